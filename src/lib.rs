@@ -1,0 +1,8 @@
+//! `corebcc`: the `bcc.*` metrics of Performance Co-Pilot from CO-RE BPF programs.
+//!
+//! ```text
+//! transport -> pdu -> agent -> kit <- modules
+//!                                \-> probe (the kernel)
+//! ```
+
+pub mod pcp;
