@@ -5,4 +5,5 @@
 //!                                \-> probe (the kernel)
 //! ```
 
+pub mod kit;
 pub mod pcp;
