@@ -5,5 +5,6 @@
 //!                                \-> probe (the kernel)
 //! ```
 
+pub mod config;
 pub mod kit;
 pub mod pcp;
