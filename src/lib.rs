@@ -7,4 +7,6 @@
 
 pub mod config;
 pub mod kit;
+pub mod logging;
 pub mod pcp;
+pub mod pcpconf;
