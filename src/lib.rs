@@ -5,5 +5,8 @@
 //!                                \-> probe (the kernel)
 //! ```
 
+pub mod config;
 pub mod kit;
+pub mod logging;
 pub mod pcp;
+pub mod pcpconf;

@@ -1,0 +1,193 @@
+//! The configuration file: the dialect of Python's `configparser` (which every existing `bcc.conf` is written in), with
+//! the file and line of each value kept for messages. Reads bytes; yields [`Config`], and from it [`Settings`].
+
+mod interpolate;
+mod parse;
+mod settings;
+mod value;
+
+pub use settings::{ModuleSettings, Settings};
+pub use value::Value;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use thiserror::Error;
+
+/// The section whose options appear in every other one.
+pub const DEFAULT: &str = "DEFAULT";
+
+/// No configuration is near this size; a device or a log given by mistake is refused before it fills the memory.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Why a configuration cannot be used. Each message says where, what was found and what to write instead.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("{path}: cannot read the configuration: {reason}")]
+    Read {
+        /// The file as the user named it.
+        path: String,
+        /// The system's reason and, where there is one, the remedy.
+        reason: String,
+    },
+    /// A line is not of the grammar.
+    #[error("{path}:{line}: {reason}")]
+    Syntax {
+        /// The file.
+        path: String,
+        /// From 1.
+        line: usize,
+        /// What is wrong with the line and how it should look.
+        reason: String,
+    },
+    /// Something that must be in the file is not.
+    #[error("{path}: {reason}")]
+    Missing {
+        /// The file.
+        path: String,
+        /// What is missing and what to add.
+        reason: String,
+    },
+    /// An option has a value it cannot have, or should not be there.
+    #[error("{path}:{line}: [{section}] {key}: {reason}")]
+    Value {
+        /// The file.
+        path: String,
+        /// From 1; the line of the key, also when the value goes on below it.
+        line: usize,
+        /// The section the line stands in, which can be `DEFAULT`.
+        section: String,
+        /// The option, in lower case.
+        key: String,
+        /// What was expected and what was found.
+        reason: String,
+    },
+}
+
+/// A parsed file: sections and options in file order, values as written.
+#[derive(Clone, Debug)]
+pub struct Config {
+    path: String,
+    defaults: Options,
+    sections: Vec<(String, Options)>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Config {
+    /// Reads and parses the file at `path`.
+    pub fn read(path: &Path) -> Result<Config, ConfigError> {
+        let shown = path.display().to_string();
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+        match read {
+            Err(error) => Err(ConfigError::Read { path: shown, reason: error.to_string() }),
+            Ok(_) if bytes.len() as u64 > MAX_BYTES => {
+                let reason = format!("larger than {MAX_BYTES} bytes; is this the right file?");
+                Err(ConfigError::Read { path: shown, reason })
+            }
+            Ok(_) => Config::parse(&shown, &bytes),
+        }
+    }
+
+    /// Parses `bytes`, in time linear in their number. `path` is for messages only. Never panics (a fuzz target).
+    pub fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
+        parse::parse(path, bytes)
+    }
+
+    /// The file as it was named to [`Config::read`].
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The section of exactly this name; `DEFAULT` is none.
+    pub fn section(&self, name: &str) -> Option<Section<'_>> {
+        let (name, own) = &self.sections[*self.by_name.get(name)?];
+        Some(Section { config: self, name, own })
+    }
+
+    /// Every section but `DEFAULT`, in file order.
+    pub fn sections(&self) -> impl Iterator<Item = Section<'_>> {
+        self.sections.iter().map(|(name, own)| Section { config: self, name, own })
+    }
+
+    fn missing(&self, reason: String) -> ConfigError {
+        ConfigError::Missing { path: self.path.clone(), reason }
+    }
+}
+
+/// One section, looking through to `[DEFAULT]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Section<'a> {
+    config: &'a Config,
+    name: &'a str,
+    own: &'a Options,
+}
+
+impl<'a> Section<'a> {
+    /// The name as written.
+    pub fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// The value of an option, percent references resolved; `None` if neither this section nor `[DEFAULT]` has it.
+    /// `key` is folded to lower case, as in the file. A bad percent sign shows here, as in Python: a value nobody asks
+    /// for does no harm.
+    pub fn get(&self, key: &str) -> Result<Option<Value<'a>>, ConfigError> {
+        match self.raw(&key.to_lowercase()) {
+            None => Ok(None),
+            Some((section, entry)) => {
+                let mut value = Value::new(&self.config.path, section, entry);
+                value.resolve(|key| self.raw(key).map(|(_, entry)| entry.raw.as_str()), self.name)?;
+                Ok(Some(value))
+            }
+        }
+    }
+
+    /// As [`Section::get`], but not having the option is an error that says what to add.
+    pub fn require(&self, key: &str, example: &str) -> Result<Value<'a>, ConfigError> {
+        self.get(key)?.ok_or_else(|| {
+            self.config
+                .missing(format!("section [{}] has no option `{key}`; add a line `{key} = {example}`", self.name))
+        })
+    }
+
+    /// The section's own options with their lines, in file order; those of `[DEFAULT]` are not among them.
+    pub fn keys(&self) -> impl Iterator<Item = (&'a str, usize)> + use<'a> {
+        self.own.entries.iter().map(|entry| (entry.key.as_str(), entry.line))
+    }
+
+    /// An error at an option of this section, for an option that should not be there.
+    pub fn reject(&self, key: &str, reason: impl Into<String>) -> ConfigError {
+        let key = key.to_lowercase();
+        match self.raw(&key) {
+            Some((section, entry)) => Value::new(&self.config.path, section, entry).reject(reason),
+            None => self.config.missing(format!("[{}] {key}: {}", self.name, reason.into())),
+        }
+    }
+
+    fn raw(&self, key: &str) -> Option<(&'a str, &'a Entry)> {
+        let own = self.own.find(key).map(|entry| (self.name, entry));
+        own.or_else(|| self.config.defaults.find(key).map(|entry| (DEFAULT, entry)))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Options {
+    entries: Vec<Entry>,
+    by_key: HashMap<String, usize>,
+}
+
+impl Options {
+    fn find(&self, key: &str) -> Option<&Entry> {
+        self.by_key.get(key).map(|&at| &self.entries[at])
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    key: String,
+    line: usize,
+    raw: String,
+}

@@ -1,0 +1,243 @@
+//! Bytes to sections and options, line by line, as `configparser.RawConfigParser._read` of Python 3 goes about it with
+//! its default settings: `=` and `:` as delimiters, `#` and `;` for whole-line comments, strict about duplicates.
+
+use super::{Config, ConfigError, Entry, Options, DEFAULT};
+use std::collections::HashMap;
+
+pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
+    let syntax = |line: usize, reason: String| ConfigError::Syntax { path: path.to_owned(), line, reason };
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let good = &bytes[..error.valid_up_to()];
+        syntax(lines(good).max(1), "not valid UTF-8 text; save the file in the UTF-8 encoding".to_owned())
+    })?;
+    // An editor's byte order mark would otherwise read as text before the first section.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+
+    let mut config =
+        Config { path: path.to_owned(), defaults: Options::default(), sections: Vec::new(), by_name: HashMap::new() };
+    let mut place = Place::Start;
+    // The option that an indented line continues, and the indentation it must exceed.
+    let mut open = false;
+    let mut indent = 0;
+
+    for (at, line) in Lines(text).enumerate().map(|(at, line)| (at + 1, line)) {
+        let content = trim(line);
+        if content.starts_with(['#', ';']) {
+            continue;
+        }
+        if content.is_empty() {
+            // An empty line can stand inside a value; at its end the trimming below takes it off again.
+            if open {
+                place.last(&mut config).raw.push('\n');
+            }
+            continue;
+        }
+        let depth = line.chars().take_while(|&c| blank(c)).count();
+        if open && depth > indent {
+            let raw = &mut place.last(&mut config).raw;
+            raw.push('\n');
+            raw.push_str(content);
+            continue;
+        }
+        indent = depth;
+        if let Some(name) = header(content) {
+            open = false;
+            place = if name == DEFAULT {
+                Place::Defaults
+            } else {
+                if config.by_name.insert(name.to_owned(), config.sections.len()).is_some() {
+                    return Err(syntax(at, format!("section [{name}] is already above; join the two")));
+                }
+                config.sections.push((name.to_owned(), Options::default()));
+                Place::Section
+            };
+            continue;
+        }
+        let (section, options) = match place {
+            Place::Start => {
+                let shown = super::value::shown(content);
+                return Err(syntax(at, format!("expected a section such as [pmda] before anything else, got {shown}")));
+            }
+            Place::Defaults => (DEFAULT, &mut config.defaults),
+            // `Place::Section` is set right after a push.
+            Place::Section => match config.sections.last_mut() {
+                Some((name, options)) => (name.as_str(), options),
+                None => continue,
+            },
+        };
+        let (key, value) = match content.find(['=', ':']) {
+            Some(split) if !trim(&content[..split]).is_empty() => {
+                (trim(&content[..split]), trim(&content[split + 1..]))
+            }
+            _ => {
+                let shown = super::value::shown(content);
+                return Err(syntax(at, format!("expected [section], `option = value` or a comment, got {shown}")));
+            }
+        };
+        let key = key.to_lowercase();
+        if let Some(&before) = options.by_key.get(&key) {
+            let before = options.entries[before].line;
+            let reason = format!("option `{key}` of [{section}] is already set in line {before}; keep one of the two");
+            return Err(syntax(at, reason));
+        }
+        options.by_key.insert(key.clone(), options.entries.len());
+        options.entries.push(Entry { key, line: at, raw: value.to_owned() });
+        open = true;
+    }
+
+    let all = config.sections.iter_mut().map(|(_, options)| options).chain([&mut config.defaults]);
+    for entry in all.flat_map(|options| &mut options.entries) {
+        entry.raw.truncate(entry.raw.trim_end_matches(blank).len());
+    }
+    Ok(config)
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Start,
+    Defaults,
+    Section,
+}
+
+impl Place {
+    /// The option read last. Only called while one is open, so that there is one.
+    fn last(self, config: &mut Config) -> &mut Entry {
+        let options = match self {
+            Place::Section => config.sections.last_mut().map(|(_, options)| options),
+            Place::Start | Place::Defaults => Some(&mut config.defaults),
+        };
+        options.and_then(|options| options.entries.last_mut()).expect("`open` is set where an entry is pushed")
+    }
+}
+
+/// `[name]`, greedy as in Python: the name goes to the last bracket of the line, what follows that is ignored.
+fn header(content: &str) -> Option<&str> {
+    let inside = content.strip_prefix('[')?;
+    inside.rfind(']').filter(|&end| end > 0).map(|end| &inside[..end])
+}
+
+/// Python's `str.isspace`: Unicode white space and the four ASCII separators.
+pub(super) fn blank(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
+}
+
+/// Python's `str.strip`.
+pub(super) fn trim(text: &str) -> &str {
+    text.trim_matches(blank)
+}
+
+fn lines(bytes: &[u8]) -> usize {
+    let returns = bytes.iter().enumerate().filter(|&(at, &b)| b == b'\r' && bytes.get(at + 1) != Some(&b'\n')).count();
+    bytes.iter().filter(|&&b| b == b'\n').count() + returns + 1
+}
+
+/// Python's universal newlines: `\n`, `\r\n` and a lone `\r` end a line.
+struct Lines<'a>(&'a str);
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let end = self.0.find(['\n', '\r']).unwrap_or(self.0.len());
+        let (line, rest) = self.0.split_at(end);
+        self.0 = rest.strip_prefix("\r\n").or_else(|| rest.get(1..)).unwrap_or("");
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Config {
+        Config::parse("f.conf", text.as_bytes()).unwrap()
+    }
+
+    fn text(text: &str, section: &str, key: &str) -> Option<String> {
+        read(text).section(section).unwrap().get(key).unwrap().map(|value| value.text().to_owned())
+    }
+
+    fn fault(text: impl AsRef<[u8]>) -> String {
+        Config::parse("f.conf", text.as_ref()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn both_delimiters_and_blanks_around_them_are_taken() {
+        let file = "[s]\na = 1\nb:2\nc  :  x = y \nd=\n e\u{a0}= 5";
+        assert_eq!(text(file, "s", "a").as_deref(), Some("1"));
+        assert_eq!(text(file, "s", "b").as_deref(), Some("2"));
+        assert_eq!(text(file, "s", "c").as_deref(), Some("x = y"));
+        assert_eq!(text(file, "s", "d").as_deref(), Some("\ne\u{a0}= 5"), "an indented line goes on");
+        assert_eq!(text(file, "s", "f"), None);
+    }
+
+    #[test]
+    fn keys_fold_case_and_sections_do_not() {
+        let config = read("[PMDA]\nModules = NetProc\n");
+        assert!(config.section("pmda").is_none());
+        let section = config.section("PMDA").unwrap();
+        assert_eq!(section.get("MODULES").unwrap().unwrap().text(), "NetProc");
+        assert_eq!(section.keys().collect::<Vec<_>>(), [("modules", 2)]);
+    }
+
+    #[test]
+    fn comments_are_whole_lines() {
+        let file = "# top\n[s] # after\n  ; x\na = 1 # kept\n  # dropped, and the value goes on:\n  two\n";
+        assert_eq!(text(file, "s", "a").as_deref(), Some("1 # kept\ntwo"));
+    }
+
+    #[test]
+    fn values_go_on_in_indented_lines_and_over_empty_ones() {
+        let file = "[s]\n  a = 1\n\n    2\n\n  b = 3\n\n[t]\nc = 4\r\n\t[u]\r\n";
+        assert_eq!(text(file, "s", "a").as_deref(), Some("1\n\n2"));
+        assert_eq!(text(file, "s", "b").as_deref(), Some("3"));
+        assert_eq!(text(file, "t", "c").as_deref(), Some("4\n[u]"), "an indented header is no header");
+        assert_eq!(read(file).sections().map(|s| s.name().to_owned()).collect::<Vec<_>>(), ["s", "t"]);
+    }
+
+    #[test]
+    fn defaults_show_in_every_section_and_may_be_reopened() {
+        let file = "[DEFAULT]\na = 1\n[s]\nb = 2\n[DEFAULT]\nc = 3\n[t]\na = 4\n";
+        assert_eq!(text(file, "s", "a").as_deref(), Some("1"));
+        assert_eq!(text(file, "s", "c").as_deref(), Some("3"));
+        assert_eq!(text(file, "t", "a").as_deref(), Some("4"));
+        assert!(read(file).section("DEFAULT").is_none());
+    }
+
+    #[test]
+    fn faults_name_file_and_line() {
+        assert_eq!(
+            fault("\n\nmodules = x\n[s]"),
+            "f.conf:3: expected a section such as [pmda] before anything else, got `modules = x`"
+        );
+        assert_eq!(
+            fault("[s]\n\nnovalue\n"),
+            "f.conf:3: expected [section], `option = value` or a comment, got `novalue`"
+        );
+        assert_eq!(fault("[s]\n= 5\n"), "f.conf:2: expected [section], `option = value` or a comment, got `= 5`");
+        assert_eq!(fault("[s]\n[]\n"), "f.conf:2: expected [section], `option = value` or a comment, got `[]`");
+        assert_eq!(fault("[s]\n[t]\n[s]"), "f.conf:3: section [s] is already above; join the two");
+        assert_eq!(
+            fault("[s]\na=1\n\nA=2"),
+            "f.conf:4: option `a` of [s] is already set in line 2; keep one of the two"
+        );
+        assert!(fault("[DEFAULT]\na=1\n[DEFAULT]\na=2").contains("option `a` of [DEFAULT] is already set in line 2"));
+        assert!(fault(b"[s]\r\na = 1\rb = \xff\n").starts_with("f.conf:3: not valid UTF-8"));
+        assert!(fault(b"\xff").starts_with("f.conf:1: not valid UTF-8"));
+    }
+
+    #[test]
+    fn line_ends_of_other_systems_and_a_byte_order_mark_are_taken() {
+        assert_eq!(text("\u{feff}[s]\r\na = 1\r\rb = 2\r", "s", "b").as_deref(), Some("2"));
+        assert_eq!(text("[s]\ra = 1\r", "s", "a").as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn the_last_bracket_ends_a_header() {
+        assert!(read("[a] x]  junk").section("a] x").is_some());
+        assert!(read("[a]b=c").section("a").is_some());
+    }
+}

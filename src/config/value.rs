@@ -1,0 +1,184 @@
+//! One option's value with its place, and its readings: text, boolean, integer, list.
+
+use super::interpolate::interpolate;
+use super::parse::trim;
+use super::{ConfigError, Entry};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+/// The value of one option. Every reading that fails names the file, the line, the section and the option.
+#[derive(Clone, Debug)]
+pub struct Value<'a> {
+    path: &'a str,
+    section: &'a str,
+    key: &'a str,
+    line: usize,
+    raw: &'a str,
+    text: String,
+}
+
+impl<'a> Value<'a> {
+    pub(super) fn new(path: &'a str, section: &'a str, entry: &'a Entry) -> Value<'a> {
+        Value { path, section, key: &entry.key, line: entry.line, raw: &entry.raw, text: String::new() }
+    }
+
+    pub(super) fn resolve(&mut self, find: impl Fn(&str) -> Option<&'a str>, section: &str) -> Result<(), ConfigError> {
+        self.text = interpolate(self.raw, section, find).map_err(|reason| self.reject(reason))?;
+        Ok(())
+    }
+
+    /// The whole value; lines of a value that goes on below its key are joined by a newline.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The option's name in lower case.
+    pub fn key(&self) -> &'a str {
+        self.key
+    }
+
+    /// The line of the option in the file, from 1.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// `ConfigParser.getboolean`: `1 yes true on` and `0 no false off` in any case.
+    pub fn bool(&self) -> Result<bool, ConfigError> {
+        match self.text.to_lowercase().as_str() {
+            "1" | "yes" | "true" | "on" => Ok(true),
+            "0" | "no" | "false" | "off" => Ok(false),
+            _ => Err(self.error("a boolean (True or False)")),
+        }
+    }
+
+    /// `ConfigParser.getint`, that is `int()` in base ten, as far as `T` reaches.
+    pub fn int<T: TryFrom<i128>>(&self) -> Result<T, ConfigError> {
+        let bits = (size_of::<T>() as u32 * 8).min(64);
+        let signed = T::try_from(-1).is_ok();
+        let (low, high) =
+            if signed { (-1i128 << (bits - 1), (1i128 << (bits - 1)) - 1) } else { (0, (1i128 << bits) - 1) };
+        let number = self.number().filter(|number| (low..=high).contains(number));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| self.error(format_args!("a whole number from {low} to {high}")))
+    }
+
+    /// As [`Value::int`], from a narrower range.
+    pub fn int_in<T>(&self, range: RangeInclusive<T>) -> Result<T, ConfigError>
+    where
+        T: TryFrom<i128> + PartialOrd + Display,
+    {
+        let number = self.number().and_then(|number| T::try_from(number).ok()).filter(|number| range.contains(number));
+        number.ok_or_else(|| self.error(format_args!("a whole number from {} to {}", range.start(), range.end())))
+    }
+
+    /// The entries between commas, blanks around them taken off. Never empty: an empty value is one empty entry, and a
+    /// comma at the end makes one more.
+    pub fn list(&self) -> Vec<&str> {
+        self.text.split(',').map(trim).collect()
+    }
+
+    /// The error for a value that is not what the option takes: ``expected <expected>, got `<text>` ``.
+    pub fn error(&self, expected: impl Display) -> ConfigError {
+        self.reject(format!("expected {expected}, got {}", shown(&self.text)))
+    }
+
+    /// An error at this option in the caller's own words.
+    pub fn reject(&self, reason: impl Into<String>) -> ConfigError {
+        ConfigError::Value {
+            path: self.path.to_owned(),
+            line: self.line,
+            section: self.section.to_owned(),
+            key: self.key.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Optional sign, digits, single underscores between digits. `None` also where `i128` overflows: no option is that
+    /// wide, so the caller's range says it all.
+    fn number(&self) -> Option<i128> {
+        let text = trim(&self.text);
+        let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+        let good = digits.split('_').all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
+        good.then(|| text.replace('_', "").parse().ok()).flatten()
+    }
+}
+
+/// Text of the file as messages show it: in backquotes, one line, not the whole of a long one.
+pub(super) fn shown(text: &str) -> String {
+    const LIMIT: usize = 60;
+    let mut chars = text.chars();
+    let mut out = String::from("`");
+    for c in chars.by_ref().take(LIMIT) {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out.push_str(if chars.next().is_some() { "...`" } else { "`" });
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn with<R>(value: &str, read: impl Fn(&Value<'_>) -> R) -> R {
+        let config = Config::parse("f.conf", format!("[s]\nk = {value}\n").as_bytes()).unwrap();
+        let value = config.section("s").unwrap().get("k").unwrap().unwrap();
+        read(&value)
+    }
+
+    #[test]
+    fn booleans_are_those_of_configparser() {
+        for yes in ["1", "yes", "True", "ON"] {
+            assert!(with(yes, |v| v.bool().unwrap()), "{yes}");
+        }
+        for no in ["0", "no", "FALSE", "off"] {
+            assert!(!with(no, |v| v.bool().unwrap()), "{no}");
+        }
+        for bad in ["", "y", "2", "true # really"] {
+            assert!(with(bad, |v| v.bool().is_err()), "{bad}");
+        }
+        assert_eq!(
+            with("maybe", |v| v.bool().unwrap_err().to_string()),
+            "f.conf:2: [s] k: expected a boolean (True or False), got `maybe`"
+        );
+    }
+
+    #[test]
+    fn integers_are_those_of_python() {
+        for (text, number) in [("7", 7), ("+007", 7), ("-3", -3), ("1_000", 1000)] {
+            assert_eq!(with(text, |v| v.int::<i32>().unwrap()), number, "{text}");
+        }
+        for bad in
+            ["", "0x10", "1__0", "_1", "1_", "-", "+-1", "1.0", "1 2", "99999999999999999999999999999999999999999"]
+        {
+            assert!(with(bad, |v| v.int::<i64>().is_err()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_say_the_range() {
+        let text = |error: ConfigError| error.to_string();
+        assert!(with("-1", |v| text(v.int::<u8>().unwrap_err())).ends_with("a whole number from 0 to 255, got `-1`"));
+        assert!(with("128", |v| text(v.int::<i8>().unwrap_err())).contains("from -128 to 127"));
+        assert_eq!(with("18446744073709551615", |v| v.int::<u64>().unwrap()), u64::MAX);
+        assert_eq!(with("-9223372036854775808", |v| v.int::<i64>().unwrap()), i64::MIN);
+        assert!(with("4096", |v| text(v.int_in::<u16>(0..=4095).unwrap_err())).contains("from 0 to 4095, got `4096`"));
+        assert!(with("-1", |v| v.int_in::<u16>(0..=4095).is_err()));
+    }
+
+    #[test]
+    fn lists_are_trimmed_and_keep_empty_entries() {
+        assert_eq!(with("a, b ,c d,", |v| v.list().join("|")), "a|b|c d|");
+        assert_eq!(with("", |v| v.list().len()), 1);
+    }
+
+    #[test]
+    fn shown_values_stay_on_one_short_line() {
+        assert_eq!(shown("a\nb"), "`a\\nb`");
+        assert_eq!(shown(&"x".repeat(100)).len(), 65);
+    }
+}

@@ -1,0 +1,267 @@
+//! The log: PCP's file format (`libpcp/src/logutil.c`, `util.c`: `pmOpenLog`, `pmNotifyErr`), standard error, or syslog.
+//! Takes records of the `log` crate; yields lines. A log that cannot be written to loses lines and nothing else.
+
+use chrono::{DateTime, Local};
+use log::{Level, LevelFilter, Log, Metadata, Record, SetLoggerError};
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Where the log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Standard error as it is: what pmcd gave us, or the terminal.
+    Stderr,
+    /// A file, made anew; the one there is kept as `NAME.prev`.
+    File(PathBuf),
+    /// The system log, facility `daemon`.
+    Syslog,
+}
+
+static LOGGER: OnceLock<Logger> = OnceLock::new();
+
+/// Opens the log and makes it the one that `log::info!` and its like write to. A target that cannot be had is reported
+/// on standard error, and standard error is the log then. `program` stands in each line.
+///
+/// With a file, standard error becomes the file, as in `pmOpenLog`: what a library or a panic prints is in the log too.
+/// So do this before [`crate::transport::connect`], which makes standard output the same as standard error.
+pub fn start(program: &str, target: &Target, level: LevelFilter) -> Result<(), SetLoggerError> {
+    let logger = LOGGER.get_or_init(|| {
+        let sink = match target {
+            Target::Stderr => Ok(Sink::Stderr),
+            Target::File(path) => match open(path) {
+                Ok(file) => {
+                    // Failing leaves standard error where it was; the file still gets every record.
+                    let _ = nix::unistd::dup2_stderr(&file);
+                    Ok(Sink::File(file))
+                }
+                Err(error) => Err(format!("cannot open log file {}: {error}", path.display())),
+            },
+            Target::Syslog => syslog(program).map_err(|error| format!("cannot reach syslog: {error}")),
+        };
+        let sink = sink.unwrap_or_else(|reason| {
+            let _ = writeln!(io::stderr(), "{program}: {reason}; logging to standard error");
+            Sink::Stderr
+        });
+        Logger::new(program, std::process::id(), sink)
+    });
+    log::set_logger(logger)?;
+    log::set_max_level(level);
+    logger.head(&host(), Local::now());
+    Ok(())
+}
+
+/// Writes the last line of a log file. For an orderly exit; a log without it tells of the other kind.
+pub fn finish() {
+    if let Some(logger) = LOGGER.get() {
+        logger.foot(Local::now());
+    }
+}
+
+struct Logger {
+    program: String,
+    pid: u32,
+    sink: Mutex<Sink>,
+}
+
+enum Sink {
+    Stderr,
+    File(File),
+    Syslog(Box<syslog::Logger<syslog::LoggerBackend, syslog::Formatter3164>>),
+}
+
+impl Logger {
+    fn new(program: &str, pid: u32, sink: Sink) -> Logger {
+        Logger { program: program.to_owned(), pid, sink: Mutex::new(sink) }
+    }
+
+    fn head(&self, host: &str, now: DateTime<Local>) {
+        self.frame(&format!("Log for {} on {host} started {}\n\n", self.program, date(now)));
+    }
+
+    fn foot(&self, now: DateTime<Local>) {
+        self.frame(&format!("\nLog finished {}\n", date(now)));
+    }
+
+    /// Only a file of our own has a head and a foot.
+    fn frame(&self, text: &str) {
+        if let Sink::File(file) = &mut *self.sink() {
+            let _ = file.write_all(text.as_bytes());
+        }
+    }
+
+    fn line(&self, level: Level, now: DateTime<Local>, text: &str) {
+        // Syslog stamps and names its lines itself.
+        if let Sink::Syslog(log) = &mut *self.sink() {
+            let sent = match level {
+                Level::Error => log.err(text),
+                Level::Warn => log.warning(text),
+                Level::Info => log.info(text),
+                Level::Debug | Level::Trace => log.debug(text),
+            };
+            if sent.is_ok() {
+                return;
+            }
+        }
+        let name = match level {
+            Level::Error => "Error",
+            Level::Warn => "Warning",
+            Level::Info => "Info",
+            Level::Debug | Level::Trace => "Debug",
+        };
+        // One write for one record: lines of two threads do not mix, and a reader sees whole ones.
+        let line = format!("[{}] {}({}) {name}: {text}\n", now.format("%a %b %e %H:%M:%S"), self.program, self.pid);
+        let _ = match &mut *self.sink() {
+            Sink::File(file) => file.write_all(line.as_bytes()),
+            Sink::Stderr | Sink::Syslog(_) => io::stderr().write_all(line.as_bytes()),
+        };
+    }
+
+    /// A thread that panicked while it logged has left nothing half done that matters here.
+    fn sink(&self) -> std::sync::MutexGuard<'_, Sink> {
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            self.line(record.level(), Local::now(), &tame(&record.args().to_string()));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Opens a new file at `path`. The new one must not exist: the directory can belong to the `pcp` account, and a root
+/// process must not be led to write elsewhere by a link left there. What is no plain file (`/dev/null`, a terminal, a
+/// named pipe) is neither renamed nor replaced.
+fn open(path: &Path) -> io::Result<File> {
+    match fs::metadata(path) {
+        Ok(meta) if !meta.is_file() => return OpenOptions::new().append(true).open(path),
+        _ => {}
+    }
+    if fs::symlink_metadata(path).is_ok() {
+        let mut previous = path.as_os_str().to_owned();
+        previous.push(".prev");
+        fs::rename(path, previous)?;
+    }
+    OpenOptions::new().append(true).create_new(true).open(path)
+}
+
+fn syslog(program: &str) -> Result<Sink, syslog::Error> {
+    let formatter = syslog::Formatter3164 {
+        facility: syslog::Facility::LOG_DAEMON,
+        hostname: None,
+        process: program.to_owned(),
+        pid: std::process::id(),
+    };
+    Ok(Sink::Syslog(Box::new(syslog::unix(formatter)?)))
+}
+
+fn host() -> String {
+    nix::unistd::gethostname().map_or_else(|_| "localhost".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// `ctime(3)` without its newline.
+fn date(now: DateTime<Local>) -> String {
+    now.format("%a %b %e %H:%M:%S %Y").to_string()
+}
+
+/// Text can hold what a stranger chose, such as the arguments of a traced process. It must not look like a line of its
+/// own, so further lines are indented, nor command the terminal it is read on.
+fn tame(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.trim_end().chars() {
+        match c {
+            '\n' => out.push_str("\n\t"),
+            c if c.is_control() && c != '\t' => {
+                let _ = write!(out, "{}", c.escape_default());
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::TimeZone;
+
+    fn at(day: u32) -> DateTime<Local> {
+        Local.with_ymd_and_hms(2026, 11, day, 23, 35, 36).unwrap()
+    }
+
+    #[test]
+    fn a_log_file_reads_as_one_of_pcp() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.log");
+        let logger = Logger::new("pmdacorebcc", 1283, Sink::File(open(&path).unwrap()));
+        logger.head("there", at(20));
+        logger.line(Level::Info, at(20), "main loop ended");
+        logger.line(Level::Warn, at(5), "w");
+        logger.line(Level::Error, at(5), "e");
+        logger.line(Level::Trace, at(5), "t");
+        logger.foot(at(20));
+        let expected = "\
+Log for pmdacorebcc on there started Fri Nov 20 23:35:36 2026
+
+[Fri Nov 20 23:35:36] pmdacorebcc(1283) Info: main loop ended
+[Thu Nov  5 23:35:36] pmdacorebcc(1283) Warning: w
+[Thu Nov  5 23:35:36] pmdacorebcc(1283) Error: e
+[Thu Nov  5 23:35:36] pmdacorebcc(1283) Debug: t
+
+Log finished Fri Nov 20 23:35:36 2026
+";
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_file_before_is_kept_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.log");
+        for text in ["1", "2", "3"] {
+            open(&path).unwrap().write_all(text.as_bytes()).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "3");
+        assert_eq!(fs::read_to_string(dir.path().join("x.log.prev")).unwrap(), "2");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_link_left_in_the_directory_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join("x.log"), dir.path().join("victim"));
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        open(&path).unwrap().write_all(b"log").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "log");
+    }
+
+    #[test]
+    fn devices_are_opened_in_place() {
+        open(Path::new("/dev/null")).unwrap().write_all(b"x").unwrap();
+        assert!(fs::symlink_metadata("/dev/null.prev").is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_survived() {
+        let logger = Logger::new("p", 1, Sink::File(open(Path::new("/dev/full")).unwrap()));
+        logger.line(Level::Info, at(1), "lost");
+        logger.foot(at(1));
+        assert!(matches!(*logger.sink(), Sink::File(_)));
+    }
+
+    #[test]
+    fn foreign_text_cannot_forge_lines_or_command_the_terminal() {
+        assert_eq!(tame("a\nb\x1b[2J\tc\r\n"), "a\n\tb\\u{1b}[2J\tc");
+    }
+}
