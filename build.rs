@@ -156,7 +156,7 @@ impl Programs {
         for module in &self.modules {
             let _ = writeln!(rust, "        \"{module}\" => &mut rodata.{module}_on,");
         }
-        rust + "        _ => return false,\n    };\n    on.write(true);\n    true\n}\n"
+        rust + "        _ => return false,\n    };\n    *on = true;\n    true\n}\n"
     }
 }
 

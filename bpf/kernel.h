@@ -132,7 +132,7 @@ struct sock_common {
 	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
 	__be16 skc_dport;
-	__u16 skc_num;
+
 	unsigned short skc_family;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
@@ -144,7 +144,16 @@ struct sock {
 	__u8 sk_shutdown;
 };
 
+struct inet_sock {
+	__be16 inet_sport;
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+};
+
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
 	__u64 bytes_received;
 	__u64 bytes_acked;
 };

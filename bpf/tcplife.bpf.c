@@ -24,7 +24,7 @@ struct tcp_birth {
 	__u64 sk;
 	__u64 ns;
 	__u64 owner; /* process << 32 | thread; 0: not seen in the owner's context yet */
-	char comm[16];
+	__u8 comm[16];
 };
 
 struct tcp_session {
@@ -33,7 +33,7 @@ struct tcp_session {
 	__u64 duration_ns;
 	__u8 laddr[16];
 	__u8 raddr[16];
-	char comm[16];
+	__u8 comm[16];
 	__u32 pid;
 	__u16 family;
 	__u16 lport;
@@ -75,10 +75,13 @@ static __always_inline void tcp_owned(struct tcp_birth *birth)
 
 static __always_inline void tcp_report(const bool raw, struct sock *sk, struct tcp_birth *birth, struct tcp_stat *stat)
 {
-	struct tcp_session *session = bpf_ringbuf_reserve(&tcp_sessions, sizeof(*session), 0);
-	struct tcp_sock *tp = (struct tcp_sock *)sk;
+	struct tcp_sock *tp = raw ? (struct tcp_sock *)sk : bpf_skc_to_tcp_sock(sk);
+	struct tcp_session *session;
 	__u64 wake;
 
+	if (!tp)
+		return;
+	session = bpf_ringbuf_reserve(&tcp_sessions, sizeof(*session), 0);
 	if (!session) {
 		if (stat)
 			ADD(stat->dropped, 1);
@@ -90,14 +93,15 @@ static __always_inline void tcp_report(const bool raw, struct sock *sk, struct t
 	session->pid = birth->owner >> 32;
 	__builtin_memcpy(session->comm, birth->comm, sizeof(session->comm));
 	session->family = GET(sk, __sk_common.skc_family);
-	session->lport = GET(sk, __sk_common.skc_num);
+	/* skc_num is gone by now: the port was given back. */
+	session->lport = __builtin_bswap16(GET(tp, inet_conn.icsk_inet.inet_sport));
 	session->rport = __builtin_bswap16(GET(sk, __sk_common.skc_dport));
 	if (session->family == AF_INET) {
 		*(__u32 *)session->laddr = GET(sk, __sk_common.skc_rcv_saddr);
 		*(__u32 *)session->raddr = GET(sk, __sk_common.skc_daddr);
 	} else {
-		bpf_core_read(session->laddr, 16, &sk->__sk_common.skc_v6_rcv_saddr);
-		bpf_core_read(session->raddr, 16, &sk->__sk_common.skc_v6_daddr);
+		bpf_probe_read_kernel(session->laddr, 16, &sk->__sk_common.skc_v6_rcv_saddr);
+		bpf_probe_read_kernel(session->raddr, 16, &sk->__sk_common.skc_v6_daddr);
 	}
 	wake = bpf_ringbuf_query(&tcp_sessions, BPF_RB_AVAIL_DATA) >= tcp_wake_at;
 	bpf_ringbuf_submit(session, wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);

@@ -10,8 +10,8 @@ pub struct Log2 {
 impl Log2 {
     /// What a slot holds, both ends included: 0-1, 2-3, 4-7, ...
     pub fn bounds(slot: u32) -> (u64, u64) {
-        let high = 2u64.checked_shl(slot).map_or(u64::MAX, |end| end - 1);
-        (if slot == 0 { 0 } else { high / 2 + 1 }, high)
+        let low = if slot == 0 { 0 } else { 1u64.checked_shl(slot).unwrap_or(u64::MAX) };
+        (low, low.max(1) + (low.max(1) - 1))
     }
 
     /// The slot a name stands for.

@@ -2,7 +2,7 @@
 
 use super::{Hook, Kernel, Table};
 use crate::config::{ConfigError, Section};
-use crate::probe::bpf::types;
+use crate::bpf::types;
 use thiserror::Error;
 
 /// What a module is made from.

@@ -26,7 +26,7 @@ pub struct Spec {
     /// The maps of the BPF object that it owns or shares. A map is created only if a module that is on names it.
     pub maps: &'static [MapDef],
     /// Reads the section and makes the module.
-    pub make: fn(&Setup<'_>) -> Result<Box<dyn Module>, SetupError>,
+    pub make: fn(&Setup<'_>) -> Result<Box<dyn Module + Send>, SetupError>,
 }
 
 /// An instance domain's shape: it owns naming, identifiers, persistence, trimming and labels.
@@ -67,21 +67,21 @@ pub struct MetricDef {
 }
 
 /// A metric as a module names it when it sets values; `T` is what a value is.
-pub struct Metric<T> {
+pub struct Metric<T: ?Sized> {
     /// Its column in the module's table: its place among the metrics.
     pub column: usize,
-    ty: PhantomData<fn(T)>,
+    ty: PhantomData<fn(&T)>,
 }
 
-impl<T> Clone for Metric<T> {
+impl<T: ?Sized> Clone for Metric<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Metric<T> {}
+impl<T: ?Sized> Copy for Metric<T> {}
 
-impl<T> Metric<T> {
+impl<T: ?Sized> Metric<T> {
     /// The metric in this column; [`crate::metrics!`] calls it.
     pub const fn new(column: usize) -> Self {
         Metric { column, ty: PhantomData }
