@@ -5,8 +5,10 @@
 //!                                \-> probe (the kernel)
 //! ```
 
+pub mod cli;
 pub mod config;
 pub mod kit;
 pub mod logging;
 pub mod pcp;
 pub mod pcpconf;
+pub mod transport;
