@@ -10,6 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod bpf;
+pub mod cli;
 pub mod collector;
 pub mod config;
 pub mod kit;

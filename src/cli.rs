@@ -1,0 +1,461 @@
+//! The command line: what every PCP agent understands (PMDA(3), `pmdaGetOptions`) and what only this one does. Reads
+//! arguments; yields a [`Command`], or an [`Exit`] that says what to print where.
+
+use crate::logging::Target;
+use crate::pcpconf::PcpConf;
+use crate::transport::{self, Endpoint};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The domain of the BCC agent in PCP's `stdpmid`.
+const DOMAIN: u32 = 149;
+
+/// The domain field is 9 bits wide and its highest value marks dynamic names (`DYNAMIC_PMID` in `libpcp.h`).
+const MAX_DOMAIN: u32 = 510;
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Be an agent.
+    Serve(ServeOptions),
+    /// Load everything once and tell how it went.
+    Check(CheckOptions),
+    /// Print the values of a metric without pmcd.
+    Show(ShowOptions),
+}
+
+/// What every command can be told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommonOptions {
+    /// The base name of the program, for messages and the log.
+    pub program: String,
+    /// The domain of all identifiers, up to 510.
+    pub domain: u32,
+    /// The log.
+    pub log: Target,
+    /// Names given to `-D`; any asks for debug lines.
+    pub debug: Vec<String>,
+    /// The configuration, if named; else see [`default_config`].
+    pub config: Option<PathBuf>,
+    /// Kernel types to use in place of the running kernel's own.
+    pub btf: Option<PathBuf>,
+    /// The file given to `-h`; texts are compiled in, so it is only worth a line in the log.
+    pub helpfile: Option<PathBuf>,
+}
+
+/// How to be an agent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServeOptions {
+    /// What is not special to serving.
+    pub common: CommonOptions,
+    /// Where to meet pmcd.
+    pub endpoint: Endpoint,
+    /// The account to run as.
+    pub username: Option<String>,
+    /// The line in `pmcd.conf` says `notready`: pmcd waits for READY.
+    pub notready: bool,
+}
+
+/// How to check.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckOptions {
+    /// What is not special to checking; `config` is the file to check.
+    pub common: CommonOptions,
+    /// A module that fails makes the status 1 whatever `module_failure_fatal` says (`--check`, not `--trycompile`).
+    pub strict: bool,
+    /// What to print on standard output before anything else.
+    pub announcement: Option<String>,
+}
+
+/// What to show.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShowOptions {
+    /// What is not special to showing.
+    pub common: CommonOptions,
+    /// A metric or a node above several.
+    pub metric: String,
+    /// The time between two readings; `None`: read once.
+    pub interval: Option<Duration>,
+    /// How many readings; `None` with an interval: until stopped.
+    pub count: Option<u64>,
+}
+
+/// The end of the program before it began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit status.
+    pub status: i32,
+    /// For standard output.
+    pub stdout: String,
+    /// For standard error.
+    pub stderr: String,
+}
+
+#[derive(Parser)]
+#[command(disable_help_flag = true, disable_version_flag = true, disable_help_subcommand = true)]
+#[command(args_override_self = true, max_term_width = 100)]
+#[command(help_template = "Usage: {usage}\n\nServes the bcc.* metrics of Performance Co-Pilot from BPF programs.\n\
+    \nCommands:\n{subcommands}\n\nOptions:\n{options}\n\n{after-help}")]
+struct Cli {
+    #[command(flatten)]
+    common: Common,
+    /// Talk to pmcd over standard input and output (the default)
+    #[arg(short, long)]
+    pipe: bool,
+    /// Wait for pmcd on an IPv4 loopback port, by number or service name
+    #[arg(short, long, value_name = "PORT")]
+    inet: Option<String>,
+    /// Wait for pmcd on an IPv6 loopback port, by number or service name
+    #[arg(short = '6', long, value_name = "PORT")]
+    ipv6: Option<String>,
+    /// Wait for pmcd on a Unix-domain socket, replacing an old one
+    #[arg(short, long, value_name = "PATH")]
+    unix: Option<PathBuf>,
+    /// Run as this account (loading BPF programs takes root or CAP_BPF and CAP_PERFMON)
+    #[arg(short = 'U', long, value_name = "USER")]
+    username: Option<String>,
+    /// Tell pmcd when ready: for a pmcd.conf line with the word notready, and only for one
+    #[arg(long)]
+    notready: bool,
+    /// Load all modules of FILE (or of the usual configuration), detach them and exit: 0 if all went well, else 1
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "trycompile")]
+    check: Option<Option<PathBuf>>,
+    /// As --check, but a failure counts only where module_failure_fatal says so, as with pmdabcc
+    #[arg(long, value_name = "FILE", require_equals = true)]
+    trycompile: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Sub>,
+}
+
+#[derive(Args)]
+struct Common {
+    /// Use domain N in all identifiers [default: 149]
+    #[arg(short, long, value_name = "N", global = true, allow_hyphen_values = true)]
+    domain: Option<String>,
+    /// Log to FILE, or with - to standard error [default: corebcc.log for an agent, else -]
+    #[arg(short, long, value_name = "FILE", global = true)]
+    log: Option<PathBuf>,
+    /// Log to the system log
+    #[arg(long, global = true, conflicts_with = "log")]
+    syslog: bool,
+    /// Log more; SPEC is a list such as pdu,fetch
+    #[arg(short = 'D', long, value_name = "SPEC", global = true, value_delimiter = ',')]
+    debug: Vec<String>,
+    /// Read the configuration from FILE [default: corebcc/corebcc.conf in $PCP_SYSCONF_DIR, else beside the program]
+    #[arg(short, long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// Take kernel types from FILE, for kernels that do not carry their own in /sys/kernel/btf
+    #[arg(long, value_name = "FILE", global = true)]
+    btf: Option<PathBuf>,
+    /// Accepted for compatibility and not read: the help texts are compiled in
+    #[arg(short = 'h', long, value_name = "FILE", global = true)]
+    helpfile: Option<PathBuf>,
+    /// Print the version and exit
+    #[arg(long, global = true)]
+    version: bool,
+    /// Print this text on standard error and exit
+    #[arg(short = '?', long, global = true)]
+    help: bool,
+}
+
+#[derive(Subcommand)]
+#[command(disable_help_flag = true)]
+enum Sub {
+    /// Print the values of METRIC, or of all metrics below it, every INTERVAL seconds, COUNT times; needs no pmcd
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Show {
+        /// A metric such as bcc.disk.all.latency, or a node above several
+        metric: Option<String>,
+        /// Seconds between readings, such as 2 or 0.5; without it there is one reading
+        interval: Option<String>,
+        /// The number of readings
+        count: Option<String>,
+    },
+}
+
+/// Parses `args`, the program's path first.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> {
+    let args = args.into_iter().collect::<Vec<_>>();
+    let program = args.first().and_then(|path| Path::new(path).file_name());
+    let program = program.map_or_else(|| "pmdacorebcc".to_owned(), |name| name.to_string_lossy().into_owned());
+    let words = std::iter::once(OsString::from(&program)).chain(args.into_iter().skip(1));
+    let matches = command(&program).try_get_matches_from(words).map_err(|error| refuse(&program, &describe(&error)))?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| refuse(&program, &describe(&error)))?;
+    if cli.common.help {
+        return Err(Exit { status: 0, stdout: String::new(), stderr: usage(&program) });
+    }
+    if cli.common.version {
+        let stdout = format!("{program} {}\n", env!("CARGO_PKG_VERSION"));
+        return Err(Exit { status: 0, stdout, stderr: String::new() });
+    }
+    read(cli, &matches, &program).map_err(|message| refuse(&program, &message))
+}
+
+/// The configuration to read when none was named: that of the system, else the one beside the program `exe`.
+pub fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
+    let system = conf.path("PCP_SYSCONF_DIR", "corebcc/corebcc.conf");
+    if system.exists() {
+        system
+    } else {
+        exe.with_file_name("corebcc.conf")
+    }
+}
+
+fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, String> {
+    let domain = match cli.common.domain.as_deref() {
+        None => DOMAIN,
+        Some(text) => match text.trim().parse::<i64>() {
+            Ok(number) => u32::try_from(number)
+                .ok()
+                .filter(|&domain| domain <= MAX_DOMAIN)
+                .ok_or_else(|| format!("-d requires a domain number from 0 to {MAX_DOMAIN}, got {number}"))?,
+            Err(_) => return Err("-d requires numeric domain number".to_owned()),
+        },
+    };
+    let endpoint = endpoint(&cli, matches)?;
+    let trycompile = cli.trycompile.is_some();
+    let agent = cli.check.is_none() && cli.command.is_none();
+    let log = match cli.common.log {
+        _ if cli.common.syslog => Target::Syslog,
+        Some(path) if path == Path::new("-") => Target::Stderr,
+        Some(path) => Target::File(path),
+        None if agent => Target::File("corebcc.log".into()),
+        None => Target::Stderr,
+    };
+    let mut common = CommonOptions {
+        program: program.to_owned(),
+        domain,
+        log,
+        debug: cli.common.debug,
+        config: cli.common.config,
+        btf: cli.common.btf,
+        helpfile: cli.common.helpfile,
+    };
+    if let Some(Sub::Show { metric, interval, count }) = cli.command {
+        if trycompile || cli.check.is_some() {
+            return Err("show and a check exclude each other".to_owned());
+        }
+        let metric = metric.ok_or("show requires a metric, such as bcc.disk.all.latency")?;
+        let interval = interval.as_deref().map(seconds).transpose()?;
+        let count = count.map(|text| {
+            let count = text.parse().ok().filter(|&count| count > 0);
+            count.ok_or_else(|| format!("show requires a COUNT of 1 or more, got `{text}`"))
+        });
+        return Ok(Command::Show(ShowOptions { common, metric, interval, count: count.transpose()? }));
+    }
+    if let Some(file) = cli.trycompile {
+        let announcement = Some(format!("Trying to compile config {} ...", file.display()));
+        common.config = Some(file);
+        return Ok(Command::Check(CheckOptions { common, strict: false, announcement }));
+    }
+    if let Some(file) = cli.check {
+        common.config = file.or(common.config);
+        return Ok(Command::Check(CheckOptions { common, strict: true, announcement: None }));
+    }
+    Ok(Command::Serve(ServeOptions { common, endpoint, username: cli.username, notready: cli.notready }))
+}
+
+/// At most one of `-p -i -6 -u`; the complaint names the later one first, as `pmdaGetOptions` does.
+fn endpoint(cli: &Cli, matches: &ArgMatches) -> Result<Endpoint, String> {
+    let given = [("pipe", "-p"), ("inet", "-i"), ("ipv6", "-6"), ("unix", "-u")];
+    // A flag that is not given has an index too, for its default value.
+    let is_given = |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    let mut given = given.into_iter().filter(|(id, _)| is_given(id)).collect::<Vec<_>>();
+    given.sort_by_key(|(id, _)| matches.index_of(id));
+    if let [(_, first), (_, second), ..] = given[..] {
+        return Err(format!("{second} option clashes with {first} option"));
+    }
+    let port = |option: &str, text: &str| transport::port(text).map_err(|reason| format!("{option} option: {reason}"));
+    match (&cli.inet, &cli.ipv6, &cli.unix) {
+        (Some(text), ..) => Ok(Endpoint::Inet(port("-i", text)?)),
+        (_, Some(text), _) => Ok(Endpoint::Inet6(port("-6", text)?)),
+        (.., Some(path)) => Ok(Endpoint::Unix(path.clone())),
+        _ => Ok(Endpoint::Pipe),
+    }
+}
+
+/// From a millisecond to a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=86400.0).contains(seconds));
+    let seconds =
+        seconds.ok_or_else(|| format!("show requires an INTERVAL of 0.001 to 86400 seconds, got `{text}`"))?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn command(program: &str) -> clap::Command {
+    let usage = format!("{program} [options]\n       {program} [options] show METRIC [INTERVAL [COUNT]]");
+    let examples = format!(
+        "Examples:\n  \
+        {program} --check                            try the configuration, then say what failed\n  \
+        {program} show bcc.disk.all.latency 2 5      five readings, two seconds apart\n  \
+        {program} -l - -i 4321 -c test.conf          an agent for a pmcd.conf line with `socket inet 4321`\n\n\
+        pmcd starts the agent by itself; see pmdacorebcc(1).\n"
+    );
+    Cli::command().name("pmdacorebcc").override_usage(usage).after_help(examples)
+}
+
+fn usage(program: &str) -> String {
+    command(program).render_help().to_string()
+}
+
+fn refuse(program: &str, message: &str) -> Exit {
+    Exit { status: 1, stdout: String::new(), stderr: format!("{program}: {message}\n{}", usage(program)) }
+}
+
+/// One line for an error of the argument parser, which would by itself print several and exit with 2.
+fn describe(error: &clap::Error) -> String {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => texts.first().cloned(),
+        _ => None,
+    };
+    match (error.kind(), context(ContextKind::InvalidArg), context(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::UnknownArgument, Some(argument), _) if argument.starts_with('-') => {
+            let near = context(ContextKind::SuggestedArg);
+            let near = near.map_or_else(String::new, |near| format!(" (did you mean {near}?)"));
+            format!("unrecognized option {argument}{near}")
+        }
+        (ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument, argument, sub) => {
+            format!("unexpected argument {}", sub.or(argument).unwrap_or_default())
+        }
+        (ErrorKind::InvalidValue | ErrorKind::WrongNumberOfValues | ErrorKind::NoEquals, Some(argument), _) => {
+            format!("option {argument} requires its argument")
+        }
+        _ => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            line.strip_prefix("error: ").unwrap_or(line).to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> Result<Command, Exit> {
+        parse(["/x/pmdacorebcc"].into_iter().chain(line.split_whitespace()).map(OsString::from))
+    }
+
+    fn serve(line: &str) -> ServeOptions {
+        match run(line) {
+            Ok(Command::Serve(options)) => options,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn message(line: &str) -> String {
+        let exit = run(line).unwrap_err();
+        assert_eq!((exit.status, exit.stdout.as_str()), (1, ""), "{line}");
+        let (message, usage) = exit.stderr.split_once('\n').unwrap();
+        assert!(usage.starts_with("Usage: pmdacorebcc [options]\n"), "{usage}");
+        message.strip_prefix("pmdacorebcc: ").unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_declaration_is_sound() {
+        command("pmdacorebcc").debug_assert();
+    }
+
+    #[test]
+    fn no_arguments_serve_over_the_pipe() {
+        let options = serve("");
+        assert_eq!((options.common.domain, options.endpoint), (149, Endpoint::Pipe));
+        assert_eq!(options.common.log, Target::File("corebcc.log".into()));
+        assert_eq!(options.common.program, "pmdacorebcc");
+        assert!(!options.notready && options.common.config.is_none());
+    }
+
+    #[test]
+    fn every_option_has_its_short_and_long_form() {
+        let short = serve("-d 250 -l - -D pdu,fetch -i 4321 -U pcp -h help -c f.conf --notready --btf vmlinux");
+        let long = "--domain=250 --log=- --debug=pdu --debug=fetch --inet=4321 --username=pcp --helpfile=help";
+        assert_eq!(short, serve(&format!("{long} --config=f.conf --notready --btf=vmlinux")));
+        assert_eq!(short.common.debug, ["pdu", "fetch"]);
+        assert_eq!((short.common.log, short.endpoint), (Target::Stderr, Endpoint::Inet(4321)));
+        assert_eq!(serve("-p").endpoint, serve("--pipe").endpoint);
+        assert_eq!(serve("-6 99").endpoint, serve("--ipv6=99").endpoint);
+        assert_eq!(serve("-u /s").endpoint, Endpoint::Unix("/s".into()));
+        assert_eq!(serve("--unix=/s -lx").common.log, Target::File("x".into()));
+        assert_eq!(serve("--syslog").common.log, Target::Syslog);
+        assert_eq!(serve("-d 1 -d 2 -i 1 -i 2").endpoint, Endpoint::Inet(2), "the last one counts");
+    }
+
+    #[test]
+    fn endpoints_clash() {
+        assert_eq!(message("-p -i 1"), "-i option clashes with -p option");
+        assert_eq!(message("-i 1 -p"), "-p option clashes with -i option");
+        assert_eq!(message("-u x -6 1"), "-6 option clashes with -u option");
+    }
+
+    #[test]
+    fn refusals_name_the_option() {
+        assert_eq!(message("-d abc"), "-d requires numeric domain number");
+        assert_eq!(message("-d 12x"), "-d requires numeric domain number");
+        assert_eq!(message("-d -1"), "-d requires a domain number from 0 to 510, got -1");
+        assert_eq!(message("-d 511"), "-d requires a domain number from 0 to 510, got 511");
+        assert_eq!(message("--frob"), "unrecognized option --frob");
+        assert_eq!(message("-z"), "unrecognized option -z");
+        assert_eq!(message("--dommain=1"), "unrecognized option --dommain (did you mean --domain?)");
+        assert_eq!(message("frob"), "unexpected argument frob");
+        assert!(message("-h").contains("-h"), "{}", message("-h"));
+        assert!(message("-i 70000").contains("from 1 to 65535, got `70000`"));
+        assert!(message("-l a --syslog").contains("--syslog"));
+        assert!(message("--trycompile").contains("--trycompile"));
+    }
+
+    #[test]
+    fn help_goes_to_standard_error_and_fits_the_page() {
+        for line in ["-?", "--help", "show --help", "-? -p"] {
+            let exit = run(line).unwrap_err();
+            assert_eq!((exit.status, exit.stdout.as_str()), (0, ""), "{line}");
+            assert!(exit.stderr.starts_with("Usage: pmdacorebcc [options]\n"), "{}", exit.stderr);
+            assert!(exit.stderr.contains("show bcc.disk.all.latency 2 5"));
+            assert!(exit.stderr.lines().all(|line| line.len() <= 100));
+        }
+        assert_eq!(run("--version").unwrap_err().stdout, format!("pmdacorebcc {}\n", env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn checks_take_their_file_or_the_usual_one() {
+        let check = |line: &str| match run(line) {
+            Ok(Command::Check(options)) => options,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert!(check("--check").strict && check("--check").common.config.is_none());
+        assert_eq!(check("--check=a").common.config, Some("a".into()));
+        assert_eq!(check("-c b --check").common.config, Some("b".into()));
+        assert_eq!(check("--check").common.log, Target::Stderr);
+        let original = check("--trycompile=a.conf");
+        assert_eq!(original.announcement.as_deref(), Some("Trying to compile config a.conf ..."));
+        assert_eq!(original.common.log, Target::File("corebcc.log".into()));
+        assert!(!original.strict);
+    }
+
+    #[test]
+    fn show_takes_an_interval_and_a_count() {
+        let show = |line: &str| match run(line) {
+            Ok(Command::Show(options)) => options,
+            other => panic!("{line}: {other:?}"),
+        };
+        let options = show("-c a show bcc.x 0.5 3");
+        assert_eq!(options, show("show -c a bcc.x 0.5 3"));
+        assert_eq!((options.interval, options.count), (Some(Duration::from_millis(500)), Some(3)));
+        assert_eq!((show("show bcc.x").interval, show("show bcc.x").count), (None, None));
+        assert!(message("show").contains("requires a metric"));
+        for bad in ["0", "-1", "nan", "inf", "1e9", "x"] {
+            assert!(run(&format!("show bcc.x -- {bad}")).is_err(), "{bad}");
+        }
+        assert!(message("show bcc.x 1 0").contains("COUNT of 1 or more"));
+    }
+
+    #[test]
+    fn the_usual_configuration_is_the_systems_or_the_programs() {
+        let exe = Path::new("/opt/bin/pmdacorebcc");
+        let conf = default_config(&PcpConf::default(), exe);
+        assert!(conf == Path::new("/opt/bin/corebcc.conf") || conf == Path::new("/etc/pcp/corebcc/corebcc.conf"));
+    }
+}

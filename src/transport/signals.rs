@@ -1,0 +1,60 @@
+//! Signals as a descriptor, so that the one poll of the agent sees them and no handler runs anywhere.
+
+use super::TransportError;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// SIGTERM and SIGINT, which end the agent, and SIGHUP, which does not: pmcd gets one from the administrator, and one
+/// can reach its children as well. SIGPIPE needs nothing here; Rust's runtime ignores it from the start.
+#[derive(Debug)]
+pub struct Signals {
+    fd: SignalFd,
+}
+
+impl Signals {
+    /// Takes the signals from their default actions for this thread and all it starts later. So call it first.
+    pub fn block() -> Result<Signals, TransportError> {
+        let set = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
+        set.thread_block().map_err(|errno| TransportError::new("cannot block signals", errno))?;
+        Signals::on(&set)
+    }
+
+    fn on(set: &SigSet) -> Result<Signals, TransportError> {
+        let fd = SignalFd::with_flags(set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
+        Ok(Signals { fd: fd.map_err(|errno| TransportError::new("cannot make a signal descriptor", errno))? })
+    }
+
+    /// The first signal to end that is pending, if there is one.
+    pub(super) fn take(&self) -> Option<i32> {
+        // An error of the read is one of "none pending"; there is no other that a later read would not repeat.
+        while let Ok(Some(info)) = self.fd.read_signal() {
+            let signal = info.ssi_signo as i32;
+            if signal != Signal::SIGHUP as i32 {
+                return Some(signal);
+            }
+        }
+        None
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+impl Signals {
+    /// A descriptor that no signal reaches.
+    pub(super) fn none() -> Signals {
+        Signals::on(&SigSet::empty()).unwrap()
+    }
+
+    /// SIGUSR1 alone, blocked in the calling thread, for a test to send to itself.
+    pub(super) fn usr1() -> Signals {
+        let set = SigSet::from_iter([Signal::SIGUSR1]);
+        set.thread_block().unwrap();
+        Signals::on(&set).unwrap()
+    }
+}
