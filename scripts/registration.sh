@@ -62,6 +62,9 @@ choose_roots() {
 	[ "$pmns_name" = bcc ] || for name in $pmns_name; do printf '%s\tBCC:*:*\n' "$name" >"pmns.$name"; done
 }
 
+# pmdaInstall checks the file `root` when there is one; the one it would make around pmns does not know the symbol BCC.
+write_root() { printf '#include "domain.h"\nroot {\n#include "pmns"\n}\n' >root; }
+
 # add_root NAME: merges `NAME 149:*:*` into the name space
 add_root() {
 	(
@@ -102,7 +105,7 @@ adopt_config() {
 			fi
 			echo "Adopting the old agent's configuration: $source copied to $config (the original is untouched)"
 			# values that name a file beside it, for instance tracepoints = bcc-tracepoint.conf
-			for list in $(sed -n 's/^[A-Za-z_]*[[:space:]]*[=:]//p' "$config" | tr ',\t' '  ' | xargs -n 1 | sort -u); do
+			for list in $(sed -n 's/^[A-Za-z_]*[[:space:]]*[=:]//p' "$config" | tr -s ',[:space:]' '[\n*]' | sort -u); do
 				case $list in */* | bcc.conf) continue ;; esac
 				beside=$(dirname "$source")/$list
 				if [ ! -f "$beside" ] || [ -e "$(dirname "$config")/$list" ]; then continue; fi
@@ -123,15 +126,18 @@ adopt_config() {
 	done
 }
 
-# Until the agent has loaded its programs pmcd answers for it with "try again"; an agent that died is known by its status.
+agent_status() { pminfo -f pmcd.agent.status 2>/dev/null | sed -n 's/.*"corebcc"\] value //p'; }
+
+# Waits until there are names below ours: at first pmcd answers for the agent with "try again", and for one that is gone it
+# shows the dynamic root itself. Status 1 when pmcd has given the agent up, or after a minute.
 wait_ready() {
 	tries=0
-	while [ $tries -lt 120 ]; do
-		# shellcheck disable=SC2086 # -n FILE, or nothing
-		if [ -n "$(PCP_DERIVED_CONFIG='' pminfo ${__ns_opt:-} bcc 2>/dev/null)" ]; then return 0; fi
-		"$PCP_BINADM_DIR/pmsleep" 0.5
+	while [ $tries -lt 240 ]; do
+		# shellcheck disable=SC2086 # names; -n FILE, or nothing
+		if PCP_DERIVED_CONFIG='' pminfo ${__ns_opt:-} $pmns_name 2>/dev/null | grep -q '\.'; then return 0; fi
+		"$PCP_BINADM_DIR/pmsleep" 0.25
 		tries=$((tries + 1))
-		if [ $((tries % 4)) -eq 0 ] && ! pgrep -x pmdacorebcc >/dev/null 2>&1; then return 1; fi
+		if [ $((tries % 8)) -eq 0 ] && [ "$(agent_status)" != 0 ]; then return 1; fi
 	done
 	return 1
 }
