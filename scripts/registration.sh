@@ -79,9 +79,9 @@ add_root() {
 
 config=$PCP_SYSCONF_DIR/corebcc/corebcc.conf
 
-# edited FILE: not as its package delivered it, or no package's file
+# edited FILE (no symbolic link): not as its package delivered it, or no package's file
 edited() {
-	file=$(readlink -f "$1")
+	file=$1
 	if command -v dpkg-query >/dev/null 2>&1; then
 		sum=$(dpkg-query -W -f='${Conffiles}\n' pcp 'pcp-pmda-bcc' 2>/dev/null | awk -v file="$file" '$1 == file { print $2 }')
 		[ "$sum" != "$(md5sum <"$file" | cut -d' ' -f1)" ]
@@ -98,6 +98,7 @@ adopt_config() {
 		mkdir -p "$(dirname "$config")"
 		for source in "$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_SYSCONF_DIR/bcc/bcc.conf"; do
 			[ -f "$source" ] || continue
+			source=$(readlink -f "$source")
 			[ -n "$1" ] || edited "$source" || continue
 			if ! cp -L "$source" "$config"; then
 				echo "Warning: cannot copy $source to $config; going on without" >&2
