@@ -49,7 +49,7 @@ apt_install() {
 	# Where systemd is installed but not running, pcp's postinst calls systemctl and fails; told that it
 	# is offline, systemctl skips the start and succeeds.
 	[ -d /run/systemd/system ] || export SYSTEMD_OFFLINE=1
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" </dev/null >&2
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-remove --no-install-recommends "$@" </dev/null >&2
 }
 
 # install_packages DEBIAN-NAME...: installs those that are missing; status 1 when that failed
@@ -83,20 +83,23 @@ caller_home() {
 	getent passwd "$SUDO_USER" | cut -d: -f6
 }
 
-# use_cargo FILE: takes this cargo when it is new enough; exports PATH and the homes it belongs to
+# use_cargo FILE: takes this cargo when it is new enough and has the subcommands in $cargo_needs; exports PATH and the homes
+# it belongs to
 use_cargo() {
 	[ -x "$1" ] || return 1
 	home=$(caller_home)
 	# rustup's proxies look for their toolchains below $HOME, which is root's.
 	case $1 in "${home:-/nowhere}"/*) export RUSTUP_HOME="$home/.rustup" CARGO_HOME="$home/.cargo" ;; esac
 	found=$("$1" --version 2>/dev/null | sed -n 's/^cargo \([0-9.]*\).*/\1/p')
-	if [ -n "$found" ] && at_least "$found" "$rust_wanted"; then
+	lacks=
+	for subcommand in ${cargo_needs:-}; do PATH=$(dirname "$1"):$PATH "$1" "$subcommand" --version >/dev/null 2>&1 || lacks="$lacks $subcommand"; done
+	if [ -n "$found" ] && [ -z "$lacks" ] && at_least "$found" "$rust_wanted"; then
 		PATH=$(dirname "$1"):$PATH
 		export PATH
 		return 0
 	fi
 	case $1 in "${home:-/nowhere}"/*) unset RUSTUP_HOME CARGO_HOME ;; esac
-	[ -z "$found" ] || say "$1 is version $found, which is too old (need $rust_wanted)"
+	[ -z "$found" ] || say "$1 is version $found${lacks:+ without$lacks}; wanted: $rust_wanted or later${cargo_needs:+ with $cargo_needs}"
 	return 1
 }
 
@@ -137,22 +140,28 @@ rustup_cargo() {
 	fi
 	have curl || install_packages curl ca-certificates
 	installer=$(mktemp) || return 1
-	curl -sSf --proto '=https' --tlsv1.2 -o "$installer" https://sh.rustup.rs &&
-		sh "$installer" -y --profile minimal -c rustfmt -c clippy --no-modify-path >&2
+	curl -sSf --proto '=https' --tlsv1.2 -o "$installer" https://static.rust-lang.org/rustup/rustup-init.sh &&
+		RUSTUP_INIT_SKIP_PATH_CHECK=yes sh "$installer" -y --profile minimal -c rustfmt -c clippy --no-modify-path >&2
 	got=$?
 	rm -f "$installer"
 	return $got
 }
 
-# need_cargo: afterwards cargo is on PATH and new enough. Root's cargo and the caller's are looked for, then
-# the distribution's packages, then rustup: nothing is downloaded from elsewhere while the distribution will do.
+# need_cargo [SUBCOMMAND...]: afterwards cargo is on PATH and new enough, with these subcommands if that can be had. Root's cargo and
+# the caller's are looked for, then the distribution's packages (of which only Fedora's have clippy in step), then rustup.
 need_cargo() {
 	rust_wanted=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' "$src/Cargo.toml")
+	cargo_needs=$*
 	find_cargo && return 0
-	say "no cargo of version $rust_wanted or later; looking for a package"
-	distribution_cargo && find_cargo && return 0
+	say "no such cargo here; looking for a package"
+	{ [ -z "$cargo_needs" ] || ! have apt-get; } && distribution_cargo && find_cargo && return 0
 	say "no package has it; trying rustup"
 	rustup_cargo && find_cargo && return 0
+	if [ -n "$cargo_needs" ]; then
+		cargo_needs=
+		find_cargo && return 0
+		distribution_cargo && find_cargo && return 0
+	fi
 	die "no Rust toolchain of version $rust_wanted or later could be found or installed" \
 		"install one as described at https://rustup.rs (as root or as the user who calls sudo), then run this again"
 }
