@@ -92,7 +92,11 @@ use_cargo() {
 	case $1 in "${home:-/nowhere}"/*) export RUSTUP_HOME="$home/.rustup" CARGO_HOME="$home/.cargo" ;; esac
 	found=$("$1" --version 2>/dev/null | sed -n 's/^cargo \([0-9.]*\).*/\1/p')
 	lacks=
-	for subcommand in ${cargo_needs:-}; do PATH=$(dirname "$1"):$PATH "$1" "$subcommand" --version >/dev/null 2>&1 || lacks="$lacks $subcommand"; done
+	for subcommand in ${cargo_needs:-}; do
+		# Beside it: cargo also runs one from ~/.cargo/bin, and a linter of another version cannot read this compiler's crates.
+		tool=$(dirname "$1")/cargo-$subcommand
+		if [ ! -x "$tool" ] || ! PATH=$(dirname "$1"):$PATH "$1" "$subcommand" --version >/dev/null 2>&1; then lacks="$lacks $subcommand"; fi
+	done
 	if [ -n "$found" ] && [ -z "$lacks" ] && at_least "$found" "$rust_wanted"; then
 		PATH=$(dirname "$1"):$PATH
 		export PATH
