@@ -1,0 +1,92 @@
+//! `--check` and `--trycompile`: loads everything a configuration asks for, says what became of it, detaches.
+
+use crate::collector::{members, Group};
+use crate::config::{Config, ConfigError};
+use crate::kit::{instances, unknown, Instance};
+use crate::modules::MODULES;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// What a check found.
+pub struct Report {
+    /// The table module, hook, kernel feature, result.
+    pub table: String,
+    /// Whether every module was loaded.
+    pub passed: bool,
+    /// `module_failure_fatal`.
+    pub fatal: bool,
+}
+
+/// Loads the modules of a configuration and detaches them.
+pub fn check(config: &Config, btf: Option<PathBuf>) -> Result<Report, ConfigError> {
+    let (settings, instances) = instances(config, MODULES)?;
+    warn_of_unknown(config, &instances);
+    let (members, constants) = members(config, &instances)?;
+    let group = Group::load(members, &constants, btf);
+    let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
+    let attached = group.attached();
+    for (instance, fate) in instances.iter().zip(group.fates()) {
+        let name = &instance.settings.section;
+        for hook in instance.spec.hooks {
+            let how = attached.iter().find(|(attached, _)| *attached == hook.name).map(|(_, kind)| *kind);
+            for attempt in group.attempts.iter().filter(|attempt| attempt.hook == hook.name) {
+                let result = match &attempt.result {
+                    Err(words) => format!("refused: {}", last_words(words)),
+                    Ok(()) if how == Some(attempt.kind) => "ok".into(),
+                    Ok(()) => "loaded, attached when needed".into(),
+                };
+                rows.push([name.clone(), hook.name.into(), attempt.kind.into(), result]);
+            }
+        }
+        if let Err(failure) = fate {
+            rows.push([name.clone(), failure.hook.into(), "-".into(), format!("FAILED: {}", failure.reason)]);
+        }
+    }
+    let passed = group.fates().iter().all(Result::is_ok);
+    group.detach();
+    Ok(Report { table: columns(&rows), passed, fatal: settings.module_failure_fatal })
+}
+
+/// Options that no module has are passed over, as ever, but not in silence.
+pub fn warn_of_unknown(config: &Config, instances: &[Instance]) {
+    for instance in instances {
+        let Some(section) = config.section(&instance.settings.section) else { continue };
+        for (key, line) in unknown(&section, instance.spec.options) {
+            let known: Vec<&str> = instance.spec.options.iter().map(|option| option.name).collect();
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            log::warn!(
+                "{}:{line}: [{}] {key}: no such option, it has no effect (module {} has {known})",
+                config.path(),
+                section.name(),
+                instance.spec.path
+            );
+        }
+    }
+}
+
+/// The end of what the verifier said is the cause.
+fn last_words(words: &str) -> &str {
+    words.rsplit("; ").next().unwrap_or(words)
+}
+
+fn columns(rows: &[[String; 4]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths = [width(0), width(1), width(2)];
+    let mut table = String::new();
+    for [module, hook, by, result] in rows {
+        let _ = writeln!(table, "{module:0$}  {hook:1$}  {by:2$}  {result}", widths[0], widths[1], widths[2]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let row = |cells: [&str; 4]| cells.map(String::from);
+        let table = columns(&[row(["A", "HOOK", "BY", "R"]), row(["module", "h", "tp_btf", "ok"])]);
+        assert_eq!(table, "A       HOOK  BY      R\nmodule  h     tp_btf  ok\n");
+    }
+}

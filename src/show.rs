@@ -1,0 +1,173 @@
+//! `show`: a module without pmcd, drawn as people know it from bcc's tools: range, count, bar; other metrics as columns.
+
+use crate::kit::{Instance, Key, Log2, MetricDef, Shape, Table};
+use crate::pcp::{Atom, Sem};
+use std::fmt::Write;
+
+/// Width of a full bar.
+const BAR: u64 = 40;
+
+/// Which columns of which modules a name means: a metric, or all below a node. With or without the first component.
+pub fn select<'a>(instances: &'a [Instance], name: &str) -> Vec<(usize, &'a Instance, Vec<usize>)> {
+    let mut selected = Vec::new();
+    for (index, instance) in instances.iter().enumerate() {
+        let means = |metric: &MetricDef| {
+            let full = format!("{}{}", instance.settings.prefix, metric.name);
+            [full.as_str(), metric.name].iter().any(|known| {
+                known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.') || name.is_empty())
+            })
+        };
+        let columns: Vec<usize> =
+            instance.spec.metrics.iter().enumerate().filter(|(_, metric)| means(metric)).map(|(i, _)| i).collect();
+        if !columns.is_empty() {
+            selected.push((index, instance, columns));
+        }
+    }
+    selected
+}
+
+/// Draws columns of a table; counters show what was added since an earlier table.
+pub fn draw(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
+    match instance.spec.shape {
+        Shape::Log2(_) => columns.iter().map(|&column| histogram(instance, column, table, earlier)).collect(),
+        _ => rows(instance, columns, table, earlier),
+    }
+}
+
+fn histogram(instance: &Instance, column: usize, table: &Table, earlier: Option<&Table>) -> String {
+    let metric = &instance.spec.metrics[column];
+    let counts: Vec<u64> = (0..table.len()).map(|row| since(table, earlier, row, column)).collect();
+    let shown = counts.iter().rposition(|&count| count > 0).map_or(0, |highest| highest + 1);
+    let mut out = format!("{}{}\n", instance.settings.prefix, metric.name);
+    let highest = counts.iter().copied().max().unwrap_or(0);
+    let _ = writeln!(out, "{:>23} : {:<10} distribution", "usecs", "count");
+    for (slot, count) in counts.iter().take(shown).enumerate() {
+        let (low, high) = Log2::bounds(slot as u32);
+        let stars = (u128::from(*count) * u128::from(BAR) / u128::from(highest.max(1))) as usize;
+        let _ = writeln!(out, "{low:>10} -> {high:<10}: {count:<10}|{:<width$}|", "*".repeat(stars), width = BAR as usize);
+    }
+    if shown == 0 {
+        out.push_str("                        (nothing yet)\n");
+    }
+    let total: u64 = counts.iter().sum();
+    let _ = writeln!(out, "{:>23} : {total}", "total");
+    out
+}
+
+/// A counter's growth; the whole count without an earlier table.
+fn since(table: &Table, earlier: Option<&Table>, row: usize, column: usize) -> u64 {
+    let value = |table: &Table, row: usize| match table.value(row, column) {
+        Some(Atom::U64(value)) => value,
+        _ => 0,
+    };
+    let before = earlier.and_then(|earlier| Some(value(earlier, same(table, row, earlier)?))).unwrap_or(0);
+    value(table, row).saturating_sub(before)
+}
+
+/// The row of an earlier table with the same key.
+fn same(table: &Table, row: usize, earlier: &Table) -> Option<usize> {
+    let name = |table: &Table, key: &Key| match key {
+        Key::Single => (0, Vec::new()),
+        Key::Index(index) => (*index, Vec::new()),
+        Key::Name(name) => (0, table.text(name).to_vec()),
+        Key::Pid(pid, _) => (*pid, Vec::new()),
+    };
+    let wanted = name(table, table.keys().get(row)?);
+    earlier.keys().iter().position(|key| name(earlier, key) == wanted)
+}
+
+fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
+    let metrics: Vec<&MetricDef> = columns.iter().map(|&column| &instance.spec.metrics[column]).collect();
+    let mut cells = vec![std::iter::once(String::new()).chain(metrics.iter().map(|metric| short(metric.name))).collect()];
+    for (row, key) in table.keys().iter().enumerate() {
+        let name = match key {
+            Key::Single => String::new(),
+            Key::Index(index) => index.to_string(),
+            Key::Name(name) | Key::Pid(_, name) => printable(table.text(name)),
+        };
+        let value = |(&column, metric): (&usize, &&MetricDef)| match table.value(row, column) {
+            Some(Atom::U64(_)) if metric.sem == Sem::COUNTER => since(table, earlier, row, column).to_string(),
+            Some(Atom::Str(text)) => printable(text),
+            Some(Atom::U64(number)) => number.to_string(),
+            Some(Atom::U32(number)) => number.to_string(),
+            Some(Atom::I32(number)) => number.to_string(),
+            _ => "-".into(),
+        };
+        cells.push(std::iter::once(name).chain(columns.iter().zip(&metrics).map(value)).collect::<Vec<String>>());
+    }
+    let widths: Vec<usize> =
+        (0..=columns.len()).map(|i| cells.iter().map(|row| row[i].chars().count()).max().unwrap_or(0)).collect();
+    let mut out = String::new();
+    for row in &cells {
+        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        let _ = writeln!(out, "{}", line.join("  ").trim_end());
+    }
+    if table.is_empty() {
+        out.push_str("(nothing yet)\n");
+    }
+    out
+}
+
+/// The last component, with the one before it where the last says little: `send.bytes`, `pid`.
+fn short(name: &str) -> String {
+    let parts: Vec<&str> = name.split('.').collect();
+    match parts.as_slice() {
+        [.., protocol, way, last] if matches!(*last, "bytes" | "calls") => format!("{protocol}.{way}.{last}"),
+        [.., last] => (*last).to_string(),
+        [] => String::new(),
+    }
+}
+
+/// A name from the kernel can hold any bytes; a terminal must not get them.
+fn printable(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::kit::{instances, Metric};
+    use crate::modules::MODULES;
+
+    fn configured() -> Vec<Instance> {
+        let text = "[pmda]\nmodules = biolatency,netproc\n[biolatency]\nmodule = biolatency\ncluster = 0\n\
+            [netproc]\nmodule = netproc\ncluster = 40\n";
+        let config = Config::parse("test.conf", text.as_bytes()).unwrap();
+        instances(&config, MODULES).unwrap().1
+    }
+
+    #[test]
+    fn a_histogram_shows_what_was_added_since_the_last() {
+        let instances = configured();
+        let latency = Metric::new(0);
+        let (mut earlier, mut table) = (Table::new(1), Table::new(1));
+        earlier.log2(latency, &[0, 5]);
+        table.log2(latency, &[0, 7, 4]);
+        let drawn = draw(&instances[0], &[0], &table, Some(&earlier));
+        assert!(drawn.contains("         2 -> 3         : 2         |********************"), "{drawn}");
+        assert!(drawn.contains("         4 -> 7         : 4         |****************************************|"), "{drawn}");
+        assert!(drawn.contains("total : 6"), "{drawn}");
+    }
+
+    #[test]
+    fn names_are_understood_with_and_without_the_prefix_and_as_nodes() {
+        let instances = configured();
+        let columns = |name| select(&instances, name).iter().map(|(_, _, columns)| columns.len()).sum::<usize>();
+        assert_eq!(columns("disk.all.latency"), 1);
+        assert_eq!(columns("bcc.disk.all.latency"), 1);
+        assert_eq!(columns("bcc.proc.net"), 8);
+        assert_eq!(columns("proc.net.tcp"), 4);
+        assert_eq!(columns("proc.ne"), 0);
+    }
+
+    #[test]
+    fn processes_are_rows_and_control_characters_are_not_printed() {
+        let instances = configured();
+        let mut table = Table::new(8);
+        table.process(77, b"000077 a\x1bb").set(Metric::<u64>::new(1), 5);
+        let drawn = draw(&instances[1], &[0, 1], &table, None);
+        assert!(drawn.contains("tcp.send.calls  tcp.send.bytes"), "{drawn}");
+        assert!(drawn.contains("000077 a?b  -               5"), "{drawn}");
+    }
+}
