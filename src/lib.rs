@@ -11,4 +11,5 @@ pub mod kit;
 pub mod logging;
 pub mod pcp;
 pub mod pcpconf;
+pub mod pdu;
 pub mod transport;
