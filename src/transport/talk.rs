@@ -165,7 +165,6 @@ mod tests {
     use nix::sys::eventfd::{EfdFlags, EventFd};
     use nix::sys::signal::Signal;
     use std::io::{Read, Write};
-    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
     use std::thread;
 
@@ -293,7 +292,7 @@ mod tests {
     #[test]
     fn a_wake_is_answered_between_requests() {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
-        let poke = OwnedFd::from(wake.as_fd().try_clone_to_owned().unwrap());
+        let poke = wake.as_fd().try_clone_to_owned().unwrap();
         let (end, got) = talk(Echo { wake: Some(wake), ..echo(1) }, move |mut stream| {
             let mut got = [0; 3];
             stream.read_exact(&mut got[..2]).unwrap();
