@@ -1,1 +1,198 @@
-fn main() {}
+//! Compiles all of bpf/*.bpf.c as one BPF object: one parse of the kernel's BTF and one load serve every module. From the
+//! `ON*` and `FEATURE` lines of the modules it writes the programs, one per hook, that call each module's part.
+
+use libbpf_cargo::SkeletonBuilder;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// What a module's `.bpf.c` asks for, in the order of the files' names.
+#[derive(Default)]
+struct Programs {
+    modules: Vec<String>,
+    tracepoints: BTreeMap<String, Hook>,
+    entries: BTreeMap<String, Hook>,
+    returns: BTreeMap<String, Hook>,
+    features: Vec<(String, String)>,
+}
+
+/// A hook and the modules that take part in it.
+#[derive(Default)]
+struct Hook {
+    /// The types of the arguments (of the return value, for a return).
+    types: Vec<String>,
+    modules: Vec<String>,
+    /// For a return: the number of arguments before the return value in the context of fexit.
+    skip: usize,
+}
+
+fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    let bpf = root.join("bpf");
+    println!("cargo:rerun-if-changed=bpf");
+
+    let mut sources: Vec<PathBuf> = fs::read_dir(&bpf)
+        .expect("bpf/ is part of the project")
+        .map(|entry| entry.expect("bpf/ can be read").path())
+        .filter(|path| path.to_string_lossy().ends_with(".bpf.c"))
+        .collect();
+    sources.sort();
+    let mut programs = Programs::default();
+    for source in &sources {
+        programs.scan(source);
+    }
+
+    let unit = out.join("corebcc.bpf.c");
+    fs::write(&unit, programs.unit(&sources)).expect("OUT_DIR can be written");
+    let target = match arch.as_str() {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        other => panic!("no BPF register names for {other}: add them to bpf/kernel.h"),
+    };
+    SkeletonBuilder::new()
+        .source(&unit)
+        .clang_args([
+            format!("-I{}", bpf.display()),
+            format!("-D__TARGET_ARCH_{target}"),
+            "-Wall".into(),
+            "-Werror".into(),
+            "-mcpu=v2".into(),
+        ])
+        .obj(out.join("corebcc.bpf.o"))
+        .build_and_generate(out.join("corebcc.skel.rs"))
+        .unwrap_or_else(|error| panic!("bpf/: {error:?}"));
+    fs::write(out.join("programs.rs"), programs.table()).expect("OUT_DIR can be written");
+}
+
+impl Programs {
+    fn scan(&mut self, source: &Path) {
+        let file = source.file_name().expect("it was listed").to_string_lossy().into_owned();
+        let module = file.trim_end_matches(".bpf.c").to_string();
+        let text = fs::read_to_string(source).unwrap_or_else(|error| panic!("{file}: {error}"));
+        for (number, line) in text.lines().enumerate() {
+            let Some((keyword, rest)) = line.split_once('(') else { continue };
+            let at = format!("{file}:{}", number + 1);
+            let arguments = || -> Vec<String> {
+                let inside =
+                    rest.rsplit_once(')').unwrap_or_else(|| panic!("{at}: {keyword}: end the line with `)`")).0;
+                inside.split(',').map(|part| part.trim().to_string()).collect()
+            };
+            match keyword {
+                "ON" => Self::add(&mut self.tracepoints, &at, &module, arguments(), 0),
+                "ON_ENTRY" => Self::add(&mut self.entries, &at, &module, arguments(), 0),
+                "ON_RETURN" => {
+                    let mut arguments = arguments();
+                    let count = arguments.remove(1);
+                    let skip =
+                        count.parse().unwrap_or_else(|_| panic!("{at}: `{count}`: expected a number of arguments"));
+                    Self::add(&mut self.returns, &at, &module, arguments, skip);
+                }
+                "FEATURE" => self.features.push((module.clone(), arguments().swap_remove(0))),
+                _ => {}
+            }
+        }
+        self.modules.push(module);
+    }
+
+    fn add(hooks: &mut BTreeMap<String, Hook>, at: &str, module: &str, mut arguments: Vec<String>, skip: usize) {
+        let name = arguments.remove(0);
+        let types: Vec<String> = arguments.iter().map(|argument| type_of(argument)).collect();
+        let hook = hooks.entry(name.clone()).or_default();
+        if hook.modules.is_empty() {
+            (hook.types, hook.skip) = (types, skip);
+        } else if hook.types != types[..types.len().min(hook.types.len())] && types != hook.types {
+            panic!("{at}: {name}: other arguments than {} gives it", hook.modules[0]);
+        }
+        hook.modules.push(module.to_string());
+    }
+
+    /// The C file: every module, then the programs.
+    fn unit(&self, sources: &[PathBuf]) -> String {
+        let mut c = String::from("#include \"probe.bpf.h\"\n\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n\n");
+        for module in &self.modules {
+            let _ = writeln!(c, "const volatile bool {module}_on;");
+        }
+        for (module, source) in self.modules.iter().zip(sources) {
+            let _ = writeln!(c, "\n#define MODULE {module}\n#include \"{}\"\n#undef MODULE", source.display());
+        }
+        for (name, hook) in &self.tracepoints {
+            hook.program(&mut c, name, "", "tp_btf", "tp", "false", |i| format!("ctx[{i}]"));
+            hook.program(&mut c, name, "", "raw_tp", "raw", "true", |i| format!("ctx[{i}]"));
+        }
+        for (name, hook) in &self.entries {
+            hook.program(&mut c, name, "", "fentry", "fentry", "false", |i| format!("ctx[{i}]"));
+            hook.program(&mut c, name, "", "kprobe", "kprobe", "true", |i| format!("PT_REGS_PARM{}(regs)", i + 1));
+        }
+        for (name, hook) in &self.returns {
+            hook.program(&mut c, name, "_ret", "fexit", "fexit", "false", |_| format!("ctx[{}]", hook.skip));
+            hook.program(&mut c, name, "_ret", "kretprobe", "kretprobe", "true", |_| "PT_REGS_RC(regs)".into());
+        }
+        let _ = writeln!(
+            c,
+            "\n__u8 features[{}];\n\nSEC(\"raw_tp\")\nint ask_features(void *ctx)\n{{",
+            self.features.len().max(1)
+        );
+        for (i, (_, feature)) in self.features.iter().enumerate() {
+            let _ = writeln!(c, "\tfeatures[{i}] = feature__{feature}();");
+        }
+        c + "\treturn 0;\n}\n"
+    }
+
+    /// The Rust table: which module uses which programs, and the features in their order.
+    fn table(&self) -> String {
+        let mut rust = String::from(
+            "/// Each program, and the modules with a part in it.\npub const PROGRAMS: &[(&str, &[&str])] = &[\n",
+        );
+        let kinds = [
+            (&self.tracepoints, ["tp", "raw"]),
+            (&self.entries, ["fentry", "kprobe"]),
+            (&self.returns, ["fexit", "kretprobe"]),
+        ];
+        for (hooks, prefixes) in kinds {
+            for (name, hook) in hooks {
+                for prefix in prefixes {
+                    let _ = writeln!(rust, "    (\"{prefix}__{name}\", &{:?}),", hook.modules);
+                }
+            }
+        }
+        let features: Vec<&String> = self.features.iter().map(|(_, feature)| feature).collect();
+        let _ = writeln!(rust, "];\n\n/// The questions `ask_features` answers, in the order of its answers.\npub const FEATURES: &[&str] = &{features:?};");
+        let _ = writeln!(rust, "\n/// Switches a module's part of its programs on before loading.\npub fn switch_on(rodata: &mut types::rodata, module: &str) -> bool {{\n    let on = match module {{");
+        for module in &self.modules {
+            let _ = writeln!(rust, "        \"{module}\" => &mut rodata.{module}_on,");
+        }
+        rust + "        _ => return false,\n    };\n    *on = true;\n    true\n}\n"
+    }
+}
+
+impl Hook {
+    #[allow(clippy::too_many_arguments)]
+    fn program(
+        &self,
+        c: &mut String,
+        name: &str,
+        suffix: &str,
+        section: &str,
+        prefix: &str,
+        raw: &str,
+        argument: impl Fn(usize) -> String,
+    ) {
+        let context = if section.ends_with("probe") { "struct pt_regs *regs" } else { "__u64 *ctx" };
+        let _ = writeln!(c, "\nSEC(\"{section}/{name}\")\nint {prefix}__{name}({context})\n{{");
+        let arguments: String =
+            self.types.iter().enumerate().map(|(i, ty)| format!(", ({ty}){}", argument(i))).collect();
+        let ctx = if section.ends_with("probe") { "regs" } else { "ctx" };
+        for module in &self.modules {
+            let _ = writeln!(c, "\tif ({module}_on)\n\t\t{module}__{name}{suffix}({raw}, {ctx}{arguments});");
+        }
+        c.push_str("\treturn 0;\n}\n");
+    }
+}
+
+/// The type of `struct request *rq` is `struct request *`.
+fn type_of(argument: &str) -> String {
+    argument.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '_').trim_end().to_string()
+}

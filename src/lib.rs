@@ -1,15 +1,23 @@
 //! `corebcc`: the `bcc.*` metrics of Performance Co-Pilot from CO-RE BPF programs.
 //!
 //! ```text
-//! transport -> pdu -> agent -> kit <- modules
-//!                                \-> probe (the kernel)
+//! main -> transport -> pdu -> pcp      the protocol: bytes, frames, requests
+//!      -> agent -> kit -> pcp          a request in, a reply out
+//!      -> collector -> probe -> bpf    the modules' thread, and the kernel
+//!      modules -> kit                  what is measured
 //! ```
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod bpf;
 pub mod cli;
+pub mod collector;
 pub mod config;
 pub mod kit;
 pub mod logging;
+pub mod modules;
 pub mod pcp;
 pub mod pcpconf;
 pub mod pdu;
+pub mod probe;
 pub mod transport;

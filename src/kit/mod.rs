@@ -1,5 +1,28 @@
 //! What a module file imports, and the registry that serves modules to the agent.
 
+mod cache;
+mod help;
+mod hook;
+mod instances;
+mod kernel;
+mod log2;
+mod module;
+mod options;
+mod processes;
+mod registry;
 mod source;
+mod spec;
+mod table;
 
+pub use cache::Cache;
+pub use help::Help;
+pub use hook::{Hook, Tier};
+pub use kernel::{Fake, Kernel, Row, RowsView};
+pub use log2::Log2;
+pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
+pub use options::{unknown, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
+pub use processes::{cmdline, exists, until_nul, Processes};
+pub use registry::{instances, Collect, Instance, Registry};
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
+pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
+pub use table::{Key, RowMut, Table};

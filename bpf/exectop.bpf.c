@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Successful execs by the new program's command name. */
+#include "claim.bpf.h"
+
+#define PLACES 8
+
+struct exec_row {
+	__u64 comm[2];
+	__u64 claims;
+	__u64 count;
+};
+
+struct exec_stat {
+	__u64 lost; /* execs whose name found no place */
+	__u64 pad[7];
+};
+
+ROWS(exec_rows, struct exec_row);
+ROWS(exec_stats, struct exec_stat);
+
+const volatile __u32 exec_mask;
+
+ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
+{
+	__u64 comm[2] = {};
+	struct exec_stat *stat;
+	__u32 place;
+
+	bpf_get_current_comm(comm, sizeof(comm));
+	place = (__u32)((comm[0] * 0x9e3779b97f4a7c15 ^ comm[1]) * 0xff51afd7ed558ccd >> 40);
+#pragma unroll
+	for (int i = 0; i < PLACES; i++) {
+		struct exec_row *r = row(&exec_rows, (place + i) & exec_mask);
+
+		if (!r)
+			break;
+		if (!r->claims && claim(&r->claims)) {
+			r->comm[1] = comm[1];
+			r->comm[0] = comm[0];
+		}
+		if (r->comm[0] == comm[0] && r->comm[1] == comm[1]) {
+			ADD(r->count, 1);
+			return;
+		}
+	}
+	stat = cpu_row(&exec_stats);
+	if (stat)
+		ADD(stat->lost, 1);
+}

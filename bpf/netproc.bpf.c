@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * TCP and UDP calls and bytes of each thread. From 6.3 two tracepoints sit behind every send and receive, with the length
+ * returned; before that, the functions of each protocol.
+ */
+#include "threads.bpf.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
+#define MSG_PEEK 2
+
+enum net_cell { TCP_SEND, TCP_RECV, UDP_SEND, UDP_RECV };
+
+struct net_row {
+	struct {
+		__u64 calls;
+		__u64 bytes;
+	} cells[4];
+};
+
+ROWS(net_rows, struct net_row);
+
+static __always_inline void net_add(enum net_cell cell, __s64 bytes)
+{
+	__s64 place = thread_place();
+	struct net_row *r = place < 0 ? NULL : row(&net_rows, place);
+	struct thread_stat *stat;
+
+	if (r) {
+		r->cells[cell].calls++;
+		if (bytes > 0)
+			r->cells[cell].bytes += bytes;
+		return;
+	}
+	stat = cpu_row(&thread_stats);
+	if (stat)
+		ADD(stat->lost, 1);
+}
+
+static __always_inline void net_sock(const bool raw, struct sock *sk, enum net_cell tcp, __s64 bytes)
+{
+	__u16 family = GET(sk, __sk_common.skc_family);
+	__u16 protocol = GET(sk, sk_protocol);
+
+	if (family != AF_INET && family != AF_INET6)
+		return;
+	if (protocol == IPPROTO_TCP)
+		net_add(tcp, bytes);
+	else if (protocol == IPPROTO_UDP)
+		net_add(tcp + UDP_SEND, bytes);
+}
+
+ON(sock_send_length, struct sock *sk, int ret, int flags)
+{
+	net_sock(raw, sk, TCP_SEND, ret);
+}
+
+/* A receive counts when it delivered something; an empty datagram is something, the end of a stream is not. */
+ON(sock_recv_length, struct sock *sk, int ret, int flags)
+{
+	if (ret < 0 || flags & MSG_PEEK)
+		return;
+	if (ret || GET(sk, sk_protocol) == IPPROTO_UDP)
+		net_sock(raw, sk, TCP_RECV, ret);
+}
+
+ON_RETURN(tcp_sendmsg, 3, int ret)
+{
+	net_add(TCP_SEND, ret);
+}
+
+ON_RETURN(udp_sendmsg, 3, int ret)
+{
+	net_add(UDP_SEND, ret);
+}
+
+ON_RETURN(udpv6_sendmsg, 3, int ret)
+{
+	net_add(UDP_SEND, ret);
+}
+
+ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
+{
+	if (copied > 0)
+		net_add(TCP_RECV, copied);
+}
+
+ON_ENTRY(skb_consume_udp, struct sock *sk, struct sk_buff *skb, int len)
+{
+	if (len >= 0)
+		net_add(UDP_RECV, len);
+}
+
+ON(sched_process_exit, struct task_struct *task)
+{
+	struct thread *t = thread_known(bpf_get_current_pid_tgid());
+
+	if (t)
+		t->state |= 1;
+}
+
+/* A thread that execs takes over its process's id: its old place is no longer found by anybody. */
+ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+	struct thread *t = thread_known(id);
+
+	if (t)
+		t->state += 2;
+	if ((__u32)id != (__u32)old_pid) {
+		t = thread_known(id >> 32 << 32 | (__u32)old_pid);
+		if (t)
+			t->state |= 1;
+	}
+}

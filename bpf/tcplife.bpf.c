@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Finished TCP sessions. The birth of a session is kept in a slot picked by the socket's address; the counts come from
+ * the socket itself when it closes.
+ */
+#include "probe.bpf.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+#define SHUTDOWN_MASK 3
+
+enum tcp_state {
+	TCP_ESTABLISHED = 1,
+	TCP_SYN_SENT = 2,
+	TCP_FIN_WAIT1 = 4,
+	TCP_CLOSE = 7,
+	TCP_LAST_ACK = 9,
+	TCP_LISTEN = 10,
+	TCP_NEW_SYN_RECV = 12,
+};
+
+struct tcp_birth {
+	__u64 sk;
+	__u64 ns;
+	__u64 owner; /* process << 32 | thread; 0: not seen in the owner's context yet */
+	__u8 comm[16];
+};
+
+struct tcp_session {
+	__u64 tx;
+	__u64 rx;
+	__u64 duration_ns;
+	__u8 laddr[16];
+	__u8 raddr[16];
+	__u8 comm[16];
+	__u32 pid;
+	__u16 family;
+	__u16 lport;
+	__u16 rport;
+	__u16 pad[3];
+};
+
+struct tcp_stat {
+	__u64 unborn;  /* closed, but opened before the agent came or its birth was overwritten */
+	__u64 dropped; /* the ring was full */
+	__u64 pad[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} tcp_sessions SEC(".maps");
+
+SLOTS(tcp_births, struct tcp_birth);
+ROWS(tcp_stats, struct tcp_stat);
+EXPORT(struct tcp_session);
+
+const volatile __u32 tcp_birth_mask;
+const volatile __u64 tcp_wake_at; /* bytes waiting in the ring from which a record wakes the agent */
+
+/* The verifier allows no arithmetic on a typed pointer; read back from the context it is a number. */
+static __always_inline struct tcp_birth *tcp_birth_of(__u64 sk)
+{
+	__u64 hash = (sk >> 6) * 0x9e3779b97f4a7c15;
+
+	return row(&tcp_births, hash >> 40 & tcp_birth_mask);
+}
+
+static __always_inline void tcp_owned(struct tcp_birth *birth)
+{
+	birth->owner = bpf_get_current_pid_tgid();
+	bpf_get_current_comm(birth->comm, sizeof(birth->comm));
+}
+
+static __always_inline void tcp_report(const bool raw, struct sock *sk, struct tcp_birth *birth, struct tcp_stat *stat)
+{
+	struct tcp_sock *tp = raw ? (struct tcp_sock *)sk : bpf_skc_to_tcp_sock(sk);
+	struct tcp_session *session;
+	__u64 wake;
+
+	if (!tp)
+		return;
+	session = bpf_ringbuf_reserve(&tcp_sessions, sizeof(*session), 0);
+	if (!session) {
+		if (stat)
+			ADD(stat->dropped, 1);
+		return;
+	}
+	session->tx = GET(tp, bytes_acked);
+	session->rx = GET(tp, bytes_received);
+	session->duration_ns = bpf_ktime_get_ns() - birth->ns;
+	session->pid = birth->owner >> 32;
+	__builtin_memcpy(session->comm, birth->comm, sizeof(session->comm));
+	session->family = GET(sk, __sk_common.skc_family);
+	/* skc_num is gone by now: the port was given back. */
+	session->lport = __builtin_bswap16(GET(tp, inet_conn.icsk_inet.inet_sport));
+	session->rport = __builtin_bswap16(GET(sk, __sk_common.skc_dport));
+	if (session->family == AF_INET) {
+		*(__u32 *)session->laddr = GET(sk, __sk_common.skc_rcv_saddr);
+		*(__u32 *)session->raddr = GET(sk, __sk_common.skc_daddr);
+	} else {
+		bpf_probe_read_kernel(session->laddr, 16, &sk->__sk_common.skc_v6_rcv_saddr);
+		bpf_probe_read_kernel(session->raddr, 16, &sk->__sk_common.skc_v6_daddr);
+	}
+	wake = bpf_ringbuf_query(&tcp_sessions, BPF_RB_AVAIL_DATA) >= tcp_wake_at;
+	bpf_ringbuf_submit(session, wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+}
+
+ON(inet_sock_set_state, struct sock *sk, int from, int to)
+{
+	__u64 address;
+	struct tcp_birth *birth;
+	struct tcp_stat *stat;
+
+	if (GET(sk, sk_protocol) != IPPROTO_TCP || to == TCP_LISTEN || from == TCP_LISTEN)
+		return;
+	bpf_probe_read_kernel(&address, sizeof(address), ctx);
+	birth = tcp_birth_of(address);
+	if (!birth)
+		return;
+	/* A session counts from when it was established; until then each step begins it anew. */
+	if (to < TCP_FIN_WAIT1) {
+		if (birth->sk != address || to == TCP_SYN_SENT) {
+			birth->sk = address;
+			birth->owner = 0;
+			birth->comm[0] = 0;
+		}
+		birth->ns = bpf_ktime_get_ns();
+		if (to == TCP_SYN_SENT)
+			tcp_owned(birth);
+		return;
+	}
+	if (birth->sk != address) {
+		stat = cpu_row(&tcp_stats);
+		if (to == TCP_CLOSE && stat)
+			ADD(stat->unborn, 1);
+		return;
+	}
+	/*
+	 * An accepted session changes state in interrupts of strangers, but the steps of a close are taken by the closing
+	 * process: the half-closed states, and the reset of a close that left data unread (both directions shut down).
+	 */
+	if (!birth->owner) {
+		if (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK ||
+		    (to == TCP_CLOSE && GET(sk, sk_shutdown) == SHUTDOWN_MASK && from == TCP_ESTABLISHED))
+			tcp_owned(birth);
+	}
+	if (to == TCP_CLOSE) {
+		tcp_report(raw, sk, birth, cpu_row(&tcp_stats));
+		birth->sk = 0;
+	}
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The table of threads: where a thread's counters are. A thread runs on one CPU at a time, so the counters of its row
+ * need no locks; the agent adds up the rows of a process. A thread sits in one of four places of the set its id picks, for
+ * as long as it lives; at its exit the place is marked, and the agent takes over the counts and frees it.
+ */
+#pragma once
+
+#include "claim.bpf.h"
+
+#define WAYS 4
+
+struct thread {
+	__u64 id;      /* process << 32 | thread; 0: free */
+	__u64 claims;
+	__u64 born;    /* start time of the process, tells a reused process id apart */
+	__u64 state;   /* bit 0: thread has ended; the rest counts execs */
+};
+
+struct thread_stat {
+	__u64 lost; /* calls of threads that found no place, by their module's count of them */
+	__u64 pad[7];
+};
+
+ROWS(threads, struct thread);
+ROWS(thread_stats, struct thread_stat);
+
+const volatile __u32 thread_mask; /* sets - 1 */
+
+static __always_inline __u32 thread_set(__u32 tid)
+{
+	return ((tid << 4 ^ tid >> 10) & thread_mask) * WAYS;
+}
+
+/* The place of the current thread, claimed if it has none; negative: all four ways are taken. */
+static __always_inline __s64 thread_place(void)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+	__u32 set = thread_set((__u32)id);
+
+#pragma unroll
+	for (int i = 0; i < WAYS; i++) {
+		struct thread *t = row(&threads, set + i);
+
+		if (t && t->id == id)
+			return set + i;
+	}
+#pragma unroll
+	for (int i = 0; i < WAYS; i++) {
+		struct thread *t = row(&threads, set + i);
+
+		if (t && claim(&t->claims)) {
+			struct task_struct *task = (void *)bpf_get_current_task();
+
+			t->born = BPF_CORE_READ(task, group_leader, start_time);
+			t->state = 0;
+			t->id = id;
+			return set + i;
+		}
+	}
+	return -1;
+}
+
+static __always_inline struct thread *thread_known(__u64 id)
+{
+	__u32 set = thread_set((__u32)id);
+
+#pragma unroll
+	for (int i = 0; i < WAYS; i++) {
+		struct thread *t = row(&threads, set + i);
+
+		if (t && t->id == id)
+			return t;
+	}
+	return NULL;
+}

@@ -1,0 +1,1 @@
+#define BCC 149

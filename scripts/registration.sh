@@ -1,0 +1,144 @@
+# shellcheck shell=sh disable=SC2154 # PCP_* come from pcp.env, NAMESPACE and LOGDIR from pmdaproc.sh or the caller
+# Sourced by Install, Remove and Upgrade in the PMDA directory: pmcd.conf lines, name space roots, the old agent's configuration.
+#
+# Why the agent is called corebcc while its metrics begin with bcc: from PCP 7.1.1 on, the Upgrade script of pmdabpf deletes at every
+# pmcd start whatever line of pmcd.conf begins with `bcc`, and when there is one also the file $PCP_VAR_DIR/pmns/bcc. Our line does
+# not begin so. The file pmns/bcc is only pmnsadd's input and never read again: names are served from pmns/root, into which it was
+# merged, and Rebuild keeps what root holds. Should root itself be lost, our Upgrade adds the entry again; it runs after
+# pmdabpf's, because the start script goes through the directories in alphabetical order.
+
+# agent lines in pmcd.conf that stand in our way: another agent for domain 149, or one named bcc
+foreign_agents() {
+	[ -f "$PCP_PMCDCONF_PATH" ] || return 0
+	awk '/^[ \t]*\[[ \t]*access/ { exit } /^[ \t]*#/ { next } $1 != "corebcc" && ($1 == "bcc" || $2 == 149)' "$PCP_PMCDCONF_PATH"
+}
+
+registered() { grep -q '^corebcc[[:space:]]' "$PCP_PMCDCONF_PATH"; }
+
+# Our line instead of the first foreign one, the others dropped; owner, mode and all other lines as they were.
+register() {
+	edited=$(mktemp) || return 1
+	have_ours=0
+	if registered; then have_ours=1; fi
+	awk -v have="$have_ours" -v line="corebcc	149	pipe	binary notready	$(pwd)/pmdacorebcc -d 149 --notready" '
+		/^[ \t]*\[[ \t]*access/ { access = 1 }
+		!access && !/^[ \t]*#/ && $1 != "corebcc" && ($1 == "bcc" || $2 == 149) { if (!have++) print line; next }
+		{ print }' "$PCP_PMCDCONF_PATH" >"$edited" && cat "$edited" >"$PCP_PMCDCONF_PATH"
+	written=$?
+	rm -f "$edited"
+	return $written
+}
+
+hup_pmcd() {
+	if pminfo -v pmcd.version >/dev/null 2>&1; then pmsignal -a -s HUP pmcd >/dev/null 2>&1; fi
+}
+
+# root_line NAME: what the name space holds for a top-level name; status 1 when nothing
+root_line() {
+	awk -v name="$1" '$1 == "root" { top = 1; next } $1 == "}" { top = 0 } top && $1 == name { print $2; found = 1 } END { exit !found }' "$NAMESPACE"
+}
+
+# every top-level name that is ours (or was the Python agent's), and bcc in any case
+installed_roots() {
+	[ -f "$NAMESPACE" ] || { echo bcc; return; }
+	awk '$1 == "root" { top = 1; next } $1 == "}" { top = 0 } top && $2 == "149:*:*" && $1 != "bcc" { printf "%s ", $1 } END { print "bcc" }' "$NAMESPACE"
+}
+
+# Sets pmns_name: bcc, and the first component of each other `prefix` that the configuration names. A name that belongs to another
+# agent is left alone: pmdaInstall would delete its subtree.
+choose_roots() {
+	pmns_name=bcc
+	[ -f "$config" ] || return 0
+	# shellcheck disable=SC2013 # names are words
+	for name in $(sed -n 's/^[Pp][Rr][Ee][Ff][Ii][Xx][[:space:]]*[=:][[:space:]]*\([A-Za-z][A-Za-z0-9_]*\)\..*/\1/p' "$config" | sort -u); do
+		[ "$name" != bcc ] || continue
+		owner=$(root_line "$name") && [ "$owner" != '149:*:*' ] && {
+			echo "Warning: prefix $name. in $config belongs to another agent; its metrics will not be visible" >&2
+			continue
+		}
+		pmns_name="$pmns_name $name"
+	done
+	# With several names pmdaInstall reads a file pmns.NAME for each.
+	[ "$pmns_name" = bcc ] || for name in $pmns_name; do printf '%s\tBCC:*:*\n' "$name" >"pmns.$name"; done
+}
+
+# pmdaInstall checks the file `root` when there is one; the one it would make around pmns does not know the symbol BCC.
+write_root() { printf '#include "domain.h"\nroot {\n#include "pmns"\n}\n' >root; }
+
+# add_root NAME: merges `NAME 149:*:*` into the name space
+add_root() {
+	(
+		cd "$(dirname "$NAMESPACE")" || exit 1
+		"$PCP_SHARE_DIR/lib/lockpmns" root
+		printf '%s\t149:*:*\n' "$1" >"$1" && "$PCP_BINADM_DIR/pmnsadd" -n root "$1"
+		added=$?
+		"$PCP_SHARE_DIR/lib/unlockpmns" root
+		exit $added
+	)
+}
+
+config=$PCP_SYSCONF_DIR/corebcc/corebcc.conf
+
+# edited FILE (no symbolic link): not as its package delivered it, or no package's file
+edited() {
+	file=$1
+	if command -v dpkg-query >/dev/null 2>&1; then
+		sum=$(dpkg-query -W -f='${Conffiles}\n' pcp 'pcp-pmda-bcc' 2>/dev/null | awk -v file="$file" '$1 == file { print $2 }')
+		[ "$sum" != "$(md5sum <"$file" | cut -d' ' -f1)" ]
+	else
+		# rpm -V prints one line per file that was changed
+		! rpm -qf "$file" >/dev/null 2>&1 || rpm -Vf "$file" 2>/dev/null | grep -q "^..5.* $file\$"
+	fi
+}
+
+# adopt_config OLD-LINES: when we have no configuration, take the old agent's, with the lists of probes it names, or else the default.
+# PCP's own package brings an unused bcc.conf to every Debian machine; so one counts only if its agent was registered or it was edited.
+adopt_config() {
+	if [ ! -e "$config" ]; then
+		mkdir -p "$(dirname "$config")"
+		for source in "$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_SYSCONF_DIR/bcc/bcc.conf"; do
+			[ -f "$source" ] || continue
+			source=$(readlink -f "$source")
+			[ -n "$1" ] || edited "$source" || continue
+			if ! cp -L "$source" "$config"; then
+				echo "Warning: cannot copy $source to $config; going on without" >&2
+				break
+			fi
+			echo "Adopting the old agent's configuration: $source copied to $config (the original is untouched)"
+			# values that name a file beside it, for instance tracepoints = bcc-tracepoint.conf
+			for list in $(sed -n 's/^[A-Za-z_]*[[:space:]]*[=:]//p' "$config" | tr -s ',[:space:]' '[\n*]' | sort -u); do
+				case $list in */* | bcc.conf) continue ;; esac
+				beside=$(dirname "$source")/$list
+				if [ ! -f "$beside" ] || [ -e "$(dirname "$config")/$list" ]; then continue; fi
+				cp -L "$beside" "$(dirname "$config")/$list" && echo "  and its list of probes: $beside"
+			done
+			break
+		done
+		if [ ! -e "$config" ] && [ -f corebcc.conf.default ]; then
+			cp corebcc.conf.default "$config"
+			echo "Default configuration: $config"
+		fi
+	else
+		echo "Keeping the configuration that is there: $config"
+	fi
+	# where administrators of other PMDAs look for it
+	for file in "$(dirname "$config")"/*.conf; do
+		[ ! -f "$file" ] || ln -sf "$file" .
+	done
+}
+
+agent_status() { pminfo -f pmcd.agent.status 2>/dev/null | sed -n 's/.*"corebcc"\] value //p'; }
+
+# Waits until there are names below ours: at first pmcd answers for the agent with "try again", and for one that is gone it
+# shows the dynamic root itself. Status 1 when pmcd has given the agent up, or after a minute.
+wait_ready() {
+	tries=0
+	while [ $tries -lt 240 ]; do
+		# shellcheck disable=SC2086 # names; -n FILE, or nothing
+		if PCP_DERIVED_CONFIG='' pminfo ${__ns_opt:-} $pmns_name 2>/dev/null | grep -q '\.'; then return 0; fi
+		"$PCP_BINADM_DIR/pmsleep" 0.25
+		tries=$((tries + 1))
+		if [ $((tries % 8)) -eq 0 ] && [ "$(agent_status)" != 0 ]; then return 1; fi
+	done
+	return 1
+}

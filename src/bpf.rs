@@ -1,0 +1,56 @@
+//! The BPF object that build.rs compiles of all of bpf/, and the C types in it.
+
+include!(concat!(env!("OUT_DIR"), "/programs.rs"));
+
+#[allow(
+    dead_code,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used,
+    missing_docs,
+    unused_qualifications
+)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/corebcc.skel.rs"));
+}
+
+pub use skeleton::types;
+
+/// The object file.
+pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/corebcc.bpf.o"));
+
+/// The constants of the programs (`const volatile`), as they are before a module sets them.
+pub fn constants() -> types::rodata {
+    // SAFETY: `rodata` is a C struct of integers and booleans, for which all bits zero is a value.
+    unsafe { std::mem::zeroed() }
+}
+
+/// The constants as the bytes of the object's read-only data.
+pub(crate) fn bytes(constants: &types::rodata) -> &[u8] {
+    let start = std::ptr::from_ref(constants).cast();
+    // SAFETY: the struct is `repr(C)` with its padding written out as members, so each of its bytes is initialised.
+    unsafe { std::slice::from_raw_parts(start, size_of::<types::rodata>()) }
+}
+
+/// A record of a ring, if it is as long as one.
+pub fn record<T: Record>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: `Record` promises that any bytes are a value; the read needs no alignment and stays inside the slice.
+    (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// The bytes of a record, for tests that play the kernel.
+pub fn record_bytes<T: Record>(record: &T) -> Vec<u8> {
+    let start = std::ptr::from_ref(record).cast::<u8>();
+    // SAFETY: `Record` promises a C struct of integers with its padding written out as members.
+    unsafe { std::slice::from_raw_parts(start, size_of::<T>()) }.to_vec()
+}
+
+/// A C struct that travels through a ring.
+///
+/// # Safety
+///
+/// Only integers and arrays of them, padding written out as members.
+pub unsafe trait Record: Copy {}
+
+// SAFETY: integers and arrays of bytes; `pad` is a member.
+unsafe impl Record for types::tcp_session {}

@@ -1,0 +1,147 @@
+//! What a module sees of the kernel, and a stand-in for tests.
+
+use super::{Hook, MapDef, Rows};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The loaded maps.
+pub trait Kernel {
+    /// The 64-bit words of a mapped array; empty if the map is not there.
+    fn words(&self, map: &MapDef) -> &[AtomicU64];
+
+    /// Hands out the records waiting in a ring and frees their room.
+    fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
+
+    /// Attaches a hook that was loaded for later; done before is fine.
+    fn attach(&self, hook: &'static Hook) -> Result<(), String>;
+}
+
+impl dyn Kernel + '_ {
+    /// The rows of a map of counters.
+    pub fn rows<T>(&self, map: Rows<T>) -> RowsView<'_> {
+        RowsView { words: self.words(&map.def), per_row: (map.def.value_size / 8).max(1) }
+    }
+}
+
+/// The rows of a map of counters.
+#[derive(Clone, Copy)]
+pub struct RowsView<'a> {
+    words: &'a [AtomicU64],
+    per_row: usize,
+}
+
+impl<'a> RowsView<'a> {
+    /// Each row, in order.
+    pub fn iter(self) -> impl Iterator<Item = Row<'a>> {
+        self.words.chunks_exact(self.per_row).map(|words| Row { words })
+    }
+
+    /// One row.
+    pub fn get(self, index: usize) -> Option<Row<'a>> {
+        let start = index.checked_mul(self.per_row)?;
+        self.words.get(start..start + self.per_row).map(|words| Row { words })
+    }
+
+    /// How many rows there are.
+    pub fn len(self) -> usize {
+        self.words.len() / self.per_row
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// The sum of one field over all rows.
+    pub fn sum(self, offset: usize) -> u64 {
+        self.iter().fold(0, |sum, row| sum.wrapping_add(row.word(offset)))
+    }
+}
+
+/// One row. Fields are addressed by their byte offset: `row.word(offset_of!(fork_row, threads))`.
+#[derive(Clone, Copy)]
+pub struct Row<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> Row<'a> {
+    /// A field; 0 beyond the row.
+    pub fn word(self, offset: usize) -> u64 {
+        self.words.get(offset / 8).map_or(0, |word| word.load(Relaxed))
+    }
+
+    /// Writes a field. The programs write too: only for fields they have left to the agent.
+    pub fn set(self, offset: usize, value: u64) {
+        if let Some(word) = self.words.get(offset / 8) {
+            word.store(value, Relaxed);
+        }
+    }
+
+    /// The array of words that begins at an offset, to the end of the row.
+    pub fn words(self, offset: usize) -> impl Iterator<Item = u64> + 'a {
+        self.words.iter().skip(offset / 8).map(|word| word.load(Relaxed))
+    }
+
+    /// The bytes of words, as C laid them out.
+    pub fn bytes<const N: usize>(self, offset: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        for (chunk, word) in bytes.chunks_mut(8).zip(self.words(offset)) {
+            chunk.copy_from_slice(&word.to_ne_bytes()[..chunk.len()]);
+        }
+        bytes
+    }
+}
+
+/// Maps without a kernel.
+#[derive(Default)]
+pub struct Fake {
+    maps: Vec<(&'static str, Vec<AtomicU64>)>,
+    records: std::cell::RefCell<Vec<Vec<u8>>>,
+    attached: std::cell::RefCell<Vec<&'static str>>,
+}
+
+impl Fake {
+    /// No maps at all.
+    pub fn new() -> Fake {
+        Fake::default()
+    }
+
+    /// With a map of so many rows of zeros.
+    pub fn with<T>(mut self, map: Rows<T>, rows: usize) -> Fake {
+        let words = rows * map.def.value_size / 8;
+        self.maps.push((map.def.name, (0..words).map(|_| AtomicU64::new(0)).collect()));
+        self
+    }
+
+    /// With a record waiting in the ring.
+    pub fn record(&self, bytes: &[u8]) {
+        self.records.borrow_mut().push(bytes.to_vec());
+    }
+
+    /// Sets a word of a row.
+    pub fn set<T>(&self, map: Rows<T>, row: usize, offset: usize, value: u64) {
+        let kernel: &dyn Kernel = self;
+        kernel.rows(map).get(row).expect("the test gave the map this row").set(offset, value);
+    }
+
+    /// The hooks attached later.
+    pub fn attached(&self) -> Vec<&'static str> {
+        self.attached.borrow().clone()
+    }
+}
+
+impl Kernel for Fake {
+    fn words(&self, map: &MapDef) -> &[AtomicU64] {
+        self.maps.iter().find(|(name, _)| *name == map.name).map_or(&[], |(_, words)| words)
+    }
+
+    fn drain(&self, _ring: &MapDef, each: &mut dyn FnMut(&[u8])) {
+        for record in self.records.borrow_mut().drain(..) {
+            each(&record);
+        }
+    }
+
+    fn attach(&self, hook: &'static Hook) -> Result<(), String> {
+        self.attached.borrow_mut().push(hook.name);
+        Ok(())
+    }
+}

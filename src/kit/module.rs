@@ -1,0 +1,82 @@
+//! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
+
+use super::{Hook, Kernel, Table};
+use crate::bpf::types;
+use crate::config::{ConfigError, Section};
+use thiserror::Error;
+
+/// What a module is made from.
+pub struct Setup<'a> {
+    /// Its section of the configuration.
+    pub section: &'a Section<'a>,
+}
+
+/// Why a module cannot be made from its section.
+pub type SetupError = ConfigError;
+
+/// Why a refresh has no values: reported to clients as `PM_ERR_VALUE`, logged when it begins and when it ends.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct RefreshError(pub String);
+
+/// The machine a module sizes its maps by.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// CPUs that may come online (`/sys/devices/system/cpu/possible`): rows per CPU are as many.
+    pub cpus: usize,
+    /// Disks (`/sys/block`).
+    pub disks: usize,
+    /// Threads now (the fourth field of `/proc/loadavg`).
+    pub threads: usize,
+    /// Requests that may be in flight on all disks (`nr_requests` of each queue).
+    pub requests: usize,
+}
+
+/// What a module wants loaded.
+#[derive(Default)]
+pub struct Plan {
+    /// Hooks to attach at start.
+    pub hooks: Vec<&'static Hook>,
+    /// Hooks to load: attached at start if the feature of this name is there, else only when the module asks.
+    pub later: Vec<(&'static Hook, &'static str)>,
+    /// Entries of maps; a ring's size in bytes.
+    pub entries: Vec<(&'static str, u32)>,
+}
+
+impl Plan {
+    /// Attach to this hook, or the module does not work.
+    pub fn hook(&mut self, hook: &'static Hook) {
+        self.hooks.push(hook);
+    }
+
+    /// Load for this hook; attach if the kernel has the feature (a `FEATURE` line of the module's C file).
+    pub fn hook_if(&mut self, hook: &'static Hook, feature: &'static str) {
+        self.later.push((hook, feature));
+    }
+
+    /// The number of entries of a map.
+    pub fn entries(&mut self, map: &'static str, entries: usize) {
+        self.entries.push((map, u32::try_from(entries).unwrap_or(u32::MAX)));
+    }
+}
+
+/// The next power of two within bounds that are powers of two: for tables indexed with a mask.
+pub fn table_size(wanted: usize, least: usize, most: usize) -> usize {
+    wanted.max(1).checked_next_power_of_two().unwrap_or(most).clamp(least, most)
+}
+
+/// A module at work. It lives in the collector's thread and knows no PDUs.
+pub trait Module {
+    /// Says what to load, and sets the constants of its programs.
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata);
+
+    /// Fills the table (empty on entry) with the values as of now. May be called at any time after loading, by any
+    /// number of clients: nothing is consumed by reading.
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError>;
+
+    /// Called about once a second, and when a ring of the module is half full.
+    fn tick(&mut self, _kernel: &dyn Kernel) {}
+
+    /// What was seen but could not be counted, by reason. Only ever grows.
+    fn losses(&self, _kernel: &dyn Kernel, _each: &mut dyn FnMut(&'static str, u64)) {}
+}

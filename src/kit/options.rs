@@ -1,0 +1,207 @@
+//! The options of a module's section: declared once, parsed, documented and defaulted from the declaration.
+
+use crate::config::{ConfigError, ModuleSettings, Section, Value};
+use regex::bytes::Regex;
+
+/// One option, for the default configuration, the man page and the check for unknown options.
+pub struct OptionDef {
+    /// Its name.
+    pub name: &'static str,
+    /// What a value looks like.
+    pub expected: &'static str,
+    /// What it is without the option, as one would write it; empty: unset.
+    pub default: fn() -> String,
+    /// What it does: the declaration's doc comment.
+    pub doc: &'static str,
+}
+
+/// A type an option's value can have.
+pub trait OptionType: Sized {
+    /// What a value looks like: the end of a sentence that begins "expected".
+    const EXPECTED: &'static str;
+    /// Reads a value; the error names file, line, section and option.
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError>;
+    /// As one would write it.
+    fn show(&self) -> String;
+}
+
+impl OptionType for bool {
+    const EXPECTED: &'static str = "a boolean";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.bool()
+    }
+    fn show(&self) -> String {
+        if *self { "True" } else { "False" }.into()
+    }
+}
+
+/// A number of rows of a row table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowCount(pub u32);
+
+impl RowCount {
+    /// More rows than any client shows; each costs memory in every archive.
+    const MOST: u32 = 10_000;
+}
+
+impl OptionType for RowCount {
+    const EXPECTED: &'static str = "a number of rows from 0 to 10000";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.int_in(0..=RowCount::MOST).map(RowCount)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// The size of a ring buffer in pages of 4096 bytes: a power of two, as the Python agent demanded for its perf buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages(pub u32);
+
+impl Pages {
+    /// 16 MiB: beyond it a ring holds more than a minute of any burst.
+    const MOST: u32 = 4096;
+
+    /// Bytes.
+    pub fn bytes(self) -> usize {
+        self.0 as usize * 4096
+    }
+}
+
+impl OptionType for Pages {
+    const EXPECTED: &'static str = "a power of two from 1 to 4096";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        match value.int::<u32>()? {
+            pages if pages.is_power_of_two() && pages <= Pages::MOST => Ok(Pages(pages)),
+            _ => Err(value.error(Pages::EXPECTED)),
+        }
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// A list of ports; empty means all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports(pub Vec<u16>);
+
+impl Ports {
+    /// Whether the port is asked for.
+    pub fn wants(&self, port: u16) -> bool {
+        self.0.is_empty() || self.0.contains(&port)
+    }
+}
+
+impl OptionType for Ports {
+    const EXPECTED: &'static str = "ports from 0 to 65535 separated by commas";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        let ports: Result<Vec<u16>, _> = value.list().iter().map(|port| port.parse()).collect();
+        ports.map(Ports).map_err(|_| value.error(Ports::EXPECTED))
+    }
+    fn show(&self) -> String {
+        self.0.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Which processes: each entry a process id, an exact command name, or a regular expression that has to match the whole
+/// command line. Empty means all.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessFilter {
+    entries: Vec<(String, Option<Regex>)>,
+}
+
+impl ProcessFilter {
+    /// Whether all processes are meant.
+    pub fn is_all(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether this process is meant. `cmdline` is its arguments joined with single blanks; `(comm)` for a kernel thread.
+    pub fn wants(&self, pid: u32, comm: &[u8], cmdline: &[u8]) -> bool {
+        self.entries.iter().any(|(literal, regex)| {
+            literal.as_bytes() == comm
+                || literal.parse() == Ok(pid)
+                || regex.as_ref().is_some_and(|regex| regex.is_match(cmdline))
+        })
+    }
+}
+
+impl OptionType for ProcessFilter {
+    const EXPECTED: &'static str =
+        "process ids, command names or regular expressions for whole command lines, separated by commas";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        let entry = |entry: &str| -> Result<_, ConfigError> {
+            if entry.is_empty() {
+                return Err(value.error(Self::EXPECTED));
+            }
+            // A purely alphanumeric entry is never an expression: `java` must not match every command line that is `java`.
+            let regex = if entry.chars().all(char::is_alphanumeric) {
+                None
+            } else {
+                // Alternatives are anchored as written, without parentheses, as the Python agent did: `a|b` is "starts with
+                // a, or ends with b".
+                Some(
+                    Regex::new(&format!("^{entry}$"))
+                        .map_err(|error| value.error(format!("a regular expression ({error})")))?,
+                )
+            };
+            Ok((entry.to_string(), regex))
+        };
+        let entries: Result<Vec<_>, _> = value.list().into_iter().map(entry).collect();
+        Ok(ProcessFilter { entries: entries? })
+    }
+    fn show(&self) -> String {
+        self.entries.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// The options of a section that no module of this kind has, with their lines: worth a warning, no more, since a
+/// configuration may be older or newer than the agent.
+pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<(&'a str, usize)> {
+    section
+        .keys()
+        .filter(|(key, _)| !ModuleSettings::KEYS.contains(key) && !options.iter().any(|option| option.name == *key))
+        .collect()
+}
+
+/// Declares a module's options: `Options`, how to read it from a section, and `OPTIONS`. The doc comment is the text of the
+/// default configuration and of the man page.
+///
+/// ```text
+/// options! {
+///     /// Include the time a request was queued in the operating system.
+///     queued: bool = false;
+/// }
+/// ```
+#[macro_export]
+macro_rules! options {
+    ($($(#[doc = $doc:literal])+ $name:ident: $ty:ty = $default:expr;)*) => {
+        #[derive(Debug)]
+        struct Options {
+            $($(#[doc = $doc])+ $name: $ty,)*
+        }
+
+        impl Default for Options {
+            fn default() -> Options {
+                Options { $($name: $default,)* }
+            }
+        }
+
+        impl Options {
+            fn read(section: &$crate::config::Section<'_>) -> Result<Options, $crate::config::ConfigError> {
+                let mut options = Options::default();
+                $(if let Some(value) = section.get(stringify!($name))? {
+                    options.$name = <$ty as $crate::kit::OptionType>::read(&value)?;
+                })*
+                Ok(options)
+            }
+        }
+
+        const OPTIONS: &[$crate::kit::OptionDef] = &[$($crate::kit::OptionDef {
+            name: stringify!($name),
+            expected: <$ty as $crate::kit::OptionType>::EXPECTED,
+            default: || $crate::kit::OptionType::show(&Options::default().$name),
+            doc: concat!($($doc, "\n"),+),
+        },)*];
+    };
+}

@@ -1,0 +1,195 @@
+//! The values of a module as of one refresh: rows of cells, one column per metric. Filled anew each time; it keeps its memory.
+
+use super::{Metric, Number};
+use crate::pcp::Atom;
+use std::ops::Range;
+
+/// What a row stands for, by the shape of the module's instance domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// The one row of a module without instance domain.
+    Single,
+    /// A power of two, or the number of a row.
+    Index(u32),
+    /// A name.
+    Name(Range<usize>),
+    /// A process and its name.
+    Pid(u32, Range<usize>),
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+enum Cell {
+    #[default]
+    None,
+    Number(Atom<'static>),
+    Text(Range<usize>),
+}
+
+/// Rows of cells.
+#[derive(Debug, Default)]
+pub struct Table {
+    columns: usize,
+    keys: Vec<Key>,
+    cells: Vec<Cell>,
+    text: Vec<u8>,
+}
+
+impl Table {
+    /// An empty table for so many metrics.
+    pub fn new(columns: usize) -> Table {
+        Table { columns, ..Table::default() }
+    }
+
+    /// Removes all rows.
+    pub fn clear(&mut self) {
+        self.keys.clear();
+        self.cells.clear();
+        self.text.clear();
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The one row of a module without instance domain.
+    pub fn single(&mut self) -> RowMut<'_> {
+        self.push(Key::Single)
+    }
+
+    /// The next row of a row table, or the next slot.
+    pub fn indexed(&mut self, index: u32) -> RowMut<'_> {
+        self.push(Key::Index(index))
+    }
+
+    /// A row with a name.
+    pub fn named(&mut self, name: &[u8]) -> RowMut<'_> {
+        let range = self.keep(name);
+        self.push(Key::Name(range))
+    }
+
+    /// The row of a process; the name is the whole instance name.
+    pub fn process(&mut self, pid: u32, name: &[u8]) -> RowMut<'_> {
+        let range = self.keep(name);
+        self.push(Key::Pid(pid, range))
+    }
+
+    /// A histogram: row i gets `counts[i]`, up to the last that is not zero. `0-1` is always there, so that a client
+    /// sees the metric before the first event. Several histograms of a module share the rows.
+    pub fn log2(&mut self, metric: Metric<u64>, counts: &[u64]) {
+        let rows = counts.iter().rposition(|&count| count > 0).map_or(1, |highest| highest + 1);
+        while self.keys.len() < rows {
+            let index = self.keys.len() as u32;
+            let earlier = self.cells.len();
+            self.indexed(index);
+            // The other histograms did not reach this slot: they counted nothing in it.
+            self.cells[earlier..].fill(Cell::Number(Atom::U64(0)));
+        }
+        for (row, &count) in counts.iter().enumerate().take(self.keys.len()) {
+            self.cells[row * self.columns + metric.column] = Cell::Number(Atom::U64(count));
+        }
+    }
+
+    /// The keys, in the order of the rows.
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// The bytes of a name or of text.
+    pub fn text(&self, range: &Range<usize>) -> &[u8] {
+        self.text.get(range.clone()).unwrap_or_default()
+    }
+
+    /// A value.
+    pub fn value(&self, row: usize, column: usize) -> Option<Atom<'_>> {
+        match self.cells.get(row * self.columns + column)? {
+            Cell::None => None,
+            Cell::Number(atom) => Some(*atom),
+            Cell::Text(range) => Some(Atom::Str(self.text(range))),
+        }
+    }
+
+    fn keep(&mut self, text: &[u8]) -> Range<usize> {
+        let start = self.text.len();
+        self.text.extend_from_slice(text);
+        start..self.text.len()
+    }
+
+    fn push(&mut self, key: Key) -> RowMut<'_> {
+        self.keys.push(key);
+        let start = self.cells.len();
+        self.cells.resize(start + self.columns, Cell::None);
+        RowMut { table: self, start }
+    }
+}
+
+/// A row being filled.
+pub struct RowMut<'a> {
+    table: &'a mut Table,
+    start: usize,
+}
+
+impl RowMut<'_> {
+    /// Sets a number.
+    pub fn set<T: Number>(self, metric: Metric<T>, value: T) -> Self {
+        self.table.cells[self.start + metric.column] = Cell::Number(value.atom());
+        self
+    }
+
+    /// Sets a string: bytes, which need not be UTF-8.
+    pub fn text(self, metric: Metric<str>, value: &[u8]) -> Self {
+        let range = self.table.keep(value);
+        self.table.cells[self.start + metric.column] = Cell::Text(range);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Metric<u64> = Metric::new(0);
+    const B: Metric<u64> = Metric::new(1);
+    const NAME: Metric<str> = Metric::new(0);
+
+    #[test]
+    fn a_histogram_ends_at_its_highest_count() {
+        let mut table = Table::new(1);
+        table.log2(A, &[0, 3, 0, 9, 0, 0]);
+        assert_eq!(table.len(), 4);
+        assert_eq!(table.value(3, 0), Some(Atom::U64(9)));
+        assert_eq!(table.value(2, 0), Some(Atom::U64(0)));
+    }
+
+    #[test]
+    fn an_empty_histogram_has_its_first_slot() {
+        let mut table = Table::new(1);
+        table.log2(A, &[0; 32]);
+        assert_eq!((table.len(), table.value(0, 0)), (1, Some(Atom::U64(0))));
+    }
+
+    #[test]
+    fn histograms_of_one_module_share_the_widest_range() {
+        let mut table = Table::new(2);
+        table.log2(A, &[1]);
+        table.log2(B, &[0, 0, 5]);
+        assert_eq!(table.len(), 3);
+        assert_eq!(table.value(2, 0), Some(Atom::U64(0)));
+        assert_eq!(table.value(2, 1), Some(Atom::U64(5)));
+        assert_eq!(table.value(0, 0), Some(Atom::U64(1)));
+    }
+
+    #[test]
+    fn text_is_bytes_and_a_cell_not_set_has_no_value() {
+        let mut table = Table::new(2);
+        table.indexed(0).text(NAME, b"caf\xc3");
+        assert_eq!(table.value(0, 0), Some(Atom::Str(b"caf\xc3")));
+        assert_eq!(table.value(0, 1), None);
+        assert_eq!(table.value(7, 0), None);
+    }
+}

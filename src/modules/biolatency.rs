@@ -1,0 +1,141 @@
+//! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
+
+use crate::bpf::types::{self, bio_row, bio_start};
+use crate::kit::*;
+use crate::{maps, metrics, options, tracepoint};
+use std::mem::offset_of;
+
+metrics! {
+    LATENCY: u64 = 0 "disk.all.latency" COUNTER USEC "block I/O requests by the time they took";
+}
+
+maps! {
+    rows ROWS: bio_row = "bio_rows";
+    slots STARTS: bio_start = "bio_starts";
+}
+
+options! {
+    /// Include the time a request was queued in the operating system: from its allocation, as the kernel's own await does.
+    /// Without it the time runs from the request's issue to the device.
+    queued: bool = false;
+}
+
+const SLOTS: usize = 32;
+
+static COMPLETE: Hook =
+    tracepoint!("block_rq_complete", "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)");
+static ISSUE: Hook =
+    tracepoint!("block_rq_issue", "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)");
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "biolatency",
+    path: "biolatency",
+    summary: "block I/O latency",
+    cluster: 0,
+    shape: Shape::Log2(Log2 { slots: SLOTS as u32 }),
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&COMPLETE, &ISSUE],
+    maps: MAPS,
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        Ok(Box::new(Biolatency { options, mapper: device_mapper(), unmeasured: 0 }))
+    },
+};
+
+struct Biolatency {
+    options: Options,
+    /// The major number of device-mapper disks: their requests are those of the disks below, seen again.
+    mapper: Option<u64>,
+    unmeasured: u64,
+}
+
+impl Module for Biolatency {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let disks = table_size(host.disks * 2, 16, 256);
+        // Requests are spread by a hash: a quarter full keeps collisions rare, and a collision has a second choice.
+        let starts = table_size(host.requests * 4, 8192, 1 << 18);
+        constants.bio_disk_mask = disks as u32 - 1;
+        constants.bio_start_mask = starts as u32 - 1;
+        constants.bio_queued = self.options.queued;
+        plan.hook(&COMPLETE);
+        plan.hook_if(&ISSUE, "plug_clock");
+        plan.entries(ROWS.def.name, disks * host.cpus);
+        plan.entries(STARTS.name, starts);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let mut counts = [0u64; SLOTS];
+        for row in kernel.rows(ROWS).iter() {
+            let major = row.word(offset_of!(bio_row, disk)) << 1 >> 33;
+            if self.mapper == Some(major) {
+                continue;
+            }
+            for (count, word) in counts.iter_mut().zip(row.words(offset_of!(bio_row, slots))) {
+                *count += word;
+            }
+        }
+        table.log2(LATENCY, &counts);
+        Ok(())
+    }
+
+    /// Devices without request time stamps: from now on the time of issue is taken by a program.
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        let rows = kernel.rows(ROWS);
+        let without = rows.sum(offset_of!(bio_row, unmeasured)) + rows.sum(offset_of!(bio_row, other_start));
+        if without > self.unmeasured {
+            self.unmeasured = without;
+            if let Err(error) = kernel.attach(&ISSUE) {
+                log::debug!("biolatency: block_rq_issue: {error}");
+            }
+        }
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let rows = kernel.rows(ROWS);
+        each("requests without a usable start time", rows.sum(offset_of!(bio_row, unmeasured)));
+        each("requests counted from their other start time", rows.sum(offset_of!(bio_row, other_start)));
+    }
+}
+
+/// The major number in the line `253 device-mapper` of /proc/devices.
+fn device_mapper() -> Option<u64> {
+    let devices = std::fs::read_to_string("/proc/devices").ok()?;
+    devices.lines().find_map(|line| line.trim().strip_suffix(" device-mapper")?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::Atom;
+
+    fn disk(major: u64, minor: u64) -> u64 {
+        1 << 63 | major << 32 | minor
+    }
+
+    #[test]
+    fn disks_and_cpus_are_added_up_without_device_mapper() {
+        let fake = Fake::new().with(ROWS, 4);
+        let rows = [(0, 8, 1), (1, 259, 10), (2, 253, 100), (3, 8, 1000)];
+        for (row, major, count) in rows {
+            fake.set(ROWS, row, offset_of!(bio_row, disk), disk(major, 16));
+            fake.set(ROWS, row, offset_of!(bio_row, slots) + 8, count);
+        }
+        let mut module = Biolatency { options: Options::default(), mapper: Some(253), unmeasured: 0 };
+        let mut table = Table::new(1);
+        module.refresh(&fake, &mut table).expect("nothing can fail");
+        assert_eq!(table.value(1, 0), Some(Atom::U64(1011)));
+    }
+
+    #[test]
+    fn the_time_of_issue_is_taken_once_requests_come_without_one() {
+        let fake = Fake::new().with(ROWS, 1);
+        let mut module = Biolatency { options: Options::default(), mapper: None, unmeasured: 0 };
+        module.tick(&fake);
+        assert!(fake.attached().is_empty());
+        fake.set(ROWS, 0, offset_of!(bio_row, unmeasured), 3);
+        module.tick(&fake);
+        assert_eq!(fake.attached(), ["block_rq_issue"]);
+    }
+}

@@ -1,0 +1,110 @@
+//! Successful execs by command name. Kernel side: bpf/exectop.bpf.c.
+
+use crate::bpf::types::{self, exec_row, exec_stat};
+use crate::kit::*;
+use crate::{maps, metrics, tracepoint};
+use std::mem::offset_of;
+
+metrics! {
+    COUNT: u64 = 0 "proc.exec.count" COUNTER COUNT "successful execs by the new program's command name";
+}
+
+maps! {
+    rows ROWS: exec_row = "exec_rows";
+    rows STATS: exec_stat = "exec_stats";
+}
+
+/// Names: as many as the Python agent's table held would take half a megabyte; names are few and stay.
+const NAMES: usize = 4096;
+
+static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "exectop",
+    path: "exectop",
+    summary: "executions by command name",
+    cluster: 13,
+    shape: Shape::Named { max: NAMES },
+    metrics: METRICS,
+    options: &[],
+    hooks: &[&EXEC],
+    maps: MAPS,
+    make: |_| Ok(Box::new(Exectop { claimed: Vec::new() })),
+};
+
+struct Exectop {
+    /// Places that had no name at the last tick although somebody claimed them.
+    claimed: Vec<usize>,
+}
+
+impl Module for Exectop {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        constants.exec_mask = NAMES as u32 - 1;
+        plan.hook(&EXEC);
+        plan.entries(ROWS.def.name, NAMES);
+        plan.entries(STATS.def.name, host.cpus);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        for row in kernel.rows(ROWS).iter() {
+            let count = row.word(offset_of!(exec_row, count));
+            if count > 0 {
+                let comm: [u8; 16] = row.bytes(offset_of!(exec_row, comm));
+                table.named(until_nul(&comm)).set(COUNT, count);
+            }
+        }
+        Ok(())
+    }
+
+    /// Two execs that claimed one place at the same time both left it: free it again, unless one is just filling it in.
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        let nameless = |row: Row<'_>| {
+            row.word(offset_of!(exec_row, claims)) > 1 && row.bytes::<16>(offset_of!(exec_row, comm)) == [0; 16]
+        };
+        let rows = kernel.rows(ROWS);
+        let now: Vec<usize> = rows.iter().enumerate().filter(|(_, row)| nameless(*row)).map(|(i, _)| i).collect();
+        for place in now.iter().filter(|place| self.claimed.contains(place)) {
+            if let Some(row) = rows.get(*place) {
+                row.set(offset_of!(exec_row, claims), 0);
+            }
+        }
+        self.claimed = now;
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each("execs whose command name found no place", kernel.rows(STATS).sum(offset_of!(exec_stat, lost)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::Atom;
+
+    #[test]
+    fn each_name_is_a_row() {
+        let fake = Fake::new().with(ROWS, 8);
+        let comm = u64::from_ne_bytes(*b"bash\0\0\0\0");
+        fake.set(ROWS, 3, offset_of!(exec_row, comm), comm);
+        fake.set(ROWS, 3, offset_of!(exec_row, count), 12);
+        let mut table = Table::new(1);
+        Exectop { claimed: Vec::new() }.refresh(&fake, &mut table).expect("nothing can fail");
+        assert_eq!(table.len(), 1);
+        assert_eq!(table.value(0, 0), Some(Atom::U64(12)));
+        assert!(matches!(&table.keys()[0], Key::Name(name) if table.text(name) == b"bash"));
+    }
+
+    #[test]
+    fn a_place_both_claimants_left_is_freed_at_the_second_look() {
+        let fake = Fake::new().with(ROWS, 8);
+        fake.set(ROWS, 2, offset_of!(exec_row, claims), 2);
+        let mut module = Exectop { claimed: Vec::new() };
+        let kernel: &dyn Kernel = &fake;
+        let claims = || kernel.rows(ROWS).get(2).map(|row| row.word(offset_of!(exec_row, claims)));
+        module.tick(kernel);
+        assert_eq!(claims(), Some(2));
+        module.tick(kernel);
+        assert_eq!(claims(), Some(0));
+    }
+}

@@ -1,0 +1,19 @@
+//! The modules: one file each, and its line here. `MODULES` is what the agent knows of them.
+
+use crate::kit::Spec;
+
+mod biolatency;
+mod exectop;
+mod netproc;
+mod runqlat;
+mod sysfork;
+mod tcplife;
+
+/// Every module.
+pub const MODULES: &[&Spec] =
+    &[&biolatency::SPEC, &sysfork::SPEC, &tcplife::SPEC, &runqlat::SPEC, &exectop::SPEC, &netproc::SPEC];
+
+/// The module that `module = PATH` or `[NAME]` means.
+pub fn find(path: &str) -> Option<&'static Spec> {
+    MODULES.iter().copied().find(|spec| spec.path == path || spec.name == path)
+}

@@ -1,0 +1,381 @@
+//! TCP and UDP traffic by process. Kernel side: bpf/netproc.bpf.c, which counts by thread; here the threads of a process
+//! are added up, and those that ended are taken over and their places freed.
+
+use crate::bpf::types::{self, net_row, thread, thread_stat};
+use crate::kit::*;
+use crate::{maps, metrics, options, tracepoint};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+metrics! {
+    TCP_SEND_CALLS: u64 = 0 "proc.net.tcp.send.calls" COUNTER COUNT "TCP send calls";
+    TCP_SEND_BYTES: u64 = 1 "proc.net.tcp.send.bytes" COUNTER BYTE "bytes sent over TCP";
+    TCP_RECV_CALLS: u64 = 2 "proc.net.tcp.recv.calls" COUNTER COUNT "TCP receive calls that returned data";
+    TCP_RECV_BYTES: u64 = 3 "proc.net.tcp.recv.bytes" COUNTER BYTE "bytes received over TCP";
+    UDP_SEND_CALLS: u64 = 4 "proc.net.udp.send.calls" COUNTER COUNT "UDP send calls";
+    UDP_SEND_BYTES: u64 = 5 "proc.net.udp.send.bytes" COUNTER BYTE "bytes sent over UDP";
+    UDP_RECV_CALLS: u64 = 6 "proc.net.udp.recv.calls" COUNTER COUNT "UDP datagrams received";
+    UDP_RECV_BYTES: u64 = 7 "proc.net.udp.recv.bytes" COUNTER BYTE "bytes received over UDP";
+}
+
+/// In the order of the cells of `struct net_row`.
+const CELLS: [Metric<u64>; 8] = [
+    TCP_SEND_CALLS,
+    TCP_SEND_BYTES,
+    TCP_RECV_CALLS,
+    TCP_RECV_BYTES,
+    UDP_SEND_CALLS,
+    UDP_SEND_BYTES,
+    UDP_RECV_CALLS,
+    UDP_RECV_BYTES,
+];
+
+maps! {
+    rows THREADS: thread = "threads";
+    rows STATS: thread_stat = "thread_stats";
+    rows COUNTS: net_row = "net_rows";
+}
+
+options! {
+    /// Drop the instances of processes that ended, a minute after their end.
+    remove_stopped_processes: bool = true;
+}
+
+static TRAFFIC: Hook = Hook {
+    name: "sock_send_length+sock_recv_length",
+    tiers: &[
+        Tier { kind: "tp_btf", programs: &["tp__sock_send_length", "tp__sock_recv_length"] },
+        Tier { kind: "raw_tp", programs: &["raw__sock_send_length", "raw__sock_recv_length"] },
+        Tier {
+            kind: "fexit+fentry",
+            programs: &[
+                "fexit__tcp_sendmsg",
+                "fexit__udp_sendmsg",
+                "fexit__udpv6_sendmsg",
+                "fentry__tcp_cleanup_rbuf",
+                "fentry__skb_consume_udp",
+            ],
+        },
+        Tier {
+            kind: "kretprobe+kprobe",
+            programs: &[
+                "kretprobe__tcp_sendmsg",
+                "kretprobe__udp_sendmsg",
+                "kretprobe__udpv6_sendmsg",
+                "kprobe__tcp_cleanup_rbuf",
+                "kprobe__skb_consume_udp",
+            ],
+        },
+    ],
+    needs: "the tracepoints sock_send_length and sock_recv_length (kernel 6.3), or fentry, or kprobes, on a kernel with BTF",
+};
+static EXIT: Hook = tracepoint!("sched_process_exit", "a kernel with BTF");
+static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "netproc",
+    path: "netproc",
+    summary: "TCP and UDP traffic by process",
+    cluster: 40,
+    shape: Shape::Pids,
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&TRAFFIC, &EXIT, &EXEC],
+    maps: MAPS,
+    make: |setup| Ok(Box::new(Netproc::new(Options::read(setup.section)?, proc_name))),
+};
+
+/// Ended processes stay for so many ticks (seconds): longer than the usual interval between two fetches of a logger.
+const GRACE: u64 = 60;
+/// Processes kept at most: those that ended longest ago go first.
+const MOST: usize = 16 * 1024;
+/// `struct thread.state`: the thread has ended (written by the program).
+const ENDED: u64 = 1;
+/// `struct thread.state`: seen ended at the last sweep (written here); its counts are final by now.
+const SEEN: u64 = 1 << 63;
+
+/// The name of a process; `None` once it is gone.
+type NameOf = fn(u32) -> Option<Vec<u8>>;
+
+#[derive(Default)]
+struct Process {
+    /// Its start time, to tell a process id used again apart.
+    born: u64,
+    name: Vec<u8>,
+    /// Execs of its threads when the name was read.
+    execs: u64,
+    /// Of threads that ended.
+    past: [u64; 8],
+    /// Of threads that live, as of the sweep.
+    live: [u64; 8],
+    /// Threads in the table, as of the sweep.
+    threads: u32,
+    execs_now: u64,
+    /// The tick its end was noticed at.
+    ended: Option<u64>,
+}
+
+struct Netproc {
+    options: Options,
+    name_of: NameOf,
+    processes: BTreeMap<u32, Process>,
+    ticks: u64,
+    lost: u64,
+}
+
+impl Netproc {
+    fn new(options: Options, name_of: NameOf) -> Netproc {
+        Netproc { options, name_of, processes: BTreeMap::new(), ticks: 0, lost: 0 }
+    }
+
+    /// Adds up the threads and takes over those that ended.
+    fn sweep(&mut self, kernel: &dyn Kernel) {
+        for process in self.processes.values_mut() {
+            (process.live, process.threads, process.execs_now) = ([0; 8], 0, 0);
+        }
+        let counts = kernel.rows(COUNTS);
+        for (place, thread) in kernel.rows(THREADS).iter().enumerate() {
+            let id = thread.word(offset_of!(thread, id));
+            let (Some(row), 1..) = (counts.get(place), id) else { continue };
+            let born = thread.word(offset_of!(thread, born));
+            let state = thread.word(offset_of!(thread, state));
+            let process = self.processes.entry((id >> 32) as u32).or_default();
+            if process.born != born {
+                *process = Process { born, ..Process::default() };
+            }
+            let cells = row.words(offset_of!(net_row, cells));
+            if state & (ENDED | SEEN) == ENDED | SEEN {
+                add(&mut process.past, cells);
+                free(thread, row);
+                continue;
+            }
+            if state & ENDED != 0 {
+                thread.set(offset_of!(thread, state), state | SEEN);
+            }
+            add(&mut process.live, cells);
+            process.threads += 1;
+            process.execs_now += (state & !SEEN) >> 1;
+        }
+        for (&pid, process) in &mut self.processes {
+            if process.name.is_empty() || process.execs_now > process.execs {
+                process.name = instance_name(pid, self.name_of);
+                process.execs = process.execs_now;
+            }
+        }
+    }
+
+    /// Notices processes that ended, and drops those that ended long ago.
+    fn age(&mut self) {
+        let (now, name_of) = (self.ticks, self.name_of);
+        for (&pid, process) in &mut self.processes {
+            if process.threads == 0 && process.ended.is_none() && name_of(pid).is_none() {
+                process.ended = Some(now);
+            }
+        }
+        if self.options.remove_stopped_processes {
+            self.processes.retain(|_, process| process.ended.is_none_or(|ended| now.saturating_sub(ended) < GRACE));
+        }
+        while self.processes.len() > MOST {
+            let oldest = self.processes.iter().filter_map(|(pid, process)| Some((process.ended?, *pid))).min();
+            let Some((_, pid)) = oldest else { return };
+            self.processes.remove(&pid);
+        }
+    }
+}
+
+impl Module for Netproc {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let places = table_size(host.threads * 4, 4096, 1 << 16);
+        constants.thread_mask = places as u32 / 4 - 1;
+        plan.hook(&TRAFFIC);
+        plan.hook(&EXIT);
+        plan.hook(&EXEC);
+        plan.entries(THREADS.def.name, places);
+        plan.entries(COUNTS.def.name, places);
+        plan.entries(STATS.def.name, host.cpus);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        self.sweep(kernel);
+        for (&pid, process) in &self.processes {
+            let mut row = table.process(pid, &process.name);
+            for (i, metric) in CELLS.iter().enumerate() {
+                row = row.set(*metric, process.past[i] + process.live[i]);
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.ticks += 1;
+        self.sweep(kernel);
+        self.age();
+        let lost = kernel.rows(STATS).sum(offset_of!(thread_stat, lost));
+        if lost > self.lost {
+            self.lost = lost;
+            reclaim(kernel);
+        }
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each(
+            "calls of threads that found no place in the table",
+            kernel.rows(STATS).sum(offset_of!(thread_stat, lost)),
+        );
+    }
+}
+
+fn add(sums: &mut [u64; 8], cells: impl Iterator<Item = u64>) {
+    for (sum, cell) in sums.iter_mut().zip(cells) {
+        *sum += cell;
+    }
+}
+
+/// Gives a place back: last of all the claim, which lets a program take it.
+fn free(thread: Row<'_>, counts: Row<'_>) {
+    for cell in 0..CELLS.len() {
+        counts.set(offset_of!(net_row, cells) + cell * 8, 0);
+    }
+    thread.set(offset_of!(thread, state), 0);
+    thread.set(offset_of!(thread, id), 0);
+    thread.set(offset_of!(thread, claims), 0);
+}
+
+/// The table is crowded: marks threads whose end no program saw, and frees places that two threads claimed at once.
+fn reclaim(kernel: &dyn Kernel) {
+    for thread in kernel.rows(THREADS).iter() {
+        let id = thread.word(offset_of!(thread, id));
+        if id == 0 && thread.word(offset_of!(thread, claims)) > 1 {
+            thread.set(offset_of!(thread, claims), 0);
+        } else if id != 0 && !exists(id as u32) {
+            let state = thread.word(offset_of!(thread, state));
+            thread.set(offset_of!(thread, state), state | ENDED);
+        }
+    }
+}
+
+/// The process id, six digits at least, and the program as it was started, up to the first blank.
+fn instance_name(pid: u32, name_of: NameOf) -> Vec<u8> {
+    let mut name = format!("{pid:06}").into_bytes();
+    if let Some(program) = name_of(pid) {
+        name.push(b' ');
+        name.extend_from_slice(program.split(|&byte| byte == b' ').next().unwrap_or_default());
+    }
+    name
+}
+
+fn proc_name(pid: u32) -> Option<Vec<u8>> {
+    cmdline(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::Atom;
+
+    const PLACES: usize = 16;
+
+    fn fake() -> Fake {
+        Fake::new().with(THREADS, PLACES).with(COUNTS, PLACES).with(STATS, 1)
+    }
+
+    fn thread(fake: &Fake, place: usize, pid: u64, tid: u64, born: u64, sent: u64) {
+        fake.set(THREADS, place, offset_of!(thread, id), pid << 32 | tid);
+        fake.set(THREADS, place, offset_of!(thread, claims), 1);
+        fake.set(THREADS, place, offset_of!(thread, born), born);
+        fake.set(COUNTS, place, offset_of!(net_row, cells), 1);
+        fake.set(COUNTS, place, offset_of!(net_row, cells) + 8, sent);
+    }
+
+    fn ended(fake: &Fake, place: usize) {
+        fake.set(THREADS, place, offset_of!(thread, state), ENDED);
+    }
+
+    fn module() -> Netproc {
+        Netproc::new(Options::default(), |pid| (pid < 1000).then(|| b"/usr/bin/curl -s x".to_vec()))
+    }
+
+    fn sent(module: &mut Netproc, fake: &Fake) -> Vec<(String, Option<Atom<'static>>)> {
+        let mut table = Table::new(METRICS.len());
+        module.refresh(fake, &mut table).expect("nothing can fail");
+        let name = |key: &Key| match key {
+            Key::Pid(_, name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let value = |row| match table.value(row, TCP_SEND_BYTES.column) {
+            Some(Atom::U64(value)) => Some(Atom::U64(value)),
+            _ => None,
+        };
+        table.keys().iter().enumerate().map(|(row, key)| (name(key), value(row))).collect()
+    }
+
+    #[test]
+    fn all_threads_count_for_their_process() {
+        let fake = fake();
+        thread(&fake, 3, 77, 77, 1, 100);
+        thread(&fake, 9, 77, 80, 1, 20);
+        assert_eq!(sent(&mut module(), &fake), [("000077 /usr/bin/curl".into(), Some(Atom::U64(120)))]);
+    }
+
+    #[test]
+    fn counts_of_an_ended_thread_stay_and_its_place_is_freed() {
+        let fake = fake();
+        let mut module = module();
+        thread(&fake, 3, 77, 77, 1, 100);
+        thread(&fake, 9, 77, 80, 1, 20);
+        ended(&fake, 9);
+        for _ in 0..3 {
+            assert_eq!(sent(&mut module, &fake)[0].1, Some(Atom::U64(120)));
+        }
+        let kernel: &dyn Kernel = &fake;
+        let place = kernel.rows(THREADS).get(9).expect("the map has it");
+        assert_eq!((place.word(offset_of!(thread, id)), place.word(offset_of!(thread, claims))), (0, 0));
+    }
+
+    #[test]
+    fn a_process_that_ended_between_two_fetches_is_shown_for_a_minute() {
+        let fake = fake();
+        let mut module = module();
+        thread(&fake, 3, 1001, 1001, 1, 50);
+        ended(&fake, 3);
+        for _ in 0..GRACE {
+            module.tick(&fake);
+            assert_eq!(sent(&mut module, &fake), [("001001".into(), Some(Atom::U64(50)))]);
+        }
+        module.tick(&fake);
+        module.tick(&fake);
+        assert!(sent(&mut module, &fake).is_empty());
+    }
+
+    #[test]
+    fn a_process_id_used_again_starts_at_zero() {
+        let fake = fake();
+        let mut module = module();
+        thread(&fake, 3, 77, 77, 1, 100);
+        sent(&mut module, &fake);
+        thread(&fake, 3, 77, 77, 2, 7);
+        assert_eq!(sent(&mut module, &fake)[0].1, Some(Atom::U64(7)));
+    }
+
+    #[test]
+    fn an_exec_renews_the_name() {
+        let fake = fake();
+        let mut module = Netproc::new(Options::default(), |_| Some(b"sh".to_vec()));
+        thread(&fake, 3, 77, 77, 1, 1);
+        assert_eq!(sent(&mut module, &fake)[0].0, "000077 sh");
+        module.name_of = |_| Some(b"curl".to_vec());
+        assert_eq!(sent(&mut module, &fake)[0].0, "000077 sh");
+        fake.set(THREADS, 3, offset_of!(thread, state), 2);
+        assert_eq!(sent(&mut module, &fake)[0].0, "000077 curl");
+    }
+
+    #[test]
+    fn every_metric_has_a_value_for_every_process() {
+        let fake = fake();
+        thread(&fake, 0, 5, 5, 1, 1);
+        let mut table = Table::new(METRICS.len());
+        module().refresh(&fake, &mut table).expect("nothing can fail");
+        assert!((0..METRICS.len()).all(|column| table.value(0, column).is_some()));
+    }
+}

@@ -1,0 +1,65 @@
+//! New tasks. Kernel side: bpf/sysfork.bpf.c.
+
+use crate::bpf::types::{self, fork_row};
+use crate::kit::*;
+use crate::{maps, metrics, tracepoint};
+use std::mem::offset_of;
+
+metrics! {
+    FORKS: u64 = 0 "proc.sysfork" COUNTER COUNT "tasks created: processes, threads and kernel threads";
+}
+
+maps! {
+    rows ROWS: fork_row = "fork_rows";
+}
+
+static NEWTASK: Hook = tracepoint!("task_newtask", "a kernel with BTF");
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "sysfork",
+    path: "sysfork",
+    summary: "process and thread creation",
+    cluster: 2,
+    shape: Shape::Single,
+    metrics: METRICS,
+    options: &[],
+    hooks: &[&NEWTASK],
+    maps: MAPS,
+    make: |_| Ok(Box::new(Sysfork)),
+};
+
+struct Sysfork;
+
+impl Module for Sysfork {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, _constants: &mut types::rodata) {
+        plan.hook(&NEWTASK);
+        plan.entries(ROWS.def.name, host.cpus);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let rows = kernel.rows(ROWS);
+        let forks = rows.sum(offset_of!(fork_row, processes))
+            + rows.sum(offset_of!(fork_row, vforks))
+            + rows.sum(offset_of!(fork_row, threads));
+        table.single().set(FORKS, forks);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::Atom;
+
+    #[test]
+    fn every_kind_of_task_counts_on_every_cpu() {
+        let fake = Fake::new().with(ROWS, 2);
+        fake.set(ROWS, 0, offset_of!(fork_row, processes), 1);
+        fake.set(ROWS, 1, offset_of!(fork_row, vforks), 10);
+        fake.set(ROWS, 1, offset_of!(fork_row, threads), 100);
+        let mut table = Table::new(1);
+        Sysfork.refresh(&fake, &mut table).expect("nothing can fail");
+        assert_eq!(table.value(0, 0), Some(Atom::U64(111)));
+    }
+}

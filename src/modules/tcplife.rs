@@ -1,0 +1,231 @@
+//! Finished TCP sessions, the latest first. Kernel side: bpf/tcplife.bpf.c, one ring record per session.
+
+use crate::bpf::{record, types, types::tcp_birth, types::tcp_session, types::tcp_stat};
+use crate::kit::*;
+use crate::{maps, metrics, options, tracepoint};
+use std::collections::VecDeque;
+use std::mem::offset_of;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+metrics! {
+    PID: u32 = 0 "proc.io.net.tcp.pid" INSTANT NONE "process that opened or closed the session";
+    COMM: str = 1 "proc.io.net.tcp.comm" INSTANT NONE "command name of the process";
+    LADDR: str = 2 "proc.io.net.tcp.laddr" INSTANT NONE "local address";
+    LPORT: u32 = 3 "proc.io.net.tcp.lport" INSTANT NONE "local port";
+    DADDR: str = 4 "proc.io.net.tcp.daddr" INSTANT NONE "remote address";
+    DPORT: u32 = 5 "proc.io.net.tcp.dport" INSTANT NONE "remote port";
+    TX: u64 = 6 "proc.io.net.tcp.tx" INSTANT BYTE "bytes sent and acknowledged";
+    RX: u64 = 7 "proc.io.net.tcp.rx" INSTANT BYTE "bytes received";
+    DURATION: u32 = 8 "proc.io.net.tcp.duration" INSTANT USEC "time from establishment to close";
+}
+
+maps! {
+    ring SESSIONS: tcp_session = "tcp_sessions";
+    slots BIRTHS: tcp_birth = "tcp_births";
+    rows STATS: tcp_stat = "tcp_stats";
+}
+
+options! {
+    /// Only sessions of these processes (ids, command names, or regular expressions for whole command lines).
+    process: ProcessFilter = ProcessFilter::default();
+    /// Only sessions with these remote ports.
+    dport: Ports = Ports::default();
+    /// Only sessions with these local ports.
+    lport: Ports = Ports::default();
+    /// How many sessions to show.
+    session_count: RowCount = RowCount(20);
+    /// Size of the ring buffer in pages.
+    buffer_page_count: Pages = Pages(64);
+}
+
+static STATE: Hook = tracepoint!("inet_sock_set_state", "a kernel with BTF and CONFIG_INET");
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "tcplife",
+    path: "tcplife",
+    summary: "finished TCP sessions",
+    cluster: 3,
+    shape: Shape::Rows { count: "session_count" },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&STATE],
+    maps: MAPS,
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        for (which, ports) in [("remote", &options.dport), ("local", &options.lport)] {
+            if !ports.0.is_empty() {
+                log::info!("{}: Filtering on {which} ports: {:?}.", setup.section.name(), ports.0);
+            }
+        }
+        Ok(Box::new(Tcplife { options, sessions: VecDeque::new(), processes: Processes::default() }))
+    },
+};
+
+struct Tcplife {
+    options: Options,
+    /// The latest first.
+    sessions: VecDeque<tcp_session>,
+    processes: Processes,
+}
+
+impl Tcplife {
+    fn drain(&mut self, kernel: &dyn Kernel) {
+        let most = self.options.session_count.0 as usize;
+        kernel.drain(&SESSIONS, &mut |bytes| {
+            let Some(session) = record::<tcp_session>(bytes) else { return };
+            if !self.options.lport.wants(session.lport) || !self.options.dport.wants(session.rport) {
+                return;
+            }
+            if !self.options.process.is_all()
+                && !self.processes.wants(&self.options.process, session.pid, until_nul(&session.comm))
+            {
+                return;
+            }
+            self.sessions.push_front(session);
+            self.sessions.truncate(most);
+        });
+    }
+}
+
+impl Module for Tcplife {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let ring = self.options.buffer_page_count.bytes();
+        let births = 1 << 14;
+        constants.tcp_birth_mask = births as u32 - 1;
+        constants.tcp_wake_at = ring as u64 / 2;
+        plan.hook(&STATE);
+        plan.entries(SESSIONS.name, ring);
+        plan.entries(BIRTHS.name, births);
+        plan.entries(STATS.def.name, host.cpus);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        self.drain(kernel);
+        for (row, session) in self.sessions.iter().enumerate() {
+            let micros = u32::try_from(session.duration_ns / 1000).unwrap_or(u32::MAX);
+            table
+                .indexed(row as u32)
+                .set(PID, session.pid)
+                .text(COMM, until_nul(&session.comm))
+                .text(LADDR, address(session.family, session.laddr).as_bytes())
+                .set(LPORT, u32::from(session.lport))
+                .text(DADDR, address(session.family, session.raddr).as_bytes())
+                .set(DPORT, u32::from(session.rport))
+                .set(TX, session.tx)
+                .set(RX, session.rx)
+                .set(DURATION, micros);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.drain(kernel);
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let stats = kernel.rows(STATS);
+        each(
+            "sessions dropped because the ring buffer was full; buffer_page_count should be increased",
+            stats.sum(offset_of!(tcp_stat, dropped)),
+        );
+        each("sessions whose beginning was not seen", stats.sum(offset_of!(tcp_stat, unborn)));
+    }
+}
+
+/// As the Python agent wrote it: IPv6 in standard text form, mapped addresses as `::ffff:a.b.c.d`.
+fn address(family: u16, bytes: [u8; 16]) -> String {
+    const AF_INET: u16 = 2;
+    let [a, b, c, d, ..] = bytes;
+    if family == AF_INET {
+        Ipv4Addr::new(a, b, c, d).to_string()
+    } else {
+        Ipv6Addr::from(bytes).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::record_bytes;
+    use crate::pcp::Atom;
+
+    fn session(lport: u16, seconds: u64) -> tcp_session {
+        let mut comm = [0; 16];
+        comm[..4].copy_from_slice(b"curl");
+        let mut laddr = [0; 16];
+        laddr[..4].copy_from_slice(&[127, 0, 0, 1]);
+        tcp_session {
+            tx: 100,
+            rx: 2000,
+            duration_ns: seconds * 1_000_000_000,
+            laddr,
+            raddr: laddr,
+            comm,
+            pid: 77,
+            family: 2,
+            lport,
+            rport: 80,
+            ..tcp_session::default()
+        }
+    }
+
+    fn module(options: Options) -> Tcplife {
+        Tcplife { options, sessions: VecDeque::new(), processes: Processes::default() }
+    }
+
+    #[test]
+    fn the_latest_session_is_row_0_and_the_rows_are_bounded() {
+        let fake = Fake::new();
+        for lport in 1..=5 {
+            fake.record(&record_bytes(&session(lport, 1)));
+        }
+        let mut tcplife = module(Options { session_count: RowCount(3), ..Options::default() });
+        let mut table = Table::new(9);
+        tcplife.refresh(&fake, &mut table).expect("nothing can fail");
+        assert_eq!(table.len(), 3);
+        assert_eq!(table.value(0, LPORT.column), Some(Atom::U32(5)));
+        assert_eq!(table.value(2, LPORT.column), Some(Atom::U32(3)));
+        assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"curl")));
+        assert_eq!(table.value(0, DADDR.column), Some(Atom::Str(b"127.0.0.1")));
+        assert_eq!(table.value(0, RX.column), Some(Atom::U64(2000)));
+    }
+
+    #[test]
+    fn a_duration_beyond_71_minutes_saturates() {
+        let fake = Fake::new();
+        fake.record(&record_bytes(&session(1, 5000)));
+        let mut table = Table::new(9);
+        module(Options::default()).refresh(&fake, &mut table).expect("nothing can fail");
+        assert_eq!(table.value(0, DURATION.column), Some(Atom::U32(u32::MAX)));
+    }
+
+    #[test]
+    fn ports_filter_when_the_session_ends() {
+        let fake = Fake::new();
+        fake.record(&record_bytes(&session(1, 1)));
+        fake.record(&record_bytes(&session(2, 1)));
+        let mut tcplife = module(Options { lport: Ports(vec![2]), ..Options::default() });
+        let mut table = Table::new(9);
+        tcplife.refresh(&fake, &mut table).expect("nothing can fail");
+        assert_eq!(table.len(), 1);
+        assert_eq!(table.value(0, LPORT.column), Some(Atom::U32(2)));
+    }
+
+    #[test]
+    fn mapped_addresses_keep_their_form() {
+        let mut bytes = [0; 16];
+        bytes[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!(address(10, bytes), "::ffff:10.0.0.1");
+        assert_eq!(address(2, [10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "10.0.0.1");
+    }
+
+    #[test]
+    fn half_a_record_is_passed_over() {
+        let fake = Fake::new();
+        fake.record(&[1, 2, 3]);
+        let mut table = Table::new(9);
+        module(Options::default()).refresh(&fake, &mut table).expect("nothing can fail");
+        assert!(table.is_empty());
+    }
+}

@@ -1,0 +1,423 @@
+//! Loading by trial: what the kernel refuses gives way to the next tier of its hook, a hook without a tier left takes its
+//! modules out, and everything else is loaded. All modules are one BPF object, so there is one parse of the kernel's BTF.
+
+use super::maps::Mapping;
+use super::refusal::{listening, Refusal};
+use super::ring::Ring;
+use crate::bpf::{self, types, FEATURES, OBJECT, PROGRAMS};
+use crate::kit::{Hook, Kernel, MapDef, MapKind, Plan, Tier};
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+
+/// A module to load.
+pub struct Wanted {
+    /// The stem of its files.
+    pub name: &'static str,
+    /// What it asks for.
+    pub plan: Plan,
+    /// The maps its programs use.
+    pub maps: &'static [MapDef],
+}
+
+/// Why a module is not loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The hook, or `-` if it was not one that failed.
+    pub hook: &'static str,
+    /// The error number, positive; 0 if unknown.
+    pub errno: i32,
+    /// One sentence: what failed, what the kernel lacks, what to do.
+    pub reason: String,
+    /// The verifier's or libbpf's words.
+    pub words: String,
+}
+
+/// One tier of a hook that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The hook's name.
+    pub hook: &'static str,
+    /// The tier's kind.
+    pub kind: &'static str,
+    /// Loaded and, unless it is for later, attached; else what was said.
+    pub result: Result<(), String>,
+}
+
+/// What became of it all.
+pub struct Outcome {
+    /// For each module wanted, in order.
+    pub modules: Vec<Result<(), Failure>>,
+    /// What was tried, by hook; the last attempt at a hook is the one in force.
+    pub attempts: Vec<Attempt>,
+    /// The maps and links; everything is detached when it is dropped.
+    pub loaded: Loaded,
+}
+
+/// Loads the modules as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels without their own.
+pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) -> Outcome {
+    let mut modules: Vec<Result<(), Failure>> = wanted.iter().map(|_| Ok(())).collect();
+    let mut attempts = Vec::new();
+    if let Some(failure) = without_btf(btf) {
+        modules.fill(Err(failure));
+        return Outcome { modules, attempts, loaded: Loaded::empty() };
+    }
+    let all: Vec<usize> = (0..wanted.len()).collect();
+    let loaded = Trial { wanted, constants, btf, attempts: &mut attempts, modules: &mut modules }.settle(&all);
+    Outcome { modules, attempts, loaded }
+}
+
+/// Programs are relocated by the kernel's BTF.
+fn without_btf(btf: Option<&Path>) -> Option<Failure> {
+    let path = btf.unwrap_or(Path::new("/sys/kernel/btf/vmlinux"));
+    let error = std::fs::File::open(path).err()?;
+    let advice = match btf {
+        Some(_) => "give --btf a file with the BTF of the running kernel",
+        None => "use a kernel built with CONFIG_DEBUG_INFO_BTF, or give its BTF with --btf FILE",
+    };
+    Some(Failure {
+        hook: "-",
+        errno: error.raw_os_error().unwrap_or(0),
+        reason: format!("{}: {error}; {advice}", path.display()),
+        words: String::new(),
+    })
+}
+
+struct Trial<'a> {
+    wanted: &'a [Wanted],
+    constants: &'a types::rodata,
+    btf: Option<&'a Path>,
+    attempts: &'a mut Vec<Attempt>,
+    modules: &'a mut Vec<Result<(), Failure>>,
+}
+
+impl Trial<'_> {
+    /// Tries until what is left of these modules loads. Each round takes a tier or a module away, so it ends.
+    fn settle(&mut self, among: &[usize]) -> Loaded {
+        let mut tiers: BTreeMap<&'static str, usize> = BTreeMap::new();
+        loop {
+            let active: Vec<usize> = among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect();
+            if active.is_empty() {
+                return Loaded::empty();
+            }
+            let refusal = match self.attempt(&active, &tiers) {
+                Ok(loaded) => return loaded,
+                Err(refusal) => refusal,
+            };
+            let Some((hook, tier)) = self.hook_of(&active, &tiers, refusal.program.as_deref()) else {
+                self.give_up(&active, &refusal);
+                continue;
+            };
+            self.note(hook, tier, Err(refusal.words.clone()));
+            let next = tiers.entry(hook.name).or_insert(0);
+            *next += 1;
+            if *next < hook.tiers.len() {
+                continue;
+            }
+            tiers.remove(hook.name);
+            let users: Vec<usize> = active.iter().copied().filter(|&module| self.uses(module, hook)).collect();
+            match users.as_slice() {
+                [module] => self.modules[*module] = Err(unattached(hook, &refusal)),
+                _ => self.blame(hook, &users, &refusal),
+            }
+        }
+    }
+
+    /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
+    fn blame(&mut self, hook: &'static Hook, users: &[usize], refusal: &Refusal) {
+        for &module in users {
+            drop(self.settle(&[module]));
+        }
+        if let (true, Some(&last)) = (users.iter().all(|&module| self.modules[module].is_ok()), users.last()) {
+            self.modules[last] = Err(unattached(hook, refusal));
+        }
+    }
+
+    /// Something was refused that is no hook: a map takes its modules out, anything else all of them.
+    fn give_up(&mut self, active: &[usize], refusal: &Refusal) {
+        let owns = |module: usize| {
+            refusal.map.as_ref().is_some_and(|map| self.wanted[module].maps.iter().any(|def| def.name == map))
+        };
+        let owners: Vec<usize> = active.iter().copied().filter(|&module| owns(module)).collect();
+        let reason = match (&refusal.map, refusal.errno) {
+            (_, libc_eperm @ (1 | 13)) => format!(
+                "loading BPF is not permitted (errno {libc_eperm}); run as root or with CAP_BPF and CAP_PERFMON, and see \
+                 kernel lockdown"
+            ),
+            (Some(map), errno) => format!("map {map} cannot be created (errno {errno}); less memory or a smaller setting helps"),
+            (None, errno) => format!("the BPF object cannot be loaded (errno {errno})"),
+        };
+        for &module in if owners.is_empty() { active } else { &owners } {
+            self.modules[module] =
+                Err(Failure { hook: "-", errno: refusal.errno, reason: reason.clone(), words: refusal.words.clone() });
+        }
+    }
+
+    fn uses(&self, module: usize, hook: &Hook) -> bool {
+        self.hooks(&[module]).iter().any(|used| used.name == hook.name)
+    }
+
+    /// The hooks of modules, each once.
+    fn hooks(&self, modules: &[usize]) -> Vec<&'static Hook> {
+        let mut hooks: Vec<&'static Hook> = Vec::new();
+        for &module in modules {
+            let plan = &self.wanted[module].plan;
+            for hook in plan.hooks.iter().chain(plan.later.iter().map(|(hook, _)| hook)) {
+                if !hooks.iter().any(|known| known.name == hook.name) {
+                    hooks.push(hook);
+                }
+            }
+        }
+        hooks
+    }
+
+    fn hook_of(
+        &self,
+        active: &[usize],
+        tiers: &BTreeMap<&'static str, usize>,
+        program: Option<&str>,
+    ) -> Option<(&'static Hook, &'static Tier)> {
+        self.hooks(active).into_iter().find_map(|hook| {
+            let tier = &hook.tiers[tiers.get(hook.name).copied().unwrap_or(0)];
+            tier.programs.contains(&program?).then_some((hook, tier))
+        })
+    }
+
+    fn note(&mut self, hook: &'static Hook, tier: &'static Tier, result: Result<(), String>) {
+        let attempt = Attempt { hook: hook.name, kind: tier.kind, result };
+        if !self.attempts.contains(&attempt) {
+            self.attempts.push(attempt);
+        }
+    }
+
+    /// Opens, configures, loads and attaches once.
+    fn attempt(&mut self, active: &[usize], tiers: &BTreeMap<&'static str, usize>) -> Result<Loaded, Refusal> {
+        let hooks: Vec<(&'static Hook, &'static Tier)> = self
+            .hooks(active)
+            .into_iter()
+            .map(|hook| (hook, &hook.tiers[tiers.get(hook.name).copied().unwrap_or(0)]))
+            .collect();
+        let programs: BTreeSet<&str> = hooks.iter().flat_map(|(_, tier)| tier.programs.iter().copied()).collect();
+        let mut constants = *self.constants;
+        for &module in active {
+            bpf::switch_on(&mut constants, self.wanted[module].name);
+        }
+
+        let (object, said) = listening(|| -> libbpf_rs::Result<Object> {
+            let mut builder = ObjectBuilder::default();
+            builder.name("corebcc")?;
+            if let Some(btf) = self.btf {
+                builder.btf_custom_path(btf)?;
+            }
+            let mut open = builder.open_memory(OBJECT)?;
+            for mut program in open.progs_mut() {
+                let name = program.name().to_string_lossy();
+                let wanted = programs.contains(name.as_ref()) || name == "ask_features";
+                program.set_autoload(wanted);
+            }
+            for mut map in open.maps_mut() {
+                let name = map.name().to_string_lossy().into_owned();
+                if name.ends_with(".rodata") {
+                    map.set_initial_value(bpf::bytes(&constants))?;
+                } else if !name.ends_with(".bss") {
+                    let users = active.iter().map(|&module| &self.wanted[module]);
+                    let wanted = users.clone().any(|wanted| wanted.maps.iter().any(|def| def.name == name));
+                    map.set_autocreate(wanted)?;
+                    let entries = users.flat_map(|wanted| &wanted.plan.entries).filter(|(map, _)| *map == name);
+                    if let Some(entries) = entries.map(|(_, entries)| *entries).max() {
+                        map.set_max_entries(entries)?;
+                    }
+                }
+            }
+            open.load()
+        });
+        let object = object.map_err(|error| Refusal::read(&said, errno(&error)))?;
+
+        let loaded = Loaded::new(object, self.wanted, active, hooks)?;
+        let features = loaded.ask();
+        let later = active.iter().flat_map(|&module| &self.wanted[module].plan.later);
+        let now = active.iter().flat_map(|&module| &self.wanted[module].plan.hooks).map(|hook| hook.name);
+        let now: BTreeSet<&str> =
+            now.chain(later.filter(|(_, feature)| features.contains(feature)).map(|(hook, _)| hook.name)).collect();
+        for &(hook, tier) in &loaded.hooks {
+            if now.contains(hook.name) {
+                loaded.attach_tier(hook, tier)?;
+            }
+            self.note(hook, tier, Ok(()));
+        }
+        Ok(loaded)
+    }
+}
+
+fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
+    Failure {
+        hook: hook.name,
+        errno: refusal.errno,
+        reason: format!("no way to attach to {} (errno {}): needs {}", hook.name, refusal.errno, hook.needs),
+        words: refusal.words.clone(),
+    }
+}
+
+fn errno(error: &libbpf_rs::Error) -> i32 {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = source {
+        if let Some(io) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
+            return io;
+        }
+        source = error.source();
+    }
+    match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => 1,
+        libbpf_rs::ErrorKind::NotFound => 2,
+        libbpf_rs::ErrorKind::AlreadyExists => 17,
+        libbpf_rs::ErrorKind::InvalidInput => 22,
+        _ => 0,
+    }
+}
+
+/// Loaded programs and maps.
+pub struct Loaded {
+    // Links are dropped first: a program is detached before its maps go.
+    links: RefCell<BTreeMap<&'static str, Vec<libbpf_rs::Link>>>,
+    maps: BTreeMap<&'static str, Mapping>,
+    rings: BTreeMap<&'static str, Ring>,
+    hooks: Vec<(&'static Hook, &'static Tier)>,
+    object: Option<Object>,
+}
+
+impl Loaded {
+    fn empty() -> Loaded {
+        Loaded {
+            links: RefCell::default(),
+            maps: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            hooks: Vec::new(),
+            object: None,
+        }
+    }
+
+    fn new(
+        object: Object,
+        wanted: &[Wanted],
+        active: &[usize],
+        hooks: Vec<(&'static Hook, &'static Tier)>,
+    ) -> Result<Loaded, Refusal> {
+        let mut loaded = Loaded { hooks, ..Loaded::empty() };
+        for map in object.maps() {
+            let name = map.name().to_string_lossy();
+            let def = active.iter().flat_map(|&module| wanted[module].maps).find(|def| def.name == name);
+            let refused = |error: nix::Error| Refusal {
+                map: Some(name.to_string()),
+                errno: error as i32,
+                words: format!("mmap: {error}"),
+                ..Refusal::default()
+            };
+            match def.map(|def| (def, def.kind)) {
+                Some((def, MapKind::Rows)) => {
+                    let bytes = (map.value_size() as usize).next_multiple_of(8) * map.max_entries() as usize;
+                    let mapping = Mapping::new(map.as_fd(), bytes, 0, true).map_err(refused)?;
+                    loaded.maps.insert(def.name, mapping);
+                }
+                Some((def, MapKind::Ring)) => {
+                    let fd = map.as_fd().try_clone_to_owned().map_err(|_| refused(nix::Error::EMFILE))?;
+                    loaded.rings.insert(def.name, Ring::new(fd, map.max_entries() as usize).map_err(refused)?);
+                }
+                _ => {}
+            }
+        }
+        loaded.object = Some(object);
+        Ok(loaded)
+    }
+
+    /// What the kernel's BTF answers to the modules' questions. A kernel that cannot run the program that asks (before
+    /// 5.10) counts as having every feature: what hangs on one is then attached, which costs time and not counts.
+    fn ask(&self) -> Vec<&'static str> {
+        let Some(object) = &self.object else { return Vec::new() };
+        let asked = object
+            .progs_mut()
+            .find(|program| program.name() == "ask_features")
+            .is_some_and(|program| program.test_run(ProgramInput::default()).is_ok());
+        let answers = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"));
+        let answers = answers.and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
+        match answers {
+            Some(answers) if asked => {
+                let at = std::mem::offset_of!(types::bss, features);
+                let yes = |i: usize| answers.get(at + i).is_some_and(|&answer| answer != 0);
+                FEATURES.iter().enumerate().filter(|&(i, _)| yes(i)).map(|(_, &feature)| feature).collect()
+            }
+            _ => FEATURES.to_vec(),
+        }
+    }
+
+    fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), Refusal> {
+        let Some(object) = &self.object else { return Ok(()) };
+        let mut links = Vec::new();
+        for name in tier.programs {
+            let (link, said) = listening(|| {
+                object.progs_mut().find(|program| program.name() == *name).map(|program| program.attach())
+            });
+            match link {
+                Some(Ok(link)) => links.push(link),
+                Some(Err(error)) => {
+                    let refusal = Refusal::read(&said, errno(&error));
+                    return Err(Refusal { program: Some((*name).into()), map: None, ..refusal });
+                }
+                None => {
+                    let words = format!("no program {name} in the BPF object");
+                    return Err(Refusal { program: Some((*name).into()), words, ..Refusal::default() });
+                }
+            }
+        }
+        self.links.borrow_mut().insert(hook.name, links);
+        Ok(())
+    }
+
+    /// The descriptors that become readable when a ring wants to be drained, with the ring's name.
+    pub fn rings(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
+        self.rings.iter().map(|(name, ring)| (*name, ring.fd()))
+    }
+
+    /// The hooks that are attached and how, by hook.
+    pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
+        let links = self.links.borrow();
+        self.hooks
+            .iter()
+            .filter(|(hook, _)| links.contains_key(hook.name))
+            .map(|(hook, tier)| (hook.name, tier.kind))
+            .collect()
+    }
+
+    /// Whether a module has a part in an attached program.
+    pub fn runs(&self, module: &str) -> bool {
+        let links = self.links.borrow();
+        self.hooks.iter().filter(|(hook, _)| links.contains_key(hook.name)).any(|(_, tier)| {
+            let of = |program: &&str| PROGRAMS.iter().find(|(name, _)| name == program);
+            tier.programs.iter().filter_map(of).any(|(_, modules)| modules.contains(&module))
+        })
+    }
+}
+
+impl Kernel for Loaded {
+    fn words(&self, map: &MapDef) -> &[AtomicU64] {
+        self.maps.get(map.name).map_or(&[], Mapping::words)
+    }
+
+    fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8])) {
+        if let Some(ring) = self.rings.get(ring.name) {
+            ring.drain(each);
+        }
+    }
+
+    fn attach(&self, hook: &'static Hook) -> Result<(), String> {
+        if self.links.borrow().contains_key(hook.name) {
+            return Ok(());
+        }
+        match self.hooks.iter().find(|(known, _)| known.name == hook.name) {
+            Some(&(hook, tier)) => self.attach_tier(hook, tier).map_err(|refusal| refusal.words),
+            None => Err(format!("{} was not loaded", hook.name)),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! BPF arrays in the agent's memory (`BPF_F_MMAPABLE`, kernel 5.5): reading a counter is a load.
+
+use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// Memory shared with the kernel, as long as this lives.
+pub struct Mapping {
+    start: NonNull<c_void>,
+    bytes: usize,
+}
+
+impl Mapping {
+    /// Maps so many bytes of a BPF map, from an offset that is a multiple of the page size.
+    pub fn new(fd: BorrowedFd<'_>, bytes: usize, offset: usize, writable: bool) -> nix::Result<Mapping> {
+        let length = NonZeroUsize::new(bytes).ok_or(nix::Error::EINVAL)?;
+        let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
+        let offset = offset.try_into().map_err(|_| nix::Error::EOVERFLOW)?;
+        // SAFETY: the kernel picks the address, so nothing that exists is overlaid.
+        let start = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, fd, offset)? };
+        Ok(Mapping { start, bytes })
+    }
+
+    /// The memory as words. The kernel writes them at any time, hence atomics.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page aligned and stays until `self` is dropped; a shared mapping of a BPF array does not
+        // shrink. On memory mapped read-only callers only load.
+        unsafe { std::slice::from_raw_parts(self.start.cast().as_ptr(), self.bytes / 8) }
+    }
+
+    /// Bytes that the kernel has finished writing.
+    pub(super) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
+        let end = offset.saturating_add(length).min(self.bytes);
+        let offset = offset.min(end);
+        // SAFETY: the range is inside the mapping. The caller (the ring) asks for committed records only, which the kernel
+        // does not write again before they are given back.
+        unsafe { std::slice::from_raw_parts(self.start.cast::<u8>().as_ptr().add(offset), end - offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the one that was mapped, and no reference into it outlives `self`.
+        let _ = unsafe { munmap(self.start, self.bytes) };
+    }
+}

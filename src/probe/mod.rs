@@ -1,0 +1,10 @@
+//! The kernel: the BPF object, loading it by trial, and reading its maps. `unsafe` is here and in `bpf` only.
+
+mod host;
+mod load;
+mod maps;
+mod refusal;
+mod ring;
+
+pub use host::host;
+pub use load::{load, Attempt, Failure, Loaded, Outcome, Wanted};

@@ -1,0 +1,114 @@
+//! What libbpf and the verifier say when the kernel refuses something: which program or map, and why.
+
+use libbpf_rs::PrintLevel;
+use std::cell::RefCell;
+
+/// What the kernel refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// The program, if it was one.
+    pub program: Option<String>,
+    /// The map, if it was one.
+    pub map: Option<String>,
+    /// The error number, positive; 0 if unknown.
+    pub errno: i32,
+    /// What libbpf or the verifier said: a few lines at most.
+    pub words: String,
+}
+
+/// The verifier's log can be megabytes; the cause is at its end.
+const WORDS: usize = 6;
+
+thread_local! {
+    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+fn listen(level: PrintLevel, message: String) {
+    match level {
+        PrintLevel::Warn => SAID.with_borrow_mut(|said| said.push_str(&message)),
+        _ => log::debug!(target: "libbpf", "{}", message.trim_end()),
+    }
+}
+
+/// Runs something with libbpf's messages kept, and gives them beside its result.
+pub fn listening<T>(action: impl FnOnce() -> T) -> (T, String) {
+    let level =
+        if log::log_enabled!(target: "libbpf", log::Level::Debug) { PrintLevel::Debug } else { PrintLevel::Warn };
+    libbpf_rs::set_print(Some((level, listen)));
+    SAID.with_borrow_mut(String::clear);
+    let result = action();
+    (result, SAID.take())
+}
+
+impl Refusal {
+    /// Reads libbpf's messages (`libbpf.c`: `prog 'NAME': ...`, `map 'NAME': ...`).
+    pub fn read(said: &str, errno: i32) -> Refusal {
+        let lines: Vec<&str> = said.lines().map(|line| line.trim_start_matches("libbpf: ")).collect();
+        let failed = |kind: &str| {
+            lines
+                .iter()
+                .rev()
+                .filter(|line| line.contains("failed"))
+                .find_map(|line| quoted(line, kind))
+                .map(String::from)
+        };
+        let program = failed("prog '");
+        let map = if program.is_none() { failed("map '") } else { None };
+        Refusal { program, map, errno, words: words(&lines) }
+    }
+}
+
+fn quoted<'a>(line: &'a str, before: &str) -> Option<&'a str> {
+    line.split_once(before)?.1.split_once('\'').map(|(name, _)| name)
+}
+
+/// The verifier's last lines if it spoke, else libbpf's first.
+fn words(lines: &[&str]) -> String {
+    let begin = lines.iter().rposition(|line| line.contains("BEGIN PROG LOAD LOG"));
+    let end = lines.iter().rposition(|line| line.contains("END PROG LOAD LOG"));
+    let said: Vec<&str> = match (begin, end) {
+        (Some(begin), Some(end)) if begin < end => lines[begin + 1..end]
+            .iter()
+            .filter(|line| !line.starts_with("processed ") && !line.trim().is_empty())
+            .copied()
+            .collect(),
+        _ => lines.iter().filter(|line| !line.trim().is_empty()).take(WORDS).copied().collect(),
+    };
+    said[said.len().saturating_sub(WORDS)..].join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verifiers_last_words_are_kept() {
+        let said = "libbpf: prog 'tp__a': BPF program load failed: Permission denied\n\
+            libbpf: prog 'tp__a': -- BEGIN PROG LOAD LOG --\n0: R1=ctx\n1: (79) r1\nR0 invalid mem access 'scalar'\n\
+            processed 12 insns\n-- END PROG LOAD LOG --\n\
+            libbpf: prog 'tp__a': failed to load: -13\nlibbpf: failed to load object 'corebcc'\n";
+        let refusal = Refusal::read(said, 13);
+        assert_eq!(refusal.program.as_deref(), Some("tp__a"));
+        assert!(refusal.words.ends_with("R0 invalid mem access 'scalar'"), "{}", refusal.words);
+    }
+
+    #[test]
+    fn a_tracepoint_unknown_to_btf_names_its_program() {
+        let said = "libbpf: prog 'tp__x': failed to find kernel BTF type ID of 'x': -3\n\
+            libbpf: prog 'tp__x': failed to prepare load attributes: -3\n";
+        let refusal = Refusal::read(said, 3);
+        assert_eq!(refusal.program.as_deref(), Some("tp__x"));
+        assert!(refusal.words.contains("failed to find kernel BTF type ID"));
+    }
+
+    #[test]
+    fn a_map_that_cannot_be_created_is_named() {
+        let refusal = Refusal::read("libbpf: map 'bio_rows': failed to create: -E2BIG\n", 7);
+        assert_eq!((refusal.program, refusal.map.as_deref()), (None, Some("bio_rows")));
+    }
+
+    #[test]
+    fn silence_names_nothing() {
+        assert_eq!(Refusal::read("", 1), Refusal { errno: 1, ..Refusal::default() });
+    }
+}

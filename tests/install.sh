@@ -1,0 +1,167 @@
+#!/bin/bash
+# Install, Remove and Upgrade against this machine's own pmcd (conformance statement 70), from the checkout and in the PMDA directory.
+# Needs root and PCP. Everything it changes is put back: pmcd.conf, the name space, configurations, whether pmcd runs.
+set -u
+src=$(cd "$(dirname "$0")/.." && pwd) || exit 1
+[ "$(id -u)" -eq 0 ] || { echo "skipped: needs root"; exit 77; }
+[ -r "${PCP_DIR:-}/etc/pcp.env" ] || { echo "skipped: PCP is not installed"; exit 77; }
+set +u
+# shellcheck disable=SC1091 # belongs to PCP
+. "${PCP_DIR:-}/etc/pcp.env"
+set -u
+pmda=$PCP_PMDAS_DIR/corebcc
+config=$PCP_SYSCONF_DIR/corebcc/corebcc.conf
+old=$PCP_SYSCONF_DIR/bcc/bcc.conf
+root=$PCP_VAR_DIR/pmns/root
+python_line='bcc	149	pipe	binary notready	python /x/pmdabcc.python'
+kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/bcc" "$PCP_VAR_DIR/pmns/other" "$pmda" "$(dirname "$config")" "$(dirname "$old")"
+	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_MAN_DIR/man1/pmdacorebcc.1")
+scratch=$(mktemp -d) || exit 1
+failed=0
+
+pmcd_runs() { pminfo -v pmcd.version >/dev/null 2>&1; }
+service() { if [ -d /run/systemd/system ]; then systemctl "$1" pmcd; else "$PCP_RC_DIR/pmcd" "$1" </dev/null; fi; }
+# pmcd's start script goes on with every PMDA's Upgrade in the background
+settle() { for _ in $(seq 60); do [ -e "$PCP_TMPFILE_DIR/pmda.auto.update" ] || return 0; sleep 0.5; done; }
+
+there() { [ -e "$1" ] || [ -L "$1" ]; }
+put_back() {
+	local i
+	service stop >/dev/null 2>&1
+	for i in "${!kept[@]}"; do
+		rm -rf "${kept[$i]}"
+		if there "$scratch/kept$i"; then cp -a "$scratch/kept$i" "${kept[$i]}"; fi
+	done
+	rm -rf "$scratch"
+	if $was_running; then service start >/dev/null 2>&1; fi
+}
+
+was_running=false
+if pmcd_runs; then was_running=true; fi
+for i in "${!kept[@]}"; do
+	if there "${kept[$i]}"; then cp -a "${kept[$i]}" "$scratch/kept$i"; fi
+done
+trap put_back EXIT
+
+# check FACT COMMAND...
+check() {
+	local fact=$1
+	shift
+	if "$@" >"$scratch/check" 2>&1; then
+		echo "ok: $fact"
+	else
+		echo "FAILED: $fact ($*)"
+		sed 's/^/    /' "$scratch/check"
+		failed=$((failed + 1))
+	fi
+}
+not() { ! "$@"; }
+# run FACT DIRECTORY COMMAND...: the command succeeds without input; its output stays in $scratch/out
+run() {
+	local fact=$1 directory=$2
+	shift 2
+	if (cd "$directory" && timeout 900 "$@" </dev/null >"$scratch/out" 2>&1); then
+		echo "ok: $fact"
+	else
+		echo "FAILED: $fact: $* in $directory ended with status $?"
+		sed 's/^/    /' "$scratch/out"
+		tail -n 20 "$PCP_LOG_DIR/pmcd/corebcc.log" 2>/dev/null | sed 's/^/    corebcc.log: /'
+		failed=$((failed + 1))
+	fi
+}
+said() { grep -qF -e "$1" "$scratch/out" || { cat "$scratch/out"; false; }; }
+lines() { [ "$(grep -cE "$1" "$2")" -eq "$3" ] || { grep -nE "$1" "$2"; false; }; }
+registered_once() {
+	lines '^corebcc[[:space:]]+149[[:space:]]' "$PCP_PMCDCONF_PATH" 1 && lines '^[a-z]+[[:space:]]+149[[:space:]]' "$PCP_PMCDCONF_PATH" 1 &&
+		lines '^[[:space:]]+bcc[[:space:]]+149:\*:\*' "$root" 1
+}
+answers() { for _ in $(seq 60); do pminfo bcc 2>/dev/null | grep -q '^bcc\.' && return 0; sleep 0.5; done; pminfo bcc; return 1; }
+gone() { ! pminfo bcc >/dev/null 2>&1 && lines '^(corebcc|bcc)[[:space:]]' "$PCP_PMCDCONF_PATH" 0 && lines '^[[:space:]]+bcc[[:space:]]' "$root" 0; }
+add_python_line() { sed -i "/^\[access\]/i $python_line" "$PCP_PMCDCONF_PATH"; }
+replace_by_python_line() { sed -i "s|^corebcc[[:space:]].*|$python_line|" "$PCP_PMCDCONF_PATH"; }
+
+# a machine with the Python agent registered and configured, and nothing of ours
+rm -rf "$pmda" "$(dirname "$config")" "$PCP_VAR_DIR/pmns/bcc"
+sed -i -E '/^(corebcc|bcc)[[:space:]]/d' "$PCP_PMCDCONF_PATH"
+add_python_line
+mkdir -p "$(dirname "$old")"
+printf '%s\n' '[pmda]' 'modules = biolatency,runqlat' '[biolatency]' 'module = biolatency' 'cluster = 0' '[runqlat]' 'module = runqlat' \
+	'cluster = 4' '[tracepoint_hits]' 'module = tracepoint_hits' 'cluster = 100' 'tracepoints = bcc-tracepoint.conf' >"$old"
+echo 'sched:sched_switch' >"$(dirname "$old")/bcc-tracepoint.conf"
+cp "$old" "$scratch/bcc.conf"
+
+mkdir "$scratch/user"
+chmod 755 "$scratch" "$scratch/user"
+cp "$src/Install" "$src/Remove" "$src/Upgrade" "$scratch/user/"
+for script in Install Remove Upgrade; do
+	check "$script refuses an ordinary user with one line" \
+		sh -c "out=\$(setpriv --reuid=65534 --regid=65534 --clear-groups $scratch/user/$script 2>&1); [ \$? -eq 1 ] && [ \"\$out\" = '$script: must be root: run it with sudo' ]"
+done
+
+run "Install from a checkout" "$src" ./Install
+check "it names the agent it replaces" said /x/pmdabcc.python
+check "it names the configuration it adopts" said "$(readlink -f "$old")"
+check "it shows the disk latency" said bcc.disk.all.latency
+check "the adopted configuration equals the original" cmp "$old" "$config"
+check "the original is untouched" cmp "$scratch/bcc.conf" "$old"
+check "the list of probes came along" cmp "$(dirname "$old")/bcc-tracepoint.conf" "$(dirname "$config")/bcc-tracepoint.conf"
+check "one line and one subtree" registered_once
+check "the metrics answer" pminfo -f bcc.disk.all.latency
+
+echo '# edited here' >>"$config"
+run "Install again, in the PMDA directory" "$pmda" ./Install
+check "one line and one subtree after a second Install" registered_once
+check "the configuration that is there is kept" grep -q 'edited here' "$config"
+run "Install with options" "$pmda" ./Install -e -Q -V
+check "one line and one subtree after a third Install" registered_once
+check "the metrics answer after a third Install" answers
+
+cp "$PCP_PMCDCONF_PATH" "$scratch/conf"
+run "Upgrade with nothing to do" "$pmda" ./Upgrade
+check "it is silent" test ! -s "$scratch/out"
+check "it leaves pmcd.conf alone" cmp "$scratch/conf" "$PCP_PMCDCONF_PATH"
+replace_by_python_line
+run "Upgrade of a Python line" "$pmda" ./Upgrade
+check "one line after Upgrade" registered_once
+check "the metrics answer after Upgrade" answers
+add_python_line
+run "Upgrade with a Python line beside ours" "$pmda" ./Upgrade
+check "one line after that" registered_once
+
+# what pmdabpf's Upgrade does from PCP 7.1.1 on, then what an upgrade of PCP does
+rm -f "$PCP_VAR_DIR/pmns/bcc"
+(cd "$PCP_VAR_DIR/pmns" && ./Rebuild -us)
+check "the subtree outlives its file and a rebuilt name space" registered_once
+(cd "$PCP_VAR_DIR/pmns" && pmnsdel -n root bcc)
+run "Upgrade of a name space that lost the subtree" "$pmda" ./Upgrade
+check "the subtree is back" registered_once
+check "the metrics answer again" answers
+
+sed -i 's/^\[runqlat\]$/&\nprefix = other./' "$config"
+run "Install with a second prefix" "$pmda" ./Install
+check "both prefixes are in the name space" lines '^[[:space:]]+(bcc|other)[[:space:]]+149:\*:\*' "$root" 2
+
+run "Remove" "$pmda" ./Remove
+check "no line and no subtree after Remove" gone
+check "no other prefix after Remove" lines '^[[:space:]]+[a-z]+[[:space:]]+149:\*:\*' "$root" 0
+check "Remove keeps the configuration" test -s "$config"
+check "Remove says so" said "$(dirname "$config")"
+run "Remove again, from the checkout" "$src" ./Remove
+check "no line and no subtree after a second Remove" gone
+add_python_line
+run "Upgrade after Remove" "$pmda" ./Upgrade
+check "an agent that took our place after Remove is left alone" lines '^bcc[[:space:]]' "$PCP_PMCDCONF_PATH" 1
+
+sed -i '/^prefix = other\.$/d' "$config"
+if ! $was_running; then
+	service stop >/dev/null 2>&1
+	run "Install after Remove, while pmcd is down" "$pmda" ./Install
+	settle
+else
+	run "Install after Remove" "$pmda" ./Install
+fi
+check "one line and one subtree after Remove and Install" registered_once
+check "the metrics answer after Remove and Install" answers
+
+if [ "$failed" -eq 0 ]; then echo "all installation checks passed"; else echo "$failed installation checks failed"; fi
+[ "$failed" -eq 0 ]
