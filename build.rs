@@ -76,7 +76,8 @@ impl Programs {
             let Some((keyword, rest)) = line.split_once('(') else { continue };
             let at = format!("{file}:{}", number + 1);
             let arguments = || -> Vec<String> {
-                let inside = rest.rsplit_once(')').unwrap_or_else(|| panic!("{at}: {keyword}: end the line with `)`")).0;
+                let inside =
+                    rest.rsplit_once(')').unwrap_or_else(|| panic!("{at}: {keyword}: end the line with `)`")).0;
                 inside.split(',').map(|part| part.trim().to_string()).collect()
             };
             match keyword {
@@ -85,7 +86,8 @@ impl Programs {
                 "ON_RETURN" => {
                     let mut arguments = arguments();
                     let count = arguments.remove(1);
-                    let skip = count.parse().unwrap_or_else(|_| panic!("{at}: `{count}`: expected a number of arguments"));
+                    let skip =
+                        count.parse().unwrap_or_else(|_| panic!("{at}: `{count}`: expected a number of arguments"));
                     Self::add(&mut self.returns, &at, &module, arguments, skip);
                 }
                 "FEATURE" => self.features.push((module.clone(), arguments().swap_remove(0))),
@@ -128,7 +130,11 @@ impl Programs {
             hook.program(&mut c, name, "_ret", "fexit", "fexit", "false", |_| format!("ctx[{}]", hook.skip));
             hook.program(&mut c, name, "_ret", "kretprobe", "kretprobe", "true", |_| "PT_REGS_RC(regs)".into());
         }
-        let _ = writeln!(c, "\n__u8 features[{}];\n\nSEC(\"raw_tp\")\nint ask_features(void *ctx)\n{{", self.features.len().max(1));
+        let _ = writeln!(
+            c,
+            "\n__u8 features[{}];\n\nSEC(\"raw_tp\")\nint ask_features(void *ctx)\n{{",
+            self.features.len().max(1)
+        );
         for (i, (_, feature)) in self.features.iter().enumerate() {
             let _ = writeln!(c, "\tfeatures[{i}] = feature__{feature}();");
         }
@@ -137,7 +143,9 @@ impl Programs {
 
     /// The Rust table: which module uses which programs, and the features in their order.
     fn table(&self) -> String {
-        let mut rust = String::from("/// Each program, and the modules with a part in it.\npub const PROGRAMS: &[(&str, &[&str])] = &[\n");
+        let mut rust = String::from(
+            "/// Each program, and the modules with a part in it.\npub const PROGRAMS: &[(&str, &[&str])] = &[\n",
+        );
         let kinds = [
             (&self.tracepoints, ["tp", "raw"]),
             (&self.entries, ["fentry", "kprobe"]),
@@ -162,10 +170,20 @@ impl Programs {
 
 impl Hook {
     #[allow(clippy::too_many_arguments)]
-    fn program(&self, c: &mut String, name: &str, suffix: &str, section: &str, prefix: &str, raw: &str, argument: impl Fn(usize) -> String) {
+    fn program(
+        &self,
+        c: &mut String,
+        name: &str,
+        suffix: &str,
+        section: &str,
+        prefix: &str,
+        raw: &str,
+        argument: impl Fn(usize) -> String,
+    ) {
         let context = if section.ends_with("probe") { "struct pt_regs *regs" } else { "__u64 *ctx" };
         let _ = writeln!(c, "\nSEC(\"{section}/{name}\")\nint {prefix}__{name}({context})\n{{");
-        let arguments: String = self.types.iter().enumerate().map(|(i, ty)| format!(", ({ty}){}", argument(i))).collect();
+        let arguments: String =
+            self.types.iter().enumerate().map(|(i, ty)| format!(", ({ty}){}", argument(i))).collect();
         let ctx = if section.ends_with("probe") { "regs" } else { "ctx" };
         for module in &self.modules {
             let _ = writeln!(c, "\tif ({module}_on)\n\t\t{module}__{name}{suffix}({raw}, {ctx}{arguments});");

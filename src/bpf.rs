@@ -2,7 +2,14 @@
 
 include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 
-#[allow(dead_code, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, missing_docs, unused_qualifications)]
+#[allow(
+    dead_code,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used,
+    missing_docs,
+    unused_qualifications
+)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/corebcc.skel.rs"));
 }

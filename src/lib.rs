@@ -18,4 +18,6 @@ pub mod logging;
 pub mod modules;
 pub mod pcp;
 pub mod pcpconf;
+pub mod pdu;
 pub mod probe;
+pub mod transport;

@@ -32,7 +32,13 @@ fn all_load() {
         let mut table = Table::new(9);
         println!("{i} {:?}", group.refresh(i, &mut table));
         for (row, key) in table.keys().iter().enumerate() {
-            let values: Vec<String> = (0..9).map(|c| match table.value(row, c) { Some(Atom::Str(s)) => String::from_utf8_lossy(s).into_owned(), Some(v) => format!("{v:?}"), None => String::new() }).collect();
+            let values: Vec<String> = (0..9)
+                .map(|c| match table.value(row, c) {
+                    Some(Atom::Str(s)) => String::from_utf8_lossy(s).into_owned(),
+                    Some(v) => format!("{v:?}"),
+                    None => String::new(),
+                })
+                .collect();
             println!("   {key:?} {values:?}");
         }
     }

@@ -38,16 +38,7 @@ pub struct Cache {
 impl Cache {
     /// An empty cache of at most `max` names; without a path it is not kept.
     pub fn new(path: Option<PathBuf>, max: usize) -> Cache {
-        Cache {
-            path,
-            max,
-            entries: HashMap::new(),
-            words: HashMap::new(),
-            next: 0,
-            dirty: false,
-            saved: 0,
-            refused: 0,
-        }
+        Cache { path, max, entries: HashMap::new(), words: HashMap::new(), next: 0, dirty: false, saved: 0, refused: 0 }
     }
 
     /// As [`Cache::new`], with what an earlier agent left in the file. A file that is not there is an empty one; lines

@@ -1,8 +1,8 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
 use super::{Hook, Kernel, Table};
-use crate::config::{ConfigError, Section};
 use crate::bpf::types;
+use crate::config::{ConfigError, Section};
 use thiserror::Error;
 
 /// What a module is made from.

@@ -140,7 +140,10 @@ impl OptionType for ProcessFilter {
             } else {
                 // Alternatives are anchored as written, without parentheses, as the Python agent did: `a|b` is "starts with
                 // a, or ends with b".
-                Some(Regex::new(&format!("^{entry}$")).map_err(|error| value.error(format!("a regular expression ({error})")))?)
+                Some(
+                    Regex::new(&format!("^{entry}$"))
+                        .map_err(|error| value.error(format!("a regular expression ({error})")))?,
+                )
             };
             Ok((entry.to_string(), regex))
         };

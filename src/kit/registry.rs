@@ -24,7 +24,11 @@ pub trait Collect {
 
     /// Refreshes these modules, each with its table. Within a second they are back, filled or with the reason why not; a
     /// module that takes longer keeps its table and returns it with a later call.
-    fn refresh(&mut self, tables: &mut dyn Iterator<Item = (usize, Table)>, back: &mut dyn FnMut(usize, Table, Result<(), String>));
+    fn refresh(
+        &mut self,
+        tables: &mut dyn Iterator<Item = (usize, Table)>,
+        back: &mut dyn FnMut(usize, Table, Result<(), String>),
+    );
 }
 
 enum State {
@@ -70,7 +74,8 @@ pub fn instances(config: &Config, specs: &[&'static Spec]) -> Result<(Settings, 
             return Err(section.reject("module", reason));
         };
         if let Some(twin) = instances.iter().find(|other| other.spec.name == spec.name) {
-            let reason = format!("module `{}` runs already as [{}]; remove one of them", spec.path, twin.settings.section);
+            let reason =
+                format!("module `{}` runs already as [{}]; remove one of them", spec.path, twin.settings.section);
             return Err(section.reject("module", reason));
         }
         let rows = match spec.shape {
@@ -179,7 +184,9 @@ impl Source for Registry {
     fn names(&self) -> Vec<(String, Pmid)> {
         let of = |slot: &Slot| -> Vec<(String, Pmid)> {
             let metrics = slot.instance.spec.metrics.iter().zip(&slot.descs);
-            metrics.map(|(metric, desc)| (format!("{}{}", slot.instance.settings.prefix, metric.name), desc.pmid)).collect()
+            metrics
+                .map(|(metric, desc)| (format!("{}{}", slot.instance.settings.prefix, metric.name), desc.pmid))
+                .collect()
         };
         self.slots.iter().flat_map(of).collect()
     }

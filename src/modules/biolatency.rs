@@ -1,7 +1,7 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
-use crate::kit::*;
 use crate::bpf::types::{self, bio_row, bio_start};
+use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::mem::offset_of;
 
@@ -22,8 +22,10 @@ options! {
 
 const SLOTS: usize = 32;
 
-static COMPLETE: Hook = tracepoint!("block_rq_complete", "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)");
-static ISSUE: Hook = tracepoint!("block_rq_issue", "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)");
+static COMPLETE: Hook =
+    tracepoint!("block_rq_complete", "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)");
+static ISSUE: Hook =
+    tracepoint!("block_rq_issue", "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)");
 
 /// The declaration.
 pub const SPEC: Spec = Spec {

@@ -1,8 +1,8 @@
 //! TCP and UDP traffic by process. Kernel side: bpf/netproc.bpf.c, which counts by thread; here the threads of a process
 //! are added up, and those that ended are taken over and their places freed.
 
-use crate::kit::*;
 use crate::bpf::types::{self, net_row, thread, thread_stat};
+use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -219,7 +219,10 @@ impl Module for Netproc {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("calls of threads that found no place in the table", kernel.rows(STATS).sum(offset_of!(thread_stat, lost)));
+        each(
+            "calls of threads that found no place in the table",
+            kernel.rows(STATS).sum(offset_of!(thread_stat, lost)),
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! Run queue latency: how long a task that could run waited for a CPU. Kernel side: bpf/runqlat.bpf.c.
 
-use crate::kit::*;
 use crate::bpf::types::{self, runq_delay, runq_row};
+use crate::kit::*;
 use crate::{maps, metrics, tracepoint};
 use std::mem::offset_of;
 
@@ -16,7 +16,8 @@ maps! {
 
 const SLOTS: usize = 32;
 
-static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF and CONFIG_SCHED_INFO (all distributions have both)");
+static SWITCH: Hook =
+    tracepoint!("sched_switch", "a kernel with BTF and CONFIG_SCHED_INFO (all distributions have both)");
 
 /// The declaration.
 pub const SPEC: Spec = Spec {

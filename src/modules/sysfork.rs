@@ -1,7 +1,7 @@
 //! New tasks. Kernel side: bpf/sysfork.bpf.c.
 
-use crate::kit::*;
 use crate::bpf::types::{self, fork_row};
+use crate::kit::*;
 use crate::{maps, metrics, tracepoint};
 use std::mem::offset_of;
 

@@ -1,7 +1,7 @@
 //! Finished TCP sessions, the latest first. Kernel side: bpf/tcplife.bpf.c, one ring record per session.
 
-use crate::kit::*;
 use crate::bpf::{record, types, types::tcp_birth, types::tcp_session, types::tcp_stat};
+use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::collections::VecDeque;
 use std::mem::offset_of;
@@ -125,7 +125,10 @@ impl Module for Tcplife {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
-        each("sessions dropped because the ring buffer was full; buffer_page_count should be increased", stats.sum(offset_of!(tcp_stat, dropped)));
+        each(
+            "sessions dropped because the ring buffer was full; buffer_page_count should be increased",
+            stats.sum(offset_of!(tcp_stat, dropped)),
+        );
         each("sessions whose beginning was not seen", stats.sum(offset_of!(tcp_stat, unborn)));
     }
 }
@@ -144,8 +147,8 @@ fn address(family: u16, bytes: [u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pcp::Atom;
     use crate::bpf::record_bytes;
+    use crate::pcp::Atom;
 
     fn session(lport: u16, seconds: u64) -> tcp_session {
         let mut comm = [0; 16];

@@ -1,10 +1,10 @@
 //! Loading by trial: what the kernel refuses gives way to the next tier of its hook, a hook without a tier left takes its
 //! modules out, and everything else is loaded. All modules are one BPF object, so there is one parse of the kernel's BTF.
 
-use crate::bpf::{self, types, FEATURES, OBJECT, PROGRAMS};
 use super::maps::Mapping;
 use super::refusal::{listening, Refusal};
 use super::ring::Ring;
+use crate::bpf::{self, types, FEATURES, OBJECT, PROGRAMS};
 use crate::kit::{Hook, Kernel, MapDef, MapKind, Plan, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 use std::cell::RefCell;
@@ -151,12 +151,8 @@ impl Trial<'_> {
             (None, errno) => format!("the BPF object cannot be loaded (errno {errno})"),
         };
         for &module in if owners.is_empty() { active } else { &owners } {
-            self.modules[module] = Err(Failure {
-                hook: "-",
-                errno: refusal.errno,
-                reason: reason.clone(),
-                words: refusal.words.clone(),
-            });
+            self.modules[module] =
+                Err(Failure { hook: "-", errno: refusal.errno, reason: reason.clone(), words: refusal.words.clone() });
         }
     }
 
@@ -294,7 +290,13 @@ pub struct Loaded {
 
 impl Loaded {
     fn empty() -> Loaded {
-        Loaded { links: RefCell::default(), maps: BTreeMap::new(), rings: BTreeMap::new(), hooks: Vec::new(), object: None }
+        Loaded {
+            links: RefCell::default(),
+            maps: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            hooks: Vec::new(),
+            object: None,
+        }
     }
 
     fn new(
@@ -381,7 +383,11 @@ impl Loaded {
     /// The hooks that are attached and how, by hook.
     pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
         let links = self.links.borrow();
-        self.hooks.iter().filter(|(hook, _)| links.contains_key(hook.name)).map(|(hook, tier)| (hook.name, tier.kind)).collect()
+        self.hooks
+            .iter()
+            .filter(|(hook, _)| links.contains_key(hook.name))
+            .map(|(hook, tier)| (hook.name, tier.kind))
+            .collect()
     }
 
     /// Whether a module has a part in an attached program.

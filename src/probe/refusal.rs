@@ -32,7 +32,8 @@ fn listen(level: PrintLevel, message: String) {
 
 /// Runs something with libbpf's messages kept, and gives them beside its result.
 pub fn listening<T>(action: impl FnOnce() -> T) -> (T, String) {
-    let level = if log::log_enabled!(target: "libbpf", log::Level::Debug) { PrintLevel::Debug } else { PrintLevel::Warn };
+    let level =
+        if log::log_enabled!(target: "libbpf", log::Level::Debug) { PrintLevel::Debug } else { PrintLevel::Warn };
     libbpf_rs::set_print(Some((level, listen)));
     SAID.with_borrow_mut(String::clear);
     let result = action();
@@ -44,7 +45,12 @@ impl Refusal {
     pub fn read(said: &str, errno: i32) -> Refusal {
         let lines: Vec<&str> = said.lines().map(|line| line.trim_start_matches("libbpf: ")).collect();
         let failed = |kind: &str| {
-            lines.iter().rev().filter(|line| line.contains("failed")).find_map(|line| quoted(line, kind)).map(String::from)
+            lines
+                .iter()
+                .rev()
+                .filter(|line| line.contains("failed"))
+                .find_map(|line| quoted(line, kind))
+                .map(String::from)
         };
         let program = failed("prog '");
         let map = if program.is_none() { failed("map '") } else { None };

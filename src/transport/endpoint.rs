@@ -208,12 +208,12 @@ mod tests {
             move || {
                 // An old socket refuses, so this is the new one.
                 let mut stream = retry(|| UnixStream::connect(&path));
-                assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
                 stream.write_all(b"hello").unwrap();
             }
         });
         let connection = connect(&Endpoint::Unix(path.clone()), &PcpConf::default(), &Signals::none()).unwrap();
         client.join().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         let mut text = String::new();
         File::from(connection.input).read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");

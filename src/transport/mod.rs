@@ -3,9 +3,11 @@
 
 mod endpoint;
 mod signals;
+mod talk;
 
 pub use endpoint::{connect, port, Connection, Endpoint};
 pub use signals::Signals;
+pub use talk::{run, End, Handler};
 
 use std::fmt::Display;
 use thiserror::Error;

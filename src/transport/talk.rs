@@ -1,0 +1,339 @@
+//! The loop: frames in, replies out, until pmcd leaves or a signal comes. Reads are paused while a reply is pending, so
+//! that a peer that asks and never listens costs one reply of memory, and cannot keep a signal from being seen.
+
+use super::{Connection, Signals, TransportError};
+use crate::pdu::{Deframer, Frame};
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::unistd::{read, write};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Above this much unsent output the wake descriptor waits as well.
+const BACKLOG: usize = 64 << 10;
+
+/// A reply buffer that has grown beyond this is given back once it is sent.
+const KEEP: usize = 1 << 20;
+
+/// What the conversation is held with.
+pub trait Handler {
+    /// A request has come; whole reply PDUs, if any, are appended to `out`.
+    fn frame(&mut self, frame: Frame<'_>, out: &mut Vec<u8>);
+
+    /// The wake descriptor became readable. Drain it, or this is called again at once.
+    fn woken(&mut self, out: &mut Vec<u8>) {
+        let _ = out;
+    }
+
+    /// A descriptor to wait on besides pmcd's, such as an `eventfd(2)`. Asked for before each wait.
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// How a conversation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// pmcd closed its end between two PDUs: the orderly end.
+    Eof,
+    /// SIGTERM or SIGINT.
+    Signal(i32),
+    /// No way to go on: what pmcd sent or did, in words.
+    Broken(String),
+}
+
+/// Sends `greeting`, then talks until the end. Replies go out in the order of the requests; each is written whole,
+/// however long, unless the conversation ends.
+pub fn run(
+    connection: Connection,
+    greeting: &[u8],
+    signals: &Signals,
+    handler: &mut dyn Handler,
+) -> Result<End, TransportError> {
+    let mut talk = Talk { connection, deframer: Deframer::new(), out: greeting.to_vec(), sent: 0 };
+    let end = loop {
+        if let Err(end) = talk.answer(handler) {
+            break end;
+        }
+        let ready = talk.wait(signals, handler)?;
+        if ready.signal {
+            if let Some(signal) = signals.take() {
+                break End::Signal(signal);
+            }
+        }
+        if ready.wake {
+            handler.woken(&mut talk.out);
+        }
+        if ready.input {
+            if let Err(end) = talk.fill() {
+                break end;
+            }
+        }
+    };
+    Ok(end)
+}
+
+struct Talk {
+    connection: Connection,
+    deframer: Deframer,
+    /// Output, of which the first `sent` bytes are with the kernel.
+    out: Vec<u8>,
+    sent: usize,
+}
+
+struct Ready {
+    signal: bool,
+    wake: bool,
+    input: bool,
+}
+
+impl Talk {
+    /// Writes what is pending, then answers the frames at hand one by one, until there are none or the peer is slow.
+    fn answer(&mut self, handler: &mut dyn Handler) -> Result<(), End> {
+        loop {
+            self.flush()?;
+            if self.pending() > 0 {
+                return Ok(());
+            }
+            match self.deframer.next() {
+                Ok(Some(frame)) => handler.frame(frame, &mut self.out),
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(End::Broken(format!("cannot read on after {error}"))),
+            }
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Hands the kernel as much as it takes.
+    fn flush(&mut self) -> Result<(), End> {
+        while self.pending() > 0 {
+            match write(&self.connection.output, &self.out[self.sent..]) {
+                Ok(written) => self.sent += written,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(errno) => return Err(End::Broken(format!("pmcd takes no reply: {}", errno.desc()))),
+            }
+        }
+        self.out.clear();
+        self.out.shrink_to(KEEP);
+        self.sent = 0;
+        Ok(())
+    }
+
+    fn wait(&self, signals: &Signals, handler: &dyn Handler) -> Result<Ready, TransportError> {
+        let idle = self.pending() == 0;
+        let wake = handler.wake_fd().filter(|_| self.pending() <= BACKLOG);
+        let signal = || PollFd::new(signals.as_fd(), PollFlags::POLLIN);
+        // One of pmcd's two descriptors, never both: a closed one would be reported whether asked about or not, and
+        // the loop would spin on it while it waits for the other.
+        let pmcd = match idle {
+            true => PollFd::new(self.connection.input.as_fd(), PollFlags::POLLIN),
+            false => PollFd::new(self.connection.output.as_fd(), PollFlags::POLLOUT),
+        };
+        let mut fds = [signal(), pmcd, wake.map_or_else(signal, |fd| PollFd::new(fd, PollFlags::POLLIN))];
+        let used = if wake.is_some() { 3 } else { 2 };
+        match poll(&mut fds[..used], PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(Ready { signal: false, wake: false, input: false }),
+            Err(errno) => return Err(TransportError::new("cannot wait for pmcd", errno)),
+        }
+        // Errors and hang-ups count as readiness: the read or write that follows says which it was.
+        let ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
+        Ok(Ready { signal: ready(&fds[0]), wake: used == 3 && ready(&fds[2]), input: idle && ready(&fds[1]) })
+    }
+
+    /// Reads what has come, up to the room there is.
+    fn fill(&mut self) -> Result<(), End> {
+        match read(&self.connection.input, self.deframer.spare()) {
+            Ok(0) if self.deframer.is_empty() => Err(End::Eof),
+            Ok(0) => Err(End::Broken("end of file inside a PDU".to_owned())),
+            Ok(count) => {
+                self.deframer.filled(count);
+                Ok(())
+            }
+            Err(Errno::EINTR | Errno::EAGAIN) => Ok(()),
+            Err(errno) => Err(End::Broken(format!("cannot read from pmcd: {}", errno.desc()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use nix::sys::signal::Signal;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    /// Answers each frame with itself, `times` over, and a wake with one byte.
+    struct Echo {
+        times: usize,
+        wake: Option<EventFd>,
+        seen: usize,
+    }
+
+    impl Handler for Echo {
+        fn frame(&mut self, frame: Frame<'_>, out: &mut Vec<u8>) {
+            self.seen += 1;
+            for _ in 0..self.times {
+                out.extend(pdu(frame.ty.0, frame.body));
+            }
+        }
+
+        fn woken(&mut self, out: &mut Vec<u8>) {
+            self.wake.as_ref().unwrap().read().unwrap();
+            out.push(b'!');
+        }
+
+        fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+            self.wake.as_ref().map(AsFd::as_fd)
+        }
+    }
+
+    fn echo(times: usize) -> Echo {
+        Echo { times, wake: None, seen: 0 }
+    }
+
+    fn pdu(ty: i32, body: &[u8]) -> Vec<u8> {
+        let words = [12 + body.len() as i32, ty, 0];
+        words.iter().flat_map(|word| word.to_be_bytes()).chain(body.iter().copied()).collect()
+    }
+
+    /// Runs `handler` against a peer on another thread; the conversation's end, and what the peer returned.
+    fn talk<R: Send>(mut handler: Echo, peer: impl FnOnce(UnixStream) -> R + Send) -> (End, R) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let ours = Connection::new(ours.try_clone().unwrap().into(), ours.into()).unwrap();
+        thread::scope(|scope| {
+            let peer = scope.spawn(|| peer(theirs));
+            let end = run(ours, b"hi", &Signals::none(), &mut handler).unwrap();
+            (end, peer.join().unwrap())
+        })
+    }
+
+    /// Sends `bytes` in pieces, closes that way, and reads to the end.
+    fn send(bytes: Vec<u8>, piece: usize) -> impl FnOnce(UnixStream) -> Vec<u8> + Send {
+        move |mut stream| {
+            for piece in bytes.chunks(piece) {
+                stream.write_all(piece).unwrap();
+            }
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).unwrap();
+            got
+        }
+    }
+
+    #[test]
+    fn end_of_file_between_pdus_is_orderly_and_the_greeting_is_first() {
+        assert_eq!(talk(echo(1), send(Vec::new(), 1)), (End::Eof, b"hi".to_vec()));
+    }
+
+    #[test]
+    fn requests_in_single_bytes_and_many_in_one_write_are_answered_in_order() {
+        let requests = (0..50).flat_map(|ty| pdu(ty, &vec![7; ty as usize])).collect::<Vec<_>>();
+        for piece in [1, requests.len()] {
+            let (end, got) = talk(echo(1), send(requests.clone(), piece));
+            assert_eq!(end, End::Eof);
+            assert_eq!(got.split_at(2), (&b"hi"[..], &requests[..]));
+        }
+    }
+
+    #[test]
+    fn a_reply_beyond_the_pipe_buffer_reaches_a_slow_reader_whole() {
+        let request = pdu(5, &[1; 1000]);
+        let (end, got) = talk(echo(2000), {
+            let request = request.clone();
+            move |mut stream| {
+                stream.write_all(&request.repeat(3)).unwrap();
+                let mut got = Vec::<u8>::new();
+                let mut room = [0; 777];
+                while got.len() < 2 + request.len() * 6000 {
+                    let count = stream.read(&mut room).unwrap();
+                    got.extend(&room[..count]);
+                    thread::yield_now();
+                }
+                got
+            }
+        });
+        assert_eq!(end, End::Eof);
+        assert!(got[2..] == request.repeat(6000));
+    }
+
+    #[test]
+    fn broken_framing_ends_the_conversation_with_a_reason() {
+        let broken = |bytes: &[u8]| match talk(echo(1), send(bytes.to_vec(), bytes.len())) {
+            (End::Broken(reason), got) => {
+                assert_eq!(got, b"hi", "no reply");
+                reason
+            }
+            other => panic!("{other:?}"),
+        };
+        let whole = pdu(1, b"abcd");
+        for cut in 1..whole.len() {
+            assert_eq!(broken(&whole[..cut]), "end of file inside a PDU", "{cut}");
+        }
+        let short = [11i32, 1, 0].iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>();
+        assert!(broken(&short).contains("11"), "{}", broken(&short));
+        let typed = pdu(-1, b"");
+        assert!(broken(&typed).contains("-1"), "{}", broken(&typed));
+    }
+
+    #[test]
+    fn a_peer_that_went_away_ends_the_conversation() {
+        let (end, ()) = talk(echo(1), |mut stream| {
+            stream.write_all(&pdu(1, b"")).unwrap();
+        });
+        assert!(matches!(end, End::Eof | End::Broken(_)), "{end:?}");
+    }
+
+    #[test]
+    fn a_wake_is_answered_between_requests() {
+        let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK).unwrap();
+        let poke = wake.as_fd().try_clone_to_owned().unwrap();
+        let (end, got) = talk(Echo { wake: Some(wake), ..echo(1) }, move |mut stream| {
+            let mut got = [0; 3];
+            stream.read_exact(&mut got[..2]).unwrap();
+            write(&poke, &1u64.to_ne_bytes()).unwrap();
+            stream.read_exact(&mut got[2..]).unwrap();
+            got
+        });
+        assert_eq!((end, &got), (End::Eof, b"hi!"));
+    }
+
+    #[test]
+    fn a_signal_ends_it_while_the_peer_does_not_read_and_no_request_is_read_meanwhile() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let ours = Connection::new(ours.try_clone().unwrap().into(), ours.into()).unwrap();
+        theirs.write_all(&pdu(1, &[0; 1000]).repeat(10)).unwrap();
+        let signals = Signals::usr1();
+
+        /// Raises the signal in the thread that runs the loop, once the first reply cannot be written.
+        struct Raise(Echo);
+        impl Handler for Raise {
+            fn frame(&mut self, frame: Frame<'_>, out: &mut Vec<u8>) {
+                self.0.frame(frame, out);
+                nix::sys::signal::raise(Signal::SIGUSR1).unwrap();
+            }
+        }
+        let mut handler = Raise(echo(5000));
+        let end = run(ours, b"", &signals, &mut handler).unwrap();
+        assert_eq!(end, End::Signal(Signal::SIGUSR1 as i32));
+        assert_eq!(handler.0.seen, 1);
+    }
+
+    #[test]
+    fn pipes_serve_as_well_as_sockets() {
+        let (input, ask) = nix::unistd::pipe().unwrap();
+        let (answer, output) = nix::unistd::pipe().unwrap();
+        let request = pdu(3, b"abcdefgh");
+        write(&ask, &request).unwrap();
+        drop(ask);
+        let end = run(Connection::new(input, output).unwrap(), b"", &Signals::none(), &mut echo(1)).unwrap();
+        let mut got = Vec::new();
+        std::fs::File::from(answer).read_to_end(&mut got).unwrap();
+        assert_eq!((end, got), (End::Eof, request));
+    }
+}
