@@ -7,3 +7,4 @@
 
 pub mod kit;
 pub mod pcp;
+pub mod pdu;
