@@ -245,9 +245,11 @@ impl Collector {
             }
         }
     }
+}
 
-    /// Detaches everything and ends the thread, unless it is stuck: the kernel detaches when the process ends.
-    pub fn stop(&mut self) {
+impl Collect for Collector {
+    /// Ends the thread too, unless it is stuck: the kernel detaches when the process ends.
+    fn stop(&mut self) {
         let _ = self.jobs.send(Job::Stop);
         let _ = self.call.write(1);
         let until = Instant::now() + PATIENCE;
@@ -257,9 +259,7 @@ impl Collector {
             }
         }
     }
-}
 
-impl Collect for Collector {
     fn loaded(&mut self) -> Option<Vec<Result<(), String>>> {
         let _ = self.ready.read();
         if self.loaded.is_none() && self.away == 0 {

@@ -5,14 +5,18 @@
 //!      -> agent -> kit -> pcp          a request in, a reply out
 //!      -> collector -> probe -> bpf    the modules' thread, and the kernel
 //!      modules -> kit                  what is measured
+//!      -> check, show                  the modules without pmcd
 //! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod agent;
 pub mod bpf;
+pub mod check;
 pub mod cli;
 pub mod collector;
 pub mod config;
+pub mod generated;
 pub mod kit;
 pub mod logging;
 pub mod modules;
@@ -20,4 +24,5 @@ pub mod pcp;
 pub mod pcpconf;
 pub mod pdu;
 pub mod probe;
+pub mod show;
 pub mod transport;

@@ -9,7 +9,7 @@ use corebcc::kit::{instances, Help, Registry, Table};
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
 use corebcc::pdu::Frame;
-use corebcc::transport::{self, End, Handler, Signals};
+use corebcc::transport::{self, End, Handler, Signals, TransportError};
 use corebcc::{logging, show};
 use log::{error, info, LevelFilter};
 use nix::sys::eventfd::EventFd;
@@ -31,17 +31,22 @@ fn main() -> ExitCode {
             return ExitCode::from(exit.status as u8);
         }
     };
-    let (common, run): (CommonOptions, Box<dyn FnOnce() -> Result<u8, String>>) = match command {
-        Command::Serve(options) => (options.common.clone(), Box::new(|| serve(options))),
-        Command::Check(options) => (options.common.clone(), Box::new(|| run_check(options))),
-        Command::Show(options) => (options.common.clone(), Box::new(|| run_show(options))),
+    let agent = matches!(command, Command::Serve(_)) || matches!(&command, Command::Check(options) if !options.strict);
+    let (common, run): (CommonOptions, Box<dyn FnOnce(&Signals) -> Result<u8, String>>) = match command {
+        Command::Serve(options) => (options.common.clone(), Box::new(|signals| serve(options, signals))),
+        Command::Check(options) => (options.common.clone(), Box::new(|_| run_check(options))),
+        Command::Show(options) => (options.common.clone(), Box::new(|signals| run_show(options, signals))),
     };
-    let level = if common.debug.is_empty() { LevelFilter::Info } else { LevelFilter::Debug };
+    // Before any thread: it applies to those started later.
+    let signals = Signals::block();
+    // The log of an agent tells of its stages; a person at a terminal wants to know what went wrong.
+    let usual = if agent { LevelFilter::Info } else { LevelFilter::Warn };
+    let level = if common.debug.is_empty() { usual } else { LevelFilter::Debug };
     if let Err(error) = logging::start(&common.program, &common.log, level) {
         eprintln!("{}: {error}", common.program);
         return ExitCode::FAILURE;
     }
-    let status = run().unwrap_or_else(|message| {
+    let status = signals.map_err(|error| error.to_string()).and_then(|signals| run(&signals)).unwrap_or_else(|message| {
         error!("{message}");
         1
     });
@@ -101,7 +106,7 @@ impl Handler for Server {
     }
 }
 
-fn serve(options: ServeOptions) -> Result<u8, String> {
+fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     let common = &options.common;
     info!("Initializing, currently in 'notready' state.");
     let conf = PcpConf::load();
@@ -115,8 +120,13 @@ fn serve(options: ServeOptions) -> Result<u8, String> {
     let (members, constants) = members(&config, &instances).map_err(aborting)?;
     staged("Initializing modules:", "Modules initialized.", &names);
 
-    let signals = Signals::new().map_err(|error| error.to_string())?;
-    let connection = transport::connect(&options.endpoint, &conf, &signals).map_err(|error| error.to_string())?;
+    let connection = match transport::connect(&options.endpoint, &conf, signals) {
+        Err(TransportError::Signal(signal)) => {
+            info!("ended by signal {signal} before pmcd came");
+            return Ok(0);
+        }
+        connection => connection.map_err(|error| error.to_string())?,
+    };
     let collector = Collector::start(members, constants, common.btf.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
     let ready = collector.ready();
     let caches = Some(conf.path("PCP_VAR_DIR", "config/pmda"));
@@ -124,10 +134,10 @@ fn serve(options: ServeOptions) -> Result<u8, String> {
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());
     let mut server = Server { agent, ready, fatal: settings.module_failure_fatal, failed: false };
-    let end = transport::run(connection, &greeting, &signals, &mut server);
+    let end = transport::run(connection, &greeting, signals, &mut server);
     server.agent.source_mut().stop();
     match end.map_err(|error| error.to_string())? {
-        _ if server.failed => Err(server.agent.source().failures()),
+        End::Handler => Err(server.agent.source().failures()),
         End::Eof => {
             info!("pmcd closed the connection");
             Ok(0)
@@ -159,7 +169,7 @@ fn run_check(options: CheckOptions) -> Result<u8, String> {
     Ok(u8::from(!report.passed && (options.strict || report.fatal)))
 }
 
-fn run_show(options: ShowOptions) -> Result<u8, String> {
+fn run_show(options: ShowOptions, signals: &Signals) -> Result<u8, String> {
     // Everything there is can be shown, whatever the configuration enables: options come from it where it has the section.
     let mut text = String::from("[pmda]\nmodules = ");
     let paths: Vec<&str> = MODULES.iter().map(|spec| spec.name).collect();
@@ -187,7 +197,6 @@ fn run_show(options: ShowOptions) -> Result<u8, String> {
         wanted.contains(&(index - 1))
     });
     let selected = show::select(&instances, &options.metric);
-    let signals = Signals::new().map_err(|error| error.to_string())?;
     let (members, constants) = members(&config, &instances).map_err(|error| error.to_string())?;
     let mut group = Group::load(members, &constants, options.common.btf.clone());
     if let Some(Err(failure)) = group.fates().into_iter().find(Result::is_err) {

@@ -22,6 +22,9 @@ pub trait Collect {
     /// Whether loading is over; then the fate of each module, a sentence for each that is not there. Said once.
     fn loaded(&mut self) -> Option<Vec<Result<(), String>>>;
 
+    /// Detaches everything.
+    fn stop(&mut self);
+
     /// Refreshes these modules, each with its table. Within a second they are back, filled or with the reason why not; a
     /// module that takes longer keeps its table and returns it with a later call.
     fn refresh(
@@ -135,8 +138,21 @@ impl Registry {
         true
     }
 
-    /// Writes what has to outlive the agent.
-    pub fn save(&mut self) {
+    /// Whether a module could not be loaded.
+    pub fn any_failed(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot.state, State::Failed))
+    }
+
+    /// The modules that could not be loaded, in the words of the Python agent's last line.
+    pub fn failures(&self) -> String {
+        let failed = self.slots.iter().filter(|slot| matches!(slot.state, State::Failed));
+        let names: Vec<&str> = failed.map(|slot| slot.instance.settings.section.as_str()).collect();
+        format!("Failed to compile module {}, aborting.", names.join(", "))
+    }
+
+    /// Detaches everything and writes what has to outlive the agent.
+    pub fn stop(&mut self) {
+        self.collector.stop();
         for slot in &mut self.slots {
             slot.instances.save(SystemTime::now(), true);
         }

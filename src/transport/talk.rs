@@ -24,6 +24,11 @@ pub trait Handler {
         let _ = out;
     }
 
+    /// Whether the agent itself wants the conversation to end: [`End::Handler`].
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// A descriptor to wait on besides pmcd's, such as an `eventfd(2)`. Asked for before each wait.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -37,6 +42,8 @@ pub enum End {
     Eof,
     /// SIGTERM or SIGINT.
     Signal(i32),
+    /// The handler wanted it.
+    Handler,
     /// No way to go on: what pmcd sent or did, in words.
     Broken(String),
 }
@@ -62,6 +69,9 @@ pub fn run(
         }
         if ready.wake {
             handler.woken(&mut talk.out);
+            if handler.is_over() {
+                break End::Handler;
+            }
         }
         if ready.input {
             if let Err(end) = talk.fill() {

@@ -1,0 +1,66 @@
+//! The files beside the sources agree with the declarations. `UPDATE=1 cargo test --test files` rewrites the generated ones.
+
+use corebcc::generated;
+use corebcc::kit::{Help, Shape};
+use corebcc::modules::MODULES;
+use std::collections::BTreeSet;
+use std::fs;
+
+fn path(name: &str) -> String {
+    format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The file is what the declarations make of it.
+fn current(name: &str, wanted: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(path(name), wanted).unwrap();
+    }
+    assert!(read(name) == wanted, "{name} is out of date: UPDATE=1 cargo test --test files");
+}
+
+#[test]
+fn the_default_configuration_is_what_the_declarations_say() {
+    current("corebcc.conf", &generated::configuration(MODULES));
+}
+
+#[test]
+fn the_readmes_module_table_is_what_the_declarations_say() {
+    const BEGIN: &str = "<!-- modules: generated, see tests/files.rs -->\n";
+    const END: &str = "<!-- end of modules -->";
+    let readme = read("README.md");
+    let (before, rest) = readme.split_once(BEGIN).expect("the README marks where the table begins");
+    let (_, after) = rest.split_once(END).expect("the README marks where the table ends");
+    current("README.md", &format!("{before}{BEGIN}{}{END}{after}", generated::module_table(MODULES)));
+}
+
+#[test]
+fn every_metric_and_domain_has_its_help_and_no_other() {
+    let help = Help::parse(include_str!("../help"));
+    let mut wanted = BTreeSet::new();
+    for spec in MODULES {
+        for metric in spec.metrics {
+            let name = format!("bcc.{}", metric.name);
+            assert_eq!(help.get(&name, false), Some(metric.oneline), "{name}: the one line of help and declaration");
+            let full = help.get(&name, true).unwrap_or_else(|| panic!("{name} has no full text"));
+            assert!(full.len() > metric.oneline.len() / 2 && !full.ends_with('\n'), "{name}");
+            wanted.insert(name);
+        }
+        if spec.shape != Shape::Single {
+            let name = format!("BCC.{}", spec.cluster);
+            assert!(help.get(&name, false).is_some() && help.get(&name, true).is_some(), "{name} has no text");
+            wanted.insert(name);
+        }
+    }
+    let there: BTreeSet<String> = help.names().map(String::from).collect();
+    assert_eq!(there, wanted, "entries in help");
+}
+
+#[test]
+fn the_namespace_is_one_dynamic_node_of_the_domain() {
+    assert_eq!(read("pmns").split_whitespace().collect::<Vec<_>>(), ["bcc", "BCC:*:*"]);
+    assert!(read("domain.h").contains("#define BCC 149"));
+}
