@@ -10,3 +10,4 @@ pub mod kit;
 pub mod logging;
 pub mod pcp;
 pub mod pcpconf;
+pub mod pdu;

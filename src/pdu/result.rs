@@ -1,0 +1,390 @@
+//! RESULT in both directions. A reply is written straight into its buffer: value sets go there, blocks collect beside
+//! them and are appended at the end, when it is known where they start.
+
+use super::{
+    codec::{DecodeError, Reader, Writer},
+    types::PduType,
+    value::{place_blocks, Value, ValueSet, INSITU, MISSED, POINTER, POINTER_STATIC},
+};
+use crate::pcp::{Atom, EventRecord, InstId, PmErr, Pmid, Type};
+
+/// The length field of a value block has 24 bits.
+const MAX_BLOCK: usize = 0xff_ffff;
+/// pmcd takes the length of a PDU for a signed word.
+const MAX_PDU: usize = i32::MAX as usize;
+
+/// Values of several metrics: the reply to a fetch, or a store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResultSet<'a> {
+    /// From an agent: state-change bits and zero; in a store: undefined.
+    pub stamp: [i32; 2],
+    /// One per metric asked for, in that order.
+    pub sets: Vec<ValueSet<'a>>,
+}
+
+impl<'a> ResultSet<'a> {
+    /// Two words of time stamp, number of sets, sets, blocks.
+    pub(super) fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let stamp = [r.i32("time stamp")?, r.i32("time stamp")?];
+        let n = r.count(ValueSet::MIN, "value sets")?;
+        Ok(ResultSet { stamp, sets: decode_sets(r, n)? })
+    }
+
+    pub(super) fn encode(&self, mut w: Writer<'_>) {
+        w.i32(self.stamp[0]);
+        w.i32(self.stamp[1]);
+        w.count(self.sets.len());
+        encode_sets(w, &self.sets);
+    }
+}
+
+/// `n` sets, then their blocks.
+pub(super) fn decode_sets<'a>(r: &mut Reader<'a>, n: usize) -> Result<Vec<ValueSet<'a>>, DecodeError> {
+    let mut sets = Vec::with_capacity(n);
+    for _ in 0..n {
+        sets.push(ValueSet::decode(r)?);
+    }
+    place_blocks(r, &mut sets)?;
+    Ok(sets)
+}
+
+/// The rest of a PDU that ends with value sets. A set has one format: an in-situ value among blocks becomes a block.
+pub(super) fn encode_sets(w: Writer<'_>, list: &[ValueSet<'_>]) {
+    let mut writer = ResultWriter::new();
+    let mut sets = writer.sets(w);
+    for set in list {
+        sets.open(set.pmid);
+        let values = match &set.values {
+            Ok(values) => values,
+            Err(PmErr(code @ ..0)) => {
+                sets.fail(PmErr(*code));
+                continue;
+            }
+            Err(_) => {
+                sets.fail(PmErr::GENERIC);
+                continue;
+            }
+        };
+        let format = match ValueSet::new(set.pmid, Ok(values.clone())).format {
+            POINTER if set.format != INSITU => set.format,
+            format => format,
+        };
+        for (inst, value) in values {
+            match *value {
+                Value::Insitu(v) if format == INSITU => sets.word(*inst, v),
+                Value::Insitu(v) => sets.block(*inst, format, Type::U32, |w| w.u32(v)),
+                Value::Block { ty, bytes } => sets.block(*inst, format, ty, |w| w.bytes(bytes)),
+            }
+        }
+    }
+    sets.finish();
+}
+
+/// Writes replies to fetches; keeps its scratch between them, so that it stops allocating once it has grown.
+#[derive(Debug, Default)]
+pub struct ResultWriter {
+    blocks: Vec<u8>,
+    pointers: Vec<usize>,
+}
+
+impl ResultWriter {
+    /// With empty buffers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a RESULT with `sets` value sets to `out`. `stamp` holds the state-change bits, 0 if there is no change.
+    pub fn begin<'w>(&'w mut self, out: &'w mut Vec<u8>, from: i32, stamp: u32, sets: usize) -> ResultBuilder<'w> {
+        let mut w = Writer::pdu(out, PduType::RESULT, from);
+        w.u32(stamp);
+        w.u32(0);
+        let count_at = w.at();
+        w.count(sets);
+        ResultBuilder { sets: self.sets(w), count_at, promised: sets }
+    }
+
+    fn sets<'w>(&'w mut self, w: Writer<'w>) -> Sets<'w> {
+        self.blocks.clear();
+        self.pointers.clear();
+        let blocks = Writer::new(&mut self.blocks);
+        Sets { w, blocks, pointers: &mut self.pointers, count: 0, set: Open { numval: -1, ..Open::default() } }
+    }
+}
+
+/// A RESULT being written: for each metric `metric`, then either `value` for each instance or `fail`.
+pub struct ResultBuilder<'w> {
+    sets: Sets<'w>,
+    count_at: usize,
+    promised: usize,
+}
+
+impl ResultBuilder<'_> {
+    /// Opens the next value set. It has no values until some are given.
+    pub fn metric(&mut self, pmid: Pmid) {
+        self.sets.open(pmid);
+    }
+
+    /// Adds a value; [`crate::pcp::IN_NULL`] is the instance of a single one. A value too long for a block makes the
+    /// metric fail with `PM_ERR_TOOBIG`, one of another format than the values before it with `PM_ERR_TYPE`.
+    pub fn value(&mut self, inst: InstId, value: &Atom<'_>) {
+        let ty = value.ty();
+        match *value {
+            Atom::I32(v) => self.sets.word(inst, v as u32),
+            Atom::U32(v) => self.sets.word(inst, v),
+            Atom::Event(records) => self.sets.block(inst, POINTER_STATIC, ty, |w| events(w, records, false)),
+            Atom::HighresEvent(records) => self.sets.block(inst, POINTER_STATIC, ty, |w| events(w, records, true)),
+            Atom::Str(v) => self.sets.block(inst, POINTER, ty, |w| {
+                w.bytes(v);
+                w.u8(0);
+            }),
+            _ => self.sets.block(inst, POINTER, ty, |w| plain(w, value)),
+        }
+    }
+
+    /// Says why the metric has no values. Without effect once it has one.
+    pub fn fail(&mut self, code: PmErr) {
+        self.sets.fail(code.sendable());
+    }
+
+    /// Puts the blocks behind the sets and fills in lengths and indexes.
+    pub fn finish(mut self) {
+        let count = self.sets.count;
+        debug_assert_eq!(count, self.promised, "pmcd drops an agent that answers with another number of metrics");
+        self.sets.w.patch(self.count_at, count as u32);
+        self.sets.finish();
+    }
+}
+
+/// The value sets at the end of a PDU, and their blocks.
+struct Sets<'w> {
+    w: Writer<'w>,
+    blocks: Writer<'w>,
+    /// Where in `w` the index of each block is; it counts from the first block until that one's place is known.
+    pointers: &'w mut Vec<usize>,
+    count: usize,
+    set: Open,
+}
+
+/// The set being written and what to go back to if it fails.
+#[derive(Default)]
+struct Open {
+    at: usize,
+    blocks_at: usize,
+    pointers_at: usize,
+    format: i32,
+    /// As on the wire: negative once the set has failed, and before the first one is opened.
+    numval: i32,
+}
+
+impl Sets<'_> {
+    fn open(&mut self, pmid: Pmid) {
+        self.set = Open {
+            at: self.w.at(),
+            blocks_at: self.blocks.at(),
+            pointers_at: self.pointers.len(),
+            format: INSITU,
+            numval: 0,
+        };
+        self.count += 1;
+        self.w.u32(pmid.0);
+        self.w.i32(0);
+    }
+
+    fn word(&mut self, inst: InstId, v: u32) {
+        if self.next(inst, INSITU) {
+            self.w.u32(v);
+        }
+    }
+
+    fn block(&mut self, inst: InstId, format: i32, ty: Type, content: impl FnOnce(&mut Writer<'_>)) {
+        if !self.next(inst, format) {
+            return;
+        }
+        let at = self.blocks.at();
+        self.pointers.push(self.w.at());
+        self.w.count(at / 4);
+        self.blocks.u32(0);
+        content(&mut self.blocks);
+        let len = self.blocks.at() - at;
+        if len > MAX_BLOCK || self.blocks.at() + self.w.at() > MAX_PDU {
+            return self.abandon(PmErr::TOOBIG);
+        }
+        self.blocks.patch(at, tag(ty, len));
+        self.blocks.pad(len);
+    }
+
+    /// Makes place for the next value of the set, which has to be of this format.
+    fn next(&mut self, inst: InstId, format: i32) -> bool {
+        if self.set.numval == 0 {
+            self.w.i32(format);
+            self.set.format = format;
+        } else if self.set.numval > 0 && self.set.format != format {
+            self.abandon(PmErr::TYPE);
+        }
+        if self.set.numval < 0 {
+            return false;
+        }
+        self.set.numval += 1;
+        self.w.patch(self.set.at + 4, self.set.numval as u32);
+        self.w.u32(inst);
+        true
+    }
+
+    fn fail(&mut self, code: PmErr) {
+        if self.set.numval == 0 {
+            self.abandon(code);
+        }
+    }
+
+    /// Turns the set into an error, whatever it held.
+    fn abandon(&mut self, code: PmErr) {
+        self.w.truncate(self.set.at + 8);
+        self.blocks.truncate(self.set.blocks_at);
+        self.pointers.truncate(self.set.pointers_at);
+        self.set.numval = code.0;
+        self.w.patch(self.set.at + 4, code.0 as u32);
+    }
+
+    fn finish(mut self) {
+        let first = (self.w.at() / 4) as u32;
+        for &at in self.pointers.iter() {
+            let index = self.w.word_at(at);
+            self.w.patch(at, first + index);
+        }
+        self.w.bytes(self.blocks.written());
+        self.w.finish();
+    }
+}
+
+/// The first word of a value block or an event parameter.
+fn tag(ty: Type, len: usize) -> u32 {
+    (ty.0 as u32) << 24 | len as u32
+}
+
+/// The content of a block or an event parameter; a string without NUL.
+fn plain(w: &mut Writer<'_>, value: &Atom<'_>) {
+    match *value {
+        Atom::I32(v) => w.i32(v),
+        Atom::U32(v) => w.u32(v),
+        Atom::I64(v) => w.i64(v),
+        Atom::U64(v) => w.u64(v),
+        Atom::Float(v) => w.u32(v.to_bits()),
+        Atom::Double(v) => w.u64(v.to_bits()),
+        Atom::Str(v) | Atom::Aggregate(v) => w.bytes(v),
+        // Event arrays do not nest.
+        Atom::Event(_) | Atom::HighresEvent(_) => {}
+    }
+}
+
+/// An event array. The C library loses the count of missed records in a high-resolution array and pads parameters with
+/// zeros (`libpcp/src/events.c`); so does this.
+fn events(w: &mut Writer<'_>, records: &[EventRecord<'_>], highres: bool) {
+    w.count(records.len());
+    for record in records {
+        if highres {
+            w.i64(record.sec);
+            w.i64(record.subsec);
+        } else {
+            w.i32(record.sec as i32);
+            w.i32(record.subsec as i32);
+        }
+        w.u32(record.flags);
+        if record.flags & MISSED != 0 {
+            w.i32(if highres { 0 } else { record.missed });
+            continue;
+        }
+        w.count(record.params.len());
+        for param in record.params {
+            w.u32(param.pmid.0);
+            let at = w.at();
+            w.u32(0);
+            plain(w, &param.value);
+            let len = w.at() - at;
+            // A parameter too long for its length field makes the block too long too, and the metric fails.
+            w.patch(at, tag(param.value.ty(), len));
+            w.zeros(len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::IN_NULL;
+
+    fn words(out: &[u8]) -> Vec<u32> {
+        out.chunks(4).map(|b| u32::from_be_bytes(b.try_into().expect("whole words"))).collect()
+    }
+
+    #[test]
+    fn blocks_follow_the_sets_and_are_indexed_from_the_start_of_the_pdu() {
+        let (mut writer, mut out) = (ResultWriter::new(), vec![0; 5]);
+        let mut b = writer.begin(&mut out, 0, 8, 3);
+        b.metric(Pmid(1));
+        b.value(3, &Atom::Str(b"a"));
+        b.value(4, &Atom::Str(b"a"));
+        b.metric(Pmid(2));
+        b.value(IN_NULL, &Atom::I32(-1));
+        b.metric(Pmid(3));
+        b.fail(PmErr(0));
+        b.finish();
+        #[rustfmt::skip]
+        let expected = [
+            96, 0x7001, 0, 8, 0, 3,
+            1, 2, 1, 3, 20, 4, 22,
+            2, 1, 0, u32::MAX, u32::MAX,
+            3, PmErr::GENERIC.0 as u32,
+            0x0600_0006, 0x6100_7e7e, 0x0600_0006, 0x6100_7e7e,
+        ];
+        assert_eq!(words(&out[5..]), expected);
+    }
+
+    #[test]
+    fn a_block_beyond_24_bits_costs_its_metric_and_no_other() {
+        let (mut writer, mut out) = (ResultWriter::new(), Vec::new());
+        let longest = vec![0; MAX_BLOCK - 4];
+        let mut b = writer.begin(&mut out, 0, 0, 2);
+        b.metric(Pmid(1));
+        b.value(0, &Atom::U64(7));
+        b.value(1, &Atom::Str(&longest));
+        b.value(2, &Atom::U64(7));
+        b.metric(Pmid(2));
+        b.value(0, &Atom::Aggregate(&longest));
+        b.finish();
+        let head = words(&out[..48]);
+        assert_eq!(head[6..], [1, PmErr::TOOBIG.0 as u32, 2, 1, 1, 0]);
+        assert_eq!(words(&out[48..56]), [13, 0x07ff_ffff]);
+        assert_eq!(out.len(), 52 + MAX_BLOCK + 1);
+    }
+
+    #[test]
+    fn values_of_two_formats_in_one_set_fail_the_set() {
+        let (mut writer, mut out) = (ResultWriter::new(), Vec::new());
+        let mut b = writer.begin(&mut out, 0, 0, 1);
+        b.metric(Pmid(1));
+        b.value(0, &Atom::U64(7));
+        b.value(1, &Atom::U32(7));
+        b.value(2, &Atom::U64(7));
+        b.finish();
+        assert_eq!(words(&out), [32, 0x7001, 0, 0, 0, 1, 1, PmErr::TYPE.0 as u32]);
+    }
+
+    #[test]
+    fn nothing_is_allocated_once_the_buffers_have_grown() {
+        let (mut writer, mut out) = (ResultWriter::new(), Vec::new());
+        let mut grown = None;
+        for round in 0..4 {
+            out.clear();
+            let mut b = writer.begin(&mut out, 0, 0, 50);
+            for item in 0..50 {
+                b.metric(Pmid::new(149, 0, item));
+                for inst in 0..20 {
+                    b.value(inst, &Atom::U64(u64::from(inst * round)));
+                }
+            }
+            b.finish();
+            let now = (out.capacity(), writer.blocks.capacity(), writer.pointers.capacity());
+            assert_eq!(*grown.get_or_insert(now), now);
+        }
+    }
+}
