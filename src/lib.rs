@@ -5,6 +5,7 @@
 //!                                \-> probe (the kernel)
 //! ```
 
+pub mod agent;
 pub mod config;
 pub mod kit;
 pub mod logging;
