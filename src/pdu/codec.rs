@@ -5,7 +5,7 @@ use byteorder::{BigEndian, ByteOrder};
 use thiserror::Error;
 
 use super::types::PduType;
-use crate::pcp::{Desc, Indom, InstId, Pmid, Sem, Type, Units};
+use crate::pcp::{Desc, Indom, InstId, PmErr, Pmid, Sem, Type, Units};
 
 /// Length of the header: PDU length, type, sender.
 pub(super) const HEADER: usize = 12;
@@ -45,6 +45,15 @@ pub(super) fn word(bytes: &[u8]) -> u32 {
 /// Bytes up to the next multiple of four.
 pub(super) const fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
+}
+
+/// A code where a count would stand: one that is not negative would be taken for the count.
+pub(super) fn negative(code: PmErr) -> PmErr {
+    if code.0 < 0 {
+        code
+    } else {
+        PmErr::GENERIC
+    }
 }
 
 /// A thing with a fixed place in lists: decode and encode in the same order.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{
-    codec::{DecodeError, Reader, Writer},
+    codec::{negative, DecodeError, Reader, Writer},
     types::LabelClass,
 };
 use crate::pcp::{InstId, PmErr};
@@ -179,8 +179,7 @@ pub(super) fn encode(w: &mut Writer<'_>, sets: &[LabelSet<'_>]) {
         w.u32(set.inst);
         match &set.labels {
             Ok(labels) => w.count(labels.len()),
-            Err(PmErr(code @ ..0)) => w.i32(*code),
-            Err(_) => w.i32(PmErr::GENERIC.0),
+            Err(code) => w.i32(negative(*code).0),
         }
         w.count(text);
         w.count(set.json.len());

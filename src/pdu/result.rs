@@ -2,9 +2,9 @@
 //! them and are appended at the end, when it is known where they start.
 
 use super::{
-    codec::{DecodeError, Reader, Writer},
+    codec::{negative, DecodeError, Reader, Writer},
     types::PduType,
-    value::{place_blocks, Value, ValueSet, INSITU, MISSED, POINTER, POINTER_STATIC},
+    value::{format_of, place_blocks, Value, ValueSet, INSITU, MISSED, POINTER, POINTER_STATIC},
 };
 use crate::pcp::{Atom, EventRecord, InstId, PmErr, Pmid, Type};
 
@@ -56,16 +56,12 @@ pub(super) fn encode_sets(w: Writer<'_>, list: &[ValueSet<'_>]) {
         sets.open(set.pmid);
         let values = match &set.values {
             Ok(values) => values,
-            Err(PmErr(code @ ..0)) => {
-                sets.fail(PmErr(*code));
-                continue;
-            }
-            Err(_) => {
-                sets.fail(PmErr::GENERIC);
+            Err(code) => {
+                sets.fail(negative(*code));
                 continue;
             }
         };
-        let format = match ValueSet::new(set.pmid, Ok(values.clone())).format {
+        let format = match format_of(values) {
             POINTER if set.format != INSITU => set.format,
             format => format,
         };

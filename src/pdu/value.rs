@@ -56,8 +56,7 @@ pub(super) const MISSED: u32 = 0x8000_0000;
 impl<'a> ValueSet<'a> {
     /// A set with the format its values need.
     pub fn new(pmid: Pmid, values: Result<Vec<(InstId, Value<'a>)>, PmErr>) -> Self {
-        let block = |(_, value): &(InstId, Value<'_>)| matches!(value, Value::Block { .. });
-        let format = if values.iter().flatten().any(block) { POINTER } else { INSITU };
+        let format = values.as_ref().map_or(INSITU, |values| format_of(values));
         ValueSet { pmid, format, values }
     }
 
@@ -80,6 +79,14 @@ impl<'a> ValueSet<'a> {
             values.push((r.u32("instance")?, Value::Insitu(r.u32("value")?)));
         }
         Ok(ValueSet { pmid, format, values: Ok(values) })
+    }
+}
+
+/// The format values need: one for all of a set.
+pub(super) fn format_of(values: &[(InstId, Value<'_>)]) -> i32 {
+    match values.iter().any(|(_, value)| matches!(value, Value::Block { .. })) {
+        true => POINTER,
+        false => INSITU,
     }
 }
 

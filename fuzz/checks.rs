@@ -1,0 +1,36 @@
+//! What must hold for any bytes. The fuzz targets and tests/wire.rs, which replays the corpus, call these.
+
+use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
+
+/// The frames cut from a stream are the stream, however it is split into reads (the first byte decides).
+pub fn frames(data: &[u8]) {
+    let Some((&read, stream)) = data.split_first() else { return };
+    let (mut deframer, mut seen) = (Deframer::new(), 0);
+    for chunk in stream.chunks(usize::from(read).max(1)) {
+        deframer.spare()[..chunk.len()].copy_from_slice(chunk);
+        deframer.filled(chunk.len());
+        while let Some(frame) = match deframer.next() {
+            Ok(frame) => frame,
+            Err(_) => return,
+        } {
+            let len = frame.body.len() + 12;
+            assert_eq!(stream[seen..][..4], (len as u32).to_be_bytes());
+            assert_eq!(stream[seen + 12..][..len - 12], *frame.body);
+            seen += len;
+        }
+    }
+    assert_eq!(deframer.is_empty(), seen == stream.len());
+}
+
+/// What decodes is still the same after it was encoded and decoded again. The length in the header is not looked at.
+pub fn requests(data: &[u8]) {
+    let Some((header, body)) = data.split_at_checked(12) else { return };
+    let word = |at: usize| i32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let Ok(pdu) = Pdu::decode(&Frame { ty: PduType(word(4)), from: word(8), body }) else { return };
+    let mut bytes = Vec::new();
+    pdu.encode(word(8), &mut bytes);
+    assert_eq!(bytes[..4], (bytes.len() as u32).to_be_bytes());
+    assert_eq!(bytes[4..12], header[4..]);
+    let again = Frame { ty: PduType(word(4)), from: word(8), body: &bytes[12..] };
+    assert_eq!(Pdu::decode(&again), Ok(pdu));
+}

@@ -1,0 +1,45 @@
+//! A fetch: one value set per metric asked for, in that order, duplicates included. Nothing is allocated here once the
+//! reply buffer has its size.
+
+use super::Profile;
+use crate::{
+    kit::{Client, Source},
+    pcp::{InstId, PmErr, Pmid},
+    pdu::{Pmids, ResultBuilder},
+};
+use log::error;
+
+/// Adds the value sets of all metrics; `source` has been refreshed.
+pub fn values(
+    source: &impl Source,
+    profile: &Profile,
+    client: Client,
+    pmids: &Pmids<'_>,
+    result: &mut ResultBuilder<'_>,
+) {
+    for pmid in pmids.iter() {
+        result.metric(pmid);
+        if let Err(code) = metric(source, profile, client, pmid, result) {
+            result.fail(code);
+        }
+    }
+}
+
+fn metric(
+    source: &impl Source,
+    profile: &Profile,
+    client: Client,
+    pmid: Pmid,
+    result: &mut ResultBuilder<'_>,
+) -> Result<(), PmErr> {
+    let desc = source.desc(pmid)?;
+    let wanted = |inst: InstId| profile.wants(desc.indom, inst);
+    source.values(client, pmid, &wanted, &mut |inst, value| {
+        // A value of another type would be taken for garbage, or cost the connection: one value format per set.
+        if value.ty() == desc.ty {
+            result.value(inst, &value);
+        } else {
+            error!("{pmid}: value of type {} for a metric of type {} left out", value.ty().0, desc.ty.0);
+        }
+    })
+}

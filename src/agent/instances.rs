@@ -1,0 +1,62 @@
+//! Instance requests: a whole domain, the name of an id, or the id of a name.
+
+use crate::{
+    kit::Source,
+    pcp::{Indom, InstId, PmErr, IN_NULL},
+    pdu::Pdu,
+};
+
+/// Answers one request; the profile has no say in it.
+pub fn reply(
+    source: &mut impl Source,
+    indom: Indom,
+    inst: InstId,
+    name: Option<&[u8]>,
+    out: &mut Vec<u8>,
+) -> Result<(), PmErr> {
+    let mut all: Vec<(InstId, Vec<u8>)> = Vec::new();
+    source.instances(indom, &mut |id, name| all.push((id, name.to_vec())))?;
+
+    // What is known already is left out of the answer: an id of -1, or an empty name (`pmdaInstance` in libpcp_pmda).
+    let entries: Vec<(InstId, &[u8])> = match (inst, name) {
+        (IN_NULL, None) => all.iter().map(|(id, name)| (*id, name.as_slice())).collect(),
+        (_, None) => {
+            let (_, name) = all.iter().find(|(id, _)| *id == inst).ok_or(PmErr::INST)?;
+            vec![(IN_NULL, name.as_slice())]
+        }
+        (IN_NULL, Some(name)) => vec![(find(&all, name).ok_or(PmErr::INST)?, b"")],
+        (_, Some(_)) => return Err(PmErr::INST),
+    };
+    Pdu::Instance { indom, entries }.encode(0, out);
+    Ok(())
+}
+
+/// Whether an instance exists.
+pub fn exists(source: &mut impl Source, indom: Indom, inst: InstId) -> bool {
+    let mut found = false;
+    source.instances(indom, &mut |id, _| found |= id == inst).is_ok() && found
+}
+
+/// The exact name, or else the first word of one: `sda` finds `sda 8:0`.
+fn find(all: &[(InstId, Vec<u8>)], name: &[u8]) -> Option<InstId> {
+    let exact = all.iter().find(|(_, n)| n == name);
+    let first_word = || all.iter().find(|(_, n)| n.split(|&byte| byte == b' ').next() == Some(name));
+    exact.or_else(first_word).map(|(id, _)| *id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_whole_or_by_its_first_word() {
+        let all = [(3, b"sda 8:0".to_vec()), (4, b"sda1 8:1".to_vec()), (5, b"dm".to_vec()), (6, b"dm x".to_vec())];
+        assert_eq!(find(&all, b"sda 8:0"), Some(3));
+        assert_eq!(find(&all, b"sda"), Some(3));
+        assert_eq!(find(&all, b"sda1"), Some(4));
+        assert_eq!(find(&all, b"dm"), Some(5));
+        for none in [&b"sd"[..], b"sda 8:1", b"sda ", b"sda 8", b"", b"8:0"] {
+            assert_eq!(find(&all, none), None, "{}", none.escape_ascii());
+        }
+    }
+}

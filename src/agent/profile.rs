@@ -1,0 +1,72 @@
+//! The instance profile in force: which instances of which domain the next fetch wants.
+
+use crate::{
+    pcp::{Indom, InstId},
+    pdu,
+};
+
+/// The profile pmcd sent last, whoever it was for: pmcd sends another before a fetch that needs another.
+/// Everything is selected until the first one, which may never come: pmcd does not repeat it after a restart of the agent.
+#[derive(Debug, Default)]
+pub struct Profile(pdu::Profile);
+
+impl Profile {
+    /// Takes over what pmcd sent.
+    pub fn replace(&mut self, mut sent: pdu::Profile) {
+        sent.entries.iter_mut().for_each(|entry| entry.insts.sort_unstable());
+        self.0 = sent;
+    }
+
+    /// Whether an instance is selected (`__pmInProfile` in libpcp's `profile.c`). The single value of a metric without
+    /// instance domain always is.
+    pub fn wants(&self, indom: Indom, inst: InstId) -> bool {
+        if indom == Indom::NULL {
+            return true;
+        }
+        match self.0.entries.iter().find(|entry| entry.indom == indom) {
+            Some(entry) => entry.exclude == entry.insts.binary_search(&inst).is_ok(),
+            None => !self.0.exclude,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pdu::ProfileEntry;
+
+    const DISKS: Indom = Indom::new(400, 0);
+    const OTHER: Indom = Indom::new(400, 1);
+
+    fn profile(exclude: bool, entry: Option<(bool, &[InstId])>) -> Profile {
+        let entry = entry.map(|(exclude, insts)| ProfileEntry { indom: DISKS, exclude, insts: insts.to_vec() });
+        let mut profile = Profile::default();
+        profile.replace(pdu::Profile { context: 0, exclude, entries: entry.into_iter().collect() });
+        profile
+    }
+
+    #[test]
+    fn without_a_profile_everything_is_wanted() {
+        assert!(Profile::default().wants(DISKS, 5));
+    }
+
+    #[test]
+    fn an_entry_overrides_the_global_state_for_its_domain_only() {
+        let only_5 = profile(true, Some((true, &[7, 5])));
+        assert!(only_5.wants(DISKS, 5));
+        assert!(!only_5.wants(DISKS, 0));
+        assert!(!only_5.wants(OTHER, 5));
+        let all_but_5 = profile(true, Some((false, &[5])));
+        assert!(!all_but_5.wants(DISKS, 5));
+        assert!(all_but_5.wants(DISKS, 0));
+        let none = profile(false, Some((true, &[])));
+        assert!(!none.wants(DISKS, 5));
+        assert!(none.wants(OTHER, 5));
+    }
+
+    #[test]
+    fn a_single_value_is_wanted_whatever_the_profile_says() {
+        assert!(profile(true, None).wants(Indom::NULL, crate::pcp::IN_NULL));
+        assert!(!profile(true, None).wants(DISKS, 5));
+    }
+}

@@ -1,0 +1,31 @@
+//! The conformance checklist of the agent protocol, one test per statement, named by its number. Here: what an agent in
+//! memory can show, with the reference agent. What takes a process, pmcd or dbpmda is in `tests/process.rs` and
+//! `tests/pmcd.rs`.
+
+#![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
+
+#[path = "../reference/mod.rs"]
+mod reference;
+
+mod connection;
+mod labels;
+mod metadata;
+mod names;
+mod profile;
+mod state;
+mod values;
+
+use corebcc::{
+    kit::Source,
+    pcp::{Desc, Pmid},
+};
+use reference::Reference;
+
+/// The descriptors of all metrics of the reference agent, aliases once.
+fn descs() -> Vec<Desc> {
+    let source = Reference::default();
+    let mut pmids: Vec<Pmid> = source.names().into_iter().map(|(_, pmid)| pmid).collect();
+    pmids.sort();
+    pmids.dedup();
+    pmids.into_iter().map(|pmid| source.desc(pmid).unwrap()).collect()
+}
