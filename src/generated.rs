@@ -32,7 +32,8 @@ pub fn configuration(specs: &[&Spec]) -> String {
         DEFAULT_MODULES.join(",")
     );
     for spec in sorted(specs) {
-        let _ = write!(text, "\n# {}\n[{}]\nmodule = {}\ncluster = {}\n", spec.summary, spec.name, spec.path, spec.cluster);
+        let _ =
+            write!(text, "\n# {}\n[{}]\nmodule = {}\ncluster = {}\n", spec.summary, spec.name, spec.path, spec.cluster);
         for option in spec.options {
             for line in option.doc.lines() {
                 let _ = writeln!(text, "#{}", line.trim_end());

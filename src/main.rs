@@ -32,10 +32,10 @@ fn main() -> ExitCode {
         }
     };
     let agent = matches!(command, Command::Serve(_)) || matches!(&command, Command::Check(options) if !options.strict);
-    let (common, run): (CommonOptions, Box<dyn FnOnce(&Signals) -> Result<u8, String>>) = match command {
-        Command::Serve(options) => (options.common.clone(), Box::new(|signals| serve(options, signals))),
-        Command::Check(options) => (options.common.clone(), Box::new(|_| run_check(options))),
-        Command::Show(options) => (options.common.clone(), Box::new(|signals| run_show(options, signals))),
+    let common = match &command {
+        Command::Serve(options) => options.common.clone(),
+        Command::Check(options) => options.common.clone(),
+        Command::Show(options) => options.common.clone(),
     };
     // Before any thread: it applies to those started later.
     let signals = Signals::block();
@@ -46,12 +46,22 @@ fn main() -> ExitCode {
         eprintln!("{}: {error}", common.program);
         return ExitCode::FAILURE;
     }
-    let status = signals.map_err(|error| error.to_string()).and_then(|signals| run(&signals)).unwrap_or_else(|message| {
-        error!("{message}");
-        1
-    });
+    let status = signals.map_err(|error| error.to_string()).and_then(|signals| run(command, &signals)).unwrap_or_else(
+        |message| {
+            error!("{message}");
+            1
+        },
+    );
     logging::finish();
     ExitCode::from(status)
+}
+
+fn run(command: Command, signals: &Signals) -> Result<u8, String> {
+    match command {
+        Command::Serve(options) => serve(options, signals),
+        Command::Check(options) => run_check(options),
+        Command::Show(options) => run_show(options, signals),
+    }
 }
 
 /// The configuration: the file named, that of the system, or what is compiled in.
@@ -127,7 +137,8 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
         }
         connection => connection.map_err(|error| error.to_string())?,
     };
-    let collector = Collector::start(members, constants, common.btf.clone()).map_err(|error| format!("cannot start a thread: {error}"))?;
+    let collector = Collector::start(members, constants, common.btf.clone())
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
     let ready = collector.ready();
     let caches = Some(conf.path("PCP_VAR_DIR", "config/pmda"));
     let registry = Registry::new(common.domain, instances, Help::parse(HELP), caches, Box::new(collector));
@@ -187,7 +198,9 @@ fn run_show(options: ShowOptions, signals: &Signals) -> Result<u8, String> {
     if wanted.is_empty() {
         let names: Vec<String> = instances
             .iter()
-            .flat_map(|instance| instance.spec.metrics.iter().map(|metric| format!("{}{}", instance.settings.prefix, metric.name)))
+            .flat_map(|instance| {
+                instance.spec.metrics.iter().map(|metric| format!("{}{}", instance.settings.prefix, metric.name))
+            })
             .collect();
         return Err(format!("no metric `{}`; there are {}", options.metric, names.join(", ")));
     }
@@ -205,8 +218,10 @@ fn run_show(options: ShowOptions, signals: &Signals) -> Result<u8, String> {
     if options.interval.is_none() {
         eprintln!("Counting... Ctrl-C ends and shows.");
     }
-    let mut tables: Vec<(Table, Table)> =
-        instances.iter().map(|instance| (Table::new(instance.spec.metrics.len()), Table::new(instance.spec.metrics.len()))).collect();
+    let mut tables: Vec<(Table, Table)> = instances
+        .iter()
+        .map(|instance| (Table::new(instance.spec.metrics.len()), Table::new(instance.spec.metrics.len())))
+        .collect();
     let mut round = 0;
     loop {
         let ended = signals.wait(options.interval).map_err(|error| error.to_string())?;
@@ -227,4 +242,3 @@ fn run_show(options: ShowOptions, signals: &Signals) -> Result<u8, String> {
         }
     }
 }
-

@@ -44,7 +44,8 @@ fn histogram(instance: &Instance, column: usize, table: &Table, earlier: Option<
     for (slot, count) in counts.iter().take(shown).enumerate() {
         let (low, high) = Log2::bounds(slot as u32);
         let stars = (u128::from(*count) * u128::from(BAR) / u128::from(highest.max(1))) as usize;
-        let _ = writeln!(out, "{low:>10} -> {high:<10}: {count:<10}|{:<width$}|", "*".repeat(stars), width = BAR as usize);
+        let _ =
+            writeln!(out, "{low:>10} -> {high:<10}: {count:<10}|{:<width$}|", "*".repeat(stars), width = BAR as usize);
     }
     if shown == 0 {
         out.push_str("                        (nothing yet)\n");
@@ -78,7 +79,8 @@ fn same(table: &Table, row: usize, earlier: &Table) -> Option<usize> {
 
 fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
     let metrics: Vec<&MetricDef> = columns.iter().map(|&column| &instance.spec.metrics[column]).collect();
-    let mut cells = vec![std::iter::once(String::new()).chain(metrics.iter().map(|metric| short(metric.name))).collect()];
+    let mut cells =
+        vec![std::iter::once(String::new()).chain(metrics.iter().map(|metric| short(metric.name))).collect()];
     for (row, key) in table.keys().iter().enumerate() {
         let name = match key {
             Key::Single => String::new(),
@@ -146,7 +148,10 @@ mod tests {
         table.log2(latency, &[0, 7, 4]);
         let drawn = draw(&instances[0], &[0], &table, Some(&earlier));
         assert!(drawn.contains("         2 -> 3         : 2         |********************"), "{drawn}");
-        assert!(drawn.contains("         4 -> 7         : 4         |****************************************|"), "{drawn}");
+        assert!(
+            drawn.contains("         4 -> 7         : 4         |****************************************|"),
+            "{drawn}"
+        );
         assert!(drawn.contains("total : 6"), "{drawn}");
     }
 
