@@ -4,6 +4,7 @@
  * incoming task's sched_info, so last_queued is still the time it was queued, by the same clock the run queue has just
  * read under its lock: no clock is read here.
  */
+#include "filter.bpf.h"
 #include "hist.bpf.h"
 
 struct runq_row {
@@ -21,7 +22,10 @@ struct runq_delay {
 ROWS(runq_rows, struct runq_row);
 SLOTS(runq_delays, struct runq_delay);
 
+PROCESS_SET(runq_set);
+
 const volatile __u32 runq_delay_mask;
+const volatile bool runq_filtered;
 
 FEATURE(sched_info, bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
 
@@ -40,7 +44,8 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	queued = GET(next, sched_info.last_queued);
 	clock = GET(GET(GET(prev, se.cfs_rq), rq), clock);
 	if (!queued || clock < queued) {
-		r->unmeasured++;
+		if (!runq_filtered)
+			r->unmeasured++;
 		return;
 	}
 	wait = clock - queued;
@@ -63,5 +68,7 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 		delay->delay = before + wait;
 		wait += folded;
 	}
+	if (runq_filtered && !in_set(&runq_set, GET(next, tgid)))
+		return;
 	r->slots[usec_slot(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
 }

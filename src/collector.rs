@@ -33,13 +33,17 @@ pub struct Member {
 }
 
 /// Makes the modules of a configuration, and the constants of their programs.
-pub fn members(config: &Config, instances: &[Instance]) -> Result<(Vec<Member>, bpf::types::rodata), SetupError> {
+pub fn members(
+    config: &Config,
+    instances: &[Instance],
+    process_refresh: Option<Duration>,
+) -> Result<(Vec<Member>, bpf::types::rodata), SetupError> {
     let host = probe::host();
     let mut constants = bpf::constants();
     let mut members = Vec::new();
     for instance in instances {
         let Some(section) = config.section(&instance.settings.section) else { continue };
-        let mut module = (instance.spec.make)(&Setup { section: &section })?;
+        let mut module = (instance.spec.make)(&Setup { section: &section, process_refresh })?;
         let mut plan = Plan::default();
         module.plan(&host, &mut plan, &mut constants);
         let wanted = Wanted { name: instance.spec.name, plan, maps: instance.spec.maps };

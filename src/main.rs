@@ -127,7 +127,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     info!("['{}']", names.join("', '"));
     warn_of_unknown(&config, &instances);
     staged("Configuring modules:", "Modules configured.", &names);
-    let (members, constants) = members(&config, &instances).map_err(aborting)?;
+    let (members, constants) = members(&config, &instances, settings.process_refresh).map_err(aborting)?;
     staged("Initializing modules:", "Modules initialized.", &names);
 
     let connection = match transport::connect(&options.endpoint, &conf, signals) {
@@ -193,7 +193,7 @@ fn run_show(options: ShowOptions, signals: &Signals) -> Result<u8, String> {
         None => Config::parse("show", text.as_bytes()),
     }
     .map_err(|error| error.to_string())?;
-    let (_, mut instances) = instances(&config, MODULES).map_err(|error| error.to_string())?;
+    let (settings, mut instances) = instances(&config, MODULES).map_err(|error| error.to_string())?;
     let wanted: Vec<usize> = show::select(&instances, &options.metric).iter().map(|(index, ..)| *index).collect();
     if wanted.is_empty() {
         let names: Vec<String> = instances
@@ -210,7 +210,8 @@ fn run_show(options: ShowOptions, signals: &Signals) -> Result<u8, String> {
         wanted.contains(&(index - 1))
     });
     let selected = show::select(&instances, &options.metric);
-    let (members, constants) = members(&config, &instances).map_err(|error| error.to_string())?;
+    let (members, constants) =
+        members(&config, &instances, settings.process_refresh).map_err(|error| error.to_string())?;
     let mut group = Group::load(members, &constants, options.common.btf.clone());
     if let Some(Err(failure)) = group.fates().into_iter().find(Result::is_err) {
         return Err(failure.reason);

@@ -8,8 +8,8 @@ use corebcc::pcp::Atom;
 
 fn group(text: &str) -> Group {
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-    let (_, instances) = instances(&config, MODULES).unwrap();
-    let (members, constants) = members(&config, &instances).unwrap();
+    let (settings, instances) = instances(&config, MODULES).unwrap();
+    let (members, constants) = members(&config, &instances, settings.process_refresh).unwrap();
     Group::load(members, &constants, None)
 }
 

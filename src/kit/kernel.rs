@@ -11,6 +11,9 @@ pub trait Kernel {
     /// Hands out the records waiting in a ring and frees their room.
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
 
+    /// Puts a process into a set of processes, or takes it out.
+    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String>;
+
     /// Attaches a hook that was loaded for later; done before is fine.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
 }
@@ -97,6 +100,7 @@ pub struct Fake {
     maps: Vec<(&'static str, Vec<AtomicU64>)>,
     records: std::cell::RefCell<Vec<Vec<u8>>>,
     attached: std::cell::RefCell<Vec<&'static str>>,
+    members: std::cell::RefCell<std::collections::BTreeSet<u32>>,
 }
 
 impl Fake {
@@ -123,6 +127,11 @@ impl Fake {
         kernel.rows(map).get(row).expect("the test gave the map this row").set(offset, value);
     }
 
+    /// The processes in the set.
+    pub fn members(&self) -> Vec<u32> {
+        self.members.borrow().iter().copied().collect()
+    }
+
     /// The hooks attached later.
     pub fn attached(&self) -> Vec<&'static str> {
         self.attached.borrow().clone()
@@ -138,6 +147,16 @@ impl Kernel for Fake {
         for record in self.records.borrow_mut().drain(..) {
             each(&record);
         }
+    }
+
+    fn admit(&self, _set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
+        let mut members = self.members.borrow_mut();
+        if member {
+            members.insert(pid);
+        } else {
+            members.remove(&pid);
+        }
+        Ok(())
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

@@ -3,12 +3,15 @@
 use super::{Hook, Kernel, Table};
 use crate::bpf::types;
 use crate::config::{ConfigError, Section};
+use std::time::Duration;
 use thiserror::Error;
 
 /// What a module is made from.
 pub struct Setup<'a> {
     /// Its section of the configuration.
     pub section: &'a Section<'a>,
+    /// Time between two looks for the processes of its `process` option; `None`: only one look.
+    pub process_refresh: Option<Duration>,
 }
 
 /// Why a module cannot be made from its section.

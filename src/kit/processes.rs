@@ -1,8 +1,9 @@
 //! Processes by their names, from procfs.
 
 use super::ProcessFilter;
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 /// A C string's bytes: what precedes the first NUL.
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
@@ -16,11 +17,15 @@ pub fn cmdline(pid: u32) -> Option<Vec<u8>> {
         line.pop();
     }
     if line.is_empty() {
-        let comm = fs::read(format!("/proc/{pid}/comm")).ok()?;
-        return Some([b"(", comm.trim_ascii_end(), b")"].concat());
+        return Some([b"(", comm(pid)?.as_slice(), b")"].concat());
     }
     line.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b' ');
     Some(line)
+}
+
+/// The command name of a process.
+pub fn comm(pid: u32) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/comm")).ok().map(|comm| comm.trim_ascii_end().to_vec())
 }
 
 /// Whether a process (not a thread of one) exists, its zombie included.
@@ -28,31 +33,74 @@ pub fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
-/// Command lines seen while their processes lived.
-#[derive(Default)]
-pub struct Processes {
-    lines: HashMap<u32, Vec<u8>>,
+/// The processes that a `process` option means, looked for every so often.
+pub struct Watch {
+    filter: ProcessFilter,
+    /// The module, for the log.
+    name: String,
+    /// Ticks between two looks; `None`: only one look.
+    every: Option<u64>,
+    ticks: u64,
+    members: BTreeSet<u32>,
 }
 
-impl Processes {
-    /// Looks at the processes there are: those that are new are remembered, those that are gone forgotten a look later.
-    pub fn look(&mut self) {
-        let mut lines = HashMap::new();
+impl Watch {
+    /// Looks every so many ticks (seconds) for the processes of a filter.
+    pub fn new(name: &str, filter: ProcessFilter, every: Option<Duration>) -> Watch {
+        let every = every.map(|every| every.as_secs().max(1));
+        if let (Some(seconds), false) = (every, filter.is_all()) {
+            log::info!("{name}: Starting dynamic process filtering, interval {seconds} s.");
+        }
+        Watch { filter, name: name.into(), every, ticks: 0, members: BTreeSet::new() }
+    }
+
+    /// Whether there is anything to look for; without a filter all processes count.
+    pub fn is_filtering(&self) -> bool {
+        !self.filter.is_all()
+    }
+
+    /// To be called once a second. When a look is due, `change` gets each process that came or went.
+    pub fn tick(&mut self, change: &mut dyn FnMut(u32, bool)) {
+        let due = match self.every {
+            Some(every) => self.ticks % every == 0,
+            None => self.ticks == 0,
+        };
+        self.ticks += 1;
+        if due && self.is_filtering() {
+            self.look(change);
+        }
+    }
+
+    fn look(&mut self, change: &mut dyn FnMut(u32, bool)) {
+        let mut found = BTreeSet::new();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-                if let Some(line) = cmdline(pid) {
-                    lines.insert(pid, line);
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let (Some(comm), Some(line)) = (comm(pid), cmdline(pid)) else { continue };
+            if self.filter.wants(pid, &comm, &line) {
+                found.insert(pid);
+                if !self.members.contains(&pid) {
+                    log::info!("{}: Tracing PID {pid}: {}.", self.name, String::from_utf8_lossy(&line));
+                    change(pid, true);
                 }
             }
         }
-        self.lines = lines;
+        for &gone in self.members.difference(&found) {
+            change(gone, false);
+        }
+        if found.is_empty() && (self.ticks == 1 || !self.members.is_empty()) {
+            match self.every {
+                Some(_) => log::info!("{}: No process to attach found, activation postponed.", self.name),
+                None => log::error!("{}: No process to attach found.", self.name),
+            }
+        }
+        self.members = found;
     }
 
-    /// Whether a filter means this process, as it is now or was at the last look.
-    pub fn wants(&self, filter: &ProcessFilter, pid: u32, comm: &[u8]) -> bool {
-        let now = cmdline(pid);
-        let line = now.as_deref().or_else(|| self.lines.get(&pid).map(Vec::as_slice));
-        filter.wants(pid, comm, line.unwrap_or_default())
+    /// Whether a process counts, as it is now or was at the last look.
+    pub fn wants(&self, pid: u32, comm: &[u8]) -> bool {
+        self.filter.is_all()
+            || self.members.contains(&pid)
+            || self.filter.wants(pid, comm, &cmdline(pid).unwrap_or_default())
     }
 }
 
@@ -73,6 +121,39 @@ mod tests {
             Some(line) => assert_eq!(line, b"(kthreadd)"),
             None => assert!(!exists(2), "a process namespace without kernel threads"),
         }
+    }
+
+    fn filter(text: &str) -> ProcessFilter {
+        let text = format!("[a]\nprocess = {text}\n");
+        let config = crate::config::Config::parse("test.conf", text.as_bytes()).unwrap();
+        let value = config.section("a").unwrap().get("process").unwrap().unwrap();
+        super::super::OptionType::read(&value).unwrap()
+    }
+
+    #[test]
+    fn a_watch_finds_this_process_and_lets_it_go_with_the_filter() {
+        let me = std::process::id();
+        let mut watch = Watch::new("test", filter(&me.to_string()), Some(Duration::from_secs(2)));
+        let mut changes = Vec::new();
+        watch.tick(&mut |pid, member| changes.push((pid, member)));
+        assert_eq!(changes, [(me, true)]);
+        assert!(watch.wants(me, b"") && !watch.wants(1, b"x"));
+        watch.filter = filter("no_such_process");
+        watch.tick(&mut |pid, member| changes.push((pid, member)));
+        assert_eq!(changes.len(), 1, "the next look is two ticks later");
+        watch.tick(&mut |pid, member| changes.push((pid, member)));
+        assert_eq!(changes[1..], [(me, false)]);
+    }
+
+    #[test]
+    fn entries_are_ids_names_or_anchored_expressions() {
+        let filter = filter(r"77, java, node_exporter, .*nginx.*");
+        assert!(filter.wants(77, b"sh", b"sh"));
+        assert!(filter.wants(1, b"java", b"java -jar x"));
+        assert!(!filter.wants(1, b"javac", b"java"));
+        assert!(filter.wants(1, b"node_exporter", b"/usr/bin/node_exporter --web"));
+        assert!(filter.wants(1, b"x", b"nginx: worker"));
+        assert!(!filter.wants(1, b"x", b"apache"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, runq_delay, runq_row};
 use crate::kit::*;
-use crate::{maps, metrics, tracepoint};
+use crate::{maps, metrics, options, tracepoint};
 use std::mem::offset_of;
 
 metrics! {
@@ -12,6 +12,12 @@ metrics! {
 maps! {
     rows ROWS: runq_row = "runq_rows";
     slots DELAYS: runq_delay = "runq_delays";
+    set PROCESSES: u32 = "runq_set";
+}
+
+options! {
+    /// Only threads of these processes (ids, command names, or regular expressions for whole command lines).
+    process: ProcessFilter = ProcessFilter::default();
 }
 
 const SLOTS: usize = 32;
@@ -27,21 +33,31 @@ pub const SPEC: Spec = Spec {
     cluster: 4,
     shape: Shape::Log2(Log2 { slots: SLOTS as u32 }),
     metrics: METRICS,
-    options: &[],
+    options: OPTIONS,
     hooks: &[&SWITCH],
     maps: MAPS,
-    make: |_| Ok(Box::new(Runqlat)),
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        Ok(Box::new(Runqlat { watch: Watch::new(setup.section.name(), options.process, setup.process_refresh) }))
+    },
 };
 
-struct Runqlat;
+/// Processes that can count at once with a `process` option.
+const MOST: usize = 8192;
+
+struct Runqlat {
+    watch: Watch,
+}
 
 impl Module for Runqlat {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let delays = table_size(host.threads * 4, 4096, 1 << 16);
         constants.runq_delay_mask = delays as u32 - 1;
+        constants.runq_filtered = self.watch.is_filtering();
         plan.hook(&SWITCH);
         plan.entries(ROWS.def.name, host.cpus);
         plan.entries(DELAYS.name, delays);
+        plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST } else { 1 });
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -53,6 +69,14 @@ impl Module for Runqlat {
         }
         table.log2(LATENCY, &counts);
         Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.watch.tick(&mut |pid, member| {
+            if let Err(error) = kernel.admit(&PROCESSES, pid, member) {
+                log::error!("runqlat: process {pid} is not counted: {error}");
+            }
+        });
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -73,12 +97,13 @@ mod tests {
         fake.set(ROWS, 1, offset_of!(runq_row, slots) + 8 * 3, 1);
         fake.set(ROWS, 1, offset_of!(runq_row, unmeasured), 7);
         let mut table = Table::new(1);
-        Runqlat.refresh(&fake, &mut table).expect("nothing can fail");
+        let mut module = Runqlat { watch: Watch::new("runqlat", ProcessFilter::default(), None) };
+        module.refresh(&fake, &mut table).expect("nothing can fail");
         assert_eq!(table.len(), 4);
         assert_eq!(table.value(0, 0), Some(Atom::U64(2)));
         assert_eq!(table.value(3, 0), Some(Atom::U64(6)));
         let mut lost = 0;
-        Runqlat.losses(&fake, &mut |_, count| lost += count);
+        module.losses(&fake, &mut |_, count| lost += count);
         assert_eq!(lost, 7);
     }
 }

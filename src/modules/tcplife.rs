@@ -52,13 +52,14 @@ pub const SPEC: Spec = Spec {
     hooks: &[&STATE],
     maps: MAPS,
     make: |setup| {
-        let options = Options::read(setup.section)?;
+        let mut options = Options::read(setup.section)?;
         for (which, ports) in [("remote", &options.dport), ("local", &options.lport)] {
             if !ports.0.is_empty() {
                 log::info!("{}: Filtering on {which} ports: {:?}.", setup.section.name(), ports.0);
             }
         }
-        Ok(Box::new(Tcplife { options, sessions: VecDeque::new(), processes: Processes::default() }))
+        let watch = Watch::new(setup.section.name(), std::mem::take(&mut options.process), setup.process_refresh);
+        Ok(Box::new(Tcplife { options, sessions: VecDeque::new(), watch }))
     },
 };
 
@@ -66,7 +67,7 @@ struct Tcplife {
     options: Options,
     /// The latest first.
     sessions: VecDeque<tcp_session>,
-    processes: Processes,
+    watch: Watch,
 }
 
 impl Tcplife {
@@ -77,9 +78,7 @@ impl Tcplife {
             if !self.options.lport.wants(session.lport) || !self.options.dport.wants(session.rport) {
                 return;
             }
-            if !self.options.process.is_all()
-                && !self.processes.wants(&self.options.process, session.pid, until_nul(&session.comm))
-            {
+            if !self.watch.wants(session.pid, until_nul(&session.comm)) {
                 return;
             }
             self.sessions.push_front(session);
@@ -120,6 +119,7 @@ impl Module for Tcplife {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
+        self.watch.tick(&mut |_, _| {});
         self.drain(kernel);
     }
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn module(options: Options) -> Tcplife {
-        Tcplife { options, sessions: VecDeque::new(), processes: Processes::default() }
+        Tcplife { options, sessions: VecDeque::new(), watch: Watch::new("tcplife", ProcessFilter::default(), None) }
     }
 
     #[test]

@@ -411,6 +411,17 @@ impl Kernel for Loaded {
         }
     }
 
+    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
+        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
+        let map = object.maps().find(|map| map.name() == set.name).ok_or_else(|| format!("no map {}", set.name))?;
+        let key = pid.to_ne_bytes();
+        let result = if member { map.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY) } else { map.delete(&key) };
+        match result {
+            Err(error) if member || error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
         if self.links.borrow().contains_key(hook.name) {
             return Ok(());
