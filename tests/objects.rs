@@ -1,0 +1,81 @@
+//! The BPF object against the declarations, opened without being loaded: no privilege is needed.
+
+use corebcc::bpf::{FEATURES, OBJECT, PROGRAMS};
+use corebcc::kit::{MapDef, MapKind};
+use corebcc::modules::MODULES;
+use libbpf_rs::{MapType, ObjectBuilder, OpenObject};
+use std::collections::BTreeSet;
+
+fn open() -> OpenObject {
+    ObjectBuilder::default().open_memory(OBJECT).unwrap()
+}
+
+#[test]
+fn every_declared_map_is_in_the_object_as_declared() {
+    const BPF_F_MMAPABLE: u32 = 1 << 10;
+    let object = open();
+    for (module, def) in MODULES.iter().flat_map(|spec| spec.maps.iter().map(|def| (spec.name, *def))) {
+        let MapDef { name, kind, value_size } = def;
+        let map = object.maps().find(|map| map.name() == name).unwrap_or_else(|| panic!("{module}: no map {name}"));
+        let wanted = match kind {
+            MapKind::Rows | MapKind::Slots => MapType::Array,
+            MapKind::Ring => MapType::RingBuf,
+            MapKind::Set => MapType::Hash,
+        };
+        assert_eq!(map.map_type(), wanted, "{module}: {name}");
+        assert!(name.len() <= 15, "{module}: {name} is longer than the kernel keeps (BPF_OBJ_NAME_LEN)");
+        if kind != MapKind::Ring {
+            assert_eq!((map.key_size(), map.value_size() as usize), (4, value_size), "{module}: {name}: sizes");
+        }
+        if kind == MapKind::Rows {
+            assert_ne!(map.map_flags() & BPF_F_MMAPABLE, 0, "{module}: {name}: not mapped without BPF_F_MMAPABLE");
+            assert_eq!(value_size % 8, 0, "{module}: {name}: rows are words");
+        }
+    }
+}
+
+#[test]
+fn every_map_of_the_object_belongs_to_a_module() {
+    let declared: BTreeSet<&str> = MODULES.iter().flat_map(|spec| spec.maps).map(|def| def.name).collect();
+    for map in open().maps() {
+        let name = map.name().to_string_lossy();
+        assert!(
+            declared.contains(name.as_ref()) || name.ends_with(".rodata") || name.ends_with(".bss"),
+            "{name}: nobody would create it"
+        );
+    }
+}
+
+#[test]
+fn every_tier_names_programs_that_the_module_has_a_part_in() {
+    let object = open();
+    for spec in MODULES {
+        for (hook, tier) in spec.hooks.iter().flat_map(|hook| hook.tiers.iter().map(move |tier| (hook, tier))) {
+            assert!(!tier.programs.is_empty(), "{}: {}: {} has no program", spec.name, hook.name, tier.kind);
+            for program in tier.programs {
+                assert!(object.progs().any(|there| there.name() == *program), "{}: no program {program}", spec.name);
+                let (_, modules) = PROGRAMS.iter().find(|(name, _)| name == program).unwrap();
+                assert!(modules.contains(&spec.name), "{program}: {} has no part in it", spec.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_part_of_a_module_is_reached_by_one_of_its_hooks() {
+    for (program, modules) in PROGRAMS {
+        for module in *modules {
+            let spec = MODULES.iter().find(|spec| spec.name == *module).unwrap_or_else(|| panic!("no module {module}"));
+            let reached = spec.hooks.iter().flat_map(|hook| hook.tiers).any(|tier| tier.programs.contains(program));
+            // A function hook's entry is reached through a set of its own; what nobody names would never run.
+            assert!(reached, "{module}: {program} is in the object but in no tier of its hooks");
+        }
+    }
+}
+
+#[test]
+fn the_object_says_that_it_is_under_the_gpl_and_asks_what_it_answers() {
+    let object = open();
+    assert!(object.progs().any(|program| program.name() == "ask_features"));
+    assert_eq!(FEATURES.iter().collect::<BTreeSet<_>>().len(), FEATURES.len(), "a feature asked for twice");
+}
