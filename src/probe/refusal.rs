@@ -54,8 +54,33 @@ impl Refusal {
         };
         let program = failed("prog '");
         let map = if program.is_none() { failed("map '") } else { None };
+        let errno = if errno == 0 { said_errno(&lines) } else { errno };
         Refusal { program, map, errno, words: words(&lines) }
     }
+}
+
+/// The number in `...: -22` or `...: -EINVAL`, in which libbpf's messages end.
+fn said_errno(lines: &[&str]) -> i32 {
+    const NAMES: &[(&str, i32)] = &[
+        ("EPERM", 1),
+        ("ENOENT", 2),
+        ("ESRCH", 3),
+        ("E2BIG", 7),
+        ("EAGAIN", 11),
+        ("ENOMEM", 12),
+        ("EACCES", 13),
+        ("EBUSY", 16),
+        ("EEXIST", 17),
+        ("EINVAL", 22),
+        ("ENOSPC", 28),
+        ("EOPNOTSUPP", 95),
+        ("ENOTSUPP", 524),
+    ];
+    let number = |line: &&str| {
+        let said = line.rsplit_once(": -")?.1.trim_end();
+        said.parse().ok().or_else(|| NAMES.iter().find(|(name, _)| *name == said).map(|(_, number)| *number))
+    };
+    lines.iter().rev().find_map(number).unwrap_or(0)
 }
 
 fn quoted<'a>(line: &'a str, before: &str) -> Option<&'a str> {
@@ -103,8 +128,8 @@ mod tests {
 
     #[test]
     fn a_map_that_cannot_be_created_is_named() {
-        let refusal = Refusal::read("libbpf: map 'bio_rows': failed to create: -E2BIG\n", 7);
-        assert_eq!((refusal.program, refusal.map.as_deref()), (None, Some("bio_rows")));
+        let refusal = Refusal::read("libbpf: map 'bio_rows': failed to create: -E2BIG\n", 0);
+        assert_eq!((refusal.program, refusal.map.as_deref(), refusal.errno), (None, Some("bio_rows"), 7));
     }
 
     #[test]

@@ -1,0 +1,142 @@
+//! Loading by trial on the running kernel: what is refused costs its own module only.
+
+use corebcc::bpf::constants;
+use corebcc::kit::{Hook, Host, Kernel, Plan, Setup, Spec, Tier};
+use corebcc::modules::find;
+use corebcc::probe::{load, Outcome, Wanted};
+use std::path::Path;
+
+const HOST: Host = Host { cpus: 64, disks: 4, threads: 500, requests: 256 };
+
+fn spec(name: &str) -> &'static Spec {
+    find(name).unwrap()
+}
+
+/// Modules with default options, and constants for them.
+fn wanted(names: &[&str]) -> (Vec<Wanted>, corebcc::bpf::types::rodata) {
+    let mut constants = constants();
+    let wanted = names
+        .iter()
+        .map(|name| {
+            let spec = spec(name);
+            let text = format!("[{name}]\nmodule = {name}\n");
+            let config = corebcc::config::Config::parse("test.conf", text.as_bytes()).unwrap();
+            let setup = Setup { section: &config.section(name).unwrap(), process_refresh: None };
+            let mut plan = Plan::default();
+            (spec.make)(&setup).unwrap().plan(&HOST, &mut plan, &mut constants);
+            Wanted { name: spec.name, plan, maps: spec.maps }
+        })
+        .collect();
+    (wanted, constants)
+}
+
+/// Whether programs can be loaded at all.
+fn may_load() -> bool {
+    let (wanted, constants) = wanted(&["sysfork"]);
+    let loads = load(&wanted, &constants, None).modules[0].is_ok();
+    if !loads {
+        println!("skipped: loading: root, or CAP_BPF and CAP_PERFMON, on a kernel with BTF");
+    }
+    loads
+}
+
+fn hooks(outcome: &Outcome) -> Vec<&str> {
+    outcome.loaded.attached().iter().map(|(hook, _)| *hook).collect()
+}
+
+#[test]
+fn a_map_that_is_too_large_costs_its_module_only() {
+    if !may_load() {
+        return;
+    }
+    let (mut wanted, constants) = wanted(&["sysfork", "runqlat"]);
+    wanted[0].plan.entries.push(("fork_rows", u32::MAX));
+    let outcome = load(&wanted, &constants, None);
+    let failure = outcome.modules[0].clone().unwrap_err();
+    assert!(failure.reason.contains("fork_rows") && failure.errno > 0, "{failure:?}");
+    assert_eq!(outcome.modules[1], Ok(()));
+    assert_eq!(hooks(&outcome), ["sched_switch"]);
+}
+
+#[test]
+fn a_refused_tier_gives_way_to_the_next_and_a_hook_without_one_left_names_itself() {
+    static NEVER: Hook = Hook {
+        name: "nowhere",
+        tiers: &[Tier { kind: "tp_btf", programs: &["tp__nowhere"] }],
+        needs: "a kernel that does not exist",
+    };
+    static THEN: Hook = Hook {
+        name: "somewhere",
+        tiers: &[
+            Tier { kind: "tp_btf", programs: &["tp__nowhere"] },
+            Tier { kind: "raw_tp", programs: &["raw__task_newtask"] },
+        ],
+        needs: "nothing",
+    };
+    if !may_load() {
+        return;
+    }
+    let (mut wanted, constants) = wanted(&["sysfork", "runqlat"]);
+    wanted[0].plan.hooks = vec![&THEN];
+    let outcome = load(&wanted, &constants, None);
+    assert_eq!(outcome.modules, [Ok(()), Ok(())]);
+    assert!(outcome.loaded.attached().contains(&("somewhere", "raw_tp")), "{:?}", outcome.loaded.attached());
+    let refused = outcome.attempts.iter().find(|attempt| attempt.result.is_err()).unwrap();
+    assert_eq!((refused.hook, refused.kind), ("somewhere", "tp_btf"));
+
+    wanted[0].plan.hooks = vec![&NEVER];
+    let outcome = load(&wanted, &constants, None);
+    let failure = outcome.modules[0].clone().unwrap_err();
+    assert_eq!(failure.hook, "nowhere");
+    assert!(failure.reason.ends_with("needs a kernel that does not exist"), "{failure:?}");
+    assert_eq!(outcome.modules[1], Ok(()));
+}
+
+#[test]
+fn a_program_the_kernel_refuses_is_taken_out_with_the_verifiers_words() {
+    static FUNCTION: Hook = Hook {
+        name: "tcp_sendmsg",
+        tiers: &[Tier { kind: "fexit", programs: &["fexit__tcp_sendmsg"] }],
+        needs: "fexit",
+    };
+    if !may_load() {
+        return;
+    }
+    let (mut wanted, constants) = wanted(&["netproc", "exectop"]);
+    wanted[0].plan.hooks[0] = &FUNCTION;
+    let outcome = load(&wanted, &constants, None);
+    let Err(failure) = &outcome.modules[0] else {
+        println!("skipped: a_program_the_kernel_refuses_is_taken_out: a kernel that refuses fexit");
+        return;
+    };
+    assert_eq!((failure.hook, failure.errno > 0), ("tcp_sendmsg", true));
+    assert!(!failure.words.is_empty());
+    // The other module shares a program with the one that failed, and has it to itself now.
+    assert_eq!(outcome.modules[1], Ok(()));
+    assert_eq!(hooks(&outcome), ["sched_process_exec"]);
+    assert!(outcome.loaded.runs("exectop"));
+}
+
+#[test]
+fn maps_of_modules_that_are_off_are_not_created() {
+    if !may_load() {
+        return;
+    }
+    let (wanted, constants) = wanted(&["sysfork"]);
+    let outcome = load(&wanted, &constants, None);
+    let kernel: &dyn Kernel = &outcome.loaded;
+    assert_eq!(kernel.words(&spec("sysfork").maps[0]).len(), 64 * 8);
+    for def in spec("runqlat").maps {
+        assert!(kernel.words(def).is_empty(), "{}", def.name);
+    }
+}
+
+#[test]
+fn without_btf_one_sentence_says_what_is_missing_and_what_to_do() {
+    let (wanted, constants) = wanted(&["sysfork", "runqlat"]);
+    let outcome = load(&wanted, &constants, Some(Path::new("/nonexistent/btf")));
+    for fate in outcome.modules {
+        let failure = fate.unwrap_err();
+        assert!(failure.reason.contains("/nonexistent/btf") && failure.reason.contains("--btf"), "{failure:?}");
+    }
+}
