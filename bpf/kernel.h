@@ -112,6 +112,7 @@ struct sched_entity {
 };
 
 struct task_struct {
+	unsigned int __state;
 	pid_t pid;
 	pid_t tgid;
 	struct task_struct *group_leader;
@@ -119,6 +120,11 @@ struct task_struct {
 	char comm[16];
 	struct sched_info sched_info;
 	struct sched_entity se;
+};
+
+/* before 5.14 */
+struct task_struct___state {
+	long state;
 };
 
 /* sockets */

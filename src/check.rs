@@ -51,6 +51,13 @@ pub fn check(config: &Config, btf: Option<PathBuf>) -> Result<Report, ConfigErro
 pub fn warn_of_unknown(config: &Config, instances: &[Instance]) {
     for instance in instances {
         let Some(section) = config.section(&instance.settings.section) else { continue };
+        if let Some((_, line)) = section.keys().find(|(key, _)| *key == "pmda_indom_cache") {
+            log::info!(
+                "{}:{line}: [{}] pmda_indom_cache has no effect: identifiers are process ids or kept over restarts",
+                config.path(),
+                section.name()
+            );
+        }
         for (key, line) in unknown(&section, instance.spec.options) {
             let known: Vec<&str> = instance.spec.options.iter().map(|option| option.name).collect();
             let known = if known.is_empty() { "none".into() } else { known.join(", ") };

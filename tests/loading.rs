@@ -140,3 +140,45 @@ fn without_btf_one_sentence_says_what_is_missing_and_what_to_do() {
         assert!(failure.reason.contains("/nonexistent/btf") && failure.reason.contains("--btf"), "{failure:?}");
     }
 }
+
+#[test]
+fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
+    use corebcc::bpf::types::runq_row;
+    use corebcc::kit::Rows;
+    use std::mem::offset_of;
+    if !may_load() {
+        return;
+    }
+    let (wanted, constants) = wanted(&["runqlat"]);
+    let outcome = load(&wanted, &constants, None);
+    assert_eq!(outcome.modules, [Ok(())]);
+    assert_eq!(hooks(&outcome), ["sched_switch"], "this kernel keeps the times");
+    for hook in &spec("runqlat").hooks[1..] {
+        outcome.loaded.attach(hook).unwrap();
+    }
+    let kernel: &dyn Kernel = &outcome.loaded;
+    let rows = kernel.rows(Rows::<runq_row>::new("runq_rows"));
+    let counted = || rows.iter().flat_map(|row| row.words(offset_of!(runq_row, slots))).sum::<u64>();
+    let unmeasured = || rows.sum(offset_of!(runq_row, unmeasured));
+    rows.iter().for_each(|row| row.set(offset_of!(runq_row, by_wakeup), 1));
+    let before = (counted(), unmeasured());
+    let (mut ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let echo = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut byte = [0];
+        while theirs.read(&mut byte).unwrap() == 1 {
+            theirs.write_all(&byte).unwrap();
+        }
+    });
+    for _ in 0..1000 {
+        use std::io::{Read, Write};
+        ours.write_all(&[1]).unwrap();
+        ours.read_exact(&mut [0]).unwrap();
+    }
+    drop(ours);
+    echo.join().unwrap();
+    let (counted, unmeasured) = (counted() - before.0, unmeasured() - before.1);
+    assert!(counted >= 2000, "two arrivals a round trip: {counted}");
+    // Tasks that were queued before the programs ran have no time, each once.
+    assert!(unmeasured < counted / 20, "{unmeasured} of {counted}");
+}

@@ -1,6 +1,6 @@
 //! Run queue latency: how long a task that could run waited for a CPU. Kernel side: bpf/runqlat.bpf.c.
 
-use crate::bpf::types::{self, runq_delay, runq_row};
+use crate::bpf::types::{self, runq_delay, runq_row, runq_wait};
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::mem::offset_of;
@@ -12,6 +12,7 @@ metrics! {
 maps! {
     rows ROWS: runq_row = "runq_rows";
     slots DELAYS: runq_delay = "runq_delays";
+    slots WAITS: runq_wait = "runq_waits";
     set PROCESSES: u32 = "runq_set";
 }
 
@@ -22,8 +23,9 @@ options! {
 
 const SLOTS: usize = 32;
 
-static SWITCH: Hook =
-    tracepoint!("sched_switch", "a kernel with BTF and CONFIG_SCHED_INFO (all distributions have both)");
+static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF");
+static WAKEUP: Hook = tracepoint!("sched_wakeup", "a kernel with BTF");
+static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", "a kernel with BTF");
 
 /// The declaration.
 pub const SPEC: Spec = Spec {
@@ -34,19 +36,43 @@ pub const SPEC: Spec = Spec {
     shape: Shape::Log2(Log2 { slots: SLOTS as u32 }),
     metrics: METRICS,
     options: OPTIONS,
-    hooks: &[&SWITCH],
+    hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        Ok(Box::new(Runqlat { watch: Watch::new(setup.section.name(), options.process, setup.process_refresh) }))
+        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
+        Ok(Box::new(Runqlat { watch, by_wakeup: false }))
     },
 };
 
 /// Processes that can count at once with a `process` option.
 const MOST: usize = 8192;
 
+/// Arrivals in a second from which on a kernel that knows the time of none is not merely idle.
+const ENOUGH: u64 = 100;
+
 struct Runqlat {
     watch: Watch,
+    /// The wake-up programs run.
+    by_wakeup: bool,
+}
+
+impl Runqlat {
+    /// A kernel without CONFIG_SCHED_INFO, or before 5.14 with its accounting off, does not say since when a task waits: then
+    /// the programs at the wake-ups do, at eight times the cost.
+    fn watch_for_times(&mut self, kernel: &dyn Kernel) {
+        let rows = kernel.rows(ROWS);
+        let unmeasured = rows.sum(offset_of!(runq_row, unmeasured));
+        let counted: u64 = rows.iter().flat_map(|row| row.words(offset_of!(runq_row, slots))).sum();
+        if self.by_wakeup || unmeasured < ENOUGH || counted > unmeasured {
+            return;
+        }
+        match kernel.attach(&WAKEUP).and_then(|()| kernel.attach(&WAKEUP_NEW)) {
+            Ok(()) => rows.iter().for_each(|row| row.set(offset_of!(runq_row, by_wakeup), 1)),
+            Err(error) => log::error!("runqlat: the kernel keeps no times of queueing, and sched_wakeup: {error}"),
+        }
+        self.by_wakeup = true;
+    }
 }
 
 impl Module for Runqlat {
@@ -55,8 +81,11 @@ impl Module for Runqlat {
         constants.runq_delay_mask = delays as u32 - 1;
         constants.runq_filtered = self.watch.is_filtering();
         plan.hook(&SWITCH);
+        plan.hook_if(&WAKEUP, "no_sched_info");
+        plan.hook_if(&WAKEUP_NEW, "no_sched_info");
         plan.entries(ROWS.def.name, host.cpus);
         plan.entries(DELAYS.name, delays);
+        plan.entries(WAITS.name, delays);
         plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST } else { 1 });
     }
 
@@ -77,10 +106,14 @@ impl Module for Runqlat {
                 log::error!("runqlat: process {pid} is not counted: {error}");
             }
         });
+        self.watch_for_times(kernel);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("arrivals without a time of queueing", kernel.rows(ROWS).sum(offset_of!(runq_row, unmeasured)));
+        each(
+            "arrivals of tasks whose time of queueing is not known",
+            kernel.rows(ROWS).sum(offset_of!(runq_row, unmeasured)),
+        );
     }
 }
 
@@ -88,6 +121,25 @@ impl Module for Runqlat {
 mod tests {
     use super::*;
     use crate::pcp::Atom;
+
+    fn module() -> Runqlat {
+        Runqlat { watch: Watch::new("runqlat", ProcessFilter::default(), None), by_wakeup: false }
+    }
+
+    #[test]
+    fn the_wake_ups_are_watched_where_the_kernel_keeps_no_times() {
+        let fake = Fake::new().with(ROWS, 2);
+        let mut module = module();
+        fake.set(ROWS, 0, offset_of!(runq_row, slots), 5000);
+        fake.set(ROWS, 0, offset_of!(runq_row, unmeasured), 200);
+        module.tick(&fake);
+        assert!(fake.attached().is_empty());
+        fake.set(ROWS, 1, offset_of!(runq_row, unmeasured), 5000);
+        module.tick(&fake);
+        assert_eq!(fake.attached(), ["sched_wakeup", "sched_wakeup_new"]);
+        let kernel: &dyn Kernel = &fake;
+        assert!(kernel.rows(ROWS).iter().all(|row| row.word(offset_of!(runq_row, by_wakeup)) == 1));
+    }
 
     #[test]
     fn cpus_are_added_up_slot_by_slot() {
@@ -97,7 +149,7 @@ mod tests {
         fake.set(ROWS, 1, offset_of!(runq_row, slots) + 8 * 3, 1);
         fake.set(ROWS, 1, offset_of!(runq_row, unmeasured), 7);
         let mut table = Table::new(1);
-        let mut module = Runqlat { watch: Watch::new("runqlat", ProcessFilter::default(), None) };
+        let mut module = module();
         module.refresh(&fake, &mut table).expect("nothing can fail");
         assert_eq!(table.len(), 4);
         assert_eq!(table.value(0, 0), Some(Atom::U64(2)));
