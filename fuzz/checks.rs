@@ -1,5 +1,8 @@
 //! What must hold for any bytes. The fuzz targets and tests/wire.rs, which replays the corpus, call these.
 
+use corebcc::config::Config;
+use corebcc::kit::{instances, Setup};
+use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
 
 /// The frames cut from a stream are the stream, however it is split into reads (the first byte decides).
@@ -33,4 +36,31 @@ pub fn requests(data: &[u8]) {
     assert_eq!(bytes[4..12], header[4..]);
     let again = Frame { ty: PduType(word(4)), from: word(8), body: &bytes[12..] };
     assert_eq!(Pdu::decode(&again), Ok(pdu));
+}
+
+/// A configuration is refused with a message that names the file, or every module it enables can be made from it or says why not.
+pub fn config(data: &[u8]) {
+    let named = |message: String| assert!(message.contains("fuzz.conf"), "{message}");
+    let config = match Config::parse("fuzz.conf", data) {
+        Ok(config) => config,
+        Err(error) => return named(error.to_string()),
+    };
+    for section in config.sections() {
+        for (key, _) in section.keys() {
+            if let Err(error) = section.get(key) {
+                named(error.to_string());
+            }
+        }
+    }
+    match instances(&config, MODULES) {
+        Err(error) => named(error.to_string()),
+        Ok((_, instances)) => {
+            for instance in instances {
+                let Some(section) = config.section(&instance.settings.section) else { continue };
+                if let Err(error) = (instance.spec.make)(&Setup { section: &section, process_refresh: None }) {
+                    named(error.to_string());
+                }
+            }
+        }
+    }
 }

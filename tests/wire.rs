@@ -296,9 +296,20 @@ fn the_fuzz_corpus_holds() {
     };
     assert!(replay("frames", checks::frames) >= 6);
     assert!(replay("requests", checks::requests) >= 20);
+    assert!(replay("config", checks::config) >= 8);
 }
 
 proptest! {
+    #[test]
+    fn random_configurations_do_not_panic(
+        lines in prop::collection::vec(
+            "\\[(pmda|DEFAULT|runqlat|tcplife)\\]|[a-z_%();:=, ]{0,20}|(modules|module|cluster|process|dport) ?[=:] ?[a-z0-9,.%()_-]{0,12}",
+            0..12,
+        )
+    ) {
+        checks::config(lines.join("\n").as_bytes());
+    }
+
     #[test]
     fn random_streams_do_not_panic(data: Vec<u8>) {
         checks::frames(&data);
