@@ -62,7 +62,7 @@ impl Watch {
     /// To be called once a second. When a look is due, `change` gets each process that came or went.
     pub fn tick(&mut self, change: &mut dyn FnMut(u32, bool)) {
         let due = match self.every {
-            Some(every) => self.ticks % every == 0,
+            Some(every) => self.ticks.is_multiple_of(every),
             None => self.ticks == 0,
         };
         self.ticks += 1;
