@@ -45,7 +45,8 @@ fn c68_the_log_has_its_head_its_lines_and_its_foot() {
     let text = home.read("another.log");
     let lines: Vec<&str> = text.lines().collect();
     let date = r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z][a-z] [ \d]\d \d\d:\d\d:\d\d";
-    let is = |line: &str, pattern: &str| assert!(Regex::new(pattern).unwrap().is_match(line), "{line} is not {pattern}");
+    let is =
+        |line: &str, pattern: &str| assert!(Regex::new(pattern).unwrap().is_match(line), "{line} is not {pattern}");
     is(lines[0], &format!(r"^Log for pmdacorebcc on \S+ started {date} \d\d\d\d$"));
     assert_eq!(lines[1], "");
     assert_eq!(lines[lines.len() - 2], "");

@@ -62,22 +62,30 @@ fn bad_syntax_is_told_with_its_line() {
 
 #[test]
 fn unknown_modules_and_sections_are_told_with_the_ones_there_are() {
-    refused(&ONE.replace("module = sysfork", "module = sysfrok"), &["corebcc.conf:5", "sysfrok", "netproc", "biolatency"]);
+    refused(
+        &ONE.replace("module = sysfork", "module = sysfrok"),
+        &["corebcc.conf:5", "sysfrok", "netproc", "biolatency"],
+    );
     refused(&ONE.replace("modules = sysfork", "modules = sysfork,other"), &["corebcc.conf:2", "other"]);
-    refused(&format!("{ONE}[pmda2]\n").replace("prefix", "x").replace("[pmda]\n", "[pmda]\nno_such = 1\n"), &["corebcc.conf:2", "no_such"]);
+    refused(
+        &format!("{ONE}[pmda2]\n").replace("prefix", "x").replace("[pmda]\n", "[pmda]\nno_such = 1\n"),
+        &["corebcc.conf:2", "no_such"],
+    );
 }
 
 #[test]
 fn absurd_values_are_told_with_what_was_expected() {
-    let tcplife = |option: &str| {
-        format!("[pmda]\nmodules = tcplife\n[tcplife]\nmodule = tcplife\ncluster = 3\n{option}\n")
-    };
+    let tcplife =
+        |option: &str| format!("[pmda]\nmodules = tcplife\n[tcplife]\nmodule = tcplife\ncluster = 3\n{option}\n");
     for (config, parts) in [
         (ONE.replace("cluster = 2", "cluster = 4096"), &["corebcc.conf:6", "cluster", "4096", "4095"][..]),
         (ONE.replace("cluster = 2", "cluster = -1"), &["corebcc.conf:6", "cluster", "-1"]),
         (ONE.replace("cluster = 2", "cluster ="), &["corebcc.conf:6", "cluster"]),
         (ONE.replace("= False", "= perhaps"), &["corebcc.conf:3", "module_failure_fatal", "perhaps", "boolean"]),
-        (ONE.replace("[pmda]\n", "[pmda]\nprocess_refresh = 99999999999999999999\n"), &["corebcc.conf:2", "99999999999999999999"]),
+        (
+            ONE.replace("[pmda]\n", "[pmda]\nprocess_refresh = 99999999999999999999\n"),
+            &["corebcc.conf:2", "99999999999999999999"],
+        ),
         (ONE.replace("[pmda]\n", "[pmda]\nprefix = 1x\n"), &["corebcc.conf:2", "prefix", "1x"]),
         (tcplife("session_count = 99999999999"), &["corebcc.conf:6", "session_count", "99999999999", "10000"]),
         (tcplife("session_count = many"), &["corebcc.conf:6", "session_count", "many"]),
@@ -118,7 +126,8 @@ fn a_check_that_loads_everything_ends_with_0_and_a_table() {
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(table.starts_with("MODULE "), "{table}");
         for module in ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"] {
-            let row = table.lines().find(|line| line.starts_with(module)).unwrap_or_else(|| panic!("{module}: {table}"));
+            let row =
+                table.lines().find(|line| line.starts_with(module)).unwrap_or_else(|| panic!("{module}: {table}"));
             assert!(row.ends_with("ok") || row.contains("refused"), "{row}");
             assert!(table.lines().any(|line| line.starts_with(module) && line.ends_with("ok")), "{table}");
         }

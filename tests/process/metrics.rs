@@ -29,7 +29,8 @@ fn c16_every_metric_is_described_by_its_definition() {
 #[test]
 fn c17_unknown_items_clusters_and_domains_are_unknown_metrics() {
     let (_home, mut peer) = served();
-    for pmid in [Pmid::new(DOMAIN, 0, 1), Pmid::new(DOMAIN, 1, 0), Pmid::new(DOMAIN, 4095, 1023), Pmid::new(150, 0, 0)] {
+    for pmid in [Pmid::new(DOMAIN, 0, 1), Pmid::new(DOMAIN, 1, 0), Pmid::new(DOMAIN, 4095, 1023), Pmid::new(150, 0, 0)]
+    {
         assert_eq!(peer.error(&wire::desc(pmid)), -12358, "{pmid}");
         assert_eq!(fetch(&mut peer, &[pmid])[0].numval, -12358, "{pmid}");
     }
@@ -53,7 +54,11 @@ fn c19_every_identifier_carries_the_domain_of_the_command_line() {
         let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup(&name))) else { panic!("{name}") };
         assert_eq!(ids[0].domain(), 421, "{name}");
         let Pdu::Desc(desc) = decode(&peer.ask(&wire::desc(ids[0]))) else { panic!("{name}") };
-        assert_eq!((desc.pmid.domain(), desc.indom == Indom::NULL || desc.indom.domain() == 421), (421, true), "{name}");
+        assert_eq!(
+            (desc.pmid.domain(), desc.indom == Indom::NULL || desc.indom.domain() == 421),
+            (421, true),
+            "{name}"
+        );
         assert_eq!(peer.error(&wire::desc(Pmid::new(DOMAIN, desc.pmid.cluster(), desc.pmid.item()))), -12358);
     }
 }
@@ -130,7 +135,9 @@ fn c48_every_name_of_the_tree_resolves_to_a_described_metric_that_has_this_name(
     wanted.sort_unstable();
     assert_eq!(listed, wanted);
     for row in rows() {
-        let Pdu::PmnsIds { status: 0, ids } = decode(&peer.ask(&wire::lookup(row.name))) else { panic!("{}", row.name) };
+        let Pdu::PmnsIds { status: 0, ids } = decode(&peer.ask(&wire::lookup(row.name))) else {
+            panic!("{}", row.name)
+        };
         assert_eq!(ids, [row.pmid()]);
         assert_eq!(decode(&peer.ask(&wire::desc(ids[0]))), Pdu::Desc(row.desc()));
         assert_eq!(names(&peer.ask(&wire::names_of(ids[0]))), [(None, row.name.to_owned())]);
@@ -197,7 +204,12 @@ fn c66_no_reply_is_one_that_an_agent_must_not_send() {
         requests.extend((0..7).map(|class| wire::label(indom.0, 1 << class)));
     }
     for name in ["", ".", "bcc", "bcc.", "bcc.disk", "bcc.disk.all.latency", "bcc.no", "disk", "\u{e9}"] {
-        requests.extend([wire::lookup(name), wire::children(name, true), wire::children(name, false), wire::traverse(name)]);
+        requests.extend([
+            wire::lookup(name),
+            wire::children(name, true),
+            wire::children(name, false),
+            wire::traverse(name),
+        ]);
     }
     for ty in 0x7000..0x7018 {
         requests.push(wire::pdu(PduType(ty), b""));

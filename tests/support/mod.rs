@@ -42,7 +42,8 @@ cluster = 40
 ";
 
 /// One module.
-pub const ONE: &str = "[pmda]\nmodules = sysfork\nmodule_failure_fatal = False\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
+pub const ONE: &str =
+    "[pmda]\nmodules = sysfork\nmodule_failure_fatal = False\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
 
 /// The name of the running test.
 pub fn test() -> String {
@@ -66,8 +67,9 @@ pub fn lacks_bpf() -> bool {
 /// Whether one of these programs is not installed, and says so.
 pub fn lacks(programs: &[&str]) -> bool {
     let dirs = std::env::var_os("PATH").unwrap_or_default();
-    let is_there =
-        |program: &&str| Path::new(program).is_file() || std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file());
+    let is_there = |program: &&str| {
+        Path::new(program).is_file() || std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
+    };
     let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_there(program)).collect();
     if !missing.is_empty() {
         skip(&missing.join(", "));

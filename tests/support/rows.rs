@@ -45,8 +45,15 @@ const TABLE: [(&str, &str, u32, u32, Type, Sem, &str); 21] = [
 ];
 
 pub fn rows() -> impl Iterator<Item = Row> {
-    TABLE.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        Row { name, module, cluster, item, ty, sem, units, instances: module != "sysfork" }
+    TABLE.iter().map(|&(name, module, cluster, item, ty, sem, units)| Row {
+        name,
+        module,
+        cluster,
+        item,
+        ty,
+        sem,
+        units,
+        instances: module != "sysfork",
     })
 }
 
