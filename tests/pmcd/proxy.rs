@@ -3,27 +3,44 @@
 use crate::instance::{port, Pmcd};
 use crate::support::{lacks, rows::rows, wait_for, Proc};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
 
 const PMPROXY: &str = "/usr/lib/pcp/bin/pmproxy";
 
 /// The body of a page, without white space.
 fn get(port: u16, page: &str) -> String {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-    stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
-    write!(stream, "GET {page} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut bytes = Vec::new();
-    let mut room = [0; 4096];
-    // A chunk of length 0 ends it where the server leaves the connection open.
-    while !bytes.ends_with(b"0\r\n\r\n") {
-        match stream.read(&mut room) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => bytes.extend(&room[..count]),
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    // In one write: pmproxy does not put the pieces of an address together.
+    stream.write_all(format!("GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
+    let mut lines = BufReader::new(stream);
+    let mut line = || {
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    };
+    let head: Vec<String> = std::iter::from_fn(|| Some(line()).filter(|line| !line.is_empty())).collect();
+    let value = |name: &str| head.iter().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let mut body = Vec::new();
+    if let Some(length) = value("Content-Length:") {
+        body.resize(length.parse().unwrap(), 0);
+        lines.read_exact(&mut body).unwrap();
+    } else {
+        assert_eq!(value("Transfer-encoding:").or(value("Transfer-Encoding:")), Some("chunked"), "{head:?}");
+        loop {
+            let mut size = String::new();
+            lines.read_line(&mut size).unwrap();
+            let mut chunk = vec![0; usize::from_str_radix(size.trim_end(), 16).unwrap() + 2];
+            lines.read_exact(&mut chunk).unwrap();
+            if chunk.len() == 2 {
+                break;
+            }
+            body.extend(&chunk[..chunk.len() - 2]);
         }
     }
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    text.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.split_whitespace().collect())
+    String::from_utf8_lossy(&body).split_whitespace().collect()
 }
 
 #[test]
@@ -62,8 +79,9 @@ fn pmproxy_serves_values_instances_metadata_and_labels() {
     ] {
         assert!(metric.contains(part), "no {part} in {metric}");
     }
+    // pmproxy 6.0.3 shows the labels of no agent's instances here.
     let instances = ask("indom", "name=bcc.runq.latency");
-    for part in [r#""indom":"149.4""#, r#""instance":0,"name":"0-1""#, r#""lower_bound":0"#, r#""upper_bound":1"#] {
+    for part in [r#""indom":"149.4""#, r#""instance":0,"name":"0-1""#, r#""statistic":"histogram""#] {
         assert!(instances.contains(part), "no {part} in {instances}");
     }
     let fetched = ask("fetch", "names=bcc.runq.latency,bcc.proc.sysfork");
