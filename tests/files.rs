@@ -1,5 +1,7 @@
 //! The files beside the sources agree with the declarations. `UPDATE=1 cargo test --test files` rewrites the generated ones.
 
+#![allow(clippy::unwrap_used)]
+
 use corebcc::generated;
 use corebcc::kit::{Help, Shape};
 use corebcc::modules::MODULES;

@@ -1,5 +1,7 @@
 //! Who may use whom: no `use crate::` against the arrows of src/lib.rs.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
