@@ -97,6 +97,7 @@ impl Handler for Server {
     }
 
     fn woken(&mut self, out: &mut Vec<u8>) {
+        let _ = self.ready.read();
         if self.agent.source_mut().poll() {
             if self.fatal && self.agent.source().any_failed() {
                 self.failed = true;
