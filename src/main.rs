@@ -13,6 +13,8 @@ use corebcc::transport::{self, End, Handler, Signals, TransportError};
 use corebcc::{logging, show};
 use log::{error, info, LevelFilter};
 use nix::sys::eventfd::EventFd;
+use nix::unistd::{initgroups, setgid, setuid, Uid, User};
+use std::ffi::CString;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
@@ -131,6 +133,9 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     let (members, constants) = members(&config, &instances, settings.process_refresh).map_err(aborting)?;
     staged("Initializing modules:", "Modules initialized.", &names);
 
+    if let Some(name) = &options.username {
+        run_as(name)?;
+    }
     let connection = match transport::connect(&options.endpoint, &conf, signals) {
         Err(TransportError::Signal(signal)) => {
             info!("ended by signal {signal} before pmcd came");
@@ -160,6 +165,19 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
         }
         End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}")),
     }
+}
+
+/// `-U`, as `pmdaSetUser` of PCP's own agents. The log is open; what takes root comes after, and says so if it is refused.
+fn run_as(name: &str) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
+    let user = User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
+    if user.uid == Uid::effective() {
+        return Ok(());
+    }
+    let c_name = CString::new(name).map_err(|error| failed(&error))?;
+    initgroups(&c_name, user.gid).map_err(|error| failed(&error))?;
+    setgid(user.gid).map_err(|error| failed(&error))?;
+    setuid(user.uid).map_err(|error| failed(&error))
 }
 
 /// The log lines of a stage, which scripts of the Python agent's users look for.
