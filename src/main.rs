@@ -170,7 +170,8 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
 /// `-U`, as `pmdaSetUser` of PCP's own agents. The log is open; what takes root comes after, and says so if it is refused.
 fn run_as(name: &str) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
-    let user = User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
+    let user =
+        User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
     if user.uid == Uid::effective() {
         return Ok(());
     }
