@@ -1,5 +1,7 @@
 //! The files beside the sources agree with the declarations. `UPDATE=1 cargo test --test files` rewrites the generated ones.
 
+#![allow(clippy::unwrap_used)]
+
 use corebcc::generated;
 use corebcc::kit::{Help, Shape};
 use corebcc::modules::MODULES;
@@ -25,6 +27,11 @@ fn current(name: &str, wanted: &str) {
 #[test]
 fn the_default_configuration_is_what_the_declarations_say() {
     current("corebcc.conf", &generated::configuration(MODULES));
+}
+
+#[test]
+fn the_man_page_is_what_the_declarations_say() {
+    current("man/pmdacorebcc.1", &generated::man_page(&corebcc::cli::command("pmdacorebcc"), MODULES));
 }
 
 #[test]

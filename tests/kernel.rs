@@ -1,5 +1,7 @@
 //! The modules on the running kernel, each against an independent count.
 
+#![allow(clippy::unwrap_used)]
+
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
 use corebcc::kit::{instances, Table};

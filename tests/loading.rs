@@ -1,5 +1,7 @@
 //! Loading by trial on the running kernel: what is refused costs its own module only.
 
+#![allow(clippy::unwrap_used)]
+
 use corebcc::bpf::constants;
 use corebcc::kit::{Hook, Host, Kernel, Plan, Setup, Spec, Tier};
 use corebcc::modules::find;

@@ -1,5 +1,7 @@
 //! The BPF object against the declarations, opened without being loaded: no privilege is needed.
 
+#![allow(clippy::unwrap_used)]
+
 use corebcc::bpf::{FEATURES, OBJECT, PROGRAMS};
 use corebcc::kit::{MapDef, MapKind};
 use corebcc::modules::MODULES;
