@@ -5,13 +5,21 @@ use crate::kit::Spec;
 mod biolatency;
 mod exectop;
 mod netproc;
+mod profile;
 mod runqlat;
 mod sysfork;
 mod tcplife;
 
 /// Every module.
-pub const MODULES: &[&Spec] =
-    &[&biolatency::SPEC, &sysfork::SPEC, &tcplife::SPEC, &runqlat::SPEC, &exectop::SPEC, &netproc::SPEC];
+pub const MODULES: &[&Spec] = &[
+    &biolatency::SPEC,
+    &sysfork::SPEC,
+    &tcplife::SPEC,
+    &runqlat::SPEC,
+    &exectop::SPEC,
+    &profile::SPEC,
+    &netproc::SPEC,
+];
 
 /// The module that `module = PATH` or `[NAME]` means.
 pub fn find(path: &str) -> Option<&'static Spec> {

@@ -2,14 +2,15 @@
 //! modules out, and everything else is loaded. All modules are one BPF object, so there is one parse of the kernel's BTF.
 
 use super::maps::Mapping;
+use super::perf;
 use super::refusal::{listening, Refusal};
 use super::ring::Ring;
 use crate::bpf::{self, types, FEATURES, OBJECT, PROGRAMS};
-use crate::kit::{Hook, Kernel, MapDef, MapKind, Plan, Tier};
+use crate::kit::{Hook, Kernel, MapDef, MapKind, Plan, Sampling, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
@@ -429,6 +430,27 @@ impl Kernel for Loaded {
             Err(error) if member || error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
             _ => Ok(()),
         }
+    }
+
+    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String> {
+        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
+        let known = self.hooks.iter().find(|(known, _)| known.name == hook.name);
+        let Some(&(_, tier)) = known else { return Err(format!("{} was not loaded", hook.name)) };
+        let mut links = Vec::new();
+        for name in tier.programs {
+            let program = object.progs_mut().find(|program| program.name() == *name);
+            let program = program.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+            for event in perf::cpu_clock(sampling)? {
+                // The link owns the event from here on.
+                links.push(program.attach_perf_event(event.into_raw_fd()).map_err(|error| error.to_string())?);
+            }
+        }
+        self.links.borrow_mut().insert(hook.name, links);
+        Ok(())
+    }
+
+    fn detach(&self, hook: &'static Hook) {
+        self.links.borrow_mut().remove(hook.name);
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
