@@ -188,12 +188,11 @@ impl Drop for Proc {
     }
 }
 
-/// The identifiers of the BPF programs that a process holds.
+/// The identifiers of the BPF programs that a process holds, or whose links it holds.
 pub fn programs_of(pid: i32) -> Vec<u32> {
     let mut ids = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
         let text = fs::read_to_string(entry.path()).unwrap_or_default();
-        // A link names its program too; a program that is held as such has a tag of its own.
         ids.extend(text.lines().filter_map(|line| line.strip_prefix("prog_id:")?.trim().parse::<u32>().ok()));
     }
     ids.sort_unstable();
