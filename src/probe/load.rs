@@ -158,6 +158,7 @@ impl Trial<'_> {
                  kernel lockdown"
             ),
             (Some(map), errno) => format!("map {map} cannot be created (errno {errno}); less memory or a smaller setting helps"),
+            (None, 0) => "the BPF object cannot be loaded".to_owned(),
             (None, errno) => format!("the BPF object cannot be loaded (errno {errno})"),
         };
         for &module in if owners.is_empty() { active } else { &owners } {
@@ -244,7 +245,12 @@ impl Trial<'_> {
             }
             open.load()
         });
-        let object = object.map_err(|error| Refusal::read(&said, errno(&error)))?;
+        let object = object.map_err(|error| {
+            let refusal = Refusal::read(&said, errno(&error));
+            // libbpf says nothing of what fails before it looks at the object, for want of a descriptor for instance.
+            let words = if refusal.words.is_empty() { chain(&error) } else { refusal.words };
+            Refusal { words, ..refusal }
+        })?;
 
         let loaded = Loaded::new(object, self.wanted, active, hooks)?;
         let features = loaded.ask();
@@ -269,6 +275,12 @@ fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
         reason: format!("no way to attach to {} (errno {}): needs {}", hook.name, refusal.errno, hook.needs),
         words: refusal.words.clone(),
     }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn errno(error: &libbpf_rs::Error) -> i32 {
