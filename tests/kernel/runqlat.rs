@@ -96,7 +96,12 @@ fn the_total_is_bpftraces_count_of_switches_to_tasks_and_below_proc_stat() {
     let theirs = bpftrace.end();
     let outer_1 = agent.total();
     let stat_1 = machine();
-    println!("inner {} bpftrace {theirs} outer {} /proc/stat {}", inner_1 - inner_0, outer_1 - outer_0, stat_1 - stat_0);
+    println!(
+        "inner {} bpftrace {theirs} outer {} /proc/stat {}",
+        inner_1 - inner_0,
+        outer_1 - outer_0,
+        stat_1 - stat_0
+    );
     assert!(inner_1 - inner_0 >= 10_000);
     // While somebody makes map system calls on a CPU, the kernel skips bpftrace's program there, never the module's.
     assert!(theirs * 100 >= (inner_1 - inner_0) * 98, "{theirs} of {}", inner_1 - inner_0);

@@ -234,6 +234,11 @@ impl Disk {
         disk
     }
 
+    /// Cuts the file behind it; the device keeps its size.
+    pub fn truncate(&self, bytes: u64) {
+        self.file.as_ref().unwrap().as_file().set_len(bytes).unwrap();
+    }
+
     /// `loop0`
     pub fn name(&self) -> &str {
         self.device.trim_start_matches("/dev/")
@@ -267,10 +272,13 @@ pub struct Bpftrace {
 impl Bpftrace {
     pub fn count(probe: &str) -> Bpftrace {
         // bpftrace looks for tracepoints in tracefs, which is not mounted everywhere: in a name space of its own it is.
-        let mounted = "[ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing; exec bpftrace \"$@\"";
+        let mounted =
+            "[ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing; exec bpftrace \"$@\"";
         let source = format!("{probe} {{ @n = count(); }} interval:ms:50 {{ if (!@up) {{ printf(\"up\\n\"); @up = 1; }} }} END {{ clear(@up); }}");
         let mut script = Script::new(
-            Command::new("unshare").args(["-m", "sh", "-c", mounted, "sh", "-B", "none", "-e", &source]).stderr(Stdio::null()),
+            Command::new("unshare")
+                .args(["-m", "sh", "-c", mounted, "sh", "-B", "none", "-e", &source])
+                .stderr(Stdio::null()),
         );
         while script.line() != "up" {}
         Bpftrace { script }

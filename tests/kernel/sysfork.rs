@@ -28,7 +28,8 @@ fn over(agent: &mut Agent, work: impl FnOnce()) -> u64 {
 fn every_new_task_is_counted_as_in_proc_stat() {
     let _alone = alone();
     let mut agent = Agent::new("sysfork", "");
-    let counted = over(&mut agent, || drop(run("sh", &["-c", "for i in 1 2 3 4 5 6 7 8 9 10; do (:) & (:) ; done; wait"])));
+    let counted =
+        over(&mut agent, || drop(run("sh", &["-c", "for i in 1 2 3 4 5 6 7 8 9 10; do (:) & (:) ; done; wait"])));
     assert!(counted >= 21, "{counted} of 20 subshells and the shell");
 }
 
