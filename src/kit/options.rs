@@ -140,10 +140,12 @@ impl OptionType for ProcessFilter {
             } else {
                 // Alternatives are anchored as written, without parentheses, as the Python agent did: `a|b` is "starts with
                 // a, or ends with b".
-                Some(
-                    Regex::new(&format!("^{entry}$"))
-                        .map_err(|error| value.error(format!("a regular expression ({error})")))?,
-                )
+                Some(Regex::new(&format!("^{entry}$")).map_err(|error| {
+                    // It draws where the fault is over several lines; what it is stands in the last.
+                    let error = error.to_string();
+                    let fault = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
+                    value.error(format!("a regular expression ({fault})"))
+                })?)
             };
             Ok((entry.to_string(), regex))
         };

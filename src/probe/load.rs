@@ -70,20 +70,28 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
     Outcome { modules, attempts, loaded }
 }
 
+/// Where a kernel with CONFIG_DEBUG_INFO_BTF keeps its own.
+const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+
 /// Programs are relocated by the kernel's BTF.
 fn without_btf(btf: Option<&Path>) -> Option<Failure> {
-    let path = btf.unwrap_or(Path::new("/sys/kernel/btf/vmlinux"));
+    let path = btf.unwrap_or(Path::new(KERNEL_BTF));
     let error = std::fs::File::open(path).err()?;
+    Some(Failure {
+        hook: "-",
+        errno: error.raw_os_error().unwrap_or(0),
+        reason: without_types(btf, &error.to_string()),
+        words: String::new(),
+    })
+}
+
+/// The file, what is wrong with it, what to do.
+fn without_types(btf: Option<&Path>, fault: &str) -> String {
     let advice = match btf {
         Some(_) => "give --btf a file with the BTF of the running kernel",
         None => "use a kernel built with CONFIG_DEBUG_INFO_BTF, or give its BTF with --btf FILE",
     };
-    Some(Failure {
-        hook: "-",
-        errno: error.raw_os_error().unwrap_or(0),
-        reason: format!("{}: {error}; {advice}", path.display()),
-        words: String::new(),
-    })
+    format!("{}: {fault}; {advice}", btf.unwrap_or(Path::new(KERNEL_BTF)).display())
 }
 
 struct Trial<'a> {
@@ -143,6 +151,7 @@ impl Trial<'_> {
         };
         let owners: Vec<usize> = active.iter().copied().filter(|&module| owns(module)).collect();
         let reason = match (&refusal.map, refusal.errno) {
+            _ if refusal.words.contains("target BTF") => without_types(self.btf, "cannot be read as BTF"),
             (_, libc_eperm @ (1 | 13)) => format!(
                 "loading BPF is not permitted (errno {libc_eperm}); run as root or with CAP_BPF and CAP_PERFMON, and see \
                  kernel lockdown"

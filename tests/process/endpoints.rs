@@ -1,0 +1,135 @@
+//! Statement 69: the same conversation over a pipe, both loopback addresses and a Unix socket.
+
+use crate::peer::Peer;
+use crate::reference::pmcd::{self as wire, decode, names};
+use crate::support::{rows::rows, skip, wait_for, Home, Proc, ONE};
+use corebcc::pdu::Pdu;
+use nix::sys::signal::Signal;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::os::unix::{fs::PermissionsExt, net::UnixListener, net::UnixStream};
+use std::{fs, time::Duration};
+
+#[track_caller]
+fn converse(mut peer: Peer) {
+    peer.greet();
+    assert_eq!(decode(&peer.read_within(Duration::from_secs(20))), Pdu::Error { code: -13393 }, "READY");
+    let row = rows().find(|row| row.module == "sysfork").unwrap();
+    assert_eq!(decode(&peer.ask(&wire::desc(row.pmid()))), Pdu::Desc(row.desc()));
+    assert_eq!(names(&peer.ask(&wire::traverse("bcc"))), [(None, row.name.to_owned())]);
+    assert_eq!(wire::result(&peer.ask(&wire::fetch(&vec![row.pmid(); 5000]))).len(), 5000);
+    peer.from = None;
+    peer.to = None;
+    assert_eq!(peer.agent.end().code(), Some(0));
+}
+
+fn agent(home: &Home, args: &[&str]) -> Proc {
+    let mut command = home.agent(&[args, &["--notready"]].concat());
+    Proc(command.stdout(home.create("stdout")).stderr(home.create("stderr.log")).spawn().unwrap())
+}
+
+/// A port that was free a moment ago.
+fn port(listener: std::io::Result<TcpListener>) -> Option<u16> {
+    listener.ok().map(|listener| listener.local_addr().unwrap().port())
+}
+
+#[test]
+fn c69_it_works_over_a_pipe_asked_for_or_not() {
+    for args in [&["--notready"][..], &["--notready", "-p"]] {
+        let home = Home::new(ONE);
+        converse(Peer::start(&home, args));
+    }
+}
+
+#[test]
+fn c69_it_works_over_ipv4_loopback_and_only_there() {
+    let home = Home::new(ONE);
+    let port = port(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let agent = agent(&home, &["-i", &port.to_string()]);
+    let stream = wait_for("the listener", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+    assert!(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).is_err());
+    let mut peer = Peer::over(agent, stream.into());
+    // One connection: the listener is closed once there is one.
+    assert!(peer.readable(Duration::from_secs(5)));
+    assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err(), "a second connection");
+    peer.slot = 0;
+    converse(peer);
+    assert_eq!(home.read("stdout"), "");
+}
+
+#[test]
+fn c69_it_works_over_ipv6_loopback() {
+    let Some(port) = port(TcpListener::bind((Ipv6Addr::LOCALHOST, 0))) else {
+        return skip("an IPv6 loopback address");
+    };
+    let home = Home::new(ONE);
+    let agent = agent(&home, &["-6", &port.to_string()]);
+    let stream = wait_for("the listener", || TcpStream::connect((Ipv6Addr::LOCALHOST, port)).ok());
+    converse(Peer::over(agent, stream.into()));
+    assert_eq!(home.read("stdout"), "");
+}
+
+#[test]
+fn c69_the_unix_socket_has_mode_0660_and_replaces_an_old_one() {
+    let home = Home::new(ONE);
+    let path = home.path("agent.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    let agent = agent(&home, &["-u", path.to_str().unwrap()]);
+    home.wait_for_log("waiting for pmcd on socket");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    assert!(home.log().contains("was there already"), "{}", home.log());
+    converse(Peer::over(agent, UnixStream::connect(&path).unwrap().into()));
+    assert_eq!(home.read("stdout"), "");
+}
+
+/// What dbpmda leaves behind on a TCP socket, and a pmcd that is killed.
+#[test]
+fn a_connection_that_is_reset_between_pdus_has_ended_orderly() {
+    let home = Home::new(ONE);
+    let port = port(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let agent = agent(&home, &["-i", &port.to_string()]);
+    let stream = wait_for("the listener", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+    let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+    nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &at_once).unwrap();
+    let mut peer = Peer::over(agent, stream.into());
+    peer.greet();
+    assert_eq!(decode(&peer.read_within(Duration::from_secs(20))), Pdu::Error { code: -13393 }, "READY");
+    peer.unanswered();
+    (peer.to, peer.from) = (None, None);
+    assert_eq!(peer.agent.end().code(), Some(0), "{}", home.log());
+    assert!(home.log().contains("pmcd closed the connection"), "{}", home.log());
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_not_replaced() {
+    let home = Home::new(ONE);
+    let path = home.path("agent.sock");
+    fs::write(&path, "of somebody").unwrap();
+    let output = home.run(&["-u", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(home.log().contains("exists and is not a socket; name another path with -u"), "{}", home.log());
+    assert_eq!(home.read("agent.sock"), "of somebody");
+}
+
+#[test]
+fn a_port_in_use_is_said_with_its_number() {
+    let home = Home::new(ONE);
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let output = home.run(&["-i", &port.to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(home.log().contains(&format!("cannot listen on loopback port {port}: ")), "{}", home.log());
+}
+
+#[test]
+fn a_signal_ends_an_agent_that_pmcd_never_came_to() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let home = Home::new(ONE);
+        let path = home.path("agent.sock");
+        let mut agent = agent(&home, &["-u", path.to_str().unwrap()]);
+        home.wait_for_log("waiting for pmcd on socket");
+        agent.signal(Signal::SIGHUP);
+        agent.signal(signal);
+        assert_eq!(agent.end().code(), Some(0));
+        assert!(home.log().contains("before pmcd came"), "{}", home.log());
+    }
+}

@@ -1,0 +1,163 @@
+//! Bad days of the host: no types of the kernel, no privilege, and an end that nobody could prepare for.
+
+use crate::peer::Peer;
+use crate::reference::pmcd::{self as wire};
+use crate::support::{
+    lacks, lacks_bpf, programs_of, rows::rows, still_loaded, told, wait_for, Home, Proc, ALL, BINARY, ONE,
+};
+use corebcc::pcp::Pmid;
+use nix::sys::signal::Signal;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// PM_ERR_APPVERSION.
+const APPVERSION: i32 = -12350;
+
+/// The agent serves on, each metric answers that it is not there, and the log says for each module why.
+#[track_caller]
+fn without_modules(mut peer: Peer, log: impl Fn() -> String, reason: &str) {
+    let pmids: Vec<Pmid> = rows().map(|row| row.pmid()).collect();
+    for set in wire::result(&peer.ask(&wire::fetch(&pmids))) {
+        assert_eq!((set.numval, set.values.len()), (APPVERSION, 0), "{}", set.pmid);
+    }
+    for row in rows() {
+        peer.ask(&wire::desc(row.pmid()));
+        peer.ask(&wire::label(row.desc().indom.0, 32));
+    }
+    peer.ask(&wire::traverse("bcc"));
+    assert!(peer.pending().is_empty());
+    for module in ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"] {
+        assert!(log().contains(&format!("Error: {module}: {reason}")), "{module}: {}", log());
+        assert!(log().contains(&format!("{module}: Module NOT active!")), "{module}: {}", log());
+    }
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn without_btf_the_metrics_say_so_and_the_agent_serves_on() {
+    let home = Home::new(ALL);
+    let peer = Peer::ready(&home, &["--btf", "/nonexistent"]);
+    without_modules(peer, || home.log(), "/nonexistent: No such file or directory");
+    assert!(home.log().contains("give --btf a file with the BTF of the running kernel"), "{}", home.log());
+}
+
+#[test]
+fn with_garbage_for_btf_the_metrics_say_so_and_the_agent_serves_on() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(ALL);
+    let garbage = home.path("garbage");
+    for bytes in [&b""[..], b"garbage", &[0x9f, 0xeb, 1, 0, 24, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], &[0; 4096]] {
+        fs::write(&garbage, bytes).unwrap();
+        let peer = Peer::ready(&home, &["--btf", garbage.to_str().unwrap()]);
+        without_modules(peer, || home.log(), &format!("{}: ", garbage.display()));
+    }
+}
+
+#[test]
+fn a_module_that_fails_ends_the_agent_where_that_is_asked_for() {
+    let home = Home::new(&ONE.replace("False", "True"));
+    let mut peer = Peer::start(&home, &["--notready", "--btf", "/nonexistent"]);
+    peer.greet();
+    let (status, rest) = peer.rest();
+    assert_eq!((status.code(), rest), (Some(1), Vec::new()), "no READY");
+    assert!(home.log().contains("Failed to compile module sysfork, aborting."), "{}", home.log());
+}
+
+/// A copy of the binary that everybody may run, and the command that runs it as nobody.
+fn as_nobody(home: &Home) -> Command {
+    let binary = home.path("pmdacorebcc");
+    fs::copy(BINARY, &binary).unwrap();
+    for path in [home.path(""), binary.clone()] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]).arg(binary);
+    command.env("PCP_VAR_DIR", home.path("")).current_dir(home.path("")).arg("-c").arg(home.config());
+    command
+}
+
+#[test]
+fn without_privilege_the_metrics_say_so_and_the_agent_serves_on() {
+    if lacks_bpf() || lacks(&["setpriv"]) {
+        return;
+    }
+    let home = Home::new(ALL);
+    let mut command = as_nobody(&home);
+    command.args(["-l", "-", "--notready"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+    let mut peer = Peer::adopt(command.spawn().unwrap());
+    peer.greet();
+    peer.read_within(Duration::from_secs(20));
+    without_modules(peer, || home.read("stderr.log"), "loading BPF is not permitted");
+    assert!(home.read("stderr.log").contains("run as root or with CAP_BPF and CAP_PERFMON"), "what to do");
+}
+
+#[test]
+fn without_privilege_a_check_fails_and_so_does_an_agent_that_needs_all_its_modules() {
+    if lacks_bpf() || lacks(&["setpriv"]) {
+        return;
+    }
+    let home = Home::new(&ONE.replace("False", "True"));
+    let output = as_nobody(&home).arg("--check").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(told(&output).contains("FAILED: loading BPF is not permitted"), "{}", told(&output));
+
+    let mut command = as_nobody(&home);
+    command.args(["-l", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+    let mut peer = Peer::adopt(command.spawn().unwrap());
+    peer.greet();
+    let (status, rest) = peer.rest();
+    assert_eq!((status.code(), rest), (Some(1), Vec::new()), "{}", home.read("stderr.log"));
+}
+
+/// Everything an agent attached is gone with it, whichever way it went.
+#[test]
+fn its_programs_are_detached_however_it_ends() {
+    if lacks_bpf() {
+        return;
+    }
+    for signal in [None, Some(Signal::SIGTERM), Some(Signal::SIGINT), Some(Signal::SIGKILL)] {
+        let home = Home::new(ALL);
+        let mut peer = Peer::ready(&home, &[]);
+        let programs = programs_of(peer.agent.pid());
+        assert!(programs.len() >= 6, "{programs:?}");
+        assert_eq!(still_loaded(&programs).len(), programs.len());
+        match signal {
+            Some(signal) => peer.agent.signal(signal),
+            None => peer.to = None,
+        }
+        let (status, rest) = peer.rest();
+        let expected = if signal == Some(Signal::SIGKILL) { None } else { Some(0) };
+        assert_eq!((status.code(), rest), (expected, Vec::new()), "{signal:?}");
+        wait_for("the programs to go", || still_loaded(&programs).is_empty().then_some(()));
+        if signal != Some(Signal::SIGKILL) {
+            assert!(home.log().contains("sysfork: BPF detached."), "{}", home.log());
+        }
+    }
+}
+
+#[test]
+fn two_agents_beside_each_other_count_the_same() {
+    if lacks_bpf() {
+        return;
+    }
+    let homes = [Home::new(ALL), Home::new(ALL)];
+    let mut peers = [Peer::ready(&homes[0], &[]), Peer::ready(&homes[1], &[])];
+    let sysfork = [Pmid::new(149, 2, 0)];
+    let count = |peer: &mut Peer| match &wire::result(&peer.ask(&wire::fetch(&sysfork)))[0].values[..] {
+        [(_, wire::Wire::Block { bytes, .. })] => u64::from_be_bytes(bytes[..].try_into().unwrap()),
+        other => panic!("{other:?}"),
+    };
+    // Forks of others come between two fetches: the second agent is bracketed by the first.
+    let before = [count(&mut peers[0]), count(&mut peers[1]), count(&mut peers[0])];
+    for _ in 0..50 {
+        drop(Proc(Command::new("true").spawn().unwrap()));
+    }
+    let after = [count(&mut peers[0]), count(&mut peers[1]), count(&mut peers[0])];
+    assert!(after[1] - before[1] >= 50, "{before:?} {after:?}");
+    assert!((after[0] - before[2]..=after[2] - before[0]).contains(&(after[1] - before[1])), "{before:?} {after:?}");
+}

@@ -1,0 +1,19 @@
+//! The finished binary, with tests in pmcd's place: the statements of the conformance checklist that take a process, by
+//! their numbers, and bad days. They load BPF programs, and say so where that is not to be had.
+
+#![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
+
+#[path = "../reference/mod.rs"]
+mod reference;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod blocked;
+mod command_line;
+mod config;
+mod connection;
+mod endpoints;
+mod host;
+mod metrics;
+mod peer;
+mod stream;

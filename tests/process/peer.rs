@@ -1,0 +1,193 @@
+//! pmcd, played to the finished binary over pipes or a socket. Whatever comes from the agent has to be whole PDUs that an
+//! agent may send: statements 9, 10 and 66 of the conformance checklist hold in every test that has a `Peer`.
+
+use crate::reference::pmcd::{self as wire, decode, frame};
+use crate::support::{wait_for, Home, Proc};
+use corebcc::pdu::{Pdu, PduType};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::fd::{AsFd, OwnedFd},
+    process::{Child, ExitStatus, Stdio},
+    time::Duration,
+};
+
+/// The longest that a reply may take: statement 65.
+pub const SECOND: Duration = Duration::from_secs(1);
+
+pub struct Peer {
+    pub agent: Proc,
+    /// `None` once it is closed.
+    pub to: Option<File>,
+    pub from: Option<File>,
+    /// The client slot that requests are made for.
+    pub slot: i32,
+}
+
+impl Peer {
+    /// Starts the agent on pipes; neither side has spoken yet.
+    pub fn start(home: &Home, args: &[&str]) -> Peer {
+        let mut command = home.agent(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+        Peer::adopt(command.spawn().unwrap())
+    }
+
+    /// A child with pipes.
+    pub fn adopt(mut child: Child) -> Peer {
+        let to = OwnedFd::from(child.stdin.take().unwrap()).into();
+        let from = OwnedFd::from(child.stdout.take().unwrap()).into();
+        Peer { agent: Proc(child), to: Some(to), from: Some(from), slot: 0 }
+    }
+
+    /// An agent that listens, met over a socket.
+    pub fn over(agent: Proc, socket: OwnedFd) -> Peer {
+        Peer { agent, from: Some(socket.try_clone().unwrap().into()), to: Some(socket.into()), slot: 0 }
+    }
+
+    /// Exchanges CREDS.
+    #[track_caller]
+    pub fn greet(&mut self) {
+        let creds = self.read();
+        assert_eq!(frame(&creds).ty, PduType::CREDS);
+        // An agent that has ended meanwhile is seen to have by what follows.
+        let _ = self.to.as_mut().unwrap().write_all(&wire::creds(0));
+    }
+
+    /// An agent whose modules are loaded, after the handshake and its announcement.
+    #[track_caller]
+    pub fn ready(home: &Home, args: &[&str]) -> Peer {
+        let mut peer = Peer::start(home, &[args, &["--notready"]].concat());
+        peer.greet();
+        assert_eq!(decode(&peer.read_within(Duration::from_secs(20))), Pdu::Error { code: -13393 }, "READY");
+        peer
+    }
+
+    /// Sends a PDU on behalf of the slot.
+    pub fn send(&mut self, request: &[u8]) {
+        let mut request = request.to_vec();
+        request[8..12].copy_from_slice(&self.slot.to_be_bytes());
+        self.write(&request);
+    }
+
+    /// Writes bytes as they are.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.to.as_mut().unwrap().write_all(bytes).unwrap();
+    }
+
+    #[track_caller]
+    pub fn ask(&mut self, request: &[u8]) -> Vec<u8> {
+        self.send(request);
+        self.read()
+    }
+
+    /// The code of the ERROR that answers a request.
+    #[track_caller]
+    pub fn error(&mut self, request: &[u8]) -> i32 {
+        let reply = self.ask(request);
+        match decode(&reply) {
+            Pdu::Error { code } => code,
+            _ => panic!("{} answered by {}", frame(request).ty, frame(&reply).ty),
+        }
+    }
+
+    /// The next PDU, within a second.
+    #[track_caller]
+    pub fn read(&mut self) -> Vec<u8> {
+        self.read_within(SECOND)
+    }
+
+    #[track_caller]
+    pub fn read_within(&mut self, time: Duration) -> Vec<u8> {
+        assert!(self.readable(time), "nothing from the agent within {time:?}");
+        let mut pdu = vec![0; 12];
+        let from = self.from.as_mut().unwrap();
+        from.read_exact(&mut pdu).unwrap();
+        let len = wire::word(&pdu, 0) as usize;
+        assert!((12..1 << 26).contains(&len), "not a PDU: {}", pdu.escape_ascii());
+        pdu.resize(len, 0);
+        from.read_exact(&mut pdu[12..]).unwrap();
+        lawful(&pdu);
+        pdu
+    }
+
+    /// Whether something can be read, or the end of file, within this time.
+    pub fn readable(&self, time: Duration) -> bool {
+        let fd = PollFd::new(self.from.as_ref().unwrap().as_fd(), PollFlags::POLLIN);
+        poll(&mut [fd], PollTimeout::try_from(time).unwrap()).unwrap() > 0
+    }
+
+    /// The replies to all that was sent and not yet read: up to that to a request which echoes a number of its own.
+    #[track_caller]
+    pub fn pending(&mut self) -> Vec<Vec<u8>> {
+        const ECHO: u32 = 0x00ab_cdef;
+        self.send(&wire::label(ECHO, 2));
+        let mut replies = Vec::new();
+        loop {
+            let reply = self.read();
+            if frame(&reply).ty == PduType::LABEL && wire::word(&reply, 12) == ECHO {
+                return replies;
+            }
+            replies.push(reply);
+        }
+    }
+
+    #[track_caller]
+    pub fn unanswered(&mut self) {
+        let replies = self.pending();
+        assert!(replies.is_empty(), "{:?}", replies.iter().map(|reply| frame(reply).ty).collect::<Vec<_>>());
+    }
+
+    /// Closes the way to the agent, reads what is left, and waits for its end.
+    #[track_caller]
+    pub fn close(&mut self) -> (ExitStatus, Vec<u8>) {
+        self.to = None;
+        self.rest()
+    }
+
+    /// What the agent still writes until it ends.
+    #[track_caller]
+    pub fn rest(&mut self) -> (ExitStatus, Vec<u8>) {
+        let status = self.agent.end();
+        let mut rest = Vec::new();
+        self.from.as_mut().unwrap().read_to_end(&mut rest).unwrap();
+        (status, rest)
+    }
+
+    /// A line of `/proc/PID/status` in KiB.
+    pub fn memory(&self, line: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.agent.pid())).unwrap();
+        let value = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
+        value.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Waits until the agent sleeps in its poll, having done what there was.
+    pub fn settle(&self) {
+        let path = format!("/proc/{}/stat", self.agent.pid());
+        let sleeps = || std::fs::read_to_string(&path).is_ok_and(|stat| stat.contains(") S "));
+        wait_for("the agent to sleep", || sleeps().then_some(()));
+    }
+}
+
+/// Statements 9 and 66: what an agent may send at all.
+#[track_caller]
+fn lawful(pdu: &[u8]) {
+    let frame = frame(pdu);
+    assert!(frame.from == 0 || frame.ty == PduType::CREDS, "{} has `from` {}", frame.ty, frame.from);
+    let lawful = [
+        PduType::ERROR,
+        PduType::RESULT,
+        PduType::DESC,
+        PduType::INSTANCE,
+        PduType::TEXT,
+        PduType::CREDS,
+        PduType::PMNS_IDS,
+        PduType::PMNS_NAMES,
+        PduType::LABEL,
+    ];
+    assert!(lawful.contains(&frame.ty), "{} from an agent", frame.ty);
+    if let Pdu::Error { code } = decode(pdu) {
+        // PM_ERR_IPC, PM_ERR_TIMEOUT, -EPIPE; and 0, since no store is accepted.
+        assert!(code < 0 && ![-12366, -12353, -32].contains(&code), "ERROR {code} from an agent");
+    }
+}

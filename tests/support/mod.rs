@@ -1,0 +1,213 @@
+//! What the tests of the finished binary share: a directory for each test whose logs are looked through for panics at its
+//! end, children that do not outlive their test, waiting by looking again, and what a host may lack.
+
+#![allow(dead_code)] // each test program uses a part of this
+
+pub mod rows;
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_pmdacorebcc");
+
+/// Every module there is.
+pub const ALL: &str = "\
+[pmda]
+modules = biolatency,sysfork,tcplife,runqlat,exectop,netproc
+module_failure_fatal = False
+[biolatency]
+module = biolatency
+cluster = 0
+[sysfork]
+module = sysfork
+cluster = 2
+[tcplife]
+module = tcplife
+cluster = 3
+[runqlat]
+module = runqlat
+cluster = 4
+[exectop]
+module = exectop
+cluster = 13
+[netproc]
+module = netproc
+cluster = 40
+";
+
+/// One module.
+pub const ONE: &str =
+    "[pmda]\nmodules = sysfork\nmodule_failure_fatal = False\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
+
+/// The name of the running test.
+pub fn test() -> String {
+    thread::current().name().unwrap_or("?").to_owned()
+}
+
+/// Says that the running test cannot run for want of something; tests/run counts the line.
+pub fn skip(missing: &str) {
+    println!("skipped: {}: {missing}", test());
+}
+
+/// Whether BPF programs cannot be loaded here at all, and says so.
+pub fn lacks_bpf() -> bool {
+    let lacks = !nix::unistd::geteuid().is_root() || !Path::new("/sys/kernel/btf/vmlinux").exists();
+    if lacks {
+        skip("BPF: root, and a kernel with BTF");
+    }
+    lacks
+}
+
+/// Whether one of these programs is not installed, and says so.
+pub fn lacks(programs: &[&str]) -> bool {
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |program: &&str| {
+        Path::new(program).is_file() || std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
+    };
+    let missing: Vec<&str> = programs.iter().copied().filter(|program| !is_there(program)).collect();
+    if !missing.is_empty() {
+        skip(&missing.join(", "));
+    }
+    !missing.is_empty()
+}
+
+/// Looks until there is something to see.
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < until, "waited 20 seconds for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A directory of a test's own, with a configuration in it and the directories that PCP has under `PCP_VAR_DIR`.
+pub struct Home {
+    dir: TempDir,
+}
+
+impl Home {
+    pub fn new(config: &str) -> Home {
+        let dir = TempDir::new().unwrap();
+        fs::create_dir_all(dir.path().join("config/pmda")).unwrap();
+        let home = Home { dir };
+        fs::write(home.config(), config).unwrap();
+        home
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.path("corebcc.conf")
+    }
+
+    /// The agent with its configuration and, unless the arguments name a log, its log here.
+    pub fn agent(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.env("PCP_VAR_DIR", self.dir.path()).current_dir(self.dir.path());
+        command.arg("-c").arg(self.config()).args(args).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.agent(args).output().unwrap()
+    }
+
+    /// A file here to write to.
+    pub fn create(&self, name: &str) -> File {
+        File::create(self.path(name)).unwrap()
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read(self.path(name)).map_or(String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The agent's log.
+    pub fn log(&self) -> String {
+        self.read("corebcc.log")
+    }
+
+    #[track_caller]
+    pub fn wait_for_log(&self, text: &str) {
+        wait_for(&format!("`{text}` in the log"), || self.log().contains(text).then_some(()));
+    }
+}
+
+impl Drop for Home {
+    /// No test ends with a panic of the agent in a log.
+    fn drop(&mut self) {
+        for entry in fs::read_dir(self.dir.path()).unwrap().flatten() {
+            if !entry.file_name().to_string_lossy().contains(".log") {
+                continue;
+            }
+            let text = String::from_utf8_lossy(&fs::read(entry.path()).unwrap_or_default()).into_owned();
+            if thread::panicking() {
+                println!("--- {}\n{text}", entry.path().display());
+            } else {
+                assert!(!text.contains("panicked") && !text.contains("a fault of the agent"), "{text}");
+            }
+        }
+    }
+}
+
+/// A child that is gone when this is.
+pub struct Proc(pub Child);
+
+impl Proc {
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    /// Waits for it to end by itself.
+    #[track_caller]
+    pub fn end(&mut self) -> ExitStatus {
+        wait_for("the process to end", || self.0.try_wait().unwrap())
+    }
+}
+
+impl Drop for Proc {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The identifiers of the BPF programs that a process holds.
+pub fn programs_of(pid: i32) -> Vec<u32> {
+    let mut ids = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        // A link names its program too; a program that is held as such has a tag of its own.
+        ids.extend(text.lines().filter_map(|line| line.strip_prefix("prog_id:")?.trim().parse::<u32>().ok()));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// Those of the programs that the kernel still has.
+pub fn still_loaded(ids: &[u32]) -> Vec<u32> {
+    libbpf_rs::query::ProgInfoIter::default().map(|info| info.id).filter(|id| ids.contains(id)).collect()
+}
+
+/// Standard output and error of a tool that ran, with its status in front.
+pub fn told(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
+}
