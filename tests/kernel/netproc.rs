@@ -236,6 +236,43 @@ def main():
 }
 
 #[test]
+fn an_exec_of_a_process_whose_threads_all_ended_renews_the_name() {
+    let _alone = alone();
+    let mut agent = Agent::new("netproc", "");
+    let source = format!(
+        "
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def send(): u.sendto(b'x' * 10, ('127.0.0.1', 9))
+t = threading.Thread(target=send)
+t.start()
+t.join()
+step('sent')
+again = \"\"\"
+import socket, os, sys
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.sendto(b'x' * 10, ('127.0.0.1', 9))
+print(sys.argv[1], flush=True)
+sys.stdin.readline()
+os.execv('{0}', ['twice', '-c', sys.argv[2], 'second', ''])
+\"\"\"
+os.execv('{0}', ['once', '-c', again, 'first', again])
+",
+        python()
+    );
+    let mut script = Script::python(&source);
+    script.line();
+    assert_eq!(values(&mut agent, &script)[4..6], [1, 10]);
+    agent.tick();
+    agent.tick();
+    for (line, name, sent) in [("first", "once", 2), ("second", "twice", 3)] {
+        script.go();
+        assert_eq!(script.line(), line);
+        let (instance, values) = of(&mut agent, script.pid()).unwrap();
+        assert_eq!((instance, values[4]), (format!("{:06} {name}", script.pid()), sent));
+    }
+}
+
+#[test]
 fn five_thousand_short_threads_lose_no_count_and_leave_no_place_taken() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
