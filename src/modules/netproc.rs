@@ -103,7 +103,7 @@ struct Process {
     /// Its start time, to tell a process id used again apart.
     born: u64,
     name: Vec<u8>,
-    /// Execs of its threads when the name was read.
+    /// The number of execs, as the kernel counts them, when the name was read.
     execs: u64,
     /// Of threads that ended.
     past: [u64; 8],
@@ -165,7 +165,7 @@ impl Netproc {
             }
             add(&mut process.live, cells);
             process.threads += 1;
-            process.execs_now += (state & !SEEN) >> 1;
+            process.execs_now = process.execs_now.max((state & !SEEN) >> 1);
         }
         for (&pid, process) in &mut self.processes {
             if process.name.is_empty() || process.execs_now > process.execs {
