@@ -196,7 +196,8 @@ impl Netproc {
 
 impl Module for Netproc {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let places = table_size(host.threads * 4, 4096, 1 << 16);
+        // At least so many that 5000 threads can come and go before the agent frees the places of the first.
+        let places = table_size(host.threads * 4, 8192, 1 << 16);
         constants.thread_mask = places as u32 / 4 - 1;
         plan.hook(&TRAFFIC);
         plan.hook(&EXIT);
