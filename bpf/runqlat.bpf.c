@@ -10,8 +10,8 @@
 struct runq_row {
 	__u64 unmeasured; /* arrivals whose time of queueing is not known */
 	__u64 by_wakeup;  /* set by the agent once the wake-up programs run: use their times where the kernel keeps none */
+	__u64 slots[HIST_SLOTS]; /* the usual ones, below 64 usec, in the cache line of what is read above */
 	__u64 pad[6];
-	__u64 slots[HIST_SLOTS];
 };
 
 /* When a task became runnable, by thread id: for kernels that do not keep it. */
@@ -82,62 +82,53 @@ static __always_inline __s64 runq_woken(__u32 pid)
 	return now - wait->ns;
 }
 
-ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+/*
+ * The wait by the kernel's own times; negative if it keeps none. When a waiting task moves to another CPU the kernel folds
+ * the wait so far into run_delay and restarts last_queued; what has been folded since the last arrival belongs to this wait.
+ */
+static __always_inline __s64 runq_kept(const bool raw, struct task_struct *prev, struct task_struct *next, __u32 pid)
 {
-	__u64 queued, clock, wait, before, pcount;
+	__u64 queued, clock, wait, before, pcount, folded = 0;
 	struct runq_delay *delay;
-	struct runq_row *r = cpu_row(&runq_rows);
-	__u32 pid = GET(next, pid);
 
-	if (!r)
-		return;
-	if (r->by_wakeup && runq_is_runnable(raw, prev))
-		runq_runnable(GET(prev, pid)); /* taken off the CPU, it waits from now on */
-	if (!pid)
-		return; /* the idle task never waits */
-	if (r->by_wakeup) {
-		__s64 woken = runq_woken(pid);
-
-		if (runq_filtered && !in_set(&runq_set, GET(next, tgid)))
-			return;
-		if (woken < 0)
-			r->unmeasured++;
-		else
-			r->slots[usec_slot(woken)]++;
-		return;
-	}
-	if (!bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued)) {
-		r->unmeasured++;
-		return;
-	}
+	if (!bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
+		return -1;
 	queued = GET(next, sched_info.last_queued);
 	clock = GET(GET(GET(prev, se.cfs_rq), rq), clock);
-	if (!queued || clock < queued) {
-		if (!runq_filtered)
-			r->unmeasured++;
-		return;
-	}
+	if (unlikely(!queued || clock < queued))
+		return -1;
 	wait = clock - queued;
-
-	/*
-	 * When a waiting task moves to another CPU the kernel folds the wait so far into run_delay and restarts
-	 * last_queued; what has been folded since the last arrival belongs to this wait.
-	 */
 	before = GET(next, sched_info.run_delay);
 	pcount = GET(next, sched_info.pcount);
 	delay = row(&runq_delays, runq_place(pid));
-	if (delay) {
-		__u64 folded = 0;
+	if (!delay)
+		return wait;
+	if (unlikely(!pcount))
+		folded = before;
+	else if (likely(delay->pid == pid) && before > delay->delay)
+		folded = before - delay->delay;
+	delay->pid = pid;
+	delay->delay = before + wait;
+	return wait + folded;
+}
 
-		if (!pcount)
-			folded = before;
-		else if (delay->pid == pid && before > delay->delay)
-			folded = before - delay->delay;
-		delay->pid = pid;
-		delay->delay = before + wait;
-		wait += folded;
-	}
+ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	struct runq_row *r = cpu_row(&runq_rows);
+	__u32 pid = GET(next, pid);
+	__s64 wait;
+
+	if (!r)
+		return;
+	if (unlikely(r->by_wakeup) && runq_is_runnable(raw, prev))
+		runq_runnable(GET(prev, pid)); /* taken off the CPU, it waits from now on */
+	if (!pid)
+		return; /* the idle task never waits */
+	wait = unlikely(r->by_wakeup) ? runq_woken(pid) : runq_kept(raw, prev, next, pid);
 	if (runq_filtered && !in_set(&runq_set, GET(next, tgid)))
 		return;
-	r->slots[usec_slot(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
+	if (unlikely(wait < 0))
+		r->unmeasured++;
+	else
+		r->slots[usec_slot(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
 }
