@@ -26,7 +26,7 @@ ROWS(net_rows, struct net_row);
 
 /* The bytes that readers took from a socket, as of the last look. */
 struct net_read {
-	__u64 sk;
+	__u64 socket;
 	__u64 given;
 };
 
@@ -140,19 +140,22 @@ ON_RETURN(udpv6_sendmsg, 3, int ret)
 ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
-	__u64 address = (__u64)sk, given, before = 0;
+	__u64 address = (__u64)sk, socket, received, given, before = 0;
 	struct net_read *read;
+	__u32 next;
 
 	if (!raw || copied <= 0)
 		return;
-	given = GET(tp, bytes_received) - (__u32)(GET(tp, rcv_nxt) - GET(tp, copied_seq));
+	received = GET(tp, bytes_received);
+	next = GET(tp, rcv_nxt);
+	given = received - (__u32)(next - GET(tp, copied_seq));
+	socket = address << 32 | (__u32)(next - (__u32)received); /* with its first sequence number: addresses are used again */
 	read = row(&net_reads, (address >> 6) * 0x9e3779b97f4a7c15 >> 40 & net_read_mask);
 	if (!read)
 		return;
-	/* More than now was another socket's, at this address. */
-	if (read->sk == address && read->given <= given)
+	if (read->socket == socket)
 		before = read->given;
-	read->sk = address;
+	read->socket = socket;
 	read->given = given;
 	if (given - before < copied)
 		copied = given - before;
