@@ -3,6 +3,7 @@
 use crate::kit::Spec;
 
 mod biolatency;
+mod execsnoop;
 mod exectop;
 mod netproc;
 mod runqlat;
@@ -10,8 +11,15 @@ mod sysfork;
 mod tcplife;
 
 /// Every module.
-pub const MODULES: &[&Spec] =
-    &[&biolatency::SPEC, &sysfork::SPEC, &tcplife::SPEC, &runqlat::SPEC, &exectop::SPEC, &netproc::SPEC];
+pub const MODULES: &[&Spec] = &[
+    &biolatency::SPEC,
+    &sysfork::SPEC,
+    &tcplife::SPEC,
+    &runqlat::SPEC,
+    &exectop::SPEC,
+    &netproc::SPEC,
+    &execsnoop::SPEC,
+];
 
 /// The module that `module = PATH` or `[NAME]` means.
 pub fn find(path: &str) -> Option<&'static Spec> {
