@@ -15,12 +15,24 @@
 #define NR_compat_execveat 358
 #define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
 
+enum bpf_func_id___task {
+	BPF_FUNC_get_current_task_btf___task = 158,
+};
+
 /* Entered through the 32-bit entry: the number is one of another table. */
 static __always_inline bool syscall_is_compat(const bool raw, struct pt_regs *regs)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	__u32 status = BPF_CORE_READ(task, thread_info.status);
+	struct task_struct *task;
+	__u32 status;
 
+	/* Typed from 5.11 on, which saves a probe read. */
+	if (bpf_core_enum_value_exists(enum bpf_func_id___task, BPF_FUNC_get_current_task_btf___task)) {
+		task = bpf_get_current_task_btf();
+		status = task->thread_info.status;
+	} else {
+		task = (void *)bpf_get_current_task();
+		status = BPF_CORE_READ(task, thread_info.status);
+	}
 	return status & TS_COMPAT;
 }
 

@@ -133,3 +133,36 @@ fn after_a_burst_beyond_the_ring_new_execs_are_shown_again() {
     let again = running.rows().iter().filter(|row| row.values[ARGS].as_ref().unwrap().starts_with("/bin/true")).count();
     assert_eq!(again, shown + 20);
 }
+
+#[test]
+fn execs_by_a_32_bit_program_are_shown_with_their_arguments() {
+    let test = "execs_by_a_32_bit_program_are_shown_with_their_arguments";
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("small");
+    // execve(path, argv, 0), exit(0), then argv and the strings, for two paths.
+    let code = |exec: &str| {
+        let data = running::I386_CODE + 28;
+        let (first, second) = (data + 12, data + 14);
+        let mut code = vec![0xb8, 11, 0, 0, 0, 0xbb];
+        code.extend((second + 13).to_le_bytes());
+        code.push(0xb9);
+        code.extend(data.to_le_bytes());
+        code.extend([0x31, 0xd2, 0xcd, 0x80, 0xb8, 1, 0, 0, 0, 0x31, 0xdb, 0xcd, 0x80]);
+        code.extend([first, second, 0].into_iter().flat_map(u32::to_le_bytes));
+        code.extend(b"x\0corebcc-thin\0");
+        code.extend(exec.bytes().chain([0]));
+        code
+    };
+    if !running::i386_program(test, &path, &code("/no/such")) {
+        return;
+    }
+    let options = "args = corebcc-thin\ninclude_failed = True";
+    let Some(mut running) = Running::new(test, "execsnoop", options) else { return };
+    for exec in ["/no/such", "/bin/true"] {
+        assert!(running::i386_program(test, &path, &code(exec)));
+    }
+    let rows = running.rows();
+    assert_eq!(column(&rows, ARGS), ["/bin/true corebcc-thin", "/no/such corebcc-thin"]);
+    assert_eq!(column(&rows, RET), ["0", "-2"]);
+    assert_eq!(column(&rows, COMM), ["true", "small"]);
+}

@@ -39,7 +39,7 @@ impl Instances {
             let id = match (key, &mut self.cache) {
                 (Key::Single, _) => Some(IN_NULL),
                 (Key::Index(index), _) => Some(*index),
-                (Key::Pid(pid, _), _) => Some(*pid),
+                (Key::Pid(number, _) | Key::Numbered(number, _), _) => Some(*number),
                 (Key::Name(name), Some(cache)) => {
                     let mut name = table.text(name).to_vec();
                     let id = cache.id(&mut name, now);
@@ -72,7 +72,7 @@ impl Instances {
             match (key, self.names.get(row)) {
                 (Key::Index(slot), _) => out(id, Log2::name(*slot).as_bytes()),
                 (Key::Name(_), Some(name)) => out(id, name),
-                (Key::Pid(_, name), _) => out(id, table.text(name)),
+                (Key::Pid(_, name) | Key::Numbered(_, name), _) => out(id, table.text(name)),
                 _ => {}
             }
         }

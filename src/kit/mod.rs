@@ -1,6 +1,7 @@
 //! What a module file imports, and the registry that serves modules to the agent.
 
 mod cache;
+mod errno;
 mod help;
 mod hook;
 mod instances;
@@ -16,6 +17,7 @@ mod spec;
 mod table;
 
 pub use cache::Cache;
+pub use errno::Errno;
 pub use help::Help;
 pub use hook::{Hook, Tier};
 pub use kernel::{Fake, Kernel, Row, RowsView};

@@ -7,6 +7,7 @@ mod execsnoop;
 mod exectop;
 mod netproc;
 mod runqlat;
+mod syscount;
 mod sysfork;
 mod tcplife;
 
@@ -19,6 +20,7 @@ pub const MODULES: &[&Spec] = &[
     &exectop::SPEC,
     &netproc::SPEC,
     &execsnoop::SPEC,
+    &syscount::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.

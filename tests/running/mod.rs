@@ -8,6 +8,9 @@ use corebcc::kit::{instances, Key, Table};
 use corebcc::modules::{find, MODULES};
 use corebcc::pcp::Atom;
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 
 /// A loaded module.
 pub struct Running {
@@ -72,7 +75,7 @@ impl Running {
             let text = |range| String::from_utf8_lossy(table.text(range)).into_owned();
             let (id, name) = match key {
                 Key::Index(index) => (*index, index.to_string()),
-                Key::Pid(id, name) => (*id, text(name)),
+                Key::Pid(id, name) | Key::Numbered(id, name) => (*id, text(name)),
                 Key::Name(name) => (row as u32, text(name)),
                 Key::Single => (0, String::new()),
             };
@@ -85,4 +88,28 @@ impl Running {
     pub fn numbers(&mut self, column: usize) -> BTreeMap<String, u64> {
         self.rows().into_iter().filter_map(|row| Some((row.name.clone(), row.number(column)?))).collect()
     }
+}
+
+/// Where [`i386_program`] has the first byte of its code.
+pub const I386_CODE: u32 = 0x0804_8054;
+
+/// Writes an executable of 32 bits with this code; false (and a line that says so) if the kernel does not run it.
+pub fn i386_program(test: &str, path: &Path, code: &[u8]) -> bool {
+    let size = 84 + code.len() as u32;
+    let base = I386_CODE - 84;
+    let half = |number: u16| number.to_le_bytes().to_vec();
+    let word = |number: u32| number.to_le_bytes().to_vec();
+    // The header of the file, then of its one segment.
+    let mut elf = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    elf.extend([half(2), half(3), word(1), word(I386_CODE), word(52), word(0), word(0)].concat());
+    elf.extend([half(52), half(32), half(1), half(0), half(0), half(0)].concat());
+    elf.extend([1, 0, base, base, size, size, 5, 4096].into_iter().flat_map(word));
+    elf.extend(code);
+    std::fs::write(path, elf).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    let result = Command::new(path).status();
+    if let Err(error) = &result {
+        println!("skipped: {test}: a kernel that runs 32-bit programs for x86 ({error})");
+    }
+    result.is_ok()
 }
