@@ -140,9 +140,9 @@ static __always_inline void snoop_arguments(struct failed_event *failed, __u64 a
 			break;
 		}
 		n = bpf_probe_read_user_str(failed->args + at, ARG_SIZE, (void *)pointer);
-		if (n <= 0)
+		if (n < 0)
 			break;
-		at += n;
+		at += n ? n : 1; /* older kernels take the NUL of an empty string for nothing */
 	}
 	failed->head.length = at;
 }

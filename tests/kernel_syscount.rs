@@ -44,10 +44,14 @@ impl Caller {
         self.child.id()
     }
 
+    /// Waits for this line, and then until the process sleeps in its read.
     fn expect(&mut self, wanted: &str) {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         assert_eq!(line, wanted);
+        while !std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap().contains(") S ") {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     fn go(&mut self) {
