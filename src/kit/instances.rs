@@ -87,3 +87,21 @@ impl Instances {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_its_identifier_whatever_its_name_and_place() {
+        let mut table = Table::new(1);
+        table.numbered(437, b"openat2");
+        table.numbered(3, b"close");
+        let mut instances = Instances::new(Shape::Numbered, 0, None);
+        instances.update(&table, SystemTime::UNIX_EPOCH);
+        assert_eq!(instances.ids(), [Some(437), Some(3)]);
+        let mut names = Vec::new();
+        instances.each(Some(&table), &mut |id, name| names.push((id, String::from_utf8_lossy(name).into_owned())));
+        assert_eq!(names, [(437, "openat2".into()), (3, "close".into())]);
+    }
+}
