@@ -3,10 +3,12 @@
 use crate::kit::Spec;
 
 mod biolatency;
+mod execsnoop;
 mod exectop;
 mod netproc;
 mod profile;
 mod runqlat;
+mod syscount;
 mod sysfork;
 mod tcplife;
 
@@ -19,6 +21,8 @@ pub const MODULES: &[&Spec] = &[
     &exectop::SPEC,
     &profile::SPEC,
     &netproc::SPEC,
+    &execsnoop::SPEC,
+    &syscount::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.

@@ -390,6 +390,11 @@ impl Loaded {
         }
     }
 
+    fn set(&self, def: &MapDef) -> Result<libbpf_rs::Map<'_>, String> {
+        let object = self.object.as_ref().ok_or("nothing is loaded")?;
+        object.maps().find(|map| map.name() == def.name).ok_or_else(|| format!("no map {}", def.name))
+    }
+
     fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), Refusal> {
         let Some(object) = &self.object else { return Ok(()) };
         let mut links = Vec::new();
@@ -450,12 +455,11 @@ impl Kernel for Loaded {
     }
 
     fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
-        let map = object.maps().find(|map| map.name() == set.name).ok_or_else(|| format!("no map {}", set.name))?;
-        let key = pid.to_ne_bytes();
-        let result = if member { map.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY) } else { map.delete(&key) };
-        match result {
-            Err(error) if member || error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
+        if member {
+            return self.assign(set, pid, 1);
+        }
+        match self.set(set)?.delete(&pid.to_ne_bytes()) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
             _ => Ok(()),
         }
     }
@@ -479,6 +483,11 @@ impl Kernel for Loaded {
 
     fn detach(&self, hook: &'static Hook) {
         self.links.borrow_mut().remove(hook.name);
+    }
+
+    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
+        let updated = self.set(set)?.update(&pid.to_ne_bytes(), &number.to_ne_bytes(), MapFlags::ANY);
+        updated.map_err(|error| error.to_string())
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
