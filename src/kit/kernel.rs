@@ -20,7 +20,7 @@ pub trait Kernel {
     /// Detaches a hook; not attached is fine.
     fn detach(&self, hook: &'static Hook);
 
-    /// Attaches a hook that was loaded for later; done before is fine.
+    /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
 }
 
@@ -106,6 +106,7 @@ pub struct Fake {
     maps: Vec<(&'static str, Vec<AtomicU64>)>,
     records: std::cell::RefCell<Vec<Vec<u8>>>,
     attached: std::cell::RefCell<Vec<&'static str>>,
+    missing: Vec<&'static str>,
     members: std::cell::RefCell<std::collections::BTreeSet<u32>>,
 }
 
@@ -119,6 +120,12 @@ impl Fake {
     pub fn with<T>(mut self, map: Rows<T>, rows: usize) -> Fake {
         let words = rows * map.def.value_size / 8;
         self.maps.push((map.def.name, (0..words).map(|_| AtomicU64::new(0)).collect()));
+        self
+    }
+
+    /// Of a kernel that lacks a hook.
+    pub fn without(mut self, hook: &'static Hook) -> Fake {
+        self.missing.push(hook.name);
         self
     }
 
@@ -174,6 +181,9 @@ impl Kernel for Fake {
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
+        if self.missing.contains(&hook.name) {
+            return Err(format!("{} was not loaded", hook.name));
+        }
         self.attached.borrow_mut().push(hook.name);
         Ok(())
     }
