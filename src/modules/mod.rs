@@ -3,6 +3,10 @@
 use crate::kit::Spec;
 
 mod biolatency;
+mod bioperpid;
+mod biotop;
+mod block;
+mod cachestat;
 mod exectop;
 mod netproc;
 mod profile;
@@ -13,10 +17,13 @@ mod tcplife;
 /// Every module.
 pub const MODULES: &[&Spec] = &[
     &biolatency::SPEC,
+    &bioperpid::SPEC,
     &sysfork::SPEC,
     &tcplife::SPEC,
     &runqlat::SPEC,
     &exectop::SPEC,
+    &biotop::SPEC,
+    &cachestat::SPEC,
     &profile::SPEC,
     &netproc::SPEC,
 ];
