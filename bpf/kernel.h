@@ -63,11 +63,13 @@ struct pt_regs {
 struct gendisk {
 	int major;
 	int first_minor;
+	struct request_queue *queue;
 };
 
 struct request_queue {
 	struct gendisk *disk;
 	int id;
+	const void *mq_ops;
 };
 
 struct blk_mq_hw_ctx {
@@ -80,9 +82,24 @@ struct request {
 	unsigned int cmd_flags;
 	unsigned int rq_flags;
 	int tag;
+	int internal_tag;
 	unsigned int __data_len;
 	__u64 start_time_ns;
 	__u64 io_start_time_ns;
+};
+
+struct block_device {
+	struct gendisk *bd_disk;
+};
+
+struct bvec_iter {
+	unsigned int bi_size;
+};
+
+struct bio {
+	struct block_device *bi_bdev;
+	unsigned int bi_opf;
+	struct bvec_iter bi_iter;
 };
 
 /* before 5.17 the disk hangs off the request */
@@ -94,6 +111,30 @@ struct request___disk {
 struct blk_plug {
 	__u64 cur_ktime;
 };
+
+/* page cache; before 6.18 flags is a number, then a struct (memdesc_flags_t) */
+enum pageflags {
+	PG_head = 6,
+};
+
+struct folio {
+	unsigned long flags;
+	unsigned long _flags_1;
+};
+
+struct folio___memdesc {
+	struct {
+		unsigned long f;
+	} flags;
+};
+
+/* before 6.6 */
+struct folio___order {
+	unsigned char _folio_order;
+};
+
+struct address_space;
+struct buffer_head;
 
 /* scheduler */
 struct sched_info {

@@ -19,10 +19,11 @@ pub trait Kernel {
 
     /// Detaches a hook; not attached is fine.
     fn detach(&self, hook: &'static Hook);
+
     /// Puts a process into a set together with a number: the place of its own row in some table.
     fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String>;
 
-    /// Attaches a hook that was loaded for later; done before is fine.
+    /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
 }
 
@@ -109,6 +110,7 @@ pub struct Fake {
     records: std::cell::RefCell<Vec<Vec<u8>>>,
     attached: std::cell::RefCell<Vec<&'static str>>,
     members: std::cell::RefCell<std::collections::BTreeMap<u32, u32>>,
+    missing: Vec<&'static str>,
 }
 
 impl Fake {
@@ -121,6 +123,12 @@ impl Fake {
     pub fn with<T>(mut self, map: Rows<T>, rows: usize) -> Fake {
         let words = rows * map.def.value_size / 8;
         self.maps.push((map.def.name, (0..words).map(|_| AtomicU64::new(0)).collect()));
+        self
+    }
+
+    /// Of a kernel that lacks a hook.
+    pub fn without(mut self, hook: &'static Hook) -> Fake {
+        self.missing.push(hook.name);
         self
     }
 
@@ -185,6 +193,9 @@ impl Kernel for Fake {
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
+        if self.missing.contains(&hook.name) {
+            return Err(format!("{} was not loaded", hook.name));
+        }
         self.attached.borrow_mut().push(hook.name);
         Ok(())
     }

@@ -23,7 +23,9 @@ pub use hook::{Hook, Sampling, Tier};
 pub use kernel::{Fake, Kernel, Row, RowsView};
 pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
-pub use options::{unknown, Count, Cpu, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
+pub use options::{
+    unknown, Count, Cpu, Interval, IoColumn, IoOrder, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount,
+};
 pub use pattern::Pattern;
 pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Watch};
 pub use registry::{instances, Collect, Instance, Registry};

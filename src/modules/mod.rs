@@ -3,6 +3,10 @@
 use crate::kit::Spec;
 
 mod biolatency;
+mod bioperpid;
+mod biotop;
+mod block;
+mod cachestat;
 mod execsnoop;
 mod exectop;
 mod netproc;
@@ -15,10 +19,13 @@ mod tcplife;
 /// Every module.
 pub const MODULES: &[&Spec] = &[
     &biolatency::SPEC,
+    &bioperpid::SPEC,
     &sysfork::SPEC,
     &tcplife::SPEC,
     &runqlat::SPEC,
     &exectop::SPEC,
+    &biotop::SPEC,
+    &cachestat::SPEC,
     &profile::SPEC,
     &netproc::SPEC,
     &execsnoop::SPEC,

@@ -125,11 +125,12 @@ impl Trial<'_> {
             self.note(hook, tier, Err(refusal.words.clone()));
             let next = tiers.entry(hook.name).or_insert(0);
             *next += 1;
-            if *next < hook.tiers.len() {
+            // A hook that nobody needs stays without a tier, and the rest is loaded without it.
+            if *next < hook.tiers.len() || !active.iter().any(|&module| self.needs(module, hook)) {
                 continue;
             }
             tiers.remove(hook.name);
-            let users: Vec<usize> = active.iter().copied().filter(|&module| self.uses(module, hook)).collect();
+            let users: Vec<usize> = active.iter().copied().filter(|&module| self.needs(module, hook)).collect();
             match users.as_slice() {
                 [module] => self.modules[*module] = Err(unattached(hook, &refusal)),
                 _ => self.blame(hook, &users, &refusal),
@@ -173,12 +174,18 @@ impl Trial<'_> {
         self.hooks(&[module]).iter().any(|used| used.name == hook.name)
     }
 
+    fn needs(&self, module: usize, hook: &Hook) -> bool {
+        let optional = &self.wanted[module].plan.optional;
+        self.uses(module, hook) && !optional.iter().any(|optional| optional.name == hook.name)
+    }
+
     /// The hooks of modules, each once.
     fn hooks(&self, modules: &[usize]) -> Vec<&'static Hook> {
         let mut hooks: Vec<&'static Hook> = Vec::new();
         for &module in modules {
             let plan = &self.wanted[module].plan;
-            for hook in plan.hooks.iter().chain(plan.later.iter().map(|(hook, _)| hook)) {
+            let later = plan.later.iter().map(|(hook, _)| hook);
+            for hook in plan.hooks.iter().chain(later).chain(&plan.optional) {
                 if !hooks.iter().any(|known| known.name == hook.name) {
                     hooks.push(hook);
                 }
@@ -194,7 +201,7 @@ impl Trial<'_> {
         program: Option<&str>,
     ) -> Option<(&'static Hook, &'static Tier)> {
         self.hooks(active).into_iter().find_map(|hook| {
-            let tier = &hook.tiers[tiers.get(hook.name).copied().unwrap_or(0)];
+            let tier = hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?;
             tier.programs.contains(&program?).then_some((hook, tier))
         })
     }
@@ -211,7 +218,7 @@ impl Trial<'_> {
         let hooks: Vec<(&'static Hook, &'static Tier)> = self
             .hooks(active)
             .into_iter()
-            .map(|hook| (hook, &hook.tiers[tiers.get(hook.name).copied().unwrap_or(0)]))
+            .filter_map(|hook| Some((hook, hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?)))
             .collect();
         if let Some(program) = hooks.iter().find_map(|(_, tier)| avoided(tier, &self.avoid)) {
             let words = format!("passed over as {AVOID} asks");
@@ -261,7 +268,8 @@ impl Trial<'_> {
         let loaded = Loaded::new(object, self.wanted, active, hooks)?;
         let features = loaded.ask();
         let later = active.iter().flat_map(|&module| &self.wanted[module].plan.later);
-        let now = active.iter().flat_map(|&module| &self.wanted[module].plan.hooks).map(|hook| hook.name);
+        let plans = active.iter().map(|&module| &self.wanted[module].plan);
+        let now = plans.flat_map(|plan| plan.hooks.iter().chain(&plan.optional)).map(|hook| hook.name);
         let now: BTreeSet<&str> =
             now.chain(later.filter(|(_, feature)| features.contains(feature)).map(|(hook, _)| hook.name)).collect();
         for &(hook, tier) in &loaded.hooks {
