@@ -3,13 +3,8 @@
  * TCP and UDP calls and bytes of each thread. From 6.3 two tracepoints sit behind every send and receive, with the length
  * returned; before that, the functions of each protocol.
  */
+#include "sock.bpf.h"
 #include "threads.bpf.h"
-
-#define AF_INET 2
-#define AF_INET6 10
-#define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
-#define MSG_PEEK 2
 
 enum net_cell { TCP_SEND, TCP_RECV, UDP_SEND, UDP_RECV };
 

@@ -49,16 +49,22 @@ fn every_map_of_the_object_belongs_to_a_module() {
 }
 
 #[test]
-fn every_tier_names_programs_that_the_module_has_a_part_in() {
+fn every_tier_names_programs_and_the_module_has_a_part_in_it() {
     let object = open();
     for spec in MODULES {
         for (hook, tier) in spec.hooks.iter().flat_map(|hook| hook.tiers.iter().map(move |tier| (hook, tier))) {
             assert!(!tier.programs.is_empty(), "{}: {}: {} has no program", spec.name, hook.name, tier.kind);
             for program in tier.programs {
                 assert!(object.progs().any(|there| there.name() == *program), "{}: no program {program}", spec.name);
-                let (_, modules) = PROGRAMS.iter().find(|(name, _)| name == program).unwrap();
-                assert!(modules.contains(&spec.name), "{program}: {} has no part in it", spec.name);
             }
+            // Not in all of them: modules share hooks, and the loader leaves out what no module that is on takes part in.
+            let part = |program: &&str| {
+                PROGRAMS
+                    .iter()
+                    .find(|(name, _)| name == program)
+                    .is_some_and(|(_, modules)| modules.contains(&spec.name))
+            };
+            assert!(tier.programs.iter().any(part), "{}: {} has no part in {}", hook.name, spec.name, tier.kind);
         }
     }
 }

@@ -20,7 +20,7 @@ pub use hook::{Hook, Tier};
 pub use kernel::{Fake, Kernel, Row, RowsView};
 pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
-pub use options::{unknown, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
+pub use options::{unknown, Interval, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
 pub use processes::{cmdline, comm, exists, until_nul, Watch};
 pub use registry::{instances, Collect, Instance, Registry};
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};

@@ -54,6 +54,34 @@ impl OptionType for RowCount {
     }
 }
 
+/// How often a table of what happened "in the last interval" begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// Every so many seconds.
+    Seconds(u32),
+    /// At each fetch, which shows what happened since the fetch before.
+    AtFetch,
+    /// The table stays empty.
+    Never,
+}
+
+impl OptionType for Interval {
+    const EXPECTED: &'static str = "a number of seconds, 0 for each fetch, or a negative number for never";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        Ok(match value.int::<i32>()? {
+            0 => Interval::AtFetch,
+            seconds => u32::try_from(seconds).map_or(Interval::Never, Interval::Seconds),
+        })
+    }
+    fn show(&self) -> String {
+        match self {
+            Interval::Seconds(seconds) => seconds.to_string(),
+            Interval::AtFetch => "0".into(),
+            Interval::Never => "-1".into(),
+        }
+    }
+}
+
 /// The size of a ring buffer in pages of 4096 bytes: a power of two, as the Python agent demanded for its perf buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages(pub u32);

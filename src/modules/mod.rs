@@ -4,14 +4,28 @@ use crate::kit::Spec;
 
 mod biolatency;
 mod exectop;
+mod flows;
 mod netproc;
 mod runqlat;
 mod sysfork;
+mod tcp;
 mod tcplife;
+mod tcpperpid;
+mod tcpretrans;
+mod tcptop;
 
 /// Every module.
-pub const MODULES: &[&Spec] =
-    &[&biolatency::SPEC, &sysfork::SPEC, &tcplife::SPEC, &runqlat::SPEC, &exectop::SPEC, &netproc::SPEC];
+pub const MODULES: &[&Spec] = &[
+    &biolatency::SPEC,
+    &sysfork::SPEC,
+    &tcplife::SPEC,
+    &runqlat::SPEC,
+    &tcpretrans::SPEC,
+    &tcpperpid::SPEC,
+    &tcptop::SPEC,
+    &exectop::SPEC,
+    &netproc::SPEC,
+];
 
 /// The module that `module = PATH` or `[NAME]` means.
 pub fn find(path: &str) -> Option<&'static Spec> {

@@ -1,6 +1,7 @@
 //! TCP and UDP traffic by process. Kernel side: bpf/netproc.bpf.c, which counts by thread; here the threads of a process
 //! are added up, and those that ended are taken over and their places freed.
 
+use super::tcp::TRAFFIC;
 use crate::bpf::types::{self, net_row, thread, thread_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
@@ -41,34 +42,6 @@ options! {
     remove_stopped_processes: bool = true;
 }
 
-static TRAFFIC: Hook = Hook {
-    name: "sock_send_length+sock_recv_length",
-    tiers: &[
-        Tier { kind: "tp_btf", programs: &["tp__sock_send_length", "tp__sock_recv_length"] },
-        Tier { kind: "raw_tp", programs: &["raw__sock_send_length", "raw__sock_recv_length"] },
-        Tier {
-            kind: "fexit+fentry",
-            programs: &[
-                "fexit__tcp_sendmsg",
-                "fexit__udp_sendmsg",
-                "fexit__udpv6_sendmsg",
-                "fentry__tcp_cleanup_rbuf",
-                "fentry__skb_consume_udp",
-            ],
-        },
-        Tier {
-            kind: "kretprobe+kprobe",
-            programs: &[
-                "kretprobe__tcp_sendmsg",
-                "kretprobe__udp_sendmsg",
-                "kretprobe__udpv6_sendmsg",
-                "kprobe__tcp_cleanup_rbuf",
-                "kprobe__skb_consume_udp",
-            ],
-        },
-    ],
-    needs: "the tracepoints sock_send_length and sock_recv_length (kernel 6.3), or fentry, or kprobes, on a kernel with BTF",
-};
 static EXIT: Hook = tracepoint!("sched_process_exit", "a kernel with BTF");
 static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
 
