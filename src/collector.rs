@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a fetch waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
-const PATIENCE: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_millis(400);
 /// Between two looks at rings, ended processes and losses.
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two log lines about one kind of loss.
@@ -233,7 +233,7 @@ impl Collector {
         Ok(Collector { jobs, done, call, ready, loaded: None, away: 0, thread: Some(thread) })
     }
 
-    /// Readable once loading is over; [`Collect::loaded`] makes it unreadable again.
+    /// Readable once loading is over, until it is read.
     pub fn ready(&self) -> Arc<EventFd> {
         Arc::clone(&self.ready)
     }
@@ -265,7 +265,6 @@ impl Collect for Collector {
     }
 
     fn loaded(&mut self) -> Option<Vec<Result<(), String>>> {
-        let _ = self.ready.read();
         if self.loaded.is_none() && self.away == 0 {
             if let Ok(Done::Loaded(fates)) = self.done.try_recv() {
                 self.loaded = Some(fates);

@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("transport", &["pdu", "pcpconf"]),
     ("cli", &["transport", "logging", "pcpconf"]),
     ("generated", &["kit"]),
-    ("show", &["kit", "pcp"]),
+    ("show", &["kit", "pcp", "cli", "collector", "config", "modules", "transport"]),
     ("check", &["kit", "collector", "config", "modules"]),
 ];
 

@@ -21,7 +21,7 @@ pub use kernel::{Fake, Kernel, Row, RowsView};
 pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
 pub use options::{unknown, Interval, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
-pub use processes::{cmdline, comm, exists, until_nul, Watch};
+pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Watch};
 pub use registry::{instances, Collect, Instance, Registry};
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};

@@ -60,6 +60,7 @@ pub struct Registry {
     slots: Vec<Slot>,
     help: Help,
     collector: Box<dyn Collect>,
+    loaded: bool,
 }
 
 /// Reads which modules to run from the configuration: everything about a module but the module itself.
@@ -126,16 +127,18 @@ impl Registry {
                 instance,
             }
         };
-        Registry { domain, slots: instances.into_iter().map(slot).collect(), help, collector }
+        Registry { domain, slots: instances.into_iter().map(slot).collect(), help, collector, loaded: false }
     }
 
-    /// Looks whether the collector has something new; true once everything that can be loaded is.
+    /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
     pub fn poll(&mut self) -> bool {
-        let Some(fates) = self.collector.loaded() else { return false };
-        for (slot, fate) in self.slots.iter_mut().zip(fates) {
-            slot.state = if fate.is_ok() { State::Serving } else { State::Failed };
+        if let Some(fates) = self.collector.loaded() {
+            for (slot, fate) in self.slots.iter_mut().zip(fates) {
+                slot.state = if fate.is_ok() { State::Serving } else { State::Failed };
+            }
+            self.loaded = true;
         }
-        true
+        self.loaded
     }
 
     /// Whether a module could not be loaded.

@@ -81,6 +81,24 @@ fn c69_the_unix_socket_has_mode_0660_and_replaces_an_old_one() {
     assert_eq!(home.read("stdout"), "");
 }
 
+/// What dbpmda leaves behind on a TCP socket, and a pmcd that is killed.
+#[test]
+fn a_connection_that_is_reset_between_pdus_has_ended_orderly() {
+    let home = Home::new(ONE);
+    let port = port(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let agent = agent(&home, &["-i", &port.to_string()]);
+    let stream = wait_for("the listener", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+    let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+    nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &at_once).unwrap();
+    let mut peer = Peer::over(agent, stream.into());
+    peer.greet();
+    assert_eq!(decode(&peer.read_within(Duration::from_secs(20))), Pdu::Error { code: -13393 }, "READY");
+    peer.unanswered();
+    (peer.to, peer.from) = (None, None);
+    assert_eq!(peer.agent.end().code(), Some(0), "{}", home.log());
+    assert!(home.log().contains("pmcd closed the connection"), "{}", home.log());
+}
+
 #[test]
 fn a_file_that_is_no_socket_is_not_replaced() {
     let home = Home::new(ONE);

@@ -50,7 +50,8 @@ impl Peer {
     pub fn greet(&mut self) {
         let creds = self.read();
         assert_eq!(frame(&creds).ty, PduType::CREDS);
-        self.send(&wire::creds(0));
+        // An agent that has ended meanwhile is seen to have by what follows.
+        let _ = self.to.as_mut().unwrap().write_all(&wire::creds(0));
     }
 
     /// An agent whose modules are loaded, after the handshake and its announcement.
