@@ -37,9 +37,10 @@ const volatile bool runq_filtered;
 
 FEATURE(no_sched_info, !bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
 
+/* Consecutive ids go to places apart: partners that wake each other must not share a line. */
 static __always_inline __u32 runq_place(__u32 pid)
 {
-	return (pid << 3 | pid >> 12) & runq_delay_mask;
+	return pid * 0x9e3779b1 >> 12 & runq_delay_mask;
 }
 
 static __always_inline void runq_runnable(__u32 pid)

@@ -27,9 +27,10 @@ ROWS(thread_stats, struct thread_stat);
 
 const volatile __u32 thread_mask; /* sets - 1 */
 
+/* Threads get consecutive ids, hence sets of their own; a set is 128 bytes, so neighbours share no line. */
 static __always_inline __u32 thread_set(__u32 tid)
 {
-	return ((tid << 4 ^ tid >> 10) & thread_mask) * WAYS;
+	return ((tid ^ tid >> 10) & thread_mask) * WAYS;
 }
 
 /* The place of the current thread, claimed if it has none; negative: all four ways are taken. */
