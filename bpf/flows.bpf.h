@@ -59,15 +59,15 @@ static __always_inline void flow_add(const bool raw, void *flows, void *stats, s
 	__u64 ident = bpf_get_current_pid_tgid() >> 32;
 	struct flow_stat *stat;
 	struct ends ends;
-	__u32 place;
+	__u32 hash;
 
 	if (!ends_of(raw, sk, &ends))
 		return;
 	ident |= (__u64)ends.lport << 32 | (__u64)ends.rport << 48;
-	place = number_hash(ident ^ ends.remote[0] ^ ends.remote[1] >> 7);
+	hash = number_hash(ident ^ ends.remote[0] ^ ends.remote[1] >> 7);
 #pragma unroll
 	for (int i = 0; i < FLOW_PLACES; i++) {
-		struct flow *flow = row(flows, (place + i) & flow_mask);
+		struct flow *flow = row(flows, number_place(hash, i) & flow_mask);
 		__u64 differs;
 
 		if (!flow)

@@ -92,17 +92,17 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 {
 	struct retrans_stat *stat;
 	__u64 number;
-	__u32 place;
+	__u32 hash;
 
 	if (bpf_core_field_exists(((struct trace_event_raw_tcp_retransmit_skb *)0)->err) && (int)((__u64 *)ctx)[2])
 		return;
 	if (!retrans_tlp && retrans_is_probe(sk))
 		return;
 	number = sock_number(raw, ctx, sk);
-	place = number_hash(number);
+	hash = number_hash(number);
 #pragma unroll
 	for (int i = 0; i < RETRANS_PLACES; i++) {
-		struct retrans_row *r = row(&retrans_rows, (place + i) & retrans_mask);
+		struct retrans_row *r = row(&retrans_rows, number_place(hash, i) & retrans_mask);
 
 		if (!r)
 			break;
@@ -123,7 +123,7 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 ON(inet_sock_set_state, struct sock *sk, int from, int to)
 {
 	__u64 number;
-	__u32 place;
+	__u32 hash;
 
 	if (to != TCP_CLOSE && to != TCP_SYN_SENT && !(retrans_by_process && (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)))
 		return;
@@ -136,10 +136,10 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 	if (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)
 		return;
 	/* Also when a socket connects: what the close of an earlier one at its address left behind is not its own. */
-	place = number_hash(number);
+	hash = number_hash(number);
 #pragma unroll
 	for (int i = 0; i < RETRANS_PLACES; i++) {
-		struct retrans_row *r = row(&retrans_rows, (place + i) & retrans_mask);
+		struct retrans_row *r = row(&retrans_rows, number_place(hash, i) & retrans_mask);
 
 		if (r && r->sk == number)
 			r->closed = 1;

@@ -1,13 +1,13 @@
 //! The tables of bytes by process and connection that bpf/flows.bpf.h fills: reads what was added since the last look, and gives
 //! the rows of connections that rest back.
 
-use crate::bpf::types::{flow, flow_sending, flow_stat, rodata};
+use crate::bpf::types::{flow, flow_stat, rodata};
 use crate::kit::{table_size, Host, Kernel, MapDef, Plan, Row, Rows};
 use std::mem::offset_of;
 
-/// Connections of a module that can be in its table at once.
-const FLOWS: usize = 8192;
-/// A connection without traffic for so many ticks (seconds) gives its row back, or at the next tick if the table is crowded.
+/// Connections of a module that can be in its table at once, by CPU: what serves more has more of them.
+const FLOWS: usize = 2048;
+/// A connection without traffic for so many ticks (seconds) gives its row back, or after one if the table is crowded.
 const REST: u32 = 10;
 
 /// A process and both ends of a connection.
@@ -56,13 +56,13 @@ impl Flows {
 
     /// Sizes the module's maps: the table, the losses, and the sockets that threads are sending on.
     pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut rodata, stats: Rows<flow_stat>, sends: &MapDef) {
-        let places = table_size(host.threads * 4, 4096, 1 << 16);
-        constants.flow_mask = FLOWS as u32 - 1;
-        constants.flow_sending_mask = places as u32 - 1;
-        debug_assert_eq!(sends.value_size, size_of::<flow_sending>());
-        plan.entries(self.map.def.name, FLOWS);
+        let flows = table_size(host.cpus * FLOWS, 8192, 1 << 16);
+        let threads = table_size(host.threads * 4, 4096, 1 << 16);
+        constants.flow_mask = flows as u32 - 1;
+        constants.flow_sending_mask = threads as u32 - 1;
+        plan.entries(self.map.def.name, flows);
         plan.entries(stats.def.name, host.cpus);
-        plan.entries(sends.name, places);
+        plan.entries(sends.name, threads);
     }
 
     /// Hands out what was moved since the last look.
@@ -80,32 +80,33 @@ impl Flows {
         let rows = kernel.rows(self.map);
         self.seen.resize(rows.len(), Seen::default());
         let used = rows.iter().filter(|row| row.word(offset_of!(flow, claims)) != 0).count();
-        let rest = if used > rows.len() / 2 { 0 } else { REST };
+        let rest = if used > rows.len() / 4 { 0 } else { REST };
         for (row, seen) in rows.iter().zip(&mut self.seen) {
             if row.word(offset_of!(flow, claims)) == 0 {
                 continue;
             }
-            look(row, seen, each);
+            let moved = look(row, seen, each);
             let retired = row.word(offset_of!(flow, retired)) != 0;
             // Without a connection two threads claimed it at once and both left it, or one is just filling it in.
             let nobody = row.word(offset_of!(flow, ident)) == 0;
             if retired || (nobody && seen.rest > 0) {
                 free(row);
                 *seen = Seen::default();
-            } else if seen.rest > rest {
+            } else if !moved && !nobody && seen.rest >= rest {
                 row.set(offset_of!(flow, retired), 1);
-            } else {
+            } else if !moved {
                 seen.rest += 1;
             }
         }
     }
 }
 
-fn look(row: Row<'_>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) {
+/// Whether anything was moved.
+fn look(row: Row<'_>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) -> bool {
     let (tx, rx) = (row.word(offset_of!(flow, tx)), row.word(offset_of!(flow, rx)));
     let ident = row.word(offset_of!(flow, ident));
     if ident == 0 || (tx == seen.tx && rx == seen.rx) {
-        return;
+        return false;
     }
     each(Moved {
         ends: Ends {
@@ -122,6 +123,7 @@ fn look(row: Row<'_>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) {
         born: row.word(offset_of!(flow, born)),
     });
     *seen = Seen { tx, rx, rest: 0 };
+    true
 }
 
 /// Last of all the claim, which lets a program take the row.

@@ -2,6 +2,8 @@
 //! Needs root. Other load on the machine does not disturb: what a module counts machine-wide is bracketed by two reads of
 //! the independent source, and what it counts by process or name belongs to this test alone.
 
+#![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
+
 mod agents;
 mod biolatency;
 mod exectop;
@@ -10,3 +12,6 @@ mod runqlat;
 mod support;
 mod sysfork;
 mod tcplife;
+mod tcpperpid;
+mod tcpretrans;
+mod tcptop;
