@@ -1,6 +1,6 @@
 //! What a module sees of the kernel, and a stand-in for tests.
 
-use super::{Hook, MapDef, Rows};
+use super::{Hook, MapDef, Rows, Sampling};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The loaded maps.
@@ -13,6 +13,12 @@ pub trait Kernel {
 
     /// Puts a process into a set of processes, or takes it out.
     fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String>;
+
+    /// Attaches a perf event hook that was loaded for later, to an event on each CPU.
+    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String>;
+
+    /// Detaches a hook; not attached is fine.
+    fn detach(&self, hook: &'static Hook);
 
     /// Attaches a hook that was loaded for later; done before is fine.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
@@ -157,6 +163,14 @@ impl Kernel for Fake {
             members.remove(&pid);
         }
         Ok(())
+    }
+
+    fn sample(&self, hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {
+        self.attach(hook)
+    }
+
+    fn detach(&self, hook: &'static Hook) {
+        self.attached.borrow_mut().retain(|name| *name != hook.name);
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

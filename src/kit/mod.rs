@@ -16,11 +16,11 @@ mod table;
 
 pub use cache::Cache;
 pub use help::Help;
-pub use hook::{Hook, Tier};
+pub use hook::{Hook, Sampling, Tier};
 pub use kernel::{Fake, Kernel, Row, RowsView};
 pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
-pub use options::{unknown, Interval, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
+pub use options::{unknown, Count, Cpu, Interval, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
 pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Watch};
 pub use registry::{instances, Collect, Instance, Registry};
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};

@@ -6,6 +6,7 @@ mod biolatency;
 mod exectop;
 mod flows;
 mod netproc;
+mod profile;
 mod runqlat;
 mod sysfork;
 mod tcp;
@@ -24,6 +25,7 @@ pub const MODULES: &[&Spec] = &[
     &tcpperpid::SPEC,
     &tcptop::SPEC,
     &exectop::SPEC,
+    &profile::SPEC,
     &netproc::SPEC,
 ];
 

@@ -76,7 +76,7 @@ struct Process {
     /// Its start time, to tell a process id used again apart.
     born: u64,
     name: Vec<u8>,
-    /// Execs of its threads when the name was read.
+    /// The number of execs, as the kernel counts them, when the name was read.
     execs: u64,
     /// Of threads that ended.
     past: [u64; 8],
@@ -138,7 +138,7 @@ impl Netproc {
             }
             add(&mut process.live, cells);
             process.threads += 1;
-            process.execs_now += (state & !SEEN) >> 1;
+            process.execs_now = process.execs_now.max((state & !SEEN) >> 1);
         }
         for (&pid, process) in &mut self.processes {
             if process.name.is_empty() || process.execs_now > process.execs {
@@ -169,7 +169,8 @@ impl Netproc {
 
 impl Module for Netproc {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let places = table_size(host.threads * 4, 4096, 1 << 16);
+        // At least so many that 5000 threads can come and go before the agent frees the places of the first.
+        let places = table_size(host.threads * 4, 8192, 1 << 16);
         constants.thread_mask = places as u32 / 4 - 1;
         plan.hook(&TRAFFIC);
         plan.hook(&EXIT);

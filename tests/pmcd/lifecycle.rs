@@ -1,9 +1,11 @@
 //! pmcd or the agent dies, pmcd is told to read its configuration again, and the agent listens instead of being piped to.
 
 use crate::instance::{port, Pmcd};
-use crate::support::{lacks, still_loaded, wait_for};
+use crate::support::{lacks, still_loaded, wait_for, Proc};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
+use std::process::Stdio;
+use std::time::Duration;
 
 fn lives(pid: i32) -> bool {
     kill(Pid::from_raw(pid), None).is_ok()
@@ -25,7 +27,16 @@ fn an_agent_whose_pmcd_is_killed_ends_and_the_next_one_keeps_its_instances() {
     let (agent, programs) = (pmcd.agent(), pmcd.agents_programs());
     let before = numbers(&pmcd);
     assert!(!before.is_empty());
+    // Clients that fetch as fast as they can, so that pmcd dies in the middle of something.
+    let busy = |_| {
+        let mut command = pmcd.client("pmval");
+        command.args(["-r", "-t", "0.001", "bcc.proc.net.tcp.send.bytes"]).stdout(Stdio::null()).stderr(Stdio::null());
+        Proc(command.spawn().unwrap())
+    };
+    let busy: Vec<Proc> = (0..3).map(busy).collect();
+    std::thread::sleep(Duration::from_millis(200));
     pmcd.again(Signal::SIGKILL);
+    drop(busy);
     wait_for("the agent to end", || (!lives(agent)).then_some(()));
     wait_for("its programs to go", || still_loaded(&programs).is_empty().then_some(()));
     pmcd.wait_for_values();
