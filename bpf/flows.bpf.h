@@ -128,6 +128,7 @@ static __always_inline struct sock *flow_send_ends(void *sends)
 	ROWS(module##_flows, struct flow);                                                                            \
 	ROWS(module##_stats, struct flow_stat);                                                                       \
 	SLOTS(module##_sends, struct flow_sending);                                                                   \
+	SLOTS(module##_reads, struct sock_read);                                                                      \
 	PROCESS_SET(module##_set);                                                                                    \
 	const volatile bool module##_filtered;                                                                        \
                                                                                                                       \
@@ -141,9 +142,9 @@ static __always_inline struct sock *flow_send_ends(void *sends)
 		if (module##_wants(raw, sk, ret))                                                                     \
 			flow_add(raw, &module##_flows, &module##_stats, sk, ret, 0);                                  \
 	}                                                                                                             \
-	static __always_inline void module##_received(const bool raw, struct sock *sk, int ret)                       \
+	static __always_inline void module##_received(const bool raw, struct sock *sk, int flags, int ret)            \
 	{                                                                                                             \
-		if (module##_wants(raw, sk, ret))                                                                     \
+		if (!(flags & (MSG_PEEK | MSG_ERRQUEUE)) && module##_wants(raw, sk, ret))                                                                     \
 			flow_add(raw, &module##_flows, &module##_stats, sk, 0, ret);                                  \
 	}                                                                                                             \
 	static __always_inline void module##_send_returns(int ret)                                                    \

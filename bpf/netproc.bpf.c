@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * TCP and UDP calls and bytes of each thread. From 6.3 two tracepoints sit behind every send and receive, with the length
- * returned; before that, the functions of each protocol.
+ * returned. Before that, the functions they were later put around, by fexit; and where only kprobes are to be had, which do
+ * not see arguments and return value together, functions of each protocol.
  */
 #include "sock.bpf.h"
 #include "threads.bpf.h"
@@ -16,6 +17,8 @@ struct net_row {
 };
 
 ROWS(net_rows, struct net_row);
+
+SLOTS(net_reads, struct sock_read);
 
 static __always_inline void net_add(enum net_cell cell, __s64 bytes)
 {
@@ -55,10 +58,42 @@ ON(sock_send_length, struct sock *sk, int ret, int flags)
 /* A receive counts when it delivered something; an empty datagram is something, the end of a stream is not. */
 ON(sock_recv_length, struct sock *sk, int ret, int flags)
 {
-	if (ret < 0 || flags & MSG_PEEK)
+	if (ret < 0 || flags & (MSG_PEEK | MSG_ERRQUEUE))
 		return;
 	if (ret || GET(sk, sk_protocol) == IPPROTO_UDP)
 		net_sock(raw, sk, TCP_RECV, ret);
+}
+
+static __always_inline void net_received(struct sock *sk, int flags, int ret)
+{
+	if (ret < 0 || flags & (MSG_PEEK | MSG_ERRQUEUE))
+		return;
+	if (ret || sk->sk_protocol == IPPROTO_UDP)
+		net_sock(false, sk, TCP_RECV, ret);
+}
+
+ON_RETURN(inet_sendmsg, 3, int ret)
+{
+	if (!raw)
+		net_sock(raw, sock_of(ctx), TCP_SEND, ret);
+}
+
+ON_RETURN(inet6_sendmsg, 3, int ret)
+{
+	if (!raw)
+		net_sock(raw, sock_of(ctx), TCP_SEND, ret);
+}
+
+ON_RETURN(inet_recvmsg, 4, int ret)
+{
+	if (!raw)
+		net_received(sock_of(ctx), ((__u64 *)ctx)[3], ret);
+}
+
+ON_RETURN(inet6_recvmsg, 4, int ret)
+{
+	if (!raw)
+		net_received(sock_of(ctx), ((__u64 *)ctx)[3], ret);
 }
 
 ON_RETURN(tcp_sendmsg, 3, int ret)
@@ -78,7 +113,7 @@ ON_RETURN(udpv6_sendmsg, 3, int ret)
 
 ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
 {
-	if (copied > 0)
+	if (raw && (copied = sock_read_anew(&net_reads, sk, copied)) > 0)
 		net_add(TCP_RECV, copied);
 }
 

@@ -9,6 +9,7 @@
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
 #define MSG_PEEK 2
+#define MSG_ERRQUEUE 0x2000
 #define SHUTDOWN_MASK 3
 
 enum tcp_state {
@@ -92,4 +93,45 @@ static __always_inline __u32 number_hash(__u64 number)
 static __always_inline __u32 number_place(__u32 hash, __u32 nth)
 {
 	return hash + nth * (hash >> 16 | 1);
+}
+
+/* The socket of inet_sendmsg and its like, in fexit: the first argument's. */
+static __always_inline struct sock *sock_of(void *ctx)
+{
+	struct socket *sock = (void *)((__u64 *)ctx)[0];
+
+	return sock->sk;
+}
+
+/* The bytes that readers took from a socket, as of the last look; a table of each module that looks. */
+struct sock_read {
+	__u64 sk;
+	__u64 given;
+};
+
+const volatile __u32 sock_read_mask;
+
+/*
+ * tcp_cleanup_rbuf is called at the end of a receive, of a peek too, and before each wait inside it, always with what the
+ * whole call has copied so far (tcp_recvmsg). What is new is what the socket has given away since the last time.
+ */
+static __always_inline int sock_read_anew(void *reads, struct sock *sk, int copied)
+{
+	const bool raw = true;
+	struct tcp_sock *tp = (struct tcp_sock *)sk;
+	__u64 number = (__u64)sk, given, before = 0;
+	struct sock_read *read;
+
+	if (copied <= 0)
+		return 0;
+	given = GET(tp, bytes_received) - (__u32)(GET(tp, rcv_nxt) - GET(tp, copied_seq));
+	read = row(reads, number_hash(number) & sock_read_mask);
+	if (!read)
+		return 0;
+	/* More than now was another socket's, at this address. */
+	if (read->sk == number && read->given <= given)
+		before = read->given;
+	read->sk = number;
+	read->given = given;
+	return given - before < copied ? given - before : copied;
 }

@@ -164,14 +164,46 @@ ON(sock_recv_length, struct sock *sk, int ret, int flags)
 		retrans_owned(sock_number(raw, ctx, sk));
 }
 
+/* inet_sendmsg and its like, in fexit. */
+static __always_inline void retrans_used(const bool raw, void *ctx)
+{
+	struct socket *sock = (void *)((__u64 *)ctx)[0];
+	__u64 number = 0;
+
+	if (raw || !retrans_by_process || sock_of(ctx)->sk_protocol != IPPROTO_TCP)
+		return;
+	bpf_core_read(&number, sizeof(number), &sock->sk);
+	retrans_owned(number);
+}
+
+ON_RETURN(inet_sendmsg, 3, int ret)
+{
+	retrans_used(raw, ctx);
+}
+
+ON_RETURN(inet6_sendmsg, 3, int ret)
+{
+	retrans_used(raw, ctx);
+}
+
+ON_RETURN(inet_recvmsg, 4, int ret)
+{
+	retrans_used(raw, ctx);
+}
+
+ON_RETURN(inet6_recvmsg, 4, int ret)
+{
+	retrans_used(raw, ctx);
+}
+
 ON_ENTRY(tcp_sendmsg, struct sock *sk)
 {
-	if (retrans_by_process)
-		retrans_owned(sock_number(raw, ctx, sk));
+	if (raw && retrans_by_process)
+		retrans_owned((__u64)sk);
 }
 
 ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
 {
-	if (retrans_by_process)
-		retrans_owned(sock_number(raw, ctx, sk));
+	if (raw && retrans_by_process)
+		retrans_owned((__u64)sk);
 }

@@ -1,6 +1,7 @@
 //! The tables of bytes by process and connection that bpf/flows.bpf.h fills: reads what was added since the last look, and gives
 //! the rows of connections that rest back.
 
+use super::tcp::SOCKETS;
 use crate::bpf::types::{flow, flow_stat, rodata};
 use crate::kit::{table_size, Host, Kernel, MapDef, Plan, Row, Rows};
 use std::mem::offset_of;
@@ -54,15 +55,25 @@ impl Flows {
         Flows { map, seen: Vec::new() }
     }
 
-    /// Sizes the module's maps: the table, the losses, and the sockets that threads are sending on.
-    pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut rodata, stats: Rows<flow_stat>, sends: &MapDef) {
+    /// Sizes the module's maps: the table, the losses, and for kprobes the sockets that threads are sending on and what was
+    /// read from which.
+    pub fn plan(
+        &self,
+        host: &Host,
+        plan: &mut Plan,
+        constants: &mut rodata,
+        stats: Rows<flow_stat>,
+        [sends, reads]: [&MapDef; 2],
+    ) {
         let flows = table_size(host.cpus * FLOWS, 8192, 1 << 16);
         let threads = table_size(host.threads * 4, 4096, 1 << 16);
         constants.flow_mask = flows as u32 - 1;
         constants.flow_sending_mask = threads as u32 - 1;
         plan.entries(self.map.def.name, flows);
         plan.entries(stats.def.name, host.cpus);
+        constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.entries(sends.name, threads);
+        plan.entries(reads.name, SOCKETS);
     }
 
     /// Hands out what was moved since the last look.

@@ -1,8 +1,8 @@
 //! TCP and UDP traffic by process. Kernel side: bpf/netproc.bpf.c, which counts by thread; here the threads of a process
 //! are added up, and those that ended are taken over and their places freed.
 
-use super::tcp::TRAFFIC;
-use crate::bpf::types::{self, net_row, thread, thread_stat};
+use super::tcp::{SOCKETS, TRAFFIC};
+use crate::bpf::types::{self, net_row, sock_read, thread, thread_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::collections::BTreeMap;
@@ -35,6 +35,7 @@ maps! {
     rows THREADS: thread = "threads";
     rows STATS: thread_stat = "thread_stats";
     rows COUNTS: net_row = "net_rows";
+    slots READS: sock_read = "net_reads";
 }
 
 options! {
@@ -177,6 +178,8 @@ impl Module for Netproc {
         plan.hook(&EXEC);
         plan.entries(THREADS.def.name, places);
         plan.entries(COUNTS.def.name, places);
+        constants.sock_read_mask = SOCKETS as u32 - 1;
+        plan.entries(READS.name, SOCKETS);
         plan.entries(STATS.def.name, host.cpus);
     }
 

@@ -4,22 +4,15 @@ use crate::kit::{Hook, Tier};
 use crate::tracepoint;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Every send and receive on a socket with its length. UDP's functions in the later tiers are netproc's alone.
+/// Every send and receive on a socket with its length. UDP's functions in the last tier are netproc's alone.
 pub static TRAFFIC: Hook = Hook {
     name: "sock_send_length+sock_recv_length",
     tiers: &[
         Tier { kind: "tp_btf", programs: &["tp__sock_send_length", "tp__sock_recv_length"] },
         Tier { kind: "raw_tp", programs: &["raw__sock_send_length", "raw__sock_recv_length"] },
         Tier {
-            kind: "fexit+fentry",
-            programs: &[
-                "fentry__tcp_sendmsg",
-                "fexit__tcp_sendmsg",
-                "fexit__udp_sendmsg",
-                "fexit__udpv6_sendmsg",
-                "fentry__tcp_cleanup_rbuf",
-                "fentry__skb_consume_udp",
-            ],
+            kind: "fexit",
+            programs: &["fexit__inet_sendmsg", "fexit__inet6_sendmsg", "fexit__inet_recvmsg", "fexit__inet6_recvmsg"],
         },
         Tier {
             kind: "kretprobe+kprobe",
@@ -33,8 +26,12 @@ pub static TRAFFIC: Hook = Hook {
             ],
         },
     ],
-    needs: "the tracepoints sock_send_length and sock_recv_length (kernel 6.3), or fentry, or kprobes, on a kernel with BTF",
+    needs:
+        "the tracepoints sock_send_length and sock_recv_length (kernel 6.3), or fexit, or kprobes, on a kernel with BTF",
 };
+
+/// Sockets whose reads a module tells apart at a time where it has kprobes only, a power of two.
+pub const SOCKETS: usize = 1024;
 
 /// Every change of a TCP socket's state.
 pub static STATE: Hook = tracepoint!("inet_sock_set_state", "a kernel with BTF and CONFIG_INET");

@@ -3,7 +3,7 @@
 
 use super::flows::{Flows, Moved};
 use super::tcp::TRAFFIC;
-use crate::bpf::types::{self, flow, flow_sending, flow_stat};
+use crate::bpf::types::{self, flow, flow_sending, flow_stat, sock_read};
 use crate::kit::*;
 use crate::{maps, metrics, options};
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ maps! {
     rows FLOWS: flow = "tcpperpid_flows";
     rows STATS: flow_stat = "tcpperpid_stats";
     slots SENDS: flow_sending = "tcpperpid_sends";
+    slots READS: sock_read = "tcpperpid_reads";
     set PROCESSES: u32 = "tcpperpid_set";
 }
 
@@ -134,7 +135,7 @@ impl Module for Tcpperpid {
         constants.tcpperpid_filtered = self.watch.is_filtering();
         plan.hook(&TRAFFIC);
         plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST_FILTERED } else { 1 });
-        self.flows.plan(host, plan, constants, STATS, &SENDS);
+        self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {

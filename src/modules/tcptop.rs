@@ -2,7 +2,7 @@
 
 use super::flows::{Ends, Flows, Moved};
 use super::tcp::{address, TRAFFIC};
-use crate::bpf::types::{self, flow, flow_sending, flow_stat};
+use crate::bpf::types::{self, flow, flow_sending, flow_stat, sock_read};
 use crate::kit::*;
 use crate::{maps, metrics, options};
 use std::collections::BTreeMap;
@@ -24,6 +24,7 @@ maps! {
     rows FLOWS: flow = "tcptop_flows";
     rows STATS: flow_stat = "tcptop_stats";
     slots SENDS: flow_sending = "tcptop_sends";
+    slots READS: sock_read = "tcptop_reads";
     set PROCESSES: u32 = "tcptop_set";
 }
 
@@ -139,7 +140,7 @@ impl Module for Tcptop {
         constants.tcptop_filtered = self.watch.is_filtering();
         plan.hook(&TRAFFIC);
         plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST } else { 1 });
-        self.flows.plan(host, plan, constants, STATS, &SENDS);
+        self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
