@@ -9,12 +9,17 @@ mod block;
 mod cachestat;
 mod execsnoop;
 mod exectop;
+mod flows;
 mod netproc;
 mod profile;
 mod runqlat;
 mod syscount;
 mod sysfork;
+mod tcp;
 mod tcplife;
+mod tcpperpid;
+mod tcpretrans;
+mod tcptop;
 
 /// Every module.
 pub const MODULES: &[&Spec] = &[
@@ -23,6 +28,9 @@ pub const MODULES: &[&Spec] = &[
     &sysfork::SPEC,
     &tcplife::SPEC,
     &runqlat::SPEC,
+    &tcpretrans::SPEC,
+    &tcpperpid::SPEC,
+    &tcptop::SPEC,
     &exectop::SPEC,
     &biotop::SPEC,
     &cachestat::SPEC,

@@ -12,3 +12,6 @@ mod runqlat;
 mod support;
 mod sysfork;
 mod tcplife;
+mod tcpperpid;
+mod tcpretrans;
+mod tcptop;

@@ -117,6 +117,13 @@ pub fn number(table: &Table, row: usize, column: usize) -> u64 {
     }
 }
 
+pub fn text(table: &Table, row: usize, column: usize) -> String {
+    match table.value(row, column) {
+        Some(Atom::Str(value)) => String::from_utf8_lossy(value).into_owned(),
+        other => panic!("row {row} column {column}: {other:?}"),
+    }
+}
+
 /// What was added to a histogram.
 pub fn since(later: &[u64], earlier: &[u64]) -> Vec<u64> {
     later.iter().enumerate().map(|(slot, count)| count - earlier.get(slot).unwrap_or(&0)).collect()
@@ -194,7 +201,12 @@ impl Script {
     }
 
     pub fn go(&mut self) {
-        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.tell("");
+    }
+
+    /// Lets it go on with a word, which `step` returns with the end of the line.
+    pub fn tell(&mut self, word: &str) {
+        self.input.as_mut().unwrap().write_all(format!("{word}\n").as_bytes()).unwrap();
     }
 
     /// Lets it run to its end.
