@@ -4,6 +4,9 @@
 
 mod agents;
 mod biolatency;
+mod bioperpid;
+mod biotop;
+mod cachestat;
 mod exectop;
 mod netproc;
 mod runqlat;
