@@ -54,6 +54,8 @@ struct user_pt_regs {
 };
 struct pt_regs {
 	struct user_pt_regs user_regs;
+	__u64 orig_x0;
+	__s32 syscallno;
 };
 #endif
 
@@ -153,10 +155,24 @@ struct sched_entity {
 	struct cfs_rq *cfs_rq;
 };
 
+/* x86: whether the system call came by the 32-bit entry */
+struct thread_info {
+	__u32 status;
+};
+
+/* where the arguments of the program are in its memory */
+struct mm_struct {
+	unsigned long arg_start;
+	unsigned long arg_end;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int __state;
+	struct mm_struct *mm;
 	pid_t pid;
 	pid_t tgid;
+	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	__u64 start_time;
 	__u64 self_exec_id; /* u32 before 5.7 */
@@ -193,6 +209,10 @@ struct sock {
 	__u8 sk_shutdown;
 };
 
+struct socket {
+	struct sock *sk;
+};
+
 struct inet_sock {
 	__be16 inet_sport;
 };
@@ -203,11 +223,18 @@ struct inet_connection_sock {
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	__u32 rcv_nxt;
+	__u32 copied_seq;
 	__u64 bytes_received;
 	__u64 bytes_acked;
 };
 
-struct linux_binprm;
+/* exec: interp is another string than filename where an interpreter runs the file */
+struct linux_binprm {
+	const char *filename;
+	const char *interp;
+};
+
 struct sk_buff;
 
 #pragma clang attribute pop

@@ -20,6 +20,9 @@ pub trait Kernel {
     /// Detaches a hook; not attached is fine.
     fn detach(&self, hook: &'static Hook);
 
+    /// Puts a process into a set together with a number: the place of its own row in some table.
+    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String>;
+
     /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
 }
@@ -106,8 +109,8 @@ pub struct Fake {
     maps: Vec<(&'static str, Vec<AtomicU64>)>,
     records: std::cell::RefCell<Vec<Vec<u8>>>,
     attached: std::cell::RefCell<Vec<&'static str>>,
+    members: std::cell::RefCell<std::collections::BTreeMap<u32, u32>>,
     missing: Vec<&'static str>,
-    members: std::cell::RefCell<std::collections::BTreeSet<u32>>,
 }
 
 impl Fake {
@@ -142,7 +145,12 @@ impl Fake {
 
     /// The processes in the set.
     pub fn members(&self) -> Vec<u32> {
-        self.members.borrow().iter().copied().collect()
+        self.members.borrow().keys().copied().collect()
+    }
+
+    /// The number that a process in the set has; 1 if it was given none.
+    pub fn number(&self, pid: u32) -> Option<u32> {
+        self.members.borrow().get(&pid).copied()
     }
 
     /// The hooks attached later.
@@ -163,11 +171,10 @@ impl Kernel for Fake {
     }
 
     fn admit(&self, _set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        let mut members = self.members.borrow_mut();
         if member {
-            members.insert(pid);
+            self.members.borrow_mut().insert(pid, 1);
         } else {
-            members.remove(&pid);
+            self.members.borrow_mut().remove(&pid);
         }
         Ok(())
     }
@@ -178,6 +185,11 @@ impl Kernel for Fake {
 
     fn detach(&self, hook: &'static Hook) {
         self.attached.borrow_mut().retain(|name| *name != hook.name);
+    }
+
+    fn assign(&self, _set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
+        self.members.borrow_mut().insert(pid, number);
+        Ok(())
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

@@ -1,5 +1,6 @@
 //! The options of a module's section: declared once, parsed, documented and defaulted from the declaration.
 
+use super::pattern::compile;
 use crate::config::{ConfigError, ModuleSettings, Section, Value};
 use regex::bytes::Regex;
 
@@ -32,6 +33,16 @@ impl OptionType for bool {
     }
     fn show(&self) -> String {
         if *self { "True" } else { "False" }.into()
+    }
+}
+
+impl OptionType for u32 {
+    const EXPECTED: &'static str = "a whole number";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.int()
+    }
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -237,12 +248,7 @@ impl OptionType for ProcessFilter {
             } else {
                 // Alternatives are anchored as written, without parentheses, as the Python agent did: `a|b` is "starts with
                 // a, or ends with b".
-                Some(Regex::new(&format!("^{entry}$")).map_err(|error| {
-                    // It draws where the fault is over several lines; what it is stands in the last.
-                    let error = error.to_string();
-                    let fault = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                    value.error(format!("a regular expression ({fault})"))
-                })?)
+                Some(compile(value, &format!("^{entry}$"))?)
             };
             Ok((entry.to_string(), regex))
         };

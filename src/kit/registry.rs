@@ -258,6 +258,11 @@ impl Source for Registry {
         let cluster = self.slots[index].instance.settings.cluster;
         self.refresh_slots(&|slot| slot.instance.settings.cluster == cluster);
         let slot = &self.slots[index];
+        let late = slot.table.is_none() || matches!(slot.state, State::Loading);
+        if late && !matches!(slot.instance.spec.shape, Shape::Rows { .. }) {
+            // Not the empty domain: a client would take the instances for gone.
+            return Err(PmErr::AGAIN);
+        }
         slot.instances.each(slot.table.as_ref(), out);
         Ok(())
     }

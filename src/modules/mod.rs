@@ -7,10 +7,12 @@ mod bioperpid;
 mod biotop;
 mod block;
 mod cachestat;
+mod execsnoop;
 mod exectop;
 mod netproc;
 mod profile;
 mod runqlat;
+mod syscount;
 mod sysfork;
 mod tcplife;
 
@@ -26,6 +28,8 @@ pub const MODULES: &[&Spec] = &[
     &cachestat::SPEC,
     &profile::SPEC,
     &netproc::SPEC,
+    &execsnoop::SPEC,
+    &syscount::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.

@@ -67,7 +67,8 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
         return Outcome { modules, attempts, loaded: Loaded::empty() };
     }
     let all: Vec<usize> = (0..wanted.len()).collect();
-    let loaded = Trial { wanted, constants, btf, attempts: &mut attempts, modules: &mut modules }.settle(&all);
+    let avoid = std::env::var(AVOID).unwrap_or_default();
+    let loaded = Trial { wanted, constants, btf, avoid, attempts: &mut attempts, modules: &mut modules }.settle(&all);
     Outcome { modules, attempts, loaded }
 }
 
@@ -99,6 +100,7 @@ struct Trial<'a> {
     wanted: &'a [Wanted],
     constants: &'a types::rodata,
     btf: Option<&'a Path>,
+    avoid: String,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
 }
@@ -218,6 +220,10 @@ impl Trial<'_> {
             .into_iter()
             .filter_map(|hook| Some((hook, hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?)))
             .collect();
+        if let Some(program) = hooks.iter().find_map(|(_, tier)| avoided(tier, &self.avoid)) {
+            let words = format!("passed over as {AVOID} asks");
+            return Err(Refusal { program: Some(program.into()), words, ..Refusal::default() });
+        }
         let programs: BTreeSet<&str> = hooks.iter().flat_map(|(_, tier)| tier.programs.iter().copied()).collect();
         let mut constants = *self.constants;
         for &module in active {
@@ -274,6 +280,16 @@ impl Trial<'_> {
         }
         Ok(loaded)
     }
+}
+
+/// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or
+/// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first.
+const AVOID: &str = "COREBCC_AVOID";
+
+/// The program of a tier that is to be avoided.
+fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
+    let named = |name: &str| avoid.split(',').any(|avoided| avoided == name);
+    tier.programs.iter().copied().find(|program| named(program) || named(tier.kind))
 }
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
@@ -382,6 +398,11 @@ impl Loaded {
         }
     }
 
+    fn set(&self, def: &MapDef) -> Result<libbpf_rs::Map<'_>, String> {
+        let object = self.object.as_ref().ok_or("nothing is loaded")?;
+        object.maps().find(|map| map.name() == def.name).ok_or_else(|| format!("no map {}", def.name))
+    }
+
     fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), Refusal> {
         let Some(object) = &self.object else { return Ok(()) };
         let mut links = Vec::new();
@@ -442,12 +463,11 @@ impl Kernel for Loaded {
     }
 
     fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
-        let map = object.maps().find(|map| map.name() == set.name).ok_or_else(|| format!("no map {}", set.name))?;
-        let key = pid.to_ne_bytes();
-        let result = if member { map.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY) } else { map.delete(&key) };
-        match result {
-            Err(error) if member || error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
+        if member {
+            return self.assign(set, pid, 1);
+        }
+        match self.set(set)?.delete(&pid.to_ne_bytes()) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
             _ => Ok(()),
         }
     }
@@ -473,6 +493,11 @@ impl Kernel for Loaded {
         self.links.borrow_mut().remove(hook.name);
     }
 
+    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
+        let updated = self.set(set)?.update(&pid.to_ne_bytes(), &number.to_ne_bytes(), MapFlags::ANY);
+        updated.map_err(|error| error.to_string())
+    }
+
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
         if self.links.borrow().contains_key(hook.name) {
             return Ok(());
@@ -481,5 +506,19 @@ impl Kernel for Loaded {
             Some(&(hook, tier)) => self.attach_tier(hook, tier).map_err(|refusal| refusal.words),
             None => Err(format!("{} was not loaded", hook.name)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_is_avoided_by_its_kind_or_by_one_of_its_programs() {
+        let tier = Tier { kind: "fexit+fentry", programs: &["fexit__a", "fentry__b"] };
+        assert_eq!(avoided(&tier, ""), None);
+        assert_eq!(avoided(&tier, "fexit,fentry__bb"), None);
+        assert_eq!(avoided(&tier, "tp_btf,fexit+fentry"), Some("fexit__a"));
+        assert_eq!(avoided(&tier, "fentry__b"), Some("fentry__b"));
     }
 }

@@ -2,6 +2,8 @@
 //! Needs root. Other load on the machine does not disturb: what a module counts machine-wide is bracketed by two reads of
 //! the independent source, and what it counts by process or name belongs to this test alone.
 
+#![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
+
 mod agents;
 mod biolatency;
 mod bioperpid;
