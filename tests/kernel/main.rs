@@ -6,6 +6,9 @@
 
 mod agents;
 mod biolatency;
+mod bioperpid;
+mod biotop;
+mod cachestat;
 mod exectop;
 mod netproc;
 mod runqlat;
