@@ -14,6 +14,7 @@ struct Programs {
     tracepoints: BTreeMap<String, Hook>,
     entries: BTreeMap<String, Hook>,
     returns: BTreeMap<String, Hook>,
+    samples: Vec<(String, String)>,
     features: Vec<(String, String)>,
 }
 
@@ -90,6 +91,7 @@ impl Programs {
                         count.parse().unwrap_or_else(|_| panic!("{at}: `{count}`: expected a number of arguments"));
                     Self::add(&mut self.returns, &at, &module, arguments, skip);
                 }
+                "ON_SAMPLE" => self.samples.push((module.clone(), arguments().swap_remove(0))),
                 "FEATURE" => self.features.push((module.clone(), arguments().swap_remove(0))),
                 _ => {}
             }
@@ -130,6 +132,9 @@ impl Programs {
             hook.program(&mut c, name, "_ret", "fexit", "fexit", "false", |_| format!("ctx[{}]", hook.skip));
             hook.program(&mut c, name, "_ret", "kretprobe", "kretprobe", "true", |_| "PT_REGS_RC(regs)".into());
         }
+        for (module, name) in &self.samples {
+            let _ = writeln!(c, "\nSEC(\"perf_event\")\nint perf__{name}(void *ctx)\n{{\n\t{module}__{name}_sample(ctx);\n\treturn 0;\n}}");
+        }
         let _ = writeln!(
             c,
             "\n__u8 features[{}];\n\nSEC(\"raw_tp\")\nint ask_features(void *ctx)\n{{",
@@ -157,6 +162,9 @@ impl Programs {
                     let _ = writeln!(rust, "    (\"{prefix}__{name}\", &{:?}),", hook.modules);
                 }
             }
+        }
+        for (module, name) in &self.samples {
+            let _ = writeln!(rust, "    (\"perf__{name}\", &[\"{module}\"]),");
         }
         let features: Vec<&String> = self.features.iter().map(|(_, feature)| feature).collect();
         let _ = writeln!(rust, "];\n\n/// The questions `ask_features` answers, in the order of its answers.\npub const FEATURES: &[&str] = &{features:?};");

@@ -5,6 +5,7 @@
  *   ON(hook, arguments...) { ... }          runs at a tracepoint; arguments as in the kernel's TP_PROTO
  *   ON_ENTRY(function, arguments...)        runs when a kernel function is entered
  *   ON_RETURN(function, count, type ret)    runs when it returns; count is its number of arguments
+ *   ON_SAMPLE(name)                         runs at a perf event that the agent opens on each CPU
  *   FEATURE(name, expression)               asks the kernel's BTF something; user space reads the answer by name
  *
  * build.rs collects these from all modules and writes the programs: one per hook, shared by the modules that use it,
@@ -24,6 +25,7 @@
 #define ON(hook, ...) static __always_inline void PASTE(MODULE, hook)(const bool raw, void *ctx, ##__VA_ARGS__)
 #define ON_ENTRY(function, ...) static __always_inline void PASTE(MODULE, function)(const bool raw, void *ctx, ##__VA_ARGS__)
 #define ON_RETURN(function, count, ret) static __always_inline void PASTE(MODULE, function##_ret)(const bool raw, void *ctx, ret)
+#define ON_SAMPLE(name) static __always_inline void PASTE(MODULE, name##_sample)(void *ctx)
 #define FEATURE(name, expression) static __always_inline bool PASTE(feature, name)(void) { return expression; }
 
 /*
@@ -61,6 +63,13 @@
 		__uint(max_entries, 1);                                                                               \
 		__type(key, __u32);                                                                                   \
 		__type(value, slot);                                                                                  \
+	} name SEC(".maps")
+
+/* Records for the agent. */
+#define RING(name)                                                                                                    \
+	struct {                                                                                                      \
+		__uint(type, BPF_MAP_TYPE_RINGBUF);                                                                   \
+		__uint(max_entries, 4096);                                                                            \
 	} name SEC(".maps")
 
 /* Only a typed reference makes clang keep a struct in BTF, which is where the Rust side gets it from. */

@@ -4,6 +4,7 @@
 use crate::bpf;
 use crate::config::Config;
 use crate::kit::{Collect, Instance, Kernel, Module, Plan, Setup, SetupError, Table};
+use crate::pcp::PmErr;
 use crate::probe::{self, Attempt, Failure, Loaded, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -18,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a fetch waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
-const PATIENCE: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_millis(400);
 /// Between two looks at rings, ended processes and losses.
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two log lines about one kind of loss.
@@ -141,6 +142,16 @@ impl Group {
         result
     }
 
+    /// Changes a string of a module.
+    pub fn store(&mut self, index: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
+        let Some(Ok(module)) = self.modules.get_mut(index) else { return Err(PmErr::APPVERSION) };
+        let kernel: &dyn Kernel = &self.loaded;
+        catch_unwind(AssertUnwindSafe(|| module.store(kernel, column, value))).unwrap_or_else(|panic| {
+            log::error!("{}: {}", self.names[index], message(panic.as_ref()));
+            Err(PmErr::GENERIC)
+        })
+    }
+
     /// What is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
@@ -187,12 +198,14 @@ fn message(panic: &(dyn Any + Send)) -> String {
 
 enum Job {
     Refresh(Vec<(usize, Table)>),
+    Store(usize, usize, Vec<u8>),
     Stop,
 }
 
 enum Done {
     Loaded(Vec<Result<(), String>>),
     Refreshed(Vec<(usize, Table, Result<(), String>)>),
+    Stored(Result<(), PmErr>),
 }
 
 /// The thread, seen from the one that answers pmcd.
@@ -233,7 +246,7 @@ impl Collector {
         Ok(Collector { jobs, done, call, ready, loaded: None, away: 0, thread: Some(thread) })
     }
 
-    /// Readable once loading is over; [`Collect::loaded`] makes it unreadable again.
+    /// Readable once loading is over, until it is read.
     pub fn ready(&self) -> Arc<EventFd> {
         Arc::clone(&self.ready)
     }
@@ -241,6 +254,7 @@ impl Collector {
     fn take(&mut self, done: Done, back: &mut dyn FnMut(usize, Table, Result<(), String>)) {
         match done {
             Done::Loaded(fates) => self.loaded = Some(fates),
+            Done::Stored(_) => {} // came too late for whoever asked
             Done::Refreshed(tables) => {
                 self.away -= 1;
                 for (index, table, result) in tables {
@@ -265,13 +279,23 @@ impl Collect for Collector {
     }
 
     fn loaded(&mut self) -> Option<Vec<Result<(), String>>> {
-        let _ = self.ready.read();
         if self.loaded.is_none() && self.away == 0 {
             if let Ok(Done::Loaded(fates)) = self.done.try_recv() {
                 self.loaded = Some(fates);
             }
         }
         self.loaded.take()
+    }
+
+    fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
+        if self.away > 0 || self.jobs.send(Job::Store(module, column, value.to_vec())).is_err() {
+            return Err(PmErr::AGAIN);
+        }
+        let _ = self.call.write(1);
+        match self.done.recv_timeout(PATIENCE) {
+            Ok(Done::Stored(result)) => result,
+            _ => Err(PmErr::AGAIN),
+        }
     }
 
     fn refresh(
@@ -323,6 +347,11 @@ fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender
                         })
                         .collect();
                     if outbox.send(Done::Refreshed(refreshed)).is_err() {
+                        return group.detach();
+                    }
+                }
+                Job::Store(index, column, value) => {
+                    if outbox.send(Done::Stored(group.store(index, column, &value))).is_err() {
                         return group.detach();
                     }
                 }

@@ -1,4 +1,4 @@
-//! The files that follow from the declarations: the default configuration, the README's module table. `UPDATE=1 cargo test
+//! The files that follow from the declarations: the default configuration, the man page, the README's module table. `UPDATE=1 cargo test
 //! --test files` writes them.
 
 use crate::kit::{Shape, Spec};
@@ -70,6 +70,68 @@ pub fn module_table(specs: &[&Spec]) -> String {
         );
     }
     text
+}
+
+/// `pmdacorebcc(1)` in man(7): the options from the command line's declaration, the configuration from the modules'.
+pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
+    let mut page = String::from(
+        ".TH PMDACOREBCC 1 \"\" \"corebcc\" \"Performance Co-Pilot\"\n.SH NAME\npmdacorebcc \\- BPF metrics domain agent\n\
+         .SH SYNOPSIS\n.B pmdacorebcc\n.RI [ options ]\n.br\n.B pmdacorebcc show\n.IR metric \" [\" interval \" [\" count ]]\n\
+         .SH DESCRIPTION\n.B pmdacorebcc\nserves the\n.B bcc.*\nmetrics of Performance Co-Pilot from BPF programs that are compiled \
+         into it.\n.BR pmcd (1)\nstarts it as its line in\n.I pmcd.conf\nsays; the script\n.B Install\nin the agent's \
+         directory writes that line.\n.PP\nWith\n.B show\nit prints metrics without pmcd, as histograms and tables, until it is \
+         interrupted.\n.SH OPTIONS\n",
+    );
+    for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+        let mut names: Vec<String> = argument.get_short().map(|short| format!("-{short}")).into_iter().collect();
+        names.extend(argument.get_long().map(|long| format!("--{long}")));
+        let takes = argument.get_action().takes_values();
+        let value = argument.get_value_names().filter(|_| takes).map(|names| names.join(" ")).unwrap_or_default();
+        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        let _ = writeln!(page, ".TP\n.BR {} \" \" {}\n{}.", roff(&names.join(", ")), quoted(&value), roff(&help));
+    }
+    page.push_str(
+        ".SH CONFIGURATION\nThe configuration file is that of the Python agent it replaces: sections in brackets, \
+         options with\n.B =\nor\n.BR : ,\nlines that begin with # or ; are comments.\n.SS [pmda]\n\
+         .TP\n.B modules\nThe modules to run, separated by commas; each has a section.\n\
+         .TP\n.B prefix\nWhat the names of all metrics begin with (bcc.).\n\
+         .TP\n.B process_refresh\nSeconds between two looks for processes that process options mean; 0: only at start.\n\
+         .TP\n.B module_failure_fatal\nWhether a module that cannot be loaded ends the agent (True).\n",
+    );
+    for spec in sorted(specs) {
+        let _ = writeln!(page, ".SS [{}]\n{}; cluster {}.", spec.name, roff(spec.summary), spec.cluster);
+        for option in spec.options {
+            let doc: Vec<&str> = option.doc.lines().map(str::trim).collect();
+            let default = (option.default)();
+            let default = if default.is_empty() { "unset".into() } else { default };
+            let _ = writeln!(
+                page,
+                ".TP\n.B {}\n{}\nExpected: {}; default: {}.",
+                roff(option.name),
+                roff(&doc.join(" ")),
+                roff(option.expected),
+                roff(&default)
+            );
+        }
+    }
+    page + ".SH FILES\n.TP\n.I $PCP_SYSCONF_DIR/corebcc/corebcc.conf\nthe configuration\n.TP\n\
+            .I $PCP_LOG_DIR/pmcd/corebcc.log\nthe log\n.TP\n.I $PCP_PMDAS_DIR/corebcc\nthe agent's directory, with\n\
+            .BR Install \" and \" Remove\n.SH EXIT STATUS\n0 after an orderly end; 1 if the configuration or the command line is \
+            wrong, or a module that has to be loaded cannot be.\n.SH SEE ALSO\n.BR pmcd (1),\n.BR pminfo (1),\n.BR pmdabpf (1)\n"
+}
+
+/// Text as roff takes it: no line of it may be a request, and a hyphen is a minus.
+fn roff(text: &str) -> String {
+    let escaped = text.replace('\\', "\\e").replace('-', "\\-");
+    if escaped.starts_with(['.', '\'']) {
+        format!("\\&{escaped}")
+    } else {
+        escaped
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", roff(text).replace('"', "\\(dq"))
 }
 
 fn sorted<'a>(specs: &[&'a Spec]) -> Vec<&'a Spec> {

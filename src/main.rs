@@ -2,10 +2,10 @@
 
 use corebcc::agent::{Agent, Options};
 use corebcc::check::{check, warn_of_unknown};
-use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions, ShowOptions};
-use corebcc::collector::{members, Collector, Group};
+use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
+use corebcc::collector::{members, Collector};
 use corebcc::config::{Config, ConfigError};
-use corebcc::kit::{instances, Help, Registry, Table};
+use corebcc::kit::{instances, Help, Registry};
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
 use corebcc::pdu::Frame;
@@ -13,7 +13,8 @@ use corebcc::transport::{self, End, Handler, Signals, TransportError};
 use corebcc::{logging, show};
 use log::{error, info, LevelFilter};
 use nix::sys::eventfd::EventFd;
-use std::io::Write;
+use nix::unistd::{initgroups, setgid, setuid, Uid, User};
+use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -60,7 +61,9 @@ fn run(command: Command, signals: &Signals) -> Result<u8, String> {
     match command {
         Command::Serve(options) => serve(options, signals),
         Command::Check(options) => run_check(options),
-        Command::Show(options) => run_show(options, signals),
+        Command::Show(options) => {
+            show::run(&options.metric, options.interval, options.count, &options.common, signals).map(|()| 0)
+        }
     }
 }
 
@@ -97,6 +100,7 @@ impl Handler for Server {
     }
 
     fn woken(&mut self, out: &mut Vec<u8>) {
+        let _ = self.ready.read();
         if self.agent.source_mut().poll() {
             if self.fatal && self.agent.source().any_failed() {
                 self.failed = true;
@@ -130,6 +134,9 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     let (members, constants) = members(&config, &instances, settings.process_refresh).map_err(aborting)?;
     staged("Initializing modules:", "Modules initialized.", &names);
 
+    if let Some(name) = &options.username {
+        run_as(name)?;
+    }
     let connection = match transport::connect(&options.endpoint, &conf, signals) {
         Err(TransportError::Signal(signal)) => {
             info!("ended by signal {signal} before pmcd came");
@@ -161,6 +168,20 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     }
 }
 
+/// `-U`, as `pmdaSetUser` of PCP's own agents. The log is open; what takes root comes after, and says so if it is refused.
+fn run_as(name: &str) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
+    let user =
+        User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
+    if user.uid == Uid::effective() {
+        return Ok(());
+    }
+    let c_name = CString::new(name).map_err(|error| failed(&error))?;
+    initgroups(&c_name, user.gid).map_err(|error| failed(&error))?;
+    setgid(user.gid).map_err(|error| failed(&error))?;
+    setuid(user.uid).map_err(|error| failed(&error))
+}
+
 /// The log lines of a stage, which scripts of the Python agent's users look for.
 fn staged(begin: &str, end: &str, names: &[&str]) {
     info!("{begin}");
@@ -178,68 +199,4 @@ fn run_check(options: CheckOptions) -> Result<u8, String> {
     let report = check(&config, options.common.btf).map_err(aborting)?;
     print!("{}", report.table);
     Ok(u8::from(!report.passed && (options.strict || report.fatal)))
-}
-
-fn run_show(options: ShowOptions, signals: &Signals) -> Result<u8, String> {
-    // Everything there is can be shown, whatever the configuration enables: options come from it where it has the section.
-    let mut text = String::from("[pmda]\nmodules = ");
-    let paths: Vec<&str> = MODULES.iter().map(|spec| spec.name).collect();
-    text += &paths.join(",");
-    for spec in MODULES {
-        text += &format!("\n[{}]\nmodule = {}\ncluster = {}\n", spec.name, spec.path, spec.cluster);
-    }
-    let config = match &options.common.config {
-        Some(path) => Config::read(path),
-        None => Config::parse("show", text.as_bytes()),
-    }
-    .map_err(|error| error.to_string())?;
-    let (settings, mut instances) = instances(&config, MODULES).map_err(|error| error.to_string())?;
-    let wanted: Vec<usize> = show::select(&instances, &options.metric).iter().map(|(index, ..)| *index).collect();
-    if wanted.is_empty() {
-        let names: Vec<String> = instances
-            .iter()
-            .flat_map(|instance| {
-                instance.spec.metrics.iter().map(|metric| format!("{}{}", instance.settings.prefix, metric.name))
-            })
-            .collect();
-        return Err(format!("no metric `{}`; there are {}", options.metric, names.join(", ")));
-    }
-    let mut index = 0;
-    instances.retain(|_| {
-        index += 1;
-        wanted.contains(&(index - 1))
-    });
-    let selected = show::select(&instances, &options.metric);
-    let (members, constants) =
-        members(&config, &instances, settings.process_refresh).map_err(|error| error.to_string())?;
-    let mut group = Group::load(members, &constants, options.common.btf.clone());
-    if let Some(Err(failure)) = group.fates().into_iter().find(Result::is_err) {
-        return Err(failure.reason);
-    }
-    if options.interval.is_none() {
-        eprintln!("Counting... Ctrl-C ends and shows.");
-    }
-    let mut tables: Vec<(Table, Table)> = instances
-        .iter()
-        .map(|instance| (Table::new(instance.spec.metrics.len()), Table::new(instance.spec.metrics.len())))
-        .collect();
-    let mut round = 0;
-    loop {
-        let ended = signals.wait(options.interval).map_err(|error| error.to_string())?;
-        group.tick();
-        for (index, instance, columns) in &selected {
-            let (table, earlier) = &mut tables[*index];
-            std::mem::swap(table, earlier);
-            group.refresh(*index, table)?;
-            let drawn = show::draw(instance, columns, table, (round > 0).then_some(&*earlier));
-            // A reader that has seen enough (`| head`) is no error.
-            if writeln!(std::io::stdout(), "\n{drawn}").is_err() {
-                return Ok(0);
-            }
-        }
-        round += 1;
-        if ended || options.interval.is_none() || options.count == Some(round) {
-            return Ok(0);
-        }
-    }
 }

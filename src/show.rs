@@ -1,11 +1,82 @@
 //! `show`: a module without pmcd, drawn as people know it from bcc's tools: range, count, bar; other metrics as columns.
 
-use crate::kit::{Instance, Key, Log2, MetricDef, Shape, Table};
+use crate::cli::CommonOptions;
+use crate::collector::{members, Group};
+use crate::config::{Config, ConfigError};
+use crate::kit::{instances, Instance, Key, Log2, MetricDef, Shape, Table};
+use crate::modules::MODULES;
 use crate::pcp::{Atom, Sem};
+use crate::transport::Signals;
 use std::fmt::Write;
+use std::io::Write as _;
+use std::time::Duration;
 
 /// Width of a full bar.
 const BAR: u64 = 40;
+
+/// Draws a metric, or all below a node, every `interval`, `count` times; without an interval once, when a signal ends it.
+pub fn run(
+    metric: &str,
+    interval: Option<Duration>,
+    count: Option<u64>,
+    common: &CommonOptions,
+    signals: &Signals,
+) -> Result<(), String> {
+    let words = |error: ConfigError| error.to_string();
+    let config = configuration(common).map_err(words)?;
+    let (settings, mut instances) = instances(&config, MODULES).map_err(words)?;
+    let wanted: Vec<&str> = select(&instances, metric).iter().map(|(_, instance, _)| instance.spec.name).collect();
+    if wanted.is_empty() {
+        let metrics = |instance: &Instance| -> Vec<String> {
+            instance.spec.metrics.iter().map(|metric| format!("{}{}", instance.settings.prefix, metric.name)).collect()
+        };
+        let names: Vec<String> = instances.iter().flat_map(metrics).collect();
+        return Err(format!("no metric `{metric}`; there are {}", names.join(", ")));
+    }
+    instances.retain(|instance| wanted.contains(&instance.spec.name));
+    let (members, constants) = members(&config, &instances, settings.process_refresh).map_err(words)?;
+    let mut group = Group::load(members, &constants, common.btf.clone());
+    if let Some(Err(failure)) = group.fates().into_iter().find(Result::is_err) {
+        return Err(failure.reason);
+    }
+    if interval.is_none() {
+        eprintln!("Counting... Ctrl-C ends and shows.");
+    }
+    let selected = select(&instances, metric);
+    let empty = |instance: &Instance| Table::new(instance.spec.metrics.len());
+    let mut tables: Vec<(Table, Table)> = instances.iter().map(|instance| (empty(instance), empty(instance))).collect();
+    for round in 1.. {
+        let ended = signals.wait(interval).map_err(|error| error.to_string())?;
+        group.tick();
+        for (index, instance, columns) in &selected {
+            let (table, earlier) = &mut tables[*index];
+            std::mem::swap(table, earlier);
+            group.refresh(*index, table)?;
+            let drawn = draw(instance, columns, table, (round > 1).then_some(&*earlier));
+            // A reader that has seen enough (`| head`) is no error.
+            if writeln!(std::io::stdout(), "\n{drawn}").is_err() {
+                return Ok(());
+            }
+        }
+        if ended || interval.is_none() || count == Some(round) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The configuration named; without one every module there is, with its defaults.
+fn configuration(common: &CommonOptions) -> Result<Config, ConfigError> {
+    if let Some(path) = &common.config {
+        return Config::read(path);
+    }
+    let names: Vec<&str> = MODULES.iter().map(|spec| spec.name).collect();
+    let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));
+    for spec in MODULES {
+        let _ = writeln!(text, "[{}]\nmodule = {}\ncluster = {}", spec.name, spec.path, spec.cluster);
+    }
+    Config::parse("the configuration of show", text.as_bytes())
+}
 
 /// Which columns of which modules a name means: a metric, or all below a node. With or without the first component.
 pub fn select<'a>(instances: &'a [Instance], name: &str) -> Vec<(usize, &'a Instance, Vec<usize>)> {

@@ -30,6 +30,11 @@ fn the_default_configuration_is_what_the_declarations_say() {
 }
 
 #[test]
+fn the_man_page_is_what_the_declarations_say() {
+    current("man/pmdacorebcc.1", &generated::man_page(&corebcc::cli::command("pmdacorebcc"), MODULES));
+}
+
+#[test]
 fn the_readmes_module_table_is_what_the_declarations_say() {
     const BEGIN: &str = "<!-- modules: generated, see tests/files.rs -->\n";
     const END: &str = "<!-- end of modules -->";

@@ -17,11 +17,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("agent", &["pdu", "pcp", "kit"]),
     ("probe", &["kit", "bpf"]),
     ("modules", &["kit", "bpf", "pcp"]),
-    ("collector", &["kit", "bpf", "probe", "config"]),
+    ("collector", &["kit", "bpf", "pcp", "probe", "config"]),
     ("transport", &["pdu", "pcpconf"]),
     ("cli", &["transport", "logging", "pcpconf"]),
     ("generated", &["kit"]),
-    ("show", &["kit", "pcp"]),
+    ("show", &["kit", "pcp", "cli", "collector", "config", "modules", "transport"]),
     ("check", &["kit", "collector", "config", "modules"]),
 ];
 

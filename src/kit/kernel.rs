@@ -1,6 +1,6 @@
 //! What a module sees of the kernel, and a stand-in for tests.
 
-use super::{Hook, MapDef, Rows};
+use super::{Hook, MapDef, Rows, Sampling};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The loaded maps.
@@ -16,6 +16,12 @@ pub trait Kernel {
 
     /// Puts a process into a set together with a number: the place of its own row in some table.
     fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String>;
+
+    /// Attaches a perf event hook that was loaded for later, to an event on each CPU.
+    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String>;
+
+    /// Detaches a hook; not attached is fine.
+    fn detach(&self, hook: &'static Hook);
 
     /// Attaches a hook that was loaded for later; done before is fine.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
@@ -169,6 +175,14 @@ impl Kernel for Fake {
     fn assign(&self, _set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
         self.members.borrow_mut().insert(pid, number);
         Ok(())
+    }
+
+    fn sample(&self, hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {
+        self.attach(hook)
+    }
+
+    fn detach(&self, hook: &'static Hook) {
+        self.attached.borrow_mut().retain(|name| *name != hook.name);
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

@@ -6,6 +6,7 @@ mod biolatency;
 mod execsnoop;
 mod exectop;
 mod netproc;
+mod profile;
 mod runqlat;
 mod syscount;
 mod sysfork;
@@ -18,6 +19,7 @@ pub const MODULES: &[&Spec] = &[
     &tcplife::SPEC,
     &runqlat::SPEC,
     &exectop::SPEC,
+    &profile::SPEC,
     &netproc::SPEC,
     &execsnoop::SPEC,
     &syscount::SPEC,

@@ -3,6 +3,7 @@
 mod host;
 mod load;
 mod maps;
+mod perf;
 mod refusal;
 mod ring;
 
