@@ -168,6 +168,10 @@ struct sock {
 	__u8 sk_shutdown;
 };
 
+struct socket {
+	struct sock *sk;
+};
+
 struct inet_sock {
 	__be16 inet_sport;
 };
@@ -178,6 +182,8 @@ struct inet_connection_sock {
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	__u32 rcv_nxt;
+	__u32 copied_seq;
 	__u64 bytes_received;
 	__u64 bytes_acked;
 };

@@ -67,7 +67,8 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
         return Outcome { modules, attempts, loaded: Loaded::empty() };
     }
     let all: Vec<usize> = (0..wanted.len()).collect();
-    let loaded = Trial { wanted, constants, btf, attempts: &mut attempts, modules: &mut modules }.settle(&all);
+    let avoid = std::env::var(AVOID).unwrap_or_default();
+    let loaded = Trial { wanted, constants, btf, avoid, attempts: &mut attempts, modules: &mut modules }.settle(&all);
     Outcome { modules, attempts, loaded }
 }
 
@@ -99,6 +100,7 @@ struct Trial<'a> {
     wanted: &'a [Wanted],
     constants: &'a types::rodata,
     btf: Option<&'a Path>,
+    avoid: String,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
 }
@@ -211,6 +213,10 @@ impl Trial<'_> {
             .into_iter()
             .map(|hook| (hook, &hook.tiers[tiers.get(hook.name).copied().unwrap_or(0)]))
             .collect();
+        if let Some(program) = hooks.iter().find_map(|(_, tier)| avoided(tier, &self.avoid)) {
+            let words = format!("passed over as {AVOID} asks");
+            return Err(Refusal { program: Some(program.into()), words, ..Refusal::default() });
+        }
         let programs: BTreeSet<&str> = hooks.iter().flat_map(|(_, tier)| tier.programs.iter().copied()).collect();
         let mut constants = *self.constants;
         for &module in active {
@@ -266,6 +272,16 @@ impl Trial<'_> {
         }
         Ok(loaded)
     }
+}
+
+/// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or
+/// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first.
+const AVOID: &str = "COREBCC_AVOID";
+
+/// The program of a tier that is to be avoided.
+fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
+    let named = |name: &str| avoid.split(',').any(|avoided| avoided == name);
+    tier.programs.iter().copied().find(|program| named(program) || named(tier.kind))
 }
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
@@ -482,5 +498,19 @@ impl Kernel for Loaded {
             Some(&(hook, tier)) => self.attach_tier(hook, tier).map_err(|refusal| refusal.words),
             None => Err(format!("{} was not loaded", hook.name)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_is_avoided_by_its_kind_or_by_one_of_its_programs() {
+        let tier = Tier { kind: "fexit+fentry", programs: &["fexit__a", "fentry__b"] };
+        assert_eq!(avoided(&tier, ""), None);
+        assert_eq!(avoided(&tier, "fexit,fentry__bb"), None);
+        assert_eq!(avoided(&tier, "tp_btf,fexit+fentry"), Some("fexit__a"));
+        assert_eq!(avoided(&tier, "fentry__b"), Some("fentry__b"));
     }
 }
