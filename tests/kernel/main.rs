@@ -6,9 +6,11 @@
 
 mod agents;
 mod biolatency;
+mod execsnoop;
 mod exectop;
 mod netproc;
 mod runqlat;
 mod support;
+mod syscount;
 mod sysfork;
 mod tcplife;
