@@ -10,8 +10,8 @@
 struct runq_row {
 	__u64 unmeasured; /* arrivals whose time of queueing is not known */
 	__u64 by_wakeup;  /* set by the agent once the wake-up programs run: use their times where the kernel keeps none */
+	__u64 slots[HIST_SLOTS]; /* the usual ones, below 64 usec, in the cache line of what is read above */
 	__u64 pad[6];
-	__u64 slots[HIST_SLOTS];
 };
 
 /* When a task became runnable, by thread id, where the kernel does not keep it. */
@@ -112,31 +112,36 @@ static __always_inline void runq_by_wakeup(const bool raw, struct runq_row *r, b
 		runq_count(raw, r, next, now - since);
 }
 
+/* The clock of this CPU's run queue, which the scheduler has just read. */
+static __always_inline __u64 runq_clock(const bool raw, struct task_struct *prev)
+{
+	return GET(GET(GET(prev, se.cfs_rq), rq), clock);
+}
+
 ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	__u64 queued, clock, wait, delayed, since = 0;
+	__u64 queued, since, clock, wait, delayed, folded = 0;
 	struct runq_row *r = cpu_row(&runq_rows);
 	struct runq_delay *delay;
 	__u32 pid = GET(next, pid);
 
 	if (!r)
 		return;
-	if (r->by_wakeup)
+	if (unlikely(r->by_wakeup))
 		return runq_by_wakeup(raw, r, preempt, prev, next);
 	if (!bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
 		return runq_unmeasured(r);
-	clock = GET(GET(GET(prev, se.cfs_rq), rq), clock);
 	/* Preempted on its way to sleep, a task goes on waiting for a CPU, but the kernel does not keep since when. */
-	if (preempt && !runq_is_runnable(raw, prev))
-		runq_since(GET(prev, pid), clock);
+	if (unlikely(preempt) && !runq_is_runnable(raw, prev))
+		runq_since(GET(prev, pid), runq_clock(raw, prev));
 	if (!pid)
 		return; /* the idle task never waits */
+	clock = runq_clock(raw, prev);
 	queued = GET(next, sched_info.last_queued);
-	if (!queued)
-		since = runq_waits_since(pid);
-	if (!(queued | since) || clock < (queued | since))
+	since = likely(queued) ? queued : runq_waits_since(pid);
+	if (unlikely(!since || clock < since))
 		return runq_unmeasured(r);
-	wait = clock - (queued | since);
+	wait = clock - since;
 
 	/*
 	 * When a waiting task moves to another CPU the kernel folds the wait so far into run_delay and restarts
@@ -145,15 +150,12 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	delayed = GET(next, sched_info.run_delay);
 	delay = row(&runq_delays, runq_place(pid));
 	if (delay) {
-		__u64 folded = 0;
-
-		if (!GET(next, sched_info.pcount))
+		if (unlikely(!GET(next, sched_info.pcount)))
 			folded = delayed; /* its first arrival; the place may still hold an earlier task's */
-		else if (delay->pid == pid && delayed > delay->delay)
+		else if (likely(delay->pid == pid) && delayed > delay->delay)
 			folded = delayed - delay->delay;
 		delay->pid = pid;
-		delay->delay = delayed + (queued ? wait : 0); /* as the kernel is about to add it up */
-		wait += folded;
+		delay->delay = delayed + (likely(queued) ? wait : 0); /* as the kernel is about to add it up */
 	}
-	runq_count(raw, r, next, wait);
+	runq_count(raw, r, next, wait + folded);
 }

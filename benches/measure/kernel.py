@@ -27,20 +27,37 @@ def programs():
     return {p["id"]: (p.get("name", ""), p.get("run_cnt", 0), p.get("run_time_ns", 0)) for p in listed}
 
 
+def held(pid="self"):
+    """The programs a process holds, by the descriptors it has of them: somebody else may load some at any time."""
+    ids = set()
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        try:
+            lines = info.read_text(encoding="ascii").splitlines()
+        except FileNotFoundError:
+            continue
+        ids.update(int(line.split()[1]) for line in lines if line.startswith("prog_id:"))
+    return ids
+
+
 def disk_requests():
-    """Requests completed by disks, without partitions and device-mapper: reads, writes, discards, flushes."""
-    total = 0
+    """Requests completed, by disk, without partitions and device-mapper: reads, writes, discards, flushes."""
+    disks = {}
     with open("/proc/diskstats", encoding="ascii") as lines:
         for fields in map(str.split, lines):
             if Path("/sys/block", fields[2]).exists() and not fields[2].startswith("dm-"):
-                total += sum(int(fields[i]) for i in (3, 7, 14, 18) if i < len(fields))
-    return total
+                disks[fields[2]] = sum(int(fields[i]) for i in (3, 7, 14, 18) if i < len(fields))
+    return disks
 
 
 def switches():
-    """Context switches of all CPUs, those to idle included."""
+    """Context switches of all CPUs together, those to idle included."""
     with open("/proc/stat", encoding="ascii") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("ctxt "))
+        return {"all": next(int(line.split()[1]) for line in lines if line.startswith("ctxt "))}
+
+
+def between(before, after):
+    """Events between two counts. A disk may come or go meanwhile; what is gone counts no more."""
+    return sum(count - min(count, before.get(name, 0)) for name, count in after.items())
 
 
 class Load:
@@ -93,7 +110,7 @@ def measure(load, ids):
     """Runs the load with the statistics on; `ids` are the programs of the design that is loaded."""
     before, events = programs(), load.events()
     load.run()
-    events, after = load.events() - events, programs()
+    events, after = between(events, load.events()), programs()
     return Cost(load, ids, before, after, events)
 
 
@@ -108,7 +125,6 @@ class Floor:
         self.object, self.links = None, []
 
     def __enter__(self):
-        known = set(programs())
         clang = ["clang", "-O2", "-g", "-target", "bpf", "-c", str(HERE / "floor.bpf.c"), "-o", str(self.file)]
         subprocess.run(clang, check=True)
         self.object = ctypes.c_void_p(self.libbpf.bpf_object__open(str(self.file).encode()))
@@ -121,7 +137,7 @@ class Floor:
                 self.__exit__()
                 raise RuntimeError(f"an empty program cannot be attached: {os.strerror(ctypes.get_errno())}")
             self.links.append(ctypes.c_void_p(link))
-        return set(programs()) - known
+        return held()
 
     def __exit__(self, *_):
         for link in self.links:

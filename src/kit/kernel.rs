@@ -20,7 +20,10 @@ pub trait Kernel {
     /// Detaches a hook; not attached is fine.
     fn detach(&self, hook: &'static Hook);
 
-    /// Attaches a hook that was loaded for later; done before is fine.
+    /// Puts a process into a set together with a number: the place of its own row in some table.
+    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String>;
+
+    /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
 }
 
@@ -106,7 +109,8 @@ pub struct Fake {
     maps: Vec<(&'static str, Vec<AtomicU64>)>,
     records: std::cell::RefCell<Vec<Vec<u8>>>,
     attached: std::cell::RefCell<Vec<&'static str>>,
-    members: std::cell::RefCell<std::collections::BTreeSet<u32>>,
+    members: std::cell::RefCell<std::collections::BTreeMap<u32, u32>>,
+    missing: Vec<&'static str>,
 }
 
 impl Fake {
@@ -119,6 +123,12 @@ impl Fake {
     pub fn with<T>(mut self, map: Rows<T>, rows: usize) -> Fake {
         let words = rows * map.def.value_size / 8;
         self.maps.push((map.def.name, (0..words).map(|_| AtomicU64::new(0)).collect()));
+        self
+    }
+
+    /// Of a kernel that lacks a hook.
+    pub fn without(mut self, hook: &'static Hook) -> Fake {
+        self.missing.push(hook.name);
         self
     }
 
@@ -135,7 +145,12 @@ impl Fake {
 
     /// The processes in the set.
     pub fn members(&self) -> Vec<u32> {
-        self.members.borrow().iter().copied().collect()
+        self.members.borrow().keys().copied().collect()
+    }
+
+    /// The number that a process in the set has; 1 if it was given none.
+    pub fn number(&self, pid: u32) -> Option<u32> {
+        self.members.borrow().get(&pid).copied()
     }
 
     /// The hooks attached later.
@@ -156,11 +171,10 @@ impl Kernel for Fake {
     }
 
     fn admit(&self, _set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        let mut members = self.members.borrow_mut();
         if member {
-            members.insert(pid);
+            self.members.borrow_mut().insert(pid, 1);
         } else {
-            members.remove(&pid);
+            self.members.borrow_mut().remove(&pid);
         }
         Ok(())
     }
@@ -173,7 +187,15 @@ impl Kernel for Fake {
         self.attached.borrow_mut().retain(|name| *name != hook.name);
     }
 
+    fn assign(&self, _set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
+        self.members.borrow_mut().insert(pid, number);
+        Ok(())
+    }
+
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
+        if self.missing.contains(&hook.name) {
+            return Err(format!("{} was not loaded", hook.name));
+        }
         self.attached.borrow_mut().push(hook.name);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! What a module file imports, and the registry that serves modules to the agent.
 
 mod cache;
+mod errno;
 mod help;
 mod hook;
 mod instances;
@@ -8,6 +9,7 @@ mod kernel;
 mod log2;
 mod module;
 mod options;
+mod pattern;
 mod processes;
 mod registry;
 mod source;
@@ -15,12 +17,16 @@ mod spec;
 mod table;
 
 pub use cache::Cache;
+pub use errno::Errno;
 pub use help::Help;
 pub use hook::{Hook, Sampling, Tier};
 pub use kernel::{Fake, Kernel, Row, RowsView};
 pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
-pub use options::{unknown, Count, Cpu, Interval, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
+pub use options::{
+    unknown, Count, Cpu, Interval, IoColumn, IoOrder, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount,
+};
+pub use pattern::Pattern;
 pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Watch};
 pub use registry::{instances, Collect, Instance, Registry};
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};

@@ -43,6 +43,8 @@ pub struct Plan {
     pub hooks: Vec<&'static Hook>,
     /// Hooks to load: attached at start if the feature of this name is there, else only when the module asks.
     pub later: Vec<(&'static Hook, &'static str)>,
+    /// Hooks to attach at start where the kernel has them.
+    pub optional: Vec<&'static Hook>,
     /// Entries of maps; a ring's size in bytes.
     pub entries: Vec<(&'static str, u32)>,
 }
@@ -56,6 +58,11 @@ impl Plan {
     /// Load for this hook; attach if the kernel has the feature (a `FEATURE` line of the module's C file).
     pub fn hook_if(&mut self, hook: &'static Hook, feature: &'static str) {
         self.later.push((hook, feature));
+    }
+
+    /// Attach to this hook, or do without it: [`Kernel::attach`] tells which.
+    pub fn hook_or_none(&mut self, hook: &'static Hook) {
+        self.optional.push(hook);
     }
 
     /// The number of entries of a map.

@@ -3,11 +3,17 @@
 use crate::kit::Spec;
 
 mod biolatency;
+mod bioperpid;
+mod biotop;
+mod block;
+mod cachestat;
+mod execsnoop;
 mod exectop;
 mod flows;
 mod netproc;
 mod profile;
 mod runqlat;
+mod syscount;
 mod sysfork;
 mod tcp;
 mod tcplife;
@@ -18,6 +24,7 @@ mod tcptop;
 /// Every module.
 pub const MODULES: &[&Spec] = &[
     &biolatency::SPEC,
+    &bioperpid::SPEC,
     &sysfork::SPEC,
     &tcplife::SPEC,
     &runqlat::SPEC,
@@ -25,8 +32,12 @@ pub const MODULES: &[&Spec] = &[
     &tcpperpid::SPEC,
     &tcptop::SPEC,
     &exectop::SPEC,
+    &biotop::SPEC,
+    &cachestat::SPEC,
     &profile::SPEC,
     &netproc::SPEC,
+    &execsnoop::SPEC,
+    &syscount::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.

@@ -125,11 +125,12 @@ impl Trial<'_> {
             self.note(hook, tier, Err(refusal.words.clone()));
             let next = tiers.entry(hook.name).or_insert(0);
             *next += 1;
-            if *next < hook.tiers.len() {
+            // A hook that nobody needs stays without a tier, and the rest is loaded without it.
+            if *next < hook.tiers.len() || !active.iter().any(|&module| self.needs(module, hook)) {
                 continue;
             }
             tiers.remove(hook.name);
-            let users: Vec<usize> = active.iter().copied().filter(|&module| self.uses(module, hook)).collect();
+            let users: Vec<usize> = active.iter().copied().filter(|&module| self.needs(module, hook)).collect();
             match users.as_slice() {
                 [module] => self.modules[*module] = Err(unattached(hook, &refusal)),
                 _ => self.blame(hook, &users, &refusal),
@@ -173,12 +174,18 @@ impl Trial<'_> {
         self.hooks(&[module]).iter().any(|used| used.name == hook.name)
     }
 
+    fn needs(&self, module: usize, hook: &Hook) -> bool {
+        let optional = &self.wanted[module].plan.optional;
+        self.uses(module, hook) && !optional.iter().any(|optional| optional.name == hook.name)
+    }
+
     /// The hooks of modules, each once.
     fn hooks(&self, modules: &[usize]) -> Vec<&'static Hook> {
         let mut hooks: Vec<&'static Hook> = Vec::new();
         for &module in modules {
             let plan = &self.wanted[module].plan;
-            for hook in plan.hooks.iter().chain(plan.later.iter().map(|(hook, _)| hook)) {
+            let later = plan.later.iter().map(|(hook, _)| hook);
+            for hook in plan.hooks.iter().chain(later).chain(&plan.optional) {
                 if !hooks.iter().any(|known| known.name == hook.name) {
                     hooks.push(hook);
                 }
@@ -194,7 +201,7 @@ impl Trial<'_> {
         program: Option<&str>,
     ) -> Option<(&'static Hook, &'static Tier)> {
         self.hooks(active).into_iter().find_map(|hook| {
-            let tier = &hook.tiers[tiers.get(hook.name).copied().unwrap_or(0)];
+            let tier = hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?;
             tier.programs.contains(&program?).then_some((hook, tier))
         })
     }
@@ -211,7 +218,7 @@ impl Trial<'_> {
         let hooks: Vec<(&'static Hook, &'static Tier)> = self
             .hooks(active)
             .into_iter()
-            .map(|hook| (hook, &hook.tiers[tiers.get(hook.name).copied().unwrap_or(0)]))
+            .filter_map(|hook| Some((hook, hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?)))
             .collect();
         if let Some(program) = hooks.iter().find_map(|(_, tier)| avoided(tier, &self.avoid)) {
             let words = format!("passed over as {AVOID} asks");
@@ -270,7 +277,8 @@ impl Trial<'_> {
         let loaded = Loaded::new(object, self.wanted, active, hooks, programs)?;
         let features = loaded.ask();
         let later = active.iter().flat_map(|&module| &self.wanted[module].plan.later);
-        let now = active.iter().flat_map(|&module| &self.wanted[module].plan.hooks).map(|hook| hook.name);
+        let plans = active.iter().map(|&module| &self.wanted[module].plan);
+        let now = plans.flat_map(|plan| plan.hooks.iter().chain(&plan.optional)).map(|hook| hook.name);
         let now: BTreeSet<&str> =
             now.chain(later.filter(|(_, feature)| features.contains(feature)).map(|(hook, _)| hook.name)).collect();
         for &(hook, tier) in &loaded.hooks {
@@ -403,6 +411,11 @@ impl Loaded {
         }
     }
 
+    fn set(&self, def: &MapDef) -> Result<libbpf_rs::Map<'_>, String> {
+        let object = self.object.as_ref().ok_or("nothing is loaded")?;
+        object.maps().find(|map| map.name() == def.name).ok_or_else(|| format!("no map {}", def.name))
+    }
+
     fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), Refusal> {
         let Some(object) = &self.object else { return Ok(()) };
         let mut links = Vec::new();
@@ -463,12 +476,11 @@ impl Kernel for Loaded {
     }
 
     fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
-        let map = object.maps().find(|map| map.name() == set.name).ok_or_else(|| format!("no map {}", set.name))?;
-        let key = pid.to_ne_bytes();
-        let result = if member { map.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY) } else { map.delete(&key) };
-        match result {
-            Err(error) if member || error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
+        if member {
+            return self.assign(set, pid, 1);
+        }
+        match self.set(set)?.delete(&pid.to_ne_bytes()) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
             _ => Ok(()),
         }
     }
@@ -492,6 +504,11 @@ impl Kernel for Loaded {
 
     fn detach(&self, hook: &'static Hook) {
         self.links.borrow_mut().remove(hook.name);
+    }
+
+    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
+        let updated = self.set(set)?.update(&pid.to_ne_bytes(), &number.to_ne_bytes(), MapFlags::ANY);
+        updated.map_err(|error| error.to_string())
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
