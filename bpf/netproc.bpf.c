@@ -111,10 +111,6 @@ ON_RETURN(udpv6_sendmsg, 3, int ret)
 	net_add(UDP_SEND, ret);
 }
 
-/*
- * Called at the end of a receive, of a peek too, and before each wait inside it, always with what the whole call has copied
- * so far (tcp_recvmsg). What is new is what the socket has given away since the last time.
- */
 ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
 {
 	if (raw && (copied = sock_read_anew(&net_reads, sk, copied)) > 0)

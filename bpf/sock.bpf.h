@@ -105,7 +105,7 @@ static __always_inline struct sock *sock_of(void *ctx)
 
 /* The bytes that readers took from a socket, as of the last look; a table of each module that looks. */
 struct sock_read {
-	__u64 sk;
+	__u64 socket;
 	__u64 given;
 };
 
@@ -119,19 +119,22 @@ static __always_inline int sock_read_anew(void *reads, struct sock *sk, int copi
 {
 	const bool raw = true;
 	struct tcp_sock *tp = (struct tcp_sock *)sk;
-	__u64 number = (__u64)sk, given, before = 0;
+	__u64 number = (__u64)sk, socket, received, given, before = 0;
 	struct sock_read *read;
+	__u32 next;
 
 	if (copied <= 0)
 		return 0;
-	given = GET(tp, bytes_received) - (__u32)(GET(tp, rcv_nxt) - GET(tp, copied_seq));
+	received = GET(tp, bytes_received);
+	next = GET(tp, rcv_nxt);
+	given = received - (__u32)(next - GET(tp, copied_seq));
+	socket = number << 32 | (__u32)(next - (__u32)received); /* with its first sequence number: addresses are used again */
 	read = row(reads, number_hash(number) & sock_read_mask);
 	if (!read)
 		return 0;
-	/* More than now was another socket's, at this address. */
-	if (read->sk == number && read->given <= given)
+	if (read->socket == socket)
 		before = read->given;
-	read->sk = number;
+	read->socket = socket;
 	read->given = given;
 	return given - before < copied ? given - before : copied;
 }
