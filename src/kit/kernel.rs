@@ -12,7 +12,15 @@ pub trait Kernel {
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
 
     /// Puts a process into a set of processes, or takes it out.
-    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String>;
+    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
+        self.assign(set, pid, member.then_some(1))
+    }
+
+    /// Puts a process into a set of processes with a number that the programs find there, or takes it out.
+    fn assign(&self, set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String>;
+
+    /// Whether a template is attached to the target that has this number.
+    fn reaches(&self, template: &'static Hook, number: u32) -> bool;
 
     /// Attaches a hook that was loaded for later; done before is fine.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
@@ -101,6 +109,7 @@ pub struct Fake {
     records: std::cell::RefCell<Vec<Vec<u8>>>,
     attached: std::cell::RefCell<Vec<&'static str>>,
     members: std::cell::RefCell<std::collections::BTreeSet<u32>>,
+    unreached: Vec<u32>,
 }
 
 impl Fake {
@@ -127,6 +136,12 @@ impl Fake {
         kernel.rows(map).get(row).expect("the test gave the map this row").set(offset, value);
     }
 
+    /// Where the target with this number could not be attached.
+    pub fn without(mut self, number: u32) -> Fake {
+        self.unreached.push(number);
+        self
+    }
+
     /// The processes in the set.
     pub fn members(&self) -> Vec<u32> {
         self.members.borrow().iter().copied().collect()
@@ -149,14 +164,18 @@ impl Kernel for Fake {
         }
     }
 
-    fn admit(&self, _set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
+    fn assign(&self, _set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String> {
         let mut members = self.members.borrow_mut();
-        if member {
+        if number.is_some() {
             members.insert(pid);
         } else {
             members.remove(&pid);
         }
         Ok(())
+    }
+
+    fn reaches(&self, _template: &'static Hook, number: u32) -> bool {
+        !self.unreached.contains(&number)
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

@@ -2,27 +2,33 @@
 
 mod cache;
 mod help;
+mod hits;
 mod hook;
 mod instances;
 mod kernel;
 mod log2;
 mod module;
 mod options;
+mod probe_list;
 mod processes;
 mod registry;
 mod source;
 mod spec;
 mod table;
+mod tracefs;
 
 pub use cache::Cache;
 pub use help::Help;
-pub use hook::{Hook, Tier};
+pub use hits::Hits;
+pub use hook::{Hook, Target, Tier};
 pub use kernel::{Fake, Kernel, Row, RowsView};
 pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
 pub use options::{unknown, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
+pub use probe_list::ProbeList;
 pub use processes::{cmdline, comm, exists, until_nul, Watch};
 pub use registry::{instances, Collect, Instance, Registry};
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
 pub use table::{Key, RowMut, Table};
+pub use tracefs::Events;

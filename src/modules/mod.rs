@@ -8,10 +8,18 @@ mod netproc;
 mod runqlat;
 mod sysfork;
 mod tcplife;
+mod tracepoint_hits;
 
 /// Every module.
-pub const MODULES: &[&Spec] =
-    &[&biolatency::SPEC, &sysfork::SPEC, &tcplife::SPEC, &runqlat::SPEC, &exectop::SPEC, &netproc::SPEC];
+pub const MODULES: &[&Spec] = &[
+    &biolatency::SPEC,
+    &sysfork::SPEC,
+    &tcplife::SPEC,
+    &runqlat::SPEC,
+    &exectop::SPEC,
+    &netproc::SPEC,
+    &tracepoint_hits::SPEC,
+];
 
 /// The module that `module = PATH` or `[NAME]` means.
 pub fn find(path: &str) -> Option<&'static Spec> {

@@ -1,0 +1,172 @@
+//! tracepoint_hits, uprobe_hits and kprobe_hits on the running kernel, each against work of known size.
+
+#![allow(clippy::unwrap_used)]
+
+use corebcc::collector::{members, Group};
+use corebcc::config::Config;
+use corebcc::kit::{instances, Key, Table};
+use corebcc::modules::{find, MODULES};
+use corebcc::pcp::Atom;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+
+/// One module with these lines in its section.
+fn group(module: &str, lines: &str) -> Group {
+    let text = format!("[pmda]\nmodules = {module}\n[{module}]\nmodule = {module}\ncluster = 100\n{lines}\n");
+    let config = Config::parse("test.conf", text.as_bytes()).unwrap();
+    let (settings, instances) = instances(&config, MODULES).unwrap();
+    let (members, constants) = members(&config, &instances, settings.process_refresh).unwrap();
+    Group::load(members, &constants, None)
+}
+
+/// The values of a metric by the instances' names.
+fn values(group: &mut Group, module: &str, column: usize) -> BTreeMap<String, u64> {
+    let mut table = Table::new(find(module).unwrap().metrics.len());
+    group.refresh(0, &mut table).unwrap();
+    let mut values = BTreeMap::new();
+    for (row, key) in table.keys().iter().enumerate() {
+        let Key::Name(name) = key else { panic!("{key:?}: not a name") };
+        if let Some(Atom::U64(value)) = table.value(row, column) {
+            values.insert(String::from_utf8_lossy(table.text(name)).into_owned(), value);
+        }
+    }
+    values
+}
+
+/// Whether the module runs here; if not, says so for the tests' totals.
+fn runs(group: &Group, test: &str, needs: &str) -> bool {
+    let fate = group.fates().swap_remove(0);
+    if let Err(failure) = &fate {
+        println!("skipped: {test}: {needs} ({})", failure.reason);
+    }
+    fate.is_ok()
+}
+
+/// A shell that waits for a line, runs the script, and lives until it is dropped.
+struct Shell(Child);
+
+impl Shell {
+    fn new(script: &str) -> Shell {
+        let script = format!("read go; {script}\necho done; read go");
+        let mut sh = Command::new("sh");
+        Shell(sh.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn run(&mut self) {
+        self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+/// 1000 changes of the own command name, each a hit of task:task_rename, in a process that does nothing else.
+const RENAMES: &str = "i=0; while [ $i -lt 1000 ]; do echo x > /proc/self/comm; i=$((i + 1)); done";
+
+const NEEDS_TRACEPOINTS: &str = "root, or CAP_BPF and CAP_PERFMON, on a kernel with BTF";
+
+#[test]
+fn a_tracepoint_counts_every_hit_of_the_process_and_no_other() {
+    const TEST: &str = "a_tracepoint_counts_every_hit_of_the_process_and_no_other";
+    let (mut chosen, mut other) = (Shell::new(RENAMES), Shell::new(RENAMES));
+    let lines = format!("tracepoints = task:task_rename, sched:sched_process_hang\nprocess = {}", chosen.pid());
+    let mut group = group("tracepoint_hits", &lines);
+    if !runs(&group, TEST, NEEDS_TRACEPOINTS) {
+        return;
+    }
+    assert_eq!(values(&mut group, "tracepoint_hits", 0).get("task:task_rename"), Some(&0), "attached and not hit is 0");
+    chosen.run();
+    other.run();
+    assert_eq!(values(&mut group, "tracepoint_hits", 0).get("task:task_rename"), Some(&1000));
+}
+
+#[test]
+fn several_tracepoints_count_at_once_as_often_as_the_kernel_says() {
+    const TEST: &str = "several_tracepoints_count_at_once_as_often_as_the_kernel_says";
+    let mut group =
+        group("tracepoint_hits", "tracepoints = sched:sched_process_fork, sched:sched_process_exec, nothing:at_all");
+    if !runs(&group, TEST, NEEDS_TRACEPOINTS) {
+        return;
+    }
+    let forks = || {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap();
+        let line = stat.lines().find_map(|line| line.strip_prefix("processes ")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    let outer = forks();
+    let before = values(&mut group, "tracepoint_hits", 0);
+    let inner = forks();
+    for _ in 0..50 {
+        Command::new("true").status().unwrap();
+    }
+    let inner = forks() - inner;
+    let after = values(&mut group, "tracepoint_hits", 0);
+    let outer = forks() - outer;
+    let counted = |event: &str| after[event] - before[event];
+    let counts = counted("sched:sched_process_fork");
+    assert!(inner <= counts && counts <= outer, "{inner} <= {counts} <= {outer}");
+    assert!(counted("sched:sched_process_exec") >= 50);
+    assert_eq!(after.len(), 2, "the one that is not there has no instance: {after:?}");
+}
+
+/// Runs a test again where tracefs is mounted, in a mount namespace of its own. True: this is there, or it ran there.
+fn with_tracefs(test: &str) -> bool {
+    if std::fs::read("/sys/kernel/tracing/available_events").is_ok() {
+        return true;
+    }
+    let script = "mount -t tracefs tracefs /sys/kernel/tracing && exec \"$@\"";
+    let exe = std::env::current_exe().unwrap();
+    let output =
+        Command::new("unshare").args(["-m", "sh", "-c", script, "sh"]).arg(exe).args([test, "--exact"]).output();
+    let output = match output {
+        Ok(output) if !String::from_utf8_lossy(&output.stdout).contains("running 1 test") => {
+            println!("skipped: {test}: tracefs: {}", String::from_utf8_lossy(&output.stderr).trim());
+            return false;
+        }
+        Ok(output) => output,
+        Err(error) => {
+            println!("skipped: {test}: unshare: {error}");
+            return false;
+        }
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "in a mount namespace with tracefs: {said}");
+    println!("ran in a mount namespace with tracefs");
+    false
+}
+
+#[test]
+fn expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints() {
+    const TEST: &str = "expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints";
+    if !with_tracefs(TEST) {
+        return;
+    }
+    let mut chosen = Shell::new(RENAMES);
+    let lines = format!("tracepoints = task:.*, syscalls:sys_enter_dup2\nprocess = {}", chosen.pid());
+    let mut group = group("tracepoint_hits", &lines);
+    if !runs(&group, TEST, NEEDS_TRACEPOINTS) {
+        return;
+    }
+    chosen.run();
+    let values = values(&mut group, "tracepoint_hits", 0);
+    assert_eq!(values.get("task:task_rename"), Some(&1000));
+    assert!(values.contains_key("task:task_newtask"), "{values:?}");
+    for reach in group.reaches() {
+        println!("{} {:?}", reach.target, reach.result);
+    }
+    // A shell puts its standard output away and back for each redirection.
+    match values.get("syscalls:sys_enter_dup2") {
+        Some(&calls) => assert_eq!(calls, 2000),
+        None => println!("skipped: {TEST}: events of system calls (CONFIG_FTRACE_SYSCALLS)"),
+    }
+}
