@@ -170,3 +170,39 @@ fn expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints() {
         None => println!("skipped: {TEST}: events of system calls (CONFIG_FTRACE_SYSCALLS)"),
     }
 }
+
+const NEEDS_UPROBES: &str = "root on a kernel with CONFIG_UPROBE_EVENTS";
+
+/// 500 forks of the shell, each a call of the C library's fork.
+const FORKS: &str = "i=0; while [ $i -lt 500 ]; do (:); i=$((i + 1)); done";
+
+#[test]
+fn a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path() {
+    const TEST: &str = "a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path";
+    let (mut chosen, mut other) = (Shell::new(FORKS), Shell::new(FORKS));
+    let libc = corebcc::kit::library("c").unwrap().display().to_string();
+    let lines = format!("uprobes = c:fork, {libc}:_exit, c:no_such, c:qsort\nprocess = {}", chosen.pid());
+    let mut group = group("uprobe_hits", &lines);
+    if !runs(&group, TEST, NEEDS_UPROBES) {
+        return;
+    }
+    chosen.run();
+    other.run();
+    let values = values(&mut group, "uprobe_hits", 0);
+    let wanted = [(format!("{libc}::_exit"), 0), ("c::fork".into(), 500), ("c::qsort".into(), 0)];
+    assert_eq!(values, wanted.into_iter().collect());
+}
+
+#[test]
+fn without_a_filter_all_processes_count() {
+    const TEST: &str = "without_a_filter_all_processes_count";
+    let mut shells = [Shell::new(FORKS), Shell::new(FORKS)];
+    let mut group = group("uprobe_hits", "uprobes = c:fork");
+    if !runs(&group, TEST, NEEDS_UPROBES) {
+        return;
+    }
+    let before = values(&mut group, "uprobe_hits", 0)["c::fork"];
+    shells.iter_mut().for_each(Shell::run);
+    let counted = values(&mut group, "uprobe_hits", 0)["c::fork"] - before;
+    assert!(counted >= 1000, "{counted}");
+}

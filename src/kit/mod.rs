@@ -1,11 +1,13 @@
 //! What a module file imports, and the registry that serves modules to the agent.
 
 mod cache;
+mod elf;
 mod help;
 mod hits;
 mod hook;
 mod instances;
 mod kernel;
+mod libraries;
 mod log2;
 mod module;
 mod options;
@@ -18,10 +20,12 @@ mod table;
 mod tracefs;
 
 pub use cache::Cache;
+pub use elf::{Code, Elf};
 pub use help::Help;
 pub use hits::Hits;
 pub use hook::{Hook, Target, Tier};
 pub use kernel::{Fake, Kernel, Row, RowsView};
+pub use libraries::library;
 pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
 pub use options::{unknown, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};

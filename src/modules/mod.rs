@@ -9,6 +9,7 @@ mod runqlat;
 mod sysfork;
 mod tcplife;
 mod tracepoint_hits;
+mod uprobe_hits;
 
 /// Every module.
 pub const MODULES: &[&Spec] = &[
@@ -19,6 +20,7 @@ pub const MODULES: &[&Spec] = &[
     &exectop::SPEC,
     &netproc::SPEC,
     &tracepoint_hits::SPEC,
+    &uprobe_hits::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.
