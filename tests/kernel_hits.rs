@@ -48,7 +48,7 @@ struct Shell(Child);
 
 impl Shell {
     fn new(script: &str) -> Shell {
-        let script = format!("read go; {script}\necho done; read go");
+        let script = format!("exec 2>/dev/null; read go; {script}\necho done; read go");
         let mut sh = Command::new("sh");
         Shell(sh.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
     }
@@ -205,4 +205,49 @@ fn without_a_filter_all_processes_count() {
     shells.iter_mut().for_each(Shell::run);
     let counted = values(&mut group, "uprobe_hits", 0)["c::fork"] - before;
     assert!(counted >= 1000, "{counted}");
+}
+
+const NEEDS_FUNCTIONS: &str = "a kernel with fexit or kprobes";
+
+/// 300 opens that succeed and 200 that fail, with nothing in between that opens.
+const OPENS: &str = "i=0; while [ $i -lt 300 ]; do true < /proc/self/stat; i=$((i + 1)); done
+    i=0; while [ $i -lt 200 ]; do true < /proc/self/nothing; i=$((i + 1)); done";
+
+#[test]
+fn a_kernel_function_counts_its_calls_failures_and_time_by_process() {
+    const TEST: &str = "a_kernel_function_counts_its_calls_failures_and_time_by_process";
+    let (mut chosen, mut other) = (Shell::new(RENAMES), Shell::new(RENAMES));
+    let pid = chosen.pid();
+    let lines = format!(
+        "kprobes = kprobe:comm_write, kprobe:no_such_function\nret_chk = > 0\ndetails = True\nlatency = True\nprocess = {pid}"
+    );
+    let mut group = group("kprobe_hits", &lines);
+    if !runs(&group, TEST, NEEDS_FUNCTIONS) {
+        return;
+    }
+    chosen.run();
+    other.run();
+    let counts = values(&mut group, "kprobe_hits", 0);
+    let detail = format!("{pid}::comm_write");
+    assert_eq!(counts, [("comm_write".to_string(), 1000), (detail, 1000)].into_iter().collect());
+    assert_eq!(values(&mut group, "kprobe_hits", 1), [("comm_write".to_string(), 1000)].into_iter().collect());
+    let (average, total) = (values(&mut group, "kprobe_hits", 2), values(&mut group, "kprobe_hits", 3));
+    assert_eq!(average["comm_write"], total["comm_write"] / 1000);
+    assert!(total["comm_write"] > 0);
+}
+
+#[test]
+fn calls_that_return_an_error_are_told_by_their_signed_value() {
+    const TEST: &str = "calls_that_return_an_error_are_told_by_their_signed_value";
+    for (option, wanted) in [("ret_chk = < 0", (500, 200)), ("ret_chk = == -ENOENT\nerrno = ENOENT", (200, 200))] {
+        let mut chosen = Shell::new(OPENS);
+        let lines = format!("kprobes = kprobe:do_sys_openat2\n{option}\nprocess = {}", chosen.pid());
+        let mut group = group("kprobe_hits", &lines);
+        if !runs(&group, TEST, NEEDS_FUNCTIONS) {
+            return;
+        }
+        chosen.run();
+        let value = |group: &mut Group, column| values(group, "kprobe_hits", column)["do_sys_openat2"];
+        assert_eq!((value(&mut group, 0), value(&mut group, 1)), wanted, "{option}");
+    }
 }

@@ -14,6 +14,7 @@ mod options;
 mod probe_list;
 mod processes;
 mod registry;
+mod returned;
 mod source;
 mod spec;
 mod table;
@@ -32,6 +33,7 @@ pub use options::{unknown, OptionDef, OptionType, Pages, Ports, ProcessFilter, R
 pub use probe_list::ProbeList;
 pub use processes::{cmdline, comm, exists, until_nul, Watch};
 pub use registry::{instances, Collect, Instance, Registry};
+pub use returned::{ErrorNumber, ReturnCheck};
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
 pub use table::{Key, RowMut, Table};

@@ -4,6 +4,7 @@ use crate::kit::Spec;
 
 mod biolatency;
 mod exectop;
+mod kprobe_hits;
 mod netproc;
 mod runqlat;
 mod sysfork;
@@ -21,6 +22,7 @@ pub const MODULES: &[&Spec] = &[
     &netproc::SPEC,
     &tracepoint_hits::SPEC,
     &uprobe_hits::SPEC,
+    &kprobe_hits::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.
