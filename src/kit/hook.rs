@@ -71,3 +71,22 @@ macro_rules! tracepoint {
         }
     };
 }
+
+/// A kernel function, from entry to return: by a trampoline, else by probes. One that is in a module of the kernel is found
+/// if the module is loaded.
+#[macro_export]
+macro_rules! function {
+    ($name:literal, $needs:literal) => {
+        $crate::kit::Hook {
+            name: $name,
+            tiers: &[
+                $crate::kit::Tier { kind: "fexit", programs: &[concat!("fentry__", $name), concat!("fexit__", $name)] },
+                $crate::kit::Tier {
+                    kind: "kretprobe",
+                    programs: &[concat!("kprobe__", $name), concat!("kretprobe__", $name)],
+                },
+            ],
+            needs: $needs,
+        }
+    };
+}

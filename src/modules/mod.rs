@@ -4,6 +4,7 @@ use crate::kit::Spec;
 
 mod biolatency;
 mod exectop;
+mod ext4dist;
 mod kprobe_hits;
 mod netproc;
 mod runqlat;
@@ -11,6 +12,8 @@ mod sysfork;
 mod tcplife;
 mod tracepoint_hits;
 mod uprobe_hits;
+mod xfsdist;
+mod zfsdist;
 
 /// Every module.
 pub const MODULES: &[&Spec] = &[
@@ -23,6 +26,9 @@ pub const MODULES: &[&Spec] = &[
     &tracepoint_hits::SPEC,
     &uprobe_hits::SPEC,
     &kprobe_hits::SPEC,
+    &ext4dist::SPEC,
+    &xfsdist::SPEC,
+    &zfsdist::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.
