@@ -14,6 +14,7 @@ struct Programs {
     tracepoints: BTreeMap<String, Hook>,
     entries: BTreeMap<String, Hook>,
     returns: BTreeMap<String, Hook>,
+    samples: Vec<(String, String)>,
     features: Vec<(String, String)>,
     /// Templates: the kind of target, and the module.
     each: Vec<(Each, String)>,
@@ -130,6 +131,7 @@ impl Programs {
                 "ON_EACH_ENTRY" => self.each.push((Each::Entry, module.clone())),
                 "ON_EACH_RETURN" => self.each.push((Each::Return, module.clone())),
                 "ON_EACH_CODE" => self.each.push((Each::Code, module.clone())),
+                "ON_SAMPLE" => self.samples.push((module.clone(), arguments().swap_remove(0))),
                 "FEATURE" => self.features.push((module.clone(), arguments().swap_remove(0))),
                 _ => {}
             }
@@ -180,6 +182,9 @@ impl Programs {
                 );
             }
         }
+        for (module, name) in &self.samples {
+            let _ = writeln!(c, "\nSEC(\"perf_event\")\nint perf__{name}(void *ctx)\n{{\n\t{module}__{name}_sample(ctx);\n\treturn 0;\n}}");
+        }
         let _ = writeln!(
             c,
             "\n__u8 features[{}];\n\nSEC(\"raw_tp\")\nint ask_features(void *ctx)\n{{",
@@ -212,6 +217,9 @@ impl Programs {
             for (prefix, _, _) in each.programs() {
                 let _ = writeln!(rust, "    (\"{prefix}__{module}\", &[\"{module}\"]),");
             }
+        }
+        for (module, name) in &self.samples {
+            let _ = writeln!(rust, "    (\"perf__{name}\", &[\"{module}\"]),");
         }
         let features: Vec<&String> = self.features.iter().map(|(_, feature)| feature).collect();
         let _ = writeln!(rust, "];\n\n/// The questions `ask_features` answers, in the order of its answers.\npub const FEATURES: &[&str] = &{features:?};");

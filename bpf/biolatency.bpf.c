@@ -76,6 +76,23 @@ static __always_inline struct bio_row *bio_row_of(__u64 disk)
 	return row(&bio_rows, base);
 }
 
+/* 6.11 made the flags of a request an enum; by then RQF_IO_STAT had long been one of them. */
+enum rqf_flags___io_stat {
+	__RQF_IO_STAT___io_stat = 0,
+};
+
+/*
+ * The time of allocation; 0 if the kernel did not take it. Kernels from 6.13 take it only where they account (queue/iostats),
+ * and elsewhere leave the time of an earlier request in the field (blk_account_io_start).
+ */
+static __always_inline __u64 bio_allocated(const bool raw, struct request *rq)
+{
+	if (bpf_core_enum_value_exists(enum rqf_flags___io_stat, __RQF_IO_STAT___io_stat) &&
+	    !(GET(rq, rq_flags) & 1U << bpf_core_enum_value(enum rqf_flags___io_stat, __RQF_IO_STAT___io_stat)))
+		return 0;
+	return GET(rq, start_time_ns);
+}
+
 ON(block_rq_issue, struct request *rq)
 {
 	struct bio_start *start = bio_start_of(raw, rq);
@@ -111,11 +128,11 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 	if (!issued)
 		issued = GET(rq, io_start_time_ns);
 	if (bio_queued) {
-		wanted = GET(rq, start_time_ns);
+		wanted = bio_allocated(raw, rq);
 		other = issued;
 	} else {
 		wanted = issued;
-		other = GET(rq, start_time_ns);
+		other = bio_allocated(raw, rq);
 	}
 
 	r = bio_row_of(bio_disk_of(raw, rq));

@@ -76,6 +76,7 @@ struct request {
 	struct request_queue *q;
 	struct blk_mq_hw_ctx *mq_hctx;
 	unsigned int cmd_flags;
+	unsigned int rq_flags;
 	int tag;
 	unsigned int __data_len;
 	__u64 start_time_ns;
@@ -117,6 +118,7 @@ struct task_struct {
 	pid_t tgid;
 	struct task_struct *group_leader;
 	__u64 start_time;
+	__u64 self_exec_id; /* u32 before 5.7 */
 	char comm[16];
 	struct sched_info sched_info;
 	struct sched_entity se;

@@ -101,14 +101,17 @@ ON(sched_process_exit, struct task_struct *task)
 		t->state |= 1;
 }
 
-/* A thread that execs takes over its process's id: its old place is no longer found by anybody. */
+/*
+ * A thread that execs takes over its process's id, and with it the place of the thread that had it, which is not ended then;
+ * its own old place is no longer found by anybody.
+ */
 ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 	struct thread *t = thread_known(id);
 
 	if (t)
-		t->state += 2;
+		t->state = thread_state();
 	if ((__u32)id != (__u32)old_pid) {
 		t = thread_known(id >> 32 << 32 | (__u32)old_pid);
 		if (t)

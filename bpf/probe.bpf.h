@@ -9,6 +9,7 @@
  *   ON_EACH_ENTRY(target)                   runs when one of the kernel functions it names is entered
  *   ON_EACH_RETURN(target, bits, ret)       runs when one returns; bits is the width of its return value (0: none)
  *   ON_EACH_CODE(target)                    runs at each place in user code that it names
+ *   ON_SAMPLE(name)                         runs at a perf event that the agent opens on each CPU
  *   FEATURE(name, expression)               asks the kernel's BTF something; user space reads the answer by name
  *
  * build.rs collects these from all modules and writes the programs: one per hook, shared by the modules that use it,
@@ -32,6 +33,7 @@
 #define ON_EACH_ENTRY(target) static __always_inline void PASTE(MODULE, each_entry)(__u32 target)
 #define ON_EACH_RETURN(target, bits, ret) static __always_inline void PASTE(MODULE, each_return)(__u32 target, __u32 bits, __u64 ret)
 #define ON_EACH_CODE(target) static __always_inline void PASTE(MODULE, each_code)(__u32 target)
+#define ON_SAMPLE(name) static __always_inline void PASTE(MODULE, name##_sample)(void *ctx)
 #define FEATURE(name, expression) static __always_inline bool PASTE(feature, name)(void) { return expression; }
 
 /*
@@ -89,6 +91,13 @@ static __always_inline __u64 returned(void *ctx)
 		__uint(max_entries, 1);                                                                               \
 		__type(key, __u32);                                                                                   \
 		__type(value, slot);                                                                                  \
+	} name SEC(".maps")
+
+/* Records for the agent. */
+#define RING(name)                                                                                                    \
+	struct {                                                                                                      \
+		__uint(type, BPF_MAP_TYPE_RINGBUF);                                                                   \
+		__uint(max_entries, 4096);                                                                            \
 	} name SEC(".maps")
 
 /* Only a typed reference makes clang keep a struct in BTF, which is where the Rust side gets it from. */

@@ -10,11 +10,11 @@
 struct runq_row {
 	__u64 unmeasured; /* arrivals whose time of queueing is not known */
 	__u64 by_wakeup;  /* set by the agent once the wake-up programs run: use their times where the kernel keeps none */
+	__u64 slots[HIST_SLOTS]; /* the usual ones, below 64 usec, in the cache line of what is read above */
 	__u64 pad[6];
-	__u64 slots[HIST_SLOTS];
 };
 
-/* When a task became runnable, by thread id: for kernels that do not keep it. */
+/* When a task became runnable, by thread id, where the kernel does not keep it. */
 struct runq_wait {
 	__u64 pid;
 	__u64 ns;
@@ -37,29 +37,41 @@ const volatile bool runq_filtered;
 
 FEATURE(no_sched_info, !bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
 
+/* Consecutive ids go to places apart: partners that wake each other must not share a line. */
 static __always_inline __u32 runq_place(__u32 pid)
 {
-	return (pid << 3 | pid >> 12) & runq_delay_mask;
+	return pid * 0x9e3779b1 >> 12 & runq_delay_mask;
 }
 
-static __always_inline void runq_runnable(__u32 pid)
+static __always_inline void runq_since(__u32 pid, __u64 ns)
 {
 	struct runq_wait *wait = row(&runq_waits, runq_place(pid));
 
 	if (!wait)
 		return;
-	wait->ns = bpf_ktime_get_ns();
+	wait->ns = ns;
 	wait->pid = pid;
+}
+
+/* Since when a task waits; 0 if that is not known. */
+static __always_inline __u64 runq_waits_since(__u32 pid)
+{
+	struct runq_wait *wait = row(&runq_waits, runq_place(pid));
+
+	if (!wait || wait->pid != pid)
+		return 0;
+	wait->pid = 0; /* never pairs with a later arrival */
+	return wait->ns;
 }
 
 ON(sched_wakeup, struct task_struct *task)
 {
-	runq_runnable(GET(task, pid));
+	runq_since(GET(task, pid), bpf_ktime_get_ns());
 }
 
 ON(sched_wakeup_new, struct task_struct *task)
 {
-	runq_runnable(GET(task, pid));
+	runq_since(GET(task, pid), bpf_ktime_get_ns());
 }
 
 static __always_inline bool runq_is_runnable(const bool raw, struct task_struct *task)
@@ -69,74 +81,81 @@ static __always_inline bool runq_is_runnable(const bool raw, struct task_struct 
 	return !GET(task, __state);
 }
 
-/* The wait by the wake-up programs' time; negative if they saw no wake-up. */
-static __always_inline __s64 runq_woken(__u32 pid)
+static __always_inline void runq_count(const bool raw, struct runq_row *r, struct task_struct *task, __u64 wait)
 {
-	struct runq_wait *wait = row(&runq_waits, runq_place(pid));
-	__u64 now = bpf_ktime_get_ns();
+	if (runq_filtered && !in_set(&runq_set, GET(task, tgid)))
+		return;
+	r->slots[usec_slot(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
+}
 
-	if (!wait || wait->pid != pid || wait->ns > now)
-		return -1;
-	wait->pid = 0; /* never pairs with a later arrival */
-	return now - wait->ns;
+static __always_inline void runq_unmeasured(struct runq_row *r)
+{
+	if (!runq_filtered)
+		r->unmeasured++;
+}
+
+/* The arrival of a task by the times of the wake-up programs. */
+static __always_inline void runq_by_wakeup(const bool raw, struct runq_row *r, bool preempt, struct task_struct *prev,
+					   struct task_struct *next)
+{
+	__u64 now = bpf_ktime_get_ns(), since;
+	__u32 pid = GET(next, pid);
+
+	if (preempt || runq_is_runnable(raw, prev))
+		runq_since(GET(prev, pid), now); /* taken off the CPU, it waits from now on */
+	if (!pid)
+		return;
+	since = runq_waits_since(pid);
+	if (!since || since > now)
+		runq_unmeasured(r);
+	else
+		runq_count(raw, r, next, now - since);
+}
+
+/* The clock of this CPU's run queue, which the scheduler has just read. */
+static __always_inline __u64 runq_clock(const bool raw, struct task_struct *prev)
+{
+	return GET(GET(GET(prev, se.cfs_rq), rq), clock);
 }
 
 ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	__u64 queued, clock, wait, before, pcount;
-	struct runq_delay *delay;
+	__u64 queued, since, clock, wait, delayed, folded = 0;
 	struct runq_row *r = cpu_row(&runq_rows);
+	struct runq_delay *delay;
 	__u32 pid = GET(next, pid);
 
 	if (!r)
 		return;
-	if (r->by_wakeup && runq_is_runnable(raw, prev))
-		runq_runnable(GET(prev, pid)); /* taken off the CPU, it waits from now on */
+	if (unlikely(r->by_wakeup))
+		return runq_by_wakeup(raw, r, preempt, prev, next);
+	if (!bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
+		return runq_unmeasured(r);
+	/* Preempted on its way to sleep, a task goes on waiting for a CPU, but the kernel does not keep since when. */
+	if (unlikely(preempt) && !runq_is_runnable(raw, prev))
+		runq_since(GET(prev, pid), runq_clock(raw, prev));
 	if (!pid)
 		return; /* the idle task never waits */
-	if (r->by_wakeup) {
-		__s64 woken = runq_woken(pid);
-
-		if (runq_filtered && !in_set(&runq_set, GET(next, tgid)))
-			return;
-		if (woken < 0)
-			r->unmeasured++;
-		else
-			r->slots[usec_slot(woken)]++;
-		return;
-	}
-	if (!bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued)) {
-		r->unmeasured++;
-		return;
-	}
+	clock = runq_clock(raw, prev);
 	queued = GET(next, sched_info.last_queued);
-	clock = GET(GET(GET(prev, se.cfs_rq), rq), clock);
-	if (!queued || clock < queued) {
-		if (!runq_filtered)
-			r->unmeasured++;
-		return;
-	}
-	wait = clock - queued;
+	since = likely(queued) ? queued : runq_waits_since(pid);
+	if (unlikely(!since || clock < since))
+		return runq_unmeasured(r);
+	wait = clock - since;
 
 	/*
 	 * When a waiting task moves to another CPU the kernel folds the wait so far into run_delay and restarts
 	 * last_queued; what has been folded since the last arrival belongs to this wait.
 	 */
-	before = GET(next, sched_info.run_delay);
-	pcount = GET(next, sched_info.pcount);
+	delayed = GET(next, sched_info.run_delay);
 	delay = row(&runq_delays, runq_place(pid));
 	if (delay) {
-		__u64 folded = 0;
-
-		if (!pcount)
-			folded = before;
-		else if (delay->pid == pid && before > delay->delay)
-			folded = before - delay->delay;
+		if (unlikely(!GET(next, sched_info.pcount)))
+			folded = delayed; /* its first arrival; the place may still hold an earlier task's */
+		else if (likely(delay->pid == pid) && delayed > delay->delay)
+			folded = delayed - delay->delay;
 		delay->pid = pid;
-		delay->delay = before + wait;
-		wait += folded;
+		delay->delay = delayed + (likely(queued) ? wait : 0); /* as the kernel is about to add it up */
 	}
-	if (runq_filtered && !in_set(&runq_set, GET(next, tgid)))
-		return;
-	r->slots[usec_slot(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
+	runq_count(raw, r, next, wait + folded);
 }

@@ -47,11 +47,7 @@ struct tcp_stat {
 	__u64 pad[6];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} tcp_sessions SEC(".maps");
-
+RING(tcp_sessions);
 SLOTS(tcp_births, struct tcp_birth);
 ROWS(tcp_stats, struct tcp_stat);
 EXPORT(struct tcp_session);

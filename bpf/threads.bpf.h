@@ -14,7 +14,7 @@ struct thread {
 	__u64 id;      /* process << 32 | thread; 0: free */
 	__u64 claims;
 	__u64 born;    /* start time of the process, tells a reused process id apart */
-	__u64 state;   /* bit 0: thread has ended; the rest counts execs */
+	__u64 state;   /* bit 0: thread has ended; the rest is the number of execs of it and its forebears */
 };
 
 struct thread_stat {
@@ -27,9 +27,20 @@ ROWS(thread_stats, struct thread_stat);
 
 const volatile __u32 thread_mask; /* sets - 1 */
 
+/* Threads get consecutive ids, hence sets of their own; a set is 128 bytes, so neighbours share no line. */
 static __always_inline __u32 thread_set(__u32 tid)
 {
-	return ((tid << 4 ^ tid >> 10) & thread_mask) * WAYS;
+	return ((tid ^ tid >> 10) & thread_mask) * WAYS;
+}
+
+/* The state of a thread that lives. The kernel's number of execs only grows, whichever thread of the process is asked. */
+static __always_inline __u64 thread_state(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	__u64 execs = 0;
+
+	bpf_core_read(&execs, bpf_core_field_size(task->self_exec_id), &task->self_exec_id);
+	return execs << 1;
 }
 
 /* The place of the current thread, claimed if it has none; negative: all four ways are taken. */
@@ -53,7 +64,7 @@ static __always_inline __s64 thread_place(void)
 			struct task_struct *task = (void *)bpf_get_current_task();
 
 			t->born = BPF_CORE_READ(task, group_leader, start_time);
-			t->state = 0;
+			t->state = thread_state();
 			t->id = id;
 			return set + i;
 		}

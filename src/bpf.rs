@@ -54,3 +54,5 @@ pub unsafe trait Record: Copy {}
 
 // SAFETY: integers and arrays of bytes; `pad` is a member.
 unsafe impl Record for types::tcp_session {}
+// SAFETY: integers and arrays of them; `pad` is a member.
+unsafe impl Record for types::prof_sample {}

@@ -4,6 +4,7 @@
 use crate::bpf;
 use crate::config::Config;
 use crate::kit::{Collect, Instance, Kernel, Module, Plan, Setup, SetupError, Table};
+use crate::pcp::PmErr;
 use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -152,6 +153,16 @@ impl Group {
         result
     }
 
+    /// Changes a string of a module.
+    pub fn store(&mut self, index: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
+        let Some(Ok(module)) = self.modules.get_mut(index) else { return Err(PmErr::APPVERSION) };
+        let kernel: &dyn Kernel = &self.loaded;
+        catch_unwind(AssertUnwindSafe(|| module.store(kernel, column, value))).unwrap_or_else(|panic| {
+            log::error!("{}: {}", self.names[index], message(panic.as_ref()));
+            Err(PmErr::GENERIC)
+        })
+    }
+
     /// What is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
@@ -198,12 +209,14 @@ fn message(panic: &(dyn Any + Send)) -> String {
 
 enum Job {
     Refresh(Vec<(usize, Table)>),
+    Store(usize, usize, Vec<u8>),
     Stop,
 }
 
 enum Done {
     Loaded(Vec<Result<(), String>>),
     Refreshed(Vec<(usize, Table, Result<(), String>)>),
+    Stored(Result<(), PmErr>),
 }
 
 /// The thread, seen from the one that answers pmcd.
@@ -252,6 +265,7 @@ impl Collector {
     fn take(&mut self, done: Done, back: &mut dyn FnMut(usize, Table, Result<(), String>)) {
         match done {
             Done::Loaded(fates) => self.loaded = Some(fates),
+            Done::Stored(_) => {} // came too late for whoever asked
             Done::Refreshed(tables) => {
                 self.away -= 1;
                 for (index, table, result) in tables {
@@ -282,6 +296,17 @@ impl Collect for Collector {
             }
         }
         self.loaded.take()
+    }
+
+    fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
+        if self.away > 0 || self.jobs.send(Job::Store(module, column, value.to_vec())).is_err() {
+            return Err(PmErr::AGAIN);
+        }
+        let _ = self.call.write(1);
+        match self.done.recv_timeout(PATIENCE) {
+            Ok(Done::Stored(result)) => result,
+            _ => Err(PmErr::AGAIN),
+        }
     }
 
     fn refresh(
@@ -333,6 +358,11 @@ fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender
                         })
                         .collect();
                     if outbox.send(Done::Refreshed(refreshed)).is_err() {
+                        return group.detach();
+                    }
+                }
+                Job::Store(index, column, value) => {
+                    if outbox.send(Done::Stored(group.store(index, column, &value))).is_err() {
                         return group.detach();
                     }
                 }

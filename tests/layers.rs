@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("agent", &["pdu", "pcp", "kit"]),
     ("probe", &["kit", "bpf"]),
     ("modules", &["kit", "bpf", "pcp"]),
-    ("collector", &["kit", "bpf", "probe", "config"]),
+    ("collector", &["kit", "bpf", "pcp", "probe", "config"]),
     ("transport", &["pdu", "pcpconf"]),
     ("cli", &["transport", "logging", "pcpconf"]),
     ("generated", &["kit"]),

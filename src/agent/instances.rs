@@ -32,9 +32,10 @@ pub fn reply(
 }
 
 /// Whether an instance exists.
-pub fn exists(source: &mut impl Source, indom: Indom, inst: InstId) -> bool {
+pub fn exists(source: &mut impl Source, indom: Indom, inst: InstId) -> Result<bool, PmErr> {
     let mut found = false;
-    source.instances(indom, &mut |id, _| found |= id == inst).is_ok() && found
+    source.instances(indom, &mut |id, _| found |= id == inst)?;
+    Ok(found)
 }
 
 /// The exact name, or else the first word of one: `sda` finds `sda 8:0`.

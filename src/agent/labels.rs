@@ -4,7 +4,7 @@ use super::Profile;
 use crate::{
     kit::{Label, LabelValue, Source, Subject},
     pcp::{Indom, InstId, PmErr, Pmid, IN_NULL},
-    pdu::{self as wire, json_string, LabelClass, LabelSet, Pdu},
+    pdu::{self as wire, LabelClass, LabelSet, Pdu},
 };
 use log::warn;
 
@@ -64,7 +64,7 @@ fn set(inst: InstId, labels: Vec<Label>, class: LabelClass) -> LabelSet<'static>
 
 fn json(value: &LabelValue) -> String {
     match value {
-        LabelValue::Str(text) => json_string(text),
+        LabelValue::Str(text) => crate::pcp::json_string(text),
         LabelValue::Int(v) => v.to_string(),
         LabelValue::Bool(v) => v.to_string(),
     }

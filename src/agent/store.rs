@@ -38,7 +38,7 @@ fn values<'a, 'b>(set: &'b ValueSet<'a>) -> Result<&'b [(InstId, Value<'a>)], Pm
 fn check(source: &mut impl Source, desc: &Desc, inst: InstId, value: &Value<'_>) -> Result<(), PmErr> {
     let known = match desc.indom {
         Indom::NULL => inst == IN_NULL,
-        indom => instances::exists(source, indom, inst),
+        indom => instances::exists(source, indom, inst)?,
     };
     if !known {
         return Err(PmErr::INST);

@@ -31,7 +31,7 @@ pub(super) struct Cli {
     #[arg(long)]
     pub(super) notready: bool,
     /// Load all modules of FILE (or of the usual configuration), detach them and exit: 0 if all went well, else 1
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "trycompile")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "trycompile")]
     pub(super) check: Option<Option<PathBuf>>,
     /// As --check, but a failure counts only where module_failure_fatal says so, as with pmdabcc
     #[arg(long, value_name = "FILE", require_equals = true)]

@@ -306,6 +306,7 @@ mod tests {
         };
         assert!(check("--check").strict && check("--check").common.config.is_none());
         assert_eq!(check("--check=a").common.config, Some("a".into()));
+        assert_eq!(check("--check a").common.config, Some("a".into()));
         assert_eq!(check("-c b --check").common.config, Some("b".into()));
         assert_eq!(check("--check").common.log, Target::Stderr);
         let original = check("--trycompile=a.conf");

@@ -90,3 +90,14 @@ macro_rules! function {
         }
     };
 }
+
+/// How a perf event hook samples (`perf_event_open(2)`, the software CPU clock).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// Samples a second if `by_frequency`, else nanoseconds of CPU time between two samples.
+    pub rate: u64,
+    /// What `rate` is.
+    pub by_frequency: bool,
+    /// One CPU, or all.
+    pub cpu: Option<u32>,
+}

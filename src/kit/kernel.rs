@@ -1,6 +1,6 @@
 //! What a module sees of the kernel, and a stand-in for tests.
 
-use super::{Hook, MapDef, Rows};
+use super::{Hook, MapDef, Rows, Sampling};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The loaded maps.
@@ -21,6 +21,12 @@ pub trait Kernel {
 
     /// Whether a template is attached to the target that has this number.
     fn reaches(&self, template: &'static Hook, number: u32) -> bool;
+
+    /// Attaches a perf event hook that was loaded for later, to an event on each CPU.
+    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String>;
+
+    /// Detaches a hook; not attached is fine.
+    fn detach(&self, hook: &'static Hook);
 
     /// Attaches a hook that was loaded for later; done before is fine.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
@@ -176,6 +182,14 @@ impl Kernel for Fake {
 
     fn reaches(&self, _template: &'static Hook, number: u32) -> bool {
         !self.unreached.contains(&number)
+    }
+
+    fn sample(&self, hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {
+        self.attach(hook)
+    }
+
+    fn detach(&self, hook: &'static Hook) {
+        self.attached.borrow_mut().retain(|name| *name != hook.name);
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

@@ -3,6 +3,7 @@
 use super::{Hook, Kernel, Table, Target};
 use crate::bpf::types;
 use crate::config::{ConfigError, Section};
+use crate::pcp::PmErr;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -94,6 +95,11 @@ pub trait Module {
 
     /// Called about once a second, and when a ring of the module is half full.
     fn tick(&mut self, _kernel: &dyn Kernel) {}
+
+    /// Changes the value of the metric in this column, which is a string; `PmErr::PERMISSION` where nothing can be changed.
+    fn store(&mut self, _kernel: &dyn Kernel, _column: usize, _value: &[u8]) -> Result<(), PmErr> {
+        Err(PmErr::PERMISSION)
+    }
 
     /// What was seen but could not be counted, by reason. Only ever grows.
     fn losses(&self, _kernel: &dyn Kernel, _each: &mut dyn FnMut(&'static str, u64)) {}

@@ -54,6 +54,34 @@ impl OptionType for RowCount {
     }
 }
 
+/// A whole number from 0 up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64);
+
+impl OptionType for Count {
+    const EXPECTED: &'static str = "a whole number from 0 to 1000000000";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.int_in(0..=1_000_000_000).map(Count)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// A CPU, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu(pub Option<u32>);
+
+impl OptionType for Cpu {
+    const EXPECTED: &'static str = "the number of a CPU, or -1 for all";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.int_in(-1..=i64::from(u16::MAX)).map(|cpu| Cpu(u32::try_from(cpu).ok()))
+    }
+    fn show(&self) -> String {
+        self.0.map_or("-1".into(), |cpu| cpu.to_string())
+    }
+}
+
 /// The size of a ring buffer in pages of 4096 bytes: a power of two, as the Python agent demanded for its perf buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages(pub u32);

@@ -33,6 +33,30 @@ pub fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
+/// The processes that have a TCP or UDP socket of this network namespace open: the inodes of /proc/net/{tcp,udp}{,6} among the
+/// descriptors of each process. It reads every descriptor of the machine: for the start only.
+pub fn with_sockets() -> Vec<u32> {
+    let mut inodes = BTreeSet::new();
+    for table in ["tcp", "tcp6", "udp", "udp6"] {
+        let text = fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
+        inodes.extend(text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(9)?.parse::<u64>().ok()));
+    }
+    let has_one = |pid: u32| {
+        fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().any(|fd| {
+            let inode = fs::read_link(fd.path())
+                .ok()
+                .and_then(|link| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
+            inode.is_some_and(|inode| inodes.contains(&inode))
+        })
+    };
+    all().filter(|&pid| has_one(pid)).collect()
+}
+
+/// Every process there is.
+fn all() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 /// The processes that a `process` option means, looked for every so often.
 pub struct Watch {
     filter: ProcessFilter,
@@ -73,8 +97,7 @@ impl Watch {
 
     fn look(&mut self, change: &mut dyn FnMut(u32, bool)) {
         let mut found = BTreeSet::new();
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        for pid in all() {
             let (Some(comm), Some(line)) = (comm(pid), cmdline(pid)) else { continue };
             if self.filter.wants(pid, &comm, &line) {
                 found.insert(pid);
@@ -143,6 +166,12 @@ mod tests {
         assert_eq!(changes.len(), 1, "the next look is two ticks later");
         watch.tick(&mut |pid, member| changes.push((pid, member)));
         assert_eq!(changes[1..], [(me, false)]);
+    }
+
+    #[test]
+    fn a_process_with_a_socket_is_found() {
+        let _listener = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(with_sockets().contains(&std::process::id()));
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub trait Collect {
     /// Detaches everything.
     fn stop(&mut self);
 
+    /// Changes a string of a module; `PmErr::AGAIN` if the answer does not come within a second.
+    fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr>;
+
     /// Refreshes these modules, each with its table. Within a second they are back, filled or with the reason why not; a
     /// module that takes longer keeps its table and returns it with a later call.
     fn refresh(
@@ -255,6 +258,11 @@ impl Source for Registry {
         let cluster = self.slots[index].instance.settings.cluster;
         self.refresh_slots(&|slot| slot.instance.settings.cluster == cluster);
         let slot = &self.slots[index];
+        let late = slot.table.is_none() || matches!(slot.state, State::Loading);
+        if late && !matches!(slot.instance.spec.shape, Shape::Rows { .. }) {
+            // Not the empty domain: a client would take the instances for gone.
+            return Err(PmErr::AGAIN);
+        }
         slot.instances.each(slot.table.as_ref(), out);
         Ok(())
     }
@@ -310,8 +318,16 @@ impl Source for Registry {
         });
     }
 
-    fn store(&mut self, _client: Client, pmid: Pmid, _inst: InstId, _value: &Atom<'_>) -> Result<(), PmErr> {
-        self.metric(pmid).and(Err(PmErr::PERMISSION))
+    fn store(&mut self, _client: Client, pmid: Pmid, _inst: InstId, value: &Atom<'_>) -> Result<(), PmErr> {
+        let (_, column) = self.metric(pmid)?;
+        let index = self.slot(pmid.cluster()).ok_or(PmErr::PMID)?;
+        match (value, &self.slots[index].state) {
+            (_, State::Loading) => Err(PmErr::AGAIN),
+            (_, State::Failed) => Err(PmErr::APPVERSION),
+            // No metric that can be changed is anything but a string.
+            (Atom::Str(text), _) => self.collector.store(index, column, text),
+            _ => Err(PmErr::PERMISSION),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod exectop;
 mod ext4dist;
 mod kprobe_hits;
 mod netproc;
+mod profile;
 mod runqlat;
 mod sysfork;
 mod tcplife;
@@ -22,13 +23,14 @@ pub const MODULES: &[&Spec] = &[
     &tcplife::SPEC,
     &runqlat::SPEC,
     &exectop::SPEC,
-    &netproc::SPEC,
     &tracepoint_hits::SPEC,
     &uprobe_hits::SPEC,
     &kprobe_hits::SPEC,
     &ext4dist::SPEC,
     &xfsdist::SPEC,
     &zfsdist::SPEC,
+    &profile::SPEC,
+    &netproc::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.

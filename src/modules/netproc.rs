@@ -83,7 +83,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&TRAFFIC, &EXIT, &EXEC],
     maps: MAPS,
-    make: |setup| Ok(Box::new(Netproc::new(Options::read(setup.section)?, proc_name))),
+    make: |setup| Ok(Box::new(Netproc::new(Options::read(setup.section)?, cmdline, with_sockets))),
 };
 
 /// Ended processes stay for so many ticks (seconds): longer than the usual interval between two fetches of a logger.
@@ -103,7 +103,7 @@ struct Process {
     /// Its start time, to tell a process id used again apart.
     born: u64,
     name: Vec<u8>,
-    /// Execs of its threads when the name was read.
+    /// The number of execs, as the kernel counts them, when the name was read.
     execs: u64,
     /// Of threads that ended.
     past: [u64; 8],
@@ -119,14 +119,24 @@ struct Process {
 struct Netproc {
     options: Options,
     name_of: NameOf,
+    with_sockets: fn() -> Vec<u32>,
     processes: BTreeMap<u32, Process>,
     ticks: u64,
     lost: u64,
 }
 
 impl Netproc {
-    fn new(options: Options, name_of: NameOf) -> Netproc {
-        Netproc { options, name_of, processes: BTreeMap::new(), ticks: 0, lost: 0 }
+    fn new(options: Options, name_of: NameOf, with_sockets: fn() -> Vec<u32>) -> Netproc {
+        Netproc { options, name_of, with_sockets, processes: BTreeMap::new(), ticks: 0, lost: 0 }
+    }
+
+    /// Processes that may have traffic soon are there from the start, with zeros: pmlogconf(1) logs these metrics only on
+    /// machines where they have values.
+    fn begin(&mut self) {
+        for pid in (self.with_sockets)() {
+            let name = instance_name(pid, self.name_of);
+            self.processes.entry(pid).or_insert(Process { name, ..Process::default() });
+        }
     }
 
     /// Adds up the threads and takes over those that ended.
@@ -155,7 +165,7 @@ impl Netproc {
             }
             add(&mut process.live, cells);
             process.threads += 1;
-            process.execs_now += (state & !SEEN) >> 1;
+            process.execs_now = process.execs_now.max((state & !SEEN) >> 1);
         }
         for (&pid, process) in &mut self.processes {
             if process.name.is_empty() || process.execs_now > process.execs {
@@ -186,7 +196,8 @@ impl Netproc {
 
 impl Module for Netproc {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let places = table_size(host.threads * 4, 4096, 1 << 16);
+        // At least so many that 5000 threads can come and go before the agent frees the places of the first.
+        let places = table_size(host.threads * 4, 8192, 1 << 16);
         constants.thread_mask = places as u32 / 4 - 1;
         plan.hook(&TRAFFIC);
         plan.hook(&EXIT);
@@ -209,6 +220,9 @@ impl Module for Netproc {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.ticks += 1;
+        if self.ticks == 1 {
+            self.begin();
+        }
         self.sweep(kernel);
         self.age();
         let lost = kernel.rows(STATS).sum(offset_of!(thread_stat, lost));
@@ -265,10 +279,6 @@ fn instance_name(pid: u32, name_of: NameOf) -> Vec<u8> {
     name
 }
 
-fn proc_name(pid: u32) -> Option<Vec<u8>> {
-    cmdline(pid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,7 +303,7 @@ mod tests {
     }
 
     fn module() -> Netproc {
-        Netproc::new(Options::default(), |pid| (pid < 1000).then(|| b"/usr/bin/curl -s x".to_vec()))
+        Netproc::new(Options::default(), |pid| (pid < 1000).then(|| b"/usr/bin/curl -s x".to_vec()), Vec::new)
     }
 
     fn sent(module: &mut Netproc, fake: &Fake) -> Vec<(String, Option<Atom<'static>>)> {
@@ -361,13 +371,24 @@ mod tests {
     #[test]
     fn an_exec_renews_the_name() {
         let fake = fake();
-        let mut module = Netproc::new(Options::default(), |_| Some(b"sh".to_vec()));
+        let mut module = Netproc::new(Options::default(), |_| Some(b"sh".to_vec()), Vec::new);
         thread(&fake, 3, 77, 77, 1, 1);
         assert_eq!(sent(&mut module, &fake)[0].0, "000077 sh");
         module.name_of = |_| Some(b"curl".to_vec());
         assert_eq!(sent(&mut module, &fake)[0].0, "000077 sh");
         fake.set(THREADS, 3, offset_of!(thread, state), 2);
         assert_eq!(sent(&mut module, &fake)[0].0, "000077 curl");
+    }
+
+    #[test]
+    fn processes_with_sockets_are_there_from_the_start_and_begin_at_zero() {
+        let fake = fake();
+        let mut module = module();
+        module.with_sockets = || vec![77];
+        module.tick(&fake);
+        assert_eq!(sent(&mut module, &fake), [("000077 /usr/bin/curl".into(), Some(Atom::U64(0)))]);
+        thread(&fake, 3, 77, 77, 1, 100);
+        assert_eq!(sent(&mut module, &fake), [("000077 /usr/bin/curl".into(), Some(Atom::U64(100)))]);
     }
 
     #[test]

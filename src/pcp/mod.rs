@@ -3,10 +3,12 @@
 
 mod error;
 mod ids;
+mod json;
 mod units;
 mod value;
 
 pub use error::PmErr;
 pub use ids::{Indom, InstId, Pmid, IN_NULL};
+pub use json::json_string;
 pub use units::{CountScale, Space, Time, Units};
 pub use value::{Atom, Desc, EventParam, EventRecord, Sem, Type};

@@ -47,7 +47,7 @@ impl WireLabel {
 pub struct Label<'a> {
     /// A letter, then letters, digits, `_`; parts of a compound name are joined by dots.
     pub name: &'a str,
-    /// A JSON value without white space outside of strings; [`json_string`] makes one from text.
+    /// A JSON value without white space outside of strings; [`crate::pcp::json_string`] makes one from text.
     pub value: &'a str,
     /// Whether the label is a remark rather than part of the identity of the metric.
     pub optional: bool,
@@ -110,23 +110,6 @@ fn layout(class: LabelClass, labels: &[Label<'_>]) -> Result<(Vec<WireLabel>, St
 
 fn is_name(part: &str) -> bool {
     part.starts_with(|c: char| c.is_ascii_alphabetic()) && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
-
-/// `text` as a JSON string, quotes included.
-pub fn json_string(text: &str) -> String {
-    let mut json = String::with_capacity(text.len() + 2);
-    json.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => json.extend(['\\', c]),
-            '\n' => json.push_str("\\n"),
-            '\t' => json.push_str("\\t"),
-            '\0'..='\x1f' | '\x7f' => json.push_str(&format!("\\u{:04x}", c as u32)),
-            _ => json.push(c),
-        }
-    }
-    json.push('"');
-    json
 }
 
 /// Number of sets; then all sets (instance, number of labels or error, place and length of the text, labels), then all
@@ -224,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_set_beyond_the_format_is_an_error_and_not_a_wrong_offset() {
-        let long = json_string(&"x".repeat(70_000));
+        let long = crate::pcp::json_string(&"x".repeat(70_000));
         let set = |name: &str, value: &str| LabelSet::new(0, LabelClass::ITEM, &[label(name, value, false)]).labels;
         assert_eq!(set("a", &long), Err(PmErr::TOOBIG));
         assert_eq!(set(&"a".repeat(255), "1"), Err(PmErr::TOOBIG));
@@ -232,10 +215,5 @@ mod tests {
             assert_eq!(set(name, "1"), Err(PmErr::NAME), "{name}");
         }
         assert_eq!(LabelSet::new(0, LabelClass::ITEM, &[]).labels, Ok(Vec::new()));
-    }
-
-    #[test]
-    fn json_strings_escape_quotes_backslashes_and_control_characters() {
-        assert_eq!(json_string("a\"b\\c\nd\u{1}é"), "\"a\\\"b\\\\c\\nd\\u0001é\"");
     }
 }

@@ -12,7 +12,7 @@ mod value;
 pub use codec::DecodeError;
 pub use fetch::{Pmids, Profile, ProfileEntry};
 pub use frame::{Deframer, Frame, FrameError};
-pub use label::{json_string, Label, LabelSet, WireLabel};
+pub use label::{Label, LabelSet, WireLabel};
 pub use result::{ResultBuilder, ResultSet, ResultWriter};
 pub use types::{Creds, LabelClass, PduType, TextKind};
 pub use value::{Event, Value, ValueSet};

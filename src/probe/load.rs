@@ -4,14 +4,15 @@
 use super::btf::Functions;
 use super::each;
 use super::maps::Mapping;
+use super::perf;
 use super::refusal::{listening, Refusal};
 use super::ring::Ring;
 use crate::bpf::{self, types, FEATURES, OBJECT, PROGRAMS};
-use crate::kit::{Hook, Kernel, MapDef, MapKind, Plan, Target, Tier};
+use crate::kit::{Hook, Kernel, MapDef, MapKind, Plan, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
@@ -226,6 +227,7 @@ impl Trial<'_> {
                  kernel lockdown"
             ),
             (Some(map), errno) => format!("map {map} cannot be created (errno {errno}); less memory or a smaller setting helps"),
+            (None, 0) => "the BPF object cannot be loaded".to_owned(),
             (None, errno) => format!("the BPF object cannot be loaded (errno {errno})"),
         };
         for &module in if owners.is_empty() { active } else { &owners } {
@@ -322,7 +324,12 @@ impl Trial<'_> {
             }
             open.load()
         });
-        let object = object.map_err(|error| Refusal::read(&said, errno(&error)))?;
+        let object = object.map_err(|error| {
+            let refusal = Refusal::read(&said, errno(&error));
+            // libbpf says nothing of what fails before it looks at the object, for want of a descriptor for instance.
+            let words = if refusal.words.is_empty() { chain(&error) } else { refusal.words };
+            Refusal { words, ..refusal }
+        })?;
 
         let mut loaded = Loaded::new(object, self.wanted, active, hooks)?;
         let features = loaded.ask();
@@ -365,6 +372,12 @@ fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
         reason: format!("no way to attach to {} (errno {}): needs {}", hook.name, refusal.errno, hook.needs),
         words: refusal.words.clone(),
     }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn errno(error: &libbpf_rs::Error) -> i32 {
@@ -575,6 +588,27 @@ impl Kernel for Loaded {
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {
         let is = |reach: &&Reach| reach.template == template.name && reach.number == number;
         self.reaches.iter().find(is).is_some_and(|reach| reach.result.is_ok())
+    }
+
+    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String> {
+        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
+        let known = self.hooks.iter().find(|(known, _)| known.name == hook.name);
+        let Some(&(_, tier)) = known else { return Err(format!("{} was not loaded", hook.name)) };
+        let mut links = Vec::new();
+        for name in tier.programs {
+            let program = object.progs_mut().find(|program| program.name() == *name);
+            let program = program.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+            for event in perf::cpu_clock(sampling)? {
+                // The link owns the event from here on.
+                links.push(program.attach_perf_event(event.into_raw_fd()).map_err(|error| error.to_string())?);
+            }
+        }
+        self.links.borrow_mut().insert(hook.name, links);
+        Ok(())
+    }
+
+    fn detach(&self, hook: &'static Hook) {
+        self.links.borrow_mut().remove(hook.name);
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

@@ -5,6 +5,7 @@ mod each;
 mod host;
 mod load;
 mod maps;
+mod perf;
 mod refusal;
 mod ring;
 

@@ -38,7 +38,7 @@ pub trait Handler {
 /// How a conversation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// pmcd closed its end between two PDUs: the orderly end.
+    /// pmcd closed its end, or the connection was reset, between two PDUs: the orderly end.
     Eof,
     /// SIGTERM or SIGINT.
     Signal(i32),
@@ -158,6 +158,8 @@ impl Talk {
     fn fill(&mut self) -> Result<(), End> {
         match read(&self.connection.input, self.deframer.spare()) {
             Ok(0) if self.deframer.is_empty() => Err(End::Eof),
+            // A TCP peer that ends without lingering, as dbpmda and a pmcd that is killed do.
+            Err(Errno::ECONNRESET) if self.deframer.is_empty() => Err(End::Eof),
             Ok(0) => Err(End::Broken("end of file inside a PDU".to_owned())),
             Ok(count) => {
                 self.deframer.filled(count);

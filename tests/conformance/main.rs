@@ -1,6 +1,6 @@
 //! The conformance checklist of the agent protocol, one test per statement, named by its number. Here: what an agent in
-//! memory can show, with the reference agent. What takes a process, pmcd or dbpmda is in `tests/process.rs` and
-//! `tests/pmcd.rs`.
+//! memory can show, with the reference agent. What takes a process, pmcd or dbpmda is in `tests/process` and
+//! `tests/pmcd`.
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
 

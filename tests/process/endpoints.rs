@@ -47,11 +47,10 @@ fn c69_it_works_over_ipv4_loopback_and_only_there() {
     let agent = agent(&home, &["-i", &port.to_string()]);
     let stream = wait_for("the listener", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
     assert!(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).is_err());
-    let mut peer = Peer::over(agent, stream.into());
+    let peer = Peer::over(agent, stream.into());
     // One connection: the listener is closed once there is one.
     assert!(peer.readable(Duration::from_secs(5)));
     assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err(), "a second connection");
-    peer.slot = 0;
     converse(peer);
     assert_eq!(home.read("stdout"), "");
 }
@@ -79,6 +78,24 @@ fn c69_the_unix_socket_has_mode_0660_and_replaces_an_old_one() {
     assert!(home.log().contains("was there already"), "{}", home.log());
     converse(Peer::over(agent, UnixStream::connect(&path).unwrap().into()));
     assert_eq!(home.read("stdout"), "");
+}
+
+/// What dbpmda leaves behind on a TCP socket, and a pmcd that is killed.
+#[test]
+fn a_connection_that_is_reset_between_pdus_has_ended_orderly() {
+    let home = Home::new(ONE);
+    let port = port(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let agent = agent(&home, &["-i", &port.to_string()]);
+    let stream = wait_for("the listener", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+    let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+    nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &at_once).unwrap();
+    let mut peer = Peer::over(agent, stream.into());
+    peer.greet();
+    assert_eq!(decode(&peer.read_within(Duration::from_secs(20))), Pdu::Error { code: -13393 }, "READY");
+    peer.unanswered();
+    (peer.to, peer.from) = (None, None);
+    assert_eq!(peer.agent.end().code(), Some(0), "{}", home.log());
+    assert!(home.log().contains("pmcd closed the connection"), "{}", home.log());
 }
 
 #[test]

@@ -114,6 +114,70 @@ fn without_privilege_a_check_fails_and_so_does_an_agent_that_needs_all_its_modul
     assert_eq!((status.code(), rest), (Some(1), Vec::new()), "{}", home.read("stderr.log"));
 }
 
+/// From too few to say anything, over enough for the connection alone, to enough for everything.
+#[test]
+fn with_few_descriptors_it_ends_with_a_sentence_or_serves_what_it_can() {
+    if lacks_bpf() || lacks(&["prlimit"]) {
+        return;
+    }
+    let (mut ended, mut served) = (0, 0);
+    for most in [5, 6, 7, 8, 10, 14, 20, 28, 36, 64] {
+        let home = Home::new(ALL);
+        let mut command = Command::new("prlimit");
+        command.args([format!("--nofile={most}"), BINARY.into()]).arg("-c").arg(home.config());
+        command.args(["-l", "-", "--notready"]).env("PCP_VAR_DIR", home.path("")).current_dir(home.path(""));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+        let mut peer = Peer::adopt(command.spawn().unwrap());
+        let said = || home.read("stderr.log");
+        let end = wait_for("an end or readiness", || match peer.agent.0.try_wait().unwrap() {
+            Some(status) => Some(Some(status)),
+            None => said().contains("Ready to process requests.").then_some(None),
+        });
+        if let Some(status) = end {
+            ended += 1;
+            assert_eq!(status.code(), Some(1), "{most}: {}", said());
+            assert!(said().contains("Too many open files"), "{most}: {}", said());
+            continue;
+        }
+        served += 1;
+        peer.greet();
+        peer.read();
+        let pmids: Vec<Pmid> = rows().map(|row| row.pmid()).collect();
+        for set in wire::result(&peer.ask(&wire::fetch(&pmids))) {
+            assert!(set.numval >= 0 || set.numval == APPVERSION && said().contains("Module NOT active!"), "{}", said());
+        }
+        assert_eq!(peer.close().0.code(), Some(0), "{most}: {}", said());
+    }
+    assert!(ended > 0 && served > 0, "{ended} ended, {served} served");
+}
+
+/// What stands in the files of instance numbers does not have to have been written by an agent.
+#[test]
+fn garbage_in_the_files_of_instance_numbers_is_passed_over() {
+    if lacks_bpf() {
+        return;
+    }
+    for bytes in [&b""[..], b"\xff\xfe\0\n\n", b"2 0 2147483647\n-1 x y\n99999999999 1 a\n5 1 true\n5 1 false\n5 1\n\n"]
+    {
+        let home = Home::new(ALL);
+        fs::write(home.path("config/pmda/149.13"), bytes).unwrap();
+        let mut peer = Peer::ready(&home, &[]);
+        assert!(Command::new("true").status().unwrap().success());
+        let set = &wire::result(&peer.ask(&wire::fetch(&[Pmid::new(149, 13, 0)])))[0];
+        let mut numbers = set.insts();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert!(set.numval > 0 && numbers.len() == set.values.len(), "numbers of their own: {:?}", set.insts());
+        assert_eq!(peer.close().0.code(), Some(0));
+    }
+    let home = Home::new(ALL);
+    fs::remove_dir_all(home.path("config")).unwrap();
+    fs::write(home.path("config"), "a file").unwrap();
+    let mut peer = Peer::ready(&home, &[]);
+    assert!(wire::result(&peer.ask(&wire::fetch(&[Pmid::new(149, 13, 0)])))[0].numval >= 0);
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
 /// Everything an agent attached is gone with it, whichever way it went.
 #[test]
 fn its_programs_are_detached_however_it_ends() {

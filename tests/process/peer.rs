@@ -13,8 +13,9 @@ use std::{
     time::Duration,
 };
 
-/// The longest that a reply may take: statement 65.
 pub const SECOND: Duration = Duration::from_secs(1);
+/// pmcd drops an agent that takes longer for a reply.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Peer {
     pub agent: Proc,
@@ -23,6 +24,8 @@ pub struct Peer {
     pub from: Option<File>,
     /// The client slot that requests are made for.
     pub slot: i32,
+    /// How long a reply may take.
+    pub patience: Duration,
 }
 
 impl Peer {
@@ -37,12 +40,18 @@ impl Peer {
     pub fn adopt(mut child: Child) -> Peer {
         let to = OwnedFd::from(child.stdin.take().unwrap()).into();
         let from = OwnedFd::from(child.stdout.take().unwrap()).into();
-        Peer { agent: Proc(child), to: Some(to), from: Some(from), slot: 0 }
+        Peer { agent: Proc(child), to: Some(to), from: Some(from), slot: 0, patience: PATIENCE }
     }
 
     /// An agent that listens, met over a socket.
     pub fn over(agent: Proc, socket: OwnedFd) -> Peer {
-        Peer { agent, from: Some(socket.try_clone().unwrap().into()), to: Some(socket.into()), slot: 0 }
+        Peer {
+            agent,
+            from: Some(socket.try_clone().unwrap().into()),
+            to: Some(socket.into()),
+            slot: 0,
+            patience: PATIENCE,
+        }
     }
 
     /// Exchanges CREDS.
@@ -50,7 +59,8 @@ impl Peer {
     pub fn greet(&mut self) {
         let creds = self.read();
         assert_eq!(frame(&creds).ty, PduType::CREDS);
-        self.send(&wire::creds(0));
+        // An agent that has ended meanwhile is seen to have by what follows.
+        let _ = self.to.as_mut().unwrap().write_all(&wire::creds(0));
     }
 
     /// An agent whose modules are loaded, after the handshake and its announcement.
@@ -90,10 +100,10 @@ impl Peer {
         }
     }
 
-    /// The next PDU, within a second.
+    /// The next PDU.
     #[track_caller]
     pub fn read(&mut self) -> Vec<u8> {
-        self.read_within(SECOND)
+        self.read_within(self.patience)
     }
 
     #[track_caller]

@@ -188,12 +188,11 @@ impl Drop for Proc {
     }
 }
 
-/// The identifiers of the BPF programs that a process holds.
+/// The identifiers of the BPF programs that a process holds, or whose links it holds.
 pub fn programs_of(pid: i32) -> Vec<u32> {
     let mut ids = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
         let text = fs::read_to_string(entry.path()).unwrap_or_default();
-        // A link names its program too; a program that is held as such has a tag of its own.
         ids.extend(text.lines().filter_map(|line| line.strip_prefix("prog_id:")?.trim().parse::<u32>().ok()));
     }
     ids.sort_unstable();
@@ -204,6 +203,23 @@ pub fn programs_of(pid: i32) -> Vec<u32> {
 /// Those of the programs that the kernel still has.
 pub fn still_loaded(ids: &[u32]) -> Vec<u32> {
     libbpf_rs::query::ProgInfoIter::default().map(|info| info.id).filter(|id| ids.contains(id)).collect()
+}
+
+/// Makes a file reach the disk that the build is on; whether a disk that counts its requests had one to complete.
+pub fn use_disk() -> bool {
+    let completed = || -> u64 {
+        let of_requests = |name: &str| !["ram", "zram", "dm-", "md"].iter().any(|kind| name.starts_with(kind));
+        let text = fs::read_to_string("/proc/diskstats").unwrap_or_default();
+        let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let requests = |row: Vec<&str>| [3, 7].iter().filter_map(|&at| row.get(at)?.parse::<u64>().ok()).sum::<u64>();
+        rows.filter(|row| row.get(2).is_some_and(|name| of_requests(name))).map(requests).sum()
+    };
+    let before = completed();
+    let file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.set_len(4096).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], 0).unwrap();
+    file.sync_all().unwrap();
+    completed() > before
 }
 
 /// Standard output and error of a tool that ran, with its status in front.

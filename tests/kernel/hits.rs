@@ -1,29 +1,14 @@
-//! tracepoint_hits, uprobe_hits and kprobe_hits on the running kernel, each against work of known size.
+//! tracepoint_hits, uprobe_hits and kprobe_hits, each against work of known size in a process of its own.
 
-#![allow(clippy::unwrap_used)]
-
-use corebcc::collector::{members, Group};
-use corebcc::config::Config;
-use corebcc::kit::{instances, Key, Table};
-use corebcc::modules::{find, MODULES};
+use crate::support::{alone, Agent, Script};
+use corebcc::kit::Key;
 use corebcc::pcp::Atom;
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
-
-/// One module with these lines in its section.
-fn group(module: &str, lines: &str) -> Group {
-    let text = format!("[pmda]\nmodules = {module}\n[{module}]\nmodule = {module}\ncluster = 100\n{lines}\n");
-    let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-    let (settings, instances) = instances(&config, MODULES).unwrap();
-    let (members, constants) = members(&config, &instances, settings.process_refresh).unwrap();
-    Group::load(members, &constants, None)
-}
+use std::process::Command;
 
 /// The values of a metric by the instances' names.
-fn values(group: &mut Group, module: &str, column: usize) -> BTreeMap<String, u64> {
-    let mut table = Table::new(find(module).unwrap().metrics.len());
-    group.refresh(0, &mut table).unwrap();
+fn values(agent: &mut Agent, column: usize) -> BTreeMap<String, u64> {
+    let table = agent.table();
     let mut values = BTreeMap::new();
     for (row, key) in table.keys().iter().enumerate() {
         let Key::Name(name) = key else { panic!("{key:?}: not a name") };
@@ -34,40 +19,14 @@ fn values(group: &mut Group, module: &str, column: usize) -> BTreeMap<String, u6
     values
 }
 
-/// Whether the module runs here; if not, says so for the tests' totals.
-fn runs(group: &Group, test: &str, needs: &str) -> bool {
-    let fate = group.fates().swap_remove(0);
-    if let Err(failure) = &fate {
-        println!("skipped: {test}: {needs} ({})", failure.reason);
-    }
-    fate.is_ok()
+/// A shell that does its work when told so, and lives until it is dropped.
+fn shell(work: &str) -> Script {
+    Script::new(Command::new("sh").args(["-c", &format!("exec 2>/dev/null; read go; {work}\necho done; read go")]))
 }
 
-/// A shell that waits for a line, runs the script, and lives until it is dropped.
-struct Shell(Child);
-
-impl Shell {
-    fn new(script: &str) -> Shell {
-        let script = format!("exec 2>/dev/null; read go; {script}\necho done; read go");
-        let mut sh = Command::new("sh");
-        Shell(sh.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn run(&mut self) {
-        self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        self.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
-    }
-}
-
-impl Drop for Shell {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        self.0.wait().unwrap();
-    }
+fn work(shell: &mut Script) {
+    shell.go();
+    assert_eq!(shell.line(), "done");
 }
 
 /// 1000 changes of the own command name, each a hit of task:task_rename, in a process that does nothing else.
@@ -78,39 +37,35 @@ const NEEDS_TRACEPOINTS: &str = "root, or CAP_BPF and CAP_PERFMON, on a kernel w
 #[test]
 fn a_tracepoint_counts_every_hit_of_the_process_and_no_other() {
     const TEST: &str = "a_tracepoint_counts_every_hit_of_the_process_and_no_other";
-    let (mut chosen, mut other) = (Shell::new(RENAMES), Shell::new(RENAMES));
+    let _alone = alone();
+    let (mut chosen, mut other) = (shell(RENAMES), shell(RENAMES));
     let lines = format!("tracepoints = task:task_rename, sched:sched_process_hang\nprocess = {}", chosen.pid());
-    let mut group = group("tracepoint_hits", &lines);
-    if !runs(&group, TEST, NEEDS_TRACEPOINTS) {
-        return;
-    }
-    assert_eq!(values(&mut group, "tracepoint_hits", 0).get("task:task_rename"), Some(&0), "attached and not hit is 0");
-    chosen.run();
-    other.run();
-    assert_eq!(values(&mut group, "tracepoint_hits", 0).get("task:task_rename"), Some(&1000));
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_TRACEPOINTS, "tracepoint_hits", &lines) else { return };
+    assert_eq!(values(&mut agent, 0).get("task:task_rename"), Some(&0), "attached and not hit is 0");
+    work(&mut chosen);
+    work(&mut other);
+    assert_eq!(values(&mut agent, 0).get("task:task_rename"), Some(&1000));
 }
 
 #[test]
 fn several_tracepoints_count_at_once_as_often_as_the_kernel_says() {
     const TEST: &str = "several_tracepoints_count_at_once_as_often_as_the_kernel_says";
-    let mut group =
-        group("tracepoint_hits", "tracepoints = sched:sched_process_fork, sched:sched_process_exec, nothing:at_all");
-    if !runs(&group, TEST, NEEDS_TRACEPOINTS) {
-        return;
-    }
+    let _alone = alone();
+    let lines = "tracepoints = sched:sched_process_fork, sched:sched_process_exec, nothing:at_all";
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_TRACEPOINTS, "tracepoint_hits", lines) else { return };
     let forks = || {
         let stat = std::fs::read_to_string("/proc/stat").unwrap();
         let line = stat.lines().find_map(|line| line.strip_prefix("processes ")).unwrap();
         line.parse::<u64>().unwrap()
     };
     let outer = forks();
-    let before = values(&mut group, "tracepoint_hits", 0);
+    let before = values(&mut agent, 0);
     let inner = forks();
     for _ in 0..50 {
         Command::new("true").status().unwrap();
     }
     let inner = forks() - inner;
-    let after = values(&mut group, "tracepoint_hits", 0);
+    let after = values(&mut agent, 0);
     let outer = forks() - outer;
     let counted = |event: &str| after[event] - before[event];
     let counts = counted("sched:sched_process_fork");
@@ -147,23 +102,18 @@ fn with_tracefs(test: &str) -> bool {
 
 #[test]
 fn expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints() {
-    const TEST: &str = "expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints";
+    const TEST: &str = "hits::expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints";
     if !with_tracefs(TEST) {
         return;
     }
-    let mut chosen = Shell::new(RENAMES);
+    let _alone = alone();
+    let mut chosen = shell(RENAMES);
     let lines = format!("tracepoints = task:.*, syscalls:sys_enter_dup2\nprocess = {}", chosen.pid());
-    let mut group = group("tracepoint_hits", &lines);
-    if !runs(&group, TEST, NEEDS_TRACEPOINTS) {
-        return;
-    }
-    chosen.run();
-    let values = values(&mut group, "tracepoint_hits", 0);
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_TRACEPOINTS, "tracepoint_hits", &lines) else { return };
+    work(&mut chosen);
+    let values = values(&mut agent, 0);
     assert_eq!(values.get("task:task_rename"), Some(&1000));
     assert!(values.contains_key("task:task_newtask"), "{values:?}");
-    for reach in group.reaches() {
-        println!("{} {:?}", reach.target, reach.result);
-    }
     // A shell puts its standard output away and back for each redirection.
     match values.get("syscalls:sys_enter_dup2") {
         Some(&calls) => assert_eq!(calls, 2000),
@@ -179,16 +129,14 @@ const FORKS: &str = "i=0; while [ $i -lt 500 ]; do (:); i=$((i + 1)); done";
 #[test]
 fn a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path() {
     const TEST: &str = "a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path";
-    let (mut chosen, mut other) = (Shell::new(FORKS), Shell::new(FORKS));
+    let _alone = alone();
+    let (mut chosen, mut other) = (shell(FORKS), shell(FORKS));
     let libc = corebcc::kit::library("c").unwrap().display().to_string();
     let lines = format!("uprobes = c:fork, {libc}:_exit, c:no_such, c:qsort\nprocess = {}", chosen.pid());
-    let mut group = group("uprobe_hits", &lines);
-    if !runs(&group, TEST, NEEDS_UPROBES) {
-        return;
-    }
-    chosen.run();
-    other.run();
-    let values = values(&mut group, "uprobe_hits", 0);
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_UPROBES, "uprobe_hits", &lines) else { return };
+    work(&mut chosen);
+    work(&mut other);
+    let values = values(&mut agent, 0);
     let wanted = [(format!("{libc}::_exit"), 0), ("c::fork".into(), 500), ("c::qsort".into(), 0)];
     assert_eq!(values, wanted.into_iter().collect());
 }
@@ -196,14 +144,12 @@ fn a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path() 
 #[test]
 fn without_a_filter_all_processes_count() {
     const TEST: &str = "without_a_filter_all_processes_count";
-    let mut shells = [Shell::new(FORKS), Shell::new(FORKS)];
-    let mut group = group("uprobe_hits", "uprobes = c:fork");
-    if !runs(&group, TEST, NEEDS_UPROBES) {
-        return;
-    }
-    let before = values(&mut group, "uprobe_hits", 0)["c::fork"];
-    shells.iter_mut().for_each(Shell::run);
-    let counted = values(&mut group, "uprobe_hits", 0)["c::fork"] - before;
+    let _alone = alone();
+    let mut shells = [shell(FORKS), shell(FORKS)];
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_UPROBES, "uprobe_hits", "uprobes = c:fork") else { return };
+    let before = values(&mut agent, 0)["c::fork"];
+    shells.iter_mut().for_each(work);
+    let counted = values(&mut agent, 0)["c::fork"] - before;
     assert!(counted >= 1000, "{counted}");
 }
 
@@ -216,22 +162,20 @@ const OPENS: &str = "i=0; while [ $i -lt 300 ]; do true < /proc/self/stat; i=$((
 #[test]
 fn a_kernel_function_counts_its_calls_failures_and_time_by_process() {
     const TEST: &str = "a_kernel_function_counts_its_calls_failures_and_time_by_process";
-    let (mut chosen, mut other) = (Shell::new(RENAMES), Shell::new(RENAMES));
+    let _alone = alone();
+    let (mut chosen, mut other) = (shell(RENAMES), shell(RENAMES));
     let pid = chosen.pid();
     let lines = format!(
         "kprobes = kprobe:comm_write, kprobe:no_such_function\nret_chk = > 0\ndetails = True\nlatency = True\nprocess = {pid}"
     );
-    let mut group = group("kprobe_hits", &lines);
-    if !runs(&group, TEST, NEEDS_FUNCTIONS) {
-        return;
-    }
-    chosen.run();
-    other.run();
-    let counts = values(&mut group, "kprobe_hits", 0);
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_FUNCTIONS, "kprobe_hits", &lines) else { return };
+    work(&mut chosen);
+    work(&mut other);
+    let counts = values(&mut agent, 0);
     let detail = format!("{pid}::comm_write");
     assert_eq!(counts, [("comm_write".to_string(), 1000), (detail, 1000)].into_iter().collect());
-    assert_eq!(values(&mut group, "kprobe_hits", 1), [("comm_write".to_string(), 1000)].into_iter().collect());
-    let (average, total) = (values(&mut group, "kprobe_hits", 2), values(&mut group, "kprobe_hits", 3));
+    assert_eq!(values(&mut agent, 1), [("comm_write".to_string(), 1000)].into_iter().collect());
+    let (average, total) = (values(&mut agent, 2), values(&mut agent, 3));
     assert_eq!(average["comm_write"], total["comm_write"] / 1000);
     assert!(total["comm_write"] > 0);
 }
@@ -239,15 +183,13 @@ fn a_kernel_function_counts_its_calls_failures_and_time_by_process() {
 #[test]
 fn calls_that_return_an_error_are_told_by_their_signed_value() {
     const TEST: &str = "calls_that_return_an_error_are_told_by_their_signed_value";
+    let _alone = alone();
     for (option, wanted) in [("ret_chk = < 0", (500, 200)), ("ret_chk = == -ENOENT\nerrno = ENOENT", (200, 200))] {
-        let mut chosen = Shell::new(OPENS);
+        let mut chosen = shell(OPENS);
         let lines = format!("kprobes = kprobe:do_sys_openat2\n{option}\nprocess = {}", chosen.pid());
-        let mut group = group("kprobe_hits", &lines);
-        if !runs(&group, TEST, NEEDS_FUNCTIONS) {
-            return;
-        }
-        chosen.run();
-        let value = |group: &mut Group, column| values(group, "kprobe_hits", column)["do_sys_openat2"];
-        assert_eq!((value(&mut group, 0), value(&mut group, 1)), wanted, "{option}");
+        let Some(mut agent) = Agent::where_possible(TEST, NEEDS_FUNCTIONS, "kprobe_hits", &lines) else { return };
+        work(&mut chosen);
+        let mut value = |column| values(&mut agent, column)["do_sys_openat2"];
+        assert_eq!((value(0), value(1)), wanted, "{option}");
     }
 }

@@ -1,0 +1,251 @@
+//! What a fetch costs in the agent itself, without kernel and pmcd: decoding, refreshing, encoding, and all of it in a row.
+//! `cargo bench --bench wire`
+
+#![allow(missing_docs)] // criterion's macros
+
+use corebcc::agent::{Agent, Options};
+use corebcc::bpf::{self, record_bytes, types::tcp_session};
+use corebcc::config::Config;
+use corebcc::kit::{
+    instances, Collect, Help, Hook, Host, Instance, Kernel, MapDef, MapKind, Module, Plan, Registry, Sampling, Setup,
+    Table,
+};
+use corebcc::modules::MODULES;
+use corebcc::pcp::{Atom, PmErr, Pmid};
+use corebcc::pdu::{Creds, Deframer, Pdu, ResultWriter};
+use criterion::{criterion_group, criterion_main, Criterion};
+use std::hint::black_box;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+const DOMAIN: u32 = 149;
+const NAMES: [&str; 6] = ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"];
+/// A server of a usual size.
+const HOST: Host = Host { cpus: 64, disks: 16, threads: 2000, requests: 16 * 256 };
+const SESSIONS: usize = 20;
+
+/// Maps as the modules ask for them, and as full as on a busy machine.
+struct Maps {
+    maps: Vec<(&'static str, Vec<AtomicU64>)>,
+    sessions: Vec<Vec<u8>>,
+}
+
+impl Maps {
+    fn of(spec: &'static corebcc::kit::Spec, plan: &Plan) -> Maps {
+        let map = |def: &MapDef| {
+            let rows = plan.entries.iter().find(|(name, _)| *name == def.name).map_or(1, |(_, entries)| *entries);
+            let words = def.value_size / 8;
+            let word = |at: usize| AtomicU64::new(word(def.name, at / words, at % words));
+            (def.name, (0..rows as usize * words).map(word).collect())
+        };
+        let session =
+            record_bytes(&tcp_session { pid: 4711, family: 2, lport: 80, rport: 54321, ..Default::default() });
+        Maps {
+            maps: spec.maps.iter().filter(|def| def.kind == MapKind::Rows).map(map).collect(),
+            sessions: vec![session; SESSIONS],
+        }
+    }
+}
+
+/// A word of a row. Every fourth place of the table of threads is taken; elsewhere there are counters and names.
+fn word(map: &str, row: usize, at: usize) -> u64 {
+    match (map, at) {
+        ("threads", _) if !row.is_multiple_of(4) => 0,
+        ("threads", 0) => (100_000 + row as u64 / 8) << 32 | (100_000 + row as u64),
+        ("threads", 2) => 1,
+        ("threads", 3) => 0,
+        ("exec_rows", 0) => u64::from_ne_bytes(*b"name\0\0\0\0") + row as u64,
+        ("exec_rows", 1) => 0,
+        _ => (row * 7 + at) as u64 % 1000 + 1,
+    }
+}
+
+impl Kernel for Maps {
+    fn words(&self, map: &MapDef) -> &[AtomicU64] {
+        self.maps.iter().find(|(name, _)| *name == map.name).map_or(&[], |(_, words)| words)
+    }
+
+    fn drain(&self, _ring: &MapDef, each: &mut dyn FnMut(&[u8])) {
+        self.sessions.iter().for_each(|session| each(session));
+    }
+
+    fn assign(&self, _set: &MapDef, _pid: u32, _number: Option<u32>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn reaches(&self, _template: &'static Hook, _number: u32) -> bool {
+        true
+    }
+
+    fn sample(&self, _hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn detach(&self, _hook: &'static Hook) {}
+
+    fn attach(&self, _hook: &'static Hook) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Modules with their maps, refreshed where they are asked.
+struct Direct {
+    modules: Vec<(Box<dyn Module + Send>, Maps)>,
+    said: bool,
+}
+
+impl Collect for Direct {
+    fn loaded(&mut self) -> Option<Vec<Result<(), String>>> {
+        (!std::mem::replace(&mut self.said, true)).then(|| self.modules.iter().map(|_| Ok(())).collect())
+    }
+
+    fn stop(&mut self) {}
+
+    fn store(&mut self, _index: usize, _column: usize, _value: &[u8]) -> Result<(), PmErr> {
+        Err(PmErr::PERMISSION)
+    }
+
+    fn refresh(
+        &mut self,
+        tables: &mut dyn Iterator<Item = (usize, Table)>,
+        back: &mut dyn FnMut(usize, Table, Result<(), String>),
+    ) {
+        for (index, mut table) in tables {
+            let (module, maps) = &mut self.modules[index];
+            table.clear();
+            let result = module.refresh(maps, &mut table).map_err(|error| error.to_string());
+            back(index, table, result);
+        }
+    }
+}
+
+/// These modules as their default configuration has them.
+fn modules(names: &[&str]) -> (Vec<Instance>, Direct) {
+    let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));
+    for spec in MODULES.iter().filter(|spec| names.contains(&spec.name)) {
+        text += &format!("[{}]\nmodule = {}\ncluster = {}\n", spec.name, spec.path, spec.cluster);
+    }
+    let config = Config::parse("bench", text.as_bytes()).expect("it is written above");
+    let (_, instances) = instances(&config, MODULES).expect("it is written above");
+    let modules = instances
+        .iter()
+        .map(|instance| {
+            let section = config.section(&instance.settings.section).expect("it is written above");
+            let setup = Setup { section: &section, process_refresh: None };
+            let mut module = (instance.spec.make)(&setup).expect("defaults are valid");
+            let mut plan = Plan::default();
+            module.plan(&HOST, &mut plan, &mut bpf::constants());
+            let maps = Maps::of(instance.spec, &plan);
+            (module, maps)
+        })
+        .collect();
+    (instances, Direct { modules, said: false })
+}
+
+/// A fetch of these metrics, as it comes from pmcd.
+fn fetch(pmids: impl IntoIterator<Item = Pmid>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Pdu::Fetch { context: 0, pmids: pmids.into_iter().collect() }.encode(1, &mut bytes);
+    bytes
+}
+
+/// Bytes into a deframer, as the transport does it.
+fn receive(deframer: &mut Deframer, bytes: &[u8]) {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let room = deframer.spare();
+        let count = room.len().min(bytes.len() - sent);
+        room[..count].copy_from_slice(&bytes[sent..sent + count]);
+        deframer.filled(count);
+        sent += count;
+    }
+}
+
+fn decode(c: &mut Criterion) {
+    let bytes = fetch((0..100).map(|item| Pmid::new(DOMAIN, item / 10, item % 10)));
+    let mut deframer = Deframer::new();
+    c.bench_function("decode a fetch of 100 metrics", |b| {
+        b.iter(|| {
+            receive(&mut deframer, &bytes);
+            let frame = deframer.next().expect("it is well-formed").expect("it is whole");
+            let Ok(Pdu::Fetch { pmids, .. }) = Pdu::decode(&frame) else { panic!("it is a fetch") };
+            pmids.iter().map(|pmid| pmid.0).fold(0u32, u32::wrapping_add)
+        });
+    });
+}
+
+fn encode(c: &mut Criterion) {
+    let (mut writer, mut out) = (ResultWriter::new(), Vec::new());
+    c.bench_function("encode a result of both histograms", |b| {
+        b.iter(|| {
+            out.clear();
+            let mut result = writer.begin(&mut out, 0, 0, 2);
+            for cluster in [0, 4] {
+                result.metric(Pmid::new(DOMAIN, cluster, 0));
+                for slot in 0..32_u32 {
+                    result.value(slot, &Atom::U64(u64::from(slot) * 1_000_003));
+                }
+            }
+            result.finish();
+            black_box(out.len())
+        });
+    });
+}
+
+fn refresh(c: &mut Criterion) {
+    for name in NAMES {
+        let (instances, mut direct) = modules(&[name]);
+        let (module, maps) = &mut direct.modules[0];
+        let mut table = Table::new(instances[0].spec.metrics.len());
+        c.bench_function(&format!("refresh {name}"), |b| {
+            b.iter(|| {
+                table.clear();
+                module.refresh(maps, &mut table).expect("nothing can fail");
+                black_box(table.len())
+            });
+        });
+        assert!(!table.is_empty(), "{name}: nothing to measure");
+    }
+}
+
+fn whole(c: &mut Criterion) {
+    let (instances, direct) = modules(&NAMES);
+    let clusters: Vec<(u32, u32)> = instances
+        .iter()
+        .flat_map(|instance| {
+            instance.spec.metrics.iter().map(|metric| (u32::from(instance.settings.cluster), metric.item))
+        })
+        .collect();
+    let mut registry = Registry::new(DOMAIN, instances, Help::parse(""), None, Box::new(direct));
+    assert!(registry.poll(), "loaded at once");
+    let mut agent = Agent::new(registry, Options::default());
+    let (mut deframer, mut out) = (Deframer::new(), Vec::new());
+    let mut creds = Vec::new();
+    Pdu::Creds(Creds { version: 2, flags: 0 }).encode(1, &mut creds);
+    receive(&mut deframer, &creds);
+    agent.handle(&deframer.next().expect("it is well-formed").expect("it is whole"), &mut out);
+
+    let histograms = fetch([Pmid::new(DOMAIN, 0, 0), Pmid::new(DOMAIN, 4, 0)]);
+    let everything = fetch(clusters.iter().map(|&(cluster, item)| Pmid::new(DOMAIN, cluster, item)));
+    for (name, bytes) in [("both histograms", histograms), ("all metrics of six modules", everything)] {
+        c.bench_function(&format!("fetch {name}, request to reply"), |b| {
+            b.iter(|| {
+                out.clear();
+                receive(&mut deframer, &bytes);
+                agent.handle(&deframer.next().expect("it is well-formed").expect("it is whole"), &mut out);
+                black_box(out.len())
+            });
+        });
+        assert!(out.len() > 500, "{name}: {} bytes are no values", out.len());
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = decode, encode, refresh, whole
+}
+criterion_main!(benches);

@@ -1,0 +1,49 @@
+//! Perf events (`perf_event_open(2)`): the software CPU clock, which needs no hardware counters.
+
+use crate::kit::Sampling;
+use libbpf_rs::libbpf_sys::perf_event_attr;
+use nix::libc;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// An event on each CPU, or on the one asked for, not enabled before a program is attached. A CPU that is off line has none.
+pub fn cpu_clock(sampling: Sampling) -> Result<Vec<OwnedFd>, String> {
+    let cpus = match sampling.cpu {
+        Some(cpu) => cpu..cpu + 1,
+        None => 0..libbpf_rs::num_possible_cpus().map_err(|error| error.to_string())? as u32,
+    };
+    let mut events = Vec::new();
+    let mut refused = None;
+    for cpu in cpus {
+        match open(sampling, cpu) {
+            Ok(event) => events.push(event),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+            Err(error) => refused = Some(format!("perf_event_open on CPU {cpu}: {error}")),
+        }
+    }
+    match refused {
+        Some(refused) if events.is_empty() => Err(refused),
+        _ if events.is_empty() => Err("no CPU to sample on".into()),
+        _ => Ok(events),
+    }
+}
+
+fn open(sampling: Sampling, cpu: u32) -> std::io::Result<OwnedFd> {
+    const PERF_TYPE_SOFTWARE: u32 = 1;
+    const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
+    const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+    let mut attr = perf_event_attr { size: size_of::<perf_event_attr>() as u32, ..Default::default() };
+    attr.type_ = PERF_TYPE_SOFTWARE;
+    attr.config = PERF_COUNT_SW_CPU_CLOCK;
+    // The union's two members share the word.
+    attr.__bindgen_anon_1.sample_period = sampling.rate;
+    attr.set_freq(u64::from(sampling.by_frequency));
+    // SAFETY: the attributes are a whole `perf_event_attr` of the size they say, and outlive the call; -1 is every process.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, std::ptr::from_ref(&attr), -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)
+    };
+    match i32::try_from(fd) {
+        // SAFETY: the call has just made the descriptor, and nobody else knows it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}

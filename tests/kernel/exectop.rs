@@ -1,0 +1,97 @@
+//! exectop: execs of names nobody else uses, so that the numbers are exact.
+
+use crate::support::{alone, run, Agent, Script};
+
+fn count(agent: &mut Agent, name: &str) -> u64 {
+    agent.named().get(name).map_or(0, |numbers| numbers[0])
+}
+
+/// A directory with `true` under other names.
+fn copies(names: &[&str]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for name in names {
+        std::fs::copy("/bin/true", directory.path().join(name)).unwrap();
+    }
+    directory
+}
+
+#[test]
+fn as_many_execs_are_counted_as_there_were() {
+    let _alone = alone();
+    let mut agent = Agent::new("exectop", "");
+    let directory = copies(&["corebccexecs"]);
+    let path = directory.path().join("corebccexecs");
+    run("sh", &["-c", &format!("for i in $(seq 250); do {}; done", path.display())]);
+    assert_eq!(count(&mut agent, "corebccexecs"), 250);
+    assert_eq!(agent.warnings(), [""; 0]);
+}
+
+#[test]
+fn failed_execs_are_not_counted_under_either_name() {
+    let _alone = alone();
+    let mut agent = Agent::new("exectop", "");
+    let directory = copies(&["corebccfails"]);
+    let path = directory.path().join("corebccfails");
+    // No execution permission, not a program, not there; the caller has a name of its own, which the original counted.
+    std::fs::write(directory.path().join("rubbish"), "\x7fELF but no more").unwrap();
+    run("chmod", &["644", path.to_str().unwrap()]);
+    run("chmod", &["755", directory.path().join("rubbish").to_str().unwrap()]);
+    let source = format!(
+        "open('/proc/self/comm', 'w').write('corebcccaller')\n\
+         for name in ['corebccfails', 'rubbish', 'missing'] * 20:\n\
+         \x20try: os.execv('{0}/' + name, [name])\n\
+         \x20except OSError: pass\n\
+         os.chmod('{0}/corebccfails', 0o755)\n\
+         os.execv('{0}/corebccfails', ['x'])",
+        directory.path().display()
+    );
+    Script::python(&source).end();
+    let named = agent.named();
+    assert_eq!(named.get("corebccfails"), Some(&vec![1]));
+    assert!(!named.contains_key("corebcccaller") && !named.contains_key("rubbish"), "{named:?}");
+}
+
+#[test]
+fn names_with_one_first_word_are_two_names_and_bytes_need_not_be_text() {
+    let _alone = alone();
+    let mut agent = Agent::new("exectop", "");
+    let directory = copies(&["corebcc one", "corebcc two"]);
+    for (name, times) in [("corebcc one", 3), ("corebcc two", 4)] {
+        for _ in 0..times {
+            run(directory.path().join(name).to_str().unwrap(), &[]);
+        }
+    }
+    // Cut by the kernel at 15 bytes, in the middle of a character.
+    let long = "corebccexecsée";
+    std::fs::copy("/bin/true", directory.path().join(long)).unwrap();
+    run(directory.path().join(long).to_str().unwrap(), &[]);
+    assert_eq!((count(&mut agent, "corebcc one"), count(&mut agent, "corebcc two")), (3, 4));
+    assert_eq!(long.len(), 15);
+    assert_eq!(count(&mut agent, long), 1);
+}
+
+#[test]
+fn more_names_than_places_are_counted_as_lost_and_not_forgotten() {
+    let _alone = alone();
+    let mut agent = Agent::new("exectop", "");
+    // A name for each of 4500 execs, in a table of 4096 places: a program run by as many links.
+    let directory = copies(&["n"]);
+    let source = format!(
+        "os.chdir('{}')\n\
+         for i in range(4500):\n\
+         \x20os.link('n', 'corebcc%d' % i)\n\
+         \x20os.waitpid(os.posix_spawn('corebcc%d' % i, ['n'], {{}}), 0)\n\
+         \x20os.unlink('corebcc%d' % i)\n",
+        directory.path().display()
+    );
+    Script::python(&source).end();
+    let shown: u64 =
+        agent.named().iter().filter(|(name, _)| name.starts_with("corebcc")).map(|(_, numbers)| numbers[0]).sum();
+    let warnings = agent.warnings();
+    let lost: u64 = warnings.iter().filter_map(|line| line.split(' ').next()?.parse::<u64>().ok()).sum();
+    println!("{shown} shown, {lost} lost");
+    assert!(warnings.iter().any(|line| line.ends_with("found no place")), "{warnings:?}");
+    assert!(shown > 2500 && shown + lost >= 4500, "{shown} shown, {lost} lost");
+    // Others' execs can be among the lost, no more.
+    assert!(shown + lost < 4700, "{shown} shown, {lost} lost");
+}

@@ -1,0 +1,16 @@
+//! The modules on the running kernel, each against an independent count: /proc, fio, bpftrace, or work of a known amount.
+//! Needs root. Other load on the machine does not disturb: what a module counts machine-wide is bracketed by two reads of
+//! the independent source, and what it counts by process or name belongs to this test alone.
+
+#![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
+
+mod agents;
+mod biolatency;
+mod exectop;
+mod files;
+mod hits;
+mod netproc;
+mod runqlat;
+mod support;
+mod sysfork;
+mod tcplife;

@@ -1,0 +1,300 @@
+//! netproc: known calls and bytes over loopback by processes of this test alone, so that each number is exact.
+
+use crate::support::{alone, python, Agent, Script};
+
+/// Values by metric, in the order of the items: TCP send, receive, UDP send, receive; calls and bytes each.
+type Values = Vec<u64>;
+
+fn of(agent: &mut Agent, pid: u32) -> Option<(String, Values)> {
+    let number = format!("{pid:06}");
+    let means = |name: &str| name.split(' ').next() == Some(&number);
+    let mut rows: Vec<_> = agent.named().into_iter().filter(|(name, _)| means(name)).collect();
+    assert!(rows.len() < 2, "{rows:?}");
+    rows.pop()
+}
+
+fn values(agent: &mut Agent, script: &Script) -> Values {
+    let (name, values) = of(agent, script.pid()).unwrap_or_else(|| (String::new(), vec![0; 8]));
+    assert!(name.is_empty() || name == format!("{:06} {}", script.pid(), python()), "{name}");
+    values
+}
+
+/// What the script added between two of its lines.
+fn step(agent: &mut Agent, script: &mut Script) -> (String, Values) {
+    let before = values(agent, script);
+    script.go();
+    let line = script.line();
+    let after = values(agent, script);
+    (line, after.iter().zip(&before).map(|(after, before)| after - before).collect())
+}
+
+/// A connected pair of TCP sockets `c` and `d`, and of UDP sockets `u` and `v`, by the family in `FAMILY`.
+const SOCKETS: &str = "
+family, host = {'4': (socket.AF_INET, '127.0.0.1'), '6': (socket.AF_INET6, '::1')}[FAMILY]
+s = socket.socket(family)
+s.bind((host, 0)); s.listen()
+c = socket.socket(family); c.connect(s.getsockname())
+d, _ = s.accept()
+u = socket.socket(family, socket.SOCK_DGRAM); u.bind((host, 0))
+v = socket.socket(family, socket.SOCK_DGRAM); v.bind((host, 0))
+def get(n): assert len(d.recv(n, socket.MSG_WAITALL)) == n
+";
+
+fn every_way(family: &str) {
+    let mut agent = Agent::new("netproc", "");
+    let source = format!(
+        "FAMILY = '{family}'\n{SOCKETS}
+import tempfile
+step('connected')
+for i in range(10): c.send(b'x' * 1000)
+get(10000)
+step('send')
+for i in range(10): os.write(c.fileno(), b'x' * 100)
+get(1000)
+step('write')
+for i in range(10): os.writev(c.fileno(), [b'x' * 100, b'y' * 23])
+get(1230)
+step('writev')
+for i in range(10): c.sendmsg([b'x' * 50, b'y' * 50])
+get(1000)
+step('sendmsg')
+f = tempfile.TemporaryFile(); f.write(b'z' * 5000); f.flush()
+assert os.sendfile(c.fileno(), f.fileno(), 0, 5000) == 5000
+get(5000)
+step('sendfile')
+c.send(b'x' * 500)
+for i in range(7): d.recv(500, socket.MSG_PEEK)
+get(500)
+step('peek')
+for i in range(10):
+ u.sendto(b'x' * 300, v.getsockname())
+ v.recv(2000)
+step('datagrams')
+for i in range(5):
+ u.sendto(b'', v.getsockname())
+ v.recv(2000)
+step('empty')
+u.connect(v.getsockname())
+u.send(b'x' * 1000)
+v.recv(400)
+step('cut')
+c.shutdown(socket.SHUT_WR)
+assert d.recv(10) == b''
+step('end')
+"
+    );
+    let mut script = Script::python(&source);
+    assert_eq!(script.line(), "connected");
+    let expected: [(&str, [u64; 8]); 10] = [
+        ("send", [10, 10_000, 1, 10_000, 0, 0, 0, 0]),
+        ("write", [10, 1000, 1, 1000, 0, 0, 0, 0]),
+        ("writev", [10, 1230, 1, 1230, 0, 0, 0, 0]),
+        ("sendmsg", [10, 1000, 1, 1000, 0, 0, 0, 0]),
+        ("sendfile", [1, 5000, 1, 5000, 0, 0, 0, 0]),
+        ("peek", [1, 500, 1, 500, 0, 0, 0, 0]),
+        ("datagrams", [0, 0, 0, 0, 10, 3000, 10, 3000]),
+        ("empty", [0, 0, 0, 0, 5, 0, 5, 0]),
+        // A datagram cut to the reader's buffer: what was delivered counts.
+        ("cut", [0, 0, 0, 0, 1, 1000, 1, 400]),
+        // The end of a stream delivers nothing.
+        ("end", [0; 8]),
+    ];
+    for (name, counts) in expected {
+        assert_eq!(step(&mut agent, &mut script), (name.to_string(), counts.to_vec()), "IPv{family}");
+    }
+    script.end();
+    assert_eq!(agent.warnings(), [""; 0]);
+}
+
+#[test]
+fn every_way_to_send_and_receive_counts_exactly_over_ipv4() {
+    let _alone = alone();
+    every_way("4");
+}
+
+#[test]
+fn every_way_to_send_and_receive_counts_exactly_over_ipv6() {
+    let _alone = alone();
+    every_way("6");
+}
+
+#[test]
+fn a_send_that_was_cut_short_counts_the_bytes_taken() {
+    let _alone = alone();
+    let mut agent = Agent::new("netproc", "");
+    let source = format!(
+        "FAMILY = '4'\n{SOCKETS}
+step('connected')
+c.setblocking(False)
+calls = sent = 0
+while True:
+ calls += 1
+ try: sent += c.send(b'x' * 1000000)
+ except BlockingIOError: break
+step(calls, sent)
+"
+    );
+    let mut script = Script::python(&source);
+    script.line();
+    let (line, counted) = step(&mut agent, &mut script);
+    let said: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+    println!("calls and bytes {said:?}, counted {counted:?}");
+    // The call that was refused is a call too.
+    assert!(!said[1].is_multiple_of(1_000_000), "{said:?}");
+    assert_eq!(counted[..2], said);
+}
+
+#[test]
+fn threads_count_for_their_process() {
+    let _alone = alone();
+    let mut agent = Agent::new("netproc", "");
+    let source = format!(
+        "FAMILY = '4'\n{SOCKETS}
+step('connected')
+def work():
+ for i in range(250): u.sendto(b'x' * 10, v.getsockname())
+ time.sleep(0.2)
+ts = [threading.Thread(target=work) for i in range(8)]
+[t.start() for t in ts]
+[t.join() for t in ts]
+step('done')
+"
+    );
+    let mut script = Script::python(&source);
+    script.line();
+    let (_, counted) = step(&mut agent, &mut script);
+    assert_eq!(counted[4..6], [2000, 20_000]);
+    // Ended threads are taken over by later looks: nothing is counted twice or dropped.
+    for _ in 0..3 {
+        agent.tick();
+        assert_eq!(values(&mut agent, &script)[4..6], [2000, 20_000]);
+    }
+}
+
+#[test]
+fn a_process_that_lived_between_two_refreshes_is_shown() {
+    let _alone = alone();
+    let mut agent = Agent::new("netproc", "");
+    let source = "
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.sendto(b'x' * 77, ('127.0.0.1', 9))
+say('sent')
+";
+    let mut script = Script::python(source);
+    let pid = script.pid();
+    script.line();
+    script.end();
+    let (name, values) = of(&mut agent, pid).expect("the process is in the table");
+    assert_eq!((name, &values[4..6]), (format!("{pid:06}"), &[1, 77][..]));
+    for _ in 0..5 {
+        agent.tick();
+        assert_eq!(of(&mut agent, pid).unwrap().1[5], 77);
+    }
+}
+
+#[test]
+fn an_exec_renews_the_name_and_keeps_the_counts() {
+    let _alone = alone();
+    for by in ["main()", "threading.Thread(target=main).start(); time.sleep(10)"] {
+        let mut agent = Agent::new("netproc", "");
+        let python = python();
+        let source = format!(
+            "
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def send(): u.sendto(b'x' * 10, ('127.0.0.1', 9))
+send()
+step('sent')
+again = '''
+import socket, sys
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for i in range(3):
+ u.sendto(b'x' * 10, ('127.0.0.1', 9))
+ print('again', flush=True)
+ sys.stdin.readline()
+'''
+def main():
+ send()
+ os.execv('{python}', ['renamed program', '-c', again])
+{by}
+"
+        );
+        let mut script = Script::python(&source);
+        script.line();
+        assert_eq!(values(&mut agent, &script)[4..6], [1, 10]);
+        for sent in 3..6 {
+            script.go();
+            assert_eq!(script.line(), "again");
+            let (name, values) = of(&mut agent, script.pid()).unwrap();
+            assert_eq!((name, &values[4..6]), (format!("{:06} renamed", script.pid()), &[sent, sent * 10][..]), "{by}");
+            agent.tick();
+            agent.tick();
+        }
+        script.go();
+        script.end();
+        assert_eq!(agent.warnings(), [""; 0]);
+    }
+}
+
+#[test]
+fn an_exec_of_a_process_whose_threads_all_ended_renews_the_name() {
+    let _alone = alone();
+    let mut agent = Agent::new("netproc", "");
+    let source = format!(
+        "
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def send(): u.sendto(b'x' * 10, ('127.0.0.1', 9))
+t = threading.Thread(target=send)
+t.start()
+t.join()
+step('sent')
+again = \"\"\"
+import socket, os, sys
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.sendto(b'x' * 10, ('127.0.0.1', 9))
+print(sys.argv[1], flush=True)
+sys.stdin.readline()
+os.execv('{0}', ['twice', '-c', sys.argv[2], 'second', ''])
+\"\"\"
+os.execv('{0}', ['once', '-c', again, 'first', again])
+",
+        python()
+    );
+    let mut script = Script::python(&source);
+    script.line();
+    assert_eq!(values(&mut agent, &script)[4..6], [1, 10]);
+    agent.tick();
+    agent.tick();
+    for (line, name, sent) in [("first", "once", 2), ("second", "twice", 3)] {
+        script.go();
+        assert_eq!(script.line(), line);
+        let (instance, values) = of(&mut agent, script.pid()).unwrap();
+        assert_eq!((instance, values[4]), (format!("{:06} {name}", script.pid()), sent));
+    }
+}
+
+#[test]
+fn five_thousand_short_threads_lose_no_count_and_leave_no_place_taken() {
+    let _alone = alone();
+    let mut agent = Agent::new("netproc", "");
+    let source = "
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+step('ready')
+for i in range(2):
+ for j in range(5000):
+  t = threading.Thread(target=lambda: u.sendto(b'xyz', ('127.0.0.1', 9)))
+  t.start()
+  t.join()
+ step('done')
+";
+    let mut script = Script::python(source);
+    script.line();
+    for round in 1..=2 {
+        let (_, counted) = step(&mut agent, &mut script);
+        assert_eq!(counted[4..6], [5000, 15_000], "round {round}");
+        // As in two seconds of the agent: ended threads are noticed, then taken over and their places freed.
+        agent.tick();
+        agent.tick();
+    }
+    assert_eq!(values(&mut agent, &script)[4..6], [10_000, 30_000]);
+    assert_eq!(agent.warnings(), [""; 0]);
+}

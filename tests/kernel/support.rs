@@ -1,0 +1,309 @@
+//! What the tests share: modules loaded without pmcd, what they logged, scripts that work in steps, disks of their own.
+
+use corebcc::collector::{members, Group};
+use corebcc::config::Config;
+use corebcc::kit::{instances, Key, Table};
+use corebcc::modules::{find, MODULES};
+use corebcc::pcp::Atom;
+use corebcc::probe::Failure;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, Once};
+use std::time::Duration;
+
+/// One test at a time: each compares differences that another one's work would raise.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Keep;
+
+impl log::Log for Keep {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        if record.level() <= log::Level::Warn {
+            LINES.lock().unwrap().push(record.args().to_string());
+        }
+    }
+    fn flush(&self) {}
+}
+
+/// A loaded module.
+pub struct Agent {
+    group: Group,
+    name: String,
+    columns: usize,
+}
+
+impl Agent {
+    /// Loads a module with the options of its section; each gets a section name of its own, to know its log lines by.
+    pub fn new(module: &str, options: &str) -> Agent {
+        Agent::try_new(module, options)
+            .unwrap_or_else(|failure| panic!("{module}: {} {} (root is needed)", failure.reason, failure.words))
+    }
+
+    /// As `new`; where the kernel has no hooks for it, says that the test was skipped.
+    pub fn where_possible(test: &str, needs: &str, module: &str, options: &str) -> Option<Agent> {
+        let agent = Agent::try_new(module, options);
+        agent.inspect_err(|failure| println!("skipped: {test}: {needs} ({})", failure.reason)).ok()
+    }
+
+    pub fn try_new(module: &str, options: &str) -> Result<Agent, Failure> {
+        static ONCE: Once = Once::new();
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        ONCE.call_once(|| {
+            log::set_logger(&Keep).unwrap();
+            log::set_max_level(log::LevelFilter::Warn);
+        });
+        let name = format!("{module}_{}", NUMBER.fetch_add(1, Relaxed));
+        let text = format!("[pmda]\nmodules = {name}\n[{name}]\nmodule = {module}\ncluster = 7\n{options}\n");
+        let config = Config::parse("test.conf", text.as_bytes()).unwrap();
+        let (_, instances) = instances(&config, MODULES).unwrap();
+        let (members, constants) = members(&config, &instances, None).unwrap();
+        let group = Group::load(members, &constants, None);
+        for fate in group.fates() {
+            fate?;
+        }
+        Ok(Agent { group, name, columns: find(module).unwrap().metrics.len() })
+    }
+
+    pub fn table(&mut self) -> Table {
+        let mut table = Table::new(self.columns);
+        self.group.refresh(0, &mut table).unwrap();
+        table
+    }
+
+    pub fn tick(&mut self) {
+        self.group.tick();
+    }
+
+    pub fn detach(self) {
+        self.group.detach();
+    }
+
+    /// The value of a module without instances.
+    pub fn single(&mut self) -> u64 {
+        number(&self.table(), 0, 0)
+    }
+
+    pub fn histogram(&mut self) -> Vec<u64> {
+        let table = self.table();
+        (0..table.len()).map(|row| number(&table, row, 0)).collect()
+    }
+
+    pub fn total(&mut self) -> u64 {
+        self.histogram().iter().sum()
+    }
+
+    /// The numbers of each named instance.
+    pub fn named(&mut self) -> BTreeMap<String, Vec<u64>> {
+        let table = self.table();
+        let name = |key: &Key| match key {
+            Key::Name(name) | Key::Pid(_, name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+            other => panic!("{other:?} has no name"),
+        };
+        let numbers = |row| (0..self.columns).map(|column| number(&table, row, column)).collect();
+        table.keys().iter().enumerate().map(|(row, key)| (name(key), numbers(row))).collect()
+    }
+
+    /// What it warned of so far, its losses among it.
+    pub fn warnings(&mut self) -> Vec<String> {
+        self.tick();
+        let prefix = format!("{}: ", self.name);
+        LINES.lock().unwrap().iter().filter_map(|line| line.strip_prefix(&prefix).map(str::to_string)).collect()
+    }
+}
+
+pub fn number(table: &Table, row: usize, column: usize) -> u64 {
+    match table.value(row, column) {
+        Some(Atom::U64(value)) => value,
+        Some(Atom::U32(value)) => value.into(),
+        other => panic!("row {row} column {column}: {other:?}"),
+    }
+}
+
+/// What was added to a histogram.
+pub fn since(later: &[u64], earlier: &[u64]) -> Vec<u64> {
+    later.iter().enumerate().map(|(slot, count)| count - earlier.get(slot).unwrap_or(&0)).collect()
+}
+
+/// Time for events whose two counts lie microseconds apart to reach both.
+pub fn settle() {
+    std::thread::sleep(Duration::from_millis(30));
+}
+
+/// Whether a program is there; if not, says that the test was skipped.
+pub fn has(test: &str, program: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).is_file()));
+    if !found {
+        println!("skipped: {test}: no {program}");
+    }
+    found
+}
+
+/// Runs a command, which has to succeed, and returns what it printed.
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {} {said}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The distribution's own: a `python3` in front of it in the path may be a shell script, whose processes would count.
+pub fn python() -> &'static str {
+    if std::path::Path::new("/usr/bin/python3").exists() {
+        "/usr/bin/python3"
+    } else {
+        "python3"
+    }
+}
+
+/// A program that works in steps: it prints a line after each, and waits for one before the next.
+pub struct Script {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Script {
+    /// Python, with `say(...)`, which prints, and `step(...)`, which also waits to be told to go on.
+    pub fn python(source: &str) -> Script {
+        let start = "import sys, os, socket, threading, time, struct, errno, ctypes\n\
+            def say(*what): print(*what, flush=True)\n\
+            def step(*what):\n say(*what)\n return sys.stdin.readline()\n";
+        Script::new(Command::new(python()).arg("-c").arg(format!("{start}{source}")))
+    }
+
+    pub fn new(command: &mut Command) -> Script {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Script { input: child.stdin.take(), output, child }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its next line.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "the script ended early");
+        line.trim_end().to_string()
+    }
+
+    /// Its next line, as numbers.
+    pub fn numbers(&mut self) -> Vec<u64> {
+        self.line().split_whitespace().map(|word| word.parse().unwrap()).collect()
+    }
+
+    pub fn go(&mut self) {
+        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    /// Lets it run to its end.
+    pub fn end(mut self) {
+        drop(self.input.take());
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A disk nobody else uses: a loop device over a file in memory, so that its I/O is no other disk's too.
+pub struct Disk {
+    pub device: String,
+    file: Option<tempfile::NamedTempFile>,
+}
+
+impl Disk {
+    pub fn new(megabytes: u64) -> Disk {
+        let directory = if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+        let file = tempfile::NamedTempFile::new_in(directory).unwrap();
+        file.as_file().set_len(megabytes << 20).unwrap();
+        let mut disk = Disk::over(file.path().to_str().unwrap());
+        disk.file = Some(file);
+        disk
+    }
+
+    pub fn over(path: &str) -> Disk {
+        let disk = Disk { device: run("losetup", &["-f", "--show", path]).trim().to_string(), file: None };
+        disk.defaults();
+        disk
+    }
+
+    /// Cuts the file behind it; the device keeps its size.
+    pub fn truncate(&self, bytes: u64) {
+        self.file.as_ref().unwrap().as_file().set_len(bytes).unwrap();
+    }
+
+    /// `loop0`
+    pub fn name(&self) -> &str {
+        self.device.trim_start_matches("/dev/")
+    }
+
+    /// The settings outlive the file behind a loop device.
+    fn defaults(&self) {
+        for (attribute, value) in [("iostats", "1"), ("scheduler", "none")] {
+            let _ = std::fs::write(format!("/sys/block/{}/queue/{attribute}", self.name()), value);
+        }
+    }
+
+    pub fn set(&self, attribute: &str, value: &str) {
+        std::fs::write(format!("/sys/block/{}/queue/{attribute}", self.name()), value).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.defaults();
+        let _ = Command::new("losetup").args(["-d", &self.device]).status();
+        self.file.take();
+    }
+}
+
+/// bpftrace counting events all over the machine; `probe` is its probe with its filter.
+pub struct Bpftrace {
+    script: Script,
+}
+
+impl Bpftrace {
+    pub fn count(probe: &str) -> Bpftrace {
+        // bpftrace looks for tracepoints in tracefs, which is not mounted everywhere: in a name space of its own it is.
+        let mounted =
+            "[ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing; exec bpftrace \"$@\"";
+        let source = format!("{probe} {{ @n = count(); }} interval:ms:50 {{ if (!@up) {{ printf(\"up\\n\"); @up = 1; }} }} END {{ clear(@up); }}");
+        let mut script = Script::new(
+            Command::new("unshare")
+                .args(["-m", "sh", "-c", mounted, "sh", "-B", "none", "-e", &source])
+                .stderr(Stdio::null()),
+        );
+        while script.line() != "up" {}
+        Bpftrace { script }
+    }
+
+    /// Ends it: how many it counted.
+    pub fn end(mut self) -> u64 {
+        let pid = nix::unistd::Pid::from_raw(self.script.pid() as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        loop {
+            if let Some(count) = self.script.line().strip_prefix("@n: ") {
+                return count.parse().unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Stack sampling on the running kernel, against a program that is known to spend its time in one function.
+
+#![allow(clippy::unwrap_used)]
+
+use corebcc::collector::{members, Group};
+use corebcc::config::Config;
+use corebcc::kit::{instances, Table};
+use corebcc::modules::MODULES;
+use corebcc::pcp::Atom;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+struct Burner {
+    child: Child,
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn burner() -> Option<Burner> {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("burn.c"), dir.path().join("burn_test"));
+    let text = "volatile unsigned long n; __attribute__((noinline)) void burn_cycles(void) { for (;;) n++; }\n\
+        int main(void) { burn_cycles(); return 0; }\n";
+    std::fs::write(&source, text).unwrap();
+    let built = Command::new("cc").args(["-O0", "-fno-omit-frame-pointer", "-o"]).arg(&program).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        println!("skipped: profile: a C compiler (cc)");
+        return None;
+    }
+    Some(Burner { child: Command::new(&program).spawn().unwrap(), _dir: dir })
+}
+
+fn value(group: &mut Group) -> String {
+    let mut table = Table::new(1);
+    group.refresh(0, &mut table).unwrap();
+    match table.value(0, 0) {
+        Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs for a second with these options; the value at the end, and how long it ran.
+fn profile(options: &str) -> Option<(String, f64)> {
+    let text = format!("[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\n{options}");
+    let config = Config::parse("test.conf", text.as_bytes()).unwrap();
+    let (_, instances) = instances(&config, MODULES).unwrap();
+    let (members, constants) = members(&config, &instances, None).unwrap();
+    let mut group = Group::load(members, &constants, None);
+    if let Err(failure) = &group.fates()[0] {
+        println!("skipped: profile: {}", failure.reason);
+        return None;
+    }
+    assert_eq!(value(&mut group), r#"{"status": "stopped", "data": null}"#);
+    let start = Instant::now();
+    group.store(0, 0, b"start").unwrap();
+    if value(&mut group) != r#"{"status": "started", "data": null}"# {
+        println!("skipped: profile: software perf events");
+        return None;
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    group.tick();
+    group.store(0, 0, b"stop").unwrap();
+    Some((value(&mut group), start.elapsed().as_secs_f64()))
+}
+
+/// The samples of a node, by its name.
+fn samples(json: &str, name: &str) -> u64 {
+    let key = format!("\"name\": \"{name}\"");
+    let Some((_, rest)) = json.split_once(&key) else { return 0 };
+    let (_, value) = rest.split_once("\"value\": ").unwrap();
+    value.split(',').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_busy_function_has_as_many_samples_as_it_had_time() {
+    let Some(burner) = burner() else { return };
+    let Some((json, seconds)) = profile(&format!("process = {}\nsample_frequency = 99\n", burner.child.id())) else {
+        return;
+    };
+    let total = samples(&json, "root");
+    assert!(total > 10 && total as f64 <= 99.0 * seconds * 1.5, "{total} samples in {seconds} s: {json}");
+    assert_eq!(samples(&json, "burn_test"), total, "one process only: {json}");
+    assert!(samples(&json, "burn_cycles") * 10 >= total * 9, "{json}");
+    assert!(json.find("\"main\"").unwrap() < json.find("burn_cycles").unwrap(), "outermost first: {json}");
+}
+
+#[test]
+fn kernel_stacks_only_leaves_the_users_frames_out() {
+    let Some(burner) = burner() else { return };
+    let options = format!(
+        "process = {}\nkernel_stacks_only = True\nsample_frequency = 0\nsample_period = 5000000\n",
+        burner.child.id()
+    );
+    let Some((json, _)) = profile(&options) else { return };
+    assert!(samples(&json, "burn_test") > 10 && !json.contains("burn_cycles"), "{json}");
+}
+
+#[test]
+fn without_the_process_nothing_is_started() {
+    let text = "[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\nprocess = nosuchprocess\n";
+    let config = Config::parse("test.conf", text.as_bytes()).unwrap();
+    let (_, instances) = instances(&config, MODULES).unwrap();
+    let (members, constants) = members(&config, &instances, None).unwrap();
+    let mut group = Group::load(members, &constants, None);
+    if let Err(failure) = &group.fates()[0] {
+        return println!("skipped: profile: {}", failure.reason);
+    }
+    group.store(0, 0, b"start").unwrap();
+    assert_eq!(value(&mut group), r#"{"status": "stopped", "data": null}"#);
+}

@@ -1,0 +1,119 @@
+//! The load of tests/kernels, with nothing but std: `load DISK...` does a known number of things of each kind, prints a line
+//! `NAME NUMBER` for each number that the modules must show, then `done`, and stays alive so that its row does.
+//! Started as any other name it ends at once: an exec to be counted.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Result, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread;
+
+const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 64;
+const SENDS: u64 = 100;
+const SEND: usize = 1000;
+const ANSWERS: u64 = 10;
+const ANSWER: usize = 500;
+const DATAGRAMS: u64 = 50;
+const DATAGRAM: usize = 200;
+const SESSIONS: u64 = 3;
+const CHILDREN: u64 = 20;
+const ROUNDS: u64 = 2000;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args();
+    if arguments.next().is_none_or(|name| !name.ends_with("load")) {
+        return Ok(());
+    }
+    for disk in arguments {
+        read_and_write(&disk)?;
+    }
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        for _ in 0..SESSIONS {
+            converse(address)?;
+        }
+        send_datagrams(address)?;
+    }
+    for _ in 0..CHILDREN {
+        Command::new("/bin/counted").status()?;
+        thread::spawn(|| ()).join().expect("it does nothing");
+    }
+    play_ping_pong();
+
+    let sessions = 2 * SESSIONS;
+    println!("requests_per_disk {}", 2 * BLOCKS);
+    println!("sessions {}", 2 * sessions);
+    println!("session_to_server {}", SENDS * SEND as u64);
+    println!("session_to_client {}", ANSWERS * ANSWER as u64);
+    println!("tcp_calls {}", sessions * (SENDS + ANSWERS));
+    println!("tcp_bytes {}", sessions * (SENDS * SEND as u64 + ANSWERS * ANSWER as u64));
+    println!("udp_calls {}", 2 * DATAGRAMS);
+    println!("udp_bytes {}", 2 * DATAGRAMS * DATAGRAM as u64);
+    println!("children {CHILDREN}");
+    println!("switches {ROUNDS}");
+    println!("done");
+    loop {
+        thread::park();
+    }
+}
+
+/// One request each: past the page cache, one at a time, then a flush.
+fn read_and_write(disk: &str) -> Result<()> {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(O_DIRECT).open(disk)?;
+    let mut buffer = vec![0u8; 2 * BLOCK];
+    let at = buffer.as_ptr().align_offset(BLOCK);
+    let block = &mut buffer[at..at + BLOCK];
+    for i in 0..BLOCKS {
+        file.write_all_at(block, i * BLOCK as u64)?;
+        file.read_exact_at(block, i * BLOCK as u64)?;
+    }
+    file.sync_data()
+}
+
+/// A session: the client sends all it has, the server answers, the client closes first.
+fn converse(address: &str) -> Result<()> {
+    let listener = TcpListener::bind(address)?;
+    let address = listener.local_addr()?;
+    let server = thread::spawn(move || -> Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        stream.read_exact(&mut vec![0; SENDS as usize * SEND])?;
+        for _ in 0..ANSWERS {
+            stream.write_all(&[0; ANSWER])?;
+        }
+        stream.read_to_end(&mut Vec::new())?;
+        Ok(())
+    });
+    let mut stream = TcpStream::connect(address)?;
+    for _ in 0..SENDS {
+        stream.write_all(&[0; SEND])?;
+    }
+    stream.read_exact(&mut vec![0; ANSWERS as usize * ANSWER])?;
+    drop(stream);
+    server.join().expect("it does not panic")
+}
+
+fn send_datagrams(address: &str) -> Result<()> {
+    let (from, to) = (UdpSocket::bind(address)?, UdpSocket::bind(address)?);
+    from.connect(to.local_addr()?)?;
+    for _ in 0..DATAGRAMS {
+        from.send(&[0; DATAGRAM])?;
+        to.peek(&mut [0; DATAGRAM])?;
+        to.recv(&mut [0; DATAGRAM])?;
+    }
+    Ok(())
+}
+
+/// Two threads that wait for each other: each round is at least one arrival of a thread on a CPU.
+fn play_ping_pong() {
+    let ((ping, pinged), (pong, ponged)) = (channel(), channel());
+    let other = thread::spawn(move || pinged.iter().try_for_each(|()| pong.send(())));
+    for _ in 0..ROUNDS {
+        let answered = ping.send(()).is_ok() && ponged.recv().is_ok();
+        assert!(answered, "the other thread ended early");
+    }
+    drop(ping);
+    let _ = other.join();
+}

@@ -1,0 +1,174 @@
+//! A pmcd of a test's own: its port, socket, log, agents and name space, apart from one that may be running here.
+
+use crate::support::{lacks, lacks_bpf, programs_of, told, wait_for, Home, Proc, ALL, BINARY};
+use nix::sys::signal::Signal;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+
+const PMCD: &str = "/usr/lib/pcp/bin/pmcd";
+const OWN_AGENT: &str = "/var/lib/pcp/pmdas/pmcd/pmda_pmcd.so";
+const OWN_NAMES: &str = "/var/lib/pcp/pmns/root_pmcd";
+
+pub struct Pmcd {
+    // Ended before the directory goes.
+    pub process: Proc,
+    pub home: Home,
+    pub port: u16,
+}
+
+/// How pmcd reaches the agent: what stands in its configuration after the domain, and the arguments that go with it.
+pub fn pipe() -> (String, String) {
+    ("pipe binary notready".into(), "--notready".into())
+}
+
+/// A port that was free a moment ago.
+pub fn port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// The environment that keeps PCP's programs to the directory.
+fn apart<'a>(command: &'a mut Command, home: &Home) -> &'a mut Command {
+    for variable in ["PCP_TMP_DIR", "PCP_RUN_DIR", "PCP_LOG_DIR"] {
+        command.env(variable, home.path(""));
+    }
+    command.env("PMCD_SOCKET", home.path("pmcd.socket")).current_dir(home.path("")).stdin(Stdio::null())
+}
+
+impl Pmcd {
+    /// With all modules over a pipe; `None`, and said, where this host lacks what it takes.
+    pub fn start() -> Option<Pmcd> {
+        Pmcd::with(|_| pipe())
+    }
+
+    /// The same, reached in some other way.
+    pub fn with(how: impl Fn(&Home) -> (String, String)) -> Option<Pmcd> {
+        if lacks_bpf() || lacks(&[PMCD, OWN_AGENT, OWN_NAMES, "pminfo", "pmprobe"]) {
+            return None;
+        }
+        let home = Home::new(ALL);
+        let (transport, args) = how(&home);
+        let dir = home.path("").display().to_string();
+        let line = format!(
+            "pmcd\t2\tdso\tpmcd_init\t{OWN_AGENT}\n\
+             corebcc\t149\t{transport}\t{BINARY} -d 149 -l {dir}corebcc.log -c {dir}corebcc.conf {args}\n"
+        );
+        fs::write(home.path("pmcd.conf"), line).unwrap();
+        let names = fs::read_to_string(OWN_NAMES).unwrap().replacen("root {", "root {\n    bcc 149:*:*", 1);
+        fs::write(home.path("root"), names).unwrap();
+        let port = port();
+        let pmcd = Pmcd { process: run(&home, port), home, port };
+        pmcd.wait_for_values();
+        Some(pmcd)
+    }
+
+    /// Ends pmcd with a signal and starts another one in its place.
+    pub fn again(&mut self, signal: Signal) {
+        self.process.signal(signal);
+        self.process.end();
+        self.process = run(&self.home, self.port);
+    }
+
+    #[track_caller]
+    pub fn wait_for_values(&self) {
+        wait_for("values from pmcd", || {
+            let values = self.run("pmprobe", &["bcc.proc.sysfork", "bcc.disk.all.latency"]);
+            let text = String::from_utf8_lossy(&values.stdout).into_owned();
+            text.contains("bcc.proc.sysfork 1").then_some(())
+        });
+    }
+
+    /// A client of this pmcd, to be given more arguments.
+    pub fn client(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        apart(&mut command, &self.home).args(["-h", &format!("localhost:{}", self.port)]);
+        command
+    }
+
+    /// Runs a client.
+    pub fn run(&self, program: &str, args: &[&str]) -> Output {
+        self.client(program).args(args).output().unwrap()
+    }
+
+    /// What a client that succeeds prints.
+    #[track_caller]
+    pub fn ask(&self, program: &str, args: &[&str]) -> String {
+        let output = self.run(program, args);
+        assert!(output.status.success(), "{program} {args:?}: {}", told(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs a program of PCP's that is no client.
+    pub fn program(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        apart(&mut command, &self.home).env("PCP_VAR_DIR", self.home.path(""));
+        command
+    }
+
+    /// The agent's process, as its latest log says.
+    pub fn agent(&self) -> i32 {
+        let log = self.home.log();
+        let number = log.split("pmdacorebcc(").nth(1).and_then(|rest| rest.split(')').next());
+        number.unwrap_or_else(|| panic!("no process in {log}")).parse().unwrap()
+    }
+
+    pub fn agents_programs(&self) -> Vec<u32> {
+        programs_of(self.agent())
+    }
+
+    /// The values of a metric by instance name; a single value has the name "".
+    #[track_caller]
+    pub fn values(&self, metric: &str) -> Vec<(String, String)> {
+        values(&self.ask("pminfo", &["-f", metric]))
+    }
+}
+
+/// The values in the output of `pminfo -f`.
+pub fn values(text: &str) -> Vec<(String, String)> {
+    let line = |line: &str| {
+        let (name, value) = line.trim().split_once("value ")?;
+        let name = name.split_once(" or \"").map_or("", |(_, name)| name.trim_end().trim_end_matches("\"]"));
+        Some((name.to_owned(), value.to_owned()))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn run(home: &Home, port: u16) -> Proc {
+    let mut command = Command::new(PMCD);
+    // Agents as children of pmcd itself; restarts of them left on.
+    apart(&mut command, home).env("PMCD_ROOT_AGENT", "0").env("PCP_VAR_DIR", home.path(""));
+    command.args(["-f", "-A", "-U", "root", "-i", "127.0.0.1", "-p", &port.to_string()]);
+    for (option, file) in [("-s", "pmcd.socket"), ("-c", "pmcd.conf"), ("-l", "pmcd.log"), ("-n", "root")] {
+        command.arg(option).arg(home.path(file));
+    }
+    let out = home.create("pmcd.out.log");
+    let mut process = Proc(command.stdout(out.try_clone().unwrap()).stderr(out).spawn().unwrap());
+    wait_for("pmcd to listen", || {
+        assert!(process.0.try_wait().unwrap().is_none(), "pmcd ended: {}", home.read("pmcd.log"));
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()
+    });
+    process
+}
+
+impl Drop for Pmcd {
+    /// pmcd ends its agents when it is asked to, and not when it is killed.
+    fn drop(&mut self) {
+        if self.process.0.try_wait().is_ok_and(|ended| ended.is_none()) {
+            self.process.signal(Signal::SIGTERM);
+            let _ = self.process.0.wait();
+        }
+    }
+}
+
+/// Makes one TCP session of this process, with bytes in both directions, and its end.
+pub fn session() {
+    use std::io::{Read, Write};
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let mut room = [0; 1000];
+    client.write_all(&room).unwrap();
+    server.read_exact(&mut room).unwrap();
+    server.write_all(&room[..500]).unwrap();
+    client.read_exact(&mut room[..500]).unwrap();
+}

@@ -1,0 +1,131 @@
+//! pmcd or the agent dies, pmcd is told to read its configuration again, and the agent listens instead of being piped to.
+
+use crate::instance::{port, Pmcd};
+use crate::support::{lacks, still_loaded, wait_for, Proc};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use std::process::Stdio;
+use std::time::Duration;
+
+fn lives(pid: i32) -> bool {
+    kill(Pid::from_raw(pid), None).is_ok()
+}
+
+/// Numbers of instances by name, of command names: those that have to outlive an agent.
+fn numbers(pmcd: &Pmcd) -> Vec<(String, String)> {
+    let text = pmcd.ask("pminfo", &["-f", "bcc.proc.exec.count"]);
+    let instance = |line: &str| {
+        let (number, name) = line.trim().strip_prefix("inst [")?.split_once(" or \"")?;
+        Some((name.split_once("\"]")?.0.to_owned(), number.to_owned()))
+    };
+    text.lines().filter_map(instance).collect()
+}
+
+#[test]
+fn an_agent_whose_pmcd_is_killed_ends_and_the_next_one_keeps_its_instances() {
+    let Some(mut pmcd) = Pmcd::start() else { return };
+    let (agent, programs) = (pmcd.agent(), pmcd.agents_programs());
+    let before = numbers(&pmcd);
+    assert!(!before.is_empty());
+    // Clients that fetch as fast as they can, so that pmcd dies in the middle of something.
+    let busy = |_| {
+        let mut command = pmcd.client("pmval");
+        command.args(["-r", "-t", "0.001", "bcc.proc.net.tcp.send.bytes"]).stdout(Stdio::null()).stderr(Stdio::null());
+        Proc(command.spawn().unwrap())
+    };
+    let busy: Vec<Proc> = (0..3).map(busy).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    pmcd.again(Signal::SIGKILL);
+    drop(busy);
+    wait_for("the agent to end", || (!lives(agent)).then_some(()));
+    wait_for("its programs to go", || still_loaded(&programs).is_empty().then_some(()));
+    pmcd.wait_for_values();
+    assert_ne!(pmcd.agent(), agent);
+    let after = numbers(&pmcd);
+    for (name, number) in &before {
+        assert!(after.iter().all(|(other, now)| other != name || now == number), "{name}: {before:?} {after:?}");
+    }
+    assert!(after.iter().any(|(name, _)| before.iter().any(|(other, _)| other == name)), "{before:?} {after:?}");
+}
+
+/// pmcd closes its end; within a tenth of a second or so it kills what is left.
+#[test]
+fn an_orderly_end_of_pmcd_is_one_of_the_agent() {
+    let Some(mut pmcd) = Pmcd::start() else { return };
+    let (agent, programs) = (pmcd.agent(), pmcd.agents_programs());
+    pmcd.process.signal(Signal::SIGTERM);
+    pmcd.process.end();
+    wait_for("the agent to end", || (!lives(agent)).then_some(()));
+    wait_for("its programs to go", || still_loaded(&programs).is_empty().then_some(()));
+    assert!(pmcd.home.log().contains("pmcd closed the connection"), "{}", pmcd.home.log());
+    assert!(pmcd.home.log().contains("Log finished "), "{}", pmcd.home.log());
+}
+
+#[test]
+fn a_killed_agent_is_started_again_and_leaves_nothing_behind() {
+    let Some(pmcd) = Pmcd::start() else { return };
+    let (agent, programs) = (pmcd.agent(), pmcd.agents_programs());
+    kill(Pid::from_raw(agent), Signal::SIGKILL).unwrap();
+    wait_for("its programs to go", || still_loaded(&programs).is_empty().then_some(()));
+    // The next requests make pmcd notice and start it anew.
+    pmcd.wait_for_values();
+    assert_ne!(pmcd.agent(), agent);
+    let log = pmcd.home.read("pmcd.log");
+    assert!(log.contains("corebcc") && log.contains("signal(9)"), "{log}");
+}
+
+#[test]
+fn an_agent_that_is_asked_to_end_says_so_and_is_started_again() {
+    let Some(pmcd) = Pmcd::start() else { return };
+    let agent = pmcd.agent();
+    kill(Pid::from_raw(agent), Signal::SIGTERM).unwrap();
+    pmcd.wait_for_values();
+    let old = pmcd.home.read("corebcc.log.prev");
+    assert!(old.contains("ended by signal 15") && old.contains("sysfork: BPF detached."), "{old}");
+    assert_ne!(pmcd.agent(), agent);
+}
+
+#[test]
+fn a_pmcd_that_reads_its_configuration_again_keeps_the_agent_and_its_counts() {
+    let Some(pmcd) = Pmcd::start() else { return };
+    let agent = pmcd.agent();
+    let count = || pmcd.values("bcc.proc.sysfork")[0].1.parse::<u64>().unwrap();
+    let before = count();
+    pmcd.process.signal(Signal::SIGHUP);
+    wait_for("pmcd to have read it", || {
+        pmcd.wait_for_values();
+        pmcd.home.read("pmcd.log").contains("Reconfigur").then_some(()).or(pmcd
+            .home
+            .read("pmcd.log")
+            .contains("estart")
+            .then_some(()))
+    });
+    kill(Pid::from_raw(agent), Signal::SIGHUP).unwrap();
+    assert!(count() >= before);
+    assert_eq!(pmcd.agent(), agent);
+    assert!(lives(agent) && !pmcd.home.path("corebcc.log.prev").exists());
+}
+
+#[test]
+fn an_agent_that_listens_on_a_port_or_a_socket_serves_a_pmcd() {
+    if lacks(&["pminfo"]) {
+        return;
+    }
+    for unix in [false, true] {
+        let how = |home: &crate::support::Home| {
+            if unix {
+                let path = home.path("agent.sock").display().to_string();
+                (format!("socket unix {path}"), format!("-u {path}"))
+            } else {
+                let port = port();
+                (format!("socket inet {port}"), format!("-i {port}"))
+            }
+        };
+        let Some(pmcd) = Pmcd::with(how) else { return };
+        assert_eq!(pmcd.ask("pmprobe", &["bcc"]).lines().count(), 21);
+        assert!(pmcd.home.log().contains("waiting for pmcd on"), "{}", pmcd.home.log());
+        let agent = pmcd.agent();
+        drop(pmcd);
+        wait_for("the agent to end", || (!lives(agent)).then_some(()));
+    }
+}

@@ -1,0 +1,16 @@
+//! The finished binary under a real pmcd of its own, seen with PCP's tools: what pminfo, pmval, pmprobe, pmstore,
+//! pmlogger, pmproxy and dbpmda make of it, and what becomes of it when pmcd or the agent dies.
+
+#![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod archive;
+mod clients;
+mod dbpmda;
+mod instance;
+mod lifecycle;
+mod metadata;
+mod proxy;
+mod tools;
