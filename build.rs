@@ -16,6 +16,42 @@ struct Programs {
     returns: BTreeMap<String, Hook>,
     samples: Vec<(String, String)>,
     features: Vec<(String, String)>,
+    /// Templates: the kind of target, and the module.
+    each: Vec<(Each, String)>,
+}
+
+/// What a template is attached to.
+#[derive(Clone, Copy, PartialEq)]
+enum Each {
+    Tracepoint,
+    Entry,
+    Return,
+    Code,
+}
+
+impl Each {
+    /// Its programs: prefix, section, and the arguments after the number of the target. The functions that the templates of
+    /// fentry and fexit name are the kernel's own for tests: the loader puts the real one in their place.
+    const fn programs(self) -> &'static [(&'static str, &'static str, &'static str)] {
+        match self {
+            Each::Tracepoint => &[("each_raw", "raw_tp", ""), ("each_event", "tracepoint", "")],
+            Each::Entry => &[("each_fentry", "fentry/bpf_fentry_test1", ""), ("each_kprobe", "kprobe", "")],
+            Each::Return => &[
+                ("each_fexit", "fexit/bpf_fentry_test1", ", target >> 32, returned(ctx)"),
+                ("each_kretprobe", "kretprobe", ", target >> 32, PT_REGS_RC((struct pt_regs *)ctx)"),
+            ],
+            Each::Code => &[("each_uprobe", "uprobe", "")],
+        }
+    }
+
+    const fn suffix(self) -> &'static str {
+        match self {
+            Each::Tracepoint => "each_tracepoint",
+            Each::Entry => "each_entry",
+            Each::Return => "each_return",
+            Each::Code => "each_code",
+        }
+    }
 }
 
 /// A hook and the modules that take part in it.
@@ -91,6 +127,10 @@ impl Programs {
                         count.parse().unwrap_or_else(|_| panic!("{at}: `{count}`: expected a number of arguments"));
                     Self::add(&mut self.returns, &at, &module, arguments, skip);
                 }
+                "ON_EACH_TRACEPOINT" => self.each.push((Each::Tracepoint, module.clone())),
+                "ON_EACH_ENTRY" => self.each.push((Each::Entry, module.clone())),
+                "ON_EACH_RETURN" => self.each.push((Each::Return, module.clone())),
+                "ON_EACH_CODE" => self.each.push((Each::Code, module.clone())),
                 "ON_SAMPLE" => self.samples.push((module.clone(), arguments().swap_remove(0))),
                 "FEATURE" => self.features.push((module.clone(), arguments().swap_remove(0))),
                 _ => {}
@@ -132,6 +172,16 @@ impl Programs {
             hook.program(&mut c, name, "_ret", "fexit", "fexit", "false", |_| format!("ctx[{}]", hook.skip));
             hook.program(&mut c, name, "_ret", "kretprobe", "kretprobe", "true", |_| "PT_REGS_RC(regs)".into());
         }
+        for (each, module) in &self.each {
+            for (prefix, section, arguments) in each.programs() {
+                let suffix = each.suffix();
+                let _ = writeln!(
+                    c,
+                    "\nSEC(\"{section}\")\nint {prefix}__{module}(void *ctx)\n{{\n\t__u64 target = TARGET;\n\n\t\
+                     {module}__{suffix}((__u32)target{arguments});\n\treturn 0;\n}}"
+                );
+            }
+        }
         for (module, name) in &self.samples {
             let _ = writeln!(c, "\nSEC(\"perf_event\")\nint perf__{name}(void *ctx)\n{{\n\t{module}__{name}_sample(ctx);\n\treturn 0;\n}}");
         }
@@ -161,6 +211,11 @@ impl Programs {
                 for prefix in prefixes {
                     let _ = writeln!(rust, "    (\"{prefix}__{name}\", &{:?}),", hook.modules);
                 }
+            }
+        }
+        for (each, module) in &self.each {
+            for (prefix, _, _) in each.programs() {
+                let _ = writeln!(rust, "    (\"{prefix}__{module}\", &[\"{module}\"]),");
             }
         }
         for (module, name) in &self.samples {

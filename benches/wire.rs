@@ -69,8 +69,12 @@ impl Kernel for Maps {
         self.sessions.iter().for_each(|session| each(session));
     }
 
-    fn admit(&self, _set: &MapDef, _pid: u32, _member: bool) -> Result<(), String> {
+    fn assign(&self, _set: &MapDef, _pid: u32, _number: Option<u32>) -> Result<(), String> {
         Ok(())
+    }
+
+    fn reaches(&self, _template: &'static Hook, _number: u32) -> bool {
+        true
     }
 
     fn sample(&self, _hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {

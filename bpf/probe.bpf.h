@@ -5,6 +5,10 @@
  *   ON(hook, arguments...) { ... }          runs at a tracepoint; arguments as in the kernel's TP_PROTO
  *   ON_ENTRY(function, arguments...)        runs when a kernel function is entered
  *   ON_RETURN(function, count, type ret)    runs when it returns; count is its number of arguments
+ *   ON_EACH_TRACEPOINT(target)              runs at each tracepoint that the configuration names; target is its number
+ *   ON_EACH_ENTRY(target)                   runs when one of the kernel functions it names is entered
+ *   ON_EACH_RETURN(target, bits, ret)       runs when one returns; bits is the width of its return value (0: none)
+ *   ON_EACH_CODE(target)                    runs at each place in user code that it names
  *   ON_SAMPLE(name)                         runs at a perf event that the agent opens on each CPU
  *   FEATURE(name, expression)               asks the kernel's BTF something; user space reads the answer by name
  *
@@ -25,6 +29,10 @@
 #define ON(hook, ...) static __always_inline void PASTE(MODULE, hook)(const bool raw, void *ctx, ##__VA_ARGS__)
 #define ON_ENTRY(function, ...) static __always_inline void PASTE(MODULE, function)(const bool raw, void *ctx, ##__VA_ARGS__)
 #define ON_RETURN(function, count, ret) static __always_inline void PASTE(MODULE, function##_ret)(const bool raw, void *ctx, ret)
+#define ON_EACH_TRACEPOINT(target) static __always_inline void PASTE(MODULE, each_tracepoint)(__u32 target)
+#define ON_EACH_ENTRY(target) static __always_inline void PASTE(MODULE, each_entry)(__u32 target)
+#define ON_EACH_RETURN(target, bits, ret) static __always_inline void PASTE(MODULE, each_return)(__u32 target, __u32 bits, __u64 ret)
+#define ON_EACH_CODE(target) static __always_inline void PASTE(MODULE, each_code)(__u32 target)
 #define ON_SAMPLE(name) static __always_inline void PASTE(MODULE, name##_sample)(void *ctx)
 #define FEATURE(name, expression) static __always_inline bool PASTE(feature, name)(void) { return expression; }
 
@@ -42,6 +50,26 @@
 			v_ = p_->field;                                                                               \
 		v_;                                                                                                   \
 	})
+
+/*
+ * The programs of ON_EACH_* are templates: the loader (src/probe/each.rs) makes a copy per target and puts the target's
+ * number, and above it the width of the function's return value, in the place of this constant.
+ */
+#define TARGET                                                                                                        \
+	({                                                                                                            \
+		__u64 target_;                                                                                        \
+		asm volatile("%0 = 0x7461726765742121 ll" : "=r"(target_));                                           \
+		target_;                                                                                              \
+	})
+
+/* What the function of an fexit program returned (bpf_get_func_ret, 5.17). */
+static __always_inline __u64 returned(void *ctx)
+{
+	__u64 ret = 0;
+
+	bpf_get_func_ret(ctx, &ret);
+	return ret;
+}
 
 /* Forgets what the verifier knows of v except that it is at most mask: 5.10 and 6.1 lose a mask written in C. */
 #define BOUND(v, mask) asm volatile("%0 &= " #mask : "+r"(v))

@@ -38,6 +38,13 @@ pub fn check(config: &Config, btf: Option<PathBuf>) -> Result<Report, ConfigErro
                 rows.push([name.clone(), hook.name.into(), attempt.kind.into(), result]);
             }
         }
+        for reach in group.reaches().iter().filter(|reach| reach.module == instance.spec.name) {
+            let (by, result) = match &reach.result {
+                Ok(kind) => (*kind, "ok".into()),
+                Err(words) => ("-", format!("left out: {words}")),
+            };
+            rows.push([name.clone(), reach.target.to_string(), by.into(), result]);
+        }
         if let Err(failure) = fate {
             rows.push([name.clone(), failure.hook.into(), "-".into(), format!("FAILED: {}", failure.reason)]);
         }

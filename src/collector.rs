@@ -5,7 +5,7 @@ use crate::bpf;
 use crate::config::Config;
 use crate::kit::{Collect, Instance, Kernel, Module, Plan, Setup, SetupError, Table};
 use crate::pcp::PmErr;
-use crate::probe::{self, Attempt, Failure, Loaded, Wanted};
+use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
@@ -102,6 +102,12 @@ impl Group {
         for (hook, kind) in self.loaded.attached() {
             log::debug!("{hook}: attached as {kind}");
         }
+        for reach in self.loaded.reaches() {
+            match &reach.result {
+                Ok(kind) => log::debug!("{}: {}: attached as {kind}", reach.module, reach.target),
+                Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
+            }
+        }
         for (name, fate) in self.names.iter().zip(&self.modules) {
             match fate {
                 Ok(_) => log::info!("{name}: Compiled."),
@@ -124,6 +130,11 @@ impl Group {
     /// How the attached hooks are attached.
     pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
         self.loaded.attached()
+    }
+
+    /// The targets that the configuration names, and what became of each.
+    pub fn reaches(&self) -> &[Reach] {
+        self.loaded.reaches()
     }
 
     /// Fills a table. A module that panics costs its own values, no more.

@@ -32,6 +32,11 @@ impl<'a> Value<'a> {
         &self.text
     }
 
+    /// The file, as it was named to the reader of the configuration.
+    pub fn path(&self) -> &'a str {
+        self.path
+    }
+
     /// The option's name in lower case.
     pub fn key(&self) -> &'a str {
         self.key

@@ -1,4 +1,8 @@
 //! Where modules attach. A hook has tiers, best first; the loader takes the first tier the kernel accepts, found by trial.
+//! A hook can also be a template (`ON_EACH_*` in bpf/): then the configuration names its targets.
+
+use std::fmt;
+use std::path::PathBuf;
 
 /// A place in the kernel and the ways to attach there.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,6 +24,39 @@ pub struct Tier {
     pub programs: &'static [&'static str],
 }
 
+/// What a template is attached to: a place that the configuration names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// An event of tracefs.
+    Tracepoint {
+        /// Its subsystem.
+        category: String,
+        /// Its name.
+        event: String,
+    },
+    /// A kernel function.
+    Function(String),
+    /// A place in a file that processes execute.
+    Code {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file, in bytes.
+        offset: u64,
+        /// The configuration's name of it.
+        name: String,
+    },
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Tracepoint { category, event } => write!(f, "{category}:{event}"),
+            Target::Function(name) => f.write_str(name),
+            Target::Code { path, offset, name } => write!(f, "{name} ({} at {offset:#x})", path.display()),
+        }
+    }
+}
+
 /// A tracepoint: typed (`tp_btf`), else raw with probe reads.
 #[macro_export]
 macro_rules! tracepoint {
@@ -29,6 +66,25 @@ macro_rules! tracepoint {
             tiers: &[
                 $crate::kit::Tier { kind: "tp_btf", programs: &[concat!("tp__", $name)] },
                 $crate::kit::Tier { kind: "raw_tp", programs: &[concat!("raw__", $name)] },
+            ],
+            needs: $needs,
+        }
+    };
+}
+
+/// A kernel function, from entry to return: by a trampoline, else by probes. One that is in a module of the kernel is found
+/// if the module is loaded.
+#[macro_export]
+macro_rules! function {
+    ($name:literal, $needs:literal) => {
+        $crate::kit::Hook {
+            name: $name,
+            tiers: &[
+                $crate::kit::Tier { kind: "fexit", programs: &[concat!("fentry__", $name), concat!("fexit__", $name)] },
+                $crate::kit::Tier {
+                    kind: "kretprobe",
+                    programs: &[concat!("kprobe__", $name), concat!("kretprobe__", $name)],
+                },
             ],
             needs: $needs,
         }

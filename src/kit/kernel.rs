@@ -12,16 +12,21 @@ pub trait Kernel {
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
 
     /// Puts a process into a set of processes, or takes it out.
-    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String>;
+    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
+        self.assign(set, pid, member.then_some(1))
+    }
+
+    /// Puts a process into a set of processes with a number that the programs find there, or takes it out.
+    fn assign(&self, set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String>;
+
+    /// Whether a template is attached to the target that has this number.
+    fn reaches(&self, template: &'static Hook, number: u32) -> bool;
 
     /// Attaches a perf event hook that was loaded for later, to an event on each CPU.
     fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String>;
 
     /// Detaches a hook; not attached is fine.
     fn detach(&self, hook: &'static Hook);
-
-    /// Puts a process into a set together with a number: the place of its own row in some table.
-    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String>;
 
     /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
@@ -111,6 +116,7 @@ pub struct Fake {
     attached: std::cell::RefCell<Vec<&'static str>>,
     members: std::cell::RefCell<std::collections::BTreeMap<u32, u32>>,
     missing: Vec<&'static str>,
+    unreached: Vec<u32>,
 }
 
 impl Fake {
@@ -143,6 +149,12 @@ impl Fake {
         kernel.rows(map).get(row).expect("the test gave the map this row").set(offset, value);
     }
 
+    /// Where the target with this number could not be attached.
+    pub fn unreached(mut self, number: u32) -> Fake {
+        self.unreached.push(number);
+        self
+    }
+
     /// The processes in the set.
     pub fn members(&self) -> Vec<u32> {
         self.members.borrow().keys().copied().collect()
@@ -170,13 +182,17 @@ impl Kernel for Fake {
         }
     }
 
-    fn admit(&self, _set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        if member {
-            self.members.borrow_mut().insert(pid, 1);
+    fn assign(&self, _set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String> {
+        if let Some(number) = number {
+            self.members.borrow_mut().insert(pid, number);
         } else {
             self.members.borrow_mut().remove(&pid);
         }
         Ok(())
+    }
+
+    fn reaches(&self, _template: &'static Hook, number: u32) -> bool {
+        !self.unreached.contains(&number)
     }
 
     fn sample(&self, hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {
@@ -185,11 +201,6 @@ impl Kernel for Fake {
 
     fn detach(&self, hook: &'static Hook) {
         self.attached.borrow_mut().retain(|name| *name != hook.name);
-    }
-
-    fn assign(&self, _set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
-        self.members.borrow_mut().insert(pid, number);
-        Ok(())
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

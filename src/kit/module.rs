@@ -1,6 +1,6 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
-use super::{Hook, Kernel, Table};
+use super::{Hook, Kernel, Table, Target};
 use crate::bpf::types;
 use crate::config::{ConfigError, Section};
 use crate::pcp::PmErr;
@@ -45,8 +45,13 @@ pub struct Plan {
     pub later: Vec<(&'static Hook, &'static str)>,
     /// Hooks to attach at start where the kernel has them.
     pub optional: Vec<&'static Hook>,
+    /// Templates to attach, once per target; the number tells the targets of a module apart. A target that cannot be
+    /// attached is left out; with none left the module does not work.
+    pub each: Vec<(&'static Hook, Target, u32)>,
     /// Entries of maps; a ring's size in bytes.
     pub entries: Vec<(&'static str, u32)>,
+    /// Why the module cannot work on this machine, if it can tell already.
+    pub refusal: Option<String>,
 }
 
 impl Plan {
@@ -63,6 +68,16 @@ impl Plan {
     /// Attach to this hook, or do without it: [`Kernel::attach`] tells which.
     pub fn hook_or_none(&mut self, hook: &'static Hook) {
         self.optional.push(hook);
+    }
+
+    /// Attach the template to this target, under a number that its programs get (`ON_EACH_*`).
+    pub fn each(&mut self, template: &'static Hook, target: Target, number: u32) {
+        self.each.push((template, target, number));
+    }
+
+    /// The module cannot work here, for this reason.
+    pub fn refuse(&mut self, reason: String) {
+        self.refusal = Some(reason);
     }
 
     /// The number of entries of a map.

@@ -9,7 +9,9 @@ mod block;
 mod cachestat;
 mod execsnoop;
 mod exectop;
+mod ext4dist;
 mod flows;
+mod kprobe_hits;
 mod netproc;
 mod profile;
 mod runqlat;
@@ -20,6 +22,10 @@ mod tcplife;
 mod tcpperpid;
 mod tcpretrans;
 mod tcptop;
+mod tracepoint_hits;
+mod uprobe_hits;
+mod xfsdist;
+mod zfsdist;
 
 /// Every module.
 pub const MODULES: &[&Spec] = &[
@@ -34,6 +40,12 @@ pub const MODULES: &[&Spec] = &[
     &exectop::SPEC,
     &biotop::SPEC,
     &cachestat::SPEC,
+    &tracepoint_hits::SPEC,
+    &uprobe_hits::SPEC,
+    &kprobe_hits::SPEC,
+    &ext4dist::SPEC,
+    &xfsdist::SPEC,
+    &zfsdist::SPEC,
     &profile::SPEC,
     &netproc::SPEC,
     &execsnoop::SPEC,

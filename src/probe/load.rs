@@ -1,12 +1,14 @@
 //! Loading by trial: what the kernel refuses gives way to the next tier of its hook, a hook without a tier left takes its
 //! modules out, and everything else is loaded. All modules are one BPF object, so there is one parse of the kernel's BTF.
 
+use super::btf::Functions;
+use super::each;
 use super::maps::Mapping;
 use super::perf;
 use super::refusal::{listening, Refusal};
 use super::ring::Ring;
 use crate::bpf::{self, types, FEATURES, OBJECT, PROGRAMS};
-use crate::kit::{Hook, Kernel, MapDef, MapKind, Plan, Sampling, Tier};
+use crate::kit::{Hook, Kernel, MapDef, MapKind, Plan, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +50,21 @@ pub struct Attempt {
     pub result: Result<(), String>,
 }
 
+/// A target of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The module.
+    pub module: &'static str,
+    /// The template.
+    pub template: &'static str,
+    /// The target.
+    pub target: Target,
+    /// Its number.
+    pub number: u32,
+    /// The kind of program attached, or what was said about each.
+    pub result: Result<&'static str, String>,
+}
+
 /// What became of it all.
 pub struct Outcome {
     /// For each module wanted, in order.
@@ -60,7 +77,11 @@ pub struct Outcome {
 
 /// Loads the modules as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels without their own.
 pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) -> Outcome {
-    let mut modules: Vec<Result<(), Failure>> = wanted.iter().map(|_| Ok(())).collect();
+    let refused = |reason: &String| Failure { hook: "-", errno: 0, reason: reason.clone(), words: String::new() };
+    let mut modules: Vec<Result<(), Failure>> = wanted
+        .iter()
+        .map(|wanted| wanted.plan.refusal.as_ref().map_or(Ok(()), |reason| Err(refused(reason))))
+        .collect();
     let mut attempts = Vec::new();
     if let Some(failure) = without_btf(btf) {
         modules.fill(Err(failure));
@@ -109,15 +130,20 @@ impl Trial<'_> {
     /// Tries until what is left of these modules loads. Each round takes a tier or a module away, so it ends.
     fn settle(&mut self, among: &[usize]) -> Loaded {
         let mut tiers: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let mut refused: BTreeSet<&'static str> = BTreeSet::new();
         loop {
             let active: Vec<usize> = among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect();
             if active.is_empty() {
                 return Loaded::empty();
             }
-            let refusal = match self.attempt(&active, &tiers) {
-                Ok(loaded) => return loaded,
+            let refusal = match self.attempt(&active, &tiers, &refused) {
+                Ok(loaded) if self.all_reach(&active, &loaded) => return loaded,
+                Ok(_) => continue,
                 Err(refusal) => refusal,
             };
+            if self.without_template(&active, &refusal, &mut refused) {
+                continue;
+            }
             let Some((hook, tier)) = self.hook_of(&active, &tiers, refusal.program.as_deref()) else {
                 self.give_up(&active, &refusal);
                 continue;
@@ -136,6 +162,49 @@ impl Trial<'_> {
                 _ => self.blame(hook, &users, &refusal),
             }
         }
+    }
+
+    /// Whether each module that has targets reaches one of them; those that do not are out.
+    fn all_reach(&mut self, active: &[usize], loaded: &Loaded) -> bool {
+        let mut all = true;
+        for &module in active {
+            let name = self.wanted[module].name;
+            let mut targets = loaded.reaches.iter().filter(|reach| reach.module == name).peekable();
+            let Some(&first) = targets.peek() else { continue };
+            if targets.any(|reach| reach.result.is_ok()) {
+                continue;
+            }
+            all = false;
+            let count = self.wanted[module].plan.each.len();
+            self.modules[module] = Err(Failure {
+                hook: first.template,
+                errno: 0,
+                reason: match count {
+                    1 => format!("{} cannot be attached to", first.target),
+                    _ => format!("none of {count} targets can be attached to; the first is {}", first.target),
+                },
+                words: first.result.clone().err().unwrap_or_default(),
+            });
+        }
+        all
+    }
+
+    /// The kernel refused a template: the others of its hook remain, or its module is out. False if it was none.
+    fn without_template(&mut self, active: &[usize], refusal: &Refusal, refused: &mut BTreeSet<&'static str>) -> bool {
+        for &module in active {
+            for hook in templates(&self.wanted[module].plan) {
+                let is = |program: &&&str| Some(**program) == refusal.program.as_deref();
+                let hit = hook.tiers.iter().find_map(|tier| Some((tier, tier.programs.iter().find(is)?)));
+                let Some((tier, &program)) = hit else { continue };
+                self.note(hook, tier, Err(refusal.words.clone()));
+                refused.insert(program);
+                if hook.tiers.iter().all(|tier| tier.programs.iter().any(|program| refused.contains(program))) {
+                    self.modules[module] = Err(unattached(hook, refusal));
+                }
+                return true;
+            }
+        }
+        false
     }
 
     /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
@@ -214,7 +283,12 @@ impl Trial<'_> {
     }
 
     /// Opens, configures, loads and attaches once.
-    fn attempt(&mut self, active: &[usize], tiers: &BTreeMap<&'static str, usize>) -> Result<Loaded, Refusal> {
+    fn attempt(
+        &mut self,
+        active: &[usize],
+        tiers: &BTreeMap<&'static str, usize>,
+        refused: &BTreeSet<&'static str>,
+    ) -> Result<Loaded, Refusal> {
         let hooks: Vec<(&'static Hook, &'static Tier)> = self
             .hooks(active)
             .into_iter()
@@ -225,12 +299,14 @@ impl Trial<'_> {
             return Err(Refusal { program: Some(program.into()), words, ..Refusal::default() });
         }
         // Modules share hooks: what only modules that are off take part in would run for nothing.
-        let busy = |program: &&&str| {
-            let modules = PROGRAMS.iter().find(|(name, _)| *name == **program).map_or(&[][..], |(_, modules)| modules);
-            active.iter().any(|&module| modules.contains(&self.wanted[module].name))
+        let busy = |program: &&&str| match PROGRAMS.iter().find(|(name, _)| *name == **program) {
+            Some((_, modules)) => active.iter().any(|&module| modules.contains(&self.wanted[module].name)),
+            None => true, // not there: attaching says so
         };
-        let programs: BTreeSet<&'static str> =
-            hooks.iter().flat_map(|(_, tier)| tier.programs.iter().filter(busy).copied()).collect();
+        let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
+        let copied = templates.flat_map(|hook| hook.tiers).filter(|tier| usable(tier, refused));
+        let shared = hooks.iter().flat_map(|(_, tier)| tier.programs.iter().filter(busy));
+        let programs: BTreeSet<&'static str> = shared.chain(copied.flat_map(|tier| tier.programs)).copied().collect();
         let mut constants = *self.constants;
         for &module in active {
             bpf::switch_on(&mut constants, self.wanted[module].name);
@@ -274,7 +350,7 @@ impl Trial<'_> {
             Refusal { words, ..refusal }
         })?;
 
-        let loaded = Loaded::new(object, self.wanted, active, hooks, programs)?;
+        let mut loaded = Loaded::new(object, self.wanted, active, hooks, programs)?;
         let features = loaded.ask();
         let later = active.iter().flat_map(|&module| &self.wanted[module].plan.later);
         let plans = active.iter().map(|&module| &self.wanted[module].plan);
@@ -286,6 +362,9 @@ impl Trial<'_> {
                 loaded.attach_tier(hook, tier)?;
             }
             self.note(hook, tier, Ok(()));
+        }
+        for &module in active {
+            loaded.attach_each(&self.wanted[module], refused);
         }
         Ok(loaded)
     }
@@ -299,6 +378,21 @@ const AVOID: &str = "COREBCC_AVOID";
 fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
     let named = |name: &str| avoid.split(',').any(|avoided| avoided == name);
     tier.programs.iter().copied().find(|program| named(program) || named(tier.kind))
+}
+
+/// The templates a plan uses, each once.
+fn templates(plan: &Plan) -> Vec<&'static Hook> {
+    let mut templates: Vec<&'static Hook> = Vec::new();
+    for (hook, _, _) in &plan.each {
+        if !templates.contains(hook) {
+            templates.push(hook);
+        }
+    }
+    templates
+}
+
+fn usable(tier: &Tier, refused: &BTreeSet<&'static str>) -> bool {
+    !tier.programs.iter().any(|program| refused.contains(program))
 }
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
@@ -337,6 +431,8 @@ fn errno(error: &libbpf_rs::Error) -> i32 {
 pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
     links: RefCell<BTreeMap<&'static str, Vec<libbpf_rs::Link>>>,
+    copies: Vec<each::Attached>,
+    reaches: Vec<Reach>,
     maps: BTreeMap<&'static str, Mapping>,
     rings: BTreeMap<&'static str, Ring>,
     hooks: Vec<(&'static Hook, &'static Tier)>,
@@ -349,6 +445,8 @@ impl Loaded {
     fn empty() -> Loaded {
         Loaded {
             links: RefCell::default(),
+            copies: Vec::new(),
+            reaches: Vec::new(),
             maps: BTreeMap::new(),
             rings: BTreeMap::new(),
             hooks: Vec::new(),
@@ -439,6 +537,43 @@ impl Loaded {
         Ok(())
     }
 
+    /// Attaches a module's templates to their targets, each by the first tier that takes it.
+    fn attach_each(&mut self, wanted: &Wanted, refused: &BTreeSet<&'static str>) {
+        let Some(object) = &self.object else { return };
+        let btf = Functions::default();
+        if !wanted.plan.each.is_empty() {
+            more_descriptors();
+        }
+        for (hook, target, number) in &wanted.plan.each {
+            let mut words = Vec::new();
+            let mut by = None;
+            for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
+                let copy = |name: &&str| {
+                    let template = object.progs_mut().find(|program| program.name() == *name);
+                    let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+                    let (copy, _) = listening(|| each::attach(&template, target, *number, &btf));
+                    copy
+                };
+                match tier.programs.iter().map(copy).collect::<Result<Vec<_>, String>>() {
+                    Ok(copies) => {
+                        self.copies.extend(copies);
+                        by = Some(tier.kind);
+                        break;
+                    }
+                    Err(error) => words.push(format!("{}: {error}", tier.kind)),
+                }
+            }
+            let result = by.ok_or_else(|| words.join("; "));
+            let (module, template) = (wanted.name, hook.name);
+            self.reaches.push(Reach { module, template, target: target.clone(), number: *number, result });
+        }
+    }
+
+    /// The targets of templates, and what became of each.
+    pub fn reaches(&self) -> &[Reach] {
+        &self.reaches
+    }
+
     /// The descriptors that become readable when a ring wants to be drained, with the ring's name.
     pub fn rings(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         self.rings.iter().map(|(name, ring)| (*name, ring.fd()))
@@ -475,14 +610,22 @@ impl Kernel for Loaded {
         }
     }
 
-    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        if member {
-            return self.assign(set, pid, 1);
-        }
-        match self.set(set)?.delete(&pid.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
+    fn assign(&self, set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String> {
+        let map = self.set(set)?;
+        let key = pid.to_ne_bytes();
+        let result = match number {
+            Some(number) => map.update(&key, &number.to_ne_bytes(), MapFlags::ANY),
+            None => map.delete(&key),
+        };
+        match result {
+            Err(error) if number.is_some() || error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
             _ => Ok(()),
         }
+    }
+
+    fn reaches(&self, template: &'static Hook, number: u32) -> bool {
+        let is = |reach: &&Reach| reach.template == template.name && reach.number == number;
+        self.reaches.iter().find(is).is_some_and(|reach| reach.result.is_ok())
     }
 
     fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String> {
@@ -506,11 +649,6 @@ impl Kernel for Loaded {
         self.links.borrow_mut().remove(hook.name);
     }
 
-    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
-        let updated = self.set(set)?.update(&pid.to_ne_bytes(), &number.to_ne_bytes(), MapFlags::ANY);
-        updated.map_err(|error| error.to_string())
-    }
-
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
         if self.links.borrow().contains_key(hook.name) {
             return Ok(());
@@ -518,6 +656,16 @@ impl Kernel for Loaded {
         match self.hooks.iter().find(|(known, _)| known.name == hook.name) {
             Some(&(hook, tier)) => self.attach_tier(hook, tier).map_err(|refusal| refusal.words),
             None => Err(format!("{} was not loaded", hook.name)),
+        }
+    }
+}
+
+/// A copy of a template holds a descriptor or two, and a list may name a thousand: the soft limit is made the hard one.
+fn more_descriptors() {
+    use nix::sys::resource::{getrlimit, setrlimit, Resource};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        if soft < hard {
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
     }
 }

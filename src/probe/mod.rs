@@ -1,5 +1,7 @@
 //! The kernel: the BPF object, loading it by trial, and reading its maps. `unsafe` is here and in `bpf` only.
 
+mod btf;
+mod each;
 mod host;
 mod load;
 mod maps;
@@ -8,4 +10,4 @@ mod refusal;
 mod ring;
 
 pub use host::host;
-pub use load::{load, Attempt, Failure, Loaded, Outcome, Wanted};
+pub use load::{load, Attempt, Failure, Loaded, Outcome, Reach, Wanted};

@@ -11,6 +11,8 @@ mod biotop;
 mod cachestat;
 mod execsnoop;
 mod exectop;
+mod files;
+mod hits;
 mod netproc;
 mod runqlat;
 mod support;

@@ -5,6 +5,7 @@ use corebcc::config::Config;
 use corebcc::kit::{instances, Key, Table};
 use corebcc::modules::{find, MODULES};
 use corebcc::pcp::Atom;
+use corebcc::probe::Failure;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -54,6 +55,17 @@ pub struct Agent {
 impl Agent {
     /// Loads a module with the options of its section; each gets a section name of its own, to know its log lines by.
     pub fn new(module: &str, options: &str) -> Agent {
+        Agent::try_new(module, options)
+            .unwrap_or_else(|failure| panic!("{module}: {} {} (root is needed)", failure.reason, failure.words))
+    }
+
+    /// As `new`; where the kernel has no hooks for it, says that the test was skipped.
+    pub fn where_possible(test: &str, needs: &str, module: &str, options: &str) -> Option<Agent> {
+        let agent = Agent::try_new(module, options);
+        agent.inspect_err(|failure| println!("skipped: {test}: {needs} ({})", failure.reason)).ok()
+    }
+
+    pub fn try_new(module: &str, options: &str) -> Result<Agent, Failure> {
         static ONCE: Once = Once::new();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         ONCE.call_once(|| {
@@ -67,9 +79,9 @@ impl Agent {
         let (members, constants) = members(&config, &instances, None).unwrap();
         let group = Group::load(members, &constants, None);
         for fate in group.fates() {
-            fate.unwrap_or_else(|failure| panic!("{module}: {} {} (root is needed)", failure.reason, failure.words));
+            fate?;
         }
-        Agent { group, name, columns: find(module).unwrap().metrics.len() }
+        Ok(Agent { group, name, columns: find(module).unwrap().metrics.len() })
     }
 
     pub fn table(&mut self) -> Table {

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Counting hits of targets: a counter per CPU and target, the counters of a CPU side by side. */
+#pragma once
+
+#include "filter.bpf.h"
+
+struct hit {
+	__u64 count;
+};
+
+static __always_inline struct hit *hit_row(void *map, __u32 stride, __u32 target)
+{
+	return row(map, bpf_get_smp_processor_id() * stride + target);
+}
+
+static __always_inline bool hit_wanted(bool filtered, void *set)
+{
+	return !filtered || in_set(set, bpf_get_current_pid_tgid() >> 32);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Calls of the kernel functions that the configuration names: how many, how many failed, how long they took. All is counted
+ * at the return, where the value is known. A start time is kept by thread and function, so that traced functions can
+ * call each other; one that calls itself times the inner call, and its outer return finds no start.
+ */
+#include "filter.bpf.h"
+
+struct kp_row {
+	__u64 calls;
+	__u64 fails;
+	__u64 ns;
+	__u64 timed;     /* calls that ns holds */
+	__u64 unmatched; /* returns without a start time */
+	__u64 pad[3];
+};
+
+struct kp_start {
+	__u64 key; /* thread << 32 | target + 1; 0: free */
+	__u64 ns;
+};
+
+ROWS(kp_rows, struct kp_row);
+ROWS(kp_details, struct kp_row);
+SLOTS(kp_starts, struct kp_start);
+PROCESS_SET(kp_set);
+
+/* How a returned value is compared to tell a failure. */
+enum {
+	KP_EQ,
+	KP_NE,
+	KP_LT,
+	KP_LE,
+	KP_GT,
+	KP_GE,
+};
+
+const volatile __s64 kp_value;
+const volatile __u32 kp_targets;
+const volatile __u32 kp_start_mask;
+const volatile __s32 kp_errno; /* only calls that return its negative count; 0: all */
+const volatile __u8 kp_compare;
+const volatile bool kp_filtered;
+const volatile bool kp_detailed;
+const volatile bool kp_timed;
+
+static __always_inline struct kp_start *kp_place(__u32 thread, __u32 target)
+{
+	return row(&kp_starts, (thread << 3 ^ thread >> 12 ^ target * 0x9e3779b1) & kp_start_mask);
+}
+
+static __always_inline bool kp_failed(__s64 value)
+{
+	switch (kp_compare) {
+	case KP_EQ:
+		return value == kp_value;
+	case KP_LT:
+		return value < kp_value;
+	case KP_LE:
+		return value <= kp_value;
+	case KP_GT:
+		return value > kp_value;
+	case KP_GE:
+		return value >= kp_value;
+	default:
+		return value != kp_value;
+	}
+}
+
+/* Adds a call to a row; ns is negative if it was not timed. */
+static __always_inline void kp_count(struct kp_row *r, bool failed, __s64 ns)
+{
+	ADD(r->calls, 1);
+	if (failed)
+		ADD(r->fails, 1);
+	if (!kp_timed)
+		return;
+	if (ns < 0) {
+		ADD(r->unmatched, 1);
+		return;
+	}
+	ADD(r->ns, ns);
+	ADD(r->timed, 1);
+}
+
+ON_EACH_ENTRY(target)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+	struct kp_start *start;
+
+	if (kp_filtered && !in_set(&kp_set, id >> 32))
+		return;
+	start = kp_place(id, target);
+	if (!start)
+		return;
+	start->ns = bpf_ktime_get_ns();
+	start->key = id << 32 | (target + 1);
+}
+
+ON_EACH_RETURN(target, bits, ret)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+	__u32 process = id >> 32, *slot = NULL;
+	__s64 value = 0, ns = -1;
+	struct kp_row *r;
+
+	if (kp_filtered) {
+		slot = bpf_map_lookup_elem(&kp_set, &process);
+		if (!slot)
+			return;
+	}
+	if (kp_timed) {
+		struct kp_start *start = kp_place(id, target);
+
+		if (start && start->key == (id << 32 | (target + 1))) {
+			ns = bpf_ktime_get_ns() - start->ns;
+			start->key = 0; /* never pairs with a later return */
+		}
+	}
+	if (bits) {
+		__u32 unused = (64 - bits) & 63;
+
+		value = (__s64)(ret << unused) >> unused;
+	}
+	if (kp_errno && value != -(__s64)kp_errno)
+		return;
+	r = row(&kp_rows, bpf_get_smp_processor_id() * kp_targets + target);
+	if (r)
+		kp_count(r, bits && kp_failed(value), ns);
+	if (!kp_detailed || !slot)
+		return;
+	r = row(&kp_details, *slot * kp_targets + target);
+	if (r)
+		kp_count(r, false, ns);
+}

@@ -1,0 +1,76 @@
+//! Counting how often the targets of a template are hit: what tracepoint_hits and uprobe_hits have in common. Kernel side:
+//! bpf/hits.bpf.h.
+
+use super::{Hook, Host, Kernel, MapDef, Metric, Plan, RefreshError, Rows, Table, Target, Watch};
+use crate::bpf::types::hit;
+use std::mem::offset_of;
+
+/// Counters of one CPU lie in whole cache lines, so that CPUs do not share one.
+const LINE: usize = 8;
+
+/// Processes that can count at once with a `process` option.
+const MOST: usize = 8192;
+
+/// Targets and their counters, a row per CPU and target.
+pub struct Hits {
+    /// The names of the targets' instances; the place is the target's number.
+    names: Vec<String>,
+    template: &'static Hook,
+    rows: Rows<hit>,
+    set: MapDef,
+    watch: Watch,
+}
+
+impl Hits {
+    /// Nothing to count yet. Processes that `watch` means are kept in `set`.
+    pub fn new(template: &'static Hook, rows: Rows<hit>, set: MapDef, watch: Watch) -> Hits {
+        Hits { names: Vec::new(), template, rows, set, watch }
+    }
+
+    /// Whether only some processes count.
+    pub fn is_filtering(&self) -> bool {
+        self.watch.is_filtering()
+    }
+
+    /// One more target, whose instance has this name; one that is there already is passed over.
+    pub fn add(&mut self, plan: &mut Plan, target: Target, name: String) {
+        if !self.names.contains(&name) {
+            plan.each(self.template, target, self.names.len() as u32);
+            self.names.push(name);
+        }
+    }
+
+    /// Sizes the maps once all targets are added; yields the number of counters per CPU, which the program has to know.
+    pub fn size(&self, host: &Host, plan: &mut Plan) -> u32 {
+        let stride = self.stride();
+        plan.entries(self.rows.def.name, host.cpus * stride);
+        plan.entries(self.set.name, if self.watch.is_filtering() { MOST } else { 1 });
+        stride as u32
+    }
+
+    fn stride(&self) -> usize {
+        self.names.len().next_multiple_of(LINE).max(LINE)
+    }
+
+    /// A row for each target that is attached, never hit or not.
+    pub fn refresh(&self, kernel: &dyn Kernel, table: &mut Table, count: Metric<u64>) -> Result<(), RefreshError> {
+        let rows = kernel.rows(self.rows);
+        for (number, name) in self.names.iter().enumerate() {
+            if kernel.reaches(self.template, number as u32) {
+                let per_cpu = rows.iter().skip(number).step_by(self.stride());
+                table.named(name.as_bytes()).set(count, per_cpu.map(|row| row.word(offset_of!(hit, count))).sum());
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the set of processes up to date.
+    pub fn tick(&mut self, kernel: &dyn Kernel) {
+        let set = &self.set;
+        self.watch.tick(&mut |pid, member| {
+            if let Err(error) = kernel.admit(set, pid, member) {
+                log::error!("process {pid} is not counted: {error}");
+            }
+        });
+    }
+}

@@ -1,0 +1,99 @@
+//! Shared libraries by their short names: `c` is the libc.so.6 that the dynamic linker would take (ld.so(8)).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What ldconfig(8) makes of its directories (glibc, `sysdeps/generic/dl-cache.h`).
+const CACHE: &str = "/etc/ld.so.cache";
+const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+const HEADER: usize = 48;
+const ENTRY: usize = 24;
+
+/// Where libraries are without a cache: musl has none.
+const DIRECTORIES: [&str; 6] = ["/usr/local/lib64", "/usr/local/lib", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
+
+/// The file of a library: a path is itself, a short name (`c`, `pthread`, `ssl`) a file `libNAME.so...` of this
+/// machine's kind.
+pub fn library(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| path.exists());
+    }
+    let cache = fs::read(CACHE).unwrap_or_default();
+    let cached = cached(&cache).filter(|(file, _)| is(file, name)).map(|(_, path)| PathBuf::from(path));
+    let triplet = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let directories = std::iter::once(triplet.as_str()).chain(DIRECTORIES);
+    let listed = directories.flat_map(|directory| {
+        let mut files: Vec<PathBuf> = fs::read_dir(directory)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_name().to_str().is_some_and(|file| is(file, name)))
+            .map(|entry| entry.path())
+            .collect();
+        files.sort();
+        files
+    });
+    let mut candidates = cached.chain(listed);
+    candidates.find(|path| same_machine(path))
+}
+
+/// Whether a file is called `libNAME.so`, with or without a version.
+fn is(file: &str, name: &str) -> bool {
+    let rest =
+        file.strip_prefix("lib").and_then(|rest| rest.strip_prefix(name)).and_then(|rest| rest.strip_prefix(".so"));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// File names and paths in a cache; nothing if it is of another format. An old cache can precede the new one.
+fn cached(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    let start = cache.windows(MAGIC.len()).position(|part| part == MAGIC);
+    let cache = start.map_or(&[][..], |start| &cache[start..]);
+    let word = |at: usize| Some(u32::from_ne_bytes(cache.get(at..at + 4)?.try_into().ok()?) as usize);
+    let text = move |at: usize| std::str::from_utf8(cache.get(at..)?.split(|&byte| byte == 0).next()?).ok();
+    let count = word(MAGIC.len()).unwrap_or(0).min(cache.len() / ENTRY);
+    (0..count).filter_map(move |i| {
+        let entry = HEADER + i * ENTRY;
+        Some((text(word(entry + 4)?)?, text(word(entry + 8)?)?))
+    })
+}
+
+/// Whether an ELF file is for this kind of machine: another one's library can be installed beside it.
+fn same_machine(path: &Path) -> bool {
+    use std::io::Read;
+    let kind = |path: &Path| {
+        let mut head = [0; 20];
+        fs::File::open(path).and_then(|mut file| file.read_exact(&mut head)).ok()?;
+        head.starts_with(b"\x7fELF").then_some((head[4], [head[18], head[19]]))
+    };
+    let own = kind(Path::new("/proc/self/exe"));
+    own.is_some() && kind(path) == own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_c_library_is_found_by_its_short_name_and_a_path_is_itself() {
+        let libc = library("c").unwrap();
+        assert!(libc.file_name().unwrap().to_str().unwrap().starts_with("libc."), "{}", libc.display());
+        assert_eq!(library(libc.to_str().unwrap()), Some(libc));
+        assert_eq!(library("no_such_library"), None);
+        assert_eq!(library("/no/such/file"), None);
+    }
+
+    #[test]
+    fn a_short_name_is_the_whole_of_a_librarys_name() {
+        assert!(is("libc.so.6", "c") && is("libssl.so", "ssl") && is("libstdc++.so.6", "stdc++"));
+        assert!(!is("libcap.so.2", "c") && !is("libc.so6", "c") && !is("c.so", "c"));
+    }
+
+    #[test]
+    fn a_damaged_cache_has_no_entries() {
+        let cache = fs::read(CACHE).unwrap_or_default();
+        for length in 0..cache.len().min(600) {
+            cached(&cache[..length]).count();
+        }
+        assert_eq!(cached(b"ld.so-1.7.0").count(), 0);
+    }
+}

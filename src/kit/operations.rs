@@ -1,0 +1,127 @@
+//! The latency of a file system's operations: what ext4dist, xfsdist and zfsdist have in common. Kernel side:
+//! bpf/fsdist.bpf.h.
+
+use super::{table_size, Hook, Host, Kernel, MapDef, Metric, Module, Plan, RefreshError, Rows, Table, Watch};
+use crate::bpf::types::{fs_row, rodata};
+use std::mem::offset_of;
+
+/// Histogram slots of an operation: microseconds up to 71 minutes.
+pub const OPERATION_SLOTS: usize = 32;
+
+/// Processes that can count at once with a `process` option.
+const MOST: usize = 8192;
+
+/// The operations of a file system; it is the whole module.
+pub struct Operations {
+    /// The module, for the log.
+    pub name: &'static str,
+    /// Open, read, write, fsync, in the order of `enum fs_op`.
+    pub metrics: [Metric<u64>; 4],
+    /// The functions behind them.
+    pub hooks: [&'static Hook; 4],
+    /// Counters by CPU.
+    pub rows: Rows<fs_row>,
+    /// Start times.
+    pub starts: MapDef,
+    /// The processes that count.
+    pub set: MapDef,
+    /// Sets the constants of the programs: the mask of the start times, and whether only the set counts.
+    pub constants: fn(&mut rodata, u32, bool),
+    /// The processes of the `process` option.
+    pub watch: Watch,
+}
+
+impl Module for Operations {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
+        let filtered = self.watch.is_filtering();
+        let starts = table_size(host.threads * 4, 4096, 1 << 16);
+        (self.constants)(constants, starts as u32 - 1, filtered);
+        self.hooks.iter().for_each(|hook| plan.hook(hook));
+        plan.entries(self.rows.def.name, host.cpus);
+        plan.entries(self.starts.name, starts);
+        plan.entries(self.set.name, if filtered { MOST } else { 1 });
+    }
+
+    /// No instances before the first operation, then those of the widest range.
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let mut counts = [[0u64; OPERATION_SLOTS]; 4];
+        for row in kernel.rows(self.rows).iter() {
+            for (count, word) in counts.as_flattened_mut().iter_mut().zip(row.words(offset_of!(fs_row, slots))) {
+                *count += word;
+            }
+        }
+        if counts.as_flattened().iter().any(|&count| count > 0) {
+            for (metric, counts) in self.metrics.iter().zip(&counts) {
+                table.log2(*metric, counts);
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        let (name, set) = (self.name, &self.set);
+        self.watch.tick(&mut |pid, member| {
+            if let Err(error) = kernel.admit(set, pid, member) {
+                log::error!("{name}: process {pid} is not counted: {error}");
+            }
+        });
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each("operations whose start was not seen", kernel.rows(self.rows).sum(offset_of!(fs_row, unmatched)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::{Fake, ProcessFilter};
+    use crate::pcp::Atom;
+
+    const ROWS: Rows<fs_row> = Rows::new("test_rows");
+    static HOOK: Hook = Hook { name: "f", tiers: &[], needs: "" };
+
+    fn module() -> Operations {
+        Operations {
+            name: "test",
+            metrics: [0, 1, 2, 3].map(Metric::new),
+            hooks: [&HOOK; 4],
+            rows: ROWS,
+            starts: MapDef::set("test_starts"),
+            set: MapDef::set("test_set"),
+            constants: |_, _, _| (),
+            watch: Watch::new("test", ProcessFilter::default(), None),
+        }
+    }
+
+    #[test]
+    fn there_is_no_instance_before_the_first_operation() {
+        let mut table = Table::new(4);
+        module().refresh(&Fake::new().with(ROWS, 2), &mut table).unwrap();
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn every_operation_has_its_own_slots_and_they_share_the_widest_range() {
+        let fake = Fake::new().with(ROWS, 2);
+        let slot = |operation: usize, slot: usize| offset_of!(fs_row, slots) + 8 * (operation * OPERATION_SLOTS + slot);
+        fake.set(ROWS, 0, slot(0, 1), 5);
+        fake.set(ROWS, 1, slot(0, 1), 6);
+        fake.set(ROWS, 1, slot(3, 31), 7);
+        let mut table = Table::new(4);
+        module().refresh(&fake, &mut table).unwrap();
+        assert_eq!(table.len(), 32);
+        assert_eq!(table.value(1, 0), Some(Atom::U64(11)));
+        assert_eq!(table.value(31, 3), Some(Atom::U64(7)));
+        assert_eq!(table.value(31, 1), Some(Atom::U64(0)), "a slot that another operation reached");
+    }
+
+    #[test]
+    fn returns_without_a_start_are_losses() {
+        let fake = Fake::new().with(ROWS, 1);
+        fake.set(ROWS, 0, offset_of!(fs_row, unmatched), 3);
+        let mut lost = 0;
+        module().losses(&fake, &mut |_, count| lost += count);
+        assert_eq!(lost, 3);
+    }
+}

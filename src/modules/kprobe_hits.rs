@@ -1,0 +1,332 @@
+//! Calls, failures and durations of kernel functions that the configuration names. Kernel side: bpf/kprobe_hits.bpf.c.
+
+use crate::bpf::types::{self, kp_row, kp_start};
+use crate::kit::*;
+use crate::{maps, metrics, options};
+use std::mem::offset_of;
+
+metrics! {
+    COUNT: u64 = 0 "kprobe.hits.count" COUNTER COUNT "calls of each kernel function";
+    FAIL: u64 = 1 "kprobe.hits.fail" COUNTER COUNT "calls of each kernel function that failed";
+    AVERAGE: u64 = 2 "kprobe.hits.latency.avg" INSTANT NSEC "average time of the calls of each kernel function";
+    TOTAL: u64 = 3 "kprobe.hits.latency.cml" COUNTER NSEC "time of all calls of each kernel function";
+}
+
+maps! {
+    rows ROWS: kp_row = "kp_rows";
+    rows DETAILS: kp_row = "kp_details";
+    slots STARTS: kp_start = "kp_starts";
+    set PROCESSES: u32 = "kp_set";
+}
+
+options! {
+    /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
+    process: ProcessFilter = ProcessFilter::default();
+    /// The kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone.
+    kprobes: ProbeList = ProbeList::new(["kprobe:vfs_open"].into_iter());
+    /// Only calls that return this error, whatever its sign.
+    errno: ErrorNumber = ErrorNumber::default();
+    /// What makes a call a failed one: a comparison of the value it returns, signed, in the width of its type.
+    ret_chk: ReturnCheck = ReturnCheck::default();
+    /// Instances PID::FUNCTION besides: only together with the option process, for up to 128 processes.
+    details: bool = false;
+    /// How long the calls take.
+    latency: bool = false;
+}
+
+/// As many as one configuration names; each costs a program or two.
+const FUNCTIONS: usize = 1024;
+/// Processes with instances of their own, as many as the Python agent took.
+const DETAILED: usize = 128;
+/// Processes that can count at once with a `process` option.
+const MOST: usize = 8192;
+
+const NEEDS: &str = "a kernel with fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)";
+
+/// kretprobes come last: they drop calls that block (`maxactive`), fexit does not.
+static CALLS: Hook = Hook {
+    name: "kernel function",
+    tiers: &[
+        Tier { kind: "fexit", programs: &["each_fexit__kprobe_hits"] },
+        Tier { kind: "kretprobe", programs: &["each_kretprobe__kprobe_hits"] },
+    ],
+    needs: NEEDS,
+};
+
+static TIMED: Hook = Hook {
+    name: "kernel function, timed",
+    tiers: &[
+        Tier { kind: "fexit", programs: &["each_fentry__kprobe_hits", "each_fexit__kprobe_hits"] },
+        Tier { kind: "kretprobe", programs: &["each_kprobe__kprobe_hits", "each_kretprobe__kprobe_hits"] },
+    ],
+    needs: NEEDS,
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "kprobe_hits",
+    path: "kprobe_hits",
+    summary: "calls of kernel functions",
+    cluster: 103,
+    shape: Shape::Named { max: FUNCTIONS * (DETAILED + 1) },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&CALLS, &TIMED],
+    maps: MAPS,
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        let list = options.kprobes.required(setup.section, "kprobes")?;
+        let names = list.entries().iter().map(|entry| entry.strip_prefix("kprobe:").unwrap_or(entry).trim());
+        let functions = ProbeList::new(names).entries().to_vec();
+        if functions.len() > FUNCTIONS {
+            return Err(setup.section.reject("kprobes", format!("expected at most {FUNCTIONS} functions")));
+        }
+        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
+        if options.details && !watch.is_filtering() {
+            log::warn!("{}: details have no effect without the option process", setup.section.name());
+        }
+        Ok(Box::new(KprobeHits {
+            functions,
+            errno: options.errno.0.unwrap_or(0),
+            check: options.ret_chk,
+            detailed: options.details && watch.is_filtering(),
+            timed: options.latency,
+            watch,
+            places: vec![None; DETAILED],
+        }))
+    },
+};
+
+struct KprobeHits {
+    functions: Vec<String>,
+    errno: i32,
+    check: ReturnCheck,
+    detailed: bool,
+    timed: bool,
+    watch: Watch,
+    /// The processes with rows of their own.
+    places: Vec<Option<u32>>,
+}
+
+impl KprobeHits {
+    fn hook(&self) -> &'static Hook {
+        if self.timed {
+            &TIMED
+        } else {
+            &CALLS
+        }
+    }
+
+    /// The sums of one field over rows.
+    fn set(&self, cells: RowMut<'_>, rows: &[Row<'_>], with_failures: bool) {
+        let sum = |offset| rows.iter().map(|row| row.word(offset)).sum::<u64>();
+        let mut cells = cells.set(COUNT, sum(offset_of!(kp_row, calls)));
+        if with_failures {
+            cells = cells.set(FAIL, sum(offset_of!(kp_row, fails)));
+        }
+        if self.timed {
+            let (ns, calls) = (sum(offset_of!(kp_row, ns)), sum(offset_of!(kp_row, timed)));
+            cells.set(AVERAGE, ns.checked_div(calls).unwrap_or(0)).set(TOTAL, ns);
+        }
+    }
+
+    /// A process came or went: with details it gets a place, emptied of its predecessor's counts.
+    fn change(&mut self, kernel: &dyn Kernel, pid: u32, member: bool) -> Result<(), String> {
+        match (self.detailed, member) {
+            (false, _) => kernel.admit(&PROCESSES, pid, member),
+            (true, false) => {
+                self.places.iter_mut().filter(|place| **place == Some(pid)).for_each(|place| *place = None);
+                kernel.assign(&PROCESSES, pid, None)
+            }
+            (true, true) => {
+                let place = self.places.iter().position(Option::is_none);
+                let place = place.ok_or_else(|| format!("more than {DETAILED} processes with details"))?;
+                let count = self.functions.len();
+                for row in kernel.rows(DETAILS).iter().skip(place * count).take(count) {
+                    (0..size_of::<kp_row>()).step_by(8).for_each(|offset| row.set(offset, 0));
+                }
+                self.places[place] = Some(pid);
+                kernel.assign(&PROCESSES, pid, Some(place as u32))
+            }
+        }
+    }
+}
+
+impl Module for KprobeHits {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let count = self.functions.len();
+        for (number, function) in self.functions.iter().enumerate() {
+            plan.each(self.hook(), Target::Function(function.clone()), number as u32);
+        }
+        let starts = if self.timed { table_size(host.threads * 4, 4096, 1 << 16) } else { 1 };
+        constants.kp_targets = count as u32;
+        constants.kp_start_mask = starts as u32 - 1;
+        constants.kp_errno = self.errno;
+        constants.kp_compare = self.check.code();
+        constants.kp_value = self.check.value;
+        constants.kp_filtered = self.watch.is_filtering();
+        constants.kp_detailed = self.detailed;
+        constants.kp_timed = self.timed;
+        plan.entries(ROWS.def.name, host.cpus * count);
+        plan.entries(DETAILS.def.name, if self.detailed { DETAILED * count } else { 1 });
+        plan.entries(STARTS.name, starts);
+        plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST } else { 1 });
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let count = self.functions.len();
+        let reached: Vec<usize> = (0..count).filter(|&number| kernel.reaches(self.hook(), number as u32)).collect();
+        for &number in &reached {
+            let rows: Vec<Row<'_>> = kernel.rows(ROWS).iter().skip(number).step_by(count).collect();
+            self.set(table.named(self.functions[number].as_bytes()), &rows, true);
+        }
+        for (place, pid) in self.places.iter().enumerate().filter_map(|(place, pid)| Some((place, (*pid)?))) {
+            if !exists(pid) {
+                continue;
+            }
+            for &number in &reached {
+                let row = kernel.rows(DETAILS).get(place * count + number);
+                let name = format!("{pid}::{}", self.functions[number]);
+                self.set(table.named(name.as_bytes()), row.as_slice(), false);
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        let mut changes = Vec::new();
+        self.watch.tick(&mut |pid, member| changes.push((pid, member)));
+        // Who goes makes room for who comes.
+        changes.sort_by_key(|&(_, member)| member);
+        for (pid, member) in changes {
+            if let Err(error) = self.change(kernel, pid, member) {
+                log::error!("kprobe_hits: process {pid} is not counted: {error}");
+            }
+        }
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each("returns of functions whose start was not seen", kernel.rows(ROWS).sum(offset_of!(kp_row, unmatched)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::pcp::Atom;
+
+    fn plan(lines: &str) -> Result<(Plan, types::rodata), String> {
+        let text = format!("[k]\n{lines}\n");
+        let config = Config::parse("test.conf", text.as_bytes()).unwrap();
+        let setup = Setup { section: &config.section("k").unwrap(), process_refresh: None };
+        let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
+        let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
+        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0 };
+        module.plan(&host, &mut plan, &mut constants);
+        Ok((plan, constants))
+    }
+
+    fn module(functions: &[&str], timed: bool, detailed: bool) -> KprobeHits {
+        KprobeHits {
+            functions: functions.iter().map(|name| (*name).to_string()).collect(),
+            errno: 0,
+            check: ReturnCheck::default(),
+            detailed,
+            timed,
+            watch: Watch::new("kprobe_hits", ProcessFilter::default(), None),
+            places: vec![None; DETAILED],
+        }
+    }
+
+    fn name(table: &Table, row: usize) -> String {
+        match &table.keys()[row] {
+            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_become_checked_constants() {
+        let (plan, constants) = plan(
+            "kprobes = kprobe:vfs_open, kprobe:tcp_v4_rcv.part.0, kprobe:vfs_open\nret_chk = < -1\nerrno = -ENOENT",
+        )
+        .unwrap();
+        let targets: Vec<String> = plan.each.iter().map(|(_, target, _)| target.to_string()).collect();
+        assert_eq!(targets, ["vfs_open", "tcp_v4_rcv.part.0"]);
+        assert!(plan.each.iter().all(|(hook, _, _)| *hook == &CALLS));
+        assert_eq!((constants.kp_errno, constants.kp_compare, constants.kp_value), (2, 2, -1));
+        assert_eq!((constants.kp_targets, constants.kp_timed, constants.kp_detailed), (2, false, false));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_line() {
+        for (lines, wanted) in [
+            ("kprobes = kprobe:f\nret_chk = != 0; exit(1)", "[k] ret_chk: expected an operator"),
+            ("kprobes = kprobe:f\nerrno = ENOSUCH", "[k] errno: expected the number or name of an error"),
+            ("kprobes =", "[k] kprobes: expected entries"),
+        ] {
+            let error = plan(lines).err().unwrap();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn averages_are_totals_by_counts_and_processes_do_not_mix() {
+        let fake = Fake::new().with(ROWS, 4).unreached(1);
+        for cpu in [0, 2] {
+            fake.set(ROWS, cpu, offset_of!(kp_row, calls), 10);
+            fake.set(ROWS, cpu, offset_of!(kp_row, fails), 1);
+            fake.set(ROWS, cpu, offset_of!(kp_row, ns), 500);
+            fake.set(ROWS, cpu, offset_of!(kp_row, timed), 5);
+        }
+        let mut module = module(&["f", "refused"], true, false);
+        for _ in 0..2 {
+            let mut table = Table::new(4);
+            module.refresh(&fake, &mut table).unwrap();
+            assert_eq!((table.len(), name(&table, 0)), (1, "f".into()));
+            let values: Vec<_> = (0..4).map(|column| table.value(0, column)).collect();
+            assert_eq!(values, [20, 2, 100, 1000].map(|value| Some(Atom::U64(value))));
+        }
+    }
+
+    #[test]
+    fn without_latency_its_metrics_have_no_values() {
+        let fake = Fake::new().with(ROWS, 2);
+        let mut table = Table::new(4);
+        module(&["f"], false, false).refresh(&fake, &mut table).unwrap();
+        assert_eq!((table.value(0, 0), table.value(0, 2)), (Some(Atom::U64(0)), None));
+    }
+
+    #[test]
+    fn details_are_of_living_processes_and_a_place_is_empty_for_its_next_owner() {
+        let me = std::process::id();
+        let fake = Fake::new().with(ROWS, 2).with(DETAILS, DETAILED);
+        let mut module = module(&["f"], false, true);
+        module.change(&fake, 4_000_000, true).unwrap();
+        module.change(&fake, me, true).unwrap();
+        fake.set(DETAILS, 0, 0, 7);
+        fake.set(DETAILS, 1, 0, 9);
+        let mut table = Table::new(4);
+        module.refresh(&fake, &mut table).unwrap();
+        assert_eq!((table.len(), name(&table, 1)), (2, format!("{me}::f")), "no process has the number 4000000");
+        assert_eq!((table.value(1, 0), table.value(1, 1)), (Some(Atom::U64(9)), None), "no failures in details");
+
+        module.change(&fake, me, false).unwrap();
+        module.change(&fake, 4_000_000, false).unwrap();
+        module.change(&fake, me, true).unwrap();
+        let mut table = Table::new(4);
+        module.refresh(&fake, &mut table).unwrap();
+        assert_eq!((table.len(), table.value(1, 0)), (2, Some(Atom::U64(0))));
+    }
+
+    #[test]
+    fn one_process_too_many_for_details_says_so() {
+        let fake = Fake::new().with(DETAILS, DETAILED);
+        let mut module = module(&["f"], false, true);
+        for pid in 0..DETAILED as u32 {
+            module.change(&fake, 1000 + pid, true).unwrap();
+        }
+        assert!(module.change(&fake, 1, true).unwrap_err().contains("128"));
+    }
+}

@@ -1,0 +1,184 @@
+//! Hits of tracepoints that the configuration names. Kernel side: bpf/tracepoint_hits.bpf.c.
+
+use crate::bpf::types::{self, hit};
+use crate::kit::*;
+use crate::{maps, metrics, options};
+use regex::Regex;
+
+metrics! {
+    HITS: u64 = 0 "tracepoint.hits" COUNTER COUNT "hits of each tracepoint";
+}
+
+maps! {
+    rows ROWS: hit = "tp_hits";
+    set PROCESSES: u32 = "tp_set";
+}
+
+options! {
+    /// Only hits by these processes (ids, command names, or regular expressions for whole command lines).
+    process: ProcessFilter = ProcessFilter::default();
+    /// The tracepoints: regular expressions that have to match a whole CATEGORY:EVENT of tracefs.
+    tracepoints: ProbeList = ProbeList::new(["sched:sched_process_exec", "sched:sched_process_exit"].into_iter());
+    /// Has no effect: tracepoints that cannot be attached to are always left out, and the log names them.
+    compile_test: bool = true;
+}
+
+/// More than any kernel's tracepoints.
+const MOST: usize = 4096;
+
+static TRACEPOINT: Hook = Hook {
+    name: "tracepoint",
+    tiers: &[
+        Tier { kind: "raw_tp", programs: &["each_raw__tracepoint_hits"] },
+        Tier { kind: "tracepoint", programs: &["each_event__tracepoint_hits"] },
+    ],
+    needs: "a kernel with BPF programs at tracepoints",
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "tracepoint_hits",
+    path: "tracepoint_hits",
+    summary: "hits of tracepoints",
+    cluster: 100,
+    shape: Shape::Named { max: MOST },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&TRACEPOINT],
+    maps: MAPS,
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        let entries = options.tracepoints.required(setup.section, "tracepoints")?;
+        let expression = |entry: &String| {
+            let regex = Regex::new(&format!("^(?:{entry})$"));
+            let regex = regex.map_err(|error| setup.section.reject("tracepoints", format!("`{entry}`: {error}")))?;
+            Ok((entry.clone(), regex))
+        };
+        let entries: Result<Vec<_>, SetupError> = entries.entries().iter().map(expression).collect();
+        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
+        Ok(Box::new(TracepointHits { entries: entries?, hits: Hits::new(&TRACEPOINT, ROWS, PROCESSES, watch) }))
+    },
+};
+
+struct TracepointHits {
+    /// As written, and as an expression.
+    entries: Vec<(String, Regex)>,
+    hits: Hits,
+}
+
+impl TracepointHits {
+    fn find(&mut self, events: &Events, plan: &mut Plan) {
+        let mut missing = Vec::new();
+        for (entry, regex) in &self.entries {
+            let found: Vec<&str> = match events.list() {
+                Ok(list) => list.iter().map(String::as_str).filter(|event| regex.is_match(event)).collect(),
+                // A tracepoint can be attached to by its event's name alone.
+                Err(_) if is_name(entry) => vec![entry],
+                Err(_) => Vec::new(),
+            };
+            for event in &found {
+                if let Some((category, name)) = event.split_once(':') {
+                    let target = Target::Tracepoint { category: category.into(), event: name.into() };
+                    self.hits.add(plan, target, (*event).to_string());
+                }
+            }
+            if found.is_empty() {
+                missing.push(entry.as_str());
+            }
+        }
+        if let Err(reason) = events.list() {
+            let advice = "mount it with `mount -t tracefs tracefs /sys/kernel/tracing`";
+            log::warn!("tracepoint_hits: {reason}: names are tried as they are, expressions match nothing; {advice}");
+        }
+        for entry in &missing {
+            log::warn!("tracepoint_hits: `{entry}` matches no tracepoint");
+        }
+        if missing.len() == self.entries.len() {
+            let why = events.list().err().map(|reason| format!(" ({reason})")).unwrap_or_default();
+            plan.refuse(format!("no tracepoint matches {}{why}", missing.join(", ")));
+        }
+    }
+}
+
+/// Whether an entry is a plain `category:event`.
+fn is_name(entry: &str) -> bool {
+    let word =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    entry.split_once(':').is_some_and(|(category, event)| word(category) && word(event))
+}
+
+impl Module for TracepointHits {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        self.find(&Events::read(), plan);
+        constants.tp_stride = self.hits.size(host, plan);
+        constants.tp_filtered = self.hits.is_filtering();
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        self.hits.refresh(kernel, table, HITS)
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.hits.tick(kernel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::Atom;
+
+    fn module(entries: &[&str]) -> TracepointHits {
+        let watch = Watch::new("tracepoint_hits", ProcessFilter::default(), None);
+        let entry = |entry: &&str| ((*entry).to_string(), Regex::new(&format!("^(?:{entry})$")).unwrap());
+        TracepointHits {
+            entries: entries.iter().map(entry).collect(),
+            hits: Hits::new(&TRACEPOINT, ROWS, PROCESSES, watch),
+        }
+    }
+
+    fn found(entries: &[&str], events: &Events) -> (Vec<String>, Option<String>) {
+        let mut plan = Plan::default();
+        module(entries).find(events, &mut plan);
+        (plan.each.iter().map(|(_, target, _)| target.to_string()).collect(), plan.refusal)
+    }
+
+    #[test]
+    fn expressions_match_whole_names_and_no_tracepoint_stands_twice() {
+        let events = Events::of(&["sched:sched_switch", "sched:sched_wakeup", "sched:sched_wakeup_new", "irq:x"]);
+        let (all, refusal) = found(&["sched:sched_wakeup", "sched:sched_.*|irq:y", "irq:"], &events);
+        assert_eq!(all, ["sched:sched_wakeup", "sched:sched_switch", "sched:sched_wakeup_new"]);
+        assert_eq!(refusal, None);
+        let (none, refusal) = found(&["irq:"], &events);
+        assert_eq!((none.len(), refusal.as_deref()), (0, Some("no tracepoint matches irq:")));
+    }
+
+    #[test]
+    fn without_tracefs_names_are_tried_and_expressions_match_nothing() {
+        let events = Events::unknown("/sys/kernel/tracing is not mounted");
+        let (all, refusal) = found(&["sched:sched_switch", "irq:.*"], &events);
+        assert_eq!((all, refusal), (vec!["sched:sched_switch".to_string()], None));
+        let (_, refusal) = found(&["irq:.*"], &events);
+        assert!(refusal.unwrap().contains("/sys/kernel/tracing is not mounted"));
+    }
+
+    #[test]
+    fn every_tracepoint_counts_not_only_the_first_and_one_never_hit_has_zero() {
+        let mut module = module(&["a:.*"]);
+        let events: Vec<String> = (0..9).map(|i| format!("a:e{i}")).collect();
+        let events: Vec<&str> = events.iter().map(String::as_str).collect();
+        let mut plan = Plan::default();
+        module.find(&Events::of(&events), &mut plan);
+        // Two CPUs of 16 counters; the last tracepoint could not be attached to.
+        let fake = Fake::new().with(ROWS, 32).unreached(8);
+        fake.set(ROWS, 0, 0, 5);
+        fake.set(ROWS, 16, 0, 2);
+        fake.set(ROWS, 16 + 7, 0, 9);
+        let mut table = Table::new(1);
+        module.refresh(&fake, &mut table).unwrap();
+        let value = |row| table.value(row, 0);
+        assert_eq!(table.len(), 8);
+        assert_eq!((value(0), value(1), value(7)), (Some(Atom::U64(7)), Some(Atom::U64(0)), Some(Atom::U64(9))));
+        assert!(matches!(&table.keys()[7], Key::Name(name) if table.text(name) == b"a:e7"));
+    }
+}

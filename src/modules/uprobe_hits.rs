@@ -1,0 +1,158 @@
+//! Calls of functions of programs and libraries that the configuration names. Kernel side: bpf/uprobe_hits.bpf.c.
+
+use crate::bpf::types::{self, hit};
+use crate::kit::*;
+use crate::{maps, metrics, options};
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+metrics! {
+    HITS: u64 = 0 "uprobe.hits" COUNTER COUNT "calls of each user function";
+}
+
+maps! {
+    rows ROWS: hit = "up_hits";
+    set PROCESSES: u32 = "up_set";
+}
+
+options! {
+    /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
+    process: ProcessFilter = ProcessFilter::default();
+    /// The functions, each LIBRARY:SYMBOL. LIBRARY is a short name (`c` for libc.so.6) or the path of a library or program.
+    uprobes: ProbeList = ProbeList::new(["c:malloc", "c:fork"].into_iter());
+}
+
+/// As many as one configuration names; each costs a program.
+const MOST: usize = 4096;
+
+static FUNCTION: Hook = Hook {
+    name: "user function",
+    tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__uprobe_hits"] }],
+    needs: "a kernel with CONFIG_UPROBE_EVENTS",
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "uprobe_hits",
+    path: "uprobe_hits",
+    summary: "calls of user functions",
+    cluster: 102,
+    shape: Shape::Named { max: MOST },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&FUNCTION],
+    maps: MAPS,
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        let list = options.uprobes.required(setup.section, "uprobes")?;
+        let split = |entry: &String| {
+            // The symbol is behind the last colon: a path may have others, a mangled name has none.
+            let parts = entry.rsplit_once(':').filter(|(library, symbol)| !library.is_empty() && !symbol.is_empty());
+            let parts = parts.map(|(library, symbol)| (library.to_string(), symbol.to_string()));
+            parts.ok_or_else(|| setup.section.reject("uprobes", format!("expected LIBRARY:SYMBOL, got `{entry}`")))
+        };
+        let entries: Result<Vec<_>, SetupError> = list.entries().iter().map(split).collect();
+        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
+        Ok(Box::new(UprobeHits { entries: entries?, hits: Hits::new(&FUNCTION, ROWS, PROCESSES, watch) }))
+    },
+};
+
+struct UprobeHits {
+    /// Library and symbol.
+    entries: Vec<(String, String)>,
+    hits: Hits,
+}
+
+impl UprobeHits {
+    fn find(&mut self, plan: &mut Plan) {
+        let mut files: HashMap<PathBuf, Result<Elf, String>> = HashMap::new();
+        let mut faults = Vec::new();
+        for (name, symbol) in &self.entries {
+            let code = library(name).ok_or_else(|| format!("no library or file `{name}`")).and_then(|path| {
+                let elf =
+                    files.entry(path.clone()).or_insert_with(|| Elf::read(&path)).as_ref().map_err(String::clone)?;
+                let code = elf.function(symbol);
+                let code = code.ok_or_else(|| format!("{}: no function `{symbol}`", path.display()))?;
+                Ok((path, code))
+            });
+            match code {
+                Ok((path, code)) => {
+                    if code.chooses {
+                        log::warn!(
+                            "uprobe_hits: {name}:{symbol} only chooses an implementation for the CPU (IFUNC) when a program \
+                             starts: that counts, and no call"
+                        );
+                    }
+                    let instance = format!("{name}::{symbol}");
+                    self.hits.add(plan, Target::Code { path, offset: code.offset, name: instance.clone() }, instance);
+                }
+                Err(fault) => {
+                    log::warn!("uprobe_hits: {name}:{symbol} is left out: {fault}");
+                    faults.push(fault);
+                }
+            }
+        }
+        if faults.len() == self.entries.len() {
+            plan.refuse(faults.join("; "));
+        }
+    }
+}
+
+impl Module for UprobeHits {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        self.find(plan);
+        constants.up_stride = self.hits.size(host, plan);
+        constants.up_filtered = self.hits.is_filtering();
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        self.hits.refresh(kernel, table, HITS)
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.hits.tick(kernel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::Atom;
+
+    fn module(entries: &[(&str, &str)]) -> UprobeHits {
+        let watch = Watch::new("uprobe_hits", ProcessFilter::default(), None);
+        UprobeHits {
+            entries: entries.iter().map(|(library, symbol)| (library.to_string(), symbol.to_string())).collect(),
+            hits: Hits::new(&FUNCTION, ROWS, PROCESSES, watch),
+        }
+    }
+
+    #[test]
+    fn functions_are_named_as_written_with_the_colon_doubled_whatever_their_characters() {
+        let path = library("c").unwrap().display().to_string();
+        let mut module = module(&[("c", "malloc"), (&path, "free"), ("c", "no-such.symbol@V"), ("c", "malloc")]);
+        let mut plan = Plan::default();
+        module.find(&mut plan);
+        assert_eq!((plan.each.len(), plan.refusal.as_deref()), (2, None));
+        let fake = Fake::new().with(ROWS, 16);
+        fake.set(ROWS, 1, 0, 3);
+        fake.set(ROWS, 9, 0, 4);
+        let mut table = Table::new(1);
+        module.refresh(&fake, &mut table).unwrap();
+        let name = |row: usize| match &table.keys()[row] {
+            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((name(0), name(1)), ("c::malloc".into(), format!("{path}::free")));
+        assert_eq!((table.value(0, 0), table.value(1, 0)), (Some(Atom::U64(0)), Some(Atom::U64(7))));
+    }
+
+    #[test]
+    fn nothing_found_is_the_end_of_the_module_and_says_what_was_missing() {
+        let mut plan = Plan::default();
+        module(&[("no_such_library", "f"), ("c", "no_such_function")]).find(&mut plan);
+        let reason = plan.refusal.unwrap();
+        assert!(reason.contains("no library or file `no_such_library`"), "{reason}");
+        assert!(reason.contains("no function `no_such_function`"), "{reason}");
+    }
+}

@@ -1,0 +1,210 @@
+//! Templates and their targets: for each target the loader makes a copy of the template's program with the target's number
+//! written into it, and attaches the copy. Attach cookies (`bpf_get_attach_cookie`) would do with one program, but came with
+//! 5.15 for perf events and with 6.10 for raw tracepoints, and never serve fexit.
+
+use super::btf::Functions;
+use crate::kit::Target;
+use libbpf_rs::{Program, ProgramMut};
+use nix::libc;
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// The two halves of the constant in the templates (`TARGET` in bpf/probe.bpf.h).
+const MARK: [i32; 2] = [0x6574_2121, 0x7461_7267];
+/// `BPF_LD | BPF_IMM | BPF_DW`: a 64-bit constant in two instructions.
+const LOAD_64: u8 = 0x18;
+/// Where tracefs is, newer place first (kernel/trace/trace.c).
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// Attached as long as this lives.
+pub type Attached = OwnedFd;
+
+/// Copies a template, with this number in it, and attaches the copy to a target. The kind of the program (`each_raw`, ...) is
+/// the first part of its name.
+pub fn attach(template: &ProgramMut<'_>, target: &Target, number: u32, btf: &Functions) -> Result<Attached, String> {
+    let name = template.name().to_string_lossy().into_owned();
+    let kind = name.split("__").next().unwrap_or_default();
+    let place = match (kind, target) {
+        ("each_raw", Target::Tracepoint { event, .. }) => Place::Raw(event),
+        ("each_event", Target::Tracepoint { category, event }) => Place::Perf(Event::tracepoint(category, event)?),
+        ("each_fentry" | "each_fexit", Target::Function(function)) => Place::Trampoline(function),
+        ("each_kprobe", Target::Function(function)) => {
+            Place::Perf(Event::probe("kprobe", false, OsStr::new(function), 0)?)
+        }
+        ("each_kretprobe", Target::Function(function)) => {
+            Place::Perf(Event::probe("kprobe", true, OsStr::new(function), 0)?)
+        }
+        ("each_uprobe", Target::Code { path, offset, .. }) => {
+            Place::Perf(Event::probe("uprobe", false, path.as_os_str(), *offset)?)
+        }
+        _ => return Err(format!("{name} is no program for {target}")),
+    };
+    let bits = match target {
+        Target::Function(function) => btf.find(function).map_or(64, |function| function.bits),
+        _ => 0,
+    };
+    let function = match place {
+        Place::Trampoline(name) => Some(btf.find(name).ok_or("the function is not in the BTF of the kernel")?.id),
+        _ => None,
+    };
+    let program = copy(template, u64::from(number) | u64::from(bits) << 32, function)?;
+    match place {
+        Place::Raw(event) => raw(Some(event), &program),
+        Place::Trampoline(_) => raw(None, &program),
+        Place::Perf(event) => event.open(&program),
+    }
+}
+
+enum Place<'a> {
+    Raw(&'a str),
+    Trampoline(&'a str),
+    Perf(Event),
+}
+
+/// The program of a template with `number` in the place of the mark, loaded; `function` is for fentry and fexit.
+fn copy(template: &Program<'_>, number: u64, function: Option<u32>) -> Result<OwnedFd, String> {
+    let mut code = template.insns().to_vec();
+    let halves = [number as i32, (number >> 32) as i32];
+    let mut found = false;
+    for i in 1..code.len() {
+        if code[i - 1].code == LOAD_64 && [code[i - 1].imm, code[i].imm] == MARK {
+            (code[i - 1].imm, code[i].imm) = (halves[0], halves[1]);
+            found = true;
+        }
+    }
+    if !found {
+        return Err(format!("{} does not use the number of its target", template.name().to_string_lossy()));
+    }
+    let mut options = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
+        attach_btf_id: function.unwrap_or(0),
+        expected_attach_type: match function {
+            Some(_) => template.attach_type() as libbpf_sys::bpf_attach_type,
+            None => 0,
+        },
+        ..Default::default()
+    };
+    // The kernel shows the name's first 15 bytes.
+    let name = CString::new(template.name().as_bytes()).map_err(|_| "a name with a NUL".to_string())?;
+    // SAFETY: the strings end in NUL, `code` and `options` are valid for the call, and the call keeps none of them. The
+    // template's instructions refer to maps by descriptors that its object holds open.
+    let fd = unsafe {
+        libbpf_sys::bpf_prog_load(
+            template.prog_type() as libbpf_sys::bpf_prog_type,
+            name.as_ptr(),
+            c"GPL".as_ptr(),
+            code.as_ptr(),
+            code.len() as libbpf_sys::size_t,
+            &mut options,
+        )
+    };
+    owned(fd).map_err(|error| format!("the program is refused: {error}"))
+}
+
+/// A raw tracepoint by its name, or the function a trampoline program was loaded for.
+fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, String> {
+    let event = event.map(CString::new).transpose().map_err(|_| "a name with a NUL".to_string())?;
+    let name = event.as_ref().map_or(std::ptr::null(), |event| event.as_ptr());
+    // SAFETY: `name` is null or a string that ends in NUL and lives until the call returns.
+    let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name, program.as_raw_fd()) };
+    owned(fd).map_err(|error| match (error.raw_os_error(), event.is_some()) {
+        (Some(libc::ENOENT), true) => "the kernel has no tracepoint of this name".into(),
+        _ => error.to_string(),
+    })
+}
+
+/// A descriptor as libbpf returns it: negative for an error number.
+fn owned(fd: i32) -> std::io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the call that returned it opened it, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What perf_event_open(2) is asked for: the first 72 bytes of `struct perf_event_attr`, which every kernel takes.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    ty: u32,
+    size: u32,
+    config: u64,
+    unused: [u64; 4],
+    wakeup: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+}
+
+struct Event {
+    attributes: Attributes,
+    /// What `config1` is the address of, for probes.
+    name: Option<CString>,
+}
+
+impl Event {
+    const TRACEPOINT: u32 = 2;
+
+    fn tracepoint(category: &str, event: &str) -> Result<Event, String> {
+        let file = TRACEFS
+            .iter()
+            .map(|root| format!("{root}/events/{category}/{event}/id"))
+            .find(|file| fs::metadata(file).is_ok())
+            .ok_or("tracefs does not have it")?;
+        let id = number(&file)?;
+        let attributes = Attributes { ty: Event::TRACEPOINT, config: id, ..Attributes::default() };
+        Ok(Event { attributes, name: None })
+    }
+
+    /// A probe (`kernel/events/core.c`, perf_kprobe and perf_uprobe, 4.17).
+    fn probe(kind: &str, at_return: bool, name: &OsStr, offset: u64) -> Result<Event, String> {
+        let device = format!("/sys/bus/event_source/devices/{kind}");
+        let ty = number(&format!("{device}/type")).map_err(|_| format!("the kernel has no {kind}s"))?;
+        let mut config = 0;
+        if at_return {
+            let format = fs::read_to_string(format!("{device}/format/retprobe")).unwrap_or_default();
+            let bit = format.trim().strip_prefix("config:").and_then(|bit| bit.parse::<u32>().ok()).unwrap_or(0);
+            config = 1 << bit.min(63);
+        }
+        let name = CString::new(name.as_bytes()).map_err(|_| "a name with a NUL".to_string())?;
+        let attributes = Attributes { ty: ty as u32, config, config2: offset, ..Attributes::default() };
+        Ok(Event { attributes, name: Some(name) })
+    }
+
+    fn open(mut self, program: &OwnedFd) -> Result<OwnedFd, String> {
+        /// `PERF_EVENT_IOC_SET_BPF` and `PERF_EVENT_IOC_ENABLE` of linux/perf_event.h.
+        const SET_BPF: libc::c_ulong = 0x4004_2408;
+        const ENABLE: libc::c_ulong = 0x2400;
+        const CLOEXEC: libc::c_ulong = 8;
+        self.attributes.size = size_of::<Attributes>() as u32;
+        if let Some(name) = &self.name {
+            self.attributes.config1 = name.as_ptr() as u64;
+        }
+        // SAFETY: the attributes and the string they point to live until the call returns. Every process, CPU 0: what has
+        // a program runs on all CPUs.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_perf_event_open, &self.attributes, -1i32, 0i32, -1i32, CLOEXEC) as libc::c_int
+        };
+        let last = std::io::Error::last_os_error;
+        if fd < 0 {
+            return Err(last().to_string());
+        }
+        let event = owned(fd).map_err(|error| error.to_string())?;
+        // SAFETY: two calls with integers, on descriptors that are open.
+        let failed = unsafe {
+            libc::ioctl(event.as_raw_fd(), SET_BPF as _, program.as_raw_fd()) < 0
+                || libc::ioctl(event.as_raw_fd(), ENABLE as _, 0) < 0
+        };
+        if failed {
+            return Err(last().to_string());
+        }
+        Ok(event)
+    }
+}
+
+fn number(file: &str) -> Result<u64, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    text.trim().parse().map_err(|_| format!("{file}: expected a number, got `{}`", text.trim()))
+}

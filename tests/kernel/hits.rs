@@ -1,0 +1,195 @@
+//! tracepoint_hits, uprobe_hits and kprobe_hits, each against work of known size in a process of its own.
+
+use crate::support::{alone, Agent, Script};
+use corebcc::kit::Key;
+use corebcc::pcp::Atom;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// The values of a metric by the instances' names.
+fn values(agent: &mut Agent, column: usize) -> BTreeMap<String, u64> {
+    let table = agent.table();
+    let mut values = BTreeMap::new();
+    for (row, key) in table.keys().iter().enumerate() {
+        let Key::Name(name) = key else { panic!("{key:?}: not a name") };
+        if let Some(Atom::U64(value)) = table.value(row, column) {
+            values.insert(String::from_utf8_lossy(table.text(name)).into_owned(), value);
+        }
+    }
+    values
+}
+
+/// A shell that does its work when told so, and lives until it is dropped.
+fn shell(work: &str) -> Script {
+    Script::new(Command::new("sh").args(["-c", &format!("exec 2>/dev/null; read go; {work}\necho done; read go")]))
+}
+
+fn work(shell: &mut Script) {
+    shell.go();
+    assert_eq!(shell.line(), "done");
+}
+
+/// 1000 changes of the own command name, each a hit of task:task_rename, in a process that does nothing else.
+const RENAMES: &str = "i=0; while [ $i -lt 1000 ]; do echo x > /proc/self/comm; i=$((i + 1)); done";
+
+const NEEDS_TRACEPOINTS: &str = "root, or CAP_BPF and CAP_PERFMON, on a kernel with BTF";
+
+#[test]
+fn a_tracepoint_counts_every_hit_of_the_process_and_no_other() {
+    const TEST: &str = "a_tracepoint_counts_every_hit_of_the_process_and_no_other";
+    let _alone = alone();
+    let (mut chosen, mut other) = (shell(RENAMES), shell(RENAMES));
+    let lines = format!("tracepoints = task:task_rename, sched:sched_process_hang\nprocess = {}", chosen.pid());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_TRACEPOINTS, "tracepoint_hits", &lines) else { return };
+    assert_eq!(values(&mut agent, 0).get("task:task_rename"), Some(&0), "attached and not hit is 0");
+    work(&mut chosen);
+    work(&mut other);
+    assert_eq!(values(&mut agent, 0).get("task:task_rename"), Some(&1000));
+}
+
+#[test]
+fn several_tracepoints_count_at_once_as_often_as_the_kernel_says() {
+    const TEST: &str = "several_tracepoints_count_at_once_as_often_as_the_kernel_says";
+    let _alone = alone();
+    let lines = "tracepoints = sched:sched_process_fork, sched:sched_process_exec, nothing:at_all";
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_TRACEPOINTS, "tracepoint_hits", lines) else { return };
+    let forks = || {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap();
+        let line = stat.lines().find_map(|line| line.strip_prefix("processes ")).unwrap();
+        line.parse::<u64>().unwrap()
+    };
+    let outer = forks();
+    let before = values(&mut agent, 0);
+    let inner = forks();
+    for _ in 0..50 {
+        Command::new("true").status().unwrap();
+    }
+    let inner = forks() - inner;
+    let after = values(&mut agent, 0);
+    let outer = forks() - outer;
+    let counted = |event: &str| after[event] - before[event];
+    let counts = counted("sched:sched_process_fork");
+    assert!(inner <= counts && counts <= outer, "{inner} <= {counts} <= {outer}");
+    assert!(counted("sched:sched_process_exec") >= 50);
+    assert_eq!(after.len(), 2, "the one that is not there has no instance: {after:?}");
+}
+
+/// Runs a test again where tracefs is mounted, in a mount namespace of its own. True: this is there, or it ran there.
+fn with_tracefs(test: &str) -> bool {
+    if std::fs::read("/sys/kernel/tracing/available_events").is_ok() {
+        return true;
+    }
+    let script = "mount -t tracefs tracefs /sys/kernel/tracing && exec \"$@\"";
+    let exe = std::env::current_exe().unwrap();
+    let output =
+        Command::new("unshare").args(["-m", "sh", "-c", script, "sh"]).arg(exe).args([test, "--exact"]).output();
+    let output = match output {
+        Ok(output) if !String::from_utf8_lossy(&output.stdout).contains("running 1 test") => {
+            println!("skipped: {test}: tracefs: {}", String::from_utf8_lossy(&output.stderr).trim());
+            return false;
+        }
+        Ok(output) => output,
+        Err(error) => {
+            println!("skipped: {test}: unshare: {error}");
+            return false;
+        }
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "in a mount namespace with tracefs: {said}");
+    println!("ran in a mount namespace with tracefs");
+    false
+}
+
+#[test]
+fn expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints() {
+    const TEST: &str = "hits::expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints";
+    if !with_tracefs(TEST) {
+        return;
+    }
+    let _alone = alone();
+    let mut chosen = shell(RENAMES);
+    let lines = format!("tracepoints = task:.*, syscalls:sys_enter_dup2\nprocess = {}", chosen.pid());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_TRACEPOINTS, "tracepoint_hits", &lines) else { return };
+    work(&mut chosen);
+    let values = values(&mut agent, 0);
+    assert_eq!(values.get("task:task_rename"), Some(&1000));
+    assert!(values.contains_key("task:task_newtask"), "{values:?}");
+    // A shell puts its standard output away and back for each redirection.
+    match values.get("syscalls:sys_enter_dup2") {
+        Some(&calls) => assert_eq!(calls, 2000),
+        None => println!("skipped: {TEST}: events of system calls (CONFIG_FTRACE_SYSCALLS)"),
+    }
+}
+
+const NEEDS_UPROBES: &str = "root on a kernel with CONFIG_UPROBE_EVENTS";
+
+/// 500 forks of the shell, each a call of the C library's fork.
+const FORKS: &str = "i=0; while [ $i -lt 500 ]; do (:); i=$((i + 1)); done";
+
+#[test]
+fn a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path() {
+    const TEST: &str = "a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path";
+    let _alone = alone();
+    let (mut chosen, mut other) = (shell(FORKS), shell(FORKS));
+    let libc = corebcc::kit::library("c").unwrap().display().to_string();
+    let lines = format!("uprobes = c:fork, {libc}:_exit, c:no_such, c:qsort\nprocess = {}", chosen.pid());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_UPROBES, "uprobe_hits", &lines) else { return };
+    work(&mut chosen);
+    work(&mut other);
+    let values = values(&mut agent, 0);
+    let wanted = [(format!("{libc}::_exit"), 0), ("c::fork".into(), 500), ("c::qsort".into(), 0)];
+    assert_eq!(values, wanted.into_iter().collect());
+}
+
+#[test]
+fn without_a_filter_all_processes_count() {
+    const TEST: &str = "without_a_filter_all_processes_count";
+    let _alone = alone();
+    let mut shells = [shell(FORKS), shell(FORKS)];
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_UPROBES, "uprobe_hits", "uprobes = c:fork") else { return };
+    let before = values(&mut agent, 0)["c::fork"];
+    shells.iter_mut().for_each(work);
+    let counted = values(&mut agent, 0)["c::fork"] - before;
+    assert!(counted >= 1000, "{counted}");
+}
+
+const NEEDS_FUNCTIONS: &str = "a kernel with fexit or kprobes";
+
+/// 300 opens that succeed and 200 that fail, with nothing in between that opens.
+const OPENS: &str = "i=0; while [ $i -lt 300 ]; do true < /proc/self/stat; i=$((i + 1)); done
+    i=0; while [ $i -lt 200 ]; do true < /proc/self/nothing; i=$((i + 1)); done";
+
+#[test]
+fn a_kernel_function_counts_its_calls_failures_and_time_by_process() {
+    const TEST: &str = "a_kernel_function_counts_its_calls_failures_and_time_by_process";
+    let _alone = alone();
+    let (mut chosen, mut other) = (shell(RENAMES), shell(RENAMES));
+    let pid = chosen.pid();
+    let lines = format!(
+        "kprobes = kprobe:comm_write, kprobe:no_such_function\nret_chk = > 0\ndetails = True\nlatency = True\nprocess = {pid}"
+    );
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_FUNCTIONS, "kprobe_hits", &lines) else { return };
+    work(&mut chosen);
+    work(&mut other);
+    let counts = values(&mut agent, 0);
+    let detail = format!("{pid}::comm_write");
+    assert_eq!(counts, [("comm_write".to_string(), 1000), (detail, 1000)].into_iter().collect());
+    assert_eq!(values(&mut agent, 1), [("comm_write".to_string(), 1000)].into_iter().collect());
+    let (average, total) = (values(&mut agent, 2), values(&mut agent, 3));
+    assert_eq!(average["comm_write"], total["comm_write"] / 1000);
+    assert!(total["comm_write"] > 0);
+}
+
+#[test]
+fn calls_that_return_an_error_are_told_by_their_signed_value() {
+    const TEST: &str = "calls_that_return_an_error_are_told_by_their_signed_value";
+    let _alone = alone();
+    for (option, wanted) in [("ret_chk = < 0", (500, 200)), ("ret_chk = == -ENOENT\nerrno = ENOENT", (200, 200))] {
+        let mut chosen = shell(OPENS);
+        let lines = format!("kprobes = kprobe:do_sys_openat2\n{option}\nprocess = {}", chosen.pid());
+        let Some(mut agent) = Agent::where_possible(TEST, NEEDS_FUNCTIONS, "kprobe_hits", &lines) else { return };
+        work(&mut chosen);
+        let mut value = |column| values(&mut agent, column)["do_sys_openat2"];
+        assert_eq!((value(0), value(1)), wanted, "{option}");
+    }
+}
