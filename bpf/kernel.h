@@ -54,6 +54,8 @@ struct user_pt_regs {
 };
 struct pt_regs {
 	struct user_pt_regs user_regs;
+	__u64 orig_x0;
+	__s32 syscallno;
 };
 #endif
 
@@ -61,11 +63,13 @@ struct pt_regs {
 struct gendisk {
 	int major;
 	int first_minor;
+	struct request_queue *queue;
 };
 
 struct request_queue {
 	struct gendisk *disk;
 	int id;
+	const void *mq_ops;
 };
 
 struct blk_mq_hw_ctx {
@@ -78,9 +82,24 @@ struct request {
 	unsigned int cmd_flags;
 	unsigned int rq_flags;
 	int tag;
+	int internal_tag;
 	unsigned int __data_len;
 	__u64 start_time_ns;
 	__u64 io_start_time_ns;
+};
+
+struct block_device {
+	struct gendisk *bd_disk;
+};
+
+struct bvec_iter {
+	unsigned int bi_size;
+};
+
+struct bio {
+	struct block_device *bi_bdev;
+	unsigned int bi_opf;
+	struct bvec_iter bi_iter;
 };
 
 /* before 5.17 the disk hangs off the request */
@@ -92,6 +111,30 @@ struct request___disk {
 struct blk_plug {
 	__u64 cur_ktime;
 };
+
+/* page cache; before 6.18 flags is a number, then a struct (memdesc_flags_t) */
+enum pageflags {
+	PG_head = 6,
+};
+
+struct folio {
+	unsigned long flags;
+	unsigned long _flags_1;
+};
+
+struct folio___memdesc {
+	struct {
+		unsigned long f;
+	} flags;
+};
+
+/* before 6.6 */
+struct folio___order {
+	unsigned char _folio_order;
+};
+
+struct address_space;
+struct buffer_head;
 
 /* scheduler */
 struct sched_info {
@@ -112,10 +155,24 @@ struct sched_entity {
 	struct cfs_rq *cfs_rq;
 };
 
+/* x86: whether the system call came by the 32-bit entry */
+struct thread_info {
+	__u32 status;
+};
+
+/* where the arguments of the program are in its memory */
+struct mm_struct {
+	unsigned long arg_start;
+	unsigned long arg_end;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int __state;
+	struct mm_struct *mm;
 	pid_t pid;
 	pid_t tgid;
+	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	__u64 start_time;
 	__u64 self_exec_id; /* u32 before 5.7 */
@@ -152,6 +209,10 @@ struct sock {
 	__u8 sk_shutdown;
 };
 
+struct socket {
+	struct sock *sk;
+};
+
 struct inet_sock {
 	__be16 inet_sport;
 };
@@ -162,11 +223,18 @@ struct inet_connection_sock {
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	__u32 rcv_nxt;
+	__u32 copied_seq;
 	__u64 bytes_received;
 	__u64 bytes_acked;
 };
 
-struct linux_binprm;
+/* exec: interp is another string than filename where an interpreter runs the file */
+struct linux_binprm {
+	const char *filename;
+	const char *interp;
+};
+
 struct sk_buff;
 
 #pragma clang attribute pop

@@ -125,10 +125,11 @@ enum bpf_func_id___guard {
 	BPF_FUNC_cgrp_storage_get___guard = 210,
 };
 
-#define COUNT(cell)                                                                                                   \
+#define SUM(cell, n)                                                                                                  \
 	do {                                                                                                          \
 		if (bpf_core_enum_value_exists(enum bpf_func_id___guard, BPF_FUNC_cgrp_storage_get___guard))          \
-			(cell)++;                                                                                     \
+			(cell) += (n);                                                                                \
 		else                                                                                                  \
-			ADD(cell, 1);                                                                                 \
+			ADD(cell, n);                                                                                 \
 	} while (0)
+#define COUNT(cell) SUM(cell, 1)

@@ -56,3 +56,6 @@ pub unsafe trait Record: Copy {}
 unsafe impl Record for types::tcp_session {}
 // SAFETY: integers and arrays of them; `pad` is a member.
 unsafe impl Record for types::prof_sample {}
+
+// SAFETY: integers and arrays of bytes, without a gap: six words of 32 bits, then bytes.
+unsafe impl Record for types::exec_event {}

@@ -56,6 +56,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
             Shape::Rows { .. } => "rows, the latest first",
             Shape::Named { .. } => "names",
             Shape::Pids => "processes",
+            Shape::Numbered => "names of fixed numbers",
         };
         let hooks: Vec<&str> = spec.hooks.iter().map(|hook| hook.name).collect();
         let star = if DEFAULT_MODULES.contains(&spec.name) { " (default)" } else { "" };

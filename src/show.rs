@@ -142,7 +142,7 @@ fn same(table: &Table, row: usize, earlier: &Table) -> Option<usize> {
         Key::Single => (0, Vec::new()),
         Key::Index(index) => (*index, Vec::new()),
         Key::Name(name) => (0, table.text(name).to_vec()),
-        Key::Pid(pid, _) => (*pid, Vec::new()),
+        Key::Pid(number, _) | Key::Numbered(number, _) => (*number, Vec::new()),
     };
     let wanted = name(table, table.keys().get(row)?);
     earlier.keys().iter().position(|key| name(earlier, key) == wanted)
@@ -153,10 +153,13 @@ fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&
     let mut cells =
         vec![std::iter::once(String::new()).chain(metrics.iter().map(|metric| short(metric.name))).collect()];
     for (row, key) in table.keys().iter().enumerate() {
+        if columns.iter().all(|&column| table.value(row, column).is_none()) {
+            continue;
+        }
         let name = match key {
             Key::Single => String::new(),
             Key::Index(index) => index.to_string(),
-            Key::Name(name) | Key::Pid(_, name) => printable(table.text(name)),
+            Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name) => printable(table.text(name)),
         };
         let value = |(&column, metric): (&usize, &&MetricDef)| match table.value(row, column) {
             Some(Atom::U64(_)) if metric.sem == Sem::COUNTER => since(table, earlier, row, column).to_string(),

@@ -120,6 +120,38 @@ fn a_program_the_kernel_refuses_is_taken_out_with_the_verifiers_words() {
 }
 
 #[test]
+fn a_hook_that_a_module_can_do_without_costs_it_nothing_else() {
+    static NEVER: Hook = Hook {
+        name: "nowhere",
+        tiers: &[
+            Tier { kind: "tp_btf", programs: &["tp__nowhere"] },
+            Tier { kind: "raw_tp", programs: &["raw__nowhere"] },
+        ],
+        needs: "a kernel that does not exist",
+    };
+    static ALSO: Hook = Hook {
+        name: "somewhere",
+        tiers: &[
+            Tier { kind: "tp_btf", programs: &["tp__nowhere"] },
+            Tier { kind: "tp_btf", programs: &["tp__sched_process_exec"] },
+        ],
+        needs: "nothing",
+    };
+    if !may_load() {
+        return;
+    }
+    let (mut wanted, constants) = wanted(&["sysfork", "runqlat"]);
+    wanted[0].plan.hook_or_none(&NEVER);
+    wanted[0].plan.hook_or_none(&ALSO);
+    let outcome = load(&wanted, &constants, None);
+    assert_eq!(outcome.modules, [Ok(()), Ok(())]);
+    assert_eq!(hooks(&outcome), ["task_newtask", "somewhere", "sched_switch"]);
+    outcome.loaded.attach(&ALSO).unwrap();
+    let error = outcome.loaded.attach(&NEVER).unwrap_err();
+    assert!(error.contains("nowhere"), "{error}");
+}
+
+#[test]
 fn maps_of_modules_that_are_off_are_not_created() {
     if !may_load() {
         return;

@@ -60,7 +60,7 @@ impl fmt::Display for Target {
 /// A tracepoint: typed (`tp_btf`), else raw with probe reads.
 #[macro_export]
 macro_rules! tracepoint {
-    ($name:literal, $needs:literal) => {
+    ($name:literal, $needs:expr) => {
         $crate::kit::Hook {
             name: $name,
             tiers: &[

@@ -39,7 +39,7 @@ impl Instances {
             let id = match (key, &mut self.cache) {
                 (Key::Single, _) => Some(IN_NULL),
                 (Key::Index(index), _) => Some(*index),
-                (Key::Pid(pid, _), _) => Some(*pid),
+                (Key::Pid(number, _) | Key::Numbered(number, _), _) => Some(*number),
                 (Key::Name(name), Some(cache)) => {
                     let mut name = table.text(name).to_vec();
                     let id = cache.id(&mut name, now);
@@ -72,7 +72,7 @@ impl Instances {
             match (key, self.names.get(row)) {
                 (Key::Index(slot), _) => out(id, Log2::name(*slot).as_bytes()),
                 (Key::Name(_), Some(name)) => out(id, name),
-                (Key::Pid(_, name), _) => out(id, table.text(name)),
+                (Key::Pid(_, name) | Key::Numbered(_, name), _) => out(id, table.text(name)),
                 _ => {}
             }
         }
@@ -85,5 +85,23 @@ impl Instances {
                 log::warn!("instance identifiers cannot be saved: {error}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_its_identifier_whatever_its_name_and_place() {
+        let mut table = Table::new(1);
+        table.numbered(437, b"openat2");
+        table.numbered(3, b"close");
+        let mut instances = Instances::new(Shape::Numbered, 0, None);
+        instances.update(&table, SystemTime::UNIX_EPOCH);
+        assert_eq!(instances.ids(), [Some(437), Some(3)]);
+        let mut names = Vec::new();
+        instances.each(Some(&table), &mut |id, name| names.push((id, String::from_utf8_lossy(name).into_owned())));
+        assert_eq!(names, [(437, "openat2".into()), (3, "close".into())]);
     }
 }

@@ -12,12 +12,7 @@ pub trait Kernel {
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
 
     /// Puts a process into a set of processes, or takes it out.
-    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        self.assign(set, pid, member.then_some(1))
-    }
-
-    /// Puts a process into a set of processes with a number that the programs find there, or takes it out.
-    fn assign(&self, set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String>;
+    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String>;
 
     /// Whether a template is attached to the target that has this number.
     fn reaches(&self, template: &'static Hook, number: u32) -> bool;
@@ -28,7 +23,10 @@ pub trait Kernel {
     /// Detaches a hook; not attached is fine.
     fn detach(&self, hook: &'static Hook);
 
-    /// Attaches a hook that was loaded for later; done before is fine.
+    /// Puts a process into a set together with a number: the place of its own row in some table.
+    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String>;
+
+    /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
 }
 
@@ -114,8 +112,9 @@ pub struct Fake {
     maps: Vec<(&'static str, Vec<AtomicU64>)>,
     records: std::cell::RefCell<Vec<Vec<u8>>>,
     attached: std::cell::RefCell<Vec<&'static str>>,
-    members: std::cell::RefCell<std::collections::BTreeSet<u32>>,
     unreached: Vec<u32>,
+    members: std::cell::RefCell<std::collections::BTreeMap<u32, u32>>,
+    missing: Vec<&'static str>,
 }
 
 impl Fake {
@@ -131,6 +130,12 @@ impl Fake {
         self
     }
 
+    /// Of a kernel that lacks a hook.
+    pub fn without(mut self, hook: &'static Hook) -> Fake {
+        self.missing.push(hook.name);
+        self
+    }
+
     /// With a record waiting in the ring.
     pub fn record(&self, bytes: &[u8]) {
         self.records.borrow_mut().push(bytes.to_vec());
@@ -143,14 +148,19 @@ impl Fake {
     }
 
     /// Where the target with this number could not be attached.
-    pub fn without(mut self, number: u32) -> Fake {
+    pub fn out_of_reach(mut self, number: u32) -> Fake {
         self.unreached.push(number);
         self
     }
 
     /// The processes in the set.
     pub fn members(&self) -> Vec<u32> {
-        self.members.borrow().iter().copied().collect()
+        self.members.borrow().keys().copied().collect()
+    }
+
+    /// The number that a process in the set has; 1 if it was given none.
+    pub fn number(&self, pid: u32) -> Option<u32> {
+        self.members.borrow().get(&pid).copied()
     }
 
     /// The hooks attached later.
@@ -170,12 +180,11 @@ impl Kernel for Fake {
         }
     }
 
-    fn assign(&self, _set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String> {
-        let mut members = self.members.borrow_mut();
-        if number.is_some() {
-            members.insert(pid);
+    fn admit(&self, _set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
+        if member {
+            self.members.borrow_mut().insert(pid, 1);
         } else {
-            members.remove(&pid);
+            self.members.borrow_mut().remove(&pid);
         }
         Ok(())
     }
@@ -192,7 +201,15 @@ impl Kernel for Fake {
         self.attached.borrow_mut().retain(|name| *name != hook.name);
     }
 
+    fn assign(&self, _set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
+        self.members.borrow_mut().insert(pid, number);
+        Ok(())
+    }
+
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
+        if self.missing.contains(&hook.name) {
+            return Err(format!("{} was not loaded", hook.name));
+        }
         self.attached.borrow_mut().push(hook.name);
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod cache;
 mod elf;
+mod errno;
 mod help;
 mod hits;
 mod hook;
@@ -12,6 +13,7 @@ mod log2;
 mod module;
 mod operations;
 mod options;
+mod pattern;
 mod probe_list;
 mod processes;
 mod registry;
@@ -23,6 +25,7 @@ mod tracefs;
 
 pub use cache::Cache;
 pub use elf::{Code, Elf};
+pub use errno::Errno;
 pub use help::Help;
 pub use hits::Hits;
 pub use hook::{Hook, Sampling, Target, Tier};
@@ -31,11 +34,14 @@ pub use libraries::library;
 pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
 pub use operations::{Operations, OPERATION_SLOTS};
-pub use options::{unknown, Count, Cpu, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount};
+pub use options::{
+    unknown, Count, Cpu, Interval, IoColumn, IoOrder, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount,
+};
+pub use pattern::Pattern;
 pub use probe_list::ProbeList;
 pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Watch};
 pub use registry::{instances, Collect, Instance, Registry};
-pub use returned::{ErrorNumber, ReturnCheck};
+pub use returned::ReturnCheck;
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
 pub use table::{Key, RowMut, Table};

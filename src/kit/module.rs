@@ -46,6 +46,8 @@ pub struct Plan {
     /// Templates to attach, once per target; the number tells the targets of a module apart. A target that cannot be
     /// attached is left out; with none left the module does not work.
     pub each: Vec<(&'static Hook, Target, u32)>,
+    /// Hooks to attach at start where the kernel has them.
+    pub optional: Vec<&'static Hook>,
     /// Entries of maps; a ring's size in bytes.
     pub entries: Vec<(&'static str, u32)>,
     /// Why the module cannot work on this machine, if it can tell already.
@@ -71,6 +73,11 @@ impl Plan {
     /// The module cannot work here, for this reason.
     pub fn refuse(&mut self, reason: String) {
         self.refusal = Some(reason);
+    }
+
+    /// Attach to this hook, or do without it: [`Kernel::attach`] tells which.
+    pub fn hook_or_none(&mut self, hook: &'static Hook) {
+        self.optional.push(hook);
     }
 
     /// The number of entries of a map.

@@ -1,5 +1,6 @@
 //! The options of a module's section: declared once, parsed, documented and defaulted from the declaration.
 
+use super::pattern::compile;
 use crate::config::{ConfigError, ModuleSettings, Section, Value};
 use regex::bytes::Regex;
 
@@ -35,6 +36,16 @@ impl OptionType for bool {
     }
 }
 
+impl OptionType for u32 {
+    const EXPECTED: &'static str = "a whole number";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.int()
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
 /// A number of rows of a row table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowCount(pub u32);
@@ -51,6 +62,75 @@ impl OptionType for RowCount {
     }
     fn show(&self) -> String {
         self.0.to_string()
+    }
+}
+
+/// How often a table of what happened "in the last interval" begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// Every so many seconds.
+    Seconds(u32),
+    /// At each fetch, which shows what happened since the fetch before.
+    AtFetch,
+    /// The table stays empty.
+    Never,
+}
+
+impl OptionType for Interval {
+    const EXPECTED: &'static str = "a number of seconds, 0 for each fetch, or a negative number for never";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        Ok(match value.int::<i32>()? {
+            0 => Interval::AtFetch,
+            seconds => u32::try_from(seconds).map_or(Interval::Never, Interval::Seconds),
+        })
+    }
+    fn show(&self) -> String {
+        match self {
+            Interval::Seconds(seconds) => seconds.to_string(),
+            Interval::AtFetch => "0".into(),
+            Interval::Never => "-1".into(),
+        }
+    }
+}
+
+/// What rows of block I/O are ordered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoColumn {
+    /// Bytes.
+    Bytes,
+    /// Requests.
+    Io,
+    /// Average time.
+    Duration,
+    /// Direction: reads are less than writes.
+    Rw,
+}
+
+/// The order of rows of block I/O: a column, the highest value first with `-` before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoOrder {
+    /// The column.
+    pub by: IoColumn,
+    /// The highest first.
+    pub descending: bool,
+}
+
+impl IoOrder {
+    const COLUMNS: [(&'static str, IoColumn); 4] =
+        [("bytes", IoColumn::Bytes), ("io", IoColumn::Io), ("duration", IoColumn::Duration), ("rw", IoColumn::Rw)];
+}
+
+impl OptionType for IoOrder {
+    const EXPECTED: &'static str = "`bytes`, `io`, `duration` or `rw`, with `-` before it for the highest first";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        let text = value.text().trim();
+        let (descending, column) = text.strip_prefix('-').map_or((false, text), |column| (true, column));
+        let known = IoOrder::COLUMNS.iter().find(|(name, _)| *name == column);
+        known.map(|&(_, by)| IoOrder { by, descending }).ok_or_else(|| value.error(Self::EXPECTED))
+    }
+    fn show(&self) -> String {
+        let name = IoOrder::COLUMNS.iter().find(|(_, by)| *by == self.by).map_or("", |(name, _)| name);
+        format!("{}{name}", if self.descending { "-" } else { "" })
     }
 }
 
@@ -168,12 +248,7 @@ impl OptionType for ProcessFilter {
             } else {
                 // Alternatives are anchored as written, without parentheses, as the Python agent did: `a|b` is "starts with
                 // a, or ends with b".
-                Some(Regex::new(&format!("^{entry}$")).map_err(|error| {
-                    // It draws where the fault is over several lines; what it is stands in the last.
-                    let error = error.to_string();
-                    let fault = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                    value.error(format!("a regular expression ({fault})"))
-                })?)
+                Some(compile(value, &format!("^{entry}$"))?)
             };
             Ok((entry.to_string(), regex))
         };

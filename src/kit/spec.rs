@@ -48,6 +48,8 @@ pub enum Shape {
     },
     /// Processes: the identifier is the process id.
     Pids,
+    /// Numbers that have names: the identifier is the number.
+    Numbered,
 }
 
 /// One metric of a module.

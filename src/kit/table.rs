@@ -15,6 +15,8 @@ pub enum Key {
     Name(Range<usize>),
     /// A process and its name.
     Pid(u32, Range<usize>),
+    /// A number that has a name.
+    Numbered(u32, Range<usize>),
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -77,6 +79,12 @@ impl Table {
     pub fn process(&mut self, pid: u32, name: &[u8]) -> RowMut<'_> {
         let range = self.keep(name);
         self.push(Key::Pid(pid, range))
+    }
+
+    /// The row of a number (at most 2^31 - 1) that has a name.
+    pub fn numbered(&mut self, number: u32, name: &[u8]) -> RowMut<'_> {
+        let range = self.keep(name);
+        self.push(Key::Numbered(number, range))
     }
 
     /// A histogram: row i gets `counts[i]`, up to the last that is not zero. `0-1` is always there, so that a client

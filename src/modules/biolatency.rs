@@ -1,8 +1,9 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
+use super::block::{COMPLETE, ISSUE};
 use crate::bpf::types::{self, bio_row, bio_start};
 use crate::kit::*;
-use crate::{maps, metrics, options, tracepoint};
+use crate::{maps, metrics, options};
 use std::mem::offset_of;
 
 metrics! {
@@ -21,11 +22,6 @@ options! {
 }
 
 const SLOTS: usize = 32;
-
-static COMPLETE: Hook =
-    tracepoint!("block_rq_complete", "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)");
-static ISSUE: Hook =
-    tracepoint!("block_rq_issue", "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)");
 
 /// The declaration.
 pub const SPEC: Spec = Spec {

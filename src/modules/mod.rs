@@ -3,12 +3,18 @@
 use crate::kit::Spec;
 
 mod biolatency;
+mod bioperpid;
+mod biotop;
+mod block;
+mod cachestat;
+mod execsnoop;
 mod exectop;
 mod ext4dist;
 mod kprobe_hits;
 mod netproc;
 mod profile;
 mod runqlat;
+mod syscount;
 mod sysfork;
 mod tcplife;
 mod tracepoint_hits;
@@ -19,6 +25,7 @@ mod zfsdist;
 /// Every module.
 pub const MODULES: &[&Spec] = &[
     &biolatency::SPEC,
+    &bioperpid::SPEC,
     &sysfork::SPEC,
     &tcplife::SPEC,
     &runqlat::SPEC,
@@ -29,8 +36,12 @@ pub const MODULES: &[&Spec] = &[
     &ext4dist::SPEC,
     &xfsdist::SPEC,
     &zfsdist::SPEC,
+    &biotop::SPEC,
+    &cachestat::SPEC,
     &profile::SPEC,
     &netproc::SPEC,
+    &execsnoop::SPEC,
+    &syscount::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.

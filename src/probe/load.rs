@@ -88,7 +88,8 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
         return Outcome { modules, attempts, loaded: Loaded::empty() };
     }
     let all: Vec<usize> = (0..wanted.len()).collect();
-    let loaded = Trial { wanted, constants, btf, attempts: &mut attempts, modules: &mut modules }.settle(&all);
+    let avoid = std::env::var(AVOID).unwrap_or_default();
+    let loaded = Trial { wanted, constants, btf, avoid, attempts: &mut attempts, modules: &mut modules }.settle(&all);
     Outcome { modules, attempts, loaded }
 }
 
@@ -120,6 +121,7 @@ struct Trial<'a> {
     wanted: &'a [Wanted],
     constants: &'a types::rodata,
     btf: Option<&'a Path>,
+    avoid: String,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
 }
@@ -128,7 +130,10 @@ impl Trial<'_> {
     /// Tries until what is left of these modules loads. Each round takes a tier or a module away, so it ends.
     fn settle(&mut self, among: &[usize]) -> Loaded {
         let mut tiers: BTreeMap<&'static str, usize> = BTreeMap::new();
-        let mut refused: BTreeSet<&'static str> = BTreeSet::new();
+        let tiers_of_templates =
+            |&module: &usize| templates(&self.wanted[module].plan).into_iter().flat_map(|t| t.tiers);
+        let mut refused: BTreeSet<&'static str> =
+            among.iter().flat_map(tiers_of_templates).filter_map(|tier| avoided(tier, &self.avoid)).collect();
         loop {
             let active: Vec<usize> = among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect();
             if active.is_empty() {
@@ -149,11 +154,12 @@ impl Trial<'_> {
             self.note(hook, tier, Err(refusal.words.clone()));
             let next = tiers.entry(hook.name).or_insert(0);
             *next += 1;
-            if *next < hook.tiers.len() {
+            // A hook that nobody needs stays without a tier, and the rest is loaded without it.
+            if *next < hook.tiers.len() || !active.iter().any(|&module| self.needs(module, hook)) {
                 continue;
             }
             tiers.remove(hook.name);
-            let users: Vec<usize> = active.iter().copied().filter(|&module| self.uses(module, hook)).collect();
+            let users: Vec<usize> = active.iter().copied().filter(|&module| self.needs(module, hook)).collect();
             match users.as_slice() {
                 [module] => self.modules[*module] = Err(unattached(hook, &refusal)),
                 _ => self.blame(hook, &users, &refusal),
@@ -240,12 +246,18 @@ impl Trial<'_> {
         self.hooks(&[module]).iter().any(|used| used.name == hook.name)
     }
 
+    fn needs(&self, module: usize, hook: &Hook) -> bool {
+        let optional = &self.wanted[module].plan.optional;
+        self.uses(module, hook) && !optional.iter().any(|optional| optional.name == hook.name)
+    }
+
     /// The hooks of modules, each once.
     fn hooks(&self, modules: &[usize]) -> Vec<&'static Hook> {
         let mut hooks: Vec<&'static Hook> = Vec::new();
         for &module in modules {
             let plan = &self.wanted[module].plan;
-            for hook in plan.hooks.iter().chain(plan.later.iter().map(|(hook, _)| hook)) {
+            let later = plan.later.iter().map(|(hook, _)| hook);
+            for hook in plan.hooks.iter().chain(later).chain(&plan.optional) {
                 if !hooks.iter().any(|known| known.name == hook.name) {
                     hooks.push(hook);
                 }
@@ -261,7 +273,7 @@ impl Trial<'_> {
         program: Option<&str>,
     ) -> Option<(&'static Hook, &'static Tier)> {
         self.hooks(active).into_iter().find_map(|hook| {
-            let tier = &hook.tiers[tiers.get(hook.name).copied().unwrap_or(0)];
+            let tier = hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?;
             tier.programs.contains(&program?).then_some((hook, tier))
         })
     }
@@ -283,8 +295,12 @@ impl Trial<'_> {
         let hooks: Vec<(&'static Hook, &'static Tier)> = self
             .hooks(active)
             .into_iter()
-            .map(|hook| (hook, &hook.tiers[tiers.get(hook.name).copied().unwrap_or(0)]))
+            .filter_map(|hook| Some((hook, hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?)))
             .collect();
+        if let Some(program) = hooks.iter().find_map(|(_, tier)| avoided(tier, &self.avoid)) {
+            let words = format!("passed over as {AVOID} asks");
+            return Err(Refusal { program: Some(program.into()), words, ..Refusal::default() });
+        }
         let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
         let copied = templates.flat_map(|hook| hook.tiers).filter(|tier| usable(tier, refused));
         let programs: BTreeSet<&str> =
@@ -334,7 +350,8 @@ impl Trial<'_> {
         let mut loaded = Loaded::new(object, self.wanted, active, hooks)?;
         let features = loaded.ask();
         let later = active.iter().flat_map(|&module| &self.wanted[module].plan.later);
-        let now = active.iter().flat_map(|&module| &self.wanted[module].plan.hooks).map(|hook| hook.name);
+        let plans = active.iter().map(|&module| &self.wanted[module].plan);
+        let now = plans.flat_map(|plan| plan.hooks.iter().chain(&plan.optional)).map(|hook| hook.name);
         let now: BTreeSet<&str> =
             now.chain(later.filter(|(_, feature)| features.contains(feature)).map(|(hook, _)| hook.name)).collect();
         for &(hook, tier) in &loaded.hooks {
@@ -363,6 +380,16 @@ fn templates(plan: &Plan) -> Vec<&'static Hook> {
 
 fn usable(tier: &Tier, refused: &BTreeSet<&'static str>) -> bool {
     !tier.programs.iter().any(|program| refused.contains(program))
+}
+
+/// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or
+/// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first.
+const AVOID: &str = "COREBCC_AVOID";
+
+/// The program of a tier that is to be avoided.
+fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
+    let named = |name: &str| avoid.split(',').any(|avoided| avoided == name);
+    tier.programs.iter().copied().find(|program| named(program) || named(tier.kind))
 }
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
@@ -475,6 +502,11 @@ impl Loaded {
         }
     }
 
+    fn set(&self, def: &MapDef) -> Result<libbpf_rs::Map<'_>, String> {
+        let object = self.object.as_ref().ok_or("nothing is loaded")?;
+        object.maps().find(|map| map.name() == def.name).ok_or_else(|| format!("no map {}", def.name))
+    }
+
     fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), Refusal> {
         let Some(object) = &self.object else { return Ok(()) };
         let mut links = Vec::new();
@@ -571,16 +603,12 @@ impl Kernel for Loaded {
         }
     }
 
-    fn assign(&self, set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String> {
-        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
-        let map = object.maps().find(|map| map.name() == set.name).ok_or_else(|| format!("no map {}", set.name))?;
-        let key = pid.to_ne_bytes();
-        let result = match number {
-            Some(number) => map.update(&key, &number.to_ne_bytes(), MapFlags::ANY),
-            None => map.delete(&key),
-        };
-        match result {
-            Err(error) if number.is_some() || error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
+    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
+        if member {
+            return self.assign(set, pid, 1);
+        }
+        match self.set(set)?.delete(&pid.to_ne_bytes()) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
             _ => Ok(()),
         }
     }
@@ -611,6 +639,11 @@ impl Kernel for Loaded {
         self.links.borrow_mut().remove(hook.name);
     }
 
+    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
+        let updated = self.set(set)?.update(&pid.to_ne_bytes(), &number.to_ne_bytes(), MapFlags::ANY);
+        updated.map_err(|error| error.to_string())
+    }
+
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
         if self.links.borrow().contains_key(hook.name) {
             return Ok(());
@@ -629,5 +662,19 @@ fn more_descriptors() {
         if soft < hard {
             let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_is_avoided_by_its_kind_or_by_one_of_its_programs() {
+        let tier = Tier { kind: "fexit+fentry", programs: &["fexit__a", "fentry__b"] };
+        assert_eq!(avoided(&tier, ""), None);
+        assert_eq!(avoided(&tier, "fexit,fentry__bb"), None);
+        assert_eq!(avoided(&tier, "tp_btf,fexit+fentry"), Some("fexit__a"));
+        assert_eq!(avoided(&tier, "fentry__b"), Some("fentry__b"));
     }
 }

@@ -87,6 +87,11 @@ fn quoted<'a>(line: &'a str, before: &str) -> Option<&'a str> {
     line.split_once(before)?.1.split_once('\'').map(|(name, _)| name)
 }
 
+/// What libbpf adds to every failure after its cause.
+fn repeats(line: &str) -> bool {
+    line.contains("': failed to prepare load attributes: ") || line.starts_with("failed to load object '")
+}
+
 /// The verifier's last lines if it spoke, else libbpf's first.
 fn words(lines: &[&str]) -> String {
     let begin = lines.iter().rposition(|line| line.contains("BEGIN PROG LOAD LOG"));
@@ -97,7 +102,7 @@ fn words(lines: &[&str]) -> String {
             .filter(|line| !line.starts_with("processed ") && !line.trim().is_empty())
             .copied()
             .collect(),
-        _ => lines.iter().filter(|line| !line.trim().is_empty()).take(WORDS).copied().collect(),
+        _ => lines.iter().filter(|line| !line.trim().is_empty() && !repeats(line)).take(WORDS).copied().collect(),
     };
     said[said.len().saturating_sub(WORDS)..].join("; ")
 }
@@ -123,7 +128,7 @@ mod tests {
             libbpf: prog 'tp__x': failed to prepare load attributes: -3\n";
         let refusal = Refusal::read(said, 3);
         assert_eq!(refusal.program.as_deref(), Some("tp__x"));
-        assert!(refusal.words.contains("failed to find kernel BTF type ID"));
+        assert_eq!(refusal.words, "prog 'tp__x': failed to find kernel BTF type ID of 'x': -3");
     }
 
     #[test]

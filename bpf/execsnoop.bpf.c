@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Each exec as one ring record. When sched_process_exec fires the new image is in place and its arguments are one block of
+ * its memory. An exec that failed left the caller's registers as they were: they are followed at the return of the call.
+ */
+#include "syscall.bpf.h"
+
+#define PATH_SIZE 256
+#define FEW_ARGS 256 /* bytes: most execs; a small record keeps the ring from filling up */
+#define MANY_ARGS 4096
+#define FAILED_ARGS 1024 /* failures come in bursts, one for each directory of a search path */
+#define ARG_SIZE 256
+#define ARG_COUNT 32
+
+struct exec_event {
+	__u32 pid;
+	__u32 ppid;
+	__s32 ret;
+	__u32 length;      /* bytes of arguments behind this head, each ended by a NUL */
+	__u32 interpreted; /* an interpreter and its arguments precede the path among the arguments */
+	__u32 cut;         /* there are more arguments than these */
+	__u8 comm[16];
+	__u8 path[PATH_SIZE];
+};
+
+struct few_event {
+	struct exec_event head;
+	char args[FEW_ARGS];
+};
+
+struct many_event {
+	struct exec_event head;
+	char args[MANY_ARGS];
+};
+
+struct failed_event {
+	struct exec_event head;
+	char args[FAILED_ARGS];
+};
+
+struct snoop_stat {
+	__u64 dropped; /* the ring was full */
+	__u64 pad[7];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} exec_events SEC(".maps");
+
+ROWS(snoop_stats, struct snoop_stat);
+EXPORT(struct exec_event);
+
+const volatile bool snoop_failed;
+const volatile __u64 snoop_wake_at; /* bytes waiting in the ring from which a record wakes the agent */
+
+static __always_inline void snoop_submit(void *event)
+{
+	__u64 waiting = bpf_ringbuf_query(&exec_events, BPF_RB_AVAIL_DATA);
+
+	bpf_ringbuf_submit(event, waiting >= snoop_wake_at ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void snoop_dropped(void)
+{
+	struct snoop_stat *stat = cpu_row(&snoop_stats);
+
+	if (stat)
+		ADD(stat->dropped, 1);
+}
+
+/* What success and failure have in common. */
+static __always_inline void snoop_head(struct exec_event *e, __s32 ret)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	e->pid = bpf_get_current_pid_tgid() >> 32;
+	e->ppid = BPF_CORE_READ(task, real_parent, tgid);
+	e->ret = ret;
+	bpf_get_current_comm(e->comm, sizeof(e->comm));
+}
+
+static __always_inline void snoop_exec(const bool raw, struct exec_event *e, struct linux_binprm *bprm)
+{
+	const char *path = GET(bprm, filename);
+
+	snoop_head(e, 0);
+	e->interpreted = GET(bprm, interp) != path;
+	e->path[0] = 0;
+	bpf_probe_read_kernel_str(e->path, PATH_SIZE, path);
+}
+
+ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
+{
+	struct mm_struct *mm = GET(task, mm);
+	unsigned long start = GET(mm, arg_start);
+	__u64 length = GET(mm, arg_end) - start;
+
+	if (length < FEW_ARGS) {
+		struct few_event *few = bpf_ringbuf_reserve(&exec_events, sizeof(*few), 0);
+
+		if (!few) {
+			snoop_dropped();
+			return;
+		}
+		snoop_exec(raw, &few->head, bprm);
+		BOUND(length, 255);
+		few->head.cut = 0;
+		few->head.length = bpf_probe_read_user(few->args, length, (void *)start) ? 0 : length;
+		snoop_submit(few);
+	} else {
+		struct many_event *many = bpf_ringbuf_reserve(&exec_events, sizeof(*many), 0);
+
+		if (!many) {
+			snoop_dropped();
+			return;
+		}
+		snoop_exec(raw, &many->head, bprm);
+		many->head.cut = length > MANY_ARGS - 1;
+		if (length > MANY_ARGS - 1)
+			length = MANY_ARGS - 1;
+		BOUND(length, 4095);
+		many->head.length = bpf_probe_read_user(many->args, length, (void *)start) ? 0 : length;
+		snoop_submit(many);
+	}
+}
+
+/* The arguments of a failed exec: an array of pointers, as wide as those of the caller. */
+static __always_inline void snoop_arguments(struct failed_event *failed, __u64 argv, __u32 width)
+{
+	__u64 at = 0, pointer;
+	__s64 n;
+
+	failed->head.cut = 1;
+	for (int i = 0; i < ARG_COUNT && at <= FAILED_ARGS - ARG_SIZE; i++, argv += width) {
+		pointer = 0;
+		BOUND(width, 15);
+		if (bpf_probe_read_user(&pointer, width > 8 ? 8 : width, (void *)argv) || !pointer) {
+			failed->head.cut = 0;
+			break;
+		}
+		n = bpf_probe_read_user_str(failed->args + at, ARG_SIZE, (void *)pointer);
+		if (n < 0)
+			break;
+		at += n ? n : 1; /* older kernels take the NUL of an empty string for nothing */
+	}
+	failed->head.length = at;
+}
+
+ON(sys_exit, struct pt_regs *regs, long ret)
+{
+	bool compat, at;
+	__u64 path, argv;
+	__s64 number;
+	struct failed_event *failed;
+
+	if (!snoop_failed || ret >= 0 || ret < -MAX_ERRNO)
+		return;
+	number = syscall_number(raw, regs);
+	if (number != NR_execve && number != NR_execveat && number != NR_compat_execve && number != NR_compat_execveat)
+		return;
+	compat = syscall_is_compat(raw, regs);
+	if (number != (compat ? NR_compat_execve : NR_execve) && number != (compat ? NR_compat_execveat : NR_execveat))
+		return;
+	at = number == (compat ? NR_compat_execveat : NR_execveat);
+	path = at ? SYSCALL_ARG1(regs, compat) : SYSCALL_ARG0(regs, compat);
+	argv = at ? SYSCALL_ARG2(regs, compat) : SYSCALL_ARG1(regs, compat);
+
+	failed = bpf_ringbuf_reserve(&exec_events, sizeof(*failed), 0);
+	if (!failed) {
+		snoop_dropped();
+		return;
+	}
+	snoop_head(&failed->head, ret);
+	failed->head.interpreted = 0;
+	failed->head.path[0] = 0;
+	bpf_probe_read_user_str(failed->head.path, PATH_SIZE, (void *)path);
+	snoop_arguments(failed, argv, compat ? 4 : 8);
+	snoop_submit(failed);
+}

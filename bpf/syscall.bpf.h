@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What system call the current thread is in, and by which of the kernel's entries it came. */
+#pragma once
+
+#include "probe.bpf.h"
+
+#define MAX_ERRNO 4095 /* include/linux/err.h */
+
+#if defined(__TARGET_ARCH_x86)
+#define NR_execve 59
+#define NR_exit 60
+#define NR_exit_group 231
+#define NR_execveat 322
+#define NR_compat_execve 11
+#define NR_compat_execveat 358
+#define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
+
+enum bpf_func_id___task {
+	BPF_FUNC_get_current_task_btf___task = 158,
+};
+
+/* Entered through the 32-bit entry: the number is one of another table. */
+static __always_inline bool syscall_is_compat(const bool raw, struct pt_regs *regs)
+{
+	struct task_struct *task;
+	__u32 status;
+
+	/* Typed from 5.11 on, which saves a probe read. */
+	if (bpf_core_enum_value_exists(enum bpf_func_id___task, BPF_FUNC_get_current_task_btf___task)) {
+		task = bpf_get_current_task_btf();
+		status = task->thread_info.status;
+	} else {
+		task = (void *)bpf_get_current_task();
+		status = BPF_CORE_READ(task, thread_info.status);
+	}
+	return status & TS_COMPAT;
+}
+
+static __always_inline __s64 syscall_number(const bool raw, struct pt_regs *regs)
+{
+	return (__s64)GET(regs, orig_ax);
+}
+
+/* The first three arguments, as they still are when the call returns. */
+#define SYSCALL_ARG0(regs, compat) ((compat) ? GET(regs, bx) : GET(regs, di))
+#define SYSCALL_ARG1(regs, compat) ((compat) ? GET(regs, cx) : GET(regs, si))
+#define SYSCALL_ARG2(regs, compat) GET(regs, dx)
+
+#elif defined(__TARGET_ARCH_arm64)
+#define NR_execve 221
+#define NR_exit 93
+#define NR_exit_group 94
+#define NR_execveat 281
+#define NR_compat_execve 11
+#define NR_compat_execveat 387
+#define PSR_MODE32_BIT 0x10 /* arch/arm64/include/uapi/asm/ptrace.h */
+
+static __always_inline bool syscall_is_compat(const bool raw, struct pt_regs *regs)
+{
+	return GET(regs, user_regs.pstate) & PSR_MODE32_BIT;
+}
+
+static __always_inline __s64 syscall_number(const bool raw, struct pt_regs *regs)
+{
+	return GET(regs, syscallno);
+}
+
+#define SYSCALL_ARG0(regs, compat) GET(regs, orig_x0)
+#define SYSCALL_ARG1(regs, compat) GET(regs, user_regs.regs[1])
+#define SYSCALL_ARG2(regs, compat) GET(regs, user_regs.regs[2])
+#endif

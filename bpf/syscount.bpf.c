@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * System calls by number. Calls are counted when they begin, since only then each is seen once: a fork returns twice,
+ * exit_group never. Calls that fail, and the time calls take, are known when they return.
+ */
+#include "filter.bpf.h"
+#include "syscall.bpf.h"
+
+#define CALLS 512
+
+struct syscall_row {
+	struct {
+		__u64 calls;
+		__u64 timed; /* calls in ns */
+		__u64 ns;
+	} cells[CALLS];
+};
+
+/* Of the call a thread is in; the thread's id picks the slot. */
+struct syscall_start {
+	__u64 key; /* thread << 16 | number; 0: none */
+	__u64 ns;
+};
+
+struct syscall_stat {
+	__u64 foreign;   /* calls with the numbers of another architecture, or beyond the table */
+	__u64 displaced; /* calls whose start was overwritten by that of another thread */
+	__u64 pad[6];
+};
+
+ROWS(syscall_rows, struct syscall_row);  /* by CPU */
+ROWS(syscall_procs, struct syscall_row); /* by the number of the process in the set */
+ROWS(syscall_stats, struct syscall_stat);
+SLOTS(syscall_starts, struct syscall_start);
+PROCESS_SET(syscall_set);
+
+const volatile bool syscall_filtered;
+const volatile bool syscall_details;
+const volatile bool syscall_timed;
+const volatile bool syscall_failed; /* only calls that return an error */
+const volatile __u32 syscall_errno; /* only this error; 0: any */
+const volatile __u32 syscall_start_mask;
+
+/* Consecutive thread ids, which often run at the same time, do not share a cache line. */
+static __always_inline struct syscall_start *syscall_start_of(__u32 tid)
+{
+	return row(&syscall_starts, (tid << 2 ^ tid >> 14) & syscall_start_mask);
+}
+
+/* Whether the current process counts. */
+static __always_inline bool syscall_wanted(__u64 me, __u32 *place)
+{
+	__u32 *number;
+
+	if (!syscall_filtered)
+		return true;
+	number = set_number(&syscall_set, me >> 32);
+	if (!number)
+		return false;
+	*place = *number;
+	return true;
+}
+
+static __always_inline bool syscall_is_foreign(const bool raw, struct pt_regs *regs, __s64 number)
+{
+	return number < 0 || number >= CALLS || syscall_is_compat(raw, regs);
+}
+
+static __always_inline void syscall_foreign(void)
+{
+	struct syscall_stat *stat = cpu_row(&syscall_stats);
+
+	if (stat)
+		COUNT(stat->foreign);
+}
+
+static __always_inline void syscall_count(__u64 number, __u32 place)
+{
+	struct syscall_row *r = cpu_row(&syscall_rows);
+
+	BOUND(number, 511);
+	if (r)
+		COUNT(r->cells[number].calls);
+	if (!syscall_details)
+		return;
+	r = row(&syscall_procs, place);
+	if (r)
+		ADD(r->cells[number].calls, 1);
+}
+
+static __always_inline void syscall_add_time(__u64 number, __u32 place, __u64 ns)
+{
+	struct syscall_row *r = cpu_row(&syscall_rows);
+
+	BOUND(number, 511);
+	if (r) {
+		COUNT(r->cells[number].timed);
+		SUM(r->cells[number].ns, ns);
+	}
+	if (!syscall_details)
+		return;
+	r = row(&syscall_procs, place);
+	if (r) {
+		ADD(r->cells[number].timed, 1);
+		ADD(r->cells[number].ns, ns);
+	}
+}
+
+ON(sys_enter, struct pt_regs *regs, long id)
+{
+	__u64 me = bpf_get_current_pid_tgid();
+	struct syscall_start *start;
+	__u32 place = ~0;
+
+	if (!syscall_wanted(me, &place))
+		return;
+	if (syscall_is_foreign(raw, regs, id)) {
+		syscall_foreign();
+		return;
+	}
+	if (!syscall_failed)
+		syscall_count(id, place);
+	if (!syscall_timed || id == NR_exit || id == NR_exit_group)
+		return;
+	start = syscall_start_of(me);
+	if (!start)
+		return;
+	if (start->key && start->key >> 16 != (__u32)me) {
+		struct syscall_stat *stat = cpu_row(&syscall_stats);
+
+		if (stat)
+			COUNT(stat->displaced);
+	}
+	start->key = (__u64)(__u32)me << 16 | (__u64)id;
+	start->ns = bpf_ktime_get_ns();
+}
+
+/* The time since the current thread began this call; negative if that was not seen. */
+static __always_inline __s64 syscall_time(__u32 tid, __s64 *number)
+{
+	struct syscall_start *start = syscall_start_of(tid);
+	__u64 key;
+
+	if (!start)
+		return -1;
+	key = start->key;
+	if (key >> 16 != tid)
+		return -1;
+	start->key = 0; /* never pairs with a later return */
+	/* A return from a signal handler shows no number. Another one: a thread was killed and its id is used again. */
+	if (*number >= 0 && *number != (key & 0xffff))
+		return -1;
+	*number = key & 0xffff;
+	return bpf_ktime_get_ns() - start->ns;
+}
+
+ON(sys_exit, struct pt_regs *regs, long ret)
+{
+	__u64 me = bpf_get_current_pid_tgid();
+	__s64 number, ns = -1;
+	__u32 place = ~0;
+
+	if (!syscall_timed && !syscall_failed)
+		return; /* attached for another module */
+	number = syscall_number(raw, regs);
+	if (syscall_timed)
+		ns = syscall_time(me, &number);
+	if (syscall_failed && (syscall_errno ? ret != -(long)syscall_errno : ret >= 0 || ret < -MAX_ERRNO))
+		return;
+	if (!syscall_failed && ns < 0)
+		return;
+	if ((syscall_details || ns < 0) && !syscall_wanted(me, &place))
+		return;
+	if (ns < 0 && syscall_is_foreign(raw, regs, number)) {
+		if (!syscall_timed)
+			syscall_foreign();
+		return;
+	}
+	if (syscall_failed)
+		syscall_count(number, place);
+	if (ns >= 0)
+		syscall_add_time(number, place, ns);
+}

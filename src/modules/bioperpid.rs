@@ -1,0 +1,131 @@
+//! Bytes of block I/O by process and disk. Kernel side: bpf/bioperpid.bpf.c with bpf/owners.bpf.h, the table of submitters.
+
+use super::block::{self, Disks, Owners};
+use crate::bpf::types;
+use crate::kit::*;
+use crate::metrics;
+use std::collections::BTreeSet;
+
+metrics! {
+    TOTAL: u64 = 0 "proc.io.total" COUNTER BYTE "bytes read from and written to the disk by the process";
+}
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "bioperpid",
+    path: "bioperpid",
+    summary: "block I/O by process and disk",
+    cluster: 1,
+    shape: Shape::Named { max: NAMES },
+    metrics: METRICS,
+    options: &[],
+    hooks: &[&block::SUBMIT, &block::COMPLETE],
+    maps: block::OWNER_MAPS,
+    make: |_| Ok(Box::new(Bioperpid::new(exists, block::disk_name))),
+};
+
+/// Pairs of process and disk that have an instance identifier at once.
+const NAMES: usize = 32 * 1024;
+
+struct Bioperpid {
+    owners: Owners,
+    disk_name: block::DiskName,
+    /// Disks without a name, to say so once.
+    nameless: BTreeSet<(u32, u32)>,
+}
+
+impl Bioperpid {
+    fn new(exists: fn(u32) -> bool, disk_name: block::DiskName) -> Bioperpid {
+        Bioperpid { owners: Owners::new(exists), disk_name, nameless: BTreeSet::new() }
+    }
+}
+
+impl Module for Bioperpid {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        self.owners.plan(host, plan, constants);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let mut disks = Disks::new(self.disk_name);
+        for (key, owner) in Owners::read(kernel) {
+            let [reads, writes] = owner.ways;
+            let bytes = reads.bytes.wrapping_add(writes.bytes);
+            if bytes == 0 {
+                continue;
+            }
+            let Some(disk) = disks.name(key.major, key.minor) else {
+                if self.nameless.insert((key.major, key.minor)) {
+                    log::info!("bioperpid: no disk {}:{}, its I/O is not shown", key.major, key.minor);
+                }
+                continue;
+            };
+            let name = [disk, format!("::{:06}", key.pid).as_bytes()].concat();
+            table.named(&name).set(TOTAL, bytes);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.owners.tick(kernel);
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        self.owners.losses(kernel, each);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::block::tests::{below_1000, fake, names, owner};
+    use super::*;
+    use crate::pcp::Atom;
+
+    fn totals(module: &mut Bioperpid, fake: &Fake) -> Vec<(String, u64)> {
+        let mut table = Table::new(1);
+        module.refresh(fake, &mut table).unwrap();
+        let name = |key: &Key| match key {
+            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let value = |row| match table.value(row, 0) {
+            Some(Atom::U64(value)) => value,
+            other => panic!("{other:?}"),
+        };
+        table.keys().iter().enumerate().map(|(row, key)| (name(key), value(row))).collect()
+    }
+
+    #[test]
+    fn an_instance_is_disk_and_six_digits_and_both_directions_count() {
+        let fake = fake();
+        owner(&fake, 0, (77, 254, 0), b"dd\0\0\0\0\0\0", [[1, 4096, 9, 0], [1, 512, 9, 0]]);
+        owner(&fake, 1, (0, 254, 0), &[0; 8], [[1, 100, 9, 0], [0; 4]]);
+        let mut module = Bioperpid::new(below_1000, names);
+        assert_eq!(totals(&mut module, &fake), [("vda::000000".into(), 100), ("vda::000077".into(), 4608)]);
+    }
+
+    #[test]
+    fn disks_without_a_name_and_processes_without_bytes_are_not_shown() {
+        let fake = fake();
+        owner(&fake, 0, (77, 7, 3), b"dd\0\0\0\0\0\0", [[1, 4096, 9, 0], [0; 4]]);
+        owner(&fake, 1, (78, 254, 0), b"dd\0\0\0\0\0\0", [[0; 4]; 2]);
+        let mut module = Bioperpid::new(below_1000, names);
+        assert!(totals(&mut module, &fake).is_empty());
+    }
+
+    #[test]
+    fn refreshing_takes_no_process_away_and_an_ended_one_stays_a_minute() {
+        let fake = fake();
+        owner(&fake, 8, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1, 4096, 9, 0], [0; 4]]);
+        let mut module = Bioperpid::new(below_1000, names);
+        for _ in 0..60 {
+            module.tick(&fake);
+            for _client in 0..3 {
+                assert_eq!(totals(&mut module, &fake), [("vda::005000".into(), 4096)]);
+            }
+        }
+        for _ in 0..8 {
+            module.tick(&fake);
+        }
+        assert!(totals(&mut module, &fake).is_empty());
+    }
+}

@@ -1,0 +1,279 @@
+//! The latest execs, with their arguments. Kernel side: bpf/execsnoop.bpf.c, one ring record per exec.
+
+use crate::bpf::{record, types, types::exec_event, types::snoop_stat};
+use crate::kit::*;
+use crate::{maps, metrics, options, tracepoint};
+use std::collections::VecDeque;
+use std::mem::offset_of;
+
+metrics! {
+    COMM: str = 0 "proc.exec.comm" INSTANT NONE "command name after the exec";
+    PID: u32 = 1 "proc.exec.pid" INSTANT NONE "process id";
+    PPID: u32 = 2 "proc.exec.ppid" INSTANT NONE "process id of the parent";
+    RET: i32 = 3 "proc.exec.ret" INSTANT NONE "result of the exec: 0 or a negative error number";
+    ARGS: str = 4 "proc.exec.args" INSTANT NONE "path and arguments";
+}
+
+maps! {
+    ring EVENTS: exec_event = "exec_events";
+    rows STATS: snoop_stat = "snoop_stats";
+}
+
+options! {
+    /// Include execs that failed. This has the kernel look at the return of every system call of every process, which
+    /// takes about 70 ns of each.
+    include_failed: bool = false;
+    /// Only execs with this in the command name.
+    command: Pattern = Pattern::default();
+    /// Only execs with this in the path and the arguments.
+    args: Pattern = Pattern::default();
+    /// How many arguments to show, the path being the first; `...` stands for the others.
+    max_args: u32 = 20;
+    /// How many execs to show.
+    process_count: RowCount = RowCount(20);
+    /// Size of the ring buffer in pages; less than 16 count as 16.
+    buffer_page_count: Pages = Pages(64);
+}
+
+static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
+static RETURN: Hook = tracepoint!("sys_exit", "a kernel with BTF and CONFIG_FTRACE_SYSCALLS");
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "execsnoop",
+    path: "execsnoop",
+    summary: "new programs with their arguments",
+    cluster: 8,
+    shape: Shape::Rows { count: "process_count" },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&EXEC, &RETURN],
+    maps: MAPS,
+    make: |setup| Ok(Box::new(Execsnoop { options: Options::read(setup.section)?, execs: VecDeque::new() })),
+};
+
+/// A ring below this could not hold a few long command lines.
+const LEAST_PAGES: Pages = Pages(16);
+
+struct Exec {
+    event: exec_event,
+    args: Vec<u8>,
+}
+
+struct Execsnoop {
+    options: Options,
+    /// The latest first.
+    execs: VecDeque<Exec>,
+}
+
+impl Execsnoop {
+    fn drain(&mut self, kernel: &dyn Kernel) {
+        let Execsnoop { options, execs } = self;
+        kernel.drain(&EVENTS, &mut |bytes| {
+            let Some(event) = record::<exec_event>(bytes) else { return };
+            let block = bytes.get(size_of::<exec_event>()..).unwrap_or_default();
+            let block = block.get(..event.length as usize).unwrap_or_default();
+            let args = arguments(&event, block, options.max_args as usize);
+            if options.command.matches(until_nul(&event.comm)) && options.args.matches(&args) {
+                execs.push_front(Exec { event, args });
+                execs.truncate(options.process_count.0 as usize);
+            }
+        });
+    }
+}
+
+/// The path, then the arguments from the second on, as the caller gave them: an interpreter and its arguments, which the
+/// kernel put in front of the path (fs/binfmt_script.c), are left out.
+fn arguments(event: &exec_event, block: &[u8], most: usize) -> Vec<u8> {
+    let path = until_nul(&event.path);
+    let block = block.strip_suffix(b"\0").unwrap_or(block);
+    let all: Vec<&[u8]> = if block.is_empty() { Vec::new() } else { block.split(|&byte| byte == 0).collect() };
+    let own = match all.iter().position(|arg| *arg == path) {
+        Some(place) if event.interpreted != 0 => place,
+        _ => 0,
+    };
+    let rest = all.get(own + 1..).unwrap_or_default();
+    let shown = &rest[..rest.len().min(most.saturating_sub(1))];
+    let mut text = path.to_vec();
+    for arg in shown {
+        text.push(b' ');
+        for &byte in *arg {
+            match byte {
+                b'\n' => text.extend_from_slice(b"\\n"),
+                _ => text.push(byte),
+            }
+        }
+    }
+    if shown.len() < rest.len() || event.cut != 0 {
+        text.extend_from_slice(b" ...");
+    }
+    text
+}
+
+impl Module for Execsnoop {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let ring = self.options.buffer_page_count.bytes().max(LEAST_PAGES.bytes());
+        constants.snoop_wake_at = ring as u64 / 2;
+        constants.snoop_failed = self.options.include_failed;
+        plan.hook(&EXEC);
+        if self.options.include_failed {
+            plan.hook(&RETURN);
+        }
+        plan.entries(EVENTS.name, ring);
+        plan.entries(STATS.def.name, host.cpus);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        self.drain(kernel);
+        for (row, exec) in self.execs.iter().enumerate() {
+            table
+                .indexed(row as u32)
+                .text(COMM, until_nul(&exec.event.comm))
+                .set(PID, exec.event.pid)
+                .set(PPID, exec.event.ppid)
+                .set(RET, exec.event.ret)
+                .text(ARGS, &exec.args);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.drain(kernel);
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each(
+            "execs dropped because the ring buffer was full; buffer_page_count should be increased",
+            kernel.rows(STATS).sum(offset_of!(snoop_stat, dropped)),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::record_bytes;
+    use crate::config::Config;
+    use crate::pcp::Atom;
+
+    fn exec(pid: u32, path: &str, block: &[u8]) -> (exec_event, Vec<u8>) {
+        let mut event = exec_event { pid, ppid: 1, length: block.len() as u32, ..exec_event::default() };
+        event.path[..path.len()].copy_from_slice(path.as_bytes());
+        let comm = path.rsplit('/').next().unwrap_or_default();
+        event.comm[..comm.len()].copy_from_slice(comm.as_bytes());
+        (event, block.to_vec())
+    }
+
+    fn send(fake: &Fake, (event, block): (exec_event, Vec<u8>)) {
+        let mut bytes = record_bytes(&event);
+        bytes.extend(block);
+        bytes.resize(bytes.len() + 16, 0xff);
+        fake.record(&bytes);
+    }
+
+    fn module(options: &str) -> Execsnoop {
+        let config = Config::parse("t.conf", format!("[execsnoop]\n{options}\n").as_bytes()).unwrap();
+        let options = Options::read(&config.section("execsnoop").unwrap()).unwrap();
+        Execsnoop { options, execs: VecDeque::new() }
+    }
+
+    fn shown(options: &str, event: (exec_event, Vec<u8>)) -> Option<String> {
+        let fake = Fake::new();
+        send(&fake, event);
+        let mut table = Table::new(5);
+        module(options).refresh(&fake, &mut table).unwrap();
+        match table.value(0, ARGS.column) {
+            Some(Atom::Str(text)) => Some(String::from_utf8_lossy(text).into_owned()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn the_latest_exec_is_row_0_and_the_rows_are_bounded() {
+        let fake = Fake::new();
+        for pid in 1..=5 {
+            send(&fake, exec(pid, "/bin/ls", b"ls\0-l\0"));
+        }
+        let mut table = Table::new(5);
+        module("process_count = 3").refresh(&fake, &mut table).unwrap();
+        assert_eq!(table.len(), 3);
+        assert_eq!(table.value(0, PID.column), Some(Atom::U32(5)));
+        assert_eq!(table.value(2, PID.column), Some(Atom::U32(3)));
+        assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"ls")));
+        assert_eq!(table.value(0, RET.column), Some(Atom::I32(0)));
+        assert_eq!(table.value(0, ARGS.column), Some(Atom::Str(b"/bin/ls -l")));
+    }
+
+    #[test]
+    fn a_second_fetch_shows_the_same_rows() {
+        let fake = Fake::new();
+        send(&fake, exec(7, "/bin/ls", b"ls\0"));
+        let mut module = module("");
+        for _ in 0..2 {
+            let mut table = Table::new(5);
+            module.refresh(&fake, &mut table).unwrap();
+            assert_eq!(table.value(0, PID.column), Some(Atom::U32(7)));
+        }
+    }
+
+    #[test]
+    fn the_interpreter_of_a_script_is_left_out() {
+        let mut script = exec(1, "./run", b"/usr/bin/perl\0-w\0./run\0a\0b\0");
+        script.0.interpreted = 1;
+        assert_eq!(shown("", script).unwrap(), "./run a b");
+        let mut lost = exec(1, "./run", b"x\0a\0");
+        lost.0.interpreted = 1;
+        assert_eq!(shown("", lost).unwrap(), "./run a");
+    }
+
+    #[test]
+    fn dots_follow_only_when_there_are_more_arguments_than_asked_for() {
+        let three = || exec(1, "/bin/ls", b"ls\0a\0b\0");
+        assert_eq!(shown("max_args = 3", three()).unwrap(), "/bin/ls a b");
+        assert_eq!(shown("max_args = 2", three()).unwrap(), "/bin/ls a ...");
+        assert_eq!(shown("max_args = 0", three()).unwrap(), "/bin/ls ...");
+        let mut cut = three();
+        cut.0.cut = 1;
+        assert_eq!(shown("", cut).unwrap(), "/bin/ls a b ...");
+    }
+
+    #[test]
+    fn empty_arguments_newlines_and_bytes_are_kept() {
+        assert_eq!(shown("", exec(1, "sh", b"sh\0\0a\nb\0\0")).unwrap(), "sh  a\\nb ");
+        assert_eq!(shown("", exec(1, "sh", b"")).unwrap(), "sh");
+        assert!(shown("", exec(1, "sh", b"sh\0caf\xc3\0")).unwrap().starts_with("sh caf"));
+    }
+
+    #[test]
+    fn patterns_are_looked_for_anywhere() {
+        let event = || exec(1, "/usr/bin/python3", b"python3\0-m\0http.server\0");
+        assert!(shown("command = ython", event()).is_some());
+        assert!(shown("command = ^ython", event()).is_none());
+        assert!(shown("args = http", event()).is_some());
+        assert!(shown("args = bin/perl", event()).is_none());
+    }
+
+    #[test]
+    fn half_a_record_and_a_length_beyond_the_record_do_no_harm() {
+        let fake = Fake::new();
+        fake.record(&[1, 2, 3]);
+        let (mut event, _) = exec(1, "/bin/ls", b"");
+        event.length = 1 << 30;
+        fake.record(&record_bytes(&event));
+        let mut table = Table::new(5);
+        module("").refresh(&fake, &mut table).unwrap();
+        assert_eq!(table.value(0, ARGS.column), Some(Atom::Str(b"/bin/ls")));
+    }
+
+    #[test]
+    fn system_calls_are_only_looked_at_for_failed_execs() {
+        let host = Host { cpus: 2, disks: 1, threads: 100, requests: 0 };
+        for (options, hooks) in
+            [("", &["sched_process_exec"][..]), ("include_failed = True", &["sched_process_exec", "sys_exit"])]
+        {
+            let mut plan = Plan::default();
+            module(options).plan(&host, &mut plan, &mut crate::bpf::constants());
+            assert_eq!(plan.hooks.iter().map(|hook| hook.name).collect::<Vec<_>>(), hooks);
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! System calls by name: how many, and how long they took. Kernel side: bpf/syscount.bpf.c, rows by CPU and, for
+//! `details`, by process.
+
+mod names;
+
+use crate::bpf::types::{self, syscall_row, syscall_start, syscall_stat};
+use crate::kit::*;
+use crate::{maps, metrics, options, tracepoint};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+metrics! {
+    COUNT: u64 = 0 "proc.syscall.count" COUNTER COUNT "system calls";
+    AVERAGE: u64 = 1 "proc.syscall.latency.avg" INSTANT NSEC "average time of a system call";
+    TIME: u64 = 2 "proc.syscall.latency.cml" COUNTER NSEC "time of all system calls";
+}
+
+maps! {
+    rows ROWS: syscall_row = "syscall_rows";
+    rows DETAILS: syscall_row = "syscall_procs";
+    rows STATS: syscall_stat = "syscall_stats";
+    slots STARTS: syscall_start = "syscall_starts";
+    set PROCESSES: u32 = "syscall_set";
+}
+
+options! {
+    /// Only calls of these processes (ids, command names, or regular expressions for whole command lines).
+    process: ProcessFilter = ProcessFilter::default();
+    /// Only calls that return this error.
+    errno: Errno = Errno::default();
+    /// Only calls that return an error.
+    failed: bool = false;
+    /// Show calls by process too, as PID::SYSCALL; only with `process`, for the first 128 of them.
+    details: bool = false;
+    /// Measure how long calls take. Counting takes about 75 ns of every system call on the machine, this 200.
+    latency: bool = false;
+}
+
+static ENTER: Hook = tracepoint!("sys_enter", "a kernel with BTF and CONFIG_FTRACE_SYSCALLS");
+static EXIT: Hook = tracepoint!("sys_exit", "a kernel with BTF and CONFIG_FTRACE_SYSCALLS");
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "syscount",
+    path: "syscount",
+    summary: "system calls",
+    cluster: 15,
+    shape: Shape::Numbered,
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&ENTER, &EXIT],
+    maps: MAPS,
+    make: |setup| {
+        let mut options = Options::read(setup.section)?;
+        let name = setup.section.name();
+        let watch = Watch::new(name, std::mem::take(&mut options.process), setup.process_refresh);
+        if options.details && !watch.is_filtering() {
+            log::warn!("{name}: details has no effect without process");
+            options.details = false;
+        }
+        Ok(Box::new(Syscount::new(options, watch)))
+    },
+};
+
+/// Numbers there is room for; the kernel has come to 471 in 2026.
+const CALLS: usize = 512;
+/// Processes that can count at once with a `process` option.
+const MOST: usize = 8192;
+/// Processes with details: a row takes 12 KiB.
+const PLACES: usize = 128;
+/// The number of a process without a row of its own.
+const NO_PLACE: u32 = u32::MAX;
+
+/// In the order of the cells of `struct syscall_row`.
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    calls: u64,
+    timed: u64,
+    ns: u64,
+}
+
+struct Syscount {
+    options: Options,
+    watch: Watch,
+    /// Names by number, made up where there is none.
+    names: Vec<String>,
+    /// Up to here a number is shown also if nobody ever called it.
+    known: usize,
+    places: Places,
+}
+
+impl Syscount {
+    fn new(options: Options, watch: Watch) -> Syscount {
+        let known = names::names();
+        let name = |number: usize| match known.get(number) {
+            Some(Some(name)) => (*name).to_string(),
+            _ => format!("UNDEF{number}"),
+        };
+        let names = (0..CALLS).map(name).collect();
+        Syscount { options, watch, names, known: known.len(), places: Places::default() }
+    }
+
+    /// Whether only calls that fail count.
+    fn is_selecting(&self) -> bool {
+        self.options.failed || self.options.errno != Errno::default()
+    }
+
+    /// Values only where there were calls, so that a client sees which there were.
+    fn fill(row: RowMut<'_>, cell: Cell) {
+        if cell.calls == 0 {
+            return;
+        }
+        let row = row.set(COUNT, cell.calls);
+        if let Some(average) = cell.ns.checked_div(cell.timed) {
+            row.set(TIME, cell.ns).set(AVERAGE, average);
+        }
+    }
+}
+
+/// The sum of rows, by number.
+fn sum<'a>(rows: impl Iterator<Item = Row<'a>>) -> [Cell; CALLS] {
+    let mut sums = [Cell::default(); CALLS];
+    for row in rows {
+        let mut words = row.words(offset_of!(syscall_row, cells));
+        for sum in &mut sums {
+            let mut next = || words.next().unwrap_or_default();
+            sum.calls += next();
+            sum.timed += next();
+            sum.ns += next();
+        }
+    }
+    sums
+}
+
+/// Details have identifiers above those of all calls: process and number side by side, which is below 2^31 since the kernel
+/// has no process id above 2^22 (PID_MAX_LIMIT).
+fn detail_id(pid: u32, number: usize) -> u32 {
+    pid << CALLS.ilog2() | number as u32
+}
+
+impl Module for Syscount {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let Options { errno, details, latency, .. } = self.options;
+        let filtered = self.watch.is_filtering();
+        let starts = if latency { table_size(host.threads * 16, 1 << 14, 1 << 17) } else { 1 };
+        constants.syscall_filtered = filtered;
+        constants.syscall_details = details;
+        constants.syscall_timed = latency;
+        constants.syscall_failed = self.is_selecting();
+        constants.syscall_errno = errno.0;
+        constants.syscall_start_mask = starts as u32 - 1;
+        if latency || !self.is_selecting() {
+            plan.hook(&ENTER);
+        }
+        if latency || self.is_selecting() {
+            plan.hook(&EXIT);
+        }
+        plan.entries(ROWS.def.name, host.cpus);
+        plan.entries(STATS.def.name, host.cpus);
+        plan.entries(STARTS.name, starts);
+        plan.entries(DETAILS.def.name, if details { PLACES } else { 1 });
+        plan.entries(PROCESSES.name, if filtered { MOST } else { 1 });
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let cells = sum(kernel.rows(ROWS).iter());
+        for (number, (name, cell)) in self.names.iter().zip(cells).enumerate() {
+            if number < self.known || cell.calls > 0 {
+                Self::fill(table.numbered(number as u32, name.as_bytes()), cell);
+            }
+        }
+        for (&pid, &place) in self.places.taken.iter().filter(|(pid, _)| exists(**pid)) {
+            let cells = sum(kernel.rows(DETAILS).get(place).into_iter());
+            for (number, (name, cell)) in
+                self.names.iter().zip(cells).enumerate().filter(|(_, (_, cell))| cell.calls > 0)
+            {
+                Self::fill(table.numbered(detail_id(pid, number), format!("{pid}::{name}").as_bytes()), cell);
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        let Syscount { options, watch, places, .. } = self;
+        if options.details {
+            places.clear(kernel);
+        }
+        watch.tick(&mut |pid, member| {
+            let result = match (member, options.details) {
+                (true, true) => kernel.assign(&PROCESSES, pid, places.take(pid)),
+                (true, false) => kernel.assign(&PROCESSES, pid, NO_PLACE),
+                (false, _) => {
+                    places.leave(pid);
+                    kernel.admit(&PROCESSES, pid, false)
+                }
+            };
+            if let Err(error) = result {
+                log::error!("syscount: process {pid} is not counted: {error}");
+            }
+        });
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let stats = kernel.rows(STATS);
+        each(
+            "calls of 32-bit programs, or with numbers from 512 on, which are not shown: they have other names",
+            stats.sum(offset_of!(syscall_stat, foreign)),
+        );
+        each(
+            "calls whose time is not known because too many threads run",
+            stats.sum(offset_of!(syscall_stat, displaced)),
+        );
+    }
+}
+
+/// Which process has which row of its own.
+struct Places {
+    taken: BTreeMap<u32, usize>,
+    free: Vec<usize>,
+    /// Left since the last tick: a call that was just being counted may still add to them.
+    left: Vec<usize>,
+    /// The log has said that there are too few.
+    said: bool,
+}
+
+impl Default for Places {
+    fn default() -> Places {
+        Places { taken: BTreeMap::new(), free: (0..PLACES).rev().collect(), left: Vec::new(), said: false }
+    }
+}
+
+impl Places {
+    fn take(&mut self, pid: u32) -> u32 {
+        let Some(place) = self.free.pop() else {
+            if !std::mem::replace(&mut self.said, true) {
+                log::warn!("syscount: more than {PLACES} processes; the others have no details");
+            }
+            return NO_PLACE;
+        };
+        self.taken.insert(pid, place);
+        place as u32
+    }
+
+    fn leave(&mut self, pid: u32) {
+        self.left.extend(self.taken.remove(&pid));
+    }
+
+    fn clear(&mut self, kernel: &dyn Kernel) {
+        for place in self.left.drain(..) {
+            if let Some(row) = kernel.rows(DETAILS).get(place) {
+                (0..size_of::<syscall_row>()).step_by(8).for_each(|offset| row.set(offset, 0));
+            }
+            self.free.push(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::pcp::Atom;
+
+    const CELL: usize = size_of::<Cell>();
+
+    fn module(options: &str) -> Syscount {
+        let config = Config::parse("t.conf", format!("[syscount]\n{options}\n").as_bytes()).unwrap();
+        let mut options = Options::read(&config.section("syscount").unwrap()).unwrap();
+        let filter = std::mem::take(&mut options.process);
+        Syscount::new(options, Watch::new("syscount", filter, None))
+    }
+
+    fn set(fake: &Fake, map: Rows<syscall_row>, row: usize, number: usize, cell: [u64; 3]) {
+        for (i, value) in cell.into_iter().enumerate() {
+            fake.set(map, row, offset_of!(syscall_row, cells) + number * CELL + i * 8, value);
+        }
+    }
+
+    /// The values of a row by its identifier, with its name.
+    fn row(table: &Table, id: u32) -> (String, [Option<u64>; 3]) {
+        let place = table.keys().iter().position(|key| matches!(key, Key::Numbered(number, _) if *number == id));
+        let place = place.unwrap_or_else(|| panic!("no row {id}"));
+        let Key::Numbered(_, name) = &table.keys()[place] else { unreachable!("it was just found") };
+        let value = |column| match table.value(place, column) {
+            Some(Atom::U64(value)) => Some(value),
+            _ => None,
+        };
+        (String::from_utf8_lossy(table.text(name)).into_owned(), [value(0), value(1), value(2)])
+    }
+
+    fn refreshed(fake: &Fake, module: &mut Syscount) -> Table {
+        let mut table = Table::new(3);
+        module.refresh(fake, &mut table).unwrap();
+        table
+    }
+
+    #[test]
+    fn cpus_are_added_up_and_the_average_is_total_by_count_at_every_fetch() {
+        let fake = Fake::new().with(ROWS, 2);
+        set(&fake, ROWS, 0, 3, [4, 3, 300]);
+        set(&fake, ROWS, 1, 3, [1, 1, 100]);
+        let mut module = module("latency = True");
+        for _ in 0..2 {
+            let table = refreshed(&fake, &mut module);
+            assert_eq!(row(&table, 3).1, [Some(5), Some(100), Some(400)]);
+        }
+    }
+
+    #[test]
+    fn every_named_call_is_an_instance_and_only_calls_made_have_values() {
+        let fake = Fake::new().with(ROWS, 1);
+        set(&fake, ROWS, 0, 0, [1, 0, 0]);
+        let table = refreshed(&fake, &mut module(""));
+        assert_eq!(table.len(), names::names().len());
+        assert_eq!(row(&table, 0).1, [Some(1), None, None]);
+        assert_eq!(row(&table, 470), ("listns".into(), [None; 3]));
+    }
+
+    #[test]
+    fn the_calls_from_424_on_count_and_those_without_a_name_are_undefined() {
+        let fake = Fake::new().with(ROWS, 1);
+        for number in [400, 424, 437, 511] {
+            set(&fake, ROWS, 0, number, [7, 0, 0]);
+        }
+        let table = refreshed(&fake, &mut module(""));
+        let count = [Some(7), None, None];
+        assert_eq!(row(&table, 400), ("UNDEF400".into(), count));
+        assert_eq!(row(&table, 424), ("pidfd_send_signal".into(), count));
+        assert_eq!(row(&table, 437), ("openat2".into(), count));
+        assert_eq!(row(&table, 511), ("UNDEF511".into(), count));
+    }
+
+    #[test]
+    fn details_are_a_row_for_each_call_of_each_living_process() {
+        let me = std::process::id();
+        let fake = Fake::new().with(ROWS, 1).with(DETAILS, PLACES);
+        let mut module = module(&format!("process = {me}\ndetails = True"));
+        module.tick(&fake);
+        assert_eq!(fake.number(me), Some(0));
+        set(&fake, DETAILS, 0, 3, [9, 0, 0]);
+        module.places.taken.insert(PID_OF_NOBODY, 1);
+        set(&fake, DETAILS, 1, 3, [1, 0, 0]);
+        let table = refreshed(&fake, &mut module);
+        let name = module.names[3].clone();
+        assert_eq!(row(&table, me << 9 | 3), (format!("{me}::{name}"), [Some(9), None, None]));
+        assert_eq!(table.len(), module.known + 1);
+    }
+
+    /// Above what the kernel hands out.
+    const PID_OF_NOBODY: u32 = 1 << 22;
+
+    #[test]
+    fn identifiers_of_details_are_above_those_of_calls_and_fit() {
+        assert_eq!(detail_id(1, 0), 512);
+        assert_eq!(detail_id((1 << 22) - 1, 511), (1 << 31) - 1);
+    }
+
+    #[test]
+    fn the_row_of_a_process_that_went_is_cleared_a_tick_later_and_used_again() {
+        let fake = Fake::new().with(DETAILS, PLACES);
+        let mut places = Places::default();
+        assert_eq!((places.take(100), places.take(200)), (0, 1));
+        set(&fake, DETAILS, 0, 5, [3, 2, 1]);
+        set(&fake, DETAILS, 1, 5, [3, 2, 1]);
+        places.leave(100);
+        assert_eq!(places.take(300), 2);
+        places.clear(&fake);
+        assert_eq!(places.take(400), 0);
+        let kernel: &dyn Kernel = &fake;
+        let calls = |place| sum(kernel.rows(DETAILS).get(place).into_iter())[5].calls;
+        assert_eq!((calls(0), calls(1)), (0, 3));
+    }
+
+    #[test]
+    fn more_processes_than_rows_have_no_details() {
+        let mut places = Places::default();
+        let all: Vec<u32> = (0..=PLACES as u32).map(|pid| places.take(pid)).collect();
+        assert_eq!(all[PLACES - 1], PLACES as u32 - 1);
+        assert_eq!(all[PLACES], NO_PLACE);
+    }
+
+    #[test]
+    fn only_the_tracepoints_that_are_needed_are_attached() {
+        let host = Host { cpus: 2, disks: 1, threads: 100, requests: 0 };
+        for (options, hooks) in [
+            ("", &["sys_enter"][..]),
+            ("failed = True", &["sys_exit"]),
+            ("errno = ENOENT", &["sys_exit"]),
+            ("latency = True", &["sys_enter", "sys_exit"]),
+            ("latency = True\nfailed = True", &["sys_enter", "sys_exit"]),
+        ] {
+            let mut plan = Plan::default();
+            let mut constants = crate::bpf::constants();
+            module(options).plan(&host, &mut plan, &mut constants);
+            assert_eq!(plan.hooks.iter().map(|hook| hook.name).collect::<Vec<_>>(), hooks, "{options}");
+            assert_eq!(constants.syscall_errno, if options.contains("ENOENT") { 2 } else { 0 });
+        }
+    }
+}

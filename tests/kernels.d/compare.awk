@@ -1,0 +1,149 @@
+# Reads the console of a virtual machine (what init prints) and yields a line for each module of each pass, and the release:
+#   release RELEASE
+#   cell PASS MODULE KINDS|none|wrong EXPLANATION
+# KINDS are the ways its hooks are attached, joined by commas; a count that differs from the kernel's own makes it `wrong`.
+
+{ sub(/\r$/, ""); sub(/^.*@@ /, "@@ ") }
+/^@@ pass / { pass = $3; passes[++npasses] = pass; next }
+/^@@ / { part = $2; section = ""; finished = part == "end" && pass != "" && seen_values[pass]; next }
+
+part == "release" { print "release", $1 }
+part == "disks" { disks++ }
+
+part == "check" {
+	split($0, cell, /  +/)
+	module = cell[1]
+	if (module == "MODULE" || cell[4] == "")
+		next
+	if (!((pass, module) in kinds)) {
+		kinds[pass, module] = ""
+		order[pass, ++modules[pass]] = module
+	}
+	if (cell[4] == "ok" && index("," kinds[pass, module] ",", "," cell[3] ",") == 0)
+		kinds[pass, module] = kinds[pass, module] (kinds[pass, module] == "" ? "" : ",") cell[3]
+	else if (cell[4] ~ /^FAILED: /)
+		failure[pass, module] = substr(cell[4], 9)
+	else if (cell[4] ~ /^refused: /)
+		refusal[pass, module] = cell[3] " " cell[4]
+}
+
+# Reads, writes and discards that completed; a flush counts as a write as well.
+part ~ /^(outer|before|after|end)$/ && $3 ~ /^(nvme|vd|nullb|sd|loop|ram)/ { requests[pass, part] += $4 + $8 + $15 }
+part ~ /^(outer|before|after|end)$/ && $1 == "processes" { forks[pass, part] = $2 }
+# The last number of a CPU: how often a task arrived on it.
+part ~ /^(outer|before|after|end)$/ && $1 ~ /^cpu[0-9]/ { arrivals[pass, part] += $10 }
+
+part == "load" && NF == 2 { load[pass, $1] = $2 }
+part == "load" && NF != 2 && $1 != "done" { said[pass] = $0 }
+
+part == "values" { seen_values[pass] = 1 }
+part == "values" && /^bcc\./ { section = $1; next }
+part == "values" && NF == 1 && $1 !~ /^[0-9]/ { section = $1; next }
+part == "values" && /^ *pid +comm/ { section = "tcplife"; next }
+part == "values" && /^ *tcp\.send\.calls/ { section = "netproc"; next }
+part == "values" && $1 == "total" { total[pass, section] = $3; section = ""; next }
+part == "values" && section == "bcc.disk.all.latency" && $2 == "->" && $1 >= 1024 { slow[pass] += $5 }
+part == "values" && section == "sysfork" && NF == 1 { total[pass, "sysfork"] = $1 }
+part == "values" && section == "count" && NF == 2 { execs[pass, $1] = $2 }
+part == "values" && section == "tcplife" && NF == 10 { sessions[pass, ++nsessions[pass]] = $0 }
+part == "values" && section == "netproc" && $1 + 0 == load[pass, "pid"] + 0 && NF == 10 { traffic[pass] = $0 }
+
+# A count of all between two moments that enclose the agent's must be at most theirs, and at least that of two moments within.
+function bracket(what, counted, of,    least, most) {
+	least = of[pass, "after"] - of[pass, "before"]
+	most = of[pass, "end"] - of[pass, "outer"]
+	if (counted == "")
+		return "no count of " what "; "
+	if (counted < least || counted > most)
+		return counted " " what ", the kernel counted " (least == most ? least : least " to " most) "; "
+	return ""
+}
+
+function at_least(what, counted, least) {
+	return counted + 0 < least + 0 ? (counted + 0) " " what ", expected at least " (least + 0) "; " : ""
+}
+
+function exactly(what, counted, expected) {
+	return counted + 0 != expected + 0 || expected == "" ? (counted + 0) " " what ", expected " (expected + 0) "; " : ""
+}
+
+# The kernel counts what was acknowledged and received with the sequence numbers of SYN and FIN, one each.
+function near(bytes, expected) {
+	return bytes >= expected && bytes <= expected + 2
+}
+
+function sessions_of_load(    i, j, f, g, to, from, count, server, client, paired) {
+	to = load[pass, "session_to_server"]
+	from = load[pass, "session_to_client"]
+	for (i = 1; i <= nsessions[pass]; i++) {
+		split(sessions[pass, i], f, " ")
+		if (f[2] != load[pass, "pid"] || f[3] != "load" || f[10] <= 0)
+			continue
+		count++
+		client += near(f[8], to) && near(f[9], from)
+		server += near(f[8], from) && near(f[9], to)
+		for (j = 1; j <= nsessions[pass]; j++) {
+			split(sessions[pass, j], g, " ")
+			paired += f[4] == g[6] && f[5] == g[7] && f[6] == g[4] && f[7] == g[5]
+		}
+	}
+	return exactly("sessions of the load", count, load[pass, "sessions"]) \
+		exactly("client ends with the bytes sent", client, load[pass, "sessions"] / 2) \
+		exactly("server ends with the bytes sent", server, load[pass, "sessions"] / 2) \
+		exactly("ends whose other end has the same addresses", paired, load[pass, "sessions"])
+}
+
+function traffic_of_load(    f, calls) {
+	if (traffic[pass] == "")
+		return "no row of the load; "
+	split(traffic[pass], f, " ")
+	return exactly("TCP send calls", f[3], load[pass, "tcp_calls"]) exactly("TCP bytes sent", f[4], load[pass, "tcp_bytes"]) \
+		at_least("TCP receive calls", f[5], load[pass, "sessions"]) exactly("TCP bytes received", f[6], load[pass, "tcp_bytes"]) \
+		exactly("UDP send calls", f[7], load[pass, "udp_calls"]) exactly("UDP bytes sent", f[8], load[pass, "udp_bytes"]) \
+		exactly("datagrams received", f[9], load[pass, "udp_calls"]) exactly("UDP bytes received", f[10], load[pass, "udp_bytes"])
+}
+
+function fault(module) {
+	if (module == "biolatency")
+		return bracket("requests", total[pass, "bcc.disk.all.latency"], requests) \
+			at_least("disks", disks, 3) \
+			at_least("requests in all", total[pass, "bcc.disk.all.latency"], disks * load[pass, "requests_per_disk"]) \
+			at_least("requests of 1 ms or more, as null_blk makes them", slow[pass], load[pass, "requests_per_disk"])
+	if (module == "runqlat")
+		return bracket("arrivals on a CPU", total[pass, "bcc.runq.latency"], arrivals) \
+			at_least("arrivals", total[pass, "bcc.runq.latency"], load[pass, "switches"])
+	if (module == "sysfork")
+		return bracket("new tasks", total[pass, "sysfork"], forks) \
+			at_least("new tasks", total[pass, "sysfork"], 2 * load[pass, "children"])
+	if (module == "exectop")
+		return exactly("execs of `counted`", execs[pass, "counted"], load[pass, "children"]) \
+			exactly("execs of `load`", execs[pass, "load"], 1)
+	if (module == "tcplife")
+		return sessions_of_load()
+	if (module == "netproc")
+		return traffic_of_load()
+	return "compare.awk does not know how to check it; "
+}
+
+END {
+	for (p = 1; p <= npasses; p++) {
+		pass = passes[p]
+		for (m = 1; m <= modules[pass]; m++) {
+			module = order[pass, m]
+			if ((pass, module) in failure) {
+				print "cell", pass, module, "none", failure[pass, module]
+				continue
+			}
+			if (load[pass, "switches"] == "")
+				problem = "the load did not finish: " said[pass] "; "
+			else
+				problem = fault(module)
+			if (problem == "")
+				print "cell", pass, module, kinds[pass, module], refusal[pass, module]
+			else
+				print "cell", pass, module, "wrong", substr(problem, 1, length(problem) - 2)
+		}
+	}
+	if (!finished)
+		print "unfinished", pass, part
+}
