@@ -197,7 +197,7 @@ struct sock_common {
 	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
 	__be16 skc_dport;
-
+	__u16 skc_num;
 	unsigned short skc_family;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
@@ -219,6 +219,8 @@ struct inet_sock {
 
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	__u8 icsk_ca_state : 5;
+	__u8 icsk_pending;
 };
 
 struct tcp_sock {
@@ -233,6 +235,11 @@ struct tcp_sock {
 struct linux_binprm {
 	const char *filename;
 	const char *interp;
+};
+
+/* with a third argument, the error, the tracepoint fires for failed retransmissions too */
+struct trace_event_raw_tcp_retransmit_skb {
+	int err;
 };
 
 struct sk_buff;

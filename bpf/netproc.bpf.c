@@ -4,14 +4,8 @@
  * returned. Before that, the functions they were later put around, by fexit; and where only kprobes are to be had, which do
  * not see arguments and return value together, functions of each protocol.
  */
+#include "sock.bpf.h"
 #include "threads.bpf.h"
-
-#define AF_INET 2
-#define AF_INET6 10
-#define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
-#define MSG_PEEK 2
-#define MSG_ERRQUEUE 0x2000
 
 enum net_cell { TCP_SEND, TCP_RECV, UDP_SEND, UDP_RECV };
 
@@ -24,15 +18,7 @@ struct net_row {
 
 ROWS(net_rows, struct net_row);
 
-/* The bytes that readers took from a socket, as of the last look. */
-struct net_read {
-	__u64 socket;
-	__u64 given;
-};
-
-SLOTS(net_reads, struct net_read);
-
-const volatile __u32 net_read_mask;
+SLOTS(net_reads, struct sock_read);
 
 static __always_inline void net_add(enum net_cell cell, __s64 bytes)
 {
@@ -78,14 +64,6 @@ ON(sock_recv_length, struct sock *sk, int ret, int flags)
 		net_sock(raw, sk, TCP_RECV, ret);
 }
 
-/* The socket of inet_sendmsg and its like, in fexit: the first argument. */
-static __always_inline struct sock *net_socket(void *ctx)
-{
-	struct socket *sock = (void *)((__u64 *)ctx)[0];
-
-	return sock->sk;
-}
-
 static __always_inline void net_received(struct sock *sk, int flags, int ret)
 {
 	if (ret < 0 || flags & (MSG_PEEK | MSG_ERRQUEUE))
@@ -97,25 +75,25 @@ static __always_inline void net_received(struct sock *sk, int flags, int ret)
 ON_RETURN(inet_sendmsg, 3, int ret)
 {
 	if (!raw)
-		net_sock(raw, net_socket(ctx), TCP_SEND, ret);
+		net_sock(raw, sock_of(ctx), TCP_SEND, ret);
 }
 
 ON_RETURN(inet6_sendmsg, 3, int ret)
 {
 	if (!raw)
-		net_sock(raw, net_socket(ctx), TCP_SEND, ret);
+		net_sock(raw, sock_of(ctx), TCP_SEND, ret);
 }
 
 ON_RETURN(inet_recvmsg, 4, int ret)
 {
 	if (!raw)
-		net_received(net_socket(ctx), ((__u64 *)ctx)[3], ret);
+		net_received(sock_of(ctx), ((__u64 *)ctx)[3], ret);
 }
 
 ON_RETURN(inet6_recvmsg, 4, int ret)
 {
 	if (!raw)
-		net_received(net_socket(ctx), ((__u64 *)ctx)[3], ret);
+		net_received(sock_of(ctx), ((__u64 *)ctx)[3], ret);
 }
 
 ON_RETURN(tcp_sendmsg, 3, int ret)
@@ -133,33 +111,9 @@ ON_RETURN(udpv6_sendmsg, 3, int ret)
 	net_add(UDP_SEND, ret);
 }
 
-/*
- * Called at the end of a receive, of a peek too, and before each wait inside it, always with what the whole call has copied
- * so far (tcp_recvmsg). What is new is what the socket has given away since the last time.
- */
 ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
 {
-	struct tcp_sock *tp = (struct tcp_sock *)sk;
-	__u64 address = (__u64)sk, socket, received, given, before = 0;
-	struct net_read *read;
-	__u32 next;
-
-	if (!raw || copied <= 0)
-		return;
-	received = GET(tp, bytes_received);
-	next = GET(tp, rcv_nxt);
-	given = received - (__u32)(next - GET(tp, copied_seq));
-	socket = address << 32 | (__u32)(next - (__u32)received); /* with its first sequence number: addresses are used again */
-	read = row(&net_reads, (address >> 6) * 0x9e3779b97f4a7c15 >> 40 & net_read_mask);
-	if (!read)
-		return;
-	if (read->socket == socket)
-		before = read->given;
-	read->socket = socket;
-	read->given = given;
-	if (given - before < copied)
-		copied = given - before;
-	if (copied)
+	if (raw && (copied = sock_read_anew(&net_reads, sk, copied)) > 0)
 		net_add(TCP_RECV, copied);
 }
 

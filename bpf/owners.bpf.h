@@ -48,7 +48,7 @@ SLOTS(io_slots, struct io_slot);
 ROWS(io_stats, struct io_stat);
 
 const volatile __u32 io_owner_mask; /* sets - 1 */
-const volatile __u32 io_slot_mask;
+const volatile __u32 io_slot_mask; /* sets - 1 */
 const volatile bool io_top; /* names have to be right, and times are wanted */
 
 /* The name of the process, not of the thread. */
@@ -110,14 +110,33 @@ static __always_inline __s64 owner_current(__u64 disk, __u64 *key)
 	return owner_place(*key, false);
 }
 
-/* The tag that a request keeps from its allocation to its end: with a scheduler the other one comes and goes. */
-static __always_inline struct io_slot *owner_slot(const bool raw, struct request *rq)
+/*
+ * Where a request in flight is remembered, or to be remembered at its beginning; NULL: it is not. Found by the tag that it keeps
+ * from its allocation to its end: with a scheduler the other tag comes and goes. Other disks' requests share the set.
+ */
+static __always_inline struct io_slot *owner_slot(const bool raw, struct request *rq, const bool begin)
 {
+	struct io_slot *free = NULL;
 	int tag = GET(rq, internal_tag);
+	__u32 set;
 
 	if (tag < 0)
 		tag = GET(rq, tag);
-	return row(&io_slots, block_spread(raw, rq, tag) & io_slot_mask);
+	set = (block_spread(raw, rq, tag) & io_slot_mask) * OWNER_WAYS;
+#pragma unroll
+	for (int i = 0; i < OWNER_WAYS; i++) {
+		struct io_slot *slot = row(&io_slots, set + i);
+
+		if (!slot)
+			continue;
+		if (slot->rq == (__u64)rq)
+			return slot;
+		if (begin && !free && !slot->rq)
+			free = slot;
+	}
+	if (begin && !free)
+		free = row(&io_slots, set); /* of the one that had it the beginning will be unknown */
+	return free;
 }
 
 /* The disk's half of a key; 0 for what is no disk. */
@@ -133,7 +152,7 @@ static __always_inline void owner_begin(const bool raw, struct request *rq)
 
 	if (!disk || block_is_command(block_op(raw, rq)))
 		return;
-	slot = owner_slot(raw, rq);
+	slot = owner_slot(raw, rq, true);
 	if (!slot)
 		return;
 	slot->rq = 0;
@@ -144,9 +163,9 @@ static __always_inline void owner_begin(const bool raw, struct request *rq)
 
 static __always_inline void owner_issue(const bool raw, struct request *rq)
 {
-	struct io_slot *slot = owner_slot(raw, rq);
+	struct io_slot *slot = owner_slot(raw, rq, false);
 
-	if (slot && slot->rq == (__u64)rq)
+	if (slot)
 		slot->ns = bpf_ktime_get_ns();
 }
 
@@ -187,18 +206,17 @@ static __always_inline void owner_complete(const bool raw, struct request *rq, _
 	__u32 op = block_op(raw, rq), way = op & 1;
 	struct io_slot *slot;
 	struct io_owner *r = NULL;
-	bool part, known;
+	bool part;
 
 	if (block_is_command(op))
 		return;
-	slot = owner_slot(raw, rq);
-	known = slot && slot->rq == (__u64)rq;
+	slot = owner_slot(raw, rq, false);
 	part = block_is_part(raw, rq, nr_bytes);
 	/* Commands without data (flushes) and second completions move nothing. */
 	if (nr_bytes) {
-		if (known && (__s64)slot->place >= 0)
+		if (slot && (__s64)slot->place >= 0)
 			r = row(&io_owners, slot->place);
-		if (!r || !known || r->key != slot->key)
+		if (!slot || !r || r->key != slot->key)
 			r = owner_unknown(owner_disk(block_disk(raw, rq)));
 		if (r) {
 			BOUND(way, 1);
@@ -206,11 +224,11 @@ static __always_inline void owner_complete(const bool raw, struct request *rq, _
 			if (!part) {
 				ADD(r->cells[way].requests, 1);
 				if (io_top)
-					owner_time(raw, rq, &r->cells[way], known ? slot->ns : 0);
+					owner_time(raw, rq, &r->cells[way], slot ? slot->ns : 0);
 			}
 		}
 	}
-	if (known && !part)
+	if (slot && !part)
 		slot->rq = 0; /* never pairs with a later request at this address */
 }
 

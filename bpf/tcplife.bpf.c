@@ -3,22 +3,7 @@
  * Finished TCP sessions. The birth of a session is kept in a slot picked by the socket's address; the counts come from
  * the socket itself when it closes.
  */
-#include "probe.bpf.h"
-
-#define AF_INET 2
-#define AF_INET6 10
-#define IPPROTO_TCP 6
-#define SHUTDOWN_MASK 3
-
-enum tcp_state {
-	TCP_ESTABLISHED = 1,
-	TCP_SYN_SENT = 2,
-	TCP_FIN_WAIT1 = 4,
-	TCP_CLOSE = 7,
-	TCP_LAST_ACK = 9,
-	TCP_LISTEN = 10,
-	TCP_NEW_SYN_RECV = 12,
-};
+#include "sock.bpf.h"
 
 struct tcp_birth {
 	__u64 sk;
@@ -55,12 +40,9 @@ EXPORT(struct tcp_session);
 const volatile __u32 tcp_birth_mask;
 const volatile __u64 tcp_wake_at; /* bytes waiting in the ring from which a record wakes the agent */
 
-/* The verifier allows no arithmetic on a typed pointer; read back from the context it is a number. */
 static __always_inline struct tcp_birth *tcp_birth_of(__u64 sk)
 {
-	__u64 hash = (sk >> 6) * 0x9e3779b97f4a7c15;
-
-	return row(&tcp_births, hash >> 40 & tcp_birth_mask);
+	return row(&tcp_births, number_hash(sk) & tcp_birth_mask);
 }
 
 static __always_inline void tcp_owned(struct tcp_birth *birth)
@@ -111,7 +93,7 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 
 	if (GET(sk, sk_protocol) != IPPROTO_TCP || to == TCP_LISTEN || from == TCP_LISTEN)
 		return;
-	bpf_probe_read_kernel(&address, sizeof(address), ctx);
+	address = sock_number(raw, ctx, sk);
 	birth = tcp_birth_of(address);
 	if (!birth)
 		return;

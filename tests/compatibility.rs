@@ -93,7 +93,7 @@ fn instance_domains_have_the_names_they_always_had() {
             Shape::Single => row.instances == "-",
             Shape::Log2(_) => row.instances.starts_with("LOW-HIGH"),
             Shape::Rows { .. } => row.instances.starts_with("ROW"),
-            Shape::Pids => row.instances.starts_with("PID ARGV0"),
+            Shape::Pids => row.instances.starts_with("PID "),
             _ => !["-", "LOW-HIGH", "ROW"].iter().any(|other| row.instances.starts_with(other)),
         };
         assert!(fits, "{}: {:?} for `{}`", row.metric, spec.shape, row.instances);

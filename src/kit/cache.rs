@@ -11,6 +11,9 @@ use std::{fs, io};
 /// A name that nobody used for this long gives its place in the file back: without it dynamic names grow the file for ever.
 const FORGET: Duration = Duration::from_secs(24 * 3600);
 
+/// When there is no room for a new name, this share of the names gives way at once, so that the search for them is rare.
+const GIVE_WAY: usize = 8;
+
 /// Writing more often than this would follow every new name with a write.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 
@@ -68,7 +71,7 @@ impl Cache {
                 name.iter_mut().filter(|byte| **byte == b' ').for_each(|byte| *byte = b'_');
             }
             if !self.entries.contains_key(name) {
-                if self.entries.len() >= self.max {
+                if self.entries.len() >= self.max && !self.make_room(now) {
                     self.refused += 1;
                     return None;
                 }
@@ -107,6 +110,16 @@ impl Cache {
         }
         file.into_inner()?.sync_data()?;
         fs::rename(&fresh, path)
+    }
+
+    /// Forgets the names that were used longest ago, but none of the table that is being given its identifiers.
+    fn make_room(&mut self, now: u64) -> bool {
+        let mut idle: Vec<u64> = self.entries.values().map(|entry| entry.used).filter(|&used| used < now).collect();
+        idle.sort_unstable();
+        let Some(&until) = idle.get((self.max / GIVE_WAY).min(idle.len().saturating_sub(1))) else { return false };
+        self.entries.retain(|_, entry| entry.used > until);
+        self.words = self.entries.iter().map(|(name, entry)| (word(name).to_vec(), entry.id)).collect();
+        true
     }
 
     fn insert(&mut self, name: Vec<u8>, id: InstId, used: u64) {
@@ -175,6 +188,17 @@ mod tests {
         id(&mut cache, "a");
         assert_eq!(id(&mut cache, "b").0, None);
         assert_eq!((id(&mut cache, "a").0, cache.refused()), (Some(0), 1));
+    }
+
+    #[test]
+    fn names_no_longer_used_give_way_and_their_identifiers_are_not_used_again() {
+        let mut cache = Cache::new(None, 2);
+        cache.id(&mut b"oldest".to_vec(), at(1000));
+        cache.id(&mut b"old".to_vec(), at(1001));
+        assert_eq!(cache.id(&mut b"new".to_vec(), at(1002)), Some(2));
+        assert_eq!(cache.id(&mut b"old".to_vec(), at(1002)), Some(1));
+        assert_eq!((cache.id(&mut b"newer".to_vec(), at(1002)), cache.refused()), (None, 1));
+        assert_eq!(cache.id(&mut b"oldest".to_vec(), at(1003)), Some(3));
     }
 
     #[test]

@@ -36,16 +36,6 @@ impl OptionType for bool {
     }
 }
 
-impl OptionType for u32 {
-    const EXPECTED: &'static str = "a whole number";
-    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
-        value.int()
-    }
-    fn show(&self) -> String {
-        self.to_string()
-    }
-}
-
 /// A number of rows of a row table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowCount(pub u32);

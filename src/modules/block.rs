@@ -137,10 +137,10 @@ impl Owners {
     /// The table's part of a module's plan.
     pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let places = table_size(host.threads * 2, 2048, 1 << 15);
-        // Requests are spread by a hash: a quarter full keeps collisions rare.
+        // Requests are spread by a hash: a quarter full keeps full sets rare.
         let slots = table_size(host.requests * 4, 8192, 1 << 18);
         constants.io_owner_mask = places as u32 / 4 - 1;
-        constants.io_slot_mask = slots as u32 - 1;
+        constants.io_slot_mask = slots as u32 / 4 - 1;
         plan.hook(&SUBMIT);
         plan.hook(&COMPLETE);
         plan.entries(OWNERS.def.name, places);

@@ -28,7 +28,7 @@ options! {
     /// Only execs with this in the path and the arguments.
     args: Pattern = Pattern::default();
     /// How many arguments to show, the path being the first; `...` stands for the others.
-    max_args: u32 = 20;
+    max_args: Count = Count(20);
     /// How many execs to show.
     process_count: RowCount = RowCount(20);
     /// Size of the ring buffer in pages; less than 16 count as 16.
@@ -73,7 +73,7 @@ impl Execsnoop {
             let Some(event) = record::<exec_event>(bytes) else { return };
             let block = bytes.get(size_of::<exec_event>()..).unwrap_or_default();
             let block = block.get(..event.length as usize).unwrap_or_default();
-            let args = arguments(&event, block, options.max_args as usize);
+            let args = arguments(&event, block, options.max_args.0 as usize);
             if options.command.matches(until_nul(&event.comm)) && options.args.matches(&args) {
                 execs.push_front(Exec { event, args });
                 execs.truncate(options.process_count.0 as usize);

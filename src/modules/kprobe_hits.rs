@@ -248,10 +248,9 @@ mod tests {
 
     #[test]
     fn options_become_checked_constants() {
-        let (plan, constants) = plan(
-            "kprobes = kprobe:vfs_open, kprobe:tcp_v4_rcv.part.0, kprobe:vfs_open\nret_chk = < -1\nerrno = -2",
-        )
-        .unwrap();
+        let (plan, constants) =
+            plan("kprobes = kprobe:vfs_open, kprobe:tcp_v4_rcv.part.0, kprobe:vfs_open\nret_chk = < -1\nerrno = -2")
+                .unwrap();
         let targets: Vec<String> = plan.each.iter().map(|(_, target, _)| target.to_string()).collect();
         assert_eq!(targets, ["vfs_open", "tcp_v4_rcv.part.0"]);
         assert!(plan.each.iter().all(|(hook, _, _)| *hook == &CALLS));

@@ -10,13 +10,18 @@ mod cachestat;
 mod execsnoop;
 mod exectop;
 mod ext4dist;
+mod flows;
 mod kprobe_hits;
 mod netproc;
 mod profile;
 mod runqlat;
 mod syscount;
 mod sysfork;
+mod tcp;
 mod tcplife;
+mod tcpperpid;
+mod tcpretrans;
+mod tcptop;
 mod tracepoint_hits;
 mod uprobe_hits;
 mod xfsdist;
@@ -29,6 +34,9 @@ pub const MODULES: &[&Spec] = &[
     &sysfork::SPEC,
     &tcplife::SPEC,
     &runqlat::SPEC,
+    &tcpretrans::SPEC,
+    &tcpperpid::SPEC,
+    &tcptop::SPEC,
     &exectop::SPEC,
     &tracepoint_hits::SPEC,
     &uprobe_hits::SPEC,

@@ -1,7 +1,8 @@
 //! TCP and UDP traffic by process. Kernel side: bpf/netproc.bpf.c, which counts by thread; here the threads of a process
 //! are added up, and those that ended are taken over and their places freed.
 
-use crate::bpf::types::{self, net_read, net_row, thread, thread_stat};
+use super::tcp::{SOCKETS, TRAFFIC};
+use crate::bpf::types::{self, net_row, sock_read, thread, thread_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ maps! {
     rows THREADS: thread = "threads";
     rows STATS: thread_stat = "thread_stats";
     rows COUNTS: net_row = "net_rows";
-    slots READS: net_read = "net_reads";
+    slots READS: sock_read = "net_reads";
 }
 
 options! {
@@ -42,29 +43,6 @@ options! {
     remove_stopped_processes: bool = true;
 }
 
-static TRAFFIC: Hook = Hook {
-    name: "sock_send_length+sock_recv_length",
-    tiers: &[
-        Tier { kind: "tp_btf", programs: &["tp__sock_send_length", "tp__sock_recv_length"] },
-        Tier { kind: "raw_tp", programs: &["raw__sock_send_length", "raw__sock_recv_length"] },
-        Tier {
-            kind: "fexit",
-            programs: &["fexit__inet_sendmsg", "fexit__inet6_sendmsg", "fexit__inet_recvmsg", "fexit__inet6_recvmsg"],
-        },
-        Tier {
-            kind: "kretprobe+kprobe",
-            programs: &[
-                "kretprobe__tcp_sendmsg",
-                "kretprobe__udp_sendmsg",
-                "kretprobe__udpv6_sendmsg",
-                "kprobe__tcp_cleanup_rbuf",
-                "kprobe__skb_consume_udp",
-            ],
-        },
-    ],
-    needs:
-        "the tracepoints sock_send_length and sock_recv_length (kernel 6.3), or fexit, or kprobes, on a kernel with BTF",
-};
 static EXIT: Hook = tracepoint!("sched_process_exit", "a kernel with BTF");
 static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
 
@@ -86,8 +64,6 @@ pub const SPEC: Spec = Spec {
 const GRACE: u64 = 60;
 /// Processes kept at most: those that ended longest ago go first.
 const MOST: usize = 16 * 1024;
-/// Sockets whose reads the kprobes tell apart at a time, a power of two.
-const SOCKETS: usize = 1024;
 /// `struct thread.state`: the thread has ended (written by the program).
 const ENDED: u64 = 1;
 /// `struct thread.state`: seen ended at the last sweep (written here); its counts are final by now.
@@ -202,7 +178,7 @@ impl Module for Netproc {
         plan.hook(&EXEC);
         plan.entries(THREADS.def.name, places);
         plan.entries(COUNTS.def.name, places);
-        constants.net_read_mask = SOCKETS as u32 - 1;
+        constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.entries(READS.name, SOCKETS);
         plan.entries(STATS.def.name, host.cpus);
     }

@@ -1,11 +1,11 @@
 //! Finished TCP sessions, the latest first. Kernel side: bpf/tcplife.bpf.c, one ring record per session.
 
+use super::tcp::{address, STATE};
 use crate::bpf::{record, types, types::tcp_birth, types::tcp_session, types::tcp_stat};
 use crate::kit::*;
-use crate::{maps, metrics, options, tracepoint};
+use crate::{maps, metrics, options};
 use std::collections::VecDeque;
 use std::mem::offset_of;
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 metrics! {
     PID: u32 = 0 "proc.io.net.tcp.pid" INSTANT NONE "process that opened or closed the session";
@@ -37,8 +37,6 @@ options! {
     /// Size of the ring buffer in pages.
     buffer_page_count: Pages = Pages(64);
 }
-
-static STATE: Hook = tracepoint!("inet_sock_set_state", "a kernel with BTF and CONFIG_INET");
 
 /// The declaration.
 pub const SPEC: Spec = Spec {
@@ -133,17 +131,6 @@ impl Module for Tcplife {
     }
 }
 
-/// As the Python agent wrote it: IPv6 in standard text form, mapped addresses as `::ffff:a.b.c.d`.
-fn address(family: u16, bytes: [u8; 16]) -> String {
-    const AF_INET: u16 = 2;
-    let [a, b, c, d, ..] = bytes;
-    if family == AF_INET {
-        Ipv4Addr::new(a, b, c, d).to_string()
-    } else {
-        Ipv6Addr::from(bytes).to_string()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,14 +197,6 @@ mod tests {
         tcplife.refresh(&fake, &mut table).expect("nothing can fail");
         assert_eq!(table.len(), 1);
         assert_eq!(table.value(0, LPORT.column), Some(Atom::U32(2)));
-    }
-
-    #[test]
-    fn mapped_addresses_keep_their_form() {
-        let mut bytes = [0; 16];
-        bytes[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
-        assert_eq!(address(10, bytes), "::ffff:10.0.0.1");
-        assert_eq!(address(2, [10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "10.0.0.1");
     }
 
     #[test]

@@ -303,8 +303,17 @@ impl Trial<'_> {
         }
         let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
         let copied = templates.flat_map(|hook| hook.tiers).filter(|tier| usable(tier, refused));
-        let programs: BTreeSet<&str> =
-            hooks.iter().map(|(_, tier)| *tier).chain(copied).flat_map(|tier| tier.programs.iter().copied()).collect();
+        // Modules share hooks: what only modules that are off take part in would run for nothing.
+        let busy = |program: &&&str| {
+            let modules = PROGRAMS.iter().find(|(name, _)| *name == **program).map_or(&[][..], |(_, modules)| modules);
+            active.iter().any(|&module| modules.contains(&self.wanted[module].name))
+        };
+        let programs: BTreeSet<&'static str> = hooks
+            .iter()
+            .map(|(_, tier)| *tier)
+            .chain(copied)
+            .flat_map(|tier| tier.programs.iter().filter(busy).copied())
+            .collect();
         let mut constants = *self.constants;
         for &module in active {
             bpf::switch_on(&mut constants, self.wanted[module].name);
@@ -325,9 +334,10 @@ impl Trial<'_> {
             for mut map in open.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
                 if name.ends_with(".rodata") {
-                    // Rust rounds a struct's size up to its alignment; the section ends with its last constant.
+                    // The section ends with its last constant, the struct with the padding behind it.
+                    let length = map.initial_value().map_or(0, |value| value.len());
                     let bytes = bpf::bytes(&constants);
-                    map.set_initial_value(&bytes[..bytes.len().min(map.value_size() as usize)])?;
+                    map.set_initial_value(bytes.get(..length).unwrap_or(bytes))?;
                 } else if !name.ends_with(".bss") {
                     let users = active.iter().map(|&module| &self.wanted[module]);
                     let wanted = users.clone().any(|wanted| wanted.maps.iter().any(|def| def.name == name));
@@ -347,7 +357,7 @@ impl Trial<'_> {
             Refusal { words, ..refusal }
         })?;
 
-        let mut loaded = Loaded::new(object, self.wanted, active, hooks)?;
+        let mut loaded = Loaded::new(object, self.wanted, active, hooks, programs)?;
         let features = loaded.ask();
         let later = active.iter().flat_map(|&module| &self.wanted[module].plan.later);
         let plans = active.iter().map(|&module| &self.wanted[module].plan);
@@ -433,6 +443,8 @@ pub struct Loaded {
     maps: BTreeMap<&'static str, Mapping>,
     rings: BTreeMap<&'static str, Ring>,
     hooks: Vec<(&'static Hook, &'static Tier)>,
+    /// Programs of the hooks' tiers that were loaded.
+    programs: BTreeSet<&'static str>,
     object: Option<Object>,
 }
 
@@ -445,6 +457,7 @@ impl Loaded {
             maps: BTreeMap::new(),
             rings: BTreeMap::new(),
             hooks: Vec::new(),
+            programs: BTreeSet::new(),
             object: None,
         }
     }
@@ -454,8 +467,9 @@ impl Loaded {
         wanted: &[Wanted],
         active: &[usize],
         hooks: Vec<(&'static Hook, &'static Tier)>,
+        programs: BTreeSet<&'static str>,
     ) -> Result<Loaded, Refusal> {
-        let mut loaded = Loaded { hooks, ..Loaded::empty() };
+        let mut loaded = Loaded { hooks, programs, ..Loaded::empty() };
         for map in object.maps() {
             let name = map.name().to_string_lossy();
             let def = active.iter().flat_map(|&module| wanted[module].maps).find(|def| def.name == name);
@@ -510,7 +524,7 @@ impl Loaded {
     fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), Refusal> {
         let Some(object) = &self.object else { return Ok(()) };
         let mut links = Vec::new();
-        for name in tier.programs {
+        for name in tier.programs.iter().filter(|name| self.programs.contains(*name)) {
             let (link, said) = listening(|| {
                 object.progs_mut().find(|program| program.name() == *name).map(|program| program.attach())
             });

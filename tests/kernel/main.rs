@@ -6,11 +6,19 @@
 
 mod agents;
 mod biolatency;
+mod bioperpid;
+mod biotop;
+mod cachestat;
+mod execsnoop;
 mod exectop;
 mod files;
 mod hits;
 mod netproc;
 mod runqlat;
 mod support;
+mod syscount;
 mod sysfork;
 mod tcplife;
+mod tcpperpid;
+mod tcpretrans;
+mod tcptop;

@@ -8,6 +8,8 @@ use corebcc::pcp::Atom;
 use corebcc::probe::Failure;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, Once};
@@ -33,6 +35,14 @@ impl log::Log for Keep {
         }
     }
     fn flush(&self) {}
+}
+
+/// A row of a table: its identifier or number, its name, its values.
+#[derive(Debug)]
+pub struct Row {
+    pub id: u32,
+    pub name: String,
+    pub values: Vec<Option<String>>,
 }
 
 /// A loaded module.
@@ -113,6 +123,42 @@ impl Agent {
         table.keys().iter().enumerate().map(|(row, key)| (name(key), numbers(row))).collect()
     }
 
+    /// The hooks that are attached.
+    pub fn hooks(&self) -> Vec<&'static str> {
+        self.group.attached().iter().map(|(hook, _)| *hook).collect()
+    }
+
+    /// All rows as text.
+    pub fn rows(&mut self) -> Vec<Row> {
+        let table = self.table();
+        let value = |row, column| {
+            Some(match table.value(row, column)? {
+                Atom::U32(number) => number.to_string(),
+                Atom::I32(number) => number.to_string(),
+                Atom::U64(number) => number.to_string(),
+                Atom::Str(text) => String::from_utf8_lossy(text).into_owned(),
+                other => panic!("{other:?}: a type no module has"),
+            })
+        };
+        let row = |(row, key): (usize, &Key)| {
+            let text = |range| String::from_utf8_lossy(table.text(range)).into_owned();
+            let (id, name) = match key {
+                Key::Index(index) => (*index, index.to_string()),
+                Key::Pid(id, name) | Key::Numbered(id, name) => (*id, text(name)),
+                Key::Name(name) => (row as u32, text(name)),
+                Key::Single => (0, String::new()),
+            };
+            Row { id, name, values: (0..self.columns).map(|column| value(row, column)).collect() }
+        };
+        table.keys().iter().enumerate().map(row).collect()
+    }
+
+    /// One column by name, where it has values.
+    pub fn numbers(&mut self, column: usize) -> BTreeMap<String, u64> {
+        let rows = self.rows().into_iter();
+        rows.filter_map(|row| Some((row.name, row.values[column].as_ref()?.parse().unwrap()))).collect()
+    }
+
     /// What it warned of so far, its losses among it.
     pub fn warnings(&mut self) -> Vec<String> {
         self.tick();
@@ -125,6 +171,13 @@ pub fn number(table: &Table, row: usize, column: usize) -> u64 {
     match table.value(row, column) {
         Some(Atom::U64(value)) => value,
         Some(Atom::U32(value)) => value.into(),
+        other => panic!("row {row} column {column}: {other:?}"),
+    }
+}
+
+pub fn text(table: &Table, row: usize, column: usize) -> String {
+    match table.value(row, column) {
+        Some(Atom::Str(value)) => String::from_utf8_lossy(value).into_owned(),
         other => panic!("row {row} column {column}: {other:?}"),
     }
 }
@@ -159,7 +212,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 
 /// The distribution's own: a `python3` in front of it in the path may be a shell script, whose processes would count.
 pub fn python() -> &'static str {
-    if std::path::Path::new("/usr/bin/python3").exists() {
+    if Path::new("/usr/bin/python3").exists() {
         "/usr/bin/python3"
     } else {
         "python3"
@@ -206,7 +259,12 @@ impl Script {
     }
 
     pub fn go(&mut self) {
-        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.tell("");
+    }
+
+    /// Lets it go on with a word, which `step` returns with the end of the line.
+    pub fn tell(&mut self, word: &str) {
+        self.input.as_mut().unwrap().write_all(format!("{word}\n").as_bytes()).unwrap();
     }
 
     /// Lets it run to its end.
@@ -232,7 +290,7 @@ pub struct Disk {
 
 impl Disk {
     pub fn new(megabytes: u64) -> Disk {
-        let directory = if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+        let directory = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
         let file = tempfile::NamedTempFile::new_in(directory).unwrap();
         file.as_file().set_len(megabytes << 20).unwrap();
         let mut disk = Disk::over(file.path().to_str().unwrap());
@@ -306,4 +364,28 @@ impl Bpftrace {
             }
         }
     }
+}
+
+/// Where [`i386_program`] has the first byte of its code.
+pub const I386_CODE: u32 = 0x0804_8054;
+
+/// Writes an executable of 32 bits with this code; false (and a line that says so) if the kernel does not run it.
+pub fn i386_program(test: &str, path: &Path, code: &[u8]) -> bool {
+    let size = 84 + code.len() as u32;
+    let base = I386_CODE - 84;
+    let half = |number: u16| number.to_le_bytes().to_vec();
+    let word = |number: u32| number.to_le_bytes().to_vec();
+    // The header of the file, then of its one segment.
+    let mut elf = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    elf.extend([half(2), half(3), word(1), word(I386_CODE), word(52), word(0), word(0)].concat());
+    elf.extend([half(52), half(32), half(1), half(0), half(0), half(0)].concat());
+    elf.extend([1, 0, base, base, size, size, 5, 4096].into_iter().flat_map(word));
+    elf.extend(code);
+    std::fs::write(path, elf).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    let result = Command::new(path).status();
+    if let Err(error) = &result {
+        println!("skipped: {test}: a kernel that runs 32-bit programs for x86 ({error})");
+    }
+    result.is_ok()
 }

@@ -41,6 +41,8 @@ part == "values" && /^bcc\./ { section = $1; next }
 part == "values" && NF == 1 && $1 !~ /^[0-9]/ { section = $1; next }
 part == "values" && /^ *pid +comm/ { section = "tcplife"; next }
 part == "values" && /^ *tcp\.send\.calls/ { section = "netproc"; next }
+part == "values" && /^ *tx +rx$/ { section = "tcpperpid"; next }
+part == "values" && section == "tcpperpid" && $1 + 0 == load[pass, "pid"] + 0 && NF == 3 { process[pass] = $0 }
 part == "values" && $1 == "total" { total[pass, section] = $3; section = ""; next }
 part == "values" && section == "bcc.disk.all.latency" && $2 == "->" && $1 >= 1024 { slow[pass] += $5 }
 part == "values" && section == "sysfork" && NF == 1 { total[pass, "sysfork"] = $1 }
@@ -103,6 +105,13 @@ function traffic_of_load(    f, calls) {
 		exactly("datagrams received", f[9], load[pass, "udp_calls"]) exactly("UDP bytes received", f[10], load[pass, "udp_bytes"])
 }
 
+function process_of_load(    f) {
+	if (process[pass] == "")
+		return "no row of the load; "
+	split(process[pass], f, " ")
+	return exactly("bytes sent", f[2], load[pass, "tcp_bytes"]) exactly("bytes received", f[3], load[pass, "tcp_bytes"])
+}
+
 function fault(module) {
 	if (module == "biolatency")
 		return bracket("requests", total[pass, "bcc.disk.all.latency"], requests) \
@@ -122,6 +131,11 @@ function fault(module) {
 		return sessions_of_load()
 	if (module == "netproc")
 		return traffic_of_load()
+	if (module == "tcpperpid")
+		return process_of_load()
+	# Of a second that is over when the values are printed, and of losses that loopback does not have: that they load is all.
+	if (module == "tcptop" || module == "tcpretrans")
+		return ""
 	return "compare.awk does not know how to check it; "
 }
 

@@ -1,11 +1,7 @@
-//! execsnoop on the running kernel: execs of a known script, of long command lines, of failures. The patterns keep what
-//! other processes do meanwhile out of the table. Needs root.
+//! execsnoop on the agent kernel: execs of a known script, of long command lines, of failures. The patterns keep what
+//! other processes do meanwhile out of the table.
 
-#![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
-
-mod running;
-
-use running::Running;
+use crate::support::{alone, i386_program, python, Agent, Row, I386_CODE};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -16,7 +12,7 @@ const PPID: usize = 2;
 const RET: usize = 3;
 const ARGS: usize = 4;
 
-fn column(rows: &[running::Row], column: usize) -> Vec<String> {
+fn column(rows: &[Row], column: usize) -> Vec<String> {
     rows.iter().map(|row| row.values[column].clone().unwrap()).collect()
 }
 
@@ -27,9 +23,9 @@ fn executable(path: &std::path::Path, text: &str) {
 
 #[test]
 fn execs_of_a_script_are_shown_latest_first_with_the_scripts_arguments() {
-    let test = "execs_of_a_script_are_shown_latest_first_with_the_scripts_arguments";
-    let Some(mut running) = Running::new(test, "execsnoop", "args = corebcc-known\nprocess_count = 3") else { return };
-    assert_eq!(running.hooks(), ["sched_process_exec"]);
+    let _alone = alone();
+    let mut agent = Agent::new("execsnoop", "args = corebcc-known\nprocess_count = 3");
+    assert_eq!(agent.hooks(), ["sched_process_exec"]);
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("corebcc-known");
     executable(&script, "#!/bin/sh -e\nexit 0\n");
@@ -39,7 +35,7 @@ fn execs_of_a_script_are_shown_latest_first_with_the_scripts_arguments() {
         pids.push(child.id().to_string());
         child.wait().unwrap();
     }
-    let rows = running.rows();
+    let rows = agent.rows();
     assert_eq!(column(&rows, PID), [&*pids[4], &pids[3], &pids[2]]);
     let path = script.display();
     let args = |i| format!("{path} n{i} two words  a\\nb");
@@ -47,20 +43,20 @@ fn execs_of_a_script_are_shown_latest_first_with_the_scripts_arguments() {
     assert_eq!(column(&rows, COMM), ["corebcc-known"; 3]);
     assert_eq!(column(&rows, PPID), vec![std::process::id().to_string(); 3]);
     assert_eq!(column(&rows, RET), ["0"; 3]);
-    assert_eq!(column(&running.rows(), ARGS), [args(5), args(4), args(3)], "reading consumes nothing");
+    assert_eq!(column(&agent.rows(), ARGS), [args(5), args(4), args(3)], "reading consumes nothing");
 }
 
 #[test]
 fn long_command_lines_are_cut_with_dots() {
-    let test = "long_command_lines_are_cut_with_dots";
+    let _alone = alone();
     let options = "args = corebcc-long\nmax_args = 1000";
-    let Some(mut running) = Running::new(test, "execsnoop", options) else { return };
+    let mut agent = Agent::new("execsnoop", options);
     let word = "x".repeat(99);
     for count in [2, 3, 35, 45] {
         let args = std::iter::once("corebcc-long").chain(std::iter::repeat_n(&*word, count));
         assert!(Command::new("/bin/true").args(args).status().unwrap().success());
     }
-    let rows = running.rows();
+    let rows = agent.rows();
     let args = column(&rows, ARGS);
     let whole = |count: usize| format!("/bin/true corebcc-long{}", format!(" {word}").repeat(count));
     assert_eq!(args[1..], [whole(35), whole(3), whole(2)]);
@@ -70,27 +66,27 @@ fn long_command_lines_are_cut_with_dots() {
 
 #[test]
 fn execs_by_descriptor_and_by_a_thread_are_shown_once_each() {
-    let test = "execs_by_descriptor_and_by_a_thread_are_shown_once_each";
-    let Some(mut running) = Running::new(test, "execsnoop", "args = corebcc-fd") else { return };
+    let _alone = alone();
+    let mut agent = Agent::new("execsnoop", "args = corebcc-fd");
     let script = "import os, threading\n\
          if not os.fork(): os.execve(os.open('/bin/true', os.O_RDONLY), ['true', 'corebcc-fd', 'a'], {})\n\
          os.wait()\n\
          threading.Thread(target=lambda: os.execv('/bin/true', ['true', 'corebcc-fd', 'b'])).start()\n\
          threading.Event().wait()";
     // The script itself is an argument that matches.
-    let mut child = Command::new("python3").args(["-c", script]).spawn().unwrap();
+    let mut child = Command::new(python()).args(["-c", script]).spawn().unwrap();
     assert!(child.wait().unwrap().success());
-    let rows = running.rows();
+    let rows = agent.rows();
     let args: Vec<String> = column(&rows, ARGS).into_iter().filter(|args| !args.contains("import")).collect();
     assert_eq!(args[0], "/bin/true corebcc-fd b");
     assert!(args[1].starts_with("/dev/fd/") && args[1].ends_with(" corebcc-fd a"), "{args:?}");
     assert_eq!(args.len(), 2);
-    assert_eq!(rows[0].number(PID), Some(u64::from(child.id())), "a thread that execs takes over the process");
+    assert_eq!(column(&rows, PID)[0], child.id().to_string(), "a thread that execs takes over the process");
 }
 
 #[test]
 fn failed_execs_are_shown_with_their_error_only_if_asked_for() {
-    let test = "failed_execs_are_shown_with_their_error_only_if_asked_for";
+    let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let plain = directory.path().join("corebcc-fails");
     fs::write(&plain, "no program").unwrap();
@@ -100,16 +96,16 @@ fn failed_execs_are_shown_with_their_error_only_if_asked_for() {
             assert!(error.raw_os_error().is_some());
         }
     };
-    let Some(mut running) = Running::new(test, "execsnoop", "args = corebcc-fails") else { return };
+    let mut agent = Agent::new("execsnoop", "args = corebcc-fails");
     work();
-    assert!(running.rows().is_empty());
-    drop(running);
+    assert!(agent.rows().is_empty());
+    drop(agent);
 
     let options = "args = corebcc-fails\ninclude_failed = True";
-    let Some(mut running) = Running::new(test, "execsnoop", options) else { return };
-    assert_eq!(running.hooks(), ["sched_process_exec", "sys_exit"]);
+    let mut agent = Agent::new("execsnoop", options);
+    assert_eq!(agent.hooks(), ["sched_process_exec", "sys_exit"]);
     work();
-    let rows = running.rows();
+    let rows = agent.rows();
     assert_eq!(column(&rows, RET), ["-13", "-2"]);
     let args = "one two words  a\\nb";
     assert_eq!(column(&rows, ARGS), [format!("{} {args}", plain.display()), format!("/no/corebcc-fails {args}")]);
@@ -120,28 +116,30 @@ fn failed_execs_are_shown_with_their_error_only_if_asked_for() {
 
 #[test]
 fn after_a_burst_beyond_the_ring_new_execs_are_shown_again() {
-    let test = "after_a_burst_beyond_the_ring_new_execs_are_shown_again";
+    let _alone = alone();
     let options = "args = corebcc-burst\nbuffer_page_count = 1\nprocess_count = 10000";
-    let Some(mut running) = Running::new(test, "execsnoop", options) else { return };
+    let mut agent = Agent::new("execsnoop", options);
     // 64 KiB hold 117 records of 560 bytes; nobody drains while these run.
     let script = "i=0; while [ $i -lt 200 ]; do /bin/true corebcc-burst; i=$((i+1)); done";
     assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
-    let shown = running.rows().iter().filter(|row| row.values[ARGS].as_ref().unwrap().starts_with("/bin/true")).count();
+    let shown = agent.rows().iter().filter(|row| row.values[ARGS].as_ref().unwrap().starts_with("/bin/true")).count();
     assert!((1..=117).contains(&shown), "{shown}");
+    let warnings = agent.warnings();
+    assert!(warnings.iter().any(|line| line.contains("execs dropped because the ring")), "{warnings:?}");
     // What follows fits again.
     assert!(Command::new("sh").args(["-c", script.replace("200", "20").as_str()]).status().unwrap().success());
-    let again = running.rows().iter().filter(|row| row.values[ARGS].as_ref().unwrap().starts_with("/bin/true")).count();
+    let again = agent.rows().iter().filter(|row| row.values[ARGS].as_ref().unwrap().starts_with("/bin/true")).count();
     assert_eq!(again, shown + 20);
 }
 
 #[test]
 fn execs_by_a_32_bit_program_are_shown_with_their_arguments() {
-    let test = "execs_by_a_32_bit_program_are_shown_with_their_arguments";
+    let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("small");
     // execve(path, argv, 0), exit(0), then argv and the strings, for two paths.
     let code = |exec: &str| {
-        let data = running::I386_CODE + 28;
+        let data = I386_CODE + 28;
         let (first, second) = (data + 12, data + 14);
         let mut code = vec![0xb8, 11, 0, 0, 0, 0xbb];
         code.extend((second + 13).to_le_bytes());
@@ -153,15 +151,15 @@ fn execs_by_a_32_bit_program_are_shown_with_their_arguments() {
         code.extend(exec.bytes().chain([0]));
         code
     };
-    if !running::i386_program(test, &path, &code("/no/such")) {
+    if !i386_program("execsnoop", &path, &code("/no/such")) {
         return;
     }
     let options = "args = corebcc-thin\ninclude_failed = True";
-    let Some(mut running) = Running::new(test, "execsnoop", options) else { return };
+    let mut agent = Agent::new("execsnoop", options);
     for exec in ["/no/such", "/bin/true"] {
-        assert!(running::i386_program(test, &path, &code(exec)));
+        assert!(i386_program("execsnoop", &path, &code(exec)));
     }
-    let rows = running.rows();
+    let rows = agent.rows();
     assert_eq!(column(&rows, ARGS), ["/bin/true corebcc-thin", "/no/such corebcc-thin"]);
     assert_eq!(column(&rows, RET), ["0", "-2"]);
     assert_eq!(column(&rows, COMM), ["true", "small"]);

@@ -1,13 +1,8 @@
-//! syscount on the running kernel: a process makes a known number of system calls, and only it counts. It waits for its
-//! start in a read, so the counts are exact. Needs root.
+//! syscount on the agent kernel: a process makes a known number of system calls, and only it counts. It waits for its
+//! start in a read, so the counts are exact.
 
-#![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
-
-mod running;
-
-use running::Running;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use crate::support::{alone, i386_program, Agent, Script};
+use std::process::Command;
 
 const COUNT: usize = 0;
 const AVERAGE: usize = 1;
@@ -18,61 +13,33 @@ const GETPPID: u32 = if ARM { 173 } else { 110 };
 const CLOSE: u32 = if ARM { 57 } else { 3 };
 const NANOSLEEP: u32 = if ARM { 101 } else { 35 };
 
-/// A process that makes system calls when it is told to.
-struct Caller {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
+/// A process that will run this once told to, and then waits in a read again.
+fn caller(work: &str) -> Script {
+    let source = format!(
+        "$| = 1; $path = '/no/such'; $how = pack('Q3', 0, 0, 0); print \"ready\\n\"; sysread STDIN, $x, 1; {work}; print \
+         \"done\\n\"; sysread STDIN, $x, 1; exit 0;"
+    );
+    let mut caller = Script::new(Command::new("perl").args(["-e", &source]));
+    reads(&mut caller, "ready");
+    caller
 }
 
-impl Caller {
-    /// Starts perl, which will run this once told to.
-    fn new(work: &str) -> Caller {
-        let script = format!(
-            "$| = 1; $path = '/no/such'; $how = pack('Q3', 0, 0, 0); print \"ready\\n\"; sysread STDIN, $x, 1; {work}; print \"done\\n\"; sysread STDIN, $x, 1; exit 0;"
-        );
-        let mut child =
-            Command::new("perl").args(["-e", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let stdin = child.stdin.take().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut caller = Caller { child, stdin, stdout };
-        caller.expect("ready\n");
-        caller
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Waits for this line, and then until the process sleeps in its read.
-    fn expect(&mut self, wanted: &str) {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        assert_eq!(line, wanted);
-        while !std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap().contains(") S ") {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-    }
-
-    fn go(&mut self) {
-        self.stdin.write_all(b"x").unwrap();
-    }
-
-    /// Does the work; the process then waits in a read again.
-    fn work(&mut self) {
-        self.go();
-        self.expect("done\n");
-    }
-
-    fn end(mut self) {
-        self.go();
-        assert!(self.child.wait().unwrap().success());
+/// Waits for this line, and then until the process sleeps in its read.
+fn reads(caller: &mut Script, line: &str) {
+    assert_eq!(caller.line(), line);
+    while !std::fs::read_to_string(format!("/proc/{}/stat", caller.pid())).unwrap().contains(") S ") {
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 
-/// syscount with its options for this caller only.
-fn running(test: &str, caller: &Caller, options: &str) -> Option<Running> {
-    Running::new(test, "syscount", &format!("process = {}\n{options}", caller.pid()))
+fn works(caller: &mut Script) {
+    caller.go();
+    reads(caller, "done");
+}
+
+/// syscount with these options for this process only.
+fn agent(caller: &Script, options: &str) -> Agent {
+    Agent::new("syscount", &format!("process = {}\n{options}", caller.pid()))
 }
 
 fn calls(number: u32, arguments: &str, times: u32) -> String {
@@ -81,42 +48,42 @@ fn calls(number: u32, arguments: &str, times: u32) -> String {
 
 #[test]
 fn each_call_is_counted_once_under_its_name_and_number() {
-    let test = "each_call_is_counted_once_under_its_name_and_number";
+    let _alone = alone();
     let work = [
         calls(GETPPID, "", 1000),
         calls(CLOSE, ", 999", 300),
         calls(437, ", -100, $path, $how, 24", 70),
         calls(400, "", 5),
     ];
-    let mut caller = Caller::new(&work.join("; "));
-    let Some(mut running) = running(test, &caller, "") else { return };
-    assert_eq!(running.hooks(), ["sys_enter"]);
-    let before = running.numbers(COUNT);
+    let mut caller = caller(&work.join("; "));
+    let mut agent = agent(&caller, "");
+    assert_eq!(agent.hooks(), ["sys_enter"]);
+    let before = agent.numbers(COUNT);
     assert!(before.is_empty(), "it waits: {before:?}");
-    caller.work();
-    let counts = running.numbers(COUNT);
+    works(&mut caller);
+    let counts = agent.numbers(COUNT);
     assert_eq!(counts["getppid"], 1000);
     assert_eq!(counts["close"], 300);
     assert_eq!(counts["openat2"], 70);
     assert_eq!(counts["UNDEF400"], 5);
-    let rows = running.rows();
+    let rows = agent.rows();
     let row = |name: &str| rows.iter().find(|row| row.name == name).unwrap();
     assert_eq!((row("getppid").id, row("openat2").id), (GETPPID, 437));
     assert!(rows.iter().all(|row| row.values[TIME].is_none() && row.values[AVERAGE].is_none()));
     caller.end();
-    let counts = running.numbers(COUNT);
+    let counts = agent.numbers(COUNT);
     assert_eq!((counts["getppid"], counts["exit_group"]), (1000, 1), "counts outlive the process");
 }
 
 #[test]
 fn forks_are_counted_in_the_parent_only_and_other_processes_not_at_all() {
-    let test = "forks_are_counted_in_the_parent_only_and_other_processes_not_at_all";
+    let _alone = alone();
     let work = format!("for (1..40) {{ if (!fork) {{ {}; exit 0 }} wait }}", calls(GETPPID, "", 10));
     for options in ["", "latency = True"] {
-        let mut caller = Caller::new(&work);
-        let Some(mut running) = running(test, &caller, options) else { return };
-        caller.work();
-        let counts = running.numbers(COUNT);
+        let mut caller = caller(&work);
+        let mut agent = agent(&caller, options);
+        works(&mut caller);
+        let counts = agent.numbers(COUNT);
         let forks: u64 = ["fork", "vfork", "clone", "clone3"].iter().filter_map(|name| counts.get(*name)).sum();
         assert_eq!(forks, 40, "{options}");
         assert_eq!(counts.get("getppid"), None, "{options}: of the children");
@@ -126,7 +93,7 @@ fn forks_are_counted_in_the_parent_only_and_other_processes_not_at_all() {
 
 #[test]
 fn failed_and_errno_count_the_calls_that_return_an_error() {
-    let test = "failed_and_errno_count_the_calls_that_return_an_error";
+    let _alone = alone();
     let work = [calls(GETPPID, "", 100), calls(CLOSE, ", 999", 30), calls(437, ", -100, $path, $how, 24", 7)];
     for (options, close, openat2) in [
         ("failed = True", Some(30), Some(7)),
@@ -134,18 +101,18 @@ fn failed_and_errno_count_the_calls_that_return_an_error() {
         ("errno = -9\nfailed = True", Some(30), None),
     ] {
         for latency in ["", "\nlatency = True"] {
-            let mut caller = Caller::new(&work.join("; "));
-            let Some(mut running) = running(test, &caller, &format!("{options}{latency}")) else { return };
-            assert_eq!(running.hooks().contains(&"sys_enter"), !latency.is_empty());
-            caller.work();
-            let counts = running.numbers(COUNT);
+            let mut caller = caller(&work.join("; "));
+            let mut agent = agent(&caller, &format!("{options}{latency}"));
+            assert_eq!(agent.hooks().contains(&"sys_enter"), !latency.is_empty());
+            works(&mut caller);
+            let counts = agent.numbers(COUNT);
             let count = |name: &str| counts.get(name).copied();
             assert_eq!(
                 (count("close"), count("openat2"), count("getppid")),
                 (close, openat2, None),
                 "{options}{latency}"
             );
-            let timed = running.numbers(TIME);
+            let timed = agent.numbers(TIME);
             assert_eq!(
                 timed.keys().collect::<Vec<_>>(),
                 if latency.is_empty() { vec![] } else { counts.keys().collect() }
@@ -157,15 +124,15 @@ fn failed_and_errno_count_the_calls_that_return_an_error() {
 
 #[test]
 fn latency_is_the_time_calls_took_and_its_average_the_total_by_the_number() {
-    let test = "latency_is_the_time_calls_took_and_its_average_the_total_by_the_number";
+    let _alone = alone();
     let sleeps = calls(NANOSLEEP, ", $t, 0", 20);
-    let mut caller = Caller::new(&format!("$t = pack('q2', 0, 5_000_000); {sleeps}; {}", calls(GETPPID, "", 1000)));
-    let Some(mut running) = running(test, &caller, "latency = True") else { return };
+    let mut caller = caller(&format!("$t = pack('q2', 0, 5_000_000); {sleeps}; {}", calls(GETPPID, "", 1000)));
+    let mut agent = agent(&caller, "latency = True");
     let began = std::time::Instant::now();
-    caller.work();
+    works(&mut caller);
     let most = began.elapsed().as_nanos() as u64;
     for _ in 0..2 {
-        let (counts, total, average) = (running.numbers(COUNT), running.numbers(TIME), running.numbers(AVERAGE));
+        let (counts, total, average) = (agent.numbers(COUNT), agent.numbers(TIME), agent.numbers(AVERAGE));
         assert_eq!((counts["nanosleep"], counts["getppid"]), (20, 1000));
         assert!((20 * 5_000_000..most).contains(&total["nanosleep"]), "{} of {most} ns", total["nanosleep"]);
         assert!((1000..most).contains(&total["getppid"]));
@@ -180,46 +147,50 @@ fn latency_is_the_time_calls_took_and_its_average_the_total_by_the_number() {
 
 #[test]
 fn details_are_the_calls_of_each_process() {
-    let test = "details_are_the_calls_of_each_process";
-    let mut first = Caller::new(&calls(GETPPID, "", 100));
-    let mut second = Caller::new(&calls(GETPPID, "", 20));
+    let _alone = alone();
+    let mut first = caller(&calls(GETPPID, "", 100));
+    let mut second = caller(&calls(GETPPID, "", 20));
     let (one, two) = (first.pid(), second.pid());
     let options = format!("process = {one},{two}\ndetails = True\nlatency = True");
-    let Some(mut running) = Running::new(test, "syscount", &options) else { return };
-    first.work();
-    second.work();
-    let counts = running.numbers(COUNT);
+    let mut agent = Agent::new("syscount", &options);
+    works(&mut first);
+    works(&mut second);
+    let counts = agent.numbers(COUNT);
     let count = |name: String| counts.get(&name).copied();
     assert_eq!(counts["getppid"], 120);
     assert_eq!((count(format!("{one}::getppid")), count(format!("{two}::getppid"))), (Some(100), Some(20)));
-    let total = running.numbers(TIME);
+    let total = agent.numbers(TIME);
     assert_eq!(total["getppid"], total[&format!("{one}::getppid")] + total[&format!("{two}::getppid")]);
-    let rows = running.rows();
+    let rows = agent.rows();
     let detail = rows.iter().find(|row| row.name == format!("{two}::getppid")).unwrap();
     assert_eq!(detail.id, two * 512 + GETPPID);
     first.end();
-    let names: Vec<String> = running.numbers(COUNT).into_keys().filter(|name| name.contains("::")).collect();
+    let names: Vec<String> = agent.numbers(COUNT).into_keys().filter(|name| name.contains("::")).collect();
     assert!(names.iter().all(|name| name.starts_with(&two.to_string())), "only living processes: {names:?}");
     second.end();
 }
 
 #[test]
 fn calls_of_a_32_bit_program_are_not_counted_under_64_bit_names() {
-    let test = "calls_of_a_32_bit_program_are_not_counted_under_64_bit_names";
+    let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("small");
-    if !running::i386_program(test, &path, &CODE) {
+    if !i386_program("syscount", &path, &CODE) {
         return;
     }
     for options in ["", "latency = True", "failed = True", "failed = True\nlatency = True"] {
-        let mut caller = Caller::new(&format!("exec '{}'", path.display()));
-        let Some(mut running) = running(test, &caller, options) else { return };
+        let mut caller = caller(&format!("exec '{}'", path.display()));
+        let mut agent = agent(&caller, options);
         caller.go();
-        assert!(caller.child.wait().unwrap().success());
-        let counts = running.numbers(COUNT);
+        caller.end();
+        let counts = agent.numbers(COUNT);
         // 20 is getpid there and writev here; 6 is close there and lstat here.
         assert_eq!((counts.get("writev"), counts.get("lstat"), counts.get("close")), (None, None, None), "{options}");
         assert_eq!(counts.contains_key("execve"), !options.contains("failed"), "{options}: {counts:?}");
+        // Of getpid none fails.
+        let left_out = if options == "failed = True" { 100 } else { 201 };
+        let warnings = agent.warnings();
+        assert!(warnings.iter().any(|line| line.starts_with(&format!("{left_out} calls of 32-bit"))), "{warnings:?}");
     }
 }
 

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Retransmitted segments by connection. A row belongs to a socket until that closes; then the agent takes the count over
+ * and gives the row back. Retransmissions happen in interrupts of strangers, so where processes are asked for the owner of
+ * a socket is remembered whenever it connects, sends, receives or closes.
+ */
+#include "claim.bpf.h"
+#include "sock.bpf.h"
+
+#define RETRANS_PLACES 8
+#define ICSK_TIME_LOSS_PROBE 5
+#define TCP_CA_RECOVERY 3
+
+struct retrans_row {
+	__u64 claims;
+	__u64 sk;     /* 0: free */
+	__u64 closed;
+	__u64 count;
+	__u64 owner;  /* process; 0: not known yet */
+	__u64 family;
+	__u64 ports;  /* local port << 16 | remote port */
+	__u64 local[2];
+	__u64 remote[2];
+	__u64 pad[5];
+};
+
+struct retrans_stat {
+	__u64 lost; /* segments whose connection found no place */
+	__u64 pad[7];
+};
+
+struct retrans_owner {
+	__u64 sk;
+	__u64 process;
+};
+
+ROWS(retrans_rows, struct retrans_row);
+ROWS(retrans_stats, struct retrans_stat);
+SLOTS(retrans_owners, struct retrans_owner);
+
+const volatile __u32 retrans_mask;       /* rows - 1 */
+const volatile __u32 retrans_owner_mask;
+const volatile bool retrans_by_process;  /* owners are asked for */
+const volatile bool retrans_tlp;         /* tail loss probes count too */
+
+static __always_inline void retrans_owned(__u64 sk)
+{
+	struct retrans_owner *owner = row(&retrans_owners, number_hash(sk) & retrans_owner_mask);
+
+	if (!owner)
+		return;
+	owner->process = bpf_get_current_pid_tgid() >> 32;
+	owner->sk = sk;
+}
+
+static __always_inline __u64 retrans_owner_of(__u64 sk)
+{
+	struct retrans_owner *owner = row(&retrans_owners, number_hash(sk) & retrans_owner_mask);
+
+	return owner && owner->sk == sk ? owner->process : 0;
+}
+
+/*
+ * A tail loss probe repeats the last segment from its timer, which is still pending then, of a connection that has lost
+ * nothing yet; every other retransmission has entered recovery or cleared the timer (tcp_send_loss_probe,
+ * tcp_write_timer_handler).
+ */
+static __always_inline bool retrans_is_probe(struct sock *sk)
+{
+	struct inet_connection_sock *icsk = (struct inet_connection_sock *)sk;
+
+	return BPF_CORE_READ(icsk, icsk_pending) == ICSK_TIME_LOSS_PROBE &&
+	       BPF_CORE_READ_BITFIELD_PROBED(icsk, icsk_ca_state) < TCP_CA_RECOVERY;
+}
+
+static __always_inline void retrans_begin(const bool raw, struct retrans_row *r, struct sock *sk, __u64 number)
+{
+	struct ends ends;
+
+	if (!ends_of(raw, sk, &ends))
+		return; /* claimed without a socket: the agent frees it */
+	r->family = ends.family;
+	r->ports = (__u64)ends.lport << 16 | ends.rport;
+	r->local[0] = ends.local[0];
+	r->local[1] = ends.local[1];
+	r->remote[0] = ends.remote[0];
+	r->remote[1] = ends.remote[1];
+	*(volatile __u64 *)&r->sk = number;
+}
+
+ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
+{
+	struct retrans_stat *stat;
+	__u64 number;
+	__u32 hash;
+
+	if (bpf_core_field_exists(((struct trace_event_raw_tcp_retransmit_skb *)0)->err) && (int)((__u64 *)ctx)[2])
+		return;
+	if (!retrans_tlp && retrans_is_probe(sk))
+		return;
+	number = sock_number(raw, ctx, sk);
+	hash = number_hash(number);
+#pragma unroll
+	for (int i = 0; i < RETRANS_PLACES; i++) {
+		struct retrans_row *r = row(&retrans_rows, number_place(hash, i) & retrans_mask);
+
+		if (!r)
+			break;
+		if (claim(&r->claims))
+			retrans_begin(raw, r, sk, number);
+		if (r->sk != number || r->closed)
+			continue;
+		if (retrans_by_process && !r->owner)
+			r->owner = retrans_owner_of(number);
+		ADD(r->count, 1);
+		return;
+	}
+	stat = cpu_row(&retrans_stats);
+	if (stat)
+		ADD(stat->lost, 1);
+}
+
+ON(inet_sock_set_state, struct sock *sk, int from, int to)
+{
+	__u64 number;
+	__u32 hash;
+
+	if (to != TCP_CLOSE && to != TCP_SYN_SENT && !(retrans_by_process && (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)))
+		return;
+	if (from == TCP_LISTEN || GET(sk, sk_protocol) != IPPROTO_TCP)
+		return;
+	number = sock_number(raw, ctx, sk);
+	/* Whoever connects; whoever closes only if nobody used the socket before. */
+	if (retrans_by_process && (to == TCP_SYN_SENT || (to != TCP_CLOSE && !retrans_owner_of(number))))
+		retrans_owned(number);
+	if (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)
+		return;
+	/* Also when a socket connects: what the close of an earlier one at its address left behind is not its own. */
+	hash = number_hash(number);
+#pragma unroll
+	for (int i = 0; i < RETRANS_PLACES; i++) {
+		struct retrans_row *r = row(&retrans_rows, number_place(hash, i) & retrans_mask);
+
+		if (r && r->sk == number)
+			r->closed = 1;
+	}
+	if (retrans_by_process && to == TCP_CLOSE) {
+		struct retrans_owner *owner = row(&retrans_owners, number_hash(number) & retrans_owner_mask);
+
+		if (owner && owner->sk == number)
+			owner->sk = 0;
+	}
+}
+
+ON(sock_send_length, struct sock *sk, int ret, int flags)
+{
+	if (retrans_by_process && GET(sk, sk_protocol) == IPPROTO_TCP)
+		retrans_owned(sock_number(raw, ctx, sk));
+}
+
+ON(sock_recv_length, struct sock *sk, int ret, int flags)
+{
+	if (retrans_by_process && GET(sk, sk_protocol) == IPPROTO_TCP)
+		retrans_owned(sock_number(raw, ctx, sk));
+}
+
+/* inet_sendmsg and its like, in fexit. */
+static __always_inline void retrans_used(const bool raw, void *ctx)
+{
+	struct socket *sock = (void *)((__u64 *)ctx)[0];
+	__u64 number = 0;
+
+	if (raw || !retrans_by_process || sock_of(ctx)->sk_protocol != IPPROTO_TCP)
+		return;
+	bpf_core_read(&number, sizeof(number), &sock->sk);
+	retrans_owned(number);
+}
+
+ON_RETURN(inet_sendmsg, 3, int ret)
+{
+	retrans_used(raw, ctx);
+}
+
+ON_RETURN(inet6_sendmsg, 3, int ret)
+{
+	retrans_used(raw, ctx);
+}
+
+ON_RETURN(inet_recvmsg, 4, int ret)
+{
+	retrans_used(raw, ctx);
+}
+
+ON_RETURN(inet6_recvmsg, 4, int ret)
+{
+	retrans_used(raw, ctx);
+}
+
+ON_ENTRY(tcp_sendmsg, struct sock *sk)
+{
+	if (raw && retrans_by_process)
+		retrans_owned((__u64)sk);
+}
+
+ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
+{
+	if (raw && retrans_by_process)
+		retrans_owned((__u64)sk);
+}

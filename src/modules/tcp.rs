@@ -1,0 +1,63 @@
+//! What the modules about TCP share: the hooks, so that the loader sees one of each, and how addresses are written.
+
+use crate::kit::{Hook, Tier};
+use crate::tracepoint;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Every send and receive on a socket with its length. UDP's functions in the last tier are netproc's alone.
+pub static TRAFFIC: Hook = Hook {
+    name: "sock_send_length+sock_recv_length",
+    tiers: &[
+        Tier { kind: "tp_btf", programs: &["tp__sock_send_length", "tp__sock_recv_length"] },
+        Tier { kind: "raw_tp", programs: &["raw__sock_send_length", "raw__sock_recv_length"] },
+        Tier {
+            kind: "fexit",
+            programs: &["fexit__inet_sendmsg", "fexit__inet6_sendmsg", "fexit__inet_recvmsg", "fexit__inet6_recvmsg"],
+        },
+        Tier {
+            kind: "kretprobe+kprobe",
+            programs: &[
+                "kprobe__tcp_sendmsg",
+                "kretprobe__tcp_sendmsg",
+                "kretprobe__udp_sendmsg",
+                "kretprobe__udpv6_sendmsg",
+                "kprobe__tcp_cleanup_rbuf",
+                "kprobe__skb_consume_udp",
+            ],
+        },
+    ],
+    needs:
+        "the tracepoints sock_send_length and sock_recv_length (kernel 6.3), or fexit, or kprobes, on a kernel with BTF",
+};
+
+/// Sockets whose reads a module tells apart at a time where it has kprobes only, a power of two.
+pub const SOCKETS: usize = 1024;
+
+/// Every change of a TCP socket's state.
+pub static STATE: Hook = tracepoint!("inet_sock_set_state", "a kernel with BTF and CONFIG_INET");
+
+/// The address family of IPv4 sockets.
+const AF_INET: u16 = 2;
+
+/// An address as the Python agent wrote it: IPv6 in standard text form, mapped addresses as `::ffff:a.b.c.d`.
+pub fn address(family: u16, bytes: [u8; 16]) -> String {
+    let [a, b, c, d, ..] = bytes;
+    if family == AF_INET {
+        Ipv4Addr::new(a, b, c, d).to_string()
+    } else {
+        Ipv6Addr::from(bytes).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_addresses_keep_their_form() {
+        let mut bytes = [0; 16];
+        bytes[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!(address(10, bytes), "::ffff:10.0.0.1");
+        assert_eq!(address(2, [10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), "10.0.0.1");
+    }
+}

@@ -1,0 +1,247 @@
+//! TCP bytes of processes. Kernel side: bpf/tcpperpid.bpf.c, which counts by connection so that ports can be asked for; here
+//! the connections of a process are added up.
+
+use super::flows::{Flows, Moved};
+use super::tcp::TRAFFIC;
+use crate::bpf::types::{self, flow, flow_sending, flow_stat, sock_read};
+use crate::kit::*;
+use crate::{maps, metrics, options};
+use std::collections::BTreeMap;
+use std::mem::{offset_of, take};
+
+metrics! {
+    TX: u64 = 0 "proc.io.net.total.tx" COUNTER BYTE "bytes sent over TCP";
+    RX: u64 = 1 "proc.io.net.total.rx" COUNTER BYTE "bytes received over TCP";
+}
+
+maps! {
+    rows FLOWS: flow = "tcpperpid_flows";
+    rows STATS: flow_stat = "tcpperpid_stats";
+    slots SENDS: flow_sending = "tcpperpid_sends";
+    slots READS: sock_read = "tcpperpid_reads";
+    set PROCESSES: u32 = "tcpperpid_set";
+}
+
+options! {
+    /// Only these processes (ids, command names, or regular expressions for whole command lines).
+    process: ProcessFilter = ProcessFilter::default();
+    /// Only connections with these remote ports.
+    dport: Ports = Ports::default();
+    /// Only connections with these local ports.
+    lport: Ports = Ports::default();
+    /// No effect: no buffer is needed.
+    buffer_page_count: Pages = Pages(64);
+    /// No effect: bytes always count when they are moved, not when their session closes.
+    highres: bool = false;
+}
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "tcpperpid",
+    path: "tcpperpid",
+    summary: "TCP traffic by process",
+    cluster: 11,
+    shape: Shape::Pids,
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&TRAFFIC],
+    maps: MAPS,
+    make: |setup| {
+        let mut options = Options::read(setup.section)?;
+        let name = setup.section.name();
+        for (option, why) in
+            [("highres", "bytes always count when they are moved"), ("buffer_page_count", "no buffer is needed")]
+        {
+            if setup.section.get(option)?.is_some() {
+                log::info!("{name}: {option} has no effect: {why}.");
+            }
+        }
+        for (which, ports) in [("remote", &options.dport), ("local", &options.lport)] {
+            if !ports.0.is_empty() {
+                log::info!("{name}: Filtering on {which} ports: {:?}.", ports.0);
+            }
+        }
+        let watch = Watch::new(name, take(&mut options.process), setup.process_refresh);
+        Ok(Box::new(Tcpperpid::new(options, watch, exists)))
+    },
+};
+
+/// Ended processes stay for so many ticks (seconds): longer than the usual interval between two fetches of a logger.
+const GRACE: u64 = 60;
+/// Processes kept at most: those that ended longest ago go first.
+const MOST: usize = 16 * 1024;
+/// Processes that can count at once with a `process` option.
+const MOST_FILTERED: usize = 8192;
+
+#[derive(Default)]
+struct Process {
+    /// Its start time, to tell a process id used again apart.
+    born: u64,
+    tx: u64,
+    rx: u64,
+    /// The tick its end was noticed at.
+    ended: Option<u64>,
+}
+
+struct Tcpperpid {
+    options: Options,
+    watch: Watch,
+    /// Whether a process exists.
+    exists: fn(u32) -> bool,
+    flows: Flows,
+    processes: BTreeMap<u32, Process>,
+    ticks: u64,
+}
+
+impl Tcpperpid {
+    fn new(options: Options, watch: Watch, exists: fn(u32) -> bool) -> Tcpperpid {
+        Tcpperpid { options, watch, exists, flows: Flows::new(FLOWS), processes: BTreeMap::new(), ticks: 0 }
+    }
+
+    fn add(options: &Options, processes: &mut BTreeMap<u32, Process>, moved: Moved) {
+        if !options.lport.wants(moved.ends.lport) || !options.dport.wants(moved.ends.rport) {
+            return;
+        }
+        let process = processes.entry(moved.ends.pid).or_default();
+        if moved.born < process.born {
+            return; // the last bytes of an earlier process with this id
+        }
+        if moved.born > process.born {
+            *process = Process { born: moved.born, ..Process::default() };
+        }
+        process.tx += moved.tx;
+        process.rx += moved.rx;
+    }
+
+    /// Notices processes that ended, and drops those that ended long ago.
+    fn age(&mut self) {
+        for (&pid, process) in &mut self.processes {
+            if process.ended.is_none() && !(self.exists)(pid) {
+                process.ended = Some(self.ticks);
+            }
+        }
+        let now = self.ticks;
+        self.processes.retain(|_, process| process.ended.is_none_or(|ended| now.saturating_sub(ended) < GRACE));
+        while self.processes.len() > MOST {
+            let oldest = self.processes.iter().filter_map(|(pid, process)| Some((process.ended?, *pid))).min();
+            let Some((_, pid)) = oldest else { return };
+            self.processes.remove(&pid);
+        }
+    }
+}
+
+impl Module for Tcpperpid {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        constants.tcpperpid_filtered = self.watch.is_filtering();
+        plan.hook(&TRAFFIC);
+        plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST_FILTERED } else { 1 });
+        self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let Tcpperpid { options, flows, processes, .. } = self;
+        flows.look(kernel, &mut |moved| Self::add(options, processes, moved));
+        for (&pid, process) in processes.iter() {
+            table.process(pid, format!("{pid:06}").as_bytes()).set(TX, process.tx).set(RX, process.rx);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.ticks += 1;
+        self.watch.tick(&mut |pid, member| {
+            if let Err(error) = kernel.admit(&PROCESSES, pid, member) {
+                log::error!("tcpperpid: process {pid} is not counted: {error}");
+            }
+        });
+        let Tcpperpid { options, flows, processes, .. } = self;
+        flows.age(kernel, &mut |moved| Self::add(options, processes, moved));
+        self.age();
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each("calls whose connection found no place in the table", kernel.rows(STATS).sum(offset_of!(flow_stat, lost)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::flows::{ends, put};
+    use super::*;
+    use crate::pcp::Atom;
+
+    fn fake() -> Fake {
+        Fake::new().with(FLOWS, 16).with(STATS, 1)
+    }
+
+    fn module(options: Options) -> Tcpperpid {
+        Tcpperpid::new(options, Watch::new("tcpperpid", ProcessFilter::default(), None), |pid| pid < 1000)
+    }
+
+    /// Name, sent, received of each instance.
+    fn rows(module: &mut Tcpperpid, fake: &Fake) -> Vec<(String, u64, u64)> {
+        let mut table = Table::new(METRICS.len());
+        module.refresh(fake, &mut table).expect("nothing can fail");
+        let name = |key: &Key| match key {
+            Key::Pid(_, name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let number = |row, column| match table.value(row, column) {
+            Some(Atom::U64(value)) => value,
+            other => panic!("{other:?}"),
+        };
+        let row = |(row, key)| (name(key), number(row, TX.column), number(row, RX.column));
+        table.keys().iter().enumerate().map(row).collect()
+    }
+
+    #[test]
+    fn connections_of_a_process_are_added_up_and_only_grow() {
+        let fake = fake();
+        let mut module = module(Options::default());
+        put(&fake, FLOWS, 1, ends(77, 1, 80), 100, 5);
+        put(&fake, FLOWS, 2, ends(77, 2, 80), 20, 1);
+        put(&fake, FLOWS, 3, ends(1_234_567, 3, 80), 1, 0);
+        let wanted = [("000077".into(), 120, 6), ("1234567".into(), 1, 0)];
+        assert_eq!(rows(&mut module, &fake), wanted);
+        for _ in 0..30 {
+            module.tick(&fake);
+            assert_eq!(rows(&mut module, &fake), wanted, "also when the rows were given back");
+        }
+        put(&fake, FLOWS, 9, ends(77, 1, 80), 1, 1);
+        assert_eq!(rows(&mut module, &fake)[0], ("000077".into(), 121, 7));
+    }
+
+    #[test]
+    fn ports_are_asked_for() {
+        let fake = fake();
+        put(&fake, FLOWS, 1, ends(77, 1000, 80), 100, 5);
+        put(&fake, FLOWS, 2, ends(77, 1000, 81), 20, 1);
+        put(&fake, FLOWS, 3, ends(77, 1001, 80), 3, 1);
+        let mut module = module(Options { lport: Ports(vec![1000]), dport: Ports(vec![80]), ..Options::default() });
+        assert_eq!(rows(&mut module, &fake), [("000077".into(), 100, 5)]);
+    }
+
+    #[test]
+    fn a_process_that_ended_is_shown_for_a_minute() {
+        let fake = fake();
+        let mut module = module(Options::default());
+        put(&fake, FLOWS, 1, ends(1001, 1, 80), 100, 5);
+        for _ in 0..GRACE {
+            module.tick(&fake);
+            assert_eq!(rows(&mut module, &fake), [("001001".into(), 100, 5)]);
+        }
+        module.tick(&fake);
+        assert!(rows(&mut module, &fake).is_empty());
+    }
+
+    #[test]
+    fn a_process_id_used_again_starts_at_zero() {
+        let fake = fake();
+        let mut module = module(Options::default());
+        put(&fake, FLOWS, 1, ends(77, 1, 80), 100, 5);
+        rows(&mut module, &fake);
+        put(&fake, FLOWS, 2, ends(77, 2, 80), 7, 0);
+        fake.set(FLOWS, 2, offset_of!(flow, born), 2);
+        assert_eq!(rows(&mut module, &fake), [("000077".into(), 7, 0)]);
+    }
+}

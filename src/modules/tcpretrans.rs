@@ -1,0 +1,354 @@
+//! TCP retransmissions by connection. Kernel side: bpf/tcpretrans.bpf.c, a row per socket; here the counts of closed sockets
+//! are taken over and their rows given back.
+
+use super::tcp::{address, STATE, TRAFFIC};
+use crate::bpf::types::{self, retrans_owner, retrans_row, retrans_stat};
+use crate::kit::*;
+use crate::{maps, metrics, options, tracepoint};
+use std::collections::{BTreeMap, VecDeque};
+use std::mem::{offset_of, take};
+
+metrics! {
+    COUNT: u64 = 0 "io.net.tcp.retrans.count" COUNTER COUNT "segments retransmitted by connection";
+}
+
+maps! {
+    rows ROWS: retrans_row = "retrans_rows";
+    rows STATS: retrans_stat = "retrans_stats";
+    slots OWNERS: retrans_owner = "retrans_owners";
+}
+
+options! {
+    /// Only connections of these processes (ids, command names, or regular expressions for whole command lines): of
+    /// the process that last connected, sent or received there.
+    process: ProcessFilter = ProcessFilter::default();
+    /// Count tail loss probes too, as far as they repeat a segment.
+    include_tlp: bool = false;
+    /// How many closed connections to keep, the latest; those that live are always shown.
+    flow_count: RowCount = RowCount(20);
+    /// No effect: no buffer is needed.
+    buffer_page_count: Pages = Pages(64);
+}
+
+static RETRANSMIT: Hook = tracepoint!("tcp_retransmit_skb", "a kernel with BTF and CONFIG_INET");
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "tcpretrans",
+    path: "tcpretrans",
+    summary: "TCP retransmissions by connection",
+    cluster: 9,
+    shape: Shape::Named { max: NAMES },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&RETRANSMIT, &STATE, &TRAFFIC],
+    maps: MAPS,
+    make: |setup| {
+        let mut options = Options::read(setup.section)?;
+        let name = setup.section.name();
+        if setup.section.get("buffer_page_count")?.is_some() {
+            log::info!("{name}: buffer_page_count has no effect: no buffer is needed.");
+        }
+        let watch = Watch::new(name, take(&mut options.process), setup.process_refresh);
+        Ok(Box::new(Tcpretrans::new(options, watch)))
+    },
+};
+
+/// Living connections with retransmissions at once.
+const PLACES: usize = 4096;
+/// Names: of all places and as many closed connections as `flow_count` can ask for, in both directions of a change.
+const NAMES: usize = 32 * 1024;
+/// Sockets whose owner is remembered.
+const OWNED: usize = 1 << 14;
+
+/// What is known of the socket in a place, where processes are asked for.
+#[derive(Clone, Copy)]
+struct Judged {
+    sk: u64,
+    owner: u64,
+    wanted: bool,
+}
+
+struct Tcpretrans {
+    options: Options,
+    watch: Watch,
+    /// By place.
+    judged: BTreeMap<usize, Judged>,
+    /// Closed connections with their counts, the latest first.
+    closed: VecDeque<(String, u64)>,
+    /// Places that had no socket at the last tick although somebody claimed them.
+    claimed: Vec<usize>,
+    /// Retransmissions on sockets that closed before their owner was seen.
+    ownerless: u64,
+}
+
+impl Tcpretrans {
+    fn new(options: Options, watch: Watch) -> Tcpretrans {
+        let (judged, closed, claimed) = (BTreeMap::new(), VecDeque::new(), Vec::new());
+        Tcpretrans { options, watch, judged, closed, claimed, ownerless: 0 }
+    }
+
+    /// Whether the socket's process is asked for. The answer is kept, since the process may end before its connection; a no
+    /// is reconsidered if `again`, since the process may become another with exec.
+    fn wants(&mut self, place: usize, row: Row<'_>, again: bool) -> bool {
+        if !self.watch.is_filtering() {
+            return true;
+        }
+        let (sk, owner) = (row.word(offset_of!(retrans_row, sk)), row.word(offset_of!(retrans_row, owner)));
+        match self.judged.get(&place) {
+            Some(known) if known.sk == sk && known.owner == owner && (known.wanted || !again) => known.wanted,
+            _ => {
+                let pid = owner as u32;
+                let wanted = pid != 0 && self.watch.wants(pid, &comm(pid).unwrap_or_default());
+                self.judged.insert(place, Judged { sk, owner, wanted });
+                wanted
+            }
+        }
+    }
+
+    /// Takes over the counts of sockets that closed, and gives their rows back: last of all the claim, which lets a
+    /// program take one.
+    fn harvest(&mut self, kernel: &dyn Kernel, again: bool) {
+        for (place, row) in kernel.rows(ROWS).iter().enumerate() {
+            if row.word(offset_of!(retrans_row, sk)) == 0 {
+                continue;
+            }
+            let wanted = self.wants(place, row, again);
+            if row.word(offset_of!(retrans_row, closed)) == 0 {
+                continue;
+            }
+            let count = row.word(offset_of!(retrans_row, count));
+            if wanted {
+                self.close(flow_name(row), count);
+            } else if row.word(offset_of!(retrans_row, owner)) == 0 {
+                self.ownerless += count;
+            }
+            self.judged.remove(&place);
+            free(row);
+        }
+    }
+
+    /// A connection may have been there before, with the same ends: its count goes on.
+    fn close(&mut self, name: String, count: u64) {
+        let before = self.closed.iter().position(|(known, _)| *known == name);
+        let before = before.and_then(|at| self.closed.remove(at)).map_or(0, |(_, count)| count);
+        self.closed.push_front((name, before + count));
+        self.closed.truncate(self.options.flow_count.0 as usize);
+    }
+}
+
+impl Module for Tcpretrans {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let by_process = self.watch.is_filtering();
+        let owned = if by_process { OWNED } else { 1 };
+        constants.retrans_mask = PLACES as u32 - 1;
+        constants.retrans_owner_mask = owned as u32 - 1;
+        constants.retrans_by_process = by_process;
+        constants.retrans_tlp = self.options.include_tlp;
+        plan.hook(&RETRANSMIT);
+        plan.hook(&STATE);
+        if by_process {
+            plan.hook(&TRAFFIC);
+        }
+        plan.entries(ROWS.def.name, PLACES);
+        plan.entries(STATS.def.name, host.cpus);
+        plan.entries(OWNERS.name, owned);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        self.harvest(kernel, false);
+        let mut counts: BTreeMap<String, u64> = self.closed.iter().cloned().collect();
+        for (place, row) in kernel.rows(ROWS).iter().enumerate() {
+            let count = row.word(offset_of!(retrans_row, count));
+            if count > 0 && self.wants(place, row, false) {
+                *counts.entry(flow_name(row)).or_default() += count;
+            }
+        }
+        for (name, count) in &counts {
+            table.named(name.as_bytes()).set(COUNT, *count);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.watch.tick(&mut |_, _| {});
+        self.harvest(kernel, true);
+        // Two that claimed one place at the same time both left it: free it again, unless one is just filling it in.
+        let rows = kernel.rows(ROWS);
+        let nobody =
+            |row: &Row<'_>| row.word(offset_of!(retrans_row, claims)) > 0 && row.word(offset_of!(retrans_row, sk)) == 0;
+        let now: Vec<usize> = rows.iter().enumerate().filter(|(_, row)| nobody(row)).map(|(place, _)| place).collect();
+        now.iter().filter(|place| self.claimed.contains(place)).filter_map(|&place| rows.get(place)).for_each(free);
+        self.claimed = now;
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each(
+            "retransmissions of connections that found no place in the table",
+            kernel.rows(STATS).sum(offset_of!(retrans_stat, lost)),
+        );
+        each("retransmissions of connections whose process was never seen", self.ownerless);
+    }
+}
+
+/// `10.0.0.1:43210::10.0.0.2:443`, IPv6 without brackets, as the Python agent wrote it.
+fn flow_name(row: Row<'_>) -> String {
+    let family = row.word(offset_of!(retrans_row, family)) as u16;
+    let ports = row.word(offset_of!(retrans_row, ports));
+    let local = address(family, row.bytes(offset_of!(retrans_row, local)));
+    let remote = address(family, row.bytes(offset_of!(retrans_row, remote)));
+    format!("{local}:{}::{remote}:{}", (ports >> 16) as u16, ports as u16)
+}
+
+fn free(row: Row<'_>) {
+    for field in [
+        offset_of!(retrans_row, sk),
+        offset_of!(retrans_row, closed),
+        offset_of!(retrans_row, count),
+        offset_of!(retrans_row, owner),
+        offset_of!(retrans_row, claims),
+    ] {
+        row.set(field, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::pcp::Atom;
+
+    fn fake() -> Fake {
+        Fake::new().with(ROWS, 16).with(STATS, 1)
+    }
+
+    /// A socket at 10.0.0.1 connected to port 443 at 10.0.0.2.
+    fn socket(fake: &Fake, place: usize, lport: u64, count: u64) {
+        let set = |offset, value| fake.set(ROWS, place, offset, value);
+        set(offset_of!(retrans_row, claims), 1);
+        set(offset_of!(retrans_row, sk), 0x1000 + lport);
+        set(offset_of!(retrans_row, family), 2);
+        set(offset_of!(retrans_row, ports), lport << 16 | 443);
+        set(offset_of!(retrans_row, local), u64::from_ne_bytes([10, 0, 0, 1, 0, 0, 0, 0]));
+        set(offset_of!(retrans_row, remote), u64::from_ne_bytes([10, 0, 0, 2, 0, 0, 0, 0]));
+        set(offset_of!(retrans_row, count), count);
+    }
+
+    fn close(fake: &Fake, place: usize) {
+        fake.set(ROWS, place, offset_of!(retrans_row, closed), 1);
+    }
+
+    fn module(flow_count: u32) -> Tcpretrans {
+        let options = Options { flow_count: RowCount(flow_count), ..Options::default() };
+        Tcpretrans::new(options, Watch::new("tcpretrans", ProcessFilter::default(), None))
+    }
+
+    fn of_process(process: &str) -> Tcpretrans {
+        let config = Config::parse("test.conf", format!("[a]\nprocess = {process}\n").as_bytes()).unwrap();
+        let section = config.section("a").unwrap();
+        let filter = ProcessFilter::read(&section.get("process").unwrap().unwrap()).unwrap();
+        Tcpretrans::new(Options::default(), Watch::new("tcpretrans", filter, None))
+    }
+
+    fn rows(module: &mut Tcpretrans, fake: &Fake) -> Vec<(String, u64)> {
+        let mut table = Table::new(METRICS.len());
+        module.refresh(fake, &mut table).expect("nothing can fail");
+        let name = |key: &Key| match key {
+            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let count = |row| match table.value(row, COUNT.column) {
+            Some(Atom::U64(value)) => value,
+            other => panic!("{other:?}"),
+        };
+        table.keys().iter().enumerate().map(|(row, key)| (name(key), count(row))).collect()
+    }
+
+    fn claims(fake: &Fake, place: usize) -> u64 {
+        let kernel: &dyn Kernel = fake;
+        kernel.rows(ROWS).get(place).expect("the map has it").word(offset_of!(retrans_row, claims))
+    }
+
+    #[test]
+    fn a_connection_is_named_by_its_ends() {
+        let fake = fake();
+        socket(&fake, 3, 43210, 7);
+        assert_eq!(rows(&mut module(20), &fake), [("10.0.0.1:43210::10.0.0.2:443".into(), 7)]);
+        fake.set(ROWS, 3, offset_of!(retrans_row, family), 10);
+        for end in [offset_of!(retrans_row, local), offset_of!(retrans_row, remote)] {
+            fake.set(ROWS, 3, end, 0);
+            fake.set(ROWS, 3, end + 8, 1u64.to_be());
+        }
+        assert_eq!(rows(&mut module(20), &fake), [("::1:43210::::1:443".into(), 7)]);
+    }
+
+    #[test]
+    fn the_latest_closed_connections_stay_and_living_ones_always() {
+        let fake = fake();
+        let mut module = module(2);
+        for lport in 1..=8 {
+            socket(&fake, lport, lport as u64, 10 + lport as u64);
+        }
+        for place in [8, 2, 5] {
+            close(&fake, place);
+            module.tick(&fake);
+            assert_eq!(claims(&fake, place), 0, "its place is free");
+        }
+        let ports = |rows: Vec<(String, u64)>| rows.into_iter().map(|(_, count)| count - 10).collect::<Vec<_>>();
+        assert_eq!(ports(rows(&mut module, &fake)), [1, 2, 3, 4, 5, 6, 7], "8 closed first");
+        close(&fake, 1);
+        assert_eq!(ports(rows(&mut module, &fake)), [1, 3, 4, 5, 6, 7], "a fetch sees what closed since the tick");
+    }
+
+    #[test]
+    fn a_connection_between_the_same_ends_goes_on_counting() {
+        let fake = fake();
+        let mut module = module(20);
+        socket(&fake, 1, 1, 5);
+        close(&fake, 1);
+        assert_eq!(rows(&mut module, &fake), [("10.0.0.1:1::10.0.0.2:443".into(), 5)]);
+        socket(&fake, 4, 1, 2);
+        assert_eq!(rows(&mut module, &fake), [("10.0.0.1:1::10.0.0.2:443".into(), 7)]);
+        close(&fake, 4);
+        assert_eq!(rows(&mut module, &fake), [("10.0.0.1:1::10.0.0.2:443".into(), 7)]);
+    }
+
+    #[test]
+    fn a_connection_counts_for_the_process_that_owns_it_from_its_first_retransmission() {
+        let fake = fake();
+        let me = u64::from(std::process::id());
+        let mut module = of_process(&me.to_string());
+        socket(&fake, 1, 1, 5);
+        socket(&fake, 2, 2, 6);
+        assert!(rows(&mut module, &fake).is_empty(), "nobody is known to own them");
+        fake.set(ROWS, 1, offset_of!(retrans_row, owner), me);
+        fake.set(ROWS, 2, offset_of!(retrans_row, owner), 1);
+        assert_eq!(rows(&mut module, &fake), [("10.0.0.1:1::10.0.0.2:443".into(), 5)]);
+        close(&fake, 1);
+        close(&fake, 2);
+        assert_eq!(rows(&mut module, &fake), [("10.0.0.1:1::10.0.0.2:443".into(), 5)]);
+    }
+
+    #[test]
+    fn a_connection_that_closed_without_an_owner_is_a_loss_where_processes_are_asked_for() {
+        let fake = fake();
+        let mut module = of_process("1");
+        socket(&fake, 1, 1, 5);
+        close(&fake, 1);
+        assert!(rows(&mut module, &fake).is_empty());
+        let mut lost = 0;
+        module.losses(&fake, &mut |_, count| lost += count);
+        assert_eq!(lost, 5);
+    }
+
+    #[test]
+    fn a_row_both_claimants_left_is_freed_at_the_second_look() {
+        let fake = fake();
+        fake.set(ROWS, 2, offset_of!(retrans_row, claims), 2);
+        let mut module = module(20);
+        module.tick(&fake);
+        assert_eq!(claims(&fake, 2), 2);
+        module.tick(&fake);
+        assert_eq!(claims(&fake, 2), 0);
+    }
+}

@@ -1,0 +1,288 @@
+//! The TCP connections with the most traffic in the last interval. Kernel side: bpf/tcptop.bpf.c.
+
+use super::flows::{Ends, Flows, Moved};
+use super::tcp::{address, TRAFFIC};
+use crate::bpf::types::{self, flow, flow_sending, flow_stat, sock_read};
+use crate::kit::*;
+use crate::{maps, metrics, options};
+use std::collections::BTreeMap;
+use std::mem::{offset_of, take};
+use std::time::{Duration, Instant};
+
+metrics! {
+    PID: u32 = 0 "proc.io.net.tcptop.pid" INSTANT NONE "process that used the connection";
+    COMM: str = 1 "proc.io.net.tcptop.comm" INSTANT NONE "command name of the process";
+    LADDR: str = 2 "proc.io.net.tcptop.laddr" INSTANT NONE "local address";
+    LPORT: u32 = 3 "proc.io.net.tcptop.lport" INSTANT NONE "local port";
+    DADDR: str = 4 "proc.io.net.tcptop.daddr" INSTANT NONE "remote address";
+    DPORT: u32 = 5 "proc.io.net.tcptop.dport" INSTANT NONE "remote port";
+    RX: u64 = 6 "proc.io.net.tcptop.rx" INSTANT BYTE "bytes received in the last interval";
+    TX: u64 = 7 "proc.io.net.tcptop.tx" INSTANT BYTE "bytes sent in the last interval";
+}
+
+maps! {
+    rows FLOWS: flow = "tcptop_flows";
+    rows STATS: flow_stat = "tcptop_stats";
+    slots SENDS: flow_sending = "tcptop_sends";
+    slots READS: sock_read = "tcptop_reads";
+    set PROCESSES: u32 = "tcptop_set";
+}
+
+options! {
+    /// How often the table begins anew, in seconds. 0: at each fetch, which then shows what was moved since the fetch
+    /// before, whoever made it. Negative: never, and the table stays empty.
+    interval: Interval = Interval::Seconds(1);
+    /// How many connections to show.
+    conn_count: RowCount = RowCount(20);
+    /// Only connections used by these processes (ids, command names, or regular expressions for whole command lines).
+    process: ProcessFilter = ProcessFilter::default();
+}
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "tcptop",
+    path: "tcptop",
+    summary: "TCP connections with the most traffic",
+    cluster: 12,
+    shape: Shape::Rows { count: "conn_count" },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&TRAFFIC],
+    maps: MAPS,
+    make: |setup| {
+        let mut options = Options::read(setup.section)?;
+        if options.interval == Interval::Never {
+            log::warn!("{}: with a negative interval there are no values", setup.section.name());
+        }
+        let watch = Watch::new(setup.section.name(), take(&mut options.process), setup.process_refresh);
+        Ok(Box::new(Tcptop::new(options, watch, comm)))
+    },
+};
+
+/// Processes that can count at once with a `process` option.
+const MOST: usize = 8192;
+/// Ticks come about once a second: so much before its time an interval is over.
+const EARLY: Duration = Duration::from_millis(100);
+
+/// The command name of a process; `None` once it is gone.
+type NameOf = fn(u32) -> Option<Vec<u8>>;
+
+/// The traffic of a connection in an interval, and the name of the thread that began it.
+#[derive(Default)]
+struct Traffic {
+    tx: u64,
+    rx: u64,
+    comm: [u8; 16],
+}
+
+/// A line of the table.
+struct Line {
+    ends: Ends,
+    tx: u64,
+    rx: u64,
+    comm: Vec<u8>,
+}
+
+struct Tcptop {
+    options: Options,
+    watch: Watch,
+    name_of: NameOf,
+    flows: Flows,
+    /// Of the interval that runs.
+    traffic: BTreeMap<Ends, Traffic>,
+    /// Of the last one, most bytes first.
+    lines: Vec<Line>,
+    since: Option<Instant>,
+}
+
+impl Tcptop {
+    fn new(options: Options, watch: Watch, name_of: NameOf) -> Tcptop {
+        let flows = Flows::new(FLOWS);
+        Tcptop { options, watch, name_of, flows, traffic: BTreeMap::new(), lines: Vec::new(), since: None }
+    }
+
+    fn add(traffic: &mut BTreeMap<Ends, Traffic>, moved: Moved) {
+        let of = traffic.entry(moved.ends).or_default();
+        of.tx += moved.tx;
+        of.rx += moved.rx;
+        of.comm = moved.comm;
+    }
+
+    /// The interval is over: its traffic becomes the table.
+    fn swap(&mut self) {
+        let mut traffic: Vec<_> = take(&mut self.traffic).into_iter().collect();
+        traffic.sort_by_key(|(ends, of)| (std::cmp::Reverse(of.tx.saturating_add(of.rx)), *ends));
+        traffic.truncate(self.options.conn_count.0 as usize);
+        let name = |pid, comm: &[u8; 16]| (self.name_of)(pid).unwrap_or_else(|| until_nul(comm).to_vec());
+        let line = |(ends, of): (Ends, Traffic)| Line { ends, tx: of.tx, rx: of.rx, comm: name(ends.pid, &of.comm) };
+        self.lines = traffic.into_iter().map(line).collect();
+    }
+
+    fn tick_at(&mut self, kernel: &dyn Kernel, now: Instant) {
+        let Tcptop { flows, traffic, .. } = self;
+        flows.age(kernel, &mut |moved| Self::add(traffic, moved));
+        match self.options.interval {
+            Interval::Seconds(seconds) => {
+                let length = Duration::from_secs(seconds.into()).saturating_sub(EARLY);
+                if now.saturating_duration_since(*self.since.get_or_insert(now)) >= length {
+                    self.swap();
+                    self.since = Some(now);
+                }
+            }
+            Interval::AtFetch => {}
+            Interval::Never => self.traffic.clear(),
+        }
+    }
+}
+
+impl Module for Tcptop {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        constants.tcptop_filtered = self.watch.is_filtering();
+        plan.hook(&TRAFFIC);
+        plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST } else { 1 });
+        self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        if self.options.interval == Interval::AtFetch {
+            let Tcptop { flows, traffic, .. } = self;
+            flows.look(kernel, &mut |moved| Self::add(traffic, moved));
+            self.swap();
+        }
+        for (row, line) in self.lines.iter().enumerate() {
+            table
+                .indexed(row as u32)
+                .set(PID, line.ends.pid)
+                .text(COMM, &line.comm)
+                .text(LADDR, address(line.ends.family, line.ends.laddr).as_bytes())
+                .set(LPORT, u32::from(line.ends.lport))
+                .text(DADDR, address(line.ends.family, line.ends.raddr).as_bytes())
+                .set(DPORT, u32::from(line.ends.rport))
+                .set(RX, line.rx)
+                .set(TX, line.tx);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.watch.tick(&mut |pid, member| {
+            if let Err(error) = kernel.admit(&PROCESSES, pid, member) {
+                log::error!("tcptop: process {pid} is not counted: {error}");
+            }
+        });
+        self.tick_at(kernel, Instant::now());
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each("calls whose connection found no place in the table", kernel.rows(STATS).sum(offset_of!(flow_stat, lost)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::flows::{ends, put};
+    use super::*;
+    use crate::pcp::Atom;
+
+    fn fake() -> Fake {
+        Fake::new().with(FLOWS, 16).with(STATS, 1)
+    }
+
+    fn module(interval: Interval, conn_count: u32) -> Tcptop {
+        let options = Options { interval, conn_count: RowCount(conn_count), ..Options::default() };
+        let watch = Watch::new("tcptop", ProcessFilter::default(), None);
+        Tcptop::new(options, watch, |pid| (pid < 1000).then(|| b"curl".to_vec()))
+    }
+
+    /// Process, received, sent of each row.
+    fn rows(module: &mut Tcptop, fake: &Fake) -> Vec<(u32, u64, u64)> {
+        let mut table = Table::new(METRICS.len());
+        module.refresh(fake, &mut table).expect("nothing can fail");
+        let number = |row, metric: usize| match table.value(row, metric) {
+            Some(Atom::U32(value)) => u64::from(value),
+            Some(Atom::U64(value)) => value,
+            other => panic!("{other:?}"),
+        };
+        let row = |row| (number(row, PID.column) as u32, number(row, RX.column), number(row, TX.column));
+        (0..table.len()).map(row).collect()
+    }
+
+    fn seconds(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn rows_are_in_the_order_of_both_directions_together() {
+        let fake = fake();
+        put(&fake, FLOWS, 1, ends(1, 1, 80), 10_000, 1);
+        put(&fake, FLOWS, 2, ends(2, 2, 80), 100, 9_000);
+        put(&fake, FLOWS, 3, ends(3, 3, 80), 20_000, 0);
+        let (mut module, start) = (module(Interval::Seconds(1), 2), Instant::now());
+        module.tick_at(&fake, start);
+        module.tick_at(&fake, seconds(start, 1));
+        assert_eq!(rows(&mut module, &fake), [(3, 0, 20_000), (1, 1, 10_000)]);
+    }
+
+    #[test]
+    fn a_table_is_the_traffic_of_one_interval_and_stays_until_the_next_is_over() {
+        let fake = fake();
+        let (mut module, start) = (module(Interval::Seconds(2), 20), Instant::now());
+        module.tick_at(&fake, start);
+        put(&fake, FLOWS, 1, ends(1, 1, 80), 100, 0);
+        module.tick_at(&fake, seconds(start, 1));
+        assert!(rows(&mut module, &fake).is_empty());
+        put(&fake, FLOWS, 1, ends(1, 1, 80), 150, 7);
+        module.tick_at(&fake, seconds(start, 2));
+        for _ in 0..3 {
+            assert_eq!(rows(&mut module, &fake), [(1, 7, 150)], "one fetch takes nothing from the next");
+        }
+        put(&fake, FLOWS, 1, ends(1, 1, 80), 151, 7);
+        module.tick_at(&fake, seconds(start, 3));
+        assert_eq!(rows(&mut module, &fake), [(1, 7, 150)]);
+        module.tick_at(&fake, seconds(start, 4));
+        assert_eq!(rows(&mut module, &fake), [(1, 0, 1)]);
+    }
+
+    #[test]
+    fn interval_0_shows_what_was_moved_since_the_fetch_before() {
+        let fake = fake();
+        let mut module = module(Interval::AtFetch, 20);
+        put(&fake, FLOWS, 1, ends(1, 1, 80), 100, 0);
+        module.tick_at(&fake, Instant::now());
+        put(&fake, FLOWS, 1, ends(1, 1, 80), 130, 0);
+        assert_eq!(rows(&mut module, &fake), [(1, 0, 130)]);
+        assert!(rows(&mut module, &fake).is_empty());
+    }
+
+    #[test]
+    fn a_negative_interval_leaves_the_table_empty() {
+        let fake = fake();
+        let mut module = module(Interval::Never, 20);
+        put(&fake, FLOWS, 1, ends(1, 1, 80), 100, 0);
+        module.tick_at(&fake, Instant::now());
+        assert!(rows(&mut module, &fake).is_empty());
+    }
+
+    #[test]
+    fn two_rows_of_one_connection_are_one_line() {
+        let fake = fake();
+        put(&fake, FLOWS, 1, ends(1, 1, 80), 100, 1);
+        put(&fake, FLOWS, 2, ends(1, 1, 80), 10, 2);
+        assert_eq!(rows(&mut module(Interval::AtFetch, 20), &fake), [(1, 3, 110)]);
+    }
+
+    #[test]
+    fn a_process_that_ended_keeps_the_name_its_traffic_had() {
+        let fake = fake();
+        put(&fake, FLOWS, 1, ends(1, 1, 80), 20, 0);
+        put(&fake, FLOWS, 2, ends(1001, 2, 80), 10, 0);
+        let mut table = Table::new(METRICS.len());
+        module(Interval::AtFetch, 20).refresh(&fake, &mut table).expect("nothing can fail");
+        assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"curl")));
+        assert_eq!(table.value(1, COMM.column), Some(Atom::Str(b"thread")));
+        assert_eq!(table.value(1, LADDR.column), Some(Atom::Str(b"10.0.0.1")));
+        assert_eq!(table.value(1, DADDR.column), Some(Atom::Str(b"10.0.0.2")));
+        assert_eq!(table.value(1, LPORT.column), Some(Atom::U32(2)));
+        assert_eq!(table.value(1, DPORT.column), Some(Atom::U32(80)));
+    }
+}

@@ -1,0 +1,170 @@
+//! biotop against I/O of a known amount and what fio and /proc/diskstats say of it, on loop devices of the test's own.
+
+use crate::bioperpid::{direct, exact};
+use crate::support::{alone, has, number, settle, Agent, Disk, Script};
+use corebcc::collector::{members, Group};
+use corebcc::config::Config;
+use corebcc::kit::{instances, Key, Table};
+use corebcc::modules::MODULES;
+use corebcc::pcp::Atom;
+use std::process::{Command, Stdio};
+
+/// `0`: the rows are of the time since the last fetch, so that a test knows what they cover.
+const AT_FETCH: &str = "interval = 0\nprocess_count = 1000\n";
+
+#[derive(Debug, PartialEq)]
+struct Row {
+    pid: u64,
+    comm: String,
+    direction: String,
+    io: u64,
+    bytes: u64,
+    duration: u64,
+}
+
+/// The rows of a disk.
+fn rows(agent: &mut Agent, disk: &Disk) -> Vec<Row> {
+    let table = agent.table();
+    let text = |row, column| match table.value(row, column) {
+        Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
+        other => panic!("row {row} column {column}: {other:?}"),
+    };
+    let row = |row| Row {
+        pid: number(&table, row, 0),
+        comm: text(row, 1),
+        direction: text(row, 2),
+        io: number(&table, row, 6),
+        bytes: number(&table, row, 7),
+        duration: number(&table, row, 8),
+    };
+    (0..table.len()).filter(|&at| text(at, 5) == disk.name()).map(row).collect()
+}
+
+#[test]
+fn requests_bytes_and_average_time_are_those_of_fio() {
+    let _alone = alone();
+    if !has("biotop", "fio") {
+        return;
+    }
+    for scheduler in ["none", "mq-deadline"] {
+        let disk = Disk::new(16);
+        disk.set("scheduler", scheduler);
+        let mut agent = Agent::new("biotop", AT_FETCH);
+        let filename = format!("--filename={}", disk.device);
+        let mut arguments = vec!["--name=x", "--minimal", "--direct=1", "--bs=4k", "--size=8m", "--thread"];
+        arguments.extend(["--rw=randread", "--number_ios=1500", "--iodepth=1", &filename]);
+        exact(|| {
+            rows(&mut agent, &disk);
+            let child = Command::new("fio").args(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+            let pid = u64::from(child.id());
+            let output = child.wait_with_output().unwrap();
+            settle();
+            let rows = rows(&mut agent, &disk);
+            let terse = String::from_utf8(output.stdout).unwrap();
+            let field = |at: usize| terse.split(';').nth(at).unwrap().parse::<f64>().unwrap();
+            let latency = field(11) + field(15);
+            println!("{scheduler}: {rows:?}, fio {latency} us");
+            let row = rows.iter().find(|row| row.pid == pid).unwrap();
+            assert_eq!((row.comm.as_str(), row.direction.as_str()), ("fio", "R"));
+            assert_eq!(row.bytes, row.io * 4096);
+            assert!(row.duration > 0 && row.duration as f64 <= latency, "{row:?}, fio {latency} us");
+            (row.io, 1500)
+        });
+        assert_eq!(agent.warnings(), [""; 0]);
+    }
+}
+
+#[test]
+fn both_directions_have_their_row_and_discards_are_writes() {
+    let _alone = alone();
+    if !has("biotop", "blkdiscard") {
+        return;
+    }
+    let disk = Disk::new(16);
+    let mut agent = Agent::new("biotop", AT_FETCH);
+    let source = format!(
+        "{}\
+         for i in range(30): os.preadv(fd, [page], i << 16)\n\
+         for i in range(20): os.pwrite(fd, memoryview(page)[:4096], i << 12)\n\
+         os.fsync(fd)\nstep('done')\n",
+        direct(&disk)
+    );
+    exact(|| {
+        rows(&mut agent, &disk);
+        let mut script = Script::python(&source);
+        script.line();
+        let mut discard = Command::new("blkdiscard").args(["-l", "1M", &disk.device]).spawn().unwrap();
+        assert!(discard.wait().unwrap().success());
+        settle();
+        let rows = rows(&mut agent, &disk);
+        println!("{rows:?}");
+        let of = |pid: u32, way: &str| {
+            rows.iter()
+                .find(|row| row.pid == u64::from(pid) && row.direction == way)
+                .map_or((0, 0), |row| (row.io, row.bytes))
+        };
+        let (reads, writes, discards) = (of(script.pid(), "R"), of(script.pid(), "W"), of(discard.id(), "W"));
+        assert!(reads.0 <= 30 && writes.0 <= 20, "a flush moves nothing: {rows:?}");
+        (reads.1 + writes.1 + discards.1, 30 * 65536 + 20 * 4096 + (1 << 20))
+    });
+}
+
+#[test]
+fn a_program_has_its_own_name_after_exec() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let mut agent = Agent::new("biotop", AT_FETCH);
+    rows(&mut agent, &disk);
+    let source = format!(
+        "{}os.preadv(fd, [page], 0)\n\
+         os.execvp('dd', ['dd', 'if={}', 'of=/dev/null', 'bs=64k', 'count=8', 'iflag=direct', 'status=none'])\n",
+        direct(&disk),
+        disk.device
+    );
+    exact(|| {
+        let script = Script::python(&source);
+        let pid = u64::from(script.pid());
+        script.end();
+        settle();
+        let rows = rows(&mut agent, &disk);
+        println!("{rows:?}");
+        let row = rows.iter().find(|row| row.pid == pid).unwrap();
+        assert_eq!((row.comm.as_str(), row.bytes), ("dd", row.io * 65536));
+        (row.io, 9)
+    });
+}
+
+/// With both modules on, one of them counts for both: neither twice nor not at all.
+#[test]
+fn bioperpid_and_biotop_together_count_once() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let text = format!(
+        "[pmda]\nmodules = biotop,bioperpid\n[biotop]\nmodule = biotop\ncluster = 10\n{AT_FETCH}\n\
+         [bioperpid]\nmodule = bioperpid\ncluster = 1\n"
+    );
+    let config = Config::parse("test.conf", text.as_bytes()).unwrap();
+    let (_, instances) = instances(&config, MODULES).unwrap();
+    let (members, constants) = members(&config, &instances, None).unwrap();
+    let mut group = Group::load(members, &constants, None);
+    assert!(group.fates().iter().all(Result::is_ok), "{:?}", group.fates());
+    let (mut top, mut totals) = (Table::new(9), Table::new(1));
+    group.refresh(0, &mut top).unwrap();
+    let source = format!("{}for i in range(100): os.preadv(fd, [page], i << 12)\nstep('done')\n", direct(&disk));
+    exact(|| {
+        let mut script = Script::python(&source);
+        script.line();
+        settle();
+        for (index, table) in [(0, &mut top), (1, &mut totals)] {
+            group.refresh(index, table).unwrap();
+        }
+        let pid = u64::from(script.pid());
+        let row = (0..top.len()).find(|&row| number(&top, row, 0) == pid).unwrap();
+        let name = format!("{}::{pid:06}", disk.name()).into_bytes();
+        let named = |key: &Key| matches!(key, Key::Name(at) if totals.text(at) == name);
+        let total = totals.keys().iter().position(named).unwrap();
+        assert_eq!(number(&top, row, 7), number(&totals, total, 0));
+        assert_eq!(number(&top, row, 7), number(&top, row, 6) * 65536);
+        (number(&top, row, 6), 100)
+    });
+}

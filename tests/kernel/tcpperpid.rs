@@ -1,0 +1,135 @@
+//! tcpperpid: known bytes over loopback by processes of this test alone.
+
+use crate::support::{alone, Agent, Script};
+
+/// Bytes sent and received by the script.
+fn of(agent: &mut Agent, script: &Script) -> Option<(u64, u64)> {
+    let name = format!("{:06}", script.pid());
+    agent.named().get(&name).map(|values| (values[0], values[1]))
+}
+
+const SERVER: &str = "
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(100)
+port = s.getsockname()[1]
+def moved(n, back=0):
+ c = socket.create_connection(('127.0.0.1', port)); d, _ = s.accept()
+ c.sendall(b'x' * n); c.shutdown(socket.SHUT_WR)
+ while d.recv(1 << 16): pass
+ d.sendall(b'y' * back); d.close()
+ while c.recv(1 << 16): pass
+ c.close()
+";
+
+#[test]
+fn bytes_count_when_they_are_moved_whether_highres_or_not() {
+    let _alone = alone();
+    for highres in ["False", "True"] {
+        let mut agent = Agent::new("tcpperpid", &format!("highres = {highres}"));
+        let mut script = Script::python(
+            "
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()
+c = socket.create_connection(s.getsockname()); d, _ = s.accept()
+step('connected')
+c.sendall(b'x' * 100000)
+for i in range(3): d.recv(10, socket.MSG_PEEK)
+assert len(d.recv(100000, socket.MSG_WAITALL)) == 100000
+step('moved')
+",
+        );
+        script.line();
+        assert_eq!(of(&mut agent, &script), None, "nothing moved yet");
+        script.go();
+        script.line();
+        assert_eq!(of(&mut agent, &script), Some((100_000, 100_000)), "the session is open");
+        script.end();
+        assert_eq!(agent.warnings(), [""; 0]);
+    }
+}
+
+#[test]
+fn threads_and_both_families_are_added_up() {
+    let _alone = alone();
+    let mut agent = Agent::new("tcpperpid", "");
+    let mut script = Script::python(
+        "
+def work(family, host):
+ s = socket.socket(family); s.bind((host, 0)); s.listen()
+ c = socket.socket(family); c.connect(s.getsockname()); d, _ = s.accept()
+ for i in range(100):
+  c.sendall(b'x' * 1000)
+  assert len(d.recv(1000, socket.MSG_WAITALL)) == 1000
+threads = [threading.Thread(target=work, args=a) for a in [(socket.AF_INET, '127.0.0.1'), (socket.AF_INET6, '::1')] * 4]
+for t in threads: t.start()
+for t in threads: t.join()
+step('moved')
+",
+    );
+    script.line();
+    assert_eq!(of(&mut agent, &script), Some((800_000, 800_000)));
+    script.end();
+}
+
+#[test]
+fn ports_are_asked_for_at_both_ends() {
+    let _alone = alone();
+    // One end has the port as its local, the other as its remote one: sent 1000 and back 30.
+    for (option, expected) in [("lport", (30, 1000)), ("dport", (1000, 30))] {
+        let mut script = Script::python(&format!(
+            "{SERVER}
+step(port)
+moved(1000, 30)
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(100)
+port = s.getsockname()[1]
+moved(5, 5)
+step('moved')
+"
+        ));
+        let port = script.numbers()[0];
+        let mut agent = Agent::new("tcpperpid", &format!("{option} = 1,{port}"));
+        script.go();
+        script.line();
+        assert_eq!(of(&mut agent, &script), Some(expected), "{option}");
+        script.end();
+    }
+}
+
+#[test]
+fn thousands_of_connections_lose_nothing_and_an_ended_process_stays() {
+    let _alone = alone();
+    let mut agent = Agent::new("tcpperpid", "");
+    let mut script = Script::python(&format!(
+        "{SERVER}
+for round in range(12):
+ for i in range(250): moved(100, 10)
+ step('moved')
+"
+    ));
+    for round in 1..=12 {
+        script.line();
+        agent.tick();
+        assert_eq!(of(&mut agent, &script), Some((round * 250 * 110, round * 250 * 110)));
+        if round < 12 {
+            script.go();
+        }
+    }
+    let name = format!("{:06}", script.pid());
+    script.end();
+    agent.tick();
+    assert_eq!(agent.named()[&name], [330_000, 330_000]);
+    assert_eq!(agent.warnings(), [""; 0]);
+}
+
+#[test]
+fn only_the_processes_asked_for_count() {
+    let _alone = alone();
+    let source = format!("{SERVER}\nstep(port)\nmoved(1000, 30)\nstep('moved')\n");
+    let mut scripts = [Script::python(&source), Script::python(&source)];
+    scripts.iter_mut().for_each(|script| drop(script.line()));
+    let wanted = scripts[1].pid();
+    let mut agent = Agent::new("tcpperpid", &format!("process = {wanted}"));
+    for script in &mut scripts {
+        script.go();
+        script.line();
+    }
+    assert_eq!(agent.named().into_iter().collect::<Vec<_>>(), [(format!("{wanted:06}"), vec![1030, 1030])]);
+}

@@ -1,0 +1,274 @@
+//! tcpretrans between two network namespaces that the test makes: a false link-layer address for the neighbour loses every
+//! packet, and what each socket says of itself (TCP_INFO) and the namespace's own counters are the independent counts.
+
+use crate::support::{alone, has, python, run, Agent, Script};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Two namespaces, `here` with 10.77.0.1 and fd77::1, the other with 10.77.0.2 and fd77::2.
+struct Net {
+    here: String,
+    there: String,
+    /// Link-layer address of the other end.
+    neighbour: String,
+}
+
+impl Net {
+    /// `None` where namespaces or virtual links cannot be made, which is said.
+    fn new(test: &str) -> Option<Net> {
+        let name = |end: &str| format!("corebcc-{end}-{}", std::process::id());
+        let mut net = Net { here: name("here"), there: name("there"), neighbour: String::new() };
+        for end in [&net.here, &net.there] {
+            if !Command::new("ip").args(["netns", "add", end]).status().is_ok_and(|status| status.success()) {
+                println!("skipped: {test}: no network namespaces (ip netns)");
+                return None;
+            }
+        }
+        let (here, there) = (net.here.clone(), net.there.clone());
+        let link = ["-n", &here, "link", "add", "v", "type", "veth", "peer", "name", "v", "netns", &there];
+        if !Command::new("ip").args(link).status().is_ok_and(|status| status.success()) {
+            println!("skipped: {test}: no virtual links (CONFIG_VETH)");
+            return None;
+        }
+        for (end, number) in [(&here, 1), (&there, 2)] {
+            run("ip", &["-n", end, "addr", "add", &format!("10.77.0.{number}/24"), "dev", "v"]);
+            run("ip", &["-n", end, "addr", "add", &format!("fd77::{number}/64"), "dev", "v", "nodad"]);
+            run("ip", &["-n", end, "link", "set", "v", "up"]);
+        }
+        net.neighbour = run("ip", &["netns", "exec", &there, "cat", "/sys/class/net/v/address"]).trim().to_string();
+        net.lose(false);
+        Some(net)
+    }
+
+    /// Loses every packet to the other end from now on, or none.
+    fn lose(&self, all: bool) {
+        let address = if all { "02:00:00:00:00:99" } else { &self.neighbour };
+        for neighbour in ["10.77.0.2", "fd77::2"] {
+            let neighbour = ["neigh", "replace", neighbour, "lladdr", address, "dev", "v", "nud", "permanent"];
+            run("ip", &[&["-n", &self.here][..], &neighbour].concat());
+        }
+    }
+
+    fn script(&self, end: &str, source: &str) -> Script {
+        let start = "import sys, os, socket, struct, time\n\
+            def say(*what): print(*what, flush=True)\n\
+            def step(*what):\n say(*what)\n return sys.stdin.readline().strip()\n\
+            def total(c): return struct.unpack_from('I', c.getsockopt(socket.IPPROTO_TCP, 11, 104), 100)[0]\n";
+        Script::new(Command::new("ip").args(["netns", "exec", end, python(), "-c", &format!("{start}{source}")]))
+    }
+
+    /// Accepts connections at 10.77.0.2 and fd77::2, port 5000, and keeps them.
+    fn server(&self) -> Script {
+        let mut script = self.script(
+            &self.there,
+            "s = socket.create_server(('::', 5000), family=socket.AF_INET6, dualstack_ipv6=True)
+say('listening')
+kept = []
+while True: kept.append(s.accept())
+",
+        );
+        script.line();
+        script
+    }
+
+    /// A counter of the namespace `here`, by its name in /proc/net/netstat.
+    fn counter(&self, name: &str) -> u64 {
+        let text = run("ip", &["netns", "exec", &self.here, "cat", "/proc/net/netstat"]);
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("TcpExt:")).collect();
+        let at = lines[0].split(' ').position(|word| word == name).unwrap_or_else(|| panic!("no counter {name}"));
+        lines[1].split(' ').nth(at).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for end in [&self.here, &self.there] {
+            let _ = Command::new("ip").args(["netns", "del", end]).status();
+        }
+    }
+}
+
+/// A client that connects and, told `send`, sends two segments, told `total` says how often it retransmitted.
+fn client(net: &Net, host: &str) -> Script {
+    net.script(
+        &net.here,
+        &format!(
+            "c = socket.create_connection(('{host}', 5000))
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+word = step(c.getsockname()[1])
+while word:
+ if word == 'send': c.send(b'x'); c.send(b'y')
+ if word == 'close':
+  c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)) # a reset: closed at once
+  c.close()
+ word = step(total(c) if word != 'close' else 0)
+"
+        ),
+    )
+}
+
+fn told(script: &mut Script, word: &str) -> u64 {
+    script.tell(word);
+    script.numbers()[0]
+}
+
+fn of(agent: &mut Agent, name: &str) -> u64 {
+    agent.named().get(name).map_or(0, |values| values[0])
+}
+
+/// Waits until the socket has retransmitted so often; then what the socket and the agent say at one moment: the socket's
+/// number did not change around the agent's.
+fn when(script: &mut Script, least: u64, count: &mut dyn FnMut() -> u64) -> (u64, u64) {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let before = told(script, "total");
+        if before >= least {
+            let counted = count();
+            if told(script, "total") == before {
+                return (before, counted);
+            }
+        }
+        assert!(Instant::now() < until, "{before} retransmissions, {least} were to come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn every_retransmission_of_a_connection_counts_and_loss_probes_if_asked_for() {
+    let _alone = alone();
+    let Some(net) = Net::new("every_retransmission_of_a_connection_counts_and_loss_probes_if_asked_for") else {
+        return;
+    };
+    let _server = net.server();
+    for (include_tlp, host, local) in [(true, "10.77.0.2", "10.77.0.1"), (false, "fd77::2", "fd77::1")] {
+        let mut agent = Agent::new("tcpretrans", &format!("include_tlp = {include_tlp}"));
+        let mut script = client(&net, host);
+        let name = format!("{local}:{}::{host}:5000", script.numbers()[0]);
+        assert_eq!(of(&mut agent, &name), 0);
+        let probes = net.counter("TCPLossProbes");
+        net.lose(true);
+        told(&mut script, "send");
+        let (total, counted) = when(&mut script, 4, &mut || of(&mut agent, &name));
+        net.lose(false);
+        let probes = net.counter("TCPLossProbes") - probes;
+        println!("{name}: {total} retransmissions, {probes} of them loss probes, counted {counted}");
+        assert_eq!(probes, 1, "the kernel sends one probe before its timeout");
+        assert_eq!(counted, if include_tlp { total } else { total - probes });
+        assert_eq!(agent.warnings(), [""; 0]);
+    }
+}
+
+#[test]
+fn repeated_syn_segments_count() {
+    let _alone = alone();
+    let Some(net) = Net::new("repeated_syn_segments_count") else { return };
+    let mut agent = Agent::new("tcpretrans", "");
+    net.lose(true);
+    let mut script = net.script(
+        &net.here,
+        "c = socket.socket(); c.setblocking(False); c.connect_ex(('10.77.0.2', 5000))
+step(c.getsockname()[1])
+while step(total(c)): pass
+",
+    );
+    let name = format!("10.77.0.1:{}::10.77.0.2:5000", script.numbers()[0]);
+    script.go();
+    script.line();
+    let (total, counted) = when(&mut script, 2, &mut || of(&mut agent, &name));
+    assert_eq!(counted, total);
+}
+
+#[test]
+fn retransmissions_that_fail_do_not_count() {
+    let _alone = alone();
+    let test = "retransmissions_that_fail_do_not_count";
+    let Some(net) = Net::new(test).filter(|_| has(test, "tc")) else { return };
+    let _server = net.server();
+    let mut agent = Agent::new("tcpretrans", "include_tlp = True");
+    let mut script = client(&net, "10.77.0.2");
+    let name = format!("10.77.0.1:{}::10.77.0.2:5000", script.numbers()[0]);
+    net.lose(true);
+    told(&mut script, "send");
+    when(&mut script, 2, &mut || 0);
+    // A queue without room for a packet refuses each.
+    run("tc", &["-n", &net.here, "qdisc", "add", "dev", "v", "root", "pfifo", "limit", "0"]);
+    let counted = of(&mut agent, &name);
+    assert_ne!(counted, 0);
+    let until = Instant::now() + Duration::from_secs(20);
+    while net.counter("TCPRetransFail") < 2 {
+        assert!(Instant::now() < until, "no retransmission failed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(of(&mut agent, &name), counted);
+}
+
+#[test]
+fn the_latest_closed_connection_stays_the_earlier_go_and_the_living_stay() {
+    let _alone = alone();
+    let Some(net) = Net::new("the_latest_closed_connection_stays_the_earlier_go_and_the_living_stay") else { return };
+    let _server = net.server();
+    let mut agent = Agent::new("tcpretrans", "flow_count = 1\ninclude_tlp = True");
+    let mut scripts: Vec<Script> = (0..3).map(|_| client(&net, "10.77.0.2")).collect();
+    let ports: Vec<u64> = scripts.iter_mut().map(|script| script.numbers()[0]).collect();
+    net.lose(true);
+    for script in &mut scripts {
+        told(script, "send");
+        when(script, 1, &mut || 0);
+    }
+    let mut there = || -> Vec<bool> {
+        let named = agent.named();
+        let name = |port| format!("10.77.0.1:{port}::10.77.0.2:5000");
+        ports.iter().map(|port| named.contains_key(&name(port))).collect()
+    };
+    assert_eq!(there(), [true, true, true]);
+    for (close, left) in [(1, [true, true, true]), (0, [true, false, true])] {
+        told(&mut scripts[close], "close");
+        assert_eq!(there(), left);
+    }
+}
+
+#[test]
+fn a_retransmission_counts_for_the_process_that_connected_or_accepted() {
+    let _alone = alone();
+    let Some(net) = Net::new("a_retransmission_counts_for_the_process_that_connected_or_accepted") else { return };
+    let _server = net.server();
+    // Owned since before the agent came, of a process not asked for, and connected under its eyes.
+    let mut before = client(&net, "10.77.0.2");
+    let other = client(&net, "10.77.0.2");
+    let mut accepting = net.script(
+        &net.here,
+        "s = socket.create_server(('10.77.0.1', 6000))
+step('listening')
+c = s.accept()[0]
+step(c.getpeername()[1])
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+c.send(b'x'); c.send(b'y')
+while step(total(c)): pass
+",
+    );
+    accepting.line();
+    let wanted = format!("process = {},{}\ninclude_tlp = True", before.pid(), accepting.pid());
+    let mut agent = Agent::new("tcpretrans", &wanted);
+    accepting.go();
+    let mut connecting = net.script(&net.there, "c = socket.create_connection(('10.77.0.1', 6000))\nstep()\n");
+    connecting.line();
+    let mut names = [
+        format!("10.77.0.1:6000::10.77.0.2:{}", accepting.numbers()[0]),
+        format!("10.77.0.1:{}::10.77.0.2:5000", before.numbers()[0]),
+    ];
+    let mut other = other;
+    other.numbers();
+    net.lose(true);
+    accepting.go();
+    accepting.line();
+    told(&mut other, "send");
+    told(&mut before, "send");
+    for (script, name) in [(&mut accepting, &names[0]), (&mut before, &names[1])] {
+        let (total, counted) = when(script, 2, &mut || of(&mut agent, name));
+        assert_eq!(counted, total, "{name}");
+    }
+    when(&mut other, 2, &mut || 0);
+    names.sort();
+    assert_eq!(agent.named().into_keys().collect::<Vec<_>>(), names);
+    assert_eq!(agent.warnings(), [""; 0]);
+}

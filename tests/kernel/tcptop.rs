@@ -1,0 +1,190 @@
+//! tcptop: connections of known ends that move known amounts, by processes of this test alone.
+
+use crate::support::{alone, number, text, Agent, Script};
+
+/// A row of the table, in the order of the items.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line {
+    pid: u64,
+    comm: String,
+    laddr: String,
+    lport: u64,
+    daddr: String,
+    dport: u64,
+    rx: u64,
+    tx: u64,
+}
+
+fn lines(agent: &mut Agent) -> Vec<Line> {
+    let table = agent.table();
+    let line = |row| Line {
+        pid: number(&table, row, 0),
+        comm: text(&table, row, 1),
+        laddr: text(&table, row, 2),
+        lport: number(&table, row, 3),
+        daddr: text(&table, row, 4),
+        dport: number(&table, row, 5),
+        rx: number(&table, row, 6),
+        tx: number(&table, row, 7),
+    };
+    (0..table.len()).map(line).collect()
+}
+
+fn of(agent: &mut Agent, script: &Script) -> Vec<Line> {
+    lines(agent).into_iter().filter(|line| line.pid == u64::from(script.pid())).collect()
+}
+
+/// A connected pair of sockets `c` and `d`; `ports` are the client's and the server's.
+const SOCKETS: &str = "
+s = socket.socket(FAMILY)
+s.bind((LISTEN, 0)); s.listen()
+ports = s.getsockname()[1]
+c = socket.socket(socket.AF_INET if '.' in HOST else FAMILY); c.connect((HOST, ports))
+d, _ = s.accept()
+ports = c.getsockname()[1], ports
+def get(n): assert len(d.recv(n, socket.MSG_WAITALL)) == n
+";
+
+fn both_ends(family: &str, listen: &str, host: &str, server: &str, client: &str) {
+    let mut agent = Agent::new("tcptop", "interval = 0\nconn_count = 1000");
+    let source = format!(
+        "FAMILY, LISTEN, HOST = socket.{family}, '{listen}', '{host}'\n{SOCKETS}
+step(*ports)
+for i in range(10): c.send(b'x' * 1000)
+for i in range(5): d.recv(100, socket.MSG_PEEK)
+get(10000)
+d.send(b'y' * 77)
+assert len(c.recv(1000)) == 77
+step('moved')
+"
+    );
+    let mut script = Script::python(&source);
+    let ports = script.numbers();
+    lines(&mut agent);
+    script.go();
+    script.line();
+    let comm = std::fs::read_to_string(format!("/proc/{}/comm", script.pid())).unwrap().trim_end().to_string();
+    let line = |address: &str, lport, dport, rx, tx| Line {
+        pid: script.pid().into(),
+        comm: comm.clone(),
+        laddr: address.into(),
+        lport,
+        daddr: address.into(),
+        dport,
+        rx,
+        tx,
+    };
+    let mut expected = vec![line(client, ports[0], ports[1], 77, 10_000), line(server, ports[1], ports[0], 10_000, 77)];
+    expected.sort_by_key(|line| line.lport);
+    assert_eq!(of(&mut agent, &script), expected, "as many bytes each, so in the order of the ports");
+    assert_eq!(of(&mut agent, &script), [], "nothing moved since");
+    script.end();
+    assert_eq!(agent.warnings(), [""; 0]);
+}
+
+#[test]
+fn both_ends_of_a_connection_are_exact_over_ipv4() {
+    let _alone = alone();
+    both_ends("AF_INET", "127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1");
+}
+
+#[test]
+fn both_ends_of_a_connection_are_exact_over_ipv6() {
+    let _alone = alone();
+    both_ends("AF_INET6", "::1", "::1", "::1", "::1");
+}
+
+#[test]
+fn ipv4_on_an_ipv6_socket_is_shown_mapped() {
+    let _alone = alone();
+    both_ends("AF_INET6", "::", "127.0.0.1", "::ffff:127.0.0.1", "127.0.0.1");
+}
+
+#[test]
+fn the_table_of_an_interval_is_the_same_for_every_fetch() {
+    let _alone = alone();
+    let mut agent = Agent::new("tcptop", "conn_count = 1000");
+    let source = format!(
+        "FAMILY, LISTEN, HOST = socket.AF_INET, '127.0.0.1', '127.0.0.1'\n{SOCKETS}
+for n in (3000, 40): 
+ step(*ports)
+ c.send(b'x' * n)
+ get(n)
+step('moved')
+"
+    );
+    let mut script = Script::python(&source);
+    let second = std::time::Duration::from_secs(1);
+    for bytes in [3000, 40] {
+        script.numbers();
+        std::thread::sleep(second);
+        agent.tick();
+        script.go();
+        if bytes == 40 {
+            script.line();
+        } else {
+            // The next line comes when the first bytes have moved, and is read below.
+            std::thread::sleep(second / 2);
+        }
+        std::thread::sleep(second);
+        agent.tick();
+        let once = of(&mut agent, &script);
+        assert_eq!(
+            once.iter().map(|line| (line.rx, line.tx)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1)),
+            (bytes, bytes)
+        );
+        assert_eq!(of(&mut agent, &script), once);
+    }
+    script.end();
+}
+
+#[test]
+fn data_read_after_a_reset_still_has_its_port() {
+    let _alone = alone();
+    let mut agent = Agent::new("tcptop", "interval = 0\nconn_count = 1000");
+    let source = format!(
+        "FAMILY, LISTEN, HOST = socket.AF_INET, '127.0.0.1', '127.0.0.1'\n{SOCKETS}
+c.send(b'x' * 500)
+c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+c.close()
+step(*ports)
+say(len(d.recv(1000)))
+step()
+"
+    );
+    let mut script = Script::python(&source);
+    let ports = script.numbers();
+    lines(&mut agent);
+    script.go();
+    assert_eq!(script.numbers(), [500]);
+    let found = of(&mut agent, &script);
+    assert_eq!(
+        found.iter().map(|line| (line.lport, line.dport, line.rx)).collect::<Vec<_>>(),
+        [(ports[1], ports[0], 500)]
+    );
+    script.end();
+}
+
+#[test]
+fn only_the_processes_asked_for_are_in_the_table() {
+    let _alone = alone();
+    let source = format!(
+        "FAMILY, LISTEN, HOST = socket.AF_INET, '127.0.0.1', '127.0.0.1'\n{SOCKETS}
+step(*ports)
+c.send(b'x' * 500)
+get(500)
+step('moved')
+"
+    );
+    let mut scripts = [Script::python(&source), Script::python(&source)];
+    scripts.iter_mut().for_each(|script| drop(script.line()));
+    let wanted = scripts[1].pid();
+    let mut agent = Agent::new("tcptop", &format!("interval = 0\nprocess = {wanted}"));
+    for script in &mut scripts {
+        script.go();
+        script.line();
+    }
+    let found = lines(&mut agent);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found.iter().all(|line| line.pid == u64::from(wanted)), "{found:?}");
+}
