@@ -305,8 +305,8 @@ impl Trial<'_> {
         let copied = templates.flat_map(|hook| hook.tiers).filter(|tier| usable(tier, refused));
         // Modules share hooks: what only modules that are off take part in would run for nothing.
         let busy = |program: &&&str| {
-            let modules = PROGRAMS.iter().find(|(name, _)| *name == **program).map_or(&[][..], |(_, modules)| modules);
-            active.iter().any(|&module| modules.contains(&self.wanted[module].name))
+            let parts = PROGRAMS.iter().find(|(name, _)| *name == **program);
+            parts.is_none_or(|(_, modules)| active.iter().any(|&module| modules.contains(&self.wanted[module].name)))
         };
         let programs: BTreeSet<&'static str> = hooks
             .iter()
