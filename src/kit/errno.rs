@@ -18,7 +18,8 @@ impl Errno {
         ("ENOTSUP", nix::errno::Errno::EOPNOTSUPP),
     ];
 
-    fn named(name: &str) -> Option<u32> {
+    /// The number of an error by its name.
+    pub(super) fn named(name: &str) -> Option<u32> {
         if let Some((_, errno)) = Errno::OTHER.iter().find(|(other, _)| *other == name) {
             return u32::try_from(*errno as i32).ok();
         }

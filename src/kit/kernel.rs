@@ -12,12 +12,7 @@ pub trait Kernel {
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
 
     /// Puts a process into a set of processes, or takes it out.
-    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        self.assign(set, pid, member.then_some(1))
-    }
-
-    /// Puts a process into a set of processes with a number that the programs find there, or takes it out.
-    fn assign(&self, set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String>;
+    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String>;
 
     /// Whether a template is attached to the target that has this number.
     fn reaches(&self, template: &'static Hook, number: u32) -> bool;
@@ -114,9 +109,9 @@ pub struct Fake {
     maps: Vec<(&'static str, Vec<AtomicU64>)>,
     records: std::cell::RefCell<Vec<Vec<u8>>>,
     attached: std::cell::RefCell<Vec<&'static str>>,
+    unreached: Vec<u32>,
     members: std::cell::RefCell<std::collections::BTreeMap<u32, u32>>,
     missing: Vec<&'static str>,
-    unreached: Vec<u32>,
 }
 
 impl Fake {
@@ -150,7 +145,7 @@ impl Fake {
     }
 
     /// Where the target with this number could not be attached.
-    pub fn unreached(mut self, number: u32) -> Fake {
+    pub fn out_of_reach(mut self, number: u32) -> Fake {
         self.unreached.push(number);
         self
     }
@@ -182,9 +177,9 @@ impl Kernel for Fake {
         }
     }
 
-    fn assign(&self, _set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String> {
-        if let Some(number) = number {
-            self.members.borrow_mut().insert(pid, number);
+    fn admit(&self, _set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
+        if member {
+            self.members.borrow_mut().insert(pid, 1);
         } else {
             self.members.borrow_mut().remove(&pid);
         }

@@ -41,7 +41,7 @@ pub use pattern::Pattern;
 pub use probe_list::ProbeList;
 pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Watch};
 pub use registry::{instances, Collect, Instance, Registry};
-pub use returned::{ErrorNumber, ReturnCheck};
+pub use returned::ReturnCheck;
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
 pub use table::{Key, RowMut, Table};

@@ -43,11 +43,11 @@ pub struct Plan {
     pub hooks: Vec<&'static Hook>,
     /// Hooks to load: attached at start if the feature of this name is there, else only when the module asks.
     pub later: Vec<(&'static Hook, &'static str)>,
-    /// Hooks to attach at start where the kernel has them.
-    pub optional: Vec<&'static Hook>,
     /// Templates to attach, once per target; the number tells the targets of a module apart. A target that cannot be
     /// attached is left out; with none left the module does not work.
     pub each: Vec<(&'static Hook, Target, u32)>,
+    /// Hooks to attach at start where the kernel has them.
+    pub optional: Vec<&'static Hook>,
     /// Entries of maps; a ring's size in bytes.
     pub entries: Vec<(&'static str, u32)>,
     /// Why the module cannot work on this machine, if it can tell already.
@@ -65,11 +65,6 @@ impl Plan {
         self.later.push((hook, feature));
     }
 
-    /// Attach to this hook, or do without it: [`Kernel::attach`] tells which.
-    pub fn hook_or_none(&mut self, hook: &'static Hook) {
-        self.optional.push(hook);
-    }
-
     /// Attach the template to this target, under a number that its programs get (`ON_EACH_*`).
     pub fn each(&mut self, template: &'static Hook, target: Target, number: u32) {
         self.each.push((template, target, number));
@@ -78,6 +73,11 @@ impl Plan {
     /// The module cannot work here, for this reason.
     pub fn refuse(&mut self, reason: String) {
         self.refusal = Some(reason);
+    }
+
+    /// Attach to this hook, or do without it: [`Kernel::attach`] tells which.
+    pub fn hook_or_none(&mut self, hook: &'static Hook) {
+        self.optional.push(hook);
     }
 
     /// The number of entries of a map.

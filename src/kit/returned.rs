@@ -1,8 +1,7 @@
-//! Options about the values that functions return.
+//! What makes a function's return a failure, as an option value.
 
-use super::OptionType;
+use super::{Errno, OptionType};
 use crate::config::{ConfigError, Value};
-use nix::errno::Errno;
 
 /// The operators, as C writes them; those of two characters first. Their places are the numbers that
 /// bpf/kprobe_hits.bpf.c gives them, see [`ReturnCheck::code`].
@@ -56,41 +55,9 @@ fn integer(text: &str) -> Option<i64> {
         Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => i128::from_str_radix(hex, 16).ok()?,
         Some(_) => return None,
         None if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse::<i128>().ok()?,
-        None => i128::from(error_number(digits)?),
+        None => i128::from(Errno::named(digits)?),
     };
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
-}
-
-/// The number of an error by its name (errno(3)).
-fn error_number(name: &str) -> Option<i32> {
-    let name = match name {
-        "EWOULDBLOCK" => "EAGAIN",
-        "ENOTSUP" => "EOPNOTSUPP",
-        "EDEADLOCK" => "EDEADLK",
-        name => name,
-    };
-    let known = |number: &i32| !matches!(Errno::from_raw(*number), Errno::UnknownErrno);
-    (1..=133).filter(known).find(|&number| name == format!("{:?}", Errno::from_raw(number)))
-}
-
-/// An error, by number or name; the sign does not matter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ErrorNumber(pub Option<i32>);
-
-impl OptionType for ErrorNumber {
-    const EXPECTED: &'static str = "the number or name of an error, such as 2 or ENOENT";
-    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
-        let text = value.text().trim();
-        if text.is_empty() {
-            return Ok(ErrorNumber(None));
-        }
-        // MAX_ERRNO of the kernel (include/linux/err.h).
-        let number = integer(text).map(i64::unsigned_abs).filter(|number| (1..=4095).contains(number));
-        number.map(|number| ErrorNumber(Some(number as i32))).ok_or_else(|| value.error(Self::EXPECTED))
-    }
-    fn show(&self) -> String {
-        self.0.map(|number| number.to_string()).unwrap_or_default()
-    }
 }
 
 #[cfg(test)]
@@ -112,14 +79,5 @@ mod tests {
             assert_eq!(check(bad), None, "{bad}");
         }
         assert_eq!(ReturnCheck::parse(&ReturnCheck::default().show()), Some(ReturnCheck::default()));
-    }
-
-    #[test]
-    fn errors_have_names() {
-        assert_eq!(error_number("EPERM"), Some(1));
-        assert_eq!(error_number("EHWPOISON"), Some(133));
-        assert_eq!(error_number("EWOULDBLOCK"), error_number("EAGAIN"));
-        assert_eq!(error_number("EDEADLOCK"), Some(35));
-        assert_eq!(error_number("UnknownErrno"), None);
     }
 }

@@ -25,7 +25,7 @@ options! {
     /// The kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone.
     kprobes: ProbeList = ProbeList::new(["kprobe:vfs_open"].into_iter());
     /// Only calls that return this error, whatever its sign.
-    errno: ErrorNumber = ErrorNumber::default();
+    errno: Errno = Errno::default();
     /// What makes a call a failed one: a comparison of the value it returns, signed, in the width of its type.
     ret_chk: ReturnCheck = ReturnCheck::default();
     /// Instances PID::FUNCTION besides: only together with the option process, for up to 128 processes.
@@ -87,7 +87,7 @@ pub const SPEC: Spec = Spec {
         }
         Ok(Box::new(KprobeHits {
             functions,
-            errno: options.errno.0.unwrap_or(0),
+            errno: options.errno.0 as i32,
             check: options.ret_chk,
             detailed: options.details && watch.is_filtering(),
             timed: options.latency,
@@ -136,7 +136,7 @@ impl KprobeHits {
             (false, _) => kernel.admit(&PROCESSES, pid, member),
             (true, false) => {
                 self.places.iter_mut().filter(|place| **place == Some(pid)).for_each(|place| *place = None);
-                kernel.assign(&PROCESSES, pid, None)
+                kernel.admit(&PROCESSES, pid, false)
             }
             (true, true) => {
                 let place = self.places.iter().position(Option::is_none);
@@ -146,7 +146,7 @@ impl KprobeHits {
                     (0..size_of::<kp_row>()).step_by(8).for_each(|offset| row.set(offset, 0));
                 }
                 self.places[place] = Some(pid);
-                kernel.assign(&PROCESSES, pid, Some(place as u32))
+                kernel.assign(&PROCESSES, pid, place as u32)
             }
         }
     }
@@ -248,10 +248,9 @@ mod tests {
 
     #[test]
     fn options_become_checked_constants() {
-        let (plan, constants) = plan(
-            "kprobes = kprobe:vfs_open, kprobe:tcp_v4_rcv.part.0, kprobe:vfs_open\nret_chk = < -1\nerrno = -ENOENT",
-        )
-        .unwrap();
+        let (plan, constants) =
+            plan("kprobes = kprobe:vfs_open, kprobe:tcp_v4_rcv.part.0, kprobe:vfs_open\nret_chk = < -1\nerrno = -2")
+                .unwrap();
         let targets: Vec<String> = plan.each.iter().map(|(_, target, _)| target.to_string()).collect();
         assert_eq!(targets, ["vfs_open", "tcp_v4_rcv.part.0"]);
         assert!(plan.each.iter().all(|(hook, _, _)| *hook == &CALLS));
@@ -263,7 +262,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_its_line() {
         for (lines, wanted) in [
             ("kprobes = kprobe:f\nret_chk = != 0; exit(1)", "[k] ret_chk: expected an operator"),
-            ("kprobes = kprobe:f\nerrno = ENOSUCH", "[k] errno: expected the number or name of an error"),
+            ("kprobes = kprobe:f\nerrno = ENOSUCH", "[k] errno: expected an error number"),
             ("kprobes =", "[k] kprobes: expected entries"),
         ] {
             let error = plan(lines).err().unwrap();
@@ -273,7 +272,7 @@ mod tests {
 
     #[test]
     fn averages_are_totals_by_counts_and_processes_do_not_mix() {
-        let fake = Fake::new().with(ROWS, 4).unreached(1);
+        let fake = Fake::new().with(ROWS, 4).out_of_reach(1);
         for cpu in [0, 2] {
             fake.set(ROWS, cpu, offset_of!(kp_row, calls), 10);
             fake.set(ROWS, cpu, offset_of!(kp_row, fails), 1);

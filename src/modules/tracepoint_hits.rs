@@ -170,7 +170,7 @@ mod tests {
         let mut plan = Plan::default();
         module.find(&Events::of(&events), &mut plan);
         // Two CPUs of 16 counters; the last tracepoint could not be attached to.
-        let fake = Fake::new().with(ROWS, 32).unreached(8);
+        let fake = Fake::new().with(ROWS, 32).out_of_reach(8);
         fake.set(ROWS, 0, 0, 5);
         fake.set(ROWS, 16, 0, 2);
         fake.set(ROWS, 16 + 7, 0, 9);

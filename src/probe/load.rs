@@ -130,7 +130,10 @@ impl Trial<'_> {
     /// Tries until what is left of these modules loads. Each round takes a tier or a module away, so it ends.
     fn settle(&mut self, among: &[usize]) -> Loaded {
         let mut tiers: BTreeMap<&'static str, usize> = BTreeMap::new();
-        let mut refused: BTreeSet<&'static str> = BTreeSet::new();
+        let tiers_of_templates =
+            |&module: &usize| templates(&self.wanted[module].plan).into_iter().flat_map(|t| t.tiers);
+        let mut refused: BTreeSet<&'static str> =
+            among.iter().flat_map(tiers_of_templates).filter_map(|tier| avoided(tier, &self.avoid)).collect();
         loop {
             let active: Vec<usize> = among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect();
             if active.is_empty() {
@@ -298,15 +301,19 @@ impl Trial<'_> {
             let words = format!("passed over as {AVOID} asks");
             return Err(Refusal { program: Some(program.into()), words, ..Refusal::default() });
         }
-        // Modules share hooks: what only modules that are off take part in would run for nothing.
-        let busy = |program: &&&str| match PROGRAMS.iter().find(|(name, _)| *name == **program) {
-            Some((_, modules)) => active.iter().any(|&module| modules.contains(&self.wanted[module].name)),
-            None => true, // not there: attaching says so
-        };
         let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
         let copied = templates.flat_map(|hook| hook.tiers).filter(|tier| usable(tier, refused));
-        let shared = hooks.iter().flat_map(|(_, tier)| tier.programs.iter().filter(busy));
-        let programs: BTreeSet<&'static str> = shared.chain(copied.flat_map(|tier| tier.programs)).copied().collect();
+        // Modules share hooks: what only modules that are off take part in would run for nothing.
+        let busy = |program: &&&str| {
+            let parts = PROGRAMS.iter().find(|(name, _)| *name == **program);
+            parts.is_none_or(|(_, modules)| active.iter().any(|&module| modules.contains(&self.wanted[module].name)))
+        };
+        let programs: BTreeSet<&'static str> = hooks
+            .iter()
+            .map(|(_, tier)| *tier)
+            .chain(copied)
+            .flat_map(|tier| tier.programs.iter().filter(busy).copied())
+            .collect();
         let mut constants = *self.constants;
         for &module in active {
             bpf::switch_on(&mut constants, self.wanted[module].name);
@@ -370,16 +377,6 @@ impl Trial<'_> {
     }
 }
 
-/// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or
-/// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first.
-const AVOID: &str = "COREBCC_AVOID";
-
-/// The program of a tier that is to be avoided.
-fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
-    let named = |name: &str| avoid.split(',').any(|avoided| avoided == name);
-    tier.programs.iter().copied().find(|program| named(program) || named(tier.kind))
-}
-
 /// The templates a plan uses, each once.
 fn templates(plan: &Plan) -> Vec<&'static Hook> {
     let mut templates: Vec<&'static Hook> = Vec::new();
@@ -393,6 +390,16 @@ fn templates(plan: &Plan) -> Vec<&'static Hook> {
 
 fn usable(tier: &Tier, refused: &BTreeSet<&'static str>) -> bool {
     !tier.programs.iter().any(|program| refused.contains(program))
+}
+
+/// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or
+/// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first.
+const AVOID: &str = "COREBCC_AVOID";
+
+/// The program of a tier that is to be avoided.
+fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
+    let named = |name: &str| avoid.split(',').any(|avoided| avoided == name);
+    tier.programs.iter().copied().find(|program| named(program) || named(tier.kind))
 }
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
@@ -610,15 +617,12 @@ impl Kernel for Loaded {
         }
     }
 
-    fn assign(&self, set: &MapDef, pid: u32, number: Option<u32>) -> Result<(), String> {
-        let map = self.set(set)?;
-        let key = pid.to_ne_bytes();
-        let result = match number {
-            Some(number) => map.update(&key, &number.to_ne_bytes(), MapFlags::ANY),
-            None => map.delete(&key),
-        };
-        match result {
-            Err(error) if number.is_some() || error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
+    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
+        if member {
+            return self.assign(set, pid, 1);
+        }
+        match self.set(set)?.delete(&pid.to_ne_bytes()) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
             _ => Ok(()),
         }
     }
