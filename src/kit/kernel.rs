@@ -23,6 +23,9 @@ pub trait Kernel {
     /// Detaches a hook; not attached is fine.
     fn detach(&self, hook: &'static Hook);
 
+    /// Puts a process into a set together with a number: the place of its own row in some table.
+    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String>;
+
     /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
 }
@@ -196,6 +199,11 @@ impl Kernel for Fake {
 
     fn detach(&self, hook: &'static Hook) {
         self.attached.borrow_mut().retain(|name| *name != hook.name);
+    }
+
+    fn assign(&self, _set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
+        self.members.borrow_mut().insert(pid, number);
+        Ok(())
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

@@ -187,8 +187,8 @@ impl Module for Syscount {
         }
         watch.tick(&mut |pid, member| {
             let result = match (member, options.details) {
-                (true, true) => kernel.assign(&PROCESSES, pid, Some(places.take(pid))),
-                (true, false) => kernel.assign(&PROCESSES, pid, Some(NO_PLACE)),
+                (true, true) => kernel.assign(&PROCESSES, pid, places.take(pid)),
+                (true, false) => kernel.assign(&PROCESSES, pid, NO_PLACE),
                 (false, _) => {
                     places.leave(pid);
                     kernel.admit(&PROCESSES, pid, false)

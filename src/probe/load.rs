@@ -653,6 +653,11 @@ impl Kernel for Loaded {
         self.links.borrow_mut().remove(hook.name);
     }
 
+    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
+        let updated = self.set(set)?.update(&pid.to_ne_bytes(), &number.to_ne_bytes(), MapFlags::ANY);
+        updated.map_err(|error| error.to_string())
+    }
+
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
         if self.links.borrow().contains_key(hook.name) {
             return Ok(());
