@@ -96,17 +96,22 @@ struct Netproc {
     with_sockets: fn() -> Vec<u32>,
     processes: BTreeMap<u32, Process>,
     ticks: u64,
+    begun: bool,
     lost: u64,
 }
 
 impl Netproc {
     fn new(options: Options, name_of: NameOf, with_sockets: fn() -> Vec<u32>) -> Netproc {
-        Netproc { options, name_of, with_sockets, processes: BTreeMap::new(), ticks: 0, lost: 0 }
+        Netproc { options, name_of, with_sockets, processes: BTreeMap::new(), ticks: 0, begun: false, lost: 0 }
     }
 
+    /// Once, at the first fetch or a second after the start, which does not wait for it: it takes tens of milliseconds.
     /// Processes that may have traffic soon are there from the start, with zeros: pmlogconf(1) logs these metrics only on
     /// machines where they have values.
     fn begin(&mut self) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
         for pid in (self.with_sockets)() {
             let name = instance_name(pid, self.name_of);
             self.processes.entry(pid).or_insert(Process { name, ..Process::default() });
@@ -184,6 +189,7 @@ impl Module for Netproc {
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        self.begin();
         self.sweep(kernel);
         for (&pid, process) in &self.processes {
             let mut row = table.process(pid, &process.name);
@@ -196,7 +202,7 @@ impl Module for Netproc {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.ticks += 1;
-        if self.ticks == 1 {
+        if self.ticks > 1 {
             self.begin();
         }
         self.sweep(kernel);
