@@ -4,10 +4,12 @@ mod btf;
 mod each;
 mod host;
 mod load;
+mod loaded;
 mod maps;
 mod perf;
 mod refusal;
 mod ring;
 
 pub use host::host;
-pub use load::{load, Attempt, Failure, Loaded, Outcome, Reach, Wanted};
+pub use load::{load, Attempt, Failure, Outcome, Reach, Wanted};
+pub use loaded::Loaded;

@@ -107,6 +107,29 @@ fn words(lines: &[&str]) -> String {
     said[said.len().saturating_sub(WORDS)..].join("; ")
 }
 
+/// An error with its causes.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+pub fn errno(error: &libbpf_rs::Error) -> i32 {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = source {
+        if let Some(io) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
+            return io;
+        }
+        source = error.source();
+    }
+    match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => 1,
+        libbpf_rs::ErrorKind::NotFound => 2,
+        libbpf_rs::ErrorKind::AlreadyExists => 17,
+        libbpf_rs::ErrorKind::InvalidInput => 22,
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
