@@ -69,11 +69,7 @@ impl Kernel for Maps {
         self.sessions.iter().for_each(|session| each(session));
     }
 
-    fn admit(&self, _set: &MapDef, _pid: u32, _member: bool) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn assign(&self, _set: &MapDef, _pid: u32, _number: u32) -> Result<(), String> {
+    fn assign(&self, _set: &MapDef, _pid: u32, _number: Option<u32>) -> Result<(), String> {
         Ok(())
     }
 
@@ -82,10 +78,6 @@ impl Kernel for Maps {
     }
 
     fn sample(&self, _hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn assign(&self, _set: &MapDef, _pid: u32, _number: u32) -> Result<(), String> {
         Ok(())
     }
 
