@@ -69,7 +69,11 @@ impl Kernel for Maps {
         self.sessions.iter().for_each(|session| each(session));
     }
 
-    fn assign(&self, _set: &MapDef, _pid: u32, _number: Option<u32>) -> Result<(), String> {
+    fn admit(&self, _set: &MapDef, _pid: u32, _member: bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn assign(&self, _set: &MapDef, _pid: u32, _number: u32) -> Result<(), String> {
         Ok(())
     }
 
