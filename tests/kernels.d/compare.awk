@@ -40,7 +40,7 @@ part == "values" { seen_values[pass] = 1 }
 part == "values" && NF == 0 { section = "" }
 part == "values" && /^bcc\./ { section = $1; next }
 part == "values" && NF == 1 && $1 !~ /^[0-9]/ { section = $1; next }
-part == "values" && /^ *pid +comm .* duration$/ { section = "tcplife"; next }
+part == "values" && /^ *pid +comm +laddr .* duration$/ { section = "tcplife"; next }
 part == "values" && /^ *tcp\.send\.calls/ { section = "netproc"; next }
 part == "values" && /^ *tx +rx$/ { section = "tcpperpid"; next }
 part == "values" && section == "tcpperpid" && $1 + 0 == load[pass, "pid"] + 0 && NF == 3 { process[pass] = $0 }
