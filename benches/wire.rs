@@ -85,10 +85,6 @@ impl Kernel for Maps {
         Ok(())
     }
 
-    fn assign(&self, _set: &MapDef, _pid: u32, _number: u32) -> Result<(), String> {
-        Ok(())
-    }
-
     fn detach(&self, _hook: &'static Hook) {}
 
     fn attach(&self, _hook: &'static Hook) -> Result<(), String> {
