@@ -16,8 +16,8 @@ mod skeleton {
 
 pub use skeleton::types;
 
-/// The object file.
-pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/corebcc.bpf.o"));
+/// The object file. A static: a constant of this size is there once for each place that names it.
+pub static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/corebcc.bpf.o"));
 
 /// The constants of the programs (`const volatile`), as they are before a module sets them.
 pub fn constants() -> types::rodata {

@@ -83,6 +83,7 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
     let all: Vec<usize> = (0..wanted.len()).collect();
     let avoid = std::env::var(AVOID).unwrap_or_default();
     let loaded = Trial { wanted, constants, btf, avoid, attempts: &mut attempts, modules: &mut modules }.settle(&all);
+    super::footprint::trim();
     Outcome { modules, attempts, loaded }
 }
 

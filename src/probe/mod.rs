@@ -2,6 +2,7 @@
 
 mod btf;
 mod each;
+mod footprint;
 mod host;
 mod load;
 mod loaded;
