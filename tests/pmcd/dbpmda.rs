@@ -63,7 +63,7 @@ fn c72_dbpmda_completes_every_request_on_every_metric() {
         home.wait_for_log("Ready to process requests.");
         session();
         // An exec and a fork, so that exectop has an instance on a machine that does nothing else.
-        assert!(std::process::Command::new("true").status().unwrap().success());
+        assert!(Command::new("true").status().unwrap().success());
         disks.set(use_disk());
     };
     let said = dbpmda(&home, &open, ready, &commands);
