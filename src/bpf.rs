@@ -28,7 +28,8 @@ pub fn constants() -> types::rodata {
 /// The constants as the bytes of the object's read-only data.
 pub(crate) fn bytes(constants: &types::rodata) -> &[u8] {
     let start = std::ptr::from_ref(constants).cast();
-    // SAFETY: the struct is `repr(C)` with its padding written out as members, so each of its bytes is initialised.
+    // SAFETY: `constants` made it of zeros, padding included, and only its members are written one by one since; the reading
+    // of a byte of padding yields whatever is there, which the section's length cuts off or no program looks at.
     unsafe { std::slice::from_raw_parts(start, size_of::<types::rodata>()) }
 }
 
