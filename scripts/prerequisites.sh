@@ -49,10 +49,19 @@ apt_install() {
 	# Where systemd is installed but not running, pcp's postinst calls systemctl and fails; told that it
 	# is offline, systemctl skips the start and succeeds.
 	[ -d /run/systemd/system ] || export SYSTEMD_OFFLINE=1
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-remove --no-install-recommends "$@" </dev/null >&2
+	# shellcheck disable=SC2086 # none or one option
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q ${apt_keep---no-remove} --no-install-recommends "$@" </dev/null >&2
 }
 
-# install_packages DEBIAN-NAME...: installs those that are missing; status 1 when that failed
+# apt_install_each PACKAGE...: one package that conflicts with something must not keep the others away
+apt_install_each() {
+	refused=
+	for package; do apt_install "$package" || refused="$refused $package"; done
+	[ -z "$refused" ] || { say "not installed:$refused; apt's reason is above"; return 1; }
+}
+
+# install_packages DEBIAN-NAME...: installs those that are missing; status 1 when that failed. What is there stays, unless
+# apt_keep is set and empty.
 install_packages() {
 	if have apt-get && have dpkg-query; then
 		missing=
@@ -61,7 +70,7 @@ install_packages() {
 		say "installing$missing"
 		apt_refresh
 		# shellcheck disable=SC2086 # a list of package names
-		apt_install $missing
+		apt_install $missing || apt_install_each $missing
 	elif have dnf; then
 		say "installing packages with dnf (this path is untested)"
 		missing=
