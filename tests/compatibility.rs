@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use corebcc::collector::OWN;
 use corebcc::kit::{MetricDef, Shape, Spec};
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Sem, Space, Time, Type, Units};
@@ -110,11 +111,19 @@ fn no_module_adds_metrics_among_those_of_the_original() {
     }
 }
 
+/// Where sites have their own modules, and where the Python agent had its, the agent's own metrics are not.
+#[test]
+fn the_agents_own_metrics_have_clusters_that_no_module_can_have() {
+    assert!(OWN.iter().all(|spec| (300..=309).contains(&spec.cluster)));
+    assert!(MODULES.iter().all(|spec| !(300..=309).contains(&spec.cluster)));
+    assert!(OWN.iter().flat_map(|spec| spec.metrics).all(|metric| metric.name.starts_with("agent.")));
+}
+
 #[test]
 fn clusters_items_and_names_are_used_once() {
     let mut clusters = BTreeSet::new();
     let mut names = BTreeSet::new();
-    for spec in MODULES {
+    for spec in MODULES.iter().chain(OWN) {
         assert!(clusters.insert(spec.cluster) && spec.cluster <= 4095, "{}: cluster {}", spec.name, spec.cluster);
         assert_ne!(spec.cluster, 120, "the retired usdt_jvm_alloc had it");
         let items: BTreeSet<u32> = spec.metrics.iter().map(|metric| metric.item).collect();

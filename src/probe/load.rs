@@ -352,12 +352,13 @@ impl Trial<'_> {
         })?;
 
         let mut loaded = Loaded::new(object, self.wanted, active, hooks, programs)?;
-        let features = loaded.ask();
+        loaded.features = loaded.ask();
         let later = active.iter().flat_map(|&module| &self.wanted[module].plan.later);
         let plans = active.iter().map(|&module| &self.wanted[module].plan);
         let now = plans.flat_map(|plan| plan.hooks.iter().chain(&plan.optional)).map(|hook| hook.name);
-        let now: BTreeSet<&str> =
-            now.chain(later.filter(|(_, feature)| features.contains(feature)).map(|(hook, _)| hook.name)).collect();
+        let now: BTreeSet<&str> = now
+            .chain(later.filter(|(_, feature)| loaded.features.contains(feature)).map(|(hook, _)| hook.name))
+            .collect();
         for &(hook, tier) in &loaded.hooks {
             if now.contains(hook.name) {
                 loaded.attach_tier(hook, tier)?;

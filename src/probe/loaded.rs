@@ -18,15 +18,16 @@ use std::sync::atomic::AtomicU64;
 /// Loaded programs and maps.
 pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
-    links: RefCell<BTreeMap<&'static str, Vec<libbpf_rs::Link>>>,
+    pub(super) links: RefCell<BTreeMap<&'static str, Vec<libbpf_rs::Link>>>,
     copies: Vec<each::Attached>,
     pub(super) reaches: Vec<Reach>,
     maps: BTreeMap<&'static str, Mapping>,
-    rings: BTreeMap<&'static str, Ring>,
+    pub(super) rings: BTreeMap<&'static str, Ring>,
     pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
     /// Programs of the hooks' tiers that were loaded.
-    programs: BTreeSet<&'static str>,
-    object: Option<Object>,
+    pub(super) programs: BTreeSet<&'static str>,
+    pub(super) features: Vec<&'static str>,
+    pub(super) object: Option<Object>,
 }
 
 impl Loaded {
@@ -39,6 +40,7 @@ impl Loaded {
             rings: BTreeMap::new(),
             hooks: Vec::new(),
             programs: BTreeSet::new(),
+            features: Vec::new(),
             object: None,
         }
     }
@@ -160,6 +162,11 @@ impl Loaded {
     /// The targets of templates, and what became of each.
     pub fn reaches(&self) -> &[Reach] {
         &self.reaches
+    }
+
+    /// The features (`FEATURE` lines in bpf/) that the kernel has.
+    pub fn features(&self) -> &[&'static str] {
+        &self.features
     }
 
     /// The descriptors that become readable when a ring wants to be drained, with the ring's name.

@@ -10,7 +10,9 @@ mod maps;
 mod perf;
 mod refusal;
 mod ring;
+mod usage;
 
 pub use host::host;
 pub use load::{load, Attempt, Failure, Outcome, Reach, Wanted};
 pub use loaded::Loaded;
+pub use usage::{count_runs, counts_runs, resident, MapUsage, ProgramUsage};

@@ -2,7 +2,7 @@
 
 use crate::instance::{session, Pmcd};
 use crate::support::{
-    rows::{rows, HISTOGRAMS, INDOMS},
+    rows::{all, rows, HISTOGRAMS, INDOMS},
     use_disk,
 };
 use corebcc::pcp::{Sem, Type};
@@ -27,11 +27,12 @@ pub fn blocks(text: &str) -> BTreeMap<String, Vec<String>> {
 fn descriptors_and_identifiers_are_those_of_the_table() {
     let Some(pmcd) = Pmcd::start() else { return };
     let blocks = blocks(&pmcd.ask("pminfo", &["-dm", "bcc"]));
-    assert_eq!(blocks.len(), rows().count(), "{:?}", blocks.keys());
-    for row in rows() {
+    assert_eq!(blocks.len(), all().count(), "{:?}", blocks.keys());
+    for row in all() {
         let ty = [(Type::U64, "64-bit unsigned int"), (Type::U32, "32-bit unsigned int"), (Type::STRING, "string")];
         let ty = ty.iter().find(|(ty, _)| *ty == row.ty).unwrap().1;
-        let sem = if row.sem == Sem::COUNTER { "counter" } else { "instant" };
+        let sem = [(Sem::COUNTER, "counter"), (Sem::INSTANT, "instant"), (Sem::DISCRETE, "discrete")];
+        let sem = sem.iter().find(|(sem, _)| *sem == row.sem).unwrap().1;
         let indom = match row.instances {
             true => format!("149.{} {:#x}", row.cluster, row.desc().indom.0),
             false => "PM_INDOM_NULL 0xffffffff".into(),
@@ -49,7 +50,7 @@ fn descriptors_and_identifiers_are_those_of_the_table() {
 fn every_metric_and_instance_domain_has_help() {
     let Some(pmcd) = Pmcd::start() else { return };
     let blocks = blocks(&pmcd.ask("pminfo", &["-tT", "bcc"]));
-    assert_eq!(blocks.len(), rows().count());
+    assert_eq!(blocks.len(), all().count());
     for (name, lines) in blocks {
         let oneline = lines[0].split_once('[').unwrap_or_else(|| panic!("{name}: {lines:?}")).1;
         assert!(oneline.len() > 5 && oneline.ends_with(']'), "{name}: {oneline}");
@@ -76,7 +77,7 @@ fn instances_have_the_names_and_numbers_that_go_together() {
     };
     let mut seen = BTreeMap::new();
     for (name, lines) in blocks(&text) {
-        let row = rows().find(|row| row.name == name).unwrap();
+        let Some(row) = rows().find(|row| row.name == name) else { continue };
         for (number, name) in lines.iter().filter_map(|line| instance(line)) {
             *seen.entry(row.module).or_insert(0) += 1;
             match row.module {
@@ -105,7 +106,7 @@ fn labels_are_those_of_agent_module_histogram_and_slot() {
     let Some(pmcd) = Pmcd::start() else { return };
     session();
     let blocks = blocks(&pmcd.ask("pminfo", &["-l", "bcc"]));
-    assert_eq!(blocks.len(), rows().count());
+    assert_eq!(blocks.len(), all().count());
     for row in rows() {
         let (of_metric, of_instances): (Vec<&String>, Vec<&String>) =
             blocks[row.name][1..].iter().filter(|line| line.contains(" labels {")).partition(|l| !l.contains("inst ["));

@@ -1,4 +1,4 @@
-//! The metrics of the six modules as the Python agent has them (its published names, identifiers, types, semantics and
+//! The metrics of the six modules, and the agent's own, written out. The former are as the Python agent has them (its published names, identifiers, types, semantics and
 //! units), written out: what clients rely on must not follow a change of the declarations.
 
 use corebcc::pcp::{Desc, Indom, Pmid, Sem, Type, Units};
@@ -44,32 +44,85 @@ const TABLE: [(&str, &str, u32, u32, Type, Sem, &str); 21] = [
     ("bcc.proc.net.udp.recv.bytes",  "netproc",    40, 7, Type::U64,    Sem::COUNTER, "byte"),
 ];
 
+/// The agent's own metrics, which no module has and which are always there.
+#[rustfmt::skip]
+const OWN: [(&str, &str, u32, u32, Type, Sem, &str); 29] = [
+    ("bcc.agent.version",              "", 300, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.kernel.release",       "", 300, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.load.time",            "", 300, 2, Type::U64,    Sem::DISCRETE, "millisec"),
+    ("bcc.agent.uptime",               "", 300, 3, Type::U64,    Sem::INSTANT,  "sec"),
+    ("bcc.agent.memory.resident",      "", 300, 4, Type::U64,    Sem::INSTANT,  "byte"),
+    ("bcc.agent.fetches",              "", 300, 5, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.module.state",         "", 301, 0, Type::STRING, Sem::INSTANT,  "none"),
+    ("bcc.agent.module.status",        "", 301, 1, Type::STRING, Sem::INSTANT,  "none"),
+    ("bcc.agent.module.up",            "", 301, 2, Type::U32,    Sem::INSTANT,  "none"),
+    ("bcc.agent.module.refresh.count", "", 301, 3, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.module.refresh.time",  "", 301, 4, Type::U64,    Sem::COUNTER,  "nanosec"),
+    ("bcc.agent.program.hook",         "", 302, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.program.kind",         "", 302, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.program.modules",      "", 302, 2, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.program.attached",     "", 302, 3, Type::U32,    Sem::INSTANT,  "none"),
+    ("bcc.agent.program.runs",         "", 302, 4, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.program.time",         "", 302, 5, Type::U64,    Sem::COUNTER,  "nanosec"),
+    ("bcc.agent.program.misses",       "", 302, 6, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.map.kind",             "", 303, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.map.modules",          "", 303, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.map.entries.capacity", "", 303, 2, Type::U64,    Sem::DISCRETE, "count"),
+    ("bcc.agent.map.entries.used",     "", 303, 3, Type::U64,    Sem::INSTANT,  "count"),
+    ("bcc.agent.map.key.size",         "", 303, 4, Type::U64,    Sem::DISCRETE, "byte"),
+    ("bcc.agent.map.value.size",       "", 303, 5, Type::U64,    Sem::DISCRETE, "byte"),
+    ("bcc.agent.map.memory",           "", 303, 6, Type::U64,    Sem::INSTANT,  "byte"),
+    ("bcc.agent.map.ring.size",        "", 303, 7, Type::U64,    Sem::DISCRETE, "byte"),
+    ("bcc.agent.map.ring.used",        "", 303, 8, Type::U64,    Sem::INSTANT,  "byte"),
+    ("bcc.agent.lost.events",          "", 304, 0, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.kernel.feature",       "", 305, 0, Type::U32,    Sem::DISCRETE, "none"),
+];
+
+/// What the six modules have.
 pub fn rows() -> impl Iterator<Item = Row> {
-    TABLE.iter().map(|&(name, module, cluster, item, ty, sem, units)| Row {
-        name,
-        module,
-        cluster,
-        item,
-        ty,
-        sem,
-        units,
-        instances: module != "sysfork",
-    })
+    TABLE.iter().map(Row::new)
+}
+
+/// What the agent has of its own.
+pub fn own() -> impl Iterator<Item = Row> {
+    OWN.iter().map(Row::new)
+}
+
+/// Everything below `bcc`.
+pub fn all() -> impl Iterator<Item = Row> {
+    rows().chain(own())
 }
 
 /// The instance domains, by serial.
-pub const INDOMS: [u32; 5] = [0, 3, 4, 13, 40];
+pub const INDOMS: [u32; 10] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305];
 /// Those of histograms.
 pub const HISTOGRAMS: [u32; 2] = [0, 4];
 
 impl Row {
+    fn new(
+        &(name, module, cluster, item, ty, sem, units): &(
+            &'static str,
+            &'static str,
+            u32,
+            u32,
+            Type,
+            Sem,
+            &'static str,
+        ),
+    ) -> Row {
+        Row { name, module, cluster, item, ty, sem, units, instances: cluster != 2 && cluster != 300 }
+    }
+
     pub fn pmid(&self) -> Pmid {
         Pmid::new(DOMAIN, self.cluster, self.item)
     }
 
     pub fn desc(&self) -> Desc {
         let units = match self.units {
+            "nanosec" => 0x0100_0000,
             "microsec" => 0x0100_1000,
+            "millisec" => 0x0100_2000,
+            "sec" => 0x0100_3000,
             "count" => 0x0010_0000,
             "byte" => 0x1000_0000,
             _ => 0,
