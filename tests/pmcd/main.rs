@@ -8,6 +8,7 @@ mod support;
 
 mod archive;
 mod clients;
+mod consumers;
 mod dbpmda;
 mod instance;
 mod lifecycle;
