@@ -8,6 +8,8 @@ mod support;
 
 mod archive;
 mod clients;
+mod consumers;
+mod dashboards;
 mod dbpmda;
 mod instance;
 mod lifecycle;
