@@ -2,6 +2,7 @@
 //! modules out, and everything else is loaded. All modules are one BPF object, so there is one parse of the kernel's BTF.
 
 use super::loaded::Loaded;
+use super::permission::{lock_memory, Standing};
 use super::refusal::{chain, errno, listening, Refusal};
 use crate::bpf::{self, types, OBJECT, PROGRAMS};
 use crate::kit::{Hook, MapDef, Plan, Target, Tier};
@@ -80,8 +81,12 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
         modules.fill(Err(failure));
         return Outcome { modules, attempts, loaded: Loaded::empty() };
     }
+    lock_memory();
     let all: Vec<usize> = (0..wanted.len()).collect();
-    let avoid = std::env::var(AVOID).unwrap_or_default();
+    let mut avoid = std::env::var(AVOID).unwrap_or_default();
+    if !Path::new(KERNEL_BTF).exists() {
+        avoid.push_str(TYPED);
+    }
     let loaded = Trial { wanted, constants, btf, avoid, attempts: &mut attempts, modules: &mut modules }.settle(&all);
     super::footprint::trim();
     Outcome { modules, attempts, loaded }
@@ -173,14 +178,17 @@ impl Trial<'_> {
             }
             all = false;
             let count = self.wanted[module].plan.each.len();
+            let words = first.result.clone().err().unwrap_or_default();
+            let refusal = Refusal { words, ..Refusal::default() };
+            let cause = Standing::read().explains(&refusal).map_or(String::new(), |cause| format!(": {cause}"));
             self.modules[module] = Err(Failure {
                 hook: first.template,
                 errno: 0,
                 reason: match count {
-                    1 => format!("{} cannot be attached to", first.target),
-                    _ => format!("none of {count} targets can be attached to; the first is {}", first.target),
+                    1 => format!("{} cannot be attached to{cause}", first.target),
+                    _ => format!("none of {count} targets can be attached to; the first is {}{cause}", first.target),
                 },
-                words: first.result.clone().err().unwrap_or_default(),
+                words: refusal.words,
             });
         }
         all
@@ -222,10 +230,13 @@ impl Trial<'_> {
         let owners: Vec<usize> = active.iter().copied().filter(|&module| owns(module)).collect();
         let reason = match (&refusal.map, refusal.errno) {
             _ if refusal.words.contains("target BTF") => without_types(self.btf, "cannot be read as BTF"),
-            (_, libc_eperm @ (1 | 13)) => format!(
-                "loading BPF is not permitted (errno {libc_eperm}); run as root or with CAP_BPF and CAP_PERFMON, and see \
-                 kernel lockdown"
-            ),
+            (_, errno @ (1 | 13)) => match Standing::read().explains(refusal) {
+                Some(cause) => format!("loading BPF is not permitted (errno {errno}): {cause}"),
+                None => format!(
+                    "loading BPF is not permitted (errno {errno}), and nothing that the agent knows of forbids it; see what \
+                     security modules log (dmesg, the audit log)"
+                ),
+            },
             (Some(map), errno) => format!("map {map} cannot be created (errno {errno}); less memory or a smaller setting helps"),
             (None, 0) => "the BPF object cannot be loaded".to_owned(),
             (None, errno) => format!("the BPF object cannot be loaded (errno {errno})"),
@@ -292,7 +303,10 @@ impl Trial<'_> {
             .filter_map(|hook| Some((hook, hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?)))
             .collect();
         if let Some(program) = hooks.iter().find_map(|(_, tier)| avoided(tier, &self.avoid)) {
-            let words = format!("passed over as {AVOID} asks");
+            let words = match Path::new(KERNEL_BTF).exists() {
+                true => format!("passed over as {AVOID} asks"),
+                false => format!("passed over: the kernel has no {KERNEL_BTF}"),
+            };
             return Err(Refusal { program: Some(program.into()), words, ..Refusal::default() });
         }
         let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
@@ -392,17 +406,26 @@ pub(super) fn usable(tier: &Tier, refused: &BTreeSet<&'static str>) -> bool {
 /// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first.
 const AVOID: &str = "COREBCC_AVOID";
 
+/// What a kernel without BTF of its own has no place for, even if a file has its types: the beginnings of programs' names.
+const TYPED: &str = ",tp__*,fentry__*,fexit__*,each_fentry__*,each_fexit__*";
+
 /// The program of a tier that is to be avoided.
 fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
-    let named = |name: &str| avoid.split(',').any(|avoided| avoided == name);
+    let is = |avoided: &str, name: &str| match avoided.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == avoided,
+    };
+    let named = |name: &str| avoid.split(',').any(|avoided| is(avoided, name));
     tier.programs.iter().copied().find(|program| named(program) || named(tier.kind))
 }
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
+    let cause =
+        Standing::read().explains(refusal).map_or(format!(" needs {}", hook.needs), |cause| format!(" {cause}"));
     Failure {
         hook: hook.name,
         errno: refusal.errno,
-        reason: format!("no way to attach to {} (errno {}): needs {}", hook.name, refusal.errno, hook.needs),
+        reason: format!("no way to attach to {} (errno {}):{cause}", hook.name, refusal.errno),
         words: refusal.words.clone(),
     }
 }
@@ -418,5 +441,7 @@ mod tests {
         assert_eq!(avoided(&tier, "fexit,fentry__bb"), None);
         assert_eq!(avoided(&tier, "tp_btf,fexit+fentry"), Some("fexit__a"));
         assert_eq!(avoided(&tier, "fentry__b"), Some("fentry__b"));
+        assert_eq!(avoided(&tier, TYPED), Some("fexit__a"));
+        assert_eq!(avoided(&Tier { kind: "raw_tp", programs: &["raw__a"] }, TYPED), None);
     }
 }

@@ -8,6 +8,7 @@ mod load;
 mod loaded;
 mod maps;
 mod perf;
+mod permission;
 mod refusal;
 mod ring;
 mod usage;
