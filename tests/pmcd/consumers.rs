@@ -2,6 +2,7 @@
 //! came with PCP, each showing the traffic of one process, which is known.
 
 use crate::instance::{values, Pmcd, LINUX, PROC};
+use crate::proxy::DERIVED;
 use crate::support::{config, lacks, told, wait_for, Proc};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -53,11 +54,11 @@ const EXPECTED: [(&str, u64); 8] = [
     ("bcc.proc.net.udp.recv.bytes", 20_000),
 ];
 
-struct Traffic(Proc);
+pub struct Traffic(Proc);
 
 impl Traffic {
     /// Has done its share, and waits.
-    fn done() -> Traffic {
+    pub fn done() -> Traffic {
         let mut command = Command::new(PYTHON);
         command.args(["-I", "-c", TRAFFIC]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Proc(command.spawn().unwrap());
@@ -68,24 +69,24 @@ impl Traffic {
     }
 
     /// Goes on until it is dropped.
-    fn steady() -> Traffic {
+    pub fn steady() -> Traffic {
         let mut traffic = Traffic::done();
         writeln!(traffic.0 .0.stdin.as_mut().unwrap(), "on").unwrap();
         traffic
     }
 
-    fn pid(&self) -> i32 {
+    pub fn pid(&self) -> i32 {
         self.0.pid()
     }
 
     /// What its instance is called.
-    fn instance(&self) -> String {
+    pub fn instance(&self) -> String {
         format!("{:06} {PYTHON}", self.pid())
     }
 }
 
 /// With netproc, and what the consumers need beside it.
-fn serving() -> Option<Pmcd> {
+pub fn serving() -> Option<Pmcd> {
     if lacks(&[PYTHON]) {
         return None;
     }
@@ -217,14 +218,14 @@ fn pmreps_own_sets_run_without_a_warning() {
 
 #[test]
 fn the_derived_metric_of_network_hogs_has_values() {
-    if lacks(&["pmval", "/etc/pcp/derived/proc.conf"]) {
+    if lacks(&["pmval", DERIVED]) {
         return;
     }
     let Some(pmcd) = serving() else { return };
     let traffic = Traffic::steady();
     let ask = |program: &str, args: &[&str]| {
         let mut command = pmcd.local_client(program);
-        let output = command.env("PCP_DERIVED_CONFIG", "/etc/pcp/derived/proc.conf").args(args).output().unwrap();
+        let output = command.env("PCP_DERIVED_CONFIG", DERIVED).args(args).output().unwrap();
         assert!(output.status.success(), "{}", told(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };

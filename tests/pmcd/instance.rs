@@ -224,8 +224,9 @@ impl Drop for Pmcd {
     }
 }
 
-/// Makes one TCP session of this process, with bytes in both directions, and its end.
-pub fn session() {
+/// Makes one TCP session of this process and its end, with 1000 bytes to the port it was connected to and 500 back. Its
+/// ports: that of the side that connected, then the other one.
+pub fn session() -> (u16, u16) {
     use std::io::{Read, Write};
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -235,4 +236,5 @@ pub fn session() {
     server.read_exact(&mut room).unwrap();
     server.write_all(&room[..500]).unwrap();
     client.read_exact(&mut room[..500]).unwrap();
+    (client.local_addr().unwrap().port(), server.local_addr().unwrap().port())
 }

@@ -9,6 +9,7 @@ mod support;
 mod archive;
 mod clients;
 mod consumers;
+mod dashboards;
 mod dbpmda;
 mod instance;
 mod lifecycle;
