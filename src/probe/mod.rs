@@ -8,6 +8,7 @@ mod load;
 mod loaded;
 mod maps;
 mod perf;
+mod program;
 mod refusal;
 mod ring;
 
