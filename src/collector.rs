@@ -3,7 +3,7 @@
 
 use crate::bpf;
 use crate::config::Config;
-use crate::kit::{Collect, Instance, Kernel, Module, Plan, Setup, SetupError, Table};
+use crate::kit::{Collect, Filters, Instance, Kernel, MapDef, Module, Plan, Setup, SetupError, Table};
 use crate::pcp::PmErr;
 use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -41,14 +41,22 @@ pub fn members(
 ) -> Result<(Vec<Member>, bpf::types::rodata), SetupError> {
     let host = probe::host();
     let mut constants = bpf::constants();
-    let mut members = Vec::new();
-    for instance in instances {
+    let mut members: Vec<Member> = Vec::new();
+    for (number, instance) in instances.iter().enumerate() {
         let Some(section) = config.section(&instance.settings.section) else { continue };
         let mut module = (instance.spec.make)(&Setup { section: &section, process_refresh })?;
-        let mut plan = Plan::default();
+        let mut plan = Plan { number, ..Plan::default() };
         module.plan(&host, &mut plan, &mut constants);
         let wanted = Wanted { name: instance.spec.name, plan, maps: instance.spec.maps };
         members.push(Member { name: instance.settings.section.clone(), wanted, module });
+    }
+    // Last, so that it ticks after the others.
+    let plans = members.iter().map(|member| (member.name.as_str(), &member.wanted.plan));
+    if let Some(mut filters) = Filters::of(plans, process_refresh) {
+        let mut plan = Plan::default();
+        filters.plan(&host, &mut plan, &mut constants);
+        let wanted = Wanted { name: Filters::NAME, plan, maps: Filters::MAPS };
+        members.push(Member { name: Filters::NAME.into(), wanted, module: Box::new(filters) });
     }
     Ok((members, constants))
 }
@@ -56,6 +64,7 @@ pub fn members(
 /// Loaded modules in one thread.
 pub struct Group {
     names: Vec<String>,
+    maps: Vec<&'static [MapDef]>,
     modules: Vec<Result<Box<dyn Module + Send>, Failure>>,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
@@ -86,6 +95,7 @@ impl Group {
         let mut group = Group {
             troubled: vec![false; names.len()],
             names,
+            maps: wanted.iter().map(|wanted| wanted.maps).collect(),
             modules: modules.into_iter().zip(outcome.modules).map(|(module, fate)| fate.map(|()| module)).collect(),
             attempts: outcome.attempts,
             loaded: outcome.loaded,
@@ -186,6 +196,24 @@ impl Group {
                 log::error!("{name}: {}", message(panic.as_ref()));
             }
         }
+    }
+
+    /// Has the modules whose rings have records drain them.
+    pub fn wake(&mut self, rings: &[&str]) {
+        let kernel: &dyn Kernel = &self.loaded;
+        for (index, module) in self.modules.iter_mut().enumerate() {
+            let Ok(module) = module else { continue };
+            if self.maps[index].iter().any(|map| rings.contains(&map.name)) {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| module.woken(kernel))) {
+                    log::error!("{}: {}", self.names[index], message(panic.as_ref()));
+                }
+            }
+        }
+    }
+
+    /// The rings, each readable when it has records and a program asked for a wake-up.
+    pub fn rings(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
+        self.loaded.rings().collect()
     }
 
     /// Detaches everything and says so.
@@ -337,14 +365,16 @@ impl Collect for Collector {
 fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender<Done>) {
     let mut next = Instant::now() + TICK;
     loop {
-        let rings: Vec<BorrowedFd<'_>> = group.loaded.rings().map(|(_, fd)| fd).collect();
+        let rings = group.rings();
         let mut fds = vec![PollFd::new(call.as_fd(), PollFlags::POLLIN)];
-        fds.extend(rings.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
         // Rounded up: a poll that ends a fraction early would spin.
         let left = next.saturating_duration_since(Instant::now()).as_millis() as u16 + 1;
         let _ = poll(&mut fds, PollTimeout::from(left));
-        let ring_full = fds[1..].iter().any(|fd| fd.any().unwrap_or(false));
+        let readable = rings.iter().zip(&fds[1..]).filter(|(_, fd)| fd.any().unwrap_or(false));
+        let readable: Vec<&str> = readable.map(|((name, _), _)| *name).collect();
         drop(fds);
+        group.wake(&readable);
 
         let _ = call.read();
         for job in inbox.try_iter() {
@@ -369,10 +399,8 @@ fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender
                 Job::Stop => return group.detach(),
             }
         }
-        if ring_full || Instant::now() >= next {
-            group.tick();
-        }
         if Instant::now() >= next {
+            group.tick();
             next = Instant::now() + TICK;
         }
     }

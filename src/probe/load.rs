@@ -4,7 +4,7 @@
 use super::loaded::Loaded;
 use super::refusal::{chain, errno, listening, Refusal};
 use crate::bpf::{self, types, OBJECT, PROGRAMS};
-use crate::kit::{Hook, MapDef, Plan, Target, Tier};
+use crate::kit::{Filters, Hook, MapDef, Plan, Target, Tier};
 use libbpf_rs::{Object, ObjectBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -129,6 +129,7 @@ impl Trial<'_> {
         let mut refused: BTreeSet<&'static str> =
             among.iter().flat_map(tiers_of_templates).filter_map(|tier| avoided(tier, &self.avoid)).collect();
         loop {
+            self.without_filter();
             let active: Vec<usize> = among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect();
             if active.is_empty() {
                 return Loaded::empty();
@@ -157,6 +158,21 @@ impl Trial<'_> {
             match users.as_slice() {
                 [module] => self.modules[*module] = Err(unattached(hook, &refusal)),
                 _ => self.blame(hook, &users, &refusal),
+            }
+        }
+    }
+
+    /// The part that keeps the filters of modules, if one has a filter.
+    fn filter(&self) -> Option<usize> {
+        self.wanted.iter().position(|wanted| wanted.name == Filters::NAME)
+    }
+
+    /// Without it modules that have a filter are out.
+    fn without_filter(&mut self) {
+        let Some(Err(failure)) = self.filter().map(|filter| self.modules[filter].clone()) else { return };
+        for (module, wanted) in self.wanted.iter().enumerate() {
+            if wanted.plan.filter.is_some() && self.modules[module].is_ok() {
+                self.modules[module] = Err(failure.clone());
             }
         }
     }
@@ -207,7 +223,8 @@ impl Trial<'_> {
     /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
     fn blame(&mut self, hook: &'static Hook, users: &[usize], refusal: &Refusal) {
         for &module in users {
-            drop(self.settle(&[module]));
+            let filter = self.filter().filter(|&filter| filter != module && self.modules[filter].is_ok());
+            drop(self.settle(&filter.into_iter().chain([module]).collect::<Vec<_>>()));
         }
         if let (true, Some(&last)) = (users.iter().all(|&module| self.modules[module].is_ok()), users.last()) {
             self.modules[last] = Err(unattached(hook, refusal));

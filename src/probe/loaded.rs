@@ -97,11 +97,6 @@ impl Loaded {
         }
     }
 
-    fn set(&self, def: &MapDef) -> Result<libbpf_rs::Map<'_>, String> {
-        let object = self.object.as_ref().ok_or("nothing is loaded")?;
-        object.maps().find(|map| map.name() == def.name).ok_or_else(|| format!("no map {}", def.name))
-    }
-
     pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), Refusal> {
         let Some(object) = &self.object else { return Ok(()) };
         let mut links = Vec::new();
@@ -198,14 +193,14 @@ impl Kernel for Loaded {
         }
     }
 
-    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        if member {
-            return self.assign(set, pid, 1);
-        }
-        match self.set(set)?.delete(&pid.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
-            _ => Ok(()),
-        }
+    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, String> {
+        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
+        let program = hook.tiers.iter().flat_map(|tier| tier.programs).find(|program| self.programs.contains(*program));
+        let program = program.and_then(|name| object.progs_mut().find(|program| program.name() == *name));
+        let program = program.ok_or_else(|| format!("{} was not loaded", hook.name))?;
+        let mut context: Vec<u8> = arguments.iter().flat_map(|argument| argument.to_ne_bytes()).collect();
+        let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
+        program.test_run(input).map(|output| output.return_value).map_err(|error| error.to_string())
     }
 
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {
@@ -232,11 +227,6 @@ impl Kernel for Loaded {
 
     fn detach(&self, hook: &'static Hook) {
         self.links.borrow_mut().remove(hook.name);
-    }
-
-    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
-        let updated = self.set(set)?.update(&pid.to_ne_bytes(), &number.to_ne_bytes(), MapFlags::ANY);
-        updated.map_err(|error| error.to_string())
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
