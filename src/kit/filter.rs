@@ -7,6 +7,7 @@ use super::{Fake, Hook, Host, Kernel, MapDef, Module, Plan, RefreshError, Rows, 
 use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_member, filter_place, filter_stat, rodata};
 use crate::{maps, tracepoint};
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::time::Duration;
 
@@ -41,8 +42,8 @@ pub struct Filters {
     watches: Vec<(u64, Watch)>,
     /// Places that had no process at the last tick although somebody claimed them.
     claimed: Vec<usize>,
-    /// What could not be told to the kernel; said once.
-    fault: Option<String>,
+    /// The log has said that the kernel cannot be told.
+    said: bool,
 }
 
 impl Filters {
@@ -58,7 +59,7 @@ impl Filters {
         let watch =
             |(name, plan): (&str, &Plan)| Some((plan.filter_bit(), Watch::new(name, plan.filter.clone()?, refresh)));
         let watches: Vec<_> = plans.filter_map(watch).collect();
-        (!watches.is_empty()).then(|| Filters { watches, claimed: Vec::new(), fault: None })
+        (!watches.is_empty()).then(|| Filters { watches, claimed: Vec::new(), said: false })
     }
 
     /// The names that processes may have, in the kernel before the first look at them.
@@ -66,14 +67,14 @@ impl Filters {
         for (name, bits) in self.names() {
             let word = |half: usize| u64::from_ne_bytes(std::array::from_fn(|i| name[half * 8 + i]));
             if !matches!(kernel.call(&NAME, &[word(0), word(1), bits]), Ok(1)) {
-                log::error!("process: `{}` is looked for only from time to time", String::from_utf8_lossy(&name));
+                log::error!("filter: `{}` is looked for only from time to time", String::from_utf8_lossy(&name));
             }
         }
     }
 
     /// Each command name, as the kernel keeps it, with the filters it is in.
     fn names(&self) -> Vec<([u8; 16], u64)> {
-        let mut names: std::collections::BTreeMap<[u8; 16], u64> = std::collections::BTreeMap::new();
+        let mut names: BTreeMap<[u8; 16], u64> = BTreeMap::new();
         for (bit, watch) in &self.watches {
             for name in watch.filter().names() {
                 let mut comm = [0; 16];
@@ -106,9 +107,8 @@ impl Filters {
                 Ok(0) => return news,
                 Ok(_) => news = true,
                 Err(error) => {
-                    let said = self.fault.replace(error.clone());
-                    if said.is_none() {
-                        log::error!("process: process {pid} is not counted: {error}");
+                    if !std::mem::replace(&mut self.said, true) {
+                        log::error!("filter: process {pid} and others are not counted: {error}");
                     }
                     return news;
                 }
@@ -162,7 +162,7 @@ impl Module for Filters {
         if self.watches.iter().all(|(_, watch)| watch.is_first()) {
             self.tell_names(kernel);
         }
-        let due = self.watches.iter_mut().fold(false, |due, (_, watch)| watch.is_due() | due);
+        let due = self.watches.iter_mut().map(|(_, watch)| watch.is_due()).fold(false, |due, one| due | one);
         if due {
             self.look(kernel);
         }
@@ -253,5 +253,115 @@ impl Places {
             fake.set(PLACES, place, offset_of!(filter_place, process), process.into());
         }
         fake
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::record_bytes;
+    use crate::bpf::types::tcp_birth;
+    use crate::kit::{OptionType, ProcessFilter};
+
+    /// The filters of modules 0, 1, ...
+    fn filters(options: &[&str]) -> Filters {
+        let plan = |(number, option): (usize, &&str)| {
+            let text = format!("[a]\nprocess = {option}\n");
+            let config = crate::config::Config::parse("test.conf", text.as_bytes()).unwrap();
+            let filter = ProcessFilter::read(&config.section("a").unwrap().get("process").unwrap().unwrap()).unwrap();
+            let mut plan = Plan { number, ..Plan::default() };
+            assert_eq!(plan.only(&filter), 1 << number);
+            plan
+        };
+        let plans: Vec<Plan> = options.iter().enumerate().map(plan).collect();
+        Filters::of(plans.iter().map(|plan| ("test", plan)), None).unwrap()
+    }
+
+    fn process(pid: u32, comm: &str, line: &str) -> Process {
+        Process { pid, comm: comm.into(), line: line.into() }
+    }
+
+    #[test]
+    fn without_a_filter_there_is_nothing_to_load() {
+        let mut plan = Plan::default();
+        assert_eq!(plan.only(&ProcessFilter::default()), 0);
+        assert!(Filters::of([("test", &plan)].into_iter(), None).is_none());
+    }
+
+    #[test]
+    fn a_process_is_in_the_filters_that_name_it_match_it_or_have_its_id() {
+        let filters = filters(&["java", "77,java", ".*-jar x.*,node_exporter", "sh"]);
+        assert_eq!(filters.judge(&process(77, "java", "java -jar x")), [0b0011, 0b0100, 0b0010]);
+        assert_eq!(filters.judge(&process(78, "javac", "javac")), [0, 0, 0]);
+        assert_eq!(filters.judge(&process(78, "node_exporter", "/bin/node_exporter --web")), [0b0100, 0, 0]);
+    }
+
+    #[test]
+    fn the_kernel_gets_each_name_once_and_none_that_it_would_cut() {
+        let filters = filters(&["java", "java,a_name_of_15_by", "a_name_of_16_byt"]);
+        assert_eq!(filters.names(), [(*b"a_name_of_15_by\0", 2), (*b"java\0\0\0\0\0\0\0\0\0\0\0\0", 3)]);
+    }
+
+    #[test]
+    fn names_come_before_the_first_look_and_a_look_tells_of_every_process() {
+        let me = u64::from(std::process::id());
+        let mut filters = filters(&[&format!("bash,{me}")]);
+        let fake = Fake::new();
+        filters.tick(&fake);
+        let bash = vec![u64::from_ne_bytes(*b"bash\0\0\0\0"), 0, 1];
+        assert!(fake.calls(&NAME).contains(&bash));
+        let told = fake.calls(&ADMIT);
+        assert!(told.contains(&vec![me, 0, 0, 1]), "{told:?}");
+        filters.tick(&fake);
+        assert!(fake.calls(&NAME).is_empty() && fake.calls(&ADMIT).is_empty(), "only one look was asked for");
+    }
+
+    #[test]
+    fn an_exec_has_its_command_line_looked_at() {
+        let me = std::process::id();
+        let mut filters = filters(&["sh", ".*corebcc.*"]);
+        let fake = Fake::new();
+        for process in [me, 1 << 22] {
+            fake.record(&record_bytes(&filter_ask { process, pad: 0 }));
+        }
+        filters.woken(&fake);
+        assert_eq!(fake.calls(&ADMIT), [[u64::from(me), 0, 2, 0], [1 << 22, 0, 0, 0]], "the second is gone");
+    }
+
+    #[test]
+    fn a_place_is_emptied_by_all_modules_before_another_process_gets_it() {
+        const ROWS: Rows<tcp_birth> = Rows::new("test_rows");
+        let me = std::process::id();
+        let fake = Places::fake(&[me, me]).with(ROWS, 2 * Places::COUNT);
+        let mut claimed = Vec::new();
+        let mut tick = || {
+            Places::empty(&fake, ROWS, 2);
+            Places::tick(&fake, &mut claimed);
+        };
+        let kernel: &dyn Kernel = &fake;
+        let count = |row| kernel.rows(ROWS).get(row).unwrap().word(8);
+        (0..6).for_each(|row| fake.set(ROWS, row, 8, 5));
+        let places = || Places::living(kernel).collect::<Vec<_>>();
+        tick();
+        assert_eq!(places(), [(0, me), (1, me)]);
+        fake.set(PLACES, 1, offset_of!(filter_place, ended), 1);
+        assert_eq!(places(), [(0, me)], "the kernel saw its end");
+        let claims = || kernel.rows(PLACES).get(1).unwrap().word(offset_of!(filter_place, claims));
+        tick();
+        assert_eq!((claims(), count(2)), (1, 5), "modules that were at it before this tick have to see it");
+        tick();
+        assert_eq!((claims(), [1, 2, 3, 4].map(count)), (0, [5, 0, 0, 5]));
+    }
+
+    #[test]
+    fn a_place_without_a_living_process_is_freed() {
+        let gone = 1 << 22;
+        let fake = Places::fake(&[gone, 0]);
+        let mut claimed = Vec::new();
+        for _ in 0..3 {
+            Places::tick(&fake, &mut claimed);
+        }
+        let kernel: &dyn Kernel = &fake;
+        assert_eq!(kernel.rows(PLACES).sum(offset_of!(filter_place, claims)), 0, "one gone, one that two claimed");
     }
 }
