@@ -16,6 +16,8 @@ struct Programs {
     returns: BTreeMap<String, Hook>,
     samples: Vec<(String, String)>,
     features: Vec<(String, String)>,
+    /// What the agent calls: module, name, and the types of the arguments.
+    calls: Vec<(String, String, Vec<String>)>,
     /// Templates: the kind of target, and the module.
     each: Vec<(Each, String)>,
 }
@@ -132,6 +134,12 @@ impl Programs {
                 "ON_EACH_RETURN" => self.each.push((Each::Return, module.clone())),
                 "ON_EACH_CODE" => self.each.push((Each::Code, module.clone())),
                 "ON_SAMPLE" => self.samples.push((module.clone(), arguments().swap_remove(0))),
+                "ON_CALL" => {
+                    let mut arguments = arguments();
+                    let name = arguments.remove(0);
+                    let types = arguments.iter().map(|argument| type_of(argument)).collect();
+                    self.calls.push((module.clone(), name, types));
+                }
                 "FEATURE" => self.features.push((module.clone(), arguments().swap_remove(0))),
                 _ => {}
             }
@@ -185,6 +193,14 @@ impl Programs {
         for (module, name) in &self.samples {
             let _ = writeln!(c, "\nSEC(\"perf_event\")\nint perf__{name}(void *ctx)\n{{\n\t{module}__{name}_sample(ctx);\n\treturn 0;\n}}");
         }
+        for (module, name, types) in &self.calls {
+            let arguments: Vec<String> = types.iter().enumerate().map(|(i, ty)| format!("({ty})ctx[{i}]")).collect();
+            let arguments = arguments.join(", ");
+            let _ = writeln!(
+                c,
+                "\nSEC(\"raw_tp\")\nint call__{name}(__u64 *ctx)\n{{\n\treturn {module}__{name}_call({arguments});\n}}"
+            );
+        }
         let _ = writeln!(
             c,
             "\n__u8 features[{}];\n\nSEC(\"raw_tp\")\nint ask_features(void *ctx)\n{{",
@@ -220,6 +236,9 @@ impl Programs {
         }
         for (module, name) in &self.samples {
             let _ = writeln!(rust, "    (\"perf__{name}\", &[\"{module}\"]),");
+        }
+        for (module, name, _) in &self.calls {
+            let _ = writeln!(rust, "    (\"call__{name}\", &[\"{module}\"]),");
         }
         let features: Vec<&String> = self.features.iter().map(|(_, feature)| feature).collect();
         let _ = writeln!(rust, "];\n\n/// The questions `ask_features` answers, in the order of its answers.\npub const FEATURES: &[&str] = &{features:?};");

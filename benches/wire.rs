@@ -69,12 +69,8 @@ impl Kernel for Maps {
         self.sessions.iter().for_each(|session| each(session));
     }
 
-    fn admit(&self, _set: &MapDef, _pid: u32, _member: bool) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn assign(&self, _set: &MapDef, _pid: u32, _number: u32) -> Result<(), String> {
-        Ok(())
+    fn call(&self, _hook: &'static Hook, _arguments: &[u64]) -> Result<u32, String> {
+        Ok(0)
     }
 
     fn reaches(&self, _template: &'static Hook, _number: u32) -> bool {

@@ -4,19 +4,18 @@
 
 ROWS(ext4_rows, struct fs_row);
 SLOTS(ext4_starts, struct fs_start);
-PROCESS_SET(ext4_set);
 
 const volatile __u32 ext4_start_mask;
-const volatile bool ext4_filtered;
+const volatile __u64 ext4_filter;
 
 static __always_inline void ext4_enter(enum fs_op op)
 {
-	fs_enter(&ext4_starts, ext4_start_mask, ext4_filtered, &ext4_set, op);
+	fs_enter(&ext4_starts, ext4_start_mask, ext4_filter, op);
 }
 
 static __always_inline void ext4_leave(enum fs_op op)
 {
-	fs_leave(&ext4_rows, &ext4_starts, ext4_start_mask, ext4_filtered, op);
+	fs_leave(&ext4_rows, &ext4_starts, ext4_start_mask, ext4_filter, op);
 }
 
 ON_ENTRY(ext4_file_open)

@@ -121,7 +121,7 @@ static __always_inline struct sock *flow_send_ends(void *sends)
 }
 
 /*
- * The maps and parts of a module that counts flows of processes in its set. Where tcp_sendmsg has to do, the socket is
+ * The maps and parts of a module that counts flows of the processes in its filter. Where tcp_sendmsg has to do, the socket is
  * remembered as a number, whose fields are probe-read.
  */
 #define FLOWS(module)                                                                                                 \
@@ -129,13 +129,12 @@ static __always_inline struct sock *flow_send_ends(void *sends)
 	ROWS(module##_stats, struct flow_stat);                                                                       \
 	SLOTS(module##_sends, struct flow_sending);                                                                   \
 	SLOTS(module##_reads, struct sock_read);                                                                      \
-	PROCESS_SET(module##_set);                                                                                    \
-	const volatile bool module##_filtered;                                                                        \
+	const volatile __u64 module##_filter;                                                                          \
                                                                                                                       \
 	static __always_inline bool module##_wants(const bool raw, struct sock *sk, int ret)                          \
 	{                                                                                                             \
 		return ret > 0 && GET(sk, sk_protocol) == IPPROTO_TCP &&                                              \
-		       (!module##_filtered || in_set(&module##_set, bpf_get_current_pid_tgid() >> 32));               \
+		       filter_wants(module##_filter, bpf_get_current_pid_tgid() >> 32);                               \
 	}                                                                                                             \
 	static __always_inline void module##_sent(const bool raw, struct sock *sk, int ret)                           \
 	{                                                                                                             \

@@ -32,12 +32,12 @@ static __always_inline struct fs_start *fs_place(void *starts, __u32 mask, __u32
 	return row(starts, ((thread << 3 ^ thread >> 12) + op) & mask);
 }
 
-static __always_inline void fs_enter(void *starts, __u32 mask, bool filtered, void *set, enum fs_op op)
+static __always_inline void fs_enter(void *starts, __u32 mask, __u64 filter, enum fs_op op)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 	struct fs_start *start;
 
-	if (filtered && !in_set(set, id >> 32))
+	if (!filter_wants(filter, id >> 32))
 		return;
 	start = fs_place(starts, mask, id, op);
 	if (!start)
@@ -46,7 +46,7 @@ static __always_inline void fs_enter(void *starts, __u32 mask, bool filtered, vo
 	start->key = id << 32 | (op + 1);
 }
 
-static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, bool filtered, enum fs_op op)
+static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, __u64 filter, enum fs_op op)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 	struct fs_start *start = fs_place(starts, mask, id, op);
@@ -55,7 +55,7 @@ static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, bool 
 	if (!start || !r)
 		return;
 	if (start->key != (id << 32 | (op + 1))) {
-		if (!filtered)
+		if (!filter)
 			ADD(r->unmatched, 1);
 		return;
 	}

@@ -13,7 +13,7 @@ static __always_inline struct hit *hit_row(void *map, __u32 stride, __u32 target
 	return row(map, bpf_get_smp_processor_id() * stride + target);
 }
 
-static __always_inline bool hit_wanted(bool filtered, void *set)
+static __always_inline bool hit_wanted(__u64 filter)
 {
-	return !filtered || in_set(set, bpf_get_current_pid_tgid() >> 32);
+	return !filter || filter_wants(filter, bpf_get_current_pid_tgid() >> 32);
 }

@@ -34,11 +34,14 @@ enum bpf_map_type {
 
 /* include/uapi/linux/bpf.h */
 enum {
+	BPF_ANY = 0,
 	BPF_F_MMAPABLE = 1U << 10,
 	BPF_RB_NO_WAKEUP = 1U << 0,
 	BPF_RB_FORCE_WAKEUP = 1U << 1,
 	BPF_RB_AVAIL_DATA = 0,
 };
+
+#define CLONE_THREAD 0x10000 /* include/uapi/linux/sched.h */
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

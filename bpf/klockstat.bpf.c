@@ -61,7 +61,6 @@ struct kl_code {
 ROWS(kl_rows, struct kl_row);
 ROWS(kl_stats, struct kl_stat);
 SLOTS(kl_threads, struct kl_thread);
-PROCESS_SET(kl_set);
 
 const volatile struct kl_code kl_lock;
 const volatile struct kl_code kl_interruptible;
@@ -71,7 +70,7 @@ const volatile struct kl_code kl_trylock;
 const volatile __u32 kl_depth;
 const volatile __u32 kl_row_mask;
 const volatile __u32 kl_thread_mask;
-const volatile bool kl_filtered;
+const volatile __u64 kl_filter;
 
 #define KL_LOSE(what)                                                                                                 \
 	({                                                                                                            \
@@ -157,7 +156,7 @@ static __always_inline void kl_enter(void *ctx, const volatile struct kl_code *c
 	__u64 id = bpf_get_current_pid_tgid();
 	struct kl_thread *t;
 
-	if (kl_filtered && !in_set(&kl_set, id >> 32))
+	if (!filter_wants(kl_filter, id >> 32))
 		return;
 	t = kl_current(id);
 	if (!t)

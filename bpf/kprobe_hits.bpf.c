@@ -23,7 +23,6 @@ struct kp_start {
 ROWS(kp_rows, struct kp_row);
 ROWS(kp_details, struct kp_row);
 SLOTS(kp_starts, struct kp_start);
-PROCESS_SET(kp_set);
 
 /* How a returned value is compared to tell a failure. */
 enum {
@@ -40,7 +39,7 @@ const volatile __u32 kp_targets;
 const volatile __u32 kp_start_mask;
 const volatile __s32 kp_errno; /* only calls that return its negative count; 0: all */
 const volatile __u8 kp_compare;
-const volatile bool kp_filtered;
+const volatile __u64 kp_filter;
 const volatile bool kp_detailed;
 const volatile bool kp_timed;
 
@@ -88,7 +87,7 @@ ON_EACH_ENTRY(target)
 	__u64 id = bpf_get_current_pid_tgid();
 	struct kp_start *start;
 
-	if (kp_filtered && !in_set(&kp_set, id >> 32))
+	if (!filter_wants(kp_filter, id >> 32))
 		return;
 	start = kp_place(id, target);
 	if (!start)
@@ -100,13 +99,13 @@ ON_EACH_ENTRY(target)
 ON_EACH_RETURN(target, bits, ret)
 {
 	__u64 id = bpf_get_current_pid_tgid();
-	__u32 process = id >> 32, *slot = NULL;
+	struct filter_member *member = NULL;
 	__s64 value = 0, ns = -1;
 	struct kp_row *r;
 
-	if (kp_filtered) {
-		slot = bpf_map_lookup_elem(&kp_set, &process);
-		if (!slot)
+	if (kp_filter) {
+		member = filter_member(kp_filter, id >> 32);
+		if (!member)
 			return;
 	}
 	if (kp_timed) {
@@ -127,9 +126,9 @@ ON_EACH_RETURN(target, bits, ret)
 	r = row(&kp_rows, bpf_get_smp_processor_id() * kp_targets + target);
 	if (r)
 		kp_count(r, bits && kp_failed(value), ns);
-	if (!kp_detailed || !slot)
+	if (!kp_detailed || !member || !member->place)
 		return;
-	r = row(&kp_details, *slot * kp_targets + target);
+	r = row(&kp_details, (member->place - 1) * kp_targets + target);
 	if (r)
 		kp_count(r, false, ns);
 }

@@ -10,6 +10,7 @@
  *   ON_EACH_RETURN(target, bits, ret)       runs when one returns; bits is the width of its return value (0: none)
  *   ON_EACH_CODE(target)                    runs at each place in user code that it names
  *   ON_SAMPLE(name)                         runs at a perf event that the agent opens on each CPU
+ *   ON_CALL(name, arguments...)             runs when the agent calls it; yields a number
  *   FEATURE(name, expression)               asks the kernel's BTF something; user space reads the answer by name
  *
  * build.rs collects these from all modules and writes the programs: one per hook, shared by the modules that use it,
@@ -34,6 +35,7 @@
 #define ON_EACH_RETURN(target, bits, ret) static __always_inline void PASTE(MODULE, each_return)(__u32 target, __u32 bits, __u64 ret)
 #define ON_EACH_CODE(target) static __always_inline void PASTE(MODULE, each_code)(__u32 target)
 #define ON_SAMPLE(name) static __always_inline void PASTE(MODULE, name##_sample)(void *ctx)
+#define ON_CALL(name, ...) static __always_inline int PASTE(MODULE, name##_call)(__VA_ARGS__)
 #define FEATURE(name, expression) static __always_inline bool PASTE(feature, name)(void) { return expression; }
 
 /*

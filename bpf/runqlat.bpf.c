@@ -30,10 +30,8 @@ ROWS(runq_rows, struct runq_row);
 SLOTS(runq_delays, struct runq_delay);
 SLOTS(runq_waits, struct runq_wait);
 
-PROCESS_SET(runq_set);
-
 const volatile __u32 runq_delay_mask;
-const volatile bool runq_filtered;
+const volatile __u64 runq_filter;
 
 FEATURE(no_sched_info, !bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
 
@@ -83,14 +81,14 @@ static __always_inline bool runq_is_runnable(const bool raw, struct task_struct 
 
 static __always_inline void runq_count(const bool raw, struct runq_row *r, struct task_struct *task, __u64 wait)
 {
-	if (runq_filtered && !in_set(&runq_set, GET(task, tgid)))
+	if (runq_filter && !filter_wants(runq_filter, GET(task, tgid)))
 		return;
 	r->slots[usec_slot(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
 }
 
 static __always_inline void runq_unmeasured(struct runq_row *r)
 {
-	if (!runq_filtered)
+	if (!runq_filter)
 		r->unmeasured++;
 }
 

@@ -29,12 +29,11 @@ struct syscall_stat {
 };
 
 ROWS(syscall_rows, struct syscall_row);  /* by CPU */
-ROWS(syscall_procs, struct syscall_row); /* by the number of the process in the set */
+ROWS(syscall_procs, struct syscall_row); /* by the place of the process */
 ROWS(syscall_stats, struct syscall_stat);
 SLOTS(syscall_starts, struct syscall_start);
-PROCESS_SET(syscall_set);
 
-const volatile bool syscall_filtered;
+const volatile __u64 syscall_filter;
 const volatile bool syscall_details;
 const volatile bool syscall_timed;
 const volatile bool syscall_failed; /* only calls that return an error */
@@ -50,14 +49,14 @@ static __always_inline struct syscall_start *syscall_start_of(__u32 tid)
 /* Whether the current process counts. */
 static __always_inline bool syscall_wanted(__u64 me, __u32 *place)
 {
-	__u32 *number;
+	struct filter_member *member;
 
-	if (!syscall_filtered)
+	if (!syscall_filter)
 		return true;
-	number = set_number(&syscall_set, me >> 32);
-	if (!number)
+	member = filter_member(syscall_filter, me >> 32);
+	if (!member)
 		return false;
-	*place = *number;
+	*place = member->place - 1;
 	return true;
 }
 

@@ -3,7 +3,6 @@
 #include "probe.bpf.h"
 
 #define CLONE_VFORK 0x4000
-#define CLONE_THREAD 0x10000
 
 struct fork_row {
 	__u64 processes;

@@ -3,6 +3,7 @@
  * Finished TCP sessions. The birth of a session is kept in a slot picked by the socket's address; the counts come from
  * the socket itself when it closes.
  */
+#include "filter.bpf.h"
 #include "sock.bpf.h"
 
 struct tcp_birth {
@@ -10,6 +11,7 @@ struct tcp_birth {
 	__u64 ns;
 	__u64 owner; /* process << 32 | thread; 0: not seen in the owner's context yet */
 	__u8 comm[16];
+	__u64 wanted; /* the owner was seen to be in the filter */
 };
 
 struct tcp_session {
@@ -38,6 +40,7 @@ ROWS(tcp_stats, struct tcp_stat);
 EXPORT(struct tcp_session);
 
 const volatile __u32 tcp_birth_mask;
+const volatile __u64 tcp_filter;
 const volatile __u64 tcp_wake_at; /* bytes waiting in the ring from which a record wakes the agent */
 
 static __always_inline struct tcp_birth *tcp_birth_of(__u64 sk)
@@ -49,6 +52,14 @@ static __always_inline void tcp_owned(struct tcp_birth *birth)
 {
 	birth->owner = bpf_get_current_pid_tgid();
 	bpf_get_current_comm(birth->comm, sizeof(birth->comm));
+}
+
+/* The owner may come into the filter after it connected, and be gone before its session. */
+static __always_inline bool tcp_wanted(struct tcp_birth *birth)
+{
+	if (!birth->wanted)
+		birth->wanted = filter_wants(tcp_filter, birth->owner >> 32);
+	return birth->wanted;
 }
 
 static __always_inline void tcp_report(const bool raw, struct sock *sk, struct tcp_birth *birth, struct tcp_stat *stat)
@@ -103,10 +114,12 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 			birth->sk = address;
 			birth->owner = 0;
 			birth->comm[0] = 0;
+			birth->wanted = 0;
 		}
 		birth->ns = bpf_ktime_get_ns();
 		if (to == TCP_SYN_SENT)
 			tcp_owned(birth);
+		tcp_wanted(birth);
 		return;
 	}
 	if (birth->sk != address) {
@@ -124,8 +137,8 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 		    (to == TCP_CLOSE && GET(sk, sk_shutdown) == SHUTDOWN_MASK && from == TCP_ESTABLISHED))
 			tcp_owned(birth);
 	}
-	if (to == TCP_CLOSE) {
+	if (tcp_wanted(birth) && to == TCP_CLOSE)
 		tcp_report(raw, sk, birth, cpu_row(&tcp_stats));
+	if (to == TCP_CLOSE)
 		birth->sk = 0;
-	}
 }

@@ -5,6 +5,7 @@
  * a socket is remembered whenever it connects, sends, receives or closes.
  */
 #include "claim.bpf.h"
+#include "filter.bpf.h"
 #include "sock.bpf.h"
 
 #define RETRANS_PLACES 8
@@ -21,7 +22,8 @@ struct retrans_row {
 	__u64 ports;  /* local port << 16 | remote port */
 	__u64 local[2];
 	__u64 remote[2];
-	__u64 pad[5];
+	__u64 wanted; /* the owner was seen to be in the filter */
+	__u64 pad[4];
 };
 
 struct retrans_stat {
@@ -32,6 +34,7 @@ struct retrans_stat {
 struct retrans_owner {
 	__u64 sk;
 	__u64 process;
+	__u64 wanted; /* it was in the filter then; it may be gone now */
 };
 
 ROWS(retrans_rows, struct retrans_row);
@@ -40,7 +43,7 @@ SLOTS(retrans_owners, struct retrans_owner);
 
 const volatile __u32 retrans_mask;       /* rows - 1 */
 const volatile __u32 retrans_owner_mask;
-const volatile bool retrans_by_process;  /* owners are asked for */
+const volatile __u64 retrans_filter;
 const volatile bool retrans_tlp;         /* tail loss probes count too */
 
 static __always_inline void retrans_owned(__u64 sk)
@@ -50,14 +53,26 @@ static __always_inline void retrans_owned(__u64 sk)
 	if (!owner)
 		return;
 	owner->process = bpf_get_current_pid_tgid() >> 32;
+	owner->wanted = filter_wants(retrans_filter, owner->process);
 	owner->sk = sk;
 }
 
-static __always_inline __u64 retrans_owner_of(__u64 sk)
+static __always_inline struct retrans_owner *retrans_owner_of(__u64 sk)
 {
 	struct retrans_owner *owner = row(&retrans_owners, number_hash(sk) & retrans_owner_mask);
 
-	return owner && owner->sk == sk ? owner->process : 0;
+	return owner && owner->sk == sk ? owner : NULL;
+}
+
+/* Once a row counts it does so to its end, whatever becomes of the process. */
+static __always_inline void retrans_judge(struct retrans_row *r)
+{
+	struct retrans_owner *owner = r->wanted ? NULL : retrans_owner_of(r->sk);
+
+	if (!owner)
+		return;
+	r->owner = owner->process;
+	r->wanted = owner->wanted || filter_wants(retrans_filter, owner->process);
 }
 
 /*
@@ -110,8 +125,8 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 			retrans_begin(raw, r, sk, number);
 		if (r->sk != number || r->closed)
 			continue;
-		if (retrans_by_process && !r->owner)
-			r->owner = retrans_owner_of(number);
+		if (retrans_filter)
+			retrans_judge(r);
 		ADD(r->count, 1);
 		return;
 	}
@@ -125,13 +140,13 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 	__u64 number;
 	__u32 hash;
 
-	if (to != TCP_CLOSE && to != TCP_SYN_SENT && !(retrans_by_process && (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)))
+	if (to != TCP_CLOSE && to != TCP_SYN_SENT && !(retrans_filter && (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)))
 		return;
 	if (from == TCP_LISTEN || GET(sk, sk_protocol) != IPPROTO_TCP)
 		return;
 	number = sock_number(raw, ctx, sk);
 	/* Whoever connects; whoever closes only if nobody used the socket before. */
-	if (retrans_by_process && (to == TCP_SYN_SENT || (to != TCP_CLOSE && !retrans_owner_of(number))))
+	if (retrans_filter && (to == TCP_SYN_SENT || (to != TCP_CLOSE && !retrans_owner_of(number))))
 		retrans_owned(number);
 	if (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)
 		return;
@@ -141,26 +156,29 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 	for (int i = 0; i < RETRANS_PLACES; i++) {
 		struct retrans_row *r = row(&retrans_rows, number_place(hash, i) & retrans_mask);
 
-		if (r && r->sk == number)
-			r->closed = 1;
+		if (!r || r->sk != number)
+			continue;
+		if (retrans_filter && to == TCP_CLOSE)
+			retrans_judge(r);
+		r->closed = 1;
 	}
-	if (retrans_by_process && to == TCP_CLOSE) {
-		struct retrans_owner *owner = row(&retrans_owners, number_hash(number) & retrans_owner_mask);
+	if (retrans_filter && to == TCP_CLOSE) {
+		struct retrans_owner *owner = retrans_owner_of(number);
 
-		if (owner && owner->sk == number)
+		if (owner)
 			owner->sk = 0;
 	}
 }
 
 ON(sock_send_length, struct sock *sk, int ret, int flags)
 {
-	if (retrans_by_process && GET(sk, sk_protocol) == IPPROTO_TCP)
+	if (retrans_filter && GET(sk, sk_protocol) == IPPROTO_TCP)
 		retrans_owned(sock_number(raw, ctx, sk));
 }
 
 ON(sock_recv_length, struct sock *sk, int ret, int flags)
 {
-	if (retrans_by_process && GET(sk, sk_protocol) == IPPROTO_TCP)
+	if (retrans_filter && GET(sk, sk_protocol) == IPPROTO_TCP)
 		retrans_owned(sock_number(raw, ctx, sk));
 }
 
@@ -170,7 +188,7 @@ static __always_inline void retrans_used(const bool raw, void *ctx)
 	struct socket *sock = (void *)((__u64 *)ctx)[0];
 	__u64 number = 0;
 
-	if (raw || !retrans_by_process || sock_of(ctx)->sk_protocol != IPPROTO_TCP)
+	if (raw || !retrans_filter || sock_of(ctx)->sk_protocol != IPPROTO_TCP)
 		return;
 	bpf_core_read(&number, sizeof(number), &sock->sk);
 	retrans_owned(number);
@@ -198,12 +216,12 @@ ON_RETURN(inet6_recvmsg, 4, int ret)
 
 ON_ENTRY(tcp_sendmsg, struct sock *sk)
 {
-	if (raw && retrans_by_process)
+	if (raw && retrans_filter)
 		retrans_owned((__u64)sk);
 }
 
 ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
 {
-	if (raw && retrans_by_process)
+	if (raw && retrans_filter)
 		retrans_owned((__u64)sk);
 }

@@ -3,15 +3,14 @@
 #include "hits.bpf.h"
 
 ROWS(tp_hits, struct hit);
-PROCESS_SET(tp_set);
 
 const volatile __u32 tp_stride;
-const volatile bool tp_filtered;
+const volatile __u64 tp_filter;
 
 ON_EACH_TRACEPOINT(target)
 {
 	struct hit *hit = hit_row(&tp_hits, tp_stride, target);
 
-	if (hit && hit_wanted(tp_filtered, &tp_set))
+	if (hit && hit_wanted(tp_filter))
 		COUNT(hit->count); /* each target has a program of its own */
 }

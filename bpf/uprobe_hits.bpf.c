@@ -3,15 +3,14 @@
 #include "hits.bpf.h"
 
 ROWS(up_hits, struct hit);
-PROCESS_SET(up_set);
 
 const volatile __u32 up_stride;
-const volatile bool up_filtered;
+const volatile __u64 up_filter;
 
 ON_EACH_CODE(target)
 {
 	struct hit *hit = hit_row(&up_hits, up_stride, target);
 
-	if (hit && hit_wanted(up_filtered, &up_set))
+	if (hit && hit_wanted(up_filter))
 		ADD(hit->count, 1); /* another task can preempt this one here, on this CPU */
 }

@@ -4,19 +4,18 @@
 
 ROWS(xfs_rows, struct fs_row);
 SLOTS(xfs_starts, struct fs_start);
-PROCESS_SET(xfs_set);
 
 const volatile __u32 xfs_start_mask;
-const volatile bool xfs_filtered;
+const volatile __u64 xfs_filter;
 
 static __always_inline void xfs_enter(enum fs_op op)
 {
-	fs_enter(&xfs_starts, xfs_start_mask, xfs_filtered, &xfs_set, op);
+	fs_enter(&xfs_starts, xfs_start_mask, xfs_filter, op);
 }
 
 static __always_inline void xfs_leave(enum fs_op op)
 {
-	fs_leave(&xfs_rows, &xfs_starts, xfs_start_mask, xfs_filtered, op);
+	fs_leave(&xfs_rows, &xfs_starts, xfs_start_mask, xfs_filter, op);
 }
 
 ON_ENTRY(xfs_file_open)

@@ -4,19 +4,18 @@
 
 ROWS(zfs_rows, struct fs_row);
 SLOTS(zfs_starts, struct fs_start);
-PROCESS_SET(zfs_set);
 
 const volatile __u32 zfs_start_mask;
-const volatile bool zfs_filtered;
+const volatile __u64 zfs_filter;
 
 static __always_inline void zfs_enter(enum fs_op op)
 {
-	fs_enter(&zfs_starts, zfs_start_mask, zfs_filtered, &zfs_set, op);
+	fs_enter(&zfs_starts, zfs_start_mask, zfs_filter, op);
 }
 
 static __always_inline void zfs_leave(enum fs_op op)
 {
-	fs_leave(&zfs_rows, &zfs_starts, zfs_start_mask, zfs_filtered, op);
+	fs_leave(&zfs_rows, &zfs_starts, zfs_start_mask, zfs_filter, op);
 }
 
 ON_ENTRY(zpl_open)

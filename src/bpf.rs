@@ -53,6 +53,8 @@ pub fn record_bytes<T: Record>(record: &T) -> Vec<u8> {
 /// Only integers and arrays of them, padding written out as members.
 pub unsafe trait Record: Copy {}
 
+// SAFETY: two integers.
+unsafe impl Record for types::filter_ask {}
 // SAFETY: integers and arrays of bytes; `pad` is a member.
 unsafe impl Record for types::tcp_session {}
 // SAFETY: integers and arrays of them; `pad` is a member.

@@ -5,7 +5,7 @@ mod own;
 
 use crate::bpf;
 use crate::config::Config;
-use crate::kit::{Collect, Instance, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
+use crate::kit::{Collect, Filters, Hook, Instance, Kernel, MapDef, Module, Plan, Setup, SetupError, Table};
 use crate::pcp::PmErr;
 use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -34,9 +34,18 @@ const QUIET: u64 = 60;
 pub struct Member {
     /// The section's name, for the log.
     pub name: String,
-    spec: &'static Spec,
+    kind: Kind,
     wanted: Wanted,
     module: Box<dyn Module + Send>,
+}
+
+/// What is the same of all modules of a kind.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// The stem of its files.
+    name: &'static str,
+    hooks: &'static [&'static Hook],
+    maps: &'static [MapDef],
 }
 
 /// Makes the modules of a configuration, and the constants of their programs.
@@ -47,14 +56,24 @@ pub fn members(
 ) -> Result<(Vec<Member>, bpf::types::rodata), SetupError> {
     let host = probe::host();
     let mut constants = bpf::constants();
-    let mut members = Vec::new();
-    for instance in instances {
+    let mut members: Vec<Member> = Vec::new();
+    for (number, instance) in instances.iter().enumerate() {
         let Some(section) = config.section(&instance.settings.section) else { continue };
         let mut module = (instance.spec.make)(&Setup { section: &section, process_refresh })?;
-        let mut plan = Plan::default();
+        let mut plan = Plan { number, ..Plan::default() };
         module.plan(&host, &mut plan, &mut constants);
-        let wanted = Wanted { name: instance.spec.name, plan, maps: instance.spec.maps };
-        members.push(Member { name: instance.settings.section.clone(), spec: instance.spec, wanted, module });
+        let kind = Kind { name: instance.spec.name, hooks: instance.spec.hooks, maps: instance.spec.maps };
+        let wanted = Wanted { name: kind.name, plan, maps: kind.maps };
+        members.push(Member { name: instance.settings.section.clone(), kind, wanted, module });
+    }
+    // Last, so that it ticks after the others.
+    let plans = members.iter().map(|member| (member.name.as_str(), &member.wanted.plan));
+    if let Some(mut filters) = Filters::of(plans, process_refresh) {
+        let mut plan = Plan::default();
+        filters.plan(&host, &mut plan, &mut constants);
+        let kind = Kind { name: Filters::NAME, hooks: Filters::HOOKS, maps: Filters::MAPS };
+        let wanted = Wanted { name: kind.name, plan, maps: kind.maps };
+        members.push(Member { name: kind.name.into(), kind, wanted, module: Box::new(filters) });
     }
     Ok((members, constants))
 }
@@ -62,7 +81,7 @@ pub fn members(
 /// Loaded modules in one thread.
 pub struct Group {
     names: Vec<String>,
-    specs: Vec<&'static Spec>,
+    kinds: Vec<Kind>,
     modules: Vec<Result<Box<dyn Module + Send>, Failure>>,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
@@ -89,11 +108,11 @@ impl Group {
     pub fn load(members: Vec<Member>, constants: &bpf::types::rodata, btf: Option<PathBuf>) -> Group {
         log::info!("Compiling modules:");
         let begin = Instant::now();
-        let (mut names, mut specs, mut wanted, mut modules) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut names, mut kinds, mut wanted, mut modules) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for member in members {
             log::info!("{}", member.name);
             names.push(member.name);
-            specs.push(member.spec);
+            kinds.push(member.kind);
             wanted.push(member.wanted);
             modules.push(member.module);
         }
@@ -102,7 +121,7 @@ impl Group {
             troubles: vec![None; names.len()],
             refreshes: vec![(0, Duration::ZERO); names.len()],
             names,
-            specs,
+            kinds,
             modules: modules.into_iter().zip(outcome.modules).map(|(module, fate)| fate.map(|()| module)).collect(),
             attempts: outcome.attempts,
             loaded: outcome.loaded,
@@ -161,10 +180,15 @@ impl Group {
         self.own = Some(own);
     }
 
+    /// How many of the modules have metrics: all but the filters, which are last.
+    fn served(&self) -> usize {
+        self.kinds.iter().take_while(|kind| kind.name != Filters::NAME).count()
+    }
+
     /// Fills a table. A module that panics costs its own values, no more.
     pub fn refresh(&mut self, index: usize, table: &mut Table) -> Result<(), String> {
         table.clear();
-        if let Some(which) = index.checked_sub(self.modules.len()) {
+        if let Some(which) = index.checked_sub(self.served()) {
             return self.refresh_own(which, table);
         }
         let begin = Instant::now();
@@ -220,6 +244,24 @@ impl Group {
                 log::error!("{name}: {}", message(panic.as_ref()));
             }
         }
+    }
+
+    /// Has the modules whose rings have records drain them.
+    pub fn wake(&mut self, rings: &[&str]) {
+        let kernel: &dyn Kernel = &self.loaded;
+        for (index, module) in self.modules.iter_mut().enumerate() {
+            let Ok(module) = module else { continue };
+            if self.kinds[index].maps.iter().any(|map| rings.contains(&map.name)) {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| module.woken(kernel))) {
+                    log::error!("{}: {}", self.names[index], message(panic.as_ref()));
+                }
+            }
+        }
+    }
+
+    /// The rings, each readable when it has records and a program asked for a wake-up.
+    pub fn rings(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
+        self.loaded.rings().collect()
     }
 
     /// Detaches everything and says so.
@@ -286,7 +328,8 @@ impl Collector {
             move || {
                 let mut group = Group::load(members, &constants, btf);
                 group.serve_own(own);
-                let fates = group.fates().into_iter().map(|fate| fate.map_err(|failure| failure.reason));
+                let fates = group.fates().into_iter().take(group.served());
+                let fates = fates.map(|fate| fate.map_err(|failure| failure.reason));
                 let _ = outbox.send(Done::Loaded(fates.chain(OWN.iter().map(|_| Ok(()))).collect()));
                 let _ = ready.write(1);
                 work(group, &call, &inbox, &outbox);
@@ -379,14 +422,16 @@ impl Collect for Collector {
 fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender<Done>) {
     let mut next = Instant::now() + TICK;
     loop {
-        let rings: Vec<BorrowedFd<'_>> = group.loaded.rings().map(|(_, fd)| fd).collect();
+        let rings = group.rings();
         let mut fds = vec![PollFd::new(call.as_fd(), PollFlags::POLLIN)];
-        fds.extend(rings.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
         // Rounded up: a poll that ends a fraction early would spin.
         let left = next.saturating_duration_since(Instant::now()).as_millis() as u16 + 1;
         let _ = poll(&mut fds, PollTimeout::from(left));
-        let ring_full = fds[1..].iter().any(|fd| fd.any().unwrap_or(false));
+        let readable = rings.iter().zip(&fds[1..]).filter(|(_, fd)| fd.any().unwrap_or(false));
+        let readable: Vec<&str> = readable.map(|((name, _), _)| *name).collect();
         drop(fds);
+        group.wake(&readable);
 
         let _ = call.read();
         for job in inbox.try_iter() {
@@ -411,10 +456,8 @@ fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender
                 Job::Stop => return group.detach(),
             }
         }
-        if ring_full || Instant::now() >= next {
-            group.tick();
-        }
         if Instant::now() >= next {
+            group.tick();
             next = Instant::now() + TICK;
         }
     }

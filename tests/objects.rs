@@ -3,10 +3,16 @@
 #![allow(clippy::unwrap_used)]
 
 use corebcc::bpf::{FEATURES, OBJECT, PROGRAMS};
-use corebcc::kit::{MapDef, MapKind, Tier};
+use corebcc::kit::{Filters, Hook, MapDef, MapKind, Tier};
 use corebcc::modules::MODULES;
 use libbpf_rs::{MapType, ObjectBuilder, OpenObject};
 use std::collections::BTreeSet;
+
+/// The modules, and the filter of them all: name, maps, hooks.
+fn parts() -> impl Iterator<Item = (&'static str, &'static [MapDef], &'static [&'static Hook])> {
+    let modules = MODULES.iter().map(|spec| (spec.name, spec.maps, spec.hooks));
+    modules.chain([(Filters::NAME, Filters::MAPS, Filters::HOOKS)])
+}
 
 fn open() -> OpenObject {
     ObjectBuilder::default().open_memory(OBJECT).unwrap()
@@ -16,18 +22,21 @@ fn open() -> OpenObject {
 fn every_declared_map_is_in_the_object_as_declared() {
     const BPF_F_MMAPABLE: u32 = 1 << 10;
     let object = open();
-    for (module, def) in MODULES.iter().flat_map(|spec| spec.maps.iter().map(|def| (spec.name, *def))) {
+    for (module, def) in parts().flat_map(|(name, maps, _)| maps.iter().map(move |def| (name, *def))) {
         let MapDef { name, kind, value_size } = def;
         let map = object.maps().find(|map| map.name() == name).unwrap_or_else(|| panic!("{module}: no map {name}"));
         let wanted = match kind {
             MapKind::Rows | MapKind::Slots => MapType::Array,
             MapKind::Ring => MapType::RingBuf,
-            MapKind::Set => MapType::Hash,
+            MapKind::Hash => MapType::Hash,
         };
         assert_eq!(map.map_type(), wanted, "{module}: {name}");
         assert!(name.len() <= 15, "{module}: {name} is longer than the kernel keeps (BPF_OBJ_NAME_LEN)");
         if kind != MapKind::Ring {
-            assert_eq!((map.key_size(), map.value_size() as usize), (4, value_size), "{module}: {name}: sizes");
+            assert_eq!(map.value_size() as usize, value_size, "{module}: {name}: the size of a value");
+        }
+        if !matches!(kind, MapKind::Ring | MapKind::Hash) {
+            assert_eq!(map.key_size(), 4, "{module}: {name}: the size of an index");
         }
         if kind == MapKind::Rows {
             assert_ne!(map.map_flags() & BPF_F_MMAPABLE, 0, "{module}: {name}: not mapped without BPF_F_MMAPABLE");
@@ -38,7 +47,7 @@ fn every_declared_map_is_in_the_object_as_declared() {
 
 #[test]
 fn every_map_of_the_object_belongs_to_a_module() {
-    let declared: BTreeSet<&str> = MODULES.iter().flat_map(|spec| spec.maps).map(|def| def.name).collect();
+    let declared: BTreeSet<&str> = parts().flat_map(|(_, maps, _)| maps).map(|def| def.name).collect();
     for map in open().maps() {
         let name = map.name().to_string_lossy();
         assert!(
@@ -51,20 +60,16 @@ fn every_map_of_the_object_belongs_to_a_module() {
 #[test]
 fn every_tier_names_programs_and_the_module_has_a_part_in_it() {
     let object = open();
-    for spec in MODULES {
-        for (hook, tier) in spec.hooks.iter().flat_map(|hook| hook.tiers.iter().map(move |tier| (hook, tier))) {
-            assert!(!tier.programs.is_empty(), "{}: {}: {} has no program", spec.name, hook.name, tier.kind);
+    for (name, _, hooks) in parts() {
+        for (hook, tier) in hooks.iter().flat_map(|hook| hook.tiers.iter().map(move |tier| (hook, tier))) {
+            assert!(!tier.programs.is_empty(), "{name}: {}: {} has no program", hook.name, tier.kind);
             for program in tier.programs {
-                assert!(object.progs().any(|there| there.name() == *program), "{}: no program {program}", spec.name);
+                assert!(object.progs().any(|there| there.name() == *program), "{name}: no program {program}");
             }
             // Not in all of them: modules share hooks, and the loader leaves out what no module that is on takes part in.
-            let part = |program: &&str| {
-                PROGRAMS
-                    .iter()
-                    .find(|(name, _)| name == program)
-                    .is_some_and(|(_, modules)| modules.contains(&spec.name))
-            };
-            assert!(tier.programs.iter().any(part), "{}: {} has no part in {}", hook.name, spec.name, tier.kind);
+            let part =
+                |program: &&str| PROGRAMS.iter().any(|(known, modules)| known == program && modules.contains(&name));
+            assert!(tier.programs.iter().any(part), "{}: {name} has no part in {}", hook.name, tier.kind);
         }
     }
 }
@@ -78,9 +83,10 @@ fn every_part_of_a_module_is_reached_by_one_of_its_hooks() {
         let forms = pairs.into_iter().find(|pair| pair.contains(&kind)).map_or([kind; 2], |pair| pair);
         let forms = forms.map(|kind| format!("{kind}__{at}"));
         for module in *modules {
-            let spec = MODULES.iter().find(|spec| spec.name == *module).unwrap_or_else(|| panic!("no module {module}"));
+            let (_, _, hooks) =
+                parts().find(|(name, _, _)| name == module).unwrap_or_else(|| panic!("no module {module}"));
             let named = |tier: &Tier| tier.programs.iter().any(|program| forms.iter().any(|form| form == program));
-            let reached = spec.hooks.iter().flat_map(|hook| hook.tiers).any(named);
+            let reached = hooks.iter().flat_map(|hook| hook.tiers).any(named);
             assert!(reached, "{module}: {program} is in the object but in no tier of its hooks");
         }
     }

@@ -1,7 +1,7 @@
 //! The agent's own metrics, `agent.*`: what became of each module, what its programs and maps cost, what was lost. To a client
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
-use super::Group;
+use super::{Group, Kind};
 use crate::bpf::{FEATURES, PROGRAMS};
 use crate::config::ModuleSettings;
 use crate::kit::{Instance, Kernel, Metric, MetricDef, Number, RowMut, Shape, Spec, Table};
@@ -78,7 +78,7 @@ mod module {
                 .set(REFRESHES, count)
                 .set(TIME, time.as_nanos() as u64);
         }
-        for spec in own.known.iter().filter(|spec| !group.specs.iter().any(|on| on.name == spec.name)) {
+        for spec in own.known.iter().filter(|spec| !group.kinds.iter().any(|on| on.name == spec.name)) {
             if group.names.iter().any(|name| name == spec.name) {
                 continue;
             }
@@ -111,7 +111,7 @@ mod program {
             let row = table
                 .named(program.name.as_bytes())
                 .text(KIND, program.kind.as_bytes())
-                .text(MODULES, group.users(|spec| modules.contains(&spec.name)).as_bytes())
+                .text(MODULES, group.users(|kind| modules.contains(&kind.name)).as_bytes())
                 .set(ATTACHED, u32::from(program.attached));
             let row = match &program.hook {
                 Some(hook) => row.text(HOOK, hook.as_bytes()),
@@ -295,9 +295,9 @@ impl Group {
     }
 
     /// The modules, those that failed left out, of which this holds.
-    fn users(&self, is: impl Fn(&Spec) -> bool) -> String {
-        let loaded = self.names.iter().zip(&self.specs).zip(&self.modules).filter(|(_, fate)| fate.is_ok());
-        let users: Vec<&str> = loaded.filter(|((_, spec), _)| is(spec)).map(|((name, _), _)| name.as_str()).collect();
+    fn users(&self, is: impl Fn(&Kind) -> bool) -> String {
+        let loaded = self.names.iter().zip(&self.kinds).zip(&self.modules).filter(|(_, fate)| fate.is_ok());
+        let users: Vec<&str> = loaded.filter(|((_, kind), _)| is(kind)).map(|((name, _), _)| name.as_str()).collect();
         users.join(",")
     }
 
@@ -310,10 +310,10 @@ impl Group {
         if let Some(error) = &self.troubles[index] {
             return ("no values", error.clone());
         }
-        let spec = self.specs[index];
+        let kind = self.kinds[index];
         let (mut ways, mut idle, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         let attached = self.loaded.attached();
-        for hook in spec.hooks {
+        for hook in kind.hooks {
             let attempts = || self.attempts.iter().filter(|attempt| attempt.hook == hook.name);
             if let Some((_, kind)) = attached.iter().find(|(name, _)| *name == hook.name) {
                 ways.push(format!("{} by {kind}", hook.name));
@@ -323,7 +323,7 @@ impl Group {
                 missing.push(format!("{} ({words})", hook.name));
             }
         }
-        let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == spec.name);
+        let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == kind.name);
         let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
         for reach in reaches {
             match &reach.result {

@@ -1,15 +1,12 @@
 //! Counting how often the targets of a template are hit: what tracepoint_hits and uprobe_hits have in common. Kernel side:
 //! bpf/hits.bpf.h.
 
-use super::{Hook, Host, Kernel, MapDef, Metric, Plan, RefreshError, Rows, Table, Target, Watch};
+use super::{Hook, Host, Kernel, Metric, Plan, RefreshError, Rows, Table, Target};
 use crate::bpf::types::hit;
 use std::mem::offset_of;
 
 /// Counters of one CPU lie in whole cache lines, so that CPUs do not share one.
 const LINE: usize = 8;
-
-/// Processes that can count at once with a `process` option.
-const MOST: usize = 8192;
 
 /// Targets and their counters, a row per CPU and target.
 pub struct Hits {
@@ -17,19 +14,12 @@ pub struct Hits {
     names: Vec<String>,
     template: &'static Hook,
     rows: Rows<hit>,
-    set: MapDef,
-    watch: Watch,
 }
 
 impl Hits {
-    /// Nothing to count yet. Processes that `watch` means are kept in `set`.
-    pub fn new(template: &'static Hook, rows: Rows<hit>, set: MapDef, watch: Watch) -> Hits {
-        Hits { names: Vec::new(), template, rows, set, watch }
-    }
-
-    /// Whether only some processes count.
-    pub fn is_filtering(&self) -> bool {
-        self.watch.is_filtering()
+    /// Nothing to count yet.
+    pub fn new(template: &'static Hook, rows: Rows<hit>) -> Hits {
+        Hits { names: Vec::new(), template, rows }
     }
 
     /// One more target, whose instance has this name; one that is there already is passed over.
@@ -44,7 +34,6 @@ impl Hits {
     pub fn size(&self, host: &Host, plan: &mut Plan) -> u32 {
         let stride = self.stride();
         plan.entries(self.rows.def.name, host.cpus * stride);
-        plan.entries(self.set.name, if self.watch.is_filtering() { MOST } else { 1 });
         stride as u32
     }
 
@@ -62,15 +51,5 @@ impl Hits {
             }
         }
         Ok(())
-    }
-
-    /// Keeps the set of processes up to date.
-    pub fn tick(&mut self, kernel: &dyn Kernel) {
-        let set = &self.set;
-        self.watch.tick(&mut |pid, member| {
-            if let Err(error) = kernel.admit(set, pid, member) {
-                log::error!("process {pid} is not counted: {error}");
-            }
-        });
     }
 }

@@ -11,8 +11,8 @@ pub trait Kernel {
     /// Hands out the records waiting in a ring and frees their room.
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
 
-    /// Puts a process into a set of processes, or takes it out.
-    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String>;
+    /// Runs the program of an `ON_CALL` hook; yields what it returns.
+    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, String>;
 
     /// Whether a template is attached to the target that has this number.
     fn reaches(&self, template: &'static Hook, number: u32) -> bool;
@@ -22,9 +22,6 @@ pub trait Kernel {
 
     /// Detaches a hook; not attached is fine.
     fn detach(&self, hook: &'static Hook);
-
-    /// Puts a process into a set together with a number: the place of its own row in some table.
-    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String>;
 
     /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
@@ -113,7 +110,7 @@ pub struct Fake {
     records: std::cell::RefCell<Vec<Vec<u8>>>,
     attached: std::cell::RefCell<Vec<&'static str>>,
     unreached: Vec<u32>,
-    members: std::cell::RefCell<std::collections::BTreeMap<u32, u32>>,
+    calls: std::cell::RefCell<Vec<(&'static str, Vec<u64>)>>,
     missing: Vec<&'static str>,
 }
 
@@ -153,14 +150,13 @@ impl Fake {
         self
     }
 
-    /// The processes in the set.
-    pub fn members(&self) -> Vec<u32> {
-        self.members.borrow().keys().copied().collect()
-    }
-
-    /// The number that a process in the set has; 1 if it was given none.
-    pub fn number(&self, pid: u32) -> Option<u32> {
-        self.members.borrow().get(&pid).copied()
+    /// The calls of a hook's program since the last look: their arguments.
+    pub fn calls(&self, hook: &'static Hook) -> Vec<Vec<u64>> {
+        let mut calls = self.calls.borrow_mut();
+        let (of, others) = calls.drain(..).partition(|(name, _)| *name == hook.name);
+        *calls = others;
+        let of: Vec<(&str, Vec<u64>)> = of;
+        of.into_iter().map(|(_, arguments)| arguments).collect()
     }
 
     /// The hooks attached later.
@@ -180,13 +176,10 @@ impl Kernel for Fake {
         }
     }
 
-    fn admit(&self, _set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        if member {
-            self.members.borrow_mut().insert(pid, 1);
-        } else {
-            self.members.borrow_mut().remove(&pid);
-        }
-        Ok(())
+    /// Yields 0.
+    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, String> {
+        self.calls.borrow_mut().push((hook.name, arguments.to_vec()));
+        Ok(0)
     }
 
     fn reaches(&self, _template: &'static Hook, number: u32) -> bool {
@@ -199,11 +192,6 @@ impl Kernel for Fake {
 
     fn detach(&self, hook: &'static Hook) {
         self.attached.borrow_mut().retain(|name| *name != hook.name);
-    }
-
-    fn assign(&self, _set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
-        self.members.borrow_mut().insert(pid, number);
-        Ok(())
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

@@ -3,6 +3,7 @@
 mod cache;
 mod elf;
 mod errno;
+mod filter;
 mod help;
 mod hits;
 mod hook;
@@ -27,6 +28,7 @@ mod tracefs;
 pub use cache::Cache;
 pub use elf::{Code, Elf};
 pub use errno::Errno;
+pub use filter::{Filters, Places};
 pub use help::Help;
 pub use hits::Hits;
 pub use hook::{Hook, Sampling, Target, Tier};
@@ -41,7 +43,7 @@ pub use options::{
 };
 pub use pattern::Pattern;
 pub use probe_list::ProbeList;
-pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Watch};
+pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Process, Watch};
 pub use registry::{instances, Collect, Instance, Registry};
 pub use returned::ReturnCheck;
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};

@@ -1,6 +1,6 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
-use super::{Hook, Kernel, Table, Target};
+use super::{Hook, Kernel, ProcessFilter, Table, Target};
 use crate::bpf::types;
 use crate::config::{ConfigError, Section};
 use crate::pcp::PmErr;
@@ -52,6 +52,10 @@ pub struct Plan {
     pub entries: Vec<(&'static str, u32)>,
     /// Why the module cannot work on this machine, if it can tell already.
     pub refusal: Option<String>,
+    /// The processes that count, if not all do.
+    pub filter: Option<ProcessFilter>,
+    /// The number of the module among those of the configuration, which is that of its filter.
+    pub number: usize,
 }
 
 impl Plan {
@@ -80,6 +84,20 @@ impl Plan {
         self.optional.push(hook);
     }
 
+    /// Only these processes count. Yields the filter as the programs know it (bpf/filter.bpf.h); 0 for all processes.
+    pub fn only(&mut self, filter: &ProcessFilter) -> u64 {
+        if filter.is_all() {
+            return 0;
+        }
+        self.filter = Some(filter.clone());
+        self.filter_bit()
+    }
+
+    /// The bit that a filter of the module has.
+    pub fn filter_bit(&self) -> u64 {
+        1 << (self.number % 64)
+    }
+
     /// The number of entries of a map.
     pub fn entries(&mut self, map: &'static str, entries: usize) {
         self.entries.push((map, u32::try_from(entries).unwrap_or(u32::MAX)));
@@ -100,8 +118,11 @@ pub trait Module {
     /// number of clients: nothing is consumed by reading.
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError>;
 
-    /// Called about once a second, and when a ring of the module is half full.
+    /// Called about once a second.
     fn tick(&mut self, _kernel: &dyn Kernel) {}
+
+    /// Called when a ring of the module has records: drain it.
+    fn woken(&mut self, _kernel: &dyn Kernel) {}
 
     /// Changes the value of the metric in this column, which is a string; `PmErr::PERMISSION` where nothing can be changed.
     fn store(&mut self, _kernel: &dyn Kernel, _column: usize, _value: &[u8]) -> Result<(), PmErr> {

@@ -1,20 +1,15 @@
 //! The latency of a file system's operations: what ext4dist, xfsdist and zfsdist have in common. Kernel side:
 //! bpf/fsdist.bpf.h.
 
-use super::{table_size, Hook, Host, Kernel, MapDef, Metric, Module, Plan, RefreshError, Rows, Table, Watch};
+use super::{table_size, Hook, Host, Kernel, MapDef, Metric, Module, Plan, ProcessFilter, RefreshError, Rows, Table};
 use crate::bpf::types::{fs_row, rodata};
 use std::mem::offset_of;
 
 /// Histogram slots of an operation: microseconds up to 71 minutes.
 pub const OPERATION_SLOTS: usize = 32;
 
-/// Processes that can count at once with a `process` option.
-const MOST: usize = 8192;
-
 /// The operations of a file system; it is the whole module.
 pub struct Operations {
-    /// The module, for the log.
-    pub name: &'static str,
     /// Open, read, write, fsync, in the order of `enum fs_op`.
     pub metrics: [Metric<u64>; 4],
     /// The functions behind them.
@@ -23,23 +18,19 @@ pub struct Operations {
     pub rows: Rows<fs_row>,
     /// Start times.
     pub starts: MapDef,
+    /// Sets the constants of the programs: the mask of the start times, and the filter.
+    pub constants: fn(&mut rodata, u32, u64),
     /// The processes that count.
-    pub set: MapDef,
-    /// Sets the constants of the programs: the mask of the start times, and whether only the set counts.
-    pub constants: fn(&mut rodata, u32, bool),
-    /// The processes of the `process` option.
-    pub watch: Watch,
+    pub process: ProcessFilter,
 }
 
 impl Module for Operations {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
-        let filtered = self.watch.is_filtering();
         let starts = table_size(host.threads * 4, 4096, 1 << 16);
-        (self.constants)(constants, starts as u32 - 1, filtered);
+        (self.constants)(constants, starts as u32 - 1, plan.only(&self.process));
         self.hooks.iter().for_each(|hook| plan.hook(hook));
         plan.entries(self.rows.def.name, host.cpus);
         plan.entries(self.starts.name, starts);
-        plan.entries(self.set.name, if filtered { MOST } else { 1 });
     }
 
     /// No instances before the first operation, then those of the widest range.
@@ -58,15 +49,6 @@ impl Module for Operations {
         Ok(())
     }
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        let (name, set) = (self.name, &self.set);
-        self.watch.tick(&mut |pid, member| {
-            if let Err(error) = kernel.admit(set, pid, member) {
-                log::error!("{name}: process {pid} is not counted: {error}");
-            }
-        });
-    }
-
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each("operations whose start was not seen", kernel.rows(self.rows).sum(offset_of!(fs_row, unmatched)));
     }
@@ -75,7 +57,7 @@ impl Module for Operations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::{Fake, ProcessFilter};
+    use crate::kit::{Fake, MapKind};
     use crate::pcp::Atom;
 
     const ROWS: Rows<fs_row> = Rows::new("test_rows");
@@ -83,14 +65,12 @@ mod tests {
 
     fn module() -> Operations {
         Operations {
-            name: "test",
             metrics: [0, 1, 2, 3].map(Metric::new),
             hooks: [&HOOK; 4],
             rows: ROWS,
-            starts: MapDef::set("test_starts"),
-            set: MapDef::set("test_set"),
+            starts: MapDef { name: "test_starts", kind: MapKind::Slots, value_size: 16 },
             constants: |_, _, _| (),
-            watch: Watch::new("test", ProcessFilter::default(), None),
+            process: ProcessFilter::default(),
         }
     }
 

@@ -225,6 +225,9 @@ impl OptionType for Ports {
     }
 }
 
+/// Bytes of a command name: the kernel cuts longer ones (`TASK_COMM_LEN`), so a longer entry is no name.
+const COMM: usize = 15;
+
 /// Which processes: each entry a process id, an exact command name, or a regular expression that has to match the whole
 /// command line. Empty means all.
 #[derive(Clone, Debug, Default)]
@@ -240,11 +243,32 @@ impl ProcessFilter {
 
     /// Whether this process is meant. `cmdline` is its arguments joined with single blanks; `(comm)` for a kernel thread.
     pub fn wants(&self, pid: u32, comm: &[u8], cmdline: &[u8]) -> bool {
-        self.entries.iter().any(|(literal, regex)| {
-            literal.as_bytes() == comm
-                || literal.parse() == Ok(pid)
-                || regex.as_ref().is_some_and(|regex| regex.is_match(cmdline))
-        })
+        self.has_name(comm) || self.has_id(pid) || self.has_line(cmdline)
+    }
+
+    /// Whether a command name is an entry.
+    pub fn has_name(&self, comm: &[u8]) -> bool {
+        self.entries.iter().any(|(literal, _)| literal.as_bytes() == comm)
+    }
+
+    /// Whether a process id is an entry.
+    pub fn has_id(&self, pid: u32) -> bool {
+        self.entries.iter().any(|(literal, _)| literal.parse() == Ok(pid))
+    }
+
+    /// Whether a command line matches an entry.
+    pub fn has_line(&self, cmdline: &[u8]) -> bool {
+        self.entries.iter().filter_map(|(_, regex)| regex.as_ref()).any(|regex| regex.is_match(cmdline))
+    }
+
+    /// The entries that are short enough for a command name.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.iter().map(|(literal, _)| literal.as_bytes()).filter(|literal| literal.len() <= COMM)
+    }
+
+    /// Whether command lines have to be looked at.
+    pub fn has_expressions(&self) -> bool {
+        self.entries.iter().any(|(_, regex)| regex.is_some())
     }
 }
 

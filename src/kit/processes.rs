@@ -52,7 +52,30 @@ pub fn with_sockets() -> Vec<u32> {
     all().filter(|&pid| has_one(pid)).collect()
 }
 
-/// Every process there is.
+/// A process as a `process` option sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// Its command name.
+    pub comm: Vec<u8>,
+    /// Its command line.
+    pub line: Vec<u8>,
+}
+
+impl Process {
+    /// A process; `None` if it is gone.
+    pub fn read(pid: u32) -> Option<Process> {
+        Some(Process { pid, comm: comm(pid)?, line: cmdline(pid)? })
+    }
+
+    /// Every process there is.
+    pub fn all() -> Vec<Process> {
+        all().filter_map(Process::read).collect()
+    }
+}
+
+/// The id of every process there is.
 fn all() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
@@ -83,27 +106,42 @@ impl Watch {
         !self.filter.is_all()
     }
 
+    /// What it looks for.
+    pub fn filter(&self) -> &ProcessFilter {
+        &self.filter
+    }
+
     /// To be called once a second. When a look is due, `change` gets each process that came or went.
     pub fn tick(&mut self, change: &mut dyn FnMut(u32, bool)) {
+        if self.is_due() && self.is_filtering() {
+            self.look(&Process::all(), change);
+        }
+    }
+
+    /// Counts the seconds by its calls: whether a look is due.
+    pub fn is_due(&mut self) -> bool {
         let due = match self.every {
             Some(every) => self.ticks.is_multiple_of(every),
             None => self.ticks == 0,
         };
         self.ticks += 1;
-        if due && self.is_filtering() {
-            self.look(change);
-        }
+        due
     }
 
-    fn look(&mut self, change: &mut dyn FnMut(u32, bool)) {
+    /// Whether no look has been due yet.
+    pub fn is_first(&self) -> bool {
+        self.ticks == 0
+    }
+
+    /// Finds those it looks for among all processes.
+    pub fn look(&mut self, all: &[Process], change: &mut dyn FnMut(u32, bool)) {
         let mut found = BTreeSet::new();
-        for pid in all() {
-            let (Some(comm), Some(line)) = (comm(pid), cmdline(pid)) else { continue };
-            if self.filter.wants(pid, &comm, &line) {
-                found.insert(pid);
-                if !self.members.contains(&pid) {
-                    log::info!("{}: Tracing PID {pid}: {}.", self.name, String::from_utf8_lossy(&line));
-                    change(pid, true);
+        for Process { pid, comm, line } in all {
+            if self.filter.wants(*pid, comm, line) {
+                found.insert(*pid);
+                if !self.members.contains(pid) {
+                    log::info!("{}: Tracing PID {pid}: {}.", self.name, String::from_utf8_lossy(line));
+                    change(*pid, true);
                 }
             }
         }

@@ -156,15 +156,8 @@ pub enum MapKind {
     Slots,
     /// A ring buffer of records.
     Ring,
-    /// A hash of process ids that the agent keeps.
-    Set,
-}
-
-impl MapDef {
-    /// A set of process ids; [`crate::maps!`] calls it.
-    pub const fn set(name: &'static str) -> MapDef {
-        MapDef { name, kind: MapKind::Set, value_size: size_of::<u32>() }
-    }
+    /// A hash that only the programs use.
+    Hash,
 }
 
 /// A map of counters: rows of `T`, a C struct of 64-bit words whose Rust form the BPF object's own type information yields.
@@ -214,8 +207,8 @@ macro_rules! metrics {
     };
 }
 
-/// Declares a module's maps: a constant per line and `MAPS`. `rows` are counters the agent reads, `slots` are the programs'
-/// own, a `ring` carries records, a `set` holds the process ids that count.
+/// Declares a module's maps: a constant per line and `MAPS`. `rows` are counters the agent reads, `slots` and a `hash` are the
+/// programs' own, a `ring` carries records.
 ///
 /// ```text
 /// maps! { rows ROWS: runq_row = "runq_rows"; slots DELAYS: runq_delay = "runq_delays"; }
@@ -229,7 +222,9 @@ macro_rules! maps {
     (@def ring $ty:ty, $name:literal) => {
         $crate::kit::MapDef { name: $name, kind: $crate::kit::MapKind::Ring, value_size: size_of::<$ty>() }
     };
-    (@def set $ty:ty, $name:literal) => { $crate::kit::MapDef::set($name) };
+    (@def hash $ty:ty, $name:literal) => {
+        $crate::kit::MapDef { name: $name, kind: $crate::kit::MapKind::Hash, value_size: size_of::<$ty>() }
+    };
     (@const rows $id:ident $ty:ty, $name:literal) => {
         const $id: $crate::kit::Rows<$ty> = $crate::kit::Rows::new($name);
     };

@@ -137,7 +137,7 @@ impl Module for Execsnoop {
         Ok(())
     }
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
+    fn woken(&mut self, kernel: &dyn Kernel) {
         self.drain(kernel);
     }
 

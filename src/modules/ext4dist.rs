@@ -14,7 +14,6 @@ metrics! {
 maps! {
     rows ROWS: fs_row = "ext4_rows";
     slots STARTS: fs_start = "ext4_starts";
-    set PROCESSES: u32 = "ext4_set";
 }
 
 options! {
@@ -45,17 +44,15 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         Ok(Box::new(Operations {
-            name: "ext4dist",
             metrics: [OPEN, READ, WRITE, FSYNC],
             hooks: [&FILE_OPEN, &FILE_READ, &FILE_WRITE, &FILE_FSYNC],
             rows: ROWS,
             starts: STARTS,
-            set: PROCESSES,
-            constants: |constants, mask, filtered| {
+            constants: |constants, mask, filter| {
                 constants.ext4_start_mask = mask;
-                constants.ext4_filtered = filtered;
+                constants.ext4_filter = filter;
             },
-            watch: Watch::new(setup.section.name(), options.process, setup.process_refresh),
+            process: options.process,
         }))
     },
 };

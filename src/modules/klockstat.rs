@@ -5,7 +5,7 @@ use crate::bpf::types::{self, kl_code, kl_row, kl_stat, kl_thread, kl_times};
 use crate::kit::*;
 use crate::{function, maps, metrics, options};
 use std::collections::{BTreeMap, HashMap};
-use std::mem::{offset_of, take};
+use std::mem::offset_of;
 
 metrics! {
     SPIN_AVERAGE: u64 = 0 "kernel.lock.mutex.spin.avg" INSTANT NSEC "average time from entering a lock function to owning the mutex";
@@ -22,7 +22,6 @@ maps! {
     rows ROWS: kl_row = "kl_rows";
     rows STATS: kl_stat = "kl_stats";
     slots THREADS: kl_thread = "kl_threads";
-    set PROCESSES: u32 = "kl_set";
 }
 
 options! {
@@ -94,8 +93,7 @@ pub const SPEC: Spec = Spec {
             log::warn!("{name}: stack_depth = {}: names have {MOST_FRAMES} callers", options.stack_depth.0);
             options.stack_depth = Depth(MOST_FRAMES);
         }
-        let watch = Watch::new(name, take(&mut options.process), setup.process_refresh);
-        Ok(Box::new(Klockstat { options, watch, names: HashMap::new() }))
+        Ok(Box::new(Klockstat { options, names: HashMap::new() }))
     },
 };
 
@@ -103,8 +101,6 @@ pub const SPEC: Spec = Spec {
 const NAMES: usize = 32 * 1024;
 /// `KL_FRAMES`.
 const MOST_FRAMES: u32 = (size_of_callers() / 8) as u32;
-/// Processes that can count at once with a `process` option.
-const MOST: usize = 8192;
 
 const fn size_of_callers() -> usize {
     offset_of!(kl_row, spin) - offset_of!(kl_row, callers)
@@ -112,7 +108,6 @@ const fn size_of_callers() -> usize {
 
 struct Klockstat {
     options: Options,
-    watch: Watch,
     /// By the number of the row; `None`: not asked for.
     names: HashMap<usize, Option<String>>,
 }
@@ -157,13 +152,12 @@ impl Options {
 
 impl Module for Klockstat {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let filtered = self.watch.is_filtering();
         let rows = table_size(self.options.stack_storage_size.0 as usize, 64, 1 << 18);
         let threads = table_size(host.threads * 4, 4096, 1 << 15);
         constants.kl_depth = self.options.stack_depth.0;
         constants.kl_row_mask = rows as u32 - 1;
         constants.kl_thread_mask = threads as u32 - 1;
-        constants.kl_filtered = filtered;
+        constants.kl_filter = plan.only(&self.options.process);
         let functions = [
             (&LOCK, &mut constants.kl_lock),
             (&INTERRUPTIBLE, &mut constants.kl_interruptible),
@@ -184,7 +178,6 @@ impl Module for Klockstat {
         plan.entries(ROWS.def.name, rows);
         plan.entries(STATS.def.name, host.cpus);
         plan.entries(THREADS.name, threads);
-        plan.entries(PROCESSES.name, if filtered { MOST } else { 1 });
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -213,14 +206,6 @@ impl Module for Klockstat {
         Ok(())
     }
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.watch.tick(&mut |pid, member| {
-            if let Err(error) = kernel.admit(&PROCESSES, pid, member) {
-                log::error!("klockstat: process {pid} is not counted: {error}");
-            }
-        });
-    }
-
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each(
@@ -244,7 +229,7 @@ mod tests {
     fn module(lines: &str) -> Result<Klockstat, String> {
         let config = Config::parse("t.conf", format!("[klockstat]\n{lines}\n").as_bytes()).unwrap();
         let options = Options::read(&config.section("klockstat").unwrap()).map_err(|error| error.to_string())?;
-        Ok(Klockstat { options, watch: Watch::new("klockstat", ProcessFilter::default(), None), names: HashMap::new() })
+        Ok(Klockstat { options, names: HashMap::new() })
     }
 
     fn fake() -> Fake {

@@ -16,7 +16,6 @@ maps! {
     rows ROWS: kp_row = "kp_rows";
     rows DETAILS: kp_row = "kp_details";
     slots STARTS: kp_start = "kp_starts";
-    set PROCESSES: u32 = "kp_set";
 }
 
 options! {
@@ -36,10 +35,6 @@ options! {
 
 /// As many as one configuration names; each costs a program or two.
 const FUNCTIONS: usize = 1024;
-/// Processes with instances of their own, as many as the Python agent took.
-const DETAILED: usize = 128;
-/// Processes that can count at once with a `process` option.
-const MOST: usize = 8192;
 
 const NEEDS: &str = "a kernel with fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)";
 
@@ -68,7 +63,7 @@ pub const SPEC: Spec = Spec {
     path: "kprobe_hits",
     summary: "calls of kernel functions",
     cluster: 103,
-    shape: Shape::Named { max: FUNCTIONS * (DETAILED + 1) },
+    shape: Shape::Named { max: FUNCTIONS * (Places::COUNT + 1) },
     metrics: METRICS,
     options: OPTIONS,
     hooks: &[&CALLS, &TIMED],
@@ -81,18 +76,16 @@ pub const SPEC: Spec = Spec {
         if functions.len() > FUNCTIONS {
             return Err(setup.section.reject("kprobes", format!("expected at most {FUNCTIONS} functions")));
         }
-        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
-        if options.details && !watch.is_filtering() {
+        if options.details && options.process.is_all() {
             log::warn!("{}: details have no effect without the option process", setup.section.name());
         }
         Ok(Box::new(KprobeHits {
             functions,
             errno: options.errno.0 as i32,
             check: options.ret_chk,
-            detailed: options.details && watch.is_filtering(),
+            detailed: options.details && !options.process.is_all(),
             timed: options.latency,
-            watch,
-            places: vec![None; DETAILED],
+            process: options.process,
         }))
     },
 };
@@ -103,9 +96,7 @@ struct KprobeHits {
     check: ReturnCheck,
     detailed: bool,
     timed: bool,
-    watch: Watch,
-    /// The processes with rows of their own.
-    places: Vec<Option<u32>>,
+    process: ProcessFilter,
 }
 
 impl KprobeHits {
@@ -129,27 +120,6 @@ impl KprobeHits {
             cells.set(AVERAGE, ns.checked_div(calls).unwrap_or(0)).set(TOTAL, ns);
         }
     }
-
-    /// A process came or went: with details it gets a place, emptied of its predecessor's counts.
-    fn change(&mut self, kernel: &dyn Kernel, pid: u32, member: bool) -> Result<(), String> {
-        match (self.detailed, member) {
-            (false, _) => kernel.admit(&PROCESSES, pid, member),
-            (true, false) => {
-                self.places.iter_mut().filter(|place| **place == Some(pid)).for_each(|place| *place = None);
-                kernel.admit(&PROCESSES, pid, false)
-            }
-            (true, true) => {
-                let place = self.places.iter().position(Option::is_none);
-                let place = place.ok_or_else(|| format!("more than {DETAILED} processes with details"))?;
-                let count = self.functions.len();
-                for row in kernel.rows(DETAILS).iter().skip(place * count).take(count) {
-                    (0..size_of::<kp_row>()).step_by(8).for_each(|offset| row.set(offset, 0));
-                }
-                self.places[place] = Some(pid);
-                kernel.assign(&PROCESSES, pid, place as u32)
-            }
-        }
-    }
 }
 
 impl Module for KprobeHits {
@@ -164,13 +134,15 @@ impl Module for KprobeHits {
         constants.kp_errno = self.errno;
         constants.kp_compare = self.check.code();
         constants.kp_value = self.check.value;
-        constants.kp_filtered = self.watch.is_filtering();
+        constants.kp_filter = plan.only(&self.process);
         constants.kp_detailed = self.detailed;
+        if self.detailed {
+            constants.filter_detailed |= constants.kp_filter;
+        }
         constants.kp_timed = self.timed;
         plan.entries(ROWS.def.name, host.cpus * count);
-        plan.entries(DETAILS.def.name, if self.detailed { DETAILED * count } else { 1 });
+        plan.entries(DETAILS.def.name, if self.detailed { Places::COUNT * count } else { 1 });
         plan.entries(STARTS.name, starts);
-        plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST } else { 1 });
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -180,10 +152,7 @@ impl Module for KprobeHits {
             let rows: Vec<Row<'_>> = kernel.rows(ROWS).iter().skip(number).step_by(count).collect();
             self.set(table.named(self.functions[number].as_bytes()), &rows, true);
         }
-        for (place, pid) in self.places.iter().enumerate().filter_map(|(place, pid)| Some((place, (*pid)?))) {
-            if !exists(pid) {
-                continue;
-            }
+        for (place, pid) in Places::living(kernel) {
             for &number in &reached {
                 let row = kernel.rows(DETAILS).get(place * count + number);
                 let name = format!("{pid}::{}", self.functions[number]);
@@ -194,15 +163,7 @@ impl Module for KprobeHits {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let mut changes = Vec::new();
-        self.watch.tick(&mut |pid, member| changes.push((pid, member)));
-        // Who goes makes room for who comes.
-        changes.sort_by_key(|&(_, member)| member);
-        for (pid, member) in changes {
-            if let Err(error) = self.change(kernel, pid, member) {
-                log::error!("kprobe_hits: process {pid} is not counted: {error}");
-            }
-        }
+        Places::empty(kernel, DETAILS, self.functions.len());
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -234,8 +195,7 @@ mod tests {
             check: ReturnCheck::default(),
             detailed,
             timed,
-            watch: Watch::new("kprobe_hits", ProcessFilter::default(), None),
-            places: vec![None; DETAILED],
+            process: ProcessFilter::default(),
         }
     }
 
@@ -298,34 +258,18 @@ mod tests {
     }
 
     #[test]
-    fn details_are_of_living_processes_and_a_place_is_empty_for_its_next_owner() {
+    fn details_are_of_living_processes() {
         let me = std::process::id();
-        let fake = Fake::new().with(ROWS, 2).with(DETAILS, DETAILED);
+        let fake = Places::fake(&[PID_OF_NOBODY, me]).with(ROWS, 2).with(DETAILS, Places::COUNT);
         let mut module = module(&["f"], false, true);
-        module.change(&fake, 4_000_000, true).unwrap();
-        module.change(&fake, me, true).unwrap();
         fake.set(DETAILS, 0, 0, 7);
         fake.set(DETAILS, 1, 0, 9);
         let mut table = Table::new(4);
         module.refresh(&fake, &mut table).unwrap();
-        assert_eq!((table.len(), name(&table, 1)), (2, format!("{me}::f")), "no process has the number 4000000");
+        assert_eq!((table.len(), name(&table, 1)), (2, format!("{me}::f")));
         assert_eq!((table.value(1, 0), table.value(1, 1)), (Some(Atom::U64(9)), None), "no failures in details");
-
-        module.change(&fake, me, false).unwrap();
-        module.change(&fake, 4_000_000, false).unwrap();
-        module.change(&fake, me, true).unwrap();
-        let mut table = Table::new(4);
-        module.refresh(&fake, &mut table).unwrap();
-        assert_eq!((table.len(), table.value(1, 0)), (2, Some(Atom::U64(0))));
     }
 
-    #[test]
-    fn one_process_too_many_for_details_says_so() {
-        let fake = Fake::new().with(DETAILS, DETAILED);
-        let mut module = module(&["f"], false, true);
-        for pid in 0..DETAILED as u32 {
-            module.change(&fake, 1000 + pid, true).unwrap();
-        }
-        assert!(module.change(&fake, 1, true).unwrap_err().contains("128"));
-    }
+    /// Above what the kernel hands out.
+    const PID_OF_NOBODY: u32 = 1 << 22;
 }

@@ -149,10 +149,8 @@ impl Module for Profile {
         Ok(())
     }
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        if self.status == Status::Started {
-            self.drain(kernel);
-        }
+    fn woken(&mut self, kernel: &dyn Kernel) {
+        self.drain(kernel);
     }
 
     /// As the Python agent did, a start while it runs and a stop while it does not are only logged.

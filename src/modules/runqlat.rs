@@ -13,7 +13,6 @@ maps! {
     rows ROWS: runq_row = "runq_rows";
     slots DELAYS: runq_delay = "runq_delays";
     slots WAITS: runq_wait = "runq_waits";
-    set PROCESSES: u32 = "runq_set";
 }
 
 options! {
@@ -40,19 +39,15 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
-        Ok(Box::new(Runqlat { watch, by_wakeup: false }))
+        Ok(Box::new(Runqlat { process: options.process, by_wakeup: false }))
     },
 };
-
-/// Processes that can count at once with a `process` option.
-const MOST: usize = 8192;
 
 /// Arrivals in a second from which on a kernel that knows the time of none is not merely idle.
 const ENOUGH: u64 = 100;
 
 struct Runqlat {
-    watch: Watch,
+    process: ProcessFilter,
     /// The wake-up programs run.
     by_wakeup: bool,
 }
@@ -79,14 +74,13 @@ impl Module for Runqlat {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let delays = table_size(host.threads * 4, 4096, 1 << 16);
         constants.runq_delay_mask = delays as u32 - 1;
-        constants.runq_filtered = self.watch.is_filtering();
+        constants.runq_filter = plan.only(&self.process);
         plan.hook(&SWITCH);
         plan.hook_if(&WAKEUP, "no_sched_info");
         plan.hook_if(&WAKEUP_NEW, "no_sched_info");
         plan.entries(ROWS.def.name, host.cpus);
         plan.entries(DELAYS.name, delays);
         plan.entries(WAITS.name, delays);
-        plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST } else { 1 });
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -101,11 +95,6 @@ impl Module for Runqlat {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        self.watch.tick(&mut |pid, member| {
-            if let Err(error) = kernel.admit(&PROCESSES, pid, member) {
-                log::error!("runqlat: process {pid} is not counted: {error}");
-            }
-        });
         self.watch_for_times(kernel);
     }
 
@@ -123,7 +112,7 @@ mod tests {
     use crate::pcp::Atom;
 
     fn module() -> Runqlat {
-        Runqlat { watch: Watch::new("runqlat", ProcessFilter::default(), None), by_wakeup: false }
+        Runqlat { process: ProcessFilter::default(), by_wakeup: false }
     }
 
     #[test]

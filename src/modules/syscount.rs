@@ -6,7 +6,6 @@ mod names;
 use crate::bpf::types::{self, syscall_row, syscall_start, syscall_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
-use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 metrics! {
@@ -20,7 +19,6 @@ maps! {
     rows DETAILS: syscall_row = "syscall_procs";
     rows STATS: syscall_stat = "syscall_stats";
     slots STARTS: syscall_start = "syscall_starts";
-    set PROCESSES: u32 = "syscall_set";
 }
 
 options! {
@@ -30,7 +28,7 @@ options! {
     errno: Errno = Errno::default();
     /// Only calls that return an error.
     failed: bool = false;
-    /// Show calls by process too, as PID::SYSCALL; only with `process`, for the first 128 of them.
+    /// Show calls by process too, as PID::SYSCALL; only with `process`, for 128 processes at a time.
     details: bool = false;
     /// Measure how long calls take. Counting takes about 75 ns of every system call on the machine, this 200.
     latency: bool = false;
@@ -53,23 +51,16 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let mut options = Options::read(setup.section)?;
         let name = setup.section.name();
-        let watch = Watch::new(name, std::mem::take(&mut options.process), setup.process_refresh);
-        if options.details && !watch.is_filtering() {
+        if options.details && options.process.is_all() {
             log::warn!("{name}: details has no effect without process");
             options.details = false;
         }
-        Ok(Box::new(Syscount::new(options, watch)))
+        Ok(Box::new(Syscount::new(options)))
     },
 };
 
 /// Numbers there is room for; the kernel has come to 471 in 2026.
 const CALLS: usize = 512;
-/// Processes that can count at once with a `process` option.
-const MOST: usize = 8192;
-/// Processes with details: a row takes 12 KiB.
-const PLACES: usize = 128;
-/// The number of a process without a row of its own.
-const NO_PLACE: u32 = u32::MAX;
 
 /// In the order of the cells of `struct syscall_row`.
 #[derive(Clone, Copy, Default)]
@@ -81,23 +72,21 @@ struct Cell {
 
 struct Syscount {
     options: Options,
-    watch: Watch,
     /// Names by number, made up where there is none.
     names: Vec<String>,
     /// Up to here a number is shown also if nobody ever called it.
     known: usize,
-    places: Places,
 }
 
 impl Syscount {
-    fn new(options: Options, watch: Watch) -> Syscount {
+    fn new(options: Options) -> Syscount {
         let known = names::names();
         let name = |number: usize| match known.get(number) {
             Some(Some(name)) => (*name).to_string(),
             _ => format!("UNDEF{number}"),
         };
         let names = (0..CALLS).map(name).collect();
-        Syscount { options, watch, names, known: known.len(), places: Places::default() }
+        Syscount { options, names, known: known.len() }
     }
 
     /// Whether only calls that fail count.
@@ -141,10 +130,12 @@ fn detail_id(pid: u32, number: usize) -> u32 {
 impl Module for Syscount {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let Options { errno, details, latency, .. } = self.options;
-        let filtered = self.watch.is_filtering();
         let starts = if latency { table_size(host.threads * 16, 1 << 14, 1 << 17) } else { 1 };
-        constants.syscall_filtered = filtered;
+        constants.syscall_filter = plan.only(&self.options.process);
         constants.syscall_details = details;
+        if details {
+            constants.filter_detailed |= constants.syscall_filter;
+        }
         constants.syscall_timed = latency;
         constants.syscall_failed = self.is_selecting();
         constants.syscall_errno = errno.0;
@@ -158,8 +149,7 @@ impl Module for Syscount {
         plan.entries(ROWS.def.name, host.cpus);
         plan.entries(STATS.def.name, host.cpus);
         plan.entries(STARTS.name, starts);
-        plan.entries(DETAILS.def.name, if details { PLACES } else { 1 });
-        plan.entries(PROCESSES.name, if filtered { MOST } else { 1 });
+        plan.entries(DETAILS.def.name, if details { Places::COUNT } else { 1 });
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -169,7 +159,7 @@ impl Module for Syscount {
                 Self::fill(table.numbered(number as u32, name.as_bytes()), cell);
             }
         }
-        for (&pid, &place) in self.places.taken.iter().filter(|(pid, _)| exists(**pid)) {
+        for (place, pid) in Places::living(kernel) {
             let cells = sum(kernel.rows(DETAILS).get(place).into_iter());
             for (number, (name, cell)) in
                 self.names.iter().zip(cells).enumerate().filter(|(_, (_, cell))| cell.calls > 0)
@@ -181,23 +171,7 @@ impl Module for Syscount {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let Syscount { options, watch, places, .. } = self;
-        if options.details {
-            places.clear(kernel);
-        }
-        watch.tick(&mut |pid, member| {
-            let result = match (member, options.details) {
-                (true, true) => kernel.assign(&PROCESSES, pid, places.take(pid)),
-                (true, false) => kernel.assign(&PROCESSES, pid, NO_PLACE),
-                (false, _) => {
-                    places.leave(pid);
-                    kernel.admit(&PROCESSES, pid, false)
-                }
-            };
-            if let Err(error) = result {
-                log::error!("syscount: process {pid} is not counted: {error}");
-            }
-        });
+        Places::empty(kernel, DETAILS, 1);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -213,48 +187,6 @@ impl Module for Syscount {
     }
 }
 
-/// Which process has which row of its own.
-struct Places {
-    taken: BTreeMap<u32, usize>,
-    free: Vec<usize>,
-    /// Left since the last tick: a call that was just being counted may still add to them.
-    left: Vec<usize>,
-    /// The log has said that there are too few.
-    said: bool,
-}
-
-impl Default for Places {
-    fn default() -> Places {
-        Places { taken: BTreeMap::new(), free: (0..PLACES).rev().collect(), left: Vec::new(), said: false }
-    }
-}
-
-impl Places {
-    fn take(&mut self, pid: u32) -> u32 {
-        let Some(place) = self.free.pop() else {
-            if !std::mem::replace(&mut self.said, true) {
-                log::warn!("syscount: more than {PLACES} processes; the others have no details");
-            }
-            return NO_PLACE;
-        };
-        self.taken.insert(pid, place);
-        place as u32
-    }
-
-    fn leave(&mut self, pid: u32) {
-        self.left.extend(self.taken.remove(&pid));
-    }
-
-    fn clear(&mut self, kernel: &dyn Kernel) {
-        for place in self.left.drain(..) {
-            if let Some(row) = kernel.rows(DETAILS).get(place) {
-                (0..size_of::<syscall_row>()).step_by(8).for_each(|offset| row.set(offset, 0));
-            }
-            self.free.push(place);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,9 +197,7 @@ mod tests {
 
     fn module(options: &str) -> Syscount {
         let config = Config::parse("t.conf", format!("[syscount]\n{options}\n").as_bytes()).unwrap();
-        let mut options = Options::read(&config.section("syscount").unwrap()).unwrap();
-        let filter = std::mem::take(&mut options.process);
-        Syscount::new(options, Watch::new("syscount", filter, None))
+        Syscount::new(Options::read(&config.section("syscount").unwrap()).unwrap())
     }
 
     fn set(fake: &Fake, map: Rows<syscall_row>, row: usize, number: usize, cell: [u64; 3]) {
@@ -333,13 +263,10 @@ mod tests {
     #[test]
     fn details_are_a_row_for_each_call_of_each_living_process() {
         let me = std::process::id();
-        let fake = Fake::new().with(ROWS, 1).with(DETAILS, PLACES);
+        let fake = Places::fake(&[PID_OF_NOBODY, me]).with(ROWS, 1).with(DETAILS, Places::COUNT);
         let mut module = module(&format!("process = {me}\ndetails = True"));
-        module.tick(&fake);
-        assert_eq!(fake.number(me), Some(0));
-        set(&fake, DETAILS, 0, 3, [9, 0, 0]);
-        module.places.taken.insert(PID_OF_NOBODY, 1);
-        set(&fake, DETAILS, 1, 3, [1, 0, 0]);
+        set(&fake, DETAILS, 0, 3, [1, 0, 0]);
+        set(&fake, DETAILS, 1, 3, [9, 0, 0]);
         let table = refreshed(&fake, &mut module);
         let name = module.names[3].clone();
         assert_eq!(row(&table, me << 9 | 3), (format!("{me}::{name}"), [Some(9), None, None]));
@@ -353,30 +280,6 @@ mod tests {
     fn identifiers_of_details_are_above_those_of_calls_and_fit() {
         assert_eq!(detail_id(1, 0), 512);
         assert_eq!(detail_id((1 << 22) - 1, 511), (1 << 31) - 1);
-    }
-
-    #[test]
-    fn the_row_of_a_process_that_went_is_cleared_a_tick_later_and_used_again() {
-        let fake = Fake::new().with(DETAILS, PLACES);
-        let mut places = Places::default();
-        assert_eq!((places.take(100), places.take(200)), (0, 1));
-        set(&fake, DETAILS, 0, 5, [3, 2, 1]);
-        set(&fake, DETAILS, 1, 5, [3, 2, 1]);
-        places.leave(100);
-        assert_eq!(places.take(300), 2);
-        places.clear(&fake);
-        assert_eq!(places.take(400), 0);
-        let kernel: &dyn Kernel = &fake;
-        let calls = |place| sum(kernel.rows(DETAILS).get(place).into_iter())[5].calls;
-        assert_eq!((calls(0), calls(1)), (0, 3));
-    }
-
-    #[test]
-    fn more_processes_than_rows_have_no_details() {
-        let mut places = Places::default();
-        let all: Vec<u32> = (0..=PLACES as u32).map(|pid| places.take(pid)).collect();
-        assert_eq!(all[PLACES - 1], PLACES as u32 - 1);
-        assert_eq!(all[PLACES], NO_PLACE);
     }
 
     #[test]

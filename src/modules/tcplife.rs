@@ -50,14 +50,13 @@ pub const SPEC: Spec = Spec {
     hooks: &[&STATE],
     maps: MAPS,
     make: |setup| {
-        let mut options = Options::read(setup.section)?;
+        let options = Options::read(setup.section)?;
         for (which, ports) in [("remote", &options.dport), ("local", &options.lport)] {
             if !ports.0.is_empty() {
                 log::info!("{}: Filtering on {which} ports: {:?}.", setup.section.name(), ports.0);
             }
         }
-        let watch = Watch::new(setup.section.name(), std::mem::take(&mut options.process), setup.process_refresh);
-        Ok(Box::new(Tcplife { options, sessions: VecDeque::new(), watch }))
+        Ok(Box::new(Tcplife { options, sessions: VecDeque::new() }))
     },
 };
 
@@ -65,7 +64,6 @@ struct Tcplife {
     options: Options,
     /// The latest first.
     sessions: VecDeque<tcp_session>,
-    watch: Watch,
 }
 
 impl Tcplife {
@@ -74,9 +72,6 @@ impl Tcplife {
         kernel.drain(&SESSIONS, &mut |bytes| {
             let Some(session) = record::<tcp_session>(bytes) else { return };
             if !self.options.lport.wants(session.lport) || !self.options.dport.wants(session.rport) {
-                return;
-            }
-            if !self.watch.wants(session.pid, until_nul(&session.comm)) {
                 return;
             }
             self.sessions.push_front(session);
@@ -90,6 +85,7 @@ impl Module for Tcplife {
         let ring = self.options.buffer_page_count.bytes();
         let births = 1 << 14;
         constants.tcp_birth_mask = births as u32 - 1;
+        constants.tcp_filter = plan.only(&self.options.process);
         constants.tcp_wake_at = ring as u64 / 2;
         plan.hook(&STATE);
         plan.entries(SESSIONS.name, ring);
@@ -116,8 +112,7 @@ impl Module for Tcplife {
         Ok(())
     }
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.watch.tick(&mut |_, _| {});
+    fn woken(&mut self, kernel: &dyn Kernel) {
         self.drain(kernel);
     }
 
@@ -158,7 +153,7 @@ mod tests {
     }
 
     fn module(options: Options) -> Tcplife {
-        Tcplife { options, sessions: VecDeque::new(), watch: Watch::new("tcplife", ProcessFilter::default(), None) }
+        Tcplife { options, sessions: VecDeque::new() }
     }
 
     #[test]

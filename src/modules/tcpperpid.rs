@@ -7,7 +7,7 @@ use crate::bpf::types::{self, flow, flow_sending, flow_stat, sock_read};
 use crate::kit::*;
 use crate::{maps, metrics, options};
 use std::collections::BTreeMap;
-use std::mem::{offset_of, take};
+use std::mem::offset_of;
 
 metrics! {
     TX: u64 = 0 "proc.io.net.total.tx" COUNTER BYTE "bytes sent over TCP";
@@ -19,7 +19,6 @@ maps! {
     rows STATS: flow_stat = "tcpperpid_stats";
     slots SENDS: flow_sending = "tcpperpid_sends";
     slots READS: sock_read = "tcpperpid_reads";
-    set PROCESSES: u32 = "tcpperpid_set";
 }
 
 options! {
@@ -47,7 +46,7 @@ pub const SPEC: Spec = Spec {
     hooks: &[&TRAFFIC],
     maps: MAPS,
     make: |setup| {
-        let mut options = Options::read(setup.section)?;
+        let options = Options::read(setup.section)?;
         let name = setup.section.name();
         for (option, why) in
             [("highres", "bytes always count when they are moved"), ("buffer_page_count", "no buffer is needed")]
@@ -61,8 +60,7 @@ pub const SPEC: Spec = Spec {
                 log::info!("{name}: Filtering on {which} ports: {:?}.", ports.0);
             }
         }
-        let watch = Watch::new(name, take(&mut options.process), setup.process_refresh);
-        Ok(Box::new(Tcpperpid::new(options, watch, exists)))
+        Ok(Box::new(Tcpperpid::new(options, exists)))
     },
 };
 
@@ -70,8 +68,6 @@ pub const SPEC: Spec = Spec {
 const GRACE: u64 = 60;
 /// Processes kept at most: those that ended longest ago go first.
 const MOST: usize = 16 * 1024;
-/// Processes that can count at once with a `process` option.
-const MOST_FILTERED: usize = 8192;
 
 #[derive(Default)]
 struct Process {
@@ -85,7 +81,6 @@ struct Process {
 
 struct Tcpperpid {
     options: Options,
-    watch: Watch,
     /// Whether a process exists.
     exists: fn(u32) -> bool,
     flows: Flows,
@@ -94,8 +89,8 @@ struct Tcpperpid {
 }
 
 impl Tcpperpid {
-    fn new(options: Options, watch: Watch, exists: fn(u32) -> bool) -> Tcpperpid {
-        Tcpperpid { options, watch, exists, flows: Flows::new(FLOWS), processes: BTreeMap::new(), ticks: 0 }
+    fn new(options: Options, exists: fn(u32) -> bool) -> Tcpperpid {
+        Tcpperpid { options, exists, flows: Flows::new(FLOWS), processes: BTreeMap::new(), ticks: 0 }
     }
 
     fn add(options: &Options, processes: &mut BTreeMap<u32, Process>, moved: Moved) {
@@ -132,9 +127,8 @@ impl Tcpperpid {
 
 impl Module for Tcpperpid {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        constants.tcpperpid_filtered = self.watch.is_filtering();
+        constants.tcpperpid_filter = plan.only(&self.options.process);
         plan.hook(&TRAFFIC);
-        plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST_FILTERED } else { 1 });
         self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
     }
 
@@ -149,11 +143,6 @@ impl Module for Tcpperpid {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.ticks += 1;
-        self.watch.tick(&mut |pid, member| {
-            if let Err(error) = kernel.admit(&PROCESSES, pid, member) {
-                log::error!("tcpperpid: process {pid} is not counted: {error}");
-            }
-        });
         let Tcpperpid { options, flows, processes, .. } = self;
         flows.age(kernel, &mut |moved| Self::add(options, processes, moved));
         self.age();
@@ -175,7 +164,7 @@ mod tests {
     }
 
     fn module(options: Options) -> Tcpperpid {
-        Tcpperpid::new(options, Watch::new("tcpperpid", ProcessFilter::default(), None), |pid| pid < 1000)
+        Tcpperpid::new(options, |pid| pid < 1000)
     }
 
     /// Name, sent, received of each instance.

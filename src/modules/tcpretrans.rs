@@ -6,7 +6,7 @@ use crate::bpf::types::{self, retrans_owner, retrans_row, retrans_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::collections::{BTreeMap, VecDeque};
-use std::mem::{offset_of, take};
+use std::mem::offset_of;
 
 metrics! {
     COUNT: u64 = 0 "io.net.tcp.retrans.count" COUNTER COUNT "segments retransmitted by connection";
@@ -44,13 +44,12 @@ pub const SPEC: Spec = Spec {
     hooks: &[&RETRANSMIT, &STATE, &TRAFFIC],
     maps: MAPS,
     make: |setup| {
-        let mut options = Options::read(setup.section)?;
+        let options = Options::read(setup.section)?;
         let name = setup.section.name();
         if setup.section.get("buffer_page_count")?.is_some() {
             log::info!("{name}: buffer_page_count has no effect: no buffer is needed.");
         }
-        let watch = Watch::new(name, take(&mut options.process), setup.process_refresh);
-        Ok(Box::new(Tcpretrans::new(options, watch)))
+        Ok(Box::new(Tcpretrans::new(options)))
     },
 };
 
@@ -61,19 +60,8 @@ const NAMES: usize = 32 * 1024;
 /// Sockets whose owner is remembered.
 const OWNED: usize = 1 << 14;
 
-/// What is known of the socket in a place, where processes are asked for.
-#[derive(Clone, Copy)]
-struct Judged {
-    sk: u64,
-    owner: u64,
-    wanted: bool,
-}
-
 struct Tcpretrans {
     options: Options,
-    watch: Watch,
-    /// By place.
-    judged: BTreeMap<usize, Judged>,
     /// Closed connections with their counts, the latest first.
     closed: VecDeque<(String, u64)>,
     /// Places that had no socket at the last tick although somebody claimed them.
@@ -83,47 +71,29 @@ struct Tcpretrans {
 }
 
 impl Tcpretrans {
-    fn new(options: Options, watch: Watch) -> Tcpretrans {
-        let (judged, closed, claimed) = (BTreeMap::new(), VecDeque::new(), Vec::new());
-        Tcpretrans { options, watch, judged, closed, claimed, ownerless: 0 }
+    fn new(options: Options) -> Tcpretrans {
+        Tcpretrans { options, closed: VecDeque::new(), claimed: Vec::new(), ownerless: 0 }
     }
 
-    /// Whether the socket's process is asked for. The answer is kept, since the process may end before its connection; a no
-    /// is reconsidered if `again`, since the process may become another with exec.
-    fn wants(&mut self, place: usize, row: Row<'_>, again: bool) -> bool {
-        if !self.watch.is_filtering() {
-            return true;
-        }
-        let (sk, owner) = (row.word(offset_of!(retrans_row, sk)), row.word(offset_of!(retrans_row, owner)));
-        match self.judged.get(&place) {
-            Some(known) if known.sk == sk && known.owner == owner && (known.wanted || !again) => known.wanted,
-            _ => {
-                let pid = owner as u32;
-                let wanted = pid != 0 && self.watch.wants(pid, &comm(pid).unwrap_or_default());
-                self.judged.insert(place, Judged { sk, owner, wanted });
-                wanted
-            }
-        }
+    /// Whether the socket's process is asked for.
+    fn wants(&self, row: Row<'_>) -> bool {
+        self.options.process.is_all() || row.word(offset_of!(retrans_row, wanted)) != 0
     }
 
     /// Takes over the counts of sockets that closed, and gives their rows back: last of all the claim, which lets a
     /// program take one.
-    fn harvest(&mut self, kernel: &dyn Kernel, again: bool) {
-        for (place, row) in kernel.rows(ROWS).iter().enumerate() {
-            if row.word(offset_of!(retrans_row, sk)) == 0 {
+    fn harvest(&mut self, kernel: &dyn Kernel) {
+        for row in kernel.rows(ROWS).iter() {
+            let word = |offset| row.word(offset);
+            if word(offset_of!(retrans_row, sk)) == 0 || word(offset_of!(retrans_row, closed)) == 0 {
                 continue;
             }
-            let wanted = self.wants(place, row, again);
-            if row.word(offset_of!(retrans_row, closed)) == 0 {
-                continue;
-            }
-            let count = row.word(offset_of!(retrans_row, count));
-            if wanted {
+            let count = word(offset_of!(retrans_row, count));
+            if self.wants(row) {
                 self.close(flow_name(row), count);
-            } else if row.word(offset_of!(retrans_row, owner)) == 0 {
+            } else if word(offset_of!(retrans_row, owner)) == 0 {
                 self.ownerless += count;
             }
-            self.judged.remove(&place);
             free(row);
         }
     }
@@ -139,11 +109,11 @@ impl Tcpretrans {
 
 impl Module for Tcpretrans {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let by_process = self.watch.is_filtering();
+        let by_process = !self.options.process.is_all();
         let owned = if by_process { OWNED } else { 1 };
         constants.retrans_mask = PLACES as u32 - 1;
         constants.retrans_owner_mask = owned as u32 - 1;
-        constants.retrans_by_process = by_process;
+        constants.retrans_filter = plan.only(&self.options.process);
         constants.retrans_tlp = self.options.include_tlp;
         plan.hook(&RETRANSMIT);
         plan.hook(&STATE);
@@ -156,11 +126,11 @@ impl Module for Tcpretrans {
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        self.harvest(kernel, false);
+        self.harvest(kernel);
         let mut counts: BTreeMap<String, u64> = self.closed.iter().cloned().collect();
-        for (place, row) in kernel.rows(ROWS).iter().enumerate() {
+        for row in kernel.rows(ROWS).iter() {
             let count = row.word(offset_of!(retrans_row, count));
-            if count > 0 && self.wants(place, row, false) {
+            if count > 0 && self.wants(row) {
                 *counts.entry(flow_name(row)).or_default() += count;
             }
         }
@@ -171,8 +141,7 @@ impl Module for Tcpretrans {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        self.watch.tick(&mut |_, _| {});
-        self.harvest(kernel, true);
+        self.harvest(kernel);
         // Two that claimed one place at the same time both left it: free it again, unless one is just filling it in.
         let rows = kernel.rows(ROWS);
         let nobody =
@@ -206,6 +175,7 @@ fn free(row: Row<'_>) {
         offset_of!(retrans_row, closed),
         offset_of!(retrans_row, count),
         offset_of!(retrans_row, owner),
+        offset_of!(retrans_row, wanted),
         offset_of!(retrans_row, claims),
     ] {
         row.set(field, 0);
@@ -240,14 +210,13 @@ mod tests {
 
     fn module(flow_count: u32) -> Tcpretrans {
         let options = Options { flow_count: RowCount(flow_count), ..Options::default() };
-        Tcpretrans::new(options, Watch::new("tcpretrans", ProcessFilter::default(), None))
+        Tcpretrans::new(options)
     }
 
     fn of_process(process: &str) -> Tcpretrans {
         let config = Config::parse("test.conf", format!("[a]\nprocess = {process}\n").as_bytes()).unwrap();
         let section = config.section("a").unwrap();
-        let filter = ProcessFilter::read(&section.get("process").unwrap().unwrap()).unwrap();
-        Tcpretrans::new(Options::default(), Watch::new("tcpretrans", filter, None))
+        Tcpretrans::new(Options::read(&section).unwrap())
     }
 
     fn rows(module: &mut Tcpretrans, fake: &Fake) -> Vec<(String, u64)> {
@@ -316,12 +285,12 @@ mod tests {
     #[test]
     fn a_connection_counts_for_the_process_that_owns_it_from_its_first_retransmission() {
         let fake = fake();
-        let me = u64::from(std::process::id());
-        let mut module = of_process(&me.to_string());
+        let mut module = of_process("77");
         socket(&fake, 1, 1, 5);
         socket(&fake, 2, 2, 6);
         assert!(rows(&mut module, &fake).is_empty(), "nobody is known to own them");
-        fake.set(ROWS, 1, offset_of!(retrans_row, owner), me);
+        fake.set(ROWS, 1, offset_of!(retrans_row, owner), 77);
+        fake.set(ROWS, 1, offset_of!(retrans_row, wanted), 1);
         fake.set(ROWS, 2, offset_of!(retrans_row, owner), 1);
         assert_eq!(rows(&mut module, &fake), [("10.0.0.1:1::10.0.0.2:443".into(), 5)]);
         close(&fake, 1);

@@ -25,7 +25,6 @@ maps! {
     rows STATS: flow_stat = "tcptop_stats";
     slots SENDS: flow_sending = "tcptop_sends";
     slots READS: sock_read = "tcptop_reads";
-    set PROCESSES: u32 = "tcptop_set";
 }
 
 options! {
@@ -50,17 +49,14 @@ pub const SPEC: Spec = Spec {
     hooks: &[&TRAFFIC],
     maps: MAPS,
     make: |setup| {
-        let mut options = Options::read(setup.section)?;
+        let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {
             log::warn!("{}: with a negative interval there are no values", setup.section.name());
         }
-        let watch = Watch::new(setup.section.name(), take(&mut options.process), setup.process_refresh);
-        Ok(Box::new(Tcptop::new(options, watch, comm)))
+        Ok(Box::new(Tcptop::new(options, comm)))
     },
 };
 
-/// Processes that can count at once with a `process` option.
-const MOST: usize = 8192;
 /// Ticks come about once a second: so much before its time an interval is over.
 const EARLY: Duration = Duration::from_millis(100);
 
@@ -85,7 +81,6 @@ struct Line {
 
 struct Tcptop {
     options: Options,
-    watch: Watch,
     name_of: NameOf,
     flows: Flows,
     /// Of the interval that runs.
@@ -96,9 +91,9 @@ struct Tcptop {
 }
 
 impl Tcptop {
-    fn new(options: Options, watch: Watch, name_of: NameOf) -> Tcptop {
+    fn new(options: Options, name_of: NameOf) -> Tcptop {
         let flows = Flows::new(FLOWS);
-        Tcptop { options, watch, name_of, flows, traffic: BTreeMap::new(), lines: Vec::new(), since: None }
+        Tcptop { options, name_of, flows, traffic: BTreeMap::new(), lines: Vec::new(), since: None }
     }
 
     fn add(traffic: &mut BTreeMap<Ends, Traffic>, moved: Moved) {
@@ -137,9 +132,8 @@ impl Tcptop {
 
 impl Module for Tcptop {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        constants.tcptop_filtered = self.watch.is_filtering();
+        constants.tcptop_filter = plan.only(&self.options.process);
         plan.hook(&TRAFFIC);
-        plan.entries(PROCESSES.name, if self.watch.is_filtering() { MOST } else { 1 });
         self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
     }
 
@@ -165,11 +159,6 @@ impl Module for Tcptop {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        self.watch.tick(&mut |pid, member| {
-            if let Err(error) = kernel.admit(&PROCESSES, pid, member) {
-                log::error!("tcptop: process {pid} is not counted: {error}");
-            }
-        });
         self.tick_at(kernel, Instant::now());
     }
 
@@ -190,8 +179,7 @@ mod tests {
 
     fn module(interval: Interval, conn_count: u32) -> Tcptop {
         let options = Options { interval, conn_count: RowCount(conn_count), ..Options::default() };
-        let watch = Watch::new("tcptop", ProcessFilter::default(), None);
-        Tcptop::new(options, watch, |pid| (pid < 1000).then(|| b"curl".to_vec()))
+        Tcptop::new(options, |pid| (pid < 1000).then(|| b"curl".to_vec()))
     }
 
     /// Process, received, sent of each row.

@@ -11,7 +11,6 @@ metrics! {
 
 maps! {
     rows ROWS: hit = "tp_hits";
-    set PROCESSES: u32 = "tp_set";
 }
 
 options! {
@@ -55,8 +54,8 @@ pub const SPEC: Spec = Spec {
             Ok((entry.clone(), regex))
         };
         let entries: Result<Vec<_>, SetupError> = entries.entries().iter().map(expression).collect();
-        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
-        Ok(Box::new(TracepointHits { entries: entries?, hits: Hits::new(&TRACEPOINT, ROWS, PROCESSES, watch) }))
+        let hits = Hits::new(&TRACEPOINT, ROWS);
+        Ok(Box::new(TracepointHits { entries: entries?, hits, process: options.process }))
     },
 };
 
@@ -64,6 +63,7 @@ struct TracepointHits {
     /// As written, and as an expression.
     entries: Vec<(String, Regex)>,
     hits: Hits,
+    process: ProcessFilter,
 }
 
 impl TracepointHits {
@@ -110,15 +110,11 @@ impl Module for TracepointHits {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         self.find(&Events::read(), plan);
         constants.tp_stride = self.hits.size(host, plan);
-        constants.tp_filtered = self.hits.is_filtering();
+        constants.tp_filter = plan.only(&self.process);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         self.hits.refresh(kernel, table, HITS)
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.hits.tick(kernel);
     }
 }
 
@@ -128,11 +124,11 @@ mod tests {
     use crate::pcp::Atom;
 
     fn module(entries: &[&str]) -> TracepointHits {
-        let watch = Watch::new("tracepoint_hits", ProcessFilter::default(), None);
         let entry = |entry: &&str| ((*entry).to_string(), Regex::new(&format!("^(?:{entry})$")).unwrap());
         TracepointHits {
             entries: entries.iter().map(entry).collect(),
-            hits: Hits::new(&TRACEPOINT, ROWS, PROCESSES, watch),
+            hits: Hits::new(&TRACEPOINT, ROWS),
+            process: ProcessFilter::default(),
         }
     }
 

@@ -12,7 +12,6 @@ metrics! {
 
 maps! {
     rows ROWS: hit = "up_hits";
-    set PROCESSES: u32 = "up_set";
 }
 
 options! {
@@ -52,8 +51,8 @@ pub const SPEC: Spec = Spec {
             parts.ok_or_else(|| setup.section.reject("uprobes", format!("expected LIBRARY:SYMBOL, got `{entry}`")))
         };
         let entries: Result<Vec<_>, SetupError> = list.entries().iter().map(split).collect();
-        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
-        Ok(Box::new(UprobeHits { entries: entries?, hits: Hits::new(&FUNCTION, ROWS, PROCESSES, watch) }))
+        let hits = Hits::new(&FUNCTION, ROWS);
+        Ok(Box::new(UprobeHits { entries: entries?, hits, process: options.process }))
     },
 };
 
@@ -61,6 +60,7 @@ struct UprobeHits {
     /// Library and symbol.
     entries: Vec<(String, String)>,
     hits: Hits,
+    process: ProcessFilter,
 }
 
 impl UprobeHits {
@@ -102,15 +102,11 @@ impl Module for UprobeHits {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         self.find(plan);
         constants.up_stride = self.hits.size(host, plan);
-        constants.up_filtered = self.hits.is_filtering();
+        constants.up_filter = plan.only(&self.process);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         self.hits.refresh(kernel, table, HITS)
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.hits.tick(kernel);
     }
 }
 
@@ -120,10 +116,10 @@ mod tests {
     use crate::pcp::Atom;
 
     fn module(entries: &[(&str, &str)]) -> UprobeHits {
-        let watch = Watch::new("uprobe_hits", ProcessFilter::default(), None);
         UprobeHits {
             entries: entries.iter().map(|(library, symbol)| (library.to_string(), symbol.to_string())).collect(),
-            hits: Hits::new(&FUNCTION, ROWS, PROCESSES, watch),
+            hits: Hits::new(&FUNCTION, ROWS),
+            process: ProcessFilter::default(),
         }
     }
 

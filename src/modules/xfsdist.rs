@@ -14,7 +14,6 @@ metrics! {
 maps! {
     rows ROWS: fs_row = "xfs_rows";
     slots STARTS: fs_start = "xfs_starts";
-    set PROCESSES: u32 = "xfs_set";
 }
 
 options! {
@@ -45,17 +44,15 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         Ok(Box::new(Operations {
-            name: "xfsdist",
             metrics: [OPEN, READ, WRITE, FSYNC],
             hooks: [&FILE_OPEN, &FILE_READ, &FILE_WRITE, &FILE_FSYNC],
             rows: ROWS,
             starts: STARTS,
-            set: PROCESSES,
-            constants: |constants, mask, filtered| {
+            constants: |constants, mask, filter| {
                 constants.xfs_start_mask = mask;
-                constants.xfs_filtered = filtered;
+                constants.xfs_filter = filter;
             },
-            watch: Watch::new(setup.section.name(), options.process, setup.process_refresh),
+            process: options.process,
         }))
     },
 };

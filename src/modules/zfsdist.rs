@@ -14,7 +14,6 @@ metrics! {
 maps! {
     rows ROWS: fs_row = "zfs_rows";
     slots STARTS: fs_start = "zfs_starts";
-    set PROCESSES: u32 = "zfs_set";
 }
 
 options! {
@@ -41,17 +40,15 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         Ok(Box::new(Operations {
-            name: "zfsdist",
             metrics: [OPEN, READ, WRITE, FSYNC],
             hooks: [&FILE_OPEN, &FILE_READ, &FILE_WRITE, &FILE_FSYNC],
             rows: ROWS,
             starts: STARTS,
-            set: PROCESSES,
-            constants: |constants, mask, filtered| {
+            constants: |constants, mask, filter| {
                 constants.zfs_start_mask = mask;
-                constants.zfs_filtered = filtered;
+                constants.zfs_filter = filter;
             },
-            watch: Watch::new(setup.section.name(), options.process, setup.process_refresh),
+            process: options.process,
         }))
     },
 };

@@ -7,7 +7,7 @@ use super::loaded::Loaded;
 use super::permission::{lock_memory, Standing};
 use super::refusal::{chain, errno, listening, Refusal};
 use crate::bpf::{self, types, OBJECT, PROGRAMS};
-use crate::kit::{Hook, MapDef, Plan, Target, Tier};
+use crate::kit::{Filters, Hook, MapDef, Plan, Target, Tier};
 use libbpf_rs::{AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -164,6 +164,7 @@ impl Trial<'_> {
     fn settle(&mut self, among: &[usize]) -> Loaded {
         let mut refused = BTreeSet::new();
         loop {
+            self.without_filter();
             let active = self.left(among);
             if active.is_empty() {
                 return Loaded::empty();
@@ -178,6 +179,21 @@ impl Trial<'_> {
 
     fn left(&self, among: &[usize]) -> Vec<usize> {
         among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect()
+    }
+
+    /// The part that keeps the filters of modules, if one has a filter.
+    fn filter(&self) -> Option<usize> {
+        self.wanted.iter().position(|wanted| wanted.name == Filters::NAME)
+    }
+
+    /// Without it modules that have a filter are out.
+    fn without_filter(&mut self) {
+        let Some(Err(failure)) = self.filter().map(|filter| self.modules[filter].clone()) else { return };
+        for (module, wanted) in self.wanted.iter().enumerate() {
+            if wanted.plan.filter.is_some() && self.modules[module].is_ok() {
+                self.modules[module] = Err(failure.clone());
+            }
+        }
     }
 
     /// Makes the maps and tries the hooks. A module that went out leaves its part in programs, so all is to be done again.
@@ -348,7 +364,8 @@ impl Trial<'_> {
     /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
     fn blame(&mut self, hook: &'static Hook, users: &[usize], refusal: &Refusal) {
         for &module in users {
-            drop(self.settle(&[module]));
+            let filter = self.filter().filter(|&filter| filter != module && self.modules[filter].is_ok());
+            drop(self.settle(&filter.into_iter().chain([module]).collect::<Vec<_>>()));
         }
         if let (true, Some(&last)) = (users.iter().all(|&module| self.modules[module].is_ok()), users.last()) {
             self.modules[last] = Err(unattached(hook, refusal));

@@ -109,11 +109,6 @@ impl Loaded {
         Ok(())
     }
 
-    fn set(&self, def: &MapDef) -> Result<libbpf_rs::Map<'_>, String> {
-        let object = self.object.as_ref().ok_or("nothing is loaded")?;
-        object.maps().find(|map| map.name() == def.name).ok_or_else(|| format!("no map {}", def.name))
-    }
-
     /// Attaches the programs of a tier that were loaded; the error names the one that was refused.
     pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), (&'static str, Refusal)> {
         let mut links = Vec::new();
@@ -203,14 +198,10 @@ impl Kernel for Loaded {
         }
     }
 
-    fn admit(&self, set: &MapDef, pid: u32, member: bool) -> Result<(), String> {
-        if member {
-            return self.assign(set, pid, 1);
-        }
-        match self.set(set)?.delete(&pid.to_ne_bytes()) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.to_string()),
-            _ => Ok(()),
-        }
+    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, String> {
+        let program = hook.tiers.iter().flat_map(|tier| tier.programs).find_map(|name| self.programs.get(name));
+        let program = program.ok_or_else(|| format!("{} was not loaded", hook.name))?;
+        program::run(program.as_fd(), arguments).map_err(|error| error.to_string())
     }
 
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {
@@ -235,11 +226,6 @@ impl Kernel for Loaded {
 
     fn detach(&self, hook: &'static Hook) {
         self.links.borrow_mut().remove(hook.name);
-    }
-
-    fn assign(&self, set: &MapDef, pid: u32, number: u32) -> Result<(), String> {
-        let updated = self.set(set)?.update(&pid.to_ne_bytes(), &number.to_ne_bytes(), MapFlags::ANY);
-        updated.map_err(|error| error.to_string())
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {

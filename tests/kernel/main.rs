@@ -12,6 +12,7 @@ mod cachestat;
 mod execsnoop;
 mod exectop;
 mod files;
+mod filter;
 mod hits;
 mod klockstat;
 mod netproc;

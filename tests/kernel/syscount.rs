@@ -57,7 +57,7 @@ fn each_call_is_counted_once_under_its_name_and_number() {
     ];
     let mut caller = caller(&work.join("; "));
     let mut agent = agent(&caller, "");
-    assert_eq!(agent.hooks(), ["sys_enter"]);
+    assert!(agent.hooks().contains(&"sys_enter") && !agent.hooks().contains(&"sys_exit"), "{:?}", agent.hooks());
     let before = agent.numbers(COUNT);
     assert!(before.is_empty(), "it waits: {before:?}");
     works(&mut caller);

@@ -136,6 +136,9 @@ function fault(module) {
 			at_least("disks", disks, 3) \
 			at_least("requests in all", total[pass, "bcc.disk.all.latency"], disks * load[pass, "requests_per_disk"]) \
 			at_least("requests of 1 ms or more, as null_blk makes them", slow[pass], load[pass, "requests_per_disk"])
+	if (module == "runqlat" && pass ~ /^by-name/)
+		return at_least("arrivals", total[pass, "bcc.runq.latency"], load[pass, "switches"]) \
+			at_least("arrivals of others", arrivals[pass, "after"] - arrivals[pass, "before"], total[pass, "bcc.runq.latency"])
 	if (module == "runqlat")
 		return bracket("arrivals on a CPU", total[pass, "bcc.runq.latency"], arrivals) \
 			at_least("arrivals", total[pass, "bcc.runq.latency"], load[pass, "switches"])

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Which processes are in which module's filter. A process is judged by its command name when it is born and when it execs,
+ * before it runs an instruction. Of its command line only the agent can judge: it is told of each exec if a filter has
+ * expressions. An entry lasts until the process is reaped: what happens while it exits counts too, and the id cannot be used
+ * again before.
+ */
+#include "claim.bpf.h"
+#include "filter.bpf.h"
+
+#define FILTER_PLACES 128
+
+struct filter_ask {
+	__u32 process;
+	__u32 pad;
+};
+
+/* Who has the rows of this number. */
+struct filter_place {
+	__u64 claims;
+	__u64 process; /* 0: nobody */
+	__u64 ended;   /* 1: so has the process; 2: modules are emptying the rows */
+	__u64 pad[5];
+};
+
+struct filter_stat {
+	__u64 full;    /* processes that found no room */
+	__u64 unasked; /* processes that the agent was not told of */
+	__u64 pad[6];
+};
+
+/* Filters by command name. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64[2]);
+	__type(value, __u64);
+} filter_names SEC(".maps");
+
+ROWS(filter_places, struct filter_place);
+ROWS(filter_stats, struct filter_stat);
+RING(filter_asks);
+EXPORT(struct filter_ask);
+
+const volatile __u64 filter_lines;    /* filters with expressions for command lines */
+const volatile __u64 filter_detailed; /* filters whose processes get rows of their own */
+
+static __always_inline struct filter_member *filter_entry(__u32 process)
+{
+	return bpf_map_lookup_elem(&filter_members, &process);
+}
+
+/* The filters that the current thread's name is in. */
+static __always_inline __u64 filter_by_name(void)
+{
+	__u64 comm[2] = {}, *filters;
+
+	bpf_get_current_comm(comm, sizeof(comm));
+	filters = bpf_map_lookup_elem(&filter_names, comm);
+	return filters ? *filters : 0;
+}
+
+static __always_inline __u32 filter_place_of(__u32 process)
+{
+	for (__u32 i = 0; i < FILTER_PLACES; i++) {
+		struct filter_place *place = row(&filter_places, i);
+
+		if (place && claim(&place->claims)) {
+			place->process = process;
+			return i + 1;
+		}
+	}
+	return 0;
+}
+
+static __always_inline void filter_give_back(__u32 place)
+{
+	struct filter_place *of = row(&filter_places, place - 1);
+
+	if (of)
+		of->ended = 1;
+}
+
+static __always_inline void filter_put(__u32 process, struct filter_member *now)
+{
+	struct filter_stat *stat;
+
+	if (now->filters & filter_detailed && !now->place)
+		now->place = filter_place_of(process);
+	if (!now->filters && !now->asked && !now->place) {
+		bpf_map_delete_elem(&filter_members, &process);
+		return;
+	}
+	if (!bpf_map_update_elem(&filter_members, &process, now, BPF_ANY))
+		return;
+	if (now->place)
+		filter_give_back(now->place);
+	stat = cpu_row(&filter_stats);
+	if (stat)
+		ADD(stat->full, 1);
+}
+
+static __always_inline void filter_tell(__u32 process)
+{
+	struct filter_ask *ask = bpf_ringbuf_reserve(&filter_asks, sizeof(*ask), 0);
+	struct filter_stat *stat;
+
+	if (ask) {
+		ask->process = process;
+		ask->pad = 0;
+		bpf_ringbuf_submit(ask, BPF_RB_FORCE_WAKEUP);
+		return;
+	}
+	stat = cpu_row(&filter_stats);
+	if (stat)
+		ADD(stat->unasked, 1);
+}
+
+ON(task_newtask, struct task_struct *task, unsigned long clone_flags)
+{
+	struct filter_member *parent, *stale, now = {};
+	__u32 process;
+
+	if (clone_flags & CLONE_THREAD)
+		return;
+	process = GET(task, tgid);
+	stale = filter_entry(process);
+	if (stale && stale->place)
+		filter_give_back(stale->place);
+	parent = filter_entry(bpf_get_current_pid_tgid() >> 32);
+	if (parent) {
+		now.lines = parent->lines;
+		now.asked = parent->asked;
+	}
+	now.filters = filter_by_name() | now.lines; /* the child has the name of the thread that forks */
+	now.born = GET(task, start_time);
+	if (!stale && !now.filters && !now.asked)
+		return;
+	filter_put(process, &now);
+	if (now.asked)
+		filter_tell(process);
+}
+
+ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
+{
+	__u32 process = bpf_get_current_pid_tgid() >> 32;
+	struct filter_member *before = filter_entry(process), now = {};
+
+	if (before) {
+		now.ids = before->ids;
+		now.place = before->place;
+	}
+	now.filters = filter_by_name() | now.ids;
+	now.born = GET(task, start_time);
+	now.asked = filter_lines != 0;
+	if (!before && !now.filters && !now.asked)
+		return;
+	filter_put(process, &now);
+	if (now.asked)
+		filter_tell(process);
+}
+
+/* The leader of a process is reaped last, also if its other threads outlived it. */
+ON(sched_process_free, struct task_struct *task)
+{
+	__u32 process = GET(task, tgid);
+	struct filter_member *member;
+
+	if (GET(task, pid) != process)
+		return;
+	member = filter_entry(process);
+	/* This comes some time after the id was given back: another process may have it already. */
+	if (!member || (member->born && member->born != GET(task, start_time)))
+		return;
+	if (member->place)
+		filter_give_back(member->place);
+	bpf_map_delete_elem(&filter_members, &process);
+}
+
+/* What the agent found out about a process; yields whether that is news. */
+ON_CALL(admit, __u32 process, __u64 names, __u64 lines, __u64 ids)
+{
+	struct filter_member *before = filter_entry(process), now = {};
+	__u64 filters = names | lines | ids;
+
+	if (before) {
+		if (before->filters == filters && before->lines == lines && before->ids == ids && !before->asked)
+			return 0;
+		now.born = before->born;
+		now.place = before->place;
+	} else if (!filters) {
+		return 0;
+	}
+	now.filters = filters;
+	now.lines = lines;
+	now.ids = ids;
+	filter_put(process, &now);
+	return 1;
+}
+
+/* A command name, as two words, and the filters it is in. */
+ON_CALL(name, __u64 low, __u64 high, __u64 filters)
+{
+	__u64 comm[2] = { low, high };
+
+	return !bpf_map_update_elem(&filter_names, comm, &filters, BPF_ANY);
+}
