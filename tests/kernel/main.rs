@@ -15,6 +15,7 @@ mod files;
 mod hits;
 mod klockstat;
 mod netproc;
+mod refusals;
 mod runqlat;
 mod support;
 mod syscount;
