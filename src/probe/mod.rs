@@ -9,6 +9,7 @@ mod loaded;
 mod maps;
 mod perf;
 mod permission;
+mod program;
 mod refusal;
 mod ring;
 mod usage;

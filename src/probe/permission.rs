@@ -56,7 +56,7 @@ impl Standing {
         let denied = match refusal.errno {
             EPERM => true,
             // Also what the verifier says of a program; of a map it comes from a security module.
-            EACCES => refusal.program.is_none(),
+            EACCES => refusal.map.is_some(),
             _ => refusal.words.contains("Operation not permitted"),
         };
         match () {
@@ -135,7 +135,7 @@ mod tests {
     };
 
     fn refused(errno: i32, words: &str) -> Refusal {
-        Refusal { program: Some("tp__x".into()), errno, words: words.into(), ..Refusal::default() }
+        Refusal::new(errno, words)
     }
 
     #[track_caller]

@@ -1,7 +1,7 @@
 //! What the kernel says of the programs and maps that are loaded: `bpf_obj_get_info_by_fd`, `/proc/self/fdinfo`, and
 //! `BPF_ENABLE_STATS`. Each look costs system calls; nothing here is done for a fetch that did not ask for it.
 
-use super::Loaded;
+use super::{program, Loaded};
 use libbpf_rs::libbpf_sys::{self, bpf_prog_info};
 use libbpf_rs::{MapCore, MapFlags, MapType};
 use nix::libc;
@@ -77,11 +77,10 @@ impl Loaded {
         let mut usage = Vec::new();
         for program in object.progs() {
             let name = program.name().to_string_lossy().into_owned();
-            let runs = self.programs.contains(name.as_str()) && !name.starts_with("each_");
-            let Some(info) = runs.then(|| info(program.as_fd())).flatten() else { continue };
-            let section = program.section().to_string_lossy();
-            let (kind, hook) = section.split_once('/').map_or((&*section, None), |(kind, hook)| (kind, Some(hook)));
-            let (kind, hook) = (kind.to_owned(), hook.map(str::to_owned));
+            let loaded = self.programs.get(name.as_str()).filter(|_| !name.starts_with("each_"));
+            let Some(info) = loaded.and_then(|program| info(program.as_fd())) else { continue };
+            let (kind, hook) = program::section(&program);
+            let (kind, hook) = (kind.to_owned(), (!hook.is_empty()).then(|| hook.to_owned()));
             let attached = attached(&name);
             usage.push(ProgramUsage { kind, hook, attached, name, ..info });
         }

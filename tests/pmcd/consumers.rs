@@ -43,7 +43,7 @@ ended.set()
 ";
 
 /// The eight metrics in the order of their items, and what they are of one such process.
-const EXPECTED: [(&str, u64); 8] = [
+pub const EXPECTED: [(&str, u64); 8] = [
     ("bcc.proc.net.tcp.send.calls", 100),
     ("bcc.proc.net.tcp.send.bytes", 100_000),
     ("bcc.proc.net.tcp.recv.calls", 100),
@@ -153,17 +153,19 @@ fn pcp_htop_shows_the_eight_columns() {
     let traffic = Traffic::done();
     let columns = ["tcp_send_calls", "tcp_send_bytes", "tcp_recv_calls", "tcp_recv_bytes"];
     let all = columns.into_iter().map(String::from).chain(columns.map(|column| column.replace("tcp", "udp")));
-    shows_columns(&pmcd, &traffic, &all.collect::<Vec<_>>());
+    shows_columns(&pmcd, &traffic, &all.collect::<Vec<_>>(), None);
 }
 
-/// Runs pcp-htop on a terminal of its own until the row of the process is there with these columns' values.
-fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String]) {
+/// Runs pcp-htop on a terminal of its own until the row of the process is there with these columns' values; with its columns from
+/// another place than `/etc/pcp` if one is given.
+pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf: Option<&Path>) {
     let fields: Vec<String> = columns.iter().map(|column| format!("Dynamic({column})")).collect();
     fs::write(pmcd.home.path("htoprc"), format!("fields=0 {} 1\n", fields.join(" "))).unwrap();
     let htop = format!("pcp -h {} htop -C -d 600 -p {}", pmcd.local(), traffic.pid());
     let mut command = pmcd.program("script");
     command.args(["-qfec", &format!("stty rows 50 cols 150; exec {htop}"), "htop.out"]);
     command.env_remove("PCP_VAR_DIR").env("TERM", "xterm").env("HTOPRC", pmcd.home.path("htoprc"));
+    command.envs(sysconf.map(|dir| ("PCP_SYSCONF_DIR", dir)));
     let mut terminal = Proc(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
     let wanted: Vec<String> = EXPECTED.iter().map(|(_, value)| value.to_string()).collect();
     let row = format!("{} {} ", traffic.pid(), wanted.join(" "));
@@ -178,7 +180,7 @@ fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String]) {
 
 /// One of pmrep's sets over a second or so: its header and rows, without a word on standard error.
 #[track_caller]
-fn pmrep(pmcd: &Pmcd, configuration: &Path, set: &str) -> Vec<Vec<String>> {
+pub fn pmrep(pmcd: &Pmcd, configuration: &Path, set: &str) -> Vec<Vec<String>> {
     let mut command = pmcd.local_client("pmrep");
     command.arg("-c").arg(configuration).args(["-o", "csv", "-l", "\t", "-s", "3", "-t", "0.3", set]);
     let output = command.output().unwrap();
@@ -243,20 +245,26 @@ fn pmlogconf_finds_the_group_and_pmlogger_logs_it() {
         return;
     }
     let Some(pmcd) = serving() else { return };
-    logs_the_group(&pmcd, Path::new("/etc/pcp/pmlogconf"), "networking/perprocess-linux");
+    logs_the_group(&pmcd, Path::new("/etc/pcp/pmlogconf"), &["networking/perprocess-linux"]);
 }
 
-/// pmlogconf with these groups turns this one on, and an archive made by its file has the eight metrics.
-fn logs_the_group(pmcd: &Pmcd, groups: &Path, group: &str) {
+/// pmlogconf with this directory turns these groups of it on, and an archive made by what it writes has the eight metrics.
+pub fn logs_the_group(pmcd: &Pmcd, directory: &Path, groups: &[&str]) {
     let traffic = Traffic::done();
+    for old in ["logger.conf", "net.0", "net.index", "net.meta"] {
+        let _ = fs::remove_file(pmcd.home.path(old));
+    }
     let mut command = pmcd.client("pmlogconf");
-    let output = command.args(["-c", "-q", "-d"]).arg(groups).arg("logger.conf").output().unwrap();
+    let output = command.args(["-c", "-q", "-d"]).arg(directory).arg("logger.conf").output().unwrap();
     assert!(output.status.success(), "{}", told(&output));
     let text = pmcd.home.read("logger.conf");
-    let chosen =
-        text.split("#----").find(|part| part.contains(&format!("#+ {group}:"))).unwrap_or_else(|| panic!("{text}"));
-    assert!(chosen.contains(":y:") && chosen.contains("\tbcc.proc.net\n"), "{chosen}");
-    fs::write(pmcd.home.path("group.conf"), chosen).unwrap();
+    let part = |group: &&str| {
+        let part = text.split("#----").find(|part| part.contains(&format!("#+ {group}:")));
+        let part = part.unwrap_or_else(|| panic!("no {group} in {text}"));
+        assert!(part.contains(":y:") && part.contains("\tbcc.proc.net\n"), "{part}");
+        part.to_owned()
+    };
+    fs::write(pmcd.home.path("group.conf"), groups.iter().map(part).collect::<String>()).unwrap();
     fs::create_dir_all(pmcd.home.path("pmlogger")).unwrap();
     let mut command = pmcd.client("pmlogger");
     let output =

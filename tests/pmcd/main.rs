@@ -15,4 +15,5 @@ mod instance;
 mod lifecycle;
 mod metadata;
 mod proxy;
+mod shipped;
 mod tools;
