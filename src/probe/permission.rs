@@ -61,12 +61,13 @@ impl Standing {
         };
         match () {
             () if unread => Some(LOCKED_DOWN.into()),
-            () if denied => self.hindrance(),
+            () if denied => self.hindrance(refusal.map.is_some()),
             () => None,
         }
     }
 
-    fn hindrance(&self) -> Option<String> {
+    /// `memory`: it was a map that was refused.
+    fn hindrance(&self, memory: bool) -> Option<String> {
         let has = |capability| self.capabilities & (capability | SYS_ADMIN) != 0;
         let missing: Vec<&str> = [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")]
             .into_iter()
@@ -94,7 +95,7 @@ impl Standing {
         if self.confidential {
             return Some(LOCKED_DOWN.into());
         }
-        if let (Some(bytes), false) = (self.locked, self.capabilities & SYS_RESOURCE != 0) {
+        if let (true, Some(bytes), 0) = (memory, self.locked, self.capabilities & SYS_RESOURCE) {
             return Some(format!(
                 "memory that may be locked is limited to {bytes} bytes (RLIMIT_MEMLOCK), which before Linux 5.11 limits BPF maps, \
                  and CAP_SYS_RESOURCE to raise it is missing; give the agent CAP_SYS_RESOURCE, or pmcd \
@@ -139,7 +140,8 @@ mod tests {
 
     #[track_caller]
     fn says(standing: Standing, parts: &[&str]) {
-        let sentence = standing.explains(&refused(EPERM, "failed to load: -EPERM")).expect("an explanation");
+        let map = Refusal { map: Some("rows".into()), errno: EPERM, ..Refusal::default() };
+        let sentence = standing.explains(&map).expect("an explanation");
         for part in parts {
             assert!(sentence.contains(part), "no `{part}` in {sentence}");
         }
@@ -165,7 +167,9 @@ mod tests {
         assert_eq!(nobody.explains(&refused(nix::libc::ENOENT, "no such function")), None);
         assert_eq!(nobody.explains(&refused(EACCES, "R0 invalid mem access 'scalar'")), None, "the verifier's");
         let limited = Standing { locked: Some(65536), ..FREE };
-        assert_eq!(limited.explains(&refused(EPERM, "")), None, "root may raise it");
+        assert_eq!(limited.hindrance(true), None, "root may raise it");
+        let limited = Standing { capabilities: SYS_ADMIN, ..limited };
+        assert_eq!(limited.explains(&refused(EPERM, "")), None, "a program takes no such memory");
     }
 
     #[test]

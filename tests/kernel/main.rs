@@ -16,6 +16,7 @@ mod filter;
 mod hits;
 mod klockstat;
 mod netproc;
+mod refusals;
 mod runqlat;
 mod support;
 mod syscount;

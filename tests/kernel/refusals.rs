@@ -1,0 +1,221 @@
+//! What keeps a kernel from doing what it can: each hindrance has its sentence, and what it does not concern goes on.
+
+use crate::support::{alone, Agent};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A configuration of these modules, with lines for the section of the last.
+fn configuration(modules: &[&str], lines: &str) -> tempfile::NamedTempFile {
+    let mut text = format!("[pmda]\nmodules = {}\nmodule_failure_fatal = False\n", modules.join(","));
+    for (cluster, name) in modules.iter().enumerate() {
+        text += &format!("[{name}]\nmodule = {name}\ncluster = {cluster}\n");
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, text + lines + "\n").unwrap();
+    file
+}
+
+/// What `--check` says of each module: nothing if it was loaded, else why it was not. The shell runs `before` first; `as`, a
+/// command that ends in the one to be run, runs the shell.
+fn check(
+    a: &[&str],
+    before: &str,
+    modules: &[&str],
+    lines: &str,
+    btf: Option<&Path>,
+) -> BTreeMap<String, Option<String>> {
+    let config = configuration(modules, lines);
+    let built = env!("CARGO_BIN_EXE_pmdacorebcc");
+    // In a virtual machine of tests/kernels it is where programs are.
+    let binary = if Path::new(built).exists() { built } else { "pmdacorebcc" };
+    let btf = btf.map_or(String::new(), |btf| format!(" --btf {}", btf.display()));
+    let script = format!("{before}\nexec {binary} -l - --check={}{btf}", config.path().display());
+    let mut command = Command::new(a.first().copied().unwrap_or("sh"));
+    command.args(a.get(1..).unwrap_or_default());
+    if !a.is_empty() {
+        command.arg("sh");
+    }
+    let output = command.args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{a:?} {before}\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.starts_with("MODULE"), "no table");
+    let failed = |name: &str| {
+        let mut lines = text.lines().filter(|line| line.split(' ').next() == Some(name));
+        lines.find_map(|line| line.split_once("FAILED: ")).map(|(_, reason)| reason.trim_end().to_owned())
+    };
+    modules.iter().map(|name| (name.to_string(), failed(name))).collect()
+}
+
+/// Whether one of these programs, or the right to load BPF, is missing; says so.
+fn lacks(test: &str, programs: &[&str]) -> bool {
+    let missing = programs.iter().find(|program| Command::new(program).arg("--version").output().is_err());
+    if let Some(missing) = missing {
+        println!("skipped: {test}: {missing}");
+        return true;
+    }
+    if let Some(reason) = &check(&[], "", &["sysfork"], "", None)["sysfork"] {
+        println!("skipped: {test}: BPF ({reason})");
+        return true;
+    }
+    false
+}
+
+#[track_caller]
+fn says(reason: &Option<String>, parts: &[&str]) {
+    let reason = reason.as_ref().expect("it was loaded");
+    for part in parts {
+        assert!(reason.contains(part), "no `{part}` in {reason}");
+    }
+}
+
+#[test]
+fn capabilities_that_are_missing_are_named() {
+    let _alone = alone();
+    if lacks("capabilities_that_are_missing_are_named", &["setpriv", "unshare"]) {
+        return;
+    }
+    let modules = ["sysfork", "runqlat", "profile", "tracepoint_hits", "kprobe_hits"];
+    let with = |capabilities: &str| {
+        let bounding = format!("--bounding-set=-all{capabilities}");
+        check(&["setpriv", &bounding, "--inh-caps=-all"], "", &modules, "", None)
+    };
+    for (module, reason) in with("") {
+        says(&reason, &["CAP_BPF and CAP_PERFMON are missing", "run as root or with CAP_BPF and CAP_PERFMON"]);
+        let sysctl = "/proc/sys/kernel/unprivileged_bpf_disabled";
+        if let Ok(value) = fs::read_to_string(sysctl) {
+            let value = value.trim();
+            says(&reason, &[&format!("kernel.unprivileged_bpf_disabled ({value}) makes no difference")]);
+        }
+        assert!(!reason.unwrap().contains("BTF"), "{module}: a kernel with BTF is not what is missing");
+    }
+    with(",+bpf").values().for_each(|reason| says(reason, &[": CAP_PERFMON is missing; run as root"]));
+    with(",+perfmon").values().for_each(|reason| says(reason, &[": CAP_BPF is missing; run as root"]));
+    // What needs no more than the two works with them. Before 5.11, maps also take CAP_SYS_RESOURCE.
+    for capabilities in [",+bpf,+perfmon,+sys_resource", ",+sys_admin,+sys_resource"] {
+        let fates = with(capabilities);
+        for module in ["sysfork", "runqlat", "profile"] {
+            assert_eq!(fates[module], None, "{module} with {capabilities}");
+        }
+    }
+    let inside = check(&["unshare", "-Ur"], "", &modules, "", None);
+    inside.values().for_each(|reason| says(reason, &["runs in a user namespace", "not in a rootless container"]));
+}
+
+#[test]
+fn a_limit_of_locked_memory_is_named_where_it_counts() {
+    const TEST: &str = "a_limit_of_locked_memory_is_named_where_it_counts";
+    let _alone = alone();
+    if lacks(TEST, &["setpriv", "prlimit"]) {
+        return;
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let version: Vec<u32> = release.split(['.', '-']).take(2).map(|number| number.parse().unwrap()).collect();
+    let counts = version < vec![5, 11];
+    let modules = ["sysfork", "runqlat", "tcplife"];
+    let confined = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all"];
+    let with = |limit: &str, then: &[&str]| check(&[&["prlimit", limit], then].concat(), "", &modules, "", None);
+    let fates = with("--memlock=65536:65536", &confined);
+    // With the capability libbpf lifts the limit; a hard limit that suffices is made use of without it.
+    let lifted = with("--memlock=65536:65536", &[]);
+    let soft = with(if counts { "--memlock=65536:1073741824" } else { "--memlock=65536:" }, &confined);
+    assert!(lifted.values().chain(soft.values()).all(Option::is_none), "{lifted:?} {soft:?}");
+    if counts {
+        fates.values().for_each(|reason| {
+            says(
+                reason,
+                &["limited to 65536 bytes", "CAP_SYS_RESOURCE to raise it is missing", "LimitMEMLOCK=infinity"],
+            )
+        });
+    } else {
+        assert!(fates.values().all(Option::is_none), "{fates:?}");
+    }
+}
+
+#[test]
+fn types_of_the_kernel_can_come_from_a_file() {
+    let _alone = alone();
+    if lacks("types_of_the_kernel_can_come_from_a_file", &["unshare"]) {
+        return;
+    }
+    let types = tempfile::NamedTempFile::new().unwrap();
+    fs::copy("/sys/kernel/btf/vmlinux", types.path()).unwrap();
+    let hide = "mount -t tmpfs none /sys/kernel/btf || exit 1";
+    let modules = ["sysfork", "runqlat", "exectop", "tracepoint_hits"];
+    let without = check(&["unshare", "-m"], hide, &modules, "", None);
+    without.values().for_each(|reason| {
+        says(
+            reason,
+            &["/sys/kernel/btf/vmlinux: No such file", "CONFIG_DEBUG_INFO_BTF", "give its BTF with --btf FILE"],
+        )
+    });
+    let with = check(&["unshare", "-m"], hide, &modules, "", Some(types.path()));
+    assert!(with.values().all(Option::is_none), "{with:?}");
+    fs::write(types.path(), b"no types").unwrap();
+    let garbage = check(&["unshare", "-m"], hide, &modules, "", Some(types.path()));
+    garbage.values().for_each(|reason| says(reason, &["give --btf a file with the BTF of the running kernel"]));
+}
+
+#[test]
+fn a_tracefs_that_is_not_mounted_costs_what_needs_it_and_names_the_command() {
+    let _alone = alone();
+    let test = "a_tracefs_that_is_not_mounted_costs_what_needs_it_and_names_the_command";
+    if lacks(test, &["unshare"]) {
+        return;
+    }
+    let unmount = "for place in /sys/kernel/tracing /sys/kernel/debug/tracing /sys/kernel/debug; do\n\
+        umount -l $place 2>/dev/null\ndone";
+    let modules = ["sysfork", "runqlat", "tracepoint_hits"];
+    let expression = "tracepoints = sched:sched_process_ex.*";
+    let without = check(&["unshare", "-m"], unmount, &modules, expression, None);
+    says(
+        &without["tracepoint_hits"],
+        &["/sys/kernel/tracing is not mounted", "mount it with `mount -t tracefs tracefs /sys/kernel/tracing`"],
+    );
+    assert_eq!((&without["sysfork"], &without["runqlat"]), (&None, &None), "the others go on");
+    let named = check(&["unshare", "-m"], unmount, &modules, "tracepoints = sched:sched_process_exec", None);
+    assert!(named.values().all(Option::is_none), "a plain name needs no tracefs: {named:?}");
+    let mount = format!("{unmount}\nmount -t tracefs tracefs /sys/kernel/tracing || exit 1");
+    let with = check(&["unshare", "-m"], &mount, &modules, expression, None);
+    assert!(with.values().all(Option::is_none), "what the sentence says helps: {with:?}");
+}
+
+/// Locks this kernel down until it is booted again: only where that is asked for, in the virtual machines of tests/kernels.
+#[test]
+fn lockdown_costs_what_it_forbids_and_is_named() {
+    const FILE: &str = "/sys/kernel/security/lockdown";
+    let _alone = alone();
+    let asked = std::env::var_os("COREBCC_LOCK_DOWN").is_some();
+    if !asked || !Path::new(FILE).exists() {
+        println!(
+            "skipped: lockdown_costs_what_it_forbids_and_is_named: COREBCC_LOCK_DOWN, as nothing undoes it, and {FILE}"
+        );
+        return;
+    }
+    let modules = ["sysfork", "runqlat", "biolatency", "execsnoop", "kprobe_hits", "profile", "tracepoint_hits"];
+    let lines = "tracepoints = sched:sched_process_ex.*";
+    let fates = |level: &str| {
+        fs::write(FILE, level).unwrap();
+        check(&[], "", &modules, lines, None)
+    };
+    let before = check(&[], "", &modules, lines, None);
+    assert_eq!(fates("integrity"), before, "integrity leaves tracing alone");
+    let locked = fates("confidentiality");
+    for module in ["sysfork", "runqlat", "biolatency", "profile"] {
+        assert_eq!(locked[module], None, "{module} reads nothing through helpers");
+    }
+    for module in ["execsnoop", "tracepoint_hits"] {
+        says(&locked[module], &["locked down", "confidentiality"]);
+    }
+    if locked["kprobe_hits"].is_some() {
+        says(&locked["kprobe_hits"], &["locked down", "boot with lockdown=integrity"]);
+    }
+    // What goes on counts.
+    let mut agent = Agent::new("sysfork", "");
+    let before = agent.single();
+    for _ in 0..100 {
+        std::thread::spawn(|| ()).join().unwrap();
+    }
+    assert!(agent.single() >= before + 100);
+}
