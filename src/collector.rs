@@ -31,6 +31,8 @@ pub struct Member {
     pub name: String,
     wanted: Wanted,
     module: Box<dyn Module + Send>,
+    /// The option `debug` of its section.
+    debug: bool,
 }
 
 /// Makes the modules of a configuration, and the constants of their programs.
@@ -48,7 +50,11 @@ pub fn members(
         let mut plan = Plan::default();
         module.plan(&host, &mut plan, &mut constants);
         let wanted = Wanted { name: instance.spec.name, plan, maps: instance.spec.maps };
-        members.push(Member { name: instance.settings.section.clone(), wanted, module });
+        let (name, debug) = (instance.settings.section.clone(), instance.settings.debug);
+        if debug {
+            log::info!("{name}: Debug logging enabled.");
+        }
+        members.push(Member { name, wanted, module, debug });
     }
     Ok((members, constants))
 }
@@ -56,6 +62,8 @@ pub fn members(
 /// Loaded modules in one thread.
 pub struct Group {
     names: Vec<String>,
+    /// Of each module, the hooks that it wants, if its section says `debug`.
+    debug: Vec<Option<Vec<&'static str>>>,
     modules: Vec<Result<Box<dyn Module + Send>, Failure>>,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
@@ -75,10 +83,11 @@ impl Group {
     /// Loads the modules as far as the kernel allows, and logs each one's fate.
     pub fn load(members: Vec<Member>, constants: &bpf::types::rodata, btf: Option<PathBuf>) -> Group {
         log::info!("Compiling modules:");
-        let (mut names, mut wanted, mut modules) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut names, mut wanted, mut modules, mut debug) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for member in members {
             log::info!("{}", member.name);
             names.push(member.name);
+            debug.push(member.debug.then(|| member.wanted.plan.hooks.iter().map(|hook| hook.name).collect()));
             wanted.push(member.wanted);
             modules.push(member.module);
         }
@@ -86,6 +95,7 @@ impl Group {
         let mut group = Group {
             troubled: vec![false; names.len()],
             names,
+            debug,
             modules: modules.into_iter().zip(outcome.modules).map(|(module, fate)| fate.map(|()| module)).collect(),
             attempts: outcome.attempts,
             loaded: outcome.loaded,
@@ -94,6 +104,11 @@ impl Group {
         };
         group.log_fates();
         log::info!("Modules compiled.");
+        log::info!("Freeing memory:");
+        for name in &group.names {
+            log::info!("{name}: Compilation memory freed.");
+        }
+        log::info!("Memory freed.");
         group.tick();
         group
     }
@@ -106,6 +121,13 @@ impl Group {
             match &reach.result {
                 Ok(kind) => log::debug!("{}: {}: attached as {kind}", reach.module, reach.target),
                 Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
+            }
+        }
+        for (name, hooks) in self.names.iter().zip(&self.debug) {
+            for (hook, kind) in
+                self.loaded.attached().iter().filter(|(hook, _)| hooks.iter().flatten().any(|h| h == hook))
+            {
+                log::info!("{name}: {hook}: attached as {kind}");
             }
         }
         for (name, fate) in self.names.iter().zip(&self.modules) {
@@ -149,6 +171,9 @@ impl Group {
             (Err(error), false) => log::error!("{}: no values: {error}", self.names[index]),
             (Ok(()), true) => log::info!("{}: values again", self.names[index]),
             _ => {}
+        }
+        if self.debug[index].is_some() {
+            log::info!("{}: refreshed, {} instances", self.names[index], table.len());
         }
         result
     }
