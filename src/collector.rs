@@ -37,6 +37,8 @@ pub struct Member {
     kind: Kind,
     wanted: Wanted,
     module: Box<dyn Module + Send>,
+    /// The option `debug` of its section.
+    debug: bool,
 }
 
 /// What is the same of all modules of a kind.
@@ -64,7 +66,11 @@ pub fn members(
         module.plan(&host, &mut plan, &mut constants);
         let kind = Kind { name: instance.spec.name, hooks: instance.spec.hooks, maps: instance.spec.maps };
         let wanted = Wanted { name: kind.name, plan, maps: kind.maps };
-        members.push(Member { name: instance.settings.section.clone(), kind, wanted, module });
+        let (name, debug) = (instance.settings.section.clone(), instance.settings.debug);
+        if debug {
+            log::info!("{name}: Debug logging enabled.");
+        }
+        members.push(Member { name, kind, wanted, module, debug });
     }
     // Last, so that it ticks after the others.
     let plans = members.iter().map(|member| (member.name.as_str(), &member.wanted.plan));
@@ -73,7 +79,7 @@ pub fn members(
         filters.plan(&host, &mut plan, &mut constants);
         let kind = Kind { name: Filters::NAME, hooks: Filters::HOOKS, maps: Filters::MAPS };
         let wanted = Wanted { name: kind.name, plan, maps: kind.maps };
-        members.push(Member { name: kind.name.into(), kind, wanted, module: Box::new(filters) });
+        members.push(Member { name: kind.name.into(), kind, wanted, module: Box::new(filters), debug: false });
     }
     Ok((members, constants))
 }
@@ -82,6 +88,8 @@ pub fn members(
 pub struct Group {
     names: Vec<String>,
     kinds: Vec<Kind>,
+    /// Of each module, the hooks that it wants, if its section says `debug`.
+    debug: Vec<Option<Vec<&'static str>>>,
     modules: Vec<Result<Box<dyn Module + Send>, Failure>>,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
@@ -109,10 +117,12 @@ impl Group {
         log::info!("Compiling modules:");
         let begin = Instant::now();
         let (mut names, mut kinds, mut wanted, mut modules) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut debug = Vec::new();
         for member in members {
             log::info!("{}", member.name);
             names.push(member.name);
             kinds.push(member.kind);
+            debug.push(member.debug.then(|| member.wanted.plan.hooks.iter().map(|hook| hook.name).collect()));
             wanted.push(member.wanted);
             modules.push(member.module);
         }
@@ -122,6 +132,7 @@ impl Group {
             refreshes: vec![(0, Duration::ZERO); names.len()],
             names,
             kinds,
+            debug,
             modules: modules.into_iter().zip(outcome.modules).map(|(module, fate)| fate.map(|()| module)).collect(),
             attempts: outcome.attempts,
             loaded: outcome.loaded,
@@ -132,6 +143,11 @@ impl Group {
         };
         group.log_fates();
         log::info!("Modules compiled.");
+        log::info!("Freeing memory:");
+        for name in &group.names {
+            log::info!("{name}: Compilation memory freed.");
+        }
+        log::info!("Memory freed.");
         group.tick();
         group
     }
@@ -144,6 +160,13 @@ impl Group {
             match &reach.result {
                 Ok(kind) => log::debug!("{}: {}: attached as {kind}", reach.module, reach.target),
                 Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
+            }
+        }
+        for (name, hooks) in self.names.iter().zip(&self.debug) {
+            for (hook, kind) in
+                self.loaded.attached().iter().filter(|(hook, _)| hooks.iter().flatten().any(|h| h == hook))
+            {
+                log::info!("{name}: {hook}: attached as {kind}");
             }
         }
         for (name, fate) in self.names.iter().zip(&self.modules) {
@@ -203,6 +226,9 @@ impl Group {
             (Err(error), None) => log::error!("{}: no values: {error}", self.names[index]),
             (Ok(()), Some(_)) => log::info!("{}: values again", self.names[index]),
             _ => {}
+        }
+        if self.debug[index].is_some() {
+            log::info!("{}: refreshed, {} instances", self.names[index], table.len());
         }
         result
     }

@@ -133,7 +133,12 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     warn_of_unknown(&config, &instances);
     staged("Configuring modules:", "Modules configured.", &names);
     let (members, constants) = members(&config, &instances, settings.process_refresh).map_err(aborting)?;
-    staged("Initializing modules:", "Modules initialized.", &names);
+    info!("Initializing modules:");
+    for name in &names {
+        info!("{name}");
+        info!("{name}: Initialized.");
+    }
+    info!("Modules initialized.");
 
     if let Some(name) = &options.username {
         run_as(name)?;
@@ -145,6 +150,8 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
         }
         connection => connection.map_err(|error| error.to_string())?,
     };
+    staged("Registering metrics:", "Metrics registered.", &names);
+    staged("Registering helpers:", "Helpers registered.", &names);
     let collector = Collector::start(members, constants, common.btf.clone(), own)
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     let ready = collector.ready();

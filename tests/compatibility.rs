@@ -84,3 +84,31 @@ fn clusters_items_and_names_are_used_once() {
         }
     }
 }
+
+/// tests/data/bcc-options.tsv: section, option, default and the test that shows what it does.
+#[test]
+fn every_option_there_was_is_there_with_its_default() {
+    // Lists that had to be given have examples now; what could not be attached to was an error unless asked otherwise.
+    const OTHERS: &[&str] = &["kprobes", "tracepoints", "uprobes", "usdts", "compile_test"];
+    let lines = include_str!("data/bcc-options.tsv").lines().skip(1);
+    let options: Vec<Vec<&str>> = lines.map(|line| line.split('\t').collect()).collect();
+    let of_modules = |option: &&Vec<&str>| !["*", "[pmda]"].contains(&option[0]);
+    assert_eq!(options.iter().filter(of_modules).count(), 70);
+    for option in options.iter().filter(of_modules) {
+        let [module, name, default, test] = option[..] else { panic!("{option:?}") };
+        let Some(spec) = MODULES.iter().find(|spec| spec.name == module) else { continue };
+        let declared = spec.options.iter().find(|declared| declared.name == name);
+        let declared = declared.unwrap_or_else(|| panic!("[{module}] {name} is missing"));
+        if !OTHERS.contains(&name) {
+            let now = (declared.default)();
+            assert_eq!(if now.is_empty() { "-" } else { &now }, default, "[{module}] {name}");
+        }
+        assert_ne!(test, "-", "[{module}] {name} has no test");
+    }
+    for spec in MODULES.iter().filter(|spec| spec.cluster < 300) {
+        for option in spec.options {
+            let known = options.iter().any(|row| row[0] == spec.name && row[1] == option.name);
+            assert!(known, "[{}] {} is not in the table", spec.name, option.name);
+        }
+    }
+}

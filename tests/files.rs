@@ -81,3 +81,24 @@ fn the_namespace_is_one_dynamic_node_of_the_domain() {
     assert_eq!(read("pmns").split_whitespace().collect::<Vec<_>>(), ["bcc", "BCC:*:*"]);
     assert!(read("domain.h").contains("#define BCC 149"));
 }
+
+/// The tables that name a test for each defect and option name tests that there are.
+#[test]
+fn every_test_that_a_table_names_is_there() {
+    let (defects, options) = (read("docs/defects.md"), read("tests/data/bcc-options.tsv"));
+    let named = |text: &str| -> Vec<(String, String)> {
+        let words = text.split(|c: char| c.is_whitespace() || c == '`' || c == ',');
+        words
+            .filter_map(|word| word.split_once(".rs::"))
+            .map(|(file, test)| (format!("{file}.rs"), test.into()))
+            .collect()
+    };
+    let (of_defects, of_options) = (named(&defects), named(&options));
+    assert!(of_defects.len() > 80 && of_options.len() > 60, "{} and {}", of_defects.len(), of_options.len());
+    for (file, test) in of_defects.iter().chain(&of_options) {
+        let text = read(file);
+        let at = text.find(&format!("fn {test}()")).unwrap_or_else(|| panic!("{file} has no test {test}"));
+        let before = text[..at].lines().rev().take_while(|line| !line.ends_with('}')).collect::<Vec<_>>();
+        assert!(before.iter().any(|line| line.trim() == "#[test]"), "{file}: {test} is no test");
+    }
+}

@@ -114,3 +114,32 @@ fn without_the_process_nothing_is_started() {
     group.store(0, 0, b"start").unwrap();
     assert_eq!(value(&mut group), r#"{"status": "stopped", "data": null}"#);
 }
+
+#[test]
+fn user_stacks_only_leaves_the_kernels_frames_out() {
+    // Copying zeros is work of the kernel.
+    let child = Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn();
+    let Ok(child) = child else { return println!("skipped: profile: dd") };
+    let copier = Burner { child, _dir: tempfile::tempdir().unwrap() };
+    for (only, kernel) in [("False", true), ("True", false)] {
+        let options = format!("process = {}\nuser_stacks_only = {only}\nsample_frequency = 99\n", copier.child.id());
+        let Some((json, _)) = profile(&options) else { return };
+        assert!(samples(&json, "dd") > 10, "{json}");
+        assert_eq!(json.contains(r#""libtype": "kernel""#), kernel, "user_stacks_only = {only}: {json}");
+    }
+}
+
+#[test]
+fn one_cpu_has_the_samples_of_what_ran_there() {
+    let Some(burner) = burner() else { return };
+    let pid = burner.child.id().to_string();
+    let pinned = Command::new("taskset").args(["-pc", "0", &pid]).output().is_ok_and(|output| output.status.success());
+    if !pinned || std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return println!("skipped: profile: taskset and two CPUs");
+    }
+    for (cpu, there) in [(0, true), (1, false)] {
+        let options = format!("process = {pid}\ncpu = {cpu}\nsample_frequency = 99\n");
+        let Some((json, _)) = profile(&options) else { return };
+        assert_eq!(samples(&json, "burn_test") > 0, there, "CPU {cpu}: {json}");
+    }
+}

@@ -22,6 +22,8 @@ impl ProbeList {
         if self.entries.is_empty() {
             return Err(section.reject(key, format!("expected {}, got none", ProbeList::EXPECTED)));
         }
+        let kind = if key == "usdts" { "USDTs" } else { key };
+        log::info!("{}: Configured {kind}: ['{}']", section.name(), self.entries.join("', '"));
         Ok(self)
     }
 

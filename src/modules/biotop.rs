@@ -45,6 +45,9 @@ pub const SPEC: Spec = Spec {
     maps: block::OWNER_MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
+        if options.interval == Interval::Never {
+            log::warn!("{}: with a negative interval there are no values", setup.section.name());
+        }
         Ok(Box::new(Biotop::new(options, exists, block::disk_name)))
     },
 };

@@ -341,6 +341,33 @@ mod tests {
     }
 
     #[test]
+    fn processes_that_ended_stay_where_that_is_asked_for() {
+        let fake = fake();
+        let options = Options { remove_stopped_processes: false };
+        let mut module = Netproc::new(options, |_| None, Vec::new);
+        thread(&fake, 3, 1001, 1001, 1, 50);
+        ended(&fake, 3);
+        (0..3 * GRACE).for_each(|_| module.tick(&fake));
+        assert_eq!(sent(&mut module, &fake), [("001001".into(), Some(Atom::U64(50)))]);
+    }
+
+    #[test]
+    fn a_name_is_the_bytes_of_the_command_line_whatever_they_are() {
+        let fake = fake();
+        let mut module = Netproc::new(Options::default(), |_| Some(b"/opt/caf\xc3 x".to_vec()), Vec::new);
+        thread(&fake, 3, 77, 77, 1, 100);
+        thread(&fake, 4, 78, 78, 1, 200);
+        for _ in 0..2 {
+            let values: Vec<_> = sent(&mut module, &fake).into_iter().map(|(_, value)| value).collect();
+            assert_eq!(values, [Some(Atom::U64(100)), Some(Atom::U64(200))]);
+        }
+        let mut table = Table::new(METRICS.len());
+        module.refresh(&fake, &mut table).expect("nothing can fail");
+        let Key::Pid(77, name) = &table.keys()[0] else { panic!("{:?}", table.keys()) };
+        assert_eq!(table.text(name), b"000077 /opt/caf\xc3");
+    }
+
+    #[test]
     fn a_process_id_used_again_starts_at_zero() {
         let fake = fake();
         let mut module = module();

@@ -183,6 +183,17 @@ mod tests {
     }
 
     #[test]
+    fn a_command_name_need_not_be_text() {
+        let fake = Fake::new();
+        let mut named = session(1, 1);
+        named.comm[..4].copy_from_slice(b"caf\xc3");
+        fake.record(&record_bytes(&named));
+        let mut table = Table::new(9);
+        module(Options::default()).refresh(&fake, &mut table).expect("nothing can fail");
+        assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"caf\xc3")));
+    }
+
+    #[test]
     fn ports_filter_when_the_session_ends() {
         let fake = Fake::new();
         fake.record(&record_bytes(&session(1, 1)));

@@ -47,6 +47,10 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
+        if !options.compile_test {
+            let name = setup.section.name();
+            log::info!("{name}: compile_test has no effect: what cannot be attached to is always left out.");
+        }
         let entries = options.tracepoints.required(setup.section, "tracepoints")?;
         let expression = |entry: &String| {
             let regex = Regex::new(&format!("^(?:{entry})$"));

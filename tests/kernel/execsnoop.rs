@@ -164,3 +164,20 @@ fn execs_by_a_32_bit_program_are_shown_with_their_arguments() {
     assert_eq!(column(&rows, RET), ["0", "-2"]);
     assert_eq!(column(&rows, COMM), ["true", "small"]);
 }
+
+/// Each exec has its last argument at another distance from the end of a page.
+#[test]
+fn an_argument_of_any_length_is_whole_wherever_it_ends() {
+    let _alone = alone();
+    let mut agent = Agent::new("execsnoop", "args = corebcc-long\nprocess_count = 100");
+    let words: Vec<String> =
+        [1, 127, 128, 129, 300, 3000].into_iter().chain((0..40).map(|i| 200 + i * 97)).map(|n| "y".repeat(n)).collect();
+    let words: Vec<&String> = words.iter().filter(|word| word.len() < 4000).collect();
+    for word in &words {
+        assert!(Command::new("/bin/true").args(["corebcc-long", word]).status().unwrap().success());
+    }
+    let rows = agent.rows();
+    let args = column(&rows, ARGS);
+    let wanted: Vec<String> = words.iter().rev().map(|word| format!("/bin/true corebcc-long {word}")).collect();
+    assert_eq!(args, wanted);
+}

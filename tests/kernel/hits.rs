@@ -178,6 +178,7 @@ fn a_kernel_function_counts_its_calls_failures_and_time_by_process() {
     let (average, total) = (values(&mut agent, 2), values(&mut agent, 3));
     assert_eq!(average["comm_write"], total["comm_write"] / 1000);
     assert!(total["comm_write"] > 0);
+    assert!(Agent::was_said("no_such_function cannot be attached to"), "what the kernel does not have is named");
 }
 
 #[test]

@@ -165,6 +165,11 @@ impl Agent {
         let prefix = format!("{}: ", self.name);
         LINES.lock().unwrap().iter().filter_map(|line| line.strip_prefix(&prefix).map(str::to_string)).collect()
     }
+
+    /// Whether a warning or error since the start of the program has this in it, whichever module it was of.
+    pub fn was_said(text: &str) -> bool {
+        LINES.lock().unwrap().iter().any(|line| line.contains(text))
+    }
 }
 
 pub fn number(table: &Table, row: usize, column: usize) -> u64 {

@@ -180,6 +180,20 @@ fn an_instance_that_was_fetched_has_its_name_after_its_process_has_ended() {
     assert_eq!(vector.names[&metric][&pid], instance);
 }
 
+#[test]
+fn an_instance_request_before_any_fetch_has_instances() {
+    if lacks(&[PMPROXY]) {
+        return;
+    }
+    let Some(pmcd) = Pmcd::beside(&config(&["runqlat", "exectop", "sysfork"]), &[]) else { return };
+    let proxy = Proxy::start(&pmcd, None);
+    let vector = Vector::new(&proxy, &pmcd);
+    assert!(std::process::Command::new("true").status().unwrap().success());
+    for metric in ["bcc.runq.latency", "bcc.proc.exec.count"] {
+        assert!(!instances(&vector.ask("indom", &format!("name={metric}"))).is_empty(), "{metric}");
+    }
+}
+
 /// pmseries of PCP 6.0.3 keeps host name, domain's and instance domain's labels of what it loads, whichever agent it is from.
 #[test]
 fn series_are_found_by_name_and_labels_and_have_the_buckets_as_instances() {

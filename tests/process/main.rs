@@ -15,6 +15,7 @@ mod connection;
 mod endpoints;
 mod host;
 mod metrics;
+mod options;
 mod own;
 mod peer;
 mod stream;

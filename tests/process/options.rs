@@ -1,0 +1,116 @@
+//! What the configuration's options do that no module's own test shows, and what the log says meanwhile: the Python agent's
+//! lines, which scripts look for, and a sentence for each option that has no effect.
+
+use crate::peer::Peer;
+use crate::reference::pmcd::{self as wire, names};
+use crate::support::{config, Home, ONE};
+
+/// The texts of a log, without time and process.
+fn texts(log: &str) -> Vec<String> {
+    log.lines().filter_map(|line| line.split_once(") ")).map(|(_, text)| text.to_owned()).collect()
+}
+
+#[test]
+fn the_log_has_the_original_agents_stages_in_their_order() {
+    let home = Home::new(&config(&["sysfork", "runqlat"]));
+    let mut peer = Peer::ready(&home, &[]);
+    peer.close();
+    let log = home.log();
+    let mut texts = texts(&log).into_iter();
+    for wanted in [
+        "Info: Initializing, currently in 'notready' state.",
+        "Info: Enabled modules:",
+        "Info: ['sysfork', 'runqlat']",
+        "Info: Configuring modules:",
+        "Info: sysfork",
+        "Info: runqlat",
+        "Info: Modules configured.",
+        "Info: Initializing modules:",
+        "Info: sysfork",
+        "Info: sysfork: Initialized.",
+        "Info: Modules initialized.",
+        "Info: Registering metrics:",
+        "Info: Metrics registered.",
+        "Info: Registering helpers:",
+        "Info: Helpers registered.",
+        "Info: Compiling modules:",
+        "Info: sysfork",
+        "Info: Modules compiled.",
+        "Info: Freeing memory:",
+        "Info: sysfork: Compilation memory freed.",
+        "Info: Memory freed.",
+        "Info: Ready to process requests.",
+        "Info: Cleaning up modules:",
+        "Info: Modules cleaned up.",
+    ] {
+        assert!(texts.any(|text| text == wanted), "no `{wanted}` in its place in {log}");
+    }
+}
+
+#[test]
+fn debug_tells_of_hooks_and_refreshes() {
+    let home = Home::new(&format!("{ONE}debug = True\n"));
+    let mut peer = Peer::ready(&home, &[]);
+    let pmids = crate::support::rows::rows().filter(|row| row.module == "sysfork").map(|row| row.pmid());
+    peer.ask(&wire::fetch(&pmids.collect::<Vec<_>>()));
+    let log = home.log();
+    assert!(log.contains("sysfork: Debug logging enabled."), "{log}");
+    if !crate::support::lacks_bpf() {
+        assert!(log.contains("sysfork: task_newtask: attached as "), "{log}");
+        assert!(log.contains("sysfork: refreshed, 1 instances"), "{log}");
+    }
+    let quiet = Home::new(ONE);
+    let mut peer = Peer::ready(&quiet, &[]);
+    peer.unanswered();
+    assert!(!quiet.log().contains("refreshed") && !quiet.log().contains("Debug"), "{}", quiet.log());
+}
+
+#[test]
+fn prefixes_are_of_all_modules_or_of_one() {
+    let text = config(&["sysfork", "runqlat"]).replacen("[pmda]\n", "[pmda]\nprefix = one.\n", 1);
+    let home = Home::new(&text.replace("[runqlat]\n", "[runqlat]\nprefix = two.three.\n"));
+    let mut peer = Peer::ready(&home, &[]);
+    let listed =
+        |peer: &mut Peer, root| names(&peer.ask(&wire::traverse(root))).into_iter().map(|(_, name)| name).collect();
+    let one: Vec<String> = listed(&mut peer, "one");
+    let two: Vec<String> = listed(&mut peer, "two");
+    assert_eq!((one, two), (vec!["one.proc.sysfork".to_owned()], vec!["two.three.runq.latency".to_owned()]));
+}
+
+#[test]
+fn an_option_without_effect_says_so() {
+    for (module, line, said) in [
+        ("sysfork", "pmda_indom_cache = False", "pmda_indom_cache has no effect"),
+        ("tcpperpid", "highres = True", "highres has no effect"),
+        ("tcpperpid", "buffer_page_count = 64", "buffer_page_count has no effect"),
+        ("tcpretrans", "buffer_page_count = 64", "buffer_page_count has no effect"),
+        ("tracepoint_hits", "compile_test = False", "compile_test has no effect"),
+        ("syscount", "details = True", "details has no effect without process"),
+        ("kprobe_hits", "details = True", "details have no effect without the option process"),
+        ("tcptop", "interval = -1", "with a negative interval there are no values"),
+        ("biotop", "interval = -1", "with a negative interval there are no values"),
+    ] {
+        let home = Home::new(&format!("{}{line}\n", config(&[module])));
+        let file = format!("--trycompile={}", home.config().display());
+        home.run(&[&file]);
+        assert!(
+            home.log().contains(&format!("{module}: {said}")) || home.log().contains(&format!("[{module}] {said}")),
+            "{line}: {}",
+            home.log()
+        );
+    }
+}
+
+/// That of the original is in no kernel since 5.18.
+#[test]
+fn the_shipped_example_of_tracepoints_is_there() {
+    if crate::support::lacks_bpf() {
+        return;
+    }
+    let shipped = include_str!("../../corebcc.conf");
+    let modules = shipped.lines().find(|line| line.starts_with("modules = ")).unwrap();
+    let home = Home::new(&shipped.replace(modules, "modules = tracepoint_hits"));
+    let output = home.run(&["--check"]);
+    assert_eq!(output.status.code(), Some(0), "{}", crate::support::told(&output));
+    assert!(!crate::support::told(&output).contains("left out"), "{}", crate::support::told(&output));
+}
