@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154 # the sourcing script sets prog and src
-# Sourced by Install's checkout half and by tests/run: installs packages, finds or gets a Rust toolchain.
+# Sourced by scripts/install-checkout and the tests' scripts: installs packages, finds or gets a Rust toolchain.
 # Needs $prog (for messages) and $src (the checkout). Works with apt on Debian 12; dnf names are untested.
 
 say() { printf '%s\n' "$prog: $*" >&2; }
@@ -198,4 +198,33 @@ need_hosts() {
 		say "adding $name to /etc/hosts, which does not name it (pmcd refuses local access without)"
 		echo "127.0.0.1 $name" >>/etc/hosts
 	done
+}
+
+# Waits for the background half of pmcd's start script, which runs every PMDA's Upgrade and holds a lock: in $PCP_TMPFILE_DIR in
+# PCP 6.0, in $PCP_PMDAS_DIR in 6.3 and later, none in 5.2. Half a minute at most.
+upgrades_done() {
+	tries=0
+	while [ $tries -lt 60 ] && { [ -e "$PCP_TMPFILE_DIR/pmda.auto.update" ] || [ -e "$PCP_PMDAS_DIR/pmda.auto.update" ] ||
+		pgrep -f "^/bin/sh $PCP_RC_DIR/pmcd (re)?start" >/dev/null; }; do
+		sleep 0.5
+		tries=$((tries + 1))
+	done
+}
+
+# static_cargo SUBCOMMAND ARGUMENT...: cargo, for programs that need nothing but the kernel
+static_cargo() {
+	subcommand=$1
+	shift
+	LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$(gcc -print-multiarch) RUSTFLAGS='-C target-feature=+crt-static' \
+		cargo "$subcommand" --locked --quiet --features static --target "$(host_triple)" "$@"
+}
+
+# what the directory below target is called
+host_triple() { rustc -vV | sed -n 's/^host: //p'; }
+
+# Debian's mirror: $MIRROR, else the one that apt's sources name, else the usual one
+debian_mirror() {
+	# shellcheck disable=SC2016 # for apt to expand
+	mirror=${MIRROR:-$(apt-get indextargets --format '$(SITE)' | awk '/\/debian\/*$/ && !site { site = $0 } END { print site }')}
+	echo "${mirror:-http://deb.debian.org/debian}"
 }

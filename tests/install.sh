@@ -1,10 +1,15 @@
 #!/bin/bash
-# Install, Remove and Upgrade against this machine's own pmcd (conformance statement 70), from the checkout and in the PMDA directory.
+# Install, Remove and Upgrade against this machine's own pmcd (conformance statement 70), from the checkout or unpacked release it is in, and
+# in the PMDA directory.
 # Needs root and PCP. Everything it changes is put back: pmcd.conf, the name space, configurations, whether pmcd runs.
 set -u
 src=$(cd "$(dirname "$0")/.." && pwd) || exit 1
 [ "$(id -u)" -eq 0 ] || { echo "skipped: needs root"; exit 77; }
 [ -r "${PCP_DIR:-}/etc/pcp.env" ] || { echo "skipped: PCP is not installed"; exit 77; }
+# shellcheck disable=SC2034 # prerequisites.sh reads it
+prog=tests/install.sh
+# shellcheck source=scripts/prerequisites.sh
+. "$src/scripts/prerequisites.sh"
 set +u
 # shellcheck disable=SC1091 # belongs to PCP
 . "${PCP_DIR:-}/etc/pcp.env"
@@ -27,8 +32,6 @@ failed=0
 
 pmcd_runs() { pminfo -v pmcd.version >/dev/null 2>&1; }
 service() { if [ -d /run/systemd/system ]; then systemctl "$1" pmcd; else "$PCP_RC_DIR/pmcd" "$1" </dev/null; fi; }
-# pmcd's start script goes on with every PMDA's Upgrade in the background
-settle() { for _ in $(seq 60); do [ -e "$PCP_TMPFILE_DIR/pmda.auto.update" ] || return 0; sleep 0.5; done; }
 
 there() { [ -e "$1" ] || [ -L "$1" ]; }
 put_back() {
@@ -110,7 +113,7 @@ for script in Install Remove Upgrade; do
 		sh -c "out=\$(setpriv --reuid=65534 --regid=65534 --clear-groups $scratch/user/$script 2>&1); [ \$? -eq 1 ] && [ \"\$out\" = '$script: must be root: run it with sudo' ]"
 done
 
-run "Install from a checkout" "$src" ./Install
+run "Install from where it was unpacked" "$src" ./Install
 check "it names the agent it replaces" said /x/pmdabcc.python
 check "it names the configuration it adopts" said "$(readlink -f "$old")"
 check "it shows the disk latency" said bcc.disk.all.latency
@@ -185,7 +188,7 @@ sed -i '/^prefix = other\.$/d' "$config"
 if ! $was_running; then
 	service stop >/dev/null 2>&1
 	run "Install after Remove, while pmcd is down" "$pmda" ./Install
-	settle
+	upgrades_done
 else
 	run "Install after Remove" "$pmda" ./Install
 fi
