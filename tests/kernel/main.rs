@@ -13,6 +13,7 @@ mod execsnoop;
 mod exectop;
 mod files;
 mod hits;
+mod klockstat;
 mod netproc;
 mod runqlat;
 mod support;
