@@ -62,3 +62,22 @@ static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, bool 
 	start->key = 0; /* never pairs with a later return */
 	COUNT(r->slots[op * HIST_SLOTS + usec_slot(bpf_ktime_get_ns() - start->ns)]);
 }
+
+/* What belongs to one file system: its maps and constants. */
+#define FILE_SYSTEM(fs)                                                                                               \
+	ROWS(fs##_rows, struct fs_row);                                                                               \
+	SLOTS(fs##_starts, struct fs_start);                                                                          \
+	PROCESS_SET(fs##_set);                                                                                        \
+	const volatile __u32 fs##_start_mask;                                                                         \
+	const volatile bool fs##_filtered
+
+/* An operation is a function with so many arguments and a value of this type. */
+#define ON_OPERATION(fs, op, function, count, type)                                                                   \
+	ON_ENTRY(function)                                                                                            \
+	{                                                                                                             \
+		fs_enter(&fs##_starts, fs##_start_mask, fs##_filtered, &fs##_set, op);                                \
+	}                                                                                                             \
+	ON_RETURN(function, count, type ret)                                                                          \
+	{                                                                                                             \
+		fs_leave(&fs##_rows, &fs##_starts, fs##_start_mask, fs##_filtered, op);                               \
+	}

@@ -161,6 +161,11 @@ pub enum MapKind {
 }
 
 impl MapDef {
+    /// An array of `T` that only the programs use; [`crate::maps!`] calls it.
+    pub const fn slots<T>(name: &'static str) -> MapDef {
+        MapDef { name, kind: MapKind::Slots, value_size: size_of::<T>() }
+    }
+
     /// A set of process ids; [`crate::maps!`] calls it.
     pub const fn set(name: &'static str) -> MapDef {
         MapDef { name, kind: MapKind::Set, value_size: size_of::<u32>() }
@@ -223,9 +228,7 @@ macro_rules! metrics {
 #[macro_export]
 macro_rules! maps {
     (@def rows $ty:ty, $name:literal) => { $crate::kit::Rows::<$ty>::new($name).def };
-    (@def slots $ty:ty, $name:literal) => {
-        $crate::kit::MapDef { name: $name, kind: $crate::kit::MapKind::Slots, value_size: size_of::<$ty>() }
-    };
+    (@def slots $ty:ty, $name:literal) => { $crate::kit::MapDef::slots::<$ty>($name) };
     (@def ring $ty:ty, $name:literal) => {
         $crate::kit::MapDef { name: $name, kind: $crate::kit::MapKind::Ring, value_size: size_of::<$ty>() }
     };
