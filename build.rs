@@ -114,6 +114,9 @@ impl Programs {
         for (number, line) in text.lines().enumerate() {
             let Some((keyword, rest)) = line.split_once('(') else { continue };
             let at = format!("{file}:{}", number + 1);
+            let number = |count: &str| -> usize {
+                count.parse().unwrap_or_else(|_| panic!("{at}: `{count}`: expected a number of arguments"))
+            };
             let arguments = || -> Vec<String> {
                 let inside =
                     rest.rsplit_once(')').unwrap_or_else(|| panic!("{at}: {keyword}: end the line with `)`")).0;
@@ -125,9 +128,15 @@ impl Programs {
                 "ON_RETURN" => {
                     let mut arguments = arguments();
                     let count = arguments.remove(1);
-                    let skip =
-                        count.parse().unwrap_or_else(|_| panic!("{at}: `{count}`: expected a number of arguments"));
-                    Self::add(&mut self.returns, &at, &module, arguments, skip);
+                    Self::add(&mut self.returns, &at, &module, arguments, number(&count));
+                }
+                "ON_OPERATION" => {
+                    let [_, _, function, count, ty] = <[String; 5]>::try_from(arguments()).unwrap_or_else(|_| {
+                        panic!("{at}: expected a file system, operation, function, count and type")
+                    });
+                    Self::add(&mut self.entries, &at, &module, vec![function.clone()], 0);
+                    let skip = number(&count);
+                    Self::add(&mut self.returns, &at, &module, vec![function, format!("{ty} ret")], skip);
                 }
                 "ON_EACH_TRACEPOINT" => self.each.push((Each::Tracepoint, module.clone())),
                 "ON_EACH_ENTRY" => self.each.push((Each::Entry, module.clone())),

@@ -62,3 +62,21 @@ static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, __u64
 	start->key = 0; /* never pairs with a later return */
 	COUNT(r->slots[op * HIST_SLOTS + usec_slot(bpf_ktime_get_ns() - start->ns)]);
 }
+
+/* What belongs to one file system: its maps and constants. */
+#define FILE_SYSTEM(fs)                                                                                               \
+	ROWS(fs##_rows, struct fs_row);                                                                               \
+	SLOTS(fs##_starts, struct fs_start);                                                                          \
+	const volatile __u32 fs##_start_mask;                                                                         \
+	const volatile __u64 fs##_filter
+
+/* An operation is a function with so many arguments and a value of this type. */
+#define ON_OPERATION(fs, op, function, count, type)                                                                   \
+	ON_ENTRY(function)                                                                                            \
+	{                                                                                                             \
+		fs_enter(&fs##_starts, fs##_start_mask, fs##_filter, op);                                             \
+	}                                                                                                             \
+	ON_RETURN(function, count, type ret)                                                                          \
+	{                                                                                                             \
+		fs_leave(&fs##_rows, &fs##_starts, fs##_start_mask, fs##_filter, op);                                 \
+	}

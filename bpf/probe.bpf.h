@@ -5,6 +5,7 @@
  *   ON(hook, arguments...) { ... }          runs at a tracepoint; arguments as in the kernel's TP_PROTO
  *   ON_ENTRY(function, arguments...)        runs when a kernel function is entered
  *   ON_RETURN(function, count, type ret)    runs when it returns; count is its number of arguments
+ *   ON_OPERATION(fs, op, function, ...)     both of an operation of a file system (fsdist.bpf.h)
  *   ON_EACH_TRACEPOINT(target)              runs at each tracepoint that the configuration names; target is its number
  *   ON_EACH_ENTRY(target)                   runs when one of the kernel functions it names is entered
  *   ON_EACH_RETURN(target, bits, ret)       runs when one returns; bits is the width of its return value (0: none)

@@ -150,8 +150,9 @@ fn same(table: &Table, row: usize, earlier: &Table) -> Option<usize> {
 
 fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
     let metrics: Vec<&MetricDef> = columns.iter().map(|&column| &instance.spec.metrics[column]).collect();
-    let mut cells =
-        vec![std::iter::once(String::new()).chain(metrics.iter().map(|metric| short(metric.name))).collect()];
+    let mut cells = vec![std::iter::once(String::new())
+        .chain(metrics.iter().map(|metric| short(metric.name, instance.spec.metrics).into()))
+        .collect()];
     for (row, key) in table.keys().iter().enumerate() {
         if columns.iter().all(|&column| table.value(row, column).is_none()) {
             continue;
@@ -184,14 +185,12 @@ fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&
     out
 }
 
-/// The last component, with the one before it where the last says little: `send.bytes`, `pid`.
-fn short(name: &str) -> String {
-    let parts: Vec<&str> = name.split('.').collect();
-    match parts.as_slice() {
-        [.., protocol, way, last] if matches!(*last, "bytes" | "calls") => format!("{protocol}.{way}.{last}"),
-        [.., last] => (*last).to_string(),
-        [] => String::new(),
-    }
+/// As many of a metric's last components as tell it from the others of its module: `tcp.send.bytes`, `pid`.
+fn short<'a>(name: &'a str, all: &[MetricDef]) -> &'a str {
+    let is_of =
+        |end: &str, name: &str| name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let mut ends = name.rmatch_indices('.').map(|(at, dot)| &name[at + dot.len()..]);
+    ends.find(|end| all.iter().filter(|metric| is_of(end, metric.name)).count() == 1).unwrap_or(name)
 }
 
 /// A name from the kernel can hold any bytes; a terminal must not get them.
@@ -238,6 +237,17 @@ mod tests {
         assert_eq!(columns("bcc.proc.net"), 8);
         assert_eq!(columns("proc.net.tcp"), 4);
         assert_eq!(columns("proc.ne"), 0);
+    }
+
+    #[test]
+    fn a_column_is_named_by_what_tells_it_from_the_others() {
+        let heads = |module: &str| -> Vec<&str> {
+            let spec = MODULES.iter().find(|spec| spec.name == module).unwrap();
+            spec.metrics.iter().map(|metric| short(metric.name, spec.metrics)).collect()
+        };
+        assert_eq!(heads("klockstat")[3..5], ["spin.total", "hold.avg"]);
+        assert_eq!(heads("kprobe_hits"), ["count", "fail", "avg", "cml"]);
+        assert_eq!(heads("netproc")[0], "tcp.send.calls");
     }
 
     #[test]

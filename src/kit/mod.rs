@@ -36,7 +36,7 @@ pub use kernel::{Fake, Kernel, Row, RowsView};
 pub use libraries::library;
 pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
-pub use operations::{Operations, OPERATION_SLOTS};
+pub use operations::{operation_metric, Operations, OPERATION_SLOTS};
 pub use options::{
     unknown, Count, Cpu, Depth, Interval, IoColumn, IoOrder, OptionDef, OptionType, Pages, Ports, ProcessFilter,
     RowCount,

@@ -1,8 +1,11 @@
 //! The latency of a file system's operations: what ext4dist, xfsdist and zfsdist have in common. Kernel side:
 //! bpf/fsdist.bpf.h.
 
-use super::{table_size, Hook, Host, Kernel, MapDef, Metric, Module, Plan, ProcessFilter, RefreshError, Rows, Table};
+use super::{
+    table_size, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter, RefreshError, Rows, Table,
+};
 use crate::bpf::types::{fs_row, rodata};
+use crate::pcp::{Sem, Type, Units};
 use std::mem::offset_of;
 
 /// Histogram slots of an operation: microseconds up to 71 minutes.
@@ -10,9 +13,7 @@ pub const OPERATION_SLOTS: usize = 32;
 
 /// The operations of a file system; it is the whole module.
 pub struct Operations {
-    /// Open, read, write, fsync, in the order of `enum fs_op`.
-    pub metrics: [Metric<u64>; 4],
-    /// The functions behind them.
+    /// The functions behind open, read, write and fsync, in the order of `enum fs_op` and of the metrics.
     pub hooks: [&'static Hook; 4],
     /// Counters by CPU.
     pub rows: Rows<fs_row>,
@@ -42,8 +43,8 @@ impl Module for Operations {
             }
         }
         if counts.as_flattened().iter().any(|&count| count > 0) {
-            for (metric, counts) in self.metrics.iter().zip(&counts) {
-                table.log2(*metric, counts);
+            for (column, counts) in counts.iter().enumerate() {
+                table.log2(Metric::new(column), counts);
             }
         }
         Ok(())
@@ -54,10 +55,88 @@ impl Module for Operations {
     }
 }
 
+/// Declares the module of a file system by what it has of its own; the rest has the same names in each.
+#[macro_export]
+macro_rules! file_system {
+    (
+        module: $module:literal, cluster: $cluster:literal, name: $name:literal, called: $called:literal,
+        needs: $needs:literal, open: $open:literal, read: $read:literal, write: $write:literal, fsync: $fsync:literal,
+        constants: $mask:ident, $filter:ident,
+    ) => {
+        use $crate::bpf::types::{fs_row, fs_start};
+        use $crate::kit::*;
+
+        $crate::options! {
+            /// Only operations by these processes (ids, command names, or regular expressions for whole command lines).
+            process: ProcessFilter = ProcessFilter::default();
+        }
+
+        static OPEN: Hook = $crate::function!($open, $needs);
+        static READ: Hook = $crate::function!($read, $needs);
+        static WRITE: Hook = $crate::function!($write, $needs);
+        static FSYNC: Hook = $crate::function!($fsync, $needs);
+
+        const ROWS: Rows<fs_row> = Rows::new(concat!($name, "_rows"));
+        const STARTS: MapDef = MapDef::slots::<fs_start>(concat!($name, "_starts"));
+
+        /// The declaration.
+        pub const SPEC: Spec = Spec {
+            name: $module,
+            path: concat!("fs.", $module),
+            summary: concat!("latency of file operations on ", $called),
+            cluster: $cluster,
+            shape: Shape::Log2(Log2 { slots: OPERATION_SLOTS as u32 }),
+            metrics: &[
+                operation_metric(
+                    0,
+                    concat!("fs.", $name, ".latency.open"),
+                    concat!("opens of files on ", $called, " by the time they took"),
+                ),
+                operation_metric(
+                    1,
+                    concat!("fs.", $name, ".latency.read"),
+                    concat!("reads of files on ", $called, " by the time they took"),
+                ),
+                operation_metric(
+                    2,
+                    concat!("fs.", $name, ".latency.write"),
+                    concat!("writes of files on ", $called, " by the time they took"),
+                ),
+                operation_metric(
+                    3,
+                    concat!("fs.", $name, ".latency.fsync"),
+                    concat!("synchronisations of files on ", $called, " by the time they took"),
+                ),
+            ],
+            options: OPTIONS,
+            hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
+            maps: &[ROWS.def, STARTS],
+            make: |setup| {
+                let options = Options::read(setup.section)?;
+                Ok(Box::new(Operations {
+                    hooks: [&OPEN, &READ, &WRITE, &FSYNC],
+                    rows: ROWS,
+                    starts: STARTS,
+                    constants: |constants, mask, filter| {
+                        constants.$mask = mask;
+                        constants.$filter = filter;
+                    },
+                    process: options.process,
+                }))
+            },
+        };
+    };
+}
+
+/// The metric of an operation; [`file_system!`] calls it. The unit is that of the Python agent's metrics.
+pub const fn operation_metric(item: u32, name: &'static str, oneline: &'static str) -> MetricDef {
+    MetricDef { item, name, ty: Type::U64, sem: Sem::COUNTER, units: Units::USEC, oneline }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::{Fake, MapKind};
+    use crate::kit::Fake;
     use crate::pcp::Atom;
 
     const ROWS: Rows<fs_row> = Rows::new("test_rows");
@@ -65,10 +144,9 @@ mod tests {
 
     fn module() -> Operations {
         Operations {
-            metrics: [0, 1, 2, 3].map(Metric::new),
             hooks: [&HOOK; 4],
             rows: ROWS,
-            starts: MapDef { name: "test_starts", kind: MapKind::Slots, value_size: 16 },
+            starts: MapDef::slots::<[u64; 2]>("test_starts"),
             constants: |_, _, _| (),
             process: ProcessFilter::default(),
         }

@@ -160,6 +160,13 @@ pub enum MapKind {
     Hash,
 }
 
+impl MapDef {
+    /// An array of `T` that only the programs use; [`crate::maps!`] calls it.
+    pub const fn slots<T>(name: &'static str) -> MapDef {
+        MapDef { name, kind: MapKind::Slots, value_size: size_of::<T>() }
+    }
+}
+
 /// A map of counters: rows of `T`, a C struct of 64-bit words whose Rust form the BPF object's own type information yields.
 pub struct Rows<T> {
     /// Its declaration.
@@ -216,9 +223,7 @@ macro_rules! metrics {
 #[macro_export]
 macro_rules! maps {
     (@def rows $ty:ty, $name:literal) => { $crate::kit::Rows::<$ty>::new($name).def };
-    (@def slots $ty:ty, $name:literal) => {
-        $crate::kit::MapDef { name: $name, kind: $crate::kit::MapKind::Slots, value_size: size_of::<$ty>() }
-    };
+    (@def slots $ty:ty, $name:literal) => { $crate::kit::MapDef::slots::<$ty>($name) };
     (@def ring $ty:ty, $name:literal) => {
         $crate::kit::MapDef { name: $name, kind: $crate::kit::MapKind::Ring, value_size: size_of::<$ty>() }
     };

@@ -3,7 +3,7 @@
 
 use crate::bpf::types::{self, kl_code, kl_row, kl_stat, kl_thread, kl_times};
 use crate::kit::*;
-use crate::{function, maps, metrics, options};
+use crate::{maps, metrics, options};
 use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 
@@ -39,22 +39,27 @@ options! {
 
 const NEEDS: &str = "a kernel with fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)";
 
-/// A lock function, under its name with lock debugging too.
+/// Both ends of a lock function. The probe of the return comes first: it puts an address of its own in the place of the
+/// caller's, and before 5.15 the stack shows that one to every probe of the entry that was there before it.
+macro_rules! ends {
+    (fexit, $name:literal) => {
+        &[concat!("fentry__", $name), concat!("fexit__", $name)]
+    };
+    (kretprobe, $name:literal) => {
+        &[concat!("kretprobe__", $name), concat!("kprobe__", $name)]
+    };
+}
+
+/// A lock function, and its name with lock debugging if that is another.
 macro_rules! lock_function {
-    ($name:literal, $debug:literal) => {
+    ($name:literal $(, $debug:literal)?) => {
         Hook {
             name: $name,
             tiers: &[
-                Tier { kind: "fexit", programs: &[concat!("fentry__", $name), concat!("fexit__", $name)] },
-                Tier { kind: "kretprobe", programs: &[concat!("kprobe__", $name), concat!("kretprobe__", $name)] },
-                Tier {
-                    kind: "fexit of lock debugging",
-                    programs: &[concat!("fentry__", $debug), concat!("fexit__", $debug)],
-                },
-                Tier {
-                    kind: "kretprobe of lock debugging",
-                    programs: &[concat!("kprobe__", $debug), concat!("kretprobe__", $debug)],
-                },
+                Tier { kind: "fexit", programs: ends!(fexit, $name) },
+                Tier { kind: "kretprobe", programs: ends!(kretprobe, $name) },
+                $(Tier { kind: "fexit of lock debugging", programs: ends!(fexit, $debug) },
+                Tier { kind: "kretprobe of lock debugging", programs: ends!(kretprobe, $debug) },)?
             ],
             needs: NEEDS,
         }
@@ -65,7 +70,7 @@ static LOCK: Hook = lock_function!("mutex_lock", "mutex_lock_nested");
 static INTERRUPTIBLE: Hook = lock_function!("mutex_lock_interruptible", "mutex_lock_interruptible_nested");
 static KILLABLE: Hook = lock_function!("mutex_lock_killable", "mutex_lock_killable_nested");
 static IO: Hook = lock_function!("mutex_lock_io", "mutex_lock_io_nested");
-static TRYLOCK: Hook = function!("mutex_trylock", NEEDS);
+static TRYLOCK: Hook = lock_function!("mutex_trylock");
 static UNLOCK: Hook = Hook {
     name: "mutex_unlock",
     tiers: &[

@@ -137,8 +137,10 @@ fn a_file_read_cold_misses_with_every_page_and_read_warm_with_none() {
     let warm = least(&mut agent, 1, 0, || read(&path));
     assert!(warm[1].unwrap() < PAGES / 10, "{warm:?}");
     if sees_accesses {
-        assert!(cold[2].unwrap() < PAGES / 2, "{cold:?}");
-        assert!(warm[2].unwrap() >= PAGES - PAGES / 100, "{warm:?}");
+        // A cold read of the loop device is a read of the file in memory behind it, which is an access to each of its pages.
+        let once = PAGES - PAGES / 100..PAGES + PAGES / 4;
+        assert!(once.contains(&cold[2].unwrap()), "{cold:?}");
+        assert!(once.contains(&warm[2].unwrap()), "{warm:?}");
         assert_eq!(warm[0], Some(warm[1].unwrap() + warm[2].unwrap()));
     }
 }

@@ -82,16 +82,20 @@ fn each_operation_on_a_pipe_is_one_acquisition_by_its_function() {
 fn longer_names_have_the_callers_of_the_caller_and_a_filter_keeps_what_it_means() {
     const TEST: &str = "klockstat: longer_names_have_the_callers_of_the_caller";
     let _alone = alone();
-    let lines = "stack_depth = 3\nuse_caller_offset = True\ncaller_filter = ";
-    let Some(mut agent) = WRITERS.iter().find_map(|name| {
-        let mut agent = agent(TEST, &format!("{lines}{name}"))?;
+    // The kernel has the function by one of its names.
+    let counted = |writer: &str| {
+        let lines = format!("stack_depth = 3\nuse_caller_offset = True\ncaller_filter = {writer}");
+        let agent = agent(TEST, &lines)?;
         use_pipe(TIMES);
-        (!agent.rows().is_empty()).then_some(agent)
-    }) else {
-        return;
+        Some(agent)
     };
+    let Some(mut agent) = counted(WRITERS[0]) else { return };
+    if agent.rows().is_empty() {
+        agent = counted(WRITERS[1]).unwrap();
+    }
     let rows = agent.rows();
     assert_eq!(sums(&mut agent, WRITERS).counts, [TIMES, TIMES], "readers do not begin with that");
+    assert!(!rows.is_empty());
     for row in &rows {
         let frames: Vec<&str> = row.name.split("+0x").collect();
         assert_eq!(frames.len(), 4, "three names with a place each: {}", row.name);
