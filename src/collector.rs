@@ -3,7 +3,7 @@
 
 use crate::bpf;
 use crate::config::Config;
-use crate::kit::{Collect, Instance, Kernel, Module, Plan, Setup, SetupError, Table};
+use crate::kit::{Collect, Instance, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
 use crate::pcp::PmErr;
 use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -29,34 +29,30 @@ const QUIET: u64 = 60;
 pub struct Member {
     /// The section's name, for the log.
     pub name: String,
-    wanted: Wanted,
+    spec: &'static Spec,
     module: Box<dyn Module + Send>,
     /// The option `debug` of its section.
     debug: bool,
 }
 
-/// Makes the modules of a configuration, and the constants of their programs.
+/// Makes the modules of a configuration, and the constants of their programs, which are set when they are loaded. Quick, since
+/// pmcd gives an agent that it has started three seconds to say something.
 pub fn members(
     config: &Config,
     instances: &[Instance],
     process_refresh: Option<Duration>,
 ) -> Result<(Vec<Member>, bpf::types::rodata), SetupError> {
-    let host = probe::host();
-    let mut constants = bpf::constants();
     let mut members = Vec::new();
     for instance in instances {
         let Some(section) = config.section(&instance.settings.section) else { continue };
-        let mut module = (instance.spec.make)(&Setup { section: &section, process_refresh })?;
-        let mut plan = Plan::default();
-        module.plan(&host, &mut plan, &mut constants);
-        let wanted = Wanted { name: instance.spec.name, plan, maps: instance.spec.maps };
+        let module = (instance.spec.make)(&Setup { section: &section, process_refresh })?;
         let (name, debug) = (instance.settings.section.clone(), instance.settings.debug);
         if debug {
             log::info!("{name}: Debug logging enabled.");
         }
-        members.push(Member { name, wanted, module, debug });
+        members.push(Member { name, spec: instance.spec, module, debug });
     }
-    Ok((members, constants))
+    Ok((members, bpf::constants()))
 }
 
 /// Loaded modules in one thread.
@@ -84,14 +80,17 @@ impl Group {
     pub fn load(members: Vec<Member>, constants: &bpf::types::rodata, btf: Option<PathBuf>) -> Group {
         log::info!("Compiling modules:");
         let (mut names, mut wanted, mut modules, mut debug) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for member in members {
+        let (host, mut constants) = (probe::host(), *constants);
+        for mut member in members {
             log::info!("{}", member.name);
+            let mut plan = Plan::default();
+            member.module.plan(&host, &mut plan, &mut constants);
             names.push(member.name);
-            debug.push(member.debug.then(|| member.wanted.plan.hooks.iter().map(|hook| hook.name).collect()));
-            wanted.push(member.wanted);
+            debug.push(member.debug.then(|| plan.hooks.iter().map(|hook| hook.name).collect()));
+            wanted.push(Wanted { name: member.spec.name, plan, maps: member.spec.maps });
             modules.push(member.module);
         }
-        let outcome = probe::load(&wanted, constants, btf.as_deref());
+        let outcome = probe::load(&wanted, &constants, btf.as_deref());
         let mut group = Group {
             troubled: vec![false; names.len()],
             names,
