@@ -21,8 +21,8 @@ pub struct Report {
 pub fn check(config: &Config, btf: Option<PathBuf>) -> Result<Report, ConfigError> {
     let (settings, instances) = instances(config, MODULES)?;
     warn_of_unknown(config, &instances);
-    let (members, constants) = members(config, &instances, settings.process_refresh)?;
-    let group = Group::load(members, &constants, btf);
+    let members = members(config, &instances, settings.process_refresh)?;
+    let group = Group::load(members, btf);
     let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
     let attached = group.attached();
     for (instance, fate) in instances.iter().zip(group.fates()) {

@@ -5,7 +5,7 @@ mod own;
 
 use crate::bpf;
 use crate::config::Config;
-use crate::kit::{Collect, Filters, Hook, Instance, Kernel, MapDef, Module, Plan, Setup, SetupError, Table};
+use crate::kit::{Collect, Filters, Instance, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
 use crate::pcp::PmErr;
 use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -30,79 +30,69 @@ const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two log lines about one kind of loss.
 const QUIET: u64 = 60;
 
-/// A module with its name, ready to be loaded.
+/// A module with its name, to be loaded.
 pub struct Member {
-    /// The section's name, for the log.
-    pub name: String,
-    kind: Kind,
-    wanted: Wanted,
-    module: Box<dyn Module + Send>,
+    name: String,
+    spec: &'static Spec,
     /// The option `debug` of its section.
     debug: bool,
+    module: Box<dyn Module + Send>,
 }
 
-/// What is the same of all modules of a kind.
-#[derive(Clone, Copy)]
-struct Kind {
-    /// The stem of its files.
-    name: &'static str,
-    hooks: &'static [&'static Hook],
-    maps: &'static [MapDef],
+/// The modules of a configuration, to be loaded.
+pub struct Members {
+    modules: Vec<Member>,
+    process_refresh: Option<Duration>,
 }
 
-/// Makes the modules of a configuration, and the constants of their programs.
+/// Makes the modules of a configuration. Quick, since pmcd gives an agent that it has started three seconds to say something:
+/// they plan when they are loaded.
 pub fn members(
     config: &Config,
     instances: &[Instance],
     process_refresh: Option<Duration>,
-) -> Result<(Vec<Member>, bpf::types::rodata), SetupError> {
-    let host = probe::host();
-    let mut constants = bpf::constants();
-    let mut members: Vec<Member> = Vec::new();
-    for (number, instance) in instances.iter().enumerate() {
+) -> Result<Members, SetupError> {
+    let mut modules = Vec::new();
+    for instance in instances {
         let Some(section) = config.section(&instance.settings.section) else { continue };
-        let mut module = (instance.spec.make)(&Setup { section: &section, process_refresh })?;
-        let mut plan = Plan { number, ..Plan::default() };
-        module.plan(&host, &mut plan, &mut constants);
-        let kind = Kind { name: instance.spec.name, hooks: instance.spec.hooks, maps: instance.spec.maps };
-        let wanted = Wanted { name: kind.name, plan, maps: kind.maps };
+        let module = (instance.spec.make)(&Setup { section: &section, process_refresh })?;
         let (name, debug) = (instance.settings.section.clone(), instance.settings.debug);
         if debug {
             log::info!("{name}: Debug logging enabled.");
         }
-        members.push(Member { name, kind, wanted, module, debug });
+        modules.push(Member { name, spec: instance.spec, debug, module });
     }
-    // Last, so that it ticks after the others.
-    let plans = members.iter().map(|member| (member.name.as_str(), &member.wanted.plan));
-    if let Some(mut filters) = Filters::of(plans, process_refresh) {
-        let mut plan = Plan::default();
-        filters.plan(&host, &mut plan, &mut constants);
-        let kind = Kind { name: Filters::NAME, hooks: Filters::HOOKS, maps: Filters::MAPS };
-        let wanted = Wanted { name: kind.name, plan, maps: kind.maps };
-        members.push(Member { name: kind.name.into(), kind, wanted, module: Box::new(filters), debug: false });
-    }
-    Ok((members, constants))
+    Ok(Members { modules, process_refresh })
 }
 
 /// Loaded modules in one thread.
 pub struct Group {
-    names: Vec<String>,
-    kinds: Vec<Kind>,
-    /// Of each module, the hooks that it wants, if its section says `debug`.
-    debug: Vec<Option<Vec<&'static str>>>,
-    modules: Vec<Result<Box<dyn Module + Send>, Failure>>,
+    /// In the order of the configuration; the filters of their `process` options, if there are any, are the last.
+    modules: Vec<Slot>,
+    /// How many of them have metrics.
+    served: usize,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
     loaded: Loaded,
-    losses: HashMap<(usize, &'static str), Loss>,
-    /// Why the last refresh of a module had no values.
-    troubles: Vec<Option<String>>,
-    /// Refreshes of each module, and the time they took.
-    refreshes: Vec<(u64, Duration)>,
     /// How long loading took.
     loading: Duration,
     own: Option<Own>,
     ticks: u64,
+    next_tick: Instant,
+}
+
+/// A module, or why it is not there.
+struct Slot {
+    name: String,
+    spec: &'static Spec,
+    /// With the option `debug`: the hooks it wants.
+    debug: Option<Vec<&'static str>>,
+    module: Result<Box<dyn Module + Send>, Failure>,
+    losses: HashMap<&'static str, Loss>,
+    /// Why the last refresh had no values.
+    trouble: Option<String>,
+    /// Refreshes, and the time they took.
+    refreshes: (u64, Duration),
 }
 
 #[derive(Default)]
@@ -113,39 +103,57 @@ struct Loss {
 
 impl Group {
     /// Loads the modules as far as the kernel allows, and logs each one's fate.
-    pub fn load(members: Vec<Member>, constants: &bpf::types::rodata, btf: Option<PathBuf>) -> Group {
+    pub fn load(members: Members, btf: Option<PathBuf>) -> Group {
         log::info!("Compiling modules:");
         let begin = Instant::now();
-        let (mut names, mut kinds, mut wanted, mut modules) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut debug = Vec::new();
-        for member in members {
+        let Members { mut modules, process_refresh } = members;
+        let served = modules.len();
+        let (host, mut constants) = (probe::host(), bpf::constants());
+        let mut plans = Vec::new();
+        for (number, member) in modules.iter_mut().enumerate() {
             log::info!("{}", member.name);
-            names.push(member.name);
-            kinds.push(member.kind);
-            debug.push(member.debug.then(|| member.wanted.plan.hooks.iter().map(|hook| hook.name).collect()));
-            wanted.push(member.wanted);
-            modules.push(member.module);
+            let mut plan = Plan { number, ..Plan::default() };
+            member.module.plan(&host, &mut plan, &mut constants);
+            plans.push(plan);
         }
-        let outcome = probe::load(&wanted, constants, btf.as_deref());
+        let filtered = modules.iter().map(|member| member.name.as_str()).zip(&plans);
+        if let Some(mut filters) = Filters::of(filtered, process_refresh) {
+            let mut plan = Plan::default();
+            filters.plan(&host, &mut plan, &mut constants);
+            plans.push(plan);
+            let spec = &Filters::SPEC;
+            modules.push(Member { name: spec.name.into(), spec, debug: false, module: Box::new(filters) });
+        }
+        let wanted: Vec<Wanted> = modules
+            .iter()
+            .zip(plans)
+            .map(|(member, plan)| Wanted { name: member.spec.name, plan, maps: member.spec.maps })
+            .collect();
+        let outcome = probe::load(&wanted, &constants, btf.as_deref());
+        let slots = modules.into_iter().zip(outcome.modules).zip(&wanted).map(|((member, fate), wanted)| Slot {
+            name: member.name,
+            spec: member.spec,
+            debug: member.debug.then(|| wanted.plan.hooks.iter().map(|hook| hook.name).collect()),
+            module: fate.map(|()| member.module),
+            losses: HashMap::new(),
+            trouble: None,
+            refreshes: (0, Duration::ZERO),
+        });
         let mut group = Group {
-            troubles: vec![None; names.len()],
-            refreshes: vec![(0, Duration::ZERO); names.len()],
-            names,
-            kinds,
-            debug,
-            modules: modules.into_iter().zip(outcome.modules).map(|(module, fate)| fate.map(|()| module)).collect(),
+            modules: slots.collect(),
+            served,
             attempts: outcome.attempts,
             loaded: outcome.loaded,
-            losses: HashMap::new(),
             loading: begin.elapsed(),
             own: None,
             ticks: 0,
+            next_tick: Instant::now() + TICK,
         };
         group.log_fates();
         log::info!("Modules compiled.");
         log::info!("Freeing memory:");
-        for name in &group.names {
-            log::info!("{name}: Compilation memory freed.");
+        for slot in &group.modules {
+            log::info!("{}: Compilation memory freed.", slot.name);
         }
         log::info!("Memory freed.");
         group.tick();
@@ -162,15 +170,12 @@ impl Group {
                 Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
             }
         }
-        for (name, hooks) in self.names.iter().zip(&self.debug) {
-            for (hook, kind) in
-                self.loaded.attached().iter().filter(|(hook, _)| hooks.iter().flatten().any(|h| h == hook))
-            {
+        for Slot { name, debug, module, .. } in &self.modules {
+            let wants = |hook: &str| debug.iter().flatten().any(|wanted| *wanted == hook);
+            for (hook, kind) in self.loaded.attached().iter().filter(|(hook, _)| wants(hook)) {
                 log::info!("{name}: {hook}: attached as {kind}");
             }
-        }
-        for (name, fate) in self.names.iter().zip(&self.modules) {
-            match fate {
+            match module {
                 Ok(_) => log::info!("{name}: Compiled."),
                 Err(failure) => {
                     log::error!("{name}: {}", failure.reason);
@@ -185,7 +190,7 @@ impl Group {
 
     /// For each module why it is not there.
     pub fn fates(&self) -> Vec<Result<(), Failure>> {
-        self.modules.iter().map(|module| module.as_ref().map(|_| ()).map_err(Failure::clone)).collect()
+        self.modules.iter().map(|slot| slot.module.as_ref().map(|_| ()).map_err(Failure::clone)).collect()
     }
 
     /// How the attached hooks are attached.
@@ -203,46 +208,44 @@ impl Group {
         self.own = Some(own);
     }
 
-    /// How many of the modules have metrics: all but the filters, which are last.
-    fn served(&self) -> usize {
-        self.kinds.iter().take_while(|kind| kind.name != Filters::NAME).count()
-    }
-
     /// Fills a table. A module that panics costs its own values, no more.
     pub fn refresh(&mut self, index: usize, table: &mut Table) -> Result<(), String> {
         table.clear();
-        if let Some(which) = index.checked_sub(self.served()) {
+        if let Some(which) = index.checked_sub(self.served) {
             return self.refresh_own(which, table);
         }
         let begin = Instant::now();
-        let Some(Ok(module)) = self.modules.get_mut(index) else { return Err("not loaded".into()) };
+        let Some(Slot { name, debug, module: Ok(module), trouble, refreshes: (count, time), .. }) =
+            self.modules.get_mut(index)
+        else {
+            return Err("not loaded".into());
+        };
         let kernel: &dyn Kernel = &self.loaded;
         let result = catch_unwind(AssertUnwindSafe(|| module.refresh(kernel, table)))
             .unwrap_or_else(|panic| Err(crate::kit::RefreshError(message(panic.as_ref()))))
             .map_err(|error| error.to_string());
-        let (count, time) = &mut self.refreshes[index];
         (*count, *time) = (*count + 1, *time + begin.elapsed());
-        match (&result, std::mem::replace(&mut self.troubles[index], result.clone().err())) {
-            (Err(error), None) => log::error!("{}: no values: {error}", self.names[index]),
-            (Ok(()), Some(_)) => log::info!("{}: values again", self.names[index]),
+        match (&result, std::mem::replace(trouble, result.clone().err())) {
+            (Err(error), None) => log::error!("{name}: no values: {error}"),
+            (Ok(()), Some(_)) => log::info!("{name}: values again"),
             _ => {}
         }
-        if self.debug[index].is_some() {
-            log::info!("{}: refreshed, {} instances", self.names[index], table.len());
+        if debug.is_some() {
+            log::info!("{name}: refreshed, {} instances", table.len());
         }
         result
     }
 
     /// Changes a string of a module.
     pub fn store(&mut self, index: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
-        let module = match self.modules.get_mut(index) {
-            Some(Ok(module)) => module,
-            Some(Err(_)) => return Err(PmErr::APPVERSION),
+        let (name, module) = match self.modules.get_mut(index) {
+            Some(Slot { name, module: Ok(module), .. }) => (name, module),
+            Some(_) => return Err(PmErr::APPVERSION),
             None => return Err(PmErr::PERMISSION),
         };
         let kernel: &dyn Kernel = &self.loaded;
         catch_unwind(AssertUnwindSafe(|| module.store(kernel, column, value))).unwrap_or_else(|panic| {
-            log::error!("{}: {}", self.names[index], message(panic.as_ref()));
+            log::error!("{name}: {}", message(panic.as_ref()));
             Err(PmErr::GENERIC)
         })
     }
@@ -250,15 +253,13 @@ impl Group {
     /// What is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        let kernel: &dyn Kernel = &self.loaded;
-        for (index, module) in self.modules.iter_mut().enumerate() {
+        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &self.loaded);
+        for Slot { name, module, losses, .. } in &mut self.modules {
             let Ok(module) = module else { continue };
-            let losses = &mut self.losses;
-            let (name, now) = (&self.names[index], self.ticks);
             let result = catch_unwind(AssertUnwindSafe(|| {
                 module.tick(kernel);
                 module.losses(kernel, &mut |reason, count| {
-                    let loss = losses.entry((index, reason)).or_default();
+                    let loss = losses.entry(reason).or_default();
                     let quiet = loss.said_at.is_some_and(|said| now - said < QUIET);
                     if count > loss.count && !quiet {
                         log::warn!("{name}: {} {reason}", count - loss.count);
@@ -273,32 +274,56 @@ impl Group {
     }
 
     /// Has the modules whose rings have records drain them.
-    pub fn wake(&mut self, rings: &[&str]) {
+    fn wake(&mut self, rings: &[&str]) {
         let kernel: &dyn Kernel = &self.loaded;
-        for (index, module) in self.modules.iter_mut().enumerate() {
+        for Slot { name, spec, module, .. } in &mut self.modules {
             let Ok(module) = module else { continue };
-            if self.kinds[index].maps.iter().any(|map| rings.contains(&map.name)) {
+            if spec.maps.iter().any(|map| rings.contains(&map.name)) {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| module.woken(kernel))) {
-                    log::error!("{}: {}", self.names[index], message(panic.as_ref()));
+                    log::error!("{name}: {}", message(panic.as_ref()));
                 }
             }
         }
     }
 
-    /// The rings, each readable when it has records and a program asked for a wake-up.
-    pub fn rings(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
-        self.loaded.rings().collect()
+    /// Has modules drain their rings as they fill, and ticks once a second, until the descriptor is readable (then true) or
+    /// the time has come.
+    pub fn attend(&mut self, fd: BorrowedFd<'_>, until: Option<Instant>) -> bool {
+        loop {
+            let now = Instant::now();
+            if now >= self.next_tick {
+                self.tick();
+                self.next_tick = Instant::now() + TICK;
+            }
+            if until.is_some_and(|until| now >= until) {
+                return false;
+            }
+            let rings: Vec<(&str, BorrowedFd<'_>)> = self.loaded.rings().collect();
+            let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
+            fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
+            let next = until.map_or(self.next_tick, |until| until.min(self.next_tick));
+            // Rounded up: a poll that ends a fraction early would spin.
+            let left = next.saturating_duration_since(Instant::now()).as_millis() as u16 + 1;
+            let _ = poll(&mut fds, PollTimeout::from(left));
+            let is_readable = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+            let readable = rings.iter().zip(&fds[1..]).filter(|(_, fd)| is_readable(fd));
+            let readable: Vec<&str> = readable.map(|((name, _), _)| *name).collect();
+            let called = is_readable(&fds[0]);
+            drop(fds);
+            self.wake(&readable);
+            if called {
+                return true;
+            }
+        }
     }
 
     /// Detaches everything and says so.
     pub fn detach(self) {
         log::info!("Cleaning up modules:");
-        let Group { names, modules, loaded, .. } = self;
+        let Group { modules, loaded, .. } = self;
         drop(loaded);
-        for (name, module) in names.iter().zip(&modules) {
-            if module.is_ok() {
-                log::info!("{name}: BPF detached.");
-            }
+        for slot in modules.iter().filter(|slot| slot.module.is_ok()) {
+            log::info!("{}: BPF detached.", slot.name);
         }
         log::info!("Modules cleaned up.");
     }
@@ -339,8 +364,7 @@ pub struct Collector {
 impl Collector {
     /// Starts the thread, which begins to load.
     pub fn start(
-        members: Vec<Member>,
-        constants: bpf::types::rodata,
+        members: Members,
         btf: Option<PathBuf>,
         own: Own,
     ) -> std::io::Result<Collector> {
@@ -352,9 +376,9 @@ impl Collector {
         let thread = std::thread::Builder::new().name("collector".into()).spawn({
             let (call, ready) = (Arc::clone(&call), Arc::clone(&ready));
             move || {
-                let mut group = Group::load(members, &constants, btf);
+                let mut group = Group::load(members, btf);
                 group.serve_own(own);
-                let fates = group.fates().into_iter().take(group.served());
+                let fates = group.fates().into_iter().take(group.served);
                 let fates = fates.map(|fate| fate.map_err(|failure| failure.reason));
                 let _ = outbox.send(Done::Loaded(fates.chain(OWN.iter().map(|_| Ok(()))).collect()));
                 let _ = ready.write(1);
@@ -444,21 +468,10 @@ impl Collect for Collector {
     }
 }
 
-/// The thread's loop: jobs, rings that want to be drained, the tick.
+/// The thread's loop: jobs, and between them what the modules need.
 fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender<Done>) {
-    let mut next = Instant::now() + TICK;
     loop {
-        let rings = group.rings();
-        let mut fds = vec![PollFd::new(call.as_fd(), PollFlags::POLLIN)];
-        fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
-        // Rounded up: a poll that ends a fraction early would spin.
-        let left = next.saturating_duration_since(Instant::now()).as_millis() as u16 + 1;
-        let _ = poll(&mut fds, PollTimeout::from(left));
-        let readable = rings.iter().zip(&fds[1..]).filter(|(_, fd)| fd.any().unwrap_or(false));
-        let readable: Vec<&str> = readable.map(|((name, _), _)| *name).collect();
-        drop(fds);
-        group.wake(&readable);
-
+        group.attend(call.as_fd(), None);
         let _ = call.read();
         for job in inbox.try_iter() {
             match job {
@@ -481,10 +494,6 @@ fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender
                 }
                 Job::Stop => return group.detach(),
             }
-        }
-        if Instant::now() >= next {
-            group.tick();
-            next = Instant::now() + TICK;
         }
     }
 }

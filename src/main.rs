@@ -132,7 +132,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     info!("['{}']", names.join("', '"));
     warn_of_unknown(&config, &instances);
     staged("Configuring modules:", "Modules configured.", &names);
-    let (members, constants) = members(&config, &instances, settings.process_refresh).map_err(aborting)?;
+    let members = members(&config, &instances, settings.process_refresh).map_err(aborting)?;
     info!("Initializing modules:");
     for name in &names {
         info!("{name}");
@@ -152,7 +152,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     };
     staged("Registering metrics:", "Metrics registered.", &names);
     staged("Registering helpers:", "Helpers registered.", &names);
-    let collector = Collector::start(members, constants, common.btf.clone(), own)
+    let collector = Collector::start(members, common.btf.clone(), own)
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     let ready = collector.ready();
     let caches = Some(conf.path("PCP_VAR_DIR", "config/pmda"));

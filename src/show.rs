@@ -34,8 +34,8 @@ pub fn run(
         return Err(format!("no metric `{metric}`; there are {}", names.join(", ")));
     }
     instances.retain(|instance| wanted.contains(&instance.spec.name));
-    let (members, constants) = members(&config, &instances, settings.process_refresh).map_err(words)?;
-    let mut group = Group::load(members, &constants, common.btf.clone());
+    let members = members(&config, &instances, settings.process_refresh).map_err(words)?;
+    let mut group = Group::load(members, common.btf.clone());
     if let Some(Err(failure)) = group.fates().into_iter().find(Result::is_err) {
         return Err(failure.reason);
     }

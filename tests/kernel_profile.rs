@@ -50,8 +50,8 @@ fn profile(options: &str) -> Option<(String, f64)> {
     let text = format!("[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\n{options}");
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, instances) = instances(&config, MODULES).unwrap();
-    let (members, constants) = members(&config, &instances, None).unwrap();
-    let mut group = Group::load(members, &constants, None);
+    let members = members(&config, &instances, None).unwrap();
+    let mut group = Group::load(members, None);
     if let Err(failure) = &group.fates()[0] {
         println!("skipped: profile: {}", failure.reason);
         return None;
@@ -106,8 +106,8 @@ fn without_the_process_nothing_is_started() {
     let text = "[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\nprocess = nosuchprocess\n";
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, instances) = instances(&config, MODULES).unwrap();
-    let (members, constants) = members(&config, &instances, None).unwrap();
-    let mut group = Group::load(members, &constants, None);
+    let members = members(&config, &instances, None).unwrap();
+    let mut group = Group::load(members, None);
     if let Err(failure) = &group.fates()[0] {
         return println!("skipped: profile: {}", failure.reason);
     }

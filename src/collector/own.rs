@@ -1,7 +1,7 @@
 //! The agent's own metrics, `agent.*`: what became of each module, what its programs and maps cost, what was lost. To a client
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
-use super::{Group, Kind};
+use super::{Group, Slot};
 use crate::bpf::{FEATURES, PROGRAMS};
 use crate::config::ModuleSettings;
 use crate::kit::{Instance, Kernel, Metric, MetricDef, Number, RowMut, Shape, Spec, Table};
@@ -67,21 +67,19 @@ mod module {
     pub const SPEC: Spec = own("agent.module", "each module", 301, Shape::Named { max: NAMES }, METRICS);
 
     pub fn fill(group: &Group, own: &Own, table: &mut Table) {
-        for (index, name) in group.names.iter().enumerate() {
-            let (state, status) = group.state(index);
-            let (count, time) = group.refreshes[index];
+        for slot in &group.modules {
+            let (state, status) = group.state(slot);
+            let (count, time) = slot.refreshes;
             table
-                .named(name.as_bytes())
+                .named(slot.name.as_bytes())
                 .text(STATE, state.as_bytes())
                 .text(STATUS, status.as_bytes())
                 .set(UP, u32::from(!matches!(state, "failed" | "no values")))
                 .set(REFRESHES, count)
                 .set(TIME, time.as_nanos() as u64);
         }
-        for spec in own.known.iter().filter(|spec| !group.kinds.iter().any(|on| on.name == spec.name)) {
-            if group.names.iter().any(|name| name == spec.name) {
-                continue;
-            }
+        let is_on = |spec: &Spec| group.modules.iter().any(|slot| [slot.spec.name, &slot.name].contains(&spec.name));
+        for spec in own.known.iter().filter(|spec| !is_on(spec)) {
             let status =
                 format!("not enabled; to have it, add {} to `modules` in [pmda] of {}", spec.name, own.configuration);
             table.named(spec.name.as_bytes()).text(STATE, b"off").text(STATUS, status.as_bytes());
@@ -111,7 +109,7 @@ mod program {
             let row = table
                 .named(program.name.as_bytes())
                 .text(KIND, program.kind.as_bytes())
-                .text(MODULES, group.users(|kind| modules.contains(&kind.name)).as_bytes())
+                .text(MODULES, group.users(|spec| modules.contains(&spec.name)).as_bytes())
                 .set(ATTACHED, u32::from(program.attached));
             let row = match &program.hook {
                 Some(hook) => row.text(HOOK, hook.as_bytes()),
@@ -172,7 +170,7 @@ mod lost {
 
     pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
         let kernel: &dyn Kernel = &group.loaded;
-        for (name, module) in group.names.iter().zip(&group.modules) {
+        for Slot { name, module, .. } in &group.modules {
             let Ok(module) = module else { continue };
             module.losses(kernel, &mut |reason, count| {
                 table.named(instance(name, reason).as_bytes()).set(EVENTS, count);
@@ -295,25 +293,24 @@ impl Group {
     }
 
     /// The modules, those that failed left out, of which this holds.
-    fn users(&self, is: impl Fn(&Kind) -> bool) -> String {
-        let loaded = self.names.iter().zip(&self.kinds).zip(&self.modules).filter(|(_, fate)| fate.is_ok());
-        let users: Vec<&str> = loaded.filter(|((_, kind), _)| is(kind)).map(|((name, _), _)| name.as_str()).collect();
-        users.join(",")
+    fn users(&self, is: impl Fn(&Spec) -> bool) -> String {
+        let users = self.modules.iter().filter(|slot| slot.module.is_ok() && is(slot.spec));
+        users.map(|slot| slot.name.as_str()).collect::<Vec<_>>().join(",")
     }
 
     /// A module's state in a word, and in a sentence that says why and what to do.
-    fn state(&self, index: usize) -> (&'static str, String) {
-        if let Err(failure) = &self.modules[index] {
+    fn state(&self, slot: &Slot) -> (&'static str, String) {
+        if let Err(failure) = &slot.module {
             let said = if failure.words.is_empty() { "" } else { "; the kernel said: " };
             return ("failed", format!("{}{said}{}", failure.reason, failure.words));
         }
-        if let Some(error) = &self.troubles[index] {
+        if let Some(error) = &slot.trouble {
             return ("no values", error.clone());
         }
-        let kind = self.kinds[index];
+        let spec = slot.spec;
         let (mut ways, mut idle, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         let attached = self.loaded.attached();
-        for hook in kind.hooks {
+        for hook in spec.hooks {
             let attempts = || self.attempts.iter().filter(|attempt| attempt.hook == hook.name);
             if let Some((_, kind)) = attached.iter().find(|(name, _)| *name == hook.name) {
                 ways.push(format!("{} by {kind}", hook.name));
@@ -323,7 +320,7 @@ impl Group {
                 missing.push(format!("{} ({words})", hook.name));
             }
         }
-        let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == kind.name);
+        let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == spec.name);
         let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
         for reach in reaches {
             match &reach.result {

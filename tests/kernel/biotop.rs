@@ -145,8 +145,8 @@ fn bioperpid_and_biotop_together_count_once() {
     );
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, instances) = instances(&config, MODULES).unwrap();
-    let (members, constants) = members(&config, &instances, None).unwrap();
-    let mut group = Group::load(members, &constants, None);
+    let members = members(&config, &instances, None).unwrap();
+    let mut group = Group::load(members, None);
     assert!(group.fates().iter().all(Result::is_ok), "{:?}", group.fates());
     let (mut top, mut totals) = (Table::new(9), Table::new(1));
     group.refresh(0, &mut top).unwrap();

@@ -35,8 +35,8 @@ impl Modules {
         }
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
         let (_, instances) = instances(&config, MODULES).unwrap();
-        let (members, constants) = members(&config, &instances, refresh).unwrap();
-        let mut collector = Collector::start(members, constants, None, Own::new(MODULES, "test.conf", false)).unwrap();
+        let members = members(&config, &instances, refresh).unwrap();
+        let mut collector = Collector::start(members, None, Own::new(MODULES, "test.conf", false)).unwrap();
         let fates = loop {
             match collector.loaded() {
                 Some(fates) => break fates,

@@ -76,8 +76,8 @@ impl Agent {
         let text = format!("[pmda]\nmodules = {name}\n[{name}]\nmodule = {module}\ncluster = 7\n{options}\n");
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
         let (_, instances) = instances(&config, MODULES).unwrap();
-        let (members, constants) = members(&config, &instances, None).unwrap();
-        let group = Group::load(members, &constants, None);
+        let members = members(&config, &instances, None).unwrap();
+        let group = Group::load(members, None);
         for fate in group.fates() {
             fate?;
         }

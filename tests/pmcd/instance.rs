@@ -1,6 +1,6 @@
 //! A pmcd of a test's own: its port, socket, log, agents and name space, apart from one that may be running here.
 
-use crate::support::{lacks, lacks_bpf, programs_of, told, wait_for, Home, Proc, ALL, BINARY};
+use crate::support::{lacks, lacks_bpf, programs_of, told, wait_for, wait_seconds, Home, Proc, ALL, BINARY};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -123,7 +123,8 @@ impl Pmcd {
 
     #[track_caller]
     pub fn wait_for_values(&self) {
-        wait_for("values from pmcd", || {
+        // Loading all modules takes a few seconds of a processor, which this may have to share.
+        wait_seconds(180, "values from pmcd", || {
             let values = self.run("pmprobe", &["bcc.proc.sysfork", "bcc.disk.all.latency"]);
             let text = String::from_utf8_lossy(&values.stdout).into_owned();
             text.contains("bcc.proc.sysfork 1").then_some(())

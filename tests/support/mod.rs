@@ -106,13 +106,19 @@ pub fn lacks(programs: &[&str]) -> bool {
 
 /// Looks until there is something to see.
 #[track_caller]
-pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + Duration::from_secs(20);
+pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_seconds(20, what, look)
+}
+
+/// The same, for as long as what takes longer.
+#[track_caller]
+pub fn wait_seconds<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(seconds);
     loop {
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(Instant::now() < until, "waited 20 seconds for {what}");
+        assert!(Instant::now() < until, "waited {seconds} seconds for {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
