@@ -297,6 +297,22 @@ mod tests {
     }
 
     #[test]
+    fn command_lines_are_looked_at_where_a_name_does_not_say_all() {
+        for (options, lines) in [
+            (&["java", "77"][..], 0),
+            (&["java", "node_exporter,my-daemon,python3.11"], 0),
+            (&["java", "a_name_that_the_kernel_cuts"], 2),
+            (&["/usr/sbin/sshd", "java"], 1),
+            (&["x", "y, .*java.*", "a|b"], 6),
+        ] {
+            let mut constants = crate::bpf::constants();
+            let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0 };
+            filters(options).plan(&host, &mut Plan::default(), &mut constants);
+            assert_eq!(constants.filter_lines, lines, "{options:?}");
+        }
+    }
+
+    #[test]
     fn the_kernel_gets_each_name_once_and_none_that_it_would_cut() {
         let filters = filters(&["java", "java,a_name_of_15_by", "a_name_of_16_byt"]);
         assert_eq!(filters.names(), [(*b"a_name_of_15_by\0", 2), (*b"java\0\0\0\0\0\0\0\0\0\0\0\0", 3)]);
