@@ -28,6 +28,7 @@ dnf_name() {
 	zlib1g-dev) echo zlib-devel ;;
 	redis-server) echo redis ;;
 	qemu-system-x86) echo qemu-kvm ;;
+	bsdutils) echo util-linux ;;
 	busybox-static) echo busybox ;;
 	xz-utils) echo xz ;;
 	iproute2) echo iproute ;;

@@ -127,6 +127,43 @@ adopt_config() {
 	done
 }
 
+# Where clients look for derived metrics, and the names of pmdabpf's among them if they are wanted.
+bpf_names=$PCP_VAR_DIR/config/derived/corebcc-bpf.conf
+
+# whether pmdabpf is registered
+bpf_agent() { [ -f "$PCP_PMCDCONF_PATH" ] && awk '/^[ \t]*\[[ \t]*access/ { exit } $1 == "bpf" { found = 1 } END { exit !found }' "$PCP_PMCDCONF_PATH"; }
+
+# The files of `consumers` that belong below $PCP_SYSCONF_DIR, by their names there; derived metrics only come on demand.
+consumer_files() { (cd consumers 2>/dev/null && find pmrep pmlogconf pmlogrewrite htop -type f); }
+
+# PCP's programs read some of these directories through links below $PCP_VAR_DIR/config.
+place_consumers() {
+	for name in $(consumer_files); do
+		case $name in
+		# pmlogrewrite takes two rules for one metric as an error
+		*/corebcc_netproc.conf) ! grep -qs '^metric bcc\.proc\.io\.net\.perpid' "$PCP_VAR_DIR"/config/pmlogrewrite/bcc_*.conf || continue ;;
+		esac
+		{ mkdir -p "$(dirname "$PCP_SYSCONF_DIR/$name")" && cp "consumers/$name" "$PCP_SYSCONF_DIR/$name"; } ||
+			{ echo "Warning: cannot write $PCP_SYSCONF_DIR/$name; going on without" >&2; continue; }
+		case $name in
+		pmlogconf/* | pmlogrewrite/*)
+			link=$PCP_VAR_DIR/config/$name
+			mkdir -p "$(dirname "$link")"
+			# where one directory is a link to the other it is there already
+			if [ -L "$link" ] || [ ! -e "$link" ]; then ln -sf "$PCP_SYSCONF_DIR/$name" "$link"; fi
+			;;
+		esac
+	done
+}
+
+take_consumers() {
+	rm -f "$bpf_names"
+	for name in $(consumer_files); do
+		rm -f "$PCP_VAR_DIR/config/$name" "$PCP_SYSCONF_DIR/$name"
+	done
+	rmdir "$PCP_VAR_DIR/config/pmlogconf/corebcc" "$PCP_SYSCONF_DIR/pmlogconf/corebcc" 2>/dev/null || :
+}
+
 agent_status() { pminfo -f pmcd.agent.status 2>/dev/null | sed -n 's/.*"corebcc"\] value //p'; }
 
 # Waits until there are names below ours: at first pmcd answers for the agent with "try again", and for one that is gone it

@@ -1,9 +1,11 @@
 //! The modules' thread: loads the BPF object, refreshes modules when asked, and drains rings and ages tables once a second. The
 //! thread that answers pmcd waits for it for less than a second, so that an answer keeps coming whatever a module does.
 
+mod own;
+
 use crate::bpf;
 use crate::config::Config;
-use crate::kit::{Collect, Filters, Instance, Kernel, MapDef, Module, Plan, Setup, SetupError, Table};
+use crate::kit::{Collect, Filters, Instance, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
 use crate::pcp::PmErr;
 use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -13,10 +15,13 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+pub use own::{own_instances, Own, OWN};
 
 /// How long a fetch waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -29,6 +34,7 @@ const QUIET: u64 = 60;
 pub struct Member {
     /// The section's name, for the log.
     pub name: String,
+    spec: &'static Spec,
     wanted: Wanted,
     module: Box<dyn Module + Send>,
 }
@@ -48,15 +54,16 @@ pub fn members(
         let mut plan = Plan { number, ..Plan::default() };
         module.plan(&host, &mut plan, &mut constants);
         let wanted = Wanted { name: instance.spec.name, plan, maps: instance.spec.maps };
-        members.push(Member { name: instance.settings.section.clone(), wanted, module });
+        members.push(Member { name: instance.settings.section.clone(), spec: instance.spec, wanted, module });
     }
     // Last, so that it ticks after the others.
     let plans = members.iter().map(|member| (member.name.as_str(), &member.wanted.plan));
     if let Some(mut filters) = Filters::of(plans, process_refresh) {
         let mut plan = Plan::default();
         filters.plan(&host, &mut plan, &mut constants);
-        let wanted = Wanted { name: Filters::NAME, plan, maps: Filters::MAPS };
-        members.push(Member { name: Filters::NAME.into(), wanted, module: Box::new(filters) });
+        let spec = &Filters::SPEC;
+        let wanted = Wanted { name: spec.name, plan, maps: spec.maps };
+        members.push(Member { name: spec.name.into(), spec, wanted, module: Box::new(filters) });
     }
     Ok((members, constants))
 }
@@ -64,14 +71,21 @@ pub fn members(
 /// Loaded modules in one thread.
 pub struct Group {
     names: Vec<String>,
-    maps: Vec<&'static [MapDef]>,
+    specs: Vec<&'static Spec>,
     modules: Vec<Result<Box<dyn Module + Send>, Failure>>,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
     loaded: Loaded,
     losses: HashMap<(usize, &'static str), Loss>,
-    troubled: Vec<bool>,
+    /// Why the last refresh of a module had no values.
+    troubles: Vec<Option<String>>,
+    /// Refreshes of each module, and the time they took.
+    refreshes: Vec<(u64, Duration)>,
+    /// How long loading took.
+    loading: Duration,
+    own: Option<Own>,
     ticks: u64,
+    next_tick: Instant,
 }
 
 #[derive(Default)]
@@ -84,23 +98,29 @@ impl Group {
     /// Loads the modules as far as the kernel allows, and logs each one's fate.
     pub fn load(members: Vec<Member>, constants: &bpf::types::rodata, btf: Option<PathBuf>) -> Group {
         log::info!("Compiling modules:");
-        let (mut names, mut wanted, mut modules) = (Vec::new(), Vec::new(), Vec::new());
+        let begin = Instant::now();
+        let (mut names, mut specs, mut wanted, mut modules) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for member in members {
             log::info!("{}", member.name);
             names.push(member.name);
+            specs.push(member.spec);
             wanted.push(member.wanted);
             modules.push(member.module);
         }
         let outcome = probe::load(&wanted, constants, btf.as_deref());
         let mut group = Group {
-            troubled: vec![false; names.len()],
+            troubles: vec![None; names.len()],
+            refreshes: vec![(0, Duration::ZERO); names.len()],
             names,
-            maps: wanted.iter().map(|wanted| wanted.maps).collect(),
+            specs,
             modules: modules.into_iter().zip(outcome.modules).map(|(module, fate)| fate.map(|()| module)).collect(),
             attempts: outcome.attempts,
             loaded: outcome.loaded,
             losses: HashMap::new(),
+            loading: begin.elapsed(),
+            own: None,
             ticks: 0,
+            next_tick: Instant::now() + TICK,
         };
         group.log_fates();
         log::info!("Modules compiled.");
@@ -147,17 +167,28 @@ impl Group {
         self.loaded.reaches()
     }
 
+    /// Serves the agent's own metrics too: [`OWN`], numbered behind the modules.
+    pub fn serve_own(&mut self, own: Own) {
+        self.own = Some(own);
+    }
+
     /// Fills a table. A module that panics costs its own values, no more.
     pub fn refresh(&mut self, index: usize, table: &mut Table) -> Result<(), String> {
         table.clear();
+        if let Some(which) = index.checked_sub(self.modules.len()) {
+            return self.refresh_own(which, table);
+        }
+        let begin = Instant::now();
         let Some(Ok(module)) = self.modules.get_mut(index) else { return Err("not loaded".into()) };
         let kernel: &dyn Kernel = &self.loaded;
         let result = catch_unwind(AssertUnwindSafe(|| module.refresh(kernel, table)))
             .unwrap_or_else(|panic| Err(crate::kit::RefreshError(message(panic.as_ref()))))
             .map_err(|error| error.to_string());
-        match (&result, std::mem::replace(&mut self.troubled[index], result.is_err())) {
-            (Err(error), false) => log::error!("{}: no values: {error}", self.names[index]),
-            (Ok(()), true) => log::info!("{}: values again", self.names[index]),
+        let (count, time) = &mut self.refreshes[index];
+        (*count, *time) = (*count + 1, *time + begin.elapsed());
+        match (&result, std::mem::replace(&mut self.troubles[index], result.clone().err())) {
+            (Err(error), None) => log::error!("{}: no values: {error}", self.names[index]),
+            (Ok(()), Some(_)) => log::info!("{}: values again", self.names[index]),
             _ => {}
         }
         result
@@ -165,7 +196,11 @@ impl Group {
 
     /// Changes a string of a module.
     pub fn store(&mut self, index: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
-        let Some(Ok(module)) = self.modules.get_mut(index) else { return Err(PmErr::APPVERSION) };
+        let module = match self.modules.get_mut(index) {
+            Some(Ok(module)) => module,
+            Some(Err(_)) => return Err(PmErr::APPVERSION),
+            None => return Err(PmErr::PERMISSION),
+        };
         let kernel: &dyn Kernel = &self.loaded;
         catch_unwind(AssertUnwindSafe(|| module.store(kernel, column, value))).unwrap_or_else(|panic| {
             log::error!("{}: {}", self.names[index], message(panic.as_ref()));
@@ -199,11 +234,11 @@ impl Group {
     }
 
     /// Has the modules whose rings have records drain them.
-    pub fn wake(&mut self, rings: &[&str]) {
+    fn wake(&mut self, rings: &[&str]) {
         let kernel: &dyn Kernel = &self.loaded;
         for (index, module) in self.modules.iter_mut().enumerate() {
             let Ok(module) = module else { continue };
-            if self.maps[index].iter().any(|map| rings.contains(&map.name)) {
+            if self.specs[index].maps.iter().any(|map| rings.contains(&map.name)) {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| module.woken(kernel))) {
                     log::error!("{}: {}", self.names[index], message(panic.as_ref()));
                 }
@@ -211,9 +246,35 @@ impl Group {
         }
     }
 
-    /// The rings, each readable when it has records and a program asked for a wake-up.
-    pub fn rings(&self) -> Vec<(&'static str, BorrowedFd<'_>)> {
-        self.loaded.rings().collect()
+    /// Has modules drain their rings as they fill, and ticks once a second, until the descriptor is readable (then true) or
+    /// the time has come.
+    pub fn attend(&mut self, fd: BorrowedFd<'_>, until: Option<Instant>) -> bool {
+        loop {
+            let now = Instant::now();
+            if now >= self.next_tick {
+                self.tick();
+                self.next_tick = Instant::now() + TICK;
+            }
+            if until.is_some_and(|until| now >= until) {
+                return false;
+            }
+            let rings: Vec<(&str, BorrowedFd<'_>)> = self.loaded.rings().collect();
+            let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
+            fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
+            let next = until.map_or(self.next_tick, |until| until.min(self.next_tick));
+            // Rounded up: a poll that ends a fraction early would spin.
+            let left = next.saturating_duration_since(Instant::now()).as_millis() as u16 + 1;
+            let _ = poll(&mut fds, PollTimeout::from(left));
+            let is_readable = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+            let readable = rings.iter().zip(&fds[1..]).filter(|(_, fd)| is_readable(fd));
+            let readable: Vec<&str> = readable.map(|((name, _), _)| *name).collect();
+            let called = is_readable(&fds[0]);
+            drop(fds);
+            self.wake(&readable);
+            if called {
+                return true;
+            }
+        }
     }
 
     /// Detaches everything and says so.
@@ -256,6 +317,7 @@ pub struct Collector {
     /// Tells the other side that loading is over.
     ready: Arc<EventFd>,
     loaded: Option<Vec<Result<(), String>>>,
+    fetches: Arc<AtomicU64>,
     /// Jobs whose answer is outstanding.
     away: usize,
     thread: Option<JoinHandle<()>>,
@@ -267,22 +329,25 @@ impl Collector {
         members: Vec<Member>,
         constants: bpf::types::rodata,
         btf: Option<PathBuf>,
+        own: Own,
     ) -> std::io::Result<Collector> {
         let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(Arc::new);
         let (call, ready) = (event()?, event()?);
         let (jobs, inbox) = channel();
         let (outbox, done) = channel();
+        let fetches = own.fetches();
         let thread = std::thread::Builder::new().name("collector".into()).spawn({
             let (call, ready) = (Arc::clone(&call), Arc::clone(&ready));
             move || {
-                let group = Group::load(members, &constants, btf);
-                let fates = group.fates().into_iter().map(|fate| fate.map_err(|failure| failure.reason)).collect();
-                let _ = outbox.send(Done::Loaded(fates));
+                let mut group = Group::load(members, &constants, btf);
+                group.serve_own(own);
+                let fates = group.fates().into_iter().map(|fate| fate.map_err(|failure| failure.reason));
+                let _ = outbox.send(Done::Loaded(fates.chain(OWN.iter().map(|_| Ok(()))).collect()));
                 let _ = ready.write(1);
                 work(group, &call, &inbox, &outbox);
             }
         })?;
-        Ok(Collector { jobs, done, call, ready, loaded: None, away: 0, thread: Some(thread) })
+        Ok(Collector { jobs, done, call, ready, loaded: None, fetches, away: 0, thread: Some(thread) })
     }
 
     /// Readable once loading is over, until it is read.
@@ -305,6 +370,10 @@ impl Collector {
 }
 
 impl Collect for Collector {
+    fn fetch_begins(&mut self) {
+        self.fetches.fetch_add(1, Relaxed);
+    }
+
     /// Ends the thread too, unless it is stuck: the kernel detaches when the process ends.
     fn stop(&mut self) {
         let _ = self.jobs.send(Job::Stop);
@@ -361,21 +430,10 @@ impl Collect for Collector {
     }
 }
 
-/// The thread's loop: jobs, rings that want to be drained, the tick.
+/// The thread's loop: jobs, and between them what the modules need.
 fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender<Done>) {
-    let mut next = Instant::now() + TICK;
     loop {
-        let rings = group.rings();
-        let mut fds = vec![PollFd::new(call.as_fd(), PollFlags::POLLIN)];
-        fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
-        // Rounded up: a poll that ends a fraction early would spin.
-        let left = next.saturating_duration_since(Instant::now()).as_millis() as u16 + 1;
-        let _ = poll(&mut fds, PollTimeout::from(left));
-        let readable = rings.iter().zip(&fds[1..]).filter(|(_, fd)| fd.any().unwrap_or(false));
-        let readable: Vec<&str> = readable.map(|((name, _), _)| *name).collect();
-        drop(fds);
-        group.wake(&readable);
-
+        group.attend(call.as_fd(), None);
         let _ = call.read();
         for job in inbox.try_iter() {
             match job {
@@ -398,10 +456,6 @@ fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender
                 }
                 Job::Stop => return group.detach(),
             }
-        }
-        if Instant::now() >= next {
-            group.tick();
-            next = Instant::now() + TICK;
         }
     }
 }

@@ -25,10 +25,13 @@ pub fn configuration(specs: &[&Spec]) -> String {
          process_refresh = 60\n\
          # Whether a module that cannot be loaded ends the agent. Otherwise its metrics answer with an error.\n\
          module_failure_fatal = False\n\
+         # Whether the kernel counts the runs of BPF programs and their time, for bcc.agent.program.runs and .time. It then\n\
+         # does so for all BPF programs of the machine, at 20 to 30 ns a run, for as long as the agent lives.\n\
+         bpf_stats = False\n\
          \n\
          # Every module section takes, besides its own options:\n\
          #   module   the module; one module cannot run twice\n\
-         #   cluster  the cluster in its metrics' identifiers, 0 to 4095 (200 to 299 are for a site's own use)\n\
+         #   cluster  the cluster in its metrics' identifiers, 0 to 4095 (200 to 299 are for a site's own use, 300 to 309 taken)\n\
          #   prefix   instead of the prefix above\n\
          #   debug    log more\n",
         DEFAULT_MODULES.join(",")
@@ -74,6 +77,18 @@ pub fn module_table(specs: &[&Spec]) -> String {
     text
 }
 
+/// The agent's own metrics in Markdown.
+pub fn own_table(specs: &[&Spec]) -> String {
+    let mut text = String::from("| metric below `bcc.` | by | what it is |\n| --- | --- | --- |\n");
+    for spec in specs {
+        let by = if spec.shape == Shape::Single { "" } else { spec.summary.trim_start_matches("each ") };
+        for metric in spec.metrics {
+            let _ = writeln!(text, "| `{}` | {by} | {} |", metric.name, metric.oneline);
+        }
+    }
+    text
+}
+
 /// `pmdacorebcc(1)` in man(7): the options from the command line's declaration, the configuration from the modules'.
 pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
     let mut page = String::from(
@@ -101,7 +116,8 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
          at start. New processes need no look: one whose command name (at most 15 bytes) is an entry counts from its first \
          instruction on, one whose command line an expression matches from some milliseconds after its exec. Looks find those \
          that change their names later.\n\
-         .TP\n.B module_failure_fatal\nWhether a module that cannot be loaded ends the agent (True).\n",
+         .TP\n.B module_failure_fatal\nWhether a module that cannot be loaded ends the agent (True).\n\
+         .TP\n.B bpf_stats\nWhether the kernel counts the runs of BPF programs and their time, for bcc.agent.program (False).\n",
     );
     for spec in sorted(specs) {
         let _ = writeln!(page, ".SS [{}]\n{}; cluster {}.", spec.name, roff(spec.summary), spec.cluster);

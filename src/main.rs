@@ -3,7 +3,7 @@
 use corebcc::agent::{Agent, Options};
 use corebcc::check::{check, warn_of_unknown};
 use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
-use corebcc::collector::{members, Collector};
+use corebcc::collector::{members, own_instances, Collector, Own};
 use corebcc::config::{Config, ConfigError};
 use corebcc::kit::{instances, Help, Registry};
 use corebcc::modules::MODULES;
@@ -125,7 +125,8 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     info!("Initializing, currently in 'notready' state.");
     let conf = PcpConf::load();
     let config = configuration(common, &conf).map_err(aborting)?;
-    let (settings, instances) = instances(&config, MODULES).map_err(aborting)?;
+    let (settings, mut instances) = instances(&config, MODULES).map_err(aborting)?;
+    let own = Own::new(MODULES, config.path(), settings.bpf_stats);
     let names: Vec<&str> = instances.iter().map(|instance| instance.settings.section.as_str()).collect();
     info!("Enabled modules:");
     info!("['{}']", names.join("', '"));
@@ -144,10 +145,11 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
         }
         connection => connection.map_err(|error| error.to_string())?,
     };
-    let collector = Collector::start(members, constants, common.btf.clone())
+    let collector = Collector::start(members, constants, common.btf.clone(), own)
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     let ready = collector.ready();
     let caches = Some(conf.path("PCP_VAR_DIR", "config/pmda"));
+    instances.extend(own_instances(&settings.prefix));
     let registry = Registry::new(common.domain, instances, Help::parse(HELP), caches, Box::new(collector));
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use corebcc::collector::OWN;
 use corebcc::generated;
 use corebcc::kit::{Help, Shape};
 use corebcc::modules::MODULES;
@@ -34,21 +35,30 @@ fn the_man_page_is_what_the_declarations_say() {
     current("man/pmdacorebcc.1", &generated::man_page(&corebcc::cli::command("pmdacorebcc"), MODULES));
 }
 
+/// What stands between two marks of a file is what the declarations make of it.
+fn current_part(name: &str, what: &str, wanted: &str) {
+    let (begin, end) = (format!("<!-- {what}: generated, see tests/files.rs -->\n"), format!("<!-- end of {what} -->"));
+    let text = read(name);
+    let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("{name} marks where {what} begin"));
+    let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("{name} marks where {what} end"));
+    current(name, &format!("{before}{begin}{wanted}{end}{after}"));
+}
+
 #[test]
 fn the_readmes_module_table_is_what_the_declarations_say() {
-    const BEGIN: &str = "<!-- modules: generated, see tests/files.rs -->\n";
-    const END: &str = "<!-- end of modules -->";
-    let readme = read("README.md");
-    let (before, rest) = readme.split_once(BEGIN).expect("the README marks where the table begins");
-    let (_, after) = rest.split_once(END).expect("the README marks where the table ends");
-    current("README.md", &format!("{before}{BEGIN}{}{END}{after}", generated::module_table(MODULES)));
+    current_part("README.md", "modules", &generated::module_table(MODULES));
+}
+
+#[test]
+fn the_table_of_the_agents_own_metrics_is_what_the_declarations_say() {
+    current_part("docs/agent.md", "metrics", &generated::own_table(OWN));
 }
 
 #[test]
 fn every_metric_and_domain_has_its_help_and_no_other() {
     let help = Help::parse(include_str!("../help"));
     let mut wanted = BTreeSet::new();
-    for spec in MODULES {
+    for spec in MODULES.iter().chain(OWN) {
         for metric in spec.metrics {
             let name = format!("bcc.{}", metric.name);
             assert_eq!(help.get(&name, false), Some(metric.oneline), "{name}: the one line of help and declaration");

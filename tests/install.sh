@@ -16,6 +16,12 @@ root=$PCP_VAR_DIR/pmns/root
 python_line='bcc	149	pipe	binary notready	python /x/pmdabcc.python'
 kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/bcc" "$PCP_VAR_DIR/pmns/other" "$pmda" "$(dirname "$config")" "$(dirname "$old")"
 	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_MAN_DIR/man1/pmdacorebcc.1")
+# files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
+consumers="pmrep/corebcc.conf htop/columns/corebcc pmlogconf/corebcc/netproc pmlogrewrite/corebcc_cachestat.conf"
+linked="pmlogconf/corebcc/netproc pmlogrewrite/corebcc_cachestat.conf"
+for name in $consumers pmlogrewrite/corebcc_netproc.conf derived/corebcc-bpf.conf; do
+	kept+=("$PCP_SYSCONF_DIR/$name" "$PCP_VAR_DIR/config/$name")
+done
 scratch=$(mktemp -d) || exit 1
 failed=0
 
@@ -77,6 +83,12 @@ registered_once() {
 }
 answers() { for _ in $(seq 60); do pminfo bcc 2>/dev/null | grep -q '^bcc\.' && return 0; sleep 0.5; done; pminfo bcc; return 1; }
 gone() { ! pminfo bcc >/dev/null 2>&1 && lines '^(corebcc|bcc)[[:space:]]' "$PCP_PMCDCONF_PATH" 0 && lines '^[[:space:]]+bcc[[:space:]]' "$root" 0; }
+placed() {
+	local name
+	for name in $consumers; do cmp "$pmda/consumers/$name" "$PCP_SYSCONF_DIR/$name" || return 1; done
+	for name in $linked; do cmp "$pmda/consumers/$name" "$PCP_VAR_DIR/config/$name" || return 1; done
+}
+no_consumers() { ! find "$PCP_SYSCONF_DIR"/{pmrep,htop,pmlogconf,pmlogrewrite}/ "$PCP_VAR_DIR"/config/ -name '*corebcc*' | grep .; }
 add_python_line() { sed -i "/^\[access\]/i $python_line" "$PCP_PMCDCONF_PATH"; }
 replace_by_python_line() { sed -i "s|^corebcc[[:space:]].*|$python_line|" "$PCP_PMCDCONF_PATH"; }
 
@@ -107,6 +119,22 @@ check "the original is untouched" cmp "$scratch/bcc.conf" "$old"
 check "the list of probes came along" cmp "$(dirname "$old")/bcc-tracepoint.conf" "$(dirname "$config")/bcc-tracepoint.conf"
 check "one line and one subtree" registered_once
 check "the metrics answer" pminfo -f bcc.disk.all.latency
+check "the files for PCP's programs are in place" placed
+if [ -e "$PCP_VAR_DIR/config/pmlogrewrite/bcc_migrate.conf" ]; then
+	check "no second rule for what PCP renames itself" not test -e "$PCP_SYSCONF_DIR/pmlogrewrite/corebcc_netproc.conf"
+fi
+if ! grep -q '^bpf[[:space:]]' "$PCP_PMCDCONF_PATH"; then
+	check "nobody gets pmdabpf's names unasked" not pminfo -d bpf.proc.net.tcp.send.bytes
+	run "pmdabpf's names on demand" "$pmda" ./bpf-names on
+	check "clients find them" pminfo -d bpf.proc.net.tcp.send.packets
+	cp "$PCP_PMCDCONF_PATH" "$scratch/conf"
+	sed -i '/^\[access\]/i bpf	157	pipe	binary	/bin/false' "$PCP_PMCDCONF_PATH"
+	check "they are refused where pmdabpf is registered" not "$pmda/bpf-names" on
+	run "Upgrade after pmdabpf was registered" "$pmda" ./Upgrade
+	check "it takes them away" not test -L "$PCP_VAR_DIR/config/derived/corebcc-bpf.conf"
+	cat "$scratch/conf" >"$PCP_PMCDCONF_PATH"
+	run "pmdabpf's names again" "$pmda" ./bpf-names on
+fi
 
 echo '# edited here' >>"$config"
 run "Install again, in the PMDA directory" "$pmda" ./Install
@@ -144,6 +172,7 @@ check "both prefixes are in the name space" lines '^[[:space:]]+(bcc|other)[[:sp
 run "Remove" "$pmda" ./Remove
 check "no line and no subtree after Remove" gone
 check "no other prefix after Remove" lines '^[[:space:]]+[a-z]+[[:space:]]+149:\*:\*' "$root" 0
+check "no file for PCP's programs after Remove" no_consumers
 check "Remove keeps the configuration" test -s "$config"
 check "Remove says so" said "$(dirname "$config")"
 run "Remove again, from the checkout" "$src" ./Remove
@@ -162,6 +191,7 @@ else
 fi
 check "one line and one subtree after Remove and Install" registered_once
 check "the metrics answer after Remove and Install" answers
+check "the files for PCP's programs are back" placed
 
 if [ "$failed" -eq 0 ]; then echo "all installation checks passed"; else echo "$failed installation checks failed"; fi
 [ "$failed" -eq 0 ]

@@ -5,7 +5,10 @@ use super::{Config, ConfigError, Section, Value};
 use std::time::Duration;
 
 /// The options of `[pmda]`; anything else there is an error, as ever.
-const PMDA: [&str; 4] = ["modules", "prefix", "process_refresh", "module_failure_fatal"];
+const PMDA: [&str; 5] = ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats"];
+
+/// Clusters of the agent's own metrics.
+const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=309;
 
 /// The width of the cluster field of a metric identifier is 12 bits (`__pmID_int` in `libpcp.h`).
 const MAX_CLUSTER: u16 = 4095;
@@ -19,6 +22,10 @@ pub struct Settings {
     pub process_refresh: Option<Duration>,
     /// Whether a module that cannot be loaded ends the agent.
     pub module_failure_fatal: bool,
+    /// What the names of metrics begin with where a module says nothing else.
+    pub prefix: String,
+    /// Whether the kernel is to count the runs of BPF programs and their time.
+    pub bpf_stats: bool,
 }
 
 /// What every module can be told.
@@ -83,6 +90,8 @@ impl Settings {
             modules: modules(config, pmda, &prefix)?,
             process_refresh: (refresh > 0).then(|| Duration::from_secs(refresh.into())),
             module_failure_fatal: flag(pmda, "module_failure_fatal", true)?,
+            bpf_stats: flag(pmda, "bpf_stats", false)?,
+            prefix,
         })
     }
 }
@@ -103,6 +112,11 @@ fn modules(config: &Config, pmda: Section<'_>, prefix: &str) -> Result<Vec<Modul
             return Err(value.reject(reason));
         };
         let module = ModuleSettings::read(section, prefix)?;
+        if OWN_CLUSTERS.contains(&module.cluster) {
+            let (first, last) = (OWN_CLUSTERS.start(), OWN_CLUSTERS.end());
+            let reason = format!("{first} to {last} are clusters of the agent's own metrics; give it another");
+            return Err(section.reject("cluster", reason));
+        }
         if let Some(other) = modules.iter().find(|other| other.cluster == module.cluster) {
             let reason = format!("{} is the cluster of [{}] too; give each its own", module.cluster, other.section);
             return Err(section.reject("cluster", reason));

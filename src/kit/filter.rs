@@ -3,7 +3,7 @@
 //! before, and a look at all of them every so often.
 
 use super::processes::{Process, Watch};
-use super::{Fake, Hook, Host, Kernel, MapDef, Module, Plan, RefreshError, Rows, Table, Tier};
+use super::{Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier};
 use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_member, filter_place, filter_stat, rodata};
 use crate::{maps, tracepoint};
@@ -47,12 +47,19 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// The stem of the file in bpf/.
-    pub const NAME: &'static str = "filter";
-    /// The maps.
-    pub const MAPS: &'static [MapDef] = MAPS;
-    /// Where it attaches.
-    pub const HOOKS: &'static [&'static Hook] = &[&FORK, &EXEC, &END, &ADMIT, &NAME];
+    /// The declaration. No section makes it: the options of other modules do.
+    pub const SPEC: Spec = Spec {
+        name: "filter",
+        path: "filter",
+        summary: "the processes that other modules' option process means",
+        cluster: 0,
+        shape: Shape::Single,
+        metrics: &[],
+        options: &[],
+        hooks: &[&FORK, &EXEC, &END, &ADMIT, &NAME],
+        maps: MAPS,
+        make: |setup| Err(setup.section.reject("module", "expected a module with metrics")),
+    };
 
     /// The filters of these modules' plans, each with the module's name; `None` if none has one.
     pub fn of<'a>(plans: impl Iterator<Item = (&'a str, &'a Plan)>, refresh: Option<Duration>) -> Option<Filters> {

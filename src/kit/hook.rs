@@ -76,7 +76,7 @@ macro_rules! tracepoint {
 /// if the module is loaded.
 #[macro_export]
 macro_rules! function {
-    ($name:literal, $needs:literal) => {
+    ($name:literal, $needs:expr) => {
         $crate::kit::Hook {
             name: $name,
             tiers: &[

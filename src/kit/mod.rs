@@ -21,6 +21,7 @@ mod registry;
 mod returned;
 mod source;
 mod spec;
+mod symbols;
 mod table;
 mod tracefs;
 
@@ -37,7 +38,8 @@ pub use log2::Log2;
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
 pub use operations::{Operations, OPERATION_SLOTS};
 pub use options::{
-    unknown, Count, Cpu, Interval, IoColumn, IoOrder, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount,
+    unknown, Count, Cpu, Depth, Interval, IoColumn, IoOrder, OptionDef, OptionType, Pages, Ports, ProcessFilter,
+    RowCount,
 };
 pub use pattern::Pattern;
 pub use probe_list::ProbeList;
@@ -46,5 +48,6 @@ pub use registry::{instances, Collect, Instance, Registry};
 pub use returned::ReturnCheck;
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
+pub use symbols::{kernel_function, symbols, CodeOf, Symbol};
 pub use table::{Key, RowMut, Table};
 pub use tracefs::Events;

@@ -138,6 +138,30 @@ impl OptionType for Count {
     }
 }
 
+impl OptionType for String {
+    const EXPECTED: &'static str = "text";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        Ok(value.text().trim().into())
+    }
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+/// How many frames of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth(pub u32);
+
+impl OptionType for Depth {
+    const EXPECTED: &'static str = "a number of frames from 1 to 127";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.int_in(1..=127).map(Depth)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
 /// A CPU, or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu(pub Option<u32>);

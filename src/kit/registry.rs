@@ -7,7 +7,7 @@ use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-/// A module as configured.
+/// A module as configured; with an empty section, metrics about the agent itself.
 pub struct Instance {
     /// Its kind.
     pub spec: &'static Spec,
@@ -24,6 +24,9 @@ pub trait Collect {
 
     /// Detaches everything.
     fn stop(&mut self);
+
+    /// Told once a fetch, for those who count them.
+    fn fetch_begins(&mut self) {}
 
     /// Changes a string of a module; `PmErr::AGAIN` if the answer does not come within a second.
     fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr>;
@@ -218,6 +221,7 @@ impl Source for Registry {
     }
 
     fn refresh(&mut self, pmids: &mut dyn Iterator<Item = Pmid>) {
+        self.collector.fetch_begins();
         let mut clusters = [0u64; (Pmid::MAX_CLUSTER as usize + 1) / 64];
         for cluster in pmids.map(Pmid::cluster) {
             clusters[cluster as usize / 64] |= 1 << (cluster % 64);
@@ -286,11 +290,11 @@ impl Source for Registry {
         Ok(match of {
             Subject::Domain => vec![label("agent", LabelValue::Str("bcc".into()))],
             Subject::Cluster(cluster) => match self.slot(cluster) {
-                Some(slot) => {
+                Some(slot) if !self.slots[slot].instance.settings.section.is_empty() => {
                     let module = self.slots[slot].instance.settings.section.clone();
                     vec![label("bcc_module", LabelValue::Str(module.into()))]
                 }
-                None => Vec::new(),
+                _ => Vec::new(),
             },
             Subject::Indom(indom) => match self.indom(indom).map(|slot| self.slots[slot].instance.spec.shape) {
                 Some(Shape::Log2(_)) => vec![label("statistic", LabelValue::Str("histogram".into()))],

@@ -1,5 +1,6 @@
 //! The events that tracefs lists.
 
+use nix::libc;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -13,13 +14,15 @@ pub struct Events {
 }
 
 impl Events {
-    /// Reads the list.
+    /// Reads the list; if there is none to be read, the reason says what to do.
     pub fn read() -> Events {
         Events::from(&LISTS.map(Path::new))
     }
 
     fn from(lists: &[&Path]) -> Events {
         let mut reasons = Vec::new();
+        // The newest place that is there at all decides what helps.
+        let mut advice = None;
         for list in lists {
             match fs::read_to_string(list) {
                 Ok(text) => return Events { list: Ok(text.lines().map(String::from).collect()) },
@@ -29,10 +32,17 @@ impl Events {
                         ErrorKind::NotFound => format!("{place} is not mounted"),
                         _ => format!("{place} cannot be read ({error})"),
                     });
+                    // Lockdown refuses it with EPERM, whoever asks (fs/tracefs/inode.c); its mode refuses others with EACCES.
+                    advice = advice.or(match error.raw_os_error() {
+                        Some(libc::EPERM) => Some("a kernel locked down to confidentiality does not let it be read"),
+                        Some(libc::EACCES) => Some("run as root or with CAP_DAC_READ_SEARCH"),
+                        _ => None,
+                    });
                 }
             }
         }
-        Events { list: Err(reasons.join(", ")) }
+        let advice = advice.unwrap_or("mount it with `mount -t tracefs tracefs /sys/kernel/tracing`");
+        Events { list: Err(format!("{}; {advice}", reasons.join(", "))) }
     }
 
     /// A list that is known.
@@ -64,6 +74,6 @@ mod tests {
         let events = Events::from(&[&missing, &there]);
         assert_eq!(events.list().unwrap(), ["sched:sched_switch", "irq:irq_handler_entry"]);
         let reason = Events::from(&[&missing]).list().unwrap_err().to_string();
-        assert!(reason.ends_with("/a is not mounted"), "{reason}");
+        assert!(reason.contains("/a is not mounted; mount it with `mount -t tracefs"), "{reason}");
     }
 }

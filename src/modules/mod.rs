@@ -11,6 +11,7 @@ mod execsnoop;
 mod exectop;
 mod ext4dist;
 mod flows;
+mod klockstat;
 mod kprobe_hits;
 mod netproc;
 mod profile;
@@ -46,6 +47,7 @@ pub const MODULES: &[&Spec] = &[
     &zfsdist::SPEC,
     &biotop::SPEC,
     &cachestat::SPEC,
+    &klockstat::SPEC,
     &profile::SPEC,
     &netproc::SPEC,
     &execsnoop::SPEC,

@@ -5,8 +5,6 @@ use crate::bpf::{record, types, types::prof_sample, types::prof_stat};
 use crate::kit::*;
 use crate::pcp::{json_string, PmErr};
 use crate::{maps, metrics, options};
-use blazesym::symbolize::source::{Kernel as KernelSource, Process as ProcessSource, Source};
-use blazesym::symbolize::{Input, Symbolizer};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -241,11 +239,11 @@ impl Stacks {
 impl Stack {
     /// Named, outermost first.
     fn frames(&self) -> Vec<Frame> {
-        let mut frames = names(&self.user, &Source::Process(ProcessSource::new(self.pid.into())), "user");
+        let mut frames = names(&self.user, CodeOf::Process(self.pid), "user");
         if self.user_missed {
             frames.push(("[Missed User Stack]".into(), "user"));
         }
-        frames.extend(names(&self.kernel, &Source::Kernel(KernelSource::default()), "kernel"));
+        frames.extend(names(&self.kernel, CodeOf::Kernel, "kernel"));
         if self.kernel_missed {
             frames.push(("[Missed Kernel Stack]".into(), "kernel"));
         }
@@ -264,20 +262,9 @@ fn command(comm: &[u8; 16]) -> Frame {
 }
 
 /// The names of a stack's frames, outermost first; the programs give the innermost first.
-fn names(stack: &[u64], source: &Source<'_>, libtype: &'static str) -> Vec<Frame> {
-    thread_local! {
-        // It keeps what it has read of files and of the kernel's symbols.
-        static SYMBOLIZER: Symbolizer = Symbolizer::new();
-    }
-    if stack.is_empty() {
-        return Vec::new();
-    }
-    let named = SYMBOLIZER.with(|symbolizer| {
-        let symbols = symbolizer.symbolize(source, Input::AbsAddr(stack)).unwrap_or_default();
-        symbols.iter().map(|symbol| symbol.as_sym().map(|symbol| symbol.name.to_string())).collect::<Vec<_>>()
-    });
-    let name = |i: usize| named.get(i).cloned().flatten().unwrap_or_else(|| "[unknown]".into());
-    (0..stack.len()).rev().map(|i| (name(i), libtype)).collect()
+fn names(stack: &[u64], of: CodeOf, libtype: &'static str) -> Vec<Frame> {
+    let name = |symbol: Option<Symbol>| symbol.map_or_else(|| "[unknown]".into(), |symbol| symbol.name);
+    symbols(stack, of).into_iter().rev().map(|symbol| (name(symbol), libtype)).collect()
 }
 
 #[derive(Default)]

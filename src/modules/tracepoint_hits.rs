@@ -87,8 +87,7 @@ impl TracepointHits {
             }
         }
         if let Err(reason) = events.list() {
-            let advice = "mount it with `mount -t tracefs tracefs /sys/kernel/tracing`";
-            log::warn!("tracepoint_hits: {reason}: names are tried as they are, expressions match nothing; {advice}");
+            log::warn!("tracepoint_hits: names are tried as they are, expressions match nothing: {reason}");
         }
         for entry in &missing {
             log::warn!("tracepoint_hits: `{entry}` matches no tracepoint");

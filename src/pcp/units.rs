@@ -47,6 +47,10 @@ impl Units {
     pub const MBYTE: Units = Units::NONE.space(1, Space::Mbyte);
     /// Nanoseconds.
     pub const NSEC: Units = Units::NONE.time(1, Time::Nsec);
+    /// Seconds.
+    pub const SEC: Units = Units::NONE.time(1, Time::Sec);
+    /// Milliseconds.
+    pub const MSEC: Units = Units::NONE.time(1, Time::Msec);
     /// Microseconds.
     pub const USEC: Units = Units::NONE.time(1, Time::Usec);
 

@@ -2,13 +2,15 @@
 //! written into it, and attaches the copy. Attach cookies (`bpf_get_attach_cookie`) would do with one program, but came with
 //! 5.15 for perf events and with 6.10 for raw tracepoints, and never serve fexit.
 
-use super::btf::Functions;
+use super::btf::{Function, Known};
+use super::program::{load_code, owned, section};
+use super::refusal::Refusal;
 use crate::kit::Target;
-use libbpf_rs::{Program, ProgramMut};
+use libbpf_rs::{Object, Program};
 use nix::libc;
 use std::ffi::{CString, OsStr};
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// The two halves of the constant in the templates (`TARGET` in bpf/probe.bpf.h).
@@ -23,13 +25,19 @@ pub type Attached = OwnedFd;
 
 /// Copies a template, with this number in it, and attaches the copy to a target. The kind of the program (`each_raw`, ...) is
 /// the first part of its name.
-pub fn attach(template: &ProgramMut<'_>, target: &Target, number: u32, btf: &Functions) -> Result<Attached, String> {
+pub fn attach(
+    object: &Object,
+    template: &Program<'_>,
+    target: &Target,
+    number: u32,
+    btf: &Known,
+) -> Result<Attached, String> {
     let name = template.name().to_string_lossy().into_owned();
     let kind = name.split("__").next().unwrap_or_default();
     let place = match (kind, target) {
         ("each_raw", Target::Tracepoint { event, .. }) => Place::Raw(event),
         ("each_event", Target::Tracepoint { category, event }) => Place::Perf(Event::tracepoint(category, event)?),
-        ("each_fentry" | "each_fexit", Target::Function(function)) => Place::Trampoline(function),
+        ("each_fentry" | "each_fexit", Target::Function(_)) => Place::Typed,
         ("each_kprobe", Target::Function(function)) => {
             Place::Perf(Event::probe("kprobe", false, OsStr::new(function), 0)?)
         }
@@ -41,30 +49,56 @@ pub fn attach(template: &ProgramMut<'_>, target: &Target, number: u32, btf: &Fun
         }
         _ => return Err(format!("{name} is no program for {target}")),
     };
-    let bits = match target {
-        Target::Function(function) => btf.find(function).map_or(64, |function| function.bits),
-        _ => 0,
-    };
-    let function = match place {
-        Place::Trampoline(name) => Some(btf.find(name).ok_or("the function is not in the BTF of the kernel")?.id),
+    let function = match target {
+        Target::Function(function) => btf.function(function),
         _ => None,
     };
-    let program = copy(template, u64::from(number) | u64::from(bits) << 32, function)?;
-    match place {
-        Place::Raw(event) => raw(Some(event), &program),
-        Place::Trampoline(_) => raw(None, &program),
-        Place::Perf(event) => event.open(&program),
+    let bits = match target {
+        Target::Function(_) => function.map_or(64, |function| function.bits),
+        _ => 0,
+    };
+    if matches!(place, Place::Typed) && function.is_none() {
+        return Err("the function is not in the BTF of the kernel".into());
     }
+    let typed = function.filter(|_| matches!(place, Place::Typed));
+    let program = copy(object, template, u64::from(number) | u64::from(bits) << 32, typed)?;
+    place.attach(&program).map_err(|refusal| refusal.words)
+}
+
+/// Attaches a program to what its section names.
+pub fn attach_named(program: &Program<'_>, fd: &OwnedFd) -> Result<Attached, Refusal> {
+    let refused = |words: String| Refusal::new(libc::ENOENT, words);
+    let place = match section(program) {
+        ("tp_btf" | "fentry" | "fexit", _) => Place::Typed,
+        ("raw_tp", event) => Place::Raw(event),
+        (kind @ ("kprobe" | "kretprobe"), function) => {
+            let event = Event::probe("kprobe", kind == "kretprobe", OsStr::new(function), 0).map_err(refused)?;
+            Place::Perf(event)
+        }
+        (kind, _) => return Err(refused(format!("{kind} is no way to attach"))),
+    };
+    place.attach(fd)
 }
 
 enum Place<'a> {
     Raw(&'a str),
-    Trampoline(&'a str),
+    /// What the program was loaded for.
+    Typed,
     Perf(Event),
 }
 
+impl Place<'_> {
+    fn attach(self, program: &OwnedFd) -> Result<Attached, Refusal> {
+        match self {
+            Place::Raw(event) => raw(Some(event), program),
+            Place::Typed => raw(None, program),
+            Place::Perf(event) => event.open(program),
+        }
+    }
+}
+
 /// The program of a template with `number` in the place of the mark, loaded; `function` is for fentry and fexit.
-fn copy(template: &Program<'_>, number: u64, function: Option<u32>) -> Result<OwnedFd, String> {
+fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&Function>) -> Result<OwnedFd, String> {
     let mut code = template.insns().to_vec();
     let halves = [number as i32, (number >> 32) as i32];
     let mut found = false;
@@ -77,51 +111,19 @@ fn copy(template: &Program<'_>, number: u64, function: Option<u32>) -> Result<Ow
     if !found {
         return Err(format!("{} does not use the number of its target", template.name().to_string_lossy()));
     }
-    let mut options = libbpf_sys::bpf_prog_load_opts {
-        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
-        attach_btf_id: function.unwrap_or(0),
-        expected_attach_type: match function {
-            Some(_) => template.attach_type() as libbpf_sys::bpf_attach_type,
-            None => 0,
-        },
-        ..Default::default()
-    };
-    // The kernel shows the name's first 15 bytes.
-    let name = CString::new(template.name().as_bytes()).map_err(|_| "a name with a NUL".to_string())?;
-    // SAFETY: the strings end in NUL, `code` and `options` are valid for the call, and the call keeps none of them. The
-    // template's instructions refer to maps by descriptors that its object holds open.
-    let fd = unsafe {
-        libbpf_sys::bpf_prog_load(
-            template.prog_type() as libbpf_sys::bpf_prog_type,
-            name.as_ptr(),
-            c"GPL".as_ptr(),
-            code.as_ptr(),
-            code.len() as libbpf_sys::size_t,
-            &mut options,
-        )
-    };
-    owned(fd).map_err(|error| format!("the program is refused: {error}"))
+    load_code(object, template, &code, function).map_err(|refusal| refusal.words)
 }
 
 /// A raw tracepoint by its name, or the function a trampoline program was loaded for.
-fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, String> {
-    let event = event.map(CString::new).transpose().map_err(|_| "a name with a NUL".to_string())?;
+fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
+    let event = event.map(CString::new).transpose().map_err(|_| Refusal::new(libc::EINVAL, "a name with a NUL"))?;
     let name = event.as_ref().map_or(std::ptr::null(), |event| event.as_ptr());
     // SAFETY: `name` is null or a string that ends in NUL and lives until the call returns.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name, program.as_raw_fd()) };
     owned(fd).map_err(|error| match (error.raw_os_error(), event.is_some()) {
-        (Some(libc::ENOENT), true) => "the kernel has no tracepoint of this name".into(),
-        _ => error.to_string(),
+        (Some(libc::ENOENT), true) => Refusal::new(libc::ENOENT, "the kernel has no tracepoint of this name"),
+        _ => Refusal::from(error),
     })
-}
-
-/// A descriptor as libbpf returns it: negative for an error number.
-fn owned(fd: i32) -> std::io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(-fd));
-    }
-    // SAFETY: the call that returned it opened it, and nobody else knows of it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// What perf_event_open(2) is asked for: the first 72 bytes of `struct perf_event_attr`, which every kernel takes.
@@ -173,10 +175,7 @@ impl Event {
         Ok(Event { attributes, name: Some(name) })
     }
 
-    fn open(mut self, program: &OwnedFd) -> Result<OwnedFd, String> {
-        /// `PERF_EVENT_IOC_SET_BPF` and `PERF_EVENT_IOC_ENABLE` of linux/perf_event.h.
-        const SET_BPF: libc::c_ulong = 0x4004_2408;
-        const ENABLE: libc::c_ulong = 0x2400;
+    fn open(mut self, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
         const CLOEXEC: libc::c_ulong = 8;
         self.attributes.size = size_of::<Attributes>() as u32;
         if let Some(name) = &self.name {
@@ -187,21 +186,29 @@ impl Event {
         let fd = unsafe {
             libc::syscall(libc::SYS_perf_event_open, &self.attributes, -1i32, 0i32, -1i32, CLOEXEC) as libc::c_int
         };
-        let last = std::io::Error::last_os_error;
         if fd < 0 {
-            return Err(last().to_string());
+            return Err(std::io::Error::last_os_error().into());
         }
-        let event = owned(fd).map_err(|error| error.to_string())?;
-        // SAFETY: two calls with integers, on descriptors that are open.
-        let failed = unsafe {
-            libc::ioctl(event.as_raw_fd(), SET_BPF as _, program.as_raw_fd()) < 0
-                || libc::ioctl(event.as_raw_fd(), ENABLE as _, 0) < 0
-        };
-        if failed {
-            return Err(last().to_string());
-        }
+        let event = owned(fd)?;
+        run_at(&event, program)?;
         Ok(event)
     }
+}
+
+/// Has a program run at a perf event.
+pub fn run_at(event: &OwnedFd, program: &OwnedFd) -> std::io::Result<()> {
+    /// `PERF_EVENT_IOC_SET_BPF` and `PERF_EVENT_IOC_ENABLE` of linux/perf_event.h.
+    const SET_BPF: libc::c_ulong = 0x4004_2408;
+    const ENABLE: libc::c_ulong = 0x2400;
+    // SAFETY: two calls with integers, on descriptors that are open.
+    let failed = unsafe {
+        libc::ioctl(event.as_raw_fd(), SET_BPF as _, program.as_raw_fd()) < 0
+            || libc::ioctl(event.as_raw_fd(), ENABLE as _, 0) < 0
+    };
+    if failed {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 fn number(file: &str) -> Result<u64, String> {

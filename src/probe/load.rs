@@ -1,13 +1,17 @@
 //! Loading by trial: what the kernel refuses gives way to the next tier of its hook, a hook without a tier left takes its
-//! modules out, and everything else is loaded. All modules are one BPF object, so there is one parse of the kernel's BTF.
+//! modules out, and everything else is loaded. libbpf makes the maps and relocates the programs of one BPF object; each program
+//! is then loaded by itself, so that a refusal costs one call.
 
+use super::btf::{Known, KERNEL};
 use super::loaded::Loaded;
+use super::permission::{lock_memory, Standing};
 use super::refusal::{chain, errno, listening, Refusal};
 use crate::bpf::{self, types, OBJECT, PROGRAMS};
 use crate::kit::{Filters, Hook, MapDef, Plan, Target, Tier};
-use libbpf_rs::{Object, ObjectBuilder};
-use std::collections::{BTreeMap, BTreeSet};
+use libbpf_rs::{AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::rc::Rc;
 
 /// A module to load.
 pub struct Wanted {
@@ -76,30 +80,65 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
         .map(|wanted| wanted.plan.refusal.as_ref().map_or(Ok(()), |reason| Err(refused(reason))))
         .collect();
     let mut attempts = Vec::new();
-    if let Some(failure) = without_btf(btf) {
-        modules.fill(Err(failure));
-        return Outcome { modules, attempts, loaded: Loaded::empty() };
-    }
+    let known = match known(wanted, btf) {
+        Ok(known) => Rc::new(known),
+        Err(error) => {
+            let failure = Failure {
+                hook: "-",
+                errno: error.raw_os_error().unwrap_or(0),
+                reason: without_types(btf, &error.to_string()),
+                words: String::new(),
+            };
+            modules.fill(Err(failure));
+            return Outcome { modules, attempts, loaded: Loaded::empty() };
+        }
+    };
+    lock_memory();
     let all: Vec<usize> = (0..wanted.len()).collect();
     let avoid = std::env::var(AVOID).unwrap_or_default();
-    let loaded = Trial { wanted, constants, btf, avoid, attempts: &mut attempts, modules: &mut modules }.settle(&all);
+    let mut trial = Trial { wanted, constants, known, avoid, attempts: &mut attempts, modules: &mut modules };
+    let loaded = trial.settle(&all);
     super::footprint::trim();
     Outcome { modules, attempts, loaded }
 }
 
-/// Where a kernel with CONFIG_DEBUG_INFO_BTF keeps its own.
-const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+/// The kernel's types, as far as these modules have a use for them.
+fn known(wanted: &[Wanted], btf: Option<&Path>) -> std::io::Result<Known> {
+    let (mut functions, mut tracepoints) = (BTreeSet::new(), BTreeSet::new());
+    let plans = || wanted.iter().map(|wanted| &wanted.plan);
+    for tier in plans().flat_map(|plan| hooks(plan).into_iter().chain(templates(plan))).flat_map(|hook| hook.tiers) {
+        for program in tier.programs {
+            match program.split_once("__") {
+                Some(("tp", name)) => drop(tracepoints.insert(name)),
+                Some(("fentry" | "fexit", name)) => drop(functions.insert(name)),
+                Some(("each_fentry" | "each_fexit", _)) => drop(functions.insert(TEMPLATE)),
+                _ => {}
+            }
+        }
+    }
+    functions.extend(plans().flat_map(|plan| &plan.each).filter_map(|(_, target, _)| match target {
+        Target::Function(name) => Some(name.as_str()),
+        _ => None,
+    }));
+    let object = ObjectBuilder::default().open_memory(OBJECT).map_err(std::io::Error::other)?;
+    Known::read(&functions, &tracepoints, types_of(&object), btf)
+}
 
-/// Programs are relocated by the kernel's BTF.
-fn without_btf(btf: Option<&Path>) -> Option<Failure> {
-    let path = btf.unwrap_or(Path::new(KERNEL_BTF));
-    let error = std::fs::File::open(path).err()?;
-    Some(Failure {
-        hook: "-",
-        errno: error.raw_os_error().unwrap_or(0),
-        reason: without_types(btf, &error.to_string()),
-        words: String::new(),
-    })
+/// What the templates of fentry and fexit are made for (`bpf/`, build.rs).
+const TEMPLATE: &str = "bpf_fentry_test1";
+
+/// The types of an object.
+fn types_of(object: &OpenObject) -> &[u8] {
+    let mut length = 0;
+    // SAFETY: the object lives as long as what is borrowed from it; libbpf says how long its types are, which do not change.
+    unsafe {
+        let btf = libbpf_sys::bpf_object__btf(object.as_libbpf_object().as_ptr());
+        let bytes = libbpf_sys::btf__raw_data(btf, &mut length).cast::<u8>();
+        match bytes.is_null() {
+            true => &[],
+            false => std::slice::from_raw_parts(bytes, length as usize),
+        }
+    }
 }
 
 /// The file, what is wrong with it, what to do.
@@ -108,63 +147,39 @@ fn without_types(btf: Option<&Path>, fault: &str) -> String {
         Some(_) => "give --btf a file with the BTF of the running kernel",
         None => "use a kernel built with CONFIG_DEBUG_INFO_BTF, or give its BTF with --btf FILE",
     };
-    format!("{}: {fault}; {advice}", btf.unwrap_or(Path::new(KERNEL_BTF)).display())
+    format!("{}: {fault}; {advice}", btf.unwrap_or(Path::new(KERNEL)).display())
 }
 
 struct Trial<'a> {
     wanted: &'a [Wanted],
     constants: &'a types::rodata,
-    btf: Option<&'a Path>,
+    known: Rc<Known>,
     avoid: String,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
 }
 
 impl Trial<'_> {
-    /// Tries until what is left of these modules loads. Each round takes a tier or a module away, so it ends.
+    /// Tries until what is left of these modules loads. Each round but the last takes a module away, so it ends.
     fn settle(&mut self, among: &[usize]) -> Loaded {
-        let mut tiers: BTreeMap<&'static str, usize> = BTreeMap::new();
-        let tiers_of_templates =
-            |&module: &usize| templates(&self.wanted[module].plan).into_iter().flat_map(|t| t.tiers);
-        let mut refused: BTreeSet<&'static str> =
-            among.iter().flat_map(tiers_of_templates).filter_map(|tier| avoided(tier, &self.avoid)).collect();
+        let mut refused = BTreeSet::new();
         loop {
             self.without_filter();
-            let active: Vec<usize> = among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect();
+            let active = self.left(among);
             if active.is_empty() {
                 return Loaded::empty();
             }
-            let refusal = match self.attempt(&active, &tiers, &refused) {
-                Ok(loaded) if self.all_reach(&active, &loaded) => return loaded,
-                Ok(_) => continue,
-                Err(refusal) => refusal,
-            };
-            if self.without_template(&active, &refusal, &mut refused) {
-                continue;
-            }
-            let Some((hook, tier)) = self.hook_of(&active, &tiers, refusal.program.as_deref()) else {
-                self.give_up(&active, &refusal);
-                continue;
-            };
-            self.note(hook, tier, Err(refusal.words.clone()));
-            let next = tiers.entry(hook.name).or_insert(0);
-            *next += 1;
-            // A hook that nobody needs stays without a tier, and the rest is loaded without it.
-            if *next < hook.tiers.len() || !active.iter().any(|&module| self.needs(module, hook)) {
-                continue;
-            }
-            tiers.remove(hook.name);
-            let users: Vec<usize> = active.iter().copied().filter(|&module| self.needs(module, hook)).collect();
-            match users.as_slice() {
-                [module] => self.modules[*module] = Err(unattached(hook, &refusal)),
-                _ => self.blame(hook, &users, &refusal),
+            match self.attempt(&active, &mut refused) {
+                Ok(loaded) if self.left(&active) == active => return loaded,
+                Ok(_) => {}
+                Err(refusal) => self.give_up(&active, &refusal),
             }
         }
     }
 
     /// The part that keeps the filters of modules, if one has a filter.
     fn filter(&self) -> Option<usize> {
-        self.wanted.iter().position(|wanted| wanted.name == Filters::NAME)
+        self.wanted.iter().position(|wanted| wanted.name == Filters::SPEC.name)
     }
 
     /// Without it modules that have a filter are out.
@@ -177,47 +192,173 @@ impl Trial<'_> {
         }
     }
 
-    /// Whether each module that has targets reaches one of them; those that do not are out.
-    fn all_reach(&mut self, active: &[usize], loaded: &Loaded) -> bool {
-        let mut all = true;
-        for &module in active {
-            let name = self.wanted[module].name;
-            let mut targets = loaded.reaches.iter().filter(|reach| reach.module == name).peekable();
-            let Some(&first) = targets.peek() else { continue };
-            if targets.any(|reach| reach.result.is_ok()) {
-                continue;
-            }
-            all = false;
-            let count = self.wanted[module].plan.each.len();
-            self.modules[module] = Err(Failure {
-                hook: first.template,
-                errno: 0,
-                reason: match count {
-                    1 => format!("{} cannot be attached to", first.target),
-                    _ => format!("none of {count} targets can be attached to; the first is {}", first.target),
-                },
-                words: first.result.clone().err().unwrap_or_default(),
-            });
-        }
-        all
+    fn left(&self, among: &[usize]) -> Vec<usize> {
+        among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect()
     }
 
-    /// The kernel refused a template: the others of its hook remain, or its module is out. False if it was none.
-    fn without_template(&mut self, active: &[usize], refusal: &Refusal, refused: &mut BTreeSet<&'static str>) -> bool {
-        for &module in active {
-            for hook in templates(&self.wanted[module].plan) {
-                let is = |program: &&&str| Some(**program) == refusal.program.as_deref();
-                let hit = hook.tiers.iter().find_map(|tier| Some((tier, tier.programs.iter().find(is)?)));
-                let Some((tier, &program)) = hit else { continue };
-                self.note(hook, tier, Err(refusal.words.clone()));
-                refused.insert(program);
-                if hook.tiers.iter().all(|tier| tier.programs.iter().any(|program| refused.contains(program))) {
-                    self.modules[module] = Err(unattached(hook, refusal));
+    /// Makes the maps and tries the hooks. A module that went out leaves its part in programs, so all is to be done again.
+    fn attempt(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) -> Result<Loaded, Refusal> {
+        let object = self.prepare(active, refused)?;
+        let mut loaded = Loaded::new(object, self.wanted, active, Rc::clone(&self.known))?;
+        loaded.features = loaded.ask();
+        let plans = active.iter().map(|&module| &self.wanted[module].plan);
+        let later = plans.clone().flat_map(|plan| &plan.later).filter(|(_, feature)| loaded.features.contains(feature));
+        let now = plans.flat_map(|plan| plan.hooks.iter().chain(&plan.optional)).chain(later.map(|(hook, _)| hook));
+        let now: BTreeSet<&str> = now.map(|hook| hook.name).collect();
+        let hooks = self.hooks(active);
+        let mut chosen: Vec<Option<&'static Tier>> = vec![None; hooks.len()];
+        // What is likely to be refused comes first, so that little is done in vain: detaching takes time.
+        for functions in [true, false] {
+            for (hook, chosen) in hooks.iter().zip(&mut chosen).filter(|(hook, _)| is_function(hook) == functions) {
+                match self.choose(&mut loaded, active, hook, now.contains(hook.name), refused) {
+                    Ok(tier) => *chosen = Some(tier),
+                    Err(refusal) => self.without(hook, active, &refusal, refused),
                 }
-                return true;
+            }
+            for &module in active {
+                let templates = templates(&self.wanted[module].plan);
+                if templates.iter().any(|hook| is_function(hook)) == functions {
+                    self.choose_templates(&mut loaded, module, &templates, refused);
+                }
+            }
+            if self.left(active) != active {
+                return Ok(Loaded::empty());
             }
         }
-        false
+        loaded.hooks = hooks.into_iter().zip(chosen).filter_map(|(hook, tier)| Some((hook, tier?))).collect();
+        Ok(loaded)
+    }
+
+    /// The first tier of a hook that the kernel takes.
+    fn choose(
+        &mut self,
+        loaded: &mut Loaded,
+        active: &[usize],
+        hook: &'static Hook,
+        now: bool,
+        refused: &mut BTreeSet<&'static str>,
+    ) -> Result<&'static Tier, Refusal> {
+        let mut last = Refusal::default();
+        for tier in hook.tiers {
+            if !usable(tier, refused) {
+                continue;
+            }
+            match self.try_tier(loaded, active, hook, tier, now) {
+                Ok(()) => {
+                    self.note(hook, tier, Ok(()));
+                    return Ok(tier);
+                }
+                Err((program, refusal)) => {
+                    refused.insert(program);
+                    self.note(hook, tier, Err(refusal.words.clone()));
+                    last = refusal;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Loads the programs of a tier and attaches them if that is wanted now; the error names the one that was refused.
+    fn try_tier(
+        &self,
+        loaded: &mut Loaded,
+        active: &[usize],
+        hook: &'static Hook,
+        tier: &'static Tier,
+        now: bool,
+    ) -> Result<(), (&'static str, Refusal)> {
+        if let Some(program) = avoided(tier, &self.avoid) {
+            return Err((program, Refusal::new(0, format!("passed over as {AVOID} asks"))));
+        }
+        for &program in tier.programs.iter().filter(|program| self.is_busy(active, program)) {
+            loaded.load(program).map_err(|refusal| (program, refusal))?;
+        }
+        if now {
+            loaded.attach_tier(hook, tier)?;
+        }
+        Ok(())
+    }
+
+    /// Modules share hooks: what only modules that are off take part in would run for nothing.
+    fn is_busy(&self, active: &[usize], program: &str) -> bool {
+        let parts = PROGRAMS.iter().find(|(name, _)| *name == program);
+        parts.is_none_or(|(_, modules)| active.iter().any(|&module| modules.contains(&self.wanted[module].name)))
+    }
+
+    /// No tier of a hook is left: modules that need it are out.
+    fn without(
+        &mut self,
+        hook: &'static Hook,
+        active: &[usize],
+        refusal: &Refusal,
+        refused: &mut BTreeSet<&'static str>,
+    ) {
+        let users: Vec<usize> = active.iter().copied().filter(|&module| self.needs(module, hook)).collect();
+        match users.as_slice() {
+            [] => {}
+            [module] => {
+                let fate = &mut self.modules[*module];
+                *fate = std::mem::replace(fate, Ok(())).and_then(|()| Err(unattached(hook, refusal)));
+            }
+            _ => {
+                self.blame(hook, &users, refusal);
+                // The others have another try.
+                refused.retain(|program| !hook.tiers.iter().any(|tier| tier.programs.contains(program)));
+            }
+        }
+    }
+
+    /// Tries a module's templates and attaches them to their targets.
+    fn choose_templates(
+        &mut self,
+        loaded: &mut Loaded,
+        module: usize,
+        templates: &[&'static Hook],
+        refused: &mut BTreeSet<&'static str>,
+    ) {
+        for hook in templates {
+            // Each tier: a target that the first does not take may be one for the second.
+            let mut last = Refusal::default();
+            for tier in hook.tiers {
+                if !usable(tier, refused) {
+                    continue;
+                }
+                if let Err((program, refusal)) = self.try_tier(loaded, &[module], hook, tier, false) {
+                    refused.insert(program);
+                    self.note(hook, tier, Err(refusal.words.clone()));
+                    last = refusal;
+                }
+            }
+            if !hook.tiers.iter().any(|tier| usable(tier, refused)) {
+                self.modules[module] = Err(unattached(hook, &last));
+                return;
+            }
+        }
+        loaded.attach_each(&self.wanted[module], refused);
+        self.must_reach(module, loaded);
+    }
+
+    /// A module that has targets is out if it reaches none of them.
+    fn must_reach(&mut self, module: usize, loaded: &Loaded) {
+        let name = self.wanted[module].name;
+        let mut targets = loaded.reaches.iter().filter(|reach| reach.module == name).peekable();
+        let Some(&first) = targets.peek() else { return };
+        if targets.any(|reach| reach.result.is_ok()) {
+            return;
+        }
+        let count = self.wanted[module].plan.each.len();
+        let words = first.result.clone().err().unwrap_or_default();
+        let refusal = Refusal::new(0, words);
+        let cause = Standing::read().explains(&refusal).map_or(String::new(), |cause| format!(": {cause}"));
+        self.modules[module] = Err(Failure {
+            hook: first.template,
+            errno: 0,
+            reason: match count {
+                1 => format!("{} cannot be attached to{cause}", first.target),
+                _ => format!("none of {count} targets can be attached to; the first is {}{cause}", first.target),
+            },
+            words: refusal.words,
+        });
     }
 
     /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
@@ -238,11 +379,13 @@ impl Trial<'_> {
         };
         let owners: Vec<usize> = active.iter().copied().filter(|&module| owns(module)).collect();
         let reason = match (&refusal.map, refusal.errno) {
-            _ if refusal.words.contains("target BTF") => without_types(self.btf, "cannot be read as BTF"),
-            (_, libc_eperm @ (1 | 13)) => format!(
-                "loading BPF is not permitted (errno {libc_eperm}); run as root or with CAP_BPF and CAP_PERFMON, and see \
-                 kernel lockdown"
-            ),
+            (_, errno @ (1 | 13)) => match Standing::read().explains(refusal) {
+                Some(cause) => format!("loading BPF is not permitted (errno {errno}): {cause}"),
+                None => format!(
+                    "loading BPF is not permitted (errno {errno}), and nothing that the agent knows of forbids it; see what \
+                     security modules log (dmesg, the audit log)"
+                ),
+            },
             (Some(map), errno) => format!("map {map} cannot be created (errno {errno}); less memory or a smaller setting helps"),
             (None, 0) => "the BPF object cannot be loaded".to_owned(),
             (None, errno) => format!("the BPF object cannot be loaded (errno {errno})"),
@@ -264,29 +407,13 @@ impl Trial<'_> {
 
     /// The hooks of modules, each once.
     fn hooks(&self, modules: &[usize]) -> Vec<&'static Hook> {
-        let mut hooks: Vec<&'static Hook> = Vec::new();
-        for &module in modules {
-            let plan = &self.wanted[module].plan;
-            let later = plan.later.iter().map(|(hook, _)| hook);
-            for hook in plan.hooks.iter().chain(later).chain(&plan.optional) {
-                if !hooks.iter().any(|known| known.name == hook.name) {
-                    hooks.push(hook);
-                }
+        let mut all: Vec<&'static Hook> = Vec::new();
+        for hook in modules.iter().flat_map(|&module| hooks(&self.wanted[module].plan)) {
+            if !all.iter().any(|known| known.name == hook.name) {
+                all.push(hook);
             }
         }
-        hooks
-    }
-
-    fn hook_of(
-        &self,
-        active: &[usize],
-        tiers: &BTreeMap<&'static str, usize>,
-        program: Option<&str>,
-    ) -> Option<(&'static Hook, &'static Tier)> {
-        self.hooks(active).into_iter().find_map(|hook| {
-            let tier = hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?;
-            tier.programs.contains(&program?).then_some((hook, tier))
-        })
+        all
     }
 
     fn note(&mut self, hook: &'static Hook, tier: &'static Tier, result: Result<(), String>) {
@@ -296,51 +423,32 @@ impl Trial<'_> {
         }
     }
 
-    /// Opens, configures, loads and attaches once.
-    fn attempt(
-        &mut self,
-        active: &[usize],
-        tiers: &BTreeMap<&'static str, usize>,
-        refused: &BTreeSet<&'static str>,
-    ) -> Result<Loaded, Refusal> {
-        let hooks: Vec<(&'static Hook, &'static Tier)> = self
-            .hooks(active)
-            .into_iter()
-            .filter_map(|hook| Some((hook, hook.tiers.get(tiers.get(hook.name).copied().unwrap_or(0))?)))
-            .collect();
-        if let Some(program) = hooks.iter().find_map(|(_, tier)| avoided(tier, &self.avoid)) {
-            let words = format!("passed over as {AVOID} asks");
-            return Err(Refusal { program: Some(program.into()), words, ..Refusal::default() });
-        }
+    /// Opens the object, configures it, makes its maps and relocates the programs that may be loaded.
+    fn prepare(&self, active: &[usize], refused: &BTreeSet<&'static str>) -> Result<Object, Refusal> {
         let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
-        let copied = templates.flat_map(|hook| hook.tiers).filter(|tier| usable(tier, refused));
-        // Modules share hooks: what only modules that are off take part in would run for nothing.
-        let busy = |program: &&&str| {
-            let parts = PROGRAMS.iter().find(|(name, _)| *name == **program);
-            parts.is_none_or(|(_, modules)| active.iter().any(|&module| modules.contains(&self.wanted[module].name)))
-        };
-        let programs: BTreeSet<&'static str> = hooks
-            .iter()
-            .map(|(_, tier)| *tier)
-            .chain(copied)
-            .flat_map(|tier| tier.programs.iter().filter(busy).copied())
+        let tiers = self.hooks(active).into_iter().chain(templates).flat_map(|hook| hook.tiers);
+        let programs: BTreeSet<&'static str> = tiers
+            .filter(|tier| usable(tier, refused) && avoided(tier, &self.avoid).is_none())
+            .flat_map(|tier| tier.programs.iter().copied().filter(|program| self.is_busy(active, program)))
             .collect();
         let mut constants = *self.constants;
         for &module in active {
             bpf::switch_on(&mut constants, self.wanted[module].name);
         }
-
         let (object, said) = listening(|| -> libbpf_rs::Result<Object> {
             let mut builder = ObjectBuilder::default();
-            builder.name("corebcc")?;
-            if let Some(btf) = self.btf {
-                builder.btf_custom_path(btf)?;
-            }
+            builder.name("corebcc")?.btf_custom_path(self.known.types())?;
             let mut open = builder.open_memory(OBJECT)?;
+            let mut typed = Vec::new();
             for mut program in open.progs_mut() {
-                let name = program.name().to_string_lossy();
-                let wanted = programs.contains(name.as_ref()) || name == "ask_features";
+                let name = program.name();
+                let wanted = name == "ask_features" || name.to_str().is_some_and(|name| programs.contains(name));
                 program.set_autoload(wanted);
+                if program.prog_type() == ProgramType::Tracing {
+                    // libbpf would read all of the kernel's types to find what it is for, which we know.
+                    program.set_prog_type(ProgramType::RawTracepoint);
+                    typed.push(name.to_owned());
+                }
             }
             for mut map in open.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
@@ -359,33 +467,39 @@ impl Trial<'_> {
                     }
                 }
             }
+            // SAFETY: the object is open and not loaded yet.
+            let prepared = unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) };
+            if prepared < 0 {
+                return Err(libbpf_rs::Error::from_raw_os_error(-prepared));
+            }
+            for mut program in open.progs_mut() {
+                program.set_autoload(false);
+                if typed.iter().any(|name| name == program.name()) {
+                    program.set_prog_type(ProgramType::Tracing);
+                }
+            }
             open.load()
         });
-        let object = object.map_err(|error| {
+        object.map_err(|error| {
             let refusal = Refusal::read(&said, errno(&error));
             // libbpf says nothing of what fails before it looks at the object, for want of a descriptor for instance.
             let words = if refusal.words.is_empty() { chain(&error) } else { refusal.words };
             Refusal { words, ..refusal }
-        })?;
-
-        let mut loaded = Loaded::new(object, self.wanted, active, hooks, programs)?;
-        let features = loaded.ask();
-        let later = active.iter().flat_map(|&module| &self.wanted[module].plan.later);
-        let plans = active.iter().map(|&module| &self.wanted[module].plan);
-        let now = plans.flat_map(|plan| plan.hooks.iter().chain(&plan.optional)).map(|hook| hook.name);
-        let now: BTreeSet<&str> =
-            now.chain(later.filter(|(_, feature)| features.contains(feature)).map(|(hook, _)| hook.name)).collect();
-        for &(hook, tier) in &loaded.hooks {
-            if now.contains(hook.name) {
-                loaded.attach_tier(hook, tier)?;
-            }
-            self.note(hook, tier, Ok(()));
-        }
-        for &module in active {
-            loaded.attach_each(&self.wanted[module], refused);
-        }
-        Ok(loaded)
+        })
     }
+}
+
+/// The hooks of a plan.
+fn hooks(plan: &Plan) -> Vec<&'static Hook> {
+    let later = plan.later.iter().map(|(hook, _)| *hook);
+    plan.hooks.iter().copied().chain(later).chain(plan.optional.iter().copied()).collect()
+}
+
+/// Whether a hook or template is for functions, to which not every kernel can attach. Every other kind hardly ever fails.
+fn is_function(hook: &Hook) -> bool {
+    let kind = |program: &str| program.trim_start_matches("each_").split("__").next().map(str::to_owned);
+    let mut kinds = hook.tiers.iter().flat_map(|tier| tier.programs).filter_map(|program| kind(program));
+    kinds.any(|kind| matches!(kind.as_str(), "fentry" | "fexit" | "kprobe" | "kretprobe"))
 }
 
 /// The templates a plan uses, each once.
@@ -415,10 +529,12 @@ fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
 }
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
+    let cause =
+        Standing::read().explains(refusal).map_or(format!(" needs {}", hook.needs), |cause| format!(" {cause}"));
     Failure {
         hook: hook.name,
         errno: refusal.errno,
-        reason: format!("no way to attach to {} (errno {}): needs {}", hook.name, refusal.errno, hook.needs),
+        reason: format!("no way to attach to {} (errno {}):{cause}", hook.name, refusal.errno),
         words: refusal.words.clone(),
     }
 }

@@ -1,32 +1,35 @@
 //! What is loaded: maps in the agent's memory, rings, and the links by which programs run. Dropping it detaches everything.
 
-use super::btf::Functions;
-use super::each;
+use super::btf::Known;
 use super::load::{usable, Reach, Wanted};
 use super::maps::Mapping;
-use super::perf;
-use super::refusal::{errno, listening, Refusal};
+use super::refusal::Refusal;
 use super::ring::Ring;
+use super::{each, perf, program};
 use crate::bpf::{types, FEATURES, PROGRAMS};
 use crate::kit::{Hook, Kernel, MapDef, MapKind, Sampling, Tier};
-use libbpf_rs::{MapCore, MapFlags, Object, ProgramInput};
+use libbpf_rs::{MapCore, MapFlags, Object};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 
 /// Loaded programs and maps.
 pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
-    links: RefCell<BTreeMap<&'static str, Vec<libbpf_rs::Link>>>,
+    pub(super) links: RefCell<BTreeMap<&'static str, Vec<each::Attached>>>,
     copies: Vec<each::Attached>,
     pub(super) reaches: Vec<Reach>,
     maps: BTreeMap<&'static str, Mapping>,
-    rings: BTreeMap<&'static str, Ring>,
+    pub(super) rings: BTreeMap<&'static str, Ring>,
     pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
-    /// Programs of the hooks' tiers that were loaded.
-    programs: BTreeSet<&'static str>,
-    object: Option<Object>,
+    /// Programs of the hooks' tiers, by name.
+    pub(super) programs: BTreeMap<&'static str, OwnedFd>,
+    pub(super) features: Vec<&'static str>,
+    btf: Option<Rc<Known>>,
+    /// The maps, and the code that programs are loaded from.
+    pub(super) object: Option<Object>,
 }
 
 impl Loaded {
@@ -38,19 +41,16 @@ impl Loaded {
             maps: BTreeMap::new(),
             rings: BTreeMap::new(),
             hooks: Vec::new(),
-            programs: BTreeSet::new(),
+            programs: BTreeMap::new(),
+            features: Vec::new(),
+            btf: None,
             object: None,
         }
     }
 
-    pub(super) fn new(
-        object: Object,
-        wanted: &[Wanted],
-        active: &[usize],
-        hooks: Vec<(&'static Hook, &'static Tier)>,
-        programs: BTreeSet<&'static str>,
-    ) -> Result<Loaded, Refusal> {
-        let mut loaded = Loaded { hooks, programs, ..Loaded::empty() };
+    /// The maps of an object of which no program is loaded yet.
+    pub(super) fn new(object: Object, wanted: &[Wanted], active: &[usize], btf: Rc<Known>) -> Result<Loaded, Refusal> {
+        let mut loaded = Loaded { btf: Some(btf), ..Loaded::empty() };
         for map in object.maps() {
             let name = map.name().to_string_lossy();
             let def = active.iter().flat_map(|&module| wanted[module].maps).find(|def| def.name == name);
@@ -58,7 +58,6 @@ impl Loaded {
                 map: Some(name.to_string()),
                 errno: error as i32,
                 words: format!("mmap: {error}"),
-                ..Refusal::default()
             };
             match def.map(|def| (def, def.kind)) {
                 Some((def, MapKind::Rows)) => {
@@ -77,14 +76,17 @@ impl Loaded {
         Ok(loaded)
     }
 
+    fn parts(&self) -> Result<(&Object, &Known), Refusal> {
+        let parts = self.object.as_ref().zip(self.btf.as_deref());
+        parts.ok_or_else(|| Refusal::new(0, "nothing is loaded"))
+    }
+
     /// What the kernel's BTF answers to the modules' questions. A kernel that cannot run the program that asks (before
     /// 5.10) counts as having every feature: what hangs on one is then attached, which costs time and not counts.
     pub(super) fn ask(&self) -> Vec<&'static str> {
-        let Some(object) = &self.object else { return Vec::new() };
-        let asked = object
-            .progs_mut()
-            .find(|program| program.name() == "ask_features")
-            .is_some_and(|program| program.test_run(ProgramInput::default()).is_ok());
+        let Ok((object, btf)) = self.parts() else { return Vec::new() };
+        let asked =
+            program::load(object, "ask_features", btf).is_ok_and(|program| program::run(program.as_fd(), &[]).is_ok());
         let answers = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"));
         let answers = answers.and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
         match answers {
@@ -97,24 +99,24 @@ impl Loaded {
         }
     }
 
-    pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), Refusal> {
-        let Some(object) = &self.object else { return Ok(()) };
+    /// Loads a program of a hook, or a template, without attaching it.
+    pub(super) fn load(&mut self, name: &'static str) -> Result<(), Refusal> {
+        if !self.programs.contains_key(name) {
+            let (object, btf) = self.parts()?;
+            let program = program::load(object, name, btf)?;
+            self.programs.insert(name, program);
+        }
+        Ok(())
+    }
+
+    /// Attaches the programs of a tier that were loaded; the error names the one that was refused.
+    pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), (&'static str, Refusal)> {
         let mut links = Vec::new();
-        for name in tier.programs.iter().filter(|name| self.programs.contains(*name)) {
-            let (link, said) = listening(|| {
-                object.progs_mut().find(|program| program.name() == *name).map(|program| program.attach())
-            });
-            match link {
-                Some(Ok(link)) => links.push(link),
-                Some(Err(error)) => {
-                    let refusal = Refusal::read(&said, errno(&error));
-                    return Err(Refusal { program: Some((*name).into()), map: None, ..refusal });
-                }
-                None => {
-                    let words = format!("no program {name} in the BPF object");
-                    return Err(Refusal { program: Some((*name).into()), words, ..Refusal::default() });
-                }
-            }
+        for &name in tier.programs {
+            let Some(fd) = self.programs.get(name) else { continue };
+            let program = self.object.iter().flat_map(Object::progs).find(|program| program.name() == name);
+            let Some(program) = program else { continue };
+            links.push(each::attach_named(&program, fd).map_err(|refusal| (name, refusal))?);
         }
         self.links.borrow_mut().insert(hook.name, links);
         Ok(())
@@ -122,8 +124,7 @@ impl Loaded {
 
     /// Attaches a module's templates to their targets, each by the first tier that takes it.
     pub(super) fn attach_each(&mut self, wanted: &Wanted, refused: &BTreeSet<&'static str>) {
-        let Some(object) = &self.object else { return };
-        let btf = Functions::default();
+        let Some((object, btf)) = self.object.as_ref().zip(self.btf.as_deref()) else { return };
         if !wanted.plan.each.is_empty() {
             more_descriptors();
         }
@@ -132,10 +133,9 @@ impl Loaded {
             let mut by = None;
             for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
                 let copy = |name: &&str| {
-                    let template = object.progs_mut().find(|program| program.name() == *name);
+                    let template = object.progs().find(|program| program.name() == *name);
                     let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
-                    let (copy, _) = listening(|| each::attach(&template, target, *number, &btf));
-                    copy
+                    each::attach(object, &template, target, *number, btf)
                 };
                 match tier.programs.iter().map(copy).collect::<Result<Vec<_>, String>>() {
                     Ok(copies) => {
@@ -155,6 +155,11 @@ impl Loaded {
     /// The targets of templates, and what became of each.
     pub fn reaches(&self) -> &[Reach] {
         &self.reaches
+    }
+
+    /// The features (`FEATURE` lines in bpf/) that the kernel has.
+    pub fn features(&self) -> &[&'static str] {
+        &self.features
     }
 
     /// The descriptors that become readable when a ring wants to be drained, with the ring's name.
@@ -194,13 +199,9 @@ impl Kernel for Loaded {
     }
 
     fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, String> {
-        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
-        let program = hook.tiers.iter().flat_map(|tier| tier.programs).find(|program| self.programs.contains(*program));
-        let program = program.and_then(|name| object.progs_mut().find(|program| program.name() == *name));
+        let program = hook.tiers.iter().flat_map(|tier| tier.programs).find_map(|program| self.programs.get(program));
         let program = program.ok_or_else(|| format!("{} was not loaded", hook.name))?;
-        let mut context: Vec<u8> = arguments.iter().flat_map(|argument| argument.to_ne_bytes()).collect();
-        let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
-        program.test_run(input).map(|output| output.return_value).map_err(|error| error.to_string())
+        program::run(program.as_fd(), arguments).map_err(|error| error.to_string())
     }
 
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {
@@ -209,16 +210,14 @@ impl Kernel for Loaded {
     }
 
     fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String> {
-        let Some(object) = &self.object else { return Err("nothing is loaded".into()) };
         let known = self.hooks.iter().find(|(known, _)| known.name == hook.name);
         let Some(&(_, tier)) = known else { return Err(format!("{} was not loaded", hook.name)) };
         let mut links = Vec::new();
         for name in tier.programs {
-            let program = object.progs_mut().find(|program| program.name() == *name);
-            let program = program.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+            let program = self.programs.get(name).ok_or_else(|| format!("{name} was not loaded"))?;
             for event in perf::cpu_clock(sampling)? {
-                // The link owns the event from here on.
-                links.push(program.attach_perf_event(event.into_raw_fd()).map_err(|error| error.to_string())?);
+                each::run_at(&event, program).map_err(|error| error.to_string())?;
+                links.push(event);
             }
         }
         self.links.borrow_mut().insert(hook.name, links);
@@ -234,7 +233,7 @@ impl Kernel for Loaded {
             return Ok(());
         }
         match self.hooks.iter().find(|(known, _)| known.name == hook.name) {
-            Some(&(hook, tier)) => self.attach_tier(hook, tier).map_err(|refusal| refusal.words),
+            Some(&(hook, tier)) => self.attach_tier(hook, tier).map_err(|(_, refusal)| refusal.words),
             None => Err(format!("{} was not loaded", hook.name)),
         }
     }

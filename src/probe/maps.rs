@@ -24,6 +24,15 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
+    /// A file that does not change, to be read in place.
+    pub fn of_file(file: &std::fs::File) -> std::io::Result<Mapping> {
+        let bytes = file.metadata()?.len() as usize;
+        let length = NonZeroUsize::new(bytes).ok_or(nix::Error::EINVAL)?;
+        // SAFETY: the kernel picks the address, so nothing that exists is overlaid.
+        let start = unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE, file, 0)? };
+        Ok(Mapping { start, bytes })
+    }
+
     /// The memory as words. The kernel writes them at any time, hence atomics.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page aligned and stays until `self` is dropped; a shared mapping of a BPF array does not

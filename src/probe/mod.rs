@@ -8,9 +8,13 @@ mod load;
 mod loaded;
 mod maps;
 mod perf;
+mod permission;
+mod program;
 mod refusal;
 mod ring;
+mod usage;
 
 pub use host::host;
 pub use load::{load, Attempt, Failure, Outcome, Reach, Wanted};
 pub use loaded::Loaded;
+pub use usage::{count_runs, counts_runs, resident, MapUsage, ProgramUsage};

@@ -3,11 +3,9 @@
 use libbpf_rs::PrintLevel;
 use std::cell::RefCell;
 
-/// What the kernel refused.
+/// What the kernel refused: a program, or all of the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// The program, if it was one.
-    pub program: Option<String>,
     /// The map, if it was one.
     pub map: Option<String>,
     /// The error number, positive; 0 if unknown.
@@ -41,21 +39,37 @@ pub fn listening<T>(action: impl FnOnce() -> T) -> (T, String) {
 }
 
 impl Refusal {
-    /// Reads libbpf's messages (`libbpf.c`: `prog 'NAME': ...`, `map 'NAME': ...`).
+    /// Reads libbpf's messages (`libbpf.c`: `map 'NAME': failed to create: ...`).
     pub fn read(said: &str, errno: i32) -> Refusal {
         let lines: Vec<&str> = said.lines().map(|line| line.trim_start_matches("libbpf: ")).collect();
-        let failed = |kind: &str| {
-            lines
-                .iter()
-                .rev()
-                .filter(|line| line.contains("failed"))
-                .find_map(|line| quoted(line, kind))
-                .map(String::from)
-        };
-        let program = failed("prog '");
-        let map = if program.is_none() { failed("map '") } else { None };
+        let failed = |line: &&&str| line.contains("failed");
+        let map = lines.iter().rev().filter(failed).find_map(|line| quoted(line, "map '")).map(String::from);
         let errno = if errno == 0 { said_errno(&lines) } else { errno };
-        Refusal { program, map, errno, words: words(&lines) }
+        let spoken = lines.iter().filter(|line| !line.trim().is_empty() && !repeats(line));
+        let words = spoken.take(WORDS).copied().collect::<Vec<_>>().join("; ");
+        Refusal { map, errno, words }
+    }
+
+    /// What the kernel answers to a program: the end of the verifier's log if it spoke, else what the number means.
+    pub fn of_program(error: &std::io::Error, log: &str) -> Refusal {
+        let said: Vec<&str> =
+            log.lines().filter(|line| !line.starts_with("processed ") && !line.trim().is_empty()).collect();
+        let words = match said.len() {
+            0 => format!("the program is refused: {error}"),
+            count => said[count.saturating_sub(WORDS)..].join("; "),
+        };
+        Refusal { map: None, errno: error.raw_os_error().unwrap_or(0), words }
+    }
+
+    /// What failed before the kernel was asked, or where it does not say more.
+    pub fn new(errno: i32, words: impl Into<String>) -> Refusal {
+        Refusal { map: None, errno, words: words.into() }
+    }
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Refusal {
+        Refusal::new(error.raw_os_error().unwrap_or(0), error.to_string())
     }
 }
 
@@ -89,22 +103,7 @@ fn quoted<'a>(line: &'a str, before: &str) -> Option<&'a str> {
 
 /// What libbpf adds to every failure after its cause.
 fn repeats(line: &str) -> bool {
-    line.contains("': failed to prepare load attributes: ") || line.starts_with("failed to load object '")
-}
-
-/// The verifier's last lines if it spoke, else libbpf's first.
-fn words(lines: &[&str]) -> String {
-    let begin = lines.iter().rposition(|line| line.contains("BEGIN PROG LOAD LOG"));
-    let end = lines.iter().rposition(|line| line.contains("END PROG LOAD LOG"));
-    let said: Vec<&str> = match (begin, end) {
-        (Some(begin), Some(end)) if begin < end => lines[begin + 1..end]
-            .iter()
-            .filter(|line| !line.starts_with("processed ") && !line.trim().is_empty())
-            .copied()
-            .collect(),
-        _ => lines.iter().filter(|line| !line.trim().is_empty() && !repeats(line)).take(WORDS).copied().collect(),
-    };
-    said[said.len().saturating_sub(WORDS)..].join("; ")
+    line.starts_with("failed to load object '")
 }
 
 /// An error with its causes.
@@ -136,28 +135,21 @@ mod tests {
 
     #[test]
     fn the_verifiers_last_words_are_kept() {
-        let said = "libbpf: prog 'tp__a': BPF program load failed: Permission denied\n\
-            libbpf: prog 'tp__a': -- BEGIN PROG LOAD LOG --\n0: R1=ctx\n1: (79) r1\nR0 invalid mem access 'scalar'\n\
-            processed 12 insns\n-- END PROG LOAD LOG --\n\
-            libbpf: prog 'tp__a': failed to load: -13\nlibbpf: failed to load object 'corebcc'\n";
-        let refusal = Refusal::read(said, 13);
-        assert_eq!(refusal.program.as_deref(), Some("tp__a"));
-        assert!(refusal.words.ends_with("R0 invalid mem access 'scalar'"), "{}", refusal.words);
-    }
-
-    #[test]
-    fn a_tracepoint_unknown_to_btf_names_its_program() {
-        let said = "libbpf: prog 'tp__x': failed to find kernel BTF type ID of 'x': -3\n\
-            libbpf: prog 'tp__x': failed to prepare load attributes: -3\n";
-        let refusal = Refusal::read(said, 3);
-        assert_eq!(refusal.program.as_deref(), Some("tp__x"));
-        assert_eq!(refusal.words, "prog 'tp__x': failed to find kernel BTF type ID of 'x': -3");
+        let log = "0: R1=ctx\n1: (79) r1\nR0 invalid mem access 'scalar'\nprocessed 12 insns\n";
+        let refusal = Refusal::of_program(&std::io::Error::from_raw_os_error(13), log);
+        assert_eq!(
+            (refusal.errno, refusal.words.ends_with("R0 invalid mem access 'scalar'")),
+            (13, true),
+            "{refusal:?}"
+        );
+        let refusal = Refusal::of_program(&std::io::Error::from_raw_os_error(1), "");
+        assert!(refusal.words.contains("not permitted"), "{refusal:?}");
     }
 
     #[test]
     fn a_map_that_cannot_be_created_is_named() {
         let refusal = Refusal::read("libbpf: map 'bio_rows': failed to create: -E2BIG\n", 0);
-        assert_eq!((refusal.program, refusal.map.as_deref(), refusal.errno), (None, Some("bio_rows"), 7));
+        assert_eq!((refusal.map.as_deref(), refusal.errno), (Some("bio_rows"), 7));
     }
 
     #[test]

@@ -35,6 +35,13 @@ impl Ring {
         self.fd.as_fd()
     }
 
+    /// Bytes that wait to be drained, headers included.
+    pub fn waiting(&self) -> u64 {
+        let at = |mapping: &Mapping| mapping.words().first().map_or(0, |position| position.load(Acquire));
+        let consumed = at(&self.consumer);
+        at(&self.producer).saturating_sub(consumed)
+    }
+
     /// Hands out each finished record, then frees its room. Stops at one that is still being written.
     pub fn drain(&self, each: &mut dyn FnMut(&[u8])) {
         let (Some(consumed), Some(produced)) = (self.consumer.words().first(), self.producer.words().first()) else {

@@ -14,6 +14,7 @@ mod exectop;
 mod files;
 mod filter;
 mod hits;
+mod klockstat;
 mod netproc;
 mod runqlat;
 mod support;

@@ -1,11 +1,28 @@
 # Reads the console of a virtual machine (what init prints) and yields a line for each module of each pass, and the release:
 #   release RELEASE
 #   cell PASS MODULE KINDS|loads:KINDS|none|wrong EXPLANATION
+#   test WAY NAME ok|skipped|wrong EXPLANATION
 # KINDS are the ways its hooks are attached, joined by commas, blanks in them as ~; a count that differs from the kernel's own makes it `wrong`.
 
 { sub(/\r$/, ""); sub(/^.*@@ /, "@@ ") }
 /^@@ pass / { pass = $3; passes[++npasses] = pass; next }
-/^@@ / { part = $2; section = ""; finished = part == "end" && pass != "" && seen_values[pass]; next }
+/^@@ / { part = $2; way = $3; test = panicked = section = ""; finished = part == "end" && pass != "" && seen_values[pass]; next }
+
+# What the tests print: a section for each with output, then lists of the names that passed and failed.
+part == "tests" && /^@@/ { next }
+part == "tests" && $1 == "----" && $3 == "stdout" { test = $2; next }
+part == "tests" && $1 == "skipped:" { skip[way, test] = $0; sub(/^skipped: */, "", skip[way, test]) }
+part == "tests" && panicked == test && !((way, test) in panic) { panic[way, test] = $0 }
+part == "tests" && / panicked at / { panicked = test }
+part == "tests" && /^(successes|failures):$/ { section = $1 }
+part == "tests" && section != "" && /^    [a-z0-9_:]+$/ {
+	if (section == "failures:")
+		print "test", way, $1, "wrong", panic[way, $1]
+	else if ((way, $1) in skip)
+		print "test", way, $1, "skipped", skip[way, $1]
+	else
+		print "test", way, $1, "ok"
+}
 
 part == "release" { print "release", $1 }
 part == "disks" { disks++ }

@@ -2,7 +2,11 @@
 
 use crate::instance::{session, values, Pmcd};
 use crate::metadata::blocks;
-use crate::support::{lacks, rows::rows, told, use_disk};
+use crate::support::{
+    lacks,
+    rows::{all, rows},
+    told, use_disk,
+};
 use std::fs;
 
 #[test]
@@ -28,7 +32,7 @@ fn an_archive_replays_descriptors_values_and_instances() {
     // All metadata is that of the living agent.
     for option in ["-dm", "-tT"] {
         let live = blocks(&pmcd.ask("pminfo", &[option, "bcc"]));
-        assert_eq!(live.len(), rows().count());
+        assert_eq!(live.len(), all().count());
         assert_eq!(blocks(&replay("pminfo", &[option, "bcc"])), live, "{option}");
     }
     let labels = replay("pminfo", &["-l", "bcc.runq.latency"]);

@@ -4,11 +4,13 @@ use crate::support::{lacks, lacks_bpf, programs_of, told, wait_for, Home, Proc, 
 use nix::sys::signal::Signal;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 const PMCD: &str = "/usr/lib/pcp/bin/pmcd";
 const OWN_AGENT: &str = "/var/lib/pcp/pmdas/pmcd/pmda_pmcd.so";
 const OWN_NAMES: &str = "/var/lib/pcp/pmns/root_pmcd";
+const MERGE: &str = "/usr/lib/pcp/bin/pmnsmerge";
 
 pub struct Pmcd {
     // Ended before the directory goes.
@@ -16,6 +18,30 @@ pub struct Pmcd {
     pub home: Home,
     pub port: u16,
 }
+
+/// An agent of PCP's own beside ours: its lines in pmcd's configuration, and its names.
+pub struct Beside {
+    name: &'static str,
+    domain: u32,
+    program: &'static str,
+    names: &'static str,
+}
+
+/// Processes; it answers clients that come over pmcd's socket only, since it has to know who asks.
+pub const PROC: Beside = Beside {
+    name: "proc",
+    domain: 3,
+    program: "/var/lib/pcp/pmdas/proc/pmdaproc",
+    names: "/var/lib/pcp/pmns/root_proc",
+};
+
+/// The machine.
+pub const LINUX: Beside = Beside {
+    name: "linux",
+    domain: 60,
+    program: "/var/lib/pcp/pmdas/linux/pmdalinux",
+    names: "/var/lib/pcp/pmns/root_linux",
+};
 
 /// How pmcd reaches the agent: what stands in its configuration after the domain, and the arguments that go with it.
 pub fn pipe() -> (String, String) {
@@ -32,29 +58,55 @@ fn apart<'a>(command: &'a mut Command, home: &Home) -> &'a mut Command {
     for variable in ["PCP_TMP_DIR", "PCP_RUN_DIR", "PCP_LOG_DIR"] {
         command.env(variable, home.path(""));
     }
+    // PCP's Python programs are for the distribution's Python.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = ["/usr/bin", "/bin"].iter().map(PathBuf::from).chain(std::env::split_paths(&path));
+    command.env("PATH", std::env::join_paths(dirs).unwrap());
     command.env("PMCD_SOCKET", home.path("pmcd.socket")).current_dir(home.path("")).stdin(Stdio::null())
 }
 
 impl Pmcd {
-    /// With all modules over a pipe; `None`, and said, where this host lacks what it takes.
+    /// With six modules over a pipe; `None`, and said, where this host lacks what it takes.
     pub fn start() -> Option<Pmcd> {
         Pmcd::with(|_| pipe())
     }
 
     /// The same, reached in some other way.
     pub fn with(how: impl Fn(&Home) -> (String, String)) -> Option<Pmcd> {
-        if lacks_bpf() || lacks(&[PMCD, OWN_AGENT, OWN_NAMES, "pminfo", "pmprobe"]) {
+        Pmcd::serving(ALL, &[], how)
+    }
+
+    /// With this configuration, and other agents.
+    pub fn beside(config: &str, others: &[Beside]) -> Option<Pmcd> {
+        Pmcd::serving(config, others, |_| pipe())
+    }
+
+    fn serving(config: &str, others: &[Beside], how: impl Fn(&Home) -> (String, String)) -> Option<Pmcd> {
+        let needed = others.iter().flat_map(|other| [other.program, other.names]);
+        let needed: Vec<&str> =
+            [PMCD, MERGE, OWN_AGENT, OWN_NAMES, "pminfo", "pmprobe"].into_iter().chain(needed).collect();
+        if lacks_bpf() || lacks(&needed) {
             return None;
         }
-        let home = Home::new(ALL);
+        let home = Home::new(config);
         let (transport, args) = how(&home);
         let dir = home.path("").display().to_string();
-        let line = format!(
+        let mut lines = format!(
             "pmcd\t2\tdso\tpmcd_init\t{OWN_AGENT}\n\
              corebcc\t149\t{transport}\t{BINARY} -d 149 -l {dir}corebcc.log -c {dir}corebcc.conf {args}\n"
         );
-        fs::write(home.path("pmcd.conf"), line).unwrap();
-        let names = fs::read_to_string(OWN_NAMES).unwrap().replacen("root {", "root {\n    bcc 149:*:*", 1);
+        for Beside { name, domain, program, .. } in others {
+            lines += &format!("{name}\t{domain}\tpipe\tbinary\t{program} -d {domain}\n");
+        }
+        fs::write(home.path("pmcd.conf"), lines).unwrap();
+        let merge = Command::new(MERGE)
+            .arg("-f")
+            .arg(OWN_NAMES)
+            .args(others.iter().map(|o| o.names))
+            .arg(home.path("root"))
+            .output();
+        assert!(merge.as_ref().unwrap().status.success(), "{}", told(&merge.unwrap()));
+        let names = fs::read_to_string(home.path("root")).unwrap().replacen("root {", "root {\n    bcc 149:*:*", 1);
         fs::write(home.path("root"), names).unwrap();
         let port = port();
         let pmcd = Pmcd { process: run(&home, port), home, port };
@@ -83,6 +135,18 @@ impl Pmcd {
         let mut command = Command::new(program);
         apart(&mut command, &self.home).args(["-h", &format!("localhost:{}", self.port)]);
         command
+    }
+
+    /// A client over pmcd's socket, by which pmcd knows who asks.
+    pub fn local_client(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        apart(&mut command, &self.home).args(["-h", &self.local()]);
+        command
+    }
+
+    /// What a client calls this pmcd's socket.
+    pub fn local(&self) -> String {
+        format!("unix://{}", self.home.path("pmcd.socket").display())
     }
 
     /// Runs a client.
@@ -160,8 +224,9 @@ impl Drop for Pmcd {
     }
 }
 
-/// Makes one TCP session of this process, with bytes in both directions, and its end.
-pub fn session() {
+/// Makes one TCP session of this process and its end, with 1000 bytes to the port it was connected to and 500 back. Its
+/// ports: that of the side that connected, then the other one.
+pub fn session() -> (u16, u16) {
     use std::io::{Read, Write};
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -171,4 +236,5 @@ pub fn session() {
     server.read_exact(&mut room).unwrap();
     server.write_all(&room[..500]).unwrap();
     client.read_exact(&mut room[..500]).unwrap();
+    (client.local_addr().unwrap().port(), server.local_addr().unwrap().port())
 }

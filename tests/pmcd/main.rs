@@ -8,9 +8,12 @@ mod support;
 
 mod archive;
 mod clients;
+mod consumers;
+mod dashboards;
 mod dbpmda;
 mod instance;
 mod lifecycle;
 mod metadata;
 mod proxy;
+mod shipped;
 mod tools;

@@ -7,10 +7,57 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-const PMPROXY: &str = "/usr/lib/pcp/bin/pmproxy";
+/// The derived metrics that come with PCP.
+pub const DERIVED: &str = "/etc/pcp/derived/proc.conf";
+pub const PMPROXY: &str = "/usr/lib/pcp/bin/pmproxy";
 
-/// The body of a page, without white space.
-fn get(port: u16, page: &str) -> String {
+/// A pmproxy of a test's own.
+pub struct Proxy {
+    _process: Proc,
+    port: u16,
+}
+
+impl Proxy {
+    /// With a key server on this port, or without time series.
+    pub fn start(pmcd: &Pmcd, keys: Option<u16>) -> Proxy {
+        let series = keys.is_some();
+        let servers = keys.map_or(String::new(), |port| format!("servers = localhost:{port}\n"));
+        let conf = format!(
+            "[pmproxy]\nhttp.enabled = true\npcp.enabled = false\nredis.enabled = {series}\n[redis]\n{servers}\
+             [pmseries]\nenabled = {series}\n{servers}[discover]\nenabled = false\n"
+        );
+        fs::write(pmcd.home.path("pmproxy.conf"), conf).unwrap();
+        let port = port();
+        let mut command = pmcd.program(PMPROXY);
+        // The directory of derived metrics is one of those that the test has of its own.
+        command.env("PCP_DERIVED_CONFIG", DERIVED);
+        command.args(["-f", "-U", "root", "-i", "127.0.0.1", "-p", &port.to_string()]);
+        command.args(["-c", "pmproxy.conf", "-l", "pmproxy.log", "-s", "pmproxy.socket"]);
+        command.args(keys.map(|port| format!("-r{port}")));
+        let out = pmcd.home.create("pmproxy.out.log");
+        let process = Proc(command.stdout(out.try_clone().unwrap()).stderr(out).spawn().unwrap());
+        wait_for("pmproxy to listen", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+        Proxy { _process: process, port }
+    }
+
+    /// The body of a page, without white space.
+    pub fn get(&self, page: &str) -> String {
+        self.page(page).split_whitespace().collect()
+    }
+
+    /// The body of a page as JSON.
+    #[track_caller]
+    pub fn json(&self, page: &str) -> serde_json::Value {
+        let body = self.page(page);
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{page}: {error}: {body}"))
+    }
+
+    fn page(&self, page: &str) -> String {
+        page_of(self.port, page)
+    }
+}
+
+fn page_of(port: u16, page: &str) -> String {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     // In one write: pmproxy does not put the pieces of an address together.
@@ -40,7 +87,7 @@ fn get(port: u16, page: &str) -> String {
             body.extend(&chunk[..chunk.len() - 2]);
         }
     }
-    String::from_utf8_lossy(&body).split_whitespace().collect()
+    String::from_utf8_lossy(&body).into_owned()
 }
 
 #[test]
@@ -49,17 +96,8 @@ fn pmproxy_serves_values_instances_metadata_and_labels() {
         return;
     }
     let Some(pmcd) = Pmcd::start() else { return };
-    let conf = "[pmproxy]\nhttp.enabled = true\npcp.enabled = false\nredis.enabled = false\n\
-                [pmseries]\nenabled = false\n[discover]\nenabled = false\n";
-    fs::write(pmcd.home.path("pmproxy.conf"), conf).unwrap();
-    let port = port();
-    let mut command = pmcd.program(PMPROXY);
-    command.args(["-f", "-U", "root", "-i", "127.0.0.1", "-p", &port.to_string()]);
-    command.args(["-c", "pmproxy.conf", "-l", "pmproxy.log", "-s", "pmproxy.socket"]);
-    let out = pmcd.home.create("pmproxy.out.log");
-    let _proxy = Proc(command.stdout(out.try_clone().unwrap()).stderr(out).spawn().unwrap());
-    wait_for("pmproxy to listen", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
-    let ask = |page: &str, query: &str| get(port, &format!("/pmapi/{page}?hostspec=localhost:{}&{query}", pmcd.port));
+    let proxy = Proxy::start(&pmcd, None);
+    let ask = |page: &str, query: &str| proxy.get(&format!("/pmapi/{page}?hostspec=localhost:{}&{query}", pmcd.port));
 
     let metrics = ask("metric", "prefix=bcc");
     for row in rows() {
@@ -89,7 +127,7 @@ fn pmproxy_serves_values_instances_metadata_and_labels() {
         assert!(fetched.contains(part), "no {part} in {fetched}");
     }
     let children = ask("children", "prefix=bcc");
-    assert!(children.contains(r#""nonleaf":["disk","proc","runq"]"#), "{children}");
+    assert!(children.contains(r#""nonleaf":["agent","disk","proc","runq"]"#), "{children}");
     let store = ask("store", "name=bcc.proc.sysfork&value=1");
     assert!(store.contains(r#""success":false"#) && store.contains("Nopermission"), "{store}");
 }

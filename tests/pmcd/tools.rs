@@ -1,7 +1,11 @@
 //! pmval, pmprobe and pmstore.
 
 use crate::instance::{session, Pmcd};
-use crate::support::{lacks, rows::rows, told, use_disk, wait_for};
+use crate::support::{
+    lacks,
+    rows::{all, rows},
+    told, use_disk, wait_for,
+};
 
 #[test]
 fn pmprobe_finds_every_metric_with_values() {
@@ -9,7 +13,7 @@ fn pmprobe_finds_every_metric_with_values() {
     session();
     let disks = use_disk();
     let text = pmcd.ask("pmprobe", &["bcc"]);
-    assert_eq!(text.lines().count(), rows().count(), "{text}");
+    assert_eq!(text.lines().count(), all().count(), "{text}");
     for row in rows() {
         let line = text.lines().find(|line| line.starts_with(&format!("{} ", row.name))).unwrap();
         let count: i32 = line.split(' ').nth(1).unwrap().parse().unwrap();

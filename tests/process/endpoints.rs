@@ -15,7 +15,7 @@ fn converse(mut peer: Peer) {
     assert_eq!(decode(&peer.read_within(Duration::from_secs(20))), Pdu::Error { code: -13393 }, "READY");
     let row = rows().find(|row| row.module == "sysfork").unwrap();
     assert_eq!(decode(&peer.ask(&wire::desc(row.pmid()))), Pdu::Desc(row.desc()));
-    assert_eq!(names(&peer.ask(&wire::traverse("bcc"))), [(None, row.name.to_owned())]);
+    assert_eq!(names(&peer.ask(&wire::traverse("bcc.proc"))), [(None, row.name.to_owned())]);
     assert_eq!(wire::result(&peer.ask(&wire::fetch(&vec![row.pmid(); 5000]))).len(), 5000);
     peer.from = None;
     peer.to = None;

@@ -15,5 +15,6 @@ mod connection;
 mod endpoints;
 mod host;
 mod metrics;
+mod own;
 mod peer;
 mod stream;

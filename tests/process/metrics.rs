@@ -4,7 +4,7 @@ use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, frame, names, word, Set};
 use crate::support::{
     lacks_bpf,
-    rows::{rows, DOMAIN, HISTOGRAMS, INDOMS},
+    rows::{all, own, rows, DOMAIN, HISTOGRAMS, INDOMS},
     Home, ALL,
 };
 use corebcc::pcp::{Indom, Pmid, IN_NULL};
@@ -19,7 +19,7 @@ fn served() -> (Home, Peer) {
 #[test]
 fn c16_every_metric_is_described_by_its_definition() {
     let (_home, mut peer) = served();
-    for row in rows() {
+    for row in all() {
         let reply = peer.ask(&wire::desc(row.pmid()));
         assert_eq!(reply.len(), 32, "{}", row.name);
         assert_eq!(decode(&reply), Pdu::Desc(row.desc()), "{}", row.name);
@@ -39,7 +39,7 @@ fn c17_unknown_items_clusters_and_domains_are_unknown_metrics() {
 #[test]
 fn c18_the_low_byte_of_all_units_is_0() {
     let (_home, mut peer) = served();
-    for row in rows() {
+    for row in all() {
         assert_eq!(word(&peer.ask(&wire::desc(row.pmid())), 28) & 0xff, 0, "{}", row.name);
     }
 }
@@ -49,7 +49,7 @@ fn c19_every_identifier_carries_the_domain_of_the_command_line() {
     let home = Home::new(ALL);
     let mut peer = Peer::ready(&home, &["-d", "421"]);
     let listed = names(&peer.ask(&wire::traverse("bcc")));
-    assert_eq!(listed.len(), rows().count());
+    assert_eq!(listed.len(), all().count());
     for (_, name) in listed {
         let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup(&name))) else { panic!("{name}") };
         assert_eq!(ids[0].domain(), 421, "{name}");
@@ -72,7 +72,7 @@ fn fetch(peer: &mut Peer, pmids: &[Pmid]) -> Vec<Set> {
 
 /// A mixture of all metrics and of some that there are not, in an order of its own.
 fn mixture(count: usize) -> Vec<Pmid> {
-    let known: Vec<Pmid> = rows().map(|row| row.pmid()).chain([Pmid::new(DOMAIN, 99, 9)]).collect();
+    let known: Vec<Pmid> = all().map(|row| row.pmid()).chain([Pmid::new(DOMAIN, 99, 9)]).collect();
     (0..count).map(|i| known[i * 7 % known.len()]).collect()
 }
 
@@ -105,7 +105,7 @@ fn c33_16_000_metrics_in_one_fetch_are_answered() {
 #[test]
 fn c46_every_metric_and_instance_domain_has_both_texts_without_a_newline_at_the_end() {
     let (_home, mut peer) = served();
-    let metrics = rows().map(|row| (row.pmid().0, 4));
+    let metrics = all().map(|row| (row.pmid().0, 4));
     let indoms = INDOMS.iter().map(|&serial| (Indom::new(DOMAIN, serial).0, 8));
     for (ident, kind) in metrics.chain(indoms) {
         for which in [1, 2] {
@@ -131,10 +131,10 @@ fn c47_what_there_is_not_has_no_text() {
 fn c48_every_name_of_the_tree_resolves_to_a_described_metric_that_has_this_name() {
     let (_home, mut peer) = served();
     let listed: Vec<String> = names(&peer.ask(&wire::traverse("bcc"))).into_iter().map(|(_, name)| name).collect();
-    let mut wanted: Vec<&str> = rows().map(|row| row.name).collect();
+    let mut wanted: Vec<&str> = all().map(|row| row.name).collect();
     wanted.sort_unstable();
     assert_eq!(listed, wanted);
-    for row in rows() {
+    for row in all() {
         let Pdu::PmnsIds { status: 0, ids } = decode(&peer.ask(&wire::lookup(row.name))) else {
             panic!("{}", row.name)
         };
@@ -170,6 +170,9 @@ fn c55_labels_name_the_agent_the_module_and_the_histograms() {
         assert_eq!(text(row.pmid().0, LabelClass::CLUSTER), [module]);
         assert!(text(row.pmid().0, LabelClass::ITEM).is_empty());
     }
+    for row in own() {
+        assert!(text(row.pmid().0, LabelClass::CLUSTER).is_empty(), "{}: no module has it", row.name);
+    }
     for serial in INDOMS {
         let indom = Indom::new(DOMAIN, serial).0;
         let labels = text(indom, LabelClass::INDOM);
@@ -187,7 +190,7 @@ fn c55_labels_name_the_agent_the_module_and_the_histograms() {
 #[test]
 fn c66_no_reply_is_one_that_an_agent_must_not_send() {
     let (_home, mut peer) = served();
-    let pmids = rows().map(|row| row.pmid()).chain([Pmid::new(DOMAIN, 0, 9), Pmid::new(1, 2, 3), Pmid(u32::MAX)]);
+    let pmids = all().map(|row| row.pmid()).chain([Pmid::new(DOMAIN, 0, 9), Pmid::new(1, 2, 3), Pmid(u32::MAX)]);
     let indoms = (0..50).map(|serial| Indom::new(DOMAIN, serial)).chain([Indom::NULL, Indom(0)]);
     let mut requests = Vec::new();
     for pmid in pmids {

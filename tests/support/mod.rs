@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_pmdacorebcc");
 
-/// Every module there is.
+/// Six modules that every kernel here can load.
 pub const ALL: &str = "\
 [pmda]
 modules = biolatency,sysfork,tcplife,runqlat,exectop,netproc
@@ -44,6 +44,33 @@ cluster = 40
 /// One module.
 pub const ONE: &str =
     "[pmda]\nmodules = sysfork\nmodule_failure_fatal = False\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
+
+/// Every module there is.
+pub fn all_modules() -> String {
+    config(&corebcc::modules::MODULES.iter().map(|spec| spec.name).collect::<Vec<_>>())
+}
+
+/// These modules, with what those need that do not run without a setting.
+pub fn config(modules: &[&str]) -> String {
+    let settings = |module: &str| match module {
+        "ucalls" | "ustat" => "process = python3\nlanguage = python\n",
+        "usdt_hits" => "process = python3\nusdts = /usr/bin/python3:.*\n",
+        "usdt_jvm_threads" => "process = java\n",
+        _ => "",
+    };
+    let list = modules.join(",");
+    let mut text = format!("[pmda]\nmodules = {list}\nprocess_refresh = 60\nmodule_failure_fatal = False\n");
+    for spec in modules.iter().map(|module| corebcc::modules::find(module).unwrap()) {
+        text += &format!(
+            "[{0}]\nmodule = {1}\ncluster = {2}\n{3}",
+            spec.name,
+            spec.path,
+            spec.cluster,
+            settings(spec.name)
+        );
+    }
+    text
+}
 
 /// The name of the running test.
 pub fn test() -> String {

@@ -1,14 +1,16 @@
-//! The metrics of the six modules as the Python agent has them (its published names, identifiers, types, semantics and
-//! units), written out: what clients rely on must not follow a change of the declarations.
+//! The metrics of the Python agent, from its own tables (tests/data/bcc-metrics.tsv), and those that the agent has of itself:
+//! what clients rely on must not follow a change of the declarations.
 
-use corebcc::pcp::{Desc, Indom, Pmid, Sem, Type, Units};
+use corebcc::pcp::{Desc, Indom, Pmid, Sem, Space, Time, Type, Units};
 
 pub const DOMAIN: u32 = 149;
 
-/// One metric.
+/// One metric, as one line of the table.
 pub struct Row {
     pub name: &'static str,
     pub module: &'static str,
+    /// What the option `module` says.
+    pub path: &'static str,
     pub cluster: u32,
     pub item: u32,
     pub ty: Type,
@@ -17,64 +19,133 @@ pub struct Row {
     pub units: &'static str,
     /// Whether the metric has instances; the serial of their domain is the cluster.
     pub instances: bool,
+    /// The form of their names; `-` without instances.
+    pub form: &'static str,
 }
 
+/// Semantics that were corrected on purpose, to *instant*; docs/compatibility.md says why.
+pub const CORRECTED: [&str; 2] = ["bcc.mem.vmstat.buffers", "bcc.mem.vmstat.cached"];
+
+/// Every metric there was.
+pub fn original() -> impl Iterator<Item = Row> {
+    include_str!("../data/bcc-metrics.tsv").lines().skip(1).map(|line| Row::new(&line.split('\t').collect::<Vec<_>>()))
+}
+
+/// Those of the six modules that [`super::ALL`] enables.
+pub fn rows() -> impl Iterator<Item = Row> {
+    const MODULES: [&str; 6] = ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"];
+    original().filter(|row| MODULES.contains(&row.module))
+}
+
+/// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const TABLE: [(&str, &str, u32, u32, Type, Sem, &str); 21] = [
-    ("bcc.disk.all.latency",         "biolatency", 0,  0, Type::U64,    Sem::COUNTER, "microsec"),
-    ("bcc.proc.sysfork",             "sysfork",    2,  0, Type::U64,    Sem::COUNTER, "count"),
-    ("bcc.proc.io.net.tcp.pid",      "tcplife",    3,  0, Type::U32,    Sem::INSTANT, "none"),
-    ("bcc.proc.io.net.tcp.comm",     "tcplife",    3,  1, Type::STRING, Sem::INSTANT, "none"),
-    ("bcc.proc.io.net.tcp.laddr",    "tcplife",    3,  2, Type::STRING, Sem::INSTANT, "none"),
-    ("bcc.proc.io.net.tcp.lport",    "tcplife",    3,  3, Type::U32,    Sem::INSTANT, "none"),
-    ("bcc.proc.io.net.tcp.daddr",    "tcplife",    3,  4, Type::STRING, Sem::INSTANT, "none"),
-    ("bcc.proc.io.net.tcp.dport",    "tcplife",    3,  5, Type::U32,    Sem::INSTANT, "none"),
-    ("bcc.proc.io.net.tcp.tx",       "tcplife",    3,  6, Type::U64,    Sem::INSTANT, "byte"),
-    ("bcc.proc.io.net.tcp.rx",       "tcplife",    3,  7, Type::U64,    Sem::INSTANT, "byte"),
-    ("bcc.proc.io.net.tcp.duration", "tcplife",    3,  8, Type::U32,    Sem::INSTANT, "microsec"),
-    ("bcc.runq.latency",             "runqlat",    4,  0, Type::U64,    Sem::COUNTER, "microsec"),
-    ("bcc.proc.exec.count",          "exectop",    13, 0, Type::U64,    Sem::COUNTER, "count"),
-    ("bcc.proc.net.tcp.send.calls",  "netproc",    40, 0, Type::U64,    Sem::COUNTER, "count"),
-    ("bcc.proc.net.tcp.send.bytes",  "netproc",    40, 1, Type::U64,    Sem::COUNTER, "byte"),
-    ("bcc.proc.net.tcp.recv.calls",  "netproc",    40, 2, Type::U64,    Sem::COUNTER, "count"),
-    ("bcc.proc.net.tcp.recv.bytes",  "netproc",    40, 3, Type::U64,    Sem::COUNTER, "byte"),
-    ("bcc.proc.net.udp.send.calls",  "netproc",    40, 4, Type::U64,    Sem::COUNTER, "count"),
-    ("bcc.proc.net.udp.send.bytes",  "netproc",    40, 5, Type::U64,    Sem::COUNTER, "byte"),
-    ("bcc.proc.net.udp.recv.calls",  "netproc",    40, 6, Type::U64,    Sem::COUNTER, "count"),
-    ("bcc.proc.net.udp.recv.bytes",  "netproc",    40, 7, Type::U64,    Sem::COUNTER, "byte"),
+const OWN: [(&str, &str, u32, u32, Type, Sem, &str); 29] = [
+    ("bcc.agent.version",              "", 300, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.kernel.release",       "", 300, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.load.time",            "", 300, 2, Type::U64,    Sem::DISCRETE, "millisec"),
+    ("bcc.agent.uptime",               "", 300, 3, Type::U64,    Sem::INSTANT,  "sec"),
+    ("bcc.agent.memory.resident",      "", 300, 4, Type::U64,    Sem::INSTANT,  "byte"),
+    ("bcc.agent.fetches",              "", 300, 5, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.module.state",         "", 301, 0, Type::STRING, Sem::INSTANT,  "none"),
+    ("bcc.agent.module.status",        "", 301, 1, Type::STRING, Sem::INSTANT,  "none"),
+    ("bcc.agent.module.up",            "", 301, 2, Type::U32,    Sem::INSTANT,  "none"),
+    ("bcc.agent.module.refresh.count", "", 301, 3, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.module.refresh.time",  "", 301, 4, Type::U64,    Sem::COUNTER,  "nanosec"),
+    ("bcc.agent.program.hook",         "", 302, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.program.kind",         "", 302, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.program.modules",      "", 302, 2, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.program.attached",     "", 302, 3, Type::U32,    Sem::INSTANT,  "none"),
+    ("bcc.agent.program.runs",         "", 302, 4, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.program.time",         "", 302, 5, Type::U64,    Sem::COUNTER,  "nanosec"),
+    ("bcc.agent.program.misses",       "", 302, 6, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.map.kind",             "", 303, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.map.modules",          "", 303, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.map.entries.capacity", "", 303, 2, Type::U64,    Sem::DISCRETE, "count"),
+    ("bcc.agent.map.entries.used",     "", 303, 3, Type::U64,    Sem::INSTANT,  "count"),
+    ("bcc.agent.map.key.size",         "", 303, 4, Type::U64,    Sem::DISCRETE, "byte"),
+    ("bcc.agent.map.value.size",       "", 303, 5, Type::U64,    Sem::DISCRETE, "byte"),
+    ("bcc.agent.map.memory",           "", 303, 6, Type::U64,    Sem::INSTANT,  "byte"),
+    ("bcc.agent.map.ring.size",        "", 303, 7, Type::U64,    Sem::DISCRETE, "byte"),
+    ("bcc.agent.map.ring.used",        "", 303, 8, Type::U64,    Sem::INSTANT,  "byte"),
+    ("bcc.agent.lost.events",          "", 304, 0, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.kernel.feature",       "", 305, 0, Type::U32,    Sem::DISCRETE, "none"),
 ];
 
-pub fn rows() -> impl Iterator<Item = Row> {
-    TABLE.iter().map(|&(name, module, cluster, item, ty, sem, units)| Row {
-        name,
-        module,
-        cluster,
-        item,
-        ty,
-        sem,
-        units,
-        instances: module != "sysfork",
+/// What the agent has of its own.
+pub fn own() -> impl Iterator<Item = Row> {
+    OWN.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
+        let instances = cluster != 300;
+        Row {
+            name,
+            module,
+            path: "",
+            cluster,
+            item,
+            ty,
+            sem,
+            units,
+            instances,
+            form: if instances { "NAME" } else { "-" },
+        }
     })
 }
 
-/// The instance domains, by serial.
-pub const INDOMS: [u32; 5] = [0, 3, 4, 13, 40];
-/// Those of histograms.
-pub const HISTOGRAMS: [u32; 2] = [0, 4];
+/// Everything below `bcc` with the six modules.
+pub fn all() -> impl Iterator<Item = Row> {
+    rows().chain(own())
+}
+
+/// Their instance domains, by serial.
+pub const INDOMS: [u32; 10] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305];
+/// Those of histograms, of all modules.
+pub const HISTOGRAMS: [u32; 5] = [0, 4, 5, 6, 7];
 
 impl Row {
+    fn new(fields: &[&'static str]) -> Row {
+        Row {
+            name: fields[0],
+            module: fields[1],
+            path: fields[2],
+            cluster: fields[3].parse().unwrap(),
+            item: fields[4].parse().unwrap(),
+            ty: match fields[6] {
+                "32" => Type::I32,
+                "U32" => Type::U32,
+                "U64" => Type::U64,
+                "STRING" => Type::STRING,
+                other => panic!("type {other}"),
+            },
+            sem: match fields[7] {
+                "counter" => Sem::COUNTER,
+                "instant" => Sem::INSTANT,
+                other => panic!("semantics {other}"),
+            },
+            units: fields[9],
+            instances: fields[13] != "-",
+            form: fields[13],
+        }
+    }
+
     pub fn pmid(&self) -> Pmid {
         Pmid::new(DOMAIN, self.cluster, self.item)
     }
 
+    pub fn units(&self) -> Units {
+        match self.units {
+            "none" => Units::NONE,
+            "count" => Units::COUNT,
+            "byte" => Units::BYTE,
+            "Mbyte" => Units::NONE.space(1, Space::Mbyte),
+            "nanosec" => Units::NONE.time(1, Time::Nsec),
+            "microsec" => Units::NONE.time(1, Time::Usec),
+            "millisec" => Units::NONE.time(1, Time::Msec),
+            "sec" => Units::NONE.time(1, Time::Sec),
+            other => panic!("units {other}"),
+        }
+    }
+
     pub fn desc(&self) -> Desc {
-        let units = match self.units {
-            "microsec" => 0x0100_1000,
-            "count" => 0x0010_0000,
-            "byte" => 0x1000_0000,
-            _ => 0,
-        };
         let indom = if self.instances { Indom::new(DOMAIN, self.cluster) } else { Indom::NULL };
-        Desc { pmid: self.pmid(), ty: self.ty, indom, sem: self.sem, units: Units(units) }
+        Desc { pmid: self.pmid(), ty: self.ty, indom, sem: self.sem, units: self.units() }
     }
 }

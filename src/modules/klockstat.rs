@@ -1,0 +1,331 @@
+//! Kernel mutexes by caller: how long they are waited for and held. Kernel side: bpf/klockstat.bpf.c, a row for each chain of
+//! callers; here they are named, and those with the same name added up.
+
+use crate::bpf::types::{self, kl_code, kl_row, kl_stat, kl_thread, kl_times};
+use crate::kit::*;
+use crate::{function, maps, metrics, options};
+use std::collections::{BTreeMap, HashMap};
+use std::mem::offset_of;
+
+metrics! {
+    SPIN_AVERAGE: u64 = 0 "kernel.lock.mutex.spin.avg" INSTANT NSEC "average time from entering a lock function to owning the mutex";
+    SPIN_COUNT: u64 = 1 "kernel.lock.mutex.spin.count" COUNTER COUNT "acquisitions of mutexes";
+    SPIN_MAX: u64 = 2 "kernel.lock.mutex.spin.max" INSTANT NSEC "longest time from entering a lock function to owning the mutex";
+    SPIN_TOTAL: u64 = 3 "kernel.lock.mutex.spin.total" COUNTER NSEC "time from entering lock functions to owning the mutex";
+    HOLD_AVERAGE: u64 = 4 "kernel.lock.mutex.hold.avg" INSTANT NSEC "average time a mutex was held";
+    HOLD_COUNT: u64 = 5 "kernel.lock.mutex.hold.count" COUNTER COUNT "mutexes held and given back";
+    HOLD_MAX: u64 = 6 "kernel.lock.mutex.hold.max" INSTANT NSEC "longest time a mutex was held";
+    HOLD_TOTAL: u64 = 7 "kernel.lock.mutex.hold.total" COUNTER NSEC "time mutexes were held";
+}
+
+maps! {
+    rows ROWS: kl_row = "kl_rows";
+    rows STATS: kl_stat = "kl_stats";
+    slots THREADS: kl_thread = "kl_threads";
+}
+
+options! {
+    /// Only locks taken by these processes (ids, command names, or regular expressions for whole command lines).
+    process: ProcessFilter = ProcessFilter::default();
+    /// Only callers whose name begins with this.
+    caller_filter: String = String::new();
+    /// How many callers the name has, the innermost first; beyond 16 it counts as 16.
+    stack_depth: Depth = Depth(1);
+    /// How many different chains of callers to keep.
+    stack_storage_size: Count = Count(16384);
+    /// Names with the place in the function: +0x...
+    use_caller_offset: bool = false;
+}
+
+const NEEDS: &str = "a kernel with fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)";
+
+/// A lock function, under its name with lock debugging too.
+macro_rules! lock_function {
+    ($name:literal, $debug:literal) => {
+        Hook {
+            name: $name,
+            tiers: &[
+                Tier { kind: "fexit", programs: &[concat!("fentry__", $name), concat!("fexit__", $name)] },
+                Tier { kind: "kretprobe", programs: &[concat!("kprobe__", $name), concat!("kretprobe__", $name)] },
+                Tier {
+                    kind: "fexit of lock debugging",
+                    programs: &[concat!("fentry__", $debug), concat!("fexit__", $debug)],
+                },
+                Tier {
+                    kind: "kretprobe of lock debugging",
+                    programs: &[concat!("kprobe__", $debug), concat!("kretprobe__", $debug)],
+                },
+            ],
+            needs: NEEDS,
+        }
+    };
+}
+
+static LOCK: Hook = lock_function!("mutex_lock", "mutex_lock_nested");
+static INTERRUPTIBLE: Hook = lock_function!("mutex_lock_interruptible", "mutex_lock_interruptible_nested");
+static KILLABLE: Hook = lock_function!("mutex_lock_killable", "mutex_lock_killable_nested");
+static IO: Hook = lock_function!("mutex_lock_io", "mutex_lock_io_nested");
+static TRYLOCK: Hook = function!("mutex_trylock", NEEDS);
+static UNLOCK: Hook = Hook {
+    name: "mutex_unlock",
+    tiers: &[
+        Tier { kind: "fentry", programs: &["fentry__mutex_unlock"] },
+        Tier { kind: "kprobe", programs: &["kprobe__mutex_unlock"] },
+    ],
+    needs: NEEDS,
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "klockstat",
+    path: "klockstat",
+    summary: "kernel mutexes by caller",
+    cluster: 31,
+    shape: Shape::Named { max: NAMES },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK, &UNLOCK],
+    maps: MAPS,
+    make: |setup| {
+        let mut options = Options::read(setup.section)?;
+        let name = setup.section.name();
+        if options.stack_depth.0 > MOST_FRAMES {
+            log::warn!("{name}: stack_depth = {}: names have {MOST_FRAMES} callers", options.stack_depth.0);
+            options.stack_depth = Depth(MOST_FRAMES);
+        }
+        Ok(Box::new(Klockstat { options, names: HashMap::new() }))
+    },
+};
+
+/// As many as one set of chains has, and those of an earlier run.
+const NAMES: usize = 32 * 1024;
+/// `KL_FRAMES`.
+const MOST_FRAMES: u32 = (size_of_callers() / 8) as u32;
+
+const fn size_of_callers() -> usize {
+    offset_of!(kl_row, spin) - offset_of!(kl_row, callers)
+}
+
+struct Klockstat {
+    options: Options,
+    /// By the number of the row; `None`: not asked for.
+    names: HashMap<usize, Option<String>>,
+}
+
+/// What was added up of one name: waiting or holding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
+    count: u64,
+    ns: u64,
+    max: u64,
+}
+
+impl Times {
+    /// Those of a row, from this offset on.
+    fn add(&mut self, row: Row<'_>, at: usize) {
+        let most = (size_of::<kl_times>() - offset_of!(kl_times, max)) / 8;
+        self.count += row.word(at + offset_of!(kl_times, count));
+        self.ns += row.word(at + offset_of!(kl_times, ns));
+        self.max = row.words(at + offset_of!(kl_times, max)).take(most).fold(self.max, u64::max);
+    }
+
+    fn average(self) -> u64 {
+        self.ns.checked_div(self.count).unwrap_or(0)
+    }
+}
+
+impl Options {
+    /// The name of a chain of callers; `None`: not asked for.
+    fn name(&self, callers: &[u64]) -> Option<String> {
+        if callers.is_empty() {
+            return self.caller_filter.is_empty().then(|| "<Missed Kernel Stack>".into());
+        }
+        let frame = |symbol: Option<Symbol>| match symbol {
+            Some(Symbol { name, offset }) if self.use_caller_offset => format!("{name}+{offset:#x}"),
+            Some(Symbol { name, .. }) => name,
+            None => "[unknown]".into(),
+        };
+        let name = symbols(callers, CodeOf::Kernel).into_iter().map(frame).collect::<Vec<_>>().join("+");
+        name.starts_with(&self.caller_filter).then_some(name)
+    }
+}
+
+impl Module for Klockstat {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let rows = table_size(self.options.stack_storage_size.0 as usize, 64, 1 << 18);
+        let threads = table_size(host.threads * 4, 4096, 1 << 15);
+        constants.kl_depth = self.options.stack_depth.0;
+        constants.kl_row_mask = rows as u32 - 1;
+        constants.kl_thread_mask = threads as u32 - 1;
+        constants.kl_filter = plan.only(&self.options.process);
+        let functions = [
+            (&LOCK, &mut constants.kl_lock),
+            (&INTERRUPTIBLE, &mut constants.kl_interruptible),
+            (&KILLABLE, &mut constants.kl_killable),
+            (&IO, &mut constants.kl_io),
+            (&TRYLOCK, &mut constants.kl_trylock),
+        ];
+        for (hook, code) in functions {
+            let range = kernel_function(hook.name).or_else(|| kernel_function(&format!("{}_nested", hook.name)));
+            let range = range.unwrap_or_default();
+            *code = kl_code { start: range.start, size: range.end - range.start };
+        }
+        plan.hook(&LOCK);
+        plan.hook(&UNLOCK);
+        for hook in [&INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK] {
+            plan.hook_or_none(hook);
+        }
+        plan.entries(ROWS.def.name, rows);
+        plan.entries(STATS.def.name, host.cpus);
+        plan.entries(THREADS.name, threads);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let Klockstat { options, names, .. } = self;
+        let mut sums: BTreeMap<&str, [Times; 2]> = BTreeMap::new();
+        let rows = || kernel.rows(ROWS).iter().enumerate().filter(|(_, row)| row.word(offset_of!(kl_row, key)) != 0);
+        for (place, row) in rows() {
+            names.entry(place).or_insert_with(|| {
+                let callers = row.words(offset_of!(kl_row, callers)).take(MOST_FRAMES as usize);
+                options.name(&callers.take_while(|&caller| caller != 0).collect::<Vec<_>>())
+            });
+        }
+        for (place, row) in rows() {
+            let Some(Some(name)) = names.get(&place) else { continue };
+            let [spin, hold] = sums.entry(name).or_default();
+            spin.add(row, offset_of!(kl_row, spin));
+            hold.add(row, offset_of!(kl_row, hold));
+        }
+        for (name, [spin, hold]) in sums.into_iter().filter(|(_, [spin, _])| spin.count > 0) {
+            let row = table.named(name.as_bytes());
+            let row = row.set(SPIN_AVERAGE, spin.average()).set(SPIN_COUNT, spin.count);
+            let row = row.set(SPIN_MAX, spin.max).set(SPIN_TOTAL, spin.ns);
+            let row = row.set(HOLD_AVERAGE, hold.average()).set(HOLD_COUNT, hold.count);
+            row.set(HOLD_MAX, hold.max).set(HOLD_TOTAL, hold.ns);
+        }
+        Ok(())
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let stats = kernel.rows(STATS);
+        each(
+            "acquisitions by callers that found no place (stack_storage_size)",
+            stats.sum(offset_of!(kl_stat, homeless)),
+        );
+        each(
+            "locks whose hold time is not known: a thread held more than 8, or too many threads run",
+            stats.sum(offset_of!(kl_stat, dropped)),
+        );
+        each("calls of lock functions whose return was not seen", stats.sum(offset_of!(kl_stat, unseen)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::pcp::Atom;
+
+    fn module(lines: &str) -> Result<Klockstat, String> {
+        let config = Config::parse("t.conf", format!("[klockstat]\n{lines}\n").as_bytes()).unwrap();
+        let options = Options::read(&config.section("klockstat").unwrap()).map_err(|error| error.to_string())?;
+        Ok(Klockstat { options, names: HashMap::new() })
+    }
+
+    fn fake() -> Fake {
+        Fake::new().with(ROWS, 8).with(STATS, 1)
+    }
+
+    /// A row with these spin and hold times, each of one CPU, for a module that knows its name.
+    fn row(fake: &Fake, module: &mut Klockstat, place: usize, name: &str, [spin, hold]: [Times; 2]) {
+        fake.set(ROWS, place, offset_of!(kl_row, key), 1);
+        for (at, times) in [(offset_of!(kl_row, spin), spin), (offset_of!(kl_row, hold), hold)] {
+            fake.set(ROWS, place, at + offset_of!(kl_times, count), times.count);
+            fake.set(ROWS, place, at + offset_of!(kl_times, ns), times.ns);
+            fake.set(ROWS, place, at + offset_of!(kl_times, max) + 8 * (place % 4), times.max);
+        }
+        module.names.insert(place, Some(name.into()));
+    }
+
+    fn values(module: &mut Klockstat, fake: &Fake) -> Vec<(String, Vec<u64>)> {
+        let mut table = Table::new(METRICS.len());
+        module.refresh(fake, &mut table).unwrap();
+        let value = |row, column| match table.value(row, column) {
+            Some(Atom::U64(value)) => value,
+            other => panic!("{other:?}"),
+        };
+        let name = |key: &Key| match key {
+            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let row = |(row, key)| (name(key), (0..METRICS.len()).map(|column| value(row, column)).collect());
+        table.keys().iter().enumerate().map(row).collect()
+    }
+
+    #[test]
+    fn callers_of_the_same_name_are_added_up_and_the_longest_time_is_the_longest_of_all() {
+        let (fake, mut module) = (fake(), module("").unwrap());
+        let long = 5_000_000_000; // beyond 32 bits
+        row(&fake, &mut module, 1, "f", [Times { count: 3, ns: 30, max: 20 }, Times { count: 2, ns: 10, max: 9 }]);
+        row(
+            &fake,
+            &mut module,
+            6,
+            "f",
+            [Times { count: 1, ns: 50, max: 50 }, Times { count: 2, ns: long, max: long - 7 }],
+        );
+        row(&fake, &mut module, 7, "g", [Times { count: 1, ns: 5, max: 5 }, Times::default()]);
+        for _ in 0..2 {
+            assert_eq!(
+                values(&mut module, &fake),
+                [
+                    ("f".into(), vec![20, 4, 50, 80, (long + 10) / 4, 4, long - 7, long + 10]),
+                    ("g".into(), vec![5, 1, 5, 5, 0, 0, 0, 0]),
+                ]
+            );
+        }
+    }
+
+    #[test]
+    fn who_only_waits_so_far_has_no_instance() {
+        let (fake, mut module) = (fake(), module("").unwrap());
+        row(&fake, &mut module, 1, "f", [Times::default(); 2]);
+        assert!(values(&mut module, &fake).is_empty());
+    }
+
+    #[test]
+    fn a_stack_that_is_not_known_has_a_name_and_is_not_what_a_filter_means() {
+        assert_eq!(module("").unwrap().options.name(&[]), Some("<Missed Kernel Stack>".into()));
+        assert_eq!(module("caller_filter = tty_").unwrap().options.name(&[]), None);
+    }
+
+    #[test]
+    fn names_are_the_kernels_with_offsets_where_asked_for() {
+        let Some(function) = kernel_function("schedule") else {
+            println!("skipped: klockstat::names_are_the_kernels: /proc/kallsyms with addresses");
+            return;
+        };
+        let chain = [function.start + 4, function.start + 0x1a];
+        let name = |lines: &str| module(lines).unwrap().options.name(&chain);
+        assert_eq!(name(""), Some("schedule+schedule".into()));
+        assert_eq!(name("use_caller_offset = True"), Some("schedule+0x4+schedule+0x1a".into()));
+        assert_eq!(name("caller_filter = sched"), Some("schedule+schedule".into()));
+        assert_eq!(name("caller_filter = chedule"), None);
+    }
+
+    #[test]
+    fn a_stack_without_frames_is_refused() {
+        let error = module("stack_depth = 0").err().unwrap();
+        assert!(error.contains("[klockstat] stack_depth: expected"), "{error}");
+    }
+
+    #[test]
+    fn what_is_lost_is_told_by_reason() {
+        let fake = fake();
+        let fields = [offset_of!(kl_stat, homeless), offset_of!(kl_stat, dropped), offset_of!(kl_stat, unseen)];
+        fields.iter().zip(1..).for_each(|(&field, count)| fake.set(STATS, 0, field, count));
+        let mut lost = Vec::new();
+        module("").unwrap().losses(&fake, &mut |_, count| lost.push(count));
+        assert_eq!(lost, [1, 2, 3]);
+    }
+}

@@ -1,0 +1,179 @@
+//! Why a kernel refuses what it is able to: capabilities, lockdown, limits, name spaces. Looked at once something was refused.
+
+use super::refusal::Refusal;
+use nix::libc::{EACCES, EPERM};
+use nix::sys::resource::{getrlimit, setrlimit, Resource, RLIM_INFINITY};
+use std::fs;
+
+/// What decides whether this process may load BPF.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Effective capabilities (`CapEff` of /proc/self/status).
+    capabilities: u64,
+    /// Whether the capabilities are those of a user name space below the first.
+    namespace: bool,
+    /// Whether a seccomp filter is in force.
+    seccomp: bool,
+    /// Whether the kernel is locked down to confidentiality; integrity leaves tracing alone.
+    confidential: bool,
+    /// Bytes of memory that may be locked, if there is a limit.
+    locked: Option<u64>,
+    /// `kernel.unprivileged_bpf_disabled`.
+    unprivileged: Option<String>,
+}
+
+/// Numbers of linux/capability.h.
+const SYS_ADMIN: u64 = 1 << 21;
+const SYS_RESOURCE: u64 = 1 << 24;
+const PERFMON: u64 = 1 << 38;
+const BPF: u64 = 1 << 39;
+
+impl Standing {
+    /// As it is now. What cannot be read counts as no hindrance.
+    pub fn read() -> Standing {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
+        let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+        let ids = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let disabled = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled").ok();
+        Standing {
+            capabilities: field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX),
+            namespace: !ids.is_empty() && ids.split_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"],
+            seccomp: field("Seccomp:") == Some("2"),
+            confidential: lockdown.contains("[confidentiality]"),
+            locked: getrlimit(Resource::RLIMIT_MEMLOCK)
+                .ok()
+                .map(|(soft, _)| soft)
+                .filter(|&soft| soft != RLIM_INFINITY),
+            unprivileged: disabled.map(|text| text.trim().to_owned()),
+        }
+    }
+
+    /// What stands in the way and what to do, if it explains the refusal.
+    pub fn explains(&self, refusal: &Refusal) -> Option<String> {
+        // The verifier does not know the helpers that read memory (security_locked_down in kernel/trace/bpf_trace.c).
+        let unread = self.confidential && refusal.words.contains("bpf_probe_read");
+        let denied = match refusal.errno {
+            EPERM => true,
+            // Also what the verifier says of a program; of a map it comes from a security module.
+            EACCES => refusal.map.is_some(),
+            _ => refusal.words.contains("Operation not permitted"),
+        };
+        match () {
+            () if unread => Some(LOCKED_DOWN.into()),
+            () if denied => self.hindrance(),
+            () => None,
+        }
+    }
+
+    fn hindrance(&self) -> Option<String> {
+        let has = |capability| self.capabilities & (capability | SYS_ADMIN) != 0;
+        let missing: Vec<&str> = [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")]
+            .into_iter()
+            .filter_map(|(capability, name)| (!has(capability)).then_some(name))
+            .collect();
+        if self.namespace {
+            return Some(
+                "the agent runs in a user namespace, whose capabilities do not count for BPF; run it as root outside of it, \
+                 not in a rootless container"
+                    .into(),
+            );
+        }
+        if !missing.is_empty() {
+            let are = if missing.len() == 1 { "is" } else { "are" };
+            let sysctl = self.unprivileged.as_ref().map_or(String::new(), |value| {
+                format!(
+                    "; kernel.unprivileged_bpf_disabled ({value}) makes no difference: no value of it permits tracing"
+                )
+            });
+            return Some(format!(
+                "{} {are} missing; run as root or with CAP_BPF and CAP_PERFMON (before Linux 5.8: CAP_SYS_ADMIN){sysctl}",
+                missing.join(" and ")
+            ));
+        }
+        if self.confidential {
+            return Some(LOCKED_DOWN.into());
+        }
+        if let (Some(bytes), false) = (self.locked, self.capabilities & SYS_RESOURCE != 0) {
+            return Some(format!(
+                "memory that may be locked is limited to {bytes} bytes (RLIMIT_MEMLOCK), which before Linux 5.11 limits BPF maps, \
+                 and CAP_SYS_RESOURCE to raise it is missing; give the agent CAP_SYS_RESOURCE, or pmcd \
+                 LimitMEMLOCK=infinity in its systemd unit"
+            ));
+        }
+        self.seccomp.then(|| {
+            "a seccomp filter is in force, as in a container; permit bpf() and perf_event_open() in its profile".into()
+        })
+    }
+}
+
+const LOCKED_DOWN: &str =
+    "the kernel is locked down ([confidentiality] in /sys/kernel/security/lockdown), so that BPF may not \
+    read its memory, nor functions be probed; boot with lockdown=integrity, or without lockdown";
+
+/// Raises the limit of locked memory as far as that takes no capability; libbpf tries to lift it altogether.
+pub fn lock_memory() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) {
+        if soft < hard {
+            let _ = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Standing = Standing {
+        capabilities: u64::MAX,
+        namespace: false,
+        seccomp: false,
+        confidential: false,
+        locked: None,
+        unprivileged: None,
+    };
+
+    fn refused(errno: i32, words: &str) -> Refusal {
+        Refusal::new(errno, words)
+    }
+
+    #[track_caller]
+    fn says(standing: Standing, parts: &[&str]) {
+        let sentence = standing.explains(&refused(EPERM, "failed to load: -EPERM")).expect("an explanation");
+        for part in parts {
+            assert!(sentence.contains(part), "no `{part}` in {sentence}");
+        }
+    }
+
+    #[test]
+    fn each_hindrance_has_its_own_sentence() {
+        let nobody = Standing { capabilities: 0, unprivileged: Some("2".into()), ..FREE };
+        says(nobody.clone(), &["CAP_BPF and CAP_PERFMON are missing", "run as root", "unprivileged_bpf_disabled (2)"]);
+        says(Standing { capabilities: BPF, ..FREE }, &["CAP_PERFMON is missing", "before Linux 5.8: CAP_SYS_ADMIN"]);
+        says(Standing { capabilities: PERFMON, ..FREE }, &["CAP_BPF is missing"]);
+        says(Standing { namespace: true, ..nobody }, &["user namespace"]);
+        says(Standing { confidential: true, ..FREE }, &["locked down", "lockdown=integrity"]);
+        let limited = Standing { capabilities: SYS_ADMIN, locked: Some(65536), ..FREE };
+        says(limited, &["65536 bytes", "CAP_SYS_RESOURCE", "LimitMEMLOCK=infinity"]);
+        says(Standing { seccomp: true, ..FREE }, &["seccomp"]);
+    }
+
+    #[test]
+    fn what_nothing_here_explains_is_left_to_the_hook() {
+        assert_eq!(FREE.explains(&refused(EPERM, "")), None);
+        let nobody = Standing { capabilities: 0, ..FREE };
+        assert_eq!(nobody.explains(&refused(nix::libc::ENOENT, "no such function")), None);
+        assert_eq!(nobody.explains(&refused(EACCES, "R0 invalid mem access 'scalar'")), None, "the verifier's");
+        let limited = Standing { locked: Some(65536), ..FREE };
+        assert_eq!(limited.explains(&refused(EPERM, "")), None, "root may raise it");
+    }
+
+    #[test]
+    fn a_helper_that_lockdown_takes_away_is_told_from_one_that_is_not_there() {
+        let words = "85: (85) call bpf_probe_read#4; unknown func bpf_probe_read#4";
+        let locked = Standing { confidential: true, ..FREE };
+        assert_eq!(locked.explains(&refused(22, words)).as_deref(), Some(LOCKED_DOWN));
+        assert_eq!(FREE.explains(&refused(22, words)), None);
+        assert_eq!(locked.explains(&refused(22, "unknown func bpf_get_func_ret#184")), None);
+    }
+}

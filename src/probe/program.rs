@@ -1,0 +1,127 @@
+//! Loading one program of an object that libbpf has relocated: what is refused costs itself, not the whole object.
+
+use super::btf::{Function, Known};
+use super::refusal::Refusal;
+use libbpf_rs::libbpf_sys::{self, bpf_func_info, bpf_insn};
+use libbpf_rs::{AsRawLibbpf, Object, Program};
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// What a program's section says: how it is attached, and to what (`tp_btf/sched_switch`).
+pub fn section<'a>(program: &Program<'a>) -> (&'a str, &'a str) {
+    let section = program.section().to_str().unwrap_or_default();
+    section.split_once('/').unwrap_or((section, ""))
+}
+
+/// Loads a program for what its section names.
+pub fn load(object: &Object, name: &str, btf: &Known) -> Result<OwnedFd, Refusal> {
+    let program = object.progs().find(|program| program.name() == name);
+    let program = program.ok_or_else(|| Refusal::new(2, format!("no program {name} in the BPF object")))?;
+    let function = match section(&program) {
+        ("tp_btf", name) => Some(btf.tracepoint(name).ok_or_else(|| unknown("tracepoint", name))?),
+        ("fentry" | "fexit", name) => Some(btf.function(name).ok_or_else(|| unknown("function", name))?),
+        _ => None,
+    };
+    load_code(object, &program, program.insns(), function)
+}
+
+fn unknown(what: &str, name: &str) -> Refusal {
+    Refusal::new(2, format!("the kernel has no {what} {name} in its BTF"))
+}
+
+/// Loads instructions as this program; `function` is what it is for if it is typed.
+pub fn load_code(
+    object: &Object,
+    program: &Program<'_>,
+    code: &[bpf_insn],
+    function: Option<&Function>,
+) -> Result<OwnedFd, Refusal> {
+    let mut options = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    if let Some(function) = function {
+        options.expected_attach_type = program.attach_type() as libbpf_sys::bpf_attach_type;
+        options.attach_btf_id = function.id;
+        options.attach_btf_obj_fd = function.module.as_ref().map_or(0, |module| module.as_raw_fd() as u32);
+    }
+    // The kernel cuts the name to 15 bytes; tools show the one in the types.
+    let name = CString::new(program.name().as_bytes()).map_err(|_| Refusal::new(22, "a name with a NUL"))?;
+    // SAFETY: object and program live, and their pointers are libbpf's.
+    let (types, info, count) = unsafe {
+        let program = program.as_libbpf_object().as_ptr();
+        (
+            libbpf_sys::bpf_object__btf_fd(object.as_libbpf_object().as_ptr()),
+            libbpf_sys::bpf_program__func_info(program),
+            libbpf_sys::bpf_program__func_info_cnt(program),
+        )
+    };
+    if let (Ok(types), true) = (u32::try_from(types), count > 0) {
+        options.prog_btf_fd = types;
+        options.func_info = info.cast_const().cast();
+        options.func_info_cnt = count;
+        options.func_info_rec_size = size_of::<bpf_func_info>() as u32;
+    }
+    let mut load = |log: &mut [u8]| {
+        options.log_level = u32::from(!log.is_empty());
+        options.log_size = log.len() as u32;
+        options.log_buf = if log.is_empty() { std::ptr::null_mut() } else { log.as_mut_ptr().cast() };
+        // SAFETY: the strings end in NUL; code, options and what they point to are valid for the call, which keeps none of
+        // them. The instructions refer to maps by descriptors that the object holds open.
+        owned(unsafe {
+            libbpf_sys::bpf_prog_load(
+                program.prog_type() as libbpf_sys::bpf_prog_type,
+                name.as_ptr(),
+                c"GPL".as_ptr(),
+                code.as_ptr(),
+                code.len() as libbpf_sys::size_t,
+                &mut options,
+            )
+        })
+    };
+    let error = match load(&mut []) {
+        Ok(program) => return Ok(program),
+        Err(error) => error,
+    };
+    let mut log = vec![0; LOG];
+    // Before 6.4 a log that is too short keeps the beginning, and the cause is at the end.
+    while let Err(error) = load(&mut log) {
+        if error.raw_os_error() != Some(nix::libc::ENOSPC) || log.len() >= LONGEST_LOG {
+            break;
+        }
+        log = vec![0; log.len() * 16];
+    }
+    let said = log.split(|&byte| byte == 0).next().unwrap_or_default();
+    Err(Refusal::of_program(&error, &String::from_utf8_lossy(said)))
+}
+
+/// Bytes of the verifier's log, at first and at most.
+const LOG: usize = 1 << 16;
+const LONGEST_LOG: usize = 1 << 24;
+
+/// A descriptor as libbpf returns it: negative for an error number.
+pub fn owned(fd: i32) -> std::io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the call that returned it opened it, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Runs a program once, with this context; yields what it returns.
+pub fn run(program: BorrowedFd<'_>, context: &[u64]) -> std::io::Result<u32> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    if !context.is_empty() {
+        options.ctx_in = context.as_ptr().cast();
+        options.ctx_size_in = size_of_val(context) as u32;
+    }
+    // SAFETY: the options and the context they point to are valid for the call.
+    match unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) } {
+        0 => Ok(options.retval),
+        error => Err(std::io::Error::from_raw_os_error(-error)),
+    }
+}

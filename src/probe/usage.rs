@@ -1,0 +1,152 @@
+//! What the kernel says of the programs and maps that are loaded: `bpf_obj_get_info_by_fd`, `/proc/self/fdinfo`, and
+//! `BPF_ENABLE_STATS`. Each look costs system calls; nothing here is done for a fetch that did not ask for it.
+
+use super::{program, Loaded};
+use libbpf_rs::libbpf_sys::{self, bpf_prog_info};
+use libbpf_rs::{MapCore, MapFlags, MapType};
+use nix::libc;
+use std::fs::{self, File};
+use std::io::Read;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A loaded program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramUsage {
+    /// Its name in the BPF object.
+    pub name: String,
+    /// `tp_btf`, `raw_tp`, `fentry`, `kprobe`, ...: what its section in the object begins with.
+    pub kind: String,
+    /// The tracepoint or function, where the section names one.
+    pub hook: Option<String>,
+    /// Whether it is attached now.
+    pub attached: bool,
+    /// Runs, and the nanoseconds they took, while the kernel counted them.
+    pub runs: u64,
+    /// Nanoseconds.
+    pub time: u64,
+    /// Runs left out because a program was running on the CPU already (5.12; `None` before).
+    pub misses: Option<u64>,
+}
+
+/// A map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapUsage {
+    /// Its name in the BPF object.
+    pub name: String,
+    /// `array`, `hash`, `ringbuf`, ...
+    pub kind: String,
+    /// Bytes of a key; 0 for a ring.
+    pub key_size: u32,
+    /// Bytes of a value; 0 for a ring.
+    pub value_size: u32,
+    /// The most entries there can be; of a ring, its bytes.
+    pub capacity: u32,
+    /// Entries of a hash, bytes that wait in a ring; `None` for an array, which has all its entries always.
+    pub used: Option<u64>,
+    /// Bytes of memory in the kernel (`memlock` of fdinfo; exact since 6.4, an estimate before).
+    pub memory: Option<u64>,
+}
+
+/// Makes the kernel count the runs of all BPF programs and their time, as long as the descriptor is open: 20 to 30 ns a
+/// run. `BPF_ENABLE_STATS`, 5.8.
+pub fn count_runs() -> std::io::Result<OwnedFd> {
+    // SAFETY: an integer goes in, a descriptor or a negative error number comes out.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the call that returned it opened it, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether the kernel counts runs for somebody else (`kernel.bpf_stats_enabled`).
+pub fn counts_runs() -> bool {
+    fs::read("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|text| text.trim_ascii() == b"1")
+}
+
+impl Loaded {
+    /// The loaded programs, those that are copied for targets left out: one system call each.
+    pub fn programs(&self) -> Vec<ProgramUsage> {
+        let Some(object) = &self.object else { return Vec::new() };
+        let links = self.links.borrow();
+        let attached = |name: &str| {
+            let of = |hook: &str| self.hooks.iter().find(|(known, _)| known.name == hook);
+            links.keys().filter_map(|hook| of(hook)).any(|(_, tier)| tier.programs.contains(&name))
+        };
+        let mut usage = Vec::new();
+        for program in object.progs() {
+            let name = program.name().to_string_lossy().into_owned();
+            let loaded = self.programs.get(name.as_str()).filter(|_| !name.starts_with("each_"));
+            let Some(info) = loaded.and_then(|program| info(program.as_fd())) else { continue };
+            let (kind, hook) = program::section(&program);
+            let (kind, hook) = (kind.to_owned(), (!hook.is_empty()).then(|| hook.to_owned()));
+            let attached = attached(&name);
+            usage.push(ProgramUsage { kind, hook, attached, name, ..info });
+        }
+        usage
+    }
+
+    /// The maps: three system calls each, and for a hash one more per 4096 entries.
+    pub fn maps(&self) -> Vec<MapUsage> {
+        let maps = self.object.iter().flat_map(libbpf_rs::Object::maps).filter(libbpf_rs::Map::autocreate);
+        let usage = |map: libbpf_rs::Map<'_>| {
+            let name = map.name().to_string_lossy().into_owned();
+            let used = match map.map_type() {
+                MapType::RingBuf => self.rings.get(name.as_str()).map(super::ring::Ring::waiting),
+                kind if kind.is_hash_map() => {
+                    map.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY).ok().map(|entries| entries.count() as u64)
+                }
+                _ => None,
+            };
+            MapUsage {
+                kind: format!("{:?}", map.map_type()).to_lowercase(),
+                key_size: map.key_size(),
+                value_size: map.value_size(),
+                capacity: map.max_entries(),
+                used,
+                memory: memory(map.as_fd()),
+                name,
+            }
+        };
+        maps.map(usage).collect()
+    }
+}
+
+/// What the kernel knows of a program; names are left to the caller.
+fn info(program: BorrowedFd<'_>) -> Option<ProgramUsage> {
+    let mut info = bpf_prog_info::default();
+    let mut length = size_of::<bpf_prog_info>() as u32;
+    // SAFETY: the kernel writes at most `length` bytes into `info`, and into no array, since all lengths in it are zero.
+    let failed = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(program.as_raw_fd(), std::ptr::from_mut(&mut info).cast(), &mut length)
+    };
+    let knows_misses = length as usize >= offset_of!(bpf_prog_info, recursion_misses) + size_of::<u64>();
+    (failed == 0).then(|| ProgramUsage {
+        name: String::new(),
+        kind: String::new(),
+        hook: None,
+        attached: false,
+        runs: info.run_cnt,
+        time: info.run_time_ns,
+        misses: knows_misses.then_some(info.recursion_misses),
+    })
+}
+
+/// The memory of a map as its descriptor tells.
+fn memory(map: BorrowedFd<'_>) -> Option<u64> {
+    let mut text = [0; 1024];
+    // One read: the file's size is not known before, and `read_to_string` would feel its way.
+    let length = File::open(format!("/proc/self/fdinfo/{}", map.as_raw_fd())).ok()?.read(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text[..length]);
+    text.lines().find_map(|line| line.strip_prefix("memlock:"))?.trim().parse().ok()
+}
+
+/// Resident memory of this process in bytes.
+pub fn resident() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
+    // SAFETY: it takes and returns numbers.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Some(pages * u64::try_from(page).ok()?)
+}

@@ -1,0 +1,186 @@
+//! klockstat against operations that take one mutex each, in this process: pipes, terminals, loop devices.
+
+use crate::support::{alone, Agent, Row};
+use nix::libc;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
+
+const NEEDS: &str = "fexit or kprobes";
+const TIMES: u64 = 500;
+
+/// The module counting this process alone.
+fn agent(test: &str, lines: &str) -> Option<Agent> {
+    let own = format!("process = {}\n{lines}", std::process::id());
+    let mut agent = Agent::where_possible(test, NEEDS, "klockstat", &own)?;
+    agent.tick();
+    Some(agent)
+}
+
+/// What the callers with one of these names sum up to, whichever of them the compiler made of several: spin and hold
+/// counts, their totals, and the longest times.
+#[derive(Debug, Default, PartialEq)]
+struct Sums {
+    counts: [u64; 2],
+    totals: [u64; 2],
+    longest: [u64; 2],
+}
+
+fn sums(agent: &mut Agent, names: &[&str]) -> Sums {
+    let mut sums = Sums::default();
+    let rows = agent.rows();
+    println!("{:?}", rows.iter().map(|row| (&row.name, &row.values[1])).collect::<Vec<_>>());
+    let is_one = |row: &&Row| names.iter().any(|name| row.name.split(['.', '+']).next() == Some(name));
+    for row in rows.iter().filter(is_one) {
+        let number = |column: usize| row.values[column].as_ref().unwrap().parse::<u64>().unwrap();
+        for (kind, first) in [0, 4].into_iter().enumerate() {
+            let [average, count, longest, total] = [0, 1, 2, 3].map(|column| number(first + column));
+            assert_eq!(average, total.checked_div(count).unwrap_or(0), "{row:?}");
+            assert!(average <= longest && longest <= total, "{row:?}");
+            sums.counts[kind] += count;
+            sums.totals[kind] += total;
+            sums.longest[kind] = sums.longest[kind].max(longest);
+        }
+    }
+    sums
+}
+
+const WRITERS: &[&str] = &["pipe_write", "anon_pipe_write"];
+const READERS: &[&str] = &["pipe_read", "anon_pipe_read"];
+
+/// As many writes as reads of a pipe.
+fn use_pipe(times: u64) {
+    let (mut from, mut to) = std::io::pipe().unwrap();
+    for _ in 0..times {
+        to.write_all(b"x").unwrap();
+        from.read_exact(&mut [0]).unwrap();
+    }
+}
+
+#[test]
+fn each_operation_on_a_pipe_is_one_acquisition_by_its_function() {
+    const TEST: &str = "klockstat: each_operation_on_a_pipe_is_one_acquisition_by_its_function";
+    let _alone = alone();
+    let Some(mut agent) = agent(TEST, "") else { return };
+    let start = Instant::now();
+    use_pipe(TIMES);
+    let elapsed = start.elapsed().as_nanos() as u64;
+    for names in [WRITERS, READERS] {
+        let sums = sums(&mut agent, names);
+        assert_eq!(sums.counts, [TIMES, TIMES], "{names:?}: spin, hold");
+        assert!(sums.totals.iter().all(|&total| total > 0 && total < elapsed), "{sums:?} in {elapsed} ns");
+    }
+    use_pipe(TIMES);
+    assert_eq!(sums(&mut agent, WRITERS).counts, [2 * TIMES, 2 * TIMES], "counters go on");
+    let said = agent.warnings();
+    assert!(said.is_empty(), "{said:?}");
+}
+
+#[test]
+fn longer_names_have_the_callers_of_the_caller_and_a_filter_keeps_what_it_means() {
+    const TEST: &str = "klockstat: longer_names_have_the_callers_of_the_caller";
+    let _alone = alone();
+    let lines = "stack_depth = 3\nuse_caller_offset = True\ncaller_filter = ";
+    let Some(mut agent) = WRITERS.iter().find_map(|name| {
+        let mut agent = agent(TEST, &format!("{lines}{name}"))?;
+        use_pipe(TIMES);
+        (!agent.rows().is_empty()).then_some(agent)
+    }) else {
+        return;
+    };
+    let rows = agent.rows();
+    assert_eq!(sums(&mut agent, WRITERS).counts, [TIMES, TIMES], "readers do not begin with that");
+    for row in &rows {
+        let frames: Vec<&str> = row.name.split("+0x").collect();
+        assert_eq!(frames.len(), 4, "three names with a place each: {}", row.name);
+        assert!(frames[1].contains("write") && frames[2].contains("write"), "{}", row.name);
+    }
+}
+
+/// The two sides of a new terminal.
+fn terminal() -> Option<(File, File)> {
+    let (mut master, mut slave) = (0, 0);
+    let none: *mut libc::c_void = std::ptr::null_mut();
+    // SAFETY: both descriptors are written before they are read, and the other arguments may be null (openpty(3)).
+    let result = unsafe { libc::openpty(&mut master, &mut slave, none.cast(), none.cast(), none.cast()) };
+    // SAFETY: they were just opened and belong to nobody else.
+    (result == 0).then(|| unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) })
+}
+
+/// A writer tries (`mutex_trylock`), a reader waits interruptibly and keeps the lock until there is something to read; who
+/// only tries meanwhile fails, which is no acquisition.
+#[test]
+fn a_terminal_is_locked_by_who_tries_and_who_waits_and_not_by_who_fails() {
+    const TEST: &str = "klockstat: a_terminal_is_locked_by_who_tries_and_who_waits_and_not_by_who_fails";
+    let _alone = alone();
+    let Some((mut master, mut slave)) = terminal() else {
+        println!("skipped: {TEST}: terminals (devpts)");
+        return;
+    };
+    let path = fs::read_link(format!("/proc/self/fd/{}", slave.as_raw_fd())).unwrap();
+    let Ok(mut other) = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path)
+    else {
+        println!("skipped: {TEST}: {} cannot be opened", path.display());
+        return;
+    };
+    let Some(mut agent) = agent(TEST, "") else { return };
+    for _ in 0..TIMES {
+        slave.write_all(b"x").unwrap();
+    }
+    let writers = ["tty_write_lock", "iterate_tty_write", "file_tty_write", "do_tty_write", "tty_write"];
+    assert_eq!(sums(&mut agent, &writers).counts, [TIMES, TIMES]);
+
+    let (thread, is) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        // SAFETY: it has no arguments and cannot fail.
+        thread.send(unsafe { libc::gettid() }).unwrap();
+        slave.read(&mut [0; 80]).unwrap()
+    });
+    let call = format!("/proc/self/task/{}/syscall", is.recv().unwrap());
+    let begins = format!("{} ", libc::SYS_read);
+    while !fs::read_to_string(&call).unwrap().starts_with(&begins) {
+        std::thread::yield_now();
+    }
+    for _ in 0..50 {
+        assert_eq!(other.read(&mut [0; 80]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+    let held = Duration::from_millis(50);
+    std::thread::sleep(held);
+    master.write_all(b"end\n").unwrap();
+    assert_eq!(reader.join().unwrap(), 4);
+    let sums = sums(&mut agent, &["n_tty_read"]);
+    assert_eq!(sums.counts, [1, 1], "the 50 that failed are none: {sums:?}");
+    assert!(sums.longest[1] >= held.as_nanos() as u64, "{sums:?}");
+}
+
+/// `loop_get_status` takes the lock killably, whether or not there is anything behind the device.
+#[test]
+fn a_function_of_a_module_is_named_and_its_killable_locks_count() {
+    const TEST: &str = "klockstat: a_function_of_a_module_is_named_and_its_killable_locks_count";
+    let _alone = alone();
+    let Ok(device) = OpenOptions::new().read(true).open("/dev/loop7") else {
+        println!("skipped: {TEST}: /dev/loop7");
+        return;
+    };
+    let Some(mut agent) = agent(TEST, "") else { return };
+    const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
+    let mut status = [0u8; 1024];
+    for _ in 0..TIMES {
+        // SAFETY: the kernel writes a `struct loop_info64`, which is shorter than the buffer.
+        unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, status.as_mut_ptr()) };
+    }
+    let names = ["loop_get_status", "loop_get_status64", "lo_ioctl"];
+    assert_eq!(sums(&mut agent, &names).counts, [TIMES, TIMES]);
+}
+
+#[test]
+fn where_functions_cannot_be_hooked_it_says_what_is_needed() {
+    const TEST: &str = "klockstat: where_functions_cannot_be_hooked_it_says_what_is_needed";
+    let _alone = alone();
+    match Agent::try_new("klockstat", "") {
+        Ok(_) => println!("skipped: {TEST}: a kernel without fexit and kprobes"),
+        Err(failure) => assert!(failure.reason.contains("kprobes (CONFIG_KPROBE_EVENTS)"), "{failure:?}"),
+    }
+}

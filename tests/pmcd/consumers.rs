@@ -1,0 +1,278 @@
+//! What PCP 6.0 ships for these metrics: pcp-atop, pcp-htop, pmrep's sets, a group of pmlogconf and a derived metric, each as it
+//! came with PCP, each showing the traffic of one process, which is known.
+
+use crate::instance::{values, Pmcd, LINUX, PROC};
+use crate::proxy::DERIVED;
+use crate::support::{config, lacks, told, wait_for, Proc};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Four threads, each with 25 TCP writes of 1000 bytes and 10 datagrams of 500, all read; then `ready`. Told `on`, the first
+/// pair goes on until its input ends.
+const TRAFFIC: &str = "
+import socket, sys, threading
+def pair(turns, alive=lambda: True):
+    listener = socket.create_server(('127.0.0.1', 0))
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    room = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    room.bind(('127.0.0.1', 0))
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for turn in turns:
+        client.send(b'x' * 1000)
+        server.recv(1000, socket.MSG_WAITALL)
+        if turn % 5 < 2:
+            sender.sendto(b'y' * 500, room.getsockname())
+            room.recv(500)
+        if not alive():
+            return
+threads = [threading.Thread(target=pair, args=(range(25),)) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print('ready', flush=True)
+sys.stdin.readline()
+ended = threading.Event()
+steady = threading.Thread(target=pair, args=(iter(int, 1), lambda: not ended.wait(0.002)))
+steady.start()
+sys.stdin.read()
+ended.set()
+";
+
+/// The eight metrics in the order of their items, and what they are of one such process.
+pub const EXPECTED: [(&str, u64); 8] = [
+    ("bcc.proc.net.tcp.send.calls", 100),
+    ("bcc.proc.net.tcp.send.bytes", 100_000),
+    ("bcc.proc.net.tcp.recv.calls", 100),
+    ("bcc.proc.net.tcp.recv.bytes", 100_000),
+    ("bcc.proc.net.udp.send.calls", 40),
+    ("bcc.proc.net.udp.send.bytes", 20_000),
+    ("bcc.proc.net.udp.recv.calls", 40),
+    ("bcc.proc.net.udp.recv.bytes", 20_000),
+];
+
+pub struct Traffic(Proc);
+
+impl Traffic {
+    /// Has done its share, and waits.
+    pub fn done() -> Traffic {
+        let mut command = Command::new(PYTHON);
+        command.args(["-I", "-c", TRAFFIC]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Proc(command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Traffic(process)
+    }
+
+    /// Goes on until it is dropped.
+    pub fn steady() -> Traffic {
+        let mut traffic = Traffic::done();
+        writeln!(traffic.0 .0.stdin.as_mut().unwrap(), "on").unwrap();
+        traffic
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.0.pid()
+    }
+
+    /// What its instance is called.
+    pub fn instance(&self) -> String {
+        format!("{:06} {PYTHON}", self.pid())
+    }
+}
+
+/// With netproc, and what the consumers need beside it.
+pub fn serving() -> Option<Pmcd> {
+    if lacks(&[PYTHON]) {
+        return None;
+    }
+    Pmcd::beside(&config(&["netproc", "sysfork"]), &[PROC, LINUX])
+}
+
+/// The first acceptance check of the original's consumers: identifier, name and all eight values of a process with threads.
+#[test]
+fn every_process_has_its_pid_its_name_and_all_eight_values() {
+    let Some(pmcd) = serving() else { return };
+    let traffic = Traffic::done();
+    let names: Vec<&str> = EXPECTED.iter().map(|(name, _)| *name).collect();
+    let text = pmcd.ask("pminfo", &[&["-f"], &names[..]].concat());
+    let blocks: Vec<&str> = text.split("\n\n").filter(|block| !block.trim().is_empty()).collect();
+    assert_eq!(blocks.len(), 8, "{text}");
+    // Identifier and name of each instance.
+    let instances = |block: &str| -> Vec<(u32, String)> {
+        let instance = |line: &str| {
+            let (number, name) = line.trim().strip_prefix("inst [")?.split_once(" or \"")?;
+            Some((number.parse().unwrap(), name.split_once("\"]")?.0.to_owned()))
+        };
+        block.lines().filter_map(instance).collect()
+    };
+    for (block, (name, value)) in blocks.iter().zip(EXPECTED) {
+        assert!(block.trim_start().starts_with(name), "{block}");
+        let line = format!("inst [{} or \"{}\"] value {value}", traffic.pid(), traffic.instance());
+        assert!(block.contains(&line), "no `{line}` in {block}");
+        // The same processes in all eight, in ascending order, which is pcp-htop's fast case.
+        assert_eq!(instances(block), instances(blocks[0]), "{text}");
+        assert!(instances(block).is_sorted(), "{block}");
+    }
+}
+
+#[test]
+fn pcp_atop_shows_the_traffic_of_each_process() {
+    if lacks(&["/usr/lib/pcp/bin/pcp-atop"]) {
+        return;
+    }
+    let Some(pmcd) = serving() else { return };
+    let traffic = Traffic::done();
+    let output = pmcd.local_client("pcp").args(["atop", "-P", "PRN", "1", "1"]).output().unwrap();
+    let text = told(&output);
+    assert!(output.status.success(), "{text}");
+    let line = text.lines().find(|line| line.split(' ').nth(6) == Some(&traffic.pid().to_string()));
+    let line = line.unwrap_or_else(|| panic!("no line for {} in {text}", traffic.pid()));
+    // `y`: the counters are there; then calls and bytes: TCP out, TCP in, UDP out, UDP in.
+    assert!(line.contains("(python3) S y 100 100000 100 100000 40 20000 40 20000 "), "{line}");
+
+    let output = pmcd.local_client("pcp").args(["atop", "-n", "1", "1"]).output().unwrap();
+    let text = told(&output);
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(&traffic.pid().to_string()));
+    let fields: Vec<&str> = line.unwrap_or_else(|| panic!("{text}")).split_whitespace().collect();
+    assert!(text.contains("TCPRCV TCPSND UDPRCV UDPSND"), "{text}");
+    assert_eq!(fields[2..6], ["100", "100", "40", "40"], "{text}");
+}
+
+#[test]
+fn pcp_htop_shows_the_eight_columns() {
+    const COLUMNS: &str = "/usr/share/pcp/htop/columns";
+    if lacks(&["/usr/lib/pcp/bin/pcp-htop", &format!("{COLUMNS}/tcp"), &format!("{COLUMNS}/udp"), "script"]) {
+        return;
+    }
+    let Some(pmcd) = serving() else { return };
+    let traffic = Traffic::done();
+    let columns = ["tcp_send_calls", "tcp_send_bytes", "tcp_recv_calls", "tcp_recv_bytes"];
+    let all = columns.into_iter().map(String::from).chain(columns.map(|column| column.replace("tcp", "udp")));
+    shows_columns(&pmcd, &traffic, &all.collect::<Vec<_>>(), None);
+}
+
+/// Runs pcp-htop on a terminal of its own until the row of the process is there with these columns' values; with its columns from
+/// another place than `/etc/pcp` if one is given.
+pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf: Option<&Path>) {
+    let fields: Vec<String> = columns.iter().map(|column| format!("Dynamic({column})")).collect();
+    fs::write(pmcd.home.path("htoprc"), format!("fields=0 {} 1\n", fields.join(" "))).unwrap();
+    let htop = format!("pcp -h {} htop -C -d 600 -p {}", pmcd.local(), traffic.pid());
+    let mut command = pmcd.program("script");
+    command.args(["-qfec", &format!("stty rows 50 cols 150; exec {htop}"), "htop.out"]);
+    command.env_remove("PCP_VAR_DIR").env("TERM", "xterm").env("HTOPRC", pmcd.home.path("htoprc"));
+    command.envs(sysconf.map(|dir| ("PCP_SYSCONF_DIR", dir)));
+    let mut terminal = Proc(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    let wanted: Vec<String> = EXPECTED.iter().map(|(_, value)| value.to_string()).collect();
+    let row = format!("{} {} ", traffic.pid(), wanted.join(" "));
+    let escape = regex::Regex::new("\u{1b}\\[[0-9;?]*[A-Za-z]|\u{1b}[()]B").unwrap();
+    wait_for(&format!("`{row}`, in {}", pmcd.home.path("htop.out").display()), || {
+        let screen = escape.replace_all(&pmcd.home.read("htop.out"), " ").into_owned();
+        screen.split_whitespace().collect::<Vec<_>>().join(" ").contains(&row).then_some(())
+    });
+    terminal.0.stdin.take().unwrap().write_all(b"q").unwrap();
+    assert!(terminal.end().success());
+}
+
+/// One of pmrep's sets over a second or so: its header and rows, without a word on standard error.
+#[track_caller]
+pub fn pmrep(pmcd: &Pmcd, configuration: &Path, set: &str) -> Vec<Vec<String>> {
+    let mut command = pmcd.local_client("pmrep");
+    command.arg("-c").arg(configuration).args(["-o", "csv", "-l", "\t", "-s", "3", "-t", "0.3", set]);
+    let output = command.output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{set}: {}", told(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().map(|line| line.split('\t').map(|field| field.trim_matches('"').to_owned()).collect()).collect()
+}
+
+/// The last value of a column of a process.
+#[track_caller]
+fn last(rows: &[Vec<String>], metric: &str, traffic: &Traffic) -> f64 {
+    let title = format!("{metric}-{}", traffic.instance());
+    let column = rows[0].iter().position(|field| *field == title);
+    let column = column.unwrap_or_else(|| panic!("no `{title}` in {:?}", rows[0]));
+    rows.last().unwrap()[column].parse().unwrap_or_else(|_| panic!("{title}: {rows:?}"))
+}
+
+#[test]
+fn pmreps_own_sets_run_without_a_warning() {
+    const SETS: &str = "/etc/pcp/pmrep";
+    if lacks(&["pmrep", &format!("{SETS}/proc.conf")]) {
+        return;
+    }
+    let Some(pmcd) = serving() else { return };
+    let traffic = Traffic::steady();
+    let net = pmrep(&pmcd, Path::new(SETS), ":proc-net");
+    let calls = pmrep(&pmcd, Path::new(SETS), ":proc-net-ext");
+    for (name, _) in EXPECTED {
+        assert!(last(if name.ends_with("bytes") { &net } else { &calls }, name, &traffic) > 0.0, "{name}");
+    }
+    // The sum is a metric that pmrep derives, under a name below ours.
+    let activity = pmrep(&pmcd, Path::new(SETS), ":proc-activity");
+    assert!(last(&activity, "bcc.proc.net.total.bytes", &traffic) > 0.0);
+    // One row of it is one process: the proc agent's columns have the same title.
+    assert_eq!(last(&activity, "proc.psinfo.pid", &traffic), f64::from(traffic.pid()));
+}
+
+#[test]
+fn the_derived_metric_of_network_hogs_has_values() {
+    if lacks(&["pmval", DERIVED]) {
+        return;
+    }
+    let Some(pmcd) = serving() else { return };
+    let traffic = Traffic::steady();
+    let ask = |program: &str, args: &[&str]| {
+        let mut command = pmcd.local_client(program);
+        let output = command.env("PCP_DERIVED_CONFIG", DERIVED).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(ask("pminfo", &["-d", "proc.hog.net"]).contains("InDom: 149.40 "));
+    let instance = format!("{:06}", traffic.pid());
+    let text = ask("pmval", &["-s", "4", "-t", "0.2", "-f", "0", "-i", &instance, "proc.hog.net"]);
+    let rates: Vec<f64> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
+    assert!(rates.iter().any(|rate| *rate > 0.0), "{text}");
+}
+
+/// Also on a machine where nobody moves a byte, since those who hold sockets have instances from the beginning.
+#[test]
+fn pmlogconf_finds_the_group_and_pmlogger_logs_it() {
+    if lacks(&["pmlogconf", "pmlogger", "/etc/pcp/pmlogconf/networking/perprocess-linux"]) {
+        return;
+    }
+    let Some(pmcd) = serving() else { return };
+    logs_the_group(&pmcd, Path::new("/etc/pcp/pmlogconf"), &["networking/perprocess-linux"]);
+}
+
+/// pmlogconf with this directory turns these groups of it on, and an archive made by what it writes has the eight metrics.
+pub fn logs_the_group(pmcd: &Pmcd, directory: &Path, groups: &[&str]) {
+    let traffic = Traffic::done();
+    for old in ["logger.conf", "net.0", "net.index", "net.meta"] {
+        let _ = fs::remove_file(pmcd.home.path(old));
+    }
+    let mut command = pmcd.client("pmlogconf");
+    let output = command.args(["-c", "-q", "-d"]).arg(directory).arg("logger.conf").output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    let text = pmcd.home.read("logger.conf");
+    let part = |group: &&str| {
+        let part = text.split("#----").find(|part| part.contains(&format!("#+ {group}:")));
+        let part = part.unwrap_or_else(|| panic!("no {group} in {text}"));
+        assert!(part.contains(":y:") && part.contains("\tbcc.proc.net\n"), "{part}");
+        part.to_owned()
+    };
+    fs::write(pmcd.home.path("group.conf"), groups.iter().map(part).collect::<String>()).unwrap();
+    fs::create_dir_all(pmcd.home.path("pmlogger")).unwrap();
+    let mut command = pmcd.client("pmlogger");
+    let output =
+        command.args(["-c", "group.conf", "-t", "0.2", "-s", "2", "-l", "logger.log", "net"]).output().unwrap();
+    assert!(output.status.success(), "{}{}", told(&output), pmcd.home.read("logger.log"));
+    for (name, value) in EXPECTED {
+        let output = pmcd.program("pminfo").args(["-a", "net", "-f", name]).output().unwrap();
+        let logged = values(&String::from_utf8_lossy(&output.stdout));
+        assert!(logged.contains(&(traffic.instance(), value.to_string())), "{name}: {}", told(&output));
+    }
+}

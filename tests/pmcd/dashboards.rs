@@ -1,0 +1,225 @@
+//! The dashboards of grafana-pcp, asked of pmproxy as its Vector data source does: all metrics of a dashboard in one fetch,
+//! names of instances only when a number is unknown; and as its Valkey data source does, by pmseries.
+
+use crate::consumers::Traffic;
+use crate::instance::{port, session, Pmcd};
+use crate::proxy::{Proxy, DERIVED, PMPROXY};
+use crate::support::{config, lacks, told, use_disk, wait_for, Proc};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::Stdio;
+
+const HEATMAPS: [&str; 2] = ["bcc.runq.latency", "bcc.disk.all.latency"];
+/// Of the dashboard "Top Consumers": the sum of four rates, which pmproxy derives.
+const HOGS: &str = "proc.hog.net";
+const ACTIVE: &str = "bcc.proc.io.net.tcptop";
+const ACTIVE_COLUMNS: [&str; 8] = ["pid", "comm", "laddr", "lport", "daddr", "dport", "rx", "tx"];
+const CLOSED: &str = "bcc.proc.io.net.tcp";
+const CLOSED_COLUMNS: [&str; 9] = ["pid", "comm", "laddr", "lport", "daddr", "dport", "rx", "tx", "duration"];
+
+/// The values of one poll, by metric and number of instance.
+type Poll = BTreeMap<String, BTreeMap<u64, Value>>;
+
+/// A data source with its context.
+struct Vector<'a> {
+    proxy: &'a Proxy,
+    context: u64,
+    /// Names of instances by metric, asked for when a number turns up that is not among them.
+    names: BTreeMap<String, BTreeMap<u64, String>>,
+}
+
+impl<'a> Vector<'a> {
+    fn new(proxy: &'a Proxy, pmcd: &Pmcd) -> Vector<'a> {
+        let page = format!("/pmapi/context?hostspec=localhost:{}&polltimeout=30", pmcd.port);
+        Vector { proxy, context: proxy.json(&page)["context"].as_u64().unwrap(), names: BTreeMap::new() }
+    }
+
+    fn ask(&self, page: &str, query: &str) -> Value {
+        self.proxy.json(&format!("/pmapi/{page}?context={}&{query}", self.context))
+    }
+
+    #[track_caller]
+    fn poll(&mut self, metrics: &[String]) -> Poll {
+        let reply = self.ask("fetch", &format!("names={}", metrics.join(",")));
+        let mut poll = Poll::new();
+        for set in reply["values"].as_array().unwrap_or_else(|| panic!("{reply}")) {
+            let instance = |value: &Value| (value["instance"].as_u64().unwrap(), value["value"].clone());
+            let values = set["instances"].as_array().unwrap().iter().map(instance).collect();
+            poll.insert(set["name"].as_str().unwrap().to_owned(), values);
+        }
+        // A metric that is not in the answer is an error of its panel; rates are not there the first time.
+        assert!(metrics.iter().all(|name| poll.contains_key(name) || name == HOGS), "{reply}");
+        for (metric, values) in &poll {
+            let names = self.names.entry(metric.clone()).or_default();
+            if !values.keys().all(|number| names.contains_key(number)) {
+                *names = instances(&self.proxy.json(&format!("/pmapi/indom?context={}&name={metric}", self.context)));
+            }
+            assert!(values.keys().all(|number| names.contains_key(number)), "{metric}: {values:?} {names:?}");
+        }
+        poll
+    }
+}
+
+fn instances(reply: &Value) -> BTreeMap<u64, String> {
+    let list = reply["instances"].as_array().unwrap_or_else(|| panic!("{reply}"));
+    let instance = |value: &Value| (value["instance"].as_u64().unwrap(), value["name"].as_str().unwrap().to_owned());
+    list.iter().map(instance).collect()
+}
+
+fn below(node: &str, columns: &[&str]) -> Vec<String> {
+    columns.iter().map(|column| format!("{node}.{column}")).collect()
+}
+
+/// The rows of a table: one per number of instance that has a value in some column, columns titled by the last component of
+/// their metric.
+fn table<'a>(poll: &'a Poll, metrics: &'a [String]) -> Vec<BTreeMap<&'a str, &'a Value>> {
+    let mut rows: BTreeMap<u64, BTreeMap<&str, &Value>> = BTreeMap::new();
+    for metric in metrics {
+        for (number, value) in &poll[metric] {
+            rows.entry(*number).or_default().insert(metric.rsplit('.').next().unwrap(), value);
+        }
+    }
+    rows.into_values().collect()
+}
+
+fn has(row: &BTreeMap<&str, &Value>, ports: (u16, u16)) -> bool {
+    *row["lport"] == ports.0 && *row["dport"] == ports.1
+}
+
+#[test]
+fn the_four_panels_of_the_overview_fill() {
+    if lacks(&[PMPROXY]) {
+        return;
+    }
+    let Some(pmcd) = Pmcd::beside(&config(&["biolatency", "runqlat", "tcptop", "tcplife", "sysfork"]), &[]) else {
+        return;
+    };
+    let proxy = Proxy::start(&pmcd, None);
+    let mut vector = Vector::new(&proxy, &pmcd);
+    let (active, closed) = (below(ACTIVE, &ACTIVE_COLUMNS), below(CLOSED, &CLOSED_COLUMNS));
+    let all: Vec<String> =
+        HEATMAPS.iter().map(|name| name.to_string()).chain(active.clone()).chain(closed.clone()).collect();
+    let described = vector.ask("metric", &format!("names={}", all.join(",")));
+    assert_eq!(described["metrics"].as_array().unwrap().len(), all.len(), "{described}");
+
+    let first = vector.poll(&all);
+    let ports = session(); // begins and ends between two polls
+    let disk = use_disk();
+    let second = vector.poll(&all);
+
+    for name in HEATMAPS {
+        // The field is called by what follows the dash, the vertical position is the number.
+        for (number, bucket) in &vector.names[name] {
+            let (low, high) = bucket.split_once('-').unwrap();
+            let (low, high): (u64, u64) = (low.parse().unwrap(), high.parse().unwrap());
+            assert_eq!((low, high), (if *number == 0 { 0 } else { 1 << number }, (2 << number) - 1), "{name}");
+        }
+        let numbers: Vec<u64> = second[name].keys().copied().collect();
+        assert_eq!(numbers, (0..numbers.len() as u64).collect::<Vec<_>>(), "{name}: dense from 0");
+        let rises = second[name].iter().map(|(number, value)| {
+            let before = first[name].get(number).map_or(0, |value| value.as_u64().unwrap());
+            value.as_u64().unwrap().checked_sub(before).unwrap_or_else(|| panic!("{name} stepped back"))
+        });
+        assert!(rises.sum::<u64>() > 0 || name.contains("disk") && !disk, "{name}: {first:?} {second:?}");
+    }
+
+    let rows = table(&second, &closed);
+    assert!(rows.iter().all(|row| row.len() == CLOSED_COLUMNS.len()), "whole rows: {rows:?}");
+    for (ports, (sent, received)) in [(ports, (1000, 500)), ((ports.1, ports.0), (500, 1000))] {
+        let row = rows.iter().find(|row| has(row, ports)).unwrap_or_else(|| panic!("{ports:?} not in {rows:?}"));
+        assert!((sent..=sent + 2).contains(&row["tx"].as_u64().unwrap()), "{row:?}");
+        assert!((received..=received + 2).contains(&row["rx"].as_u64().unwrap()), "{row:?}");
+        assert_eq!((row["laddr"].as_str(), row["daddr"].as_str()), (Some("127.0.0.1"), Some("127.0.0.1")));
+        assert!(row["duration"].as_u64().is_some() && row["comm"].is_string());
+    }
+    let row = rows.iter().find(|row| has(row, ports)).unwrap();
+    assert_eq!(*row["pid"], std::process::id(), "{row:?}");
+
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let ports = (client.local_addr().unwrap().port(), listener.local_addr().unwrap().port());
+    wait_for("the session among the active ones", || {
+        // More than the requests of this test move, each on a connection of its own.
+        client.write_all(&[1; 20_000]).unwrap();
+        server.read_exact(&mut [0; 20_000]).unwrap();
+        let poll = vector.poll(&all);
+        let rows = table(&poll, &active);
+        assert!(rows.iter().all(|row| row.len() == ACTIVE_COLUMNS.len()), "whole rows: {rows:?}");
+        let row = rows.into_iter().find(|row| has(row, ports))?;
+        assert_eq!(*row["pid"], std::process::id(), "{row:?}");
+        assert!(row["tx"].as_u64().unwrap() > 0 && row["rx"] == 0, "{row:?}");
+        Some(())
+    });
+}
+
+/// The instance domain is asked for after the fetch, and pmproxy drops what it does not find there.
+#[test]
+fn an_instance_that_was_fetched_has_its_name_after_its_process_has_ended() {
+    if lacks(&[PMPROXY, DERIVED]) {
+        return;
+    }
+    let Some(pmcd) = crate::consumers::serving() else { return };
+    let proxy = Proxy::start(&pmcd, None);
+    let mut vector = Vector::new(&proxy, &pmcd);
+    let traffic = Traffic::steady();
+    let (pid, instance) = (traffic.pid() as u64, traffic.instance());
+    let metric = "bcc.proc.net.tcp.send.bytes".to_owned();
+    wait_for("a rate of network traffic", || {
+        let poll = vector.poll(&[metric.clone(), HOGS.into()]);
+        poll.get(HOGS)?.get(&pid)?.as_f64().filter(|rate| *rate > 0.0)
+    });
+    assert_eq!(vector.names[HOGS][&pid], instance);
+    drop(traffic);
+    vector.names.clear();
+    let poll = vector.poll(std::slice::from_ref(&metric));
+    assert!(poll[&metric].contains_key(&pid), "{poll:?}");
+    assert_eq!(vector.names[&metric][&pid], instance);
+}
+
+/// pmseries of PCP 6.0.3 keeps host name, domain's and instance domain's labels of what it loads, whichever agent it is from.
+#[test]
+fn series_are_found_by_name_and_labels_and_have_the_buckets_as_instances() {
+    if lacks(&[PMPROXY, "redis-server", "pmseries", "pmlogger"]) {
+        return;
+    }
+    let Some(pmcd) = Pmcd::beside(&config(&["runqlat", "sysfork"]), &[]) else { return };
+    let keys = port();
+    let mut command = pmcd.program("redis-server");
+    command.args(["--bind", "127.0.0.1", "--save", "", "--port", &keys.to_string()]);
+    let _keys = Proc(command.stdout(pmcd.home.create("redis.log")).stdin(Stdio::null()).spawn().unwrap());
+    wait_for("the key server", || TcpStream::connect((Ipv4Addr::LOCALHOST, keys)).ok());
+    let proxy = Proxy::start(&pmcd, Some(keys));
+    fs::write(pmcd.home.path("log.conf"), "log mandatory on 200 msec { bcc.runq }\n").unwrap();
+    fs::create_dir_all(pmcd.home.path("pmlogger")).unwrap();
+    let output = pmcd.client("pmlogger").args(["-c", "log.conf", "-s", "4", "-l", "logger.log", "a"]).output().unwrap();
+    assert!(output.status.success(), "{}{}", told(&output), pmcd.home.read("logger.log"));
+    let pmseries = |args: &[&str]| {
+        let mut command = pmcd.program("pmseries");
+        command.env_remove("PCP_VAR_DIR");
+        let output = command.args(["-c", "pmproxy.conf", "-p", &keys.to_string()]).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    // Loading does nothing, without a word, while pmproxy is still setting the key server up.
+    let archive = pmcd.home.path("a").display().to_string();
+    let series = wait_for("the archive to be loaded", || {
+        pmseries(&["--load", &archive]);
+        Some(pmseries(&["bcc.runq.latency"])).filter(|series| !series.is_empty())
+    });
+    assert_eq!(series.len(), 40, "{series}");
+    for (label, value, found) in [("agent", "bcc", true), ("statistic", "histogram", true), ("statistic", "x", false)] {
+        let text = pmseries(&[&format!("bcc.runq.latency{{{label}==\"{value}\"}}")]);
+        assert_eq!(text == series, found, "{label} {value}: {text}");
+    }
+    let text = pmseries(&["-a", &series]);
+    for part in ["PMID: 149.4.0", "Semantics: counter  Units: microsec", r#"inst [0 or "0-1"]"#, r#"inst [1 or "2-3"]"#]
+    {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+    let answer = proxy.json("/series/query?expr=bcc.runq.latency");
+    assert_eq!(answer, serde_json::json!([series]));
+}

@@ -1,0 +1,218 @@
+//! What is shipped for PCP's programs (`consumers`): put in place and taken out as Install and Remove do it, and used from there.
+
+use crate::consumers::{logs_the_group, pmrep, serving, shows_columns, Traffic, EXPECTED};
+use crate::instance::{values, Pmcd};
+use crate::support::{config, lacks, told};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Directories like those of an installed PCP, with what Install places in them.
+struct Placed(TempDir);
+
+impl Placed {
+    fn new() -> Placed {
+        let placed = Placed(TempDir::new().unwrap());
+        placed.script("place_consumers");
+        placed
+    }
+
+    /// Runs a function of registration.sh on these directories.
+    #[track_caller]
+    fn script(&self, function: &str) {
+        let mut command = Command::new("sh");
+        command.args(["-euc", &format!(". scripts/registration.sh; {function}")]).current_dir(REPOSITORY);
+        let variables = [("PCP_SYSCONF_DIR", "etc"), ("PCP_VAR_DIR", "var"), ("PCP_PMCDCONF_PATH", "etc/pmcd.conf")];
+        let output = command.envs(variables.map(|(name, dir)| (name, self.path(dir)))).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{function}: {}", told(&output));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The files and links there are.
+    fn files(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut left = vec![self.0.path().to_path_buf()];
+        while let Some(dir) = left.pop() {
+            for entry in fs::read_dir(dir).unwrap().flatten() {
+                if entry.file_type().unwrap().is_dir() {
+                    left.push(entry.path());
+                } else {
+                    assert!(entry.path().exists(), "{} leads nowhere", entry.path().display());
+                    found.insert(entry.path().strip_prefix(self.0.path()).unwrap().display().to_string());
+                }
+            }
+        }
+        found
+    }
+}
+
+#[test]
+fn files_are_put_in_place_and_taken_out_again() {
+    let placed = Placed::new();
+    let both =
+        ["pmlogconf/corebcc/netproc", "pmlogrewrite/corebcc_cachestat.conf", "pmlogrewrite/corebcc_netproc.conf"];
+    let wanted: BTreeSet<String> = ["etc/pmrep/corebcc.conf", "etc/htop/columns/corebcc"]
+        .map(String::from)
+        .into_iter()
+        .chain(both.iter().flat_map(|name| [format!("etc/{name}"), format!("var/config/{name}")]))
+        .collect();
+    assert_eq!(placed.files(), wanted);
+    placed.script("place_consumers");
+    assert_eq!(placed.files(), wanted, "a second time");
+    // None is called like a file of the PCP that is installed here.
+    for name in wanted.iter().filter_map(|name| name.strip_prefix("etc/")).filter(|_| Path::new("/etc/pcp").is_dir()) {
+        let owner = Command::new("dpkg").args(["-S", &format!("/etc/pcp/{name}")]).output();
+        assert!(!owner.is_ok_and(|owner| owner.status.success()), "{name}");
+    }
+    // Somebody opts for pmdabpf's names; Remove takes them out too.
+    fs::create_dir_all(placed.path("var/config/derived")).unwrap();
+    let source = Path::new(REPOSITORY).join("consumers/derived/corebcc-bpf.conf");
+    std::os::unix::fs::symlink(source, placed.path("var/config/derived/corebcc-bpf.conf")).unwrap();
+    placed.script("take_consumers");
+    assert_eq!(placed.files(), BTreeSet::new());
+}
+
+/// pmlogrewrite ends with an error when two rules rename one metric.
+#[test]
+fn the_rule_for_old_archives_is_left_out_where_pcp_has_it() {
+    let placed = Placed(TempDir::new().unwrap());
+    fs::create_dir_all(placed.path("var/config/pmlogrewrite")).unwrap();
+    let rule = "metric bcc.proc.io.net.perpid.tcp.send.calls { name -> bcc.proc.net.tcp.send.calls }\n";
+    fs::write(placed.path("var/config/pmlogrewrite/bcc_migrate.conf"), rule).unwrap();
+    placed.script("place_consumers");
+    let files = placed.files();
+    assert!(!files.iter().any(|name| name.contains("corebcc_netproc")), "{files:?}");
+    assert!(files.contains("var/config/pmlogrewrite/corebcc_cachestat.conf"), "{files:?}");
+}
+
+#[test]
+fn pmdabpfs_names_are_refused_where_its_agent_is() {
+    let placed = Placed(TempDir::new().unwrap());
+    fs::create_dir_all(placed.path("etc")).unwrap();
+    for (line, there) in [("#bpf\t157\tdso x\n", false), ("bpf\t157\tdso\tbpf_init\tpmda_bpf.so\n", true)] {
+        fs::write(placed.path("etc/pmcd.conf"), format!("pmcd\t2\tdso\n{line}[access]\nallow * : all;\n")).unwrap();
+        placed.script(&format!("{}bpf_agent", if there { "" } else { "! " }));
+    }
+}
+
+#[test]
+fn pmrep_shows_the_shipped_sets() {
+    if lacks(&["pmrep"]) {
+        return;
+    }
+    let Some(pmcd) = serving() else { return };
+    let placed = Placed::new();
+    let traffic = Traffic::steady();
+    for (set, columns) in [(":bcc-net", 4), (":bcc-net-calls", 4), (":bcc-activity", 4)] {
+        let mut command = pmcd.local_client("pmrep");
+        command.arg("-c").arg(placed.path("etc/pmrep")).args(["-s", "3", "-t", "0.3", set]);
+        let output = command.output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{set}: {}", told(&output));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // A row per process: its name, then the values, the last time as numbers.
+        let row = text.lines().rev().find(|line| line.contains(&format!("{:06}", traffic.pid())));
+        let row = row.unwrap_or_else(|| panic!("{set}: no row in {text}"));
+        // All columns have something for it (`~`: nothing), and ours a number.
+        let fields: Vec<&str> = row.split_whitespace().collect();
+        let moved: Option<f64> = fields[columns].parse().ok();
+        assert!(fields.len() == columns + 1 && !fields.contains(&"~") && moved > Some(0.0), "{set}: {text}");
+    }
+    let rows = pmrep(&pmcd, &placed.path("etc/pmrep"), ":bcc-net");
+    assert_eq!(rows.len(), 4, "{rows:?}");
+}
+
+/// On PCP 6 its own group is on as well; pmlogger takes both.
+#[test]
+fn the_shipped_group_is_logged_also_beside_pcps_own() {
+    const OWN: &str = "/etc/pcp/pmlogconf/networking/perprocess-linux";
+    if lacks(&["pmlogconf", "pmlogger"]) {
+        return;
+    }
+    let Some(pmcd) = serving() else { return };
+    let placed = Placed::new();
+    let groups = placed.path("var/config/pmlogconf");
+    logs_the_group(&pmcd, &groups, &["corebcc/netproc"]);
+    if !lacks(&[OWN]) {
+        fs::create_dir_all(groups.join("networking")).unwrap();
+        fs::copy(OWN, groups.join("networking/perprocess-linux")).unwrap();
+        logs_the_group(&pmcd, &groups, &["corebcc/netproc", "networking/perprocess-linux"]);
+    }
+}
+
+#[test]
+fn pcp_htop_shows_the_shipped_columns() {
+    if lacks(&["/usr/lib/pcp/bin/pcp-htop", "script"]) {
+        return;
+    }
+    let Some(pmcd) = serving() else { return };
+    let placed = Placed::new();
+    let traffic = Traffic::done();
+    let columns =
+        EXPECTED.map(|(name, _)| format!("bcc_{}", name.trim_start_matches("bcc.proc.net.").replace('.', "_")));
+    shows_columns(&pmcd, &traffic, &columns, Some(&placed.path("etc")));
+}
+
+#[test]
+fn the_names_of_pmdabpf_are_derived_with_types_units_and_identifiers() {
+    let Some(pmcd) = serving() else { return };
+    let traffic = Traffic::done();
+    for (name, value) in EXPECTED {
+        let derived = name.replace("bcc.", "bpf.").replace(".calls", ".packets");
+        let mut command = pmcd.client("pminfo");
+        command.env("PCP_DERIVED_CONFIG", format!("{REPOSITORY}/consumers/derived/corebcc-bpf.conf"));
+        let output = command.args(["-d", "-f", "-t", &derived]).output().unwrap();
+        let text = told(&output);
+        let units = if name.ends_with("bytes") { "byte" } else { "count" };
+        let line = format!("inst [{} or \"{}\"] value {value}", traffic.pid(), traffic.instance());
+        let wanted = ["64-bit unsigned int  InDom: 149.40 ", &format!("counter  Units: {units}"), &line];
+        assert!(wanted.iter().all(|part| text.contains(part)), "{derived}: {text}");
+        assert!(output.status.success() && output.stderr.is_empty(), "{derived}: {text}");
+    }
+}
+
+/// Archives as they were before PCP 5.3, and as the Python agent logged cachestat: made from one of this agent by the opposite
+/// rules, brought back by the shipped ones.
+#[test]
+fn pmlogrewrite_brings_old_archives_to_the_metadata_of_now() {
+    const REWRITE: &str = "/usr/lib/pcp/bin/pmlogrewrite";
+    if lacks(&[REWRITE, "pmlogger"]) {
+        return;
+    }
+    let Some(pmcd) = Pmcd::beside(&config(&["netproc", "cachestat", "sysfork"]), &[]) else { return };
+    let traffic = Traffic::done();
+    fs::write(pmcd.home.path("log.conf"), "log mandatory on 100 msec { bcc.proc.net bcc.mem }\n").unwrap();
+    fs::create_dir_all(pmcd.home.path("pmlogger")).unwrap();
+    let output =
+        pmcd.client("pmlogger").args(["-c", "log.conf", "-s", "3", "-l", "logger.log", "now"]).output().unwrap();
+    assert!(output.status.success(), "{}{}", told(&output), pmcd.home.read("logger.log"));
+
+    let renamed = |name: &str| name.replace("bcc.proc.net", "bcc.proc.io.net.perpid");
+    let mut opposite: String =
+        EXPECTED.iter().map(|(name, _)| format!("metric {name} {{ name -> {} }}\n", renamed(name))).collect();
+    for name in ["buffers", "cached"] {
+        opposite += &format!("metric bcc.mem.vmstat.{name} {{ sem -> counter }}\n");
+    }
+    fs::write(pmcd.home.path("opposite"), opposite).unwrap();
+    let placed = Placed::new();
+    let run = |program: &str, args: &[&str]| {
+        let output = pmcd.program(program).args(args).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{program} {args:?}: {}", told(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run(REWRITE, &["-c", "opposite", "now", "old"]);
+    assert!(run("pminfo", &["-d", "-a", "old", "bcc.mem.vmstat.cached"]).contains("counter"));
+    run("pminfo", &["-a", "old", &renamed(EXPECTED[0].0)]);
+    run(REWRITE, &["-c", &placed.path("etc/pmlogrewrite").display().to_string(), "old", "again"]);
+    for option in ["-d", "-f"] {
+        assert_eq!(run("pminfo", &[option, "-a", "again"]), run("pminfo", &[option, "-a", "now"]));
+    }
+    let sends = values(&run("pminfo", &["-f", "-a", "again", EXPECTED[1].0]));
+    assert!(sends.contains(&(traffic.instance(), EXPECTED[1].1.to_string())), "{sends:?}");
+}

@@ -1,0 +1,291 @@
+//! What the agent tells of itself, held against what the kernel and the load say.
+
+use crate::peer::Peer;
+use crate::reference::pmcd::{self as wire, decode, Wire};
+use crate::support::{lacks_bpf, skip, wait_for, Home, ALL, ONE};
+use corebcc::pcp::{PmErr, IN_NULL};
+use corebcc::pdu::Pdu;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::{fs, thread};
+
+/// The values of a metric by instance name; "" where it has no instances.
+#[track_caller]
+pub fn values(peer: &mut Peer, name: &str) -> BTreeMap<String, String> {
+    let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup(name))) else { panic!("no {name}") };
+    let reply = peer.ask(&wire::desc(ids[0]));
+    let Pdu::Desc(desc) = decode(&reply) else { panic!("{name}") };
+    let set = wire::result(&peer.ask(&wire::fetch(&ids))).remove(0);
+    let mut names = BTreeMap::new();
+    if set.values.iter().any(|(inst, _)| *inst != IN_NULL) {
+        let reply = peer.ask(&wire::instance(desc.indom, IN_NULL, ""));
+        let Pdu::Instance { entries, .. } = decode(&reply) else { panic!("{name}") };
+        names.extend(entries.iter().map(|(id, name)| (*id, String::from_utf8_lossy(name).into_owned())));
+    }
+    let text = |value: &Wire| match value {
+        Wire::Word(word) => word.to_string(),
+        Wire::Block { ty: 3, bytes, .. } => u64::from_be_bytes(bytes[..8].try_into().unwrap()).to_string(),
+        Wire::Block { bytes, .. } => String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned(),
+    };
+    set.values.iter().map(|(inst, value)| (names.get(inst).cloned().unwrap_or_default(), text(value))).collect()
+}
+
+/// The number without instance, or that of one.
+#[track_caller]
+fn number(peer: &mut Peer, name: &str, instance: &str) -> u64 {
+    values(peer, name)[instance].parse().unwrap()
+}
+
+/// A configuration of these modules with their defaults.
+fn modules(list: &str, pmda: &str) -> Home {
+    let mut text = format!("[pmda]\nmodules = {list}\nmodule_failure_fatal = False\n{pmda}\n");
+    for (cluster, name) in list.split(',').enumerate() {
+        text += &format!("[{name}]\nmodule = {name}\ncluster = {cluster}\n");
+    }
+    Home::new(&text)
+}
+
+#[test]
+fn each_module_has_its_state_and_a_sentence() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = modules("sysfork,profile,kprobe_hits,tracepoint_hits", "");
+    let text = fs::read_to_string(home.config()).unwrap();
+    let text = text.replace("[kprobe_hits]\n", "[kprobe_hits]\nkprobes = kprobe:no_such_function\n");
+    fs::write(
+        home.config(),
+        text.replace("[tracepoint_hits]\n", "[tracepoint_hits]\ntracepoints = sched:sched_switch,no:such\n"),
+    )
+    .unwrap();
+    let mut peer = Peer::ready(&home, &[]);
+    let states = values(&mut peer, "bcc.agent.module.state");
+    let sentences = values(&mut peer, "bcc.agent.module.status");
+    let up = values(&mut peer, "bcc.agent.module.up");
+    let said = |name: &str, state: &str, parts: &[&str]| {
+        assert_eq!(states[name], state, "{}", sentences[name]);
+        for part in parts {
+            assert!(sentences[name].contains(part), "{name}: no `{part}` in {}", sentences[name]);
+        }
+    };
+    said("sysfork", "running", &["attached to task_newtask by tp_btf"]);
+    said("profile", "postponed", &["cpu-clock"]);
+    said("kprobe_hits", "failed", &["no_such_function"]);
+    said(
+        "tracepoint_hits",
+        "running",
+        &["1 target by raw_tp", "not attached to no:such (", "no tracepoint of this name"],
+    );
+    said("biolatency", "off", &["not enabled", "add biolatency", home.config().to_str().unwrap()]);
+    assert!(states.len() >= 21, "{states:?}");
+    let expected = [("kprobe_hits", "0"), ("profile", "1"), ("sysfork", "1"), ("tracepoint_hits", "1")];
+    assert_eq!(up, expected.map(|(name, up)| (name.to_owned(), up.to_owned())).into());
+    // The names of a module that failed are there; asked for, they send here.
+    let failed = wire::result(&peer.ask(&wire::fetch(&[corebcc::pcp::Pmid::new(149, 2, 0)]))).remove(0);
+    assert_eq!(failed.numval, PmErr::APPVERSION.0);
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn without_types_of_the_kernel_every_module_says_so_and_the_agent_still_tells_of_itself() {
+    let home = Home::new(ALL);
+    let mut peer = Peer::ready(&home, &["--btf", "/nonexistent"]);
+    let sentences = values(&mut peer, "bcc.agent.module.status");
+    for module in ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"] {
+        assert!(
+            sentences[module].contains("/nonexistent: No such file or directory (os error 2); give --btf"),
+            "{sentences:?}"
+        );
+    }
+    assert_eq!(values(&mut peer, "bcc.agent.version")[""], env!("CARGO_PKG_VERSION"));
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_eq!(values(&mut peer, "bcc.agent.kernel.release")[""], release.trim());
+    assert!(values(&mut peer, "bcc.agent.program.kind").is_empty());
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn fetches_and_refreshes_are_counted_exactly() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(ONE);
+    let mut peer = Peer::ready(&home, &[]);
+    let fetches = number(&mut peer, "bcc.agent.fetches", "");
+    let refreshes = number(&mut peer, "bcc.agent.module.refresh.count", "sysfork");
+    for _ in 0..10 {
+        values(&mut peer, "bcc.proc.sysfork");
+    }
+    assert_eq!(number(&mut peer, "bcc.agent.module.refresh.count", "sysfork"), refreshes + 10);
+    // Those two of the refreshes, and the one that counts itself.
+    assert_eq!(number(&mut peer, "bcc.agent.fetches", ""), fetches + 10 + 3);
+    assert!(number(&mut peer, "bcc.agent.module.refresh.time", "sysfork") > 0);
+    let pages: u64 = fs::read_to_string(format!("/proc/{}/statm", peer.agent.pid()))
+        .unwrap()
+        .split(' ')
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap();
+    let resident = number(&mut peer, "bcc.agent.memory.resident", "");
+    assert!(resident.abs_diff(pages * 4096) < 1 << 20, "{resident} {pages}");
+    assert_eq!(
+        peer.error(&wire::store_block(corebcc::pcp::Pmid::new(149, 300, 5), IN_NULL, 3, &[0; 8])),
+        PmErr::PERMISSION.0
+    );
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// Whether a process makes the kernel count runs.
+fn counts_runs(process: &Path) -> bool {
+    let fds = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|link| link.as_os_str() == "anon_inode:bpf-stats")
+}
+
+fn anybody_counts_runs() -> bool {
+    let on = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|text| text.trim() == "1");
+    on || fs::read_dir("/proc").unwrap().flatten().any(|process| counts_runs(&process.path()))
+}
+
+#[test]
+fn runs_are_counted_where_that_is_asked_for_and_as_long_as_the_agent_lives() {
+    if lacks_bpf() {
+        return;
+    }
+    const PROGRAM: &str = "tp__task_newtask";
+    let home = Home::new(ONE);
+    let mut peer = Peer::ready(&home, &[]);
+    let alone = !anybody_counts_runs();
+    let runs = values(&mut peer, "bcc.agent.program.runs");
+    if alone && !anybody_counts_runs() {
+        assert!(runs.is_empty(), "nobody counts, but {runs:?}");
+    } else {
+        println!("somebody counts runs: that there are none without the option was not looked at");
+    }
+    assert!(!counts_runs(Path::new(&format!("/proc/{}", peer.agent.pid()))));
+    assert_eq!(peer.close().0.code(), Some(0));
+
+    let home = Home::new(&ONE.replace("[pmda]\n", "[pmda]\nbpf_stats = True\n"));
+    let mut peer = Peer::ready(&home, &[]);
+    if home.log().contains("bpf_stats has no effect") {
+        return skip("a kernel that counts runs for a descriptor: 5.8");
+    }
+    let agent = format!("/proc/{}", peer.agent.pid());
+    assert!(counts_runs(Path::new(&agent)));
+    assert_eq!(values(&mut peer, "bcc.agent.program.hook")[PROGRAM], "task_newtask");
+    assert_eq!(values(&mut peer, "bcc.agent.program.kind")[PROGRAM], "tp_btf");
+    assert_eq!(values(&mut peer, "bcc.agent.program.modules")[PROGRAM], "sysfork");
+    assert_eq!(values(&mut peer, "bcc.agent.program.attached")[PROGRAM], "1");
+    let all =
+        |peer: &mut Peer| ["runs", "time"].map(|name| number(peer, &format!("bcc.agent.program.{name}"), PROGRAM));
+    let (runs, forks) = (all(&mut peer), number(&mut peer, "bcc.proc.sysfork", ""));
+    for _ in 0..100 {
+        thread::spawn(|| ()).join().unwrap();
+    }
+    let (more, forked) = (all(&mut peer), number(&mut peer, "bcc.proc.sysfork", ""));
+    assert!(more[0] >= runs[0] + 100 && more[1] > runs[1], "{runs:?} {more:?}");
+    // Every run counted a task: read before and after, the module's count encloses the kernel's.
+    assert!(more[0] - runs[0] <= forked - forks + 100, "{runs:?} {more:?} {forks} {forked}");
+    assert_eq!(number(&mut peer, "bcc.agent.program.misses", PROGRAM), 0);
+    assert_eq!(peer.close().0.code(), Some(0));
+    assert!(!Path::new(&agent).exists());
+}
+
+/// The maps that a process holds: identifier, and the bytes that the kernel says they take.
+fn maps_of(pid: i32) -> BTreeMap<u64, u64> {
+    let mut maps = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        maps.extend(field("map_id:").zip(field("memlock:")));
+    }
+    maps
+}
+
+#[test]
+fn the_memory_of_maps_is_what_the_kernel_says_of_the_descriptors() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(ALL);
+    let mut peer = Peer::ready(&home, &[]);
+    let memory = values(&mut peer, "bcc.agent.map.memory");
+    let held = maps_of(peer.agent.pid());
+    assert_eq!(memory.len(), held.len(), "{memory:?} {held:?}");
+    assert_eq!(memory.values().map(|bytes| bytes.parse::<u64>().unwrap()).sum::<u64>(), held.values().sum::<u64>());
+    assert_eq!(values(&mut peer, "bcc.agent.map.modules")["tcp_sessions"], "tcplife");
+    assert_eq!(values(&mut peer, "bcc.agent.map.kind")["tcp_sessions"], "ringbuf");
+    assert_eq!(number(&mut peer, "bcc.agent.map.ring.size", "tcp_sessions"), 64 * 4096);
+    let capacity = values(&mut peer, "bcc.agent.map.entries.capacity");
+    assert!(!capacity.contains_key("tcp_sessions"), "a ring has no entries");
+    let cpus = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
+    let cpus: u64 = cpus.trim().rsplit(['-', ',']).next().unwrap().parse::<u64>().unwrap() + 1;
+    assert_eq!(capacity["fork_rows"], cpus.to_string());
+    assert_eq!(values(&mut peer, "bcc.agent.map.key.size")["fork_rows"], "4");
+    assert_eq!(number(&mut peer, "bcc.agent.map.value.size", "fork_rows"), 64);
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn a_loss_that_is_made_is_counted() {
+    if lacks_bpf() {
+        return;
+    }
+    const UNBORN: &str = "tcplife::sessions-whose-beginning-was-not-seen";
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let born_before: Vec<TcpStream> =
+        (0..5).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();
+    let accepted: Vec<TcpStream> = (0..5).map(|_| listener.accept().unwrap().0).collect();
+    let home = modules("tcplife", "");
+    let mut peer = Peer::ready(&home, &[]);
+    let before = number(&mut peer, "bcc.agent.lost.events", UNBORN);
+    drop(born_before);
+    for mut stream in accepted {
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+    wait_for("the sessions to be missed", || {
+        (number(&mut peer, "bcc.agent.lost.events", UNBORN) >= before + 5).then_some(())
+    });
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn the_names_follow_the_prefix() {
+    let home = Home::new(&ONE.replace("[pmda]\n", "[pmda]\nprefix = my.\n"));
+    let mut peer = Peer::ready(&home, &["--btf", "/nonexistent"]);
+    assert_eq!(values(&mut peer, "my.agent.version")[""], env!("CARGO_PKG_VERSION"));
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// A fetch of a module's metric makes no system call for the agent's own.
+#[test]
+fn what_is_not_asked_for_costs_nothing() {
+    if lacks_bpf() || crate::support::lacks(&["strace"]) {
+        return;
+    }
+    let home = Home::new(ONE);
+    let mut peer = Peer::ready(&home, &[]);
+    let trace = home.path("trace.txt");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-e", "trace=bpf,openat", "-o"]).arg(&trace).args(["-p", &peer.agent.pid().to_string()]);
+    let strace = crate::support::Proc(strace.stderr(home.create("strace.log")).spawn().unwrap());
+    home_says(&home, "strace.log", "attached");
+    for _ in 0..10 {
+        values(&mut peer, "bcc.proc.sysfork");
+    }
+    values(&mut peer, "bcc.agent.program.kind");
+    strace.signal(nix::sys::signal::Signal::SIGINT);
+    wait_for("strace to end", || home.read("strace.log").contains("detached").then_some(()));
+    let text = home.read("trace.txt");
+    let calls = text.lines().filter(|line| line.contains("bpf(")).count();
+    // The program's values and then its instance's name: twice its information, and twice the switch for counting.
+    assert_eq!(calls, 2, "{text}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+fn home_says(home: &Home, file: &str, text: &str) {
+    wait_for(text, || home.read(file).contains(text).then_some(()));
+}
