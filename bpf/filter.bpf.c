@@ -100,7 +100,8 @@ static __always_inline void filter_put(__u32 process, struct filter_member *now)
 		ADD(stat->full, 1);
 }
 
-static __always_inline void filter_tell(__u32 process)
+/* Once the entry is there, which the agent's answer replaces. The agent is woken if it has no earlier record to read. */
+static __always_inline void filter_tell(__u32 process, struct filter_member *now)
 {
 	struct filter_ask *ask = bpf_ringbuf_reserve(&filter_asks, sizeof(*ask), 0);
 	struct filter_stat *stat;
@@ -108,9 +109,11 @@ static __always_inline void filter_tell(__u32 process)
 	if (ask) {
 		ask->process = process;
 		ask->pad = 0;
-		bpf_ringbuf_submit(ask, BPF_RB_FORCE_WAKEUP);
+		bpf_ringbuf_submit(ask, 0);
 		return;
 	}
+	now->asked = 0;
+	filter_put(process, now);
 	stat = cpu_row(&filter_stats);
 	if (stat)
 		ADD(stat->unasked, 1);
@@ -138,7 +141,7 @@ ON(task_newtask, struct task_struct *task, unsigned long clone_flags)
 		return;
 	filter_put(process, &now);
 	if (now.asked)
-		filter_tell(process);
+		filter_tell(process, &now);
 }
 
 ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
@@ -157,7 +160,7 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 		return;
 	filter_put(process, &now);
 	if (now.asked)
-		filter_tell(process);
+		filter_tell(process, &now);
 }
 
 /* The leader of a process is reaped last, also if its other threads outlived it. */

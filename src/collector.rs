@@ -363,11 +363,7 @@ pub struct Collector {
 
 impl Collector {
     /// Starts the thread, which begins to load.
-    pub fn start(
-        members: Members,
-        btf: Option<PathBuf>,
-        own: Own,
-    ) -> std::io::Result<Collector> {
+    pub fn start(members: Members, btf: Option<PathBuf>, own: Own) -> std::io::Result<Collector> {
         let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(Arc::new);
         let (call, ready) = (event()?, event()?);
         let (jobs, inbox) = channel();

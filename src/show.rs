@@ -9,7 +9,8 @@ use crate::pcp::{Atom, Sem};
 use crate::transport::Signals;
 use std::fmt::Write;
 use std::io::Write as _;
-use std::time::Duration;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 /// Width of a full bar.
 const BAR: u64 = 40;
@@ -46,8 +47,14 @@ pub fn run(
     let empty = |instance: &Instance| Table::new(instance.spec.metrics.len());
     let mut tables: Vec<(Table, Table)> = instances.iter().map(|instance| (empty(instance), empty(instance))).collect();
     for round in 1.. {
-        let ended = signals.wait(interval).map_err(|error| error.to_string())?;
-        group.tick();
+        let until = interval.map(|interval| Instant::now() + interval);
+        let ended = loop {
+            match group.attend(signals.as_fd(), until) {
+                false => break false,
+                true if signals.take().is_some() => break true,
+                true => {}
+            }
+        };
         for (index, instance, columns) in &selected {
             let (table, earlier) = &mut tables[*index];
             std::mem::swap(table, earlier);

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// The modules, and the filter of them all: name, maps, hooks.
 fn parts() -> impl Iterator<Item = (&'static str, &'static [MapDef], &'static [&'static Hook])> {
     let modules = MODULES.iter().map(|spec| (spec.name, spec.maps, spec.hooks));
-    modules.chain([(Filters::NAME, Filters::MAPS, Filters::HOOKS)])
+    modules.chain([(Filters::SPEC.name, Filters::SPEC.maps, Filters::SPEC.hooks)])
 }
 
 fn open() -> OpenObject {

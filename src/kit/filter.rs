@@ -3,7 +3,7 @@
 //! before, and a look at all of them every so often.
 
 use super::processes::{Process, Watch};
-use super::{Fake, Hook, Host, Kernel, MapDef, Module, Plan, RefreshError, Rows, Table, Tier};
+use super::{Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier};
 use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_member, filter_place, filter_stat, rodata};
 use crate::{maps, tracepoint};
@@ -47,12 +47,19 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// The stem of the file in bpf/.
-    pub const NAME: &'static str = "filter";
-    /// The maps.
-    pub const MAPS: &'static [MapDef] = MAPS;
-    /// Where it attaches.
-    pub const HOOKS: &'static [&'static Hook] = &[&FORK, &EXEC, &END, &ADMIT, &NAME];
+    /// The declaration. No section makes it: the options of other modules do.
+    pub const SPEC: Spec = Spec {
+        name: "filter",
+        path: "filter",
+        summary: "the processes that other modules' option process means",
+        cluster: 0,
+        shape: Shape::Single,
+        metrics: &[],
+        options: &[],
+        hooks: &[&FORK, &EXEC, &END, &ADMIT, &NAME],
+        maps: MAPS,
+        make: |setup| Err(setup.section.reject("module", "expected a module with metrics")),
+    };
 
     /// The filters of these modules' plans, each with the module's name; `None` if none has one.
     pub fn of<'a>(plans: impl Iterator<Item = (&'a str, &'a Plan)>, refresh: Option<Duration>) -> Option<Filters> {
@@ -294,6 +301,22 @@ mod tests {
         assert_eq!(filters.judge(&process(77, "java", "java -jar x")), [0b0011, 0b0100, 0b0010]);
         assert_eq!(filters.judge(&process(78, "javac", "javac")), [0, 0, 0]);
         assert_eq!(filters.judge(&process(78, "node_exporter", "/bin/node_exporter --web")), [0b0100, 0, 0]);
+    }
+
+    #[test]
+    fn command_lines_are_looked_at_where_a_name_does_not_say_all() {
+        for (options, lines) in [
+            (&["java", "77"][..], 0),
+            (&["java", "node_exporter,my-daemon,python3.11"], 0),
+            (&["java", "a_name_that_the_kernel_cuts"], 2),
+            (&["/usr/sbin/sshd", "java"], 1),
+            (&["x", "y, .*java.*", "a|b"], 6),
+        ] {
+            let mut constants = crate::bpf::constants();
+            let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0 };
+            filters(options).plan(&host, &mut Plan::default(), &mut constants);
+            assert_eq!(constants.filter_lines, lines, "{options:?}");
+        }
     }
 
     #[test]

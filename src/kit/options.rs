@@ -266,9 +266,11 @@ impl ProcessFilter {
         self.entries.iter().map(|(literal, _)| literal.as_bytes()).filter(|literal| literal.len() <= COMM)
     }
 
-    /// Whether command lines have to be looked at.
+    /// Whether the command lines of new processes have to be looked at. Not for an expression that is one plain word: a process
+    /// with no more than that for its command line has the word for its name.
     pub fn has_expressions(&self) -> bool {
-        self.entries.iter().any(|(_, regex)| regex.is_some())
+        let is_word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+        self.entries.iter().any(|(text, regex)| regex.is_some() && !(text.len() <= COMM && is_word(text)))
     }
 }
 

@@ -183,7 +183,7 @@ impl Trial<'_> {
 
     /// The part that keeps the filters of modules, if one has a filter.
     fn filter(&self) -> Option<usize> {
-        self.wanted.iter().position(|wanted| wanted.name == Filters::NAME)
+        self.wanted.iter().position(|wanted| wanted.name == Filters::SPEC.name)
     }
 
     /// Without it modules that have a filter are out.

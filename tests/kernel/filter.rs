@@ -1,17 +1,19 @@
-//! The `process` option: which processes count, from which instruction to which, against work of known size. The modules run
-//! in the agent's own thread, which is told of new command lines.
+//! The `process` option: which processes count, from which instruction to which, against work of known size. Between two
+//! steps the modules get to know of new command lines as in the agent.
 
 use crate::support::{alone, has, python, Script};
-use corebcc::collector::{members, Collector, Own};
+use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{instances, Collect, Instance, Key, Table};
+use corebcc::kit::{instances, Instance, Key, Table};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
+use nix::sys::eventfd::EventFd;
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const GETPPID: u32 = if cfg!(target_arch = "aarch64") { 173 } else { 110 };
@@ -19,9 +21,11 @@ const GETTID: u32 = if cfg!(target_arch = "aarch64") { 178 } else { 186 };
 const EXIT: u32 = if cfg!(target_arch = "aarch64") { 93 } else { 60 };
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Modules in a thread of their own, as in the agent.
+/// Loaded modules.
 struct Modules {
-    collector: Collector,
+    group: Group,
+    /// Nobody writes to it.
+    never: EventFd,
     instances: Vec<Instance>,
 }
 
@@ -36,15 +40,9 @@ impl Modules {
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
         let (_, instances) = instances(&config, MODULES).unwrap();
         let members = members(&config, &instances, refresh).unwrap();
-        let mut collector = Collector::start(members, None, Own::new(MODULES, "test.conf", false)).unwrap();
-        let fates = loop {
-            match collector.loaded() {
-                Some(fates) => break fates,
-                None => std::thread::sleep(Duration::from_millis(1)),
-            }
-        };
-        assert!(fates.iter().all(Result::is_ok), "root is needed: {fates:?}");
-        Modules { collector, instances }
+        let group = Group::load(members, None);
+        assert!(group.fates().iter().all(Result::is_ok), "root is needed: {:?}", group.fates());
+        Modules { group, never: EventFd::new().unwrap(), instances }
     }
 
     fn syscount(options: &str, refresh: Option<Duration>) -> Modules {
@@ -52,15 +50,11 @@ impl Modules {
     }
 
     fn table(&mut self, module: usize) -> Table {
-        let mut asked = Some((module, Table::new(self.instances[module].spec.metrics.len())));
-        let mut answer = None;
-        while answer.is_none() {
-            self.collector.refresh(&mut asked.take().into_iter(), &mut |_, table, result| {
-                result.unwrap();
-                answer = Some(table);
-            });
-        }
-        answer.unwrap()
+        let moment = Instant::now() + Duration::from_millis(1);
+        self.group.attend(self.never.as_fd(), Some(moment));
+        let mut table = Table::new(self.instances[module].spec.metrics.len());
+        self.group.refresh(module, &mut table).unwrap();
+        table
     }
 
     /// The first metric's values by the instances' names.
@@ -81,12 +75,6 @@ impl Modules {
     /// How often the system call getppid counted in the first module.
     fn getppid(&mut self) -> u64 {
         self.counts(0).get("getppid").copied().unwrap_or(0)
-    }
-}
-
-impl Drop for Modules {
-    fn drop(&mut self) {
-        self.collector.stop();
     }
 }
 
