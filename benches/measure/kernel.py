@@ -3,11 +3,11 @@
 import ctypes
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
 STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
-HERE = Path(__file__).resolve().parent.parent
 
 
 class Statistics:
@@ -115,17 +115,22 @@ def measure(load, ids):
 
 
 class Floor:
-    """Empty programs on all hooks, while this is entered. Loaded by the libbpf that pmdabpf uses, through ctypes."""
+    """Empty programs in these sections, while this is entered. Loaded by the system's libbpf, through ctypes."""
 
-    def __init__(self, folder):
-        self.file = folder / "floor.bpf.o"
+    def __init__(self, folder, sections):
+        self.sections, self.source, self.file = sections, folder / "floor.bpf.c", folder / "floor.bpf.o"
         self.libbpf = ctypes.CDLL("libbpf.so.1", use_errno=True)
         for function in ("bpf_object__open", "bpf_object__next_program", "bpf_program__attach"):
             getattr(self.libbpf, function).restype = ctypes.c_void_p
         self.object, self.links = None, []
 
     def __enter__(self):
-        clang = ["clang", "-O2", "-g", "-target", "bpf", "-c", str(HERE / "floor.bpf.c"), "-o", str(self.file)]
+        lines = ['char LICENSE[] __attribute__((section("license"), used)) = "GPL";']
+        for section in self.sections:
+            name = "floor_" + re.sub(r"\W", "_", section)
+            lines.append(f'__attribute__((section("{section}"), used)) int {name}(void *ctx) {{ return 0; }}')
+        self.source.write_text("\n".join(lines) + "\n", encoding="ascii")
+        clang = ["clang", "-O2", "-g", "-target", "bpf", "-c", str(self.source), "-o", str(self.file)]
         subprocess.run(clang, check=True)
         self.object = ctypes.c_void_p(self.libbpf.bpf_object__open(str(self.file).encode()))
         if not self.object or self.libbpf.bpf_object__load(self.object):

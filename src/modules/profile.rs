@@ -65,8 +65,8 @@ pub const SPEC: Spec = Spec {
     },
 };
 
-/// Four seconds of samples of 16 CPUs.
-const RING: usize = 8 << 20;
+/// Four seconds of samples of a CPU; there are at most as many as 16 make.
+const RING: usize = 512 << 10;
 
 /// What the Python agent reported; the steps in between last no longer than a request here.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,12 +130,13 @@ impl Profile {
 }
 
 impl Module for Profile {
-    fn plan(&mut self, _host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let ring = table_size(host.cpus * RING, 2 * RING, 16 * RING);
         constants.prof_no_kernel = self.options.user_stacks_only;
         constants.prof_no_user = self.options.kernel_stacks_only;
-        constants.prof_wake_at = RING as u64 / 2;
+        constants.prof_wake_at = ring as u64 / 2;
         plan.hook_if(&SAMPLE, "only when it is stored");
-        plan.entries(SAMPLES.name, RING);
+        plan.entries(SAMPLES.name, ring);
         plan.entries(STATS.def.name, 1);
     }
 

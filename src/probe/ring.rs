@@ -2,6 +2,7 @@
 //! the data twice in a row, so that a record never wraps.
 
 use super::maps::Mapping;
+use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -15,8 +16,10 @@ pub struct Ring {
     fd: OwnedFd,
     consumer: Mapping,
     producer: Mapping,
+    /// While records come. Twice the ring's size, all of it counts as resident.
+    data: RefCell<Option<Mapping>>,
     page: usize,
-    mask: u64,
+    size: usize,
 }
 
 impl Ring {
@@ -26,8 +29,8 @@ impl Ring {
             .and_then(|page| usize::try_from(page).ok())
             .ok_or(nix::Error::EINVAL)?;
         let consumer = Mapping::new(fd.as_fd(), page, 0, true)?;
-        let producer = Mapping::new(fd.as_fd(), page + 2 * size, page, false)?;
-        Ok(Ring { fd, consumer, producer, page, mask: size as u64 - 1 })
+        let producer = Mapping::new(fd.as_fd(), page, page, false)?;
+        Ok(Ring { fd, consumer, producer, data: RefCell::default(), page, size })
     }
 
     /// Readable when a program asked for a wake-up.
@@ -48,9 +51,19 @@ impl Ring {
             return;
         };
         let mut at = consumed.load(Acquire);
+        let mut data = self.data.borrow_mut();
+        if at >= produced.load(Acquire) {
+            *data = None;
+            return;
+        }
+        if data.is_none() {
+            // With no memory left to map it in the records stay until there is, or are dropped and counted.
+            *data = Mapping::new(self.fd.as_fd(), 2 * self.size, 2 * self.page, false).ok();
+        }
+        let Some(data) = &*data else { return };
         while at < produced.load(Acquire) {
-            let offset = self.page + (at & self.mask) as usize;
-            let Some(header) = self.producer.words().get(offset / 8) else { return };
+            let offset = at as usize & (self.size - 1);
+            let Some(header) = data.words().get(offset / 8) else { return };
             let length = header.load(Acquire).to_ne_bytes();
             let length = u32::from_ne_bytes([length[0], length[1], length[2], length[3]]);
             if length & BUSY != 0 {
@@ -58,7 +71,7 @@ impl Ring {
             }
             let bytes = (length & !DISCARD) as usize;
             if length & DISCARD == 0 {
-                each(self.producer.bytes(offset + HEADER, bytes));
+                each(data.bytes(offset + HEADER, bytes));
             }
             at += (HEADER + bytes).next_multiple_of(8) as u64;
             consumed.store(at, Release);
