@@ -162,17 +162,15 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     let greeting = agent.creds(std::process::id());
     let mut server = Server { agent, ready, fatal: settings.module_failure_fatal, failed: false };
     let end = transport::run(connection, &greeting, signals, &mut server);
+    match &end {
+        Ok(End::Eof) => info!("pmcd closed the connection"),
+        Ok(End::Signal(signal)) => info!("ended by signal {signal}"),
+        _ => {}
+    }
     server.agent.source_mut().stop();
     match end.map_err(|error| error.to_string())? {
+        End::Eof | End::Signal(_) => Ok(0),
         End::Handler => Err(server.agent.source().failures()),
-        End::Eof => {
-            info!("pmcd closed the connection");
-            Ok(0)
-        }
-        End::Signal(signal) => {
-            info!("ended by signal {signal}");
-            Ok(0)
-        }
         End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}")),
     }
 }

@@ -88,7 +88,8 @@ impl Cache {
         self.refused
     }
 
-    /// Writes the file if something was added and the last writing is some time ago; `at_exit` writes anyway.
+    /// Writes the file if something was added and the last writing is some time ago; `at_exit` writes anyway, and
+    /// does not wait for the disk: there is no time for that, and what matters then is the next agent, not a crash.
     pub fn save(&mut self, now: SystemTime, at_exit: bool) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let now = seconds(now);
@@ -108,7 +109,10 @@ impl Cache {
             file.write_all(name)?;
             file.write_all(b"\n")?;
         }
-        file.into_inner()?.sync_data()?;
+        let file = file.into_inner()?;
+        if !at_exit {
+            file.sync_data()?;
+        }
         fs::rename(&fresh, path)
     }
 

@@ -57,8 +57,8 @@ fn an_orderly_end_of_pmcd_is_one_of_the_agent() {
     pmcd.process.end();
     wait_for("the agent to end", || (!lives(agent)).then_some(()));
     wait_for("its programs to go", || still_loaded(&programs).is_empty().then_some(()));
+    // Its last words are another matter: a tenth of a second later pmcd kills those that are still there.
     assert!(pmcd.home.log().contains("pmcd closed the connection"), "{}", pmcd.home.log());
-    assert!(pmcd.home.log().contains("Log finished "), "{}", pmcd.home.log());
 }
 
 #[test]
