@@ -8,7 +8,8 @@
 #include "filter.bpf.h"
 
 #define KL_FRAMES 16 /* the most callers that tell acquisitions apart */
-#define KL_LEAD 8    /* the most frames between the program and the caller: trampoline, lock function, ... */
+#define KL_LEAD 8    /* the most frames before the caller's: program, trampoline, lock function, ... */
+#define KL_JUMPED 2  /* those before it where the lock function has none */
 #define KL_HELD 8    /* locks that a thread can hold at once */
 #define KL_WAYS 8
 #define KL_NO_ROW 0xffffffff
@@ -86,10 +87,13 @@ static __always_inline struct kl_thread *kl_current(__u64 id)
 	return row(&kl_threads, (thread ^ thread >> 12) & kl_thread_mask);
 }
 
-/* The row of the callers of a lock function. How many frames are inside it depends on the kernel and the way to attach. */
-static __always_inline __u32 kl_callers(void *ctx, struct kl_thread *t, const volatile struct kl_code *code)
+/*
+ * The row of the callers of a lock function. How many frames lie before them depends on the kernel and the way to attach, so
+ * the lock function's is looked for. After 6.18 a function may jump to its trampoline instead of calling it: then it has none.
+ */
+static __always_inline __u32 kl_callers(const bool raw, void *ctx, struct kl_thread *t, const volatile struct kl_code *code)
 {
-	__u64 start = code->start, size = code->size, key = 0x9e3779b97f4a7c15, at = KL_LEAD;
+	__u64 start = code->start, size = code->size, key = 0x9e3779b97f4a7c15, at = raw ? KL_LEAD : KL_JUMPED;
 	struct kl_row *r = NULL;
 	__u32 place, found = KL_NO_ROW;
 	bool fresh = false;
@@ -151,7 +155,7 @@ static __always_inline void kl_add(struct kl_times *times, __u64 ns)
 		times->max[cpu] = ns;
 }
 
-static __always_inline void kl_enter(void *ctx, const volatile struct kl_code *code, void *lock, bool outer)
+static __always_inline void kl_enter(const bool raw, void *ctx, const volatile struct kl_code *code, void *lock, bool outer)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 	struct kl_thread *t;
@@ -176,7 +180,7 @@ static __always_inline void kl_enter(void *ctx, const volatile struct kl_code *c
 			return;
 		KL_LOSE(unseen);
 	}
-	t->row = kl_callers(ctx, t, code);
+	t->row = kl_callers(raw, ctx, t, code);
 	t->outer = outer;
 	t->lock = (__u64)lock;
 	t->ns = bpf_ktime_get_ns();
@@ -223,7 +227,7 @@ static __always_inline void kl_leave(bool owns)
 
 ON_ENTRY(mutex_lock, void *lock)
 {
-	kl_enter(ctx, &kl_lock, lock, false);
+	kl_enter(raw, ctx, &kl_lock, lock, false);
 }
 
 ON_RETURN(mutex_lock, 1, int ret)
@@ -233,7 +237,7 @@ ON_RETURN(mutex_lock, 1, int ret)
 
 ON_ENTRY(mutex_lock_interruptible, void *lock)
 {
-	kl_enter(ctx, &kl_interruptible, lock, false);
+	kl_enter(raw, ctx, &kl_interruptible, lock, false);
 }
 
 ON_RETURN(mutex_lock_interruptible, 1, int ret)
@@ -243,7 +247,7 @@ ON_RETURN(mutex_lock_interruptible, 1, int ret)
 
 ON_ENTRY(mutex_lock_killable, void *lock)
 {
-	kl_enter(ctx, &kl_killable, lock, false);
+	kl_enter(raw, ctx, &kl_killable, lock, false);
 }
 
 ON_RETURN(mutex_lock_killable, 1, int ret)
@@ -253,7 +257,7 @@ ON_RETURN(mutex_lock_killable, 1, int ret)
 
 ON_ENTRY(mutex_lock_io, void *lock)
 {
-	kl_enter(ctx, &kl_io, lock, true);
+	kl_enter(raw, ctx, &kl_io, lock, true);
 }
 
 ON_RETURN(mutex_lock_io, 1, int ret)
@@ -263,7 +267,7 @@ ON_RETURN(mutex_lock_io, 1, int ret)
 
 ON_ENTRY(mutex_trylock, void *lock)
 {
-	kl_enter(ctx, &kl_trylock, lock, false);
+	kl_enter(raw, ctx, &kl_trylock, lock, false);
 }
 
 ON_RETURN(mutex_trylock, 1, int ret)
@@ -275,7 +279,7 @@ ON_RETURN(mutex_trylock, 1, int ret)
 
 ON_ENTRY(mutex_lock_nested, void *lock)
 {
-	kl_enter(ctx, &kl_lock, lock, false);
+	kl_enter(raw, ctx, &kl_lock, lock, false);
 }
 
 ON_RETURN(mutex_lock_nested, 2, int ret)
@@ -285,7 +289,7 @@ ON_RETURN(mutex_lock_nested, 2, int ret)
 
 ON_ENTRY(mutex_lock_interruptible_nested, void *lock)
 {
-	kl_enter(ctx, &kl_interruptible, lock, false);
+	kl_enter(raw, ctx, &kl_interruptible, lock, false);
 }
 
 ON_RETURN(mutex_lock_interruptible_nested, 2, int ret)
@@ -295,7 +299,7 @@ ON_RETURN(mutex_lock_interruptible_nested, 2, int ret)
 
 ON_ENTRY(mutex_lock_killable_nested, void *lock)
 {
-	kl_enter(ctx, &kl_killable, lock, false);
+	kl_enter(raw, ctx, &kl_killable, lock, false);
 }
 
 ON_RETURN(mutex_lock_killable_nested, 2, int ret)
@@ -305,7 +309,7 @@ ON_RETURN(mutex_lock_killable_nested, 2, int ret)
 
 ON_ENTRY(mutex_lock_io_nested, void *lock)
 {
-	kl_enter(ctx, &kl_io, lock, true);
+	kl_enter(raw, ctx, &kl_io, lock, true);
 }
 
 ON_RETURN(mutex_lock_io_nested, 2, int ret)

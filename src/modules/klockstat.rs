@@ -39,11 +39,12 @@ options! {
 
 const NEEDS: &str = "a kernel with fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)";
 
-/// Both ends of a lock function. The probe of the return comes first: it puts an address of its own in the place of the
-/// caller's, and before 5.15 the stack shows that one to every probe of the entry that was there before it.
+/// Both ends of a lock function. The return comes first, as the unlock does in the plan: who is seen to enter must be seen to
+/// leave. Besides, a probe of the return puts an address of its own in the place of the caller's, and before 5.15 the stack
+/// shows that one to every probe of the entry that was there before it.
 macro_rules! ends {
     (fexit, $name:literal) => {
-        &[concat!("fentry__", $name), concat!("fexit__", $name)]
+        &[concat!("fexit__", $name), concat!("fentry__", $name)]
     };
     (kretprobe, $name:literal) => {
         &[concat!("kretprobe__", $name), concat!("kprobe__", $name)]
@@ -175,8 +176,8 @@ impl Module for Klockstat {
             let range = range.unwrap_or_default();
             *code = kl_code { start: range.start, size: range.end - range.start };
         }
-        plan.hook(&LOCK);
         plan.hook(&UNLOCK);
+        plan.hook(&LOCK);
         for hook in [&INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK] {
             plan.hook_or_none(hook);
         }
