@@ -8,10 +8,8 @@ PROCESS_SET(up_set);
 const volatile __u32 up_stride;
 const volatile bool up_filtered;
 
-ON_EACH_CODE(target)
+ON_EACH_CODE(target, ctx)
 {
-	struct hit *hit = hit_row(&up_hits, up_stride, target);
-
-	if (hit && hit_wanted(up_filtered, &up_set))
-		ADD(hit->count, 1); /* another task can preempt this one here, on this CPU */
+	if (hit_wanted(up_filtered, &up_set))
+		hit_user(&up_hits, up_stride, target);
 }

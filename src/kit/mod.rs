@@ -10,6 +10,7 @@ mod instances;
 mod kernel;
 mod libraries;
 mod log2;
+mod mapped;
 mod module;
 mod operations;
 mod options;
@@ -21,21 +22,25 @@ mod returned;
 mod source;
 mod spec;
 mod table;
+mod tracees;
 mod tracefs;
+mod usdt;
 
 pub use cache::Cache;
 pub use elf::{Code, Elf};
 pub use errno::Errno;
 pub use help::Help;
-pub use hits::Hits;
+pub use hits::{Counters, Hits};
 pub use hook::{Hook, Sampling, Target, Tier};
-pub use kernel::{Fake, Kernel, Row, RowsView};
+pub use kernel::{Attachment, Fake, Kernel, Row, RowsView};
 pub use libraries::library;
 pub use log2::Log2;
+pub use mapped::{mapped, Mapped, ProbeFile, ProbeFiles};
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
 pub use operations::{Operations, OPERATION_SLOTS};
 pub use options::{
-    unknown, Count, Cpu, Interval, IoColumn, IoOrder, OptionDef, OptionType, Pages, Ports, ProcessFilter, RowCount,
+    unknown, Count, Cpu, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages, Ports, ProcessFilter,
+    RowCount,
 };
 pub use pattern::Pattern;
 pub use probe_list::ProbeList;
@@ -45,4 +50,6 @@ pub use returned::ReturnCheck;
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
 pub use table::{Key, RowMut, Table};
+pub use tracees::{Sites, Tracees};
 pub use tracefs::Events;
+pub use usdt::{Argument, Place, Probe};

@@ -366,6 +366,10 @@ impl Trial<'_> {
         }
         for &module in active {
             loaded.attach_each(&self.wanted[module], refused);
+            for hook in &self.wanted[module].plan.templates {
+                let tier = hook.tiers.iter().find(|tier| usable(tier, refused));
+                tier.into_iter().for_each(|tier| self.note(hook, tier, Ok(())));
+            }
         }
         Ok(loaded)
     }
@@ -374,7 +378,7 @@ impl Trial<'_> {
 /// The templates a plan uses, each once.
 fn templates(plan: &Plan) -> Vec<&'static Hook> {
     let mut templates: Vec<&'static Hook> = Vec::new();
-    for (hook, _, _) in &plan.each {
+    for hook in plan.each.iter().map(|(hook, _, _)| hook).chain(&plan.templates) {
         if !templates.contains(hook) {
             templates.push(hook);
         }

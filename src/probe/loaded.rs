@@ -8,7 +8,7 @@ use super::perf;
 use super::refusal::{errno, listening, Refusal};
 use super::ring::Ring;
 use crate::bpf::{types, FEATURES, PROGRAMS};
-use crate::kit::{Hook, Kernel, MapDef, MapKind, Sampling, Tier};
+use crate::kit::{Attachment, Hook, Kernel, MapDef, MapKind, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramInput};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,8 @@ pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
     links: RefCell<BTreeMap<&'static str, Vec<libbpf_rs::Link>>>,
     copies: Vec<each::Attached>,
+    /// Copies of templates, for targets to come.
+    numbered: RefCell<each::Copies>,
     pub(super) reaches: Vec<Reach>,
     maps: BTreeMap<&'static str, Mapping>,
     rings: BTreeMap<&'static str, Ring>,
@@ -34,6 +36,7 @@ impl Loaded {
         Loaded {
             links: RefCell::default(),
             copies: Vec::new(),
+            numbered: RefCell::default(),
             reaches: Vec::new(),
             maps: BTreeMap::new(),
             rings: BTreeMap::new(),
@@ -129,20 +132,15 @@ impl Loaded {
     pub(super) fn attach_each(&mut self, wanted: &Wanted, refused: &BTreeSet<&'static str>) {
         let Some(object) = &self.object else { return };
         let btf = Functions::default();
-        if !wanted.plan.each.is_empty() {
+        let mut copies = each::Copies::default();
+        if !wanted.plan.each.is_empty() || !wanted.plan.templates.is_empty() {
             more_descriptors();
         }
         for (hook, target, number) in &wanted.plan.each {
             let mut words = Vec::new();
             let mut by = None;
             for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
-                let copy = |name: &&str| {
-                    let template = object.progs_mut().find(|program| program.name() == *name);
-                    let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
-                    let (copy, _) = listening(|| each::attach(&template, target, *number, &btf));
-                    copy
-                };
-                match tier.programs.iter().map(copy).collect::<Result<Vec<_>, String>>() {
+                match attach_copies(object, tier, target, *number, &btf, &mut copies) {
                     Ok(copies) => {
                         self.copies.extend(copies);
                         by = Some(tier.kind);
@@ -209,8 +207,8 @@ impl Kernel for Loaded {
     }
 
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {
-        let is = |reach: &&Reach| reach.template == template.name && reach.number == number;
-        self.reaches.iter().find(is).is_some_and(|reach| reach.result.is_ok())
+        let is = |reach: &Reach| reach.template == template.name && reach.number == number;
+        self.reaches.iter().any(|reach| is(reach) && reach.result.is_ok())
     }
 
     fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String> {
@@ -248,6 +246,37 @@ impl Kernel for Loaded {
             None => Err(format!("{} was not loaded", hook.name)),
         }
     }
+
+    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
+        let object = self.object.as_ref().ok_or("nothing is loaded")?;
+        let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.programs.contains(program));
+        let mut words = Vec::new();
+        for tier in template.tiers.iter().filter(loaded) {
+            match attach_copies(object, tier, target, number, &Functions::default(), &mut self.numbered.borrow_mut()) {
+                Ok(attached) => return Ok(Attachment::new(attached)),
+                Err(error) => words.push(format!("{}: {error}", tier.kind)),
+            }
+        }
+        Err(if words.is_empty() { format!("{} was not loaded", template.name) } else { words.join("; ") })
+    }
+}
+
+/// Attaches a copy of each of a tier's programs to a target.
+fn attach_copies(
+    object: &Object,
+    tier: &Tier,
+    target: &Target,
+    number: u32,
+    btf: &Functions,
+    copies: &mut each::Copies,
+) -> Result<Vec<each::Attached>, String> {
+    let mut attach = |name: &&str| {
+        let template = object.progs_mut().find(|program| program.name() == *name);
+        let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+        let (copy, _) = listening(|| each::attach(&template, target, number, btf, copies));
+        copy
+    };
+    tier.programs.iter().map(&mut attach).collect()
 }
 
 /// A copy of a template holds a descriptor or two, and a list may name a thousand: the soft limit is made the hard one.

@@ -22,3 +22,4 @@ mod tcplife;
 mod tcpperpid;
 mod tcpretrans;
 mod tcptop;
+mod usdt;
