@@ -18,7 +18,7 @@ options! {
     /// Only hits by these processes (ids, command names, or regular expressions for whole command lines): nothing is attached
     /// to others. Without it all processes count.
     process: ProcessFilter = ProcessFilter::default();
-    /// The probes, each PATH:PROBE. PATH is a program or library, PROBE the name of a probe in it or a regular expression that
+    /// The probes, each PATH:PROBE. PATH is that of a program or library, absolute; PROBE the name of a probe in it or a regular expression that
     /// has to match whole names.
     usdts: ProbeList = ProbeList::new(
         ["/etc/alternatives/jre/lib/server/libjvm.so:gc__begin", "/etc/alternatives/jre/lib/server/libjvm.so:thread__start"]
@@ -50,9 +50,10 @@ pub const SPEC: Spec = Spec {
         let options = Options::read(setup.section)?;
         let list = options.usdts.required(setup.section, "usdts")?;
         let entry = |entry: &String| {
-            let parts = split(entry).filter(|(path, probe)| !path.is_empty() && !probe.is_empty());
-            let (path, probe) =
-                parts.ok_or_else(|| setup.section.reject("usdts", format!("expected PATH:PROBE, got `{entry}`")))?;
+            let parts = split(entry).filter(|(path, probe)| path.starts_with('/') && !probe.is_empty());
+            let (path, probe) = parts.ok_or_else(|| {
+                setup.section.reject("usdts", format!("expected PATH:PROBE, the path absolute, got `{entry}`"))
+            })?;
             let names = Regex::new(&format!("^(?:{probe})$"))
                 .map_err(|error| setup.section.reject("usdts", format!("`{probe}`: {error}")))?;
             Ok(Entry { path: path.into(), probe: probe.into(), names })
@@ -233,7 +234,8 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_its_line() {
         for (lines, wanted) in [
-            ("usdts = /usr/bin/env:", "[u] usdts: expected PATH:PROBE, got `/usr/bin/env:`"),
+            ("usdts = /usr/bin/env:", "[u] usdts: expected PATH:PROBE, the path absolute, got `/usr/bin/env:`"),
+            ("usdts = bin/env:x", "got `bin/env:x`"),
             ("usdts = /usr/bin/env:a(b", "[u] usdts: `a(b`"),
             ("usdts =", "[u] usdts: expected entries"),
         ] {
