@@ -167,18 +167,20 @@ static __always_inline bool uc_hash(const struct uc_name *name, const int chunks
 	return true;
 }
 
-/* Copies a name, cut to what was hashed. */
+/* Copies a name, cut to what was hashed; the mask, last before the call, is what the verifier of 5.10 knows the size by. */
 static __always_inline void uc_copy(void *to, const struct uc_name *name, const __u32 most)
 {
-	__u32 size = name->length > most ? most : name->length;
+	__u64 size = name->length > most ? most : name->length;
 
 	if (name->length < 0) {
 		bpf_probe_read_user_str(to, most + 1, (void *)name->at);
 		return;
 	}
-	BOUND(size, 255);
-	if (size <= most)
-		bpf_probe_read_user(to, size, (void *)name->at);
+	if (most > 127)
+		BOUND(size, 255);
+	else
+		BOUND(size, 127);
+	bpf_probe_read_user(to, size, (void *)name->at);
 }
 
 /* The row of two names; one who finds another at work on it may take a second, and the agent adds them up. */
