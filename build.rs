@@ -42,7 +42,7 @@ impl Each {
                 ("each_fexit", "fexit/bpf_fentry_test1", ", target >> 32, returned(ctx)"),
                 ("each_kretprobe", "kretprobe", ", target >> 32, PT_REGS_RC((struct pt_regs *)ctx)"),
             ],
-            Each::Code => &[("each_uprobe", "uprobe", "")],
+            Each::Code => &[("each_uprobe", "uprobe", ", ctx")],
         }
     }
 

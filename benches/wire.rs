@@ -7,8 +7,8 @@ use corebcc::agent::{Agent, Options};
 use corebcc::bpf::{self, record_bytes, types::tcp_session};
 use corebcc::config::Config;
 use corebcc::kit::{
-    instances, Collect, Help, Hook, Host, Instance, Kernel, MapDef, MapKind, Module, Plan, Registry, Sampling, Setup,
-    Table,
+    instances, Attachment, Collect, Help, Hook, Host, Instance, Kernel, MapDef, MapKind, Module, Plan, Registry,
+    Sampling, Setup, Table, Target,
 };
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Atom, PmErr, Pmid};
@@ -85,6 +85,10 @@ impl Kernel for Maps {
 
     fn attach(&self, _hook: &'static Hook) -> Result<(), String> {
         Ok(())
+    }
+
+    fn attach_to(&self, _template: &'static Hook, _target: &Target, _number: u32) -> Result<Attachment, String> {
+        Ok(Attachment::new(()))
     }
 }
 

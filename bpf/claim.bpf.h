@@ -15,3 +15,17 @@ static __always_inline bool claim(__u64 *claims)
 	__sync_fetch_and_add(claims, 1);
 	return *(volatile __u64 *)claims == 1;
 }
+
+/* Mixed twice: ports follow one another, and a product's bit depends on the bits below it only. */
+static __always_inline __u32 number_hash(__u64 number)
+{
+	number = (number ^ number >> 32) * 0x9e3779b97f4a7c15;
+	number = (number ^ number >> 29) * 0xff51afd7ed558ccd;
+	return number >> 32;
+}
+
+/* The places a number may have, each by its own step: at half load one in 256 finds eight of them taken, of neighbours far more. */
+static __always_inline __u32 number_place(__u32 hash, __u32 nth)
+{
+	return hash + nth * (hash >> 16 | 1);
+}

@@ -13,6 +13,15 @@ static __always_inline struct hit *hit_row(void *map, __u32 stride, __u32 target
 	return row(map, bpf_get_smp_processor_id() * stride + target);
 }
 
+/* A hit in user code, where another task can preempt this one on this CPU. */
+static __always_inline void hit_user(void *map, __u32 stride, __u32 target)
+{
+	struct hit *hit = hit_row(map, stride, target);
+
+	if (hit)
+		ADD(hit->count, 1);
+}
+
 static __always_inline bool hit_wanted(__u64 filter)
 {
 	return !filter || filter_wants(filter, bpf_get_current_pid_tgid() >> 32);

@@ -9,7 +9,7 @@
  *   ON_EACH_TRACEPOINT(target)              runs at each tracepoint that the configuration names; target is its number
  *   ON_EACH_ENTRY(target)                   runs when one of the kernel functions it names is entered
  *   ON_EACH_RETURN(target, bits, ret)       runs when one returns; bits is the width of its return value (0: none)
- *   ON_EACH_CODE(target)                    runs at each place in user code that it names
+ *   ON_EACH_CODE(target, ctx)               runs at each place in user code that it names; ctx: the registers there
  *   ON_SAMPLE(name)                         runs at a perf event that the agent opens on each CPU
  *   ON_CALL(name, arguments...)             runs when the agent calls it; yields a number
  *   FEATURE(name, expression)               asks the kernel's BTF something; user space reads the answer by name
@@ -34,7 +34,7 @@
 #define ON_EACH_TRACEPOINT(target) static __always_inline void PASTE(MODULE, each_tracepoint)(__u32 target)
 #define ON_EACH_ENTRY(target) static __always_inline void PASTE(MODULE, each_entry)(__u32 target)
 #define ON_EACH_RETURN(target, bits, ret) static __always_inline void PASTE(MODULE, each_return)(__u32 target, __u32 bits, __u64 ret)
-#define ON_EACH_CODE(target) static __always_inline void PASTE(MODULE, each_code)(__u32 target)
+#define ON_EACH_CODE(target, ctx) static __always_inline void PASTE(MODULE, each_code)(__u32 target, struct pt_regs *ctx)
 #define ON_SAMPLE(name) static __always_inline void PASTE(MODULE, name##_sample)(void *ctx)
 #define ON_CALL(name, ...) static __always_inline int PASTE(MODULE, name##_call)(__VA_ARGS__)
 #define FEATURE(name, expression) static __always_inline bool PASTE(feature, name)(void) { return expression; }

@@ -2,7 +2,7 @@
 /* Sockets: numbers of the protocols, and who is at the two ends of a TCP connection. */
 #pragma once
 
-#include "probe.bpf.h"
+#include "claim.bpf.h"
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -79,20 +79,6 @@ static __always_inline __u64 sock_number(const bool raw, void *ctx, struct sock 
 		return (__u64)sk;
 	bpf_probe_read_kernel(&number, sizeof(number), ctx);
 	return number;
-}
-
-/* Mixed twice: ports follow one another, and a product's bit depends on the bits below it only. */
-static __always_inline __u32 number_hash(__u64 number)
-{
-	number = (number ^ number >> 32) * 0x9e3779b97f4a7c15;
-	number = (number ^ number >> 29) * 0xff51afd7ed558ccd;
-	return number >> 32;
-}
-
-/* The places a number may have, each by its own step: at half load one in 256 finds eight of them taken, of neighbours far more. */
-static __always_inline __u32 number_place(__u32 hash, __u32 nth)
-{
-	return hash + nth * (hash >> 16 | 1);
 }
 
 /* The socket of inet_sendmsg and its like, in fexit: the first argument's. */

@@ -7,10 +7,8 @@ ROWS(up_hits, struct hit);
 const volatile __u32 up_stride;
 const volatile __u64 up_filter;
 
-ON_EACH_CODE(target)
+ON_EACH_CODE(target, ctx)
 {
-	struct hit *hit = hit_row(&up_hits, up_stride, target);
-
-	if (hit && hit_wanted(up_filter))
-		ADD(hit->count, 1); /* another task can preempt this one here, on this CPU */
+	if (hit_wanted(up_filter))
+		hit_user(&up_hits, up_stride, target);
 }

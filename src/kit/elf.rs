@@ -1,6 +1,7 @@
-//! Functions in 64-bit ELF files (elf(5)) of this machine's byte order: where in the file their code is.
+//! 64-bit ELF files (elf(5)) of this machine's byte order: where in the file the code of functions is, and their notes.
 
 use std::fs;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Where a function's code is.
@@ -12,9 +13,10 @@ pub struct Code {
     pub chooses: bool,
 }
 
-const HEADER: usize = 64;
+const HEADER: u64 = 64;
 const SYMBOL: usize = 24;
 const SHT_SYMTAB: u32 = 2;
+const SHT_NOTE: u32 = 7;
 const SHT_DYNSYM: u32 = 11;
 const PT_LOAD: u32 = 1;
 const STT_FUNC: u8 = 2;
@@ -22,22 +24,58 @@ const STT_GNU_IFUNC: u8 = 10;
 /// Where calls may land under Intel's CET: an instruction that does nothing else, but which the kernel cannot emulate.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// The bytes of a file.
+/// Where the bytes of a file come from.
+trait Bytes {
+    /// So many bytes from an offset; `None` beyond the end.
+    fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>>;
+}
+
+impl Bytes for fs::File {
+    fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
+        // What a damaged file says of itself must not cost more memory than it has bytes.
+        if offset.checked_add(length)? > self.metadata().ok()?.len() {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(length).ok()?];
+        self.read_exact_at(&mut bytes, offset).ok()?;
+        Some(bytes)
+    }
+}
+
+/// A file, of which only the parts asked for are read.
 pub struct Elf {
-    bytes: Vec<u8>,
+    bytes: Box<dyn Bytes>,
+    header: Vec<u8>,
 }
 
 impl Elf {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Elf, String> {
-        let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Elf::new(bytes).ok_or_else(|| format!("{}: not a 64-bit ELF file of this machine's byte order", path.display()))
+    /// Opens a file. One that is not a regular file is refused without waiting for it.
+    pub(super) fn open(path: &Path) -> Result<fs::File, String> {
+        let open = || -> std::io::Result<fs::File> {
+            let file = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+            if !file.metadata()?.is_file() {
+                return Err(std::io::Error::other("not a regular file"));
+            }
+            Ok(file)
+        };
+        open().map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    fn new(bytes: Vec<u8>) -> Option<Elf> {
+    /// Opens a file and reads its header.
+    pub fn read(path: &Path) -> Result<Elf, String> {
+        Elf::of(Elf::open(path)?, path)
+    }
+
+    pub(super) fn of(file: fs::File, path: &Path) -> Result<Elf, String> {
+        Elf::new(Box::new(file))
+            .ok_or_else(|| format!("{}: not a 64-bit ELF file of this machine's byte order", path.display()))
+    }
+
+    fn new(bytes: Box<dyn Bytes>) -> Option<Elf> {
         let order = if cfg!(target_endian = "little") { 1 } else { 2 };
-        let good = bytes.len() >= HEADER && bytes.starts_with(b"\x7fELF") && bytes[4] == 2 && bytes[5] == order;
-        good.then_some(Elf { bytes })
+        let header = bytes.at(0, HEADER)?;
+        let good = header.starts_with(b"\x7fELF") && header[4] == 2 && header[5] == order;
+        good.then_some(Elf { bytes, header })
     }
 
     /// The code of a function, at the place where a probe costs least. A name may carry its version
@@ -45,16 +83,16 @@ impl Elf {
     pub fn function(&self, name: &str) -> Option<Code> {
         let (name, version) = name.split_once('@').map_or((name, None), |(name, version)| (name, Some(version)));
         let mut found = None;
-        for table in self.sections().filter(|section| matches!(section.ty, SHT_SYMTAB | SHT_DYNSYM)) {
-            let strings = self.sections().nth(table.link)?;
-            for at in (table.offset..table.offset.saturating_add(table.size)).step_by(SYMBOL) {
-                let Some(symbol) = self.bytes.get(at..at + SYMBOL) else { break };
+        let sections = self.sections();
+        for table in sections.iter().filter(|section| matches!(section.ty, SHT_SYMTAB | SHT_DYNSYM)) {
+            let strings = self.content(sections.get(table.link)?)?;
+            for symbol in self.content(table)?.chunks_exact(SYMBOL) {
                 let kind = symbol[4] & 15;
                 let address = u64_at(symbol, 8)?;
                 if !matches!(kind, STT_FUNC | STT_GNU_IFUNC) || address == 0 {
                     continue;
                 }
-                let Some(full) = self.string(strings.offset, u32_at(symbol, 0)? as usize) else { continue };
+                let Some(full) = string(&strings, u32_at(symbol, 0)? as usize) else { continue };
                 let (base, its) = split_version(full);
                 if base != name.as_bytes() {
                     continue;
@@ -72,49 +110,75 @@ impl Elf {
     }
 
     fn code(&self, address: u64, kind: u8) -> Option<Code> {
-        let mut offset = self.segments().find_map(|(at, start, size)| {
-            (start..start.saturating_add(size)).contains(&address).then(|| at + (address - start))
-        })?;
-        if cfg!(target_arch = "x86_64") && self.bytes.get(offset as usize..)?.starts_with(&ENDBR64) {
+        let mut offset = self.offset(address)?;
+        if cfg!(target_arch = "x86_64") && self.bytes.at(offset, ENDBR64.len() as u64)? == ENDBR64 {
             offset += ENDBR64.len() as u64;
         }
         Some(Code { offset, chooses: kind == STT_GNU_IFUNC })
     }
 
-    /// File offset, address and size of what is loaded.
-    fn segments(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
-        let start = u64_at(&self.bytes, 32).unwrap_or(0) as usize;
-        let (size, count) = (u16_at(&self.bytes, 54), u16_at(&self.bytes, 56));
-        (0..count).filter_map(move |i| {
-            let header = self.bytes.get(start.checked_add(i * size)?..)?;
-            (u32_at(header, 0)? == PT_LOAD).then_some((u64_at(header, 8)?, u64_at(header, 16)?, u64_at(header, 32)?))
+    /// Where in the file the byte is that is loaded to an address.
+    pub(super) fn offset(&self, address: u64) -> Option<u64> {
+        let headers = self.table(32, 54, 56);
+        headers.iter().find_map(|header| {
+            let (at, start, size) = (u64_at(header, 8)?, u64_at(header, 16)?, u64_at(header, 32)?);
+            let here = (start..start.saturating_add(size)).contains(&address);
+            (u32_at(header, 0)? == PT_LOAD && here).then(|| at.checked_add(address - start)).flatten()
         })
     }
 
-    fn sections(&self) -> impl Iterator<Item = Section> + '_ {
-        let start = u64_at(&self.bytes, 40).unwrap_or(0) as usize;
-        let (size, count) = (u16_at(&self.bytes, 58), u16_at(&self.bytes, 60));
-        (0..count).map(move |i| {
-            let header = start.checked_add(i * size).and_then(|at| self.bytes.get(at..)).unwrap_or_default();
-            Section {
-                ty: u32_at(header, 4).unwrap_or(0),
-                offset: u64_at(header, 24).unwrap_or(0) as usize,
-                size: u64_at(header, 32).unwrap_or(0) as usize,
-                link: u32_at(header, 40).unwrap_or(0) as usize,
-            }
-        })
+    /// The entries of a table of headers: the header of the file has its offset, the size and the number of entries here.
+    fn table(&self, offset: usize, size: usize, count: usize) -> Vec<Vec<u8>> {
+        let (size, count) = (u16_at(&self.header, size), u16_at(&self.header, count));
+        let bytes = u64_at(&self.header, offset).and_then(|offset| self.bytes.at(offset, (size * count) as u64));
+        bytes.unwrap_or_default().chunks_exact(size.max(1)).map(<[u8]>::to_vec).collect()
     }
 
-    fn string(&self, table: usize, at: usize) -> Option<&[u8]> {
-        let rest = self.bytes.get(table.checked_add(at)?..)?;
-        Some(&rest[..rest.iter().position(|&byte| byte == 0)?])
+    fn sections(&self) -> Vec<Section> {
+        let section = |header: Vec<u8>| Section {
+            name: u32_at(&header, 0).unwrap_or(0) as usize,
+            ty: u32_at(&header, 4).unwrap_or(0),
+            address: u64_at(&header, 16).unwrap_or(0),
+            offset: u64_at(&header, 24).unwrap_or(0),
+            size: u64_at(&header, 32).unwrap_or(0),
+            link: u32_at(&header, 40).unwrap_or(0) as usize,
+        };
+        self.table(40, 58, 60).into_iter().map(section).collect()
+    }
+
+    fn content(&self, section: &Section) -> Option<Vec<u8>> {
+        self.bytes.at(section.offset, section.size)
+    }
+
+    /// The contents of the sections of notes.
+    pub(super) fn notes(&self) -> Vec<Vec<u8>> {
+        self.sections()
+            .iter()
+            .filter(|section| section.ty == SHT_NOTE)
+            .filter_map(|notes| self.content(notes))
+            .collect()
+    }
+
+    /// The address of the section of this name.
+    pub(super) fn address(&self, name: &[u8]) -> Option<u64> {
+        let sections = self.sections();
+        let names = self.content(sections.get(u16_at(&self.header, 62))?)?;
+        sections.iter().find(|section| string(&names, section.name) == Some(name)).map(|section| section.address)
     }
 }
 
+/// What ends with a NUL at a place in a table of strings.
+pub(super) fn string(table: &[u8], at: usize) -> Option<&[u8]> {
+    let rest = table.get(at..)?;
+    Some(&rest[..rest.iter().position(|&byte| byte == 0)?])
+}
+
 struct Section {
+    name: usize,
     ty: u32,
-    offset: usize,
-    size: usize,
+    address: u64,
+    offset: u64,
+    size: u64,
     link: usize,
 }
 
@@ -133,17 +197,29 @@ fn u16_at(bytes: &[u8], at: usize) -> usize {
     bytes.get(at..at + 2).map_or(0, |bytes| usize::from(u16::from_ne_bytes([bytes[0], bytes[1]])))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    impl Bytes for Vec<u8> {
+        fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
+            let offset = usize::try_from(offset).ok()?;
+            self.get(offset..offset.checked_add(usize::try_from(length).ok()?)?).map(<[u8]>::to_vec)
+        }
+    }
+
+    /// A file of these bytes.
+    pub fn elf(bytes: &[u8]) -> Option<Elf> {
+        Elf::new(Box::new(bytes.to_vec()))
+    }
 
     fn own() -> Vec<u8> {
         fs::read(std::env::current_exe().unwrap()).unwrap()
@@ -158,23 +234,33 @@ mod tests {
     fn the_code_of_an_own_function_is_found_behind_its_landing_pad() {
         assert_ne!(corebcc_elf_test_function(), 0);
         let bytes = own();
-        let code = Elf::new(bytes.clone()).unwrap().function("corebcc_elf_test_function").unwrap();
+        let code = elf(&bytes).unwrap().function("corebcc_elf_test_function").unwrap();
         assert!(!code.chooses);
         let at = code.offset as usize;
         let constant = 0x1122_3344_5566_7788u64.to_le_bytes();
         if cfg!(target_arch = "x86_64") {
             assert!(bytes[at..at + 64].windows(8).any(|part| part == constant), "{:x?}", &bytes[at..at + 64]);
         }
-        assert_eq!(Elf::new(bytes).unwrap().function("no_such_function"), None);
+        assert_eq!(elf(&bytes).unwrap().function("no_such_function"), None);
     }
 
     #[test]
     fn a_file_cut_anywhere_is_no_panic() {
         let bytes = own();
         for length in (0..2048).chain([bytes.len() / 3, bytes.len() / 2, bytes.len() - 1]) {
-            if let Some(elf) = Elf::new(bytes[..length].to_vec()) {
+            if let Some(elf) = elf(&bytes[..length]) {
                 elf.function("corebcc_elf_test_function");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for path in [pipe.as_path(), dir.path(), Path::new("/dev/zero")] {
+            assert!(Elf::read(path).err().unwrap().ends_with("not a regular file"));
         }
     }
 

@@ -42,6 +42,10 @@ pub enum Target {
         path: PathBuf,
         /// Where in the file, in bytes.
         offset: u64,
+        /// Where in the file the counter of its users is, which is above 0 as long as it is attached to; 0: it has none.
+        semaphore: u64,
+        /// Only in this process, so that others pay nothing; `None`: in all, those to come included.
+        process: Option<u32>,
         /// The configuration's name of it.
         name: String,
     },
@@ -52,7 +56,7 @@ impl fmt::Display for Target {
         match self {
             Target::Tracepoint { category, event } => write!(f, "{category}:{event}"),
             Target::Function(name) => f.write_str(name),
-            Target::Code { path, offset, name } => write!(f, "{name} ({} at {offset:#x})", path.display()),
+            Target::Code { path, offset, name, .. } => write!(f, "{name} ({} at {offset:#x})", path.display()),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What a module sees of the kernel, and a stand-in for tests.
 
-use super::{Hook, MapDef, Rows, Sampling};
+use super::{Hook, MapDef, Rows, Sampling, Target};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The loaded maps.
 pub trait Kernel {
@@ -25,6 +26,20 @@ pub trait Kernel {
 
     /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
     fn attach(&self, hook: &'static Hook) -> Result<(), String>;
+
+    /// Attaches a template to one more target, under a number that its program gets; the plan named the template
+    /// ([`super::Plan::template`]).
+    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String>;
+}
+
+/// Keeps a template attached to a target until it is dropped.
+pub struct Attachment(#[allow(dead_code)] Box<dyn Send>); // for its drop only
+
+impl Attachment {
+    /// Detaches by dropping this.
+    pub fn new(what: impl Send + 'static) -> Attachment {
+        Attachment(Box::new(what))
+    }
 }
 
 impl dyn Kernel + '_ {
@@ -112,6 +127,19 @@ pub struct Fake {
     unreached: Vec<u32>,
     calls: std::cell::RefCell<Vec<(&'static str, Vec<u64>)>>,
     missing: Vec<&'static str>,
+    targets: Arc<Mutex<Vec<(Target, u32)>>>,
+}
+
+/// One of a fake's targets.
+struct FakeTarget(Arc<Mutex<Vec<(Target, u32)>>>, (Target, u32));
+
+impl Drop for FakeTarget {
+    fn drop(&mut self) {
+        let mut targets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = targets.iter().position(|target| *target == self.1) {
+            targets.remove(at);
+        }
+    }
 }
 
 impl Fake {
@@ -159,6 +187,11 @@ impl Fake {
         of.into_iter().map(|(_, arguments)| arguments).collect()
     }
 
+    /// The targets that templates are attached to, with their numbers.
+    pub fn targets(&self) -> Vec<(Target, u32)> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The hooks attached later.
     pub fn attached(&self) -> Vec<&'static str> {
         self.attached.borrow().clone()
@@ -200,5 +233,13 @@ impl Kernel for Fake {
         }
         self.attached.borrow_mut().push(hook.name);
         Ok(())
+    }
+
+    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
+        if self.missing.contains(&template.name) {
+            return Err(format!("{} was not loaded", template.name));
+        }
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner).push((target.clone(), number));
+        Ok(Attachment::new(FakeTarget(Arc::clone(&self.targets), (target.clone(), number))))
     }
 }

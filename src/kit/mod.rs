@@ -11,6 +11,7 @@ mod instances;
 mod kernel;
 mod libraries;
 mod log2;
+mod mapped;
 mod module;
 mod operations;
 mod options;
@@ -23,22 +24,26 @@ mod source;
 mod spec;
 mod symbols;
 mod table;
+mod tracees;
 mod tracefs;
+mod usdt;
 
 pub use cache::Cache;
 pub use elf::{Code, Elf};
 pub use errno::Errno;
 pub use filter::{Filters, Places};
 pub use help::Help;
-pub use hits::Hits;
+pub use hits::{Counters, Hits};
 pub use hook::{Hook, Sampling, Target, Tier};
-pub use kernel::{Fake, Kernel, Row, RowsView};
+pub use kernel::{Attachment, Fake, Kernel, Row, RowsView};
 pub use libraries::library;
 pub use log2::Log2;
+pub use mapped::{mapped, Mapped, ProbeFile, ProbeFiles};
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
 pub use operations::{operation_metric, Operations, OPERATION_SLOTS};
 pub use options::{
-    unknown, Count, Cpu, Depth, Interval, IoColumn, IoOrder, OptionDef, OptionType, Pages, Ports, ProcessFilter,
+    unknown, Count, Cpu, Depth, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages, Ports,
+    ProcessFilter,
     RowCount,
 };
 pub use pattern::Pattern;
@@ -50,4 +55,6 @@ pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
 pub use symbols::{kernel_function, symbols, CodeOf, Symbol};
 pub use table::{Key, RowMut, Table};
+pub use tracees::{Sites, Tracees};
 pub use tracefs::Events;
+pub use usdt::{Argument, Place, Probe};

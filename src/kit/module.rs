@@ -46,6 +46,8 @@ pub struct Plan {
     /// Templates to attach, once per target; the number tells the targets of a module apart. A target that cannot be
     /// attached is left out; with none left the module does not work.
     pub each: Vec<(&'static Hook, Target, u32)>,
+    /// Templates to load, for targets that come and go while the module works ([`Kernel::attach_to`]).
+    pub templates: Vec<&'static Hook>,
     /// Hooks to attach at start where the kernel has them.
     pub optional: Vec<&'static Hook>,
     /// Entries of maps; a ring's size in bytes.
@@ -72,6 +74,11 @@ impl Plan {
     /// Attach the template to this target, under a number that its programs get (`ON_EACH_*`).
     pub fn each(&mut self, template: &'static Hook, target: Target, number: u32) {
         self.each.push((template, target, number));
+    }
+
+    /// Load the template: the module attaches it to targets when it finds them.
+    pub fn template(&mut self, template: &'static Hook) {
+        self.templates.push(template);
     }
 
     /// The module cannot work here, for this reason.

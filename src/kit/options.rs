@@ -4,6 +4,8 @@ use super::pattern::compile;
 use crate::config::{ConfigError, ModuleSettings, Section, Value};
 use regex::bytes::Regex;
 
+pub use crate::config::Value as OptionValue;
+
 /// One option, for the default configuration, the man page and the check for unknown options.
 pub struct OptionDef {
     /// Its name.
@@ -236,6 +238,11 @@ pub struct ProcessFilter {
 }
 
 impl ProcessFilter {
+    /// The processes with this command name, which is alphanumeric.
+    pub fn named(comm: &str) -> ProcessFilter {
+        ProcessFilter { entries: vec![(comm.into(), None)] }
+    }
+
     /// Whether all processes are meant.
     pub fn is_all(&self) -> bool {
         self.entries.is_empty()

@@ -16,6 +16,7 @@ mod kprobe_hits;
 mod netproc;
 mod profile;
 mod runqlat;
+mod runtimes;
 mod syscount;
 mod sysfork;
 mod tcp;
@@ -24,7 +25,11 @@ mod tcpperpid;
 mod tcpretrans;
 mod tcptop;
 mod tracepoint_hits;
+mod ucalls;
 mod uprobe_hits;
+mod usdt_hits;
+mod usdt_jvm_threads;
+mod ustat;
 mod xfsdist;
 mod zfsdist;
 
@@ -41,6 +46,10 @@ pub const MODULES: &[&Spec] = &[
     &exectop::SPEC,
     &tracepoint_hits::SPEC,
     &uprobe_hits::SPEC,
+    &usdt_hits::SPEC,
+    &usdt_jvm_threads::SPEC,
+    &ustat::SPEC,
+    &ucalls::SPEC,
     &kprobe_hits::SPEC,
     &ext4dist::SPEC,
     &xfsdist::SPEC,

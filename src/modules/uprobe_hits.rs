@@ -84,7 +84,9 @@ impl UprobeHits {
                         );
                     }
                     let instance = format!("{name}::{symbol}");
-                    self.hits.add(plan, Target::Code { path, offset: code.offset, name: instance.clone() }, instance);
+                    let name = instance.clone();
+                    let target = Target::Code { path, offset: code.offset, semaphore: 0, process: None, name };
+                    self.hits.add(plan, target, instance);
                 }
                 Err(fault) => {
                     log::warn!("uprobe_hits: {name}:{symbol} is left out: {fault}");

@@ -8,6 +8,7 @@ use super::refusal::Refusal;
 use crate::kit::Target;
 use libbpf_rs::{Object, Program};
 use nix::libc;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::ffi::{CString, OsStr};
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,6 +24,10 @@ const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Attached as long as this lives.
 pub type Attached = OwnedFd;
 
+/// Copies of templates by the program's name, what is written into it, and the function it is for: targets of one number
+/// share a program.
+pub type Copies = BTreeMap<(String, u64, Option<u32>), OwnedFd>;
+
 /// Copies a template, with this number in it, and attaches the copy to a target. The kind of the program (`each_raw`, ...) is
 /// the first part of its name.
 pub fn attach(
@@ -31,6 +36,7 @@ pub fn attach(
     target: &Target,
     number: u32,
     btf: &Known,
+    copies: &mut Copies,
 ) -> Result<Attached, String> {
     let name = template.name().to_string_lossy().into_owned();
     let kind = name.split("__").next().unwrap_or_default();
@@ -44,8 +50,11 @@ pub fn attach(
         ("each_kretprobe", Target::Function(function)) => {
             Place::Perf(Event::probe("kprobe", true, OsStr::new(function), 0)?)
         }
-        ("each_uprobe", Target::Code { path, offset, .. }) => {
-            Place::Perf(Event::probe("uprobe", false, path.as_os_str(), *offset)?)
+        ("each_uprobe", Target::Code { path, offset, semaphore, process, .. }) => {
+            let mut event = Event::probe("uprobe", false, path.as_os_str(), *offset)?;
+            event.count_users(*semaphore)?;
+            event.process = *process;
+            Place::Perf(event)
         }
         _ => return Err(format!("{name} is no program for {target}")),
     };
@@ -61,8 +70,12 @@ pub fn attach(
         return Err("the function is not in the BTF of the kernel".into());
     }
     let typed = function.filter(|_| matches!(place, Place::Typed));
-    let program = copy(object, template, u64::from(number) | u64::from(bits) << 32, typed)?;
-    place.attach(&program).map_err(|refusal| refusal.words)
+    let number = u64::from(number) | u64::from(bits) << 32;
+    let program = match copies.entry((name, number, typed.map(|function| function.id))) {
+        Entry::Occupied(copy) => copy.into_mut(),
+        Entry::Vacant(place) => place.insert(copy(object, template, number, typed)?),
+    };
+    place.attach(program).map_err(|refusal| refusal.words)
 }
 
 /// Attaches a program to what its section names.
@@ -144,6 +157,8 @@ struct Event {
     attributes: Attributes,
     /// What `config1` is the address of, for probes.
     name: Option<CString>,
+    /// The one it is for.
+    process: Option<u32>,
 }
 
 impl Event {
@@ -157,7 +172,7 @@ impl Event {
             .ok_or("tracefs does not have it")?;
         let id = number(&file)?;
         let attributes = Attributes { ty: Event::TRACEPOINT, config: id, ..Attributes::default() };
-        Ok(Event { attributes, name: None })
+        Ok(Event { attributes, name: None, process: None })
     }
 
     /// A probe (`kernel/events/core.c`, perf_kprobe and perf_uprobe, 4.17).
@@ -172,7 +187,21 @@ impl Event {
         }
         let name = CString::new(name.as_bytes()).map_err(|_| "a name with a NUL".to_string())?;
         let attributes = Attributes { ty: ty as u32, config, config2: offset, ..Attributes::default() };
-        Ok(Event { attributes, name: Some(name) })
+        Ok(Event { attributes, name: Some(name), process: None })
+    }
+
+    /// Has the kernel count the users of a probe at this offset in its file (4.20).
+    fn count_users(&mut self, semaphore: u64) -> Result<(), String> {
+        if semaphore == 0 {
+            return Ok(());
+        }
+        let format = fs::read_to_string("/sys/bus/event_source/devices/uprobe/format/ref_ctr_offset");
+        let first =
+            format.ok().and_then(|format| format.trim().strip_prefix("config:")?.split('-').next()?.parse().ok());
+        let first: u32 = first.ok_or("the kernel does not count the users of probes (it needs Linux 4.20)")?;
+        let place = semaphore.checked_shl(first).filter(|place| place >> first == semaphore);
+        self.attributes.config |= place.ok_or("the probe's semaphore is too far into the file")?;
+        Ok(())
     }
 
     fn open(mut self, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
@@ -181,10 +210,11 @@ impl Event {
         if let Some(name) = &self.name {
             self.attributes.config1 = name.as_ptr() as u64;
         }
-        // SAFETY: the attributes and the string they point to live until the call returns. Every process, CPU 0: what has
-        // a program runs on all CPUs.
+        // One process, with all its threads, on any CPU; or every process, CPU 0: what has a program runs on all CPUs.
+        let (process, cpu) = self.process.map_or((-1, 0), |process| (process as i32, -1));
+        // SAFETY: the attributes and the string they point to live until the call returns.
         let fd = unsafe {
-            libc::syscall(libc::SYS_perf_event_open, &self.attributes, -1i32, 0i32, -1i32, CLOEXEC) as libc::c_int
+            libc::syscall(libc::SYS_perf_event_open, &self.attributes, process, cpu, -1i32, CLOEXEC) as libc::c_int
         };
         if fd < 0 {
             return Err(std::io::Error::last_os_error().into());

@@ -335,6 +335,10 @@ impl Trial<'_> {
             }
         }
         loaded.attach_each(&self.wanted[module], refused);
+        for &hook in &self.wanted[module].plan.templates {
+            let tier = hook.tiers.iter().find(|tier| usable(tier, refused));
+            tier.into_iter().for_each(|tier| self.note(hook, tier, Ok(())));
+        }
         self.must_reach(module, loaded);
     }
 
@@ -505,7 +509,7 @@ fn is_function(hook: &Hook) -> bool {
 /// The templates a plan uses, each once.
 fn templates(plan: &Plan) -> Vec<&'static Hook> {
     let mut templates: Vec<&'static Hook> = Vec::new();
-    for (hook, _, _) in &plan.each {
+    for hook in plan.each.iter().map(|(hook, _, _)| hook).chain(&plan.templates) {
         if !templates.contains(hook) {
             templates.push(hook);
         }

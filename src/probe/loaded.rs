@@ -7,7 +7,7 @@ use super::refusal::Refusal;
 use super::ring::Ring;
 use super::{each, perf, program};
 use crate::bpf::{types, FEATURES, PROGRAMS};
-use crate::kit::{Hook, Kernel, MapDef, MapKind, Sampling, Tier};
+use crate::kit::{Attachment, Hook, Kernel, MapDef, MapKind, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,8 @@ pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
     pub(super) links: RefCell<BTreeMap<&'static str, Vec<each::Attached>>>,
     copies: Vec<each::Attached>,
+    /// Copies of templates, for targets to come.
+    numbered: RefCell<each::Copies>,
     pub(super) reaches: Vec<Reach>,
     maps: BTreeMap<&'static str, Mapping>,
     pub(super) rings: BTreeMap<&'static str, Ring>,
@@ -37,6 +39,7 @@ impl Loaded {
         Loaded {
             links: RefCell::default(),
             copies: Vec::new(),
+            numbered: RefCell::default(),
             reaches: Vec::new(),
             maps: BTreeMap::new(),
             rings: BTreeMap::new(),
@@ -125,19 +128,15 @@ impl Loaded {
     /// Attaches a module's templates to their targets, each by the first tier that takes it.
     pub(super) fn attach_each(&mut self, wanted: &Wanted, refused: &BTreeSet<&'static str>) {
         let Some((object, btf)) = self.object.as_ref().zip(self.btf.as_deref()) else { return };
-        if !wanted.plan.each.is_empty() {
+        let mut copies = each::Copies::default();
+        if !wanted.plan.each.is_empty() || !wanted.plan.templates.is_empty() {
             more_descriptors();
         }
         for (hook, target, number) in &wanted.plan.each {
             let mut words = Vec::new();
             let mut by = None;
             for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
-                let copy = |name: &&str| {
-                    let template = object.progs().find(|program| program.name() == *name);
-                    let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
-                    each::attach(object, &template, target, *number, btf)
-                };
-                match tier.programs.iter().map(copy).collect::<Result<Vec<_>, String>>() {
+                match attach_copies(object, tier, target, *number, btf, &mut copies) {
                     Ok(copies) => {
                         self.copies.extend(copies);
                         by = Some(tier.kind);
@@ -205,8 +204,8 @@ impl Kernel for Loaded {
     }
 
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {
-        let is = |reach: &&Reach| reach.template == template.name && reach.number == number;
-        self.reaches.iter().find(is).is_some_and(|reach| reach.result.is_ok())
+        let is = |reach: &Reach| reach.template == template.name && reach.number == number;
+        self.reaches.iter().any(|reach| is(reach) && reach.result.is_ok())
     }
 
     fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String> {
@@ -237,6 +236,36 @@ impl Kernel for Loaded {
             None => Err(format!("{} was not loaded", hook.name)),
         }
     }
+
+    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
+        let (object, btf) = self.parts().map_err(|refusal| refusal.words)?;
+        let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.programs.contains_key(program));
+        let mut words = Vec::new();
+        for tier in template.tiers.iter().filter(loaded) {
+            match attach_copies(object, tier, target, number, btf, &mut self.numbered.borrow_mut()) {
+                Ok(attached) => return Ok(Attachment::new(attached)),
+                Err(error) => words.push(format!("{}: {error}", tier.kind)),
+            }
+        }
+        Err(if words.is_empty() { format!("{} was not loaded", template.name) } else { words.join("; ") })
+    }
+}
+
+/// Attaches a copy of each of a tier's programs to a target.
+fn attach_copies(
+    object: &Object,
+    tier: &Tier,
+    target: &Target,
+    number: u32,
+    btf: &Known,
+    copies: &mut each::Copies,
+) -> Result<Vec<each::Attached>, String> {
+    let mut attach = |name: &&str| {
+        let template = object.progs().find(|program| program.name() == *name);
+        let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+        each::attach(object, &template, target, number, btf, copies)
+    };
+    tier.programs.iter().map(&mut attach).collect()
 }
 
 /// A copy of a template holds a descriptor or two, and a list may name a thousand: the soft limit is made the hard one.

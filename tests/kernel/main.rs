@@ -25,3 +25,4 @@ mod tcplife;
 mod tcpperpid;
 mod tcpretrans;
 mod tcptop;
+mod usdt;

@@ -65,7 +65,17 @@ impl Agent {
         agent.inspect_err(|failure| println!("skipped: {test}: {needs} ({})", failure.reason)).ok()
     }
 
+    /// As `where_possible`, and at each tick it looks for processes of the option `process` that came or went.
+    pub fn watching(test: &str, needs: &str, module: &str, options: &str) -> Option<Agent> {
+        let agent = Agent::load(module, options, Some(Duration::from_secs(1)));
+        agent.inspect_err(|failure| println!("skipped: {test}: {needs} ({})", failure.reason)).ok()
+    }
+
     pub fn try_new(module: &str, options: &str) -> Result<Agent, Failure> {
+        Agent::load(module, options, None)
+    }
+
+    fn load(module: &str, options: &str, process_refresh: Option<Duration>) -> Result<Agent, Failure> {
         static ONCE: Once = Once::new();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         ONCE.call_once(|| {
@@ -76,7 +86,7 @@ impl Agent {
         let text = format!("[pmda]\nmodules = {name}\n[{name}]\nmodule = {module}\ncluster = 7\n{options}\n");
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
         let (_, instances) = instances(&config, MODULES).unwrap();
-        let members = members(&config, &instances, None).unwrap();
+        let members = members(&config, &instances, process_refresh).unwrap();
         let group = Group::load(members, None);
         for fate in group.fates() {
             fate?;

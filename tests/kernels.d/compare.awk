@@ -65,6 +65,7 @@ part == "values" && $1 == "total" { total[pass, section] = $3; section = ""; nex
 part == "values" && section == "bcc.disk.all.latency" && $2 == "->" && $1 >= 1024 { slow[pass] += $5 }
 part == "values" && section == "sysfork" && NF == 1 { total[pass, "sysfork"] = $1 }
 part == "values" && section == "count" && NF == 2 { execs[pass, $1] = $2 }
+part == "values" && section == "hits" && NF == 2 { hits[pass, $1] = $2 }
 part == "values" && section == "tcplife" && NF == 10 { sessions[pass, ++nsessions[pass]] = $0 }
 part == "values" && section == "netproc" && $1 + 0 == load[pass, "pid"] + 0 && NF == 10 { traffic[pass] = $0 }
 
@@ -154,6 +155,8 @@ function fault(module) {
 		return traffic_of_load()
 	if (module == "tcpperpid")
 		return process_of_load()
+	if (module == "usdt_hits")
+		return exactly("hits of the probe of the load", hits[pass, "/bin/load::passed"], load[pass, "passes"])
 	return "loads"
 }
 

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Threads that JVMs start and stop: target 0 and 1. */
+#include "hits.bpf.h"
+
+ROWS(jt_hits, struct hit);
+
+const volatile __u32 jt_stride;
+
+ON_EACH_CODE(target, ctx)
+{
+	hit_user(&jt_hits, jt_stride, target);
+}

@@ -1,0 +1,150 @@
+//! The files that processes execute, and the probes they declare.
+
+use super::{Elf, Probe, Target};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A file that a process has mapped to execute it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// Its name without directories.
+    pub name: String,
+    /// Where the agent can open it, in whatever container the process is and even if it was deleted.
+    pub path: PathBuf,
+}
+
+/// The files that a process executes, each once, in the order of their addresses; none if it is gone.
+pub fn mapped(pid: u32) -> Vec<Mapped> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mut files: Vec<Mapped> = Vec::new();
+    for file in String::from_utf8_lossy(&maps).lines().filter_map(|line| executed(pid, line)) {
+        if !files.contains(&file) {
+            files.push(file);
+        }
+    }
+    files
+}
+
+/// A line is `START-END PERMISSIONS OFFSET DEVICE INODE PATH` (proc(5)).
+fn executed(pid: u32, line: &str) -> Option<Mapped> {
+    let mut rest = line;
+    let mut field = || {
+        let (field, after) = rest.trim_start().split_once(' ')?;
+        rest = after;
+        Some(field)
+    };
+    let (range, permissions) = (field()?, field()?);
+    (0..3).try_for_each(|_| field().map(|_| ()))?;
+    let path = rest.trim_start();
+    if !permissions.contains('x') || !path.starts_with('/') {
+        return None;
+    }
+    let there = path.strip_suffix(" (deleted)");
+    let name = there.unwrap_or(path).rsplit('/').next()?.to_string();
+    Some(Mapped {
+        name,
+        path: match there {
+            Some(_) => format!("/proc/{pid}/map_files/{range}").into(),
+            None => format!("/proc/{pid}/root{path}").into(),
+        },
+    })
+}
+
+/// A file with its probes. It stays open: what is attached to is the file that was read, whatever its name means by then.
+pub struct ProbeFile {
+    file: File,
+    /// Its probes.
+    pub probes: Vec<Probe>,
+}
+
+impl ProbeFile {
+    /// A probe's site, in one process.
+    pub fn target(&self, probe: &Probe, process: u32) -> Target {
+        Target::Code {
+            path: format!("/proc/self/fd/{}", self.file.as_raw_fd()).into(),
+            offset: probe.offset,
+            semaphore: probe.semaphore,
+            process: Some(process),
+            name: format!("{}:{}", probe.provider, probe.name),
+        }
+    }
+}
+
+/// What tells a file from those that have, or had, its name or its inode.
+type Identity = (u64, u64, u64, i64, i64);
+
+/// Files that were read.
+#[derive(Default)]
+pub struct ProbeFiles {
+    files: HashMap<Identity, Arc<ProbeFile>>,
+}
+
+impl ProbeFiles {
+    /// More than a machine has versions of its runtimes.
+    const MOST: usize = 64;
+
+    /// Forgets them if they have become many. Targets name files that are kept: not between finding and attaching.
+    pub fn trim(&mut self) {
+        if self.files.len() > ProbeFiles::MOST {
+            self.files.clear();
+        }
+    }
+
+    /// A file and the probes it declares.
+    pub fn read(&mut self, path: &Path) -> Result<Arc<ProbeFile>, String> {
+        let file = Elf::open(path)?;
+        let fault = |error: std::io::Error| format!("{}: {error}", path.display());
+        let about = file.metadata().map_err(fault)?;
+        let identity = (about.dev(), about.ino(), about.size(), about.ctime(), about.ctime_nsec());
+        if let Some(known) = self.files.get(&identity) {
+            return Ok(Arc::clone(known));
+        }
+        let probes = Elf::of(file.try_clone().map_err(fault)?, path)?.probes();
+        let read = Arc::new(ProbeFile { file, probes });
+        self.files.insert(identity, Arc::clone(&read));
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_executes_its_program_which_can_be_opened_by_its_name_in_the_root_of_the_process() {
+        let files = mapped(std::process::id());
+        let exe = std::env::current_exe().unwrap();
+        let own = files.iter().find(|file| Some(file.name.as_str()) == exe.file_name().unwrap().to_str()).unwrap();
+        assert_eq!(own.path, Path::new(&format!("/proc/{}/root{}", std::process::id(), exe.display())));
+        assert!(own.path.exists());
+        assert!(mapped(u32::MAX).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_was_deleted_is_found_by_the_mapping() {
+        let line = "7f00-7fff r-xp 00001000 08:01 77     /opt/a b/libjvm.so (deleted)";
+        let wanted = Mapped { name: "libjvm.so".into(), path: "/proc/5/map_files/7f00-7fff".into() };
+        assert_eq!(executed(5, line), Some(wanted));
+        for line in ["7f00-7fff r--p 0 08:01 77 /lib/x.so", "7f00-7fff r-xp 0 0:0 0 [vdso]", "7f00", ""] {
+            assert_eq!(executed(5, line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_once_and_one_of_the_same_name_is_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, exe) = (dir.path().join("program"), std::env::current_exe().unwrap());
+        let mut files = ProbeFiles::default();
+        fs::copy(&exe, &path).unwrap();
+        let first = files.read(&path).unwrap();
+        assert!(Arc::ptr_eq(&first, &files.read(&path).unwrap()));
+        fs::remove_file(&path).unwrap();
+        fs::copy(&exe, &path).unwrap();
+        assert!(!Arc::ptr_eq(&first, &files.read(&path).unwrap()));
+        assert!(files.read(dir.path()).is_err());
+    }
+}

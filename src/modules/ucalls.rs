@@ -1,0 +1,342 @@
+//! Calls of methods by class and method in the processes of a language runtime. Kernel side: bpf/ucalls.bpf.c.
+
+use super::runtimes::{numbered, runtime, Calls, Language};
+use crate::bpf::types::{self, uc_argument, uc_row, uc_site, uc_stack, uc_stat};
+use crate::kit::*;
+use crate::{maps, metrics, options};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+metrics! {
+    COUNT: u64 = 0 "proc.ucall.count" COUNTER COUNT "calls of each method";
+    AVERAGE: u64 = 1 "proc.ucall.latency.avg" INSTANT USEC "average time of the calls of each method";
+    TOTAL: u64 = 2 "proc.ucall.latency.cml" COUNTER USEC "time of all calls of each method";
+}
+
+maps! {
+    rows ROWS: uc_row = "uc_rows";
+    rows SITES: uc_site = "uc_sites";
+    rows STATS: uc_stat = "uc_stats";
+    slots STACKS: uc_stack = "uc_stacks";
+}
+
+options! {
+    /// The processes (ids, command names, or regular expressions for whole command lines); nothing is attached to others.
+    process: ProcessFilter = ProcessFilter::named("java");
+    /// The language they are in, which is not node. Without it each process is known by the files it executes.
+    language: Language = Language::default();
+    /// How long the calls take: then calls count when they return.
+    latency: bool = false;
+}
+
+/// Names: the Python agent's table held 10240.
+const NAMES: usize = 16384;
+/// Sites whose arguments differ: a build of a runtime has a dozen.
+const SITES_MOST: usize = 512;
+
+static SITE: Hook = Hook {
+    name: "USDT probe of calls",
+    tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__ucalls"] }],
+    needs: "a kernel with CONFIG_UPROBE_EVENTS",
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "ucalls",
+    path: "ucalls",
+    summary: "calls of methods in language runtimes",
+    cluster: 16,
+    shape: Shape::Named { max: NAMES },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&SITE],
+    maps: MAPS,
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        if options.language.0.is_some_and(|runtime| runtime.calls.is_none()) {
+            return Err(setup.section.reject("language", "expected a language with probes of calls: not node"));
+        }
+        let name = setup.section.name();
+        let watch = Watch::new(name, options.process, setup.process_refresh);
+        Ok(Box::new(Ucalls {
+            language: options.language,
+            timed: options.latency,
+            files: ProbeFiles::default(),
+            tracees: Tracees::new(name, watch),
+            sites: Vec::new(),
+            claimed: Vec::new(),
+        }))
+    },
+};
+
+struct Ucalls {
+    language: Language,
+    timed: bool,
+    files: ProbeFiles,
+    tracees: Tracees,
+    /// The rows of the sites so far; sites that read the same arguments share one, and a program.
+    sites: Vec<SiteWords>,
+    /// Rows that had no names at the last tick although somebody claimed them.
+    claimed: Vec<usize>,
+}
+
+/// A `uc_site` without its padding.
+type SiteWords = [u64; offset_of!(uc_site, pad) / 8];
+
+/// An argument as the programs read it (`uc_argument`).
+fn encoded(argument: Argument) -> uc_argument {
+    let (kind, value, [base, index, factor]) = match argument.place {
+        Place::Constant(value) => (1, value, [0; 3]),
+        Place::Register(register) => (2, 0, [register, 0, 0]),
+        Place::Memory { base, displacement, index } => {
+            let (index, factor) = index.unwrap_or((0, 0));
+            (3, displacement, [base, index, factor])
+        }
+    };
+    let unused = 64 - 8 * argument.size;
+    let bytes = [kind, base, index, factor, unused, argument.signed.into(), 0, 0];
+    uc_argument { value: value as u64, place: u64::from_le_bytes(bytes) }
+}
+
+/// The row of a site of calls; an error if an argument that is needed cannot be read.
+fn site(calls: &Calls, probe: &Probe) -> Result<SiteWords, String> {
+    let arguments = probe.arguments();
+    let mut words = SiteWords::default();
+    let mut set = |offset: usize, number: Option<usize>| -> Result<(), String> {
+        let Some(number) = number else { return Ok(()) };
+        let argument = arguments.get(number - 1).cloned();
+        let argument = argument.unwrap_or_else(|| Err(format!("no argument {number}")))?;
+        let encoded = encoded(argument);
+        (words[offset / 8], words[offset / 8 + 1]) = (encoded.value, encoded.place);
+        Ok(())
+    };
+    set(offset_of!(uc_site, class), calls.class.map(|(at, _)| at))?;
+    set(offset_of!(uc_site, class_length), calls.class.and_then(|(_, length)| length))?;
+    set(offset_of!(uc_site, method), Some(calls.method.0))?;
+    set(offset_of!(uc_site, method_length), calls.method.1)?;
+    words[offset_of!(uc_site, returns) / 8] = calls.returns.contains(&probe.name.as_str()).into();
+    Ok(words)
+}
+
+/// The number of a site's row, written into the map when it is seen first.
+fn numbered_site(sites: &mut Vec<SiteWords>, kernel: &dyn Kernel, words: SiteWords) -> Result<u32, String> {
+    if let Some(known) = sites.iter().position(|known| *known == words) {
+        return Ok(known as u32);
+    }
+    if sites.len() == SITES_MOST {
+        return Err(format!("more than {SITES_MOST} sites whose arguments differ"));
+    }
+    if let Some(row) = kernel.rows(SITES).get(sites.len()) {
+        words.iter().enumerate().for_each(|(i, &word)| row.set(8 * i, word));
+    }
+    sites.push(words);
+    Ok(sites.len() as u32 - 1)
+}
+
+/// `CLASS.METHOD` as an instance is called: as the Python agent did it, which however cut names at the first character that is
+/// not one of these; here what follows stays, so that different names differ. Blanks end the names of PCP's instances.
+fn instance(class: &[u8], method: &[u8]) -> Vec<u8> {
+    let name = [class, b".", method].concat();
+    let start = name.iter().position(u8::is_ascii_alphanumeric).unwrap_or(name.len());
+    let character = |&byte: &u8| match byte {
+        b'/' => b'.',
+        b'[' => b'{',
+        b']' => b'}',
+        0..=b' ' | 0x7f => b'_',
+        other => other,
+    };
+    let mut name: Vec<u8> = name[start..].iter().map(character).collect();
+    if name.is_empty() {
+        name.extend(b"_");
+    }
+    name
+}
+
+impl Module for Ucalls {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        plan.template(&SITE);
+        let stacks = if self.timed { table_size(host.threads * 2, 1024, 1 << 13) } else { 1 };
+        constants.uc_mask = NAMES as u32 - 1;
+        constants.uc_stack_mask = stacks as u32 - 1;
+        constants.uc_timed = self.timed;
+        plan.entries(ROWS.def.name, NAMES);
+        plan.entries(SITES.def.name, SITES_MOST);
+        plan.entries(STATS.def.name, host.cpus);
+        plan.entries(STACKS.name, stacks);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let mut sums: BTreeMap<Vec<u8>, [u64; 3]> = BTreeMap::new();
+        for row in kernel.rows(ROWS).iter().filter(|row| row.word(offset_of!(uc_row, key)) != 0) {
+            let (class, method): ([u8; 256], [u8; 128]) =
+                (row.bytes(offset_of!(uc_row, class)), row.bytes(offset_of!(uc_row, method)));
+            let sum = sums.entry(instance(until_nul(&class), until_nul(&method))).or_default();
+            let fields = [offset_of!(uc_row, calls), offset_of!(uc_row, ns), offset_of!(uc_row, timed)];
+            for (sum, field) in sum.iter_mut().zip(fields) {
+                *sum = sum.wrapping_add(row.word(field));
+            }
+        }
+        for (name, [calls, ns, timed]) in &sums {
+            let cells = table.named(name).set(COUNT, *calls);
+            if let (true, Some(average)) = (self.timed, ns.checked_div(*timed)) {
+                cells.set(AVERAGE, average / 1000).set(TOTAL, ns / 1000);
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        let Ucalls { language, timed, files, tracees, sites, claimed } = self;
+        files.trim();
+        tracees.tick(kernel, &SITE, &mut |pid, _| {
+            let (runtime, its) = runtime(files, pid, *language)?;
+            let calls = runtime.calls.as_ref();
+            let calls = calls.ok_or_else(|| format!("{} has no probes of calls", runtime.language))?;
+            let mut fault = format!("no probes of calls in this build of {}", runtime.language);
+            let found = numbered(&its, pid, |probe| {
+                let name = probe.name.as_str();
+                let wanted = match timed {
+                    true => calls.entries.contains(&name) || calls.returns.contains(&name),
+                    false => calls.counted.contains(&name),
+                };
+                if !wanted {
+                    return None;
+                }
+                let number = site(calls, probe).and_then(|words| numbered_site(sites, kernel, words));
+                number.map_err(|reason| fault = format!("{name}: {reason}")).ok()
+            });
+            if found.is_empty() {
+                return Err(fault);
+            }
+            Ok(found)
+        });
+        *claimed = free_nameless(kernel, claimed);
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let stats = kernel.rows(STATS);
+        each("calls whose names found no place", stats.sum(offset_of!(uc_stat, crowded)));
+        each("calls whose names could not be read", stats.sum(offset_of!(uc_stat, unread)));
+        each("returns of calls whose start was not seen", stats.sum(offset_of!(uc_stat, unmatched)));
+        each("calls that were not timed, 64 others being in progress", stats.sum(offset_of!(uc_stat, deep)));
+    }
+}
+
+/// Two threads that claimed one row at the same time both left it: free it again, unless one is just filling it in. Yields those
+/// to be freed at the next tick.
+fn free_nameless(kernel: &dyn Kernel, claimed: &[usize]) -> Vec<usize> {
+    let rows = kernel.rows(ROWS);
+    let nameless = |row: &Row<'_>| row.word(offset_of!(uc_row, claims)) > 1 && row.word(offset_of!(uc_row, key)) == 0;
+    let now: Vec<usize> = rows.iter().enumerate().filter(|(_, row)| nameless(row)).map(|(place, _)| place).collect();
+    for row in now.iter().filter(|place| claimed.contains(place)).filter_map(|&place| rows.get(place)) {
+        row.set(offset_of!(uc_row, claims), 0);
+    }
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pcp::Atom;
+
+    fn module(timed: bool) -> Ucalls {
+        Ucalls {
+            language: Language::default(),
+            timed,
+            files: ProbeFiles::default(),
+            tracees: Tracees::new("u", Watch::new("u", ProcessFilter::default(), None)),
+            sites: Vec::new(),
+            claimed: Vec::new(),
+        }
+    }
+
+    fn put(fake: &Fake, row: usize, class: &[u8], method: &[u8], [calls, ns, timed]: [u64; 3]) {
+        fake.set(ROWS, row, offset_of!(uc_row, key), 1 + row as u64);
+        for (at, text) in [(offset_of!(uc_row, class), class), (offset_of!(uc_row, method), method)] {
+            for (i, chunk) in text.chunks(8).enumerate() {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                fake.set(ROWS, row, at + 8 * i, u64::from_ne_bytes(word));
+            }
+        }
+        fake.set(ROWS, row, offset_of!(uc_row, calls), calls);
+        fake.set(ROWS, row, offset_of!(uc_row, ns), ns);
+        fake.set(ROWS, row, offset_of!(uc_row, timed), timed);
+    }
+
+    #[test]
+    fn names_are_those_of_the_python_agent_where_it_did_not_cut_them() {
+        let name = |class: &[u8], method: &[u8]| String::from_utf8_lossy(&instance(class, method)).into_owned();
+        assert_eq!(name(b"java/lang/String", b"<init>"), "java.lang.String.<init>");
+        assert_eq!(name(b"[Ljava/lang/Object;", b"x"), "Ljava.lang.Object;.x");
+        assert_eq!(name(b"a[]", b"get_it"), "a{}.get_it");
+        assert_eq!(name(b"", b"fib"), "fib");
+        assert_eq!(
+            name(b"/usr/lib/python3/dist-packages/x.py", b"<module>"),
+            "usr.lib.python3.dist-packages.x.py.<module>"
+        );
+        assert_ne!(name(b"A$1", b"f"), name(b"A$2", b"f"));
+        assert_eq!(name(b"a b", b"f\n"), "a_b.f_");
+        assert_eq!(name(b"", b""), "_");
+    }
+
+    #[test]
+    fn equal_names_add_up_and_averages_are_totals_by_counts() {
+        let fake = Fake::new().with(ROWS, 8);
+        put(&fake, 1, b"a/B", b"f", [3, 10_000, 2]);
+        put(&fake, 4, b"a.B", b"f", [1, 20_000, 1]);
+        put(&fake, 5, b"a/B", b"g", [7, 0, 0]);
+        let mut table = Table::new(3);
+        module(true).refresh(&fake, &mut table).unwrap();
+        let values = |row| [0, 1, 2].map(|column| table.value(row, column));
+        assert_eq!(table.len(), 2);
+        assert_eq!(values(0), [4, 10, 30].map(|value| Some(Atom::U64(value))));
+        assert_eq!(values(1), [Some(Atom::U64(7)), None, None], "none was timed");
+        table.clear();
+        module(false).refresh(&fake, &mut table).unwrap();
+        assert_eq!((table.value(0, 0), table.value(0, 1)), (Some(Atom::U64(4)), None));
+    }
+
+    #[test]
+    fn sites_that_read_the_same_share_a_row_and_one_that_cannot_be_read_is_an_error() {
+        let fake = Fake::new().with(SITES, 4);
+        let (mut sites, java) = (Vec::new(), super::super::runtimes::JAVA.calls.as_ref().unwrap());
+        let probe = |name: &str, arguments: &str| Probe {
+            provider: "p".into(),
+            name: name.into(),
+            offset: 1,
+            semaphore: 0,
+            arguments: arguments.into(),
+        };
+        if cfg!(target_arch = "x86_64") {
+            let arguments = "-8@%rax 8@8(%rdx,%rcx,4) -4@%ecx 8@%rsi -4@$5";
+            let entry = site(java, &probe("method__entry", arguments)).unwrap();
+            let exit = site(java, &probe("method__return", arguments)).unwrap();
+            assert_eq!(entry[..2], [8, u64::from_le_bytes([3, 96, 88, 4, 0, 0, 0, 0])]);
+            assert_eq!(entry[2..4], [0, u64::from_le_bytes([2, 88, 0, 0, 32, 1, 0, 0])]);
+            assert_eq!(entry[6..], [5, u64::from_le_bytes([1, 0, 0, 0, 32, 1, 0, 0]), 0]);
+            assert_eq!((&exit[..8], exit[8]), (&entry[..8], 1));
+            assert_eq!(
+                [entry, exit, entry].map(|words| numbered_site(&mut sites, &fake, words)),
+                [Ok(0), Ok(1), Ok(0)]
+            );
+            let kernel: &dyn Kernel = &fake;
+            assert_eq!(kernel.rows(SITES).get(1).unwrap().word(64), 1);
+            let fault = site(java, &probe("method__entry", "8@%rax 8@x(%rip)")).unwrap_err();
+            assert!(fault.contains("8@x(%rip)"), "{fault}");
+        }
+        assert_eq!(site(java, &probe("method__entry", "")).unwrap_err(), "no argument 2");
+    }
+
+    #[test]
+    fn a_row_both_claimants_left_is_freed_at_the_second_look() {
+        let fake = Fake::new().with(ROWS, 8);
+        fake.set(ROWS, 2, offset_of!(uc_row, claims), 2);
+        let kernel: &dyn Kernel = &fake;
+        let claims = || kernel.rows(ROWS).get(2).unwrap().word(offset_of!(uc_row, claims));
+        let first = free_nameless(kernel, &[]);
+        assert_eq!(claims(), 2);
+        free_nameless(kernel, &first);
+        assert_eq!(claims(), 0);
+    }
+}

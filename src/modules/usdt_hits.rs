@@ -1,0 +1,290 @@
+//! Hits of USDT probes that the configuration names. Kernel side: bpf/usdt_hits.bpf.c.
+
+use crate::bpf::types::{self, hit};
+use crate::kit::*;
+use crate::{maps, metrics, options};
+use regex::Regex;
+use std::path::Path;
+
+metrics! {
+    HITS: u64 = 0 "usdt.hits" COUNTER COUNT "hits of each USDT probe";
+}
+
+maps! {
+    rows ROWS: hit = "ud_hits";
+}
+
+options! {
+    /// Only hits by these processes (ids, command names, or regular expressions for whole command lines): nothing is attached
+    /// to others. Without it all processes count.
+    process: ProcessFilter = ProcessFilter::default();
+    /// The probes, each PATH:PROBE. PATH is that of a program or library, absolute; PROBE the name of a probe in it or a regular expression that
+    /// has to match whole names.
+    usdts: ProbeList = ProbeList::new(
+        ["/etc/alternatives/jre/lib/server/libjvm.so:gc__begin", "/etc/alternatives/jre/lib/server/libjvm.so:thread__start"]
+            .into_iter()
+    );
+}
+
+/// As many as one configuration finds; each costs a program.
+const MOST: usize = 4096;
+
+static SITE: Hook = Hook {
+    name: "USDT probe",
+    tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__usdt_hits"] }],
+    needs: "a kernel with CONFIG_UPROBE_EVENTS",
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "usdt_hits",
+    path: "usdt_hits",
+    summary: "hits of USDT probes",
+    cluster: 101,
+    shape: Shape::Named { max: MOST },
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&SITE],
+    maps: MAPS,
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        let list = options.usdts.required(setup.section, "usdts")?;
+        let entry = |entry: &String| {
+            let parts = split(entry).filter(|(path, probe)| path.starts_with('/') && !probe.is_empty());
+            let (path, probe) = parts.ok_or_else(|| {
+                setup.section.reject("usdts", format!("expected PATH:PROBE, the path absolute, got `{entry}`"))
+            })?;
+            let names = Regex::new(&format!("^(?:{probe})$"))
+                .map_err(|error| setup.section.reject("usdts", format!("`{probe}`: {error}")))?;
+            Ok(Entry { path: path.into(), probe: probe.into(), names })
+        };
+        let entries: Result<Vec<_>, SetupError> = list.entries().iter().map(entry).collect();
+        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
+        Ok(Box::new(UsdtHits::new(setup.section.name(), entries?, watch)))
+    },
+};
+
+/// A path may have a colon, and so may an expression: the path is what exists.
+fn split(entry: &str) -> Option<(&str, &str)> {
+    let at = |(at, _): (usize, &str)| (&entry[..at], &entry[at + 1..]);
+    let there = entry.match_indices(':').map(at).find(|(path, _)| Path::new(path).exists());
+    there.or_else(|| entry.split_once(':'))
+}
+
+/// What the configuration asks for.
+struct Entry {
+    path: String,
+    /// As written.
+    probe: String,
+    /// As an expression.
+    names: Regex,
+}
+
+impl Entry {
+    fn means(&self, probe: &Probe) -> bool {
+        probe.name == self.probe || self.names.is_match(&probe.name)
+    }
+}
+
+/// A probe that was found.
+struct Found {
+    path: String,
+    probe: String,
+    instance: String,
+}
+
+struct UsdtHits {
+    entries: Vec<Entry>,
+    /// The place of each is its number.
+    found: Vec<Found>,
+    files: ProbeFiles,
+    /// With a filter: what is attached to each process. Without one the loader attaches to all.
+    tracees: Option<Tracees>,
+}
+
+impl UsdtHits {
+    fn new(name: &str, entries: Vec<Entry>, watch: Watch) -> UsdtHits {
+        let tracees = watch.is_filtering().then(|| Tracees::new(name, watch));
+        UsdtHits { entries, found: Vec::new(), files: ProbeFiles::default(), tracees }
+    }
+
+    fn find(&mut self, plan: &mut Plan) {
+        let mut faults = Vec::new();
+        for entry in &self.entries {
+            let file = self.files.read(Path::new(&entry.path));
+            let probes = file.as_ref().map(|file| file.probes.as_slice()).unwrap_or_default();
+            let (mut any, earlier) = (false, self.found.len());
+            for probe in probes.iter().filter(|probe| entry.means(probe)) {
+                any = true;
+                let number = number(&mut self.found, &entry.path, &probe.name);
+                // What an earlier entry found is attached to already.
+                if self.tracees.is_none() && number as usize >= earlier {
+                    let target = Target::Code {
+                        path: entry.path.clone().into(),
+                        offset: probe.offset,
+                        semaphore: probe.semaphore,
+                        process: None,
+                        name: self.found[number as usize].instance.clone(),
+                    };
+                    plan.each(&SITE, target, number);
+                }
+            }
+            if !any {
+                let fault = match &file {
+                    Err(fault) => fault.clone(),
+                    Ok(file) if file.probes.is_empty() => format!("{}: no probes in this build", entry.path),
+                    Ok(_) => format!("{}: no probe `{}`", entry.path, entry.probe),
+                };
+                log::warn!("usdt_hits: {}:{} is left out: {fault}", entry.path, entry.probe);
+                faults.push(fault);
+            }
+        }
+        if self.found.is_empty() {
+            plan.refuse(faults.join("; "));
+        } else if self.tracees.is_some() {
+            plan.template(&SITE);
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::new(ROWS, self.found.len())
+    }
+}
+
+/// The number of a probe, which it gets when it is seen first; all its sites have it.
+fn number(found: &mut Vec<Found>, path: &str, probe: &str) -> u32 {
+    let known = found.iter().position(|known| known.path == path && known.probe == probe);
+    known.unwrap_or_else(|| {
+        found.push(Found { path: path.into(), probe: probe.into(), instance: format!("{path}::{probe}") });
+        found.len() - 1
+    }) as u32
+}
+
+/// The sites in one process: its files may be others than those of the same names here, in a container or after an update.
+fn sites(found: &[Found], files: &mut ProbeFiles, pid: u32) -> Sites {
+    let mut sites = Vec::new();
+    let mut faults = Vec::new();
+    for (number, known) in found.iter().enumerate() {
+        match files.read(Path::new(&format!("/proc/{pid}/root{}", known.path))) {
+            Ok(file) => {
+                let probes = file.probes.iter().filter(|probe| probe.name == known.probe);
+                sites.extend(probes.map(|probe| (file.target(probe, pid), number as u32)));
+            }
+            Err(fault) => faults.push(fault),
+        }
+    }
+    faults.dedup();
+    match sites.is_empty() {
+        true if faults.is_empty() => Err("its files are of another build, without the probes".into()),
+        true => Err(faults.join("; ")),
+        false => Ok(sites),
+    }
+}
+
+impl Module for UsdtHits {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        self.find(plan);
+        constants.ud_stride = self.counters().size(host, plan);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        for (number, found) in self.found.iter().enumerate() {
+            if self.tracees.is_some() || kernel.reaches(&SITE, number as u32) {
+                table.named(found.instance.as_bytes()).set(HITS, self.counters().sum(kernel, number));
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        if let Some(tracees) = &mut self.tracees {
+            self.files.trim();
+            tracees.tick(kernel, &SITE, &mut |pid, _| sites(&self.found, &mut self.files, pid));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::pcp::Atom;
+    use std::fs;
+
+    fn make(lines: &str) -> Result<Plan, String> {
+        let config = Config::parse("test.conf", format!("[u]\n{lines}\n").as_bytes()).unwrap();
+        let setup = Setup { section: &config.section("u").unwrap(), process_refresh: None };
+        let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
+        let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
+        module.plan(&Host { cpus: 2, disks: 0, threads: 100, requests: 0 }, &mut plan, &mut constants);
+        Ok(plan)
+    }
+
+    #[test]
+    fn a_path_is_what_exists_and_the_rest_is_the_probe() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a:b");
+        fs::write(&path, "").unwrap();
+        let (path, directory) = (path.to_str().unwrap(), dir.path().to_str().unwrap());
+        assert_eq!(split(&format!("{path}:(?:x|y)")), Some((path, "(?:x|y)")));
+        assert_eq!(split(&format!("{directory}/no:(?:x|y)")), Some((format!("{directory}/no").as_str(), "(?:x|y)")));
+        assert_eq!(split("x"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_line() {
+        for (lines, wanted) in [
+            ("usdts = /usr/bin/env:", "[u] usdts: expected PATH:PROBE, the path absolute, got `/usr/bin/env:`"),
+            ("usdts = bin/env:x", "got `bin/env:x`"),
+            ("usdts = /usr/bin/env:a(b", "[u] usdts: `a(b`"),
+            ("usdts =", "[u] usdts: expected entries"),
+        ] {
+            let error = make(lines).err().unwrap();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn nothing_found_is_the_end_of_the_module_and_says_what_was_missing() {
+        let exe = std::env::current_exe().unwrap().display().to_string();
+        let plan = make(&format!("usdts = /no/such/file:x,{exe}:no_such_probe,/etc/passwd:x")).unwrap();
+        let reason = plan.refusal.unwrap();
+        for wanted in ["/no/such/file: No such file", "no probe `no_such_probe`", "/etc/passwd: not a 64-bit ELF file"]
+        {
+            assert!(reason.contains(wanted), "{reason}");
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn each_probe_is_an_instance_and_with_a_filter_it_is_attached_to_processes_only() {
+        let exe = std::env::current_exe().unwrap().display().to_string();
+        let pid = std::process::id();
+        let plan = make(&format!("usdts = {exe}:passed_.*,{exe}:passed__by")).unwrap();
+        let [(_, Target::Code { path, semaphore, process, .. }, 0)] = plan.each.as_slice() else {
+            panic!("{:?}", plan.each)
+        };
+        assert_eq!((path.to_str().unwrap(), *process), (exe.as_str(), None));
+        assert_ne!(*semaphore, 0);
+
+        let config = Config::parse("test.conf", format!("[u]\nprocess = {pid}\n").as_bytes()).unwrap();
+        let value = config.section("u").unwrap().get("process").unwrap().unwrap();
+        let watch = Watch::new("u", ProcessFilter::read(&value).unwrap(), None);
+        let names = Regex::new("passed__by").unwrap();
+        let mut module = UsdtHits::new("u", vec![Entry { path: exe.clone(), probe: "x".into(), names }], watch);
+        let mut plan = Plan::default();
+        module.find(&mut plan);
+        assert_eq!((plan.each.len(), plan.templates.len()), (0, 1));
+        let fake = Fake::new().with(ROWS, 16);
+        fake.set(ROWS, 0, 0, 3);
+        fake.set(ROWS, 8, 0, 4);
+        module.tick(&fake);
+        let [(Target::Code { process, .. }, 0)] = fake.targets()[..] else { panic!("{:?}", fake.targets()) };
+        assert_eq!(process, Some(pid));
+        let mut table = Table::new(1);
+        module.refresh(&fake, &mut table).unwrap();
+        let Key::Name(name) = &table.keys()[0] else { panic!() };
+        assert_eq!(table.text(name), format!("{exe}::passed__by").as_bytes());
+        assert_eq!(table.value(0, 0), Some(Atom::U64(7)));
+    }
+}

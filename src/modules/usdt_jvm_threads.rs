@@ -1,0 +1,146 @@
+//! Threads that Java virtual machines start and stop. Kernel side: bpf/usdt_jvm_threads.bpf.c.
+
+use super::runtimes::{numbered, runtime, Language, JAVA};
+use crate::bpf::types::{self, hit};
+use crate::kit::*;
+use crate::{maps, metrics, options};
+use std::path::{Path, PathBuf};
+
+metrics! {
+    START: u64 = 0 "usdt.jvm.threads.start" COUNTER COUNT "threads that JVMs started";
+    STOP: u64 = 1 "usdt.jvm.threads.stop" COUNTER COUNT "threads of JVMs that ended";
+}
+
+maps! {
+    rows ROWS: hit = "jt_hits";
+}
+
+options! {
+    /// Only threads of these processes (ids, command names, or regular expressions for whole command lines): nothing is
+    /// attached to others.
+    process: ProcessFilter = ProcessFilter::default();
+    /// Without the option process: the JVM's library. All processes that use it count.
+    jvm_path: FilePath = FilePath(PathBuf::from("/etc/alternatives/jre/lib/server/libjvm.so"));
+}
+
+/// The path of a file.
+#[derive(Clone, Debug)]
+struct FilePath(PathBuf);
+
+impl OptionType for FilePath {
+    const EXPECTED: &'static str = "the absolute path of a file";
+    fn read(value: &OptionValue<'_>) -> Result<Self, SetupError> {
+        let path = PathBuf::from(value.text().trim());
+        if path.is_absolute() {
+            Ok(FilePath(path))
+        } else {
+            Err(value.error(Self::EXPECTED))
+        }
+    }
+    fn show(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+static SITE: Hook = Hook {
+    name: "USDT probe of threads",
+    tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__usdt_jvm_threads"] }],
+    needs: "a kernel with CONFIG_UPROBE_EVENTS",
+};
+
+/// The probes; the place of each is its number.
+const PROBES: [&str; 2] = ["thread__start", "thread__stop"];
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "usdt_jvm_threads",
+    path: "usdt_jvm_threads",
+    summary: "threads of Java virtual machines",
+    cluster: 110,
+    shape: Shape::Single,
+    metrics: METRICS,
+    options: OPTIONS,
+    hooks: &[&SITE],
+    maps: MAPS,
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        let name = setup.section.name();
+        let watch = Watch::new(name, options.process, setup.process_refresh);
+        let tracees = watch.is_filtering().then(|| Tracees::new(name, watch));
+        Ok(Box::new(JvmThreads { path: options.jvm_path.0, files: ProbeFiles::default(), tracees, seen: false }))
+    },
+};
+
+struct JvmThreads {
+    path: PathBuf,
+    files: ProbeFiles,
+    /// With a filter: what is attached to each process. Without one the loader attaches to all.
+    tracees: Option<Tracees>,
+    /// There was a process to count.
+    seen: bool,
+}
+
+fn number(probe: &Probe) -> Option<u32> {
+    PROBES.iter().position(|name| probe.name == *name).map(|number| number as u32)
+}
+
+fn find(files: &mut ProbeFiles, pid: u32) -> Sites {
+    let (_, its) = runtime(files, pid, Language(Some(JAVA)))?;
+    match numbered(&its, pid, number) {
+        sites if sites.is_empty() => Err("no probes of threads in this build of java".into()),
+        sites => Ok(sites),
+    }
+}
+
+impl JvmThreads {
+    /// To all processes that use the library.
+    fn everywhere(&mut self, plan: &mut Plan) {
+        let file = match self.files.read(Path::new(&self.path)) {
+            Ok(file) => file,
+            Err(fault) => return plan.refuse(format!("{fault}; set the option jvm_path, or process")),
+        };
+        for probe in &file.probes {
+            let Some(number) = number(probe) else { continue };
+            let target = Target::Code {
+                path: self.path.clone(),
+                offset: probe.offset,
+                semaphore: probe.semaphore,
+                process: None,
+                name: probe.name.clone(),
+            };
+            plan.each(&SITE, target, number);
+        }
+        if plan.each.is_empty() {
+            plan.refuse(format!("{}: no probes of threads in this build", self.path.display()));
+        }
+    }
+}
+
+fn counters() -> Counters {
+    Counters::new(ROWS, PROBES.len())
+}
+
+impl Module for JvmThreads {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        match self.tracees {
+            Some(_) => plan.template(&SITE),
+            None => self.everywhere(plan),
+        }
+        constants.jt_stride = counters().size(host, plan);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        if self.tracees.is_none() || self.seen {
+            table.single().set(START, counters().sum(kernel, 0)).set(STOP, counters().sum(kernel, 1));
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        if let Some(tracees) = &mut self.tracees {
+            self.files.trim();
+            tracees.tick(kernel, &SITE, &mut |pid, _| find(&mut self.files, pid));
+            self.seen |= tracees.attached().next().is_some();
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! usdt_hits, usdt_jvm_threads, ustat and ucalls on real runtimes, each against work of known size.
+
+use crate::support::{alone, has, Agent, Script};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const NEEDS: &str = "root on a kernel with CONFIG_UPROBE_EVENTS";
+
+/// Python of the distribution, which has probes where another in the path may have none.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A runtime that has this probe; if there is none, says that the test was skipped.
+fn with_probe(test: &str, path: &str, probe: &str) -> Option<PathBuf> {
+    let file = std::fs::canonicalize(path).ok();
+    let probes = file.as_ref().and_then(|file| corebcc::kit::Elf::read(file).ok()).map(|elf| elf.probes());
+    let there = probes.is_some_and(|probes| probes.iter().any(|known| known.name == probe));
+    if !there {
+        println!("skipped: {test}: {path} with the USDT probe {probe}");
+    }
+    file.filter(|_| there)
+}
+
+fn libjvm() -> Option<PathBuf> {
+    let java = std::fs::canonicalize("/usr/bin/java").ok()?;
+    Some(java.parent()?.parent()?.join("lib/server/libjvm.so"))
+}
+
+fn libruby(test: &str) -> Option<PathBuf> {
+    let library = ["ruby-3.1", "ruby-3.3", "ruby"].into_iter().find_map(corebcc::kit::library);
+    with_probe(test, &library.unwrap_or("libruby".into()).display().to_string(), "cmethod__entry")
+}
+
+/// Python that collects garbage `n` times when it is told so, with automatic collections off.
+fn collector(program: &Path, n: u32) -> Script {
+    let source = format!(
+        "import gc, sys\ngc.disable()\nprint('ready', flush=True)\nsys.stdin.readline()\n\
+         for _ in range({n}): gc.collect()\nprint('done', flush=True)\nsys.stdin.readline()"
+    );
+    let mut script = Script::new(Command::new(program).args(["-c", &source]));
+    assert_eq!(script.line(), "ready");
+    script
+}
+
+fn work(script: &mut Script) {
+    script.go();
+    assert_eq!(script.line(), "done");
+}
+
+#[test]
+fn a_probe_with_a_semaphore_counts_in_all_processes_those_that_run_and_those_to_come() {
+    const TEST: &str = "a_probe_with_a_semaphore_counts_in_all_processes_those_that_run_and_those_to_come";
+    let Some(python) = with_probe(TEST, PYTHON, "gc__start") else { return };
+    let _alone = alone();
+    let mut running = collector(&python, 300);
+    let lines = format!("usdts = {0}:gc__start,{0}:gc__(done|start),{0}:nothing", python.display());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let start = format!("{}::gc__start", python.display());
+    let before = agent.numbers(0)[&start];
+    work(&mut running);
+    work(&mut collector(&python, 200));
+    let values = agent.numbers(0);
+    // Others on this machine may collect too, and each of these does at its end.
+    assert!(values[&start] - before >= 500, "{values:?}");
+    assert_eq!(values.len(), 2, "{values:?}");
+}
+
+#[test]
+fn with_a_filter_a_probe_counts_its_processes_exactly_also_one_that_starts_later() {
+    const TEST: &str = "with_a_filter_a_probe_counts_its_processes_exactly_also_one_that_starts_later";
+    let Some(python) = with_probe(TEST, PYTHON, "gc__start") else { return };
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    // The process has the name of the link.
+    let named = dir.path().join("chosenpython");
+    std::os::unix::fs::symlink(&python, &named).unwrap();
+    let (mut chosen, mut other) = (collector(&named, 300), collector(&python, 1000));
+    let lines = format!("usdts = {}:gc__start\nprocess = chosenpython", python.display());
+    let Some(mut agent) = Agent::watching(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let start = format!("{}::gc__start", python.display());
+    work(&mut chosen);
+    work(&mut other);
+    assert_eq!(agent.numbers(0)[&start], 300);
+    let mut later = collector(&named, 200);
+    agent.tick();
+    work(&mut later);
+    assert_eq!(agent.numbers(0)[&start], 500);
+}
+
+/// A program with a probe of two sites and a semaphore, which it prints when it is asked: how often it passes which.
+const PROBED: &str = r#"
+#include <stdio.h>
+#include <sys/types.h>
+unsigned short users __attribute__((section(".probes")));
+#define PROBE(arguments)                                                                  \
+	asm volatile("990: nop\n"                                                             \
+		     ".pushsection .note.stapsdt,\"\",\"note\"\n"                                 \
+		     ".balign 4\n"                                                                \
+		     ".4byte 992f-991f, 994f-993f, 3\n"                                           \
+		     "991: .asciz \"stapsdt\"\n"                                                  \
+		     "992: .balign 4\n"                                                           \
+		     "993: .8byte 990b, 0, users\n"                                               \
+		     ".asciz \"test\"\n.asciz \"site\"\n.asciz \"" arguments "\"\n"                 \
+		     "994: .balign 4\n"                                                           \
+		     ".popsection\n")
+int main(void)
+{
+	char line[16];
+
+	while (fgets(line, sizeof(line), stdin)) {
+		for (int i = 0; i < 70; i++)
+			PROBE("");
+		for (int i = 0; i < 7; i++)
+			PROBE("");
+		printf("%d\n", users);
+		fflush(stdout);
+	}
+}
+"#;
+
+/// Compiles it; `None` (and a line that says so) without a compiler.
+fn probed(test: &str, dir: &Path) -> Option<PathBuf> {
+    if !has(test, "gcc") {
+        return None;
+    }
+    let (source, program) = (dir.join("probed.c"), dir.join("probed"));
+    std::fs::write(&source, PROBED).unwrap();
+    let status = Command::new("gcc").arg("-o").arg(&program).arg(&source).status().unwrap();
+    assert!(status.success());
+    Some(program)
+}
+
+#[test]
+fn a_semaphore_is_raised_in_the_processes_that_count_and_lowered_afterwards() {
+    const TEST: &str = "a_semaphore_is_raised_in_the_processes_that_count_and_lowered_afterwards";
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = probed(TEST, dir.path()) else { return };
+    let (mut chosen, mut other) = (Script::new(&mut Command::new(&program)), Script::new(&mut Command::new(&program)));
+    let users = |script: &mut Script| {
+        script.go();
+        script.line()
+    };
+    assert_eq!(users(&mut chosen), "0");
+    let lines = format!("usdts = {}:site\nprocess = {}", program.display(), chosen.pid());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    // Each of the two sites is a user.
+    assert_eq!((users(&mut chosen), users(&mut other)), ("2".into(), "0".into()));
+    let name = format!("{}::site", program.display());
+    assert_eq!(agent.numbers(0), BTreeMap::from([(name, 77)]));
+    agent.detach();
+    assert_eq!(users(&mut chosen), "0");
+}
+
+/// Java whose `main` runs this when it is told so. `Method`s of its class have its name.
+fn java(dir: &Path, options: &[&str], name: &str, methods: &str, work: &str) -> Script {
+    let source = format!(
+        "public class {name} {{ {methods}
+         public static void main(String[] a) throws Exception {{ System.out.println(\"ready\"); System.in.read();
+         {work} System.out.println(\"done\"); System.in.read(); System.in.read(); }} }}"
+    );
+    let file = dir.join(format!("{name}.java"));
+    std::fs::write(&file, source).unwrap();
+    let status = Command::new("javac").arg("-d").arg(dir).arg(&file).status().unwrap();
+    assert!(status.success());
+    let mut script = Script::new(Command::new("/usr/bin/java").args(options).arg("-cp").arg(dir).arg(name));
+    assert_eq!(script.line(), "ready");
+    script
+}
+
+fn has_java(test: &str) -> Option<PathBuf> {
+    if !has(test, "javac") {
+        return None;
+    }
+    with_probe(test, &libjvm().unwrap_or_default().display().to_string(), "thread__start")
+}
+
+/// 100 threads, one after the other; with one garbage collector and no background compilation there are few of the JVM's own.
+const THREADS: &str =
+    "for (int i = 0; i < 100; i++) { Thread t = new Thread(() -> {}); t.start(); t.join(); } System.in.read();";
+
+#[test]
+fn threads_of_chosen_jvms_add_up_and_never_step_back() {
+    const TEST: &str = "threads_of_chosen_jvms_add_up_and_never_step_back";
+    if has_java(TEST).is_none() {
+        return;
+    }
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["-XX:+UseSerialGC", "-Xint"];
+    let mut first = java(dir.path(), &options, "Chosen", "", THREADS);
+    let mut other = java(dir.path(), &options, "Other", "", THREADS);
+    let lines = "process = .*java.* Chosen";
+    let Some(mut agent) = Agent::watching(TEST, NEEDS, "usdt_jvm_threads", lines) else { return };
+    let counts = |agent: &mut Agent| {
+        let row = agent.rows().swap_remove(0);
+        [0, 1].map(|column: usize| row.values[column].as_ref().unwrap().parse::<u64>().unwrap())
+    };
+    assert_eq!(counts(&mut agent), [0, 0]);
+    first.go();
+    other.go();
+    first.go();
+    other.go();
+    assert_eq!((first.line(), other.line()), ("done".into(), "done".into()));
+    let one = counts(&mut agent);
+    // The probe of a thread's end may come a little after join returns; the JVM may start a thread of its own.
+    assert!(one[0] >= 100 && one[0] <= 103 && one[1] >= 99 && one[1] <= one[0], "{one:?}");
+    drop(first);
+    agent.tick();
+    let gone = counts(&mut agent);
+    assert!(gone[0] >= one[0] && gone[1] >= one[1], "{gone:?}");
+    let mut second = java(dir.path(), &options, "Chosen", "", THREADS);
+    agent.tick();
+    second.go();
+    second.go();
+    assert_eq!(second.line(), "done");
+    let two = counts(&mut agent);
+    assert!(two[0] - gone[0] >= 100 && two[0] - gone[0] <= 103, "{gone:?} {two:?}");
+}
+
+#[test]
+fn without_a_process_the_threads_of_all_jvms_of_the_library_count() {
+    const TEST: &str = "without_a_process_the_threads_of_all_jvms_of_the_library_count";
+    let Some(library) = has_java(TEST) else { return };
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let lines = format!("jvm_path = {}", library.display());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_jvm_threads", &lines) else { return };
+    let started = agent.rows()[0].values[0].clone().unwrap().parse::<u64>().unwrap();
+    let mut java = java(dir.path(), &[], "Any", "", THREADS);
+    java.go();
+    java.go();
+    assert_eq!(java.line(), "done");
+    let now = agent.rows()[0].values[0].clone().unwrap().parse::<u64>().unwrap();
+    assert!(now - started >= 100, "{started} {now}");
+}
+
+/// A program in another language, told apart by the name of its process, that waits for a line before its work and after it.
+fn interpreted(dir: &Path, program: &Path, comm: &str, script: &str) -> Script {
+    let named = dir.join(comm);
+    if !named.exists() {
+        std::os::unix::fs::symlink(program, &named).unwrap();
+    }
+    let file = dir.join(format!("{comm}.script"));
+    std::fs::write(&file, script).unwrap();
+    let mut script = Script::new(Command::new(&named).arg(&file).env("USE_ZEND_DTRACE", "1"));
+    assert_eq!(script.line(), "ready");
+    script
+}
+
+/// 177 calls of fib, 50 of a method, 7 exceptions; calls inside calls that sleep 10 ms each.
+const PHP: &str = r#"<?php
+function fib($n) { return $n < 2 ? $n : fib($n - 1) + fib($n - 2); }
+function deep($n) { usleep(10000); if ($n) deep($n - 1); }
+class B { function m() {} static function thrower() { throw new Exception("x"); } }
+$b = new B;
+echo "ready\n"; fgets(STDIN);
+fib(10); deep(3);
+for ($i = 0; $i < 50; $i++) $b->m();
+for ($i = 0; $i < 7; $i++) { try { B::thrower(); } catch (Exception $e) {} }
+echo "done\n"; fgets(STDIN);
+"#;
+
+/// The columns of the one row of ustat.
+fn events(agent: &mut Agent, pid: u32) -> Vec<u64> {
+    let named = agent.named();
+    assert_eq!(named.len(), 1, "{named:?}");
+    named[&pid.to_string()].clone()
+}
+
+#[test]
+fn events_of_php_count_for_the_chosen_process_and_end_with_it() {
+    const TEST: &str = "events_of_php_count_for_the_chosen_process_and_end_with_it";
+    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = interpreted(dir.path(), &php, "otherphp", PHP);
+    let Some(mut agent) = Agent::watching(TEST, NEEDS, "ustat", "process = chosenphp") else { return };
+    assert!(agent.named().is_empty());
+    let mut chosen = interpreted(dir.path(), &php, "chosenphp", PHP);
+    agent.tick();
+    work(&mut chosen);
+    work(&mut other);
+    assert_eq!(events(&mut agent, chosen.pid()), [0, 177 + 4 + 50 + 7, 0, 0, 7, 0]);
+    drop(chosen);
+    agent.tick();
+    assert!(agent.named().is_empty());
+}
+
+#[test]
+fn collections_of_python_and_functions_that_return_count() {
+    const TEST: &str = "collections_of_python_and_functions_that_return_count";
+    let Some(python) = with_probe(TEST, PYTHON, "function__return") else { return };
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let script = "import gc, sys\ngc.disable()\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\n\
+        print('ready', flush=True)\nsys.stdin.readline()\nfib(10)\nfor _ in range(9): gc.collect()\n\
+        print('done', flush=True)\nsys.stdin.readline()";
+    let mut chosen = interpreted(dir.path(), &python, "chosenpython", script);
+    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", "process = chosenpython\nlanguage = python") else {
+        return;
+    };
+    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", "process = chosenpython") else { return };
+    work(&mut chosen);
+    let events = events(&mut stat, chosen.pid());
+    assert_eq!(events[5], 9);
+    // What reads a line may be a function in Python too.
+    assert!(events[1] >= 177 && events[1] < 200, "{events:?}");
+    let file = dir.path().join("chosenpython.script").display().to_string();
+    let fib = format!("{}.fib", file.replace('/', ".").trim_start_matches('.'));
+    assert_eq!(calls.numbers(0).get(&fib), Some(&177), "{:?}", calls.numbers(0));
+    assert!(calls.numbers(1).is_empty());
+}
+
+#[test]
+fn exceptions_of_ruby_count_and_its_methods_in_c() {
+    const TEST: &str = "exceptions_of_ruby_count_and_its_methods_in_c";
+    if libruby(TEST).is_none() {
+        return;
+    }
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let ruby = std::fs::canonicalize("/usr/bin/ruby").unwrap();
+    // Methods in Ruby pass the probe only while something traces.
+    let script = "$stdout.sync = true\ndef g; 1; end\nGC.disable\nputs 'ready'; gets\n\
+        7.times { begin; raise 'x'; rescue; end }\n30.times { 12.gcd(18) }\n\
+        trace = TracePoint.new(:call, :return) {}\ntrace.enable; 20.times { g }; trace.disable\nputs 'done'; gets\n";
+    let mut chosen = interpreted(dir.path(), &ruby, "chosenruby", script.replace("gets", "STDIN.gets").as_str());
+    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", "process = chosenruby") else { return };
+    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", "process = chosenruby\nlatency = True") else {
+        return;
+    };
+    work(&mut chosen);
+    let events = events(&mut stat, chosen.pid());
+    assert_eq!((events[0], events[4], events[5]), (0, 7, 0), "{events:?}");
+    assert!(events[1] >= 7 + 3 + 30 + 20 && events[2] >= 7, "{events:?}");
+    let counts = calls.numbers(0);
+    let count = |name: &str| counts.get(name).copied();
+    assert_eq!(["Integer.gcd", "Integer.times", "Object.g"].map(count), [Some(30), Some(3), Some(20)], "{counts:?}");
+}
+
+#[test]
+fn calls_of_php_are_timed_those_inside_themselves_too() {
+    const TEST: &str = "calls_of_php_are_timed_those_inside_themselves_too";
+    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let mut others = interpreted(dir.path(), &php, "otherphp", PHP);
+    let mut chosen = [(); 2].map(|()| interpreted(dir.path(), &php, "chosenphp", PHP));
+    let Some(mut agent) = Agent::watching(TEST, NEEDS, "ucalls", "process = chosenphp\nlatency = True") else { return };
+    work(&mut others);
+    work(&mut chosen[0]);
+    let names = ["B.m", "B.thrower", "deep", "fib"].map(String::from);
+    let wanted: BTreeMap<String, u64> = names.clone().into_iter().zip([50, 7, 4, 177]).collect();
+    assert_eq!(agent.numbers(0), wanted);
+    let (averages, totals) = (agent.numbers(1), agent.numbers(2));
+    // The calls of deep sleep 10, 20, 30 and 40 ms at least.
+    assert!(totals["deep"] >= 100_000, "{totals:?}");
+    for name in &names {
+        assert!(averages[name].abs_diff(totals[name] / wanted[name]) <= 1, "{name}: {averages:?} {totals:?}");
+    }
+    work(&mut chosen[1]);
+    assert_eq!(agent.numbers(0), wanted.into_iter().map(|(name, calls)| (name, 2 * calls)).collect());
+    assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
+}
+
+#[test]
+fn methods_of_java_have_names_of_their_length_and_objects_threads_and_collections_count() {
+    const TEST: &str = "methods_of_java_have_names_of_their_length_and_objects_threads_and_collections_count";
+    if has_java(TEST).is_none() {
+        return;
+    }
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["-XX:+UseSerialGC", "-Xint", "-XX:+DTraceMethodProbes", "-XX:+DTraceAllocProbes"];
+    let methods = "static int fib(int n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
+        static class Inner { void m() {} } static class Other { void m() {} }
+        static void fails() { throw new RuntimeException(); }";
+    let work = "fib(10); Inner inner = new Inner(); Other other = new Other();
+        for (int i = 0; i < 50; i++) inner.m(); for (int i = 0; i < 30; i++) other.m();
+        for (int i = 0; i < 5; i++) { try { fails(); } catch (RuntimeException e) {} }
+        for (int i = 0; i < 1000; i++) new Inner(); for (int i = 0; i < 3; i++) System.gc();
+        for (int i = 0; i < 20; i++) { Thread t = new Thread(() -> {}); t.start(); t.join(); }";
+    let mut java = java(dir.path(), &options, "Counted", methods, work);
+    let lines = format!("process = {}", java.pid());
+    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", &lines) else { return };
+    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", &format!("{lines}\nlatency = True")) else { return };
+    java.go();
+    assert_eq!(java.line(), "done");
+    let counts = calls.numbers(0);
+    let count = |name: &str| counts.get(name).copied();
+    let names = ["Counted.fib", "Counted$Inner.m", "Counted$Other.m", "Counted$Inner.<init>", "Counted.fails"];
+    assert_eq!(names.map(count), [Some(177), Some(50), Some(30), Some(1001), Some(5)], "{counts:?}");
+    let events = events(&mut stat, java.pid());
+    assert!(events[0] >= 20 && events[0] <= 23, "threads: {events:?}");
+    assert!(events[1] >= 177 + 50 + 30 + 1001 && events[2] >= 1007 && events[3] >= 2, "{events:?}");
+    // Each collection is one of memory pools too.
+    assert!(events[5] >= 6, "{events:?}");
+}
+
+#[test]
+fn runtimes_built_without_probes_are_named_in_the_log() {
+    const TEST: &str = "runtimes_built_without_probes_are_named_in_the_log";
+    let _alone = alone();
+    for (program, arguments, language) in [
+        ("perl", ["-e", "sleep 100"], "perl"),
+        ("node", ["-e", "setTimeout(() => {}, 100000)"], "node"),
+        ("tclsh", ["-c", ""], "tcl"),
+    ] {
+        if !has(TEST, program) {
+            continue;
+        }
+        let program = PathBuf::from("/usr/bin").join(program);
+        let probes = std::fs::canonicalize(&program).ok().and_then(|file| corebcc::kit::Elf::read(&file).ok());
+        if probes.is_none_or(|elf| !elf.probes().is_empty()) {
+            println!("skipped: {TEST}: a {language} of the distribution without probes");
+            continue;
+        }
+        let mut command = Command::new(&program);
+        if language != "tcl" {
+            command.args(arguments);
+        }
+        let script = Script::new(&mut command);
+        let Some(mut agent) = Agent::watching(TEST, NEEDS, "ustat", &format!("process = {}", script.pid())) else {
+            return;
+        };
+        (0..3).for_each(|_| agent.tick());
+        let said = agent.warnings().join("\n");
+        assert!(said.contains(&format!("no probes in this build of {language}")), "{said}");
+        assert!(agent.named().is_empty());
+    }
+}
