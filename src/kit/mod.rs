@@ -43,8 +43,7 @@ pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError
 pub use operations::{operation_metric, Operations, OPERATION_SLOTS};
 pub use options::{
     unknown, Count, Cpu, Depth, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages, Ports,
-    ProcessFilter,
-    RowCount,
+    ProcessFilter, RowCount,
 };
 pub use pattern::Pattern;
 pub use probe_list::ProbeList;
