@@ -85,7 +85,8 @@ fn clusters_items_and_names_are_used_once() {
     }
 }
 
-/// tests/data/bcc-options.tsv: section, option, default and the test that shows what it does.
+/// tests/data/bcc-options.tsv: section, option, default and the test that shows what it does. A process that had to be given
+/// has the one of the shipped file.
 #[test]
 fn every_option_there_was_is_there_with_its_default() {
     // Lists that had to be given have examples now; what could not be attached to was an error unless asked otherwise.

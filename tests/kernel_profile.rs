@@ -7,6 +7,8 @@ use corebcc::config::Config;
 use corebcc::kit::{instances, Table};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -47,6 +49,11 @@ fn value(group: &mut Group) -> String {
 
 /// Runs for a second with these options; the value at the end, and how long it ran.
 fn profile(options: &str) -> Option<(String, f64)> {
+    profile_until(options, || ())
+}
+
+/// As `profile`, and does this just before the stop.
+fn profile_until(options: &str, end: impl FnOnce()) -> Option<(String, f64)> {
     let text = format!("[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\n{options}");
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, instances) = instances(&config, MODULES).unwrap();
@@ -63,8 +70,10 @@ fn profile(options: &str) -> Option<(String, f64)> {
         println!("skipped: profile: software perf events");
         return None;
     }
-    std::thread::sleep(Duration::from_secs(1));
-    group.tick();
+    // As the agent does between requests.
+    let (quiet, _other) = UnixStream::pair().unwrap();
+    group.attend(quiet.as_fd(), Some(start + Duration::from_secs(1)));
+    end();
     group.store(0, 0, b"stop").unwrap();
     Some((value(&mut group), start.elapsed().as_secs_f64()))
 }
@@ -88,6 +97,50 @@ fn a_busy_function_has_as_many_samples_as_it_had_time() {
     assert_eq!(samples(&json, "burn_test"), total, "one process only: {json}");
     assert!(samples(&json, "burn_cycles") * 10 >= total * 9, "{json}");
     assert!(json.find("\"main\"").unwrap() < json.find("burn_cycles").unwrap(), "outermost first: {json}");
+}
+
+#[test]
+fn a_process_that_is_gone_at_the_stop_has_its_names() {
+    let Some(mut burner) = burner() else { return };
+    let options = format!("process = {}\nsample_frequency = 99\n", burner.child.id());
+    let end = || {
+        burner.child.kill().unwrap();
+        burner.child.wait().unwrap();
+    };
+    let Some((json, _)) = profile_until(&options, end) else { return };
+    let total = samples(&json, "root");
+    // What came since the agent last looked cannot be named: it looks once a second, and whenever there are samples.
+    assert!(total > 10 && samples(&json, "burn_cycles") * 2 >= total, "{json}");
+}
+
+/// The names on the way to each leaf, with their kinds.
+fn stacks(json: &str) -> Vec<Vec<(&str, &str)>> {
+    let (mut stacks, mut stack) = (Vec::new(), Vec::new());
+    for node in json.split("{\"name\": \"").skip(1) {
+        let mut parts = node.split('"');
+        let (name, kind) = (parts.next().unwrap(), parts.nth(3).unwrap());
+        stack.push((name, kind));
+        if node.contains("\"children\": []") {
+            stacks.push(stack.clone());
+        }
+        let closed = node.matches("]}").count().min(stack.len());
+        stack.truncate(stack.len() - closed);
+    }
+    stacks
+}
+
+#[test]
+fn the_innermost_frame_of_the_kernel_is_there_once() {
+    let child = Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn();
+    let Ok(child) = child else { return println!("skipped: profile: dd") };
+    let copier = Burner { child, _dir: tempfile::tempdir().unwrap() };
+    let options = format!("process = {}\nsample_frequency = 99\n", copier.child.id());
+    let Some((json, _)) = profile(&options) else { return };
+    let stacks = stacks(&json);
+    let of_kernel = stacks.iter().filter(|stack| stack.last().is_some_and(|(_, kind)| *kind == "kernel"));
+    let ends: Vec<_> = of_kernel.map(|stack| &stack[stack.len() - 2..]).collect();
+    assert!(!ends.is_empty(), "{json}");
+    assert!(ends.iter().all(|end| end[0] != end[1]), "{ends:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use corebcc::bpf::constants;
-use corebcc::kit::{Hook, Host, Kernel, Plan, Setup, Spec, Tier};
+use corebcc::kit::{Filters, Hook, Host, Kernel, Module, Plan, ProcessFilter, Setup, Spec, Tier};
 use corebcc::modules::find;
 use corebcc::probe::{load, Outcome, Wanted};
 use std::path::Path;
@@ -58,6 +58,31 @@ fn a_map_that_is_too_large_costs_its_module_only() {
     assert!(failure.reason.contains("fork_rows") && failure.errno > 0, "{failure:?}");
     assert_eq!(outcome.modules[1], Ok(()));
     assert_eq!(hooks(&outcome), ["sched_switch"]);
+}
+
+/// Without its filter a module would count what it was not to count.
+#[test]
+fn what_filters_is_out_when_the_filters_are_and_for_their_reason() {
+    if !may_load() {
+        return;
+    }
+    let (mut wanted, mut constants) = wanted(&["runqlat", "sysfork", "syscount"]);
+    for module in [0, 2] {
+        wanted[module].plan.number = module;
+        wanted[module].plan.filter = Some(ProcessFilter::named("nobody"));
+    }
+    let mut filters = Filters::of(wanted.iter().map(|wanted| (wanted.name, &wanted.plan)), None).unwrap();
+    let mut plan = Plan::default();
+    filters.plan(&HOST, &mut plan, &mut constants);
+    wanted.push(Wanted { name: Filters::SPEC.name, plan, maps: Filters::SPEC.maps });
+    assert_eq!(load(&wanted, &constants, None).modules, [Ok(()), Ok(()), Ok(()), Ok(())]);
+
+    wanted[3].plan.entries.push(("filter_members", u32::MAX));
+    let outcome = load(&wanted, &constants, None);
+    let failure = outcome.modules[3].clone().unwrap_err();
+    assert!(failure.reason.contains("filter_members") && failure.errno > 0, "{failure:?}");
+    assert_eq!(outcome.modules, [Err(failure.clone()), Ok(()), Err(failure.clone()), Err(failure)]);
+    assert_eq!(hooks(&outcome), ["task_newtask"]);
 }
 
 #[test]

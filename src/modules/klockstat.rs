@@ -278,18 +278,31 @@ mod tests {
             &mut module,
             6,
             "f",
-            [Times { count: 1, ns: 50, max: 50 }, Times { count: 2, ns: long, max: long - 7 }],
+            [Times { count: 1, ns: long, max: long }, Times { count: 2, ns: long, max: long - 7 }],
         );
         row(&fake, &mut module, 7, "g", [Times { count: 1, ns: 5, max: 5 }, Times::default()]);
         for _ in 0..2 {
             assert_eq!(
                 values(&mut module, &fake),
                 [
-                    ("f".into(), vec![20, 4, 50, 80, (long + 10) / 4, 4, long - 7, long + 10]),
+                    ("f".into(), vec![(long + 30) / 4, 4, long, long + 30, (long + 10) / 4, 4, long - 7, long + 10]),
                     ("g".into(), vec![5, 1, 5, 5, 0, 0, 0, 0]),
                 ]
             );
         }
+    }
+
+    #[test]
+    fn the_first_row_and_a_chain_of_one_caller_are_as_good_as_any() {
+        let Some(function) = kernel_function("schedule") else {
+            println!("skipped: klockstat::the_first_row: /proc/kallsyms with addresses");
+            return;
+        };
+        let (fake, mut module) = (fake(), module("stack_depth = 3").unwrap());
+        row(&fake, &mut module, 0, "", [Times { count: 2, ns: 9, max: 6 }, Times::default()]);
+        fake.set(ROWS, 0, offset_of!(kl_row, callers), function.start + 4);
+        module.names.clear();
+        assert_eq!(values(&mut module, &fake), [("schedule".into(), vec![4, 2, 6, 9, 0, 0, 0, 0])]);
     }
 
     #[test]

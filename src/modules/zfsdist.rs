@@ -12,3 +12,23 @@ crate::file_system! {
     fsync: "zpl_fsync",
     constants: zfs_start_mask, zfs_filter,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// What the programs get: tests/kernel/filter.rs and tests/kernel/files.rs show what they and ext4dist's do with it.
+    #[test]
+    fn the_option_process_is_the_filter_of_its_own_programs() {
+        for (line, filters) in [("process = somebody", true), ("", false)] {
+            let config = Config::parse("test.conf", format!("[z]\n{line}\n").as_bytes()).unwrap();
+            let setup = Setup { section: &config.section("z").unwrap(), process_refresh: None };
+            let (mut plan, mut constants) = (Plan { number: 5, ..Plan::default() }, crate::bpf::constants());
+            let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0 };
+            (SPEC.make)(&setup).unwrap().plan(&host, &mut plan, &mut constants);
+            assert_eq!((plan.filter.is_some(), constants.zfs_filter), (filters, u64::from(filters) << 5));
+            assert_eq!((constants.ext4_filter, constants.xfs_filter), (0, 0));
+        }
+    }
+}

@@ -181,6 +181,69 @@ fn a_kernel_function_counts_its_calls_failures_and_time_by_process() {
     assert!(Agent::was_said("no_such_function cannot be attached to"), "what the kernel does not have is named");
 }
 
+/// Writing the name of a command is a write: the one's start is not the other's.
+#[test]
+fn a_kernel_function_inside_another_that_is_counted_has_its_own_start() {
+    const TEST: &str = "a_kernel_function_inside_another_that_is_counted_has_its_own_start";
+    let _alone = alone();
+    let mut chosen = shell(RENAMES);
+    let lines = format!("kprobes = kprobe:vfs_write, kprobe:comm_write\nlatency = True\nprocess = {}", chosen.pid());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_FUNCTIONS, "kprobe_hits", &lines) else { return };
+    work(&mut chosen);
+    let counts = values(&mut agent, 0);
+    // The shell writes `done` besides.
+    assert_eq!((counts["comm_write"], counts["vfs_write"]), (1000, 1001));
+    let (averages, totals) = (values(&mut agent, 2), values(&mut agent, 3));
+    assert!(totals["vfs_write"] >= totals["comm_write"], "the outer takes longer: {totals:?}");
+    for (name, count) in &counts {
+        assert_eq!(averages[name], totals[name] / count, "every call was timed: {averages:?} {totals:?}");
+    }
+    assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
+}
+
+/// Functions of the kernel that the compiler made of others (`.isra.0` and the like).
+fn dotted_functions() -> Vec<String> {
+    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+    let fields = symbols.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let of_kernel = fields.filter_map(|fields| match fields[..] {
+        [_, "t" | "T", name] => Some(name.to_string()),
+        _ => None,
+    });
+    of_kernel.filter(|name| [".isra.", ".constprop.", ".part."].iter().any(|part| name.contains(part))).collect()
+}
+
+#[test]
+fn a_kernel_function_with_a_long_name_or_one_with_a_dot_counts_under_it() {
+    const TEST: &str = "a_kernel_function_with_a_long_name_or_one_with_a_dot_counts_under_it";
+    let _alone = alone();
+    let long = match std::env::consts::ARCH {
+        "x86_64" => "__x64_sys_sched_get_priority_max",
+        "aarch64" => "__arm64_sys_sched_get_priority_max",
+        other => return println!("skipped: {TEST}: what {other} calls the function of a system call"),
+    };
+    let is_common = |name: &String| ["file", "path", "fd", "task", "vm", "page"].iter().any(|part| name.contains(part));
+    let mut dotted: Vec<String> = dotted_functions().into_iter().filter(is_common).collect();
+    dotted.truncate(64);
+    let list: Vec<String> = dotted.iter().map(|name| format!("kprobe:{name}")).collect();
+    let lines = format!("kprobes = kprobe:{long},{}", list.join(","));
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_FUNCTIONS, "kprobe_hits", &lines) else { return };
+    let before = values(&mut agent, 0);
+    for _ in 0..700 {
+        // SAFETY: it takes a number.
+        unsafe { nix::libc::sched_get_priority_max(nix::libc::SCHED_FIFO) };
+    }
+    work(&mut shell(OPENS));
+    let after = values(&mut agent, 0);
+    assert!(after[long] - before[long] >= 700, "{after:?}");
+    let of_dotted = || after.iter().filter(|(name, _)| name.contains('.'));
+    if of_dotted().next().is_none() {
+        return println!("skipped: {TEST}: one of {} functions with a dot: kprobes", dotted.len());
+    }
+    assert!(of_dotted().all(|(name, _)| dotted.contains(name)), "{after:?}");
+    println!("{} functions with a dot", of_dotted().count());
+    assert!(of_dotted().any(|(_, &count)| count > 0), "{after:?}");
+}
+
 #[test]
 fn calls_that_return_an_error_are_told_by_their_signed_value() {
     const TEST: &str = "calls_that_return_an_error_are_told_by_their_signed_value";

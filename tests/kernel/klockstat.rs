@@ -113,6 +113,22 @@ fn terminal() -> Option<(File, File)> {
     (result == 0).then(|| unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) })
 }
 
+/// A thread that reads from a terminal; it is in the call.
+fn reader(mut terminal: File) -> std::thread::JoinHandle<usize> {
+    let (thread, is) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        // SAFETY: it has no arguments and cannot fail.
+        thread.send(unsafe { libc::gettid() }).unwrap();
+        terminal.read(&mut [0; 80]).unwrap()
+    });
+    let call = format!("/proc/self/task/{}/syscall", is.recv().unwrap());
+    let begins = format!("{} ", libc::SYS_read);
+    while !fs::read_to_string(&call).unwrap().starts_with(&begins) {
+        std::thread::yield_now();
+    }
+    reader
+}
+
 /// A writer tries (`mutex_trylock`), a reader waits interruptibly and keeps the lock until there is something to read; who
 /// only tries meanwhile fails, which is no acquisition.
 #[test]
@@ -136,17 +152,7 @@ fn a_terminal_is_locked_by_who_tries_and_who_waits_and_not_by_who_fails() {
     let writers = ["tty_write_lock", "iterate_tty_write", "file_tty_write", "do_tty_write", "tty_write"];
     assert_eq!(sums(&mut agent, &writers).counts, [TIMES, TIMES]);
 
-    let (thread, is) = std::sync::mpsc::channel();
-    let reader = std::thread::spawn(move || {
-        // SAFETY: it has no arguments and cannot fail.
-        thread.send(unsafe { libc::gettid() }).unwrap();
-        slave.read(&mut [0; 80]).unwrap()
-    });
-    let call = format!("/proc/self/task/{}/syscall", is.recv().unwrap());
-    let begins = format!("{} ", libc::SYS_read);
-    while !fs::read_to_string(&call).unwrap().starts_with(&begins) {
-        std::thread::yield_now();
-    }
+    let reader = reader(slave);
     for _ in 0..50 {
         assert_eq!(other.read(&mut [0; 80]).unwrap_err().kind(), ErrorKind::WouldBlock);
     }
@@ -157,6 +163,56 @@ fn a_terminal_is_locked_by_who_tries_and_who_waits_and_not_by_who_fails() {
     let sums = sums(&mut agent, &["n_tty_read"]);
     assert_eq!(sums.counts, [1, 1], "the 50 that failed are none: {sums:?}");
     assert!(sums.longest[1] >= held.as_nanos() as u64, "{sums:?}");
+}
+
+/// 2.2 s are more than 31 bits of nanoseconds hold. One reader keeps the lock, the other waits for it.
+#[test]
+fn a_long_wait_is_as_long_as_it_was() {
+    const TEST: &str = "klockstat: a_long_wait_is_as_long_as_it_was";
+    let _alone = alone();
+    let Some((mut master, slave)) = terminal() else {
+        println!("skipped: {TEST}: terminals (devpts)");
+        return;
+    };
+    let Some(mut agent) = agent(TEST, "") else { return };
+    let start = Instant::now();
+    let readers = [slave.try_clone().unwrap(), slave].map(reader);
+    let waited = Duration::from_millis(2200);
+    std::thread::sleep(waited);
+    for _ in &readers {
+        master.write_all(b"end\n").unwrap();
+    }
+    let read: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+    assert_eq!(read, 8);
+    let (sums, elapsed) = (sums(&mut agent, &["n_tty_read"]), start.elapsed().as_nanos() as u64);
+    assert_eq!(sums.counts, [2, 2], "{sums:?}");
+    let waited = waited.as_nanos() as u64;
+    assert!(sums.longest.iter().all(|&longest| longest >= waited && longest < elapsed), "{sums:?} in {elapsed} ns");
+}
+
+/// tee(2) takes the locks of both pipes by their addresses and gives back that of the first pipe first, so that in one of the
+/// two directions what was taken first is given back first.
+#[test]
+fn locks_given_back_in_either_order_are_each_ended_once() {
+    const TEST: &str = "klockstat: locks_given_back_in_either_order_are_each_ended_once";
+    let _alone = alone();
+    let Some(mut agent) = agent(TEST, "") else { return };
+    let mut pipes = [(); 2].map(|()| std::io::pipe().unwrap());
+    pipes.iter_mut().for_each(|(_, to)| to.write_all(b"x").unwrap());
+    let start = Instant::now();
+    for i in 0..2 * TIMES as usize {
+        let (from, to) = (&pipes[i % 2].0, &pipes[(i + 1) % 2].1);
+        // SAFETY: both descriptors are open, and no memory is involved.
+        let copied = unsafe { libc::tee(from.as_raw_fd(), to.as_raw_fd(), 1, libc::SPLICE_F_NONBLOCK) };
+        assert_eq!(copied, 1, "{}", std::io::Error::last_os_error());
+        // What was copied is behind what was there.
+        pipes[(i + 1) % 2].0.read_exact(&mut [0]).unwrap();
+    }
+    let elapsed = start.elapsed().as_nanos() as u64;
+    let sums = sums(&mut agent, &["pipe_double_lock"]);
+    assert_eq!(sums.counts, [4 * TIMES, 4 * TIMES], "{sums:?}");
+    assert!(sums.totals[1] < 2 * elapsed, "{sums:?} in {elapsed} ns");
+    assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
 }
 
 /// `loop_get_status` takes the lock killably, whether or not there is anything behind the device.

@@ -130,6 +130,55 @@ fn probed(test: &str, dir: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
+/// Several processes on the probes of one program at once: nothing is lost between CPUs, nor by whoever fetches meanwhile.
+#[test]
+fn hits_of_processes_at_once_add_up_exactly_however_often_they_are_fetched() {
+    const TEST: &str = "hits_of_processes_at_once_add_up_exactly_however_often_they_are_fetched";
+    const ROUNDS: u64 = 200;
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = probed(TEST, dir.path()) else { return };
+    let mut scripts = [(); 4].map(|()| Script::new(&mut Command::new(&program)));
+    let lines = format!("usdts = {}:site", program.display());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let mut other = Agent::new("usdt_hits", &lines);
+    let name = format!("{}::site", program.display());
+    let mut before = 0;
+    for script in &mut scripts {
+        (0..ROUNDS).for_each(|_| script.go());
+        let now = agent.numbers(0)[&name];
+        assert!(now >= before, "{now} after {before}");
+        before = now;
+    }
+    for script in &mut scripts {
+        (0..ROUNDS).for_each(|_| drop(script.line()));
+    }
+    let wanted = BTreeMap::from([(name, 4 * ROUNDS * 77)]);
+    assert_eq!([agent.numbers(0), other.numbers(0), agent.numbers(0)], [wanted.clone(), wanted.clone(), wanted]);
+}
+
+#[test]
+fn a_probe_that_two_files_have_by_one_name_counts_for_each_by_itself() {
+    const TEST: &str = "a_probe_that_two_files_have_by_one_name_counts_for_each_by_itself";
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(one) = probed(TEST, dir.path()) else { return };
+    // Uprobes are of files: a copy is another one.
+    let two = dir.path().join("copied");
+    std::fs::copy(&one, &two).unwrap();
+    let mut scripts = [&one, &two].map(|program| Script::new(&mut Command::new(program)));
+    let lines = format!("usdts = {}:site,{}:si.*", one.display(), two.display());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    for (script, rounds) in scripts.iter_mut().zip([1, 3]) {
+        for _ in 0..rounds {
+            script.go();
+            assert_eq!(script.line(), "2", "both sites of its own file use its semaphore");
+        }
+    }
+    let name = |program: &Path| format!("{}::site", program.display());
+    assert_eq!(agent.numbers(0), BTreeMap::from([(name(&one), 77), (name(&two), 3 * 77)]));
+}
+
 #[test]
 fn a_semaphore_is_raised_in_the_processes_that_count_and_lowered_afterwards() {
     const TEST: &str = "a_semaphore_is_raised_in_the_processes_that_count_and_lowered_afterwards";
@@ -285,6 +334,64 @@ fn events_of_php_count_for_the_chosen_process_and_end_with_it() {
     drop(chosen);
     agent.tick();
     assert!(agent.named().is_empty());
+}
+
+/// What embeds a runtime may have any name: then only the option `language` says which it is.
+#[test]
+fn a_program_of_any_name_counts_where_its_language_is_told() {
+    const TEST: &str = "a_program_of_any_name_counts_where_its_language_is_told";
+    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("embedding");
+    std::fs::copy(&php, &program).unwrap();
+    let mut script = interpreted(dir.path(), &program, "embedding", PHP);
+    let lines = "process = embedding";
+    let told = format!("{lines}\nlanguage = php");
+    let Some(mut untold) = Agent::watching(TEST, NEEDS, "ustat", lines) else { return };
+    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", &told) else { return };
+    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", &told) else { return };
+    work(&mut script);
+    assert_eq!(events(&mut stat, script.pid())[1], 177 + 4 + 50 + 7);
+    assert_eq!(calls.numbers(0).get("fib"), Some(&177), "{:?}", calls.numbers(0));
+    assert!(untold.named().is_empty());
+    (0..3).for_each(|_| untold.tick());
+    let said = untold.warnings().join("\n");
+    assert!(said.contains("no runtime of a language that is known"), "{said}");
+}
+
+/// Two processes in the same function at once, looked at while they work: nothing is lost and nothing steps back.
+#[test]
+fn calls_and_events_of_processes_at_once_add_up_while_they_are_fetched() {
+    const TEST: &str = "calls_and_events_of_processes_at_once_add_up_while_they_are_fetched";
+    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let script = r#"<?php
+        function f() {}
+        echo "ready\n"; fgets(STDIN);
+        for ($i = 0; $i < 20000; $i++) f();
+        echo "done\n"; fgets(STDIN);
+    "#;
+    let mut scripts = [(); 2].map(|()| interpreted(dir.path(), &php, "chosenphp", script));
+    let lines = "process = chosenphp\nlatency = True";
+    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", lines) else { return };
+    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", "process = chosenphp") else { return };
+    scripts.iter_mut().for_each(Script::go);
+    let mut before = [0; 3];
+    for _ in 0..50 {
+        let named = calls.named();
+        let methods = stat.numbers(1).values().sum();
+        let now = named.get("f").map_or([0, 0, methods], |values| [values[0], values[2], methods]);
+        assert!(now.iter().zip(before).all(|(now, before)| *now >= before), "{now:?} after {before:?}");
+        before = now;
+        std::thread::yield_now();
+    }
+    scripts.iter_mut().for_each(|script| assert_eq!(script.line(), "done"));
+    assert_eq!(calls.numbers(0)["f"], 40_000);
+    assert!(calls.warnings().is_empty(), "{:?}", calls.warnings());
+    let events = stat.numbers(1);
+    assert_eq!(events, scripts.iter().map(|script| (script.pid().to_string(), 20_000)).collect());
 }
 
 #[test]

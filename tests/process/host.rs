@@ -3,9 +3,9 @@
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire};
 use crate::support::{
-    lacks, lacks_bpf, programs_of, rows::rows, still_loaded, told, wait_for, Home, Proc, ALL, BINARY, ONE,
+    config, lacks, lacks_bpf, programs_of, rows::rows, skip, still_loaded, told, wait_for, Home, Proc, ALL, BINARY, ONE,
 };
-use corebcc::pcp::Pmid;
+use corebcc::pcp::{Pmid, IN_NULL};
 use nix::sys::signal::Signal;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -201,6 +201,35 @@ fn its_programs_are_detached_however_it_ends() {
         if signal != Some(Signal::SIGKILL) {
             assert!(home.log().contains("sysfork: BPF detached."), "{}", home.log());
         }
+    }
+}
+
+/// A run that nobody stops goes on in the kernel as long as somebody holds its events.
+#[test]
+fn sampling_that_nobody_stopped_ends_with_the_agent() {
+    if lacks_bpf() {
+        return;
+    }
+    let profile = Pmid::new(149, 14, 0);
+    for signal in [None, Some(Signal::SIGTERM), Some(Signal::SIGKILL)] {
+        let home = Home::new(&config(&["profile"]));
+        let mut peer = Peer::ready(&home, &[]);
+        assert_eq!(peer.error(&wire::store_block(profile, IN_NULL, 6, b"start\0")), 0);
+        let value = match &wire::result(&peer.ask(&wire::fetch(&[profile])))[0].values[..] {
+            [(_, wire::Wire::Block { bytes, .. })] => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        if !value.contains("started") {
+            return skip("software perf events");
+        }
+        let programs = programs_of(peer.agent.pid());
+        assert!(!programs.is_empty());
+        match signal {
+            Some(signal) => peer.agent.signal(signal),
+            None => peer.to = None,
+        }
+        peer.rest();
+        wait_for("the programs to go", || still_loaded(&programs).is_empty().then_some(()));
     }
 }
 

@@ -58,7 +58,10 @@ fn each_module_has_its_state_and_a_sentence() {
     let text = text.replace("[kprobe_hits]\n", "[kprobe_hits]\nkprobes = kprobe:no_such_function\n");
     fs::write(
         home.config(),
-        text.replace("[tracepoint_hits]\n", "[tracepoint_hits]\ntracepoints = sched:sched_switch,no:such\n"),
+        text.replace(
+            "[tracepoint_hits]\n",
+            "[tracepoint_hits]\ntracepoints = sched:sched_switch,no:such\nprocess = nobody\n",
+        ),
     )
     .unwrap();
     let mut peer = Peer::ready(&home, &[]);
@@ -79,9 +82,11 @@ fn each_module_has_its_state_and_a_sentence() {
         "running",
         &["1 target by raw_tp", "not attached to no:such (", "no tracepoint of this name"],
     );
+    said("filter", "running", &["task_newtask", "sched_process_exec"]);
     said("biolatency", "off", &["not enabled", "add biolatency", home.config().to_str().unwrap()]);
-    assert!(states.len() >= 21, "{states:?}");
-    let expected = [("kprobe_hits", "0"), ("profile", "1"), ("sysfork", "1"), ("tracepoint_hits", "1")];
+    assert_eq!(states.len(), corebcc::modules::MODULES.len() + 1, "{states:?}");
+    let expected =
+        [("filter", "1"), ("kprobe_hits", "0"), ("profile", "1"), ("sysfork", "1"), ("tracepoint_hits", "1")];
     assert_eq!(up, expected.map(|(name, up)| (name.to_owned(), up.to_owned())).into());
     // The names of a module that failed are there; asked for, they send here.
     let failed = wire::result(&peer.ask(&wire::fetch(&[corebcc::pcp::Pmid::new(149, 2, 0)]))).remove(0);

@@ -87,7 +87,11 @@ impl Peer {
     #[track_caller]
     pub fn ask(&mut self, request: &[u8]) -> Vec<u8> {
         self.send(request);
-        self.read()
+        let reply = self.read();
+        if matches!(decode(&reply), Pdu::Error { code: 0 }) {
+            assert_eq!(frame(request).ty, PduType::RESULT, "only a store is answered by ERROR 0");
+        }
+        reply
     }
 
     /// The code of the ERROR that answers a request.
@@ -196,7 +200,7 @@ fn lawful(pdu: &[u8]) {
     ];
     assert!(lawful.contains(&frame.ty), "{} from an agent", frame.ty);
     if let Pdu::Error { code } = decode(pdu) {
-        // PM_ERR_IPC, PM_ERR_TIMEOUT, -EPIPE; and 0, since no store is accepted.
-        assert!(code < 0 && ![-12366, -12353, -32].contains(&code), "ERROR {code} from an agent");
+        // PM_ERR_IPC, PM_ERR_TIMEOUT, -EPIPE.
+        assert!(code <= 0 && ![-12366, -12353, -32].contains(&code), "ERROR {code} from an agent");
     }
 }
