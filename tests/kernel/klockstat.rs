@@ -209,7 +209,10 @@ fn locks_given_back_in_either_order_are_each_ended_once() {
         pipes[(i + 1) % 2].0.read_exact(&mut [0]).unwrap();
     }
     let elapsed = start.elapsed().as_nanos() as u64;
-    let sums = sums(&mut agent, &["pipe_double_lock"]);
+    // It jumps to the function of the second lock where it can: then that one's caller is its own.
+    let callers =
+        ["pipe_double_lock", "link_pipe", "do_tee", "__do_sys_tee", "__se_sys_tee", "__x64_sys_tee", "__arm64_sys_tee"];
+    let sums = sums(&mut agent, &callers);
     assert_eq!(sums.counts, [4 * TIMES, 4 * TIMES], "{sums:?}");
     assert!(sums.totals[1] < 2 * elapsed, "{sums:?} in {elapsed} ns");
     assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
