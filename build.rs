@@ -72,6 +72,8 @@ fn main() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
     let bpf = root.join("bpf");
     println!("cargo:rerun-if-changed=bpf");
+    // For tests/architectures.rs, which runs this program for others than the machine's.
+    println!("cargo:rustc-env=BUILD_PROGRAM={}", env::current_exe().expect("it runs").display());
 
     let mut sources: Vec<PathBuf> = fs::read_dir(&bpf)
         .expect("bpf/ is part of the project")
@@ -85,7 +87,7 @@ fn main() {
     }
 
     let unit = out.join("corebcc.bpf.c");
-    fs::write(&unit, programs.unit(&sources)).expect("OUT_DIR can be written");
+    fs::write(&unit, programs.unit()).expect("OUT_DIR can be written");
     let target = match arch.as_str() {
         "x86_64" => "x86",
         "aarch64" => "arm64",
@@ -95,6 +97,10 @@ fn main() {
         .source(&unit)
         .clang_args([
             format!("-I{}", bpf.display()),
+            // The lines of the source, which the object names, are the same wherever it is built.
+            "-fdebug-compilation-dir=.".into(),
+            format!("-ffile-prefix-map={}=bpf", bpf.display()),
+            format!("-ffile-prefix-map={}/=", out.display()),
             format!("-D__TARGET_ARCH_{target}"),
             "-Wall".into(),
             "-Werror".into(),
@@ -169,13 +175,13 @@ impl Programs {
     }
 
     /// The C file: every module, then the programs.
-    fn unit(&self, sources: &[PathBuf]) -> String {
+    fn unit(&self) -> String {
         let mut c = String::from("#include \"probe.bpf.h\"\n\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n\n");
         for module in &self.modules {
             let _ = writeln!(c, "const volatile bool {module}_on;");
         }
-        for (module, source) in self.modules.iter().zip(sources) {
-            let _ = writeln!(c, "\n#define MODULE {module}\n#include \"{}\"\n#undef MODULE", source.display());
+        for module in &self.modules {
+            let _ = writeln!(c, "\n#define MODULE {module}\n#include \"{module}.bpf.c\"\n#undef MODULE");
         }
         for (name, hook) in &self.tracepoints {
             hook.program(&mut c, name, "", "tp_btf", "tp", "false", |i| format!("ctx[{i}]"));
