@@ -132,7 +132,7 @@ fn pass_probe() {
     if LOAD_PROBE_USERS.load(Relaxed) == 0 {
         return;
     }
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     // SAFETY: it does nothing; the note is for those who read the file.
     unsafe {
         std::arch::asm!(
