@@ -59,15 +59,16 @@ class Client:
         self.pcp.pmErrStr.restype = ctypes.c_char_p
         deadline = time.monotonic() + 20
         while True:
-            context = self.pcp.pmNewContext(1, f"127.0.0.1:{port}".encode())
-            if context >= 0:
+            self.context = self.pcp.pmNewContext(1, f"127.0.0.1:{port}".encode())
+            if self.context >= 0:
                 return
             if time.monotonic() > deadline:
-                raise RuntimeError(f"no connection to pmcd: {self.pcp.pmErrStr(context).decode()}")
+                raise RuntimeError(f"no connection to pmcd: {self.pcp.pmErrStr(self.context).decode()}")
             time.sleep(0.05)
 
     def lookup(self, names, patience=20):
         """The identifiers of metrics, as soon as all are there."""
+        self.pcp.pmUseContext(self.context)
         array = (ctypes.c_char_p * len(names))(*[name.encode() for name in names])
         pmids = (ctypes.c_uint * len(names))()
         deadline = time.monotonic() + patience
@@ -77,8 +78,20 @@ class Client:
             time.sleep(0.05)
         return pmids
 
+    def answered(self, pmids):
+        """Whether a fetch has values of all of them. Offsets as in pmResult and pmValueSet of PCP 5 and 6."""
+        self.pcp.pmUseContext(self.context)
+        result = ctypes.c_void_p()
+        if self.pcp.pmFetch(len(pmids), pmids, ctypes.byref(result)) < 0:
+            return False
+        sets = (ctypes.c_void_p * len(pmids)).from_address(result.value + 24)
+        counts = [ctypes.c_int.from_address(entry + 4).value for entry in sets]
+        self.pcp.pmFreeResult(result)
+        return min(counts) > 0
+
     def fetch(self, pmids, times):
         """Fetches so often; microseconds per fetch."""
+        self.pcp.pmUseContext(self.context)
         result = ctypes.c_void_p()
         fetch, free = self.pcp.pmFetch, self.pcp.pmFreeResult
         begin = time.perf_counter()
@@ -90,9 +103,9 @@ class Client:
         return (time.perf_counter() - begin) / times * 1e6
 
 
-def bpf_calls(pid, client, pmids, times):
-    """bpf() calls of a process while a client fetches."""
-    tracer = subprocess.Popen(["strace", "-f", "-c", "-e", "trace=bpf", "-p", str(pid)], stderr=subprocess.PIPE, text=True)
+def system_calls(pid, client, pmids, times, which="all"):
+    """System calls of a process while a client fetches: `which` is a name, a list of names, or all."""
+    tracer = subprocess.Popen(["strace", "-f", "-c", "-e", f"trace={which}", "-p", str(pid)], stderr=subprocess.PIPE, text=True)
     attached = re.compile(r"attached")
     while not attached.search(line := tracer.stderr.readline()):
         if not line:
@@ -100,5 +113,5 @@ def bpf_calls(pid, client, pmids, times):
     client.fetch(pmids, times)
     tracer.send_signal(signal.SIGINT)
     text = tracer.communicate()[1]
-    line = next((line.split() for line in text.splitlines() if line.endswith(" bpf")), None)
-    return int(line[3]) if line else 0
+    rows = [line.split() for line in text.splitlines()]
+    return sum(int(row[3]) for row in rows if len(row) >= 5 and row[0][0].isdigit() and row[-1] != "total")

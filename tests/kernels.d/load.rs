@@ -53,6 +53,7 @@ fn main() -> Result<()> {
     println!("session_to_client {}", ANSWERS * ANSWER as u64);
     println!("tcp_calls {}", sessions * (SENDS + ANSWERS));
     println!("tcp_bytes {}", sessions * (SENDS * SEND as u64 + ANSWERS * ANSWER as u64));
+    println!("tcp_calls_of_main_thread {}", sessions * SENDS);
     println!("udp_calls {}", 2 * DATAGRAMS);
     println!("udp_bytes {}", 2 * DATAGRAMS * DATAGRAM as u64);
     println!("children {CHILDREN}");
