@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Run queue latency: one count per arrival of a task on a CPU. sched_switch fires before the scheduler updates the
- * incoming task's sched_info, so last_queued is still the time it was queued, by the same clock the run queue has just
- * read under its lock: no clock is read here.
+ * incoming task's sched_info, so last_queued is still the time it was queued, by the run queue's clock. Where the task
+ * before went to sleep, the scheduler has just read that clock. Where a wake-up asked for the switch, it was last read
+ * then (rq_clock_skip_update): the time from there, all of it on an idle CPU, takes a clock of our own.
  */
 #include "filter.bpf.h"
 #include "hist.bpf.h"
@@ -10,9 +11,14 @@
 struct runq_row {
 	__u64 unmeasured; /* arrivals whose time of queueing is not known */
 	__u64 by_wakeup;  /* set by the agent once the wake-up programs run: use their times where the kernel keeps none */
-	__u64 slots[HIST_SLOTS]; /* the usual ones, below 64 usec, in the cache line of what is read above */
-	__u64 pad[6];
+	__u64 ahead;      /* what our clock is ahead of the run queue's; 0: not known yet */
+	__u64 compared;   /* when that was found, by the run queue's */
+	__u64 slots[HIST_SLOTS];
+	__u64 pad[4];
 };
+
+/* Between two comparisons of the clocks, which drift by a millionth or so. */
+#define RUNQ_COMPARE 1000000 /* ns */
 
 /* When a task became runnable, by thread id, where the kernel does not keep it. */
 struct runq_wait {
@@ -116,9 +122,27 @@ static __always_inline __u64 runq_clock(const bool raw, struct task_struct *prev
 	return GET(GET(GET(prev, se.cfs_rq), rq), clock);
 }
 
+/* The clock as of now after a task that sleeps, for which the scheduler has read it. */
+static __always_inline __u64 runq_compare(struct runq_row *r, __u64 clock)
+{
+	if (unlikely(clock - r->compared > RUNQ_COMPARE)) {
+		r->ahead = bpf_ktime_get_ns() - clock;
+		r->compared = clock;
+	}
+	return clock;
+}
+
+/* The clock as of now where it may have stood still since a wake-up. */
+static __always_inline __u64 runq_now(struct runq_row *r, __u64 clock)
+{
+	__u64 now = bpf_ktime_get_ns() - r->ahead;
+
+	return r->ahead && (__s64)(now - clock) > 0 ? now : clock;
+}
+
 ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	__u64 queued, since, clock, wait, delayed, folded = 0;
+	__u64 queued, since, clock, now, delayed, folded = 0;
 	struct runq_row *r = cpu_row(&runq_rows);
 	struct runq_delay *delay;
 	__u32 pid = GET(next, pid);
@@ -132,14 +156,16 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	/* Preempted on its way to sleep, a task goes on waiting for a CPU, but the kernel does not keep since when. */
 	if (unlikely(preempt) && !runq_is_runnable(raw, prev))
 		runq_since(GET(prev, pid), runq_clock(raw, prev));
-	if (!pid)
-		return; /* the idle task never waits */
 	clock = runq_clock(raw, prev);
+	if (!pid) {
+		runq_compare(r, clock);
+		return; /* the idle task never waits */
+	}
+	now = GET(prev, pid) && !runq_is_runnable(raw, prev) ? runq_compare(r, clock) : runq_now(r, clock);
 	queued = GET(next, sched_info.last_queued);
 	since = likely(queued) ? queued : runq_waits_since(pid);
 	if (unlikely(!since || clock < since))
 		return runq_unmeasured(r);
-	wait = clock - since;
 
 	/*
 	 * When a waiting task moves to another CPU the kernel folds the wait so far into run_delay and restarts
@@ -153,7 +179,7 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 		else if (likely(delay->pid == pid) && delayed > delay->delay)
 			folded = delayed - delay->delay;
 		delay->pid = pid;
-		delay->delay = delayed + (likely(queued) ? wait : 0); /* as the kernel is about to add it up */
+		delay->delay = delayed + (likely(queued) ? clock - queued : 0); /* as the kernel is about to add it up */
 	}
-	runq_count(raw, r, next, wait + folded);
+	runq_count(raw, r, next, now - since + folded);
 }

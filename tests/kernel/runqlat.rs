@@ -196,3 +196,35 @@ fn the_waits_add_up_to_the_run_delay_the_kernel_keeps() {
     println!("kernel {delays} us, histogram at most {most} us: {added:?}");
     assert!(most >= delays, "the kernel kept {delays} us of waiting, the histogram at most {most}: {added:?}");
 }
+
+/// At such a switch the scheduler does not read its clock again: the waits would all be zero by that.
+#[test]
+fn a_wake_up_on_an_idle_cpu_waits_for_the_cpu_to_come_back() {
+    let _alone = alone();
+    let source = "
+def sleeps():
+ late = 0
+ for i in range(500):
+  until = time.monotonic_ns() + 2000000
+  time.sleep(0.002)
+  late += time.monotonic_ns() - until
+ return late
+sleeps()
+step('ready')
+step(sleeps() // 1000)
+os._exit(0)
+";
+    let mut script = Script::python(source);
+    script.line();
+    let mut agent = Agent::new("runqlat", &format!("process = {}", script.pid()));
+    let before = agent.histogram();
+    script.go();
+    let late = script.numbers()[0];
+    let added = since(&agent.histogram(), &before);
+    let least: u64 = added.iter().enumerate().skip(1).map(|(slot, count)| count << slot).sum();
+    println!("late by {late} us, waits of at least {least} us: {added:?}");
+    let arrivals: u64 = added.iter().sum();
+    assert!(arrivals >= 500 && added[0] < arrivals / 2, "{added:?}");
+    // What it slept too long was the timer's lateness and the wait.
+    assert!(least <= late, "{least} us of waiting in {late} us: {added:?}");
+}
