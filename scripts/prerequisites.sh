@@ -228,3 +228,11 @@ debian_mirror() {
 	mirror=${MIRROR:-$(apt-get indextargets --format '$(SITE)' | awk '/\/debian\/*$/ && !site { site = $0 } END { print site }')}
 	echo "${mirror:-http://deb.debian.org/debian}"
 }
+
+# debian_tree SUITE FILE PACKAGES: a minimal system with these packages (a list with commas) in a tar file. A mirror that has fallen
+# behind will do; its signature is checked all the same. What packages start while they are installed (pmcd does) ends with it.
+debian_tree() {
+	unshare --pid --fork --kill-child mmdebstrap --variant=minbase --include="$3" --aptopt='Acquire::Check-Valid-Until "false"' \
+		--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+		--dpkgopt='path-exclude=/usr/share/locale/*' "$1" "$2" "$(debian_mirror)"
+}
