@@ -100,8 +100,8 @@ rm -rf "$pmda" "$(dirname "$config")" "$PCP_VAR_DIR/pmns/bcc"
 sed -i -E '/^(corebcc|bcc)[[:space:]]/d' "$PCP_PMCDCONF_PATH"
 add_python_line
 mkdir -p "$(dirname "$old")"
-printf '%s\n' '[pmda]' 'modules = biolatency,runqlat' '[biolatency]' 'module = biolatency' 'cluster = 0' '[runqlat]' 'module = runqlat' \
-	'cluster = 4' '[tracepoint_hits]' 'module = tracepoint_hits' 'cluster = 100' 'tracepoints = bcc-tracepoint.conf' >"$old"
+printf '%s\n' '[pmda]' 'modules = biolatency,runqlat,netproc' '[biolatency]' 'module = biolatency' 'cluster = 0' '[runqlat]' 'module = runqlat' \
+	'cluster = 4' '[netproc]' 'module = netproc' 'cluster = 40' '[tracepoint_hits]' 'module = tracepoint_hits' 'cluster = 100' 'tracepoints = bcc-tracepoint.conf' >"$old"
 echo 'sched:sched_switch' >"$(dirname "$old")/bcc-tracepoint.conf"
 cp "$old" "$scratch/bcc.conf"
 
