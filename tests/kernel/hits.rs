@@ -1,6 +1,6 @@
 //! tracepoint_hits, uprobe_hits and kprobe_hits, each against work of known size in a process of its own.
 
-use crate::support::{alone, Agent, Script};
+use crate::support::{alone, settle, Agent, Script};
 use corebcc::kit::Key;
 use corebcc::pcp::Atom;
 use std::collections::BTreeMap;
@@ -190,8 +190,9 @@ fn a_kernel_function_inside_another_that_is_counted_has_its_own_start() {
     let lines = format!("kprobes = kprobe:vfs_write, kprobe:comm_write\nlatency = True\nprocess = {}", chosen.pid());
     let Some(mut agent) = Agent::where_possible(TEST, NEEDS_FUNCTIONS, "kprobe_hits", &lines) else { return };
     work(&mut chosen);
+    settle();
     let counts = values(&mut agent, 0);
-    // The shell writes `done` besides.
+    // The shell writes `done` besides, and is still to return from that when it is read.
     assert_eq!((counts["comm_write"], counts["vfs_write"]), (1000, 1001));
     let (averages, totals) = (values(&mut agent, 2), values(&mut agent, 3));
     assert!(totals["vfs_write"] >= totals["comm_write"], "the outer takes longer: {totals:?}");
