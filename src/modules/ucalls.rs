@@ -166,6 +166,9 @@ impl Module for Ucalls {
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        if self.sites.is_empty() {
+            return Ok(()); // nothing was ever attached
+        }
         let mut sums: BTreeMap<Vec<u8>, [u64; 3]> = BTreeMap::new();
         for row in kernel.rows(ROWS).iter().filter(|row| row.word(offset_of!(uc_row, key)) != 0) {
             let (class, method): ([u8; 256], [u8; 128]) =
@@ -210,7 +213,10 @@ impl Module for Ucalls {
             }
             Ok(found)
         });
-        *claimed = free_nameless(kernel, claimed);
+        // Before anything was attached the rows are as they were made, and touching them would take memory.
+        if !sites.is_empty() {
+            *claimed = free_nameless(kernel, claimed);
+        }
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -245,7 +251,7 @@ mod tests {
             timed,
             files: ProbeFiles::default(),
             tracees: Tracees::new("u", Watch::new("u", ProcessFilter::default(), None)),
-            sites: Vec::new(),
+            sites: vec![SiteWords::default()],
             claimed: Vec::new(),
         }
     }

@@ -9,7 +9,7 @@ use super::{each, perf, program};
 use crate::bpf::{types, FEATURES, PROGRAMS};
 use crate::kit::{Attachment, Hook, Kernel, MapDef, MapKind, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -23,7 +23,9 @@ pub struct Loaded {
     /// Copies of templates, for targets to come.
     numbered: RefCell<each::Copies>,
     pub(super) reaches: Vec<Reach>,
-    maps: BTreeMap<&'static str, Mapping>,
+    /// Arrays of counters, with their bytes. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table
+    /// that nobody has read yet is not mapped.
+    maps: BTreeMap<&'static str, (usize, OnceCell<Option<Mapping>>)>,
     pub(super) rings: BTreeMap<&'static str, Ring>,
     pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
     /// Programs of the hooks' tiers, by name.
@@ -65,8 +67,7 @@ impl Loaded {
             match def.map(|def| (def, def.kind)) {
                 Some((def, MapKind::Rows)) => {
                     let bytes = (map.value_size() as usize).next_multiple_of(8) * map.max_entries() as usize;
-                    let mapping = Mapping::new(map.as_fd(), bytes, 0, true).map_err(refused)?;
-                    loaded.maps.insert(def.name, mapping);
+                    loaded.maps.insert(def.name, (bytes, OnceCell::new()));
                 }
                 Some((def, MapKind::Ring)) => {
                     let fd = map.as_fd().try_clone_to_owned().map_err(|_| refused(nix::Error::EMFILE))?;
@@ -188,7 +189,13 @@ impl Loaded {
 
 impl Kernel for Loaded {
     fn words(&self, map: &MapDef) -> &[AtomicU64] {
-        self.maps.get(map.name).map_or(&[], Mapping::words)
+        let Some((bytes, mapping)) = self.maps.get(map.name) else { return &[] };
+        let mapped = || {
+            let map = self.object.as_ref()?.maps().find(|of_object| of_object.name() == map.name)?;
+            let mapping = Mapping::new(map.as_fd(), *bytes, 0, true);
+            mapping.inspect_err(|error| log::error!("map {}: mmap: {error}", map.name().to_string_lossy())).ok()
+        };
+        mapping.get_or_init(mapped).as_ref().map_or(&[], Mapping::words)
     }
 
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8])) {
