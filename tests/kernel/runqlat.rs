@@ -197,11 +197,14 @@ fn the_waits_add_up_to_the_run_delay_the_kernel_keeps() {
     assert!(most >= delays, "the kernel kept {delays} us of waiting, the histogram at most {most}: {added:?}");
 }
 
-/// At such a switch the scheduler does not read its clock again: the waits would all be zero by that.
+/// At such a switch the scheduler does not read its clock again: the waits would all be zero by that. On a busy CPU a wake-up can
+/// be as quick, hence the attempts.
 #[test]
 fn a_wake_up_on_an_idle_cpu_waits_for_the_cpu_to_come_back() {
+    const ATTEMPTS: usize = 10;
     let _alone = alone();
-    let source = "
+    let source = format!(
+        "
 def sleeps():
  late = 0
  for i in range(500):
@@ -209,22 +212,29 @@ def sleeps():
   time.sleep(0.002)
   late += time.monotonic_ns() - until
  return late
-sleeps()
 step('ready')
-step(sleeps() // 1000)
+for i in range({ATTEMPTS}): step(sleeps() // 1000)
 os._exit(0)
-";
-    let mut script = Script::python(source);
+"
+    );
+    let mut script = Script::python(&source);
     script.line();
     let mut agent = Agent::new("runqlat", &format!("process = {}", script.pid()));
-    let before = agent.histogram();
-    script.go();
-    let late = script.numbers()[0];
-    let added = since(&agent.histogram(), &before);
-    let least: u64 = added.iter().enumerate().skip(1).map(|(slot, count)| count << slot).sum();
-    println!("late by {late} us, waits of at least {least} us: {added:?}");
-    let arrivals: u64 = added.iter().sum();
-    assert!(arrivals >= 500 && added[0] < arrivals / 2, "{added:?}");
-    // What it slept too long was the timer's lateness and the wait.
-    assert!(least <= late, "{least} us of waiting in {late} us: {added:?}");
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let before = agent.histogram();
+        script.go();
+        let late = script.numbers()[0];
+        let added = since(&agent.histogram(), &before);
+        let least: u64 = added.iter().enumerate().skip(1).map(|(slot, count)| count << slot).sum();
+        let arrivals: u64 = added.iter().sum();
+        assert!(arrivals >= 490, "{added:?}"); // see the first test
+                                               // What it slept too long was the timer's lateness and the wait.
+        assert!(least <= late, "{least} us of waiting in {late} us: {added:?}");
+        if added[0] < arrivals / 2 {
+            return;
+        }
+        seen.push(added);
+    }
+    panic!("{seen:?}");
 }
