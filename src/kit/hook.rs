@@ -95,6 +95,18 @@ macro_rules! function {
     };
 }
 
+/// Places in user code, by the template of a module (`ON_EACH_CODE`).
+#[macro_export]
+macro_rules! user_code {
+    ($name:literal, $module:literal) => {
+        $crate::kit::Hook {
+            name: $name,
+            tiers: &[$crate::kit::Tier { kind: "uprobe", programs: &[concat!("each_uprobe__", $module)] }],
+            needs: "a kernel with CONFIG_UPROBE_EVENTS",
+        }
+    };
+}
+
 /// How a perf event hook samples (`perf_event_open(2)`, the software CPU clock).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {

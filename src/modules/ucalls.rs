@@ -3,7 +3,7 @@
 use super::runtimes::{numbered, runtime, Calls, Language};
 use crate::bpf::types::{self, uc_argument, uc_row, uc_site, uc_stack, uc_stat};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
@@ -34,11 +34,7 @@ const NAMES: usize = 16384;
 /// Sites whose arguments differ: a build of a runtime has a dozen.
 const SITES_MOST: usize = 512;
 
-static SITE: Hook = Hook {
-    name: "USDT probe of calls",
-    tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__ucalls"] }],
-    needs: "a kernel with CONFIG_UPROBE_EVENTS",
-};
+static SITE: Hook = user_code!("USDT probe of calls", "ucalls");
 
 /// The declaration.
 pub const SPEC: Spec = Spec {

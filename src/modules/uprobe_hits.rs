@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, hit};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, user_code};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -24,11 +24,7 @@ options! {
 /// As many as one configuration names; each costs a program.
 const MOST: usize = 4096;
 
-static FUNCTION: Hook = Hook {
-    name: "user function",
-    tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__uprobe_hits"] }],
-    needs: "a kernel with CONFIG_UPROBE_EVENTS",
-};
+static FUNCTION: Hook = user_code!("user function", "uprobe_hits");
 
 /// The declaration.
 pub const SPEC: Spec = Spec {

@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, hit};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, user_code};
 use regex::Regex;
 use std::path::Path;
 
@@ -29,11 +29,7 @@ options! {
 /// As many as one configuration finds; each costs a program.
 const MOST: usize = 4096;
 
-static SITE: Hook = Hook {
-    name: "USDT probe",
-    tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__usdt_hits"] }],
-    needs: "a kernel with CONFIG_UPROBE_EVENTS",
-};
+static SITE: Hook = user_code!("USDT probe", "usdt_hits");
 
 /// The declaration.
 pub const SPEC: Spec = Spec {

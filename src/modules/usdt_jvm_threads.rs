@@ -3,7 +3,7 @@
 use super::runtimes::{numbered, runtime, Language, JAVA};
 use crate::bpf::types::{self, hit};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, user_code};
 use std::path::{Path, PathBuf};
 
 metrics! {
@@ -42,11 +42,7 @@ impl OptionType for FilePath {
     }
 }
 
-static SITE: Hook = Hook {
-    name: "USDT probe of threads",
-    tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__usdt_jvm_threads"] }],
-    needs: "a kernel with CONFIG_UPROBE_EVENTS",
-};
+static SITE: Hook = user_code!("USDT probe of threads", "usdt_jvm_threads");
 
 /// The probes; the place of each is its number.
 const PROBES: [&str; 2] = ["thread__start", "thread__stop"];

@@ -4,7 +4,7 @@
 use super::runtimes::{numbered, runtime, Event, Language};
 use crate::bpf::types::{self, us_row};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, user_code};
 use std::mem::offset_of;
 
 metrics! {
@@ -32,11 +32,7 @@ const MOST: usize = 1024;
 /// Room for kinds in a row.
 const KINDS: usize = size_of::<us_row>() / 8;
 
-static SITE: Hook = Hook {
-    name: "USDT probe of a runtime",
-    tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__ustat"] }],
-    needs: "a kernel with CONFIG_UPROBE_EVENTS",
-};
+static SITE: Hook = user_code!("USDT probe of a runtime", "ustat");
 
 /// The declaration.
 pub const SPEC: Spec = Spec {
