@@ -136,13 +136,13 @@ impl Programs {
                     let count = arguments.remove(1);
                     Self::add(&mut self.returns, &at, &module, arguments, number(&count));
                 }
-                "ON_OPERATION" => {
-                    let [_, _, function, count, ty] = <[String; 5]>::try_from(arguments()).unwrap_or_else(|_| {
-                        panic!("{at}: expected a file system, operation, function, count and type")
-                    });
-                    Self::add(&mut self.entries, &at, &module, vec![function.clone()], 0);
-                    let skip = number(&count);
-                    Self::add(&mut self.returns, &at, &module, vec![function, format!("{ty} ret")], skip);
+                "ON_SPAN" => {
+                    let mut arguments = arguments();
+                    arguments.truncate(4); // what follows is C
+                    let [function, count, argument, ret] = <[String; 4]>::try_from(arguments)
+                        .unwrap_or_else(|_| panic!("{at}: expected a function, count, argument and return value"));
+                    Self::add(&mut self.entries, &at, &module, vec![function.clone(), argument], 0);
+                    Self::add(&mut self.returns, &at, &module, vec![function, ret], number(&count));
                 }
                 "ON_EACH_TRACEPOINT" => self.each.push((Each::Tracepoint, module.clone())),
                 "ON_EACH_ENTRY" => self.each.push((Each::Entry, module.clone())),

@@ -70,13 +70,6 @@ static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, __u64
 	const volatile __u32 fs##_start_mask;                                                                         \
 	const volatile __u64 fs##_filter
 
-/* An operation is a function with so many arguments and a value of this type. */
-#define ON_OPERATION(fs, op, function, count, type)                                                                   \
-	ON_ENTRY(function)                                                                                            \
-	{                                                                                                             \
-		fs_enter(&fs##_starts, fs##_start_mask, fs##_filter, op);                                             \
-	}                                                                                                             \
-	ON_RETURN(function, count, type ret)                                                                          \
-	{                                                                                                             \
-		fs_leave(&fs##_rows, &fs##_starts, fs##_start_mask, fs##_filter, op);                                 \
-	}
+/* What an operation does when it begins and when it ends. */
+#define FS_ENTER(fs, op) fs_enter(&fs##_starts, fs##_start_mask, fs##_filter, op)
+#define FS_LEAVE(fs, op) fs_leave(&fs##_rows, &fs##_starts, fs##_start_mask, fs##_filter, op)

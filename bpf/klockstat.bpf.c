@@ -225,97 +225,17 @@ static __always_inline void kl_leave(bool owns)
 	t->held[free].row = t->row;
 }
 
-ON_ENTRY(mutex_lock, void *lock)
-{
-	kl_enter(raw, ctx, &kl_lock, lock, false);
-}
-
-ON_RETURN(mutex_lock, 1, int ret)
-{
-	kl_leave(true);
-}
-
-ON_ENTRY(mutex_lock_interruptible, void *lock)
-{
-	kl_enter(raw, ctx, &kl_interruptible, lock, false);
-}
-
-ON_RETURN(mutex_lock_interruptible, 1, int ret)
-{
-	kl_leave(!ret);
-}
-
-ON_ENTRY(mutex_lock_killable, void *lock)
-{
-	kl_enter(raw, ctx, &kl_killable, lock, false);
-}
-
-ON_RETURN(mutex_lock_killable, 1, int ret)
-{
-	kl_leave(!ret);
-}
-
-ON_ENTRY(mutex_lock_io, void *lock)
-{
-	kl_enter(raw, ctx, &kl_io, lock, true);
-}
-
-ON_RETURN(mutex_lock_io, 1, int ret)
-{
-	kl_leave(true);
-}
-
-ON_ENTRY(mutex_trylock, void *lock)
-{
-	kl_enter(raw, ctx, &kl_trylock, lock, false);
-}
-
-ON_RETURN(mutex_trylock, 1, int ret)
-{
-	kl_leave(ret);
-}
+ON_SPAN(mutex_lock, 1, void *lock, int ret, kl_enter(raw, ctx, &kl_lock, lock, false), kl_leave(true))
+ON_SPAN(mutex_lock_interruptible, 1, void *lock, int ret, kl_enter(raw, ctx, &kl_interruptible, lock, false), kl_leave(!ret))
+ON_SPAN(mutex_lock_killable, 1, void *lock, int ret, kl_enter(raw, ctx, &kl_killable, lock, false), kl_leave(!ret))
+ON_SPAN(mutex_lock_io, 1, void *lock, int ret, kl_enter(raw, ctx, &kl_io, lock, true), kl_leave(true))
+ON_SPAN(mutex_trylock, 1, void *lock, int ret, kl_enter(raw, ctx, &kl_trylock, lock, false), kl_leave(ret))
 
 /* With lock debugging (CONFIG_DEBUG_LOCK_ALLOC) the functions are these. */
-
-ON_ENTRY(mutex_lock_nested, void *lock)
-{
-	kl_enter(raw, ctx, &kl_lock, lock, false);
-}
-
-ON_RETURN(mutex_lock_nested, 2, int ret)
-{
-	kl_leave(true);
-}
-
-ON_ENTRY(mutex_lock_interruptible_nested, void *lock)
-{
-	kl_enter(raw, ctx, &kl_interruptible, lock, false);
-}
-
-ON_RETURN(mutex_lock_interruptible_nested, 2, int ret)
-{
-	kl_leave(!ret);
-}
-
-ON_ENTRY(mutex_lock_killable_nested, void *lock)
-{
-	kl_enter(raw, ctx, &kl_killable, lock, false);
-}
-
-ON_RETURN(mutex_lock_killable_nested, 2, int ret)
-{
-	kl_leave(!ret);
-}
-
-ON_ENTRY(mutex_lock_io_nested, void *lock)
-{
-	kl_enter(raw, ctx, &kl_io, lock, true);
-}
-
-ON_RETURN(mutex_lock_io_nested, 2, int ret)
-{
-	kl_leave(true);
-}
+ON_SPAN(mutex_lock_nested, 2, void *lock, int ret, kl_enter(raw, ctx, &kl_lock, lock, false), kl_leave(true))
+ON_SPAN(mutex_lock_interruptible_nested, 2, void *lock, int ret, kl_enter(raw, ctx, &kl_interruptible, lock, false), kl_leave(!ret))
+ON_SPAN(mutex_lock_killable_nested, 2, void *lock, int ret, kl_enter(raw, ctx, &kl_killable, lock, false), kl_leave(!ret))
+ON_SPAN(mutex_lock_io_nested, 2, void *lock, int ret, kl_enter(raw, ctx, &kl_io, lock, true), kl_leave(true))
 
 ON_ENTRY(mutex_unlock, void *lock)
 {

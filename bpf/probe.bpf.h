@@ -5,7 +5,8 @@
  *   ON(hook, arguments...) { ... }          runs at a tracepoint; arguments as in the kernel's TP_PROTO
  *   ON_ENTRY(function, arguments...)        runs when a kernel function is entered
  *   ON_RETURN(function, count, type ret)    runs when it returns; count is its number of arguments
- *   ON_OPERATION(fs, op, function, ...)     both of an operation of a file system (fsdist.bpf.h)
+ *   ON_SPAN(function, count, type argument, type ret, enter, leave)
+ *                                           both, where each is one statement; on one line
  *   ON_EACH_TRACEPOINT(target)              runs at each tracepoint that the configuration names; target is its number
  *   ON_EACH_ENTRY(target)                   runs when one of the kernel functions it names is entered
  *   ON_EACH_RETURN(target, bits, ret)       runs when one returns; bits is the width of its return value (0: none)
@@ -31,6 +32,9 @@
 #define ON(hook, ...) static __always_inline void PASTE(MODULE, hook)(const bool raw, void *ctx, ##__VA_ARGS__)
 #define ON_ENTRY(function, ...) static __always_inline void PASTE(MODULE, function)(const bool raw, void *ctx, ##__VA_ARGS__)
 #define ON_RETURN(function, count, ret) static __always_inline void PASTE(MODULE, function##_ret)(const bool raw, void *ctx, ret)
+#define ON_SPAN(function, count, argument, ret, enter, leave)                                                         \
+	ON_ENTRY(function, argument) { enter; }                                                                       \
+	ON_RETURN(function, count, ret) { leave; }
 #define ON_EACH_TRACEPOINT(target) static __always_inline void PASTE(MODULE, each_tracepoint)(__u32 target)
 #define ON_EACH_ENTRY(target) static __always_inline void PASTE(MODULE, each_entry)(__u32 target)
 #define ON_EACH_RETURN(target, bits, ret) static __always_inline void PASTE(MODULE, each_return)(__u32 target, __u32 bits, __u64 ret)

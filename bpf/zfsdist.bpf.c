@@ -4,7 +4,7 @@
 
 FILE_SYSTEM(zfs);
 
-ON_OPERATION(zfs, FS_OPEN, zpl_open, 2, int)
-ON_OPERATION(zfs, FS_READ, zpl_iter_read, 2, long)
-ON_OPERATION(zfs, FS_WRITE, zpl_iter_write, 2, long)
-ON_OPERATION(zfs, FS_FSYNC, zpl_fsync, 4, int)
+ON_SPAN(zpl_open, 2, void *first, int ret, FS_ENTER(zfs, FS_OPEN), FS_LEAVE(zfs, FS_OPEN))
+ON_SPAN(zpl_iter_read, 2, void *first, long ret, FS_ENTER(zfs, FS_READ), FS_LEAVE(zfs, FS_READ))
+ON_SPAN(zpl_iter_write, 2, void *first, long ret, FS_ENTER(zfs, FS_WRITE), FS_LEAVE(zfs, FS_WRITE))
+ON_SPAN(zpl_fsync, 4, void *first, int ret, FS_ENTER(zfs, FS_FSYNC), FS_LEAVE(zfs, FS_FSYNC))
