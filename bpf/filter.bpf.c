@@ -2,7 +2,7 @@
 /*
  * Which processes are in which module's filter. A process is judged by its command name when it is born and when it execs,
  * before it runs an instruction. Of its command line only the agent can judge: it is told of each exec if a filter has
- * expressions. An entry lasts until the process is reaped: what happens while it exits counts too, and the id cannot be used
+ * expressions, and of those that come and go in filters whose modules attach to single processes. An entry lasts until the process is reaped: what happens while it exits counts too, and the id cannot be used
  * again before.
  */
 #include "claim.bpf.h"
@@ -44,6 +44,7 @@ EXPORT(struct filter_ask);
 
 const volatile __u64 filter_lines;    /* filters with expressions for command lines */
 const volatile __u64 filter_detailed; /* filters whose processes get rows of their own */
+const volatile __u64 filter_followed; /* filters whose processes the agent attaches to */
 
 static __always_inline struct filter_member *filter_entry(__u32 process)
 {
@@ -140,7 +141,8 @@ ON(task_newtask, struct task_struct *task, unsigned long clone_flags)
 	if (!stale && !now.filters && !now.asked)
 		return;
 	filter_put(process, &now);
-	if (now.asked)
+	/* In the memory of its parent it runs what is attached to already. */
+	if (now.asked || (now.filters & filter_followed && !(clone_flags & CLONE_VM)))
 		filter_tell(process, &now);
 }
 
@@ -148,18 +150,21 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 {
 	__u32 process = bpf_get_current_pid_tgid() >> 32;
 	struct filter_member *before = filter_entry(process), now = {};
+	__u64 followed = 0;
 
 	if (before) {
 		now.ids = before->ids;
 		now.place = before->place;
+		followed = before->filters;
 	}
 	now.filters = filter_by_name() | now.ids;
 	now.born = GET(task, start_time);
 	now.asked = filter_lines != 0;
 	if (!before && !now.filters && !now.asked)
 		return;
+	followed = (followed | now.filters) & filter_followed;
 	filter_put(process, &now);
-	if (now.asked)
+	if (now.asked || followed)
 		filter_tell(process, &now);
 }
 

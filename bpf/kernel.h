@@ -41,7 +41,9 @@ enum {
 	BPF_RB_AVAIL_DATA = 0,
 };
 
-#define CLONE_THREAD 0x10000 /* include/uapi/linux/sched.h */
+/* include/uapi/linux/sched.h */
+#define CLONE_VM 0x100
+#define CLONE_THREAD 0x10000
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

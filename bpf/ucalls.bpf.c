@@ -6,6 +6,7 @@
  * without a return are dropped with it.
  */
 #include "claim.bpf.h"
+#include "filter.bpf.h"
 
 #define CHUNK 63        /* bytes of a name that are read at once */
 #define CLASS_CHUNKS 4  /* longer classes are cut */
@@ -76,6 +77,7 @@ SLOTS(uc_stacks, struct uc_stack);
 const volatile __u32 uc_mask;
 const volatile __u32 uc_stack_mask;
 const volatile bool uc_timed;
+const volatile __u64 uc_filter;
 
 #define MISS(what)                                                                                                    \
 	do {                                                                                                          \
@@ -289,7 +291,7 @@ ON_EACH_CODE(target, ctx)
 	struct uc_row *r;
 	__s64 ns = -1;
 
-	if (!site)
+	if (!site || !filter_wants(uc_filter, thread >> 32))
 		return;
 	if (!uc_name(ctx, &site->class, &site->class_length, &class) ||
 	    !uc_name(ctx, &site->method, &site->method_length, &method) ||

@@ -5,8 +5,10 @@
 ROWS(jt_hits, struct hit);
 
 const volatile __u32 jt_stride;
+const volatile __u64 jt_filter;
 
 ON_EACH_CODE(target, ctx)
 {
-	hit_user(&jt_hits, jt_stride, target);
+	if (hit_wanted(jt_filter))
+		hit_user(&jt_hits, jt_stride, target);
 }

@@ -1,21 +1,66 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* Events of language runtimes by process and kind. Attached to single processes; the target is the row of one and the kind. */
-#include "probe.bpf.h"
+/* Events of language runtimes by process and kind, which is the target. The agent frees the rows of processes that ended. */
+#include "claim.bpf.h"
+#include "filter.bpf.h"
 
-#define KINDS 8 /* a power of two, no less than src/modules/runtimes.rs has */
+#define US_EVENTS 6 /* as many as src/modules/runtimes.rs has */
+#define US_WAYS 8
 
 struct us_row {
-	__u64 counts[KINDS];
+	__u64 process; /* 0: free */
+	__u64 claims;
+	__u64 counts[US_EVENTS];
+};
+
+struct us_stat {
+	__u64 crowded; /* events of processes that found no row */
+	__u64 pad[7];
 };
 
 ROWS(us_rows, struct us_row);
+ROWS(us_stats, struct us_stat);
+
+const volatile __u32 us_mask;
+const volatile __u64 us_filter;
+
+static __always_inline struct us_row *us_find(__u64 process)
+{
+	__u32 hash = number_hash(process);
+	struct us_row *r;
+
+#pragma unroll
+	for (int i = 0; i < US_WAYS; i++) {
+		r = row(&us_rows, number_place(hash, i) & us_mask);
+		if (r && r->process == process)
+			return r;
+	}
+#pragma unroll
+	for (int i = 0; i < US_WAYS; i++) {
+		r = row(&us_rows, number_place(hash, i) & us_mask);
+		if (r && claim(&r->claims)) {
+			r->process = process;
+			return r;
+		}
+	}
+	return NULL;
+}
 
 ON_EACH_CODE(target, ctx)
 {
-	struct us_row *r = row(&us_rows, target / KINDS);
+	__u64 process = bpf_get_current_pid_tgid() >> 32;
+	struct us_stat *stat;
+	struct us_row *r;
 
-	if (!r)
+	if (target >= US_EVENTS || !filter_wants(us_filter, process))
 		return;
-	BOUND(target, 7);
-	ADD(r->counts[target], 1);
+	r = us_find(process);
+	if (r) {
+		BOUND(target, 7);
+		if (target < US_EVENTS)
+			ADD(r->counts[target], 1);
+		return;
+	}
+	stat = cpu_row(&us_stats);
+	if (stat)
+		ADD(stat->crowded, 1);
 }

@@ -273,12 +273,13 @@ impl Group {
         }
     }
 
-    /// Has the modules whose rings have records drain them.
+    /// Wakes the modules whose rings have records, to drain them, and those that are due.
     fn wake(&mut self, rings: &[&str]) {
-        let kernel: &dyn Kernel = &self.loaded;
+        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &self.loaded);
         for Slot { name, spec, module, .. } in &mut self.modules {
             let Ok(module) = module else { continue };
-            if spec.maps.iter().any(|map| rings.contains(&map.name)) {
+            let is_due = module.due().is_some_and(|due| due <= now);
+            if is_due || spec.maps.iter().any(|map| rings.contains(&map.name)) {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| module.woken(kernel))) {
                     log::error!("{name}: {}", message(panic.as_ref()));
                 }
@@ -286,8 +287,8 @@ impl Group {
         }
     }
 
-    /// Has modules drain their rings as they fill, and ticks once a second, until the descriptor is readable (then true) or
-    /// the time has come.
+    /// Wakes modules as their rings fill and as they are due, and ticks once a second, until the descriptor is readable (then
+    /// true) or the time has come.
     pub fn attend(&mut self, fd: BorrowedFd<'_>, until: Option<Instant>) -> bool {
         loop {
             let now = Instant::now();
@@ -301,9 +302,10 @@ impl Group {
             let rings: Vec<(&str, BorrowedFd<'_>)> = self.loaded.rings().collect();
             let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
             fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
-            let next = until.map_or(self.next_tick, |until| until.min(self.next_tick));
+            let due = self.modules.iter().filter_map(|slot| slot.module.as_ref().ok()?.due());
+            let next = due.chain(until).fold(self.next_tick, Instant::min);
             // Rounded up: a poll that ends a fraction early would spin.
-            let left = next.saturating_duration_since(Instant::now()).as_millis() as u16 + 1;
+            let left = next.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000) as u16;
             let _ = poll(&mut fds, PollTimeout::from(left));
             let is_readable = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
             let readable = rings.iter().zip(&fds[1..]).filter(|(_, fd)| is_readable(fd));

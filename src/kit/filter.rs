@@ -3,7 +3,7 @@
 //! before, and a look at all of them every so often.
 
 use super::processes::{Process, Watch};
-use super::{Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier};
+use super::{Arrivals, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier};
 use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_member, filter_place, filter_stat, rodata};
 use crate::{maps, tracepoint};
@@ -38,12 +38,20 @@ const LOOKS: usize = 8;
 
 /// The filters of the modules that have one. To the loader and the collector it is one more module, without metrics.
 pub struct Filters {
-    /// Each with its bit.
-    watches: Vec<(u64, Watch)>,
+    filters: Vec<Filter>,
     /// Places that had no process at the last tick although somebody claimed them.
     claimed: Vec<usize>,
     /// The log has said that the kernel cannot be told.
     said: bool,
+}
+
+/// That of one module.
+struct Filter {
+    /// What it is in the kernel.
+    bit: u64,
+    watch: Watch,
+    /// Where the module wants to hear of its processes.
+    arrivals: Option<Arrivals>,
 }
 
 impl Filters {
@@ -63,10 +71,12 @@ impl Filters {
 
     /// The filters of these modules' plans, each with the module's name; `None` if none has one.
     pub fn of<'a>(plans: impl Iterator<Item = (&'a str, &'a Plan)>, refresh: Option<Duration>) -> Option<Filters> {
-        let watch =
-            |(name, plan): (&str, &Plan)| Some((plan.filter_bit(), Watch::new(name, plan.filter.clone()?, refresh)));
-        let watches: Vec<_> = plans.filter_map(watch).collect();
-        (!watches.is_empty()).then(|| Filters { watches, claimed: Vec::new(), said: false })
+        let filter = |(name, plan): (&str, &Plan)| {
+            let watch = Watch::new(name, plan.filter.clone()?, refresh);
+            Some(Filter { bit: plan.filter_bit(), watch, arrivals: plan.arrivals.clone() })
+        };
+        let filters: Vec<_> = plans.filter_map(filter).collect();
+        (!filters.is_empty()).then(|| Filters { filters, claimed: Vec::new(), said: false })
     }
 
     /// The names that processes may have, in the kernel before the first look at them.
@@ -82,7 +92,7 @@ impl Filters {
     /// Each command name, as the kernel keeps it, with the filters it is in.
     fn names(&self) -> Vec<([u8; 16], u64)> {
         let mut names: BTreeMap<[u8; 16], u64> = BTreeMap::new();
-        for (bit, watch) in &self.watches {
+        for Filter { bit, watch, .. } in &self.filters {
             for name in watch.filter().names() {
                 let mut comm = [0; 16];
                 comm[..name.len()].copy_from_slice(name);
@@ -95,7 +105,7 @@ impl Filters {
     /// The filters a process is in: by its name, by its command line, by its id.
     fn judge(&self, process: &Process) -> [u64; 3] {
         let mut by = [0; 3];
-        for (bit, watch) in &self.watches {
+        for Filter { bit, watch, .. } in &self.filters {
             let filter = watch.filter();
             let reasons = [filter.has_name(&process.comm), filter.has_line(&process.line), filter.has_id(process.pid)];
             for (by, _) in by.iter_mut().zip(reasons).filter(|(_, is)| *is) {
@@ -141,16 +151,19 @@ impl Filters {
             }
             all = Process::all();
         }
-        for (_, watch) in &mut self.watches {
-            watch.look(&all, &mut |_, _| {});
+        for Filter { watch, arrivals, .. } in &mut self.filters {
+            watch.look(&all, &mut |pid, is| arrivals.iter().for_each(|arrivals| arrivals.tell(pid, is)));
         }
     }
 }
 
 impl Module for Filters {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
-        let lines = self.watches.iter().filter(|(_, watch)| watch.filter().has_expressions());
-        constants.filter_lines = lines.fold(0, |lines, (bit, _)| lines | bit);
+        let those = |is: fn(&Filter) -> bool| {
+            self.filters.iter().filter(|&filter| is(filter)).fold(0, |bits, filter| bits | filter.bit)
+        };
+        constants.filter_lines = those(|filter| filter.watch.filter().has_expressions());
+        constants.filter_followed = those(|filter| filter.arrivals.is_some());
         [&FORK, &EXEC, &END].into_iter().for_each(|hook| plan.hook(hook));
         [&ADMIT, &NAME].into_iter().for_each(|hook| plan.hook_if(hook, "only when it is called"));
         plan.entries(MEMBERS.name, MOST);
@@ -166,10 +179,10 @@ impl Module for Filters {
 
     /// After those of the modules.
     fn tick(&mut self, kernel: &dyn Kernel) {
-        if self.watches.iter().all(|(_, watch)| watch.is_first()) {
+        if self.filters.iter().all(|filter| filter.watch.is_first()) {
             self.tell_names(kernel);
         }
-        let due = self.watches.iter_mut().map(|(_, watch)| watch.is_due()).fold(false, |due, one| due | one);
+        let due = self.filters.iter_mut().map(|filter| filter.watch.is_due()).fold(false, |due, one| due | one);
         if due {
             self.look(kernel);
         }
@@ -180,7 +193,12 @@ impl Module for Filters {
         let mut pids = Vec::new();
         kernel.drain(&ASKS, &mut |bytes| pids.extend(record::<filter_ask>(bytes).map(|ask| ask.process)));
         for pid in pids {
-            self.admit(kernel, pid, Process::read(pid));
+            let process = Process::read(pid);
+            let [name, line, id] = process.as_ref().map_or([0; 3], |process| self.judge(process));
+            self.admit(kernel, pid, process);
+            for Filter { bit, arrivals, .. } in &self.filters {
+                arrivals.iter().for_each(|arrivals| arrivals.tell(pid, (name | line | id) & bit != 0));
+            }
         }
     }
 

@@ -33,12 +33,12 @@ pub trait Kernel {
 }
 
 /// Keeps a template attached to a target until it is dropped.
-pub struct Attachment(#[allow(dead_code)] Box<dyn Send>); // for its drop only
+pub struct Attachment(#[allow(dead_code)] Mutex<Box<dyn Send>>); // for its drop only
 
 impl Attachment {
     /// Detaches by dropping this.
     pub fn new(what: impl Send + 'static) -> Attachment {
-        Attachment(Box::new(what))
+        Attachment(Mutex::new(Box::new(what)))
     }
 }
 

@@ -62,15 +62,29 @@ pub struct ProbeFile {
 }
 
 impl ProbeFile {
-    /// A probe's site, in one process.
-    pub fn target(&self, probe: &Probe, process: u32) -> Target {
+    /// The site of its probe at this place, in one process or in all.
+    pub fn target(&self, probe: usize, process: Option<u32>) -> Target {
+        let probe = &self.probes[probe];
         Target::Code {
             path: format!("/proc/self/fd/{}", self.file.as_raw_fd()).into(),
             offset: probe.offset,
             semaphore: probe.semaphore,
-            process: Some(process),
+            process,
             name: format!("{}:{}", probe.provider, probe.name),
         }
+    }
+
+    /// Some file with so many probes, the offset of each its place.
+    #[cfg(test)]
+    pub fn with(probes: u64) -> Arc<ProbeFile> {
+        let probe = |offset| Probe {
+            provider: "test".into(),
+            name: "probe".into(),
+            offset,
+            semaphore: 0,
+            arguments: String::new(),
+        };
+        Arc::new(ProbeFile { file: File::open("/dev/null").unwrap(), probes: (0..probes).map(probe).collect() })
     }
 }
 
@@ -84,14 +98,9 @@ pub struct ProbeFiles {
 }
 
 impl ProbeFiles {
-    /// More than a machine has versions of its runtimes.
-    const MOST: usize = 64;
-
-    /// Forgets them if they have become many. Targets name files that are kept: not between finding and attaching.
+    /// Closes those that nobody has: an open file takes room on its disk even if it was deleted.
     pub fn trim(&mut self) {
-        if self.files.len() > ProbeFiles::MOST {
-            self.files.clear();
-        }
+        self.files.retain(|_, file| Arc::strong_count(file) > 1);
     }
 
     /// A file and the probes it declares.

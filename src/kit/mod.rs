@@ -1,6 +1,7 @@
 //! What a module file imports, and the registry that serves modules to the agent.
 
 mod cache;
+mod claims;
 mod elf;
 mod errno;
 mod filter;
@@ -29,6 +30,7 @@ mod tracefs;
 mod usdt;
 
 pub use cache::Cache;
+pub use claims::Claims;
 pub use elf::{Code, Elf};
 pub use errno::Errno;
 pub use filter::{Filters, Places};
@@ -54,6 +56,6 @@ pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
 pub use symbols::{kernel_function, symbols, CodeOf, Symbol};
 pub use table::{Key, RowMut, Table};
-pub use tracees::{Sites, Tracees};
+pub use tracees::{Arrivals, Site, Sites, Tracees};
 pub use tracefs::Events;
 pub use usdt::{Argument, Place, Probe};

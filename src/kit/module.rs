@@ -1,10 +1,10 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
-use super::{Hook, Kernel, ProcessFilter, Table, Target};
+use super::{Arrivals, Hook, Kernel, ProcessFilter, Table, Target};
 use crate::bpf::types;
 use crate::config::{ConfigError, Section};
 use crate::pcp::PmErr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// What a module is made from.
@@ -56,6 +56,8 @@ pub struct Plan {
     pub refusal: Option<String>,
     /// The processes that count, if not all do.
     pub filter: Option<ProcessFilter>,
+    /// Where the module is told of them.
+    pub arrivals: Option<Arrivals>,
     /// The number of the module among those of the configuration, which is that of its filter.
     pub number: usize,
 }
@@ -100,6 +102,12 @@ impl Plan {
         self.filter_bit()
     }
 
+    /// As [`Plan::only`]; the module is told of each of these processes as it begins, and when it is none of them any more.
+    pub fn follow(&mut self, filter: &ProcessFilter, arrivals: &Arrivals) -> u64 {
+        self.arrivals = Some(arrivals.clone());
+        self.only(filter)
+    }
+
     /// The bit that a filter of the module has.
     pub fn filter_bit(&self) -> u64 {
         1 << (self.number % 64)
@@ -128,8 +136,15 @@ pub trait Module {
     /// Called about once a second.
     fn tick(&mut self, _kernel: &dyn Kernel) {}
 
-    /// Called when a ring of the module has records: drain it.
-    fn woken(&mut self, _kernel: &dyn Kernel) {}
+    /// Called when a ring of the module has records: drain it. And when the module is [`Module::due`].
+    fn woken(&mut self, kernel: &dyn Kernel) {
+        self.tick(kernel);
+    }
+
+    /// When it wants to be woken, records or not; a time that is past means at once.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
 
     /// Changes the value of the metric in this column, which is a string; `PmErr::PERMISSION` where nothing can be changed.
     fn store(&mut self, _kernel: &dyn Kernel, _column: usize, _value: &[u8]) -> Result<(), PmErr> {

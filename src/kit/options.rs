@@ -230,6 +230,11 @@ impl OptionType for Ports {
 /// Bytes of a command name: the kernel cuts longer ones (`TASK_COMM_LEN`), so a longer entry is no name.
 const COMM: usize = 15;
 
+/// Whether an entry is one plain word that can be a command name.
+fn is_name(text: &str) -> bool {
+    text.len() <= COMM && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+}
+
 /// Which processes: each entry a process id, an exact command name, or a regular expression that has to match the whole
 /// command line. Empty means all.
 #[derive(Clone, Debug, Default)]
@@ -273,11 +278,15 @@ impl ProcessFilter {
         self.entries.iter().map(|(literal, _)| literal.as_bytes()).filter(|literal| literal.len() <= COMM)
     }
 
+    /// Whether an entry is a command name, and no id.
+    pub fn has_names(&self) -> bool {
+        self.entries.iter().any(|(text, _)| is_name(text) && text.parse::<u32>().is_err())
+    }
+
     /// Whether the command lines of new processes have to be looked at. Not for an expression that is one plain word: a process
     /// with no more than that for its command line has the word for its name.
     pub fn has_expressions(&self) -> bool {
-        let is_word = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
-        self.entries.iter().any(|(text, regex)| regex.is_some() && !(text.len() <= COMM && is_word(text)))
+        self.entries.iter().any(|(text, regex)| regex.is_some() && !is_name(text))
     }
 }
 

@@ -30,12 +30,11 @@ pub const SPEC: Spec = Spec {
     options: &[],
     hooks: &[&EXEC],
     maps: MAPS,
-    make: |_| Ok(Box::new(Exectop { claimed: Vec::new() })),
+    make: |_| Ok(Box::new(Exectop { claims: Claims::new(offset_of!(exec_row, claims)) })),
 };
 
 struct Exectop {
-    /// Places that had no name at the last tick although somebody claimed them.
-    claimed: Vec<usize>,
+    claims: Claims,
 }
 
 impl Module for Exectop {
@@ -57,19 +56,8 @@ impl Module for Exectop {
         Ok(())
     }
 
-    /// Two execs that claimed one place at the same time both left it: free it again, unless one is just filling it in.
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let nameless = |row: Row<'_>| {
-            row.word(offset_of!(exec_row, claims)) > 1 && row.bytes::<16>(offset_of!(exec_row, comm)) == [0; 16]
-        };
-        let rows = kernel.rows(ROWS);
-        let now: Vec<usize> = rows.iter().enumerate().filter(|(_, row)| nameless(*row)).map(|(i, _)| i).collect();
-        for place in now.iter().filter(|place| self.claimed.contains(place)) {
-            if let Some(row) = rows.get(*place) {
-                row.set(offset_of!(exec_row, claims), 0);
-            }
-        }
-        self.claimed = now;
+        self.claims.free_left(kernel.rows(ROWS), |row| row.bytes::<16>(offset_of!(exec_row, comm)) == [0; 16]);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -82,6 +70,10 @@ mod tests {
     use super::*;
     use crate::pcp::Atom;
 
+    fn module() -> Exectop {
+        Exectop { claims: Claims::new(offset_of!(exec_row, claims)) }
+    }
+
     #[test]
     fn each_name_is_a_row() {
         let fake = Fake::new().with(ROWS, 8);
@@ -89,7 +81,7 @@ mod tests {
         fake.set(ROWS, 3, offset_of!(exec_row, comm), comm);
         fake.set(ROWS, 3, offset_of!(exec_row, count), 12);
         let mut table = Table::new(1);
-        Exectop { claimed: Vec::new() }.refresh(&fake, &mut table).expect("nothing can fail");
+        module().refresh(&fake, &mut table).expect("nothing can fail");
         assert_eq!(table.len(), 1);
         assert_eq!(table.value(0, 0), Some(Atom::U64(12)));
         assert!(matches!(&table.keys()[0], Key::Name(name) if table.text(name) == b"bash"));
@@ -99,7 +91,7 @@ mod tests {
     fn a_place_both_claimants_left_is_freed_at_the_second_look() {
         let fake = Fake::new().with(ROWS, 8);
         fake.set(ROWS, 2, offset_of!(exec_row, claims), 2);
-        let mut module = Exectop { claimed: Vec::new() };
+        let mut module = module();
         let kernel: &dyn Kernel = &fake;
         let claims = || kernel.rows(ROWS).get(2).map(|row| row.word(offset_of!(exec_row, claims)));
         module.tick(kernel);

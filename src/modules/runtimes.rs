@@ -15,6 +15,9 @@ pub enum Event {
     Gc,
 }
 
+/// How many there are.
+pub const EVENTS: usize = Gc as usize + 1;
+
 use Event::{Class, Except, Gc, Method, Object, Thread};
 
 /// The probes of calls, and which of their arguments (from 1) names what. A name without a length ends at a NUL.
@@ -196,14 +199,13 @@ pub fn runtime(
     Ok((runtime, with_probes))
 }
 
-/// The sites of a process's probes that have a number.
-pub fn numbered(
-    files: &[Arc<ProbeFile>],
-    pid: u32,
-    mut number: impl FnMut(&Probe) -> Option<u32>,
-) -> Vec<(Target, u32)> {
-    let sites = files.iter().flat_map(|file| file.probes.iter().map(move |probe| (file, probe)));
-    sites.filter_map(|(file, probe)| Some((file.target(probe, pid), number(probe)?))).collect()
+/// The sites of the probes that have a number.
+pub fn numbered(files: &[Arc<ProbeFile>], mut number: impl FnMut(&Probe) -> Option<u32>) -> Vec<Site> {
+    let probes = files.iter().flat_map(|file| file.probes.iter().enumerate().map(move |probe| (file, probe)));
+    let site = |(file, (probe, what)): (&Arc<ProbeFile>, (usize, &Probe))| {
+        Some(Site { file: Arc::clone(file), probe, number: number(what)? })
+    };
+    probes.filter_map(site).collect()
 }
 
 #[cfg(test)]
@@ -249,8 +251,8 @@ mod tests {
         if cfg!(target_arch = "x86_64") {
             let (runtime, files) = runtime(&mut files, pid, Language(Some(JAVA))).unwrap();
             assert_eq!(runtime.language, "java");
-            let sites = numbered(&files, pid, |probe| (probe.name == "passed__by").then_some(5));
-            assert!(matches!(&sites[..], [(Target::Code { process, .. }, 5)] if *process == Some(pid)));
+            let sites = numbered(&files, |probe| (probe.name == "passed__by").then_some(5));
+            assert!(matches!(&sites[..], [Site { number: 5, .. }]));
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::kit::*;
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
+use std::time::Instant;
 
 metrics! {
     COUNT: u64 = 0 "proc.ucall.count" COUNTER COUNT "calls of each method";
@@ -21,7 +22,8 @@ maps! {
 }
 
 options! {
-    /// The processes (ids, command names, or regular expressions for whole command lines); nothing is attached to others.
+    /// The processes (ids, command names, or regular expressions for whole command lines). Without names nothing is attached
+    /// to others; with names, the files of these are, so that new ones count from their first call.
     process: ProcessFilter = ProcessFilter::named("java");
     /// The language they are in, which is not node. Without it each process is known by the files it executes.
     language: Language = Language::default();
@@ -52,15 +54,12 @@ pub const SPEC: Spec = Spec {
         if options.language.0.is_some_and(|runtime| runtime.calls.is_none()) {
             return Err(setup.section.reject("language", "expected a language with probes of calls: not node"));
         }
-        let name = setup.section.name();
-        let watch = Watch::new(name, options.process, setup.process_refresh);
         Ok(Box::new(Ucalls {
             language: options.language,
             timed: options.latency,
-            files: ProbeFiles::default(),
-            tracees: Tracees::new(name, watch),
+            tracees: Tracees::new(setup.section.name(), options.process),
             sites: Vec::new(),
-            claimed: Vec::new(),
+            claims: Claims::new(offset_of!(uc_row, claims)),
         }))
     },
 };
@@ -68,12 +67,10 @@ pub const SPEC: Spec = Spec {
 struct Ucalls {
     language: Language,
     timed: bool,
-    files: ProbeFiles,
     tracees: Tracees,
     /// The rows of the sites so far; sites that read the same arguments share one, and a program.
     sites: Vec<SiteWords>,
-    /// Rows that had no names at the last tick although somebody claimed them.
-    claimed: Vec<usize>,
+    claims: Claims,
 }
 
 /// A `uc_site` without its padding.
@@ -150,7 +147,7 @@ fn instance(class: &[u8], method: &[u8]) -> Vec<u8> {
 
 impl Module for Ucalls {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        plan.template(&SITE);
+        constants.uc_filter = self.tracees.plan(plan, &SITE);
         let stacks = if self.timed { table_size(host.threads * 2, 1024, 1 << 13) } else { 1 };
         constants.uc_mask = NAMES as u32 - 1;
         constants.uc_stack_mask = stacks as u32 - 1;
@@ -185,14 +182,13 @@ impl Module for Ucalls {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let Ucalls { language, timed, files, tracees, sites, claimed } = self;
-        files.trim();
-        tracees.tick(kernel, &SITE, &mut |pid, _| {
+        let Ucalls { language, timed, tracees, sites, claims } = self;
+        tracees.tick(kernel, &SITE, &mut |files, pid| {
             let (runtime, its) = runtime(files, pid, *language)?;
             let calls = runtime.calls.as_ref();
             let calls = calls.ok_or_else(|| format!("{} has no probes of calls", runtime.language))?;
             let mut fault = format!("no probes of calls in this build of {}", runtime.language);
-            let found = numbered(&its, pid, |probe| {
+            let found = numbered(&its, |probe| {
                 let name = probe.name.as_str();
                 let wanted = match timed {
                     true => calls.entries.contains(&name) || calls.returns.contains(&name),
@@ -211,8 +207,12 @@ impl Module for Ucalls {
         });
         // Before anything was attached the rows are as they were made, and touching them would take memory.
         if !sites.is_empty() {
-            *claimed = free_nameless(kernel, claimed);
+            claims.free_left(kernel.rows(ROWS), |row| row.word(offset_of!(uc_row, key)) == 0);
         }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.tracees.due()
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -224,18 +224,6 @@ impl Module for Ucalls {
     }
 }
 
-/// Two threads that claimed one row at the same time both left it: free it again, unless one is just filling it in. Yields those
-/// to be freed at the next tick.
-fn free_nameless(kernel: &dyn Kernel, claimed: &[usize]) -> Vec<usize> {
-    let rows = kernel.rows(ROWS);
-    let nameless = |row: &Row<'_>| row.word(offset_of!(uc_row, claims)) > 1 && row.word(offset_of!(uc_row, key)) == 0;
-    let now: Vec<usize> = rows.iter().enumerate().filter(|(_, row)| nameless(row)).map(|(place, _)| place).collect();
-    for row in now.iter().filter(|place| claimed.contains(place)).filter_map(|&place| rows.get(place)) {
-        row.set(offset_of!(uc_row, claims), 0);
-    }
-    now
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,10 +233,9 @@ mod tests {
         Ucalls {
             language: Language::default(),
             timed,
-            files: ProbeFiles::default(),
-            tracees: Tracees::new("u", Watch::new("u", ProcessFilter::default(), None)),
+            tracees: Tracees::new("u", ProcessFilter::default()),
             sites: vec![SiteWords::default()],
-            claimed: Vec::new(),
+            claims: Claims::new(offset_of!(uc_row, claims)),
         }
     }
 
@@ -334,11 +321,11 @@ mod tests {
     fn a_row_both_claimants_left_is_freed_at_the_second_look() {
         let fake = Fake::new().with(ROWS, 8);
         fake.set(ROWS, 2, offset_of!(uc_row, claims), 2);
-        let kernel: &dyn Kernel = &fake;
+        let (kernel, mut module): (&dyn Kernel, _) = (&fake, module(false));
         let claims = || kernel.rows(ROWS).get(2).unwrap().word(offset_of!(uc_row, claims));
-        let first = free_nameless(kernel, &[]);
+        module.tick(kernel);
         assert_eq!(claims(), 2);
-        free_nameless(kernel, &first);
+        module.tick(kernel);
         assert_eq!(claims(), 0);
     }
 }

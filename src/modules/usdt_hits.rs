@@ -5,6 +5,8 @@ use crate::kit::*;
 use crate::{maps, metrics, options, user_code};
 use regex::Regex;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
 
 metrics! {
     HITS: u64 = 0 "usdt.hits" COUNTER COUNT "hits of each USDT probe";
@@ -15,8 +17,9 @@ maps! {
 }
 
 options! {
-    /// Only hits by these processes (ids, command names, or regular expressions for whole command lines): nothing is attached
-    /// to others. Without it all processes count.
+    /// Only hits by these processes (ids, command names, or regular expressions for whole command lines). Without names
+    /// nothing is attached to others; with names, the files of these are, so that new ones count from their first hit.
+    /// Without the option all processes count.
     process: ProcessFilter = ProcessFilter::default();
     /// The probes, each PATH:PROBE. PATH is that of a program or library, absolute; PROBE the name of a probe in it or a regular expression that
     /// has to match whole names.
@@ -55,8 +58,7 @@ pub const SPEC: Spec = Spec {
             Ok(Entry { path: path.into(), probe: probe.into(), names })
         };
         let entries: Result<Vec<_>, SetupError> = list.entries().iter().map(entry).collect();
-        let watch = Watch::new(setup.section.name(), options.process, setup.process_refresh);
-        Ok(Box::new(UsdtHits::new(setup.section.name(), entries?, watch)))
+        Ok(Box::new(UsdtHits::new(setup.section.name(), entries?, options.process)))
     },
 };
 
@@ -93,21 +95,21 @@ struct UsdtHits {
     entries: Vec<Entry>,
     /// The place of each is its number.
     found: Vec<Found>,
-    files: ProbeFiles,
     /// With a filter: what is attached to each process. Without one the loader attaches to all.
     tracees: Option<Tracees>,
 }
 
 impl UsdtHits {
-    fn new(name: &str, entries: Vec<Entry>, watch: Watch) -> UsdtHits {
-        let tracees = watch.is_filtering().then(|| Tracees::new(name, watch));
-        UsdtHits { entries, found: Vec::new(), files: ProbeFiles::default(), tracees }
+    fn new(name: &str, entries: Vec<Entry>, process: ProcessFilter) -> UsdtHits {
+        let tracees = (!process.is_all()).then(|| Tracees::new(name, process));
+        UsdtHits { entries, found: Vec::new(), tracees }
     }
 
-    fn find(&mut self, plan: &mut Plan) {
-        let mut faults = Vec::new();
+    /// Yields the filter as the programs know it.
+    fn find(&mut self, plan: &mut Plan) -> u64 {
+        let (mut files, mut faults) = (ProbeFiles::default(), Vec::new());
         for entry in &self.entries {
-            let file = self.files.read(Path::new(&entry.path));
+            let file = files.read(Path::new(&entry.path));
             let probes = file.as_ref().map(|file| file.probes.as_slice()).unwrap_or_default();
             let (mut any, earlier) = (false, self.found.len());
             for probe in probes.iter().filter(|probe| entry.means(probe)) {
@@ -137,9 +139,9 @@ impl UsdtHits {
         }
         if self.found.is_empty() {
             plan.refuse(faults.join("; "));
-        } else if self.tracees.is_some() {
-            plan.template(&SITE);
+            return 0;
         }
+        self.tracees.as_ref().map_or(0, |tracees| tracees.plan(plan, &SITE))
     }
 
     fn counters(&self) -> Counters {
@@ -163,8 +165,9 @@ fn sites(found: &[Found], files: &mut ProbeFiles, pid: u32) -> Sites {
     for (number, known) in found.iter().enumerate() {
         match files.read(Path::new(&format!("/proc/{pid}/root{}", known.path))) {
             Ok(file) => {
-                let probes = file.probes.iter().filter(|probe| probe.name == known.probe);
-                sites.extend(probes.map(|probe| (file.target(probe, pid), number as u32)));
+                let probes = file.probes.iter().enumerate().filter(|(_, probe)| probe.name == known.probe);
+                let site = |(probe, _)| Site { file: Arc::clone(&file), probe, number: number as u32 };
+                sites.extend(probes.map(site));
             }
             Err(fault) => faults.push(fault),
         }
@@ -179,7 +182,7 @@ fn sites(found: &[Found], files: &mut ProbeFiles, pid: u32) -> Sites {
 
 impl Module for UsdtHits {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        self.find(plan);
+        constants.ud_filter = self.find(plan);
         constants.ud_stride = self.counters().size(host, plan);
     }
 
@@ -194,9 +197,12 @@ impl Module for UsdtHits {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         if let Some(tracees) = &mut self.tracees {
-            self.files.trim();
-            tracees.tick(kernel, &SITE, &mut |pid, _| sites(&self.found, &mut self.files, pid));
+            tracees.tick(kernel, &SITE, &mut |files, pid| sites(&self.found, files, pid));
         }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.tracees.as_ref()?.due()
     }
 }
 
@@ -265,12 +271,13 @@ mod tests {
 
         let config = Config::parse("test.conf", format!("[u]\nprocess = {pid}\n").as_bytes()).unwrap();
         let value = config.section("u").unwrap().get("process").unwrap().unwrap();
-        let watch = Watch::new("u", ProcessFilter::read(&value).unwrap(), None);
+        let process = ProcessFilter::read(&value).unwrap();
         let names = Regex::new("passed__by").unwrap();
-        let mut module = UsdtHits::new("u", vec![Entry { path: exe.clone(), probe: "x".into(), names }], watch);
+        let mut module = UsdtHits::new("u", vec![Entry { path: exe.clone(), probe: "x".into(), names }], process);
         let mut plan = Plan::default();
         module.find(&mut plan);
         assert_eq!((plan.each.len(), plan.templates.len()), (0, 1));
+        plan.arrivals.unwrap().tell(pid, true);
         let fake = Fake::new().with(ROWS, 16);
         fake.set(ROWS, 0, 0, 3);
         fake.set(ROWS, 8, 0, 4);

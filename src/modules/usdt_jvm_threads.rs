@@ -5,6 +5,7 @@ use crate::bpf::types::{self, hit};
 use crate::kit::*;
 use crate::{maps, metrics, options, user_code};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 metrics! {
     START: u64 = 0 "usdt.jvm.threads.start" COUNTER COUNT "threads that JVMs started";
@@ -16,8 +17,8 @@ maps! {
 }
 
 options! {
-    /// Only threads of these processes (ids, command names, or regular expressions for whole command lines): nothing is
-    /// attached to others.
+    /// Only threads of these processes (ids, command names, or regular expressions for whole command lines). Without names
+    /// nothing is attached to others; with names, the files of these are, so that new ones count from their first thread.
     process: ProcessFilter = ProcessFilter::default();
     /// Without the option process: the JVM's library. All processes that use it count.
     jvm_path: FilePath = FilePath(PathBuf::from("/etc/alternatives/jre/lib/server/libjvm.so"));
@@ -60,16 +61,13 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        let name = setup.section.name();
-        let watch = Watch::new(name, options.process, setup.process_refresh);
-        let tracees = watch.is_filtering().then(|| Tracees::new(name, watch));
-        Ok(Box::new(JvmThreads { path: options.jvm_path.0, files: ProbeFiles::default(), tracees, seen: false }))
+        let tracees = (!options.process.is_all()).then(|| Tracees::new(setup.section.name(), options.process));
+        Ok(Box::new(JvmThreads { path: options.jvm_path.0, tracees, seen: false }))
     },
 };
 
 struct JvmThreads {
     path: PathBuf,
-    files: ProbeFiles,
     /// With a filter: what is attached to each process. Without one the loader attaches to all.
     tracees: Option<Tracees>,
     /// There was a process to count.
@@ -82,7 +80,7 @@ fn number(probe: &Probe) -> Option<u32> {
 
 fn find(files: &mut ProbeFiles, pid: u32) -> Sites {
     let (_, its) = runtime(files, pid, Language(Some(JAVA)))?;
-    match numbered(&its, pid, number) {
+    match numbered(&its, number) {
         sites if sites.is_empty() => Err("no probes of threads in this build of java".into()),
         sites => Ok(sites),
     }
@@ -91,7 +89,7 @@ fn find(files: &mut ProbeFiles, pid: u32) -> Sites {
 impl JvmThreads {
     /// To all processes that use the library.
     fn everywhere(&mut self, plan: &mut Plan) {
-        let file = match self.files.read(Path::new(&self.path)) {
+        let file = match ProbeFiles::default().read(Path::new(&self.path)) {
             Ok(file) => file,
             Err(fault) => return plan.refuse(format!("{fault}; set the option jvm_path, or process")),
         };
@@ -118,8 +116,8 @@ fn counters() -> Counters {
 
 impl Module for JvmThreads {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        match self.tracees {
-            Some(_) => plan.template(&SITE),
+        match &self.tracees {
+            Some(tracees) => constants.jt_filter = tracees.plan(plan, &SITE),
             None => self.everywhere(plan),
         }
         constants.jt_stride = counters().size(host, plan);
@@ -134,9 +132,12 @@ impl Module for JvmThreads {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         if let Some(tracees) = &mut self.tracees {
-            self.files.trim();
-            tracees.tick(kernel, &SITE, &mut |pid, _| find(&mut self.files, pid));
+            tracees.tick(kernel, &SITE, &mut find);
             self.seen |= tracees.attached().next().is_some();
         }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.tracees.as_ref()?.due()
     }
 }

@@ -1,11 +1,13 @@
 //! Events of language runtimes by process: threads, method calls, objects, classes, exceptions, garbage collections. Kernel
 //! side: bpf/ustat.bpf.c.
 
-use super::runtimes::{numbered, runtime, Event, Language};
-use crate::bpf::types::{self, us_row};
+use super::runtimes::{numbered, runtime, Event, Language, EVENTS};
+use crate::bpf::types::{self, us_row, us_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, user_code};
+use std::collections::BTreeMap;
 use std::mem::offset_of;
+use std::time::Instant;
 
 metrics! {
     THREAD: u64 = 0 "proc.ustat.thread" COUNTER COUNT "threads that a runtime started";
@@ -18,19 +20,19 @@ metrics! {
 
 maps! {
     rows ROWS: us_row = "us_rows";
+    rows STATS: us_stat = "us_stats";
 }
 
 options! {
-    /// The processes (ids, command names, or regular expressions for whole command lines); nothing is attached to others.
+    /// The processes (ids, command names, or regular expressions for whole command lines). Without names nothing is attached
+    /// to others; with names, the files of these are, so that new ones count from their first event.
     process: ProcessFilter = ProcessFilter::named("java");
     /// The language they are in. Without it each process is known by the files it executes.
     language: Language = Language::default();
 }
 
-/// Processes that can count at once; each costs a program per kind of event.
-const MOST: usize = 1024;
-/// Room for kinds in a row.
-const KINDS: usize = size_of::<us_row>() / 8;
+/// Rows: twice as many as processes can be expected at once, so that each finds one.
+const PLACES: usize = 2048;
 
 static SITE: Hook = user_code!("USDT probe of a runtime", "ustat");
 
@@ -47,81 +49,85 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        let name = setup.section.name();
-        let watch = Watch::new(name, options.process, setup.process_refresh);
         Ok(Box::new(Ustat {
             language: options.language,
-            files: ProbeFiles::default(),
-            tracees: Tracees::new(name, watch),
-            places: vec![None; MOST],
+            tracees: Tracees::new(setup.section.name(), options.process),
+            claims: Claims::new(offset_of!(us_row, claims)),
+            seen: false,
         }))
     },
 };
 
 struct Ustat {
     language: Language,
-    files: ProbeFiles,
     tracees: Tracees,
-    /// The process, with its start time, that each row is for.
-    places: Vec<Option<(u32, u64)>>,
-}
-
-/// The row of a process: the one it has, or another, emptied of its predecessor's counts.
-fn place(places: &mut [Option<(u32, u64)>], kernel: &dyn Kernel, process: (u32, u64)) -> Result<usize, String> {
-    if let Some(place) = places.iter().position(|place| *place == Some(process)) {
-        return Ok(place);
-    }
-    let place = places.iter().position(Option::is_none).ok_or_else(|| format!("more than {MOST} processes"))?;
-    if let Some(row) = kernel.rows(ROWS).get(place) {
-        (0..size_of::<us_row>()).step_by(8).for_each(|offset| row.set(offset, 0));
-    }
-    places[place] = Some(process);
-    Ok(place)
+    claims: Claims,
+    /// There was a process to count.
+    seen: bool,
 }
 
 impl Module for Ustat {
-    fn plan(&mut self, _host: &Host, plan: &mut Plan, _constants: &mut types::rodata) {
-        plan.template(&SITE);
-        plan.entries(ROWS.def.name, MOST);
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        constants.us_filter = self.tracees.plan(plan, &SITE);
+        constants.us_mask = PLACES as u32 - 1;
+        plan.entries(ROWS.def.name, PLACES);
+        plan.entries(STATS.def.name, host.cpus);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let rows = kernel.rows(ROWS);
-        for process in self.tracees.attached().filter(|&(pid, _)| exists(pid)) {
-            let place = self.places.iter().position(|place| *place == Some(process));
-            let Some(row) = place.and_then(|place| rows.get(place)) else { continue };
-            let count = |event: Event| row.word(offset_of!(us_row, counts) + 8 * event as usize);
-            table
-                .process(process.0, process.0.to_string().as_bytes())
-                .set(THREAD, count(Event::Thread))
-                .set(METHOD, count(Event::Method))
-                .set(OBJECT, count(Event::Object))
-                .set(CLASS, count(Event::Class))
-                .set(EXCEPT, count(Event::Except))
-                .set(GC, count(Event::Gc));
+        let attached = self.tracees.attached().filter(|&pid| exists(pid));
+        let mut counts: BTreeMap<u32, [u64; EVENTS]> = attached.map(|pid| (pid, [0; EVENTS])).collect();
+        if counts.is_empty() {
+            return Ok(()); // the rows may not have been touched yet
+        }
+        // Two rows may be one process's, whose threads claimed them at once.
+        for row in kernel.rows(ROWS).iter() {
+            let Some(counts) = counts.get_mut(&(row.word(offset_of!(us_row, process)) as u32)) else { continue };
+            counts.iter_mut().zip(row.words(offset_of!(us_row, counts))).for_each(|(sum, count)| *sum += count);
+        }
+        for (pid, counts) in counts {
+            let cells = table.process(pid, pid.to_string().as_bytes());
+            let cells = cells.set(THREAD, counts[Event::Thread as usize]).set(METHOD, counts[Event::Method as usize]);
+            let cells = cells.set(OBJECT, counts[Event::Object as usize]).set(CLASS, counts[Event::Class as usize]);
+            cells.set(EXCEPT, counts[Event::Except as usize]).set(GC, counts[Event::Gc as usize]);
         }
         Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let Ustat { language, files, tracees, places } = self;
-        files.trim();
-        tracees.tick(kernel, &SITE, &mut |pid, born| {
+        let Ustat { language, tracees, claims, seen } = self;
+        tracees.tick(kernel, &SITE, &mut |files, pid| {
             let (runtime, its) = runtime(files, pid, *language)?;
-            let mut sites = numbered(&its, pid, |probe| {
+            let sites = numbered(&its, |probe| {
                 let event = runtime.events.iter().find(|(name, _)| *name == probe.name);
                 event.map(|(_, event)| *event as u32)
             });
             if sites.is_empty() {
                 return Err(format!("no probes of {} events in its build", runtime.language));
             }
-            let place = place(places, kernel, (pid, born))?;
-            sites.iter_mut().for_each(|(_, number)| *number += (place * KINDS) as u32);
             Ok(sites)
         });
-        for place in places.iter_mut() {
-            *place = place.filter(|process| tracees.attached().any(|attached| attached == *process));
+        *seen |= tracees.attached().next().is_some();
+        if !*seen {
+            return; // touching the rows would take memory
         }
+        let rows = kernel.rows(ROWS);
+        let process = |row: Row<'_>| row.word(offset_of!(us_row, process)) as u32;
+        for row in rows.iter().filter(|row| process(*row) != 0 && !exists(process(*row))) {
+            // The claims last of all: they let the next process in.
+            (offset_of!(us_row, counts)..size_of::<us_row>()).step_by(8).for_each(|offset| row.set(offset, 0));
+            row.set(offset_of!(us_row, process), 0);
+            row.set(offset_of!(us_row, claims), 0);
+        }
+        claims.free_left(rows, |row| process(row) == 0);
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each("events of processes that found no row", kernel.rows(STATS).sum(offset_of!(us_stat, crowded)));
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.tracees.due()
     }
 }
 
@@ -130,6 +136,8 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::pcp::Atom;
+    use std::process::Command;
+    use std::time::Duration;
 
     fn ustat(lines: &str) -> Result<Ustat, String> {
         let config = Config::parse("test.conf", format!("[u]\n{lines}\n").as_bytes()).unwrap();
@@ -138,9 +146,9 @@ mod tests {
         let options = Options::read(&section).unwrap();
         Ok(Ustat {
             language: options.language,
-            files: ProbeFiles::default(),
-            tracees: Tracees::new("u", Watch::new("u", options.process, None)),
-            places: vec![None; 2],
+            tracees: Tracees::new("u", options.process),
+            claims: Claims::new(offset_of!(us_row, claims)),
+            seen: false,
         })
     }
 
@@ -152,47 +160,40 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_emptied_for_its_next_process_and_kept_for_the_same() {
-        let fake = Fake::new().with(ROWS, 2);
-        let mut places = vec![None; 2];
-        assert_eq!(place(&mut places, &fake, (7, 1)), Ok(0));
-        fake.set(ROWS, 0, 8, 5);
-        assert_eq!(place(&mut places, &fake, (7, 1)), Ok(0));
-        let kernel: &dyn Kernel = &fake;
-        let methods = || kernel.rows(ROWS).get(0).unwrap().word(8);
-        assert_eq!(methods(), 5);
-        places[0] = None;
-        assert_eq!(place(&mut places, &fake, (7, 2)), Ok(0));
-        assert_eq!(methods(), 0);
-        assert_eq!(place(&mut places, &fake, (8, 2)), Ok(1));
-        assert!(place(&mut places, &fake, (9, 2)).is_err());
-    }
-
-    #[test]
-    fn probes_of_one_kind_add_up_in_the_row_of_the_process_while_it_lives() {
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    fn events_of_a_process_add_up_while_it_lives_and_its_rows_are_emptied_for_the_next() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let mut module = ustat(&format!("process = {}", child.id())).unwrap();
-        let fake = Fake::new().with(ROWS, 2);
-        let mut find = |pid, born| {
-            place(&mut module.places, &fake, (pid, born))?;
-            let target =
-                |offset| Target::Code { path: "/f".into(), offset, semaphore: 0, process: Some(pid), name: "f".into() };
-            Ok(vec![(target(1), Event::Gc as u32), (target(2), Event::Gc as u32)])
-        };
-        module.tracees.tick(&fake, &SITE, &mut find);
-        fake.set(ROWS, 0, 8 * Event::Gc as usize, 3);
+        let mut plan = Plan::default();
+        module.tracees.plan(&mut plan, &SITE);
+        plan.arrivals.unwrap().tell(child.id(), true);
+        let (fake, file) = (Fake::new().with(ROWS, 4).with(STATS, 1), ProbeFile::with(1));
+        let site = Site { file, probe: 0, number: Event::Gc as u32 };
+        module.tracees.tick(&fake, &SITE, &mut |_, _| Ok(vec![site.clone()]));
+        module.seen = true;
+        // Two of its threads claimed rows at once; process 1 is not in the filter.
+        let gc = offset_of!(us_row, counts) + 8 * Event::Gc as usize;
+        for (place, process, collections) in [(0, child.id(), 3), (2, child.id(), 4), (3, 1, 9)] {
+            fake.set(ROWS, place, offset_of!(us_row, process), process.into());
+            fake.set(ROWS, place, offset_of!(us_row, claims), 1);
+            fake.set(ROWS, place, gc, collections);
+        }
         let mut table = Table::new(6);
         module.refresh(&fake, &mut table).unwrap();
         let name = table.keys()[0].clone();
         assert!(
             matches!(&name, Key::Pid(pid, text) if *pid == child.id() && table.text(text) == pid.to_string().as_bytes())
         );
-        assert_eq!((table.value(0, 5), table.value(0, 0)), (Some(Atom::U64(3)), Some(Atom::U64(0))));
+        assert_eq!((table.len(), table.value(0, 5), table.value(0, 0)), (1, Some(Atom::U64(7)), Some(Atom::U64(0))));
         child.kill().unwrap();
         child.wait().unwrap();
+        std::thread::sleep(Duration::from_secs(1)); // as ticks are
         module.tick(&fake);
         table.clear();
         module.refresh(&fake, &mut table).unwrap();
         assert_eq!((table.len(), fake.targets().len()), (0, 0));
+        let kernel: &dyn Kernel = &fake;
+        let rows: Vec<[u64; 3]> =
+            kernel.rows(ROWS).iter().map(|row| [0, 8, gc].map(|offset| row.word(offset))).collect();
+        assert_eq!(rows, [[0; 3], [0; 3], [0; 3], [1, 1, 9]]);
     }
 }

@@ -6,14 +6,16 @@ use corebcc::kit::{instances, Key, Table};
 use corebcc::modules::{find, MODULES};
 use corebcc::pcp::Atom;
 use corebcc::probe::Failure;
+use nix::sys::eventfd::EventFd;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One test at a time: each compares differences that another one's work would raise.
 pub fn alone() -> MutexGuard<'static, ()> {
@@ -45,9 +47,14 @@ pub struct Row {
     pub values: Vec<Option<String>>,
 }
 
+/// Long enough to attach to the processes that are there.
+const MOMENT: Duration = Duration::from_millis(10);
+
 /// A loaded module.
 pub struct Agent {
     group: Group,
+    /// Nobody writes to it.
+    never: EventFd,
     name: String,
     columns: usize,
 }
@@ -91,7 +98,10 @@ impl Agent {
         for fate in group.fates() {
             fate?;
         }
-        Ok(Agent { group, name, columns: find(module).unwrap().metrics.len() })
+        let mut agent =
+            Agent { group, never: EventFd::new().unwrap(), name, columns: find(module).unwrap().metrics.len() };
+        agent.attend(MOMENT);
+        Ok(agent)
     }
 
     pub fn table(&mut self) -> Table {
@@ -102,6 +112,12 @@ impl Agent {
 
     pub fn tick(&mut self) {
         self.group.tick();
+        self.attend(MOMENT);
+    }
+
+    /// Does for a time what the collector's thread does between fetches.
+    pub fn attend(&mut self, time: Duration) {
+        self.group.attend(self.never.as_fd(), Some(Instant::now() + time));
     }
 
     pub fn detach(self) {

@@ -4,8 +4,12 @@ use crate::support::{alone, has, Agent, Script};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 const NEEDS: &str = "root on a kernel with CONFIG_UPROBE_EVENTS";
+
+/// After which the log says what a process lacks.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Python of the distribution, which has probes where another in the path may have none.
 const PYTHON: &str = "/usr/bin/python3";
@@ -81,10 +85,12 @@ fn with_a_filter_a_probe_counts_its_processes_exactly_also_one_that_starts_later
     work(&mut chosen);
     work(&mut other);
     assert_eq!(agent.numbers(0)[&start], 300);
+    // It collects as it starts, before it is told not to.
     let mut later = collector(&named, 200);
-    agent.tick();
+    let before = agent.numbers(0)[&start];
+    assert!(before > 300, "{before}");
     work(&mut later);
-    assert_eq!(agent.numbers(0)[&start], 500);
+    assert_eq!(agent.numbers(0)[&start], before + 200);
 }
 
 /// A program with a probe of two sites and a semaphore, which it prints when it is asked: how often it passes which.
@@ -336,6 +342,51 @@ fn events_of_php_count_for_the_chosen_process_and_end_with_it() {
     assert!(agent.named().is_empty());
 }
 
+/// Once one process in a filter by name has executed a file, the next is counted from its first call, however soon that comes; one
+/// that executes the same file under another name is not.
+#[test]
+fn the_first_call_of_a_process_that_begins_meanwhile_counts_and_nobody_elses() {
+    const TEST: &str = "the_first_call_of_a_process_that_begins_meanwhile_counts_and_nobody_elses";
+    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    // Not even the looks that process_refresh asks for.
+    let Some(mut calls) = Agent::where_possible(TEST, NEEDS, "ucalls", "process = chosenphp") else { return };
+    let Some(mut stat) = Agent::where_possible(TEST, NEEDS, "ustat", "process = chosenphp") else { return };
+    let waiting = "<?php echo \"ready\\n\"; fgets(STDIN);";
+    let mut first = interpreted(dir.path(), &php, "chosenphp", waiting);
+    [&mut calls, &mut stat].into_iter().for_each(|agent| agent.attend(Duration::from_millis(500)));
+    first.go();
+    let busy = "<?php function f() {} for ($i = 0; $i < 100; $i++) f(); echo \"ready\\n\"; fgets(STDIN);";
+    for run in 1..=5 {
+        drop(interpreted(dir.path(), &php, "otherphp", busy));
+        let mut chosen = interpreted(dir.path(), &php, "chosenphp", busy);
+        stat.attend(Duration::from_millis(20));
+        // Threads, calls and that of the script itself, objects, files.
+        let counted = stat.named().get(&chosen.pid().to_string()).map(|events| events[..4].to_vec());
+        assert_eq!(counted, Some(vec![0, 101, 0, 1]), "process {run}");
+        chosen.go();
+        assert_eq!(calls.numbers(0), BTreeMap::from([("f".into(), run * 100), ("main".into(), run)]));
+    }
+}
+
+/// Those that are known by their command lines are attached to one by one, as they begin: nothing waits for the agent's looks.
+#[test]
+fn a_process_that_its_command_line_chooses_is_attached_to_soon_after_it_begins() {
+    const TEST: &str = "a_process_that_its_command_line_chooses_is_attached_to_soon_after_it_begins";
+    let Some(python) = with_probe(TEST, PYTHON, "gc__start") else { return };
+    let _alone = alone();
+    let lines = format!("usdts = {}:gc__start\nprocess = (?s).*ready.*", python.display());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let start = format!("{}::gc__start", python.display());
+    for run in 1..=3 {
+        let mut script = collector(&python, 100);
+        agent.attend(Duration::from_millis(500));
+        work(&mut script);
+        assert_eq!(agent.numbers(0)[&start], run * 100);
+    }
+}
+
 /// What embeds a runtime may have any name: then only the option `language` says which it is.
 #[test]
 fn a_program_of_any_name_counts_where_its_language_is_told() {
@@ -355,7 +406,7 @@ fn a_program_of_any_name_counts_where_its_language_is_told() {
     assert_eq!(events(&mut stat, script.pid())[1], 177 + 4 + 50 + 7);
     assert_eq!(calls.numbers(0).get("fib"), Some(&177), "{:?}", calls.numbers(0));
     assert!(untold.named().is_empty());
-    (0..3).for_each(|_| untold.tick());
+    untold.attend(PATIENCE);
     let said = untold.warnings().join("\n");
     assert!(said.contains("no runtime of a language that is known"), "{said}");
 }
@@ -531,7 +582,7 @@ fn runtimes_built_without_probes_are_named_in_the_log() {
         let Some(mut agent) = Agent::watching(TEST, NEEDS, "ustat", &format!("process = {}", script.pid())) else {
             return;
         };
-        (0..3).for_each(|_| agent.tick());
+        agent.attend(PATIENCE);
         let said = agent.warnings().join("\n");
         assert!(said.contains(&format!("no probes in this build of {language}")), "{said}");
         assert!(agent.named().is_empty());
