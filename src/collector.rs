@@ -2,6 +2,7 @@
 //! thread that answers pmcd waits for it for less than a second, so that an answer keeps coming whatever a module does.
 
 mod own;
+mod restarts;
 
 use crate::bpf;
 use crate::config::Config;
@@ -22,6 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use own::{own_instances, Own, OWN};
+pub use restarts::Restarts;
 
 /// How long a fetch waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(400);

@@ -3,7 +3,7 @@
 use corebcc::agent::{Agent, Options};
 use corebcc::check::{check, warn_of_unknown};
 use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
-use corebcc::collector::{members, own_instances, Collector, Own};
+use corebcc::collector::{members, own_instances, Collector, Own, Restarts};
 use corebcc::config::{Config, ConfigError};
 use corebcc::kit::{instances, Help, Registry};
 use corebcc::modules::MODULES;
@@ -126,7 +126,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     let conf = PcpConf::load();
     let config = configuration(common, &conf).map_err(aborting)?;
     let (settings, mut instances) = instances(&config, MODULES).map_err(aborting)?;
-    let own = Own::new(MODULES, config.path(), settings.bpf_stats);
+    let mut own = Own::new(MODULES, config.path(), settings.bpf_stats);
     let names: Vec<&str> = instances.iter().map(|instance| instance.settings.section.as_str()).collect();
     info!("Enabled modules:");
     info!("['{}']", names.join("', '"));
@@ -143,6 +143,8 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     if let Some(name) = &options.username {
         run_as(name)?;
     }
+    let restarts = Restarts::begin(&conf.path("PCP_RUN_DIR", "corebcc.starts"));
+    own.restarts.clone_from(&restarts);
     let connection = match transport::connect(&options.endpoint, &conf, signals) {
         Err(TransportError::Signal(signal)) => {
             info!("ended by signal {signal} before pmcd came");
@@ -168,6 +170,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
         _ => {}
     }
     server.agent.source_mut().stop();
+    restarts.iter().for_each(Restarts::end);
     match end.map_err(|error| error.to_string())? {
         End::Eof | End::Signal(_) => Ok(0),
         End::Handler => Err(server.agent.source().failures()),

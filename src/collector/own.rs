@@ -1,7 +1,7 @@
 //! The agent's own metrics, `agent.*`: what became of each module, what its programs and maps cost, what was lost. To a client
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
-use super::{Group, Slot};
+use super::{Group, Restarts, Slot};
 use crate::bpf::{FEATURES, PROGRAMS};
 use crate::config::ModuleSettings;
 use crate::kit::{Instance, Kernel, Metric, MetricDef, Number, RowMut, Shape, Spec, Table};
@@ -36,6 +36,8 @@ mod agent {
         UPTIME: u64 = 3 "agent.uptime" INSTANT SEC "time since the agent started";
         RESIDENT: u64 = 4 "agent.memory.resident" INSTANT BYTE "memory of the agent's process";
         FETCHES: u64 = 5 "agent.fetches" COUNTER COUNT "fetches answered";
+        RESTARTS: u64 = 6 "agent.restarts" COUNTER COUNT "starts of the agent since the machine's, but for the first";
+        CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "restarts after an agent that did not end in order";
     }
 
     pub const SPEC: Spec = own("agent", "the agent as a whole", 300, Shape::Single, METRICS);
@@ -49,7 +51,9 @@ mod agent {
             .set(LOADING, group.loading.as_millis() as u64)
             .set(UPTIME, own.started.elapsed().as_secs())
             .set(FETCHES, own.fetches.load(Relaxed));
-        some(row, RESIDENT, probe::resident());
+        let row = some(row, RESIDENT, probe::resident());
+        let row = some(row, RESTARTS, own.restarts.as_ref().map(|restarts| restarts.count));
+        some(row, CRASHES, own.restarts.as_ref().map(|restarts| restarts.crashes));
     }
 }
 
@@ -241,6 +245,8 @@ pub struct Own {
     configuration: String,
     /// Held as long as the kernel is to count runs.
     runs: Option<OwnedFd>,
+    /// The starts before this one, where they can be counted.
+    pub restarts: Option<Restarts>,
 }
 
 impl Own {
@@ -254,7 +260,7 @@ impl Own {
             None
         });
         let configuration = configuration.to_owned();
-        Own { started: Instant::now(), fetches: Arc::default(), known, configuration, runs }
+        Own { started: Instant::now(), fetches: Arc::default(), known, configuration, runs, restarts: None }
     }
 
     /// The count of fetches, for whoever sees them.

@@ -16,7 +16,8 @@ use std::process::{Command, Stdio};
 fn dbpmda(home: &Home, open: &str, ready: impl Fn(), commands: &[String]) -> BTreeMap<String, String> {
     fs::write(home.path("root"), "root {\n    bcc 149:*:*\n}\n").unwrap();
     let mut command = Command::new("dbpmda");
-    command.args(["-ie", "-n"]).arg(home.path("root")).env("PCP_VAR_DIR", home.path("")).current_dir(home.path(""));
+    command.args(["-ie", "-n"]).arg(home.path("root"));
+    home.keep(&mut command);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("dbpmda.log"));
     let mut process = Proc(command.spawn().unwrap());
     let mut input = process.0.stdin.take().unwrap();

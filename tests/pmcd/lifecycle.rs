@@ -61,6 +61,11 @@ fn an_orderly_end_of_pmcd_is_one_of_the_agent() {
     assert!(pmcd.home.log().contains("pmcd closed the connection"), "{}", pmcd.home.log());
 }
 
+/// Restarts, and those after a crash.
+fn restarts(pmcd: &Pmcd) -> [String; 2] {
+    ["bcc.agent.restarts", "bcc.agent.crashes"].map(|name| pmcd.values(name).swap_remove(0).1)
+}
+
 #[test]
 fn a_killed_agent_is_started_again_and_leaves_nothing_behind() {
     let Some(pmcd) = Pmcd::start() else { return };
@@ -72,6 +77,7 @@ fn a_killed_agent_is_started_again_and_leaves_nothing_behind() {
     assert_ne!(pmcd.agent(), agent);
     let log = pmcd.home.read("pmcd.log");
     assert!(log.contains("corebcc") && log.contains("signal(9)"), "{log}");
+    assert_eq!(restarts(&pmcd), ["1", "1"]);
 }
 
 #[test]
@@ -83,6 +89,7 @@ fn an_agent_that_is_asked_to_end_says_so_and_is_started_again() {
     let old = pmcd.home.read("corebcc.log.prev");
     assert!(old.contains("ended by signal 15") && old.contains("sysfork: BPF detached."), "{old}");
     assert_ne!(pmcd.agent(), agent);
+    assert_eq!(restarts(&pmcd), ["1", "0"]);
 }
 
 #[test]

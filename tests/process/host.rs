@@ -76,7 +76,7 @@ fn as_nobody(home: &Home) -> Command {
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]).arg(binary);
-    command.env("PCP_VAR_DIR", home.path("")).current_dir(home.path("")).arg("-c").arg(home.config());
+    home.keep(&mut command).arg("-c").arg(home.config());
     command
 }
 
@@ -125,7 +125,7 @@ fn with_few_descriptors_it_ends_with_a_sentence_or_serves_what_it_can() {
         let home = Home::new(ALL);
         let mut command = Command::new("prlimit");
         command.args([format!("--nofile={most}"), BINARY.into()]).arg("-c").arg(home.config());
-        command.args(["-l", "-", "--notready"]).env("PCP_VAR_DIR", home.path("")).current_dir(home.path(""));
+        home.keep(command.args(["-l", "-", "--notready"]));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
         let mut peer = Peer::adopt(command.spawn().unwrap());
         let said = || home.read("stderr.log");

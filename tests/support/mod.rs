@@ -145,11 +145,16 @@ impl Home {
         self.path("corebcc.conf")
     }
 
+    /// Has the agent keep its files here.
+    pub fn keep<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        let dir = self.dir.path();
+        command.env("PCP_VAR_DIR", dir).env("PCP_RUN_DIR", dir).current_dir(dir)
+    }
+
     /// The agent with its configuration and, unless the arguments name a log, its log here.
     pub fn agent(&self, args: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
-        command.env("PCP_VAR_DIR", self.dir.path()).current_dir(self.dir.path());
-        command.arg("-c").arg(self.config()).args(args).stdin(Stdio::null());
+        self.keep(&mut command).arg("-c").arg(self.config()).args(args).stdin(Stdio::null());
         command
     }
 

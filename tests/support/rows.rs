@@ -39,13 +39,15 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [(&str, &str, u32, u32, Type, Sem, &str); 29] = [
+const OWN: [(&str, &str, u32, u32, Type, Sem, &str); 31] = [
     ("bcc.agent.version",              "", 300, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.release",       "", 300, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.load.time",            "", 300, 2, Type::U64,    Sem::DISCRETE, "millisec"),
     ("bcc.agent.uptime",               "", 300, 3, Type::U64,    Sem::INSTANT,  "sec"),
     ("bcc.agent.memory.resident",      "", 300, 4, Type::U64,    Sem::INSTANT,  "byte"),
     ("bcc.agent.fetches",              "", 300, 5, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.restarts",             "", 300, 6, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.crashes",              "", 300, 7, Type::U64,    Sem::COUNTER,  "count"),
     ("bcc.agent.module.state",         "", 301, 0, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.module.status",        "", 301, 1, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.module.up",            "", 301, 2, Type::U32,    Sem::INSTANT,  "none"),
