@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Which processes are in which module's filter. A process is judged by its command name when it is born and when it execs,
- * before it runs an instruction. Of its command line only the agent can judge: it is told of each exec if a filter has
- * expressions, and of those that come and go in filters whose modules attach to single processes. An entry lasts until the process is reaped: what happens while it exits counts too, and the id cannot be used
- * again before.
+ * Which processes are in which module's filter. A process is judged by its command name when it is born and when it execs, and
+ * by its command line when it execs, before it runs an instruction: expressions are walked as automata, which the agent
+ * makes (src/kit/automaton.rs). The agent is told of each exec if it could make none, or the line is too long, and of
+ * processes that come and go in filters whose modules attach to probes. An entry lasts until the process is reaped: what happens
+ * while it exits counts too, and the id cannot be used again before.
  */
 #include "claim.bpf.h"
 #include "filter.bpf.h"
@@ -37,6 +38,23 @@ struct {
 	__type(value, __u64);
 } filter_names SEC(".maps");
 
+/* The classes of bytes; NUL, which ends an argument, is in that of the blank. */
+struct filter_classes {
+	__u64 ready; /* the agent has made the automaton */
+	__u64 pad[7];
+	__u8 of[256];
+};
+
+#define FILTER_CLASSES 64 /* as src/kit/automaton.rs has it */
+
+struct filter_state {
+	__u16 next[FILTER_CLASSES]; /* by class; 0: nothing matches any more */
+	__u64 filters;		    /* of a line that ends here */
+	__u64 pad[7];
+};
+
+ROWS(filter_classes, struct filter_classes);
+ROWS(filter_states, struct filter_state);
 ROWS(filter_places, struct filter_place);
 ROWS(filter_stats, struct filter_stat);
 RING(filter_asks);
@@ -59,6 +77,67 @@ static __always_inline __u64 filter_by_name(void)
 	bpf_get_current_comm(comm, sizeof(comm));
 	filters = bpf_map_lookup_elem(&filter_names, comm);
 	return filters ? *filters : 0;
+}
+
+#define FILTER_CHUNK 64
+#define FILTER_CHUNKS 128
+#define FILTER_UNREAD (~0U)
+
+/*
+ * Walks over a piece of a command line, of one byte and so many more. A function by itself, which the verifier looks at once: with
+ * its steps in the loop around it, it finds them too many.
+ */
+__noinline __u32 filter_walk(__u32 state, __u64 at, __u64 more)
+{
+	struct filter_classes *classes = row(&filter_classes, 0);
+	char chunk[FILTER_CHUNK] = {};
+	struct filter_state *s;
+	__u32 class;
+
+	BOUND(more, 63);
+	if (!classes || bpf_probe_read_user(chunk, more + 1, (void *)at))
+		return FILTER_UNREAD;
+	for (__u64 i = 0; i < FILTER_CHUNK && i <= more; i++) {
+		s = row(&filter_states, state);
+		if (!s)
+			return FILTER_UNREAD;
+		class = classes->of[(__u8)chunk[i]];
+		BOUND(class, 63);
+		state = s->next[class];
+	}
+	return state;
+}
+
+/*
+ * The filters that the command line of a new program is in: its arguments with blanks between them, without those at the end that
+ * are empty. False if this cannot be told here.
+ */
+static __always_inline bool filter_by_line(const bool raw, struct task_struct *task, __u64 *filters)
+{
+	struct filter_classes *classes = row(&filter_classes, 0);
+	struct mm_struct *mm = GET(task, mm);
+	__u64 at = GET(mm, arg_start), end = GET(mm, arg_end);
+	struct filter_state *last;
+	__u32 state = 1;
+	char byte;
+
+	if (!classes || !classes->ready)
+		return false;
+	for (int i = 0; i < 16 && end > at; i++, end--) {
+		if (bpf_probe_read_user(&byte, 1, (void *)end - 1))
+			return false;
+		if (byte)
+			break;
+	}
+	if (end <= at || end - at > FILTER_CHUNK * FILTER_CHUNKS)
+		return false;
+	for (int i = 0; i < FILTER_CHUNKS && at < end && state; i++, at += FILTER_CHUNK)
+		state = filter_walk(state, at, end - at < FILTER_CHUNK ? end - at - 1 : FILTER_CHUNK - 1);
+	last = row(&filter_states, state);
+	if (!last)
+		return false;
+	*filters = last->filters;
+	return true;
 }
 
 static __always_inline __u32 filter_place_of(__u32 process)
@@ -159,7 +238,9 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 	}
 	now.filters = filter_by_name() | now.ids;
 	now.born = GET(task, start_time);
-	now.asked = filter_lines != 0;
+	if (filter_lines && !filter_by_line(raw, task, &now.lines))
+		now.asked = 1;
+	now.filters |= now.lines;
 	if (!before && !now.filters && !now.asked)
 		return;
 	followed = (followed | now.filters) & filter_followed;

@@ -3,9 +3,11 @@
 //! before, and a look at all of them every so often.
 
 use super::processes::{Process, Watch};
-use super::{Arrivals, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier};
+use super::{
+    Arrivals, Automaton, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier,
+};
 use crate::bpf::record;
-use crate::bpf::types::{filter_ask, filter_member, filter_place, filter_stat, rodata};
+use crate::bpf::types::{filter_ask, filter_classes, filter_member, filter_place, filter_stat, filter_state, rodata};
 use crate::{maps, tracepoint};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -13,6 +15,8 @@ use std::time::Duration;
 
 maps! {
     hash MEMBERS: filter_member = "filter_members";
+    rows CLASSES: filter_classes = "filter_classes";
+    rows STATES: filter_state = "filter_states";
     hash NAMES: u64 = "filter_names";
     rows PLACES: filter_place = "filter_places";
     rows STATS: filter_stat = "filter_stats";
@@ -39,6 +43,8 @@ const LOOKS: usize = 8;
 /// The filters of the modules that have one. To the loader and the collector it is one more module, without metrics.
 pub struct Filters {
     filters: Vec<Filter>,
+    /// Of the expressions for command lines, if there are any and the kernel can walk it.
+    automaton: Option<Automaton>,
     /// Places that had no process at the last tick although somebody claimed them.
     claimed: Vec<usize>,
     /// The log has said that the kernel cannot be told.
@@ -76,7 +82,20 @@ impl Filters {
             Some(Filter { bit: plan.filter_bit(), watch, arrivals: plan.arrivals.clone() })
         };
         let filters: Vec<_> = plans.filter_map(filter).collect();
-        (!filters.is_empty()).then(|| Filters { filters, claimed: Vec::new(), said: false })
+        let lines = filters.iter().flat_map(|filter: &Filter| {
+            filter.watch.filter().expressions().map(move |expression| (expression.as_str(), filter.bit))
+        });
+        let lines: Vec<(&str, u64)> = lines.collect();
+        let automaton = (!lines.is_empty()).then(|| Automaton::new(&lines)).and_then(|automaton| {
+            if automaton.is_none() {
+                log::info!(
+                    "filter: the expressions for command lines are too much for the kernel: new processes that match count from some \
+                     milliseconds after their exec"
+                );
+            }
+            automaton
+        });
+        (!filters.is_empty()).then(|| Filters { filters, automaton, claimed: Vec::new(), said: false })
     }
 
     /// The names that processes may have, in the kernel before the first look at them.
@@ -87,6 +106,20 @@ impl Filters {
                 log::error!("filter: `{}` is looked for only from time to time", String::from_utf8_lossy(&name));
             }
         }
+    }
+
+    /// The automaton, which the programs use from then on.
+    fn tell_lines(&self, kernel: &dyn Kernel) {
+        let (Some(automaton), Some(classes)) = (&self.automaton, kernel.rows(CLASSES).get(0)) else { return };
+        for (row, state) in kernel.rows(STATES).iter().zip(&automaton.states) {
+            let next: Vec<u8> = state.next.iter().flat_map(|state| state.to_ne_bytes()).collect();
+            row.set_bytes(offset_of!(filter_state, next), &next);
+            row.set(offset_of!(filter_state, filters), state.filters);
+        }
+        let mut of = automaton.classes;
+        of[0] = of[usize::from(b' ')];
+        classes.set_bytes(offset_of!(filter_classes, of), &of);
+        classes.set(offset_of!(filter_classes, ready), 1);
     }
 
     /// Each command name, as the kernel keeps it, with the filters it is in.
@@ -162,12 +195,14 @@ impl Module for Filters {
         let those = |is: fn(&Filter) -> bool| {
             self.filters.iter().filter(|&filter| is(filter)).fold(0, |bits, filter| bits | filter.bit)
         };
-        constants.filter_lines = those(|filter| filter.watch.filter().has_expressions());
+        constants.filter_lines = those(|filter| filter.watch.filter().expressions().next().is_some());
         constants.filter_followed = those(|filter| filter.arrivals.is_some());
         [&FORK, &EXEC, &END].into_iter().for_each(|hook| plan.hook(hook));
         [&ADMIT, &NAME].into_iter().for_each(|hook| plan.hook_if(hook, "only when it is called"));
         plan.entries(MEMBERS.name, MOST);
         plan.entries(NAMES.name, self.names().len().max(1));
+        plan.entries(CLASSES.def.name, 1);
+        plan.entries(STATES.def.name, self.automaton.as_ref().map_or(2, |automaton| automaton.states.len()));
         plan.entries(PLACES.def.name, Places::COUNT);
         plan.entries(STATS.def.name, host.cpus);
         plan.entries(ASKS.name, RING);
@@ -181,6 +216,7 @@ impl Module for Filters {
     fn tick(&mut self, kernel: &dyn Kernel) {
         if self.filters.iter().all(|filter| filter.watch.is_first()) {
             self.tell_names(kernel);
+            self.tell_lines(kernel);
         }
         let due = self.filters.iter_mut().map(|filter| filter.watch.is_due()).fold(false, |due, one| due | one);
         if due {
@@ -341,6 +377,25 @@ mod tests {
     fn the_kernel_gets_each_name_once_and_none_that_it_would_cut() {
         let filters = filters(&["java", "java,a_name_of_15_by", "a_name_of_16_byt"]);
         assert_eq!(filters.names(), [(*b"a_name_of_15_by\0", 2), (*b"java\0\0\0\0\0\0\0\0\0\0\0\0", 3)]);
+    }
+
+    #[test]
+    fn the_kernel_gets_the_automaton_and_then_that_it_is_ready() {
+        let mut filters = filters(&["java", ".*-jar x.*"]);
+        let automaton = filters.automaton.clone().unwrap();
+        let fake = Fake::new().with(CLASSES, 1).with(STATES, automaton.states.len());
+        filters.tick(&fake);
+        let kernel: &dyn Kernel = &fake;
+        let classes = kernel.rows(CLASSES).get(0).unwrap();
+        let of: [u8; 256] = classes.bytes(offset_of!(filter_classes, of));
+        assert_eq!((of[0], &of[1..]), (automaton.classes[usize::from(b' ')], &automaton.classes[1..]));
+        assert_eq!(classes.word(offset_of!(filter_classes, ready)), 1);
+        for (row, state) in kernel.rows(STATES).iter().zip(&automaton.states) {
+            let next: [u8; 2 * Automaton::CLASSES] = row.bytes(offset_of!(filter_state, next));
+            assert!(next.chunks(2).map(|next| u16::from_ne_bytes([next[0], next[1]])).eq(state.next));
+            assert_eq!(row.word(offset_of!(filter_state, filters)), state.filters);
+        }
+        assert!(automaton.states.iter().any(|state| state.filters == 2), "{automaton:?}");
     }
 
     #[test]

@@ -103,6 +103,13 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// Writes bytes, of which there are a multiple of eight, as C lays them out.
+    pub fn set_bytes(self, offset: usize, bytes: &[u8]) {
+        for (i, word) in bytes.chunks_exact(8).enumerate() {
+            self.set(offset + 8 * i, u64::from_ne_bytes(std::array::from_fn(|i| word[i])));
+        }
+    }
+
     /// The array of words that begins at an offset, to the end of the row.
     pub fn words(self, offset: usize) -> impl Iterator<Item = u64> + 'a {
         self.words.iter().skip(offset / 8).map(|word| word.load(Relaxed))

@@ -1,5 +1,6 @@
 //! What a module file imports, and the registry that serves modules to the agent.
 
+mod automaton;
 mod cache;
 mod claims;
 mod elf;
@@ -29,6 +30,7 @@ mod tracees;
 mod tracefs;
 mod usdt;
 
+pub use automaton::Automaton;
 pub use cache::Cache;
 pub use claims::Claims;
 pub use elf::{Code, Elf};

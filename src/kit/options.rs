@@ -283,10 +283,10 @@ impl ProcessFilter {
         self.entries.iter().any(|(text, _)| is_name(text) && text.parse::<u32>().is_err())
     }
 
-    /// Whether the command lines of new processes have to be looked at. Not for an expression that is one plain word: a process
-    /// with no more than that for its command line has the word for its name.
-    pub fn has_expressions(&self) -> bool {
-        self.entries.iter().any(|(text, regex)| regex.is_some() && !is_name(text))
+    /// The expressions by which command lines of new processes have to be judged. One that is a plain word is none of them: a
+    /// process with no more than that for its command line has the word for its name.
+    pub fn expressions(&self) -> impl Iterator<Item = &Regex> {
+        self.entries.iter().filter(|(text, _)| !is_name(text)).filter_map(|(_, regex)| regex.as_ref())
     }
 }
 

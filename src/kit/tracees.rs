@@ -1,7 +1,7 @@
 //! Templates attached to USDT probes of the processes that a `process` option means.
 //!
 //! Attaching waits for a grace period of the kernel (tens of milliseconds), longer than some programs take to their first call. So
-//! where the option has command names, which the kernel judges, the probes are attached to in their files, once for all who
+//! where the option has command names, which most of those have who execute the same file, the probes are attached to in their files, once for all who
 //! execute them: the next process is counted from its first instruction, and the programs leave out those that are not
 //! in the filter. Where the option has ids or command lines only, which single out a few of many that execute one
 //! file, each process is attached to by itself, and the others pay nothing.
