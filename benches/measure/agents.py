@@ -7,7 +7,7 @@ import struct
 import subprocess
 import time
 
-PDU_CREDS, PDU_PROFILE, PDU_FETCH, PDU_RESULT = 0x700C, 0x7002, 0x7003, 0x7001
+PDU_CREDS, PDU_PROFILE, PDU_FETCH, PDU_RESULT, PDU_ERROR = 0x700C, 0x7002, 0x7003, 0x7001, 0x7000
 
 
 class Agent:
@@ -77,6 +77,15 @@ class Agent:
             at += 8 * count
             sums.append(total)
         return sums
+
+    def store(self, metric, text):
+        """Stores a string, as pmstore does."""
+        data = text.encode()
+        block = struct.pack(">I", 6 << 24 | 4 + len(data)) + data + bytes(-len(data) % 4)
+        self.send(PDU_RESULT, struct.pack(">3i", 0, 0, 1) + struct.pack(">I2iiI", metric, 1, 1, -1, 11) + block)
+        kind, body = self.receive()
+        if kind != PDU_ERROR or body != bytes(4):
+            raise RuntimeError(f"{self.name}: store of {text} refused: {body.hex()}")
 
     def until_values(self, patience=20):
         """Fetches until both histograms answer."""
