@@ -7,7 +7,8 @@ import struct
 import subprocess
 import time
 
-PDU_CREDS, PDU_PROFILE, PDU_FETCH, PDU_RESULT = 0x700C, 0x7002, 0x7003, 0x7001
+PDU_CREDS, PDU_PROFILE, PDU_FETCH, PDU_RESULT, PDU_ERROR = 0x700C, 0x7002, 0x7003, 0x7001, 0x7000
+AGAIN = struct.pack(">i", -12389)
 
 
 class Agent:
@@ -77,6 +78,18 @@ class Agent:
             at += 8 * count
             sums.append(total)
         return sums
+
+    def store(self, metric, text, patience=10):
+        """Stores a string, as pmstore does, as soon as the agent is ready for it."""
+        data = text.encode()
+        block = struct.pack(">I", 6 << 24 | 4 + len(data)) + data + bytes(-len(data) % 4)
+        deadline, answer = time.monotonic() + patience, (PDU_ERROR, AGAIN)
+        while answer == (PDU_ERROR, AGAIN) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self.send(PDU_RESULT, struct.pack(">3i", 0, 0, 1) + struct.pack(">I2iiI", metric, 1, 1, -1, 11) + block)
+            answer = self.receive()
+        if answer != (PDU_ERROR, bytes(4)):
+            raise RuntimeError(f"{self.name}: store of {text} refused: {answer}")
 
     def until_values(self, patience=20):
         """Fetches until both histograms answer."""

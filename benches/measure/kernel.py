@@ -27,9 +27,15 @@ def programs():
     return {p["id"]: (p.get("name", ""), p.get("run_cnt", 0), p.get("run_time_ns", 0)) for p in listed}
 
 
-def held(pid="self"):
-    """The programs a process holds, by the descriptors it has of them: somebody else may load some at any time."""
-    ids = set()
+def perf_events(pid):
+    """The perf events of a process that have programs, and its raw tracepoints."""
+    listed = json.loads(subprocess.run(["bpftool", "-j", "perf", "show"], capture_output=True, check=True).stdout)
+    return [event for event in listed if event["pid"] == pid]
+
+
+def held(pid):
+    """The programs a process holds, by its descriptors: somebody else may load some at any time."""
+    ids = {event["prog_id"] for event in perf_events(pid)}
     for info in Path(f"/proc/{pid}/fdinfo").iterdir():
         try:
             lines = info.read_text(encoding="ascii").splitlines()
@@ -114,38 +120,99 @@ def measure(load, ids):
     return Cost(load, ids, before, after, events)
 
 
-class Floor:
-    """Empty programs in these sections, while this is entered. Loaded by the system's libbpf, through ctypes."""
+class Code:
+    """A place in a file that processes execute, or the return of the function that begins there."""
 
-    def __init__(self, folder, sections):
-        self.sections, self.source, self.file = sections, folder / "floor.bpf.c", folder / "floor.bpf.o"
+    def __init__(self, file, offset, at_return):
+        self.file, self.offset, self.at_return = file, offset, at_return
+
+    def attach(self, libbpf, program):
+        """The link of a program of type kprobe."""
+        file, offset = str(self.file).encode(), ctypes.c_size_t(self.offset)
+        return libbpf.bpf_program__attach_uprobe(program, self.at_return, -1, file, offset)
+
+
+class Clock:
+    """Samples of what a CPU runs, so many a second: the software CPU clock of perf_event_open(2)."""
+
+    def __init__(self, cpu, rate):
+        self.cpu, self.rate = cpu, rate
+
+    def attach(self, libbpf, program):
+        """The link of a program of type perf_event."""
+        software, by_frequency = 1, 1 << 10
+        words = [software | 64 << 32, 0, self.rate, 0, 0, by_frequency, 0, 0]  # the first 64 bytes of perf_event_attr
+        attributes = (ctypes.c_uint64 * 8)(*words)
+        call = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
+        event = ctypes.CDLL(None, use_errno=True).syscall(call, attributes, -1, self.cpu, -1, 0)
+        return libbpf.bpf_program__attach_perf_event(program, event) if event >= 0 else None
+
+
+def in_user_code(pid):
+    """Where a process has attached programs to user code: program to places."""
+    places, folder = {}, Path(f"/proc/{pid}/cwd").resolve()
+    for event in perf_events(pid):
+        if event["fd_type"] in ("uprobe", "uretprobe"):
+            file = folder / event["filename"].replace("/proc/self/", f"/proc/{pid}/")
+            place = Code(file, event["offset"], event["fd_type"] == "uretprobe")
+            places.setdefault(event["prog_id"], []).append(place)
+    return places
+
+
+class Small:
+    """A program of this section that does nothing, unless `body` says what, at what the section names or in these places."""
+
+    def __init__(self, section, body="return 0;", places=None):
+        self.section, self.body, self.places = section, body, places
+
+    def attach(self, libbpf, program):
+        """The links."""
+        if self.places is None:
+            return [libbpf.bpf_program__attach(program)]
+        return [place.attach(libbpf, program) for place in self.places]
+
+
+class Floor:
+    """Small programs by their names, while this is entered. Loaded by the system's libbpf, through ctypes."""
+
+    def __init__(self, folder, smalls):
+        self.smalls, self.source, self.file = smalls, folder / "floor.bpf.c", folder / "floor.bpf.o"
         self.libbpf = ctypes.CDLL("libbpf.so.1", use_errno=True)
-        for function in ("bpf_object__open", "bpf_object__next_program", "bpf_program__attach"):
+        pointers = ["bpf_object__open", "bpf_object__find_program_by_name", "bpf_object__find_map_by_name"]
+        pointers += ["bpf_program__attach", "bpf_program__attach_uprobe", "bpf_program__attach_perf_event"]
+        for function in pointers:
             getattr(self.libbpf, function).restype = ctypes.c_void_p
         self.object, self.links = None, []
 
     def __enter__(self):
-        lines = ['char LICENSE[] __attribute__((section("license"), used)) = "GPL";']
-        for section in self.sections:
-            name = "floor_" + re.sub(r"\W", "_", section)
-            lines.append(f'__attribute__((section("{section}"), used)) int {name}(void *ctx) {{ return 0; }}')
+        lines = ['char LICENSE[] __attribute__((section("license"), used)) = "GPL";', "unsigned long seen;"]
+        for name, small in self.smalls.items():
+            lines.append(f'__attribute__((section("{small.section}"), used)) int {name}(unsigned long *ctx) {{ {small.body} }}')
         self.source.write_text("\n".join(lines) + "\n", encoding="ascii")
         clang = ["clang", "-O2", "-g", "-target", "bpf", "-c", str(self.source), "-o", str(self.file)]
         subprocess.run(clang, check=True)
         self.object = ctypes.c_void_p(self.libbpf.bpf_object__open(str(self.file).encode()))
         if not self.object or self.libbpf.bpf_object__load(self.object):
             raise RuntimeError(f"the empty programs cannot be loaded: {os.strerror(ctypes.get_errno())}")
-        program = None
-        while program := self.libbpf.bpf_object__next_program(self.object, ctypes.c_void_p(program)):
-            link = self.libbpf.bpf_program__attach(ctypes.c_void_p(program))
-            if not link:
+        for name, small in self.smalls.items():
+            program = ctypes.c_void_p(self.libbpf.bpf_object__find_program_by_name(self.object, name.encode()))
+            links = small.attach(self.libbpf, program)
+            self.links += [ctypes.c_void_p(link) for link in links if link]
+            if not all(links):
                 self.__exit__()
-                raise RuntimeError(f"an empty program cannot be attached: {os.strerror(ctypes.get_errno())}")
-            self.links.append(ctypes.c_void_p(link))
-        return held()
+                raise RuntimeError(f"{name} cannot be attached: {os.strerror(ctypes.get_errno())}")
+        return held(os.getpid())
 
     def __exit__(self, *_):
         for link in self.links:
             self.libbpf.bpf_link__destroy(link)
         self.links.clear()
         self.libbpf.bpf_object__close(self.object)
+
+    def seen(self):
+        """What a program has written into `seen`."""
+        variables = ctypes.c_void_p(self.libbpf.bpf_object__find_map_by_name(self.object, b".bss"))
+        first, seen = ctypes.c_uint32(0), ctypes.c_uint64(0)
+        if self.libbpf.bpf_map_lookup_elem(self.libbpf.bpf_map__fd(variables), ctypes.byref(first), ctypes.byref(seen)):
+            raise RuntimeError(f"the variables of a program cannot be read: {os.strerror(ctypes.get_errno())}")
+        return seen.value

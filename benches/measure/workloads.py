@@ -1,11 +1,18 @@
-"""What makes the events of each module: a line of WORKLOADS per module is all that benches/events needs of a new one."""
+"""What makes the events of each module: a line in one of the tables below is all that benches/events needs of a new one."""
 
+import ctypes
+import mmap
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+
+from kernel import Floor, Small
 
 HERE = Path(__file__).resolve().parent.parent
 
@@ -39,9 +46,9 @@ def switch(folder):
     subprocess.run([program, "4", "1"], check=True, stdout=subprocess.DEVNULL)
 
 
-def spawn(_):
+def spawn(_, times=1000):
     """Processes that begin and end."""
-    for _ in range(1000):
+    for _ in range(times):
         os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
 
 
@@ -59,6 +66,12 @@ def converse(_):
             for _ in range(20_000):
                 one.send(b"ping")
                 other.recv(16)
+
+
+def converse_and_spawn(folder):
+    """Messages, and processes that begin and end."""
+    converse(folder)
+    spawn(folder)
 
 
 def connect(_):
@@ -99,6 +112,142 @@ def contend(_):
     folder.rmdir()
 
 
+def allocate(_):
+    """Memory of libc's malloc."""
+    for _ in range(TIMES):
+        bytearray(4096)
+
+
+@contextmanager
+def java(_, folder):
+    """A Java virtual machine with all its probes on. The agent finds it by its name, and looks once a second."""
+    if not (folder / "Events.class").exists():
+        subprocess.run(["javac", "-d", folder, HERE / "Events.java"], check=True)
+    command = ["java", "-XX:+UseSerialGC", "-Xint", "-XX:+DTraceMethodProbes", "-XX:+DTraceAllocProbes", "-cp", folder, "Events"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+
+        def work():
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            process.stdout.readline()
+
+        try:
+            process.stdout.readline()
+            time.sleep(3)
+            yield work
+        finally:
+            process.kill()
+
+
+@contextmanager
+def sampling(agent, _):
+    """What `pmstore bcc.proc.profile start` begins, on CPUs that are all busy, in the kernel and out of it."""
+    agent.store(PROFILE, "start")
+    busy = "import os, time\nend = time.monotonic() + 8\nwhile time.monotonic() < end: os.listdir('/proc/self')"
+
+    def work():
+        processes = [subprocess.Popen([sys.executable, "-c", busy]) for _ in os.sched_getaffinity(0)]
+        for process in processes:
+            process.wait()
+
+    yield work
+
+
+class Calls:
+    """Kernel functions that are called in turn, each with the same pointer; the metrics that count them, in all."""
+
+    def __init__(self, *names, pointer=None, counts=()):
+        self.names, self.pointer, self.counts = names, pointer, counts
+
+
+class StandIns:
+    """User functions in the place of kernel functions: files in the agent's folder with machine code and a function's name."""
+
+    # For an agent started behind this the kind of event that is a kprobe is that of a uprobe, and what it gives with it as
+    # the name of a function is the path of a file. Nobody else sees the mount.
+    BEHIND = [
+        *("unshare", "--mount", "sh", "-c"),
+        "kinds=/sys/bus/event_source/devices; uprobe=$(readlink -f $kinds/uprobe); mount -t tmpfs tmpfs $kinds;"
+        'ln -s "$uprobe" $kinds/uprobe; ln -s "$uprobe" $kinds/kprobe; exec "$@"',
+        "sh",
+    ]
+
+    def __init__(self, folder, calls):
+        self.calls, self.functions = calls, []
+        map_ = ctypes.CDLL(None).mmap
+        map_.restype = ctypes.c_void_p
+        source, built, code = (folder / f"function.{end}" for end in ("c", "o", "code"))
+        source.write_text("long function(void) { return 0; }\n", encoding="ascii")
+        subprocess.run(["cc", "-O2", "-c", source, "-o", built], check=True)
+        subprocess.run(["objcopy", "-O", "binary", "-j", ".text", built, code], check=True)
+        for name in calls.names:
+            (folder / name).write_bytes(code.read_bytes())
+            with open(folder / name, "rb") as file:
+                # What can be written to has no uprobes, and what Python maps otherwise has no address.
+                executed = mmap.PROT_READ | mmap.PROT_EXEC
+                address = map_(None, mmap.PAGESIZE, executed, mmap.MAP_PRIVATE, file.fileno(), ctypes.c_long(0))
+            self.functions.append(ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(address))
+
+    @contextmanager
+    def begin(self, agent, folder):
+        """What calls them."""
+        pointer = self.calls.pointer(folder) if self.calls.pointer else NOWHERE
+
+        def work():
+            for _ in range(TIMES):
+                for function in self.functions:
+                    function(pointer)
+
+        agent.metrics = self.calls.counts
+        yield work
+        counted, called = agent.fetch(), TIMES * len(self.functions)
+        if counted and counted != [called // len(counted)] * len(counted):
+            raise RuntimeError(f"{agent.name} counted {counted} of {called} calls")
+
+
+def folio(folder):
+    """Where the kernel keeps what it knows of a page in the page cache: a program sees one come in."""
+    floor = Floor(folder, {"see": Small("tp_btf/mm_filemap_add_to_page_cache", "seen = ctx[0]; return 0;")})
+    with floor:
+        (folder / "page").write_bytes(b"x")
+        return floor.seen()
+
+
+def metric(cluster, item):
+    """The identifier of a metric."""
+    return 149 << 22 | cluster << 10 | item
+
+
+def operations(cluster, *names):
+    """The operations of a file system, and their histograms."""
+    return Calls(*names, counts=[metric(cluster, item) for item in range(len(names))])
+
+
+TIMES = 20_000
+NOWHERE = 4096
+PROFILE = metric(14, 0)
+
+# Functions of this process, which the agent takes for those of the kernel where it cannot attach to that or has none.
+CALLS = {
+    "cachestat": Calls("folio_mark_accessed", pointer=folio),
+    "ext4dist": operations(5, "ext4_file_open", "ext4_file_read_iter", "ext4_file_write_iter", "ext4_sync_file"),
+    "klockstat": Calls("mutex_lock", "mutex_unlock", counts=[metric(31, 1), metric(31, 5)]),
+    "kprobe_hits": Calls("vfs_open", counts=[metric(103, 0)]),
+    "xfsdist": operations(6, "xfs_file_open", "xfs_file_read_iter", "xfs_file_write_iter", "xfs_file_fsync"),
+    "zfsdist": operations(7, "zpl_open", "zpl_iter_read", "zpl_iter_write", "zpl_fsync"),
+}
+
+# Events in user code and samples: what begins them once the agent runs.
+BEGINNINGS = {
+    "profile": sampling,
+    "ucalls": java,
+    "uprobe_hits": lambda _agent, folder: nullcontext(partial(allocate, folder)),
+    "usdt_hits": java,
+    "usdt_jvm_threads": java,
+    "ustat": java,
+}
+
+# Events in the kernel.
 WORKLOADS = {
     "biolatency": read_disk,
     "bioperpid": read_disk,
@@ -109,7 +258,7 @@ WORKLOADS = {
     "ext4dist": files,
     "klockstat": contend,
     "kprobe_hits": files,
-    "netproc": converse,
+    "netproc": converse_and_spawn,
     "runqlat": switch,
     "syscount": call,
     "sysfork": spawn,
@@ -118,12 +267,4 @@ WORKLOADS = {
     "tcpretrans": knock,
     "tcptop": converse,
     "tracepoint_hits": spawn,
-    "uprobe_hits": spawn,
-}
-
-# Modules of which no workload can be made here, and why.
-WITHOUT = {
-    "profile": "runs only between `pmstore ... start` and `stop`, 47 times a second and CPU",
-    "xfsdist": "needs a disk with XFS",
-    "zfsdist": "needs OpenZFS",
 }
