@@ -230,9 +230,10 @@ debian_mirror() {
 }
 
 # debian_tree SUITE FILE PACKAGES: a minimal system with these packages (a list with commas) in a tar file. A mirror that has fallen
-# behind will do; its signature is checked all the same. What packages start while they are installed (pmcd does) ends with it.
+# behind will do; its signature is checked all the same. What pcp starts while it is installed keeps the tree's /proc busy, and so ends
+# with dpkg; what else is started ends with mmdebstrap.
 debian_tree() {
 	unshare --pid --fork --kill-child mmdebstrap --variant=minbase --include="$3" --aptopt='Acquire::Check-Valid-Until "false"' \
 		--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-		--dpkgopt='path-exclude=/usr/share/locale/*' "$1" "$2" "$(debian_mirror)"
+		--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='post-invoke=pkill -KILL "^pm" 2>/dev/null || :' "$1" "$2" "$(debian_mirror)"
 }

@@ -1,15 +1,20 @@
-//! What PCP 6.0 ships for these metrics: pcp-atop, pcp-htop, pmrep's sets, a group of pmlogconf and a derived metric, each as it
-//! came with PCP, each showing the traffic of one process, which is known.
+//! What PCP ships for these metrics: pcp-atop, pcp-htop, pmrep's sets, a group of pmlogconf and a derived metric, each as it came
+//! with PCP, each showing the traffic of one process, which is known. Where they look for pmdabpf's names, these are derived.
 
 use crate::instance::{values, Pmcd, LINUX, PROC};
-use crate::proxy::DERIVED;
-use crate::support::{config, lacks, told, wait_for, Proc};
+use crate::support::{config, lacks, skip, told, wait_for, Proc};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 const PYTHON: &str = "/usr/bin/python3";
+const SETS: &str = "/etc/pcp/pmrep";
+/// Where `proc.hog.net` is defined.
+pub const HOGS: &str = "/etc/pcp/derived/proc.conf";
+pub const GROUPS: &str = "/etc/pcp/pmlogconf";
+/// The group of these metrics.
+pub const GROUP: &str = "networking/perprocess-linux";
 
 /// Four threads, each with 25 TCP writes of 1000 bytes and 10 datagrams of 500, all read; then `ready`. Told `on`, the first
 /// pair goes on until its input ends.
@@ -85,6 +90,57 @@ impl Traffic {
     }
 }
 
+/// Whose metrics a consumer looks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Names {
+    Ours,
+    Pmdabpfs,
+}
+
+impl Names {
+    /// As a file of PCP's has it: some programs look for both. When it is not here, or looks for neither, that is said.
+    pub fn of(file: &str) -> Vec<Names> {
+        if lacks(&[file]) {
+            return Vec::new();
+        }
+        let bytes = fs::read(file).unwrap();
+        let looks_for = |names: &Names| {
+            let prefix = names.name("bcc.proc.net.");
+            bytes.windows(prefix.len()).any(|part| part == prefix.as_bytes())
+        };
+        let found: Vec<Names> = [Names::Ours, Names::Pmdabpfs].into_iter().filter(looks_for).collect();
+        if found.is_empty() {
+            skip(&format!("bcc.proc.net or bpf.proc.net in {file}"));
+        }
+        found
+    }
+
+    /// What one of our names is among them.
+    pub fn name(self, ours: &str) -> String {
+        match self {
+            Names::Ours => ours.into(),
+            Names::Pmdabpfs => ours.replace("bcc.", "bpf.").replace("calls", "packets"),
+        }
+    }
+
+    /// Lets clients of this pmcd find them.
+    pub fn offer(self, pmcd: &Pmcd) {
+        if self == Names::Pmdabpfs {
+            pmcd.derive_bpf_names();
+        }
+    }
+}
+
+/// Whether a file of PCP's looks for other metrics than ours, and says so: of those that cannot be derived, because PCP neither derives
+/// a metric from a derived one nor logs it.
+pub fn lacks_ours(file: &str) -> bool {
+    let names = Names::of(file);
+    if names == [Names::Pmdabpfs] {
+        skip(&format!("bcc.proc.net in {file}, which looks for pmdabpf's metrics"));
+    }
+    !names.contains(&Names::Ours)
+}
+
 /// With netproc, and what the consumers need beside it.
 pub fn serving() -> Option<Pmcd> {
     if lacks(&[PYTHON]) {
@@ -122,18 +178,23 @@ fn every_process_has_its_pid_its_name_and_all_eight_values() {
 
 #[test]
 fn pcp_atop_shows_the_traffic_of_each_process() {
-    if lacks(&["/usr/lib/pcp/bin/pcp-atop"]) {
-        return;
+    for names in Names::of("/usr/lib/pcp/bin/pcp-atop") {
+        let Some(pmcd) = serving() else { return };
+        names.offer(&pmcd);
+        atop_shows_the_traffic(&pmcd);
     }
-    let Some(pmcd) = serving() else { return };
+}
+
+fn atop_shows_the_traffic(pmcd: &Pmcd) {
     let traffic = Traffic::done();
     let output = pmcd.local_client("pcp").args(["atop", "-P", "PRN", "1", "1"]).output().unwrap();
     let text = told(&output);
     assert!(output.status.success(), "{text}");
     let line = text.lines().find(|line| line.split(' ').nth(6) == Some(&traffic.pid().to_string()));
     let line = line.unwrap_or_else(|| panic!("no line for {} in {text}", traffic.pid()));
-    // `y`: the counters are there; then calls and bytes: TCP out, TCP in, UDP out, UDP in.
-    assert!(line.contains("(python3) S y 100 100000 100 100000 40 20000 40 20000 "), "{line}");
+    // Whether the counters are there, which PCP 7 denies; then calls and bytes: TCP out, TCP in, UDP out, UDP in.
+    let shown = |flag| line.contains(&format!("(python3) S {flag} 100 100000 100 100000 40 20000 40 20000 "));
+    assert!(shown("y") || shown("n"), "{line}");
 
     let output = pmcd.local_client("pcp").args(["atop", "-n", "1", "1"]).output().unwrap();
     let text = told(&output);
@@ -146,7 +207,10 @@ fn pcp_atop_shows_the_traffic_of_each_process() {
 #[test]
 fn pcp_htop_shows_the_eight_columns() {
     const COLUMNS: &str = "/usr/share/pcp/htop/columns";
-    if lacks(&["/usr/lib/pcp/bin/pcp-htop", &format!("{COLUMNS}/tcp"), &format!("{COLUMNS}/udp"), "script"]) {
+    if lacks(&["/usr/lib/pcp/bin/pcp-htop", &format!("{COLUMNS}/udp"), "script"]) {
+        return;
+    }
+    if lacks_ours(&format!("{COLUMNS}/tcp")) {
         return;
     }
     let Some(pmcd) = serving() else { return };
@@ -163,16 +227,20 @@ pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf
     fs::write(pmcd.home.path("htoprc"), format!("fields=0 {} 1\n", fields.join(" "))).unwrap();
     let htop = format!("pcp -h {} htop -C -d 600 -p {}", pmcd.local(), traffic.pid());
     let mut command = pmcd.program("script");
-    command.args(["-qfec", &format!("stty rows 50 cols 150; exec {htop}"), "htop.out"]);
+    command.args(["-qfec", &format!("stty rows 50 cols 150; exec {htop}"), "htop.log"]);
     command.env_remove("PCP_VAR_DIR").env("TERM", "xterm").env("HTOPRC", pmcd.home.path("htoprc"));
     command.envs(sysconf.map(|dir| ("PCP_SYSCONF_DIR", dir)));
     let mut terminal = Proc(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
-    let wanted: Vec<String> = EXPECTED.iter().map(|(_, value)| value.to_string()).collect();
-    let row = format!("{} {} ", traffic.pid(), wanted.join(" "));
+    // PCP 6.0 shows bytes, later releases Kbytes, under the same title.
+    let rows = [1, 1024].map(|unit| {
+        let shown = |(name, value): (&str, u64)| if name.ends_with("bytes") { value / unit } else { value }.to_string();
+        format!("{} {} ", traffic.pid(), EXPECTED.map(shown).join(" "))
+    });
     let escape = regex::Regex::new("\u{1b}\\[[0-9;?]*[A-Za-z]|\u{1b}[()]B").unwrap();
-    wait_for(&format!("`{row}`, in {}", pmcd.home.path("htop.out").display()), || {
-        let screen = escape.replace_all(&pmcd.home.read("htop.out"), " ").into_owned();
-        screen.split_whitespace().collect::<Vec<_>>().join(" ").contains(&row).then_some(())
+    wait_for(&format!("one of {rows:?} on the terminal"), || {
+        let screen = escape.replace_all(&pmcd.home.read("htop.log"), " ").into_owned();
+        let screen = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+        rows.iter().any(|row| screen.contains(row)).then_some(())
     });
     terminal.0.stdin.take().unwrap().write_all(b"q").unwrap();
     assert!(terminal.end().success());
@@ -180,39 +248,50 @@ pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf
 
 /// One of pmrep's sets over a second or so: its header and rows, without a word on standard error.
 #[track_caller]
-pub fn pmrep(pmcd: &Pmcd, configuration: &Path, set: &str) -> Vec<Vec<String>> {
+pub fn pmrep(pmcd: &Pmcd, configuration: &Path, set: &[&str]) -> Vec<Vec<String>> {
     let mut command = pmcd.local_client("pmrep");
-    command.arg("-c").arg(configuration).args(["-o", "csv", "-l", "\t", "-s", "3", "-t", "0.3", set]);
+    command.arg("-c").arg(configuration).args(["-o", "csv", "-l", "\t", "-s", "3", "-t", "0.3"]).args(set);
     let output = command.output().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{set}: {}", told(&output));
+    assert!(output.status.success() && output.stderr.is_empty(), "{set:?}: {}", told(&output));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().map(|line| line.split('\t').map(|field| field.trim_matches('"').to_owned()).collect()).collect()
 }
 
-/// The last value of a column of a process.
+/// The last value of a column of a process; pmrep of PCP 7 leaves instances out of the titles where a set says so.
 #[track_caller]
 fn last(rows: &[Vec<String>], metric: &str, traffic: &Traffic) -> f64 {
     let title = format!("{metric}-{}", traffic.instance());
-    let column = rows[0].iter().position(|field| *field == title);
+    let column = rows[0].iter().position(|field| *field == title || field == metric);
     let column = column.unwrap_or_else(|| panic!("no `{title}` in {:?}", rows[0]));
     rows.last().unwrap()[column].parse().unwrap_or_else(|_| panic!("{title}: {rows:?}"))
 }
 
 #[test]
 fn pmreps_own_sets_run_without_a_warning() {
-    const SETS: &str = "/etc/pcp/pmrep";
-    if lacks(&["pmrep", &format!("{SETS}/proc.conf")]) {
+    if lacks(&["pmrep"]) {
+        return;
+    }
+    let [names] = Names::of(&format!("{SETS}/proc.conf"))[..] else { return };
+    let Some(pmcd) = serving() else { return };
+    names.offer(&pmcd);
+    let traffic = Traffic::steady();
+    let net = pmrep(&pmcd, Path::new(SETS), &["-i", &traffic.instance(), ":proc-net"]);
+    let calls = pmrep(&pmcd, Path::new(SETS), &["-i", &traffic.instance(), ":proc-net-ext"]);
+    for (name, _) in EXPECTED {
+        let set = if name.ends_with("bytes") { &net } else { &calls };
+        assert!(last(set, &names.name(name), &traffic) > 0.0, "{name}");
+    }
+}
+
+#[test]
+fn pmreps_set_of_activity_adds_up_the_traffic() {
+    if lacks(&["pmrep"]) || lacks_ours(&format!("{SETS}/proc.conf")) {
         return;
     }
     let Some(pmcd) = serving() else { return };
     let traffic = Traffic::steady();
-    let net = pmrep(&pmcd, Path::new(SETS), ":proc-net");
-    let calls = pmrep(&pmcd, Path::new(SETS), ":proc-net-ext");
-    for (name, _) in EXPECTED {
-        assert!(last(if name.ends_with("bytes") { &net } else { &calls }, name, &traffic) > 0.0, "{name}");
-    }
     // The sum is a metric that pmrep derives, under a name below ours.
-    let activity = pmrep(&pmcd, Path::new(SETS), ":proc-activity");
+    let activity = pmrep(&pmcd, Path::new(SETS), &[":proc-activity"]);
     assert!(last(&activity, "bcc.proc.net.total.bytes", &traffic) > 0.0);
     // One row of it is one process: the proc agent's columns have the same title.
     assert_eq!(last(&activity, "proc.psinfo.pid", &traffic), f64::from(traffic.pid()));
@@ -220,14 +299,13 @@ fn pmreps_own_sets_run_without_a_warning() {
 
 #[test]
 fn the_derived_metric_of_network_hogs_has_values() {
-    if lacks(&["pmval", DERIVED]) {
+    if lacks(&["pmval"]) || lacks_ours(HOGS) {
         return;
     }
     let Some(pmcd) = serving() else { return };
     let traffic = Traffic::steady();
     let ask = |program: &str, args: &[&str]| {
-        let mut command = pmcd.local_client(program);
-        let output = command.env("PCP_DERIVED_CONFIG", DERIVED).args(args).output().unwrap();
+        let output = pmcd.local_client(program).args(args).output().unwrap();
         assert!(output.status.success(), "{}", told(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
@@ -241,11 +319,11 @@ fn the_derived_metric_of_network_hogs_has_values() {
 /// Also on a machine where nobody moves a byte, since those who hold sockets have instances from the beginning.
 #[test]
 fn pmlogconf_finds_the_group_and_pmlogger_logs_it() {
-    if lacks(&["pmlogconf", "pmlogger", "/etc/pcp/pmlogconf/networking/perprocess-linux"]) {
+    if lacks(&["pmlogconf", "pmlogger"]) || lacks_ours(&format!("{GROUPS}/{GROUP}")) {
         return;
     }
     let Some(pmcd) = serving() else { return };
-    logs_the_group(&pmcd, Path::new("/etc/pcp/pmlogconf"), &["networking/perprocess-linux"]);
+    logs_the_group(&pmcd, Path::new(GROUPS), &[GROUP]);
 }
 
 /// pmlogconf with this directory turns these groups of it on, and an archive made by what it writes has the eight metrics.

@@ -1,9 +1,9 @@
 //! The dashboards of grafana-pcp, asked of pmproxy as its Vector data source does: all metrics of a dashboard in one fetch,
 //! names of instances only when a number is unknown; and as its Valkey data source does, by pmseries.
 
-use crate::consumers::Traffic;
+use crate::consumers::{lacks_ours, Traffic, HOGS as DERIVED};
 use crate::instance::{port, session, Pmcd};
-use crate::proxy::{Proxy, DERIVED, PMPROXY};
+use crate::proxy::{Proxy, PMPROXY};
 use crate::support::{config, lacks, told, use_disk, wait_for, Proc};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -159,7 +159,7 @@ fn the_four_panels_of_the_overview_fill() {
 /// The instance domain is asked for after the fetch, and pmproxy drops what it does not find there.
 #[test]
 fn an_instance_that_was_fetched_has_its_name_after_its_process_has_ended() {
-    if lacks(&[PMPROXY, DERIVED]) {
+    if lacks(&[PMPROXY]) || lacks_ours(DERIVED) {
         return;
     }
     let Some(pmcd) = crate::consumers::serving() else { return };

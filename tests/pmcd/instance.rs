@@ -4,6 +4,7 @@ use crate::support::{lacks, lacks_bpf, programs_of, told, wait_for, wait_seconds
 use nix::sys::signal::Signal;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -11,6 +12,9 @@ const PMCD: &str = "/usr/lib/pcp/bin/pmcd";
 const OWN_AGENT: &str = "/var/lib/pcp/pmdas/pmcd/pmda_pmcd.so";
 const OWN_NAMES: &str = "/var/lib/pcp/pmns/root_pmcd";
 const MERGE: &str = "/usr/lib/pcp/bin/pmnsmerge";
+/// Of the derived metrics that come with PCP.
+const DERIVED: &str = "/var/lib/pcp/config/derived";
+const BPF_NAMES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/consumers/derived/corebcc-bpf.conf");
 
 pub struct Pmcd {
     // Ended before the directory goes.
@@ -57,6 +61,10 @@ pub fn port() -> u16 {
 fn apart<'a>(command: &'a mut Command, home: &Home) -> &'a mut Command {
     for variable in ["PCP_TMP_DIR", "PCP_RUN_DIR", "PCP_LOG_DIR"] {
         command.env(variable, home.path(""));
+    }
+    let derived = home.path("derived");
+    if derived.exists() {
+        command.env("PCP_DERIVED_CONFIG", derived);
     }
     // PCP's Python programs are for the distribution's Python.
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -121,14 +129,25 @@ impl Pmcd {
         self.process = run(&self.home, self.port);
     }
 
+    /// Until no module is still being loaded.
     #[track_caller]
     pub fn wait_for_values(&self) {
         // Loading all modules takes a few seconds of a processor, which this may have to share.
         wait_seconds(180, "values from pmcd", || {
-            let values = self.run("pmprobe", &["bcc.proc.sysfork", "bcc.disk.all.latency"]);
+            let values = self.run("pmprobe", &["bcc"]);
             let text = String::from_utf8_lossy(&values.stdout).into_owned();
-            text.contains("bcc.proc.sysfork 1").then_some(())
+            (text.contains("bcc.proc.sysfork 1") && !text.contains("Try again")).then_some(())
         });
+    }
+
+    /// pmdabpf's names beside PCP's own derived metrics for clients that start from now on, as `bpf-names on` places them.
+    pub fn derive_bpf_names(&self) {
+        let dir = self.home.path("derived");
+        fs::create_dir(&dir).unwrap();
+        for entry in fs::read_dir(DERIVED).into_iter().flatten().flatten() {
+            symlink(entry.path(), dir.join(entry.file_name())).unwrap();
+        }
+        symlink(BPF_NAMES, dir.join("corebcc-bpf.conf")).unwrap();
     }
 
     /// A client of this pmcd, to be given more arguments.

@@ -1,5 +1,6 @@
 //! pmproxy's REST interface, which dashboards use.
 
+use crate::consumers::HOGS;
 use crate::instance::{port, Pmcd};
 use crate::support::{lacks, rows::rows, wait_for, Proc};
 use std::fs;
@@ -7,8 +8,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-/// The derived metrics that come with PCP.
-pub const DERIVED: &str = "/etc/pcp/derived/proc.conf";
 pub const PMPROXY: &str = "/usr/lib/pcp/bin/pmproxy";
 
 /// A pmproxy of a test's own.
@@ -30,7 +29,7 @@ impl Proxy {
         let port = port();
         let mut command = pmcd.program(PMPROXY);
         // The directory of derived metrics is one of those that the test has of its own.
-        command.env("PCP_DERIVED_CONFIG", DERIVED);
+        command.env("PCP_DERIVED_CONFIG", HOGS);
         command.args(["-f", "-U", "root", "-i", "127.0.0.1", "-p", &port.to_string()]);
         command.args(["-c", "pmproxy.conf", "-l", "pmproxy.log", "-s", "pmproxy.socket"]);
         command.args(keys.map(|port| format!("-r{port}")));

@@ -1,6 +1,8 @@
 //! What is shipped for PCP's programs (`consumers`): put in place and taken out as Install and Remove do it, and used from there.
 
-use crate::consumers::{logs_the_group, pmrep, serving, shows_columns, Traffic, EXPECTED};
+use crate::consumers::{
+    lacks_ours, logs_the_group, pmrep, serving, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS,
+};
 use crate::instance::{values, Pmcd};
 use crate::support::{config, lacks, told};
 use std::collections::BTreeSet;
@@ -102,6 +104,9 @@ fn pmdabpfs_names_are_refused_where_its_agent_is() {
     }
 }
 
+/// The file, since pmrep of PCP 5.2 reads no directory.
+const SETS: &str = "etc/pmrep/corebcc.conf";
+
 #[test]
 fn pmrep_shows_the_shipped_sets() {
     if lacks(&["pmrep"]) {
@@ -112,7 +117,7 @@ fn pmrep_shows_the_shipped_sets() {
     let traffic = Traffic::steady();
     for (set, columns) in [(":bcc-net", 4), (":bcc-net-calls", 4), (":bcc-activity", 4)] {
         let mut command = pmcd.local_client("pmrep");
-        command.arg("-c").arg(placed.path("etc/pmrep")).args(["-s", "3", "-t", "0.3", set]);
+        command.arg("-c").arg(placed.path(SETS)).args(["-s", "3", "-t", "0.3", set]);
         let output = command.output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{set}: {}", told(&output));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -124,14 +129,13 @@ fn pmrep_shows_the_shipped_sets() {
         let moved: Option<f64> = fields[columns].parse().ok();
         assert!(fields.len() == columns + 1 && !fields.contains(&"~") && moved > Some(0.0), "{set}: {text}");
     }
-    let rows = pmrep(&pmcd, &placed.path("etc/pmrep"), ":bcc-net");
+    let rows = pmrep(&pmcd, &placed.path(SETS), &[":bcc-net"]);
     assert_eq!(rows.len(), 4, "{rows:?}");
 }
 
-/// On PCP 6 its own group is on as well; pmlogger takes both.
+/// Where PCP's own group is on as well, pmlogger takes both.
 #[test]
 fn the_shipped_group_is_logged_also_beside_pcps_own() {
-    const OWN: &str = "/etc/pcp/pmlogconf/networking/perprocess-linux";
     if lacks(&["pmlogconf", "pmlogger"]) {
         return;
     }
@@ -139,16 +143,18 @@ fn the_shipped_group_is_logged_also_beside_pcps_own() {
     let placed = Placed::new();
     let groups = placed.path("var/config/pmlogconf");
     logs_the_group(&pmcd, &groups, &["corebcc/netproc"]);
-    if !lacks(&[OWN]) {
+    let own = format!("{GROUPS}/{GROUP}");
+    if !lacks_ours(&own) {
         fs::create_dir_all(groups.join("networking")).unwrap();
-        fs::copy(OWN, groups.join("networking/perprocess-linux")).unwrap();
-        logs_the_group(&pmcd, &groups, &["corebcc/netproc", "networking/perprocess-linux"]);
+        fs::copy(own, groups.join(GROUP)).unwrap();
+        logs_the_group(&pmcd, &groups, &["corebcc/netproc", GROUP]);
     }
 }
 
 #[test]
 fn pcp_htop_shows_the_shipped_columns() {
-    if lacks(&["/usr/lib/pcp/bin/pcp-htop", "script"]) {
+    // pcp-htop of PCP 5.2 has no columns from files.
+    if lacks(&["/usr/lib/pcp/bin/pcp-htop", "/usr/share/pcp/htop/columns/udp", "script"]) {
         return;
     }
     let Some(pmcd) = serving() else { return };
@@ -162,12 +168,11 @@ fn pcp_htop_shows_the_shipped_columns() {
 #[test]
 fn the_names_of_pmdabpf_are_derived_with_types_units_and_identifiers() {
     let Some(pmcd) = serving() else { return };
+    pmcd.derive_bpf_names();
     let traffic = Traffic::done();
     for (name, value) in EXPECTED {
-        let derived = name.replace("bcc.", "bpf.").replace(".calls", ".packets");
-        let mut command = pmcd.client("pminfo");
-        command.env("PCP_DERIVED_CONFIG", format!("{REPOSITORY}/consumers/derived/corebcc-bpf.conf"));
-        let output = command.args(["-d", "-f", "-t", &derived]).output().unwrap();
+        let derived = Names::Pmdabpfs.name(name);
+        let output = pmcd.run("pminfo", &["-d", "-f", "-t", &derived]);
         let text = told(&output);
         let units = if name.ends_with("bytes") { "byte" } else { "count" };
         let line = format!("inst [{} or \"{}\"] value {value}", traffic.pid(), traffic.instance());
@@ -200,6 +205,8 @@ fn pmlogrewrite_brings_old_archives_to_the_metadata_of_now() {
         opposite += &format!("metric bcc.mem.vmstat.{name} {{ sem -> counter }}\n");
     }
     fs::write(pmcd.home.path("opposite"), opposite).unwrap();
+    // For its table of domains, which pmlogrewrite of PCP 7 looks at.
+    std::os::unix::fs::symlink("/var/lib/pcp/pmns", pmcd.home.path("pmns")).unwrap();
     let placed = Placed::new();
     let run = |program: &str, args: &[&str]| {
         let output = pmcd.program(program).args(args).output().unwrap();
