@@ -30,6 +30,7 @@ dnf_name() {
 	qemu-system-x86) echo qemu-kvm ;;
 	bsdutils) echo util-linux ;;
 	busybox-static) echo busybox ;;
+	dmsetup) echo device-mapper ;;
 	xz-utils) echo xz ;;
 	iproute2) echo iproute ;;
 	procps) echo procps-ng ;;

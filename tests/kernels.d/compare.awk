@@ -26,6 +26,7 @@ part == "tests" && section != "" && /^    [a-z0-9_:]+$/ {
 
 part == "release" { print "release", $1 }
 part == "disks" { disks++ }
+part == "disks" && $2 != "-" { loads_of[$2]++; loads++ }
 
 part == "check" {
 	split($0, cell, /  +/)
@@ -44,7 +45,8 @@ part == "check" {
 		refusal[pass, module] = cell[3] " " cell[4]
 }
 
-# Reads, writes and discards that completed; a flush counts as a write as well.
+# Reads, writes and discards that completed; a flush counts as a write as well. Devices that stand on other disks, or on none, have
+# no requests of their own.
 part ~ /^(outer|before|after|end)$/ && $3 ~ /^(nvme|vd|nullb|sd|loop|ram)/ { requests[pass, part] += $4 + $8 + $15 }
 part ~ /^(outer|before|after|end)$/ && $1 == "processes" { forks[pass, part] = $2 }
 # The last number of a CPU: how often a task arrived on it.
@@ -58,9 +60,20 @@ part == "values" && NF == 0 { section = "" }
 part == "values" && /^bcc\./ { section = $1; next }
 part == "values" && NF == 1 && $1 !~ /^[0-9]/ { section = $1; next }
 part == "values" && /^ *pid +comm +laddr .* duration$/ { section = "tcplife"; next }
+part == "values" && /^ *pid +comm +direction .* duration$/ { section = "biotop"; next }
 part == "values" && /^ *tcp\.send\.calls/ { section = "netproc"; next }
 part == "values" && /^ *tx +rx$/ { section = "tcpperpid"; next }
 part == "values" && section == "tcpperpid" && $1 + 0 == load[pass, "pid"] + 0 && NF == 3 { process[pass] = $0 }
+part == "values" && section == "total" && NF == 2 && $1 ~ ("::0*" load[pass, "pid"] "$") {
+	sub(/::.*/, "", $1)
+	bytes[pass, $1] = $2
+	bytes[pass] += $2
+}
+part == "values" && section == "biotop" && $2 == load[pass, "pid"] && $3 == "load" {
+	top[pass, $7, $4, "io"] = $8
+	top[pass, $7, $4, "bytes"] = $9
+	top[pass] += $8
+}
 part == "values" && $1 == "total" { total[pass, section] = $3; section = ""; next }
 part == "values" && section == "bcc.disk.all.latency" && $2 == "->" && $1 >= 1024 { slow[pass] += $5 }
 part == "values" && section == "sysfork" && NF == 1 { total[pass, "sysfork"] = $1 }
@@ -131,12 +144,34 @@ function process_of_load(    f) {
 	return exactly("bytes sent", f[2], load[pass, "tcp_bytes"]) exactly("bytes received", f[3], load[pass, "tcp_bytes"])
 }
 
+function bytes_of_load(    disk, problem) {
+	for (disk in loads_of)
+		problem = problem exactly("bytes of " disk, bytes[pass, disk], loads_of[disk] * load[pass, "bytes_per_disk"])
+	return problem exactly("bytes of all disks", bytes[pass], loads * load[pass, "bytes_per_disk"])
+}
+
+function one_way(disk, way, share) {
+	return exactly(way " requests of " disk, top[pass, disk, way, "io"], share * load[pass, "requests_per_disk"]) \
+		exactly(way " bytes of " disk, top[pass, disk, way, "bytes"], share * load[pass, "bytes_per_disk"])
+}
+
+# Half of them are reads, half are writes.
+function requests_of_load(    disk, problem) {
+	for (disk in loads_of)
+		problem = problem one_way(disk, "R", loads_of[disk] / 2) one_way(disk, "W", loads_of[disk] / 2)
+	return problem exactly("requests of all disks", top[pass], loads * load[pass, "requests_per_disk"])
+}
+
 function fault(module) {
 	if (module == "biolatency")
 		return bracket("requests", total[pass, "bcc.disk.all.latency"], requests) \
-			at_least("disks", disks, 3) \
-			at_least("requests in all", total[pass, "bcc.disk.all.latency"], disks * load[pass, "requests_per_disk"]) \
+			exactly("devices", disks, 5) \
+			at_least("requests in all", total[pass, "bcc.disk.all.latency"], loads * load[pass, "requests_per_disk"]) \
 			at_least("requests of 1 ms or more, as null_blk makes them", slow[pass], load[pass, "requests_per_disk"])
+	if (module == "bioperpid")
+		return bytes_of_load()
+	if (module == "biotop")
+		return requests_of_load()
 	if (module == "runqlat" && pass ~ /^by-name/)
 		return at_least("arrivals", total[pass, "bcc.runq.latency"], load[pass, "switches"]) \
 			at_least("arrivals of others", arrivals[pass, "after"] - arrivals[pass, "before"], total[pass, "bcc.runq.latency"])

@@ -2,9 +2,11 @@
 //! `NAME NUMBER` for each number that the modules must show, then `done`, and stays alive so that its row does.
 //! Started as any other name it ends at once: an exec to be counted.
 
-use std::fs::OpenOptions;
-use std::io::{Read, Result, Write};
+use std::ffi::c_long;
+use std::fs::{File, OpenOptions};
+use std::io::{Error, Read, Result, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -14,6 +16,7 @@ use std::thread;
 const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
+const AT_ONCE: usize = 32;
 const SENDS: u64 = 100;
 const SEND: usize = 1000;
 const ANSWERS: u64 = 10;
@@ -47,7 +50,9 @@ fn main() -> Result<()> {
     (0..PASSES).for_each(|_| pass_probe());
 
     let sessions = 2 * SESSIONS;
-    println!("requests_per_disk {}", 2 * BLOCKS);
+    let requests = 2 * (BLOCKS + AT_ONCE as u64);
+    println!("requests_per_disk {requests}");
+    println!("bytes_per_disk {}", requests * BLOCK as u64);
     println!("sessions {}", 2 * sessions);
     println!("session_to_server {}", SENDS * SEND as u64);
     println!("session_to_client {}", ANSWERS * ANSWER as u64);
@@ -65,17 +70,88 @@ fn main() -> Result<()> {
     }
 }
 
-/// One request each: past the page cache, one at a time, then a flush.
+/// Past the page cache, a request each: one at a time, then many at once, then a flush.
 fn read_and_write(disk: &str) -> Result<()> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(O_DIRECT).open(disk)?;
-    let mut buffer = vec![0u8; 2 * BLOCK];
+    let mut buffer = vec![0u8; (AT_ONCE + 1) * BLOCK];
     let at = buffer.as_ptr().align_offset(BLOCK);
-    let block = &mut buffer[at..at + BLOCK];
+    let blocks = &mut buffer[at..at + AT_ONCE * BLOCK];
     for i in 0..BLOCKS {
-        file.write_all_at(block, i * BLOCK as u64)?;
-        file.read_exact_at(block, i * BLOCK as u64)?;
+        file.write_all_at(&blocks[..BLOCK], i * BLOCK as u64)?;
+        file.read_exact_at(&mut blocks[..BLOCK], i * BLOCK as u64)?;
     }
+    submit_at_once(&file, blocks, aio::PWRITE)?;
+    submit_at_once(&file, blocks, aio::PREAD)?;
     file.sync_data()
+}
+
+/// Every other block of the disk in one call: the requests wait in the task's plug until all are there, and the disk may complete
+/// several in one interrupt. None is next to another, so that none are merged.
+fn submit_at_once(file: &File, blocks: &mut [u8], operation: u16) -> Result<()> {
+    let requests: Vec<aio::Request> = (blocks.chunks_exact_mut(BLOCK).enumerate())
+        .map(|(i, block)| aio::Request {
+            operation,
+            file: file.as_raw_fd(),
+            buffer: block.as_mut_ptr() as u64,
+            bytes: BLOCK as u64,
+            offset: 2 * i as u64 * BLOCK as u64,
+            ..aio::Request::default()
+        })
+        .collect();
+    let pointers: Vec<*const aio::Request> = requests.iter().map(|request| request as _).collect();
+    let mut done = [aio::Event::default(); AT_ONCE];
+    let mut context: u64 = 0;
+    let all = |returned: c_long| (returned == AT_ONCE as c_long).then_some(()).ok_or_else(Error::last_os_error);
+    // SAFETY: what the kernel reads and writes lives until all requests are done, which the third call waits for.
+    unsafe {
+        if aio::syscall(aio::SETUP, AT_ONCE as c_long, &mut context) != 0 {
+            return Err(Error::last_os_error());
+        }
+        all(aio::syscall(aio::SUBMIT, context, AT_ONCE as c_long, pointers.as_ptr()))?;
+        all(aio::syscall(aio::GETEVENTS, context, AT_ONCE as c_long, AT_ONCE as c_long, done.as_mut_ptr(), 0usize))?;
+        aio::syscall(aio::DESTROY, context);
+    }
+    assert!(done.iter().all(|event| event.result == BLOCK as i64), "a request failed");
+    Ok(())
+}
+
+/// The kernel's asynchronous I/O, as linux/aio_abi.h has it.
+mod aio {
+    use std::ffi::c_long;
+
+    pub const PREAD: u16 = 0;
+    pub const PWRITE: u16 = 1;
+    const X86_64: bool = cfg!(target_arch = "x86_64");
+    pub const SETUP: c_long = if X86_64 { 206 } else { 0 };
+    pub const DESTROY: c_long = if X86_64 { 207 } else { 1 };
+    pub const SUBMIT: c_long = if X86_64 { 209 } else { 2 };
+    pub const GETEVENTS: c_long = if X86_64 { 208 } else { 4 };
+
+    #[repr(C)]
+    #[derive(Default)]
+    pub struct Request {
+        pub data: u64,
+        pub key: [u32; 2],
+        pub operation: u16,
+        pub priority: i16,
+        pub file: i32,
+        pub buffer: u64,
+        pub bytes: u64,
+        pub offset: u64,
+        pub rest: [u64; 2],
+    }
+
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    pub struct Event {
+        request: [u64; 2],
+        pub result: i64,
+        second_result: i64,
+    }
+
+    extern "C" {
+        pub fn syscall(number: c_long, ...) -> c_long;
+    }
 }
 
 /// A session: the client sends all it has, the server answers, the client closes first.
