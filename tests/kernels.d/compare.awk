@@ -172,7 +172,7 @@ function fault(module) {
 		return bytes_of_load()
 	if (module == "biotop")
 		return requests_of_load()
-	if (module == "runqlat" && pass ~ /^by-name/)
+	if (module == "runqlat" && pass ~ /^by-(name|line)/)
 		return at_least("arrivals", total[pass, "bcc.runq.latency"], load[pass, "switches"]) \
 			at_least("arrivals of others", arrivals[pass, "after"] - arrivals[pass, "before"], total[pass, "bcc.runq.latency"])
 	if (module == "runqlat")
