@@ -90,6 +90,19 @@ impl Automaton {
                 return None;
             }
         }
+        // Where nothing can match any more the walk may end: an expression that says how a line begins is soon decided.
+        let mut hopeful: Vec<bool> = states.iter().map(|state| state.filters != 0).collect();
+        loop {
+            let before = hopeful.clone();
+            for (at, state) in states.iter().enumerate().rev() {
+                hopeful[at] |= state.next.iter().any(|&next| hopeful[usize::from(next)]);
+            }
+            if hopeful == before {
+                break;
+            }
+        }
+        let next = states.iter_mut().flat_map(|state| &mut state.next);
+        next.filter(|next| !hopeful[usize::from(**next)]).for_each(|next| *next = 0);
         Some(Automaton { classes, states })
     }
 
@@ -129,6 +142,16 @@ mod tests {
     }
 
     #[test]
+    fn where_nothing_can_match_any_more_is_the_first_state() {
+        let automaton = Automaton::new(&[("^/usr/sbin/sshd -D.*$", 1)]).unwrap();
+        let second =
+            &automaton.states[usize::from(automaton.states[1].next[usize::from(automaton.classes[b'/' as usize])])];
+        let after = |state: &State, byte: u8| state.next[usize::from(automaton.classes[usize::from(byte)])];
+        assert_eq!([after(&automaton.states[1], b'u'), after(second, b'/')], [0, 0]);
+        assert_ne!(after(second, b'u'), 0);
+    }
+
+    #[test]
     fn what_bytes_cannot_tell_and_what_takes_too_much_is_none() {
         assert!(Automaton::new(&[(r"^.*\bjava\b.*$", 1)]).is_none());
         assert!(Automaton::new(&[("^.*a.{20}b.*$", 1)]).is_none());
@@ -136,6 +159,7 @@ mod tests {
     }
 
     proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(64))]
         #[test]
         fn it_finds_what_the_expression_does(
             text in "[abé. -]{0,12}",
