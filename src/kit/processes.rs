@@ -33,6 +33,12 @@ pub fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
+/// Whether this process is in a PID namespace of its own, so that its numbers are not those that the programs see.
+pub fn in_namespace() -> bool {
+    // PROC_PID_INIT_INO (include/linux/proc_ns.h)
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() != "pid:[4026531836]")
+}
+
 /// The processes that have a TCP or UDP socket of this network namespace open: the inodes of /proc/net/{tcp,udp}{,6} among the
 /// descriptors of each process. It reads every descriptor of the machine: for the start only.
 pub fn with_sockets() -> Vec<u32> {

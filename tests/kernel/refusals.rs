@@ -71,6 +71,18 @@ fn says(reason: &Option<String>, parts: &[&str]) {
 }
 
 #[test]
+fn in_a_pid_namespace_modules_with_a_filter_say_what_they_need() {
+    let _alone = alone();
+    if lacks("in_a_pid_namespace_modules_with_a_filter_say_what_they_need", &["unshare"]) {
+        return;
+    }
+    let inside = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let fates = check(&inside, "", &["sysfork", "syscount"], "process = sh", None);
+    assert_eq!(fates["sysfork"], None);
+    says(&fates["syscount"], &["in a PID namespace", "--pid=host"]);
+}
+
+#[test]
 fn capabilities_that_are_missing_are_named() {
     let _alone = alone();
     if lacks("capabilities_that_are_missing_are_named", &["setpriv", "unshare"]) {
