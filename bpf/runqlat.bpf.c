@@ -2,8 +2,8 @@
 /*
  * Run queue latency: one count per arrival of a task on a CPU. sched_switch fires before the scheduler updates the
  * incoming task's sched_info, so last_queued is still the time it was queued, by the run queue's clock. Where the task
- * before went to sleep, the scheduler has just read that clock. Where a wake-up asked for the switch, it was last read
- * then (rq_clock_skip_update): the time from there, all of it on an idle CPU, takes a clock of our own.
+ * before went to sleep, the scheduler has just read that clock, as a rule. Where a wake-up asked for the switch, it was
+ * last read then (rq_clock_skip_update): the time from there, all of it on an idle CPU, takes a clock of our own.
  */
 #include "filter.bpf.h"
 #include "hist.bpf.h"
@@ -146,6 +146,7 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	struct runq_row *r = cpu_row(&runq_rows);
 	struct runq_delay *delay;
 	__u32 pid = GET(next, pid);
+	bool fresh;
 
 	if (!r)
 		return;
@@ -161,8 +162,10 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 		runq_compare(r, clock);
 		return; /* the idle task never waits */
 	}
-	now = GET(prev, pid) && !runq_is_runnable(raw, prev) ? runq_compare(r, clock) : runq_now(r, clock);
 	queued = GET(next, sched_info.last_queued);
+	/* Queued at this very moment, as it seems: a wake-up asked for the switch before the other task went to sleep. */
+	fresh = GET(prev, pid) && !runq_is_runnable(raw, prev) && clock != queued;
+	now = fresh ? runq_compare(r, clock) : runq_now(r, clock);
 	since = likely(queued) ? queued : runq_waits_since(pid);
 	if (unlikely(!since || clock < since))
 		return runq_unmeasured(r);
