@@ -44,18 +44,21 @@ installed_roots() {
 	awk '$1 == "root" { top = 1; next } $1 == "}" { top = 0 } top && $2 == "149:*:*" && $1 != "bcc" { printf "%s ", $1 } END { print "bcc" }' "$NAMESPACE"
 }
 
-# Sets pmns_name: bcc, and the first component of each other `prefix` that the configuration names. A name that belongs to another
-# agent is left alone: pmdaInstall would delete its subtree.
+# Sets pmns_name: bcc, the first component of each other `prefix` that the configuration names, and bpf where it asks for pmdabpf's names.
+# A name that belongs to another agent is left alone: pmdaInstall would delete its subtree.
 choose_roots() {
 	pmns_name=bcc
 	[ -f "$config" ] || return 0
 	# shellcheck disable=SC2013 # names are words
-	for name in $(sed -n 's/^[Pp][Rr][Ee][Ff][Ii][Xx][[:space:]]*[=:][[:space:]]*\([A-Za-z][A-Za-z0-9_]*\)\..*/\1/p' "$config" | sort -u); do
+	for name in $({
+		sed -n 's/^[Pp][Rr][Ee][Ff][Ii][Xx][[:space:]]*[=:][[:space:]]*\([A-Za-z][A-Za-z0-9_]*\)\..*/\1/p' "$config"
+		! wants_bpf_names || echo bpf
+	} | sort -u); do
 		[ "$name" != bcc ] || continue
-		owner=$(root_line "$name") && [ "$owner" != '149:*:*' ] && {
-			echo "Warning: prefix $name. in $config belongs to another agent; its metrics will not be visible" >&2
+		if { owner=$(root_line "$name") && [ "$owner" != '149:*:*' ]; } || { [ "$name" = bpf ] && bpf_agent; }; then
+			echo "Warning: names that begin with $name. belong to another agent; those that $config asks for will not be visible" >&2
 			continue
-		}
+		fi
 		pmns_name="$pmns_name $name"
 	done
 	# With several names pmdaInstall reads a file pmns.NAME for each.
@@ -65,16 +68,31 @@ choose_roots() {
 # pmdaInstall checks the file `root` when there is one; the one it would make around pmns does not know the symbol BCC.
 write_root() { printf '#include "domain.h"\nroot {\n#include "pmns"\n}\n' >root; }
 
-# add_root NAME: merges `NAME 149:*:*` into the name space
-add_root() {
+# in_names COMMAND...: in the directory of the name space, which is locked meanwhile
+in_names() {
 	(
 		cd "$(dirname "$NAMESPACE")" || exit 1
 		"$PCP_SHARE_DIR/lib/lockpmns" root
-		printf '%s\t149:*:*\n' "$1" >"$1" && "$PCP_BINADM_DIR/pmnsadd" -n root "$1"
-		added=$?
+		"$@"
+		ended=$?
 		"$PCP_SHARE_DIR/lib/unlockpmns" root
-		exit $added
+		exit $ended
 	)
+}
+
+# add_root NAME: merges `NAME 149:*:*` into the name space
+add_root() {
+	printf '%s\t149:*:*\n' "$1" >"$(dirname "$NAMESPACE")/$1" && in_names "$PCP_BINADM_DIR/pmnsadd" -n root "$1"
+}
+
+# Takes out of the name space what is ours there and was not chosen.
+drop_other_roots() {
+	for name in $(installed_roots); do
+		case " $pmns_name " in
+		*" $name "*) ;;
+		*) in_names "$PCP_BINADM_DIR/pmnsdel" -n root "$name" && rm -f "$(dirname "$NAMESPACE")/$name" ;;
+		esac
+	done
 }
 
 config=$PCP_SYSCONF_DIR/corebcc/corebcc.conf
@@ -127,13 +145,33 @@ adopt_config() {
 	done
 }
 
-# Where clients look for derived metrics, and the names of pmdabpf's among them if they are wanted.
-bpf_names=$PCP_VAR_DIR/config/derived/corebcc-bpf.conf
+# whether the configuration asks for pmdabpf's names
+wants_bpf_names() {
+	[ -f "$config" ] && grep -Eiq '^bpf_names[[:space:]]*[=:][[:space:]]*(1|yes|true|on)[[:space:]]*$' "$config"
+}
+
+netproc='^[Mm][Oo][Dd][Uu][Ll][Ee][[:space:]]*[=:][[:space:]]*netproc[[:space:]]*$'
+# set_bpf_names on|off: a line of its own in the configuration's section of netproc, or none
+set_bpf_names() {
+	if [ ! -f "$config" ] || ! grep -Eq "$netproc" "$config"; then
+		[ "$1" = off ] && return
+		echo "no section with module = netproc in $config; add one, as in $(pwd)/corebcc.conf.default" >&2
+		return 1
+	fi
+	edited=$(mktemp) || return 1
+	awk -v on="$1" -v netproc="$netproc" '
+		tolower($0) ~ /^bpf_names[ \t]*[=:]/ { next }
+		{ print }
+		on == "on" && $0 ~ netproc { print "bpf_names = True" }' "$config" >"$edited" && { cmp -s "$edited" "$config" || cat "$edited" >"$config"; }
+	written=$?
+	rm -f "$edited"
+	return $written
+}
 
 # whether pmdabpf is registered
 bpf_agent() { [ -f "$PCP_PMCDCONF_PATH" ] && awk '/^[ \t]*\[[ \t]*access/ { exit } $1 == "bpf" { found = 1 } END { exit !found }' "$PCP_PMCDCONF_PATH"; }
 
-# The files of `consumers` that belong below $PCP_SYSCONF_DIR, by their names there; derived metrics only come on demand.
+# The files of `consumers` that belong below $PCP_SYSCONF_DIR, by their names there.
 consumer_files() { (cd consumers 2>/dev/null && find pmrep pmlogconf pmlogrewrite htop -type f); }
 
 # PCP's programs read some of these directories through links below $PCP_VAR_DIR/config.
@@ -157,7 +195,6 @@ place_consumers() {
 }
 
 take_consumers() {
-	rm -f "$bpf_names"
 	for name in $(consumer_files); do
 		rm -f "$PCP_VAR_DIR/config/$name" "$PCP_SYSCONF_DIR/$name"
 	done

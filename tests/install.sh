@@ -19,12 +19,12 @@ config=$PCP_SYSCONF_DIR/corebcc/corebcc.conf
 old=$PCP_SYSCONF_DIR/bcc/bcc.conf
 root=$PCP_VAR_DIR/pmns/root
 python_line='bcc	149	pipe	binary notready	python /x/pmdabcc.python'
-kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/bcc" "$PCP_VAR_DIR/pmns/other" "$pmda" "$(dirname "$config")" "$(dirname "$old")"
+kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "$(dirname "$config")" "$(dirname "$old")"
 	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_MAN_DIR/man1/pmdacorebcc.1")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
 consumers="pmrep/corebcc.conf htop/columns/corebcc pmlogconf/corebcc/netproc pmlogrewrite/corebcc_cachestat.conf"
 linked="pmlogconf/corebcc/netproc pmlogrewrite/corebcc_cachestat.conf"
-for name in $consumers pmlogrewrite/corebcc_netproc.conf derived/corebcc-bpf.conf; do
+for name in $consumers pmlogrewrite/corebcc_netproc.conf; do
 	kept+=("$PCP_SYSCONF_DIR/$name" "$PCP_VAR_DIR/config/$name")
 done
 scratch=$(mktemp -d) || exit 1
@@ -128,15 +128,28 @@ if [ -e "$PCP_VAR_DIR/config/pmlogrewrite/bcc_migrate.conf" ]; then
 fi
 if ! grep -q '^bpf[[:space:]]' "$PCP_PMCDCONF_PATH"; then
 	check "nobody gets pmdabpf's names unasked" not pminfo -d bpf.proc.net.tcp.send.bytes
+	cp "$config" "$scratch/config"
 	run "pmdabpf's names on demand" "$pmda" ./bpf-names on
-	check "clients find them" pminfo -d bpf.proc.net.tcp.send.packets
+	check "clients find them" pminfo -f bpf.proc.net.tcp.send.packets
+	check "the configuration has its line, once" lines "^bpf_names" "$config" 1
+	cp "$config" "$scratch/asking"
+	(cd "$PCP_VAR_DIR/pmns" && pmnsdel -n root bpf)
+	run "Upgrade of a name space that lost them" "$pmda" ./Upgrade
+	check "the root is back" lines '^[[:space:]]+bpf[[:space:]]+149:\*:\*' "$root" 1
 	cp "$PCP_PMCDCONF_PATH" "$scratch/conf"
 	sed -i '/^\[access\]/i bpf	157	pipe	binary	/bin/false' "$PCP_PMCDCONF_PATH"
 	check "they are refused where pmdabpf is registered" not "$pmda/bpf-names" on
 	run "Upgrade after pmdabpf was registered" "$pmda" ./Upgrade
-	check "it takes them away" not test -L "$PCP_VAR_DIR/config/derived/corebcc-bpf.conf"
+	check "it takes them out of the name space" lines '^[[:space:]]+bpf[[:space:]]' "$root" 0
+	check "it takes the line out of the configuration" cmp "$scratch/config" "$config"
 	cat "$scratch/conf" >"$PCP_PMCDCONF_PATH"
 	run "pmdabpf's names again" "$pmda" ./bpf-names on
+	run "pmdabpf's names, a second time" "$pmda" ./bpf-names on
+	check "the configuration is as after the first time" cmp "$scratch/asking" "$config"
+	run "pmdabpf's names no more" "$pmda" ./bpf-names off
+	check "clients find none" not pminfo -d bpf.proc.net.tcp.send.packets
+	check "the configuration is as before" cmp "$scratch/config" "$config"
+	run "pmdabpf's names once more" "$pmda" ./bpf-names on
 fi
 
 echo '# edited here' >>"$config"

@@ -20,10 +20,11 @@ pub struct Child<'a> {
 }
 
 impl Names {
-    /// Names in any order; two of them may share an identifier.
+    /// Names in any order, perhaps repeated; two of them may share an identifier.
     pub fn new(names: Vec<(String, Pmid)>) -> Names {
         let mut sorted: Vec<_> = names.into_iter().map(|(name, pmid)| (name.into_bytes(), pmid)).collect();
         sorted.sort_by(|(a, _), (b, _)| components(a).cmp(components(b)));
+        sorted.dedup();
         Names(sorted)
     }
 

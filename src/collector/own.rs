@@ -283,6 +283,7 @@ pub fn own_instances(prefix: &str) -> impl Iterator<Item = Instance> + '_ {
             debug: false,
         },
         rows: 0,
+        bpf_names: false,
     })
 }
 

@@ -55,7 +55,7 @@ pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Process, Wat
 pub use registry::{instances, Collect, Instance, Registry};
 pub use returned::ReturnCheck;
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
-pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec};
+pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec, BPF_NAMES};
 pub use symbols::{kernel_function, symbols, CodeOf, Symbol};
 pub use table::{Key, RowMut, Table};
 pub use tracees::{Arrivals, Site, Sites, Tracees};

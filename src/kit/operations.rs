@@ -130,7 +130,7 @@ macro_rules! file_system {
 
 /// The metric of an operation; [`file_system!`] calls it. The unit is that of the Python agent's metrics.
 pub const fn operation_metric(item: u32, name: &'static str, oneline: &'static str) -> MetricDef {
-    MetricDef { item, name, ty: Type::U64, sem: Sem::COUNTER, units: Units::USEC, oneline }
+    MetricDef { item, name, also: &[], ty: Type::U64, sem: Sem::COUNTER, units: Units::USEC, oneline }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The modules as the agent sees them: names, descriptors, instances and values of those the configuration enables.
 
 use super::instances::Instances;
-use super::{Client, Help, Label, LabelValue, Log2, OptionDef, Shape, Source, Spec, Subject, Table, Wanted};
+use super::{Client, Help, Label, LabelValue, Log2, OptionDef, Shape, Source, Spec, Subject, Table, Wanted, BPF_NAMES};
 use crate::config::{Config, ConfigError, ModuleSettings, Settings};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
 use std::path::PathBuf;
@@ -15,6 +15,8 @@ pub struct Instance {
     pub settings: ModuleSettings,
     /// Rows of a row table; else 0.
     pub rows: u32,
+    /// Whether its metrics have their second names.
+    pub bpf_names: bool,
 }
 
 /// The thread that loads and refreshes the modules, seen from the one that answers pmcd.
@@ -95,7 +97,11 @@ pub fn instances(config: &Config, specs: &[&'static Spec]) -> Result<(Settings, 
             },
             _ => 0,
         };
-        instances.push(Instance { spec, settings: module.clone(), rows });
+        let bpf_names = match section.get(BPF_NAMES)? {
+            Some(value) if spec.options.iter().any(|option| option.name == BPF_NAMES) => value.bool()?,
+            _ => false,
+        };
+        instances.push(Instance { spec, settings: module.clone(), rows, bpf_names });
     }
     Ok((settings, instances))
 }
@@ -208,13 +214,15 @@ impl Source for Registry {
     }
 
     fn names(&self) -> Vec<(String, Pmid)> {
-        let of = |slot: &Slot| -> Vec<(String, Pmid)> {
-            let metrics = slot.instance.spec.metrics.iter().zip(&slot.descs);
-            metrics
-                .map(|(metric, desc)| (format!("{}{}", slot.instance.settings.prefix, metric.name), desc.pmid))
-                .collect()
-        };
-        self.slots.iter().flat_map(of).collect()
+        let mut names = Vec::new();
+        for Slot { instance, descs, .. } in &self.slots {
+            for (metric, desc) in instance.spec.metrics.iter().zip(descs) {
+                names.push((format!("{}{}", instance.settings.prefix, metric.name), desc.pmid));
+                let also = metric.also.iter().filter(|_| instance.bpf_names);
+                names.extend(also.map(|name| (String::from(*name), desc.pmid)));
+            }
+        }
+        names
     }
 
     fn desc(&self, pmid: Pmid) -> Result<Desc, PmErr> {

@@ -58,6 +58,8 @@ pub struct MetricDef {
     pub item: u32,
     /// The name below the prefix.
     pub name: &'static str,
+    /// Complete names it has as well where the section asks for them: see [`BPF_NAMES`].
+    pub also: &'static [&'static str],
     /// From the Rust type.
     pub ty: Type,
     /// Semantics.
@@ -67,6 +69,9 @@ pub struct MetricDef {
     /// One line of help.
     pub oneline: &'static str,
 }
+
+/// The option by which a section asks for the names that PCP's pmdabpf has for the same metrics.
+pub const BPF_NAMES: &str = "bpf_names";
 
 /// A metric as a module names it when it sets values; `T` is what a value is.
 pub struct Metric<T: ?Sized> {
@@ -194,6 +199,8 @@ impl<T> Rows<T> {
 /// ```text
 /// metrics! { LATENCY: u64 = 0 "disk.all.latency" COUNTER USEC "block I/O latency distribution"; }
 /// ```
+///
+/// A second, complete name follows the first after a `|`.
 #[macro_export]
 macro_rules! metrics {
     (@columns $column:expr;) => {};
@@ -201,11 +208,12 @@ macro_rules! metrics {
         const $id: $crate::kit::Metric<$ty> = $crate::kit::Metric::new($column);
         $crate::metrics!(@columns $column + 1; $($rest)*);
     };
-    ($($id:ident: $ty:ty = $item:literal $name:literal $sem:ident $units:ident $oneline:literal;)*) => {
+    ($($id:ident: $ty:ty = $item:literal $name:literal $(| $also:literal)? $sem:ident $units:ident $oneline:literal;)*) => {
         $crate::metrics!(@columns 0; $($id: $ty,)*);
         const METRICS: &[$crate::kit::MetricDef] = &[$($crate::kit::MetricDef {
             item: $item,
             name: $name,
+            also: &[$($also)?],
             ty: <$ty as $crate::kit::MetricType>::TYPE,
             sem: $crate::pcp::Sem::$sem,
             units: $crate::pcp::Units::$units,

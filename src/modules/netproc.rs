@@ -9,14 +9,22 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 metrics! {
-    TCP_SEND_CALLS: u64 = 0 "proc.net.tcp.send.calls" COUNTER COUNT "TCP send calls";
-    TCP_SEND_BYTES: u64 = 1 "proc.net.tcp.send.bytes" COUNTER BYTE "bytes sent over TCP";
-    TCP_RECV_CALLS: u64 = 2 "proc.net.tcp.recv.calls" COUNTER COUNT "TCP receive calls that returned data";
-    TCP_RECV_BYTES: u64 = 3 "proc.net.tcp.recv.bytes" COUNTER BYTE "bytes received over TCP";
-    UDP_SEND_CALLS: u64 = 4 "proc.net.udp.send.calls" COUNTER COUNT "UDP send calls";
-    UDP_SEND_BYTES: u64 = 5 "proc.net.udp.send.bytes" COUNTER BYTE "bytes sent over UDP";
-    UDP_RECV_CALLS: u64 = 6 "proc.net.udp.recv.calls" COUNTER COUNT "UDP datagrams received";
-    UDP_RECV_BYTES: u64 = 7 "proc.net.udp.recv.bytes" COUNTER BYTE "bytes received over UDP";
+    TCP_SEND_CALLS: u64 = 0 "proc.net.tcp.send.calls"
+        | "bpf.proc.net.tcp.send.packets" COUNTER COUNT "TCP send calls";
+    TCP_SEND_BYTES: u64 = 1 "proc.net.tcp.send.bytes"
+        | "bpf.proc.net.tcp.send.bytes" COUNTER BYTE "bytes sent over TCP";
+    TCP_RECV_CALLS: u64 = 2 "proc.net.tcp.recv.calls"
+        | "bpf.proc.net.tcp.recv.packets" COUNTER COUNT "TCP receive calls that returned data";
+    TCP_RECV_BYTES: u64 = 3 "proc.net.tcp.recv.bytes"
+        | "bpf.proc.net.tcp.recv.bytes" COUNTER BYTE "bytes received over TCP";
+    UDP_SEND_CALLS: u64 = 4 "proc.net.udp.send.calls"
+        | "bpf.proc.net.udp.send.packets" COUNTER COUNT "UDP send calls";
+    UDP_SEND_BYTES: u64 = 5 "proc.net.udp.send.bytes"
+        | "bpf.proc.net.udp.send.bytes" COUNTER BYTE "bytes sent over UDP";
+    UDP_RECV_CALLS: u64 = 6 "proc.net.udp.recv.calls"
+        | "bpf.proc.net.udp.recv.packets" COUNTER COUNT "UDP datagrams received";
+    UDP_RECV_BYTES: u64 = 7 "proc.net.udp.recv.bytes"
+        | "bpf.proc.net.udp.recv.bytes" COUNTER BYTE "bytes received over UDP";
 }
 
 /// In the order of the cells of `struct net_row`.
@@ -41,6 +49,9 @@ maps! {
 options! {
     /// Drop the instances of processes that ended, a minute after their end.
     remove_stopped_processes: bool = true;
+    /// Also answer to the names that PCP's pmdabpf has for these metrics, for clients of PCP 6.2 and later: bpf.proc.net,
+    /// where calls are packets. Set it with the script bpf-names, which has pmcd ask for them.
+    bpf_names: bool = false;
 }
 
 static EXIT: Hook = tracepoint!("sched_process_exit", "a kernel with BTF");
@@ -175,6 +186,9 @@ impl Netproc {
 
 impl Module for Netproc {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        if self.options.bpf_names {
+            log::info!("{}: bpf.proc.net, as of pmdabpf, is served too.", SPEC.name);
+        }
         // At least so many that 5000 threads can come and go before the agent frees the places of the first.
         let places = table_size(host.threads * 4, 8192, 1 << 16);
         constants.thread_mask = places as u32 / 4 - 1;
@@ -343,7 +357,7 @@ mod tests {
     #[test]
     fn processes_that_ended_stay_where_that_is_asked_for() {
         let fake = fake();
-        let options = Options { remove_stopped_processes: false };
+        let options = Options { remove_stopped_processes: false, ..Options::default() };
         let mut module = Netproc::new(options, |_| None, Vec::new);
         thread(&fake, 3, 1001, 1001, 1, 50);
         ended(&fake, 3);

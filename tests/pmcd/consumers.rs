@@ -1,7 +1,8 @@
 //! What PCP ships for these metrics: pcp-atop, pcp-htop, pmrep's sets, a group of pmlogconf and a derived metric, each as it came
-//! with PCP, each showing the traffic of one process, which is known. Where they look for pmdabpf's names, these are derived.
+//! with PCP, each showing the traffic of one process, which is known. Where they look for pmdabpf's names, the agent is asked to serve
+//! these; where they do not yet, they are tried a second time with a copy of PCP's file that does.
 
-use crate::instance::{values, Pmcd, LINUX, PROC};
+use crate::instance::{values, Pmcd, BPF_NAMES, LINUX, PROC};
 use crate::support::{config, lacks, skip, told, wait_for, Proc};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -9,9 +10,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const PYTHON: &str = "/usr/bin/python3";
-const SETS: &str = "/etc/pcp/pmrep";
+const SETS: &str = "/etc/pcp/pmrep/proc.conf";
 /// Where `proc.hog.net` is defined.
 pub const HOGS: &str = "/etc/pcp/derived/proc.conf";
+/// Where the groups are.
 pub const GROUPS: &str = "/etc/pcp/pmlogconf";
 /// The group of these metrics.
 pub const GROUP: &str = "networking/perprocess-linux";
@@ -115,44 +117,48 @@ impl Names {
         found
     }
 
-    /// What one of our names is among them.
+    /// Those that a file has, and always pmdabpf's: see [`Names::copy`]. None when it has neither, which is said.
+    pub fn tried(file: &str) -> Vec<Names> {
+        let mut names = Names::of(file);
+        if names == [Names::Ours] {
+            names.push(Names::Pmdabpfs);
+        }
+        names
+    }
+
+    /// What our names in a text are among them.
     pub fn name(self, ours: &str) -> String {
-        match self {
-            Names::Ours => ours.into(),
-            Names::Pmdabpfs => ours.replace("bcc.", "bpf.").replace("calls", "packets"),
+        if self == Names::Ours {
+            return ours.into();
         }
-    }
-
-    /// Lets clients of this pmcd find them.
-    pub fn offer(self, pmcd: &Pmcd) {
-        if self == Names::Pmdabpfs {
-            pmcd.derive_bpf_names();
+        let mut text = ours.replace("bcc.proc.net", "bpf.proc.net");
+        for way in ["tcp.send", "tcp.recv", "udp.send", "udp.recv"] {
+            text = text.replace(&format!("bpf.proc.net.{way}.calls"), &format!("bpf.proc.net.{way}.packets"));
         }
+        text
     }
-}
 
-/// Whether a file of PCP's looks for other metrics than ours, and says so: of those that cannot be derived, because PCP neither derives
-/// a metric from a derived one nor logs it.
-pub fn lacks_ours(file: &str) -> bool {
-    let names = Names::of(file);
-    if names == [Names::Pmdabpfs] {
-        skip(&format!("bcc.proc.net in {file}, which looks for pmdabpf's metrics"));
+    /// A copy of a file of PCP's that has these names, below the test's directory.
+    pub fn copy(self, file: &str, pmcd: &Pmcd, name: &str) {
+        let copy = pmcd.home.path(name);
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::write(copy, self.name(&fs::read_to_string(file).unwrap())).unwrap();
     }
-    !names.contains(&Names::Ours)
-}
 
-/// With netproc, and what the consumers need beside it.
-pub fn serving() -> Option<Pmcd> {
-    if lacks(&[PYTHON]) {
-        return None;
+    /// A pmcd with netproc under these names, and what the consumers need beside it.
+    pub fn served(self) -> Option<Pmcd> {
+        if lacks(&[PYTHON]) {
+            return None;
+        }
+        let asked = if self == Names::Pmdabpfs { BPF_NAMES } else { "" };
+        Pmcd::beside(&(config(&["sysfork", "netproc"]) + asked), &[PROC, LINUX])
     }
-    Pmcd::beside(&config(&["netproc", "sysfork"]), &[PROC, LINUX])
 }
 
 /// The first acceptance check of the original's consumers: identifier, name and all eight values of a process with threads.
 #[test]
 fn every_process_has_its_pid_its_name_and_all_eight_values() {
-    let Some(pmcd) = serving() else { return };
+    let Some(pmcd) = Names::Ours.served() else { return };
     let traffic = Traffic::done();
     let names: Vec<&str> = EXPECTED.iter().map(|(name, _)| *name).collect();
     let text = pmcd.ask("pminfo", &[&["-f"], &names[..]].concat());
@@ -179,8 +185,7 @@ fn every_process_has_its_pid_its_name_and_all_eight_values() {
 #[test]
 fn pcp_atop_shows_the_traffic_of_each_process() {
     for names in Names::of("/usr/lib/pcp/bin/pcp-atop") {
-        let Some(pmcd) = serving() else { return };
-        names.offer(&pmcd);
+        let Some(pmcd) = names.served() else { return };
         atop_shows_the_traffic(&pmcd);
     }
 }
@@ -210,26 +215,37 @@ fn pcp_htop_shows_the_eight_columns() {
     if lacks(&["/usr/lib/pcp/bin/pcp-htop", &format!("{COLUMNS}/udp"), "script"]) {
         return;
     }
-    if lacks_ours(&format!("{COLUMNS}/tcp")) {
-        return;
+    // Later releases name the columns as the metrics.
+    let calls = if fs::read_to_string(format!("{COLUMNS}/tcp")).unwrap().contains("[tcp_send_packets]") {
+        "packets"
+    } else {
+        "calls"
+    };
+    let columns = EXPECTED.map(|(name, _)| column(name).replace("calls", calls));
+    for names in Names::tried(&format!("{COLUMNS}/tcp")) {
+        let Some(pmcd) = names.served() else { return };
+        for file in ["tcp", "udp"] {
+            names.copy(&format!("{COLUMNS}/{file}"), &pmcd, &format!("etc/htop/columns/{file}"));
+        }
+        shows_columns(&pmcd, &Traffic::done(), &columns, &pmcd.home.path("etc"));
     }
-    let Some(pmcd) = serving() else { return };
-    let traffic = Traffic::done();
-    let columns = ["tcp_send_calls", "tcp_send_bytes", "tcp_recv_calls", "tcp_recv_bytes"];
-    let all = columns.into_iter().map(String::from).chain(columns.map(|column| column.replace("tcp", "udp")));
-    shows_columns(&pmcd, &traffic, &all.collect::<Vec<_>>(), None);
 }
 
-/// Runs pcp-htop on a terminal of its own until the row of the process is there with these columns' values; with its columns from
-/// another place than `/etc/pcp` if one is given.
-pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf: Option<&Path>) {
+/// What PCP calls the column of a metric.
+pub fn column(name: &str) -> String {
+    name.trim_start_matches("bcc.proc.net.").replace('.', "_")
+}
+
+/// Runs pcp-htop on a terminal of its own until the row of the process is there with these columns' values, which it finds below a
+/// directory like `/etc/pcp`.
+pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf: &Path) {
     let fields: Vec<String> = columns.iter().map(|column| format!("Dynamic({column})")).collect();
     fs::write(pmcd.home.path("htoprc"), format!("fields=0 {} 1\n", fields.join(" "))).unwrap();
     let htop = format!("pcp -h {} htop -C -d 600 -p {}", pmcd.local(), traffic.pid());
     let mut command = pmcd.program("script");
     command.args(["-qfec", &format!("stty rows 50 cols 150; exec {htop}"), "htop.log"]);
     command.env_remove("PCP_VAR_DIR").env("TERM", "xterm").env("HTOPRC", pmcd.home.path("htoprc"));
-    command.envs(sysconf.map(|dir| ("PCP_SYSCONF_DIR", dir)));
+    command.env("PCP_SYSCONF_DIR", sysconf);
     let mut terminal = Proc(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
     // PCP 6.0 shows bytes, later releases Kbytes, under the same title.
     let rows = [1, 1024].map(|unit| {
@@ -271,38 +287,50 @@ fn pmreps_own_sets_run_without_a_warning() {
     if lacks(&["pmrep"]) {
         return;
     }
-    let [names] = Names::of(&format!("{SETS}/proc.conf"))[..] else { return };
-    let Some(pmcd) = serving() else { return };
-    names.offer(&pmcd);
-    let traffic = Traffic::steady();
-    let net = pmrep(&pmcd, Path::new(SETS), &["-i", &traffic.instance(), ":proc-net"]);
-    let calls = pmrep(&pmcd, Path::new(SETS), &["-i", &traffic.instance(), ":proc-net-ext"]);
-    for (name, _) in EXPECTED {
-        let set = if name.ends_with("bytes") { &net } else { &calls };
-        assert!(last(set, &names.name(name), &traffic) > 0.0, "{name}");
+    for names in Names::tried(SETS) {
+        let Some(pmcd) = names.served() else { return };
+        names.copy(SETS, &pmcd, "pmrep.conf");
+        let traffic = Traffic::steady();
+        let net = pmrep(&pmcd, &pmcd.home.path("pmrep.conf"), &["-i", &traffic.instance(), ":proc-net"]);
+        let calls = pmrep(&pmcd, &pmcd.home.path("pmrep.conf"), &["-i", &traffic.instance(), ":proc-net-ext"]);
+        for (name, _) in EXPECTED {
+            let set = if name.ends_with("bytes") { &net } else { &calls };
+            assert!(last(set, &names.name(name), &traffic) > 0.0, "{name}");
+        }
     }
 }
 
 #[test]
 fn pmreps_set_of_activity_adds_up_the_traffic() {
-    if lacks(&["pmrep"]) || lacks_ours(&format!("{SETS}/proc.conf")) {
+    if lacks(&["pmrep"]) {
         return;
     }
-    let Some(pmcd) = serving() else { return };
-    let traffic = Traffic::steady();
-    // The sum is a metric that pmrep derives, under a name below ours.
-    let activity = pmrep(&pmcd, Path::new(SETS), &[":proc-activity"]);
-    assert!(last(&activity, "bcc.proc.net.total.bytes", &traffic) > 0.0);
-    // One row of it is one process: the proc agent's columns have the same title.
-    assert_eq!(last(&activity, "proc.psinfo.pid", &traffic), f64::from(traffic.pid()));
+    for names in Names::tried(SETS) {
+        let Some(pmcd) = names.served() else { return };
+        names.copy(SETS, &pmcd, "pmrep.conf");
+        let traffic = Traffic::steady();
+        // The sum is a metric that pmrep derives, under a name below theirs.
+        let activity =
+            pmrep(&pmcd, &pmcd.home.path("pmrep.conf"), &["-i", &format!("{:06} .*", traffic.pid()), ":proc-activity"]);
+        assert!(last(&activity, &names.name("bcc.proc.net.total.bytes"), &traffic) > 0.0);
+        // One row of it is one process: the proc agent's columns have the same title.
+        assert_eq!(last(&activity, "proc.psinfo.pid", &traffic), f64::from(traffic.pid()));
+    }
 }
 
 #[test]
 fn the_derived_metric_of_network_hogs_has_values() {
-    if lacks(&["pmval"]) || lacks_ours(HOGS) {
+    if lacks(&["pmval"]) {
         return;
     }
-    let Some(pmcd) = serving() else { return };
+    for names in Names::tried(HOGS) {
+        let Some(pmcd) = names.served() else { return };
+        names.copy(HOGS, &pmcd, "derived");
+        hogs_have_values(&pmcd);
+    }
+}
+
+fn hogs_have_values(pmcd: &Pmcd) {
     let traffic = Traffic::steady();
     let ask = |program: &str, args: &[&str]| {
         let output = pmcd.local_client(program).args(args).output().unwrap();
@@ -319,15 +347,19 @@ fn the_derived_metric_of_network_hogs_has_values() {
 /// Also on a machine where nobody moves a byte, since those who hold sockets have instances from the beginning.
 #[test]
 fn pmlogconf_finds_the_group_and_pmlogger_logs_it() {
-    if lacks(&["pmlogconf", "pmlogger"]) || lacks_ours(&format!("{GROUPS}/{GROUP}")) {
+    if lacks(&["pmlogconf", "pmlogger"]) {
         return;
     }
-    let Some(pmcd) = serving() else { return };
-    logs_the_group(&pmcd, Path::new(GROUPS), &[GROUP]);
+    for names in Names::tried(&format!("{GROUPS}/{GROUP}")) {
+        let Some(pmcd) = names.served() else { return };
+        names.copy(&format!("{GROUPS}/{GROUP}"), &pmcd, &format!("groups/{GROUP}"));
+        logs_the_groups(&pmcd, &pmcd.home.path("groups"), &[(GROUP, names)]);
+    }
 }
 
-/// pmlogconf with this directory turns these groups of it on, and an archive made by what it writes has the eight metrics.
-pub fn logs_the_group(pmcd: &Pmcd, directory: &Path, groups: &[&str]) {
+/// pmlogconf with this directory turns these groups of it on, and an archive made by what it writes has the eight metrics under
+/// the names that each has.
+pub fn logs_the_groups(pmcd: &Pmcd, directory: &Path, groups: &[(&str, Names)]) {
     let traffic = Traffic::done();
     for old in ["logger.conf", "net.0", "net.index", "net.meta"] {
         let _ = fs::remove_file(pmcd.home.path(old));
@@ -336,10 +368,10 @@ pub fn logs_the_group(pmcd: &Pmcd, directory: &Path, groups: &[&str]) {
     let output = command.args(["-c", "-q", "-d"]).arg(directory).arg("logger.conf").output().unwrap();
     assert!(output.status.success(), "{}", told(&output));
     let text = pmcd.home.read("logger.conf");
-    let part = |group: &&str| {
+    let part = |(group, names): &(&str, Names)| {
         let part = text.split("#----").find(|part| part.contains(&format!("#+ {group}:")));
         let part = part.unwrap_or_else(|| panic!("no {group} in {text}"));
-        assert!(part.contains(":y:") && part.contains("\tbcc.proc.net\n"), "{part}");
+        assert!(part.contains(":y:") && part.contains(&names.name("\tbcc.proc.net\n")), "{part}");
         part.to_owned()
     };
     fs::write(pmcd.home.path("group.conf"), groups.iter().map(part).collect::<String>()).unwrap();
@@ -348,8 +380,8 @@ pub fn logs_the_group(pmcd: &Pmcd, directory: &Path, groups: &[&str]) {
     let output =
         command.args(["-c", "group.conf", "-t", "0.2", "-s", "2", "-l", "logger.log", "net"]).output().unwrap();
     assert!(output.status.success(), "{}{}", told(&output), pmcd.home.read("logger.log"));
-    for (name, value) in EXPECTED {
-        let output = pmcd.program("pminfo").args(["-a", "net", "-f", name]).output().unwrap();
+    for (name, value) in groups.iter().flat_map(|(_, names)| EXPECTED.map(|(name, value)| (names.name(name), value))) {
+        let output = pmcd.program("pminfo").args(["-a", "net", "-f", &name]).output().unwrap();
         let logged = values(&String::from_utf8_lossy(&output.stdout));
         assert!(logged.contains(&(traffic.instance(), value.to_string())), "{name}: {}", told(&output));
     }

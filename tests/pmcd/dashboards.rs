@@ -1,7 +1,7 @@
 //! The dashboards of grafana-pcp, asked of pmproxy as its Vector data source does: all metrics of a dashboard in one fetch,
 //! names of instances only when a number is unknown; and as its Valkey data source does, by pmseries.
 
-use crate::consumers::{lacks_ours, Traffic, HOGS as DERIVED};
+use crate::consumers::{Names, Traffic, HOGS as DERIVED};
 use crate::instance::{port, session, Pmcd};
 use crate::proxy::{Proxy, PMPROXY};
 use crate::support::{config, lacks, told, use_disk, wait_for, Proc};
@@ -159,25 +159,31 @@ fn the_four_panels_of_the_overview_fill() {
 /// The instance domain is asked for after the fetch, and pmproxy drops what it does not find there.
 #[test]
 fn an_instance_that_was_fetched_has_its_name_after_its_process_has_ended() {
-    if lacks(&[PMPROXY]) || lacks_ours(DERIVED) {
+    if lacks(&[PMPROXY]) {
         return;
     }
-    let Some(pmcd) = crate::consumers::serving() else { return };
-    let proxy = Proxy::start(&pmcd, None);
-    let mut vector = Vector::new(&proxy, &pmcd);
+    for names in Names::tried(DERIVED) {
+        let Some(pmcd) = names.served() else { return };
+        names.copy(DERIVED, &pmcd, "derived");
+        instances_have_their_names(&pmcd, &names.name("bcc.proc.net.tcp.send.bytes"));
+    }
+}
+
+fn instances_have_their_names(pmcd: &Pmcd, metric: &str) {
+    let proxy = Proxy::start(pmcd, None);
+    let mut vector = Vector::new(&proxy, pmcd);
     let traffic = Traffic::steady();
     let (pid, instance) = (traffic.pid() as u64, traffic.instance());
-    let metric = "bcc.proc.net.tcp.send.bytes".to_owned();
-    wait_for("a rate of network traffic", || {
-        let poll = vector.poll(&[metric.clone(), HOGS.into()]);
-        poll.get(HOGS)?.get(&pid)?.as_f64().filter(|rate| *rate > 0.0)
+    wait_for("a value for network traffic", || {
+        let poll = vector.poll(&[metric.into(), HOGS.into()]);
+        poll.get(HOGS)?.get(&pid)?.as_f64().filter(|value| *value > 0.0)
     });
     assert_eq!(vector.names[HOGS][&pid], instance);
     drop(traffic);
     vector.names.clear();
-    let poll = vector.poll(std::slice::from_ref(&metric));
-    assert!(poll[&metric].contains_key(&pid), "{poll:?}");
-    assert_eq!(vector.names[&metric][&pid], instance);
+    let poll = vector.poll(&[metric.into()]);
+    assert!(poll[metric].contains_key(&pid), "{poll:?}");
+    assert_eq!(vector.names[metric][&pid], instance);
 }
 
 #[test]

@@ -4,7 +4,6 @@ use crate::support::{lacks, lacks_bpf, programs_of, told, wait_for, wait_seconds
 use nix::sys::signal::Signal;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -12,9 +11,8 @@ const PMCD: &str = "/usr/lib/pcp/bin/pmcd";
 const OWN_AGENT: &str = "/var/lib/pcp/pmdas/pmcd/pmda_pmcd.so";
 const OWN_NAMES: &str = "/var/lib/pcp/pmns/root_pmcd";
 const MERGE: &str = "/usr/lib/pcp/bin/pmnsmerge";
-/// Of the derived metrics that come with PCP.
-const DERIVED: &str = "/var/lib/pcp/config/derived";
-const BPF_NAMES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/consumers/derived/corebcc-bpf.conf");
+/// What asks netproc for pmdabpf's names, as `bpf-names on` writes it.
+pub const BPF_NAMES: &str = "bpf_names = True\n";
 
 pub struct Pmcd {
     // Ended before the directory goes.
@@ -114,8 +112,10 @@ impl Pmcd {
             .arg(home.path("root"))
             .output();
         assert!(merge.as_ref().unwrap().status.success(), "{}", told(&merge.unwrap()));
-        let names = fs::read_to_string(home.path("root")).unwrap().replacen("root {", "root {\n    bcc 149:*:*", 1);
-        fs::write(home.path("root"), names).unwrap();
+        // As registration.sh's choose_roots chooses them.
+        let bpf = if config.contains(BPF_NAMES) { "\n    bpf 149:*:*" } else { "" };
+        let names = fs::read_to_string(home.path("root")).unwrap();
+        fs::write(home.path("root"), names.replacen("root {", &format!("root {{\n    bcc 149:*:*{bpf}"), 1)).unwrap();
         let port = port();
         let pmcd = Pmcd { process: run(&home, port), home, port };
         pmcd.wait_for_values();
@@ -138,16 +138,6 @@ impl Pmcd {
             let text = String::from_utf8_lossy(&values.stdout).into_owned();
             (text.contains("bcc.proc.sysfork 1") && !text.contains("Try again")).then_some(())
         });
-    }
-
-    /// pmdabpf's names beside PCP's own derived metrics for clients that start from now on, as `bpf-names on` places them.
-    pub fn derive_bpf_names(&self) {
-        let dir = self.home.path("derived");
-        fs::create_dir(&dir).unwrap();
-        for entry in fs::read_dir(DERIVED).into_iter().flatten().flatten() {
-            symlink(entry.path(), dir.join(entry.file_name())).unwrap();
-        }
-        symlink(BPF_NAMES, dir.join("corebcc-bpf.conf")).unwrap();
     }
 
     /// A client of this pmcd, to be given more arguments.

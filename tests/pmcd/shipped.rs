@@ -1,8 +1,6 @@
 //! What is shipped for PCP's programs (`consumers`): put in place and taken out as Install and Remove do it, and used from there.
 
-use crate::consumers::{
-    lacks_ours, logs_the_group, pmrep, serving, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS,
-};
+use crate::consumers::{column, logs_the_groups, pmrep, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS};
 use crate::instance::{values, Pmcd};
 use crate::support::{config, lacks, told};
 use std::collections::BTreeSet;
@@ -73,10 +71,6 @@ fn files_are_put_in_place_and_taken_out_again() {
         let owner = Command::new("dpkg").args(["-S", &format!("/etc/pcp/{name}")]).output();
         assert!(!owner.is_ok_and(|owner| owner.status.success()), "{name}");
     }
-    // Somebody opts for pmdabpf's names; Remove takes them out too.
-    fs::create_dir_all(placed.path("var/config/derived")).unwrap();
-    let source = Path::new(REPOSITORY).join("consumers/derived/corebcc-bpf.conf");
-    std::os::unix::fs::symlink(source, placed.path("var/config/derived/corebcc-bpf.conf")).unwrap();
     placed.script("take_consumers");
     assert_eq!(placed.files(), BTreeSet::new());
 }
@@ -104,6 +98,31 @@ fn pmdabpfs_names_are_refused_where_its_agent_is() {
     }
 }
 
+/// Only the line of bpf-names itself comes and goes.
+#[test]
+fn bpf_names_edits_its_own_line_of_the_configuration() {
+    let placed = Placed(TempDir::new().unwrap());
+    let file = placed.path("etc/corebcc/corebcc.conf");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let other = "[pmda]\nmodules = net\n[net]\nMODULE: netproc\ncluster = 40\n# mine\n[netproc]\nmodule = sysfork\n";
+    for before in [include_str!("../../corebcc.conf"), other] {
+        fs::write(&file, before).unwrap();
+        let text = || fs::read_to_string(&file).unwrap();
+        placed.script("set_bpf_names off; ! wants_bpf_names");
+        assert_eq!(text(), before);
+        placed.script("set_bpf_names on; wants_bpf_names");
+        let on = text();
+        assert_eq!(on.replacen("netproc\nbpf_names = True\n", "netproc\n", 1), before);
+        placed.script("set_bpf_names on");
+        assert_eq!(text(), on);
+        placed.script("set_bpf_names off; ! wants_bpf_names");
+        assert_eq!(text(), before);
+        fs::write(&file, before.replace("netproc\ncluster", "netproc\nbpf_names=no\ncluster")).unwrap();
+        placed.script("! wants_bpf_names; set_bpf_names on");
+        assert_eq!(text(), on);
+    }
+}
+
 /// The file, since pmrep of PCP 5.2 reads no directory.
 const SETS: &str = "etc/pmrep/corebcc.conf";
 
@@ -112,7 +131,7 @@ fn pmrep_shows_the_shipped_sets() {
     if lacks(&["pmrep"]) {
         return;
     }
-    let Some(pmcd) = serving() else { return };
+    let Some(pmcd) = Names::Ours.served() else { return };
     let placed = Placed::new();
     let traffic = Traffic::steady();
     for (set, columns) in [(":bcc-net", 4), (":bcc-net-calls", 4), (":bcc-activity", 4)] {
@@ -133,21 +152,24 @@ fn pmrep_shows_the_shipped_sets() {
     assert_eq!(rows.len(), 4, "{rows:?}");
 }
 
-/// Where PCP's own group is on as well, pmlogger takes both.
+/// Where PCP's own group is on as well, pmlogger takes both, also under different names.
 #[test]
 fn the_shipped_group_is_logged_also_beside_pcps_own() {
+    const OURS: (&str, Names) = ("corebcc/netproc", Names::Ours);
     if lacks(&["pmlogconf", "pmlogger"]) {
         return;
     }
-    let Some(pmcd) = serving() else { return };
+    let Some(pmcd) = Names::Ours.served() else { return };
     let placed = Placed::new();
     let groups = placed.path("var/config/pmlogconf");
-    logs_the_group(&pmcd, &groups, &["corebcc/netproc"]);
+    logs_the_groups(&pmcd, &groups, &[OURS]);
     let own = format!("{GROUPS}/{GROUP}");
-    if !lacks_ours(&own) {
-        fs::create_dir_all(groups.join("networking")).unwrap();
-        fs::copy(own, groups.join(GROUP)).unwrap();
-        logs_the_group(&pmcd, &groups, &["corebcc/netproc", GROUP]);
+    fs::create_dir_all(groups.join("networking")).unwrap();
+    for names in Names::tried(&own) {
+        let Some(pmcd) = names.served() else { return };
+        names.copy(&own, &pmcd, "own");
+        fs::copy(pmcd.home.path("own"), groups.join(GROUP)).unwrap();
+        logs_the_groups(&pmcd, &groups, &[OURS, (GROUP, names)]);
     }
 }
 
@@ -157,29 +179,45 @@ fn pcp_htop_shows_the_shipped_columns() {
     if lacks(&["/usr/lib/pcp/bin/pcp-htop", "/usr/share/pcp/htop/columns/udp", "script"]) {
         return;
     }
-    let Some(pmcd) = serving() else { return };
+    let Some(pmcd) = Names::Ours.served() else { return };
     let placed = Placed::new();
     let traffic = Traffic::done();
-    let columns =
-        EXPECTED.map(|(name, _)| format!("bcc_{}", name.trim_start_matches("bcc.proc.net.").replace('.', "_")));
-    shows_columns(&pmcd, &traffic, &columns, Some(&placed.path("etc")));
+    let columns = EXPECTED.map(|(name, _)| format!("bcc_{}", column(name)));
+    shows_columns(&pmcd, &traffic, &columns, &placed.path("etc"));
 }
 
 #[test]
-fn the_names_of_pmdabpf_are_derived_with_types_units_and_identifiers() {
-    let Some(pmcd) = serving() else { return };
-    pmcd.derive_bpf_names();
+fn pmdabpfs_names_have_types_units_identifiers_and_help() {
+    let Some(pmcd) = Names::Pmdabpfs.served() else { return };
     let traffic = Traffic::done();
     for (name, value) in EXPECTED {
-        let derived = Names::Pmdabpfs.name(name);
-        let output = pmcd.run("pminfo", &["-d", "-f", "-t", &derived]);
+        let theirs = Names::Pmdabpfs.name(name);
+        let output = pmcd.run("pminfo", &["-d", "-f", "-m", "-T", &theirs]);
         let text = told(&output);
         let units = if name.ends_with("bytes") { "byte" } else { "count" };
         let line = format!("inst [{} or \"{}\"] value {value}", traffic.pid(), traffic.instance());
-        let wanted = ["64-bit unsigned int  InDom: 149.40 ", &format!("counter  Units: {units}"), &line];
-        assert!(wanted.iter().all(|part| text.contains(part)), "{derived}: {text}");
-        assert!(output.status.success() && output.stderr.is_empty(), "{derived}: {text}");
+        let wanted = [
+            "PMID: 149.40.",
+            "64-bit unsigned int  InDom: 149.40 ",
+            &format!("counter  Units: {units}"),
+            "Help:",
+            &line,
+        ];
+        assert!(wanted.iter().all(|part| text.contains(part)), "{theirs}: {text}");
+        assert!(output.status.success() && output.stderr.is_empty(), "{theirs}: {text}");
     }
+}
+
+#[test]
+fn without_the_option_there_is_nothing_below_bpf() {
+    let Some(pmcd) = Names::Ours.served() else { return };
+    let root = pmcd.home.read("root").replacen("root {", "root {\n    bpf 149:*:*", 1);
+    fs::write(pmcd.home.path("root"), root).unwrap();
+    let mut pmcd = pmcd;
+    pmcd.again(nix::sys::signal::Signal::SIGTERM);
+    pmcd.wait_for_values();
+    assert!(!told(&pmcd.run("pminfo", &["bpf"])).contains("bpf.proc"));
+    assert!(!pmcd.run("pminfo", &["-d", "bpf.proc.net.tcp.send.bytes"]).status.success());
 }
 
 /// Archives as they were before PCP 5.3, and as the Python agent logged cachestat: made from one of this agent by the opposite

@@ -4,6 +4,8 @@
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, names};
 use crate::support::{config, Home, ONE};
+use corebcc::pcp::Pmid;
+use std::collections::BTreeSet;
 
 /// The texts of a log, without time and process.
 fn texts(log: &str) -> Vec<String> {
@@ -75,6 +77,39 @@ fn prefixes_are_of_all_modules_or_of_one() {
     let one: Vec<String> = listed(&mut peer, "one.proc");
     let two: Vec<String> = listed(&mut peer, "two.three.runq");
     assert_eq!((one, two), (vec!["one.proc.sysfork".to_owned()], vec!["two.three.runq.latency".to_owned()]));
+}
+
+/// The second names are those of the same metrics, and nothing below `bpf` is served unasked.
+#[test]
+fn pmdabpfs_names_are_served_where_they_are_asked_for() {
+    const NAME: i32 = -12357;
+    let listed = |reply: &[u8]| -> Vec<String> { names(reply).into_iter().map(|(_, name)| name).collect() };
+    for unasked in ["", "bpf_names = False\n"] {
+        let home = Home::new(&(config(&["netproc"]) + unasked));
+        let mut peer = Peer::ready(&home, &[]);
+        assert_eq!(peer.error(&wire::traverse("bpf")), NAME, "{unasked}");
+        assert_eq!(peer.error(&wire::lookup("bpf.proc.net.tcp.send.bytes")), NAME, "{unasked}");
+    }
+    let kinds = ["tcp", "udp"].iter().flat_map(|protocol| ["send", "recv"].map(|way| format!("{protocol}.{way}")));
+    let metrics: Vec<String> = kinds.flat_map(|kind| ["calls", "bytes"].map(|what| format!("{kind}.{what}"))).collect();
+    for (prefix, ours) in [("", "bcc"), ("prefix = own.\n", "own"), ("prefix = bpf.\n", "bpf")] {
+        let home = Home::new(&format!("{}{prefix}bpf_names = True\n", config(&["netproc"])));
+        let mut peer = Peer::ready(&home, &[]);
+        for (item, metric) in (0..).zip(&metrics) {
+            let pmid = Pmid::new(149, 40, item);
+            let both =
+                [format!("{ours}.proc.net.{metric}"), format!("bpf.proc.net.{}", metric.replace("calls", "packets"))];
+            for name in &both {
+                assert_eq!(wire::word(&peer.ask(&wire::lookup(name)), 20), pmid.0, "{name}");
+            }
+            let told: BTreeSet<String> = listed(&peer.ask(&wire::names_of(pmid))).into_iter().collect();
+            assert_eq!(told, both.into());
+        }
+        let below = listed(&peer.ask(&wire::traverse("bpf.proc.net")));
+        assert_eq!(below.len(), if ours == "bpf" { 12 } else { 8 }, "{below:?}");
+    }
+    let home = Home::new(&(config(&["netproc"]) + "bpf_names = perhaps\n"));
+    assert_eq!(home.run(&["--check"]).status.code(), Some(1));
 }
 
 #[test]
