@@ -92,6 +92,7 @@ struct Server {
     /// `module_failure_fatal`, and whether it came to that.
     fatal: bool,
     failed: bool,
+    restarts: Option<Restarts>,
 }
 
 impl Handler for Server {
@@ -117,6 +118,10 @@ impl Handler for Server {
 
     fn is_over(&self) -> bool {
         self.failed
+    }
+
+    fn ended(&mut self) {
+        self.restarts.iter().for_each(Restarts::end);
     }
 }
 
@@ -162,7 +167,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     let registry = Registry::new(common.domain, instances, Help::parse(HELP), caches, Box::new(collector));
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());
-    let mut server = Server { agent, ready, fatal: settings.module_failure_fatal, failed: false };
+    let mut server = Server { agent, ready, fatal: settings.module_failure_fatal, failed: false, restarts };
     let end = transport::run(connection, &greeting, signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),
@@ -170,7 +175,6 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
         _ => {}
     }
     server.agent.source_mut().stop();
-    restarts.iter().for_each(Restarts::end);
     match end.map_err(|error| error.to_string())? {
         End::Eof | End::Signal(_) => Ok(0),
         End::Handler => Err(server.agent.source().failures()),

@@ -29,6 +29,9 @@ pub trait Handler {
         false
     }
 
+    /// The conversation is over. The connection is closed after this, upon which pmcd may start another agent.
+    fn ended(&mut self) {}
+
     /// A descriptor to wait on besides pmcd's, such as an `eventfd(2)`. Asked for before each wait.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -79,6 +82,7 @@ pub fn run(
             }
         }
     };
+    handler.ended();
     Ok(end)
 }
 
