@@ -38,23 +38,19 @@ struct {
 	__type(value, __u64);
 } filter_names SEC(".maps");
 
-/* The classes of bytes; NUL, which ends an argument, is in that of the blank. */
-struct filter_classes {
-	__u64 ready; /* the agent has made the automaton */
+#define FILTER_CLASSES 64 /* as src/kit/automaton.rs has it, and the next */
+#define FILTER_STATES 512
+
+/* The automaton of all expressions for command lines. One value, so that steps need no lookups. */
+struct filter_automaton {
+	__u64 ready; /* the agent has made it */
 	__u64 pad[7];
-	__u8 of[256];
+	__u8 class[256];			       /* of each byte; NUL, which ends an argument, has that of the blank */
+	__u16 next[FILTER_STATES * FILTER_CLASSES]; /* state, by state and class; 0: nothing matches any more */
+	__u64 filters[FILTER_STATES];		       /* of a line that ends in this state */
 };
 
-#define FILTER_CLASSES 64 /* as src/kit/automaton.rs has it */
-
-struct filter_state {
-	__u16 next[FILTER_CLASSES]; /* by class; 0: nothing matches any more */
-	__u64 filters;		    /* of a line that ends here */
-	__u64 pad[7];
-};
-
-ROWS(filter_classes, struct filter_classes);
-ROWS(filter_states, struct filter_state);
+ROWS(filter_automata, struct filter_automaton);
 ROWS(filter_places, struct filter_place);
 ROWS(filter_stats, struct filter_stat);
 RING(filter_asks);
@@ -80,63 +76,53 @@ static __always_inline __u64 filter_by_name(void)
 }
 
 #define FILTER_CHUNK 64
-#define FILTER_CHUNKS 128
-#define FILTER_UNREAD (~0U)
+#define FILTER_CHUNKS 64
 
-/*
- * Walks over a piece of a command line, of one byte and so many more. A function by itself, which the verifier looks at once: with
- * its steps in the loop around it, it finds them too many.
- */
-__noinline __u32 filter_walk(__u32 state, __u64 at, __u64 more)
+static __always_inline __u32 filter_step(const struct filter_automaton *automaton, __u32 state, __u8 byte)
 {
-	struct filter_classes *classes = row(&filter_classes, 0);
-	char chunk[FILTER_CHUNK] = {};
-	struct filter_state *s;
-	__u32 class;
+	__u32 at = state * FILTER_CLASSES + automaton->class[byte];
 
-	BOUND(more, 63);
-	if (!classes || bpf_probe_read_user(chunk, more + 1, (void *)at))
-		return FILTER_UNREAD;
-	for (__u64 i = 0; i < FILTER_CHUNK && i <= more; i++) {
-		s = row(&filter_states, state);
-		if (!s)
-			return FILTER_UNREAD;
-		class = classes->of[(__u8)chunk[i]];
-		BOUND(class, 63);
-		state = s->next[class];
-	}
-	return state;
+	BOUND(at, 32767);
+	return automaton->next[at];
 }
 
 /*
- * The filters that the command line of a new program is in: its arguments with blanks between them, without those at the end that
- * are empty. False if this cannot be told here.
+ * The filters that the command line of a new program is in: its arguments with blanks between them. False if this cannot be told
+ * here. No branch in the steps: the verifier allows 8192 in all.
  */
 static __always_inline bool filter_by_line(const bool raw, struct task_struct *task, __u64 *filters)
 {
-	struct filter_classes *classes = row(&filter_classes, 0);
+	const struct filter_automaton *automaton = row(&filter_automata, 0);
 	struct mm_struct *mm = GET(task, mm);
-	__u64 at = GET(mm, arg_start), end = GET(mm, arg_end);
-	struct filter_state *last;
+	__u64 at = GET(mm, arg_start), end = GET(mm, arg_end), rest;
+	char chunk[FILTER_CHUNK] = {}, last;
 	__u32 state = 1;
-	char byte;
 
-	if (!classes || !classes->ready)
+	if (!automaton || !automaton->ready)
 		return false;
-	for (int i = 0; i < 16 && end > at; i++, end--) {
-		if (bpf_probe_read_user(&byte, 1, (void *)end - 1))
+	end--; /* the last argument ends with a NUL; before it stands another one if it is empty */
+	if ((__s64)(end - at) <= 0 || bpf_probe_read_user(&last, 1, (void *)end - 1) || !last)
+		return false;
+	for (int i = 0; i < FILTER_CHUNKS && end - at >= FILTER_CHUNK && state; i++, at += FILTER_CHUNK) {
+		if (bpf_probe_read_user(chunk, FILTER_CHUNK, (void *)at))
 			return false;
-		if (byte)
-			break;
+#pragma clang loop unroll(disable)
+		for (int j = 0; j < FILTER_CHUNK; j++)
+			state = filter_step(automaton, state, chunk[j]);
 	}
-	if (end <= at || end - at > FILTER_CHUNK * FILTER_CHUNKS)
-		return false;
-	for (int i = 0; i < FILTER_CHUNKS && at < end && state; i++, at += FILTER_CHUNK)
-		state = filter_walk(state, at, end - at < FILTER_CHUNK ? end - at - 1 : FILTER_CHUNK - 1);
-	last = row(&filter_states, state);
-	if (!last)
-		return false;
-	*filters = last->filters;
+	rest = end - at;
+	if (state && rest) {
+		if (rest >= FILTER_CHUNK)
+			return false;
+		BOUND(rest, 63);
+		if (bpf_probe_read_user(chunk, rest, (void *)at))
+			return false;
+#pragma clang loop unroll(disable)
+		for (__u64 j = 0; j < FILTER_CHUNK && j < rest; j++)
+			state = filter_step(automaton, state, chunk[j]);
+	}
+	BOUND(state, 511);
+	*filters = automaton->filters[state];
 	return true;
 }
 

@@ -20,7 +20,7 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # What the names of all metrics begin with.\n\
          prefix = bcc.\n\
          # Seconds between two looks at all processes for those that `process` options mean; 0: only at start. New processes\n\
-         # need no look: one whose command name (at most 15 bytes) is an entry, or whose command line (at most 8 KB) an\n\
+         # need no look: one whose command name (at most 15 bytes) is an entry, or whose command line (at most 4 KB) an\n\
          # expression matches, counts from its first instruction on. Looks find those that change their names.\n\
          process_refresh = 60\n\
          # Whether a module that cannot be loaded ends the agent. Otherwise its metrics answer with an error.\n\
@@ -114,7 +114,7 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
          .TP\n.B prefix\nWhat the names of all metrics begin with (bcc.).\n\
          .TP\n.B process_refresh\nSeconds between two looks at all processes for those that options\n.B process\nmean; 0: only \
          at start. New processes need no look: one whose command name (at most 15 bytes) is an entry, or whose command line (at \
-         most 8 KB) an expression matches, counts from its first instruction on. Looks find those that change their names \
+         most 4 KB) an expression matches, counts from its first instruction on. Looks find those that change their names \
          later. Longer command lines, and expressions with word boundaries or very many states, take some milliseconds.\n\
          .TP\n.B module_failure_fatal\nWhether a module that cannot be loaded ends the agent (True).\n\
          .TP\n.B bpf_stats\nWhether the kernel counts the runs of BPF programs and their time, for bcc.agent.program (False).\n",

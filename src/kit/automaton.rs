@@ -28,7 +28,7 @@ impl Automaton {
     /// Room for classes in a state.
     pub const CLASSES: usize = 64;
     /// States at most: `.*-jar /opt/[a-z]+[.]jar.*` takes twenty, and some expressions double them with every letter.
-    pub const STATES: usize = 1024;
+    pub const STATES: usize = 512;
     const START: usize = 1;
     /// Bytes that building may take.
     const MEMORY: usize = 4 << 20;

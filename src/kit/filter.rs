@@ -7,7 +7,7 @@ use super::{
     Arrivals, Automaton, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier,
 };
 use crate::bpf::record;
-use crate::bpf::types::{filter_ask, filter_classes, filter_member, filter_place, filter_stat, filter_state, rodata};
+use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_place, filter_stat, rodata};
 use crate::{maps, tracepoint};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -15,8 +15,7 @@ use std::time::Duration;
 
 maps! {
     hash MEMBERS: filter_member = "filter_members";
-    rows CLASSES: filter_classes = "filter_classes";
-    rows STATES: filter_state = "filter_states";
+    rows AUTOMATA: filter_automaton = "filter_automata";
     hash NAMES: u64 = "filter_names";
     rows PLACES: filter_place = "filter_places";
     rows STATS: filter_stat = "filter_stats";
@@ -110,16 +109,16 @@ impl Filters {
 
     /// The automaton, which the programs use from then on.
     fn tell_lines(&self, kernel: &dyn Kernel) {
-        let (Some(automaton), Some(classes)) = (&self.automaton, kernel.rows(CLASSES).get(0)) else { return };
-        for (row, state) in kernel.rows(STATES).iter().zip(&automaton.states) {
+        let (Some(automaton), Some(row)) = (&self.automaton, kernel.rows(AUTOMATA).get(0)) else { return };
+        let mut classes = automaton.classes;
+        classes[0] = classes[usize::from(b' ')];
+        row.set_bytes(offset_of!(filter_automaton, class), &classes);
+        for (place, state) in automaton.states.iter().enumerate() {
             let next: Vec<u8> = state.next.iter().flat_map(|state| state.to_ne_bytes()).collect();
-            row.set_bytes(offset_of!(filter_state, next), &next);
-            row.set(offset_of!(filter_state, filters), state.filters);
+            row.set_bytes(offset_of!(filter_automaton, next) + place * next.len(), &next);
+            row.set(offset_of!(filter_automaton, filters) + 8 * place, state.filters);
         }
-        let mut of = automaton.classes;
-        of[0] = of[usize::from(b' ')];
-        classes.set_bytes(offset_of!(filter_classes, of), &of);
-        classes.set(offset_of!(filter_classes, ready), 1);
+        row.set(offset_of!(filter_automaton, ready), 1);
     }
 
     /// Each command name, as the kernel keeps it, with the filters it is in.
@@ -208,8 +207,7 @@ impl Module for Filters {
         [&ADMIT, &NAME].into_iter().for_each(|hook| plan.hook_if(hook, "only when it is called"));
         plan.entries(MEMBERS.name, MOST);
         plan.entries(NAMES.name, self.names().len().max(1));
-        plan.entries(CLASSES.def.name, 1);
-        plan.entries(STATES.def.name, self.automaton.as_ref().map_or(2, |automaton| automaton.states.len()));
+        plan.entries(AUTOMATA.def.name, 1);
         plan.entries(PLACES.def.name, Places::COUNT);
         plan.entries(STATS.def.name, host.cpus);
         plan.entries(ASKS.name, RING);
@@ -390,17 +388,18 @@ mod tests {
     fn the_kernel_gets_the_automaton_and_then_that_it_is_ready() {
         let mut filters = filters(&["java", ".*-jar x.*"]);
         let automaton = filters.automaton.clone().unwrap();
-        let fake = Fake::new().with(CLASSES, 1).with(STATES, automaton.states.len());
+        let fake = Fake::new().with(AUTOMATA, 1);
         filters.tick(&fake);
         let kernel: &dyn Kernel = &fake;
-        let classes = kernel.rows(CLASSES).get(0).unwrap();
-        let of: [u8; 256] = classes.bytes(offset_of!(filter_classes, of));
-        assert_eq!((of[0], &of[1..]), (automaton.classes[usize::from(b' ')], &automaton.classes[1..]));
-        assert_eq!(classes.word(offset_of!(filter_classes, ready)), 1);
-        for (row, state) in kernel.rows(STATES).iter().zip(&automaton.states) {
-            let next: [u8; 2 * Automaton::CLASSES] = row.bytes(offset_of!(filter_state, next));
+        let row = kernel.rows(AUTOMATA).get(0).unwrap();
+        let classes: [u8; 256] = row.bytes(offset_of!(filter_automaton, class));
+        assert_eq!((classes[0], &classes[1..]), (automaton.classes[usize::from(b' ')], &automaton.classes[1..]));
+        assert_eq!(row.word(offset_of!(filter_automaton, ready)), 1);
+        for (place, state) in automaton.states.iter().enumerate() {
+            let at = offset_of!(filter_automaton, next) + 2 * Automaton::CLASSES * place;
+            let next: [u8; 2 * Automaton::CLASSES] = row.bytes(at);
             assert!(next.chunks(2).map(|next| u16::from_ne_bytes([next[0], next[1]])).eq(state.next));
-            assert_eq!(row.word(offset_of!(filter_state, filters)), state.filters);
+            assert_eq!(row.word(offset_of!(filter_automaton, filters) + 8 * place), state.filters);
         }
         assert!(automaton.states.iter().any(|state| state.filters == 2), "{automaton:?}");
     }
