@@ -282,8 +282,8 @@ fn last(rows: &[Vec<String>], metric: &str, traffic: &Traffic) -> f64 {
     rows.last().unwrap()[column].parse().unwrap_or_else(|_| panic!("{title}: {rows:?}"))
 }
 
-#[test]
-fn pmreps_own_sets_run_without_a_warning() {
+/// Runs pmrep on PCP's own sets under each of the names that can be tried, with traffic: `check` gets what asks for a set.
+fn with_pmreps_sets(check: impl Fn(&Names, &Traffic, &dyn Fn(&str, &str) -> Vec<Vec<String>>)) {
     if lacks(&["pmrep"]) {
         return;
     }
@@ -291,31 +291,30 @@ fn pmreps_own_sets_run_without_a_warning() {
         let Some(pmcd) = names.served() else { return };
         names.copy(SETS, &pmcd, "pmrep.conf");
         let traffic = Traffic::steady();
-        let net = pmrep(&pmcd, &pmcd.home.path("pmrep.conf"), &["-i", &traffic.instance(), ":proc-net"]);
-        let calls = pmrep(&pmcd, &pmcd.home.path("pmrep.conf"), &["-i", &traffic.instance(), ":proc-net-ext"]);
-        for (name, _) in EXPECTED {
-            let set = if name.ends_with("bytes") { &net } else { &calls };
-            assert!(last(set, &names.name(name), &traffic) > 0.0, "{name}");
-        }
+        check(&names, &traffic, &|instance, set| pmrep(&pmcd, &pmcd.home.path("pmrep.conf"), &["-i", instance, set]));
     }
 }
 
 #[test]
+fn pmreps_own_sets_run_without_a_warning() {
+    with_pmreps_sets(|names, traffic, pmrep| {
+        let [net, calls] = [":proc-net", ":proc-net-ext"].map(|set| pmrep(&traffic.instance(), set));
+        for (name, _) in EXPECTED {
+            let set = if name.ends_with("bytes") { &net } else { &calls };
+            assert!(last(set, &names.name(name), traffic) > 0.0, "{name}");
+        }
+    });
+}
+
+#[test]
 fn pmreps_set_of_activity_adds_up_the_traffic() {
-    if lacks(&["pmrep"]) {
-        return;
-    }
-    for names in Names::tried(SETS) {
-        let Some(pmcd) = names.served() else { return };
-        names.copy(SETS, &pmcd, "pmrep.conf");
-        let traffic = Traffic::steady();
+    with_pmreps_sets(|names, traffic, pmrep| {
         // The sum is a metric that pmrep derives, under a name below theirs.
-        let activity =
-            pmrep(&pmcd, &pmcd.home.path("pmrep.conf"), &["-i", &format!("{:06} .*", traffic.pid()), ":proc-activity"]);
-        assert!(last(&activity, &names.name("bcc.proc.net.total.bytes"), &traffic) > 0.0);
+        let activity = pmrep(&format!("{:06} .*", traffic.pid()), ":proc-activity");
+        assert!(last(&activity, &names.name("bcc.proc.net.total.bytes"), traffic) > 0.0);
         // One row of it is one process: the proc agent's columns have the same title.
-        assert_eq!(last(&activity, "proc.psinfo.pid", &traffic), f64::from(traffic.pid()));
-    }
+        assert_eq!(last(&activity, "proc.psinfo.pid", traffic), f64::from(traffic.pid()));
+    });
 }
 
 #[test]
