@@ -6,7 +6,7 @@
 
 { sub(/\r$/, ""); sub(/^.*@@ /, "@@ ") }
 /^@@ pass / { pass = $3; passes[++npasses] = pass; next }
-/^@@ / { part = $2; way = $3; test = panicked = section = ""; finished = part == "end" && pass != "" && seen_values[pass]; next }
+/^@@ / { part = $2; way = $3; test = panicked = section = ""; finished = part == "finished"; next }
 
 # What the tests print: a section for each with output, then lists of the names that passed and failed.
 part == "tests" && /^@@/ { next }
@@ -25,6 +25,7 @@ part == "tests" && section != "" && /^    [a-z0-9_:]+$/ {
 }
 
 part == "release" { print "release", $1 }
+part == "disks" && seen_disk[$1]++ { next } # each boot names them
 part == "disks" { disks++ }
 part == "disks" && $2 != "-" { loads_of[$2]++; loads++ }
 
