@@ -278,9 +278,9 @@ impl ProcessFilter {
         self.entries.iter().map(|(literal, _)| literal.as_bytes()).filter(|literal| literal.len() <= COMM)
     }
 
-    /// Whether an entry is a command name, and no id.
-    pub fn has_names(&self) -> bool {
-        self.entries.iter().any(|(text, _)| is_name(text) && text.parse::<u32>().is_err())
+    /// Whether it means processes that do not run yet: with a command name or an expression, and not with ids only.
+    pub fn means_new(&self) -> bool {
+        self.entries.iter().any(|(text, _)| text.parse::<u32>().is_err())
     }
 
     /// The expressions by which command lines of new processes have to be judged. One that is a plain word is none of them: a

@@ -1,10 +1,9 @@
 //! Templates attached to USDT probes of the processes that a `process` option means.
 //!
 //! Attaching waits for a grace period of the kernel (tens of milliseconds), longer than some programs take to their first call. So
-//! where the option has command names, which most of those have who execute the same file, the probes are attached to in their files, once for all who
-//! execute them: the next process is counted from its first instruction, and the programs leave out those that are not
-//! in the filter. Where the option has ids or command lines only, which single out a few of many that execute one
-//! file, each process is attached to by itself, and the others pay nothing.
+//! where the option means processes to come (by a command name or an expression), the probes are attached to in their files, once for
+//! all who execute them: the next process is counted from its first instruction, and the programs leave out those that are not in the
+//! filter. Where it has ids only, each process is attached to by itself, and the others pay nothing.
 
 use super::{exists, Attachment, Hook, Kernel, Plan, ProbeFile, ProbeFiles, ProcessFilter};
 use std::collections::BTreeMap;
@@ -90,8 +89,8 @@ struct Tracee {
 struct Shared {
     site: Site,
     attached: Arc<Attachment>,
-    /// When a process in the filter was seen to have it.
-    used: Instant,
+    /// When a process in the filter was seen to have it; `None`: it stays, used or not.
+    used: Option<Instant>,
 }
 
 /// The processes, and what is attached to each.
@@ -102,6 +101,8 @@ pub struct Tracees {
     files: ProbeFiles,
     /// Sites are attached to in their files.
     by_file: bool,
+    /// Those to attach to before any process has them.
+    expected: Vec<Site>,
     shared: Vec<Shared>,
     tracees: BTreeMap<u32, Tracee>,
     /// When it was looked who has ended.
@@ -120,7 +121,8 @@ impl Tracees {
     pub fn new(name: &str, filter: ProcessFilter) -> Tracees {
         Tracees {
             name: name.into(),
-            by_file: filter.has_names(),
+            by_file: filter.means_new(),
+            expected: Vec::new(),
             filter,
             arrivals: Arrivals::default(),
             files: ProbeFiles::default(),
@@ -136,10 +138,18 @@ impl Tracees {
         plan.follow(&self.filter, &self.arrivals)
     }
 
+    /// The sites of files that are known beforehand: where files are attached to, these are from the first tick on, for good.
+    pub fn expect(&mut self, find: impl FnOnce(&mut ProbeFiles) -> Vec<Site>) {
+        if self.by_file {
+            self.expected = find(&mut self.files);
+        }
+    }
+
     /// When [`Tracees::tick`] is to be called, if before the next second.
     pub fn due(&self) -> Option<Instant> {
         let arrived = self.arrivals.waiting().first().map(|arrival| arrival.at);
-        self.tracees.values().filter_map(|tracee| tracee.due).chain(arrived).min()
+        let expected = (!self.expected.is_empty()).then(Instant::now);
+        self.tracees.values().filter_map(|tracee| tracee.due).chain(arrived).chain(expected).min()
     }
 
     /// Attaches to the processes that came, detaches from those that went. `find` says what to attach to in a process.
@@ -159,6 +169,13 @@ impl Tracees {
         template: &'static Hook,
         find: &mut dyn FnMut(&mut ProbeFiles, u32) -> Sites,
     ) {
+        for site in self.expected.drain(..) {
+            let target = site.file.target(site.probe, None);
+            match kernel.attach_to(template, &target, site.number).map(Arc::new) {
+                Ok(attached) => self.shared.push(Shared { site, attached, used: None }),
+                Err(error) => log::warn!("{}: {target} cannot be attached to: {error}", self.name),
+            }
+        }
         for Arrival { pid, is, .. } in self.arrivals.waiting().drain(..) {
             if is {
                 let tracee = self.tracees.entry(pid).or_default();
@@ -244,7 +261,7 @@ impl Tracees {
             match kernel.attach_to(template, &target, site.number).map(Arc::new) {
                 Ok(attached) => {
                     if *by_file {
-                        shared.push(Shared { site: site.clone(), attached: Arc::clone(&attached), used: now });
+                        shared.push(Shared { site: site.clone(), attached: Arc::clone(&attached), used: Some(now) });
                     }
                     tracee.attached.push(attached);
                 }
@@ -258,10 +275,11 @@ impl Tracees {
     /// Lets files go that nobody executes any more.
     fn trim(&mut self, now: Instant) {
         self.shared.retain_mut(|shared| {
+            let Some(used) = &mut shared.used else { return true };
             if Arc::strong_count(&shared.attached) > 1 {
-                shared.used = now;
+                *used = now;
             }
-            now.saturating_duration_since(shared.used) < Tracees::KEPT
+            now.saturating_duration_since(*used) < Tracees::KEPT
         });
         self.files.trim();
     }
@@ -362,9 +380,32 @@ mod tests {
     }
 
     #[test]
-    fn where_the_filter_has_names_files_are_attached_to_and_stay_so_for_those_to_come() {
+    fn what_is_expected_is_attached_to_before_anyone_has_it_and_for_good_unless_there_are_ids_only() {
+        let file = ProbeFile::with(3);
+        let mut now = Instant::now();
+        for (process, wanted) in
+            [("sh", vec![(1, None), (2, None)]), (".*x.*", vec![(1, None), (2, None)]), ("77", vec![])]
+        {
+            let (fake, mut tracees) = (Fake::new(), tracees(process));
+            tracees.expect(|_| sites(&file, &[1, 2]));
+            assert_eq!(tracees.due().is_some(), !wanted.is_empty());
+            for _ in 0..3 {
+                tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| panic!("nobody is there"));
+                assert_eq!(attached(&fake), wanted, "{process}");
+                now += 2 * Tracees::KEPT;
+            }
+            let child = shell();
+            tracees.arrivals.tell(child.id(), true);
+            tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1, 2])));
+            assert_eq!(attached(&fake).len(), 2, "who has it needs no more");
+            ended(child);
+        }
+    }
+
+    #[test]
+    fn where_the_filter_means_processes_to_come_files_are_attached_to_and_stay_so() {
         let children = [shell(), shell()];
-        let (fake, mut tracees, file) = (Fake::new(), tracees("sh,77"), ProbeFile::with(3));
+        let (fake, mut tracees, file) = (Fake::new(), tracees("s.*h,77"), ProbeFile::with(3));
         let mut now = Instant::now();
         for child in &children {
             tracees.arrivals.tell(child.id(), true);

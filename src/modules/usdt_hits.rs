@@ -17,8 +17,8 @@ maps! {
 }
 
 options! {
-    /// Only hits by these processes (ids, command names, or regular expressions for whole command lines). Without names
-    /// nothing is attached to others; with names, the files of these are, so that new ones count from their first hit.
+    /// Only hits by these processes (ids, command names, or regular expressions for whole command lines). With ids only,
+    /// nothing is attached to others; else the files are attached to, so that new processes count from their first hit.
     /// Without the option all processes count.
     process: ProcessFilter = ProcessFilter::default();
     /// The probes, each PATH:PROBE. PATH is that of a program or library, absolute; PROBE the name of a probe in it or a regular expression that
@@ -141,7 +141,9 @@ impl UsdtHits {
             plan.refuse(faults.join("; "));
             return 0;
         }
-        self.tracees.as_ref().map_or(0, |tracees| tracees.plan(plan, &SITE))
+        let Some(tracees) = &mut self.tracees else { return 0 };
+        tracees.expect(|files| sites(&self.found, files, "").unwrap_or_default());
+        tracees.plan(plan, &SITE)
     }
 
     fn counters(&self) -> Counters {
@@ -158,12 +160,13 @@ fn number(found: &mut Vec<Found>, path: &str, probe: &str) -> u32 {
     }) as u32
 }
 
-/// The sites in one process: its files may be others than those of the same names here, in a container or after an update.
-fn sites(found: &[Found], files: &mut ProbeFiles, pid: u32) -> Sites {
+/// The sites as a process has them that sees `root`: its files may be others than those of the same names here, in a container or
+/// after an update.
+fn sites(found: &[Found], files: &mut ProbeFiles, root: &str) -> Sites {
     let mut sites = Vec::new();
     let mut faults = Vec::new();
     for (number, known) in found.iter().enumerate() {
-        match files.read(Path::new(&format!("/proc/{pid}/root{}", known.path))) {
+        match files.read(Path::new(&format!("{root}{}", known.path))) {
             Ok(file) => {
                 let probes = file.probes.iter().enumerate().filter(|(_, probe)| probe.name == known.probe);
                 let site = |(probe, _)| Site { file: Arc::clone(&file), probe, number: number as u32 };
@@ -197,7 +200,7 @@ impl Module for UsdtHits {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         if let Some(tracees) = &mut self.tracees {
-            tracees.tick(kernel, &SITE, &mut |files, pid| sites(&self.found, files, pid));
+            tracees.tick(kernel, &SITE, &mut |files, pid| sites(&self.found, files, &format!("/proc/{pid}/root")));
         }
     }
 

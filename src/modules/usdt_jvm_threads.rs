@@ -17,8 +17,8 @@ maps! {
 }
 
 options! {
-    /// Only threads of these processes (ids, command names, or regular expressions for whole command lines). Without names
-    /// nothing is attached to others; with names, the files of these are, so that new ones count from their first thread.
+    /// Only threads of these processes (ids, command names, or regular expressions for whole command lines). With ids only,
+    /// nothing is attached to others; else the files of these are, so that new ones count from their first thread.
     process: ProcessFilter = ProcessFilter::default();
     /// Without the option process: the JVM's library. All processes that use it count.
     jvm_path: FilePath = FilePath(PathBuf::from("/etc/alternatives/jre/lib/server/libjvm.so"));

@@ -24,8 +24,8 @@ maps! {
 }
 
 options! {
-    /// The processes (ids, command names, or regular expressions for whole command lines). Without names nothing is attached
-    /// to others; with names, the files of these are, so that new ones count from their first event.
+    /// The processes (ids, command names, or regular expressions for whole command lines). With ids only, nothing is attached
+    /// to others; else the files of these are, so that new ones count from their first event.
     process: ProcessFilter = ProcessFilter::named("java");
     /// The language they are in. Without it each process is known by the files it executes.
     language: Language = Language::default();
