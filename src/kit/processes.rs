@@ -162,13 +162,6 @@ impl Watch {
         }
         self.members = found;
     }
-
-    /// Whether a process counts, as it is now or was at the last look.
-    pub fn wants(&self, pid: u32, comm: &[u8]) -> bool {
-        self.filter.is_all()
-            || self.members.contains(&pid)
-            || self.filter.wants(pid, comm, &cmdline(pid).unwrap_or_default())
-    }
 }
 
 #[cfg(test)]
@@ -204,7 +197,6 @@ mod tests {
         let mut changes = Vec::new();
         watch.tick(&mut |pid, member| changes.push((pid, member)));
         assert_eq!(changes, [(me, true)]);
-        assert!(watch.wants(me, b"") && !watch.wants(1, b"x"));
         watch.filter = filter("no_such_process");
         watch.tick(&mut |pid, member| changes.push((pid, member)));
         assert_eq!(changes.len(), 1, "the next look is two ticks later");
