@@ -202,11 +202,11 @@ need_hosts() {
 }
 
 # Waits for the background half of pmcd's start script, which runs every PMDA's Upgrade and holds a lock: in $PCP_TMPFILE_DIR in
-# PCP 6.0, in $PCP_PMDAS_DIR in 6.3 and later, none in 5.2. Half a minute at most.
+# PCP 6.0, in $PCP_PMDAS_DIR in 6.3 and later, none in 5.2. Containers' pmcd is not meant. Half a minute at most.
 upgrades_done() {
 	tries=0
 	while [ $tries -lt 60 ] && { [ -e "$PCP_TMPFILE_DIR/pmda.auto.update" ] || [ -e "$PCP_PMDAS_DIR/pmda.auto.update" ] ||
-		pgrep -f "^/bin/sh $PCP_RC_DIR/pmcd (re)?start" >/dev/null; }; do
+		pgrep --ns $$ --nslist net -f "^/bin/sh $PCP_RC_DIR/pmcd (re)?start" >/dev/null; }; do
 		sleep 0.5
 		tries=$((tries + 1))
 	done
@@ -232,9 +232,10 @@ debian_mirror() {
 
 # debian_tree SUITE FILE PACKAGES: a minimal system with these packages (a list with commas) in a tar file. A mirror that has fallen
 # behind will do; its signature is checked all the same. What pcp starts while it is installed keeps the tree's /proc busy, and so ends
-# with dpkg; what else is started ends with mmdebstrap.
+# with dpkg; what else is started ends with mmdebstrap. Java's package cannot do without the directory of the manuals that are left out.
 debian_tree() {
 	unshare --pid --fork --kill-child mmdebstrap --variant=minbase --include="$3" --aptopt='Acquire::Check-Valid-Until "false"' \
 		--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-		--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='post-invoke=pkill -KILL "^pm" 2>/dev/null || :' "$1" "$2" "$(debian_mirror)"
+		--dpkgopt='path-exclude=/usr/share/locale/*' --setup-hook="mkdir -p \"\$1/usr/share/man/man1\"" \
+		--dpkgopt='post-invoke=pkill -KILL "^pm" 2>/dev/null || :' "$1" "$2" "$(debian_mirror)"
 }

@@ -188,7 +188,7 @@ impl Module for Ucalls {
             let calls = runtime.calls.as_ref();
             let calls = calls.ok_or_else(|| format!("{} has no probes of calls", runtime.language))?;
             let mut fault = format!("no probes of calls in this build of {}", runtime.language);
-            let found = numbered(&its, |probe| {
+            let mut found = numbered(&its, |probe| {
                 let name = probe.name.as_str();
                 let wanted = match timed {
                     true => calls.entries.contains(&name) || calls.returns.contains(&name),
@@ -203,6 +203,8 @@ impl Module for Ucalls {
             if found.is_empty() {
                 return Err(fault);
             }
+            // Returns are attached to first: calls that are seen to begin but not to end would stay in their threads' stacks.
+            found.sort_by_key(|found| sites[found.number as usize][offset_of!(uc_site, returns) / 8] == 0);
             Ok(found)
         });
         // Before anything was attached the rows are as they were made, and touching them would take memory.
