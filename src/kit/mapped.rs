@@ -38,20 +38,16 @@ fn executed(pid: u32, line: &str) -> Option<Mapped> {
         Some(field)
     };
     let (range, permissions) = (field()?, field()?);
-    (0..3).try_for_each(|_| field().map(|_| ()))?;
+    let (_offset, _device, inode) = (field()?, field()?, field()?);
     let path = rest.trim_start();
     if !permissions.contains('x') || !path.starts_with('/') {
         return None;
     }
-    let there = path.strip_suffix(" (deleted)");
-    let name = there.unwrap_or(path).rsplit('/').next()?.to_string();
-    Some(Mapped {
-        name,
-        path: match there {
-            Some(_) => format!("/proc/{pid}/map_files/{range}").into(),
-            None => format!("/proc/{pid}/root{path}").into(),
-        },
-    })
+    let name = path.strip_suffix(" (deleted)").unwrap_or(path).rsplit('/').next()?.to_string();
+    // The path begins at the root of the process in a container, and at the agent's in a mere chroot.
+    let named = PathBuf::from(format!("/proc/{pid}/root{path}"));
+    let is_it = fs::metadata(&named).is_ok_and(|about| about.ino().to_string() == inode);
+    Some(Mapped { name, path: if is_it { named } else { format!("/proc/{pid}/map_files/{range}").into() } })
 }
 
 /// A file with its probes. It stays open: what is attached to is the file that was read, whatever its name means by then.
@@ -131,6 +127,39 @@ mod tests {
         assert_eq!(own.path, Path::new(&format!("/proc/{}/root{}", std::process::id(), exe.display())));
         assert!(own.path.exists());
         assert!(mapped(u32::MAX).is_empty());
+    }
+
+    /// Its paths begin at a root that is not its own.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_files_of_a_process_in_a_chroot_can_be_opened() {
+        use std::os::unix::process::CommandExt;
+        // A loader, libraries and programs at the same places as under the true root.
+        let loader = Path::new("/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
+        let mut command = std::process::Command::new(loader);
+        command.args(["/bin/sleep", "100"]).env_clear();
+        unsafe { command.pre_exec(|| Ok(nix::unistd::chroot("/usr").and_then(|()| nix::unistd::chdir("/"))?)) };
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                return println!(
+                    "skipped: the_files_of_a_process_in_a_chroot_can_be_opened: no chroot to /usr: {error}"
+                )
+            }
+        };
+        let name = "libc.so.6";
+        let mut files = Vec::new();
+        for _ in 0..1000 {
+            files = mapped(child.id());
+            if files.iter().any(|file| file.name == name) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let library = files.iter().find(|file| file.name == name).map(|file| fs::read(&file.path).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(library.unwrap() == fs::read(Path::new("/usr/lib/x86_64-linux-gnu").join(name)).unwrap());
     }
 
     #[test]
