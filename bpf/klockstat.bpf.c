@@ -236,6 +236,9 @@ ON_SPAN(mutex_lock_nested, 2, void *lock, int ret, kl_enter(raw, ctx, &kl_lock, 
 ON_SPAN(mutex_lock_interruptible_nested, 2, void *lock, int ret, kl_enter(raw, ctx, &kl_interruptible, lock, false), kl_leave(!ret))
 ON_SPAN(mutex_lock_killable_nested, 2, void *lock, int ret, kl_enter(raw, ctx, &kl_killable, lock, false), kl_leave(!ret))
 ON_SPAN(mutex_lock_io_nested, 2, void *lock, int ret, kl_enter(raw, ctx, &kl_io, lock, true), kl_leave(true))
+/* From 6.16 these, too. */
+ON_SPAN(_mutex_lock_killable, 3, void *lock, int ret, kl_enter(raw, ctx, &kl_killable, lock, false), kl_leave(!ret))
+ON_SPAN(_mutex_trylock_nest_lock, 2, void *lock, int ret, kl_enter(raw, ctx, &kl_trylock, lock, false), kl_leave(ret))
 
 ON_ENTRY(mutex_unlock, void *lock)
 {

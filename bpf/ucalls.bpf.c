@@ -57,7 +57,7 @@ struct uc_stack {
 	__u64 thread; /* 0: free */
 	__u64 depth;
 	__u64 above; /* calls beyond DEPTH that the thread is in */
-	__u64 pad;
+	__u64 born;  /* when the thread began: an earlier one may have ended inside calls, and left its id */
 	struct uc_frame frames[DEPTH];
 };
 
@@ -212,6 +212,8 @@ static __always_inline struct uc_row *uc_find(__u64 key, const struct uc_name *c
 static __always_inline struct uc_stack *uc_stack(__u64 thread, const bool take)
 {
 	__u32 set = number_hash(thread) & uc_stack_mask;
+	struct task_struct *task = (void *)bpf_get_current_task();
+	__u64 born = BPF_CORE_READ(task, start_time);
 	struct uc_stack *stack;
 	__u32 way = 0;
 
@@ -220,7 +222,7 @@ static __always_inline struct uc_stack *uc_stack(__u64 thread, const bool take)
 		stack = row(&uc_stacks, (set + i) & uc_stack_mask);
 		if (!stack)
 			return NULL;
-		if (stack->thread == thread)
+		if (stack->thread == thread && stack->born == born)
 			return stack;
 		if (!stack->thread)
 			way = i;
@@ -232,6 +234,7 @@ static __always_inline struct uc_stack *uc_stack(__u64 thread, const bool take)
 		return NULL;
 	stack->depth = 0;
 	stack->above = 0;
+	stack->born = born;
 	*(volatile __u64 *)&stack->thread = thread;
 	return stack;
 }

@@ -51,16 +51,16 @@ macro_rules! ends {
     };
 }
 
-/// A lock function, and its name with lock debugging if that is another.
+/// A lock function, and its names with lock debugging if those are others.
 macro_rules! lock_function {
-    ($name:literal $(, $debug:literal)?) => {
+    ($name:literal $(, $debug:literal)*) => {
         Hook {
             name: $name,
             tiers: &[
                 Tier { kind: "fexit", programs: ends!(fexit, $name) },
                 Tier { kind: "kretprobe", programs: ends!(kretprobe, $name) },
                 $(Tier { kind: "fexit of lock debugging", programs: ends!(fexit, $debug) },
-                Tier { kind: "kretprobe of lock debugging", programs: ends!(kretprobe, $debug) },)?
+                Tier { kind: "kretprobe of lock debugging", programs: ends!(kretprobe, $debug) },)*
             ],
             needs: NEEDS,
         }
@@ -69,9 +69,9 @@ macro_rules! lock_function {
 
 static LOCK: Hook = lock_function!("mutex_lock", "mutex_lock_nested");
 static INTERRUPTIBLE: Hook = lock_function!("mutex_lock_interruptible", "mutex_lock_interruptible_nested");
-static KILLABLE: Hook = lock_function!("mutex_lock_killable", "mutex_lock_killable_nested");
+static KILLABLE: Hook = lock_function!("mutex_lock_killable", "mutex_lock_killable_nested", "_mutex_lock_killable");
 static IO: Hook = lock_function!("mutex_lock_io", "mutex_lock_io_nested");
-static TRYLOCK: Hook = lock_function!("mutex_trylock");
+static TRYLOCK: Hook = lock_function!("mutex_trylock", "_mutex_trylock_nest_lock");
 static UNLOCK: Hook = Hook {
     name: "mutex_unlock",
     tiers: &[
@@ -172,8 +172,9 @@ impl Module for Klockstat {
             (&TRYLOCK, &mut constants.kl_trylock),
         ];
         for (hook, code) in functions {
-            let range = kernel_function(hook.name).or_else(|| kernel_function(&format!("{}_nested", hook.name)));
-            let range = range.unwrap_or_default();
+            let programs = hook.tiers.iter().flat_map(|tier| tier.programs);
+            let mut names = programs.filter_map(|program| Some(program.split_once("__")?.1));
+            let range = names.find_map(kernel_function).unwrap_or_default();
             *code = kl_code { start: range.start, size: range.end - range.start };
         }
         plan.hook(&UNLOCK);

@@ -153,6 +153,20 @@ mod tests {
     }
 
     #[test]
+    fn a_name_of_any_length_is_the_instance_as_it_is_written() {
+        let long = format!("{}:{}", "category".repeat(10), "event".repeat(30));
+        let mut module = module(&[".*"]);
+        let mut plan = Plan::default();
+        module.find(&Events::of(&[&long]), &mut plan);
+        assert_eq!(plan.each[0].1.to_string(), long);
+        let mut table = Table::new(1);
+        module.refresh(&Fake::new().with(ROWS, 8), &mut table).unwrap();
+        let names: Vec<&[u8]> =
+            table.keys().iter().map(|key| if let Key::Name(name) = key { table.text(name) } else { b"" }).collect();
+        assert_eq!(names, [long.as_bytes()]);
+    }
+
+    #[test]
     fn without_tracefs_names_are_tried_and_expressions_match_nothing() {
         let events = Events::unknown("/sys/kernel/tracing is not mounted");
         let (all, refusal) = found(&["sched:sched_switch", "irq:.*"], &events);

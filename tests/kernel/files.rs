@@ -1,11 +1,12 @@
 //! ext4dist, xfsdist and zfsdist: operations of known number on a file system made for them.
 
-use crate::support::{alone, number, Agent};
+use crate::support::{alone, number, Agent, StandIns};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 const O_SYNC: i32 = 0o4010000;
 const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
@@ -124,6 +125,26 @@ fn operations_on_zfs_are_counted_once_each() {
         synchronous: 0,
     };
     zfs.operations_are_counted("operations_on_zfs_are_counted_once_each");
+}
+
+/// OpenZFS has no operation inside another of the same thread: functions that stand in for its own have.
+#[test]
+fn an_operation_inside_another_on_zfs_has_its_own_start() {
+    const TEST: &str = "files::an_operation_inside_another_on_zfs_has_its_own_start";
+    let Some(zfs) = StandIns::of(TEST, &["zpl_open", "zpl_iter_read", "zpl_iter_write", "zpl_fsync"]) else { return };
+    let mut agent = Agent::new("zfsdist", &format!("process = {}", std::process::id()));
+    let mut rest = || std::thread::sleep(Duration::from_millis(20));
+    let mut synchronous = || {
+        zfs.call("zpl_fsync", 0, &mut rest, 0);
+        rest();
+    };
+    zfs.call("zpl_iter_write", 0, &mut synchronous, 1);
+    assert_eq!(counts(&mut agent), [0, 0, 1, 1]);
+    let table = agent.table();
+    let slot = |column| (0..table.len()).find(|&row| number(&table, row, column) > 0).unwrap();
+    // Slot 14 begins at 16 ms, the next at 33.
+    assert!(slot(2) >= 15 && slot(3) >= 14, "write {}, fsync {}", slot(2), slot(3));
+    assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! tracepoint_hits, uprobe_hits and kprobe_hits, each against work of known size in a process of its own.
 
-use crate::support::{alone, settle, Agent, Script};
+use crate::support::{alone, run_again, settle, Agent, Script};
 use corebcc::kit::Key;
 use corebcc::pcp::Atom;
 use std::collections::BTreeMap;
@@ -79,24 +79,7 @@ fn with_tracefs(test: &str) -> bool {
     if std::fs::read("/sys/kernel/tracing/available_events").is_ok() {
         return true;
     }
-    let script = "mount -t tracefs tracefs /sys/kernel/tracing && exec \"$@\"";
-    let exe = std::env::current_exe().unwrap();
-    let output =
-        Command::new("unshare").args(["-m", "sh", "-c", script, "sh"]).arg(exe).args([test, "--exact"]).output();
-    let output = match output {
-        Ok(output) if !String::from_utf8_lossy(&output.stdout).contains("running 1 test") => {
-            println!("skipped: {test}: tracefs: {}", String::from_utf8_lossy(&output.stderr).trim());
-            return false;
-        }
-        Ok(output) => output,
-        Err(error) => {
-            println!("skipped: {test}: unshare: {error}");
-            return false;
-        }
-    };
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "in a mount namespace with tracefs: {said}");
-    println!("ran in a mount namespace with tracefs");
+    run_again(test, "tracefs", "mount -t tracefs tracefs /sys/kernel/tracing", Command::new("unshare"));
     false
 }
 

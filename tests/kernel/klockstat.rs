@@ -1,6 +1,6 @@
 //! klockstat against operations that take one mutex each, in this process: pipes, terminals, loop devices.
 
-use crate::support::{alone, Agent, Row};
+use crate::support::{alone, Agent, Row, StandIns};
 use nix::libc;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -246,4 +246,43 @@ fn where_functions_cannot_be_hooked_it_says_what_is_needed() {
         Ok(_) => println!("skipped: {TEST}: a kernel without fexit and kprobes"),
         Err(failure) => assert!(failure.reason.contains("kprobes (CONFIG_KPROBE_EVENTS)"), "{failure:?}"),
     }
+}
+
+/// Each lock is taken and given back, and once tried in vain; no other function of the kernel can be attached to.
+fn locks_of_a_kernel_with_lock_debugging(test: &str, killable: &str, trylock: &str) {
+    let others = ["mutex_lock_nested", "mutex_lock_interruptible_nested", "mutex_lock_io_nested"];
+    let functions = [&others[..], &[killable, trylock, "mutex_unlock"]].concat();
+    let Some(kernel) = StandIns::of(test, &functions) else { return };
+    let mut agent = Agent::new("klockstat", &format!("process = {}", std::process::id()));
+    agent.tick();
+    let mut nothing = || ();
+    for (name, lock) in functions[..5].iter().zip(1..) {
+        for _ in 0..TIMES {
+            kernel.call(name, lock, &mut nothing, i64::from(*name == trylock));
+            kernel.call("mutex_unlock", lock, &mut nothing, 0);
+        }
+    }
+    kernel.call(trylock, 9, &mut nothing, 0);
+    let rows = agent.rows();
+    let [spins, holds] = [1, 5].map(|column| agent.numbers(column).values().sum::<u64>());
+    assert_eq!((spins, holds), (5 * TIMES, 5 * TIMES), "{rows:?}");
+    assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
+}
+
+#[test]
+fn the_lock_functions_of_a_kernel_with_lock_debugging_count() {
+    locks_of_a_kernel_with_lock_debugging(
+        "klockstat::the_lock_functions_of_a_kernel_with_lock_debugging_count",
+        "mutex_lock_killable_nested",
+        "mutex_trylock",
+    );
+}
+
+#[test]
+fn those_that_lock_debugging_has_since_6_16_count() {
+    locks_of_a_kernel_with_lock_debugging(
+        "klockstat::those_that_lock_debugging_has_since_6_16_count",
+        "_mutex_lock_killable",
+        "_mutex_trylock_nest_lock",
+    );
 }

@@ -7,7 +7,9 @@ use corebcc::modules::{find, MODULES};
 use corebcc::pcp::Atom;
 use corebcc::probe::Failure;
 use nix::sys::eventfd::EventFd;
+use nix::sys::mman::{mmap, MapFlags, ProtFlags};
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -247,6 +249,87 @@ pub fn python() -> &'static str {
         "/usr/bin/python3"
     } else {
         "python3"
+    }
+}
+
+/// Runs a test again behind what a shell prepares, in a mount namespace of its own; says that it was skipped if that cannot be done.
+pub fn run_again(test: &str, needs: &str, preparations: &str, mut unshare: Command) {
+    let _alone = alone();
+    let script = format!("{preparations} && exec \"$@\"");
+    unshare.args(["-m", "sh", "-c", &script, "sh"]).arg(std::env::current_exe().unwrap());
+    let output = match unshare.args([test, "--exact", "--nocapture"]).output() {
+        Ok(output) => output,
+        Err(error) => return println!("skipped: {test}: unshare: {error}"),
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    if !said.contains("running 1 test") {
+        return println!("skipped: {test}: {needs}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| println!("{line}"));
+}
+
+/// Functions of this process in the place of functions that the kernel does not have: a kprobe's program does in user code what
+/// it does in the kernel's, but for the callers, which it does not see.
+pub struct StandIns(BTreeMap<String, StandIn>);
+
+type StandIn = extern "C" fn(usize, extern "C" fn(*mut c_void), *mut c_void, i64) -> i64;
+
+/// As machine code: the file of a function has nothing else in it.
+const STAND_IN: &str =
+    "long function(void *first, void (*work)(void *), void *context, long result) { work(context); return result; }";
+
+/// In the mount namespace kprobes are of the kind that uprobes are of. The name of a function is then the path of a file.
+const KPROBES_ARE_UPROBES: &str = "kinds=/sys/bus/event_source/devices && uprobe=$(readlink -e $kinds/uprobe) && \
+    mount -t tmpfs tmpfs $kinds && ln -s \"$uprobe\" $kinds/uprobe && ln -s \"$uprobe\" $kinds/kprobe";
+
+impl StandIns {
+    /// For a test that has these functions and no others of their kind. `None`: it ran in a process of its own, or was skipped.
+    pub fn of(test: &str, names: &[&str]) -> Option<StandIns> {
+        const HERE: &str = "COREBCC_STAND_INS";
+        if std::env::var_os(HERE).is_some() {
+            return Some(StandIns(names.iter().map(|name| ((*name).to_string(), StandIns::map(name))).collect()));
+        }
+        if !has(test, "gcc") || !has(test, "objcopy") {
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let (source, built, code) = (path("source.c"), path("built"), path("code"));
+        std::fs::write(&source, STAND_IN).unwrap();
+        run("gcc", &["-O2", "-fcf-protection=none", "-c", &source, "-o", &built]);
+        run("objcopy", &["-O", "binary", "-j", ".text", &built, &code]);
+        for name in names {
+            std::fs::copy(&code, path(name)).unwrap();
+        }
+        let mut unshare = Command::new("unshare");
+        unshare
+            .current_dir(directory.path())
+            .env(HERE, "1")
+            .env("COREBCC_AVOID", "fexit,fentry,fexit of lock debugging");
+        run_again(test, "a mount namespace and CONFIG_UPROBE_EVENTS", KPROBES_ARE_UPROBES, unshare);
+        None
+    }
+
+    /// The function in a file.
+    fn map(name: &str) -> StandIn {
+        let file = std::fs::File::open(name).unwrap();
+        let length = usize::try_from(file.metadata().unwrap().len()).unwrap().try_into().unwrap();
+        let executed = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        // SAFETY: a mapping of its own, which nobody unmaps, of a file with the code of a function of this type.
+        unsafe {
+            let code = mmap(None, length, executed, MapFlags::MAP_PRIVATE, &file, 0).unwrap();
+            std::mem::transmute::<*mut c_void, StandIn>(code.as_ptr())
+        }
+    }
+
+    /// Calls one: what its first argument is, what it does, and what it returns.
+    pub fn call(&self, name: &str, first: usize, mut work: &mut dyn FnMut(), result: i64) {
+        extern "C" fn run(context: *mut c_void) {
+            // SAFETY: the call below passes a pointer to its `work`, which outlives it.
+            unsafe { (*context.cast::<&mut dyn FnMut()>())() }
+        }
+        assert_eq!(self.0[name](first, run, std::ptr::from_mut(&mut work).cast(), result), result);
     }
 }
 

@@ -93,12 +93,14 @@ fn with_a_filter_a_probe_counts_its_processes_exactly_also_one_that_starts_later
     assert_eq!(agent.numbers(0)[&start], before + 200);
 }
 
-/// A program with a probe of two sites and a semaphore, which it prints when it is asked: how often it passes which.
-const PROBED: &str = r#"
+/// Probes with a semaphore; the operand is what `%0` in the arguments stands for.
+const PROBE: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
 #include <stdio.h>
-#include <sys/types.h>
+#include <unistd.h>
 unsigned short users __attribute__((section(".probes")));
-#define PROBE(arguments)                                                                  \
+#define PROBE(name, arguments, operand)                                                               \
 	asm volatile("990: nop\n"                                                             \
 		     ".pushsection .note.stapsdt,\"\",\"note\"\n"                                 \
 		     ".balign 4\n"                                                                \
@@ -106,32 +108,36 @@ unsigned short users __attribute__((section(".probes")));
 		     "991: .asciz \"stapsdt\"\n"                                                  \
 		     "992: .balign 4\n"                                                           \
 		     "993: .8byte 990b, 0, users\n"                                               \
-		     ".asciz \"test\"\n.asciz \"site\"\n.asciz \"" arguments "\"\n"                 \
+		     ".asciz \"test\"\n.asciz \"" name "\"\n.asciz \"" arguments "\"\n"             \
 		     "994: .balign 4\n"                                                           \
-		     ".popsection\n")
+		     ".popsection\n" : : "r"(operand))
+"#;
+
+/// A program with a probe of two sites, which prints the semaphore when it is asked: how often it passes which.
+const PROBED: &str = r#"
 int main(void)
 {
 	char line[16];
 
 	while (fgets(line, sizeof(line), stdin)) {
 		for (int i = 0; i < 70; i++)
-			PROBE("");
+			PROBE("site", "", 0);
 		for (int i = 0; i < 7; i++)
-			PROBE("");
+			PROBE("site", "", 0);
 		printf("%d\n", users);
 		fflush(stdout);
 	}
 }
 "#;
 
-/// Compiles it; `None` (and a line that says so) without a compiler.
-fn probed(test: &str, dir: &Path) -> Option<PathBuf> {
+/// Compiles a program with probes; `None` (and a line that says so) without a compiler.
+fn probed(test: &str, dir: &Path, main: &str) -> Option<PathBuf> {
     if !has(test, "gcc") {
         return None;
     }
     let (source, program) = (dir.join("probed.c"), dir.join("probed"));
-    std::fs::write(&source, PROBED).unwrap();
-    let status = Command::new("gcc").arg("-o").arg(&program).arg(&source).status().unwrap();
+    std::fs::write(&source, format!("{PROBE}{main}")).unwrap();
+    let status = Command::new("gcc").args(["-pthread", "-o"]).arg(&program).arg(&source).status().unwrap();
     assert!(status.success());
     Some(program)
 }
@@ -143,7 +149,7 @@ fn hits_of_processes_at_once_add_up_exactly_however_often_they_are_fetched() {
     const ROUNDS: u64 = 200;
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(TEST, dir.path()) else { return };
+    let Some(program) = probed(TEST, dir.path(), PROBED) else { return };
     let mut scripts = [(); 4].map(|()| Script::new(&mut Command::new(&program)));
     let lines = format!("usdts = {}:site", program.display());
     let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
@@ -168,7 +174,7 @@ fn a_probe_that_two_files_have_by_one_name_counts_for_each_by_itself() {
     const TEST: &str = "a_probe_that_two_files_have_by_one_name_counts_for_each_by_itself";
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(one) = probed(TEST, dir.path()) else { return };
+    let Some(one) = probed(TEST, dir.path(), PROBED) else { return };
     // Uprobes are of files: a copy is another one.
     let two = dir.path().join("copied");
     std::fs::copy(&one, &two).unwrap();
@@ -190,7 +196,7 @@ fn a_semaphore_is_raised_in_the_processes_that_count_and_lowered_afterwards() {
     const TEST: &str = "a_semaphore_is_raised_in_the_processes_that_count_and_lowered_afterwards";
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(TEST, dir.path()) else { return };
+    let Some(program) = probed(TEST, dir.path(), PROBED) else { return };
     let (mut chosen, mut other) = (Script::new(&mut Command::new(&program)), Script::new(&mut Command::new(&program)));
     let users = |script: &mut Script| {
         script.go();
@@ -529,6 +535,92 @@ fn calls_of_php_are_timed_those_inside_themselves_too() {
     work(&mut chosen[1]);
     assert_eq!(agent.numbers(0), wanted.into_iter().map(|(name, calls)| (name, 2 * calls)).collect());
     assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
+}
+
+/// Threads that end inside a call, then a thousand calls; and a thread that ends inside one whose id the next one gets, 0.3
+/// seconds later: that returns from a call which nobody saw it enter, and then calls for itself. Prints whether there was one.
+const ENDING: &str = r#"
+static pid_t ended;
+static void enter(const char *name) { PROBE("proc__entry", "8@%0", name); }
+static void leave(const char *name) { PROBE("proc__return", "8@%0", name); }
+static void *ends(void *name)
+{
+	ended = gettid();
+	enter(name);
+	return NULL;
+}
+static void *follows(void *name)
+{
+	if (gettid() != ended)
+		return NULL;
+	leave(name);
+	enter(name);
+	leave(name);
+	return name;
+}
+static void *thread(void *(*work)(void *), char *name)
+{
+	pthread_t thread;
+	void *result;
+
+	pthread_create(&thread, NULL, work, name);
+	pthread_join(thread, &result);
+	return result;
+}
+int main(void)
+{
+	char line[16];
+	void *followed = NULL;
+
+	setlinebuf(stdout);
+	puts("ready"); /* what was never read is not in memory yet, neither are the names beside it */
+	fgets(line, sizeof(line), stdin);
+	for (int i = 0; i < 20000; i++)
+		thread(ends, "lost");
+	for (int i = 0; i < 1000; i++) {
+		enter("kept");
+		leave("kept");
+	}
+	puts("done");
+	fgets(line, sizeof(line), stdin);
+	thread(ends, "again");
+	usleep(300000);
+	for (int i = 0; i < 1000 && !followed; i++) {
+		FILE *last = fopen("/proc/sys/kernel/ns_last_pid", "w");
+
+		if (!last)
+			break;
+		fprintf(last, "%d", ended - 1);
+		fclose(last);
+		followed = thread(follows, "again");
+	}
+	puts(followed ? "done" : "nobody");
+	fgets(line, sizeof(line), stdin);
+}
+"#;
+
+#[test]
+fn threads_that_end_inside_calls_leave_nothing_to_later_ones() {
+    const TEST: &str = "threads_that_end_inside_calls_leave_nothing_to_later_ones";
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = probed(TEST, dir.path(), ENDING) else { return };
+    let mut script = Script::new(&mut Command::new(&program));
+    assert_eq!(script.line(), "ready");
+    let lines = format!("process = {}\nlanguage = tcl\nlatency = True", script.pid());
+    let Some(mut agent) = Agent::watching(TEST, NEEDS, "ucalls", &lines) else { return };
+    work(&mut script);
+    // More threads than there are places, none of which returned.
+    assert_eq!(agent.numbers(0), BTreeMap::from([("kept".into(), 1000)]));
+    assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
+    script.go();
+    if script.line() == "nobody" {
+        return println!("skipped: {TEST}: an id used again (/proc/sys/kernel/ns_last_pid)");
+    }
+    assert_eq!(agent.numbers(0)["again"], 2);
+    let time = agent.numbers(2)["again"];
+    assert!(time < 200_000, "a call of {time} us, which began in a thread of the past");
+    assert!(agent.warnings().join("\n").contains("whose start was not seen"), "{:?}", agent.warnings());
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod reference;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arrivals;
 mod blocked;
 mod command_line;
 mod config;
