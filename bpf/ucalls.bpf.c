@@ -3,7 +3,8 @@
  * Calls of methods by class and method, from the USDT probes of language runtimes. Both names are read where the probe's
  * arguments say (one program has the site of one target), and stand for the row by a hash of 64 bits. For latencies each
  * thread has a stack of the calls it is in, which a return looks through from its top: calls that an exception ended
- * without a return are dropped with it.
+ * without a return are dropped with it. The stack is a ring, so that it holds the innermost calls, however many are open or
+ * have been left without a return for ever.
  */
 #include "claim.bpf.h"
 #include "filter.bpf.h"
@@ -56,7 +57,7 @@ struct uc_frame {
 struct uc_stack {
 	__u64 thread; /* 0: free */
 	__u64 depth;
-	__u64 above; /* calls beyond DEPTH that the thread is in */
+	__u64 lost;  /* so many of them, the outermost, have given their frames to calls inside them */
 	__u64 born;  /* when the thread began: an earlier one may have ended inside calls, and left its id */
 	struct uc_frame frames[DEPTH];
 };
@@ -65,7 +66,7 @@ struct uc_stat {
 	__u64 crowded;   /* calls whose names found no row */
 	__u64 unread;    /* calls whose names could not be read */
 	__u64 unmatched; /* returns of calls whose start was not seen */
-	__u64 deep;      /* calls above DEPTH others: not timed */
+	__u64 deep;      /* calls that lost their frames: not timed */
 	__u64 pad[4];
 };
 
@@ -233,7 +234,7 @@ static __always_inline struct uc_stack *uc_stack(__u64 thread, const bool take)
 	if (!stack)
 		return NULL;
 	stack->depth = 0;
-	stack->above = 0;
+	stack->lost = 0;
 	stack->born = born;
 	*(volatile __u64 *)&stack->thread = thread;
 	return stack;
@@ -242,47 +243,54 @@ static __always_inline struct uc_stack *uc_stack(__u64 thread, const bool take)
 static __always_inline void uc_enter(__u64 thread, __u64 key)
 {
 	struct uc_stack *stack = uc_stack(thread, true);
-	__u32 depth;
+	__u64 at;
 
 	if (!stack)
 		return;
-	depth = stack->depth;
-	if (depth >= DEPTH) {
-		stack->above++;
+	at = stack->depth++;
+	if (at - stack->lost >= DEPTH) {
+		stack->lost++;
 		MISS(deep);
-		return;
 	}
-	BOUND(depth, 63);
-	stack->frames[depth].key = key;
-	stack->frames[depth].ns = bpf_ktime_get_ns();
-	stack->depth = depth + 1;
+	BOUND(at, 63);
+	stack->frames[at].key = key;
+	stack->frames[at].ns = bpf_ktime_get_ns();
 }
 
 /* Ends a call: its time, negative if it is not known. */
 static __always_inline __s64 uc_leave(__u64 thread, __u64 key)
 {
 	struct uc_stack *stack = uc_stack(thread, false);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = bpf_ktime_get_ns(), depth, held;
 
-	if (stack && stack->above) {
-		stack->above--;
+	if (!stack) {
+		MISS(unmatched);
 		return -1;
 	}
-	for (int i = 0; stack && i < DEPTH; i++) {
-		__u32 at = stack->depth - 1 - i;
+	depth = stack->depth;
+	held = depth - stack->lost;
+	for (__u64 i = 0; i < DEPTH; i++) {
+		__u64 at = depth - 1 - i;
 
-		if (at >= DEPTH)
+		if (i >= held)
 			break;
 		BOUND(at, 63);
 		if (stack->frames[at].key != key)
 			continue;
 		now -= stack->frames[at].ns;
-		stack->depth = at;
-		if (!at)
+		stack->depth = depth - 1 - i;
+		if (!stack->depth)
 			stack->thread = 0;
 		return now;
 	}
-	MISS(unmatched);
+	if (!stack->lost) {
+		MISS(unmatched);
+		return -1;
+	}
+	/* It is that of a call without a frame; all inside it have ended. */
+	stack->depth = --stack->lost;
+	if (!stack->depth)
+		stack->thread = 0;
 	return -1;
 }
 

@@ -222,7 +222,7 @@ impl Module for Ucalls {
         each("calls whose names found no place", stats.sum(offset_of!(uc_stat, crowded)));
         each("calls whose names could not be read", stats.sum(offset_of!(uc_stat, unread)));
         each("returns of calls whose start was not seen", stats.sum(offset_of!(uc_stat, unmatched)));
-        each("calls that were not timed, 64 others being in progress", stats.sum(offset_of!(uc_stat, deep)));
+        each("calls that were not timed, 64 inside them being in progress", stats.sum(offset_of!(uc_stat, deep)));
     }
 }
 

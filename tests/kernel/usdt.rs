@@ -537,12 +537,16 @@ fn calls_of_php_are_timed_those_inside_themselves_too() {
     assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
 }
 
+/// What both programs below call.
+const CALLS: &str = r#"
+static void enter(const char *name) { PROBE("proc__entry", "8@%0", name); }
+static void leave(const char *name) { PROBE("proc__return", "8@%0", name); }
+"#;
+
 /// Threads that end inside a call, then a thousand calls; and a thread that ends inside one whose id the next one gets, 0.3
 /// seconds later: that returns from a call which nobody saw it enter, and then calls for itself. Prints whether there was one.
 const ENDING: &str = r#"
 static pid_t ended;
-static void enter(const char *name) { PROBE("proc__entry", "8@%0", name); }
-static void leave(const char *name) { PROBE("proc__return", "8@%0", name); }
 static void *ends(void *name)
 {
 	ended = gettid();
@@ -604,7 +608,7 @@ fn threads_that_end_inside_calls_leave_nothing_to_later_ones() {
     const TEST: &str = "threads_that_end_inside_calls_leave_nothing_to_later_ones";
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(TEST, dir.path(), ENDING) else { return };
+    let Some(program) = probed(TEST, dir.path(), &[CALLS, ENDING].concat()) else { return };
     let mut script = Script::new(&mut Command::new(&program));
     assert_eq!(script.line(), "ready");
     let lines = format!("process = {}\nlanguage = tcl\nlatency = True", script.pid());
@@ -621,6 +625,60 @@ fn threads_that_end_inside_calls_leave_nothing_to_later_ones() {
     let time = agent.numbers(2)["again"];
     assert!(time < 200_000, "a call of {time} us, which began in a thread of the past");
     assert!(agent.warnings().join("\n").contains("whose start was not seen"), "{:?}", agent.warnings());
+}
+
+/// In one thread: calls that are left without a return, as exceptions may do it; then calls inside calls, more than there is room for.
+const LEAVING: &str = r#"
+int main(void)
+{
+	char line[16];
+
+	setlinebuf(stdout);
+	puts("ready");
+	fgets(line, sizeof(line), stdin);
+	enter("outer");
+	for (int i = 0; i < 1000; i++) {
+		enter("left");
+		enter("short");
+		leave("short");
+	}
+	leave("outer");
+	puts("done");
+	fgets(line, sizeof(line), stdin);
+	for (int i = 0; i < 100; i++)
+		enter("deep");
+	usleep(10000);
+	for (int i = 0; i < 100; i++)
+		leave("deep");
+	enter("after");
+	leave("after");
+	puts("done");
+	fgets(line, sizeof(line), stdin);
+}
+"#;
+
+#[test]
+fn the_innermost_calls_are_timed_however_many_are_open() {
+    const TEST: &str = "the_innermost_calls_are_timed_however_many_are_open";
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = probed(TEST, dir.path(), &[CALLS, LEAVING].concat()) else { return };
+    let mut script = Script::new(&mut Command::new(&program));
+    assert_eq!(script.line(), "ready");
+    let lines = format!("process = {}\nlanguage = tcl\nlatency = True", script.pid());
+    let Some(mut agent) = Agent::watching(TEST, NEEDS, "ucalls", &lines) else { return };
+    work(&mut script);
+    assert_eq!(agent.numbers(0), BTreeMap::from([("outer".into(), 1), ("short".into(), 1000)]));
+    assert!(agent.numbers(2)["short"] > 0);
+    // Of the outer one, those left, and the last short one.
+    let said = agent.warnings().join("\n");
+    assert!(said.contains(&format!("{} calls that were not timed, 64 inside them", 1 + 1000 + 1 - 64)), "{said}");
+    work(&mut script);
+    // Those that were timed were open while the program slept.
+    let time = agent.numbers(2)["deep"];
+    assert!((64 * 10_000..100 * 10_000).contains(&time), "{time}");
+    assert_eq!((agent.numbers(0)["deep"], agent.numbers(0)["after"]), (100, 1));
+    assert!(agent.numbers(2)["after"] < 10_000);
 }
 
 #[test]
