@@ -12,13 +12,20 @@ struct runq_row {
 	__u64 unmeasured; /* arrivals whose time of queueing is not known */
 	__u64 by_wakeup;  /* set by the agent once the wake-up programs run: use their times where the kernel keeps none */
 	__u64 ahead;      /* what our clock is ahead of the run queue's; 0: not known yet */
-	__u64 compared;   /* when that was found, by the run queue's */
+	__u64 least;      /* the least that was found of it in this period; 0: nothing yet */
+	__u64 compared;   /* when the clocks were last compared, by the run queue's */
+	__u64 period;     /* when this period began, by the same */
 	__u64 slots[HIST_SLOTS];
-	__u64 pad[4];
+	__u64 pad[2];
 };
 
-/* Between two comparisons of the clocks, which drift by a millionth or so. */
+/*
+ * Between two comparisons of the clocks, and a period of them. The clocks drift by some millionths, but a comparison finds
+ * too much: what went by since the scheduler read its clock, which is long on the way to idle, where it looks for work on
+ * other CPUs first, and where a hypervisor took the CPU away. The least of several is near.
+ */
 #define RUNQ_COMPARE 1000000 /* ns */
+#define RUNQ_PERIOD 16000000 /* ns */
 
 /* When a task became runnable, by thread id, where the kernel does not keep it. */
 struct runq_wait {
@@ -122,12 +129,27 @@ static __always_inline __u64 runq_clock(const bool raw, struct task_struct *prev
 	return GET(GET(GET(prev, se.cfs_rq), rq), clock);
 }
 
+static __always_inline void runq_lower(__u64 *least, __u64 ahead)
+{
+	if (!*least || (__s64)(ahead - *least) < 0)
+		*least = ahead;
+}
+
 /* The clock as of now after a task that sleeps, for which the scheduler has read it. */
 static __always_inline __u64 runq_compare(struct runq_row *r, __u64 clock)
 {
-	if (unlikely(clock - r->compared > RUNQ_COMPARE)) {
-		r->ahead = bpf_ktime_get_ns() - clock;
-		r->compared = clock;
+	__u64 ahead;
+
+	if (likely(clock - r->compared <= RUNQ_COMPARE))
+		return clock;
+	ahead = bpf_ktime_get_ns() - clock;
+	runq_lower(&r->least, ahead);
+	runq_lower(&r->ahead, ahead);
+	r->compared = clock;
+	if (clock - r->period > RUNQ_PERIOD) {
+		r->ahead = r->least;
+		r->least = 0;
+		r->period = clock;
 	}
 	return clock;
 }
