@@ -138,6 +138,7 @@ mod tests {
         let loader = Path::new("/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
         let mut command = std::process::Command::new(loader);
         command.args(["/bin/sleep", "100"]).env_clear();
+        // SAFETY: between fork and exec only two system calls are made.
         unsafe { command.pre_exec(|| Ok(nix::unistd::chroot("/usr").and_then(|()| nix::unistd::chdir("/"))?)) };
         let mut child = match command.spawn() {
             Ok(child) => child,
