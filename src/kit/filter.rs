@@ -68,6 +68,7 @@ impl Filters {
         cluster: 0,
         shape: Shape::Single,
         metrics: &[],
+        addition: None,
         options: &[],
         hooks: &[&FORK, &EXEC, &END, &ADMIT, &NAME],
         maps: MAPS,

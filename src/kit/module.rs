@@ -133,6 +133,11 @@ pub trait Module {
     /// number of clients: nothing is consumed by reading.
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError>;
 
+    /// The same for the table of what it adds ([`super::Spec::addition`]).
+    fn refresh_addition(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
+        Ok(())
+    }
+
     /// Called about once a second.
     fn tick(&mut self, _kernel: &dyn Kernel) {}
 

@@ -39,7 +39,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [(&str, &str, u32, u32, Type, Sem, &str); 31] = [
+const OWN: [Beside; 31] = [
     ("bcc.agent.version",              "", 300, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.release",       "", 300, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.load.time",            "", 300, 2, Type::U64,    Sem::DISCRETE, "millisec"),
@@ -73,9 +73,23 @@ const OWN: [(&str, &str, u32, u32, Type, Sem, &str); 31] = [
     ("bcc.agent.kernel.feature",       "", 305, 0, Type::U32,    Sem::DISCRETE, "none"),
 ];
 
+/// What modules have beyond the Python agent's.
+const ADDED: [Beside; 1] = [("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count")];
+
+/// What modules add.
+pub fn added() -> impl Iterator<Item = Row> {
+    beside(&ADDED)
+}
+
 /// What the agent has of its own.
 pub fn own() -> impl Iterator<Item = Row> {
-    OWN.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
+    beside(&OWN)
+}
+
+type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
+
+fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
+    metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
         let instances = cluster != 300;
         Row {
             name,
