@@ -88,6 +88,17 @@ impl Plan {
         self.refusal = Some(reason);
     }
 
+    /// The module cannot work where processes have other numbers than the programs see.
+    pub fn tell_processes(&mut self) {
+        if super::in_namespace() {
+            self.refuse(
+                "in a PID namespace it cannot be told which processes the option process means: the agent has to be in the \
+                 host's (--pid=host, hostPID: true)"
+                    .into(),
+            );
+        }
+    }
+
     /// Attach to this hook, or do without it: [`Kernel::attach`] tells which.
     pub fn hook_or_none(&mut self, hook: &'static Hook) {
         self.optional.push(hook);

@@ -135,6 +135,11 @@ impl Profile {
 
 impl Module for Profile {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        if !self.options.process.is_all() {
+            plan.tell_processes();
+        } else if in_namespace() && !self.options.kernel_stacks_only {
+            log::warn!("{}: in a PID namespace the functions of processes have no names", self.name);
+        }
         let ring = table_size(host.cpus * RING, 2 * RING, 16 * RING);
         constants.prof_no_kernel = self.options.user_stacks_only;
         constants.prof_no_user = self.options.kernel_stacks_only;
