@@ -21,6 +21,8 @@ pub struct Row {
     pub instances: bool,
     /// The form of their names; `-` without instances.
     pub form: &'static str,
+    /// How they get their identifiers; `-` without instances.
+    pub rule: &'static str,
 }
 
 /// Semantics that were corrected on purpose, to *instant*; docs/compatibility.md says why.
@@ -102,6 +104,7 @@ fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
             units,
             instances,
             form: if instances { "NAME" } else { "-" },
+            rule: "-",
         }
     })
 }
@@ -139,6 +142,7 @@ impl Row {
             units: fields[9],
             instances: fields[13] != "-",
             form: fields[13],
+            rule: fields[14],
         }
     }
 
