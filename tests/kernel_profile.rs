@@ -15,14 +15,40 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-fn burner() -> Option<Burner> {
-    let burner = burner::burner();
-    if burner.is_none() {
-        println!("skipped: profile: a C compiler (cc)");
+/// A busy program that has no other of these beside it: what they share of the CPUs would be too few samples.
+struct Alone {
+    burner: Burner,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Alone {
+    fn with(start: impl FnOnce() -> Option<Burner>, missing: &str) -> Option<Alone> {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let burner = start();
+        if burner.is_none() {
+            println!("skipped: profile: {missing}");
+        }
+        Some(Alone { burner: burner?, _turn: turn })
     }
-    burner
+
+    fn id(&self) -> u32 {
+        self.burner.child.id()
+    }
+}
+
+/// Busy in a function of its own.
+fn burner() -> Option<Alone> {
+    Alone::with(burner::burner, "a C compiler (cc)")
+}
+
+/// Busy in the kernel, which copies zeros.
+fn copier() -> Option<Alone> {
+    let start = || Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn().ok();
+    Alone::with(|| Some(burner::of(start()?, tempfile::tempdir().unwrap())), "dd")
 }
 
 fn value(group: &mut Group) -> String {
@@ -99,7 +125,7 @@ fn samples(json: &str, name: &str) -> u64 {
 #[test]
 fn a_busy_function_has_as_many_samples_as_it_had_time() {
     let Some(burner) = burner() else { return };
-    let Some((json, seconds)) = profile(&format!("process = {}\nsample_frequency = 99\n", burner.child.id())) else {
+    let Some((json, seconds)) = profile(&format!("process = {}\nsample_frequency = 99\n", burner.id())) else {
         return;
     };
     let total = samples(&json, "root");
@@ -112,7 +138,7 @@ fn a_busy_function_has_as_many_samples_as_it_had_time() {
 #[test]
 fn the_stack_that_is_busy_has_its_functions_in_order_and_counts_grow_to_those_of_the_tree() {
     let Some(burner) = burner() else { return };
-    let options = format!("process = {}\nsample_frequency = 99\n", burner.child.id());
+    let options = format!("process = {}\nsample_frequency = 99\n", burner.id());
     let Some((mut group, _)) = started(&options) else { return };
     attend(&mut group);
     let first = stacks_now(&mut group);
@@ -124,11 +150,11 @@ fn the_stack_that_is_busy_has_its_functions_in_order_and_counts_grow_to_those_of
         assert!(before.iter().all(|(name, samples)| after.get(name) >= Some(samples)), "{before:?} {after:?}");
     }
     let total = |stacks: &BTreeMap<String, u64>| stacks.values().sum::<u64>();
-    assert!(total(&first) > 10 && total(&second) > total(&first), "{first:?} {second:?}");
+    assert!(total(&first) > 0 && total(&second) > total(&first), "{first:?} {second:?}");
     assert_eq!(total(&last), samples(&tree, "root"), "{tree}");
     let busy = |name: &str| name.starts_with("burn_test,") && name.ends_with(",main,burn_outer,burn_cycles");
     let samples: u64 = last.iter().filter(|(name, _)| busy(name)).map(|(_, samples)| samples).sum();
-    assert!(samples * 10 >= total(&last) * 9, "{last:?}");
+    assert!(total(&last) > 20 && samples * 10 >= total(&last) * 9, "{last:?}");
 
     group.store(0, 0, b"start").unwrap();
     assert!(total(&stacks_now(&mut group)) <= 2, "a start forgets the last run");
@@ -136,15 +162,14 @@ fn the_stack_that_is_busy_has_its_functions_in_order_and_counts_grow_to_those_of
 
 #[test]
 fn frames_of_the_kernel_follow_the_users_and_say_so() {
-    let child = Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn();
-    let Ok(child) = child else { return println!("skipped: profile: dd") };
-    let copier = burner::of(child, tempfile::tempdir().unwrap());
-    let Some((mut group, _)) = started(&format!("process = {}\nsample_frequency = 99\n", copier.child.id())) else {
+    let Some(copier) = copier() else { return };
+    let Some((mut group, _)) = started(&format!("process = {}\nsample_frequency = 99\n", copier.id())) else {
         return;
     };
     attend(&mut group);
     let stacks = stacks_now(&mut group);
-    let read: u64 = stacks.iter().filter(|(name, _)| name.contains("read_zero_[k]")).map(|(_, samples)| samples).sum();
+    let reads = |name: &str| ["read_zero_[k]", "read_iter_zero_[k]"].iter().any(|frame| name.contains(frame));
+    let read: u64 = stacks.iter().filter(|(name, _)| reads(name)).map(|(_, samples)| samples).sum();
     assert!(read * 2 > stacks.values().sum::<u64>(), "{stacks:?}");
     for frames in stacks.keys().map(|name| name.split(',').collect::<Vec<_>>()) {
         assert!(frames[0] == "dd" && frames.iter().is_sorted_by_key(|frame| frame.ends_with("_[k]")), "{frames:?}");
@@ -154,10 +179,10 @@ fn frames_of_the_kernel_follow_the_users_and_say_so() {
 #[test]
 fn a_process_that_is_gone_at_the_stop_has_its_names() {
     let Some(mut burner) = burner() else { return };
-    let options = format!("process = {}\nsample_frequency = 99\n", burner.child.id());
+    let options = format!("process = {}\nsample_frequency = 99\n", burner.id());
     let end = || {
-        burner.child.kill().unwrap();
-        burner.child.wait().unwrap();
+        burner.burner.child.kill().unwrap();
+        burner.burner.child.wait().unwrap();
     };
     let Some((json, _)) = profile_until(&options, end) else { return };
     let total = samples(&json, "root");
@@ -183,10 +208,8 @@ fn stacks(json: &str) -> Vec<Vec<(&str, &str)>> {
 
 #[test]
 fn the_innermost_frame_of_the_kernel_is_there_once() {
-    let child = Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn();
-    let Ok(child) = child else { return println!("skipped: profile: dd") };
-    let copier = burner::of(child, tempfile::tempdir().unwrap());
-    let options = format!("process = {}\nsample_frequency = 99\n", copier.child.id());
+    let Some(copier) = copier() else { return };
+    let options = format!("process = {}\nsample_frequency = 99\n", copier.id());
     let Some((json, _)) = profile(&options) else { return };
     let stacks = stacks(&json);
     let of_kernel = stacks.iter().filter(|stack| stack.last().is_some_and(|(_, kind)| *kind == "kernel"));
@@ -200,7 +223,7 @@ fn kernel_stacks_only_leaves_the_users_frames_out() {
     let Some(burner) = burner() else { return };
     let options = format!(
         "process = {}\nkernel_stacks_only = True\nsample_frequency = 0\nsample_period = 5000000\n",
-        burner.child.id()
+        burner.id()
     );
     let Some((json, _)) = profile(&options) else { return };
     assert!(samples(&json, "burn_test") > 10 && !json.contains("burn_cycles"), "{json}");
@@ -222,12 +245,9 @@ fn without_the_process_nothing_is_started() {
 
 #[test]
 fn user_stacks_only_leaves_the_kernels_frames_out() {
-    // Copying zeros is work of the kernel.
-    let child = Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn();
-    let Ok(child) = child else { return println!("skipped: profile: dd") };
-    let copier = burner::of(child, tempfile::tempdir().unwrap());
+    let Some(copier) = copier() else { return };
     for (only, kernel) in [("False", true), ("True", false)] {
-        let options = format!("process = {}\nuser_stacks_only = {only}\nsample_frequency = 99\n", copier.child.id());
+        let options = format!("process = {}\nuser_stacks_only = {only}\nsample_frequency = 99\n", copier.id());
         let Some((json, _)) = profile(&options) else { return };
         assert!(samples(&json, "dd") > 10, "{json}");
         assert_eq!(json.contains(r#""libtype": "kernel""#), kernel, "user_stacks_only = {only}: {json}");
@@ -237,7 +257,7 @@ fn user_stacks_only_leaves_the_kernels_frames_out() {
 #[test]
 fn one_cpu_has_the_samples_of_what_ran_there() {
     let Some(burner) = burner() else { return };
-    let pid = burner.child.id().to_string();
+    let pid = burner.id().to_string();
     let pinned = Command::new("taskset").args(["-pc", "0", &pid]).output().is_ok_and(|output| output.status.success());
     if !pinned || std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return println!("skipped: profile: taskset and two CPUs");

@@ -327,6 +327,7 @@ mod tests {
         assert_eq!(options, show("show -c a bcc.x 0.5 3"));
         assert_eq!((options.interval, options.count), (Some(Duration::from_millis(500)), Some(3)));
         assert_eq!((show("show bcc.x").interval, show("show bcc.x").count), (None, None));
+        assert!(show("show --folded bcc.x 10 1").folded && !options.folded);
         assert!(message("show").contains("requires a metric"));
         for bad in ["0", "-1", "nan", "inf", "1e9", "x"] {
             assert!(run(&format!("show bcc.x -- {bad}")).is_err(), "{bad}");

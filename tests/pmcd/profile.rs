@@ -42,7 +42,7 @@ fn samples(text: &str) -> (u64, u64) {
     (hot, all)
 }
 
-/// The help text's own command line makes the text for flame graphs of the instances.
+/// The command line that help text and README give makes the text for flame graphs of the instances.
 #[test]
 fn a_run_begun_by_pmstore_has_its_stacks_as_instances_while_it_goes_on_and_after() {
     if lacks(&["pmstore", "sed", "tr"]) {
@@ -64,6 +64,7 @@ fn a_run_begun_by_pmstore_has_its_stacks_as_instances_while_it_goes_on_and_after
     let help = pmcd.ask("pminfo", &["-T", "bcc.proc.stacks"]);
     let line = help.lines().find_map(|line| line.trim().strip_prefix("pminfo -f bcc.proc.stacks |"));
     let line = line.unwrap_or_else(|| panic!("no command line in {help}"));
+    assert!(include_str!("../../README.md").contains(line), "{line}");
     let values = pmcd.ask("pminfo", &["-f", "bcc.proc.stacks"]);
     std::fs::write(pmcd.home.path("values"), &values).unwrap();
     let file = std::fs::File::open(pmcd.home.path("values")).unwrap();
