@@ -73,6 +73,8 @@ pub struct Group {
     modules: Vec<Slot>,
     /// How many of them have metrics.
     served: usize,
+    /// Those that add others, whose tables are numbered behind the modules' own.
+    adding: Vec<usize>,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
     loaded: Loaded,
@@ -110,6 +112,7 @@ impl Group {
         let begin = Instant::now();
         let Members { mut modules, process_refresh } = members;
         let served = modules.len();
+        let adding = (0..served).filter(|&index| modules[index].spec.addition.is_some()).collect();
         let (host, mut constants) = (probe::host(), bpf::constants());
         let mut plans = Vec::new();
         for (number, member) in modules.iter_mut().enumerate() {
@@ -144,6 +147,7 @@ impl Group {
         let mut group = Group {
             modules: slots.collect(),
             served,
+            adding,
             attempts: outcome.attempts,
             loaded: outcome.loaded,
             loading: begin.elapsed(),
@@ -205,7 +209,7 @@ impl Group {
         self.loaded.reaches()
     }
 
-    /// Serves the agent's own metrics too: [`OWN`], numbered behind the modules.
+    /// Serves the agent's own metrics too: [`OWN`], numbered behind what the modules add.
     pub fn serve_own(&mut self, own: Own) {
         self.own = Some(own);
     }
@@ -213,9 +217,13 @@ impl Group {
     /// Fills a table. A module that panics costs its own values, no more.
     pub fn refresh(&mut self, index: usize, table: &mut Table) -> Result<(), String> {
         table.clear();
-        if let Some(which) = index.checked_sub(self.served) {
-            return self.refresh_own(which, table);
-        }
+        let behind = index.checked_sub(self.served);
+        let adds = behind.and_then(|behind| self.adding.get(behind));
+        let index = match (behind, adds) {
+            (None, _) => index,
+            (_, Some(&index)) => index,
+            (Some(behind), None) => return self.refresh_own(behind - self.adding.len(), table),
+        };
         let begin = Instant::now();
         let Some(Slot { name, debug, module: Ok(module), trouble, refreshes: (count, time), .. }) =
             self.modules.get_mut(index)
@@ -223,9 +231,12 @@ impl Group {
             return Err("not loaded".into());
         };
         let kernel: &dyn Kernel = &self.loaded;
-        let result = catch_unwind(AssertUnwindSafe(|| module.refresh(kernel, table)))
-            .unwrap_or_else(|panic| Err(crate::kit::RefreshError(message(panic.as_ref()))))
-            .map_err(|error| error.to_string());
+        let result = catch_unwind(AssertUnwindSafe(|| match adds {
+            None => module.refresh(kernel, table),
+            Some(_) => module.refresh_addition(kernel, table),
+        }))
+        .unwrap_or_else(|panic| Err(crate::kit::RefreshError(message(panic.as_ref()))))
+        .map_err(|error| error.to_string());
         (*count, *time) = (*count + 1, *time + begin.elapsed());
         match (&result, std::mem::replace(trouble, result.clone().err())) {
             (Err(error), None) => log::error!("{name}: no values: {error}"),
@@ -378,9 +389,11 @@ impl Collector {
             move || {
                 let mut group = Group::load(members, btf);
                 group.serve_own(own);
-                let fates = group.fates().into_iter().take(group.served);
-                let fates = fates.map(|fate| fate.map_err(|failure| failure.reason));
-                let _ = outbox.send(Done::Loaded(fates.chain(OWN.iter().map(|_| Ok(()))).collect()));
+                let fates = group.fates().into_iter().map(|fate| fate.map_err(|failure| failure.reason));
+                let fates: Vec<Result<(), String>> = fates.take(group.served).collect();
+                let adding = group.adding.iter().map(|&index| fates[index].clone());
+                let own = OWN.iter().map(|_| Ok(()));
+                let _ = outbox.send(Done::Loaded(fates.iter().cloned().chain(adding).chain(own).collect()));
                 let _ = ready.write(1);
                 work(group, &call, &inbox, &outbox);
             }

@@ -31,7 +31,7 @@ pub fn configuration(specs: &[&Spec]) -> String {
          \n\
          # Every module section takes, besides its own options:\n\
          #   module   the module; one module cannot run twice\n\
-         #   cluster  the cluster in its metrics' identifiers, 0 to 4095 (200 to 299 are for a site's own use, 300 to 309 taken)\n\
+         #   cluster  the cluster in its metrics' identifiers, 0 to 4095 (200 to 299 are for a site's own use, 300 to 319 taken)\n\
          #   prefix   instead of the prefix above\n\
          #   debug    log more\n",
         DEFAULT_MODULES.join(",")
@@ -54,23 +54,27 @@ pub fn configuration(specs: &[&Spec]) -> String {
 pub fn module_table(specs: &[&Spec]) -> String {
     let mut text = String::from("| module | metrics below `bcc.` | instances | hooks |\n| --- | --- | --- | --- |\n");
     for spec in sorted(specs) {
-        let names: Vec<&str> = spec.metrics.iter().map(|metric| metric.name).collect();
-        let instances = match spec.shape {
-            Shape::Single => "none",
-            Shape::Log2(_) => "powers of two, in microseconds",
-            Shape::Rows { .. } => "rows, the latest first",
-            Shape::Named { .. } => "names",
-            Shape::Pids => "processes",
-            Shape::Numbered => "names of fixed numbers",
-        };
+        let (mut metrics, mut instances) = (Vec::new(), Vec::new());
+        for spec in std::iter::once(spec).chain(spec.addition) {
+            metrics.push(common(&spec.metrics.iter().map(|metric| metric.name).collect::<Vec<_>>()));
+            instances.push(match spec.shape {
+                Shape::Single => "none",
+                Shape::Log2(_) => "powers of two, in microseconds",
+                Shape::Rows { .. } => "rows, the latest first",
+                Shape::Named { .. } => "names",
+                Shape::Pids => "processes",
+                Shape::Numbered => "names of fixed numbers",
+            });
+        }
         let hooks: Vec<&str> = spec.hooks.iter().map(|hook| hook.name).collect();
         let star = if DEFAULT_MODULES.contains(&spec.name) { " (default)" } else { "" };
         let _ = writeln!(
             text,
-            "| {}{star}: {} | {} | {instances} | {} |",
+            "| {}{star}: {} | {} | {} | {} |",
             spec.name,
             spec.summary,
-            common(&names),
+            metrics.join("; "),
+            instances.join("; "),
             hooks.join(", ")
         );
     }
@@ -93,11 +97,12 @@ pub fn own_table(specs: &[&Spec]) -> String {
 pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
     let mut page = String::from(
         ".TH PMDACOREBCC 1 \"\" \"corebcc\" \"Performance Co-Pilot\"\n.SH NAME\npmdacorebcc \\- BPF metrics domain agent\n\
-         .SH SYNOPSIS\n.B pmdacorebcc\n.RI [ options ]\n.br\n.B pmdacorebcc show\n.IR metric \" [\" interval \" [\" count ]]\n\
+         .SH SYNOPSIS\n.B pmdacorebcc\n.RI [ options ]\n.br\n.B pmdacorebcc show\n[\n.B \\-\\-folded\n]\n.IR metric \" [\" interval \" [\" count ]]\n\
          .SH DESCRIPTION\n.B pmdacorebcc\nserves the\n.B bcc.*\nmetrics of Performance Co-Pilot from BPF programs that are compiled \
          into it.\n.BR pmcd (1)\nstarts it as its line in\n.I pmcd.conf\nsays; the script\n.B Install\nin the agent's \
          directory writes that line.\n.PP\nWith\n.B show\nit prints metrics without pmcd, as histograms and tables, until it is \
-         interrupted.\n.SH OPTIONS\n",
+         interrupted; with\n.B \\-\\-folded\nas the lines that flame graph programs read:\n.PP\n.RS\npmdacorebcc show \\-\\-folded \
+         bcc.proc.stacks 10 1 | flamegraph.pl > stacks.svg\n.RE\n.SH OPTIONS\n",
     );
     for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
         let mut names: Vec<String> = argument.get_short().map(|short| format!("-{short}")).into_iter().collect();

@@ -5,7 +5,7 @@ use corebcc::check::{check, warn_of_unknown};
 use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
 use corebcc::collector::{members, own_instances, Collector, Own, Restarts};
 use corebcc::config::{Config, ConfigError};
-use corebcc::kit::{instances, Help, Registry};
+use corebcc::kit::{additions, instances, Help, Registry};
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
 use corebcc::pdu::Frame;
@@ -61,9 +61,7 @@ fn run(command: Command, signals: &Signals) -> Result<u8, String> {
     match command {
         Command::Serve(options) => serve(options, signals),
         Command::Check(options) => run_check(options),
-        Command::Show(options) => {
-            show::run(&options.metric, options.interval, options.count, &options.common, signals).map(|()| 0)
-        }
+        Command::Show(options) => show::run(&options, signals).map(|()| 0),
     }
 }
 
@@ -163,6 +161,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     let ready = collector.ready();
     let caches = Some(conf.path("PCP_VAR_DIR", "config/pmda"));
+    instances.extend(additions(&instances));
     instances.extend(own_instances(&settings.prefix));
     let registry = Registry::new(common.domain, instances, Help::parse(HELP), caches, Box::new(collector));
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });

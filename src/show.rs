@@ -1,44 +1,47 @@
 //! `show`: a module without pmcd, drawn as people know it from bcc's tools: range, count, bar; other metrics as columns.
 
-use crate::cli::CommonOptions;
+use crate::cli::{CommonOptions, ShowOptions};
 use crate::collector::{members, Group};
 use crate::config::{Config, ConfigError};
-use crate::kit::{instances, Instance, Key, Log2, MetricDef, Shape, Table};
+use crate::kit::{additions, instances, Instance, Key, Log2, MetricDef, Shape, Table};
 use crate::modules::MODULES;
 use crate::pcp::{Atom, Sem};
 use crate::transport::Signals;
 use std::fmt::Write;
 use std::io::Write as _;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Width of a full bar.
 const BAR: u64 = 40;
 
 /// Draws a metric, or all below a node, every `interval`, `count` times; without an interval once, when a signal ends it.
-pub fn run(
-    metric: &str,
-    interval: Option<Duration>,
-    count: Option<u64>,
-    common: &CommonOptions,
-    signals: &Signals,
-) -> Result<(), String> {
+pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
+    let ShowOptions { common, metric, interval, count, folded } = options;
     let words = |error: ConfigError| error.to_string();
     let config = configuration(common).map_err(words)?;
     let (settings, mut instances) = instances(&config, MODULES).map_err(words)?;
-    let wanted: Vec<&str> = select(&instances, metric).iter().map(|(_, instance, _)| instance.spec.name).collect();
+    let added = additions(&instances);
+    let selected = [select(&instances, metric), select(&added, metric)].concat();
+    let wanted: Vec<&str> = selected.iter().map(|(_, instance, _)| instance.spec.name).collect();
     if wanted.is_empty() {
         let metrics = |instance: &Instance| -> Vec<String> {
             instance.spec.metrics.iter().map(|metric| format!("{}{}", instance.settings.prefix, metric.name)).collect()
         };
-        let names: Vec<String> = instances.iter().flat_map(metrics).collect();
+        let names: Vec<String> = instances.iter().chain(&added).flat_map(metrics).collect();
         return Err(format!("no metric `{metric}`; there are {}", names.join(", ")));
     }
     instances.retain(|instance| wanted.contains(&instance.spec.name));
     let members = members(&config, &instances, settings.process_refresh).map_err(words)?;
+    let modules = instances.len();
+    instances.extend(additions(&instances));
     let mut group = Group::load(members, common.btf.clone());
     if let Some(Err(failure)) = group.fates().into_iter().find(Result::is_err) {
         return Err(failure.reason);
+    }
+    for module in 0..modules {
+        // What samples on demand; the others refuse.
+        let _ = group.store(module, 0, b"start");
     }
     if interval.is_none() {
         eprintln!("Counting... Ctrl-C ends and shows.");
@@ -59,13 +62,17 @@ pub fn run(
             let (table, earlier) = &mut tables[*index];
             std::mem::swap(table, earlier);
             group.refresh(*index, table)?;
-            let drawn = draw(instance, columns, table, (round > 1).then_some(&*earlier));
+            let earlier = (round > 1).then_some(&*earlier);
+            let drawn = match folded {
+                true => fold(instance, columns, table, earlier),
+                false => format!("\n{}\n", draw(instance, columns, table, earlier)),
+            };
             // A reader that has seen enough (`| head`) is no error.
-            if writeln!(std::io::stdout(), "\n{drawn}").is_err() {
+            if write!(std::io::stdout(), "{drawn}").is_err() {
                 return Ok(());
             }
         }
-        if ended || interval.is_none() || count == Some(round) {
+        if ended || interval.is_none() || *count == Some(round) {
             break;
         }
     }
@@ -110,6 +117,20 @@ pub fn draw(instance: &Instance, columns: &[usize], table: &Table, earlier: Opti
         Shape::Log2(_) => columns.iter().map(|&column| histogram(instance, column, table, earlier)).collect(),
         _ => rows(instance, columns, table, earlier),
     }
+}
+
+/// A line for each instance that counted something: its name with semicolons for commas, and the count.
+fn fold(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
+    let mut out = String::new();
+    for &column in columns.iter().filter(|&&column| instance.spec.metrics[column].sem == Sem::COUNTER) {
+        for (row, key) in table.keys().iter().enumerate() {
+            let (name, count) = (name(table, key), since(table, earlier, row, column));
+            if count > 0 {
+                let _ = writeln!(out, "{} {count}", name.replace(',', ";"));
+            }
+        }
+    }
+    out
 }
 
 fn histogram(instance: &Instance, column: usize, table: &Table, earlier: Option<&Table>) -> String {
@@ -164,11 +185,6 @@ fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&
         if columns.iter().all(|&column| table.value(row, column).is_none()) {
             continue;
         }
-        let name = match key {
-            Key::Single => String::new(),
-            Key::Index(index) => index.to_string(),
-            Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name) => printable(table.text(name)),
-        };
         let value = |(&column, metric): (&usize, &&MetricDef)| match table.value(row, column) {
             Some(Atom::U64(_)) if metric.sem == Sem::COUNTER => since(table, earlier, row, column).to_string(),
             Some(Atom::Str(text)) => printable(text),
@@ -177,7 +193,9 @@ fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&
             Some(Atom::I32(number)) => number.to_string(),
             _ => "-".into(),
         };
-        cells.push(std::iter::once(name).chain(columns.iter().zip(&metrics).map(value)).collect::<Vec<String>>());
+        cells.push(
+            std::iter::once(name(table, key)).chain(columns.iter().zip(&metrics).map(value)).collect::<Vec<String>>(),
+        );
     }
     let widths: Vec<usize> =
         (0..=columns.len()).map(|i| cells.iter().map(|row| row[i].chars().count()).max().unwrap_or(0)).collect();
@@ -190,6 +208,14 @@ fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&
         out.push_str("(nothing yet)\n");
     }
     out
+}
+
+fn name(table: &Table, key: &Key) -> String {
+    match key {
+        Key::Single => String::new(),
+        Key::Index(index) => index.to_string(),
+        Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name) => printable(table.text(name)),
+    }
 }
 
 /// As many of a metric's last components as tell it from the others of its module: `tcp.send.bytes`, `pid`.
@@ -211,6 +237,12 @@ mod tests {
     use crate::config::Config;
     use crate::kit::{instances, Metric};
     use crate::modules::MODULES;
+
+    fn every() -> Vec<Instance> {
+        let common = crate::cli::parse(["pmdacorebcc", "show", "x"].map(Into::into)).unwrap();
+        let crate::cli::Command::Show(options) = common else { unreachable!("it was asked for") };
+        instances(&configuration(&options.common).unwrap(), MODULES).unwrap().1
+    }
 
     fn configured() -> Vec<Instance> {
         let text = "[pmda]\nmodules = biolatency,netproc\n[biolatency]\nmodule = biolatency\ncluster = 0\n\
@@ -255,6 +287,18 @@ mod tests {
         assert_eq!(heads("klockstat")[3..5], ["spin.total", "hold.avg"]);
         assert_eq!(heads("kprobe_hits"), ["count", "fail", "avg", "cml"]);
         assert_eq!(heads("netproc")[0], "tcp.send.calls");
+    }
+
+    #[test]
+    fn folded_lines_are_what_was_added_since_the_last() {
+        let instances = additions(&every());
+        let samples = Metric::<u64>::new(0);
+        let (mut earlier, mut table) = (Table::new(1), Table::new(1));
+        earlier.numbered(7, b"sh,main").set(samples, 3);
+        table.numbered(7, b"sh,main").set(samples, 3);
+        table.numbered(9, b"sh,main,read_[k]").set(samples, 4);
+        assert_eq!(fold(&instances[0], &[0], &table, Some(&earlier)), "sh;main;read_[k] 4\n");
+        assert_eq!(fold(&instances[0], &[0], &table, None), "sh;main 3\nsh;main;read_[k] 4\n");
     }
 
     #[test]

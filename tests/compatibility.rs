@@ -8,7 +8,7 @@ mod rows;
 
 use corebcc::collector::OWN;
 use corebcc::kit::{MetricDef, Shape, Spec, BPF_NAMES};
-use corebcc::modules::MODULES;
+use corebcc::modules::{additions, MODULES};
 use rows::{original, Row, CORRECTED};
 use std::collections::BTreeSet;
 
@@ -54,18 +54,20 @@ fn instance_domains_have_the_names_they_always_had() {
 #[test]
 fn no_module_adds_metrics_among_those_of_the_original() {
     let known: BTreeSet<&str> = table().iter().map(|row| row.name).collect();
-    for spec in MODULES.iter().filter(|spec| spec.cluster < 300) {
+    for spec in MODULES {
         for metric in spec.metrics {
             assert!(known.contains(format!("bcc.{}", metric.name).as_str()), "{}: not in the table", metric.name);
         }
     }
 }
 
-/// Where sites have their own modules, and where the Python agent had its, the agent's own metrics are not.
+/// Where sites have their own modules, and where the Python agent had its, there are neither the agent's own metrics nor what
+/// modules add.
 #[test]
-fn the_agents_own_metrics_have_clusters_that_no_module_can_have() {
+fn what_the_agent_adds_has_clusters_that_no_module_can_have() {
     assert!(OWN.iter().all(|spec| (300..=309).contains(&spec.cluster)));
-    assert!(MODULES.iter().all(|spec| !(300..=309).contains(&spec.cluster)));
+    assert!(additions().all(|spec| (310..=319).contains(&spec.cluster) && spec.addition.is_none()));
+    assert!(MODULES.iter().all(|spec| spec.cluster < 200));
     assert!(OWN.iter().flat_map(|spec| spec.metrics).all(|metric| metric.name.starts_with("agent.")));
 }
 
@@ -73,7 +75,7 @@ fn the_agents_own_metrics_have_clusters_that_no_module_can_have() {
 fn clusters_items_and_names_are_used_once() {
     let mut clusters = BTreeSet::new();
     let mut names = BTreeSet::new();
-    for spec in MODULES.iter().chain(OWN) {
+    for spec in MODULES.iter().copied().chain(additions()).chain(OWN.iter().copied()) {
         assert!(clusters.insert(spec.cluster) && spec.cluster <= 4095, "{}: cluster {}", spec.name, spec.cluster);
         assert_ne!(spec.cluster, 120, "the retired usdt_jvm_alloc had it");
         let items: BTreeSet<u32> = spec.metrics.iter().map(|metric| metric.item).collect();
@@ -107,7 +109,7 @@ fn every_option_there_was_is_there_with_its_default() {
         }
         assert_ne!(test, "-", "[{module}] {name} has no test");
     }
-    for spec in MODULES.iter().filter(|spec| spec.cluster < 300) {
+    for spec in MODULES {
         for option in spec.options {
             let known = options.iter().any(|row| row[0] == spec.name && row[1] == option.name);
             let added = ADDED.contains(&(spec.name, option.name));

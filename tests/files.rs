@@ -5,7 +5,7 @@
 use corebcc::collector::OWN;
 use corebcc::generated;
 use corebcc::kit::{Help, Shape};
-use corebcc::modules::MODULES;
+use corebcc::modules::{additions, MODULES};
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -58,7 +58,7 @@ fn the_table_of_the_agents_own_metrics_is_what_the_declarations_say() {
 fn every_metric_and_domain_has_its_help_and_no_other() {
     let help = Help::parse(include_str!("../help"));
     let mut wanted = BTreeSet::new();
-    for spec in MODULES.iter().chain(OWN) {
+    for spec in MODULES.iter().copied().chain(additions()).chain(OWN.iter().copied()) {
         for metric in spec.metrics {
             let name = format!("bcc.{}", metric.name);
             assert_eq!(help.get(&name, false), Some(metric.oneline), "{name}: the one line of help and declaration");

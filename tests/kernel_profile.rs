@@ -2,40 +2,53 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/burner.rs"]
+mod burner;
+
+use burner::Burner;
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{instances, Table};
+use corebcc::kit::{instances, Key, Table};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-struct Burner {
-    child: Child,
-    _dir: tempfile::TempDir,
+/// A busy program that has no other of these beside it: what they share of the CPUs would be too few samples.
+struct Alone {
+    burner: Burner,
+    _turn: MutexGuard<'static, ()>,
 }
 
-impl Drop for Burner {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Alone {
+    fn with(start: impl FnOnce() -> Option<Burner>, missing: &str) -> Option<Alone> {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let burner = start();
+        if burner.is_none() {
+            println!("skipped: profile: {missing}");
+        }
+        Some(Alone { burner: burner?, _turn: turn })
+    }
+
+    fn id(&self) -> u32 {
+        self.burner.child.id()
     }
 }
 
-fn burner() -> Option<Burner> {
-    let dir = tempfile::tempdir().unwrap();
-    let (source, program) = (dir.path().join("burn.c"), dir.path().join("burn_test"));
-    let text = "volatile unsigned long n; __attribute__((noinline)) void burn_cycles(void) { for (;;) n++; }\n\
-        int main(void) { burn_cycles(); return 0; }\n";
-    std::fs::write(&source, text).unwrap();
-    let built = Command::new("cc").args(["-O0", "-fno-omit-frame-pointer", "-o"]).arg(&program).arg(&source).status();
-    if !built.is_ok_and(|status| status.success()) {
-        println!("skipped: profile: a C compiler (cc)");
-        return None;
-    }
-    Some(Burner { child: Command::new(&program).spawn().unwrap(), _dir: dir })
+/// Busy in a function of its own.
+fn burner() -> Option<Alone> {
+    Alone::with(burner::burner, "a C compiler (cc)")
+}
+
+/// Busy in the kernel, which copies zeros.
+fn copier() -> Option<Alone> {
+    let start = || Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn().ok();
+    Alone::with(|| Some(burner::of(start()?, tempfile::tempdir().unwrap())), "dd")
 }
 
 fn value(group: &mut Group) -> String {
@@ -52,8 +65,36 @@ fn profile(options: &str) -> Option<(String, f64)> {
     profile_until(options, || ())
 }
 
+/// The instances of the table behind the modules': stacks, with the samples of each.
+fn stacks_now(group: &mut Group) -> BTreeMap<String, u64> {
+    let mut table = Table::new(1);
+    group.refresh(1, &mut table).unwrap();
+    let row = |(row, key): (usize, &Key)| match (key, table.value(row, 0)) {
+        (Key::Numbered(_, name), Some(Atom::U64(samples))) => {
+            (String::from_utf8_lossy(table.text(name)).into_owned(), samples)
+        }
+        other => panic!("{other:?}"),
+    };
+    table.keys().iter().enumerate().map(row).collect()
+}
+
+/// Lets the agent do for a second what it does between requests.
+fn attend(group: &mut Group) {
+    let (quiet, _other) = UnixStream::pair().unwrap();
+    group.attend(quiet.as_fd(), Some(Instant::now() + Duration::from_secs(1)));
+}
+
 /// As `profile`, and does this just before the stop.
 fn profile_until(options: &str, end: impl FnOnce()) -> Option<(String, f64)> {
+    let (mut group, start) = started(options)?;
+    attend(&mut group);
+    end();
+    group.store(0, 0, b"stop").unwrap();
+    Some((value(&mut group), start.elapsed().as_secs_f64()))
+}
+
+/// The module with a run begun, and when.
+fn started(options: &str) -> Option<(Group, Instant)> {
     let text = format!("[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\n{options}");
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, instances) = instances(&config, MODULES).unwrap();
@@ -70,12 +111,7 @@ fn profile_until(options: &str, end: impl FnOnce()) -> Option<(String, f64)> {
         println!("skipped: profile: software perf events");
         return None;
     }
-    // As the agent does between requests.
-    let (quiet, _other) = UnixStream::pair().unwrap();
-    group.attend(quiet.as_fd(), Some(start + Duration::from_secs(1)));
-    end();
-    group.store(0, 0, b"stop").unwrap();
-    Some((value(&mut group), start.elapsed().as_secs_f64()))
+    Some((group, start))
 }
 
 /// The samples of a node, by its name.
@@ -89,7 +125,7 @@ fn samples(json: &str, name: &str) -> u64 {
 #[test]
 fn a_busy_function_has_as_many_samples_as_it_had_time() {
     let Some(burner) = burner() else { return };
-    let Some((json, seconds)) = profile(&format!("process = {}\nsample_frequency = 99\n", burner.child.id())) else {
+    let Some((json, seconds)) = profile(&format!("process = {}\nsample_frequency = 99\n", burner.id())) else {
         return;
     };
     let total = samples(&json, "root");
@@ -100,12 +136,53 @@ fn a_busy_function_has_as_many_samples_as_it_had_time() {
 }
 
 #[test]
+fn the_stack_that_is_busy_has_its_functions_in_order_and_counts_grow_to_those_of_the_tree() {
+    let Some(burner) = burner() else { return };
+    let options = format!("process = {}\nsample_frequency = 99\n", burner.id());
+    let Some((mut group, _)) = started(&options) else { return };
+    attend(&mut group);
+    let first = stacks_now(&mut group);
+    attend(&mut group);
+    let second = stacks_now(&mut group);
+    group.store(0, 0, b"stop").unwrap();
+    let (tree, last) = (value(&mut group), stacks_now(&mut group));
+    for (before, after) in [(&first, &second), (&second, &last)] {
+        assert!(before.iter().all(|(name, samples)| after.get(name) >= Some(samples)), "{before:?} {after:?}");
+    }
+    let total = |stacks: &BTreeMap<String, u64>| stacks.values().sum::<u64>();
+    assert!(total(&first) > 0 && total(&second) > total(&first), "{first:?} {second:?}");
+    assert_eq!(total(&last), samples(&tree, "root"), "{tree}");
+    let busy = |name: &str| name.starts_with("burn_test,") && name.ends_with(",main,burn_outer,burn_cycles");
+    let samples: u64 = last.iter().filter(|(name, _)| busy(name)).map(|(_, samples)| samples).sum();
+    assert!(total(&last) > 20 && samples * 10 >= total(&last) * 9, "{last:?}");
+
+    group.store(0, 0, b"start").unwrap();
+    assert!(total(&stacks_now(&mut group)) <= 2, "a start forgets the last run");
+}
+
+#[test]
+fn frames_of_the_kernel_follow_the_users_and_say_so() {
+    let Some(copier) = copier() else { return };
+    let Some((mut group, _)) = started(&format!("process = {}\nsample_frequency = 99\n", copier.id())) else {
+        return;
+    };
+    attend(&mut group);
+    let stacks = stacks_now(&mut group);
+    let reads = |name: &str| ["read_zero_[k]", "read_iter_zero_[k]"].iter().any(|frame| name.contains(frame));
+    let read: u64 = stacks.iter().filter(|(name, _)| reads(name)).map(|(_, samples)| samples).sum();
+    assert!(read * 2 > stacks.values().sum::<u64>(), "{stacks:?}");
+    for frames in stacks.keys().map(|name| name.split(',').collect::<Vec<_>>()) {
+        assert!(frames[0] == "dd" && frames.iter().is_sorted_by_key(|frame| frame.ends_with("_[k]")), "{frames:?}");
+    }
+}
+
+#[test]
 fn a_process_that_is_gone_at_the_stop_has_its_names() {
     let Some(mut burner) = burner() else { return };
-    let options = format!("process = {}\nsample_frequency = 99\n", burner.child.id());
+    let options = format!("process = {}\nsample_frequency = 99\n", burner.id());
     let end = || {
-        burner.child.kill().unwrap();
-        burner.child.wait().unwrap();
+        burner.burner.child.kill().unwrap();
+        burner.burner.child.wait().unwrap();
     };
     let Some((json, _)) = profile_until(&options, end) else { return };
     let total = samples(&json, "root");
@@ -131,10 +208,8 @@ fn stacks(json: &str) -> Vec<Vec<(&str, &str)>> {
 
 #[test]
 fn the_innermost_frame_of_the_kernel_is_there_once() {
-    let child = Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn();
-    let Ok(child) = child else { return println!("skipped: profile: dd") };
-    let copier = Burner { child, _dir: tempfile::tempdir().unwrap() };
-    let options = format!("process = {}\nsample_frequency = 99\n", copier.child.id());
+    let Some(copier) = copier() else { return };
+    let options = format!("process = {}\nsample_frequency = 99\n", copier.id());
     let Some((json, _)) = profile(&options) else { return };
     let stacks = stacks(&json);
     let of_kernel = stacks.iter().filter(|stack| stack.last().is_some_and(|(_, kind)| *kind == "kernel"));
@@ -148,7 +223,7 @@ fn kernel_stacks_only_leaves_the_users_frames_out() {
     let Some(burner) = burner() else { return };
     let options = format!(
         "process = {}\nkernel_stacks_only = True\nsample_frequency = 0\nsample_period = 5000000\n",
-        burner.child.id()
+        burner.id()
     );
     let Some((json, _)) = profile(&options) else { return };
     assert!(samples(&json, "burn_test") > 10 && !json.contains("burn_cycles"), "{json}");
@@ -170,12 +245,9 @@ fn without_the_process_nothing_is_started() {
 
 #[test]
 fn user_stacks_only_leaves_the_kernels_frames_out() {
-    // Copying zeros is work of the kernel.
-    let child = Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn();
-    let Ok(child) = child else { return println!("skipped: profile: dd") };
-    let copier = Burner { child, _dir: tempfile::tempdir().unwrap() };
+    let Some(copier) = copier() else { return };
     for (only, kernel) in [("False", true), ("True", false)] {
-        let options = format!("process = {}\nuser_stacks_only = {only}\nsample_frequency = 99\n", copier.child.id());
+        let options = format!("process = {}\nuser_stacks_only = {only}\nsample_frequency = 99\n", copier.id());
         let Some((json, _)) = profile(&options) else { return };
         assert!(samples(&json, "dd") > 10, "{json}");
         assert_eq!(json.contains(r#""libtype": "kernel""#), kernel, "user_stacks_only = {only}: {json}");
@@ -185,7 +257,7 @@ fn user_stacks_only_leaves_the_kernels_frames_out() {
 #[test]
 fn one_cpu_has_the_samples_of_what_ran_there() {
     let Some(burner) = burner() else { return };
-    let pid = burner.child.id().to_string();
+    let pid = burner.id().to_string();
     let pinned = Command::new("taskset").args(["-pc", "0", &pid]).output().is_ok_and(|output| output.status.success());
     if !pinned || std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return println!("skipped: profile: taskset and two CPUs");

@@ -83,16 +83,20 @@ pub(super) enum Sub {
         interval: Option<String>,
         /// The number of readings
         count: Option<String>,
+        /// Lines as flame graph programs read them: a stack, its frames parted by semicolons, and the count
+        #[arg(long)]
+        folded: bool,
     },
 }
 
 /// The declaration with the name the program was started by, for parsing, the usage text and the manual page.
 pub fn command(program: &str) -> clap::Command {
-    let usage = format!("{program} [options]\n       {program} [options] show METRIC [INTERVAL [COUNT]]");
+    let usage = format!("{program} [options]\n       {program} [options] show [--folded] METRIC [INTERVAL [COUNT]]");
     let examples = format!(
         "Examples:\n  \
         {program} --check                            try the configuration, then say what failed\n  \
         {program} show bcc.disk.all.latency 2 5      five readings, two seconds apart\n  \
+        {program} show --folded bcc.proc.stacks 10 1 ten seconds of stacks, for flamegraph.pl\n  \
         {program} -l - -i 4321 -c test.conf          an agent for a pmcd.conf line with `socket inet 4321`\n\n\
         pmcd starts the agent by itself; see pmdacorebcc(1).\n"
     );

@@ -85,6 +85,8 @@ pub struct ShowOptions {
     pub interval: Option<Duration>,
     /// How many readings; `None` with an interval: until stopped.
     pub count: Option<u64>,
+    /// Lines for flame graph programs.
+    pub folded: bool,
 }
 
 /// The end of the program before it began.
@@ -156,7 +158,7 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, String
         btf: cli.common.btf,
         helpfile: cli.common.helpfile,
     };
-    if let Some(Sub::Show { metric, interval, count }) = cli.command {
+    if let Some(Sub::Show { metric, interval, count, folded }) = cli.command {
         if trycompile || cli.check.is_some() {
             return Err("show and a check exclude each other".to_owned());
         }
@@ -166,7 +168,7 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, String
             let count = text.parse().ok().filter(|&count| count > 0);
             count.ok_or_else(|| format!("show requires a COUNT of 1 or more, got `{text}`"))
         });
-        return Ok(Command::Show(ShowOptions { common, metric, interval, count: count.transpose()? }));
+        return Ok(Command::Show(ShowOptions { common, metric, interval, count: count.transpose()?, folded }));
     }
     if let Some(file) = cli.trycompile {
         let announcement = Some(format!("Trying to compile config {} ...", file.display()));
@@ -325,6 +327,7 @@ mod tests {
         assert_eq!(options, show("show -c a bcc.x 0.5 3"));
         assert_eq!((options.interval, options.count), (Some(Duration::from_millis(500)), Some(3)));
         assert_eq!((show("show bcc.x").interval, show("show bcc.x").count), (None, None));
+        assert!(show("show --folded bcc.x 10 1").folded && !options.folded);
         assert!(message("show").contains("requires a metric"));
         for bad in ["0", "-1", "nan", "inf", "1e9", "x"] {
             assert!(run(&format!("show bcc.x -- {bad}")).is_err(), "{bad}");

@@ -4,7 +4,7 @@
 use super::{Group, Restarts, Slot};
 use crate::bpf::{FEATURES, PROGRAMS};
 use crate::config::ModuleSettings;
-use crate::kit::{Instance, Kernel, Metric, MetricDef, Number, RowMut, Shape, Spec, Table};
+use crate::kit::{Instance, Kernel, Metric, Number, RowMut, Shape, Spec, Table};
 use crate::metrics;
 use crate::probe;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ mod agent {
         CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "restarts after an agent that did not end in order";
     }
 
-    pub const SPEC: Spec = own("agent", "the agent as a whole", 300, Shape::Single, METRICS);
+    pub const SPEC: Spec = Spec::unasked("agent", "the agent as a whole", 300, Shape::Single, METRICS);
 
     pub fn fill(group: &Group, own: &Own, table: &mut Table) {
         let kernel = nix::sys::utsname::uname().map(|names| names.release().to_os_string()).unwrap_or_default();
@@ -68,7 +68,7 @@ mod module {
         TIME: u64 = 4 "agent.module.refresh.time" COUNTER NSEC "time that refreshes of the module's values took";
     }
 
-    pub const SPEC: Spec = own("agent.module", "each module", 301, Shape::Named { max: NAMES }, METRICS);
+    pub const SPEC: Spec = Spec::unasked("agent.module", "each module", 301, Shape::Named { max: NAMES }, METRICS);
 
     pub fn fill(group: &Group, own: &Own, table: &mut Table) {
         for slot in &group.modules {
@@ -104,7 +104,8 @@ mod program {
         MISSES: u64 = 6 "agent.program.misses" COUNTER COUNT "runs of a BPF program that the kernel left out";
     }
 
-    pub const SPEC: Spec = own("agent.program", "each BPF program", 302, Shape::Named { max: NAMES }, METRICS);
+    pub const SPEC: Spec =
+        Spec::unasked("agent.program", "each BPF program", 302, Shape::Named { max: NAMES }, METRICS);
 
     pub fn fill(group: &Group, own: &Own, table: &mut Table) {
         let counting = own.runs.is_some() || probe::counts_runs();
@@ -143,7 +144,7 @@ mod map {
         RING_USED: u64 = 8 "agent.map.ring.used" INSTANT BYTE "records in a ring buffer that the agent has not read yet";
     }
 
-    pub const SPEC: Spec = own("agent.map", "each BPF map", 303, Shape::Named { max: NAMES }, METRICS);
+    pub const SPEC: Spec = Spec::unasked("agent.map", "each BPF map", 303, Shape::Named { max: NAMES }, METRICS);
 
     pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
         for map in group.loaded.maps() {
@@ -170,7 +171,7 @@ mod lost {
         EVENTS: u64 = 0 "agent.lost.events" COUNTER COUNT "what a module saw but could not count, by reason";
     }
 
-    pub const SPEC: Spec = own("agent.lost", "each kind of loss", 304, Shape::Named { max: NAMES }, METRICS);
+    pub const SPEC: Spec = Spec::unasked("agent.lost", "each kind of loss", 304, Shape::Named { max: NAMES }, METRICS);
 
     pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
         let kernel: &dyn Kernel = &group.loaded;
@@ -196,34 +197,13 @@ mod feature {
         THERE: u32 = 0 "agent.kernel.feature" DISCRETE NONE "1 if the kernel has what a module asks it for, else 0";
     }
 
-    pub const SPEC: Spec = own("agent.kernel", "each feature", 305, Shape::Named { max: NAMES }, METRICS);
+    pub const SPEC: Spec = Spec::unasked("agent.kernel", "each feature", 305, Shape::Named { max: NAMES }, METRICS);
 
     pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
         for feature in FEATURES {
             let there = group.loaded.features().contains(feature);
             table.named(feature.as_bytes()).set(THERE, u32::from(there));
         }
-    }
-}
-
-const fn own(
-    name: &'static str,
-    summary: &'static str,
-    cluster: u32,
-    shape: Shape,
-    metrics: &'static [MetricDef],
-) -> Spec {
-    Spec {
-        name,
-        path: name,
-        summary,
-        cluster,
-        shape,
-        metrics,
-        options: &[],
-        hooks: &[],
-        maps: &[],
-        make: |setup| Err(setup.section.reject("module", "the agent's own metrics are always there")),
     }
 }
 
@@ -269,7 +249,7 @@ impl Own {
     }
 }
 
-/// The agent's own metrics for the registry, to be put behind the modules.
+/// The agent's own metrics for the registry, to be put behind the modules and what they add.
 pub fn own_instances(prefix: &str) -> impl Iterator<Item = Instance> + '_ {
     OWN.iter().map(move |spec| Instance {
         spec,

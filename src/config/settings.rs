@@ -7,8 +7,8 @@ use std::time::Duration;
 /// The options of `[pmda]`; anything else there is an error, as ever.
 const PMDA: [&str; 5] = ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats"];
 
-/// Clusters of the agent's own metrics.
-const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=309;
+/// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
+const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=319;
 
 /// The width of the cluster field of a metric identifier is 12 bits (`__pmID_int` in `libpcp.h`).
 const MAX_CLUSTER: u16 = 4095;

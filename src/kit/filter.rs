@@ -2,7 +2,7 @@
 //! judges processes by their command names as they begin; the rest is done here: command lines, processes that were there
 //! before, and a look at all of them every so often.
 
-use super::processes::{in_namespace, Process, Watch};
+use super::processes::{Process, Watch};
 use super::{
     Arrivals, Automaton, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier,
 };
@@ -68,6 +68,7 @@ impl Filters {
         cluster: 0,
         shape: Shape::Single,
         metrics: &[],
+        addition: None,
         options: &[],
         hooks: &[&FORK, &EXEC, &END, &ADMIT, &NAME],
         maps: MAPS,
@@ -194,13 +195,7 @@ impl Module for Filters {
         let those = |is: fn(&Filter) -> bool| {
             self.filters.iter().filter(|&filter| is(filter)).fold(0, |bits, filter| bits | filter.bit)
         };
-        if in_namespace() {
-            plan.refuse(
-                "in a PID namespace it cannot be told which processes the option process means: the agent has to be in the \
-                 host's (--pid=host, hostPID: true)"
-                    .into(),
-            );
-        }
+        plan.tell_processes();
         constants.filter_lines = those(|filter| filter.watch.filter().expressions().next().is_some());
         constants.filter_followed = those(|filter| filter.arrivals.is_some());
         [&FORK, &EXEC, &END].into_iter().for_each(|hook| plan.hook(hook));

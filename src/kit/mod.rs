@@ -51,8 +51,8 @@ pub use options::{
 };
 pub use pattern::Pattern;
 pub use probe_list::ProbeList;
-pub use processes::{cmdline, comm, exists, until_nul, with_sockets, Process, Watch};
-pub use registry::{instances, Collect, Instance, Registry};
+pub use processes::{cmdline, comm, exists, in_namespace, until_nul, with_sockets, Process, Watch};
+pub use registry::{additions, instances, Collect, Instance, Registry};
 pub use returned::ReturnCheck;
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
 pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec, BPF_NAMES};

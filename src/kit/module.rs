@@ -88,6 +88,17 @@ impl Plan {
         self.refusal = Some(reason);
     }
 
+    /// The module cannot work where processes have other numbers than the programs see.
+    pub fn tell_processes(&mut self) {
+        if super::in_namespace() {
+            self.refuse(
+                "in a PID namespace it cannot be told which processes the option process means: the agent has to be in the \
+                 host's (--pid=host, hostPID: true)"
+                    .into(),
+            );
+        }
+    }
+
     /// Attach to this hook, or do without it: [`Kernel::attach`] tells which.
     pub fn hook_or_none(&mut self, hook: &'static Hook) {
         self.optional.push(hook);
@@ -132,6 +143,11 @@ pub trait Module {
     /// Fills the table (empty on entry) with the values as of now. May be called at any time after loading, by any
     /// number of clients: nothing is consumed by reading.
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError>;
+
+    /// The same for the table of what it adds ([`super::Spec::addition`]).
+    fn refresh_addition(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
+        Ok(())
+    }
 
     /// Called about once a second.
     fn tick(&mut self, _kernel: &dyn Kernel) {}

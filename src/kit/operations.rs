@@ -108,6 +108,7 @@ macro_rules! file_system {
                     concat!("synchronisations of files on ", $called, " by the time they took"),
                 ),
             ],
+            addition: None,
             options: OPTIONS,
             hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
             maps: &[ROWS.def, STARTS],

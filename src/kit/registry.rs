@@ -106,6 +106,17 @@ pub fn instances(config: &Config, specs: &[&'static Spec]) -> Result<(Settings, 
     Ok((settings, instances))
 }
 
+/// What these modules add to their metrics, for the registry and whoever else knows tables by their numbers: to be put behind
+/// the modules.
+pub fn additions(instances: &[Instance]) -> Vec<Instance> {
+    let addition = |instance: &Instance| {
+        let spec = instance.spec.addition?;
+        let settings = ModuleSettings { cluster: spec.cluster as u16, ..instance.settings.clone() };
+        Some(Instance { spec, settings, rows: 0, bpf_names: false })
+    };
+    instances.iter().filter_map(addition).collect()
+}
+
 fn default_of(options: &[OptionDef], name: &str) -> u32 {
     options.iter().find(|option| option.name == name).and_then(|option| (option.default)().parse().ok()).unwrap_or(0)
 }
@@ -161,7 +172,12 @@ impl Registry {
     /// The modules that could not be loaded, in the words of the Python agent's last line.
     pub fn failures(&self) -> String {
         let failed = self.slots.iter().filter(|slot| matches!(slot.state, State::Failed));
-        let names: Vec<&str> = failed.map(|slot| slot.instance.settings.section.as_str()).collect();
+        let mut names: Vec<&str> = Vec::new();
+        for name in failed.map(|slot| slot.instance.settings.section.as_str()) {
+            if !names.contains(&name) {
+                names.push(name); // once for its metrics and what it adds
+            }
+        }
         format!("Failed to compile module {}, aborting.", names.join(", "))
     }
 

@@ -19,6 +19,8 @@ pub struct Spec {
     pub shape: Shape,
     /// The metrics, in the order of their items.
     pub metrics: &'static [MetricDef],
+    /// What it has beyond the Python agent's metrics: others with a cluster and an instance domain of their own, from 310 on.
+    pub addition: Option<&'static Spec>,
     /// The options of its section.
     pub options: &'static [OptionDef],
     /// Where it attaches, for the table of hooks; an instance may want only some of them.
@@ -27,6 +29,31 @@ pub struct Spec {
     pub maps: &'static [MapDef],
     /// Reads the section and makes the module.
     pub make: fn(&Setup<'_>) -> Result<Box<dyn Module + Send>, SetupError>,
+}
+
+impl Spec {
+    /// Metrics that no section of a configuration asks for: they come with a module, or with the agent.
+    pub const fn unasked(
+        name: &'static str,
+        summary: &'static str,
+        cluster: u32,
+        shape: Shape,
+        metrics: &'static [MetricDef],
+    ) -> Spec {
+        Spec {
+            name,
+            path: name,
+            summary,
+            cluster,
+            shape,
+            metrics,
+            addition: None,
+            options: &[],
+            hooks: &[],
+            maps: &[],
+            make: |setup| Err(setup.section.reject("module", "expected a module that can be enabled")),
+        }
+    }
 }
 
 /// An instance domain's shape: it owns naming, identifiers, persistence, trimming and labels.

@@ -31,6 +31,7 @@ pub const SPEC: Spec = Spec {
     cluster: 0,
     shape: Shape::Log2(Log2 { slots: SLOTS as u32 }),
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE],
     maps: MAPS,

@@ -18,6 +18,7 @@ pub const SPEC: Spec = Spec {
     cluster: 1,
     shape: Shape::Named { max: NAMES },
     metrics: METRICS,
+    addition: None,
     options: &[],
     hooks: &[&block::SUBMIT, &block::COMPLETE],
     maps: block::OWNER_MAPS,

@@ -40,6 +40,7 @@ pub const SPEC: Spec = Spec {
     cluster: 10,
     shape: Shape::Rows { count: "process_count" },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&block::SUBMIT, &block::COMPLETE, &block::ISSUE],
     maps: block::OWNER_MAPS,

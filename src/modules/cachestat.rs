@@ -52,6 +52,7 @@ pub const SPEC: Spec = Spec {
     cluster: 30,
     shape: Shape::Single,
     metrics: METRICS,
+    addition: None,
     options: &[],
     hooks: &[&ADDED, &DIRTIED_PAGE, &DIRTIED_BUFFER, &ACCESSED],
     maps: MAPS,

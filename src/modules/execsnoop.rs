@@ -46,6 +46,7 @@ pub const SPEC: Spec = Spec {
     cluster: 8,
     shape: Shape::Rows { count: "process_count" },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&EXEC, &RETURN],
     maps: MAPS,

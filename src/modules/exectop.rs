@@ -27,6 +27,7 @@ pub const SPEC: Spec = Spec {
     cluster: 13,
     shape: Shape::Named { max: NAMES },
     metrics: METRICS,
+    addition: None,
     options: &[],
     hooks: &[&EXEC],
     maps: MAPS,

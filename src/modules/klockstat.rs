@@ -89,6 +89,7 @@ pub const SPEC: Spec = Spec {
     cluster: 31,
     shape: Shape::Named { max: NAMES },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK, &UNLOCK],
     maps: MAPS,

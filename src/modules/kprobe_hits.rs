@@ -65,6 +65,7 @@ pub const SPEC: Spec = Spec {
     cluster: 103,
     shape: Shape::Named { max: FUNCTIONS * (Places::COUNT + 1) },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&CALLS, &TIMED],
     maps: MAPS,

@@ -17,6 +17,7 @@ mod netproc;
 mod profile;
 mod runqlat;
 mod runtimes;
+mod stacks;
 mod syscount;
 mod sysfork;
 mod tcp;
@@ -62,6 +63,11 @@ pub const MODULES: &[&Spec] = &[
     &execsnoop::SPEC,
     &syscount::SPEC,
 ];
+
+/// What modules add to the Python agent's metrics.
+pub fn additions() -> impl Iterator<Item = &'static Spec> {
+    MODULES.iter().filter_map(|spec| spec.addition)
+}
 
 /// The module that `module = PATH` or `[NAME]` means.
 pub fn find(path: &str) -> Option<&'static Spec> {

@@ -65,6 +65,7 @@ pub const SPEC: Spec = Spec {
     cluster: 40,
     shape: Shape::Pids,
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&TRAFFIC, &EXIT, &EXEC],
     maps: MAPS,

@@ -1,12 +1,11 @@
 //! Stack sampling on demand: `pmstore bcc.proc.profile start`, later `stop`, then the value is a tree of stacks. Kernel side:
-//! bpf/profile.bpf.c. Stacks are named while their processes live.
+//! bpf/profile.bpf.c. What becomes of the samples is in stacks.rs.
 
+use super::stacks::{self, Stacks};
 use crate::bpf::{record, types, types::prof_sample, types::prof_stat};
 use crate::kit::*;
-use crate::pcp::{json_string, PmErr};
+use crate::pcp::PmErr;
 use crate::{maps, metrics, options};
-use std::collections::HashMap;
-use std::fmt::Write;
 use std::mem::offset_of;
 
 metrics! {
@@ -50,6 +49,7 @@ pub const SPEC: Spec = Spec {
     cluster: 14,
     shape: Shape::Single,
     metrics: METRICS,
+    addition: Some(&stacks::SPEC),
     options: OPTIONS,
     hooks: &[&SAMPLE],
     maps: MAPS,
@@ -61,6 +61,7 @@ pub const SPEC: Spec = Spec {
             status: Status::Stopped,
             stacks: Stacks::default(),
             data: None,
+            unkept: 0,
         }))
     },
 };
@@ -82,6 +83,8 @@ struct Profile {
     stacks: Stacks,
     /// The tree of the last run as JSON.
     data: Option<String>,
+    /// Samples of stacks that were too many, of all runs.
+    unkept: u64,
 }
 
 impl Profile {
@@ -116,14 +119,15 @@ impl Profile {
         kernel.detach(&SAMPLE);
         self.drain(kernel);
         self.status = Status::Stopped;
-        self.data = Some(std::mem::take(&mut self.stacks).tree().json());
+        self.data = Some(self.stacks.take_tree());
     }
 
     fn drain(&mut self, kernel: &dyn Kernel) {
-        let (most, stacks) = (self.options.stack_storage_size.0 as usize, &mut self.stacks);
+        let (most, stacks, unkept) = (self.options.stack_storage_size.0 as usize, &mut self.stacks, &mut self.unkept);
         kernel.drain(&SAMPLES, &mut |bytes| {
-            if let Some(sample) = record::<prof_sample>(bytes) {
-                stacks.add(&sample, most);
+            let Some(sample) = record::<prof_sample>(bytes) else { return };
+            if !stacks.add(&sample, most) {
+                *unkept += 1;
             }
         });
     }
@@ -131,6 +135,11 @@ impl Profile {
 
 impl Module for Profile {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        if !self.options.process.is_all() {
+            plan.tell_processes();
+        } else if in_namespace() && !self.options.kernel_stacks_only {
+            log::warn!("{}: in a PID namespace the functions of processes have no names", self.name);
+        }
         let ring = table_size(host.cpus * RING, 2 * RING, 16 * RING);
         constants.prof_no_kernel = self.options.user_stacks_only;
         constants.prof_no_user = self.options.kernel_stacks_only;
@@ -147,6 +156,14 @@ impl Module for Profile {
         };
         let data = self.data.as_deref().unwrap_or("null");
         table.single().text(PROFILE, format!("{{\"status\": \"{status}\", \"data\": {data}}}").as_bytes());
+        Ok(())
+    }
+
+    fn refresh_addition(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        if self.status == Status::Started {
+            self.drain(kernel);
+        }
+        self.stacks.fill(table);
         Ok(())
     }
 
@@ -175,155 +192,13 @@ impl Module for Profile {
             "samples dropped because the ring buffer was full",
             kernel.rows(STATS).sum(offset_of!(prof_stat, dropped)),
         );
-    }
-}
-
-/// A frame's name and where it runs.
-type Frame = (String, &'static str);
-
-/// What tells two stacks apart.
-#[derive(PartialEq, Eq, Hash)]
-struct Stack {
-    pid: u32,
-    comm: [u8; 16],
-    user: Vec<u64>,
-    kernel: Vec<u64>,
-    user_missed: bool,
-    kernel_missed: bool,
-}
-
-/// Samples by stack, and the names of the stacks.
-#[derive(Default)]
-struct Stacks {
-    counts: HashMap<Stack, (u64, Vec<Frame>)>,
-    /// Samples whose stack was one too many, by command.
-    beyond: HashMap<[u8; 16], u64>,
-}
-
-impl Stacks {
-    fn add(&mut self, sample: &prof_sample, most: usize) {
-        let part = |bytes: i32, stack: &[u64]| {
-            let frames = usize::try_from(bytes).unwrap_or(0) / 8;
-            stack[..frames.min(stack.len())].to_vec()
-        };
-        let key = Stack {
-            pid: sample.pid,
-            comm: sample.comm,
-            user: part(sample.user_bytes, &sample.user),
-            kernel: part(sample.kernel_bytes, &sample.kernel),
-            user_missed: missed(sample.user_bytes),
-            kernel_missed: missed(sample.kernel_bytes),
-        };
-        if let Some((count, _)) = self.counts.get_mut(&key) {
-            *count += 1;
-        } else if self.counts.len() < most {
-            let frames = key.frames();
-            self.counts.insert(key, (1, frames));
-        } else {
-            *self.beyond.entry(sample.comm).or_default() += 1;
-        }
-    }
-
-    fn tree(self) -> Node {
-        let mut root = Node { name: "root".into(), ..Node::default() };
-        for (stack, (count, frames)) in self.counts {
-            root.add(command(&stack.comm), &frames, count);
-        }
-        for (comm, count) in self.beyond {
-            root.add(command(&comm), &[], count);
-        }
-        root.sort();
-        root
-    }
-}
-
-impl Stack {
-    /// Named, outermost first.
-    fn frames(&self) -> Vec<Frame> {
-        let mut frames = names(&self.user, CodeOf::Process(self.pid), "user");
-        if self.user_missed {
-            frames.push(("[Missed User Stack]".into(), "user"));
-        }
-        frames.extend(names(&self.kernel, CodeOf::Kernel, "kernel"));
-        if self.kernel_missed {
-            frames.push(("[Missed Kernel Stack]".into(), "kernel"));
-        }
-        frames
-    }
-}
-
-/// `bpf_get_stack` failed, but not because there is no such stack (`-EFAULT`: a kernel thread has no user stack).
-fn missed(bytes: i32) -> bool {
-    const EFAULT: i32 = 14;
-    bytes < 0 && bytes != -EFAULT
-}
-
-fn command(comm: &[u8; 16]) -> Frame {
-    (String::from_utf8_lossy(until_nul(comm)).into_owned(), "user")
-}
-
-/// The names of a stack's frames, outermost first; the programs give the innermost first.
-fn names(stack: &[u64], of: CodeOf, libtype: &'static str) -> Vec<Frame> {
-    let name = |symbol: Option<Symbol>| symbol.map_or_else(|| "[unknown]".into(), |symbol| symbol.name);
-    symbols(stack, of).into_iter().rev().map(|symbol| (name(symbol), libtype)).collect()
-}
-
-#[derive(Default)]
-struct Node {
-    name: String,
-    /// Empty at the root.
-    libtype: &'static str,
-    value: u64,
-    children: Vec<Node>,
-}
-
-impl Node {
-    fn add(&mut self, command: Frame, frames: &[Frame], count: u64) {
-        self.value += count;
-        let mut node = self;
-        for (name, libtype) in std::iter::once(&command).chain(frames) {
-            let known = node.children.iter().position(|child| child.name == *name && child.libtype == *libtype);
-            let at = known.unwrap_or_else(|| {
-                node.children.push(Node { name: name.clone(), libtype, ..Node::default() });
-                node.children.len() - 1
-            });
-            node = &mut node.children[at];
-            node.value += count;
-        }
-    }
-
-    fn sort(&mut self) {
-        self.children.sort_by(|a, b| a.name.cmp(&b.name));
-        self.children.iter_mut().for_each(Node::sort);
-    }
-
-    /// Stacks are at most 254 frames deep, so recursion is bounded.
-    fn json(&self) -> String {
-        let mut out = String::new();
-        self.write(&mut out);
-        out
-    }
-
-    fn write(&self, out: &mut String) {
-        let libtype = if self.libtype.is_empty() { "null".into() } else { json_string(self.libtype) };
-        let _ = write!(
-            out,
-            "{{\"name\": {}, \"libtype\": {libtype}, \"value\": {}, \"children\": [",
-            json_string(&self.name),
-            self.value
-        );
-        for (i, child) in self.children.iter().enumerate() {
-            if i > 0 {
-                out.push_str(", ");
-            }
-            child.write(out);
-        }
-        out.push_str("]}");
+        each("samples that count for their command only, since their stack was one too many", self.unkept);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::stacks::tests::sample;
     use super::*;
     use crate::bpf::record_bytes;
     use crate::pcp::Atom;
@@ -335,6 +210,7 @@ mod tests {
             status: Status::Stopped,
             stacks: Stacks::default(),
             data: None,
+            unkept: 0,
         }
     }
 
@@ -347,10 +223,10 @@ mod tests {
         }
     }
 
-    fn sample(comm: &[u8], kernel_bytes: i32) -> prof_sample {
-        let mut name = [0; 16];
-        name[..comm.len()].copy_from_slice(comm);
-        prof_sample { pid: 0, kernel_bytes, user_bytes: -14, pad: 0, comm: name, kernel: [0; 127], user: [0; 127] }
+    fn stacks(module: &mut Profile, fake: &Fake) -> Vec<(String, u64)> {
+        let mut table = Table::new(1);
+        module.refresh_addition(fake, &mut table).expect("nothing can fail");
+        stacks::tests::named(&table)
     }
 
     #[test]
@@ -363,6 +239,7 @@ mod tests {
         assert_eq!(value(&mut module, &fake), r#"{"status": "started", "data": null}"#);
         assert_eq!(module.store(&fake, 0, b"start"), Ok(()));
         fake.record(&record_bytes(&sample(b"sh", 0)));
+        assert_eq!(stacks(&mut module, &fake), [("sh".into(), 1)], "while it runs");
         fake.record(&record_bytes(&sample(b"sh", -17)));
         assert_eq!(module.store(&fake, 0, b"stop"), Ok(()));
         assert!(fake.attached().is_empty());
@@ -370,17 +247,10 @@ mod tests {
             value(&mut module, &fake),
             r#"{"status": "stopped", "data": {"name": "root", "libtype": null, "value": 2, "children": [{"name": "sh", "libtype": "user", "value": 2, "children": [{"name": "[Missed Kernel Stack]", "libtype": "kernel", "value": 1, "children": []}]}]}}"#
         );
+        assert_eq!(stacks(&mut module, &fake), [("sh".into(), 1), ("sh,[Missed_Kernel_Stack]_[k]".into(), 1)]);
         assert_eq!(module.store(&fake, 0, b"stop"), Ok(()));
         assert_eq!(module.store(&fake, 0, b"pause"), Err(PmErr::BADSTORE));
-    }
-
-    #[test]
-    fn stacks_beyond_the_limit_count_for_their_command() {
-        let mut stacks = Stacks::default();
-        for i in 0..3 {
-            stacks.add(&prof_sample { pid: i, ..sample(b"sh", 0) }, 1);
-        }
-        let tree = stacks.tree();
-        assert_eq!((tree.value, tree.children.len(), tree.children[0].value), (3, 1, 3));
+        assert_eq!(module.store(&fake, 0, b"start"), Ok(()));
+        assert!(stacks(&mut module, &fake).is_empty(), "a start forgets the last run");
     }
 }

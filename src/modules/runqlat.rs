@@ -34,6 +34,7 @@ pub const SPEC: Spec = Spec {
     cluster: 4,
     shape: Shape::Log2(Log2 { slots: SLOTS as u32 }),
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
     maps: MAPS,

@@ -45,6 +45,7 @@ pub const SPEC: Spec = Spec {
     cluster: 15,
     shape: Shape::Numbered,
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&ENTER, &EXIT],
     maps: MAPS,

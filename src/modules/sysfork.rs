@@ -23,6 +23,7 @@ pub const SPEC: Spec = Spec {
     cluster: 2,
     shape: Shape::Single,
     metrics: METRICS,
+    addition: None,
     options: &[],
     hooks: &[&NEWTASK],
     maps: MAPS,

@@ -46,6 +46,7 @@ pub const SPEC: Spec = Spec {
     cluster: 3,
     shape: Shape::Rows { count: "session_count" },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&STATE],
     maps: MAPS,

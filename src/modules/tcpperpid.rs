@@ -42,6 +42,7 @@ pub const SPEC: Spec = Spec {
     cluster: 11,
     shape: Shape::Pids,
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&TRAFFIC],
     maps: MAPS,

@@ -40,6 +40,7 @@ pub const SPEC: Spec = Spec {
     cluster: 9,
     shape: Shape::Named { max: NAMES },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&RETRANSMIT, &STATE, &TRAFFIC],
     maps: MAPS,

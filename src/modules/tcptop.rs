@@ -45,6 +45,7 @@ pub const SPEC: Spec = Spec {
     cluster: 12,
     shape: Shape::Rows { count: "conn_count" },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&TRAFFIC],
     maps: MAPS,

@@ -42,6 +42,7 @@ pub const SPEC: Spec = Spec {
     cluster: 100,
     shape: Shape::Named { max: MOST },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&TRACEPOINT],
     maps: MAPS,

@@ -46,6 +46,7 @@ pub const SPEC: Spec = Spec {
     cluster: 16,
     shape: Shape::Named { max: NAMES },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,

@@ -34,6 +34,7 @@ pub const SPEC: Spec = Spec {
     cluster: 102,
     shape: Shape::Named { max: MOST },
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&FUNCTION],
     maps: MAPS,

@@ -56,6 +56,7 @@ pub const SPEC: Spec = Spec {
     cluster: 110,
     shape: Shape::Single,
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,

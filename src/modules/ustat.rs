@@ -44,6 +44,7 @@ pub const SPEC: Spec = Spec {
     cluster: 17,
     shape: Shape::Pids,
     metrics: METRICS,
+    addition: None,
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,

@@ -26,6 +26,17 @@ fn check(
     lines: &str,
     btf: Option<&Path>,
 ) -> BTreeMap<String, Option<String>> {
+    checked(a, before, modules, lines, btf).0
+}
+
+/// The same, and its log.
+fn checked(
+    a: &[&str],
+    before: &str,
+    modules: &[&str],
+    lines: &str,
+    btf: Option<&Path>,
+) -> (BTreeMap<String, Option<String>>, String) {
     let config = configuration(modules, lines);
     let built = env!("CARGO_BIN_EXE_pmdacorebcc");
     // In a virtual machine of tests/kernels it is where programs are.
@@ -39,13 +50,14 @@ fn check(
     }
     let output = command.args(["-c", &script]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{a:?} {before}\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    println!("{a:?} {before}\n{text}{log}");
     assert!(text.starts_with("MODULE"), "no table");
     let failed = |name: &str| {
         let mut lines = text.lines().filter(|line| line.split(' ').next() == Some(name));
         lines.find_map(|line| line.split_once("FAILED: ")).map(|(_, reason)| reason.trim_end().to_owned())
     };
-    modules.iter().map(|name| (name.to_string(), failed(name))).collect()
+    (modules.iter().map(|name| (name.to_string(), failed(name))).collect(), log)
 }
 
 /// Whether one of these programs, or the right to load BPF, is missing; says so.
@@ -80,6 +92,22 @@ fn in_a_pid_namespace_modules_with_a_filter_say_what_they_need() {
     let fates = check(&inside, "", &["sysfork", "syscount"], "process = sh", None);
     assert_eq!(fates["sysfork"], None);
     says(&fates["syscount"], &["in a PID namespace", "--pid=host"]);
+}
+
+#[test]
+fn in_a_pid_namespace_profile_cannot_find_its_process_and_works_without() {
+    let _alone = alone();
+    if lacks("in_a_pid_namespace_profile_cannot_find_its_process_and_works_without", &["unshare"]) {
+        return;
+    }
+    let inside = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let (with, _) = checked(&inside, "", &["sysfork", "profile"], "process = sh", None);
+    assert_eq!(with["sysfork"], None);
+    says(&with["profile"], &["in a PID namespace", "--pid=host"]);
+    let (without, said) = checked(&inside, "", &["profile"], "", None);
+    assert_eq!(without["profile"], None);
+    let warning = "profile: in a PID namespace the functions of processes have no names";
+    assert_eq!(said.matches(warning).count(), 1, "{said}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod dbpmda;
 mod instance;
 mod lifecycle;
 mod metadata;
+mod profile;
 mod proxy;
 mod shipped;
 mod tools;

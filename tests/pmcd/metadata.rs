@@ -3,14 +3,20 @@
 use crate::instance::{session, Pmcd};
 use crate::support::{
     all_modules,
-    rows::{all, original, own, rows, Row, CORRECTED, HISTOGRAMS, INDOMS},
-    use_disk,
+    rows::{added, all, original, own, Row, CORRECTED, HISTOGRAMS, INDOMS},
+    skip, use_disk, wait_seconds, Proc,
 };
+use corebcc::kit::Shape;
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Sem, Type};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The lines of each metric in the output of pminfo, blank ones left out.
 pub fn blocks(text: &str) -> BTreeMap<String, Vec<String>> {
@@ -70,10 +76,11 @@ fn every_metric_of_the_table_is_served_with_its_metadata_and_labels() {
         assert_eq!(lines[..3], description(row), "{}", row.name);
         has_labels(row, &labelled[row.name]);
     }
-    for row in own() {
-        assert_eq!(described[row.name][..3], description(&row), "{}", row.name);
+    let beside: Vec<Row> = own().chain(added()).collect();
+    for row in &beside {
+        assert_eq!(described[row.name][..3], description(row), "{}", row.name);
     }
-    let known = |name: &str| rows.iter().any(|row| row.name == name) || own().any(|row| row.name == name);
+    let known = |name: &str| rows.iter().chain(&beside).any(|row| row.name == name);
     let beyond: Vec<&String> = described.keys().filter(|name| !known(name)).collect();
     assert!(beyond.is_empty(), "not in the table: {beyond:?}");
 
@@ -104,40 +111,209 @@ fn every_metric_and_instance_domain_has_help() {
     }
 }
 
-#[test]
-fn instances_have_the_names_and_numbers_that_go_together() {
-    let Some(pmcd) = Pmcd::start() else { return };
-    session();
-    let disks = use_disk();
-    let text = pmcd.ask("pminfo", &["-f", "bcc"]);
-    let instance = |line: &str| {
-        let (number, name) = line.trim().strip_prefix("inst [")?.split_once(" or \"")?;
-        Some((number.parse::<u64>().unwrap(), name.split_once("\"]").unwrap().0.to_owned()))
+/// Identifiers that follow another rule on purpose; docs/compatibility.md says so.
+const RENUMBERED: [(&str, &str); 2] = [("tcpperpid", "the pid itself"), ("ustat", "the pid itself")];
+
+/// What was configured, in its order, for rules that go by it.
+const TRACEPOINTS: [&str; 2] = ["sched:sched_process_exit", "sched:sched_process_exec"];
+const FUNCTIONS: [&str; 2] = ["c::malloc", "c::fork"];
+const PROBES: [&str; 2] = ["function__return", "function__entry"];
+
+/// The instances of a module, as the metrics' values have them.
+type Instances = BTreeMap<u64, String>;
+
+/// Whether a name has the form of the table's line, and the identifier that goes with it where it depends on the name alone.
+fn fits(row: &Row, number: u64, name: &str) -> bool {
+    let low = if number == 0 { 0 } else { 1u64 << number.min(62) };
+    let form = match row.form.split([' ', ';']).next().unwrap() {
+        "LOW-HIGH" => &format!("{low}-{}", (2u64 << number.min(62)) - 1),
+        "ROW" => &number.to_string(),
+        "DISK::PID" => r"[a-z][\w-]*::\d{6,}",
+        "LADDR:LPORT::RADDR:RPORT" => r"[0-9a-f.:]+:\d+::[0-9a-f.:]+:\d+",
+        // One that ended before anybody could ask for its name.
+        "PID" if row.form.starts_with("PID ARGV0") && fs::read(format!("/proc/{number}/cmdline")).is_err() => {
+            r"\d{6,}( .+)?"
+        }
+        "PID" if row.form.starts_with("PID ARGV0") => r"\d{6,} .+",
+        "PID" if row.form.contains("zero-padded") => r"\d{6,}",
+        "PID" => r"[1-9]\d*",
+        "COMM" => r".{1,15}",
+        "SYSCALL" => r"([1-9]\d*::)?([a-z]\w*|UNDEF\d+)",
+        "CLASS.METHOD" => r"[A-Za-z0-9]\S*\.\S+",
+        "FUNC[+FUNC...]" => r"[\w.]+(\+[\w.]+)*",
+        "CATEGORY:EVENT" => r"\w+:\w+",
+        "PATH::PROBE" => r"/\S+::\w+",
+        "LIB::SYMBOL" => r"[^:]+::\w+",
+        "FUNC" => r"([1-9]\d*::)?[\w.]+",
+        other => panic!("{}: no form {other}", row.name),
     };
-    let mut seen = BTreeMap::new();
-    for (name, lines) in blocks(&text) {
-        let Some(row) = rows().find(|row| row.name == name) else { continue };
-        for (number, name) in lines.iter().filter_map(|line| instance(line)) {
-            *seen.entry(row.module).or_insert(0) += 1;
-            match row.module {
-                "biolatency" | "runqlat" => {
-                    let low = if number == 0 { 0 } else { 1u64 << number };
-                    assert_eq!(name, format!("{low}-{}", (2u64 << number) - 1));
-                }
-                "tcplife" => assert_eq!(name, number.to_string()),
-                "netproc" => assert_eq!(name.split(' ').next().unwrap(), format!("{number:06}")),
-                "exectop" => assert!(!name.is_empty() && name.len() < 16, "{name}"),
-                module => panic!("{module} has instances"),
+    regex::Regex::new(&format!("^(?:{form})$")).unwrap().is_match(name)
+}
+
+/// Holds the identifiers of a module's instances against the rule of its line.
+fn follow(row: &Row, instances: &Instances) {
+    let rule = RENUMBERED.iter().find(|(module, _)| *module == row.module).map_or(row.rule, |(_, rule)| rule);
+    let numbers = instances.keys().copied();
+    let dense = || assert!(numbers.clone().eq(0..instances.len() as u64), "{}: {instances:?}", row.name);
+    match rule.split([',', '(']).next().unwrap().trim() {
+        "slot-1" | "row number" => {} // fits() has seen to it
+        "the pid itself" => {
+            for (number, name) in instances {
+                assert_eq!(name.split(' ').next().unwrap().parse(), Ok(*number), "{}", row.name);
             }
         }
+        "cache" => dense(),
+        "order of discovery" | "configuration order" => {
+            dense();
+            let names: Vec<&str> = instances.values().map(|name| name.rsplit('/').next().unwrap()).collect();
+            match row.module {
+                "tracepoint_hits" => assert_eq!(names, TRACEPOINTS),
+                "uprobe_hits" => assert_eq!(names, FUNCTIONS),
+                "usdt_hits" => {
+                    assert!(names.iter().zip(PROBES).all(|(name, probe)| name.ends_with(probe)), "{names:?}")
+                }
+                _ => assert_eq!(names, ["vfs_open"]),
+            }
+        }
+        "syscall number for the fixed part" => {
+            use nix::libc::{SYS_clock_nanosleep, SYS_close, SYS_openat, SYS_read};
+            let known = [
+                ("clock_nanosleep", SYS_clock_nanosleep),
+                ("close", SYS_close),
+                ("openat", SYS_openat),
+                ("read", SYS_read),
+            ];
+            for (number, name) in instances {
+                let (process, call) =
+                    name.split_once("::").map_or((0, name.as_str()), |(pid, call)| (pid.parse::<u64>().unwrap(), call));
+                if let Some((_, call)) = known.iter().find(|(known, _)| *known == call) {
+                    // Those by process have numbers beyond the calls' own: docs/compatibility.md.
+                    assert_eq!(*number, process * 512 + *call as u64, "{name}");
+                }
+            }
+        }
+        other => panic!("{}: no rule {other}", row.name),
     }
-    for module in ["biolatency", "tcplife", "runqlat", "exectop", "netproc"] {
-        assert!(seen.contains_key(module) || module == "biolatency" && !disks, "{module} has no instance: {text}");
+}
+
+/// What a value's line in the output of `pminfo -f` says of its instance.
+fn instance(line: &str) -> Option<(u64, String)> {
+    let (number, name) = line.trim().strip_prefix("inst [")?.split_once(" or \"")?;
+    Some((number.parse().unwrap(), name.rsplit_once("\"]").unwrap().0.to_owned()))
+}
+
+/// Does again and again what modules count, until it is dropped.
+struct Load(Arc<AtomicBool>, Option<JoinHandle<()>>);
+
+impl Load {
+    fn new() -> Load {
+        let over = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let over = Arc::clone(&over);
+            move || {
+                while !over.load(Relaxed) {
+                    session();
+                    use_disk();
+                    Command::new("true").status().unwrap();
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        });
+        Load(over, Some(thread))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+        let _ = self.1.take().map(JoinHandle::join);
+    }
+}
+
+/// Connections to a socket whose queue is full: their first packets are lost, and sent again after a second.
+const UNHEARD: &str = "import socket, time
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(0)
+kept = [socket.socket() for _ in range(8)]
+for c in kept: c.setblocking(False); c.connect_ex(s.getsockname())
+time.sleep(120)";
+
+const CALLS: &str = "class Thing { function work() {} } $t = new Thing; for (;;) { $t->work(); usleep(1000); }";
+
+/// Each module that this kernel has the hooks for, on work of every kind: what pminfo shows as instances against the columns
+/// of the table that say how they are named and numbered.
+#[test]
+fn instances_have_the_names_and_numbers_that_go_together() {
+    let php = fs::canonicalize("/usr/bin/php").unwrap_or_default();
+    let probes = corebcc::kit::Elf::read(&php).map(|elf| elf.probes()).unwrap_or_default();
+    let has_php = probes.iter().any(|probe| probe.name == "function__entry");
+    let mut text = all_modules()
+        .replace("[syscount]\n", "[syscount]\nprocess = php\ndetails = True\n")
+        .replace("[tracepoint_hits]\n", &format!("[tracepoint_hits]\ntracepoints = {}\n", TRACEPOINTS.join(",")));
+    if has_php {
+        let [one, two] = PROBES.map(|probe| format!("{}:{probe}", php.display()));
+        text = text
+            .replace("process = python3\nlanguage = python\n", "process = php\nlanguage = php\n")
+            .replace("process = python3\nusdts = /usr/bin/python3:.*\n", &format!("usdts = {one},{two}\n"));
+    }
+    let Some(pmcd) = Pmcd::beside(&text, &[]) else { return };
+    let status: BTreeMap<String, String> = pmcd.values("bcc.agent.module.status").into_iter().collect();
+    let states: BTreeMap<String, String> = pmcd.values("bcc.agent.module.state").into_iter().collect();
+    let disks = use_disk();
+    let mut children = Vec::new();
+    if has_php {
+        let mut command = Command::new("/usr/bin/php");
+        children.push(Proc(command.args(["-r", CALLS]).env("USE_ZEND_DTRACE", "1").spawn().unwrap()));
+    }
+    children.extend(Command::new("python3").args(["-c", UNHEARD]).spawn().map(Proc));
+    let mut expected = BTreeSet::new();
+    for module in original().filter(|row| row.instances).map(|row| row.module).collect::<BTreeSet<_>>() {
+        let missing = match module {
+            _ if states[module].contains("failed") => Some(status[module].as_str()),
+            "biolatency" | "bioperpid" | "biotop" if !disks => Some("a disk that counts its requests"),
+            "ucalls" | "ustat" | "usdt_hits" | "syscount" if !has_php => {
+                Some("/usr/bin/php with the probe function__entry")
+            }
+            "tcpretrans" if children.len() < 1 + usize::from(has_php) => Some("python3"),
+            _ => None,
+        };
+        match missing {
+            Some(missing) => skip(&format!("{module}: {missing}")),
+            None => drop(expected.insert(module)),
+        }
+    }
+
+    let _load = Load::new();
+    let mut seen: BTreeMap<&str, Instances> = BTreeMap::new();
+    wait_seconds(60, "instances of every module", || {
+        let blocks = blocks(&pmcd.ask("pminfo", &["-f", "bcc"]));
+        for row in original().filter(|row| expected.contains(row.module)) {
+            let lines = blocks.get(row.name).unwrap_or_else(|| panic!("{} is not served", row.name));
+            for (number, name) in lines.iter().filter_map(|line| instance(line)) {
+                assert!(row.instances && fits(&row, number, &name), "{}: [{number}] {name} for {}", row.name, row.form);
+                let known = seen.entry(row.module).or_default().entry(number).or_insert_with(|| name.clone());
+                assert_eq!(*known, name, "{}: the name of {number} changed", row.name);
+            }
+        }
+        let unseen: Vec<&&str> = expected.iter().filter(|module| !seen.contains_key(**module)).collect();
+        println!("without an instance so far: {unseen:?}");
+        unseen.is_empty().then_some(())
+    });
+    for row in original() {
+        if let Some(instances) = seen.get(row.module) {
+            let names: BTreeSet<&str> = instances.values().map(|name| name.split(' ').next().unwrap()).collect();
+            assert_eq!(names.len(), instances.len(), "{}: names up to their first blank: {instances:?}", row.name);
+            follow(&row, instances);
+        }
+    }
+    println!("{} of {} modules", seen.len(), MODULES.iter().filter(|spec| spec.shape != Shape::Single).count());
+    if expected.contains("syscount") {
+        let names = &seen["syscount"];
+        let by_process = names.values().any(|name| name.ends_with("::clock_nanosleep"));
+        assert!(by_process && names.values().any(|name| name == "clock_nanosleep"), "{names:?}");
     }
     // Processes are shown as the first PID namespace numbers them, whose inode is fixed (PROC_PID_INIT_INO).
     if fs::metadata("/proc/self/ns/pid").unwrap().ino() == 0xEFFF_FFFC {
-        let own = format!("{:06}", std::process::id());
-        assert!(pmcd.values("bcc.proc.net.tcp.send.bytes").iter().any(|(name, _)| name.starts_with(&own)));
+        assert!(seen["netproc"].contains_key(&std::process::id().into()));
     }
     let sessions = pmcd.values("bcc.proc.io.net.tcp.laddr");
     assert!(!sessions.is_empty() && sessions.iter().all(|(_, address)| address.contains('.') || address.contains(':')));

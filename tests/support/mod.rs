@@ -3,6 +3,7 @@
 
 #![allow(dead_code)] // each test program uses a part of this
 
+pub mod burner;
 pub mod rows;
 
 use std::{

@@ -21,6 +21,8 @@ pub struct Row {
     pub instances: bool,
     /// The form of their names; `-` without instances.
     pub form: &'static str,
+    /// How they get their identifiers; `-` without instances.
+    pub rule: &'static str,
 }
 
 /// Semantics that were corrected on purpose, to *instant*; docs/compatibility.md says why.
@@ -39,7 +41,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [(&str, &str, u32, u32, Type, Sem, &str); 31] = [
+const OWN: [Beside; 31] = [
     ("bcc.agent.version",              "", 300, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.release",       "", 300, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.load.time",            "", 300, 2, Type::U64,    Sem::DISCRETE, "millisec"),
@@ -73,9 +75,23 @@ const OWN: [(&str, &str, u32, u32, Type, Sem, &str); 31] = [
     ("bcc.agent.kernel.feature",       "", 305, 0, Type::U32,    Sem::DISCRETE, "none"),
 ];
 
+/// What modules have beyond the Python agent's.
+const ADDED: [Beside; 1] = [("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count")];
+
+/// What modules add.
+pub fn added() -> impl Iterator<Item = Row> {
+    beside(&ADDED)
+}
+
 /// What the agent has of its own.
 pub fn own() -> impl Iterator<Item = Row> {
-    OWN.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
+    beside(&OWN)
+}
+
+type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
+
+fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
+    metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
         let instances = cluster != 300;
         Row {
             name,
@@ -88,6 +104,7 @@ pub fn own() -> impl Iterator<Item = Row> {
             units,
             instances,
             form: if instances { "NAME" } else { "-" },
+            rule: "-",
         }
     })
 }
@@ -125,6 +142,7 @@ impl Row {
             units: fields[9],
             instances: fields[13] != "-",
             form: fields[13],
+            rule: fields[14],
         }
     }
 

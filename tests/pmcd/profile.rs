@@ -1,0 +1,98 @@
+//! Stack sampling as its users go about it: pmstore begins and ends a run, and flame graphs are made of what pminfo prints.
+
+use crate::instance::Pmcd;
+use crate::support::{
+    burner::{burner, Burner},
+    lacks, lacks_bpf, skip, wait_for, wait_seconds, BINARY,
+};
+use std::process::{Command, Stdio};
+
+/// A configuration with the module, and with the one that tests wait for.
+fn configuration(process: u32) -> String {
+    format!(
+        "[pmda]\nmodules = sysfork,profile\nmodule_failure_fatal = False\n[sysfork]\nmodule = sysfork\ncluster = 2\n\
+         [profile]\nmodule = profile\ncluster = 14\nprocess = {process}\nsample_frequency = 99\n"
+    )
+}
+
+fn busy() -> Option<Burner> {
+    if lacks_bpf() {
+        return None;
+    }
+    let burner = burner();
+    if burner.is_none() {
+        skip("a C compiler (cc)");
+    }
+    burner
+}
+
+/// Lines `frame;frame;frame samples`; the samples of the burner's stack and of all.
+#[track_caller]
+fn samples(text: &str) -> (u64, u64) {
+    let (mut hot, mut all) = (0, 0);
+    for line in text.lines() {
+        let (stack, samples) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        assert!(!stack.contains([' ', ',']), "{line}");
+        let samples: u64 = samples.parse().unwrap();
+        if stack.starts_with("burn_test;") && stack.ends_with(";main;burn_outer;burn_cycles") {
+            hot += samples;
+        }
+        all += samples;
+    }
+    (hot, all)
+}
+
+/// The command line that help text and README give makes the text for flame graphs of the instances.
+#[test]
+fn a_run_begun_by_pmstore_has_its_stacks_as_instances_while_it_goes_on_and_after() {
+    if lacks(&["pmstore", "sed", "tr"]) {
+        return;
+    }
+    let Some(burner) = busy() else { return };
+    let Some(pmcd) = Pmcd::beside(&configuration(burner.child.id()), &[]) else { return };
+    assert!(pmcd.values("bcc.proc.stacks").is_empty());
+    pmcd.ask("pmstore", &["bcc.proc.profile", "start"]);
+    let total = |values: &[(String, String)]| values.iter().map(|(_, samples)| samples.parse::<u64>().unwrap()).sum();
+    let mut before: u64 = 0;
+    for _ in 0..3 {
+        before = wait_for("more samples", || Some(total(&pmcd.values("bcc.proc.stacks"))).filter(|&now| now > before));
+    }
+    // As many as a dull test takes.
+    wait_for("fifty samples", || (total(&pmcd.values("bcc.proc.stacks")) > 50).then_some(()));
+    pmcd.ask("pmstore", &["bcc.proc.profile", "stop"]);
+
+    let help = pmcd.ask("pminfo", &["-T", "bcc.proc.stacks"]);
+    let line = help.lines().find_map(|line| line.trim().strip_prefix("pminfo -f bcc.proc.stacks |"));
+    let line = line.unwrap_or_else(|| panic!("no command line in {help}"));
+    assert!(include_str!("../../README.md").contains(line), "{line}");
+    let values = pmcd.ask("pminfo", &["-f", "bcc.proc.stacks"]);
+    std::fs::write(pmcd.home.path("values"), &values).unwrap();
+    let file = std::fs::File::open(pmcd.home.path("values")).unwrap();
+    let folded = Command::new("sh").args(["-c", line]).stdin(file).output().unwrap();
+    let (hot, all) = samples(&String::from_utf8_lossy(&folded.stdout));
+    assert!(all > 50 && hot * 10 >= all * 9, "{values}");
+
+    let tree = &pmcd.values("bcc.proc.profile")[0].1;
+    let root = format!("\"name\": \"root\", \"libtype\": null, \"value\": {all},");
+    let root = [root.clone(), root.replace('"', "\\\"")];
+    assert!(root.iter().any(|root| tree.contains(root.as_str())), "{all} samples in {tree}");
+    assert_eq!(pmcd.values("bcc.proc.stacks").len(), values.matches("inst [").count(), "they stay");
+
+    let labels = pmcd.ask("pminfo", &["-l", "bcc.proc.stacks"]);
+    assert!(labels.contains(r#""bcc_module":"profile""#), "{labels}");
+}
+
+#[test]
+fn show_prints_the_lines_of_a_flame_graph_without_pmcd() {
+    let Some(burner) = busy() else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), configuration(burner.child.id())).unwrap();
+    let mut command = Command::new(BINARY);
+    command.args(["show", "--folded", "bcc.proc.stacks", "1", "2", "-c"]).arg(file.path());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    wait_seconds(60, "two readings", || child.try_wait().unwrap());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let (hot, all) = samples(&String::from_utf8_lossy(&output.stdout));
+    assert!((100..=300).contains(&all) && hot * 10 >= all * 9, "{hot} of {all} samples in two seconds at 99 Hz");
+}
