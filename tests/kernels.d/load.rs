@@ -1,6 +1,6 @@
-//! The load of tests/kernels, with nothing but std: `load DISK... [repeat-segments]` does a known number of things of each
-//! kind, prints a line `NAME NUMBER` for each number that the modules must show, then `done`, and stays alive so that its row does.
-//! Started as any other name it ends at once: an exec to be counted.
+//! The load of tests/kernels and benches/beside, with nothing but std: `load DISK... [repeat-segments]` does a known number of
+//! things of each kind, prints a line `NAME NUMBER` for each number that the modules must show, then `done`, and stays alive so
+//! that its row does. Started as any other name it ends at once: an exec to be counted.
 //! What it calls often nothing else on that machine calls at all, so that there is one right count with a filter and without.
 
 use std::ffi::{c_int, c_long};
@@ -73,6 +73,7 @@ fn main() -> Result<()> {
     println!("session_to_client {}", ANSWERS * ANSWER as u64);
     println!("tcp_calls {}", sessions * (SENDS + ANSWERS));
     println!("tcp_bytes {}", sessions * (SENDS * SEND as u64 + ANSWERS * ANSWER as u64));
+    println!("tcp_calls_of_main_thread {}", sessions * SENDS);
     println!("udp_calls {}", 2 * DATAGRAMS);
     println!("udp_bytes {}", 2 * DATAGRAMS * DATAGRAM as u64);
     println!("children {CHILDREN}");
