@@ -6,7 +6,7 @@
 
 { sub(/\r$/, ""); sub(/^.*@@ /, "@@ ") }
 /^@@ pass / { pass = $3; passes[++npasses] = pass; next }
-/^@@ / { part = $2; way = $3; test = panicked = section = ""; finished = part == "finished"; next }
+/^@@ / { part = $2; way = $3; test = panicked = section = ""; next }
 
 # What the tests print: a section for each with output, then lists of the names that passed and failed.
 part == "tests" && /^@@/ { next }
@@ -25,7 +25,8 @@ part == "tests" && section != "" && /^    [a-z0-9_:]+$/ {
 }
 
 part == "release" { print "release", $1 }
-part == "disks" && seen_disk[$1]++ { next } # each boot names them
+# Each boot names them, and a kernel may have its say in between.
+part == "disks" && (!/^\/dev\/[a-z0-9-]+ [a-z0-9-]+$/ || seen_disk[$1]++) { next }
 part == "disks" { disks++ }
 part == "disks" && $2 != "-" { loads_of[$2]++; loads++ }
 
@@ -38,7 +39,7 @@ part == "check" {
 		kinds[pass, module] = ""
 		order[pass, ++modules[pass]] = module
 	}
-	if (cell[4] == "ok" && index("," kinds[pass, module] ",", "," cell[3] ",") == 0)
+	if (cell[4] ~ /^(ok$|loaded, )/ && index("," kinds[pass, module] ",", "," cell[3] ",") == 0)
 		kinds[pass, module] = kinds[pass, module] (kinds[pass, module] == "" ? "" : ",") cell[3]
 	else if (cell[4] ~ /^FAILED: /)
 		failure[pass, module] = substr(cell[4], 9)
@@ -61,6 +62,10 @@ part == "values" && NF == 0 { section = "" }
 part == "values" && /^bcc\./ { section = $1; next }
 part == "values" && NF == 1 && $1 !~ /^[0-9]/ { section = $1; next }
 part == "values" && /^ *pid +comm +laddr .* duration$/ { section = "tcplife"; next }
+part == "values" && /^ *pid +comm +laddr .* rx +tx$/ { section = "tcptop"; next }
+part == "values" && /^ *comm +pid +ppid +ret +args$/ { section = "execsnoop"; next }
+part == "values" && /^ *count +avg +cml$/ { section = "syscount"; next }
+part == "values" && /^ *count +fail +avg +cml$/ { section = "kprobe_hits"; next }
 part == "values" && /^ *pid +comm +direction .* duration$/ { section = "biotop"; next }
 part == "values" && /^ *tcp\.send\.calls/ { section = "netproc"; next }
 part == "values" && /^ *tx +rx$/ { section = "tcpperpid"; next }
@@ -78,7 +83,23 @@ part == "values" && section == "biotop" && $2 == load[pass, "pid"] && $3 == "loa
 part == "values" && $1 == "total" { total[pass, section] = $3; section = ""; next }
 part == "values" && section == "bcc.disk.all.latency" && $2 == "->" && $1 >= 1024 { slow[pass] += $5 }
 part == "values" && section == "sysfork" && NF == 1 { total[pass, "sysfork"] = $1 }
+# A name with an address and a port at each end is of tcpretrans, others are of exectop.
+part == "values" && section == "count" && NF == 2 && $1 ~ /:[0-9]+::.*:[0-9]+$/ {
+	port = $1
+	sub(/.*:/, "", port)
+	repeated[pass, port] += $2
+	next
+}
 part == "values" && section == "count" && NF == 2 { execs[pass, $1] = $2 }
+part == "values" && section == "execsnoop" && $4 == load[pass, "pid"] && $2 " " $5 " " $6 == "counted 0 /bin/counted" && NF == 6 { snooped[pass]++ }
+part == "values" && section == "execsnoop" && $3 == load[pass, "pid"] && $2 " " $5 " " $6 " " $7 " " $NF == "load 0 /bin/load /dev/nvme0n1 repeat-segments" { snooped_load[pass]++ }
+part == "values" && section == "tcptop" && $2 == load[pass, "pid"] && $3 == "load" {
+	connections[pass]++
+	received[pass] += $8
+	sent[pass] += $9
+}
+part == "values" && section == "syscount" && $1 == "sched_rr_get_interval" { calls[pass] = $2 }
+part == "values" && section == "kprobe_hits" && $1 == "__x64_sys_sched_rr_get_interval" { calls[pass, "function"] = $2; calls[pass, "failed"] = $3 }
 part == "values" && section == "hits" && NF == 2 { hits[pass, $1] = $2 }
 part == "values" && section == "tcplife" && NF == 10 { sessions[pass, ++nsessions[pass]] = $0 }
 part == "values" && section == "netproc" && $1 + 0 == load[pass, "pid"] + 0 && NF == 10 { traffic[pass] = $0 }
@@ -107,12 +128,25 @@ function near(bytes, expected) {
 	return bytes >= expected && bytes <= expected + 2
 }
 
+function is_full(port) {
+	return port == load[pass, "full_port_ipv4"] || port == load[pass, "full_port_ipv6"]
+}
+
+function repeated_of_load(    ipv4, ipv6) {
+	ipv4 = repeated[pass, load[pass, "full_port_ipv4"]]
+	ipv6 = repeated[pass, load[pass, "full_port_ipv6"]]
+	return at_least("segments repeated over IPv4", ipv4, 1) at_least("segments repeated over IPv6", ipv6, 1) \
+		exactly("segments repeated", ipv4 + ipv6, load[pass, "repeated_segments"])
+}
+
 function sessions_of_load(    i, j, f, g, to, from, count, server, client, paired) {
 	to = load[pass, "session_to_server"]
 	from = load[pass, "session_to_client"]
 	for (i = 1; i <= nsessions[pass]; i++) {
 		split(sessions[pass, i], f, " ")
 		if (f[2] != load[pass, "pid"] || f[3] != "load" || f[10] <= 0)
+			continue
+		if (is_full(f[5]) || is_full(f[7])) # with no traffic: those are tcpretrans'
 			continue
 		count++
 		client += near(f[8], to) && near(f[9], from)
@@ -191,6 +225,25 @@ function fault(module) {
 		return traffic_of_load()
 	if (module == "tcpperpid")
 		return process_of_load()
+	if (module == "execsnoop")
+		return exactly("execs of `counted` by the load", snooped[pass], load[pass, "children"]) \
+			exactly("execs of the load", snooped_load[pass], 1)
+	if (module == "tcpretrans")
+		return repeated_of_load()
+	if (module == "tcptop")
+		return exactly("ends of connections with traffic", connections[pass], load[pass, "sessions"]) \
+			exactly("bytes sent", sent[pass], load[pass, "tcp_bytes"]) \
+			exactly("bytes received", received[pass], load[pass, "tcp_bytes"])
+	if (module == "syscount")
+		return exactly("calls of sched_rr_get_interval", calls[pass], load[pass, "calls"])
+	if (module == "tracepoint_hits")
+		return exactly("hits of timer:itimer_state", hits[pass, "timer:itimer_state"], load[pass, "timers"]) \
+			exactly("hits of syscalls:sys_enter_sched_rr_get_interval", hits[pass, "syscalls:sys_enter_sched_rr_get_interval"], load[pass, "calls"])
+	if (module == "kprobe_hits")
+		return exactly("calls of the kernel's function", calls[pass, "function"], load[pass, "calls"]) \
+			exactly("calls of it that failed", calls[pass, "failed"], load[pass, "failed_calls"])
+	if (module == "uprobe_hits")
+		return exactly("calls of the load's function", hits[pass, "/bin/load::called"], load[pass, "function_calls"])
 	if (module == "usdt_hits")
 		return exactly("hits of the probe of the load", hits[pass, "/bin/load::passed"], load[pass, "passes"])
 	return "loads"
@@ -218,6 +271,4 @@ END {
 				print "cell", pass, module, "wrong", substr(problem, 1, length(problem) - 2)
 		}
 	}
-	if (!finished)
-		print "unfinished", pass, part
 }

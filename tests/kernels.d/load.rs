@@ -1,17 +1,20 @@
-//! The load of tests/kernels, with nothing but std: `load DISK...` does a known number of things of each kind, prints a line
-//! `NAME NUMBER` for each number that the modules must show, then `done`, and stays alive so that its row does.
-//! Started as any other name it ends at once: an exec to be counted.
+//! The load of tests/kernels and benches/beside, with nothing but std: `load DISK... [repeat-segments]` does a known number of
+//! things of each kind, prints a line `NAME NUMBER` for each number that the modules must show, then `done`, and stays alive so
+//! that its row does. Started as any other name it ends at once: an exec to be counted.
+//! What it calls often nothing else on that machine calls at all, so that there is one right count with a filter and without.
 
-use std::ffi::c_long;
-use std::fs::{File, OpenOptions};
+use std::ffi::{c_int, c_long};
+use std::fs::{read_to_string, File, OpenOptions};
+use std::hint::black_box;
 use std::io::{Error, Read, Result, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
 const BLOCK: usize = 4096;
@@ -27,14 +30,19 @@ const SESSIONS: u64 = 3;
 const CHILDREN: u64 = 20;
 const ROUNDS: u64 = 2000;
 const PASSES: u64 = 700;
+const CALLS: u64 = 900;
+const FAILED_CALLS: u64 = 100;
+const TIMERS: u64 = 400;
+const FUNCTION_CALLS: u64 = 300;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args();
     if arguments.next().is_none_or(|name| !name.ends_with("load")) {
         return Ok(());
     }
-    for disk in arguments {
-        read_and_write(&disk)?;
+    let (disks, more): (Vec<String>, Vec<String>) = arguments.partition(|argument| argument.starts_with('/'));
+    for disk in &disks {
+        read_and_write(disk)?;
     }
     for address in ["127.0.0.1:0", "[::1]:0"] {
         for _ in 0..SESSIONS {
@@ -48,6 +56,13 @@ fn main() -> Result<()> {
     }
     play_ping_pong();
     (0..PASSES).for_each(|_| pass_probe());
+    for number in 0..FUNCTION_CALLS {
+        black_box(called(number));
+    }
+    call_the_kernel()?;
+    if more.iter().any(|word| word == "repeat-segments") {
+        repeat_segments()?;
+    }
 
     let sessions = 2 * SESSIONS;
     let requests = 2 * (BLOCKS + AT_ONCE as u64);
@@ -64,6 +79,10 @@ fn main() -> Result<()> {
     println!("children {CHILDREN}");
     println!("switches {ROUNDS}");
     println!("passes {PASSES}");
+    println!("calls {}", CALLS + FAILED_CALLS);
+    println!("failed_calls {FAILED_CALLS}");
+    println!("timers {TIMERS}");
+    println!("function_calls {FUNCTION_CALLS}");
     println!("done");
     loop {
         thread::park();
@@ -197,6 +216,63 @@ fn play_ping_pong() {
     }
     drop(ping);
     let _ = other.join();
+}
+
+extern "C" {
+    fn sched_rr_get_interval(process: c_int, interval: *mut [c_long; 2]) -> c_int;
+    fn setitimer(which: c_int, new: *const [c_long; 4], old: *mut [c_long; 4]) -> c_int;
+    fn listen(socket: c_int, backlog: c_int) -> c_int;
+}
+
+/// System calls, some of which fail, and a tracepoint in each of some others.
+fn call_the_kernel() -> Result<()> {
+    const ITIMER_VIRTUAL: c_int = 1;
+    let mut interval = [0; 2];
+    let all = |returned: bool| returned.then_some(()).ok_or_else(Error::last_os_error);
+    // SAFETY: they read and write what is given to them; a timer of 0 never ends.
+    unsafe {
+        (0..CALLS).try_for_each(|_| all(sched_rr_get_interval(0, &mut interval) == 0))?;
+        (0..FAILED_CALLS).try_for_each(|_| all(sched_rr_get_interval(-1, &mut interval) == -1))?;
+        (0..TIMERS).try_for_each(|_| all(setitimer(ITIMER_VIRTUAL, &[0; 4], std::ptr::null_mut()) == 0))
+    }
+}
+
+/// For uprobe_hits.
+#[no_mangle]
+#[inline(never)]
+pub extern "C" fn called(number: u64) -> u64 {
+    black_box(number) + 1
+}
+
+/// Connects, over IPv4 and IPv6 at once, to listeners that have as many connections as they take: they drop the SYN, which is
+/// repeated a second later, and a second after that the connection is given up. The kernel itself says how many were repeated.
+fn repeat_segments() -> Result<()> {
+    let mut full = Vec::new();
+    for (name, address) in [("full_port_ipv4", "127.0.0.1:0"), ("full_port_ipv6", "[::1]:0")] {
+        let listener = TcpListener::bind(address)?;
+        // SAFETY: the descriptor lives; a listener that listens again has another limit.
+        if unsafe { listen(listener.as_raw_fd(), 0) } != 0 {
+            return Err(Error::last_os_error());
+        }
+        let address = listener.local_addr()?;
+        println!("{name} {}", address.port());
+        full.push((address, TcpStream::connect(address)?, listener));
+    }
+    let before = segments_repeated()?;
+    let give_up = |address: SocketAddr| TcpStream::connect_timeout(&address, Duration::from_secs(2)).is_err();
+    let given_up = full.iter().map(|&(address, ..)| thread::spawn(move || give_up(address))).collect::<Vec<_>>();
+    let all = given_up.into_iter().all(|thread| thread.join().expect("it does not panic"));
+    assert!(all, "a full listener took a connection");
+    println!("repeated_segments {}", segments_repeated()? - before);
+    Ok(())
+}
+
+fn segments_repeated() -> Result<u64> {
+    let text = read_to_string("/proc/net/snmp")?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:")).map(str::split_whitespace);
+    let (names, values) = (lines.next().into_iter().flatten(), lines.next().into_iter().flatten());
+    let found = names.zip(values).find(|(name, _)| *name == "RetransSegs").and_then(|(_, value)| value.parse().ok());
+    found.ok_or_else(|| Error::other("/proc/net/snmp has no RetransSegs"))
 }
 
 /// Above 0 while somebody is attached to the probe.
