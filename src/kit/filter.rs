@@ -82,18 +82,17 @@ impl Filters {
         };
         let filters: Vec<_> = plans.filter_map(filter).collect();
         let lines = filters.iter().flat_map(|filter: &Filter| {
-            filter.watch.filter().expressions().map(move |expression| (expression.as_str(), filter.bit))
+            filter.watch.filter().expressions().map(move |expression| Some((expression.regular()?, filter.bit)))
         });
-        let lines: Vec<(&str, u64)> = lines.collect();
-        let automaton = (!lines.is_empty()).then(|| Automaton::new(&lines)).and_then(|automaton| {
-            if automaton.is_none() {
-                log::info!(
-                    "filter: the expressions for command lines are too much for the kernel: new processes that match count from some \
-                     milliseconds after their exec"
-                );
-            }
-            automaton
-        });
+        let lines: Option<Vec<(&str, u64)>> = lines.collect();
+        let automaton = lines.as_ref().and_then(|lines| Automaton::new(lines));
+        if automaton.is_none() {
+            log::info!(
+                "filter: the expressions for command lines are too much for the kernel: new processes that match count from some \
+                 milliseconds after their exec"
+            );
+        }
+        let automaton = automaton.filter(|_| lines.is_some_and(|lines| !lines.is_empty()));
         (!filters.is_empty()).then(|| Filters { filters, automaton, claimed: Vec::new(), said: false })
     }
 
@@ -402,6 +401,15 @@ mod tests {
             assert_eq!(row.word(offset_of!(filter_automaton, filters) + 8 * place), state.filters);
         }
         assert!(automaton.states.iter().any(|state| state.filters == 2), "{automaton:?}");
+    }
+
+    #[test]
+    fn an_expression_that_no_automaton_can_tell_is_judged_here() {
+        let filters = filters(&["java", "^(?!.*debug).*-jar.*,(\\w+) \\1"]);
+        assert!(filters.automaton.is_none());
+        assert_eq!(filters.judge(&process(7, "x", "x -jar y")), [0, 2, 0]);
+        assert_eq!(filters.judge(&process(7, "x", "x --debug -jar y")), [0, 0, 0]);
+        assert_eq!(filters.judge(&process(7, "java", "sleep sleep")), [1, 2, 0]);
     }
 
     #[test]

@@ -29,6 +29,19 @@ pub struct Spec {
     pub make: fn(&Setup<'_>) -> Result<Box<dyn Module + Send>, SetupError>,
 }
 
+impl Spec {
+    /// A section for the module with these lines, and with examples of what has to be given and is not in them.
+    pub fn section(&self, lines: &str) -> String {
+        let mut text = format!("[{}]\nmodule = {}\ncluster = {}\n{lines}\n", self.name, self.path, self.cluster);
+        for (name, example) in self.options.iter().filter_map(|option| Some((option.name, option.example?))) {
+            if !lines.lines().any(|line| line.split('=').next().is_some_and(|key| key.trim() == name)) {
+                text += &format!("{name} = {example}\n");
+            }
+        }
+        text
+    }
+}
+
 /// An instance domain's shape: it owns naming, identifiers, persistence, trimming and labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {

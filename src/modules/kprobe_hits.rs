@@ -21,8 +21,8 @@ maps! {
 options! {
     /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
     process: ProcessFilter = ProcessFilter::default();
-    /// The kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone.
-    kprobes: ProbeList = ProbeList::new(["kprobe:vfs_open"].into_iter());
+    /// The kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone. There have to be some.
+    kprobes: ProbeList = ProbeList::default(), for example "kprobe:vfs_open";
     /// Only calls that return this error, whatever its sign.
     errno: Errno = Errno::default();
     /// What makes a call a failed one: a comparison of the value it returns, signed, in the width of its type.
@@ -224,6 +224,7 @@ mod tests {
             ("kprobes = kprobe:f\nret_chk = != 0; exit(1)", "[k] ret_chk: expected an operator"),
             ("kprobes = kprobe:f\nerrno = ENOSUCH", "[k] errno: expected an error number"),
             ("kprobes =", "[k] kprobes: expected entries"),
+            ("", "[k] kprobes: expected entries"),
         ] {
             let error = plan(lines).err().unwrap();
             assert!(error.contains(wanted), "{error}");

@@ -18,7 +18,8 @@ options! {
     /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
     process: ProcessFilter = ProcessFilter::default();
     /// The functions, each LIBRARY:SYMBOL. LIBRARY is a short name (`c` for libc.so.6) or the path of a library or program.
-    uprobes: ProbeList = ProbeList::new(["c:malloc", "c:fork"].into_iter());
+    /// There have to be some.
+    uprobes: ProbeList = ProbeList::default(), for example "c:malloc,c:fork";
 }
 
 /// As many as one configuration names; each costs a program.
