@@ -32,6 +32,9 @@ static ADMIT: Hook =
 static NAME: Hook =
     Hook { name: "name of a filter", tiers: &[Tier { kind: "call", programs: &["call__name"] }], needs: CALLS };
 
+/// The modules that find no process to `trace`, where others, in the Python agent's log, find none to `attach`.
+const TRACERS: [&str; 2] = ["tracepoint_hits", "usdt_jvm_threads"];
+
 /// Processes that are in filters at once.
 const MOST: usize = 16 * 1024;
 /// Bytes: 4096 execs whose command line is to be looked at.
@@ -74,13 +77,22 @@ impl Filters {
         make: |setup| Err(setup.section.reject("module", "expected a module with metrics")),
     };
 
-    /// The filters of these modules' plans, each with the module's name; `None` if none has one.
-    pub fn of<'a>(plans: impl Iterator<Item = (&'a str, &'a Plan)>, refresh: Option<Duration>) -> Option<Filters> {
-        let filter = |(name, plan): (&str, &Plan)| {
-            let watch = Watch::new(name, plan.filter.clone()?, refresh);
+    /// The filters of these modules' plans, each with the names of the section and of the module; `None` if none has one.
+    pub fn of<'a>(
+        plans: impl Iterator<Item = (&'a str, &'a str, &'a Plan)>,
+        refresh: Option<Duration>,
+    ) -> Option<Filters> {
+        let filter = |(section, module, plan): (&str, &str, &Plan)| {
+            let mut watch = Watch::new(section, plan.filter.clone()?, refresh);
+            if TRACERS.contains(&module) {
+                watch.verb = "trace";
+            }
             Some(Filter { bit: plan.filter_bit(), watch, arrivals: plan.arrivals.clone() })
         };
         let filters: Vec<_> = plans.filter_map(filter).collect();
+        if let (Some(every), false) = (refresh, filters.is_empty()) {
+            log::info!("Starting dynamic process filtering, interval {} s.", every.as_secs());
+        }
         let lines = filters.iter().flat_map(|filter: &Filter| {
             filter.watch.filter().expressions().map(move |expression| Some((expression.regular()?, filter.bit)))
         });
@@ -339,7 +351,7 @@ mod tests {
             plan
         };
         let plans: Vec<Plan> = options.iter().enumerate().map(plan).collect();
-        Filters::of(plans.iter().map(|plan| ("test", plan)), None).unwrap()
+        Filters::of(plans.iter().map(|plan| ("test", "syscount", plan)), None).unwrap()
     }
 
     fn process(pid: u32, comm: &str, line: &str) -> Process {
@@ -350,7 +362,7 @@ mod tests {
     fn without_a_filter_there_is_nothing_to_load() {
         let mut plan = Plan::default();
         assert_eq!(plan.only(&ProcessFilter::default()), 0);
-        assert!(Filters::of([("test", &plan)].into_iter(), None).is_none());
+        assert!(Filters::of([("test", "syscount", &plan)].into_iter(), None).is_none());
     }
 
     #[test]

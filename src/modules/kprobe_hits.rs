@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, kp_row, kp_start};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, tell};
 use std::mem::offset_of;
 
 metrics! {
@@ -77,7 +77,7 @@ pub const SPEC: Spec = Spec {
             return Err(setup.section.reject("kprobes", format!("expected at most {FUNCTIONS} functions")));
         }
         if options.details && options.process.is_all() {
-            log::warn!("{}: details have no effect without the option process", setup.section.name());
+            tell!(warn, "details have no effect without the option process");
         }
         Ok(Box::new(KprobeHits {
             functions,

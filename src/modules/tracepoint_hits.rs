@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, hit};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, tell};
 
 metrics! {
     HITS: u64 = 0 "tracepoint.hits" COUNTER COUNT "hits of each tracepoint";
@@ -47,8 +47,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if !options.compile_test {
-            let name = setup.section.name();
-            log::info!("{name}: compile_test has no effect: what cannot be attached to is always left out.");
+            tell!(info, "compile_test has no effect: what cannot be attached to is always left out.");
         }
         let entries = options.tracepoints.required(setup.section, "tracepoints")?;
         let expression = |entry: &String| {
@@ -90,10 +89,10 @@ impl TracepointHits {
             }
         }
         if let Err(reason) = events.list() {
-            log::warn!("tracepoint_hits: names are tried as they are, expressions match nothing: {reason}");
+            tell!(warn, "names are tried as they are, expressions match nothing: {reason}");
         }
         for entry in &missing {
-            log::warn!("tracepoint_hits: `{entry}` matches no tracepoint");
+            tell!(warn, "`{entry}` matches no tracepoint");
         }
         if missing.len() == self.entries.len() {
             let why = events.list().err().map(|reason| format!(" ({reason})")).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, hit};
 use crate::kit::*;
-use crate::{maps, metrics, options, user_code};
+use crate::{maps, metrics, options, tell, user_code};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -75,8 +75,9 @@ impl UprobeHits {
             match code {
                 Ok((path, code)) => {
                     if code.chooses {
-                        log::warn!(
-                            "uprobe_hits: {name}:{symbol} only chooses an implementation for the CPU (IFUNC) when a program \
+                        tell!(
+                            warn,
+                            "{name}:{symbol} only chooses an implementation for the CPU (IFUNC) when a program \
                              starts: that counts, and no call"
                         );
                     }
@@ -86,7 +87,7 @@ impl UprobeHits {
                     self.hits.add(plan, target, instance);
                 }
                 Err(fault) => {
-                    log::warn!("uprobe_hits: {name}:{symbol} is left out: {fault}");
+                    tell!(warn, "{name}:{symbol} is left out: {fault}");
                     faults.push(fault);
                 }
             }

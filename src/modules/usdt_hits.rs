@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, hit};
 use crate::kit::*;
-use crate::{maps, metrics, options, user_code};
+use crate::{maps, metrics, options, tell, user_code};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -135,7 +135,7 @@ impl UsdtHits {
                     Ok(file) if file.probes.is_empty() => format!("{}: no probes in this build", entry.path),
                     Ok(_) => format!("{}: no probe `{}`", entry.path, entry.probe),
                 };
-                log::warn!("usdt_hits: {}:{} is left out: {fault}", entry.path, entry.probe);
+                tell!(warn, "{}:{} is left out: {fault}", entry.path, entry.probe);
                 faults.push(fault);
             }
         }
