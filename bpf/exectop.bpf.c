@@ -2,7 +2,7 @@
 /* Successful execs by the new program's command name. */
 #include "claim.bpf.h"
 
-#define PLACES 8
+#define EXEC_PLACES 16
 
 struct exec_row {
 	__u64 comm[2];
@@ -29,7 +29,7 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 	bpf_get_current_comm(comm, sizeof(comm));
 	place = (__u32)((comm[0] * 0x9e3779b97f4a7c15 ^ comm[1]) * 0xff51afd7ed558ccd >> 40);
 #pragma unroll
-	for (int i = 0; i < PLACES; i++) {
+	for (int i = 0; i < EXEC_PLACES; i++) {
 		struct exec_row *r = row(&exec_rows, (place + i) & exec_mask);
 
 		if (!r)

@@ -6,7 +6,7 @@ mod restarts;
 
 use crate::bpf;
 use crate::config::Config;
-use crate::kit::{Collect, Filters, Instance, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
+use crate::kit::{speaking_as, Collect, Filters, Instance, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
 use crate::pcp::PmErr;
 use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -57,8 +57,8 @@ pub fn members(
     let mut modules = Vec::new();
     for instance in instances {
         let Some(section) = config.section(&instance.settings.section) else { continue };
-        let module = (instance.spec.make)(&Setup { section: &section, process_refresh })?;
         let (name, debug) = (instance.settings.section.clone(), instance.settings.debug);
+        let module = speaking_as(&name, || (instance.spec.make)(&Setup { section: &section, process_refresh }))?;
         if debug {
             log::info!("{name}: Debug logging enabled.");
         }
@@ -89,8 +89,10 @@ pub struct Group {
 struct Slot {
     name: String,
     spec: &'static Spec,
-    /// With the option `debug`: the hooks it wants.
-    debug: Option<Vec<&'static str>>,
+    /// The hooks it wants.
+    hooks: Vec<&'static str>,
+    /// The option `debug` of its section.
+    debug: bool,
     module: Result<Box<dyn Module + Send>, Failure>,
     losses: HashMap<&'static str, Loss>,
     /// Why the last refresh had no values.
@@ -118,10 +120,10 @@ impl Group {
         for (number, member) in modules.iter_mut().enumerate() {
             log::info!("{}", member.name);
             let mut plan = Plan { number, ..Plan::default() };
-            member.module.plan(&host, &mut plan, &mut constants);
+            speaking_as(&member.name, || member.module.plan(&host, &mut plan, &mut constants));
             plans.push(plan);
         }
-        let filtered = modules.iter().map(|member| member.name.as_str()).zip(&plans);
+        let filtered = modules.iter().zip(&plans).map(|(member, plan)| (member.name.as_str(), member.spec.name, plan));
         if let Some(mut filters) = Filters::of(filtered, process_refresh) {
             let mut plan = Plan::default();
             filters.plan(&host, &mut plan, &mut constants);
@@ -138,7 +140,8 @@ impl Group {
         let slots = modules.into_iter().zip(outcome.modules).zip(&wanted).map(|((member, fate), wanted)| Slot {
             name: member.name,
             spec: member.spec,
-            debug: member.debug.then(|| wanted.plan.hooks.iter().map(|hook| hook.name).collect()),
+            hooks: wanted.plan.hooks.iter().map(|hook| hook.name).collect(),
+            debug: member.debug,
             module: fate.map(|()| member.module),
             losses: HashMap::new(),
             trouble: None,
@@ -176,10 +179,12 @@ impl Group {
                 Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
             }
         }
-        for Slot { name, debug, module, .. } in &self.modules {
-            let wants = |hook: &str| debug.iter().flatten().any(|wanted| *wanted == hook);
-            for (hook, kind) in self.loaded.attached().iter().filter(|(hook, _)| wants(hook)) {
-                log::info!("{name}: {hook}: attached as {kind}");
+        let attached = self.loaded.attached();
+        for Slot { name, hooks, module, .. } in &self.modules {
+            let its = attached.iter().filter(|(hook, _)| hooks.contains(hook));
+            let its: Vec<String> = its.map(|(hook, kind)| format!("{hook} ({kind})")).collect();
+            if !its.is_empty() {
+                log::info!("{name}: Attached to {}.", its.join(", "));
             }
             match module {
                 Ok(_) => log::info!("{name}: Compiled."),
@@ -231,11 +236,11 @@ impl Group {
             return Err("not loaded".into());
         };
         let kernel: &dyn Kernel = &self.loaded;
-        let result = catch_unwind(AssertUnwindSafe(|| match adds {
+        let result = guarded(name, || match adds {
             None => module.refresh(kernel, table),
             Some(_) => module.refresh_addition(kernel, table),
-        }))
-        .unwrap_or_else(|panic| Err(crate::kit::RefreshError(message(panic.as_ref()))))
+        })
+        .unwrap_or_else(|fault| Err(crate::kit::RefreshError(fault)))
         .map_err(|error| error.to_string());
         (*count, *time) = (*count + 1, *time + begin.elapsed());
         match (&result, std::mem::replace(trouble, result.clone().err())) {
@@ -243,7 +248,7 @@ impl Group {
             (Ok(()), Some(_)) => log::info!("{name}: values again"),
             _ => {}
         }
-        if debug.is_some() {
+        if *debug {
             log::info!("{name}: refreshed, {} instances", table.len());
         }
         result
@@ -257,8 +262,8 @@ impl Group {
             None => return Err(PmErr::PERMISSION),
         };
         let kernel: &dyn Kernel = &self.loaded;
-        catch_unwind(AssertUnwindSafe(|| module.store(kernel, column, value))).unwrap_or_else(|panic| {
-            log::error!("{name}: {}", message(panic.as_ref()));
+        guarded(name, || module.store(kernel, column, value)).unwrap_or_else(|fault| {
+            log::error!("{name}: {fault}");
             Err(PmErr::GENERIC)
         })
     }
@@ -269,7 +274,7 @@ impl Group {
         let (now, kernel): (_, &dyn Kernel) = (self.ticks, &self.loaded);
         for Slot { name, module, losses, .. } in &mut self.modules {
             let Ok(module) = module else { continue };
-            let result = catch_unwind(AssertUnwindSafe(|| {
+            let result = guarded(name, || {
                 module.tick(kernel);
                 module.losses(kernel, &mut |reason, count| {
                     let loss = losses.entry(reason).or_default();
@@ -279,9 +284,9 @@ impl Group {
                         (loss.count, loss.said_at) = (count, Some(now));
                     }
                 });
-            }));
-            if let Err(panic) = result {
-                log::error!("{name}: {}", message(panic.as_ref()));
+            });
+            if let Err(fault) = result {
+                log::error!("{name}: {fault}");
             }
         }
     }
@@ -293,8 +298,8 @@ impl Group {
             let Ok(module) = module else { continue };
             let is_due = module.due().is_some_and(|due| due <= now);
             if is_due || spec.maps.iter().any(|map| rings.contains(&map.name)) {
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| module.woken(kernel))) {
-                    log::error!("{name}: {}", message(panic.as_ref()));
+                if let Err(fault) = guarded(name, || module.woken(kernel)) {
+                    log::error!("{name}: {fault}");
                 }
             }
         }
@@ -342,6 +347,11 @@ impl Group {
         }
         log::info!("Modules cleaned up.");
     }
+}
+
+/// Has a module of a section do something; if it panics, yields what to say of it.
+fn guarded<R>(section: &str, work: impl FnOnce() -> R) -> Result<R, String> {
+    speaking_as(section, || catch_unwind(AssertUnwindSafe(work))).map_err(|panic| message(panic.as_ref()))
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 /// Modules that run without a configuration of one's own.
 const DEFAULT_MODULES: &[&str] = &["biolatency", "runqlat", "netproc"];
 
-/// `corebcc.conf`: every section and option with its default, in the dialect of the Python agent's `bcc.conf`.
+/// `corebcc.conf`: every section and option with its default or an example, in the dialect of the Python agent's `bcc.conf`.
 pub fn configuration(specs: &[&Spec]) -> String {
     let mut text = format!(
         "# Configuration of pmdacorebcc, in the format of the Python agent's bcc.conf, which can be used as it is.\n\
@@ -44,7 +44,7 @@ pub fn configuration(specs: &[&Spec]) -> String {
                 let _ = writeln!(text, "#{}", line.trim_end());
             }
             let _ = writeln!(text, "# Expected: {}.", option.expected);
-            let _ = writeln!(text, "{}", format!("#{} = {}", option.name, (option.default)()).trim_end());
+            let _ = writeln!(text, "{}", format!("#{} = {}", option.name, option.sample()).trim_end());
         }
     }
     text
@@ -120,7 +120,8 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
          .TP\n.B process_refresh\nSeconds between two looks at all processes for those that options\n.B process\nmean; 0: only \
          at start. New processes need no look: one whose command name (at most 15 bytes) is an entry, or whose command line (at \
          most 4 KB) an expression matches, counts from its first instruction on. Looks find those that change their names \
-         later. Longer command lines, and expressions with word boundaries or very many states, take some milliseconds.\n\
+         later. Longer command lines, and expressions with look-around, references to groups, word boundaries or very many \
+         states, take some milliseconds.\n\
          .TP\n.B module_failure_fatal\nWhether a module that cannot be loaded ends the agent (True).\n\
          .TP\n.B bpf_stats\nWhether the kernel counts the runs of BPF programs and their time, for bcc.agent.program (False).\n",
     );
@@ -129,14 +130,18 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
         for option in spec.options {
             let doc: Vec<&str> = option.doc.lines().map(str::trim).collect();
             let default = (option.default)();
-            let default = if default.is_empty() { "unset".into() } else { default };
+            let otherwise = match option.example {
+                Some(example) => format!("for example {example}"),
+                None if default.is_empty() => "default: unset".into(),
+                None => format!("default: {default}"),
+            };
             let _ = writeln!(
                 page,
-                ".TP\n.B {}\n{}\nExpected: {}; default: {}.",
+                ".TP\n.B {}\n{}\nExpected: {}; {}.",
                 roff(option.name),
                 roff(&doc.join(" ")),
                 roff(option.expected),
-                roff(&default)
+                roff(&otherwise)
             );
         }
     }

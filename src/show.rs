@@ -79,7 +79,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
     Ok(())
 }
 
-/// The configuration named; without one every module there is, with its defaults.
+/// The configuration named; without one every module there is, with its defaults and with examples where there are none.
 fn configuration(common: &CommonOptions) -> Result<Config, ConfigError> {
     if let Some(path) = &common.config {
         return Config::read(path);
@@ -87,7 +87,7 @@ fn configuration(common: &CommonOptions) -> Result<Config, ConfigError> {
     let names: Vec<&str> = MODULES.iter().map(|spec| spec.name).collect();
     let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));
     for spec in MODULES {
-        let _ = writeln!(text, "[{}]\nmodule = {}\ncluster = {}", spec.name, spec.path, spec.cluster);
+        text += &spec.section("");
     }
     Config::parse("the configuration of show", text.as_bytes())
 }

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use corebcc::collector::OWN;
+use corebcc::collector::{members, OWN};
+use corebcc::config::Config;
 use corebcc::generated;
-use corebcc::kit::{Help, Shape};
+use corebcc::kit::{instances, Help, OptionDef, Shape};
 use corebcc::modules::{additions, MODULES};
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,6 +29,36 @@ fn current(name: &str, wanted: &str) {
 #[test]
 fn the_default_configuration_is_what_the_declarations_say() {
     current("corebcc.conf", &generated::configuration(MODULES));
+}
+
+/// Whoever takes the `#` away from lines as they stand, one or all of a section, has a configuration that works.
+#[test]
+fn every_sample_line_of_the_default_configuration_is_one_that_works() {
+    let shipped = read("corebcc.conf");
+    let modules = shipped.lines().find(|line| line.starts_with("modules = ")).unwrap();
+    for spec in MODULES {
+        let shipped = shipped.replace(modules, &format!("modules = {}", spec.name));
+        let begin = shipped.find(&format!("\n[{}]\n", spec.name)).unwrap() + 1;
+        let end = shipped[begin..].find("\n\n").map_or(shipped.len(), |end| begin + end);
+        let works = |said: &str, chosen: &dyn Fn(&OptionDef) -> bool| {
+            let chosen: Vec<&OptionDef> = spec.options.iter().filter(|option| chosen(option)).collect();
+            let mut section = shipped[begin..end].to_owned();
+            for option in &chosen {
+                let sample = format!("\n#{} =", option.name);
+                assert!(section.contains(&sample), "{}: {}", spec.name, option.name);
+                section = section.replace(&sample, &sample.replace('#', ""));
+            }
+            let text = format!("{}{section}{}", &shipped[..begin], &shipped[end..]);
+            let config = Config::parse("corebcc.conf", text.as_bytes()).unwrap();
+            let made = instances(&config, MODULES)
+                .and_then(|(settings, instances)| members(&config, &instances, settings.process_refresh));
+            assert!(made.is_ok(), "{}: {said}: {}", spec.name, made.err().unwrap());
+        };
+        works("all", &|_| true);
+        for one in spec.options {
+            works(one.name, &|option| option.name == one.name || option.example.is_some());
+        }
+    }
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn what_filters_is_out_when_the_filters_are_and_for_their_reason() {
         wanted[module].plan.number = module;
         wanted[module].plan.filter = Some(ProcessFilter::named("nobody"));
     }
-    let mut filters = Filters::of(wanted.iter().map(|wanted| (wanted.name, &wanted.plan)), None).unwrap();
+    let mut filters = Filters::of(wanted.iter().map(|wanted| (wanted.name, wanted.name, &wanted.plan)), None).unwrap();
     let mut plan = Plan::default();
     filters.plan(&HOST, &mut plan, &mut constants);
     wanted.push(Wanted { name: Filters::SPEC.name, plan, maps: Filters::SPEC.maps });

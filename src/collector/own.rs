@@ -352,7 +352,7 @@ mod tests {
         let host = Host { cpus: 1, disks: 1, threads: 1, requests: 1 };
         let mut names = BTreeSet::new();
         for spec in MODULES {
-            let config = Config::parse("test", format!("[{}]\n", spec.name).as_bytes()).unwrap();
+            let config = Config::parse("test", spec.section("").as_bytes()).unwrap();
             let setup = Setup { section: &config.section(spec.name).unwrap(), process_refresh: None };
             let mut module = (spec.make)(&setup).unwrap();
             module.plan(&host, &mut Plan::default(), &mut bpf::constants());

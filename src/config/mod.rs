@@ -131,25 +131,27 @@ impl<'a> Section<'a> {
         self.name
     }
 
-    /// The value of an option, percent references resolved; `None` if neither this section nor `[DEFAULT]` has it.
-    /// `key` is folded to lower case, as in the file. A bad percent sign shows here, as in Python: a value nobody asks
-    /// for does no harm.
+    /// The value of an option, percent references resolved; `None` if neither this section nor `[DEFAULT]` has it, or if
+    /// nothing stands behind the `=`: sample lines look like that. `key` is folded to lower case, as in the file. A bad
+    /// percent sign shows here, as in Python: a value nobody asks for does no harm.
     pub fn get(&self, key: &str) -> Result<Option<Value<'a>>, ConfigError> {
         match self.raw(&key.to_lowercase()) {
             None => Ok(None),
             Some((section, entry)) => {
                 let mut value = Value::new(&self.config.path, section, entry);
                 value.resolve(|key| self.raw(key).map(|(_, entry)| entry.raw.as_str()), self.name)?;
-                Ok(Some(value))
+                Ok(Some(value).filter(|value| !value.text().trim().is_empty()))
             }
         }
     }
 
-    /// As [`Section::get`], but not having the option is an error that says what to add.
+    /// As [`Section::get`], but not having the option is an error that says what to write.
     pub fn require(&self, key: &str, example: &str) -> Result<Value<'a>, ConfigError> {
-        self.get(key)?.ok_or_else(|| {
-            self.config
-                .missing(format!("section [{}] has no option `{key}`; add a line `{key} = {example}`", self.name))
+        self.get(key)?.ok_or_else(|| match self.raw(key) {
+            Some(_) => self.reject(key, format!("there is no value; write `{key} = {example}`")),
+            None => self
+                .config
+                .missing(format!("section [{}] has no option `{key}`; add a line `{key} = {example}`", self.name)),
         })
     }
 

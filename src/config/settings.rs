@@ -85,7 +85,7 @@ impl Settings {
 
         let prefix = pmda.get("prefix")?.map(|value| prefix(&value)).transpose()?;
         let prefix = prefix.unwrap_or_else(|| "bcc.".to_owned());
-        let refresh = pmda.get("process_refresh")?.map(|value| value.int::<u32>()).transpose()?.unwrap_or(0);
+        let refresh = pmda.get("process_refresh")?.map(|value| value.clamped(0..=u32::MAX)).transpose()?.unwrap_or(0);
         Ok(Settings {
             modules: modules(config, pmda, &prefix)?,
             process_refresh: (refresh > 0).then(|| Duration::from_secs(refresh.into())),
@@ -183,6 +183,13 @@ mod tests {
     }
 
     #[test]
+    fn refreshes_out_of_range_are_the_nearest_possible() {
+        let refresh = |value: &str| read(&format!("[pmda]\nmodules = a\nprocess_refresh = {value}{TWO}")).unwrap();
+        assert_eq!(refresh("-1").process_refresh, None);
+        assert_eq!(refresh("99999999999").process_refresh, Some(Duration::from_secs(u32::MAX.into())));
+    }
+
+    #[test]
     fn a_list_may_go_on_in_the_next_line() {
         assert_eq!(read(&format!("[pmda]\nmodules = a,\n  b{TWO}")).unwrap().modules.len(), 2);
     }
@@ -192,16 +199,17 @@ mod tests {
         let pmda = |options: &str| read(&format!("[pmda]\n{options}{TWO}")).unwrap_err();
         assert_eq!(read("[PMDA]\n").unwrap_err(), "f.conf: no section [pmda]; add one with a line `modules = netproc`");
         assert_eq!(pmda(""), "f.conf: section [pmda] has no option `modules`; add a line `modules = netproc`");
-        for empty in ["modules =", "modules = a,", "modules = ,a"] {
+        assert_eq!(pmda("modules ="), "f.conf:2: [pmda] modules: there is no value; write `modules = netproc`");
+        for empty in ["modules = a,", "modules = ,a"] {
             assert!(pmda(empty).starts_with("f.conf:2: [pmda] modules: expected names of sections"), "{empty}");
         }
         assert!(pmda("modules = a # no").contains("no section has the name `a # no`"));
         assert!(
             pmda("modules = a\nfrob = 1").starts_with("f.conf:3: [pmda] frob: no option of [pmda]; it has modules,")
         );
-        assert!(pmda("modules = a\nprocess_refresh = -1").contains("from 0 to 4294967295, got `-1`"));
+        assert!(pmda("modules = a\nprocess_refresh = often").contains("from 0 to 4294967295, got `often`"));
         assert!(pmda("modules = a\nmodule_failure_fatal = maybe").starts_with("f.conf:3: [pmda] module_failure_fatal:"));
-        for bad in ["bcc", ".", "", "1x.", "a..", "a b.", "bc\u{e9}."] {
+        for bad in ["bcc", ".", "1x.", "a..", "a b.", "bc\u{e9}."] {
             let message = pmda(&format!("modules = a\nprefix = {bad}"));
             assert!(
                 message.starts_with("f.conf:3: [pmda] prefix: expected the beginning of a metric name"),
@@ -225,6 +233,7 @@ mod tests {
             let message = section(&format!("module = x\ncluster = {bad}"));
             assert!(message.ends_with(&format!("expected a whole number from 0 to 4095, got `{bad}`")), "{message}");
         }
-        assert!(section("module = \ncluster = 9").contains("[c] module: expected the name of a module"));
+        assert!(section("module = .x\ncluster = 9").contains("[c] module: expected the name of a module"));
+        assert!(section("module = \ncluster = 9").contains("[c] module: there is no value; write `module = c`"));
     }
 }

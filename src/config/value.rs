@@ -76,6 +76,30 @@ impl<'a> Value<'a> {
         number.ok_or_else(|| self.error(format_args!("a whole number from {} to {}", range.start(), range.end())))
     }
 
+    /// As [`Value::int_in`], but a number out of the range is the nearest in it.
+    pub fn nearest<T>(&self, range: &RangeInclusive<T>) -> Result<T, ConfigError>
+    where
+        T: TryFrom<i128> + Into<i128> + Copy + Display,
+    {
+        let (low, high) = (*range.start(), *range.end());
+        let number = self.number().map(|number| number.clamp(low.into(), high.into()));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| self.error(format_args!("a whole number from {low} to {high}")))
+    }
+
+    /// As [`Value::nearest`], with a warning: a limit of ours does not end an agent whose configuration worked so far.
+    pub fn clamped<T>(&self, range: RangeInclusive<T>) -> Result<T, ConfigError>
+    where
+        T: TryFrom<i128> + Into<i128> + Copy + Display,
+    {
+        let nearest = self.nearest(&range)?;
+        if self.number() != Some(nearest.into()) {
+            let (low, high) = (range.start(), range.end());
+            self.warn(format_args!("{} is not from {low} to {high}; it counts as {nearest}", shown(&self.text)));
+        }
+        Ok(nearest)
+    }
+
     /// The entries between commas, blanks around them taken off. Never empty: an empty value is one empty entry, and a
     /// comma at the end makes one more.
     pub fn list(&self) -> Vec<&str> {
@@ -96,6 +120,11 @@ impl<'a> Value<'a> {
             key: self.key.to_owned(),
             reason: reason.into(),
         }
+    }
+
+    /// Says something about this option in the log, where it stands.
+    pub fn warn(&self, words: impl Display) {
+        log::warn!("{}", self.reject(words.to_string()));
     }
 
     /// Optional sign, digits, single underscores between digits. `None` also where `i128` overflows: no option is that
@@ -143,7 +172,7 @@ mod tests {
         for no in ["0", "no", "FALSE", "off"] {
             assert!(!with(no, |v| v.bool().unwrap()), "{no}");
         }
-        for bad in ["", "y", "2", "true # really"] {
+        for bad in ["y", "2", "true # really"] {
             assert!(with(bad, |v| v.bool().is_err()), "{bad}");
         }
         assert_eq!(
@@ -157,9 +186,7 @@ mod tests {
         for (text, number) in [("7", 7), ("+007", 7), ("-3", -3), ("1_000", 1000)] {
             assert_eq!(with(text, |v| v.int::<i32>().unwrap()), number, "{text}");
         }
-        for bad in
-            ["", "0x10", "1__0", "_1", "1_", "-", "+-1", "1.0", "1 2", "99999999999999999999999999999999999999999"]
-        {
+        for bad in ["0x10", "1__0", "_1", "1_", "-", "+-1", "1.0", "1 2", "99999999999999999999999999999999999999999"] {
             assert!(with(bad, |v| v.int::<i64>().is_err()), "{bad}");
         }
     }
@@ -176,9 +203,26 @@ mod tests {
     }
 
     #[test]
+    fn numbers_out_of_a_range_of_ours_are_the_nearest_in_it() {
+        for (text, number) in [("-7", 1), ("0", 1), ("1", 1), ("127", 127), ("200", 127), ("99999999999999999999", 127)]
+        {
+            assert_eq!(with(text, |v| v.clamped(1..=127u32).unwrap()), number, "{text}");
+        }
+        assert!(with("many", |v| v.clamped(1..=127u32).is_err()));
+    }
+
+    #[test]
+    fn an_option_without_a_value_is_as_if_it_were_not_written() {
+        let config = Config::parse("f.conf", b"[DEFAULT]\nd = 1\n[s]\nk =\nd =\n").unwrap();
+        let section = config.section("s").unwrap();
+        assert!(section.get("k").unwrap().is_none() && section.get("d").unwrap().is_none());
+        let error = section.require("k", "7").unwrap_err().to_string();
+        assert_eq!(error, "f.conf:4: [s] k: there is no value; write `k = 7`");
+    }
+
+    #[test]
     fn lists_are_trimmed_and_keep_empty_entries() {
         assert_eq!(with("a, b ,c d,", |v| v.list().join("|")), "a|b|c d|");
-        assert_eq!(with("", |v| v.list().len()), 1);
     }
 
     #[test]

@@ -17,7 +17,10 @@ const GIVE_WAY: usize = 8;
 /// Writing more often than this would follow every new name with a write.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 
-#[derive(Debug)]
+/// When names are used, this is how old the times in the file may get: less than it takes to be forgotten, whatever ends the agent.
+const RENEW: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Debug)]
 struct Entry {
     id: InstId,
     /// Seconds since 1970 when it was last in a table.
@@ -32,8 +35,10 @@ pub struct Cache {
     entries: HashMap<Vec<u8>, Entry>,
     /// Names by what precedes their first blank, which libpcp takes for the whole name in comparisons.
     words: HashMap<Vec<u8>, InstId>,
-    next: InstId,
+    /// The name that got its identifier last. It stays in the file, forgotten or not: the next identifier is one above it.
+    last: Option<(Vec<u8>, Entry)>,
     dirty: bool,
+    /// When the file was written last by this agent.
     saved: u64,
     refused: u64,
 }
@@ -41,7 +46,16 @@ pub struct Cache {
 impl Cache {
     /// An empty cache of at most `max` names; without a path it is not kept.
     pub fn new(path: Option<PathBuf>, max: usize) -> Cache {
-        Cache { path, max, entries: HashMap::new(), words: HashMap::new(), next: 0, dirty: false, saved: 0, refused: 0 }
+        Cache {
+            path,
+            max,
+            entries: HashMap::new(),
+            words: HashMap::new(),
+            last: None,
+            dirty: false,
+            saved: 0,
+            refused: 0,
+        }
     }
 
     /// As [`Cache::new`], with what an earlier agent left in the file. A file that is not there is an empty one; lines
@@ -75,11 +89,13 @@ impl Cache {
                     self.refused += 1;
                     return None;
                 }
-                self.insert(name.clone(), self.next, now);
+                let next = self.last.as_ref().map_or(0, |(_, last)| last.id.saturating_add(1));
+                self.insert(name.clone(), next, now);
             }
         }
         let entry = self.entries.get_mut(name)?;
         entry.used = now;
+        self.dirty |= now.saturating_sub(self.saved) >= RENEW.as_secs();
         Some(entry.id)
     }
 
@@ -88,17 +104,17 @@ impl Cache {
         self.refused
     }
 
-    /// Writes the file if something was added and the last writing is some time ago; `at_exit` writes anyway, and
+    /// Writes the file if there is something new and the last writing is some time ago; `at_exit` writes anyway, and
     /// does not wait for the disk: there is no time for that, and what matters then is the next agent, not a crash.
     pub fn save(&mut self, now: SystemTime, at_exit: bool) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let now = seconds(now);
-        if !self.dirty || (!at_exit && now.saturating_sub(self.saved) < SAVE_EVERY.as_secs()) {
-            return Ok(());
-        }
+        let due = self.dirty && now.saturating_sub(self.saved) >= SAVE_EVERY.as_secs();
+        let Some((last, latest)) = self.last.as_ref().filter(|_| due || at_exit) else { return Ok(()) };
         (self.dirty, self.saved) = (false, now);
         let mut kept: Vec<_> = self.entries.iter().collect();
-        kept.retain(|(_, entry)| now.saturating_sub(entry.used) < FORGET.as_secs());
+        kept.retain(|(_, entry)| now.saturating_sub(entry.used) < FORGET.as_secs() && entry.id != latest.id);
+        kept.push((last, self.entries.get(last).unwrap_or(latest)));
         kept.sort_by_key(|(_, entry)| entry.id);
         // A reader must never meet half a file.
         let fresh = path.with_extension(format!("{}.new", path.extension().unwrap_or_default().to_string_lossy()));
@@ -128,8 +144,11 @@ impl Cache {
 
     fn insert(&mut self, name: Vec<u8>, id: InstId, used: u64) {
         self.words.insert(word(&name).to_vec(), id);
-        self.entries.insert(name, Entry { id, used });
-        self.next = self.next.max(id.saturating_add(1));
+        let entry = Entry { id, used };
+        if self.last.as_ref().is_none_or(|(_, last)| last.id < id) {
+            self.last = Some((name.clone(), entry.clone()));
+        }
+        self.entries.insert(name, entry);
         self.dirty = true;
     }
 }
@@ -228,5 +247,49 @@ mod tests {
         cache.id(&mut b"young".to_vec(), at(80_000));
         cache.save(at(100_000), true).expect("saved");
         assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n1 80000 young\n");
+    }
+
+    #[test]
+    fn an_old_file_keeps_what_is_used_and_no_identifier_is_handed_out_twice() {
+        const DAY: u64 = 86_400;
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("149.13");
+        fs::write(&path, "2 0 2147483647\n3 1000 used\n4 1000 idle\n7 1000 last\n").expect("written");
+        let read = || fs::read_to_string(&path).expect("read");
+        let mut cache = Cache::load(&path, 10).expect("loaded");
+        assert_eq!(cache.id(&mut b"used".to_vec(), at(3 * DAY)), Some(3));
+        cache.save(at(3 * DAY), false).expect("saved");
+        assert_eq!(
+            read(),
+            "2 0 2147483647\n3 259200 used\n7 1000 last\n",
+            "the times are renewed, the next one stays 8"
+        );
+        let mut cache = Cache::load(&path, 10).expect("loaded");
+        assert_eq!(cache.id(&mut b"new".to_vec(), at(3 * DAY + 60)), Some(8));
+        // In use for two days without a new name, and then killed.
+        for minute in 0..2 * 24 * 60 {
+            let now = at(3 * DAY + 60 * minute);
+            cache.id(&mut b"used".to_vec(), now);
+            cache.save(now, false).expect("saved");
+        }
+        let mut cache = Cache::load(&path, 10).expect("loaded");
+        assert_eq!(cache.id(&mut b"other".to_vec(), at(5 * DAY + 60)), Some(9));
+        assert_eq!(cache.id(&mut b"used".to_vec(), at(5 * DAY + 60)), Some(3));
+        cache.save(at(5 * DAY + 61), true).expect("saved");
+        assert_eq!(read(), "2 0 2147483647\n3 432060 used\n9 432060 other\n");
+    }
+
+    #[test]
+    fn the_end_renews_the_times_of_what_was_used_and_makes_no_file_of_nothing() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("149.13");
+        Cache::load(&path, 10).expect("loaded").save(at(1000), true).expect("nothing to save");
+        assert!(!path.exists());
+        let mut cache = Cache::load(&path, 10).expect("loaded");
+        cache.id(&mut b"a".to_vec(), at(5000));
+        cache.save(at(5000), false).expect("saved");
+        cache.id(&mut b"a".to_vec(), at(5500));
+        cache.save(at(5500), true).expect("saved");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 5500 a\n");
     }
 }

@@ -3,7 +3,7 @@
 use super::OptionType;
 use crate::config::{ConfigError, Value};
 
-/// An error number (errno(3)), positive; 0 if the option is not set.
+/// An error number (errno(3)), positive; 0, which is none, asks for nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errno(pub u32);
 
@@ -33,14 +33,16 @@ impl Errno {
 }
 
 impl OptionType for Errno {
-    const EXPECTED: &'static str = "an error number from 1 to 4095 or the name of one, such as EPERM";
+    const EXPECTED: &'static str = "an error number up to 4095 or the name of one, such as EPERM; 0: none";
     fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
         let text = value.text().trim();
         let number = text.strip_prefix('-').unwrap_or(text).parse().ok().or_else(|| Errno::named(text));
-        match number {
-            Some(number @ 1..=Errno::MOST) => Ok(Errno(number)),
-            _ => Err(value.error(Errno::EXPECTED)),
+        let number =
+            number.filter(|&number| i32::try_from(number).is_ok()).ok_or_else(|| value.error(Errno::EXPECTED))?;
+        if number > Errno::MOST {
+            value.warn(format_args!("nothing counts: no error has a number above {}", Errno::MOST));
         }
+        Ok(Errno(number))
     }
     fn show(&self) -> String {
         match self.0 {
@@ -73,8 +75,14 @@ mod tests {
     }
 
     #[test]
+    fn no_error_asks_for_nothing_and_one_that_cannot_be_for_what_never_comes() {
+        assert_eq!(errno("0").unwrap(), Errno::default());
+        assert_eq!(errno("4096").unwrap(), Errno(4096));
+    }
+
+    #[test]
     fn what_is_no_error_is_refused() {
-        for text in ["0", "4096", "EPREM", "UnknownErrno", "--1", ""] {
+        for text in ["EPREM", "UnknownErrno", "--1", "1.5", "9999999999"] {
             let error = errno(text).unwrap_err().to_string();
             assert!(error.contains("f.conf:2: [s] k: expected an error number"), "{error}");
         }

@@ -32,6 +32,9 @@ static ADMIT: Hook =
 static NAME: Hook =
     Hook { name: "name of a filter", tiers: &[Tier { kind: "call", programs: &["call__name"] }], needs: CALLS };
 
+/// The modules that find no process to `trace`, where others, in the Python agent's log, find none to `attach`.
+const TRACERS: [&str; 2] = ["tracepoint_hits", "usdt_jvm_threads"];
+
 /// Processes that are in filters at once.
 const MOST: usize = 16 * 1024;
 /// Bytes: 4096 execs whose command line is to be looked at.
@@ -75,26 +78,34 @@ impl Filters {
         make: |setup| Err(setup.section.reject("module", "expected a module with metrics")),
     };
 
-    /// The filters of these modules' plans, each with the module's name; `None` if none has one.
-    pub fn of<'a>(plans: impl Iterator<Item = (&'a str, &'a Plan)>, refresh: Option<Duration>) -> Option<Filters> {
-        let filter = |(name, plan): (&str, &Plan)| {
-            let watch = Watch::new(name, plan.filter.clone()?, refresh);
+    /// The filters of these modules' plans, each with the names of the section and of the module; `None` if none has one.
+    pub fn of<'a>(
+        plans: impl Iterator<Item = (&'a str, &'a str, &'a Plan)>,
+        refresh: Option<Duration>,
+    ) -> Option<Filters> {
+        let filter = |(section, module, plan): (&str, &str, &Plan)| {
+            let mut watch = Watch::new(section, plan.filter.clone()?, refresh);
+            if TRACERS.contains(&module) {
+                watch.verb = "trace";
+            }
             Some(Filter { bit: plan.filter_bit(), watch, arrivals: plan.arrivals.clone() })
         };
         let filters: Vec<_> = plans.filter_map(filter).collect();
+        if let (Some(every), false) = (refresh, filters.is_empty()) {
+            log::info!("Starting dynamic process filtering, interval {} s.", every.as_secs());
+        }
         let lines = filters.iter().flat_map(|filter: &Filter| {
-            filter.watch.filter().expressions().map(move |expression| (expression.as_str(), filter.bit))
+            filter.watch.filter().expressions().map(move |expression| Some((expression.regular()?, filter.bit)))
         });
-        let lines: Vec<(&str, u64)> = lines.collect();
-        let automaton = (!lines.is_empty()).then(|| Automaton::new(&lines)).and_then(|automaton| {
-            if automaton.is_none() {
-                log::info!(
-                    "filter: the expressions for command lines are too much for the kernel: new processes that match count from some \
-                     milliseconds after their exec"
-                );
-            }
-            automaton
-        });
+        let lines: Option<Vec<(&str, u64)>> = lines.collect();
+        let automaton = lines.as_ref().and_then(|lines| Automaton::new(lines));
+        if automaton.is_none() {
+            log::info!(
+                "filter: the expressions for command lines are too much for the kernel: new processes that match count from some \
+                 milliseconds after their exec"
+            );
+        }
+        let automaton = automaton.filter(|_| lines.is_some_and(|lines| !lines.is_empty()));
         (!filters.is_empty()).then(|| Filters { filters, automaton, claimed: Vec::new(), said: false })
     }
 
@@ -335,7 +346,7 @@ mod tests {
             plan
         };
         let plans: Vec<Plan> = options.iter().enumerate().map(plan).collect();
-        Filters::of(plans.iter().map(|plan| ("test", plan)), None).unwrap()
+        Filters::of(plans.iter().map(|plan| ("test", "syscount", plan)), None).unwrap()
     }
 
     fn process(pid: u32, comm: &str, line: &str) -> Process {
@@ -346,7 +357,7 @@ mod tests {
     fn without_a_filter_there_is_nothing_to_load() {
         let mut plan = Plan::default();
         assert_eq!(plan.only(&ProcessFilter::default()), 0);
-        assert!(Filters::of([("test", &plan)].into_iter(), None).is_none());
+        assert!(Filters::of([("test", "syscount", &plan)].into_iter(), None).is_none());
     }
 
     #[test]
@@ -397,6 +408,15 @@ mod tests {
             assert_eq!(row.word(offset_of!(filter_automaton, filters) + 8 * place), state.filters);
         }
         assert!(automaton.states.iter().any(|state| state.filters == 2), "{automaton:?}");
+    }
+
+    #[test]
+    fn an_expression_that_no_automaton_can_tell_is_judged_here() {
+        let filters = filters(&["java", "^(?!.*debug).*-jar.*,(\\w+) \\1"]);
+        assert!(filters.automaton.is_none());
+        assert_eq!(filters.judge(&process(7, "x", "x -jar y")), [0, 2, 0]);
+        assert_eq!(filters.judge(&process(7, "x", "x --debug -jar y")), [0, 0, 0]);
+        assert_eq!(filters.judge(&process(7, "java", "sleep sleep")), [1, 2, 0]);
     }
 
     #[test]

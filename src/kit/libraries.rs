@@ -1,6 +1,8 @@
-//! Shared libraries by their short names: `c` is the libc.so.6 that the dynamic linker would take (ld.so(8)).
+//! Shared libraries by their short names: `c` is the libc.so.6 that the dynamic linker would take (ld.so(8)). And programs, as a
+//! shell would take them.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// What ldconfig(8) makes of its directories (glibc, `sysdeps/generic/dl-cache.h`).
@@ -12,8 +14,21 @@ const ENTRY: usize = 24;
 /// Where libraries are without a cache: musl has none.
 const DIRECTORIES: [&str; 6] = ["/usr/local/lib64", "/usr/local/lib", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
+/// The file of a program or library: an absolute path is itself, a name that of a program in the directories of `PATH`, or
+/// of a library.
+pub fn program_or_library(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| path.is_absolute() && path.exists());
+    }
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    let mut programs = std::env::split_paths(&directories).map(|directory| directory.join(name));
+    let is_program =
+        |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    programs.find(is_program).or_else(|| library(name))
+}
+
 /// The file of a library: a path is itself, a short name (`c`, `pthread`, `ssl`) a file `libNAME.so...` of this
-/// machine's kind.
+/// machine's kind, a file's name (`libc.so.6`) that one.
 pub fn library(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| path.exists());
@@ -37,8 +52,11 @@ pub fn library(name: &str) -> Option<PathBuf> {
     candidates.find(|path| same_machine(path))
 }
 
-/// Whether a file is called `libNAME.so`, with or without a version.
+/// Whether a file is called as it is named, or `libNAME.so`, with or without a version.
 fn is(file: &str, name: &str) -> bool {
+    if file == name {
+        return true;
+    }
     let rest =
         file.strip_prefix("lib").and_then(|rest| rest.strip_prefix(name)).and_then(|rest| rest.strip_prefix(".so"));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -77,7 +95,9 @@ mod tests {
     fn the_c_library_is_found_by_its_short_name_and_a_path_is_itself() {
         let libc = library("c").unwrap();
         assert!(libc.file_name().unwrap().to_str().unwrap().starts_with("libc."), "{}", libc.display());
-        assert_eq!(library(libc.to_str().unwrap()), Some(libc));
+        assert_eq!(library(libc.to_str().unwrap()), Some(libc.clone()));
+        assert_eq!(library(libc.file_name().unwrap().to_str().unwrap()), Some(libc));
+        assert_eq!(library(""), None);
         assert_eq!(library("no_such_library"), None);
         assert_eq!(library("/no/such/file"), None);
     }
@@ -86,6 +106,17 @@ mod tests {
     fn a_short_name_is_the_whole_of_a_librarys_name() {
         assert!(is("libc.so.6", "c") && is("libssl.so", "ssl") && is("libstdc++.so.6", "stdc++"));
         assert!(!is("libcap.so.2", "c") && !is("libc.so6", "c") && !is("c.so", "c"));
+    }
+
+    #[test]
+    fn a_name_is_a_program_first_and_then_a_library() {
+        let sh = program_or_library("sh").unwrap();
+        assert!(sh.is_absolute() && sh.ends_with("sh"), "{}", sh.display());
+        assert_eq!(program_or_library("c"), library("c"));
+        assert_eq!(program_or_library(sh.to_str().unwrap()), Some(sh));
+        for none in ["", "no_such_program", "/no/such/file", "src/lib.rs"] {
+            assert_eq!(program_or_library(none), None, "{none}");
+        }
     }
 
     #[test]

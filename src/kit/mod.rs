@@ -29,6 +29,7 @@ mod table;
 mod tracees;
 mod tracefs;
 mod usdt;
+mod voice;
 
 pub use automaton::Automaton;
 pub use cache::Cache;
@@ -40,16 +41,16 @@ pub use help::Help;
 pub use hits::{Counters, Hits};
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, Row, RowsView};
-pub use libraries::library;
+pub use libraries::{library, program_or_library};
 pub use log2::Log2;
 pub use mapped::{mapped, Mapped, ProbeFile, ProbeFiles};
 pub use module::{table_size, Host, Module, Plan, RefreshError, Setup, SetupError};
 pub use operations::{operation_metric, Operations, OPERATION_SLOTS};
 pub use options::{
-    unknown, Count, Cpu, Depth, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages, Ports,
-    ProcessFilter, RowCount,
+    unknown, Count, Cpu, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages, Ports, ProcessFilter,
+    RowCount,
 };
-pub use pattern::Pattern;
+pub use pattern::{Expression, Pattern};
 pub use probe_list::ProbeList;
 pub use processes::{cmdline, comm, exists, in_namespace, until_nul, with_sockets, Process, Watch};
 pub use registry::{additions, instances, Collect, Instance, Registry};
@@ -61,3 +62,4 @@ pub use table::{Key, RowMut, Table};
 pub use tracees::{Arrivals, Site, Sites, Tracees};
 pub use tracefs::Events;
 pub use usdt::{Argument, Place, Probe};
+pub use voice::{speaker, speaking_as};

@@ -1,8 +1,8 @@
 //! The options of a module's section: declared once, parsed, documented and defaulted from the declaration.
 
-use super::pattern::compile;
+use super::pattern::Expression;
 use crate::config::{ConfigError, ModuleSettings, Section, Value};
-use regex::bytes::Regex;
+use std::ops::RangeInclusive;
 
 pub use crate::config::Value as OptionValue;
 
@@ -14,8 +14,17 @@ pub struct OptionDef {
     pub expected: &'static str,
     /// What it is without the option, as one would write it; empty: unset.
     pub default: fn() -> String,
+    /// What it may look like where there is no module without it.
+    pub example: Option<&'static str>,
     /// What it does: the declaration's doc comment.
     pub doc: &'static str,
+}
+
+impl OptionDef {
+    /// What a line with it may have: the default, or the example.
+    pub fn sample(&self) -> String {
+        self.example.map_or_else(self.default, String::from)
+    }
 }
 
 /// A type an option's value can have.
@@ -44,13 +53,18 @@ pub struct RowCount(pub u32);
 
 impl RowCount {
     /// More rows than any client shows; each costs memory in every archive.
-    const MOST: u32 = 10_000;
+    const RANGE: RangeInclusive<u32> = 0..=10_000;
+
+    /// As [`OptionType::read`], for those who ask besides the module: the log has it only once if it is too many.
+    pub(super) fn nearest(value: &Value<'_>) -> Result<u32, ConfigError> {
+        value.nearest(&RowCount::RANGE)
+    }
 }
 
 impl OptionType for RowCount {
     const EXPECTED: &'static str = "a number of rows from 0 to 10000";
     fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
-        value.int_in(0..=RowCount::MOST).map(RowCount)
+        value.clamped(RowCount::RANGE).map(RowCount)
     }
     fn show(&self) -> String {
         self.0.to_string()
@@ -71,7 +85,7 @@ pub enum Interval {
 impl OptionType for Interval {
     const EXPECTED: &'static str = "a number of seconds, 0 for each fetch, or a negative number for never";
     fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
-        Ok(match value.int::<i32>()? {
+        Ok(match value.clamped(i32::MIN..=i32::MAX)? {
             0 => Interval::AtFetch,
             seconds => u32::try_from(seconds).map_or(Interval::Never, Interval::Seconds),
         })
@@ -133,7 +147,7 @@ pub struct Count(pub u64);
 impl OptionType for Count {
     const EXPECTED: &'static str = "a whole number from 0 to 1000000000";
     fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
-        value.int_in(0..=1_000_000_000).map(Count)
+        value.clamped(0..=1_000_000_000).map(Count)
     }
     fn show(&self) -> String {
         self.0.to_string()
@@ -147,20 +161,6 @@ impl OptionType for String {
     }
     fn show(&self) -> String {
         self.clone()
-    }
-}
-
-/// How many frames of a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depth(pub u32);
-
-impl OptionType for Depth {
-    const EXPECTED: &'static str = "a number of frames from 1 to 127";
-    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
-        value.int_in(1..=127).map(Depth)
-    }
-    fn show(&self) -> String {
-        self.0.to_string()
     }
 }
 
@@ -178,7 +178,7 @@ impl OptionType for Cpu {
     }
 }
 
-/// The size of a ring buffer in pages of 4096 bytes: a power of two, as the Python agent demanded for its perf buffers.
+/// The size of a ring buffer in pages of 4096 bytes: a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages(pub u32);
 
@@ -195,10 +195,12 @@ impl Pages {
 impl OptionType for Pages {
     const EXPECTED: &'static str = "a power of two from 1 to 4096";
     fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
-        match value.int::<u32>()? {
-            pages if pages.is_power_of_two() && pages <= Pages::MOST => Ok(Pages(pages)),
-            _ => Err(value.error(Pages::EXPECTED)),
+        let pages = value.clamped(1..=Pages::MOST)?;
+        let rounded = pages.next_power_of_two();
+        if rounded != pages {
+            value.warn(format_args!("{pages} is no power of two; it counts as {rounded}"));
         }
+        Ok(Pages(rounded))
     }
     fn show(&self) -> String {
         self.0.to_string()
@@ -239,7 +241,7 @@ fn is_name(text: &str) -> bool {
 /// command line. Empty means all.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessFilter {
-    entries: Vec<(String, Option<Regex>)>,
+    entries: Vec<(String, Option<Expression>)>,
 }
 
 impl ProcessFilter {
@@ -270,7 +272,7 @@ impl ProcessFilter {
 
     /// Whether a command line matches an entry.
     pub fn has_line(&self, cmdline: &[u8]) -> bool {
-        self.entries.iter().filter_map(|(_, regex)| regex.as_ref()).any(|regex| regex.is_match(cmdline))
+        self.entries.iter().filter_map(|(_, regex)| regex.as_ref()).any(|regex| regex.matches(cmdline))
     }
 
     /// The entries that are short enough for a command name.
@@ -285,7 +287,7 @@ impl ProcessFilter {
 
     /// The expressions by which command lines of new processes have to be judged. One that is a plain word is none of them: a
     /// process with no more than that for its command line has the word for its name.
-    pub fn expressions(&self) -> impl Iterator<Item = &Regex> {
+    pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
         self.entries.iter().filter(|(text, _)| !is_name(text)).filter_map(|(_, regex)| regex.as_ref())
     }
 }
@@ -295,20 +297,24 @@ impl OptionType for ProcessFilter {
         "process ids, command names or regular expressions for whole command lines, separated by commas";
     fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
         let entry = |entry: &str| -> Result<_, ConfigError> {
-            if entry.is_empty() {
-                return Err(value.error(Self::EXPECTED));
-            }
             // A purely alphanumeric entry is never an expression: `java` must not match every command line that is `java`.
             let regex = if entry.chars().all(char::is_alphanumeric) {
                 None
             } else {
                 // Alternatives are anchored as written, without parentheses, as the Python agent did: `a|b` is "starts with
                 // a, or ends with b".
-                Some(compile(value, &format!("^{entry}$"))?)
+                Some(Expression::read(value, &format!("^{entry}$"))?)
             };
             Ok((entry.to_string(), regex))
         };
-        let entries: Result<Vec<_>, _> = value.list().into_iter().map(entry).collect();
+        let mut list = value.list();
+        let written = list.len();
+        list.retain(|entry| !entry.is_empty());
+        if list.len() < written {
+            let all = if list.is_empty() { ": all processes are meant" } else { "" };
+            value.warn(format_args!("there is nothing between commas or behind the last: left out{all}"));
+        }
+        let entries: Result<Vec<_>, _> = list.into_iter().map(entry).collect();
         Ok(ProcessFilter { entries: entries? })
     }
     fn show(&self) -> String {
@@ -326,17 +332,19 @@ pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<(&'a str
 }
 
 /// Declares a module's options: `Options`, how to read it from a section, and `OPTIONS`. The doc comment is the text of the
-/// default configuration and of the man page.
+/// default configuration and of the man page. An option without which there is no module has an example instead of a default.
 ///
 /// ```text
 /// options! {
 ///     /// Include the time a request was queued in the operating system.
 ///     queued: bool = false;
+///     /// The kernel functions.
+///     kprobes: ProbeList = ProbeList::default(), for example "kprobe:vfs_open";
 /// }
 /// ```
 #[macro_export]
 macro_rules! options {
-    ($($(#[doc = $doc:literal])+ $name:ident: $ty:ty = $default:expr;)*) => {
+    ($($(#[doc = $doc:literal])+ $name:ident: $ty:ty = $default:expr $(, for example $example:literal)?;)*) => {
         #[derive(Debug)]
         struct Options {
             $($(#[doc = $doc])+ $name: $ty,)*
@@ -362,7 +370,10 @@ macro_rules! options {
             name: stringify!($name),
             expected: <$ty as $crate::kit::OptionType>::EXPECTED,
             default: || $crate::kit::OptionType::show(&Options::default().$name),
+            example: $crate::options!(@example $($example)?),
             doc: concat!($($doc, "\n"),+),
         },)*];
     };
+    (@example) => { None };
+    (@example $example:literal) => { Some($example) };
 }

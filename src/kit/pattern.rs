@@ -1,38 +1,95 @@
 //! Regular expressions as option values, compiled when the configuration is read, and matched against bytes: what the kernel
-//! calls a name need not be UTF-8.
+//! calls a name need not be UTF-8. They are those of Python, in which existing configurations have them.
 
 use super::OptionType;
 use crate::config::{ConfigError, Value};
 use regex::bytes::Regex;
 
+/// One regular expression.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    /// As `regex` and `fancy_regex` take it.
+    text: String,
+    by: By,
+}
+
+/// What looks for it.
+#[derive(Clone, Debug)]
+enum By {
+    /// A finite automaton: linear in the text.
+    States(Regex),
+    /// Steps back where it has to: look-around, references to groups and the like.
+    Steps(fancy_regex::Regex),
+}
+
+impl Expression {
+    /// Compiles it; the error is what is wrong with it.
+    pub fn new(text: &str) -> Result<Expression, String> {
+        let text = end_of_text(text);
+        let fault = match Regex::new(&text) {
+            Ok(regex) => return Ok(Expression { text, by: By::States(regex) }),
+            // It draws where the fault is over several lines; what it is stands in the last.
+            Err(error) => error.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+        };
+        match fancy_regex::Regex::new(&text) {
+            Ok(regex) => Ok(Expression { text, by: By::Steps(regex) }),
+            Err(error) if fault.ends_with("not supported") => Err(error.to_string()),
+            Err(_) => Err(fault),
+        }
+    }
+
+    /// Compiles a part of an option's value.
+    pub(super) fn read(value: &Value<'_>, text: &str) -> Result<Expression, ConfigError> {
+        Expression::new(text).map_err(|fault| value.error(format!("a regular expression ({fault})")))
+    }
+
+    /// Whether it is found in a text. One that takes too many steps back is not; for it, bytes that are no text are U+FFFD.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        match &self.by {
+            By::States(regex) => regex.is_match(text),
+            By::Steps(regex) => regex.is_match(String::from_utf8_lossy(text).as_ref()).unwrap_or(false),
+        }
+    }
+
+    /// The expression, if an automaton can tell what it matches.
+    pub fn regular(&self) -> Option<&str> {
+        matches!(self.by, By::States(_)).then_some(&self.text)
+    }
+}
+
+/// Python's `\Z` is the end of the text, which others call `\z`: for them it may also precede a newline there.
+fn end_of_text(text: &str) -> String {
+    let mut escaped = false;
+    let end = |c: char| {
+        let is = escaped && c == 'Z';
+        escaped = !escaped && c == '\\';
+        if is {
+            'z'
+        } else {
+            c
+        }
+    };
+    text.chars().map(end).collect()
+}
+
 /// A regular expression that is looked for anywhere in a text; without one every text will do.
 #[derive(Clone, Debug, Default)]
-pub struct Pattern(Option<Regex>);
+pub struct Pattern(Option<Expression>);
 
 impl Pattern {
     /// Whether the text will do.
     pub fn matches(&self, text: &[u8]) -> bool {
-        self.0.as_ref().is_none_or(|regex| regex.is_match(text))
+        self.0.as_ref().is_none_or(|expression| expression.matches(text))
     }
-}
-
-/// Compiles a part of an option's value.
-pub(super) fn compile(value: &Value<'_>, expression: &str) -> Result<Regex, ConfigError> {
-    Regex::new(expression).map_err(|error| {
-        // It draws where the fault is over several lines; what it is stands in the last.
-        let error = error.to_string();
-        let fault = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        value.error(format!("a regular expression ({fault})"))
-    })
 }
 
 impl OptionType for Pattern {
     const EXPECTED: &'static str = "a regular expression, which may match anywhere";
     fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
-        compile(value, value.text()).map(Some).map(Pattern)
+        Expression::read(value, value.text()).map(Some).map(Pattern)
     }
     fn show(&self) -> String {
-        self.0.as_ref().map(Regex::to_string).unwrap_or_default()
+        self.0.as_ref().map(|expression| expression.text.clone()).unwrap_or_default()
     }
 }
 
@@ -59,5 +116,30 @@ mod tests {
     fn a_bad_pattern_is_refused_with_its_fault_when_the_configuration_is_read() {
         let error = pattern("a(b").unwrap_err().to_string();
         assert_eq!(error, "f.conf:2: [s] k: expected a regular expression (unclosed group), got `a(b`");
+        let error = pattern("(?<=a*)b").unwrap_err().to_string();
+        assert!(!error.contains("not supported"), "{error}");
+    }
+
+    #[test]
+    fn expressions_of_python_are_understood() {
+        for (expression, yes, no) in [
+            (r"^(?!sshd).*d$", "crond", "sshd"),
+            (r"(?<=-jar )x[.]jar", "java -jar x.jar", "java x.jar"),
+            (r"(?<!-jar )x[.]jar", "java x.jar", "java -jar x.jar"),
+            (r"^(\w+) \1$", "a a", "a b"),
+            (r"^(?P<first>\w+) (?P=first)$", "ab ab", "ab a"),
+            (r"^java\Z", "java", "java\n"),
+            (r"^(?!x).*\Z", "java", "x"),
+            (r"^a++b", "aab", "aac"),
+            (r"^C:\\Z$", r"C:\Z", "C:"),
+        ] {
+            let pattern = pattern(expression).unwrap();
+            assert!(pattern.matches(yes.as_bytes()) && !pattern.matches(no.as_bytes()), "{expression}");
+        }
+        assert!(pattern("^(?!x).*é").unwrap().matches("\u{e9}".as_bytes()));
+        assert!(pattern("(?<=a)b").unwrap().matches(b"\xff\xfeab"), "bytes that are no text");
+        let hard = Expression::new(r"^(a+)+\1$").unwrap();
+        assert!(!hard.matches(&[b"a".repeat(64), b"b".to_vec()].concat()), "it ends");
+        assert_eq!((hard.regular(), Expression::new("a").unwrap().regular()), (None, Some("a")));
     }
 }

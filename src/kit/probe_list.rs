@@ -57,9 +57,6 @@ impl OptionType for ProbeList {
             return Ok(ProbeList::new(value.list().into_iter()));
         }
         let name = value.text().trim();
-        if name.is_empty() {
-            return Ok(ProbeList::default());
-        }
         let places = places(Path::new(name), Path::new(value.path()));
         let tried = || places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ");
         let found = places.iter().find(|place| place.exists());
@@ -101,7 +98,6 @@ mod tests {
     #[test]
     fn entries_in_place_are_trimmed_and_stand_once() {
         assert_eq!(read("x", "c:malloc, c:strlen,c:malloc,").unwrap().entries(), ["c:malloc", "c:strlen"]);
-        assert!(read("x", "").unwrap().entries().is_empty());
     }
 
     #[test]

@@ -89,8 +89,10 @@ fn all() -> impl Iterator<Item = u32> {
 /// The processes that a `process` option means, looked for every so often.
 pub struct Watch {
     filter: ProcessFilter,
-    /// The module, for the log.
+    /// The section, for the log.
     name: String,
+    /// What is to be done to processes, for the log.
+    pub(super) verb: &'static str,
     /// Ticks between two looks; `None`: only one look.
     every: Option<u64>,
     ticks: u64,
@@ -101,10 +103,7 @@ impl Watch {
     /// Looks every so many ticks (seconds) for the processes of a filter.
     pub fn new(name: &str, filter: ProcessFilter, every: Option<Duration>) -> Watch {
         let every = every.map(|every| every.as_secs().max(1));
-        if let (Some(seconds), false) = (every, filter.is_all()) {
-            log::info!("{name}: Starting dynamic process filtering, interval {seconds} s.");
-        }
-        Watch { filter, name: name.into(), every, ticks: 0, members: BTreeSet::new() }
+        Watch { filter, name: name.into(), verb: "attach", every, ticks: 0, members: BTreeSet::new() }
     }
 
     /// Whether there is anything to look for; without a filter all processes count.
@@ -154,11 +153,13 @@ impl Watch {
         for &gone in self.members.difference(&found) {
             change(gone, false);
         }
-        if found.is_empty() && (self.ticks == 1 || !self.members.is_empty()) {
-            match self.every {
-                Some(_) => log::info!("{}: No process to attach found, activation postponed.", self.name),
-                None => log::error!("{}: No process to attach found.", self.name),
-            }
+        let Watch { name, verb, .. } = self;
+        match self.every {
+            _ if !found.is_empty() => {}
+            _ if !self.members.is_empty() => log::info!("{name}: No process to trace found."),
+            Some(_) if self.ticks == 1 => log::info!("{name}: No process to {verb} found, activation postponed."),
+            None if self.ticks == 1 => log::error!("{name}: No process to {verb} found."),
+            _ => {}
         }
         self.members = found;
     }

@@ -1,7 +1,9 @@
 //! The modules as the agent sees them: names, descriptors, instances and values of those the configuration enables.
 
 use super::instances::Instances;
-use super::{Client, Help, Label, LabelValue, Log2, OptionDef, Shape, Source, Spec, Subject, Table, Wanted, BPF_NAMES};
+use super::{
+    Client, Help, Label, LabelValue, Log2, OptionDef, RowCount, Shape, Source, Spec, Subject, Table, Wanted, BPF_NAMES,
+};
 use crate::config::{Config, ConfigError, ModuleSettings, Settings};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
 use std::path::PathBuf;
@@ -92,7 +94,7 @@ pub fn instances(config: &Config, specs: &[&'static Spec]) -> Result<(Settings, 
         }
         let rows = match spec.shape {
             Shape::Rows { count } => match section.get(count)? {
-                Some(value) => value.int_in(0..=10_000)?,
+                Some(value) => RowCount::nearest(&value)?,
                 None => default_of(spec.options, count),
             },
             _ => 0,

@@ -54,6 +54,17 @@ impl Spec {
             make: |setup| Err(setup.section.reject("module", "expected a module that can be enabled")),
         }
     }
+
+    /// A section for the module with these lines, and with examples of what has to be given and is not in them.
+    pub fn section(&self, lines: &str) -> String {
+        let mut text = format!("[{}]\nmodule = {}\ncluster = {}\n{lines}\n", self.name, self.path, self.cluster);
+        for (name, example) in self.options.iter().filter_map(|option| Some((option.name, option.example?))) {
+            if !lines.lines().any(|line| line.split('=').next().is_some_and(|key| key.trim() == name)) {
+                text += &format!("{name} = {example}\n");
+            }
+        }
+        text
+    }
 }
 
 /// An instance domain's shape: it owns naming, identifiers, persistence, trimming and labels.

@@ -3,7 +3,7 @@
 use super::block::{COMPLETE, ISSUE};
 use crate::bpf::types::{self, bio_row, bio_start};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, tell};
 use std::mem::offset_of;
 
 metrics! {
@@ -37,6 +37,10 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
+        match options.queued {
+            true => tell!(info, "Including time in the queue: from the allocation of a request."),
+            false => tell!(info, "Without time in the queue: from the issue of a request to the device."),
+        }
         Ok(Box::new(Biolatency { options, mapper: device_mapper(), unmeasured: 0 }))
     },
 };
@@ -84,7 +88,7 @@ impl Module for Biolatency {
         if without > self.unmeasured {
             self.unmeasured = without;
             if let Err(error) = kernel.attach(&ISSUE) {
-                log::debug!("biolatency: block_rq_issue: {error}");
+                tell!(debug, "block_rq_issue: {error}");
             }
         }
     }

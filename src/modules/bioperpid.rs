@@ -3,7 +3,7 @@
 use super::block::{self, Disks, Owners};
 use crate::bpf::types;
 use crate::kit::*;
-use crate::metrics;
+use crate::{metrics, tell};
 use std::collections::BTreeSet;
 
 metrics! {
@@ -56,7 +56,7 @@ impl Module for Bioperpid {
             }
             let Some(disk) = disks.name(key.major, key.minor) else {
                 if self.nameless.insert((key.major, key.minor)) {
-                    log::info!("bioperpid: no disk {}:{}, its I/O is not shown", key.major, key.minor);
+                    tell!(info, "no disk {}:{}, its I/O is not shown", key.major, key.minor);
                 }
                 continue;
             };

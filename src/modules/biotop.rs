@@ -4,7 +4,7 @@
 use super::block::{self, Cells, Disks, Owner, Owners, Submitter};
 use crate::bpf::types;
 use crate::kit::*;
-use crate::{metrics, options};
+use crate::{metrics, options, tell};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {
-            log::warn!("{}: with a negative interval there are no values", setup.section.name());
+            tell!(warn, "with a negative interval there are no values");
         }
         Ok(Box::new(Biotop::new(options, exists, block::disk_name)))
     },
@@ -133,7 +133,7 @@ impl Biotop {
         // A device without request time stamps: from now on the time of issue is taken by a program.
         if untimed > 0 {
             if let Err(error) = kernel.attach(&block::ISSUE) {
-                log::debug!("biotop: block_rq_issue: {error}");
+                tell!(debug, "block_rq_issue: {error}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, cache_row};
 use crate::kit::*;
-use crate::{maps, metrics, tracepoint};
+use crate::{maps, metrics, tell, tracepoint};
 use std::mem::offset_of;
 
 metrics! {
@@ -104,8 +104,9 @@ impl Cachestat {
         *self.sees_accesses.get_or_insert_with(|| match kernel.attach(&ACCESSED) {
             Ok(()) => true,
             Err(error) => {
-                log::warn!(
-                    "cachestat: accesses cannot be counted ({error}): no values for total and hits, only for the others; \
+                tell!(
+                    warn,
+                    "accesses cannot be counted ({error}): no values for total and hits, only for the others; \
                      needs {}",
                     ACCESSED.needs
                 );

@@ -95,10 +95,10 @@ fn arguments(event: &exec_event, block: &[u8], most: usize) -> Vec<u8> {
     };
     let rest = all.get(own + 1..).unwrap_or_default();
     let shown = &rest[..rest.len().min(most.saturating_sub(1))];
-    let mut text = path.to_vec();
-    for arg in shown {
-        text.push(b' ');
-        for &byte in *arg {
+    let mut text = Vec::new();
+    for (place, word) in std::iter::once(&path).chain(shown).enumerate() {
+        text.extend((place > 0).then_some(b' '));
+        for &byte in *word {
             match byte {
                 b'\n' => text.extend_from_slice(b"\\n"),
                 _ => text.push(byte),
@@ -242,6 +242,7 @@ mod tests {
     fn empty_arguments_newlines_and_bytes_are_kept() {
         assert_eq!(shown("", exec(1, "sh", b"sh\0\0a\nb\0\0")).unwrap(), "sh  a\\nb ");
         assert_eq!(shown("", exec(1, "sh", b"")).unwrap(), "sh");
+        assert_eq!(shown("", exec(1, "/a\nb/sh", b"sh\0-c\0")).unwrap(), "/a\\nb/sh -c");
         assert!(shown("", exec(1, "sh", b"sh\0caf\xc3\0")).unwrap().starts_with("sh caf"));
     }
 

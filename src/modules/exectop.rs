@@ -14,8 +14,8 @@ maps! {
     rows STATS: exec_stat = "exec_stats";
 }
 
-/// Names: as many as the Python agent's table held would take half a megabyte; names are few and stay.
-const NAMES: usize = 4096;
+/// Names, which stay: as many as the Python agent's table held.
+const NAMES: usize = 16 * 1024;
 
 static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
 

@@ -29,12 +29,40 @@ options! {
     process: ProcessFilter = ProcessFilter::default();
     /// Only callers whose name begins with this.
     caller_filter: String = String::new();
-    /// How many callers the name has, the innermost first; beyond 16 it counts as 16.
+    /// How many callers the name has, the innermost first.
     stack_depth: Depth = Depth(1);
-    /// How many different chains of callers to keep.
-    stack_storage_size: Count = Count(16384);
+    /// How many different chains of callers to keep, up to a power of two.
+    stack_storage_size: Chains = Chains(16384);
     /// Names with the place in the function: +0x...
     use_caller_offset: bool = false;
+}
+
+/// Callers in a name.
+#[derive(Clone, Copy, Debug)]
+struct Depth(u32);
+
+impl OptionType for Depth {
+    const EXPECTED: &'static str = "a number from 1 to 16";
+    fn read(value: &OptionValue<'_>) -> Result<Self, SetupError> {
+        value.clamped(1..=MOST_FRAMES).map(Depth)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Chains of callers; each is a row of the kernel's memory.
+#[derive(Clone, Copy, Debug)]
+struct Chains(u32);
+
+impl OptionType for Chains {
+    const EXPECTED: &'static str = "a number from 64 to 262144";
+    fn read(value: &OptionValue<'_>) -> Result<Self, SetupError> {
+        value.clamped(64..=1 << 18).map(Chains)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
 }
 
 const NEEDS: &str = "a kernel with fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)";
@@ -93,15 +121,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK, &UNLOCK],
     maps: MAPS,
-    make: |setup| {
-        let mut options = Options::read(setup.section)?;
-        let name = setup.section.name();
-        if options.stack_depth.0 > MOST_FRAMES {
-            log::warn!("{name}: stack_depth = {}: names have {MOST_FRAMES} callers", options.stack_depth.0);
-            options.stack_depth = Depth(MOST_FRAMES);
-        }
-        Ok(Box::new(Klockstat { options, names: HashMap::new() }))
-    },
+    make: |setup| Ok(Box::new(Klockstat { options: Options::read(setup.section)?, names: HashMap::new() })),
 };
 
 /// As many as one set of chains has, and those of an earlier run.
@@ -159,7 +179,7 @@ impl Options {
 
 impl Module for Klockstat {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let rows = table_size(self.options.stack_storage_size.0 as usize, 64, 1 << 18);
+        let rows = self.options.stack_storage_size.0.next_power_of_two() as usize;
         let threads = table_size(host.threads * 4, 4096, 1 << 15);
         constants.kl_depth = self.options.stack_depth.0;
         constants.kl_row_mask = rows as u32 - 1;
@@ -335,9 +355,20 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_without_frames_is_refused() {
-        let error = module("stack_depth = 0").err().unwrap();
-        assert!(error.contains("[klockstat] stack_depth: expected"), "{error}");
+    fn depths_and_sizes_are_the_nearest_possible() {
+        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0 };
+        let planned = |lines: &str| {
+            let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
+            module(lines).unwrap().plan(&host, &mut plan, &mut constants);
+            let rows = plan.entries.iter().find(|(map, _)| *map == ROWS.def.name).unwrap().1;
+            assert_eq!(constants.kl_row_mask, rows - 1);
+            (constants.kl_depth, rows)
+        };
+        assert_eq!(planned(""), (1, 16384));
+        assert_eq!(planned("stack_depth = 200\nstack_storage_size = 1000"), (16, 1024));
+        assert_eq!(planned("stack_depth = 0\nstack_storage_size = 1000000000"), (1, 1 << 18));
+        assert_eq!(planned("stack_storage_size = 0").1, 64);
+        assert!(module("stack_depth = deep").err().unwrap().contains("[klockstat] stack_depth: expected"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, kp_row, kp_start};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, tell};
 use std::mem::offset_of;
 
 metrics! {
@@ -21,8 +21,8 @@ maps! {
 options! {
     /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
     process: ProcessFilter = ProcessFilter::default();
-    /// The kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone.
-    kprobes: ProbeList = ProbeList::new(["kprobe:vfs_open"].into_iter());
+    /// The kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone. There have to be some.
+    kprobes: ProbeList = ProbeList::default(), for example "kprobe:vfs_open";
     /// Only calls that return this error, whatever its sign.
     errno: Errno = Errno::default();
     /// What makes a call a failed one: a comparison of the value it returns, signed, in the width of its type.
@@ -78,7 +78,7 @@ pub const SPEC: Spec = Spec {
             return Err(setup.section.reject("kprobes", format!("expected at most {FUNCTIONS} functions")));
         }
         if options.details && options.process.is_all() {
-            log::warn!("{}: details have no effect without the option process", setup.section.name());
+            tell!(warn, "details have no effect without the option process");
         }
         Ok(Box::new(KprobeHits {
             functions,
@@ -225,6 +225,7 @@ mod tests {
             ("kprobes = kprobe:f\nret_chk = != 0; exit(1)", "[k] ret_chk: expected an operator"),
             ("kprobes = kprobe:f\nerrno = ENOSUCH", "[k] errno: expected an error number"),
             ("kprobes =", "[k] kprobes: expected entries"),
+            ("", "[k] kprobes: expected entries"),
         ] {
             let error = plan(lines).err().unwrap();
             assert!(error.contains(wanted), "{error}");

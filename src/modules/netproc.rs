@@ -4,7 +4,7 @@
 use super::tcp::{SOCKETS, TRAFFIC};
 use crate::bpf::types::{self, net_row, sock_read, thread, thread_stat};
 use crate::kit::*;
-use crate::{maps, metrics, options, tracepoint};
+use crate::{maps, metrics, options, tell, tracepoint};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
@@ -188,7 +188,7 @@ impl Netproc {
 impl Module for Netproc {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         if self.options.bpf_names {
-            log::info!("{}: bpf.proc.net, as of pmdabpf, is served too.", SPEC.name);
+            tell!(info, "bpf.proc.net, as of pmdabpf, is served too.");
         }
         // At least so many that 5000 threads can come and go before the agent frees the places of the first.
         let places = table_size(host.threads * 4, 8192, 1 << 16);

@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, runq_delay, runq_row, runq_wait};
 use crate::kit::*;
-use crate::{maps, metrics, options, tracepoint};
+use crate::{maps, metrics, options, tell, tracepoint};
 use std::mem::offset_of;
 
 metrics! {
@@ -64,8 +64,11 @@ impl Runqlat {
             return;
         }
         match kernel.attach(&WAKEUP).and_then(|()| kernel.attach(&WAKEUP_NEW)) {
-            Ok(()) => rows.iter().for_each(|row| row.set(offset_of!(runq_row, by_wakeup), 1)),
-            Err(error) => log::error!("runqlat: the kernel keeps no times of queueing, and sched_wakeup: {error}"),
+            Ok(()) => {
+                rows.iter().for_each(|row| row.set(offset_of!(runq_row, by_wakeup), 1));
+                tell!(info, "The kernel keeps no times of queueing: from now on they are counted from sched_wakeup.");
+            }
+            Err(error) => tell!(error, "the kernel keeps no times of queueing, and sched_wakeup: {error}"),
         }
         self.by_wakeup = true;
     }

@@ -5,7 +5,7 @@ mod names;
 
 use crate::bpf::types::{self, syscall_row, syscall_start, syscall_stat};
 use crate::kit::*;
-use crate::{maps, metrics, options, tracepoint};
+use crate::{maps, metrics, options, tell, tracepoint};
 use std::mem::offset_of;
 
 metrics! {
@@ -51,9 +51,8 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let mut options = Options::read(setup.section)?;
-        let name = setup.section.name();
         if options.details && options.process.is_all() {
-            log::warn!("{name}: details has no effect without process");
+            tell!(warn, "details has no effect without process");
             options.details = false;
         }
         Ok(Box::new(Syscount::new(options)))

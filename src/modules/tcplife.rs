@@ -3,7 +3,7 @@
 use super::tcp::{address, STATE};
 use crate::bpf::{record, types, types::tcp_birth, types::tcp_session, types::tcp_stat};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, tell};
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
@@ -54,7 +54,7 @@ pub const SPEC: Spec = Spec {
         let options = Options::read(setup.section)?;
         for (which, ports) in [("remote", &options.dport), ("local", &options.lport)] {
             if !ports.0.is_empty() {
-                log::info!("{}: Filtering on {which} ports: {:?}.", setup.section.name(), ports.0);
+                tell!(info, "Filtering on {which} ports: {:?}.", ports.0);
             }
         }
         Ok(Box::new(Tcplife { options, sessions: VecDeque::new() }))

@@ -5,7 +5,7 @@ use super::flows::{Flows, Moved};
 use super::tcp::TRAFFIC;
 use crate::bpf::types::{self, flow, flow_sending, flow_stat, sock_read};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, tell};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
@@ -48,17 +48,16 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        let name = setup.section.name();
         for (option, why) in
             [("highres", "bytes always count when they are moved"), ("buffer_page_count", "no buffer is needed")]
         {
             if setup.section.get(option)?.is_some() {
-                log::info!("{name}: {option} has no effect: {why}.");
+                tell!(info, "{option} has no effect: {why}.");
             }
         }
         for (which, ports) in [("remote", &options.dport), ("local", &options.lport)] {
             if !ports.0.is_empty() {
-                log::info!("{name}: Filtering on {which} ports: {:?}.", ports.0);
+                tell!(info, "Filtering on {which} ports: {:?}.", ports.0);
             }
         }
         Ok(Box::new(Tcpperpid::new(options, exists)))

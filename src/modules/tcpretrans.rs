@@ -4,7 +4,7 @@
 use super::tcp::{address, STATE, TRAFFIC};
 use crate::bpf::types::{self, retrans_owner, retrans_row, retrans_stat};
 use crate::kit::*;
-use crate::{maps, metrics, options, tracepoint};
+use crate::{maps, metrics, options, tell, tracepoint};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::offset_of;
 
@@ -46,9 +46,8 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        let name = setup.section.name();
         if setup.section.get("buffer_page_count")?.is_some() {
-            log::info!("{name}: buffer_page_count has no effect: no buffer is needed.");
+            tell!(info, "buffer_page_count has no effect: no buffer is needed.");
         }
         Ok(Box::new(Tcpretrans::new(options)))
     },

@@ -4,7 +4,7 @@ use super::flows::{Ends, Flows, Moved};
 use super::tcp::{address, TRAFFIC};
 use crate::bpf::types::{self, flow, flow_sending, flow_stat, sock_read};
 use crate::kit::*;
-use crate::{maps, metrics, options};
+use crate::{maps, metrics, options, tell};
 use std::collections::BTreeMap;
 use std::mem::{offset_of, take};
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {
-            log::warn!("{}: with a negative interval there are no values", setup.section.name());
+            tell!(warn, "with a negative interval there are no values");
         }
         Ok(Box::new(Tcptop::new(options, comm)))
     },

@@ -2,8 +2,7 @@
 
 use crate::bpf::types::{self, hit};
 use crate::kit::*;
-use crate::{maps, metrics, options};
-use regex::Regex;
+use crate::{maps, metrics, options, tell};
 
 metrics! {
     HITS: u64 = 0 "tracepoint.hits" COUNTER COUNT "hits of each tracepoint";
@@ -16,8 +15,8 @@ maps! {
 options! {
     /// Only hits by these processes (ids, command names, or regular expressions for whole command lines).
     process: ProcessFilter = ProcessFilter::default();
-    /// The tracepoints: regular expressions that have to match a whole CATEGORY:EVENT of tracefs.
-    tracepoints: ProbeList = ProbeList::new(["sched:sched_process_exec", "sched:sched_process_exit"].into_iter());
+    /// The tracepoints: regular expressions that have to match a whole CATEGORY:EVENT of tracefs. There have to be some.
+    tracepoints: ProbeList = ProbeList::default(), for example "sched:sched_process_exec,sched:sched_process_exit";
     /// Has no effect: tracepoints that cannot be attached to are always left out, and the log names them.
     compile_test: bool = true;
 }
@@ -49,14 +48,13 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if !options.compile_test {
-            let name = setup.section.name();
-            log::info!("{name}: compile_test has no effect: what cannot be attached to is always left out.");
+            tell!(info, "compile_test has no effect: what cannot be attached to is always left out.");
         }
         let entries = options.tracepoints.required(setup.section, "tracepoints")?;
         let expression = |entry: &String| {
-            let regex = Regex::new(&format!("^(?:{entry})$"));
-            let regex = regex.map_err(|error| setup.section.reject("tracepoints", format!("`{entry}`: {error}")))?;
-            Ok((entry.clone(), regex))
+            let names = Expression::new(&format!("^(?:{entry})$"));
+            let names = names.map_err(|fault| setup.section.reject("tracepoints", format!("`{entry}`: {fault}")))?;
+            Ok((entry.clone(), names))
         };
         let entries: Result<Vec<_>, SetupError> = entries.entries().iter().map(expression).collect();
         let hits = Hits::new(&TRACEPOINT, ROWS);
@@ -66,7 +64,7 @@ pub const SPEC: Spec = Spec {
 
 struct TracepointHits {
     /// As written, and as an expression.
-    entries: Vec<(String, Regex)>,
+    entries: Vec<(String, Expression)>,
     hits: Hits,
     process: ProcessFilter,
 }
@@ -74,9 +72,9 @@ struct TracepointHits {
 impl TracepointHits {
     fn find(&mut self, events: &Events, plan: &mut Plan) {
         let mut missing = Vec::new();
-        for (entry, regex) in &self.entries {
+        for (entry, names) in &self.entries {
             let found: Vec<&str> = match events.list() {
-                Ok(list) => list.iter().map(String::as_str).filter(|event| regex.is_match(event)).collect(),
+                Ok(list) => list.iter().map(String::as_str).filter(|event| names.matches(event.as_bytes())).collect(),
                 // A tracepoint can be attached to by its event's name alone.
                 Err(_) if is_name(entry) => vec![entry],
                 Err(_) => Vec::new(),
@@ -92,10 +90,10 @@ impl TracepointHits {
             }
         }
         if let Err(reason) = events.list() {
-            log::warn!("tracepoint_hits: names are tried as they are, expressions match nothing: {reason}");
+            tell!(warn, "names are tried as they are, expressions match nothing: {reason}");
         }
         for entry in &missing {
-            log::warn!("tracepoint_hits: `{entry}` matches no tracepoint");
+            tell!(warn, "`{entry}` matches no tracepoint");
         }
         if missing.len() == self.entries.len() {
             let why = events.list().err().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -129,7 +127,7 @@ mod tests {
     use crate::pcp::Atom;
 
     fn module(entries: &[&str]) -> TracepointHits {
-        let entry = |entry: &&str| ((*entry).to_string(), Regex::new(&format!("^(?:{entry})$")).unwrap());
+        let entry = |entry: &&str| ((*entry).to_string(), Expression::new(&format!("^(?:{entry})$")).unwrap());
         TracepointHits {
             entries: entries.iter().map(entry).collect(),
             hits: Hits::new(&TRACEPOINT, ROWS),

@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, hit};
 use crate::kit::*;
-use crate::{maps, metrics, options, user_code};
+use crate::{maps, metrics, options, tell, user_code};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -18,7 +18,8 @@ options! {
     /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
     process: ProcessFilter = ProcessFilter::default();
     /// The functions, each LIBRARY:SYMBOL. LIBRARY is a short name (`c` for libc.so.6) or the path of a library or program.
-    uprobes: ProbeList = ProbeList::new(["c:malloc", "c:fork"].into_iter());
+    /// There have to be some.
+    uprobes: ProbeList = ProbeList::default(), for example "c:malloc,c:fork";
 }
 
 /// As many as one configuration names; each costs a program.
@@ -75,8 +76,9 @@ impl UprobeHits {
             match code {
                 Ok((path, code)) => {
                     if code.chooses {
-                        log::warn!(
-                            "uprobe_hits: {name}:{symbol} only chooses an implementation for the CPU (IFUNC) when a program \
+                        tell!(
+                            warn,
+                            "{name}:{symbol} only chooses an implementation for the CPU (IFUNC) when a program \
                              starts: that counts, and no call"
                         );
                     }
@@ -86,7 +88,7 @@ impl UprobeHits {
                     self.hits.add(plan, target, instance);
                 }
                 Err(fault) => {
-                    log::warn!("uprobe_hits: {name}:{symbol} is left out: {fault}");
+                    tell!(warn, "{name}:{symbol} is left out: {fault}");
                     faults.push(fault);
                 }
             }

@@ -2,9 +2,8 @@
 
 use crate::bpf::types::{self, hit};
 use crate::kit::*;
-use crate::{maps, metrics, options, user_code};
-use regex::Regex;
-use std::path::Path;
+use crate::{maps, metrics, options, tell, user_code};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,12 +20,11 @@ options! {
     /// nothing is attached to others; else the files are attached to, so that new processes count from their first hit.
     /// Without the option all processes count.
     process: ProcessFilter = ProcessFilter::default();
-    /// The probes, each PATH:PROBE. PATH is that of a program or library, absolute; PROBE the name of a probe in it or a regular expression that
-    /// has to match whole names.
-    usdts: ProbeList = ProbeList::new(
-        ["/etc/alternatives/jre/lib/server/libjvm.so:gc__begin", "/etc/alternatives/jre/lib/server/libjvm.so:thread__start"]
-            .into_iter()
-    );
+    /// The probes, each PATH:PROBE. PATH is that of a program or library, absolute, or the name of a program or the short
+    /// name of a library (`c` for libc.so.6); PROBE the name of a probe in it or a regular expression that has to match
+    /// whole names. There have to be some.
+    usdts: ProbeList = ProbeList::default(),
+        for example "/etc/alternatives/jre/lib/server/libjvm.so:gc__begin,/etc/alternatives/jre/lib/server/libjvm.so:thread__start";
 }
 
 /// As many as one configuration finds; each costs a program.
@@ -50,12 +48,14 @@ pub const SPEC: Spec = Spec {
         let options = Options::read(setup.section)?;
         let list = options.usdts.required(setup.section, "usdts")?;
         let entry = |entry: &String| {
-            let parts = split(entry).filter(|(path, probe)| path.starts_with('/') && !probe.is_empty());
+            let is_path = |path: &str| path.starts_with('/') || (!path.is_empty() && !path.contains('/'));
+            let parts = split(entry).filter(|(path, probe)| is_path(path) && !probe.is_empty());
             let (path, probe) = parts.ok_or_else(|| {
-                setup.section.reject("usdts", format!("expected PATH:PROBE, the path absolute, got `{entry}`"))
+                let expected = "expected PATH:PROBE, the path absolute or a name";
+                setup.section.reject("usdts", format!("{expected}, got `{entry}`"))
             })?;
-            let names = Regex::new(&format!("^(?:{probe})$"))
-                .map_err(|error| setup.section.reject("usdts", format!("`{probe}`: {error}")))?;
+            let names = Expression::new(&format!("^(?:{probe})$"))
+                .map_err(|fault| setup.section.reject("usdts", format!("`{probe}`: {fault}")))?;
             Ok(Entry { path: path.into(), probe: probe.into(), names })
         };
         let entries: Result<Vec<_>, SetupError> = list.entries().iter().map(entry).collect();
@@ -66,7 +66,7 @@ pub const SPEC: Spec = Spec {
 /// A path may have a colon, and so may an expression: the path is what exists.
 fn split(entry: &str) -> Option<(&str, &str)> {
     let at = |(at, _): (usize, &str)| (&entry[..at], &entry[at + 1..]);
-    let there = entry.match_indices(':').map(at).find(|(path, _)| Path::new(path).exists());
+    let there = entry.match_indices(':').map(at).find(|(path, _)| program_or_library(path).is_some());
     there.or_else(|| entry.split_once(':'))
 }
 
@@ -76,19 +76,20 @@ struct Entry {
     /// As written.
     probe: String,
     /// As an expression.
-    names: Regex,
+    names: Expression,
 }
 
 impl Entry {
     fn means(&self, probe: &Probe) -> bool {
-        probe.name == self.probe || self.names.is_match(&probe.name)
+        probe.name == self.probe || self.names.matches(probe.name.as_bytes())
     }
 }
 
 /// A probe that was found.
 struct Found {
-    path: String,
+    file: PathBuf,
     probe: String,
+    /// The path as it was written, and the probe.
     instance: String,
 }
 
@@ -110,16 +111,17 @@ impl UsdtHits {
     fn find(&mut self, plan: &mut Plan) -> u64 {
         let (mut files, mut faults) = (ProbeFiles::default(), Vec::new());
         for entry in &self.entries {
-            let file = files.read(Path::new(&entry.path));
+            let path = program_or_library(&entry.path).unwrap_or_else(|| PathBuf::from(&entry.path));
+            let file = files.read(&path);
             let probes = file.as_ref().map(|file| file.probes.as_slice()).unwrap_or_default();
             let (mut any, earlier) = (false, self.found.len());
             for probe in probes.iter().filter(|probe| entry.means(probe)) {
                 any = true;
-                let number = number(&mut self.found, &entry.path, &probe.name);
+                let number = number(&mut self.found, entry, &path, &probe.name);
                 // What an earlier entry found is attached to already.
                 if self.tracees.is_none() && number as usize >= earlier {
                     let target = Target::Code {
-                        path: entry.path.clone().into(),
+                        path: path.clone(),
                         offset: probe.offset,
                         semaphore: probe.semaphore,
                         process: None,
@@ -134,7 +136,7 @@ impl UsdtHits {
                     Ok(file) if file.probes.is_empty() => format!("{}: no probes in this build", entry.path),
                     Ok(_) => format!("{}: no probe `{}`", entry.path, entry.probe),
                 };
-                log::warn!("usdt_hits: {}:{} is left out: {fault}", entry.path, entry.probe);
+                tell!(warn, "{}:{} is left out: {fault}", entry.path, entry.probe);
                 faults.push(fault);
             }
         }
@@ -153,10 +155,11 @@ impl UsdtHits {
 }
 
 /// The number of a probe, which it gets when it is seen first; all its sites have it.
-fn number(found: &mut Vec<Found>, path: &str, probe: &str) -> u32 {
-    let known = found.iter().position(|known| known.path == path && known.probe == probe);
+fn number(found: &mut Vec<Found>, entry: &Entry, file: &Path, probe: &str) -> u32 {
+    let instance = format!("{}::{probe}", entry.path);
+    let known = found.iter().position(|known| known.instance == instance);
     known.unwrap_or_else(|| {
-        found.push(Found { path: path.into(), probe: probe.into(), instance: format!("{path}::{probe}") });
+        found.push(Found { file: file.into(), probe: probe.into(), instance });
         found.len() - 1
     }) as u32
 }
@@ -167,7 +170,7 @@ fn sites(found: &[Found], files: &mut ProbeFiles, root: &str) -> Sites {
     let mut sites = Vec::new();
     let mut faults = Vec::new();
     for (number, known) in found.iter().enumerate() {
-        match files.read(Path::new(&format!("{root}{}", known.path))) {
+        match files.read(Path::new(&format!("{root}{}", known.file.display()))) {
             Ok(file) => {
                 let probes = file.probes.iter().enumerate().filter(|(_, probe)| probe.name == known.probe);
                 let site = |(probe, _)| Site { file: Arc::clone(&file), probe, number: number as u32 };
@@ -234,16 +237,21 @@ mod tests {
         let (path, directory) = (path.to_str().unwrap(), dir.path().to_str().unwrap());
         assert_eq!(split(&format!("{path}:(?:x|y)")), Some((path, "(?:x|y)")));
         assert_eq!(split(&format!("{directory}/no:(?:x|y)")), Some((format!("{directory}/no").as_str(), "(?:x|y)")));
+        assert_eq!(split("c:(?:x|y)"), Some(("c", "(?:x|y)")));
         assert_eq!(split("x"), None);
     }
 
     #[test]
     fn what_cannot_be_is_refused_with_its_line() {
         for (lines, wanted) in [
-            ("usdts = /usr/bin/env:", "[u] usdts: expected PATH:PROBE, the path absolute, got `/usr/bin/env:`"),
+            (
+                "usdts = /usr/bin/env:",
+                "[u] usdts: expected PATH:PROBE, the path absolute or a name, got `/usr/bin/env:`",
+            ),
             ("usdts = bin/env:x", "got `bin/env:x`"),
             ("usdts = /usr/bin/env:a(b", "[u] usdts: `a(b`"),
             ("usdts =", "[u] usdts: expected entries"),
+            ("", "[u] usdts: expected entries"),
         ] {
             let error = make(lines).err().unwrap();
             assert!(error.contains(wanted), "{error}");
@@ -255,8 +263,13 @@ mod tests {
         let exe = std::env::current_exe().unwrap().display().to_string();
         let plan = make(&format!("usdts = /no/such/file:x,{exe}:no_such_probe,/etc/passwd:x")).unwrap();
         let reason = plan.refusal.unwrap();
-        for wanted in ["/no/such/file: No such file", "no probe `no_such_probe`", "/etc/passwd: not a 64-bit ELF file"]
-        {
+        let reason = reason + &make("usdts = no_such_program:x").unwrap().refusal.unwrap();
+        for wanted in [
+            "no_such_program: No such file",
+            "/no/such/file: No such file",
+            "no probe `no_such_probe`",
+            "/etc/passwd: not a 64-bit ELF file",
+        ] {
             assert!(reason.contains(wanted), "{reason}");
         }
     }
@@ -276,7 +289,7 @@ mod tests {
         let config = Config::parse("test.conf", format!("[u]\nprocess = {pid}\n").as_bytes()).unwrap();
         let value = config.section("u").unwrap().get("process").unwrap().unwrap();
         let process = ProcessFilter::read(&value).unwrap();
-        let names = Regex::new("passed__by").unwrap();
+        let names = Expression::new("passed__by").unwrap();
         let mut module = UsdtHits::new("u", vec![Entry { path: exe.clone(), probe: "x".into(), names }], process);
         let mut plan = Plan::default();
         module.find(&mut plan);

@@ -31,12 +31,7 @@ struct FilePath(PathBuf);
 impl OptionType for FilePath {
     const EXPECTED: &'static str = "the absolute path of a file";
     fn read(value: &OptionValue<'_>) -> Result<Self, SetupError> {
-        let path = PathBuf::from(value.text().trim());
-        if path.is_absolute() {
-            Ok(FilePath(path))
-        } else {
-            Err(value.error(Self::EXPECTED))
-        }
+        Ok(FilePath(value.text().trim().into()))
     }
     fn show(&self) -> String {
         self.0.display().to_string()
@@ -62,6 +57,9 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
+        if options.process.is_all() && options.jvm_path.0.is_relative() {
+            return Err(setup.section.reject("jvm_path", format!("expected {}", FilePath::EXPECTED)));
+        }
         let tracees = (!options.process.is_all()).then(|| Tracees::new(setup.section.name(), options.process));
         Ok(Box::new(JvmThreads { path: options.jvm_path.0, tracees, seen: false }))
     },

@@ -1,19 +1,20 @@
 //! What keeps a kernel from doing what it can: each hindrance has its sentence, and what it does not concern goes on.
 
 use crate::support::{alone, Agent};
+use corebcc::modules::find;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// A configuration of these modules, with lines for the section of the last.
+/// A configuration of these modules, with lines for the section of the last, and examples of what has to be given.
 fn configuration(modules: &[&str], lines: &str) -> tempfile::NamedTempFile {
     let mut text = format!("[pmda]\nmodules = {}\nmodule_failure_fatal = False\n", modules.join(","));
-    for (cluster, name) in modules.iter().enumerate() {
-        text += &format!("[{name}]\nmodule = {name}\ncluster = {cluster}\n");
-    }
+    let (last, others) = modules.split_last().unwrap();
+    others.iter().for_each(|name| text += &find(name).unwrap().section(""));
+    text += &find(last).unwrap().section(lines);
     let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(&file, text + lines + "\n").unwrap();
+    fs::write(&file, text).unwrap();
     file
 }
 

@@ -58,7 +58,7 @@ fn debug_tells_of_hooks_and_refreshes() {
     let log = home.log();
     assert!(log.contains("sysfork: Debug logging enabled."), "{log}");
     if !crate::support::lacks_bpf() {
-        assert!(log.contains("sysfork: task_newtask: attached as "), "{log}");
+        assert!(log.contains("sysfork: Attached to task_newtask ("), "{log}");
         assert!(log.contains("sysfork: refreshed, 1 instances"), "{log}");
     }
     let quiet = Home::new(ONE);
@@ -112,6 +112,80 @@ fn pmdabpfs_names_are_served_where_they_are_asked_for() {
     assert_eq!(home.run(&["--check"]).status.code(), Some(1));
 }
 
+/// Without a process to begin with the Python agent's modules failed, unless it was to look again: now new ones count, looked for
+/// or not.
+#[test]
+fn the_log_tells_of_processes_to_filter_in_the_original_agents_words() {
+    if crate::support::lacks_bpf() {
+        return;
+    }
+    let modules = ["syscount", "tracepoint_hits"];
+    let with = |refresh: &str, process: &str| {
+        let mut text = format!("[pmda]\nmodules = {}\nprocess_refresh = {refresh}\n", modules.join(","));
+        modules.iter().for_each(|module| {
+            text += &corebcc::modules::find(module).unwrap().section(&format!("process = {process}"));
+        });
+        Home::new(&text)
+    };
+    let home = with("0", "no_such_process");
+    let file = format!("--trycompile={}", home.config().display());
+    assert_eq!(home.run(&[&file]).status.code(), Some(0), "{}", home.log());
+    for said in ["Error: syscount: No process to attach found.", "Error: tracepoint_hits: No process to trace found."] {
+        assert!(texts(&home.log()).iter().any(|text| text == said), "{said}: {}", home.log());
+    }
+    assert!(!home.log().contains("dynamic process filtering"), "{}", home.log());
+
+    let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    let home = with("1", &child.id().to_string());
+    let mut peer = Peer::ready(&home, &[]);
+    let tracing = format!("Info: syscount: Tracing PID {}: sleep 100.", child.id());
+    crate::support::wait_for(&tracing, || texts(&home.log()).contains(&tracing).then_some(()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let gone = modules.map(|module| format!("Info: {module}: No process to trace found."));
+    crate::support::wait_for(&gone.join(" "), || {
+        gone.iter().all(|gone| texts(&home.log()).contains(gone)).then_some(())
+    });
+    peer.close();
+    let starts = texts(&home.log()).into_iter().filter(|text| text.contains("Starting dynamic")).collect::<Vec<_>>();
+    assert_eq!(starts, ["Info: Starting dynamic process filtering, interval 1 s."]);
+
+    let home = with("60", "no_such_process");
+    home.run(&[&format!("--trycompile={}", home.config().display())]);
+    for said in ["syscount: No process to attach", "tracepoint_hits: No process to trace"] {
+        let said = format!("Info: {said} found, activation postponed.");
+        assert!(texts(&home.log()).contains(&said), "{said}: {}", home.log());
+    }
+}
+
+/// The section may be called otherwise than its module.
+#[test]
+fn modules_log_under_the_names_of_their_sections_and_say_where_they_are_attached() {
+    for (module, line, said) in [
+        ("biolatency", "", "Without time in the queue: from the issue of a request to the device."),
+        ("biolatency", "queued = True", "Including time in the queue: from the allocation of a request."),
+        ("tracepoint_hits", "tracepoints = no:such.*", "`no:such.*` matches no tracepoint"),
+        ("uprobe_hits", "uprobes = c:no_such", "c:no_such is left out: "),
+        ("usdt_hits", "usdts = /no/such:x", "/no/such:x is left out: "),
+        ("tcplife", "lport = 80", "Filtering on local ports: [80]."),
+        ("tcplife", "", "Attached to inet_sock_set_state ("),
+        ("runqlat", "", "Attached to sched_switch ("),
+    ] {
+        if said.starts_with("Attached") && crate::support::lacks_bpf() {
+            continue;
+        }
+        let section = corebcc::modules::find(module).unwrap().section(line);
+        let section = section.replace(&format!("[{module}]"), "[ours]");
+        let home = Home::new(&format!("[pmda]\nmodules = ours\nmodule_failure_fatal = False\n{section}"));
+        home.run(&[&format!("--trycompile={}", home.config().display())]);
+        let texts = texts(&home.log());
+        let its =
+            |text: &String| text.split_once(": ").is_some_and(|(_, text)| text.starts_with(&format!("ours: {said}")));
+        assert!(texts.iter().any(its), "{module} {line}: {}", home.log());
+        assert!(!home.log().contains(&format!(" {module}: ")), "{}", home.log());
+    }
+}
+
 #[test]
 fn an_option_without_effect_says_so() {
     for (module, line, said) in [
@@ -136,13 +210,13 @@ fn an_option_without_effect_says_so() {
     }
 }
 
-/// That of the original is in no kernel since 5.18.
+/// Those of the original are in no kernel since 5.18.
 #[test]
 fn the_shipped_example_of_tracepoints_is_there() {
     if crate::support::lacks_bpf() {
         return;
     }
-    let shipped = include_str!("../../corebcc.conf");
+    let shipped = include_str!("../../corebcc.conf").replace("\n#tracepoints = ", "\ntracepoints = ");
     let modules = shipped.lines().find(|line| line.starts_with("modules = ")).unwrap();
     let home = Home::new(&shipped.replace(modules, "modules = tracepoint_hits"));
     let output = home.run(&["--check"]);

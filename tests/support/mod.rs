@@ -54,21 +54,15 @@ pub fn all_modules() -> String {
 /// These modules, with what those need that do not run without a setting.
 pub fn config(modules: &[&str]) -> String {
     let settings = |module: &str| match module {
-        "ucalls" | "ustat" => "process = python3\nlanguage = python\n",
-        "usdt_hits" => "process = python3\nusdts = /usr/bin/python3:.*\n",
-        "usdt_jvm_threads" => "process = java\n",
+        "ucalls" | "ustat" => "process = python3\nlanguage = python",
+        "usdt_hits" => "process = python3\nusdts = /usr/bin/python3:.*",
+        "usdt_jvm_threads" => "process = java",
         _ => "",
     };
     let list = modules.join(",");
     let mut text = format!("[pmda]\nmodules = {list}\nprocess_refresh = 60\nmodule_failure_fatal = False\n");
     for spec in modules.iter().map(|module| corebcc::modules::find(module).unwrap()) {
-        text += &format!(
-            "[{0}]\nmodule = {1}\ncluster = {2}\n{3}",
-            spec.name,
-            spec.path,
-            spec.cluster,
-            settings(spec.name)
-        );
+        text += &spec.section(settings(spec.name));
     }
     text
 }
