@@ -99,7 +99,7 @@ pub const SPEC: Spec = Spec {
             log::warn!("{name}: stack_depth = {}: names have {MOST_FRAMES} callers", options.stack_depth.0);
             options.stack_depth = Depth(MOST_FRAMES);
         }
-        Ok(Box::new(Klockstat { options, names: HashMap::new() }))
+        Ok(Box::new(Klockstat::new(options)))
     },
 };
 
@@ -116,6 +116,13 @@ struct Klockstat {
     options: Options,
     /// By the number of the row; `None`: not asked for.
     names: HashMap<usize, Option<String>>,
+    claims: Claims,
+}
+
+impl Klockstat {
+    fn new(options: Options) -> Klockstat {
+        Klockstat { options, names: HashMap::new(), claims: Claims::new(offset_of!(kl_row, claims)) }
+    }
 }
 
 /// What was added up of one name: waiting or holding.
@@ -212,6 +219,10 @@ impl Module for Klockstat {
         Ok(())
     }
 
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.claims.free_left(kernel.rows(ROWS), |row| row.word(offset_of!(kl_row, key)) == 0);
+    }
+
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each(
@@ -235,7 +246,7 @@ mod tests {
     fn module(lines: &str) -> Result<Klockstat, String> {
         let config = Config::parse("t.conf", format!("[klockstat]\n{lines}\n").as_bytes()).unwrap();
         let options = Options::read(&config.section("klockstat").unwrap()).map_err(|error| error.to_string())?;
-        Ok(Klockstat { options, names: HashMap::new() })
+        Ok(Klockstat::new(options))
     }
 
     fn fake() -> Fake {
@@ -336,6 +347,18 @@ mod tests {
     fn a_stack_without_frames_is_refused() {
         let error = module("stack_depth = 0").err().unwrap();
         assert!(error.contains("[klockstat] stack_depth: expected"), "{error}");
+    }
+
+    #[test]
+    fn a_row_both_claimants_left_is_freed_at_the_second_look() {
+        let (fake, mut module) = (fake(), module("").unwrap());
+        fake.set(ROWS, 2, offset_of!(kl_row, claims), 2);
+        let kernel: &dyn Kernel = &fake;
+        let mut claims = || {
+            module.tick(kernel);
+            kernel.rows(ROWS).sum(offset_of!(kl_row, claims))
+        };
+        assert_eq!([claims(), claims()], [2, 0]);
     }
 
     #[test]
