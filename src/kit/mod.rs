@@ -29,6 +29,7 @@ mod table;
 mod tracees;
 mod tracefs;
 mod usdt;
+mod ways;
 
 pub use automaton::Automaton;
 pub use cache::Cache;
@@ -61,3 +62,4 @@ pub use table::{Key, RowMut, Table};
 pub use tracees::{Arrivals, Site, Sites, Tracees};
 pub use tracefs::Events;
 pub use usdt::{Argument, Place, Probe};
+pub use ways::{by_socket, by_thread, ways};
