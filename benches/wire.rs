@@ -21,7 +21,7 @@ use std::time::Duration;
 const DOMAIN: u32 = 149;
 const NAMES: [&str; 6] = ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"];
 /// A server of a usual size.
-const HOST: Host = Host { cpus: 64, disks: 16, threads: 2000, requests: 16 * 256 };
+const HOST: Host = Host { cpus: 64, disks: 16, threads: 2000, requests: 16 * 256, memory: 1 << 16 };
 const SESSIONS: usize = 20;
 
 /// Maps as the modules ask for them, and as full as on a busy machine.

@@ -9,6 +9,7 @@
 #include "claim.bpf.h"
 #include "filter.bpf.h"
 #include "sock.bpf.h"
+#include "ways.bpf.h"
 
 #define FLOW_PLACES 8
 
@@ -29,12 +30,6 @@ struct flow {
 struct flow_stat {
 	__u64 lost; /* calls whose connection found no place */
 	__u64 pad[7];
-};
-
-/* The socket a thread is sending on, where only the end of tcp_sendmsg tells how much. */
-struct flow_sending {
-	__u64 id;
-	__u64 sk;
 };
 
 const volatile __u32 flow_mask;         /* rows - 1 */
@@ -92,32 +87,24 @@ static __always_inline void flow_add(const bool raw, void *flows, void *stats, s
 		ADD(stat->lost, 1);
 }
 
-static __always_inline struct flow_sending *flow_sending_of(void *sends, __u64 id)
-{
-	return row(sends, number_hash(id) & flow_sending_mask);
-}
-
+/* The socket a thread is sending on, where only the end of tcp_sendmsg tells how much. */
 static __always_inline void flow_send_begins(void *sends, __u64 sk)
 {
-	__u64 id = bpf_get_current_pid_tgid();
-	struct flow_sending *sending = flow_sending_of(sends, id);
+	bool displaced;
+	__u64 *sending = way_number(sends, flow_sending_mask, bpf_get_current_pid_tgid(), &displaced);
 
-	if (!sending)
-		return;
-	sending->sk = sk;
-	sending->id = id;
+	if (sending)
+		*sending = sk;
 }
 
-/* The socket whose send ends here; nothing if another thread's overwrote it. */
+/* The socket whose send ends here; NULL: that is not known, the call counts as lost. */
 static __always_inline struct sock *flow_send_ends(void *sends)
 {
-	__u64 id = bpf_get_current_pid_tgid();
-	struct flow_sending *sending = flow_sending_of(sends, id);
+	__u64 sk;
 
-	if (!sending || sending->id != id)
+	if (!way_recall(sends, flow_sending_mask, bpf_get_current_pid_tgid(), &sk))
 		return NULL;
-	sending->id = 0;
-	return (struct sock *)sending->sk;
+	return (struct sock *)sk;
 }
 
 /*
@@ -127,7 +114,7 @@ static __always_inline struct sock *flow_send_ends(void *sends)
 #define FLOWS(module)                                                                                                 \
 	ROWS(module##_flows, struct flow);                                                                            \
 	ROWS(module##_stats, struct flow_stat);                                                                       \
-	SLOTS(module##_sends, struct flow_sending);                                                                   \
+	SLOTS(module##_sends, struct way_numbers);                                                                    \
 	SLOTS(module##_reads, struct sock_read);                                                                      \
 	const volatile __u64 module##_filter;                                                                          \
                                                                                                                       \

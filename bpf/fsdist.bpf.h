@@ -7,6 +7,7 @@
 
 #include "filter.bpf.h"
 #include "hist.bpf.h"
+#include "ways.bpf.h"
 
 enum fs_op {
 	FS_OPEN,
@@ -17,59 +18,50 @@ enum fs_op {
 };
 
 struct fs_row {
-	__u64 unmatched; /* returns whose start was not seen */
-	__u64 pad[7];
+	__u64 unmatched; /* returns without a start time */
+	__u64 displaced; /* start times that gave way to another's */
+	__u64 pad[6];
 	__u64 slots[FS_OPS * HIST_SLOTS]; /* those of open, then those of read, ... */
 };
 
-struct fs_start {
-	__u64 key; /* thread << 32 | operation + 1; 0: free */
-	__u64 ns;
-};
-
-static __always_inline struct fs_start *fs_place(void *starts, __u32 mask, __u32 thread, enum fs_op op)
+static __always_inline void fs_enter(void *rows, void *starts, __u32 mask, __u64 filter, enum fs_op op)
 {
-	return row(starts, ((thread << 3 ^ thread >> 12) + op) & mask);
-}
-
-static __always_inline void fs_enter(void *starts, __u32 mask, __u64 filter, enum fs_op op)
-{
-	__u64 id = bpf_get_current_pid_tgid();
-	struct fs_start *start;
+	__u64 id = bpf_get_current_pid_tgid(), *since;
+	bool displaced = false;
+	struct fs_row *r;
 
 	if (!filter_wants(filter, id >> 32))
 		return;
-	start = fs_place(starts, mask, id, op);
-	if (!start)
-		return;
-	start->ns = bpf_ktime_get_ns();
-	start->key = id << 32 | (op + 1);
+	since = way_number(starts, mask, id << 32 | (op + 1), &displaced);
+	if (displaced) {
+		r = cpu_row(rows);
+		if (r)
+			ADD(r->displaced, 1);
+	}
+	if (since)
+		*since = bpf_ktime_get_ns();
 }
 
 static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, __u64 filter, enum fs_op op)
 {
-	__u64 id = bpf_get_current_pid_tgid();
-	struct fs_start *start = fs_place(starts, mask, id, op);
+	__u64 now = bpf_ktime_get_ns(), id = bpf_get_current_pid_tgid(), since;
 	struct fs_row *r = cpu_row(rows);
 
-	if (!start || !r)
+	if (!r)
 		return;
-	if (start->key != (id << 32 | (op + 1))) {
-		if (!filter)
-			ADD(r->unmatched, 1);
-		return;
-	}
-	start->key = 0; /* never pairs with a later return */
-	COUNT(r->slots[op * HIST_SLOTS + usec_slot(bpf_ktime_get_ns() - start->ns)]);
+	if (way_recall(starts, mask, id << 32 | (op + 1), &since))
+		COUNT(r->slots[op * HIST_SLOTS + usec_slot(now - since)]);
+	else if (!filter)
+		ADD(r->unmatched, 1);
 }
 
 /* What belongs to one file system: its maps and constants. */
 #define FILE_SYSTEM(fs)                                                                                               \
 	ROWS(fs##_rows, struct fs_row);                                                                               \
-	SLOTS(fs##_starts, struct fs_start);                                                                          \
+	SLOTS(fs##_starts, struct way_numbers);                                                                          \
 	const volatile __u32 fs##_start_mask;                                                                         \
 	const volatile __u64 fs##_filter
 
 /* What an operation does when it begins and when it ends. */
-#define FS_ENTER(fs, op) fs_enter(&fs##_starts, fs##_start_mask, fs##_filter, op)
+#define FS_ENTER(fs, op) fs_enter(&fs##_rows, &fs##_starts, fs##_start_mask, fs##_filter, op)
 #define FS_LEAVE(fs, op) fs_leave(&fs##_rows, &fs##_starts, fs##_start_mask, fs##_filter, op)

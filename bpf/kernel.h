@@ -204,6 +204,7 @@ struct sock_common {
 	__be16 skc_dport;
 	__u16 skc_num;
 	unsigned short skc_family;
+	unsigned char skc_state;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
 };
@@ -245,6 +246,11 @@ struct linux_binprm {
 /* with a third argument, the error, the tracepoint fires for failed retransmissions too */
 struct trace_event_raw_tcp_retransmit_skb {
 	int err;
+};
+
+/* 6.10 and later: the arguments of accept in one */
+struct proto_accept_arg {
+	int flags;
 };
 
 struct sk_buff;

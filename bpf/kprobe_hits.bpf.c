@@ -5,6 +5,7 @@
  * call each other; one that calls itself times the inner call, and its outer return finds no start.
  */
 #include "filter.bpf.h"
+#include "ways.bpf.h"
 
 struct kp_row {
 	__u64 calls;
@@ -12,17 +13,13 @@ struct kp_row {
 	__u64 ns;
 	__u64 timed;     /* calls that ns holds */
 	__u64 unmatched; /* returns without a start time */
-	__u64 pad[3];
-};
-
-struct kp_start {
-	__u64 key; /* thread << 32 | target + 1; 0: free */
-	__u64 ns;
+	__u64 displaced; /* start times that gave way to another's */
+	__u64 pad[2];
 };
 
 ROWS(kp_rows, struct kp_row);
 ROWS(kp_details, struct kp_row);
-SLOTS(kp_starts, struct kp_start);
+SLOTS(kp_starts, struct way_numbers);
 
 /* How a returned value is compared to tell a failure. */
 enum {
@@ -43,9 +40,9 @@ const volatile __u64 kp_filter;
 const volatile bool kp_detailed;
 const volatile bool kp_timed;
 
-static __always_inline struct kp_start *kp_place(__u32 thread, __u32 target)
+static __always_inline __u64 kp_key(__u64 id, __u32 target)
 {
-	return row(&kp_starts, (thread << 3 ^ thread >> 12 ^ target * 0x9e3779b1) & kp_start_mask);
+	return id << 32 | (target + 1);
 }
 
 static __always_inline bool kp_failed(__s64 value)
@@ -84,21 +81,25 @@ static __always_inline void kp_count(struct kp_row *r, bool failed, __s64 ns)
 
 ON_EACH_ENTRY(target)
 {
-	__u64 id = bpf_get_current_pid_tgid();
-	struct kp_start *start;
+	__u64 id = bpf_get_current_pid_tgid(), *since;
+	bool displaced = false;
+	struct kp_row *r;
 
 	if (!filter_wants(kp_filter, id >> 32))
 		return;
-	start = kp_place(id, target);
-	if (!start)
-		return;
-	start->ns = bpf_ktime_get_ns();
-	start->key = id << 32 | (target + 1);
+	since = way_number(&kp_starts, kp_start_mask, kp_key(id, target), &displaced);
+	if (displaced) {
+		r = row(&kp_rows, bpf_get_smp_processor_id() * kp_targets + target);
+		if (r)
+			ADD(r->displaced, 1);
+	}
+	if (since)
+		*since = bpf_ktime_get_ns();
 }
 
 ON_EACH_RETURN(target, bits, ret)
 {
-	__u64 id = bpf_get_current_pid_tgid();
+	__u64 id = bpf_get_current_pid_tgid(), since;
 	struct filter_member *member = NULL;
 	__s64 value = 0, ns = -1;
 	struct kp_row *r;
@@ -109,12 +110,10 @@ ON_EACH_RETURN(target, bits, ret)
 			return;
 	}
 	if (kp_timed) {
-		struct kp_start *start = kp_place(id, target);
+		__u64 now = bpf_ktime_get_ns();
 
-		if (start && start->key == (id << 32 | (target + 1))) {
-			ns = bpf_ktime_get_ns() - start->ns;
-			start->key = 0; /* never pairs with a later return */
-		}
+		if (way_recall(&kp_starts, kp_start_mask, kp_key(id, target), &since))
+			ns = now - since;
 	}
 	if (bits) {
 		__u32 unused = (64 - bits) & 63;

@@ -7,6 +7,7 @@
 #define MAX_ERRNO 4095 /* include/linux/err.h */
 
 #if defined(__TARGET_ARCH_x86)
+#define NR_rt_sigreturn 15
 #define NR_execve 59
 #define NR_exit 60
 #define NR_exit_group 231
@@ -47,6 +48,7 @@ static __always_inline __s64 syscall_number(const bool raw, struct pt_regs *regs
 #define SYSCALL_ARG2(regs, compat) GET(regs, dx)
 
 #elif defined(__TARGET_ARCH_arm64)
+#define NR_rt_sigreturn 139
 #define NR_execve 221
 #define NR_exit 93
 #define NR_exit_group 94

@@ -5,6 +5,7 @@
  */
 #include "filter.bpf.h"
 #include "syscall.bpf.h"
+#include "ways.bpf.h"
 
 #define CALLS 512
 
@@ -16,22 +17,16 @@ struct syscall_row {
 	} cells[CALLS];
 };
 
-/* Of the call a thread is in; the thread's id picks the slot. */
-struct syscall_start {
-	__u64 key; /* thread << 16 | number; 0: none */
-	__u64 ns;
-};
-
 struct syscall_stat {
 	__u64 foreign;   /* calls with the numbers of another architecture, or beyond the table */
-	__u64 displaced; /* calls whose start was overwritten by that of another thread */
+	__u64 displaced; /* calls whose start gave way to that of another thread */
 	__u64 pad[6];
 };
 
 ROWS(syscall_rows, struct syscall_row);  /* by CPU */
 ROWS(syscall_procs, struct syscall_row); /* by the place of the process */
 ROWS(syscall_stats, struct syscall_stat);
-SLOTS(syscall_starts, struct syscall_start);
+SLOTS(syscall_starts, struct way_numbers);
 
 const volatile __u64 syscall_filter;
 const volatile bool syscall_details;
@@ -40,10 +35,10 @@ const volatile bool syscall_failed; /* only calls that return an error */
 const volatile __u32 syscall_errno; /* only this error; 0: any */
 const volatile __u32 syscall_start_mask;
 
-/* Consecutive thread ids, which often run at the same time, do not share a cache line. */
-static __always_inline struct syscall_start *syscall_start_of(__u32 tid)
+/* With the number: a thread that was killed in a call, and whose id is used again, returns from another one first. */
+static __always_inline __u64 syscall_key(__u32 tid, __u64 number)
 {
-	return row(&syscall_starts, (tid << 2 ^ tid >> 14) & syscall_start_mask);
+	return (__u64)tid << 16 | number;
 }
 
 /* Whether the current process counts. */
@@ -107,8 +102,9 @@ static __always_inline void syscall_add_time(__u64 number, __u32 place, __u64 ns
 
 ON(sys_enter, struct pt_regs *regs, long id)
 {
-	__u64 me = bpf_get_current_pid_tgid();
-	struct syscall_start *start;
+	__u64 me = bpf_get_current_pid_tgid(), *since;
+	struct syscall_stat *stat;
+	bool displaced = false;
 	__u32 place = ~0;
 
 	if (!syscall_wanted(me, &place))
@@ -121,36 +117,27 @@ ON(sys_enter, struct pt_regs *regs, long id)
 		syscall_count(id, place);
 	if (!syscall_timed || id == NR_exit || id == NR_exit_group)
 		return;
-	start = syscall_start_of(me);
-	if (!start)
-		return;
-	if (start->key && start->key >> 16 != (__u32)me) {
-		struct syscall_stat *stat = cpu_row(&syscall_stats);
-
+	since = way_number(&syscall_starts, syscall_start_mask, syscall_key(me, id), &displaced);
+	if (displaced) {
+		stat = cpu_row(&syscall_stats);
 		if (stat)
 			COUNT(stat->displaced);
 	}
-	start->key = (__u64)(__u32)me << 16 | (__u64)id;
-	start->ns = bpf_ktime_get_ns();
+	if (since)
+		*since = bpf_ktime_get_ns();
 }
 
 /* The time since the current thread began this call; negative if that was not seen. */
 static __always_inline __s64 syscall_time(__u32 tid, __s64 *number)
 {
-	struct syscall_start *start = syscall_start_of(tid);
-	__u64 key;
+	__u64 now = bpf_ktime_get_ns(), since;
 
-	if (!start)
+	/* The return from a signal handler shows no number, since the thread goes on where it was interrupted. */
+	if (*number < 0)
+		*number = NR_rt_sigreturn;
+	if (!way_recall(&syscall_starts, syscall_start_mask, syscall_key(tid, *number), &since))
 		return -1;
-	key = start->key;
-	if (key >> 16 != tid)
-		return -1;
-	start->key = 0; /* never pairs with a later return */
-	/* A return from a signal handler shows no number. Another one: a thread was killed and its id is used again. */
-	if (*number >= 0 && *number != (key & 0xffff))
-		return -1;
-	*number = key & 0xffff;
-	return bpf_ktime_get_ns() - start->ns;
+	return now - since;
 }
 
 ON(sys_exit, struct pt_regs *regs, long ret)

@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Finished TCP sessions. The birth of a session is kept in a slot picked by the socket's address; the counts come from
- * the socket itself when it closes.
+ * Finished TCP sessions. The birth of a session is kept by the socket's address; the counts come from the socket itself when it
+ * closes.
  */
 #include "filter.bpf.h"
 #include "sock.bpf.h"
+#include "ways.bpf.h"
 
 struct tcp_birth {
-	__u64 sk;
 	__u64 ns;
-	__u64 owner; /* process << 32 | thread; 0: not seen in the owner's context yet */
+	__u32 owner;  /* process; 0: not seen in the owner's context yet */
+	__u32 wanted; /* the owner was seen to be in the filter */
 	__u8 comm[16];
-	__u64 wanted; /* the owner was seen to be in the filter */
+};
+
+struct tcp_births {
+	__u64 keys[SET_WAYS];
+	struct tcp_birth births[SET_WAYS];
 };
 
 struct tcp_session {
@@ -29,28 +34,25 @@ struct tcp_session {
 };
 
 struct tcp_stat {
-	__u64 unborn;  /* closed, but opened before the agent came or its birth was overwritten */
-	__u64 dropped; /* the ring was full */
-	__u64 pad[6];
+	__u64 unborn;	 /* closed, but opened before the agent came or displaced */
+	__u64 dropped;	 /* the ring was full */
+	__u64 displaced; /* births that gave way to another session's */
+	__u64 accepts;	 /* in the first row: who accepts is seen */
+	__u64 pad[4];
 };
 
 RING(tcp_sessions);
-SLOTS(tcp_births, struct tcp_birth);
+SLOTS(tcp_births, struct tcp_births);
 ROWS(tcp_stats, struct tcp_stat);
 EXPORT(struct tcp_session);
 
-const volatile __u32 tcp_birth_mask;
+const volatile __u32 tcp_birth_mask; /* sets - 1 */
 const volatile __u64 tcp_filter;
 const volatile __u64 tcp_wake_at; /* bytes waiting in the ring from which a record wakes the agent */
 
-static __always_inline struct tcp_birth *tcp_birth_of(__u64 sk)
-{
-	return row(&tcp_births, number_hash(sk) & tcp_birth_mask);
-}
-
 static __always_inline void tcp_owned(struct tcp_birth *birth)
 {
-	birth->owner = bpf_get_current_pid_tgid();
+	birth->owner = bpf_get_current_pid_tgid() >> 32;
 	bpf_get_current_comm(birth->comm, sizeof(birth->comm));
 }
 
@@ -58,7 +60,7 @@ static __always_inline void tcp_owned(struct tcp_birth *birth)
 static __always_inline bool tcp_wanted(struct tcp_birth *birth)
 {
 	if (!birth->wanted)
-		birth->wanted = filter_wants(tcp_filter, birth->owner >> 32);
+		birth->wanted = filter_wants(tcp_filter, birth->owner);
 	return birth->wanted;
 }
 
@@ -79,7 +81,7 @@ static __always_inline void tcp_report(const bool raw, struct sock *sk, struct t
 	session->tx = GET(tp, bytes_acked);
 	session->rx = GET(tp, bytes_received);
 	session->duration_ns = bpf_ktime_get_ns() - birth->ns;
-	session->pid = birth->owner >> 32;
+	session->pid = birth->owner;
 	__builtin_memcpy(session->comm, birth->comm, sizeof(session->comm));
 	session->family = GET(sk, __sk_common.skc_family);
 	/* skc_num is gone by now: the port was given back. */
@@ -98,20 +100,37 @@ static __always_inline void tcp_report(const bool raw, struct sock *sk, struct t
 
 ON(inet_sock_set_state, struct sock *sk, int from, int to)
 {
-	__u64 address;
+	bool known, displaced = false;
+	struct tcp_births *set;
 	struct tcp_birth *birth;
 	struct tcp_stat *stat;
+	__u32 way = 0;
+	__u64 address;
 
 	if (GET(sk, sk_protocol) != IPPROTO_TCP || to == TCP_LISTEN || from == TCP_LISTEN)
 		return;
 	address = sock_number(raw, ctx, sk);
-	birth = tcp_birth_of(address);
-	if (!birth)
+	set = way_find(&tcp_births, tcp_birth_mask, address, &way);
+	known = set;
+	if (!known && to >= TCP_FIN_WAIT1) {
+		stat = cpu_row(&tcp_stats);
+		if (to == TCP_CLOSE && stat)
+			ADD(stat->unborn, 1);
 		return;
+	}
+	if (!known)
+		set = way_claim(&tcp_births, tcp_birth_mask, address, &way, &displaced);
+	if (!set)
+		return;
+	if (displaced) {
+		stat = cpu_row(&tcp_stats);
+		if (stat)
+			ADD(stat->displaced, 1);
+	}
+	birth = &set->births[way];
 	/* A session counts from when it was established; until then each step begins it anew. */
 	if (to < TCP_FIN_WAIT1) {
-		if (birth->sk != address || to == TCP_SYN_SENT) {
-			birth->sk = address;
+		if (!known || to == TCP_SYN_SENT) {
 			birth->owner = 0;
 			birth->comm[0] = 0;
 			birth->wanted = 0;
@@ -122,15 +141,10 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 		tcp_wanted(birth);
 		return;
 	}
-	if (birth->sk != address) {
-		stat = cpu_row(&tcp_stats);
-		if (to == TCP_CLOSE && stat)
-			ADD(stat->unborn, 1);
-		return;
-	}
 	/*
-	 * An accepted session changes state in interrupts of strangers, but the steps of a close are taken by the closing
-	 * process: the half-closed states, and the reset of a close that left data unread (both directions shut down).
+	 * Where nobody was seen to accept it: an accepted session changes state in interrupts of strangers, but the steps of a
+	 * close are taken by the closing process: the half-closed states, and the reset of a close that left data unread (both
+	 * directions shut down).
 	 */
 	if (!birth->owner) {
 		if (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK ||
@@ -140,5 +154,54 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 	if (tcp_wanted(birth) && to == TCP_CLOSE)
 		tcp_report(raw, sk, birth, cpu_row(&tcp_stats));
 	if (to == TCP_CLOSE)
-		birth->sk = 0;
+		way_free(set, way, address);
+}
+
+/* The current process has the socket in its hands. */
+static __always_inline void tcp_in_hands(__u64 address)
+{
+	__u32 way = 0;
+	struct tcp_births *set = way_find(&tcp_births, tcp_birth_mask, address, &way);
+	struct tcp_birth *birth;
+
+	if (!set)
+		return;
+	birth = &set->births[way];
+	if (birth->owner)
+		return;
+	tcp_owned(birth);
+	tcp_wanted(birth);
+}
+
+/* In fexit what is returned comes after the arguments: four before 6.10, then two. */
+ON_RETURN(inet_csk_accept, 0, struct sock *sk)
+{
+	struct tcp_stat *first = row(&tcp_stats, 0);
+	__u64 address = (__u64)sk;
+
+	if (!raw)
+		bpf_probe_read_kernel(&address, sizeof(address), bpf_core_field_exists(((struct proto_accept_arg *)0)->flags) ? ctx + 16 : ctx + 32);
+	if (first)
+		first->accepts = 1;
+	if (address)
+		tcp_in_hands(address);
+}
+
+/* Where nobody can be seen to accept, whoever first sends or receives. */
+static __always_inline void tcp_used(const bool raw, void *ctx, struct sock *sk)
+{
+	struct tcp_stat *first = row(&tcp_stats, 0);
+
+	if (first && !first->accepts && GET(sk, sk_protocol) == IPPROTO_TCP)
+		tcp_in_hands(sock_number(raw, ctx, sk));
+}
+
+ON(sock_send_length, struct sock *sk, int ret, int flags)
+{
+	tcp_used(raw, ctx, sk);
+}
+
+ON(sock_recv_length, struct sock *sk, int ret, int flags)
+{
+	tcp_used(raw, ctx, sk);
 }

@@ -7,6 +7,7 @@
 #include "claim.bpf.h"
 #include "filter.bpf.h"
 #include "sock.bpf.h"
+#include "ways.bpf.h"
 
 #define RETRANS_PLACES 8
 #define ICSK_TIME_LOSS_PROBE 5
@@ -32,36 +33,47 @@ struct retrans_stat {
 };
 
 struct retrans_owner {
-	__u64 sk;
-	__u64 process;
-	__u64 wanted; /* it was in the filter then; it may be gone now */
+	__u32 process;
+	__u32 wanted; /* it was in the filter then; it may be gone now */
+};
+
+/* By socket. */
+struct retrans_owners {
+	__u64 keys[SET_WAYS];
+	struct retrans_owner owners[SET_WAYS];
 };
 
 ROWS(retrans_rows, struct retrans_row);
 ROWS(retrans_stats, struct retrans_stat);
-SLOTS(retrans_owners, struct retrans_owner);
+SLOTS(retrans_owners, struct retrans_owners);
 
 const volatile __u32 retrans_mask;       /* rows - 1 */
-const volatile __u32 retrans_owner_mask;
+const volatile __u32 retrans_owner_mask; /* sets - 1 */
 const volatile __u64 retrans_filter;
 const volatile bool retrans_tlp;         /* tail loss probes count too */
 
 static __always_inline void retrans_owned(__u64 sk)
 {
-	struct retrans_owner *owner = row(&retrans_owners, number_hash(sk) & retrans_owner_mask);
+	__u32 way = 0;
+	struct retrans_owners *set = way_find(&retrans_owners, retrans_owner_mask, sk, &way);
+	struct retrans_owner *owner;
+	bool displaced; /* that connection's retransmissions, if there are any, will have no owner, and are counted then */
 
-	if (!owner)
+	if (!set)
+		set = way_claim(&retrans_owners, retrans_owner_mask, sk, &way, &displaced);
+	if (!set)
 		return;
+	owner = &set->owners[way];
 	owner->process = bpf_get_current_pid_tgid() >> 32;
 	owner->wanted = filter_wants(retrans_filter, owner->process);
-	owner->sk = sk;
 }
 
 static __always_inline struct retrans_owner *retrans_owner_of(__u64 sk)
 {
-	struct retrans_owner *owner = row(&retrans_owners, number_hash(sk) & retrans_owner_mask);
+	__u32 way = 0;
+	struct retrans_owners *set = way_find(&retrans_owners, retrans_owner_mask, sk, &way);
 
-	return owner && owner->sk == sk ? owner : NULL;
+	return set ? &set->owners[way] : NULL;
 }
 
 /* Once a row counts it does so to its end, whatever becomes of the process. */
@@ -92,8 +104,10 @@ static __always_inline void retrans_begin(const bool raw, struct retrans_row *r,
 {
 	struct ends ends;
 
-	if (!ends_of(raw, sk, &ends))
-		return; /* claimed without a socket: the agent frees it */
+	if (!ends_of(raw, sk, &ends)) {
+		ADD(r->claims, 1); /* the agent frees it, as one that two claimed */
+		return;
+	}
 	r->family = ends.family;
 	r->ports = (__u64)ends.lport << 16 | ends.rport;
 	r->local[0] = ends.local[0];
@@ -138,7 +152,7 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 ON(inet_sock_set_state, struct sock *sk, int from, int to)
 {
 	__u64 number;
-	__u32 hash;
+	__u32 hash, way = 0;
 
 	if (to != TCP_CLOSE && to != TCP_SYN_SENT && !(retrans_filter && (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)))
 		return;
@@ -163,65 +177,72 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 		r->closed = 1;
 	}
 	if (retrans_filter && to == TCP_CLOSE) {
-		struct retrans_owner *owner = retrans_owner_of(number);
+		struct retrans_owners *set = way_find(&retrans_owners, retrans_owner_mask, number, &way);
 
-		if (owner)
-			owner->sk = 0;
+		if (set)
+			way_free(set, way, number);
 	}
+}
+
+/* Who reads what is left of a connection that is closed already does not get it a place that no close would free. */
+static __always_inline void retrans_used(const bool raw, struct sock *sk, __u64 number)
+{
+	if (GET(sk, sk_protocol) == IPPROTO_TCP && GET(sk, __sk_common.skc_state) != TCP_CLOSE)
+		retrans_owned(number);
 }
 
 ON(sock_send_length, struct sock *sk, int ret, int flags)
 {
-	if (retrans_filter && GET(sk, sk_protocol) == IPPROTO_TCP)
-		retrans_owned(sock_number(raw, ctx, sk));
+	if (retrans_filter)
+		retrans_used(raw, sk, sock_number(raw, ctx, sk));
 }
 
 ON(sock_recv_length, struct sock *sk, int ret, int flags)
 {
-	if (retrans_filter && GET(sk, sk_protocol) == IPPROTO_TCP)
-		retrans_owned(sock_number(raw, ctx, sk));
+	if (retrans_filter)
+		retrans_used(raw, sk, sock_number(raw, ctx, sk));
 }
 
 /* inet_sendmsg and its like, in fexit. */
-static __always_inline void retrans_used(const bool raw, void *ctx)
+static __always_inline void retrans_used_by(const bool raw, void *ctx)
 {
 	struct socket *sock = (void *)((__u64 *)ctx)[0];
 	__u64 number = 0;
 
-	if (raw || !retrans_filter || sock_of(ctx)->sk_protocol != IPPROTO_TCP)
+	if (raw || !retrans_filter)
 		return;
 	bpf_core_read(&number, sizeof(number), &sock->sk);
-	retrans_owned(number);
+	retrans_used(raw, sock_of(ctx), number);
 }
 
 ON_RETURN(inet_sendmsg, 3, int ret)
 {
-	retrans_used(raw, ctx);
+	retrans_used_by(raw, ctx);
 }
 
 ON_RETURN(inet6_sendmsg, 3, int ret)
 {
-	retrans_used(raw, ctx);
+	retrans_used_by(raw, ctx);
 }
 
 ON_RETURN(inet_recvmsg, 4, int ret)
 {
-	retrans_used(raw, ctx);
+	retrans_used_by(raw, ctx);
 }
 
 ON_RETURN(inet6_recvmsg, 4, int ret)
 {
-	retrans_used(raw, ctx);
+	retrans_used_by(raw, ctx);
 }
 
 ON_ENTRY(tcp_sendmsg, struct sock *sk)
 {
 	if (raw && retrans_filter)
-		retrans_owned((__u64)sk);
+		retrans_used(raw, sk, (__u64)sk);
 }
 
 ON_ENTRY(tcp_cleanup_rbuf, struct sock *sk, int copied)
 {
 	if (raw && retrans_filter)
-		retrans_owned((__u64)sk);
+		retrans_used(raw, sk, (__u64)sk);
 }

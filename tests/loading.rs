@@ -8,7 +8,7 @@ use corebcc::modules::find;
 use corebcc::probe::{load, Outcome, Wanted};
 use std::path::Path;
 
-const HOST: Host = Host { cpus: 64, disks: 4, threads: 500, requests: 256 };
+const HOST: Host = Host { cpus: 64, disks: 4, threads: 500, requests: 256, memory: 1024 };
 
 fn spec(name: &str) -> &'static Spec {
     find(name).unwrap()

@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn losses_have_names_of_their_own_without_blanks() {
         assert_eq!(lost::instance("a", "b c; d should be e"), "a::b-c");
-        let host = Host { cpus: 1, disks: 1, threads: 1, requests: 1 };
+        let host = Host { cpus: 1, disks: 1, threads: 1, requests: 1, memory: 1024 };
         let mut names = BTreeSet::new();
         for spec in MODULES {
             let config = Config::parse("test", spec.section("").as_bytes()).unwrap();

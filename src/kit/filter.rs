@@ -4,7 +4,7 @@
 
 use super::processes::{Process, Watch};
 use super::{
-    Arrivals, Automaton, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier,
+    Arrivals, Automaton, Claims, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier,
 };
 use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_place, filter_stat, rodata};
@@ -47,8 +47,8 @@ pub struct Filters {
     filters: Vec<Filter>,
     /// Of the expressions for command lines, if there are any and the kernel can walk it.
     automaton: Option<Automaton>,
-    /// Places that had no process at the last tick although somebody claimed them.
-    claimed: Vec<usize>,
+    /// Of the places.
+    claims: Claims,
     /// The log has said that the kernel cannot be told.
     said: bool,
 }
@@ -106,7 +106,7 @@ impl Filters {
             );
         }
         let automaton = automaton.filter(|_| lines.is_some_and(|lines| !lines.is_empty()));
-        (!filters.is_empty()).then(|| Filters { filters, automaton, claimed: Vec::new(), said: false })
+        (!filters.is_empty()).then(|| Filters { filters, automaton, claims: Places::claims(), said: false })
     }
 
     /// The names that processes may have, in the kernel before the first look at them.
@@ -233,7 +233,7 @@ impl Module for Filters {
         if due {
             self.look(kernel);
         }
-        Places::tick(kernel, &mut self.claimed);
+        Places::tick(kernel, &mut self.claims);
     }
 
     fn woken(&mut self, kernel: &dyn Kernel) {
@@ -291,14 +291,14 @@ impl Places {
         }
     }
 
-    fn tick(kernel: &dyn Kernel, claimed: &mut Vec<usize>) {
-        let mut nobody = Vec::new();
-        for (place, row) in kernel.rows(PLACES).iter().enumerate() {
+    fn claims() -> Claims {
+        Claims::new(offset_of!(filter_place, claims))
+    }
+
+    fn tick(kernel: &dyn Kernel, claims: &mut Claims) {
+        for row in kernel.rows(PLACES).iter() {
             let word = |offset| row.word(offset);
-            let process = word(offset_of!(filter_place, process)) as u32;
-            if word(offset_of!(filter_place, claims)) == 0 {
-                continue;
-            }
+            let process @ 1.. = word(offset_of!(filter_place, process)) as u32 else { continue };
             let free = || {
                 row.set(offset_of!(filter_place, process), 0);
                 row.set(offset_of!(filter_place, ended), 0);
@@ -307,14 +307,11 @@ impl Places {
             match word(offset_of!(filter_place, ended)) {
                 Self::EMPTYING => free(),
                 Self::ENDED => row.set(offset_of!(filter_place, ended), Self::EMPTYING),
-                // Two that claimed it at the same time both left it, unless one is just filling it in.
-                _ if process == 0 && claimed.contains(&place) => free(),
-                _ if process == 0 => nobody.push(place),
                 _ if !super::exists(process) => row.set(offset_of!(filter_place, ended), Self::ENDED),
                 _ => {}
             }
         }
-        *claimed = nobody;
+        claims.free_left(kernel.rows(PLACES), |row| row.word(offset_of!(filter_place, process)) == 0);
     }
 
     /// A kernel in which these processes have the first places.
@@ -332,7 +329,7 @@ impl Places {
 mod tests {
     use super::*;
     use crate::bpf::record_bytes;
-    use crate::bpf::types::tcp_birth;
+    use crate::bpf::types::fs_row;
     use crate::kit::{OptionType, ProcessFilter};
 
     /// The filters of modules 0, 1, ...
@@ -378,7 +375,7 @@ mod tests {
             (&["x", "y, .*java.*", "a|b"], 6),
         ] {
             let mut constants = crate::bpf::constants();
-            let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0 };
+            let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1024 };
             filters(options).plan(&host, &mut Plan::default(), &mut constants);
             assert_eq!(constants.filter_lines, lines, "{options:?}");
         }
@@ -447,13 +444,13 @@ mod tests {
 
     #[test]
     fn a_place_is_emptied_by_all_modules_before_another_process_gets_it() {
-        const ROWS: Rows<tcp_birth> = Rows::new("test_rows");
+        const ROWS: Rows<fs_row> = Rows::new("test_rows");
         let me = std::process::id();
         let fake = Places::fake(&[me, me]).with(ROWS, 2 * Places::COUNT);
-        let mut claimed = Vec::new();
+        let mut claims = Places::claims();
         let mut tick = || {
             Places::empty(&fake, ROWS, 2);
-            Places::tick(&fake, &mut claimed);
+            Places::tick(&fake, &mut claims);
         };
         let kernel: &dyn Kernel = &fake;
         let count = |row| kernel.rows(ROWS).get(row).unwrap().word(8);
@@ -474,9 +471,10 @@ mod tests {
     fn a_place_without_a_living_process_is_freed() {
         let gone = 1 << 22;
         let fake = Places::fake(&[gone, 0]);
-        let mut claimed = Vec::new();
+        fake.set(PLACES, 1, offset_of!(filter_place, claims), 2);
+        let mut claims = Places::claims();
         for _ in 0..3 {
-            Places::tick(&fake, &mut claimed);
+            Places::tick(&fake, &mut claims);
         }
         let kernel: &dyn Kernel = &fake;
         assert_eq!(kernel.rows(PLACES).sum(offset_of!(filter_place, claims)), 0, "one gone, one that two claimed");

@@ -30,6 +30,7 @@ mod tracees;
 mod tracefs;
 mod usdt;
 mod voice;
+mod ways;
 
 pub use automaton::Automaton;
 pub use cache::Cache;
@@ -63,3 +64,4 @@ pub use tracees::{Arrivals, Site, Sites, Tracees};
 pub use tracefs::Events;
 pub use usdt::{Argument, Place, Probe};
 pub use voice::{speaker, speaking_as};
+pub use ways::{by_socket, by_thread, ways};

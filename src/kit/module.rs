@@ -34,6 +34,8 @@ pub struct Host {
     pub threads: usize,
     /// Requests that may be in flight on all disks (`nr_requests` of each queue).
     pub requests: usize,
+    /// Megabytes of memory: how many threads and sockets there may come to be.
+    pub memory: usize,
 }
 
 /// What a module wants loaded.

@@ -2,7 +2,8 @@
 //! bpf/fsdist.bpf.h.
 
 use super::{
-    table_size, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter, RefreshError, Rows, Table,
+    by_thread, ways, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter, RefreshError, Rows,
+    Table,
 };
 use crate::bpf::types::{fs_row, rodata};
 use crate::pcp::{Sem, Type, Units};
@@ -27,11 +28,10 @@ pub struct Operations {
 
 impl Module for Operations {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
-        let starts = table_size(host.threads * 4, 4096, 1 << 16);
-        (self.constants)(constants, starts as u32 - 1, plan.only(&self.process));
+        let mask = ways(plan, self.starts.name, by_thread(host));
+        (self.constants)(constants, mask, plan.only(&self.process));
         self.hooks.iter().for_each(|hook| plan.hook(hook));
         plan.entries(self.rows.def.name, host.cpus);
-        plan.entries(self.starts.name, starts);
     }
 
     /// No instances before the first operation, then those of the widest range.
@@ -51,7 +51,10 @@ impl Module for Operations {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("operations whose start was not seen", kernel.rows(self.rows).sum(offset_of!(fs_row, unmatched)));
+        let rows = kernel.rows(self.rows);
+        let (unmatched, displaced) = (rows.sum(offset_of!(fs_row, unmatched)), rows.sum(offset_of!(fs_row, displaced)));
+        each("operations whose start was not seen", unmatched.saturating_sub(displaced));
+        each("operations whose time is not known because too many threads were in one", displaced);
     }
 }
 
@@ -63,7 +66,7 @@ macro_rules! file_system {
         needs: $needs:literal, open: $open:literal, read: $read:literal, write: $write:literal, fsync: $fsync:literal,
         constants: $mask:ident, $filter:ident,
     ) => {
-        use $crate::bpf::types::{fs_row, fs_start};
+        use $crate::bpf::types::{fs_row, way_numbers};
         use $crate::kit::*;
 
         $crate::options! {
@@ -77,7 +80,7 @@ macro_rules! file_system {
         static FSYNC: Hook = $crate::function!($fsync, $needs);
 
         const ROWS: Rows<fs_row> = Rows::new(concat!($name, "_rows"));
-        const STARTS: MapDef = MapDef::slots::<fs_start>(concat!($name, "_starts"));
+        const STARTS: MapDef = MapDef::slots::<way_numbers>(concat!($name, "_starts"));
 
         /// The declaration.
         pub const SPEC: Spec = Spec {

@@ -123,6 +123,7 @@ pub struct Owners {
     crowded: u64,
     /// Requests of unknown submitters when the start was over: they had begun before the programs ran.
     under_way: u64,
+    claims: Claims,
 }
 
 /// The start is over after so many ticks.
@@ -131,7 +132,8 @@ const START: u64 = 2;
 impl Owners {
     /// `exists` says whether there is a process.
     pub fn new(exists: fn(u32) -> bool) -> Owners {
-        Owners { exists, ended: BTreeMap::new(), ticks: 0, crowded: 0, under_way: 0 }
+        let claims = Claims::new(offset_of!(io_owner, claims));
+        Owners { exists, ended: BTreeMap::new(), ticks: 0, crowded: 0, under_way: 0, claims }
     }
 
     /// The table's part of a module's plan.
@@ -175,15 +177,9 @@ impl Owners {
         let crowded = kernel.rows(STATS).sum(offset_of!(io_stat, crowded));
         let hurry = std::mem::replace(&mut self.crowded, crowded) < crowded;
         let grace = if hurry { SHORT_GRACE } else { GRACE };
+        self.claims.free_left(kernel.rows(OWNERS), |row| row.word(offset_of!(io_owner, key)) == 0);
         for (place, row) in kernel.rows(OWNERS).iter().enumerate() {
-            let key = row.word(offset_of!(io_owner, key));
-            if key == 0 {
-                // Claimed by two at once, so that neither took it (bpf/claim.bpf.h).
-                if hurry && row.word(offset_of!(io_owner, claims)) > 1 {
-                    row.set(offset_of!(io_owner, claims), 0);
-                }
-                continue;
-            }
+            let key @ 1.. = row.word(offset_of!(io_owner, key)) else { continue };
             if hurry || place % TURNS == now as usize % TURNS {
                 let pid = Submitter::read(key).pid;
                 if pid == 0 || (self.exists)(pid) {
@@ -338,7 +334,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_crowded_table_frees_ended_processes_and_broken_claims_at_once() {
+    fn a_crowded_table_frees_ended_processes_soon_and_broken_claims_are_freed_at_the_second_look() {
         let fake = fake();
         owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
         fake.set(OWNERS, 9, offset_of!(io_owner, claims), 2);

@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn system_calls_are_only_looked_at_for_failed_execs() {
-        let host = Host { cpus: 2, disks: 1, threads: 100, requests: 0 };
+        let host = Host { cpus: 2, disks: 1, threads: 100, requests: 0, memory: 1024 };
         for (options, hooks) in
             [("", &["sched_process_exec"][..]), ("include_failed = True", &["sched_process_exec", "sys_exit"])]
         {

@@ -3,7 +3,7 @@
 
 use super::tcp::SOCKETS;
 use crate::bpf::types::{flow, flow_stat, rodata};
-use crate::kit::{table_size, Host, Kernel, MapDef, Plan, Row, Rows};
+use crate::kit::{by_thread, table_size, ways, Claims, Host, Kernel, MapDef, Plan, Row, Rows};
 use std::mem::offset_of;
 
 /// Connections of a module that can be in its table at once, by CPU: what serves more has more of them.
@@ -39,7 +39,7 @@ pub struct Moved {
 struct Seen {
     tx: u64,
     rx: u64,
-    /// Ticks without traffic, or without a connection although it is claimed.
+    /// Ticks without traffic.
     rest: u32,
 }
 
@@ -47,12 +47,13 @@ struct Seen {
 pub struct Flows {
     map: Rows<flow>,
     seen: Vec<Seen>,
+    claims: Claims,
 }
 
 impl Flows {
     /// Nothing seen yet.
     pub fn new(map: Rows<flow>) -> Flows {
-        Flows { map, seen: Vec::new() }
+        Flows { map, seen: Vec::new(), claims: Claims::new(offset_of!(flow, claims)) }
     }
 
     /// Sizes the module's maps: the table, the losses, and for kprobes the sockets that threads are sending on and what was
@@ -66,13 +67,11 @@ impl Flows {
         [sends, reads]: [&MapDef; 2],
     ) {
         let flows = table_size(host.cpus * FLOWS, 8192, 1 << 16);
-        let threads = table_size(host.threads * 4, 4096, 1 << 16);
         constants.flow_mask = flows as u32 - 1;
-        constants.flow_sending_mask = threads as u32 - 1;
+        constants.flow_sending_mask = ways(plan, sends.name, by_thread(host));
         plan.entries(self.map.def.name, flows);
         plan.entries(stats.def.name, host.cpus);
         constants.sock_read_mask = SOCKETS as u32 - 1;
-        plan.entries(sends.name, threads);
         plan.entries(reads.name, SOCKETS);
     }
 
@@ -93,22 +92,20 @@ impl Flows {
         let used = rows.iter().filter(|row| row.word(offset_of!(flow, claims)) != 0).count();
         let rest = if used > rows.len() / 4 { 0 } else { REST };
         for (row, seen) in rows.iter().zip(&mut self.seen) {
-            if row.word(offset_of!(flow, claims)) == 0 {
+            if row.word(offset_of!(flow, ident)) == 0 {
                 continue;
             }
             let moved = look(row, seen, each);
-            let retired = row.word(offset_of!(flow, retired)) != 0;
-            // Without a connection two threads claimed it at once and both left it, or one is just filling it in.
-            let nobody = row.word(offset_of!(flow, ident)) == 0;
-            if retired || (nobody && seen.rest > 0) {
+            if row.word(offset_of!(flow, retired)) != 0 {
                 free(row);
                 *seen = Seen::default();
-            } else if !moved && !nobody && seen.rest >= rest {
+            } else if !moved && seen.rest >= rest {
                 row.set(offset_of!(flow, retired), 1);
             } else if !moved {
                 seen.rest += 1;
             }
         }
+        self.claims.free_left(rows, |row| row.word(offset_of!(flow, ident)) == 0);
     }
 }
 

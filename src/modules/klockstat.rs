@@ -121,7 +121,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK, &UNLOCK],
     maps: MAPS,
-    make: |setup| Ok(Box::new(Klockstat { options: Options::read(setup.section)?, names: HashMap::new() })),
+    make: |setup| Ok(Box::new(Klockstat::new(Options::read(setup.section)?))),
 };
 
 /// As many as one set of chains has, and those of an earlier run.
@@ -137,6 +137,13 @@ struct Klockstat {
     options: Options,
     /// By the number of the row; `None`: not asked for.
     names: HashMap<usize, Option<String>>,
+    claims: Claims,
+}
+
+impl Klockstat {
+    fn new(options: Options) -> Klockstat {
+        Klockstat { options, names: HashMap::new(), claims: Claims::new(offset_of!(kl_row, claims)) }
+    }
 }
 
 /// What was added up of one name: waiting or holding.
@@ -234,6 +241,10 @@ impl Module for Klockstat {
         Ok(())
     }
 
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.claims.free_left(kernel.rows(ROWS), |row| row.word(offset_of!(kl_row, key)) == 0);
+    }
+
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each(
@@ -257,7 +268,7 @@ mod tests {
     fn module(lines: &str) -> Result<Klockstat, String> {
         let config = Config::parse("t.conf", format!("[klockstat]\n{lines}\n").as_bytes()).unwrap();
         let options = Options::read(&config.section("klockstat").unwrap()).map_err(|error| error.to_string())?;
-        Ok(Klockstat { options, names: HashMap::new() })
+        Ok(Klockstat::new(options))
     }
 
     fn fake() -> Fake {
@@ -356,7 +367,7 @@ mod tests {
 
     #[test]
     fn depths_and_sizes_are_the_nearest_possible() {
-        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0 };
+        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1 << 34 };
         let planned = |lines: &str| {
             let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
             module(lines).unwrap().plan(&host, &mut plan, &mut constants);
@@ -369,6 +380,18 @@ mod tests {
         assert_eq!(planned("stack_depth = 0\nstack_storage_size = 1000000000"), (1, 1 << 18));
         assert_eq!(planned("stack_storage_size = 0").1, 64);
         assert!(module("stack_depth = deep").err().unwrap().contains("[klockstat] stack_depth: expected"));
+    }
+
+    #[test]
+    fn a_row_both_claimants_left_is_freed_at_the_second_look() {
+        let (fake, mut module) = (fake(), module("").unwrap());
+        fake.set(ROWS, 2, offset_of!(kl_row, claims), 2);
+        let kernel: &dyn Kernel = &fake;
+        let mut claims = || {
+            module.tick(kernel);
+            kernel.rows(ROWS).sum(offset_of!(kl_row, claims))
+        };
+        assert_eq!([claims(), claims()], [2, 0]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Calls, failures and durations of kernel functions that the configuration names. Kernel side: bpf/kprobe_hits.bpf.c.
 
-use crate::bpf::types::{self, kp_row, kp_start};
+use crate::bpf::types::{self, kp_row, way_numbers};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
 use std::mem::offset_of;
@@ -15,7 +15,7 @@ metrics! {
 maps! {
     rows ROWS: kp_row = "kp_rows";
     rows DETAILS: kp_row = "kp_details";
-    slots STARTS: kp_start = "kp_starts";
+    slots STARTS: way_numbers = "kp_starts";
 }
 
 options! {
@@ -129,9 +129,8 @@ impl Module for KprobeHits {
         for (number, function) in self.functions.iter().enumerate() {
             plan.each(self.hook(), Target::Function(function.clone()), number as u32);
         }
-        let starts = if self.timed { table_size(host.threads * 4, 4096, 1 << 16) } else { 1 };
         constants.kp_targets = count as u32;
-        constants.kp_start_mask = starts as u32 - 1;
+        constants.kp_start_mask = ways(plan, STARTS.name, if self.timed { by_thread(host) } else { 1 });
         constants.kp_errno = self.errno;
         constants.kp_compare = self.check.code();
         constants.kp_value = self.check.value;
@@ -143,7 +142,6 @@ impl Module for KprobeHits {
         constants.kp_timed = self.timed;
         plan.entries(ROWS.def.name, host.cpus * count);
         plan.entries(DETAILS.def.name, if self.detailed { Places::COUNT * count } else { 1 });
-        plan.entries(STARTS.name, starts);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -168,7 +166,10 @@ impl Module for KprobeHits {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("returns of functions whose start was not seen", kernel.rows(ROWS).sum(offset_of!(kp_row, unmatched)));
+        let rows = kernel.rows(ROWS);
+        let (unmatched, displaced) = (rows.sum(offset_of!(kp_row, unmatched)), rows.sum(offset_of!(kp_row, displaced)));
+        each("returns of functions whose start was not seen", unmatched.saturating_sub(displaced));
+        each("calls whose time is not known because too many threads were in such functions", displaced);
     }
 }
 
@@ -184,7 +185,7 @@ mod tests {
         let setup = Setup { section: &config.section("k").unwrap(), process_refresh: None };
         let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
         let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
-        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0 };
+        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1024 };
         module.plan(&host, &mut plan, &mut constants);
         Ok((plan, constants))
     }

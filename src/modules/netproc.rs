@@ -110,11 +110,21 @@ struct Netproc {
     ticks: u64,
     begun: bool,
     lost: u64,
+    claims: Claims,
 }
 
 impl Netproc {
     fn new(options: Options, name_of: NameOf, with_sockets: fn() -> Vec<u32>) -> Netproc {
-        Netproc { options, name_of, with_sockets, processes: BTreeMap::new(), ticks: 0, begun: false, lost: 0 }
+        Netproc {
+            options,
+            name_of,
+            with_sockets,
+            processes: BTreeMap::new(),
+            ticks: 0,
+            begun: false,
+            lost: 0,
+            claims: Claims::new(offset_of!(thread, claims)),
+        }
     }
 
     /// Once, at the first fetch or a second after the start, which does not wait for it: it takes tens of milliseconds.
@@ -222,6 +232,7 @@ impl Module for Netproc {
         }
         self.sweep(kernel);
         self.age();
+        self.claims.free_left(kernel.rows(THREADS), |thread| thread.word(offset_of!(thread, id)) == 0);
         let lost = kernel.rows(STATS).sum(offset_of!(thread_stat, lost));
         if lost > self.lost {
             self.lost = lost;
@@ -253,13 +264,11 @@ fn free(thread: Row<'_>, counts: Row<'_>) {
     thread.set(offset_of!(thread, claims), 0);
 }
 
-/// The table is crowded: marks threads whose end no program saw, and frees places that two threads claimed at once.
+/// The table is crowded: marks threads whose end no program saw.
 fn reclaim(kernel: &dyn Kernel) {
     for thread in kernel.rows(THREADS).iter() {
         let id = thread.word(offset_of!(thread, id));
-        if id == 0 && thread.word(offset_of!(thread, claims)) > 1 {
-            thread.set(offset_of!(thread, claims), 0);
-        } else if id != 0 && !exists(id as u32) {
+        if id != 0 && !exists(id as u32) {
             let state = thread.word(offset_of!(thread, state));
             thread.set(offset_of!(thread, state), state | ENDED);
         }

@@ -3,7 +3,7 @@
 
 mod names;
 
-use crate::bpf::types::{self, syscall_row, syscall_start, syscall_stat};
+use crate::bpf::types::{self, syscall_row, syscall_stat, way_numbers};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
 use std::mem::offset_of;
@@ -18,7 +18,7 @@ maps! {
     rows ROWS: syscall_row = "syscall_rows";
     rows DETAILS: syscall_row = "syscall_procs";
     rows STATS: syscall_stat = "syscall_stats";
-    slots STARTS: syscall_start = "syscall_starts";
+    slots STARTS: way_numbers = "syscall_starts";
 }
 
 options! {
@@ -130,7 +130,6 @@ fn detail_id(pid: u32, number: usize) -> u32 {
 impl Module for Syscount {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let Options { errno, details, latency, .. } = self.options;
-        let starts = if latency { table_size(host.threads * 16, 1 << 14, 1 << 17) } else { 1 };
         constants.syscall_filter = plan.only(&self.options.process);
         constants.syscall_details = details;
         if details {
@@ -139,7 +138,7 @@ impl Module for Syscount {
         constants.syscall_timed = latency;
         constants.syscall_failed = self.is_selecting();
         constants.syscall_errno = errno.0;
-        constants.syscall_start_mask = starts as u32 - 1;
+        constants.syscall_start_mask = ways(plan, STARTS.name, if latency { by_thread(host) } else { 1 });
         if latency || !self.is_selecting() {
             plan.hook(&ENTER);
         }
@@ -148,7 +147,6 @@ impl Module for Syscount {
         }
         plan.entries(ROWS.def.name, host.cpus);
         plan.entries(STATS.def.name, host.cpus);
-        plan.entries(STARTS.name, starts);
         plan.entries(DETAILS.def.name, if details { Places::COUNT } else { 1 });
     }
 
@@ -284,7 +282,7 @@ mod tests {
 
     #[test]
     fn only_the_tracepoints_that_are_needed_are_attached() {
-        let host = Host { cpus: 2, disks: 1, threads: 100, requests: 0 };
+        let host = Host { cpus: 2, disks: 1, threads: 100, requests: 0, memory: 1024 };
         for (options, hooks) in [
             ("", &["sys_enter"][..]),
             ("failed = True", &["sys_exit"]),

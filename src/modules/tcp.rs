@@ -36,6 +36,19 @@ pub const SOCKETS: usize = 1024;
 /// Every change of a TCP socket's state.
 pub static STATE: Hook = tracepoint!("inet_sock_set_state", "a kernel with BTF and CONFIG_INET");
 
+/// Where a process gets a connection that it did not open: it accepts, or else first sends or receives.
+pub static ACCEPT: Hook = Hook {
+    name: "inet_csk_accept",
+    tiers: &[
+        Tier { kind: "fexit", programs: &["fexit__inet_csk_accept"] },
+        Tier { kind: "kretprobe", programs: &["kretprobe__inet_csk_accept"] },
+        Tier { kind: "tp_btf of traffic", programs: &["tp__sock_send_length", "tp__sock_recv_length"] },
+        Tier { kind: "raw_tp of traffic", programs: &["raw__sock_send_length", "raw__sock_recv_length"] },
+    ],
+    needs:
+        "fexit, kprobes, or the tracepoints sock_send_length and sock_recv_length (kernel 6.3), on a kernel with BTF",
+};
+
 /// The address family of IPv4 sockets.
 const AF_INET: u16 = 2;
 

@@ -1,14 +1,14 @@
 //! Finished TCP sessions, the latest first. Kernel side: bpf/tcplife.bpf.c, one ring record per session.
 
-use super::tcp::{address, STATE};
-use crate::bpf::{record, types, types::tcp_birth, types::tcp_session, types::tcp_stat};
+use super::tcp::{address, ACCEPT, STATE};
+use crate::bpf::{record, types, types::tcp_births, types::tcp_session, types::tcp_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
 metrics! {
-    PID: u32 = 0 "proc.io.net.tcp.pid" INSTANT NONE "process that opened or closed the session";
+    PID: u32 = 0 "proc.io.net.tcp.pid" INSTANT NONE "process that opened, accepted or closed the session";
     COMM: str = 1 "proc.io.net.tcp.comm" INSTANT NONE "command name of the process";
     LADDR: str = 2 "proc.io.net.tcp.laddr" INSTANT NONE "local address";
     LPORT: u32 = 3 "proc.io.net.tcp.lport" INSTANT NONE "local port";
@@ -21,7 +21,7 @@ metrics! {
 
 maps! {
     ring SESSIONS: tcp_session = "tcp_sessions";
-    slots BIRTHS: tcp_birth = "tcp_births";
+    slots BIRTHS: tcp_births = "tcp_births";
     rows STATS: tcp_stat = "tcp_stats";
 }
 
@@ -48,7 +48,7 @@ pub const SPEC: Spec = Spec {
     metrics: METRICS,
     addition: None,
     options: OPTIONS,
-    hooks: &[&STATE],
+    hooks: &[&STATE, &ACCEPT],
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
@@ -84,13 +84,12 @@ impl Tcplife {
 impl Module for Tcplife {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let ring = self.options.buffer_page_count.bytes();
-        let births = 1 << 14;
-        constants.tcp_birth_mask = births as u32 - 1;
+        constants.tcp_birth_mask = ways(plan, BIRTHS.name, by_socket(host));
         constants.tcp_filter = plan.only(&self.options.process);
         constants.tcp_wake_at = ring as u64 / 2;
         plan.hook(&STATE);
+        plan.hook_or_none(&ACCEPT);
         plan.entries(SESSIONS.name, ring);
-        plan.entries(BIRTHS.name, births);
         plan.entries(STATS.def.name, host.cpus);
     }
 
@@ -123,7 +122,9 @@ impl Module for Tcplife {
             "sessions dropped because the ring buffer was full; buffer_page_count should be increased",
             stats.sum(offset_of!(tcp_stat, dropped)),
         );
-        each("sessions whose beginning was not seen", stats.sum(offset_of!(tcp_stat, unborn)));
+        let (unborn, displaced) = (stats.sum(offset_of!(tcp_stat, unborn)), stats.sum(offset_of!(tcp_stat, displaced)));
+        each("sessions whose beginning was not seen", unborn.saturating_sub(displaced));
+        each("sessions whose beginning was forgotten because too many were open", displaced);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::flows::{Flows, Moved};
 use super::tcp::TRAFFIC;
-use crate::bpf::types::{self, flow, flow_sending, flow_stat, sock_read};
+use crate::bpf::types::{self, flow, flow_stat, sock_read, way_numbers};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ metrics! {
 maps! {
     rows FLOWS: flow = "tcpperpid_flows";
     rows STATS: flow_stat = "tcpperpid_stats";
-    slots SENDS: flow_sending = "tcpperpid_sends";
+    slots SENDS: way_numbers = "tcpperpid_sends";
     slots READS: sock_read = "tcpperpid_reads";
 }
 

@@ -2,7 +2,7 @@
 //! are taken over and their rows given back.
 
 use super::tcp::{address, STATE, TRAFFIC};
-use crate::bpf::types::{self, retrans_owner, retrans_row, retrans_stat};
+use crate::bpf::types::{self, retrans_owners, retrans_row, retrans_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ metrics! {
 maps! {
     rows ROWS: retrans_row = "retrans_rows";
     rows STATS: retrans_stat = "retrans_stats";
-    slots OWNERS: retrans_owner = "retrans_owners";
+    slots OWNERS: retrans_owners = "retrans_owners";
 }
 
 options! {
@@ -57,22 +57,20 @@ pub const SPEC: Spec = Spec {
 const PLACES: usize = 4096;
 /// Names: of all places and as many closed connections as `flow_count` can ask for, in both directions of a change.
 const NAMES: usize = 32 * 1024;
-/// Sockets whose owner is remembered.
-const OWNED: usize = 1 << 14;
 
 struct Tcpretrans {
     options: Options,
     /// Closed connections with their counts, the latest first.
     closed: VecDeque<(String, u64)>,
-    /// Places that had no socket at the last tick although somebody claimed them.
-    claimed: Vec<usize>,
+    claims: Claims,
     /// Retransmissions on sockets that closed before their owner was seen.
     ownerless: u64,
 }
 
 impl Tcpretrans {
     fn new(options: Options) -> Tcpretrans {
-        Tcpretrans { options, closed: VecDeque::new(), claimed: Vec::new(), ownerless: 0 }
+        let claims = Claims::new(offset_of!(retrans_row, claims));
+        Tcpretrans { options, closed: VecDeque::new(), claims, ownerless: 0 }
     }
 
     /// Whether the socket's process is asked for.
@@ -110,9 +108,8 @@ impl Tcpretrans {
 impl Module for Tcpretrans {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let by_process = !self.options.process.is_all();
-        let owned = if by_process { OWNED } else { 1 };
         constants.retrans_mask = PLACES as u32 - 1;
-        constants.retrans_owner_mask = owned as u32 - 1;
+        constants.retrans_owner_mask = ways(plan, OWNERS.name, if by_process { by_socket(host) } else { 1 });
         constants.retrans_filter = plan.only(&self.options.process);
         constants.retrans_tlp = self.options.include_tlp;
         plan.hook(&RETRANSMIT);
@@ -122,7 +119,6 @@ impl Module for Tcpretrans {
         }
         plan.entries(ROWS.def.name, PLACES);
         plan.entries(STATS.def.name, host.cpus);
-        plan.entries(OWNERS.name, owned);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -142,13 +138,7 @@ impl Module for Tcpretrans {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.harvest(kernel);
-        // Two that claimed one place at the same time both left it: free it again, unless one is just filling it in.
-        let rows = kernel.rows(ROWS);
-        let nobody =
-            |row: &Row<'_>| row.word(offset_of!(retrans_row, claims)) > 0 && row.word(offset_of!(retrans_row, sk)) == 0;
-        let now: Vec<usize> = rows.iter().enumerate().filter(|(_, row)| nobody(row)).map(|(place, _)| place).collect();
-        now.iter().filter(|place| self.claimed.contains(place)).filter_map(|&place| rows.get(place)).for_each(free);
-        self.claimed = now;
+        self.claims.free_left(kernel.rows(ROWS), |row| row.word(offset_of!(retrans_row, sk)) == 0);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {

@@ -2,7 +2,7 @@
 
 use super::flows::{Ends, Flows, Moved};
 use super::tcp::{address, TRAFFIC};
-use crate::bpf::types::{self, flow, flow_sending, flow_stat, sock_read};
+use crate::bpf::types::{self, flow, flow_stat, sock_read, way_numbers};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ metrics! {
 maps! {
     rows FLOWS: flow = "tcptop_flows";
     rows STATS: flow_stat = "tcptop_stats";
-    slots SENDS: flow_sending = "tcptop_sends";
+    slots SENDS: way_numbers = "tcptop_sends";
     slots READS: sock_read = "tcptop_reads";
 }
 

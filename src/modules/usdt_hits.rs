@@ -225,7 +225,7 @@ mod tests {
         let setup = Setup { section: &config.section("u").unwrap(), process_refresh: None };
         let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
         let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
-        module.plan(&Host { cpus: 2, disks: 0, threads: 100, requests: 0 }, &mut plan, &mut constants);
+        module.plan(&Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1024 }, &mut plan, &mut constants);
         Ok(plan)
     }
 

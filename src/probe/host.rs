@@ -17,6 +17,7 @@ pub fn host() -> Host {
         cpus: libbpf_rs::num_possible_cpus().unwrap_or(1),
         disks,
         requests,
+        memory: fs::read_to_string("/proc/meminfo").ok().and_then(|text| megabytes(&text)).unwrap_or(0),
         threads: fs::read_to_string("/proc/loadavg").ok().and_then(|text| threads(&text)).unwrap_or(256),
     }
 }
@@ -30,9 +31,21 @@ fn threads(loadavg: &str) -> Option<usize> {
     loadavg.split(' ').nth(3)?.split('/').nth(1)?.parse().ok()
 }
 
+/// `MemTotal:        2048000 kB`: 2000.
+fn megabytes(meminfo: &str) -> Option<usize> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(total.trim().strip_suffix(" kB")?.parse::<usize>().ok()? / 1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_the_first_line_of_meminfo_in_megabytes() {
+        assert_eq!(megabytes("MemTotal:        2048000 kB\nMemFree:         1 kB\n"), Some(2000));
+        assert_eq!(megabytes("rubbish"), None);
+    }
 
     #[test]
     fn threads_are_the_second_half_of_the_fourth_field() {
@@ -41,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_cpu() {
-        assert!(host().cpus >= 1);
+    fn this_machine_has_a_cpu_and_memory() {
+        assert!(host().cpus >= 1 && host().memory >= 1);
     }
 }

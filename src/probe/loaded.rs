@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 /// Loaded programs and maps.
 pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
-    pub(super) links: RefCell<BTreeMap<&'static str, Vec<each::Attached>>>,
+    pub(super) links: RefCell<BTreeMap<&'static str, Vec<(&'static str, each::Attached)>>>,
     copies: Vec<each::Attached>,
     /// Copies of templates, for targets to come.
     numbered: RefCell<each::Copies>,
@@ -116,11 +116,13 @@ impl Loaded {
     /// Attaches the programs of a tier that were loaded; the error names the one that was refused.
     pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), (&'static str, Refusal)> {
         let mut links = Vec::new();
-        for &name in tier.programs {
+        // Once, whichever hooks have it: a program counts for all of its modules.
+        let runs = |name| self.links.borrow().values().flatten().any(|(program, _)| *program == name);
+        for &name in tier.programs.iter().filter(|&&name| !runs(name)) {
             let Some(fd) = self.programs.get(name) else { continue };
             let program = self.object.iter().flat_map(Object::progs).find(|program| program.name() == name);
             let Some(program) = program else { continue };
-            links.push(each::attach_named(&program, fd).map_err(|refusal| (name, refusal))?);
+            links.push((name, each::attach_named(&program, fd).map_err(|refusal| (name, refusal))?));
         }
         self.links.borrow_mut().insert(hook.name, links);
         Ok(())
@@ -223,7 +225,7 @@ impl Kernel for Loaded {
             let program = self.programs.get(name).ok_or_else(|| format!("{name} was not loaded"))?;
             for event in perf::cpu_clock(sampling)? {
                 each::run_at(&event, program).map_err(|error| error.to_string())?;
-                links.push(event);
+                links.push((*name, event));
             }
         }
         self.links.borrow_mut().insert(hook.name, links);

@@ -1,10 +1,12 @@
 //! tracepoint_hits, uprobe_hits and kprobe_hits, each against work of known size in a process of its own.
 
-use crate::support::{alone, run_again, settle, Agent, Script};
+use crate::support::{alone, run_again, settle, wait_together, Agent, Script};
 use corebcc::kit::Key;
 use corebcc::pcp::Atom;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::process::Command;
+use std::time::Duration;
 
 /// The values of a metric by the instances' names.
 fn values(agent: &mut Agent, column: usize) -> BTreeMap<String, u64> {
@@ -183,6 +185,28 @@ fn a_kernel_function_inside_another_that_is_counted_has_its_own_start() {
         assert_eq!(averages[name], totals[name] / count, "every call was timed: {averages:?} {totals:?}");
     }
     assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
+}
+
+#[test]
+fn a_kernel_function_in_which_two_thousand_threads_wait_is_timed_in_each() {
+    const TEST: &str = "a_kernel_function_in_which_two_thousand_threads_wait_is_timed_in_each";
+    const THREADS: u64 = 2000;
+    let _alone = alone();
+    let functions = ["pipe_read", "anon_pipe_read"]; // until 6.14 and after
+    let list = functions.map(|name| format!("kprobe:{name}")).join(",");
+    let lines = format!("kprobes = {list}\nlatency = True\nprocess = {}", std::process::id());
+    let Some(mut agent) = Agent::where_possible(TEST, NEEDS_FUNCTIONS, "kprobe_hits", &lines) else { return };
+    if agent.kinds().contains(&"kretprobe") {
+        return println!("skipped: {TEST}: fexit: kretprobes drop calls that wait, here those beyond the first few");
+    }
+    let time = Duration::from_millis(200);
+    wait_together(THREADS as usize, time, |mut pipe| assert_eq!(pipe.read(&mut [0]).unwrap(), 0));
+    let (counts, averages, totals) = (values(&mut agent, 0), values(&mut agent, 2), values(&mut agent, 3));
+    let function = functions.into_iter().find(|name| counts.get(*name).is_some_and(|&count| count > 0)).unwrap();
+    assert_eq!(counts[function], THREADS);
+    assert_eq!(averages[function], totals[function] / THREADS, "each was timed");
+    assert!(averages[function] > time.as_nanos() as u64, "{averages:?}");
+    assert!(agent.warnings().iter().all(|line| !line.contains("not known")), "{:?}", agent.warnings());
 }
 
 /// Functions of the kernel that the compiler made of others (`.isra.0` and the like).

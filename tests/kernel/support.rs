@@ -10,12 +10,12 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::mman::{mmap, MapFlags, ProtFlags};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 
@@ -154,6 +154,11 @@ impl Agent {
     /// The hooks that are attached.
     pub fn hooks(&self) -> Vec<&'static str> {
         self.group.attached().iter().map(|(hook, _)| *hook).collect()
+    }
+
+    /// The kinds of programs by which targets of the configuration are attached to.
+    pub fn kinds(&self) -> Vec<&'static str> {
+        self.group.reaches().iter().filter_map(|reach| reach.result.clone().ok()).collect()
     }
 
     /// All rows as text.
@@ -331,6 +336,26 @@ impl StandIns {
         }
         assert_eq!(self.0[name](first, run, std::ptr::from_mut(&mut work).cast(), result), result);
     }
+}
+
+/// So many threads of this process are at the same time in a call that waits for a pipe, all of them for this long at least.
+pub fn wait_together(threads: usize, time: Duration, call: impl Fn(&PipeReader) + Sync) {
+    let (from, to) = std::io::pipe().unwrap();
+    let begun = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let work = || {
+                begun.fetch_add(1, Relaxed);
+                call(&from);
+            };
+            std::thread::Builder::new().stack_size(64 << 10).spawn_scoped(scope, work).unwrap();
+        }
+        while begun.load(Relaxed) < threads {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(2 * time); // the last has time to begin to wait
+        drop(to);
+    });
 }
 
 /// A program that works in steps: it prints a line after each, and waits for one before the next.

@@ -1,8 +1,11 @@
 //! syscount on the agent kernel: a process makes a known number of system calls, and only it counts. It waits for its
 //! start in a read, so the counts are exact.
 
-use crate::support::{alone, i386_program, Agent, Script};
+use crate::support::{alone, i386_program, wait_together, Agent, Script};
+use nix::libc;
+use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::time::Duration;
 
 const COUNT: usize = 0;
 const AVERAGE: usize = 1;
@@ -28,7 +31,7 @@ fn caller(work: &str) -> Script {
 fn reads(caller: &mut Script, line: &str) {
     assert_eq!(caller.line(), line);
     while !std::fs::read_to_string(format!("/proc/{}/stat", caller.pid())).unwrap().contains(") S ") {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -143,6 +146,31 @@ fn latency_is_the_time_calls_took_and_its_average_the_total_by_the_number() {
         assert_eq!((counts["read"], total.get("read")), (1, None));
     }
     caller.end();
+}
+
+#[test]
+fn calls_of_five_thousand_threads_at_once_are_all_timed() {
+    const THREADS: u64 = 5000;
+    let _alone = alone();
+    let mut agent = Agent::new("syscount", &format!("process = {}\nlatency = True", std::process::id()));
+    let time = Duration::from_millis(200);
+    wait_together(THREADS as usize, time, |pipe| {
+        // SAFETY: all zeros is a set without files, the pipe is open, and the other pointers may be null.
+        unsafe {
+            let mut files: libc::fd_set = std::mem::zeroed();
+            libc::FD_SET(pipe.as_raw_fd(), &mut files);
+            let null = std::ptr::null_mut();
+            assert_eq!(
+                libc::pselect(pipe.as_raw_fd() + 1, &mut files, null, null, std::ptr::null(), std::ptr::null()),
+                1
+            );
+        }
+    });
+    let (counts, total, average) = (agent.numbers(COUNT), agent.numbers(TIME), agent.numbers(AVERAGE));
+    assert_eq!(counts["pselect6"], THREADS);
+    assert_eq!(average["pselect6"], total["pselect6"] / THREADS, "each was timed");
+    assert!(average["pselect6"] > time.as_nanos() as u64, "{average:?}");
+    assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
 }
 
 #[test]

@@ -166,6 +166,62 @@ fn a_reset_ends_both_ends_and_the_one_that_reset_is_known() {
     assert_eq!((connecting.tx, connecting.rx, accepting.tx, accepting.rx), (5 + 1, 0, 0, 5));
 }
 
+/// It closes in an interrupt, whoever runs then.
+#[test]
+fn an_accepted_session_that_the_other_end_resets_is_that_of_who_accepted_it() {
+    let _alone = alone();
+    let rest = "d, _ = s.accept()\nassert d.recv(5) == b'hello'\nstep('sleeps')";
+    let mut server = server("socket.AF_INET", "127.0.0.1", rest);
+    let port = server.numbers()[0];
+    let mut agents =
+        [format!("lport = {port}"), format!("process = {}", server.pid()), "process = corebccserver".into()]
+            .map(|options| Agent::new("tcplife", &options));
+    let rest = "c.sendall(b'hello')\nstep('sent')\n\
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\nc.close()\nstep('reset')";
+    let mut client = client("socket.AF_INET", "127.0.0.1", port, rest);
+    client.line();
+    assert_eq!((client.line(), server.line()), ("sent".into(), "sleeps".into()));
+    client.go();
+    client.line();
+    for agent in &mut agents {
+        let rows = rows(agent, port);
+        println!("{rows:?}");
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].pid, &*rows[0].comm), (server.pid().into(), "corebccserver"));
+        assert_eq!((rows[0].tx, rows[0].rx), (0, 5));
+    }
+}
+
+#[test]
+fn eight_thousand_sessions_open_at_once_all_become_rows() {
+    const SESSIONS: usize = 8000;
+    let _alone = alone();
+    let source = format!(
+        "import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(100)
+step(s.getsockname()[1])
+ends = []
+for i in range({SESSIONS}):
+ c = socket.create_connection(s.getsockname()); ends.append((c, s.accept()[0]))
+step('open')
+for c, d in ends: c.close(); d.close()
+step('closed')
+"
+    );
+    let mut script = Script::python(&source);
+    let port = script.numbers()[0];
+    let mut agent = Agent::new("tcplife", &format!("lport = {port}\nsession_count = 10000\nbuffer_page_count = 1024"));
+    script.go();
+    assert_eq!(script.line(), "open");
+    script.go();
+    assert_eq!(script.line(), "closed");
+    let rows = rows(&mut agent, port);
+    assert_eq!(rows.len(), SESSIONS);
+    assert!(rows.iter().all(|row| row.pid == u64::from(script.pid())));
+    assert!(agent.warnings().iter().all(|line| line.contains("not seen")), "of others: {:?}", agent.warnings());
+}
+
 #[test]
 fn a_refused_connection_leaves_no_wrong_row() {
     let _alone = alone();

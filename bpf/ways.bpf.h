@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Places by key, for what threads and sockets are in the middle of: none gives way to another's as long as there is room. A key
+ * has a choice of two sets of eight ways, of which the second is for when the first is full: with a quarter of all ways taken one
+ * key in a million finds both full. The keys of a set share a cache line.
+ *
+ * A way is claimed by adding the key to its word: who then reads nothing but his own has it, the others take theirs back. So
+ * nothing is left for the agent to free.
+ */
+#pragma once
+
+#include "claim.bpf.h"
+
+#define SET_WAYS 8
+
+/* Every set begins like this. */
+struct way_keys {
+	__u64 keys[SET_WAYS]; /* 0: free */
+};
+
+static __always_inline void *way_set(void *map, __u32 mask, __u32 hash, int nth)
+{
+	return row(map, (nth ? hash >> 16 : hash) & mask);
+}
+
+/* The set that has the key, and which of its ways; NULL: none has. */
+static __always_inline void *way_find(void *map, __u32 mask, __u64 key, __u32 *way)
+{
+	__u32 hash = number_hash(key);
+
+#pragma unroll
+	for (int nth = 0; nth < 2; nth++) {
+		struct way_keys *set = way_set(map, mask, hash, nth);
+
+		if (!set)
+			return NULL;
+#pragma unroll
+		for (int i = 0; i < SET_WAYS; i++) {
+			if (set->keys[i] != key)
+				continue;
+			*way = i;
+			BOUND(*way, 7);
+			return set;
+		}
+	}
+	return NULL;
+}
+
+/* Gives a key that has no way yet one, another's if all are taken. */
+static __always_inline void *way_claim(void *map, __u32 mask, __u64 key, __u32 *way, bool *displaced)
+{
+	__u32 hash = number_hash(key);
+	struct way_keys *set;
+
+#pragma unroll
+	for (int nth = 0; nth < 2; nth++) {
+		set = way_set(map, mask, hash, nth);
+		if (!set)
+			return NULL;
+#pragma unroll
+		for (int i = 0; i < SET_WAYS; i++) {
+			volatile __u64 *word = &set->keys[i];
+
+			if (*word)
+				continue;
+			ADD(*word, key);
+			if (*word == key) {
+				*way = i;
+				BOUND(*way, 7);
+				return set;
+			}
+			ADD(*word, -key);
+		}
+	}
+	*displaced = true;
+	*way = hash >> 8;
+	BOUND(*way, 7);
+	set->keys[*way] = key;
+	return set;
+}
+
+/* By an addition too: somebody may be about to take his own back. */
+static __always_inline void way_free(void *set, __u32 way, __u64 key)
+{
+	ADD(((struct way_keys *)set)->keys[way], -key);
+}
+
+/* A number by key: mostly the time at which something began. */
+struct way_numbers {
+	__u64 keys[SET_WAYS];
+	__u64 numbers[SET_WAYS];
+};
+
+/* Where to write the number of a key, instead of an earlier one. */
+static __always_inline __u64 *way_number(void *map, __u32 mask, __u64 key, bool *displaced)
+{
+	__u32 way = 0;
+	struct way_numbers *set = way_find(map, mask, key, &way);
+
+	if (!set)
+		set = way_claim(map, mask, key, &way, displaced);
+	return set ? &set->numbers[way] : NULL;
+}
+
+/* The number of a key, which is forgotten: it never pairs with a later end. False: there is none. */
+static __always_inline bool way_recall(void *map, __u32 mask, __u64 key, __u64 *number)
+{
+	__u32 way = 0;
+	struct way_numbers *set = way_find(map, mask, key, &way);
+
+	if (!set)
+		return false;
+	*number = set->numbers[way];
+	way_free(set, way, key);
+	return true;
+}
