@@ -263,9 +263,10 @@ mod tests {
         let exe = std::env::current_exe().unwrap().display().to_string();
         let plan = make(&format!("usdts = /no/such/file:x,{exe}:no_such_probe,/etc/passwd:x")).unwrap();
         let reason = plan.refusal.unwrap();
-        let reason = reason + &make("usdts = no_such_program:x").unwrap().refusal.unwrap();
+        let reason = reason + &make("usdts = no_such_program:x, sh:x").unwrap().refusal.unwrap();
         for wanted in [
             "no_such_program: No such file",
+            "sh: no probes in this build",
             "/no/such/file: No such file",
             "no probe `no_such_probe`",
             "/etc/passwd: not a 64-bit ELF file",
