@@ -3,7 +3,9 @@
 use super::refusal::Refusal;
 use nix::libc::{EACCES, EPERM};
 use nix::sys::resource::{getrlimit, setrlimit, Resource, RLIM_INFINITY};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::sync::OnceLock;
 
 /// What decides whether this process may load BPF.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +18,7 @@ pub struct Standing {
     seccomp: bool,
     /// Whether the kernel is locked down to confidentiality; integrity leaves tracing alone.
     confidential: bool,
-    /// Bytes of memory that may be locked, if there is a limit.
+    /// Bytes of memory that may be locked, if there is a limit and BPF is charged to it.
     locked: Option<u64>,
     /// `kernel.unprivileged_bpf_disabled`.
     unprivileged: Option<String>,
@@ -44,7 +46,7 @@ impl Standing {
             locked: getrlimit(Resource::RLIMIT_MEMLOCK)
                 .ok()
                 .map(|(soft, _)| soft)
-                .filter(|&soft| soft != RLIM_INFINITY),
+                .filter(|&soft| soft != RLIM_INFINITY && charges()),
             unprivileged: disabled.map(|text| text.trim().to_owned()),
         }
     }
@@ -61,12 +63,12 @@ impl Standing {
         };
         match () {
             () if unread => Some(LOCKED_DOWN.into()),
-            () if denied => self.hindrance(refusal.map.is_some()),
+            () if denied => self.hindrance(refusal.errno != EACCES),
             () => None,
         }
     }
 
-    /// `memory`: it was a map that was refused.
+    /// `memory`: it may be memory that was refused.
     fn hindrance(&self, memory: bool) -> Option<String> {
         let has = |capability| self.capabilities & (capability | SYS_ADMIN) != 0;
         let missing: Vec<&str> = [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")]
@@ -97,9 +99,9 @@ impl Standing {
         }
         if let (true, Some(bytes), 0) = (memory, self.locked, self.capabilities & SYS_RESOURCE) {
             return Some(format!(
-                "memory that may be locked is limited to {bytes} bytes (RLIMIT_MEMLOCK), which before Linux 5.11 limits BPF maps, \
-                 and CAP_SYS_RESOURCE to raise it is missing; give the agent CAP_SYS_RESOURCE, or pmcd \
-                 LimitMEMLOCK=infinity in its systemd unit"
+                "memory that may be locked is limited to {bytes} bytes (RLIMIT_MEMLOCK), which on this kernel, as on those before \
+                 Linux 5.11, limits BPF maps and programs, and CAP_SYS_RESOURCE to raise it is missing; give the agent \
+                 CAP_SYS_RESOURCE, or pmcd LimitMEMLOCK=infinity in its systemd unit"
             ));
         }
         self.seccomp.then(|| {
@@ -111,6 +113,17 @@ impl Standing {
 const LOCKED_DOWN: &str =
     "the kernel is locked down ([confidentiality] in /sys/kernel/security/lockdown), so that BPF may not \
     read its memory, nor functions be probed; boot with lockdown=integrity, or without lockdown";
+
+/// Whether the kernel charges maps and programs to the locked memory of their user. Then it has the function that charges
+/// programs, which its list of symbols names to everybody; the memory that a map's descriptor tells says nothing of it.
+fn charges() -> bool {
+    static CHARGES: OnceLock<bool> = OnceLock::new();
+    *CHARGES.get_or_init(|| {
+        let Ok(symbols) = File::open("/proc/kallsyms") else { return false };
+        let mut lines = BufReader::with_capacity(1 << 16, symbols).split(b'\n').map_while(Result::ok);
+        lines.any(|line| line.ends_with(b" __bpf_prog_charge"))
+    })
+}
 
 /// Raises the limit of locked memory as far as that takes no capability; libbpf tries to lift it altogether.
 pub fn lock_memory() {
@@ -156,7 +169,12 @@ mod tests {
         says(Standing { namespace: true, ..nobody }, &["user namespace"]);
         says(Standing { confidential: true, ..FREE }, &["locked down", "lockdown=integrity"]);
         let limited = Standing { capabilities: SYS_ADMIN, locked: Some(65536), ..FREE };
-        says(limited, &["65536 bytes", "CAP_SYS_RESOURCE", "LimitMEMLOCK=infinity"]);
+        let parts = ["65536 bytes", "maps and programs", "CAP_SYS_RESOURCE", "LimitMEMLOCK=infinity"];
+        says(limited.clone(), &parts);
+        for program in [refused(EPERM, ""), refused(0, "kprobe: the program is refused: Operation not permitted")] {
+            assert!(limited.explains(&program).is_some_and(|sentence| sentence.contains("65536 bytes")));
+        }
+        says(Standing { confidential: true, ..limited }, &["locked down"]);
         says(Standing { seccomp: true, ..FREE }, &["seccomp"]);
     }
 
@@ -169,7 +187,8 @@ mod tests {
         let limited = Standing { locked: Some(65536), ..FREE };
         assert_eq!(limited.hindrance(true), None, "root may raise it");
         let limited = Standing { capabilities: SYS_ADMIN, ..limited };
-        assert_eq!(limited.explains(&refused(EPERM, "")), None, "a program takes no such memory");
+        let map = Refusal { map: Some("rows".into()), ..refused(EACCES, "") };
+        assert_eq!(limited.explains(&map), None, "want of memory is not EACCES");
     }
 
     #[test]

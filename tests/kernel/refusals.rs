@@ -129,6 +129,8 @@ fn a_limit_of_locked_memory_is_named_where_it_counts() {
     let confined = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all"];
     let with = |limit: &str, then: &[&str]| check(&[&["prlimit", limit], then].concat(), "", &modules, "", None);
     let fates = with("--memlock=65536:65536", &confined);
+    // Not even the program fits with which libbpf finds out whether it may load any.
+    let none = with("--memlock=0:0", &confined);
     // With the capability libbpf lifts the limit; a hard limit that suffices is made use of without it.
     let lifted = with("--memlock=65536:65536", &[]);
     let soft = with(if counts { "--memlock=65536:1073741824" } else { "--memlock=65536:" }, &confined);
@@ -139,8 +141,9 @@ fn a_limit_of_locked_memory_is_named_where_it_counts() {
             says(&fates[module], &parts);
         }
         assert_eq!(fates["sysfork"], None, "its maps fit");
+        none.values().for_each(|reason| says(reason, &["limited to 0 bytes", "BPF maps and programs"]));
     } else {
-        assert!(fates.values().all(Option::is_none), "{fates:?}");
+        assert!(fates.values().chain(none.values()).all(Option::is_none), "{fates:?} {none:?}");
     }
 }
 
