@@ -87,8 +87,8 @@ pub struct Group {
 struct Slot {
     name: String,
     spec: &'static Spec,
-    /// With the option `debug`: the hooks it wants.
-    debug: Option<Vec<&'static str>>,
+    /// The option `debug` of its section.
+    debug: bool,
     module: Result<Box<dyn Module + Send>, Failure>,
     losses: HashMap<&'static str, Loss>,
     /// Why the last refresh had no values.
@@ -101,6 +101,13 @@ struct Slot {
 struct Loss {
     count: u64,
     said_at: Option<u64>,
+}
+
+impl Slot {
+    /// Whether the module can attach to the hook.
+    fn has(&self, hook: &str) -> bool {
+        self.spec.hooks.iter().any(|known| known.name == hook)
+    }
 }
 
 impl Group {
@@ -132,10 +139,10 @@ impl Group {
             .map(|(member, plan)| Wanted { name: member.spec.name, plan, maps: member.spec.maps })
             .collect();
         let outcome = probe::load(&wanted, &constants, btf.as_deref());
-        let slots = modules.into_iter().zip(outcome.modules).zip(&wanted).map(|((member, fate), wanted)| Slot {
+        let slots = modules.into_iter().zip(outcome.modules).map(|(member, fate)| Slot {
             name: member.name,
             spec: member.spec,
-            debug: member.debug.then(|| wanted.plan.hooks.iter().map(|hook| hook.name).collect()),
+            debug: member.debug,
             module: fate.map(|()| member.module),
             losses: HashMap::new(),
             trouble: None,
@@ -163,22 +170,26 @@ impl Group {
     }
 
     fn log_fates(&self) {
-        for (hook, kind) in self.loaded.attached() {
-            log::debug!("{hook}: attached as {kind}");
-        }
         for reach in self.loaded.reaches() {
             match &reach.result {
                 Ok(kind) => log::debug!("{}: {}: attached as {kind}", reach.module, reach.target),
                 Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
             }
         }
-        for Slot { name, debug, module, .. } in &self.modules {
-            let wants = |hook: &str| debug.iter().flatten().any(|wanted| *wanted == hook);
-            for (hook, kind) in self.loaded.attached().iter().filter(|(hook, _)| wants(hook)) {
-                log::info!("{name}: {hook}: attached as {kind}");
+        for slot in &self.modules {
+            let name = &slot.name;
+            let level = if slot.debug { log::Level::Info } else { log::Level::Debug };
+            for Attempt { hook, kind, result } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
+                match result {
+                    Ok(()) => log::log!(level, "{name}: {hook}: loaded as {kind}"),
+                    Err(words) => log::log!(level, "{name}: {hook}: {kind} is refused: {words}"),
+                }
             }
-            match module {
-                Ok(_) => log::info!("{name}: Compiled."),
+            match &slot.module {
+                Ok(_) => {
+                    log::info!("{name}: Compiled.");
+                    log::info!("{name}: {}", self.state(slot).1);
+                }
                 Err(failure) => {
                     log::error!("{name}: {}", failure.reason);
                     if !failure.words.is_empty() {
@@ -232,7 +243,7 @@ impl Group {
             (Ok(()), Some(_)) => log::info!("{name}: values again"),
             _ => {}
         }
-        if debug.is_some() {
+        if *debug {
             log::info!("{name}: refreshed, {} instances", table.len());
         }
         result

@@ -306,7 +306,7 @@ impl Group {
     }
 
     /// A module's state in a word, and in a sentence that says why and what to do.
-    fn state(&self, slot: &Slot) -> (&'static str, String) {
+    pub(super) fn state(&self, slot: &Slot) -> (&'static str, String) {
         if let Err(failure) = &slot.module {
             let said = if failure.words.is_empty() { "" } else { "; the kernel said: " };
             return ("failed", format!("{}{said}{}", failure.reason, failure.words));
