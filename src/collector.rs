@@ -8,7 +8,7 @@ use crate::bpf;
 use crate::config::Config;
 use crate::kit::{Collect, Filters, Instance, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
 use crate::pcp::PmErr;
-use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
+use crate::probe::{self, Attempt, Failure, Finding, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
@@ -75,6 +75,8 @@ pub struct Group {
     served: usize,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
+    /// What that says of the kernel.
+    findings: Vec<Finding>,
     loaded: Loaded,
     /// How long loading took.
     loading: Duration,
@@ -152,6 +154,7 @@ impl Group {
             modules: slots.collect(),
             served,
             attempts: outcome.attempts,
+            findings: outcome.findings,
             loaded: outcome.loaded,
             loading: begin.elapsed(),
             own: None,
@@ -172,17 +175,17 @@ impl Group {
     fn log_fates(&self) {
         for reach in self.loaded.reaches() {
             match &reach.result {
-                Ok(kind) => log::debug!("{}: {}: attached as {kind}", reach.module, reach.target),
+                Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
                 Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
             }
         }
         for slot in &self.modules {
             let name = &slot.name;
             let level = if slot.debug { log::Level::Info } else { log::Level::Debug };
-            for Attempt { hook, kind, result } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
+            for Attempt { hook, kind, result, .. } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
                 match result {
                     Ok(()) => log::log!(level, "{name}: {hook}: loaded as {kind}"),
-                    Err(words) => log::log!(level, "{name}: {hook}: {kind} is refused: {words}"),
+                    Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {}", refusal.words),
                 }
             }
             match &slot.module {

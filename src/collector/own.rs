@@ -2,11 +2,11 @@
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
 use super::{Group, Restarts, Slot};
-use crate::bpf::{FEATURES, PROGRAMS};
+use crate::bpf::PROGRAMS;
 use crate::config::ModuleSettings;
 use crate::kit::{Instance, Kernel, Metric, MetricDef, Number, RowMut, Shape, Spec, Table};
 use crate::metrics;
-use crate::probe;
+use crate::probe::{self, Finding};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -193,15 +193,16 @@ mod feature {
     use super::*;
 
     metrics! {
-        THERE: u32 = 0 "agent.kernel.feature" DISCRETE NONE "1 if the kernel has what a module asks it for, else 0";
+        THERE: u32 = 0 "agent.kernel.feature" DISCRETE NONE "1 if the kernel has the feature, 0 if not";
+        STATUS: str = 1 "agent.kernel.status" DISCRETE NONE "how a feature of the kernel showed, or why it is not there";
     }
 
     pub const SPEC: Spec = own("agent.kernel", "each feature", 305, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
-        for feature in FEATURES {
-            let there = group.loaded.features().contains(feature);
-            table.named(feature.as_bytes()).set(THERE, u32::from(there));
+    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+        for Finding { feature, there, said } in group.findings.iter().chain([&own.counting]) {
+            let row = table.named(feature.as_bytes()).text(STATUS, said.as_bytes());
+            some(row, THERE, there.map(u32::from));
         }
     }
 }
@@ -245,6 +246,8 @@ pub struct Own {
     configuration: String,
     /// Held as long as the kernel is to count runs.
     runs: Option<OwnedFd>,
+    /// Whether it does.
+    counting: Finding,
     /// The starts before this one, where they can be counted.
     pub restarts: Option<Restarts>,
 }
@@ -252,15 +255,18 @@ pub struct Own {
 impl Own {
     /// Begins the time since the start. `bpf_stats`: let the kernel count the runs of programs.
     pub fn new(known: &'static [&'static Spec], configuration: &str, bpf_stats: bool) -> Own {
-        let held = bpf_stats.then(probe::count_runs).transpose();
-        let runs = held.unwrap_or_else(|error| {
-            log::warn!(
-                "bpf_stats has no effect: the kernel refuses to count runs ({error}); it needs Linux 5.8 and root"
-            );
-            None
-        });
+        let found = |there, said: String| Finding::new("bpf_stats", there, said);
+        let (runs, counting) = match bpf_stats.then(probe::count_runs).transpose() {
+            Ok(None) => (None, found(None, "not tried: [pmda] has no `bpf_stats = True`".into())),
+            Ok(runs) => (runs, found(Some(true), "the kernel counts runs of programs and their time".into())),
+            Err(error) => {
+                let reason = format!("the kernel refuses to count runs ({error}); it needs Linux 5.8 and root");
+                log::warn!("bpf_stats has no effect: {reason}");
+                (None, found(Some(false), reason))
+            }
+        };
         let configuration = configuration.to_owned();
-        Own { started: Instant::now(), fetches: Arc::default(), known, configuration, runs, restarts: None }
+        Own { started: Instant::now(), fetches: Arc::default(), known, configuration, runs, counting, restarts: None }
     }
 
     /// The count of fetches, for whoever sees them.
@@ -323,15 +329,15 @@ impl Group {
                 ways.push(format!("{} by {kind}", hook.name));
             } else if attempts().any(|attempt| attempt.result.is_ok()) {
                 idle.push(hook.name);
-            } else if let Some(Err(words)) = attempts().next_back().map(|attempt| &attempt.result) {
-                missing.push(format!("{} ({words})", hook.name));
+            } else if let Some(Err(refusal)) = attempts().next_back().map(|attempt| &attempt.result) {
+                missing.push(format!("{} ({})", hook.name, refusal.words));
             }
         }
         let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == spec.name);
         let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
         for reach in reaches {
             match &reach.result {
-                Ok(kind) => *targets.entry(kind).or_default() += 1,
+                Ok(tier) => *targets.entry(tier.kind).or_default() += 1,
                 Err(words) => missing.push(format!("{} ({words})", reach.target)),
             }
         }

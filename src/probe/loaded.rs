@@ -1,7 +1,8 @@
 //! What is loaded: maps in the agent's memory, rings, and the links by which programs run. Dropping it detaches everything.
 
 use super::btf::Known;
-use super::load::{usable, Reach, Wanted};
+use super::finding::Finding;
+use super::load::{usable, Reach, Said, Wanted};
 use super::maps::Mapping;
 use super::refusal::Refusal;
 use super::ring::Ring;
@@ -30,7 +31,8 @@ pub struct Loaded {
     pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
     /// Programs of the hooks' tiers, by name.
     pub(super) programs: BTreeMap<&'static str, OwnedFd>,
-    pub(super) features: Vec<&'static str>,
+    /// The modules' questions (`FEATURE` lines in bpf/), answered.
+    pub(super) features: Vec<Finding>,
     btf: Option<Rc<Known>>,
     /// The maps, and the code that programs are loaded from.
     pub(super) object: Option<Object>,
@@ -86,21 +88,30 @@ impl Loaded {
     }
 
     /// What the kernel's BTF answers to the modules' questions. A kernel that cannot run the program that asks (before
-    /// 5.10) counts as having every feature: what hangs on one is then attached, which costs time and not counts.
-    pub(super) fn ask(&self) -> Vec<&'static str> {
+    /// 5.10) counts as having every feature: what hangs on one is then attached, which costs time and not counts. `opposed`
+    /// says of which the program answers the opposite.
+    pub(super) fn ask(&self, opposed: impl Fn(&str) -> bool) -> Vec<Finding> {
         let Ok((object, btf)) = self.parts() else { return Vec::new() };
         let asked =
             program::load(object, "ask_features", btf).is_ok_and(|program| program::run(program.as_fd(), &[]).is_ok());
         let answers = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"));
         let answers = answers.and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
-        match answers {
-            Some(answers) if asked => {
-                let at = std::mem::offset_of!(types::bss, features);
-                let yes = |i: usize| answers.get(at + i).is_some_and(|&answer| answer != 0);
-                FEATURES.iter().enumerate().filter(|&(i, _)| yes(i)).map(|(_, &feature)| feature).collect()
-            }
-            _ => FEATURES.to_vec(),
-        }
+        let at = std::mem::offset_of!(types::bss, features);
+        let answer = |(i, &feature): (usize, &&'static str)| {
+            let answer = answers.as_ref().filter(|_| asked).and_then(|answers| answers.get(at + i));
+            let said = match (answer, opposed(feature)) {
+                (None, _) => "taken for there: the program that asks the kernel's types cannot run",
+                (Some(_), false) => "as the kernel's types say",
+                (Some(_), true) => "the opposite of what the kernel's types say, as COREBCC_AVOID asks",
+            };
+            Finding::new(feature, answer.is_none_or(|&answer| answer != 0), said)
+        };
+        FEATURES.iter().enumerate().map(answer).collect()
+    }
+
+    /// Whether the kernel has a feature.
+    pub(super) fn has(&self, feature: &str) -> bool {
+        self.features.iter().any(|known| known.feature == feature && known.there == Some(true))
     }
 
     /// Loads a program of a hook, or a template, without attaching it.
@@ -134,19 +145,19 @@ impl Loaded {
             more_descriptors();
         }
         for (hook, target, number) in &wanted.plan.each {
-            let mut words = Vec::new();
+            let mut said = Said::default();
             let mut by = None;
             for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
                 match attach_copies(object, tier, target, *number, btf, &mut copies) {
                     Ok(copies) => {
                         self.copies.extend(copies);
-                        by = Some(tier.kind);
+                        by = Some(tier);
                         break;
                     }
-                    Err(error) => words.push(format!("{}: {error}", tier.kind)),
+                    Err(refusal) => said.0.push((tier, refusal)),
                 }
             }
-            let result = by.ok_or_else(|| words.join("; "));
+            let result = by.ok_or(said);
             let (module, template) = (wanted.name, hook.name);
             self.reaches.push(Reach { module, template, target: target.clone(), number: *number, result });
         }
@@ -155,11 +166,6 @@ impl Loaded {
     /// The targets of templates, and what became of each.
     pub fn reaches(&self) -> &[Reach] {
         &self.reaches
-    }
-
-    /// The features (`FEATURE` lines in bpf/) that the kernel has.
-    pub fn features(&self) -> &[&'static str] {
-        &self.features
     }
 
     /// The descriptors that become readable when a ring wants to be drained, with the ring's name.
@@ -247,14 +253,14 @@ impl Kernel for Loaded {
     fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
         let (object, btf) = self.parts().map_err(|refusal| refusal.words)?;
         let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.programs.contains_key(program));
-        let mut words = Vec::new();
+        let mut said = Said::default();
         for tier in template.tiers.iter().filter(loaded) {
             match attach_copies(object, tier, target, number, btf, &mut self.numbered.borrow_mut()) {
                 Ok(attached) => return Ok(Attachment::new(attached)),
-                Err(error) => words.push(format!("{}: {error}", tier.kind)),
+                Err(refusal) => said.0.push((tier, refusal)),
             }
         }
-        Err(if words.is_empty() { format!("{} was not loaded", template.name) } else { words.join("; ") })
+        Err(if said.0.is_empty() { format!("{} was not loaded", template.name) } else { said.to_string() })
     }
 }
 
@@ -266,7 +272,7 @@ fn attach_copies(
     number: u32,
     btf: &Known,
     copies: &mut each::Copies,
-) -> Result<Vec<each::Attached>, String> {
+) -> Result<Vec<each::Attached>, Refusal> {
     let mut attach = |name: &&str| {
         let template = object.progs().find(|program| program.name() == *name);
         let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;

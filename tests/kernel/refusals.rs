@@ -1,8 +1,10 @@
 //! What keeps a kernel from doing what it can: each hindrance has its sentence, and what it does not concern goes on.
 
 use crate::support::{alone, Agent};
+use nix::libc;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -17,6 +19,16 @@ fn configuration(modules: &[&str], lines: &str) -> tempfile::NamedTempFile {
     file
 }
 
+fn binary() -> &'static str {
+    let built = env!("CARGO_BIN_EXE_pmdacorebcc");
+    // In a virtual machine of tests/kernels it is where programs are.
+    if Path::new(built).exists() {
+        built
+    } else {
+        "pmdacorebcc"
+    }
+}
+
 /// What `--check` says of each module: nothing if it was loaded, else why it was not. The shell runs `before` first; `as`, a
 /// command that ends in the one to be run, runs the shell.
 fn check(
@@ -26,10 +38,7 @@ fn check(
     lines: &str,
     btf: Option<&Path>,
 ) -> BTreeMap<String, Option<String>> {
-    let config = configuration(modules, lines);
-    let built = env!("CARGO_BIN_EXE_pmdacorebcc");
-    // In a virtual machine of tests/kernels it is where programs are.
-    let binary = if Path::new(built).exists() { built } else { "pmdacorebcc" };
+    let (config, binary) = (configuration(modules, lines), binary());
     let btf = btf.map_or(String::new(), |btf| format!(" --btf {}", btf.display()));
     let script = format!("{before}\nexec {binary} -l - --check={}{btf}", config.path().display());
     let mut command = Command::new(a.first().copied().unwrap_or("sh"));
@@ -37,9 +46,14 @@ fn check(
     if !a.is_empty() {
         command.arg("sh");
     }
-    let output = command.args(["-c", &script]).output().unwrap();
+    fates(command.args(["-c", &script]), modules)
+}
+
+/// What `--check` says, run by this command.
+fn fates(command: &mut Command, modules: &[&str]) -> BTreeMap<String, Option<String>> {
+    let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{a:?} {before}\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{command:?}\n{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.starts_with("MODULE"), "no table");
     let failed = |name: &str| {
         let mut lines = text.lines().filter(|line| line.split(' ').next() == Some(name));
@@ -147,6 +161,73 @@ fn a_limit_of_locked_memory_is_named_where_it_counts() {
     }
 }
 
+/// Has a command run under a seccomp filter that answers a system call by EPERM, as those of containers do.
+fn forbid(command: &mut Command, call: libc::c_long) -> &mut Command {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    // The number of the call is the first word that a filter sees.
+    let filter = [
+        libc::sock_filter { code: LOAD, jt: 0, jf: 0, k: 0 },
+        libc::sock_filter { code: EQUAL, jt: 0, jf: 1, k: call as u32 },
+        libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: refuse },
+        libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
+    ];
+    let install = move || {
+        let mut filter = filter;
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the filter and what points to it live until the call returns, which copies them.
+        match unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec only a system call is made, and nothing is allocated.
+    unsafe { command.pre_exec(install) }
+}
+
+#[test]
+fn a_seccomp_filter_is_named() {
+    const TEST: &str = "a_seccomp_filter_is_named";
+    let _alone = alone();
+    if lacks(TEST, &[]) {
+        return;
+    }
+    if let Err(error) = forbid(&mut Command::new("true"), libc::SYS_bpf).status() {
+        println!("skipped: {TEST}: a kernel with CONFIG_SECCOMP_FILTER ({error})");
+        return;
+    }
+    let modules = ["sysfork", "runqlat", "tracepoint_hits"];
+    let config = configuration(&modules, "");
+    let check = |call| {
+        let mut command = Command::new(binary());
+        command.args(["-l", "-", &format!("--check={}", config.path().display())]);
+        fates(forbid(&mut command, call), &modules)
+    };
+    let refused = check(libc::SYS_bpf);
+    refused.values().for_each(|reason| says(reason, &["loading BPF is not permitted", "a seccomp filter is in force"]));
+    let others = check(libc::SYS_perf_event_open);
+    assert!(others.values().all(Option::is_none), "tracepoints take no perf event: {others:?}");
+}
+
+#[test]
+fn a_lockdown_that_cannot_be_read_is_named_as_possible() {
+    let _alone = alone();
+    if lacks("a_lockdown_that_cannot_be_read_is_named_as_possible", &["unshare"]) {
+        return;
+    }
+    // Something is refused for a reason that the agent cannot know: by a filter, where no status says so.
+    let hide = "[ ! -d /sys/kernel/security ] || mount -t tmpfs none /sys/kernel/security || exit 1\n\
+        mount -o bind /dev/null /proc/$$/status || exit 1";
+    let modules = ["sysfork"];
+    let config = configuration(&modules, "");
+    let script = format!("{hide}\nexec {} -l - --check={}", binary(), config.path().display());
+    let mut command = Command::new("unshare");
+    forbid(command.args(["-m", "sh", "-c", &script]), libc::SYS_bpf);
+    says(&fates(&mut command, &modules)["sysfork"], &["lockdown", "is not known", "mount -t securityfs"]);
+}
+
 #[test]
 fn types_of_the_kernel_can_come_from_a_file() {
     let _alone = alone();
@@ -190,6 +271,10 @@ fn a_tracefs_that_is_not_mounted_costs_what_needs_it_and_names_the_command() {
     assert_eq!((&without["sysfork"], &without["runqlat"]), (&None, &None), "the others go on");
     let named = check(&["unshare", "-m"], unmount, &modules, "tracepoints = sched:sched_process_exec", None);
     assert!(named.values().all(Option::is_none), "a plain name needs no tracefs: {named:?}");
+    let no_debugfs = "umount -l /sys/kernel/debug 2>/dev/null\n\
+        test -e /sys/kernel/tracing/events || mount -t tracefs tracefs /sys/kernel/tracing || exit 1";
+    let without = check(&["unshare", "-m"], no_debugfs, &modules, expression, None);
+    assert!(without.values().all(Option::is_none), "debugfs is not needed: {without:?}");
     let mount = format!("{unmount}\nmount -t tracefs tracefs /sys/kernel/tracing || exit 1");
     let with = check(&["unshare", "-m"], &mount, &modules, expression, None);
     assert!(with.values().all(Option::is_none), "what the sentence says helps: {with:?}");
