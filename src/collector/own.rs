@@ -141,15 +141,23 @@ mod map {
         MEMORY: u64 = 6 "agent.map.memory" INSTANT BYTE "memory of a BPF map in the kernel";
         RING_SIZE: u64 = 7 "agent.map.ring.size" DISCRETE BYTE "size of a ring buffer";
         RING_USED: u64 = 8 "agent.map.ring.used" INSTANT BYTE "records in a ring buffer that the agent has not read yet";
+        LOST: u64 = 9 "agent.map.lost" COUNTER COUNT "what found no place in a BPF map";
     }
 
     pub const SPEC: Spec = own("agent.map", "each BPF map", 303, Shape::Named { max: NAMES }, METRICS);
 
     pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
+        let kernel: &dyn Kernel = &group.loaded;
         for map in group.loaded.maps() {
+            let specs = group.modules.iter().map(|slot| slot.spec);
+            let def = specs
+                .flat_map(|spec| spec.maps.iter().map(|def| (def, spec.maps)))
+                .find(|(def, _)| def.name == map.name);
+            let taken = def.and_then(|(def, _)| kernel.taken(def));
             let users = group.users(|spec| spec.maps.iter().any(|def| def.name == map.name));
             let row = table.named(map.name.as_bytes()).text(KIND, map.kind.as_bytes()).text(MODULES, users.as_bytes());
             let row = some(row, MEMORY, map.memory);
+            let row = some(row, LOST, def.and_then(|(def, maps)| kernel.lost(def, maps)));
             if map.kind == "ringbuf" {
                 some(row.set(RING_SIZE, map.capacity.into()), RING_USED, map.used);
             } else {
@@ -157,7 +165,7 @@ mod map {
                     .set(CAPACITY, map.capacity.into())
                     .set(KEY, map.key_size.into())
                     .set(VALUE, map.value_size.into());
-                some(row, USED, map.used);
+                some(row, USED, map.used.or(taken));
             }
         }
     }

@@ -38,6 +38,8 @@ const WAYS: [(&str, &str); 9] = [
     ("perf_event", "perf"),
 ];
 
+const NOT_TRIED: &str = "not tried: nothing that is enabled asked for it";
+
 /// For each way to attach what became of the first program that goes it.
 pub(super) fn ways(attempts: &[Attempt], reaches: &[Reach]) -> Vec<Finding> {
     let way = |(way, prefix): (&'static str, &str)| {
@@ -64,10 +66,19 @@ pub(super) fn ways(attempts: &[Attempt], reaches: &[Reach]) -> Vec<Finding> {
             (_, _, Some((place, Some(refusal)))) => {
                 Finding::new(way, None, format!("not tried: {place}: {}", refusal.last_words()))
             }
-            _ => Finding::new(way, None, "not tried: nothing that is enabled asked for it"),
+            _ => Finding::new(way, None, NOT_TRIED),
         }
     };
     WAYS.map(way).into()
+}
+
+/// A ring that there is, or what was said of one that could not be made.
+pub(super) fn ring(made: Option<&str>, refused: Option<String>) -> Finding {
+    match (made, refused) {
+        (Some(ring), _) => Finding::new("ringbuf", true, format!("made for {ring}")),
+        (None, Some(words)) => Finding::new("ringbuf", false, words),
+        (None, None) => Finding::new("ringbuf", None, NOT_TRIED),
+    }
 }
 
 /// What surrounds BPF.

@@ -121,16 +121,19 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
         bpf::oppose(&mut constants, name);
     }
     let mut findings = known.findings();
-    let (attempts_, modules_) = (&mut attempts, &mut modules);
-    let mut trial = Trial { wanted, constants, known, avoid, attempts: attempts_, modules: modules_, ring: None };
+    let mut no_ring = None;
+    let mut trial = Trial {
+        wanted,
+        constants,
+        known,
+        avoid,
+        attempts: &mut attempts,
+        modules: &mut modules,
+        no_ring: &mut no_ring,
+    };
     let loaded = trial.settle(&all);
-    let ring = trial.ring.take();
     findings.extend(finding::ways(&attempts, loaded.reaches()));
-    findings.push(match (loaded.rings().next(), ring) {
-        (Some((ring, _)), _) => Finding::new("ringbuf", true, format!("made for {ring}")),
-        (None, Some(refusal)) => Finding::new("ringbuf", false, refusal),
-        (None, None) => Finding::new("ringbuf", None, "not tried: nothing that is enabled asked for it"),
-    });
+    findings.push(finding::ring(loaded.rings().next().map(|(ring, _)| ring), no_ring));
     findings.extend(finding::surroundings());
     findings.extend_from_slice(&loaded.features);
     super::footprint::trim();
@@ -193,7 +196,7 @@ struct Trial<'a> {
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
     /// What was said of a ring that could not be made.
-    ring: Option<String>,
+    no_ring: &'a mut Option<String>,
 }
 
 impl Trial<'_> {
@@ -428,7 +431,7 @@ impl Trial<'_> {
         let owners: Vec<usize> = active.iter().copied().filter(|&module| owns(module)).collect();
         let maps = || owners.iter().flat_map(|&module| self.wanted[module].maps);
         if maps().any(|def| def.kind == MapKind::Ring && refusal.map.as_deref() == Some(def.name)) {
-            self.ring = Some(refusal.words.clone());
+            *self.no_ring = Some(refusal.words.clone());
         }
         let reason = match (&refusal.map, refusal.errno) {
             (_, errno @ (1 | 13)) => match Standing::read().explains(refusal) {

@@ -15,14 +15,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
 
 /// Loaded programs and maps.
 pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
     pub(super) links: RefCell<BTreeMap<&'static str, Vec<each::Attached>>>,
-    copies: Vec<each::Attached>,
-    /// Copies of templates, for targets to come.
-    numbered: RefCell<each::Copies>,
+    holds: Vec<Hold>,
+    /// How many targets the programs of templates are attached to: each hold has a share.
+    targets: RefCell<BTreeMap<&'static str, Arc<()>>>,
+    /// Copies of templates, kept for targets to come and for what the kernel says of them.
+    pub(super) copies: RefCell<each::Copies>,
     pub(super) reaches: Vec<Reach>,
     /// Arrays of counters, with their bytes. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table
     /// that nobody has read yet is not mapped.
@@ -38,12 +41,19 @@ pub struct Loaded {
     pub(super) object: Option<Object>,
 }
 
+/// A target that a template is attached to.
+struct Hold {
+    _links: Vec<each::Attached>,
+    _shares: Vec<Arc<()>>,
+}
+
 impl Loaded {
     pub(super) fn empty() -> Loaded {
         Loaded {
             links: RefCell::default(),
-            copies: Vec::new(),
-            numbered: RefCell::default(),
+            holds: Vec::new(),
+            targets: RefCell::default(),
+            copies: RefCell::default(),
             reaches: Vec::new(),
             maps: BTreeMap::new(),
             rings: BTreeMap::new(),
@@ -139,8 +149,6 @@ impl Loaded {
 
     /// Attaches a module's templates to their targets, each by the first tier that takes it.
     pub(super) fn attach_each(&mut self, wanted: &Wanted, refused: &BTreeSet<&'static str>) {
-        let Some((object, btf)) = self.object.as_ref().zip(self.btf.as_deref()) else { return };
-        let mut copies = each::Copies::default();
         if !wanted.plan.each.is_empty() || !wanted.plan.templates.is_empty() {
             more_descriptors();
         }
@@ -148,9 +156,9 @@ impl Loaded {
             let mut said = Said::default();
             let mut by = None;
             for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
-                match attach_copies(object, tier, target, *number, btf, &mut copies) {
-                    Ok(copies) => {
-                        self.copies.extend(copies);
+                match self.hold(tier, target, *number) {
+                    Ok(hold) => {
+                        self.holds.push(hold);
                         by = Some(tier);
                         break;
                     }
@@ -161,6 +169,25 @@ impl Loaded {
             let (module, template) = (wanted.name, hook.name);
             self.reaches.push(Reach { module, template, target: target.clone(), number: *number, result });
         }
+    }
+
+    /// Attaches a copy of each of a tier's programs to a target.
+    fn hold(&self, tier: &Tier, target: &Target, number: u32) -> Result<Hold, Refusal> {
+        let (object, btf) = self.parts()?;
+        let attach = |name: &&'static str| {
+            let template = object.progs().find(|program| program.name() == *name);
+            let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+            each::attach(object, &template, target, number, btf, &mut self.copies.borrow_mut())
+        };
+        let links = tier.programs.iter().map(attach).collect::<Result<_, Refusal>>()?;
+        let mut targets = self.targets.borrow_mut();
+        let shares = tier.programs.iter().map(|name| Arc::clone(targets.entry(name).or_default())).collect();
+        Ok(Hold { _links: links, _shares: shares })
+    }
+
+    /// How many targets a program of a template is attached to.
+    pub(super) fn targets(&self, program: &str) -> usize {
+        self.targets.borrow().get(program).map_or(0, |shares| Arc::strong_count(shares) - 1)
     }
 
     /// The targets of templates, and what became of each.
@@ -251,12 +278,11 @@ impl Kernel for Loaded {
     }
 
     fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
-        let (object, btf) = self.parts().map_err(|refusal| refusal.words)?;
         let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.programs.contains_key(program));
         let mut said = Said::default();
         for tier in template.tiers.iter().filter(loaded) {
-            match attach_copies(object, tier, target, number, btf, &mut self.numbered.borrow_mut()) {
-                Ok(attached) => return Ok(Attachment::new(attached)),
+            match self.hold(tier, target, number) {
+                Ok(hold) => return Ok(Attachment::new(hold)),
                 Err(refusal) => said.0.push((tier, refusal)),
             }
         }
@@ -264,24 +290,7 @@ impl Kernel for Loaded {
     }
 }
 
-/// Attaches a copy of each of a tier's programs to a target.
-fn attach_copies(
-    object: &Object,
-    tier: &Tier,
-    target: &Target,
-    number: u32,
-    btf: &Known,
-    copies: &mut each::Copies,
-) -> Result<Vec<each::Attached>, Refusal> {
-    let mut attach = |name: &&str| {
-        let template = object.progs().find(|program| program.name() == *name);
-        let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
-        each::attach(object, &template, target, number, btf, copies)
-    };
-    tier.programs.iter().map(&mut attach).collect()
-}
-
-/// A copy of a template holds a descriptor or two, and a list may name a thousand: the soft limit is made the hard one.
+/// A target takes up to four descriptors, and a list may name a thousand: the soft limit is made the hard one.
 fn more_descriptors() {
     use nix::sys::resource::{getrlimit, setrlimit, Resource};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {

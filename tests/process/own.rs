@@ -279,6 +279,52 @@ fn the_memory_of_maps_is_what_the_kernel_says_of_the_descriptors() {
 }
 
 #[test]
+fn copies_of_a_template_are_one_program_with_the_runs_of_all() {
+    if lacks_bpf() {
+        return;
+    }
+    const PROGRAM: &str = "each_raw__tracepoint_hits";
+    let home = modules("tracepoint_hits", "bpf_stats = True");
+    let mut peer = Peer::ready(&home, &[]);
+    if home.log().contains("bpf_stats has no effect") {
+        return skip("a kernel that counts runs for a descriptor: 5.8");
+    }
+    assert_eq!(values(&mut peer, "bcc.agent.program.hook")[PROGRAM], "2 targets");
+    assert_eq!(values(&mut peer, "bcc.agent.program.kind")[PROGRAM], "raw_tp");
+    assert_eq!(values(&mut peer, "bcc.agent.program.attached")[PROGRAM], "1");
+    let hits = |peer: &mut Peer| {
+        values(peer, "bcc.tracepoint.hits").values().map(|hits| hits.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let (first, runs) = (hits(&mut peer), number(&mut peer, "bcc.agent.program.runs", PROGRAM));
+    for _ in 0..20 {
+        assert!(Command::new("true").status().unwrap().success());
+    }
+    // An exec and an exit each; read before and after, the module's count encloses the kernel's.
+    let (more, last) = (number(&mut peer, "bcc.agent.program.runs", PROGRAM), hits(&mut peer));
+    assert!(more - runs >= 40 && more - runs <= last - first, "{runs} {more} {first} {last}");
+    assert!(number(&mut peer, "bcc.agent.program.time", PROGRAM) > 0);
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn tables_tell_how_many_rows_are_taken() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = modules("exectop,execsnoop", "");
+    let mut peer = Peer::ready(&home, &[]);
+    for _ in 0..3 {
+        assert!(Command::new("true").status().unwrap().success());
+    }
+    let names = values(&mut peer, "bcc.proc.exec.count").len() as u64;
+    let used = number(&mut peer, "bcc.agent.map.entries.used", "exec_rows");
+    assert!(used >= names.max(1) && used < number(&mut peer, "bcc.agent.map.entries.capacity", "exec_rows"), "{used}");
+    let lost = values(&mut peer, "bcc.agent.map.lost");
+    assert_eq!(lost, ["exec_events", "exec_rows"].map(|map| (map.to_owned(), "0".to_owned())).into());
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
 fn a_loss_that_is_made_is_counted() {
     if lacks_bpf() {
         return;
