@@ -261,7 +261,12 @@ impl Programs {
         for module in &self.modules {
             let _ = writeln!(rust, "        \"{module}\" => &mut rodata.{module}_on,");
         }
-        rust + "        _ => return false,\n    };\n    *on = true;\n    true\n}\n"
+        rust.push_str("        _ => return false,\n    };\n    *on = true;\n    true\n}\n");
+        let _ = writeln!(rust, "\n/// Has everything take a feature for the opposite of what the kernel's types say; false if there is none of the name.\npub fn oppose(rodata: &mut types::rodata, feature: &str) -> bool {{\n    let opposite = match feature {{");
+        for feature in features {
+            let _ = writeln!(rust, "        \"{feature}\" => &mut rodata.opposite__{feature},");
+        }
+        rust + "        _ => return false,\n    };\n    *opposite = true;\n    true\n}\n"
     }
 }
 

@@ -41,7 +41,9 @@
 #define ON_EACH_CODE(target, ctx) static __always_inline void PASTE(MODULE, each_code)(__u32 target, struct pt_regs *ctx)
 #define ON_SAMPLE(name) static __always_inline void PASTE(MODULE, name##_sample)(void *ctx)
 #define ON_CALL(name, ...) static __always_inline int PASTE(MODULE, name##_call)(__VA_ARGS__)
-#define FEATURE(name, expression) static __always_inline bool PASTE(feature, name)(void) { return expression; }
+#define FEATURE(name, expression)                                                                                     \
+	const volatile bool PASTE(opposite, name); /* for tests: the other side of it on this kernel */               \
+	static __always_inline bool PASTE(feature, name)(void) { return (expression) != PASTE(opposite, name); }
 
 /*
  * A field of a kernel object inside a handler: a plain load where the pointer is typed (tp_btf, fentry), a probe read

@@ -172,10 +172,8 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 
 	if (!r)
 		return;
-	if (unlikely(r->by_wakeup))
+	if (feature__no_sched_info() || unlikely(r->by_wakeup))
 		return runq_by_wakeup(raw, r, preempt, prev, next);
-	if (!bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
-		return runq_unmeasured(r);
 	/* Preempted on its way to sleep, a task goes on waiting for a CPU, but the kernel does not keep since when. */
 	if (unlikely(preempt) && !runq_is_runnable(raw, prev))
 		runq_since(GET(prev, pid), runq_clock(raw, prev));

@@ -31,7 +31,7 @@ pub fn check(config: &Config, btf: Option<PathBuf>) -> Result<Report, ConfigErro
             let how = attached.iter().find(|(attached, _)| *attached == hook.name).map(|(_, kind)| *kind);
             for attempt in group.attempts.iter().filter(|attempt| attempt.hook == hook.name) {
                 let result = match &attempt.result {
-                    Err(words) => format!("refused: {}", last_words(words)),
+                    Err(refusal) => format!("refused: {}", refusal.last_words()),
                     Ok(()) if how == Some(attempt.kind) => "ok".into(),
                     Ok(()) => "loaded, attached when needed".into(),
                 };
@@ -40,7 +40,7 @@ pub fn check(config: &Config, btf: Option<PathBuf>) -> Result<Report, ConfigErro
         }
         for reach in group.reaches().iter().filter(|reach| reach.module == instance.spec.name) {
             let (by, result) = match &reach.result {
-                Ok(kind) => (*kind, "ok".into()),
+                Ok(tier) => (tier.kind, "ok".into()),
                 Err(words) => ("-", format!("left out: {words}")),
             };
             rows.push([name.clone(), reach.target.to_string(), by.into(), result]);
@@ -76,11 +76,6 @@ pub fn warn_of_unknown(config: &Config, instances: &[Instance]) {
             );
         }
     }
-}
-
-/// The end of what the verifier said is the cause.
-fn last_words(words: &str) -> &str {
-    words.rsplit("; ").next().unwrap_or(words)
 }
 
 fn columns(rows: &[[String; 4]]) -> String {

@@ -8,7 +8,7 @@ use crate::bpf;
 use crate::config::Config;
 use crate::kit::{speaking_as, Collect, Filters, Instance, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
 use crate::pcp::PmErr;
-use crate::probe::{self, Attempt, Failure, Loaded, Reach, Wanted};
+use crate::probe::{self, Attempt, Failure, Finding, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
@@ -77,6 +77,8 @@ pub struct Group {
     adding: Vec<usize>,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
+    /// What that says of the kernel.
+    findings: Vec<Finding>,
     loaded: Loaded,
     /// How long loading took.
     loading: Duration,
@@ -89,8 +91,6 @@ pub struct Group {
 struct Slot {
     name: String,
     spec: &'static Spec,
-    /// The hooks it wants.
-    hooks: Vec<&'static str>,
     /// The option `debug` of its section.
     debug: bool,
     module: Result<Box<dyn Module + Send>, Failure>,
@@ -105,6 +105,13 @@ struct Slot {
 struct Loss {
     count: u64,
     said_at: Option<u64>,
+}
+
+impl Slot {
+    /// Whether the module can attach to the hook.
+    fn has(&self, hook: &str) -> bool {
+        self.spec.hooks.iter().any(|known| known.name == hook)
+    }
 }
 
 impl Group {
@@ -137,10 +144,9 @@ impl Group {
             .map(|(member, plan)| Wanted { name: member.spec.name, plan, maps: member.spec.maps })
             .collect();
         let outcome = probe::load(&wanted, &constants, btf.as_deref());
-        let slots = modules.into_iter().zip(outcome.modules).zip(&wanted).map(|((member, fate), wanted)| Slot {
+        let slots = modules.into_iter().zip(outcome.modules).map(|(member, fate)| Slot {
             name: member.name,
             spec: member.spec,
-            hooks: wanted.plan.hooks.iter().map(|hook| hook.name).collect(),
             debug: member.debug,
             module: fate.map(|()| member.module),
             losses: HashMap::new(),
@@ -152,6 +158,7 @@ impl Group {
             served,
             adding,
             attempts: outcome.attempts,
+            findings: outcome.findings,
             loaded: outcome.loaded,
             loading: begin.elapsed(),
             own: None,
@@ -170,24 +177,26 @@ impl Group {
     }
 
     fn log_fates(&self) {
-        for (hook, kind) in self.loaded.attached() {
-            log::debug!("{hook}: attached as {kind}");
-        }
         for reach in self.loaded.reaches() {
             match &reach.result {
-                Ok(kind) => log::debug!("{}: {}: attached as {kind}", reach.module, reach.target),
+                Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
                 Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
             }
         }
-        let attached = self.loaded.attached();
-        for Slot { name, hooks, module, .. } in &self.modules {
-            let its = attached.iter().filter(|(hook, _)| hooks.contains(hook));
-            let its: Vec<String> = its.map(|(hook, kind)| format!("{hook} ({kind})")).collect();
-            if !its.is_empty() {
-                log::info!("{name}: Attached to {}.", its.join(", "));
+        for slot in &self.modules {
+            let name = &slot.name;
+            let level = if slot.debug { log::Level::Info } else { log::Level::Debug };
+            for Attempt { hook, kind, result, .. } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
+                match result {
+                    Ok(()) => log::log!(level, "{name}: {hook}: loaded as {kind}"),
+                    Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {}", refusal.words),
+                }
             }
-            match module {
-                Ok(_) => log::info!("{name}: Compiled."),
+            match &slot.module {
+                Ok(_) => {
+                    log::info!("{name}: Compiled.");
+                    log::info!("{name}: {}", self.state(slot).1);
+                }
                 Err(failure) => {
                     log::error!("{name}: {}", failure.reason);
                     if !failure.words.is_empty() {

@@ -23,7 +23,7 @@ fn every_declared_map_is_in_the_object_as_declared() {
     const BPF_F_MMAPABLE: u32 = 1 << 10;
     let object = open();
     for (module, def) in parts().flat_map(|(name, maps, _)| maps.iter().map(move |def| (name, *def))) {
-        let MapDef { name, kind, value_size } = def;
+        let MapDef { name, kind, value_size, .. } = def;
         let map = object.maps().find(|map| map.name() == name).unwrap_or_else(|| panic!("{module}: no map {name}"));
         let wanted = match kind {
             MapKind::Rows | MapKind::Slots => MapType::Array,

@@ -2,11 +2,11 @@
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
 use super::{Group, Restarts, Slot};
-use crate::bpf::{FEATURES, PROGRAMS};
+use crate::bpf::PROGRAMS;
 use crate::config::ModuleSettings;
 use crate::kit::{Instance, Kernel, Metric, Number, RowMut, Shape, Spec, Table};
 use crate::metrics;
-use crate::probe;
+use crate::probe::{self, Finding};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -142,15 +142,23 @@ mod map {
         MEMORY: u64 = 6 "agent.map.memory" INSTANT BYTE "memory of a BPF map in the kernel";
         RING_SIZE: u64 = 7 "agent.map.ring.size" DISCRETE BYTE "size of a ring buffer";
         RING_USED: u64 = 8 "agent.map.ring.used" INSTANT BYTE "records in a ring buffer that the agent has not read yet";
+        LOST: u64 = 9 "agent.map.lost" COUNTER COUNT "what found no place in a BPF map";
     }
 
     pub const SPEC: Spec = Spec::unasked("agent.map", "each BPF map", 303, Shape::Named { max: NAMES }, METRICS);
 
     pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
+        let kernel: &dyn Kernel = &group.loaded;
         for map in group.loaded.maps() {
+            let specs = group.modules.iter().map(|slot| slot.spec);
+            let def = specs
+                .flat_map(|spec| spec.maps.iter().map(|def| (def, spec.maps)))
+                .find(|(def, _)| def.name == map.name);
+            let taken = def.and_then(|(def, _)| kernel.taken(def));
             let users = group.users(|spec| spec.maps.iter().any(|def| def.name == map.name));
             let row = table.named(map.name.as_bytes()).text(KIND, map.kind.as_bytes()).text(MODULES, users.as_bytes());
             let row = some(row, MEMORY, map.memory);
+            let row = some(row, LOST, def.and_then(|(def, maps)| kernel.lost(def, maps)));
             if map.kind == "ringbuf" {
                 some(row.set(RING_SIZE, map.capacity.into()), RING_USED, map.used);
             } else {
@@ -158,7 +166,7 @@ mod map {
                     .set(CAPACITY, map.capacity.into())
                     .set(KEY, map.key_size.into())
                     .set(VALUE, map.value_size.into());
-                some(row, USED, map.used);
+                some(row, USED, map.used.or(taken));
             }
         }
     }
@@ -194,15 +202,16 @@ mod feature {
     use super::*;
 
     metrics! {
-        THERE: u32 = 0 "agent.kernel.feature" DISCRETE NONE "1 if the kernel has what a module asks it for, else 0";
+        THERE: u32 = 0 "agent.kernel.feature" DISCRETE NONE "1 if the kernel has the feature, 0 if not";
+        STATUS: str = 1 "agent.kernel.status" DISCRETE NONE "how a feature of the kernel showed, or why it is not there";
     }
 
     pub const SPEC: Spec = Spec::unasked("agent.kernel", "each feature", 305, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
-        for feature in FEATURES {
-            let there = group.loaded.features().contains(feature);
-            table.named(feature.as_bytes()).set(THERE, u32::from(there));
+    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+        for Finding { feature, there, said } in group.findings.iter().chain([&own.counting]) {
+            let row = table.named(feature.as_bytes()).text(STATUS, said.as_bytes());
+            some(row, THERE, there.map(u32::from));
         }
     }
 }
@@ -225,6 +234,8 @@ pub struct Own {
     configuration: String,
     /// Held as long as the kernel is to count runs.
     runs: Option<OwnedFd>,
+    /// Whether it does.
+    counting: Finding,
     /// The starts before this one, where they can be counted.
     pub restarts: Option<Restarts>,
 }
@@ -232,15 +243,18 @@ pub struct Own {
 impl Own {
     /// Begins the time since the start. `bpf_stats`: let the kernel count the runs of programs.
     pub fn new(known: &'static [&'static Spec], configuration: &str, bpf_stats: bool) -> Own {
-        let held = bpf_stats.then(probe::count_runs).transpose();
-        let runs = held.unwrap_or_else(|error| {
-            log::warn!(
-                "bpf_stats has no effect: the kernel refuses to count runs ({error}); it needs Linux 5.8 and root"
-            );
-            None
-        });
+        let found = |there, said: String| Finding::new("bpf_stats", there, said);
+        let (runs, counting) = match bpf_stats.then(probe::count_runs).transpose() {
+            Ok(None) => (None, found(None, "not tried: [pmda] has no `bpf_stats = True`".into())),
+            Ok(runs) => (runs, found(Some(true), "the kernel counts runs of programs and their time".into())),
+            Err(error) => {
+                let reason = format!("the kernel refuses to count runs ({error}); it needs Linux 5.8 and root");
+                log::warn!("bpf_stats has no effect: {reason}");
+                (None, found(Some(false), reason))
+            }
+        };
         let configuration = configuration.to_owned();
-        Own { started: Instant::now(), fetches: Arc::default(), known, configuration, runs, restarts: None }
+        Own { started: Instant::now(), fetches: Arc::default(), known, configuration, runs, counting, restarts: None }
     }
 
     /// The count of fetches, for whoever sees them.
@@ -286,7 +300,7 @@ impl Group {
     }
 
     /// A module's state in a word, and in a sentence that says why and what to do.
-    fn state(&self, slot: &Slot) -> (&'static str, String) {
+    pub(super) fn state(&self, slot: &Slot) -> (&'static str, String) {
         if let Err(failure) = &slot.module {
             let said = if failure.words.is_empty() { "" } else { "; the kernel said: " };
             return ("failed", format!("{}{said}{}", failure.reason, failure.words));
@@ -303,15 +317,15 @@ impl Group {
                 ways.push(format!("{} by {kind}", hook.name));
             } else if attempts().any(|attempt| attempt.result.is_ok()) {
                 idle.push(hook.name);
-            } else if let Some(Err(words)) = attempts().next_back().map(|attempt| &attempt.result) {
-                missing.push(format!("{} ({words})", hook.name));
+            } else if let Some(Err(refusal)) = attempts().next_back().map(|attempt| &attempt.result) {
+                missing.push(format!("{} ({})", hook.name, refusal.words));
             }
         }
         let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == spec.name);
         let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
         for reach in reaches {
             match &reach.result {
-                Ok(kind) => *targets.entry(kind).or_default() += 1,
+                Ok(tier) => *targets.entry(tier.kind).or_default() += 1,
                 Err(words) => missing.push(format!("{} ({words})", reach.target)),
             }
         }

@@ -14,12 +14,12 @@ use std::mem::offset_of;
 use std::time::Duration;
 
 maps! {
-    hash MEMBERS: filter_member = "filter_members";
+    hash MEMBERS: filter_member = "filter_members", lost filter_stat.full in "filter_stats";
     rows AUTOMATA: filter_automaton = "filter_automata";
     hash NAMES: u64 = "filter_names";
-    rows PLACES: filter_place = "filter_places";
+    rows PLACES: filter_place = "filter_places", taken claims;
     rows STATS: filter_stat = "filter_stats";
-    ring ASKS: filter_ask = "filter_asks";
+    ring ASKS: filter_ask = "filter_asks", lost filter_stat.unasked in "filter_stats";
 }
 
 const CALLS: &str = "a kernel that runs the programs of raw tracepoints when asked to (5.10)";

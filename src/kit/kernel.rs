@@ -45,7 +45,23 @@ impl Attachment {
 impl dyn Kernel + '_ {
     /// The rows of a map of counters.
     pub fn rows<T>(&self, map: Rows<T>) -> RowsView<'_> {
-        RowsView { words: self.words(&map.def), per_row: (map.def.value_size / 8).max(1) }
+        self.view(&map.def)
+    }
+
+    fn view(&self, map: &MapDef) -> RowsView<'_> {
+        RowsView { words: self.words(map), per_row: (map.value_size / 8).max(1) }
+    }
+
+    /// How many rows of a map somebody has, where its declaration says how to tell.
+    pub fn taken(&self, map: &MapDef) -> Option<u64> {
+        let taken = map.taken?;
+        Some(self.view(map).iter().filter(|row| row.word(taken) != 0).count() as u64)
+    }
+
+    /// What found no place in a map, where its declaration says which of these maps counts it.
+    pub fn lost(&self, map: &MapDef, maps: &[MapDef]) -> Option<u64> {
+        let (counts, field) = map.lost?;
+        Some(self.view(maps.iter().find(|def| def.name == counts)?).sum(field))
     }
 }
 
@@ -248,5 +264,38 @@ impl Kernel for Fake {
         }
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).push((target.clone(), number));
         Ok(Attachment::new(FakeTarget(Arc::clone(&self.targets), (target.clone(), number))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::types::{exec_row, exec_stat};
+    use std::mem::offset_of;
+
+    crate::maps! {
+        rows ROWS: exec_row = "exec_rows", taken claims, lost exec_stat.lost in "exec_stats";
+        rows STATS: exec_stat = "exec_stats";
+    }
+
+    #[test]
+    fn a_map_tells_what_is_taken_of_it_and_what_found_no_place() {
+        let fake = Fake::new().with(ROWS, 8).with(STATS, 2);
+        fake.set(ROWS, 3, offset_of!(exec_row, claims), 1);
+        fake.set(ROWS, 7, offset_of!(exec_row, claims), 2);
+        fake.set(STATS, 0, offset_of!(exec_stat, lost), 5);
+        fake.set(STATS, 1, offset_of!(exec_stat, lost), 6);
+        let kernel: &dyn Kernel = &fake;
+        assert_eq!(MAPS.iter().map(|def| kernel.taken(def)).collect::<Vec<_>>(), [Some(2), None]);
+        assert_eq!(MAPS.iter().map(|def| kernel.lost(def, MAPS)).collect::<Vec<_>>(), [Some(11), None]);
+    }
+
+    #[test]
+    fn what_counts_the_losses_of_a_map_is_a_map_beside_it() {
+        for spec in crate::modules::MODULES.iter().copied().chain([&crate::kit::Filters::SPEC]) {
+            for (counts, _) in spec.maps.iter().filter_map(|def| def.lost) {
+                assert!(spec.maps.iter().any(|def| def.name == counts), "{}: {counts}", spec.name);
+            }
+        }
     }
 }

@@ -188,6 +188,10 @@ pub struct MapDef {
     pub kind: MapKind,
     /// Bytes of a value; for a ring, of a record.
     pub value_size: usize,
+    /// The word of a row, by its offset, that is not 0 while somebody has the row.
+    pub taken: Option<usize>,
+    /// What found no place here: the map of counters that counts it, and the counter's offset.
+    pub lost: Option<(&'static str, usize)>,
 }
 
 /// What a map is for.
@@ -206,7 +210,12 @@ pub enum MapKind {
 impl MapDef {
     /// An array of `T` that only the programs use; [`crate::maps!`] calls it.
     pub const fn slots<T>(name: &'static str) -> MapDef {
-        MapDef { name, kind: MapKind::Slots, value_size: size_of::<T>() }
+        MapDef::of::<T>(name, MapKind::Slots)
+    }
+
+    /// A map of `T`; [`crate::maps!`] calls it.
+    pub const fn of<T>(name: &'static str, kind: MapKind) -> MapDef {
+        MapDef { name, kind, value_size: size_of::<T>(), taken: None, lost: None }
     }
 }
 
@@ -228,7 +237,7 @@ impl<T> Copy for Rows<T> {}
 impl<T> Rows<T> {
     /// [`crate::maps!`] calls it.
     pub const fn new(name: &'static str) -> Self {
-        Rows { def: MapDef { name, kind: MapKind::Rows, value_size: size_of::<T>() }, row: PhantomData }
+        Rows { def: MapDef::of::<T>(name, MapKind::Rows), row: PhantomData }
     }
 }
 
@@ -261,29 +270,35 @@ macro_rules! metrics {
 }
 
 /// Declares a module's maps: a constant per line and `MAPS`. `rows` are counters the agent reads, `slots` and a `hash` are the
-/// programs' own, a `ring` carries records.
+/// programs' own, a `ring` carries records. Of a table that fills up a line says which field shows that a row is taken, and of
+/// what can overflow, which field of which other map counts what was lost.
 ///
 /// ```text
 /// maps! { rows ROWS: runq_row = "runq_rows"; slots DELAYS: runq_delay = "runq_delays"; }
+/// maps! { rows ROWS: exec_row = "exec_rows", taken claims, lost exec_stat.lost in "exec_stats"; }
 /// ```
 #[macro_export]
 macro_rules! maps {
-    (@def rows $ty:ty, $name:literal) => { $crate::kit::Rows::<$ty>::new($name).def };
-    (@def slots $ty:ty, $name:literal) => { $crate::kit::MapDef::slots::<$ty>($name) };
-    (@def ring $ty:ty, $name:literal) => {
-        $crate::kit::MapDef { name: $name, kind: $crate::kit::MapKind::Ring, value_size: size_of::<$ty>() }
-    };
-    (@def hash $ty:ty, $name:literal) => {
-        $crate::kit::MapDef { name: $name, kind: $crate::kit::MapKind::Hash, value_size: size_of::<$ty>() }
-    };
+    (@kind rows) => { $crate::kit::MapKind::Rows };
+    (@kind slots) => { $crate::kit::MapKind::Slots };
+    (@kind ring) => { $crate::kit::MapKind::Ring };
+    (@kind hash) => { $crate::kit::MapKind::Hash };
     (@const rows $id:ident $ty:ty, $name:literal) => {
         const $id: $crate::kit::Rows<$ty> = $crate::kit::Rows::new($name);
     };
     (@const $kind:ident $id:ident $ty:ty, $name:literal) => {
-        const $id: $crate::kit::MapDef = $crate::maps!(@def $kind $ty, $name);
+        const $id: $crate::kit::MapDef = $crate::kit::MapDef::of::<$ty>($name, $crate::maps!(@kind $kind));
     };
-    ($($kind:ident $id:ident: $ty:ty = $name:literal;)*) => {
+    ($(
+        $kind:ident $id:ident: $ty:ty = $name:literal $(, taken $taken:ident)? $(, lost $stat:ident.$lost:ident in $stats:literal)?;
+    )*) => {
         $($crate::maps!(@const $kind $id $ty, $name);)*
-        const MAPS: &[$crate::kit::MapDef] = &[$($crate::maps!(@def $kind $ty, $name)),*];
+        const MAPS: &[$crate::kit::MapDef] = &[$({
+            #[allow(unused_mut)]
+            let mut def = $crate::kit::MapDef::of::<$ty>($name, $crate::maps!(@kind $kind));
+            $(def.taken = Some(std::mem::offset_of!($ty, $taken));)?
+            $(def.lost = Some(($stats, std::mem::offset_of!($stat, $lost)));)?
+            def
+        }),*];
     };
 }

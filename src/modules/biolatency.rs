@@ -11,7 +11,7 @@ metrics! {
 }
 
 maps! {
-    rows ROWS: bio_row = "bio_rows";
+    rows ROWS: bio_row = "bio_rows", taken disk;
     slots STARTS: bio_start = "bio_starts";
 }
 

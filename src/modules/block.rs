@@ -29,7 +29,7 @@ pub static SUBMIT: Hook = Hook {
 };
 
 maps! {
-    rows OWNERS: io_owner = "io_owners";
+    rows OWNERS: io_owner = "io_owners", taken claims, lost io_stat.crowded in "io_stats";
     slots SLOTS: io_slot = "io_slots";
     rows STATS: io_stat = "io_stats";
 }

@@ -15,7 +15,7 @@ metrics! {
 }
 
 maps! {
-    ring EVENTS: exec_event = "exec_events";
+    ring EVENTS: exec_event = "exec_events", lost snoop_stat.dropped in "snoop_stats";
     rows STATS: snoop_stat = "snoop_stats";
 }
 

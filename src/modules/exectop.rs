@@ -10,7 +10,7 @@ metrics! {
 }
 
 maps! {
-    rows ROWS: exec_row = "exec_rows";
+    rows ROWS: exec_row = "exec_rows", taken claims, lost exec_stat.lost in "exec_stats";
     rows STATS: exec_stat = "exec_stats";
 }
 

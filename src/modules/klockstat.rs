@@ -19,7 +19,7 @@ metrics! {
 }
 
 maps! {
-    rows ROWS: kl_row = "kl_rows";
+    rows ROWS: kl_row = "kl_rows", taken claims, lost kl_stat.homeless in "kl_stats";
     rows STATS: kl_stat = "kl_stats";
     slots THREADS: kl_thread = "kl_threads";
 }
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn depths_and_sizes_are_the_nearest_possible() {
-        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1 << 34 };
+        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1024 };
         let planned = |lines: &str| {
             let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
             module(lines).unwrap().plan(&host, &mut plan, &mut constants);

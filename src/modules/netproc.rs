@@ -40,7 +40,7 @@ const CELLS: [Metric<u64>; 8] = [
 ];
 
 maps! {
-    rows THREADS: thread = "threads";
+    rows THREADS: thread = "threads", taken claims, lost thread_stat.lost in "thread_stats";
     rows STATS: thread_stat = "thread_stats";
     rows COUNTS: net_row = "net_rows";
     slots READS: sock_read = "net_reads";

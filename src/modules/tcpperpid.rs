@@ -15,7 +15,7 @@ metrics! {
 }
 
 maps! {
-    rows FLOWS: flow = "tcpperpid_flows";
+    rows FLOWS: flow = "tcpperpid_flows", taken claims, lost flow_stat.lost in "tcpperpid_stats";
     rows STATS: flow_stat = "tcpperpid_stats";
     slots SENDS: way_numbers = "tcpperpid_sends";
     slots READS: sock_read = "tcpperpid_reads";

@@ -13,7 +13,7 @@ metrics! {
 }
 
 maps! {
-    rows ROWS: retrans_row = "retrans_rows";
+    rows ROWS: retrans_row = "retrans_rows", taken claims, lost retrans_stat.lost in "retrans_stats";
     rows STATS: retrans_stat = "retrans_stats";
     slots OWNERS: retrans_owners = "retrans_owners";
 }

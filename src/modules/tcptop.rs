@@ -21,7 +21,7 @@ metrics! {
 }
 
 maps! {
-    rows FLOWS: flow = "tcptop_flows";
+    rows FLOWS: flow = "tcptop_flows", taken claims, lost flow_stat.lost in "tcptop_stats";
     rows STATS: flow_stat = "tcptop_stats";
     slots SENDS: way_numbers = "tcptop_sends";
     slots READS: sock_read = "tcptop_reads";

@@ -15,7 +15,7 @@ metrics! {
 }
 
 maps! {
-    rows ROWS: uc_row = "uc_rows";
+    rows ROWS: uc_row = "uc_rows", taken claims, lost uc_stat.crowded in "uc_stats";
     rows SITES: uc_site = "uc_sites";
     rows STATS: uc_stat = "uc_stats";
     slots STACKS: uc_stack = "uc_stacks";

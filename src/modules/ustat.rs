@@ -19,7 +19,7 @@ metrics! {
 }
 
 maps! {
-    rows ROWS: us_row = "us_rows";
+    rows ROWS: us_row = "us_rows", taken claims, lost us_stat.crowded in "us_stats";
     rows STATS: us_stat = "us_stats";
 }
 

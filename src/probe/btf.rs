@@ -2,6 +2,7 @@
 //! tracepoints, and a copy of the few types that the programs name. libbpf would index all hundred thousand of them, and
 //! search them from end to end for each name.
 
+use super::finding::Finding;
 use super::maps::Mapping;
 use libbpf_rs::libbpf_sys::{self, bpf_btf_info};
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -11,7 +12,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::ops::{Deref, Range};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Where a kernel with CONFIG_DEBUG_INFO_BTF keeps its types.
@@ -58,6 +59,10 @@ pub struct Known {
     functions: BTreeMap<String, Function>,
     tracepoints: BTreeMap<String, Function>,
     types: OwnedFd,
+    /// Where they are from.
+    source: PathBuf,
+    /// How many modules of the kernel have types, if they were looked at.
+    modules: Option<usize>,
 }
 
 impl Known {
@@ -76,6 +81,7 @@ impl Known {
             Err(error) => (None, Some(error)),
         };
         let kernel = kernel.as_deref().and_then(|kernel| Types::read(kernel, None));
+        let place = file.unwrap_or(Path::new(KERNEL)).to_owned();
         let file = file.map(fs::read).transpose()?;
         let file = match &file {
             Some(file) => Some(Types::read(file, None).ok_or_else(fault)?),
@@ -85,7 +91,13 @@ impl Known {
         let mut types = fs::File::from(memfd_create(c"corebcc-types", MFdFlags::MFD_CLOEXEC)?);
         types.write_all(&source.copy(&object.essential_names()).ok_or_else(fault)?)?;
 
-        let mut known = Known { functions: BTreeMap::new(), tracepoints: BTreeMap::new(), types: types.into() };
+        let mut known = Known {
+            functions: BTreeMap::new(),
+            tracepoints: BTreeMap::new(),
+            types: types.into(),
+            source: place,
+            modules: None,
+        };
         if let Some(kernel) = &kernel {
             known.find(kernel, functions, tracepoints, None);
             known.find_in_modules(kernel, functions);
@@ -101,6 +113,16 @@ impl Known {
     /// The handlers of a tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<&Function> {
         self.tracepoints.get(name)
+    }
+
+    /// What this says of the kernel.
+    pub fn findings(&self) -> Vec<Finding> {
+        let modules = match self.modules {
+            None => Finding::new("types_of_modules", None, "not tried: the kernel itself has every function asked for"),
+            Some(0) => Finding::new("types_of_modules", false, "no module has types that can be read"),
+            Some(count) => Finding::new("types_of_modules", true, format!("of {count} modules that are loaded")),
+        };
+        vec![Finding::new("types", true, self.source.display().to_string()), modules]
     }
 
     /// A file with the types that the programs name, as long as this lives.
@@ -141,9 +163,16 @@ impl Known {
 
     /// Functions that the kernel itself does not have may be in its modules; reading that takes privilege, and kernel 5.11.
     fn find_in_modules(&mut self, kernel: &Types<'_>, functions: &BTreeSet<&str>) {
-        for (name, fd) in modules() {
-            let missing: BTreeSet<&str> =
-                functions.iter().copied().filter(|name| !self.functions.contains_key(*name)).collect();
+        let missing = |known: &Known| -> BTreeSet<&str> {
+            functions.iter().copied().filter(|name| !known.functions.contains_key(*name)).collect()
+        };
+        if missing(self).is_empty() {
+            return;
+        }
+        let modules: Vec<(String, OwnedFd)> = modules().collect();
+        self.modules = Some(modules.len());
+        for (name, fd) in modules {
+            let missing = missing(self);
             if missing.is_empty() {
                 return;
             }

@@ -21,6 +21,11 @@ const LOAD_64: u8 = 0x18;
 /// Where tracefs is, newer place first (kernel/trace/trace.c).
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
+/// Where tracefs is mounted.
+pub fn tracefs() -> Option<&'static str> {
+    TRACEFS.into_iter().find(|root| fs::exists(format!("{root}/events")).unwrap_or(false))
+}
+
 /// Attached as long as this lives.
 pub type Attached = OwnedFd;
 
@@ -37,7 +42,7 @@ pub fn attach(
     number: u32,
     btf: &Known,
     copies: &mut Copies,
-) -> Result<Attached, String> {
+) -> Result<Attached, Refusal> {
     let name = template.name().to_string_lossy().into_owned();
     let kind = name.split("__").next().unwrap_or_default();
     let place = match (kind, target) {
@@ -56,7 +61,7 @@ pub fn attach(
             event.process = *process;
             Place::Perf(event)
         }
-        _ => return Err(format!("{name} is no program for {target}")),
+        _ => return Err(format!("{name} is no program for {target}").into()),
     };
     let function = match target {
         Target::Function(function) => btf.function(function),
@@ -75,20 +80,18 @@ pub fn attach(
         Entry::Occupied(copy) => copy.into_mut(),
         Entry::Vacant(place) => place.insert(copy(object, template, number, typed)?),
     };
-    place.attach(program).map_err(|refusal| refusal.words)
+    place.attach(program)
 }
 
 /// Attaches a program to what its section names.
 pub fn attach_named(program: &Program<'_>, fd: &OwnedFd) -> Result<Attached, Refusal> {
-    let refused = |words: String| Refusal::new(libc::ENOENT, words);
     let place = match section(program) {
         ("tp_btf" | "fentry" | "fexit", _) => Place::Typed,
         ("raw_tp", event) => Place::Raw(event),
         (kind @ ("kprobe" | "kretprobe"), function) => {
-            let event = Event::probe("kprobe", kind == "kretprobe", OsStr::new(function), 0).map_err(refused)?;
-            Place::Perf(event)
+            Place::Perf(Event::probe("kprobe", kind == "kretprobe", OsStr::new(function), 0)?)
         }
-        (kind, _) => return Err(refused(format!("{kind} is no way to attach"))),
+        (kind, _) => return Err(format!("{kind} is no way to attach").into()),
     };
     place.attach(fd)
 }
@@ -111,7 +114,7 @@ impl Place<'_> {
 }
 
 /// The program of a template with `number` in the place of the mark, loaded; `function` is for fentry and fexit.
-fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&Function>) -> Result<OwnedFd, String> {
+fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&Function>) -> Result<OwnedFd, Refusal> {
     let mut code = template.insns().to_vec();
     let halves = [number as i32, (number >> 32) as i32];
     let mut found = false;
@@ -122,9 +125,9 @@ fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&
         }
     }
     if !found {
-        return Err(format!("{} does not use the number of its target", template.name().to_string_lossy()));
+        return Err(format!("{} does not use the number of its target", template.name().to_string_lossy()).into());
     }
-    load_code(object, template, &code, function).map_err(|refusal| refusal.words)
+    load_code(object, template, &code, function)
 }
 
 /// A raw tracepoint by its name, or the function a trampoline program was loaded for.
@@ -164,7 +167,7 @@ struct Event {
 impl Event {
     const TRACEPOINT: u32 = 2;
 
-    fn tracepoint(category: &str, event: &str) -> Result<Event, String> {
+    fn tracepoint(category: &str, event: &str) -> Result<Event, Refusal> {
         let file = TRACEFS
             .iter()
             .map(|root| format!("{root}/events/{category}/{event}/id"))
@@ -176,22 +179,23 @@ impl Event {
     }
 
     /// A probe (`kernel/events/core.c`, perf_kprobe and perf_uprobe, 4.17).
-    fn probe(kind: &str, at_return: bool, name: &OsStr, offset: u64) -> Result<Event, String> {
+    fn probe(kind: &str, at_return: bool, name: &OsStr, offset: u64) -> Result<Event, Refusal> {
         let device = format!("/sys/bus/event_source/devices/{kind}");
-        let ty = number(&format!("{device}/type")).map_err(|_| format!("the kernel has no {kind}s"))?;
+        let no_probes = |_| Refusal::new(libc::ENODEV, format!("the kernel has no {kind}s"));
+        let ty = number(&format!("{device}/type")).map_err(no_probes)?;
         let mut config = 0;
         if at_return {
             let format = fs::read_to_string(format!("{device}/format/retprobe")).unwrap_or_default();
             let bit = format.trim().strip_prefix("config:").and_then(|bit| bit.parse::<u32>().ok()).unwrap_or(0);
             config = 1 << bit.min(63);
         }
-        let name = CString::new(name.as_bytes()).map_err(|_| "a name with a NUL".to_string())?;
+        let name = CString::new(name.as_bytes()).map_err(|_| "a name with a NUL")?;
         let attributes = Attributes { ty: ty as u32, config, config2: offset, ..Attributes::default() };
         Ok(Event { attributes, name: Some(name), process: None })
     }
 
     /// Has the kernel count the users of a probe at this offset in its file (4.20).
-    fn count_users(&mut self, semaphore: u64) -> Result<(), String> {
+    fn count_users(&mut self, semaphore: u64) -> Result<(), Refusal> {
         if semaphore == 0 {
             return Ok(());
         }

@@ -3,13 +3,15 @@
 //! is then loaded by itself, so that a refusal costs one call.
 
 use super::btf::{Known, KERNEL};
+use super::finding::{self, Finding};
 use super::loaded::Loaded;
 use super::permission::{lock_memory, Standing};
 use super::refusal::{chain, errno, listening, Refusal};
 use crate::bpf::{self, types, OBJECT, PROGRAMS};
-use crate::kit::{Filters, Hook, MapDef, Plan, Target, Tier};
+use crate::kit::{Filters, Hook, MapDef, MapKind, Plan, Target, Tier};
 use libbpf_rs::{AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -43,8 +45,10 @@ pub struct Attempt {
     pub hook: &'static str,
     /// The tier's kind.
     pub kind: &'static str,
+    /// The programs that the result is of: those of the tier, or the one that was refused.
+    pub programs: Vec<&'static str>,
     /// Loaded and, unless it is for later, attached; else what was said.
-    pub result: Result<(), String>,
+    pub result: Result<(), Refusal>,
 }
 
 /// A target of a template.
@@ -58,8 +62,20 @@ pub struct Reach {
     pub target: Target,
     /// Its number.
     pub number: u32,
-    /// The kind of program attached, or what was said about each.
-    pub result: Result<&'static str, String>,
+    /// The tier that took it, or what was said of each.
+    pub result: Result<&'static Tier, Said>,
+}
+
+/// The ways to attach to a target, each with why it is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said(pub Vec<(&'static Tier, Refusal)>);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_each: Vec<String> =
+            self.0.iter().map(|(tier, refusal)| format!("{}: {}", tier.kind, refusal.words)).collect();
+        f.write_str(&of_each.join("; "))
+    }
 }
 
 /// What became of it all.
@@ -68,6 +84,8 @@ pub struct Outcome {
     pub modules: Vec<Result<(), Failure>>,
     /// What was tried, by hook; the last attempt at a hook is the one in force.
     pub attempts: Vec<Attempt>,
+    /// What that says of the kernel.
+    pub findings: Vec<Finding>,
     /// The maps and links; everything is detached when it is dropped.
     pub loaded: Loaded,
 }
@@ -89,17 +107,37 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
                 reason: without_types(btf, &error.to_string()),
                 words: String::new(),
             };
+            let mut findings = vec![Finding::new("types", false, failure.reason.clone())];
+            findings.extend(finding::surroundings());
             modules.fill(Err(failure));
-            return Outcome { modules, attempts, loaded: Loaded::empty() };
+            return Outcome { modules, attempts, findings, loaded: Loaded::empty() };
         }
     };
     lock_memory();
     let all: Vec<usize> = (0..wanted.len()).collect();
     let avoid = std::env::var(AVOID).unwrap_or_default();
-    let mut trial = Trial { wanted, constants, known, avoid, attempts: &mut attempts, modules: &mut modules };
+    let mut constants = *constants;
+    for name in avoid.split(',') {
+        bpf::oppose(&mut constants, name);
+    }
+    let mut findings = known.findings();
+    let mut no_ring = None;
+    let mut trial = Trial {
+        wanted,
+        constants,
+        known,
+        avoid,
+        attempts: &mut attempts,
+        modules: &mut modules,
+        no_ring: &mut no_ring,
+    };
     let loaded = trial.settle(&all);
+    findings.extend(finding::ways(&attempts, loaded.reaches()));
+    findings.push(finding::ring(loaded.rings().next().map(|(ring, _)| ring), no_ring));
+    findings.extend(finding::surroundings());
+    findings.extend_from_slice(&loaded.features);
     super::footprint::trim();
-    Outcome { modules, attempts, loaded }
+    Outcome { modules, attempts, findings, loaded }
 }
 
 /// The kernel's types, as far as these modules have a use for them.
@@ -152,11 +190,13 @@ fn without_types(btf: Option<&Path>, fault: &str) -> String {
 
 struct Trial<'a> {
     wanted: &'a [Wanted],
-    constants: &'a types::rodata,
+    constants: types::rodata,
     known: Rc<Known>,
     avoid: String,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
+    /// What was said of a ring that could not be made.
+    no_ring: &'a mut Option<String>,
 }
 
 impl Trial<'_> {
@@ -200,9 +240,9 @@ impl Trial<'_> {
     fn attempt(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) -> Result<Loaded, Refusal> {
         let object = self.prepare(active, refused)?;
         let mut loaded = Loaded::new(object, self.wanted, active, Rc::clone(&self.known))?;
-        loaded.features = loaded.ask();
+        loaded.features = loaded.ask(|feature| named(&self.avoid, feature));
         let plans = active.iter().map(|&module| &self.wanted[module].plan);
-        let later = plans.clone().flat_map(|plan| &plan.later).filter(|(_, feature)| loaded.features.contains(feature));
+        let later = plans.clone().flat_map(|plan| &plan.later).filter(|(_, feature)| loaded.has(feature));
         let now = plans.flat_map(|plan| plan.hooks.iter().chain(&plan.optional)).chain(later.map(|(hook, _)| hook));
         let now: BTreeSet<&str> = now.map(|hook| hook.name).collect();
         let hooks = self.hooks(active);
@@ -245,12 +285,13 @@ impl Trial<'_> {
             }
             match self.try_tier(loaded, active, hook, tier, now) {
                 Ok(()) => {
-                    self.note(hook, tier, Ok(()));
+                    let programs = tier.programs.iter().copied();
+                    self.note(hook, tier, programs.filter(|name| loaded.programs.contains_key(name)).collect(), Ok(()));
                     return Ok(tier);
                 }
                 Err((program, refusal)) => {
                     refused.insert(program);
-                    self.note(hook, tier, Err(refusal.words.clone()));
+                    self.note(hook, tier, vec![program], Err(refusal.clone()));
                     last = refusal;
                 }
             }
@@ -325,7 +366,7 @@ impl Trial<'_> {
                 }
                 if let Err((program, refusal)) = self.try_tier(loaded, &[module], hook, tier, false) {
                     refused.insert(program);
-                    self.note(hook, tier, Err(refusal.words.clone()));
+                    self.note(hook, tier, vec![program], Err(refusal.clone()));
                     last = refusal;
                 }
             }
@@ -337,7 +378,7 @@ impl Trial<'_> {
         loaded.attach_each(&self.wanted[module], refused);
         for &hook in &self.wanted[module].plan.templates {
             let tier = hook.tiers.iter().find(|tier| usable(tier, refused));
-            tier.into_iter().for_each(|tier| self.note(hook, tier, Ok(())));
+            tier.into_iter().for_each(|tier| self.note(hook, tier, tier.programs.into(), Ok(())));
         }
         self.must_reach(module, loaded);
     }
@@ -351,8 +392,14 @@ impl Trial<'_> {
             return;
         }
         let count = self.wanted[module].plan.each.len();
-        let words = first.result.clone().err().unwrap_or_default();
-        let refusal = Refusal::new(0, words);
+        let said = first.result.as_ref().err().cloned().unwrap_or_default();
+        let refusal = Refusal::new(0, said.to_string());
+        self.attempts.extend(said.0.into_iter().map(|(tier, refusal)| Attempt {
+            hook: first.template,
+            kind: tier.kind,
+            programs: tier.programs.into(),
+            result: Err(refusal),
+        }));
         let cause = Standing::read().explains(&refusal).map_or(String::new(), |cause| format!(": {cause}"));
         self.modules[module] = Err(Failure {
             hook: first.template,
@@ -382,6 +429,10 @@ impl Trial<'_> {
             refusal.map.as_ref().is_some_and(|map| self.wanted[module].maps.iter().any(|def| def.name == map))
         };
         let owners: Vec<usize> = active.iter().copied().filter(|&module| owns(module)).collect();
+        let maps = || owners.iter().flat_map(|&module| self.wanted[module].maps);
+        if maps().any(|def| def.kind == MapKind::Ring && refusal.map.as_deref() == Some(def.name)) {
+            *self.no_ring = Some(refusal.words.clone());
+        }
         let reason = match (&refusal.map, refusal.errno) {
             (_, errno @ (1 | 13)) => match Standing::read().explains(refusal) {
                 Some(cause) => format!("loading BPF is not permitted (errno {errno}): {cause}"),
@@ -420,8 +471,14 @@ impl Trial<'_> {
         all
     }
 
-    fn note(&mut self, hook: &'static Hook, tier: &'static Tier, result: Result<(), String>) {
-        let attempt = Attempt { hook: hook.name, kind: tier.kind, result };
+    fn note(
+        &mut self,
+        hook: &'static Hook,
+        tier: &'static Tier,
+        programs: Vec<&'static str>,
+        result: Result<(), Refusal>,
+    ) {
+        let attempt = Attempt { hook: hook.name, kind: tier.kind, programs, result };
         if !self.attempts.contains(&attempt) {
             self.attempts.push(attempt);
         }
@@ -435,7 +492,7 @@ impl Trial<'_> {
             .filter(|tier| usable(tier, refused) && avoided(tier, &self.avoid).is_none())
             .flat_map(|tier| tier.programs.iter().copied().filter(|program| self.is_busy(active, program)))
             .collect();
-        let mut constants = *self.constants;
+        let mut constants = self.constants;
         for &module in active {
             bpf::switch_on(&mut constants, self.wanted[module].name);
         }
@@ -523,13 +580,17 @@ pub(super) fn usable(tier: &Tier, refused: &BTreeSet<&'static str>) -> bool {
 }
 
 /// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or
-/// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first.
+/// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first. A
+/// feature (a `FEATURE` line in bpf/) that it names is the opposite of what the kernel's types say, for all that hangs on it.
 const AVOID: &str = "COREBCC_AVOID";
 
 /// The program of a tier that is to be avoided.
 fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
-    let named = |name: &str| avoid.split(',').any(|avoided| avoided == name);
-    tier.programs.iter().copied().find(|program| named(program) || named(tier.kind))
+    tier.programs.iter().copied().find(|program| named(avoid, program) || named(avoid, tier.kind))
+}
+
+fn named(avoid: &str, name: &str) -> bool {
+    avoid.split(',').any(|avoided| avoided == name)
 }
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {

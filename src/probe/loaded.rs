@@ -1,7 +1,8 @@
 //! What is loaded: maps in the agent's memory, rings, and the links by which programs run. Dropping it detaches everything.
 
 use super::btf::Known;
-use super::load::{usable, Reach, Wanted};
+use super::finding::Finding;
+use super::load::{usable, Reach, Said, Wanted};
 use super::maps::Mapping;
 use super::refusal::Refusal;
 use super::ring::Ring;
@@ -14,14 +15,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
 
 /// Loaded programs and maps.
 pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
     pub(super) links: RefCell<BTreeMap<&'static str, Vec<(&'static str, each::Attached)>>>,
-    copies: Vec<each::Attached>,
-    /// Copies of templates, for targets to come.
-    numbered: RefCell<each::Copies>,
+    holds: Vec<Hold>,
+    /// How many targets the programs of templates are attached to: each hold has a share.
+    targets: RefCell<BTreeMap<&'static str, Arc<()>>>,
+    /// Copies of templates, kept for targets to come and for what the kernel says of them.
+    pub(super) copies: RefCell<each::Copies>,
     pub(super) reaches: Vec<Reach>,
     /// Arrays of counters, with their bytes. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table
     /// that nobody has read yet is not mapped.
@@ -30,18 +34,26 @@ pub struct Loaded {
     pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
     /// Programs of the hooks' tiers, by name.
     pub(super) programs: BTreeMap<&'static str, OwnedFd>,
-    pub(super) features: Vec<&'static str>,
+    /// The modules' questions (`FEATURE` lines in bpf/), answered.
+    pub(super) features: Vec<Finding>,
     btf: Option<Rc<Known>>,
     /// The maps, and the code that programs are loaded from.
     pub(super) object: Option<Object>,
+}
+
+/// A target that a template is attached to.
+struct Hold {
+    _links: Vec<each::Attached>,
+    _shares: Vec<Arc<()>>,
 }
 
 impl Loaded {
     pub(super) fn empty() -> Loaded {
         Loaded {
             links: RefCell::default(),
-            copies: Vec::new(),
-            numbered: RefCell::default(),
+            holds: Vec::new(),
+            targets: RefCell::default(),
+            copies: RefCell::default(),
             reaches: Vec::new(),
             maps: BTreeMap::new(),
             rings: BTreeMap::new(),
@@ -86,21 +98,30 @@ impl Loaded {
     }
 
     /// What the kernel's BTF answers to the modules' questions. A kernel that cannot run the program that asks (before
-    /// 5.10) counts as having every feature: what hangs on one is then attached, which costs time and not counts.
-    pub(super) fn ask(&self) -> Vec<&'static str> {
+    /// 5.10) counts as having every feature: what hangs on one is then attached, which costs time and not counts. `opposed`
+    /// says of which the program answers the opposite.
+    pub(super) fn ask(&self, opposed: impl Fn(&str) -> bool) -> Vec<Finding> {
         let Ok((object, btf)) = self.parts() else { return Vec::new() };
         let asked =
             program::load(object, "ask_features", btf).is_ok_and(|program| program::run(program.as_fd(), &[]).is_ok());
         let answers = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"));
         let answers = answers.and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
-        match answers {
-            Some(answers) if asked => {
-                let at = std::mem::offset_of!(types::bss, features);
-                let yes = |i: usize| answers.get(at + i).is_some_and(|&answer| answer != 0);
-                FEATURES.iter().enumerate().filter(|&(i, _)| yes(i)).map(|(_, &feature)| feature).collect()
-            }
-            _ => FEATURES.to_vec(),
-        }
+        let at = std::mem::offset_of!(types::bss, features);
+        let answer = |(i, &feature): (usize, &&'static str)| {
+            let answer = answers.as_ref().filter(|_| asked).and_then(|answers| answers.get(at + i));
+            let said = match (answer, opposed(feature)) {
+                (None, _) => "taken for there: the program that asks the kernel's types cannot run",
+                (Some(_), false) => "as the kernel's types say",
+                (Some(_), true) => "the opposite of what the kernel's types say, as COREBCC_AVOID asks",
+            };
+            Finding::new(feature, answer.is_none_or(|&answer| answer != 0), said)
+        };
+        FEATURES.iter().enumerate().map(answer).collect()
+    }
+
+    /// Whether the kernel has a feature.
+    pub(super) fn has(&self, feature: &str) -> bool {
+        self.features.iter().any(|known| known.feature == feature && known.there == Some(true))
     }
 
     /// Loads a program of a hook, or a template, without attaching it.
@@ -130,38 +151,50 @@ impl Loaded {
 
     /// Attaches a module's templates to their targets, each by the first tier that takes it.
     pub(super) fn attach_each(&mut self, wanted: &Wanted, refused: &BTreeSet<&'static str>) {
-        let Some((object, btf)) = self.object.as_ref().zip(self.btf.as_deref()) else { return };
-        let mut copies = each::Copies::default();
         if !wanted.plan.each.is_empty() || !wanted.plan.templates.is_empty() {
             more_descriptors();
         }
         for (hook, target, number) in &wanted.plan.each {
-            let mut words = Vec::new();
+            let mut said = Said::default();
             let mut by = None;
             for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
-                match attach_copies(object, tier, target, *number, btf, &mut copies) {
-                    Ok(copies) => {
-                        self.copies.extend(copies);
-                        by = Some(tier.kind);
+                match self.hold(tier, target, *number) {
+                    Ok(hold) => {
+                        self.holds.push(hold);
+                        by = Some(tier);
                         break;
                     }
-                    Err(error) => words.push(format!("{}: {error}", tier.kind)),
+                    Err(refusal) => said.0.push((tier, refusal)),
                 }
             }
-            let result = by.ok_or_else(|| words.join("; "));
+            let result = by.ok_or(said);
             let (module, template) = (wanted.name, hook.name);
             self.reaches.push(Reach { module, template, target: target.clone(), number: *number, result });
         }
     }
 
+    /// Attaches a copy of each of a tier's programs to a target.
+    fn hold(&self, tier: &Tier, target: &Target, number: u32) -> Result<Hold, Refusal> {
+        let (object, btf) = self.parts()?;
+        let attach = |name: &&'static str| {
+            let template = object.progs().find(|program| program.name() == *name);
+            let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+            each::attach(object, &template, target, number, btf, &mut self.copies.borrow_mut())
+        };
+        let links = tier.programs.iter().map(attach).collect::<Result<_, Refusal>>()?;
+        let mut targets = self.targets.borrow_mut();
+        let shares = tier.programs.iter().map(|name| Arc::clone(targets.entry(name).or_default())).collect();
+        Ok(Hold { _links: links, _shares: shares })
+    }
+
+    /// How many targets a program of a template is attached to.
+    pub(super) fn targets(&self, program: &str) -> usize {
+        self.targets.borrow().get(program).map_or(0, |shares| Arc::strong_count(shares) - 1)
+    }
+
     /// The targets of templates, and what became of each.
     pub fn reaches(&self) -> &[Reach] {
         &self.reaches
-    }
-
-    /// The features (`FEATURE` lines in bpf/) that the kernel has.
-    pub fn features(&self) -> &[&'static str] {
-        &self.features
     }
 
     /// The descriptors that become readable when a ring wants to be drained, with the ring's name.
@@ -247,37 +280,19 @@ impl Kernel for Loaded {
     }
 
     fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
-        let (object, btf) = self.parts().map_err(|refusal| refusal.words)?;
         let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.programs.contains_key(program));
-        let mut words = Vec::new();
+        let mut said = Said::default();
         for tier in template.tiers.iter().filter(loaded) {
-            match attach_copies(object, tier, target, number, btf, &mut self.numbered.borrow_mut()) {
-                Ok(attached) => return Ok(Attachment::new(attached)),
-                Err(error) => words.push(format!("{}: {error}", tier.kind)),
+            match self.hold(tier, target, number) {
+                Ok(hold) => return Ok(Attachment::new(hold)),
+                Err(refusal) => said.0.push((tier, refusal)),
             }
         }
-        Err(if words.is_empty() { format!("{} was not loaded", template.name) } else { words.join("; ") })
+        Err(if said.0.is_empty() { format!("{} was not loaded", template.name) } else { said.to_string() })
     }
 }
 
-/// Attaches a copy of each of a tier's programs to a target.
-fn attach_copies(
-    object: &Object,
-    tier: &Tier,
-    target: &Target,
-    number: u32,
-    btf: &Known,
-    copies: &mut each::Copies,
-) -> Result<Vec<each::Attached>, String> {
-    let mut attach = |name: &&str| {
-        let template = object.progs().find(|program| program.name() == *name);
-        let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
-        each::attach(object, &template, target, number, btf, copies)
-    };
-    tier.programs.iter().map(&mut attach).collect()
-}
-
-/// A copy of a template holds a descriptor or two, and a list may name a thousand: the soft limit is made the hard one.
+/// A target takes up to four descriptors, and a list may name a thousand: the soft limit is made the hard one.
 fn more_descriptors() {
     use nix::sys::resource::{getrlimit, setrlimit, Resource};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {

@@ -2,6 +2,7 @@
 
 mod btf;
 mod each;
+mod finding;
 mod footprint;
 mod host;
 mod load;
@@ -14,7 +15,9 @@ mod refusal;
 mod ring;
 mod usage;
 
+pub use finding::Finding;
 pub use host::host;
-pub use load::{load, Attempt, Failure, Outcome, Reach, Wanted};
+pub use load::{load, Attempt, Failure, Outcome, Reach, Said, Wanted};
 pub use loaded::Loaded;
+pub use refusal::Refusal;
 pub use usage::{count_runs, counts_runs, resident, MapUsage, ProgramUsage};

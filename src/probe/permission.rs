@@ -3,7 +3,9 @@
 use super::refusal::Refusal;
 use nix::libc::{EACCES, EPERM};
 use nix::sys::resource::{getrlimit, setrlimit, Resource, RLIM_INFINITY};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::sync::OnceLock;
 
 /// What decides whether this process may load BPF.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,9 +16,9 @@ pub struct Standing {
     namespace: bool,
     /// Whether a seccomp filter is in force.
     seccomp: bool,
-    /// Whether the kernel is locked down to confidentiality; integrity leaves tracing alone.
-    confidential: bool,
-    /// Bytes of memory that may be locked, if there is a limit.
+    /// Confidentiality forbids tracing; integrity leaves it alone.
+    lockdown: Lockdown,
+    /// Bytes of memory that may be locked, if there is a limit and BPF is charged to it.
     locked: Option<u64>,
     /// `kernel.unprivileged_bpf_disabled`.
     unprivileged: Option<String>,
@@ -28,23 +30,61 @@ const SYS_RESOURCE: u64 = 1 << 24;
 const PERFMON: u64 = 1 << 38;
 const BPF: u64 = 1 << 39;
 
+/// How far the kernel is locked down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lockdown {
+    /// So far.
+    Level(&'static str),
+    /// Why it cannot be told.
+    Unknown(String),
+}
+
+impl Lockdown {
+    pub fn read() -> Lockdown {
+        const FILE: &str = "/sys/kernel/security/lockdown";
+        match fs::read_to_string(FILE) {
+            Ok(text) => {
+                let is = |level: &&str| text.contains(&format!("[{level}]"));
+                Lockdown::Level(["integrity", CONFIDENTIALITY].into_iter().find(is).unwrap_or("none"))
+            }
+            // A kernel that cannot be locked down has no such file, but every securityfs has this one.
+            Err(_) if fs::exists("/sys/kernel/security/lsm").unwrap_or(false) && !fs::exists(FILE).unwrap_or(true) => {
+                Lockdown::Level("none")
+            }
+            Err(error) => Lockdown::Unknown(format!(
+                "{FILE} cannot be read ({error}); `mount -t securityfs securityfs /sys/kernel/security` lets it be seen"
+            )),
+        }
+    }
+
+    /// What a lockdown forbids, if it is in force or may be.
+    fn forbids(&self) -> Option<String> {
+        match self {
+            Lockdown::Level(CONFIDENTIALITY) => Some(LOCKED_DOWN.into()),
+            Lockdown::Level(_) => None,
+            Lockdown::Unknown(reason) => Some(format!(
+                "a lockdown of the kernel (confidentiality) would forbid it, and whether there is one is not known: {reason}"
+            )),
+        }
+    }
+}
+
 impl Standing {
     /// As it is now. What cannot be read counts as no hindrance.
     pub fn read() -> Standing {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
-        let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
         let ids = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let disabled = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled").ok();
         Standing {
             capabilities: field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX),
             namespace: !ids.is_empty() && ids.split_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"],
             seccomp: field("Seccomp:") == Some("2"),
-            confidential: lockdown.contains("[confidentiality]"),
+            lockdown: Lockdown::read(),
             locked: getrlimit(Resource::RLIMIT_MEMLOCK)
                 .ok()
                 .map(|(soft, _)| soft)
-                .filter(|&soft| soft != RLIM_INFINITY),
+                .filter(|&soft| soft != RLIM_INFINITY && charges()),
             unprivileged: disabled.map(|text| text.trim().to_owned()),
         }
     }
@@ -52,7 +92,9 @@ impl Standing {
     /// What stands in the way and what to do, if it explains the refusal.
     pub fn explains(&self, refusal: &Refusal) -> Option<String> {
         // The verifier does not know the helpers that read memory (security_locked_down in kernel/trace/bpf_trace.c).
-        let unread = self.confidential && refusal.words.contains("bpf_probe_read");
+        let unread = |words: &str| {
+            words.contains("bpf_probe_read") && (words.contains("unknown func") || words.contains("cannot use"))
+        };
         let denied = match refusal.errno {
             EPERM => true,
             // Also what the verifier says of a program; of a map it comes from a security module.
@@ -60,13 +102,13 @@ impl Standing {
             _ => refusal.words.contains("Operation not permitted"),
         };
         match () {
-            () if unread => Some(LOCKED_DOWN.into()),
-            () if denied => self.hindrance(refusal.map.is_some()),
+            () if unread(&refusal.words) => self.lockdown.forbids(),
+            () if denied => self.hindrance(refusal.errno != EACCES),
             () => None,
         }
     }
 
-    /// `memory`: it was a map that was refused.
+    /// `memory`: it may be memory that was refused.
     fn hindrance(&self, memory: bool) -> Option<String> {
         let has = |capability| self.capabilities & (capability | SYS_ADMIN) != 0;
         let missing: Vec<&str> = [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")]
@@ -92,25 +134,40 @@ impl Standing {
                 missing.join(" and ")
             ));
         }
-        if self.confidential {
-            return Some(LOCKED_DOWN.into());
+        if self.lockdown == Lockdown::Level(CONFIDENTIALITY) {
+            return self.lockdown.forbids();
         }
         if let (true, Some(bytes), 0) = (memory, self.locked, self.capabilities & SYS_RESOURCE) {
             return Some(format!(
-                "memory that may be locked is limited to {bytes} bytes (RLIMIT_MEMLOCK), which before Linux 5.11 limits BPF maps, \
-                 and CAP_SYS_RESOURCE to raise it is missing; give the agent CAP_SYS_RESOURCE, or pmcd \
-                 LimitMEMLOCK=infinity in its systemd unit"
+                "memory that may be locked is limited to {bytes} bytes (RLIMIT_MEMLOCK), which on this kernel, as on those before \
+                 Linux 5.11, limits BPF maps and programs, and CAP_SYS_RESOURCE to raise it is missing; give the agent \
+                 CAP_SYS_RESOURCE, or pmcd LimitMEMLOCK=infinity in its systemd unit"
             ));
         }
-        self.seccomp.then(|| {
-            "a seccomp filter is in force, as in a container; permit bpf() and perf_event_open() in its profile".into()
-        })
+        // What is not known for sure, all of it.
+        let mut possible = Vec::from_iter(self.seccomp.then(|| SECCOMP.to_owned()));
+        possible.extend(self.lockdown.forbids());
+        (!possible.is_empty()).then(|| possible.join("; "))
     }
 }
 
+const CONFIDENTIALITY: &str = "confidentiality";
+const SECCOMP: &str =
+    "a seccomp filter is in force, as in a container; permit bpf() and perf_event_open() in its profile";
 const LOCKED_DOWN: &str =
     "the kernel is locked down ([confidentiality] in /sys/kernel/security/lockdown), so that BPF may not \
     read its memory, nor functions be probed; boot with lockdown=integrity, or without lockdown";
+
+/// Whether the kernel charges maps and programs to the locked memory of their user. Then it has the function that charges
+/// programs, which its list of symbols names to everybody; the memory that a map's descriptor tells says nothing of it.
+fn charges() -> bool {
+    static CHARGES: OnceLock<bool> = OnceLock::new();
+    *CHARGES.get_or_init(|| {
+        let Ok(symbols) = File::open("/proc/kallsyms") else { return false };
+        let mut lines = BufReader::with_capacity(1 << 16, symbols).split(b'\n').map_while(Result::ok);
+        lines.any(|line| line.ends_with(b" __bpf_prog_charge"))
+    })
+}
 
 /// Raises the limit of locked memory as far as that takes no capability; libbpf tries to lift it altogether.
 pub fn lock_memory() {
@@ -129,7 +186,7 @@ mod tests {
         capabilities: u64::MAX,
         namespace: false,
         seccomp: false,
-        confidential: false,
+        lockdown: Lockdown::Level("none"),
         locked: None,
         unprivileged: None,
     };
@@ -154,10 +211,18 @@ mod tests {
         says(Standing { capabilities: BPF, ..FREE }, &["CAP_PERFMON is missing", "before Linux 5.8: CAP_SYS_ADMIN"]);
         says(Standing { capabilities: PERFMON, ..FREE }, &["CAP_BPF is missing"]);
         says(Standing { namespace: true, ..nobody }, &["user namespace"]);
-        says(Standing { confidential: true, ..FREE }, &["locked down", "lockdown=integrity"]);
+        says(Standing { lockdown: Lockdown::Level(CONFIDENTIALITY), ..FREE }, &["locked down", "lockdown=integrity"]);
         let limited = Standing { capabilities: SYS_ADMIN, locked: Some(65536), ..FREE };
-        says(limited, &["65536 bytes", "CAP_SYS_RESOURCE", "LimitMEMLOCK=infinity"]);
+        let parts = ["65536 bytes", "maps and programs", "CAP_SYS_RESOURCE", "LimitMEMLOCK=infinity"];
+        says(limited.clone(), &parts);
+        for program in [refused(EPERM, ""), refused(0, "kprobe: the program is refused: Operation not permitted")] {
+            assert!(limited.explains(&program).is_some_and(|sentence| sentence.contains("65536 bytes")));
+        }
+        says(Standing { lockdown: Lockdown::Level(CONFIDENTIALITY), ..limited }, &["locked down"]);
         says(Standing { seccomp: true, ..FREE }, &["seccomp"]);
+        let unknown = Standing { lockdown: Lockdown::Unknown("no securityfs".into()), ..FREE };
+        says(unknown.clone(), &["whether there is one is not known: no securityfs"]);
+        says(Standing { seccomp: true, ..unknown }, &["seccomp", "is not known: no securityfs"]);
     }
 
     #[test]
@@ -169,15 +234,20 @@ mod tests {
         let limited = Standing { locked: Some(65536), ..FREE };
         assert_eq!(limited.hindrance(true), None, "root may raise it");
         let limited = Standing { capabilities: SYS_ADMIN, ..limited };
-        assert_eq!(limited.explains(&refused(EPERM, "")), None, "a program takes no such memory");
+        let map = Refusal { map: Some("rows".into()), ..refused(EACCES, "") };
+        assert_eq!(limited.explains(&map), None, "want of memory is not EACCES");
     }
 
     #[test]
     fn a_helper_that_lockdown_takes_away_is_told_from_one_that_is_not_there() {
         let words = "85: (85) call bpf_probe_read#4; unknown func bpf_probe_read#4";
-        let locked = Standing { confidential: true, ..FREE };
+        let locked = Standing { lockdown: Lockdown::Level(CONFIDENTIALITY), ..FREE };
         assert_eq!(locked.explains(&refused(22, words)).as_deref(), Some(LOCKED_DOWN));
         assert_eq!(FREE.explains(&refused(22, words)), None);
+        let unknown = Standing { lockdown: Lockdown::Unknown("no securityfs".into()), ..FREE };
+        assert!(unknown.explains(&refused(22, words)).is_some());
+        let fault = "85: (85) call bpf_probe_read_kernel#113; R2 unbounded memory access";
+        assert_eq!(unknown.explains(&refused(22, fault)), None);
         assert_eq!(locked.explains(&refused(22, "unknown func bpf_get_func_ret#184")), None);
     }
 }

@@ -61,9 +61,27 @@ impl Refusal {
         Refusal { map: None, errno: error.raw_os_error().unwrap_or(0), words }
     }
 
+    /// The end of what the verifier said is the cause.
+    pub fn last_words(&self) -> &str {
+        self.words.rsplit("; ").next().unwrap_or(&self.words)
+    }
+
     /// What failed before the kernel was asked, or where it does not say more.
     pub fn new(errno: i32, words: impl Into<String>) -> Refusal {
         Refusal { map: None, errno, words: words.into() }
+    }
+}
+
+/// What there is nothing of to be attached to.
+impl From<String> for Refusal {
+    fn from(words: String) -> Refusal {
+        Refusal::new(nix::libc::ENOENT, words)
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(words: &str) -> Refusal {
+        words.to_owned().into()
     }
 }
 

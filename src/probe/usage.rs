@@ -17,7 +17,7 @@ pub struct ProgramUsage {
     pub name: String,
     /// `tp_btf`, `raw_tp`, `fentry`, `kprobe`, ...: what its section in the object begins with.
     pub kind: String,
-    /// The tracepoint or function, where the section names one.
+    /// The tracepoint or function, where the section names one; for a template, how many targets it is attached to.
     pub hook: Option<String>,
     /// Whether it is attached now.
     pub attached: bool,
@@ -66,7 +66,7 @@ pub fn counts_runs() -> bool {
 }
 
 impl Loaded {
-    /// The loaded programs, those that are copied for targets left out: one system call each.
+    /// The loaded programs, with the copies of a template added up: one system call for each of them.
     pub fn programs(&self) -> Vec<ProgramUsage> {
         let Some(object) = &self.object else { return Vec::new() };
         let links = self.links.borrow();
@@ -77,12 +77,26 @@ impl Loaded {
         let mut usage = Vec::new();
         for program in object.progs() {
             let name = program.name().to_string_lossy().into_owned();
-            let loaded = self.programs.get(name.as_str()).filter(|_| !name.starts_with("each_"));
-            let Some(info) = loaded.and_then(|program| info(program.as_fd())) else { continue };
+            let loaded = self.programs.get(name.as_str());
+            let Some(own) = loaded.and_then(|program| info(program.as_fd())) else { continue };
             let (kind, hook) = program::section(&program);
             let (kind, hook) = (kind.to_owned(), (!hook.is_empty()).then(|| hook.to_owned()));
-            let attached = attached(&name);
-            usage.push(ProgramUsage { kind, hook, attached, name, ..info });
+            if !name.starts_with("each_") {
+                let attached = attached(&name);
+                usage.push(ProgramUsage { kind, hook, attached, name, ..own });
+                continue;
+            }
+            let copies = self.copies.borrow();
+            let copies = copies.iter().filter(|((of, _, _), _)| *of == name);
+            let sum = copies.filter_map(|(_, copy)| info(copy.as_fd())).fold(own, |sum, copy| ProgramUsage {
+                runs: sum.runs + copy.runs,
+                time: sum.time + copy.time,
+                misses: sum.misses.zip(copy.misses).map(|(sum, copy)| sum + copy),
+                ..sum
+            });
+            let targets = self.targets(&name);
+            let hook = Some(format!("{targets} target{}", if targets == 1 { "" } else { "s" }));
+            usage.push(ProgramUsage { kind, hook, attached: targets > 0, name, ..sum });
         }
         usage
     }

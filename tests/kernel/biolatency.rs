@@ -114,14 +114,27 @@ fn least_mean(histogram: &[u64]) -> f64 {
     sum as f64 / histogram.iter().sum::<u64>() as f64
 }
 
+/// Takes the kernel's clock for one that is read for each request, as before 6.9: then the programs do not see requests issued.
+const NO_ISSUE: &str = "plug_clock";
+
 #[test]
 fn single_direct_reads_are_counted_one_by_one_and_not_slower_than_fio_saw_them() {
+    single_direct_reads("");
+}
+
+#[test]
+fn single_direct_reads_have_their_times_from_the_kernel_too() {
+    single_direct_reads(NO_ISSUE);
+}
+
+fn single_direct_reads(avoid: &str) {
     let _alone = alone();
     if !has("biolatency", "fio") {
         return;
     }
     let disk = Disk::new(16);
-    let mut agent = Agent::new("biolatency", "");
+    let mut agent = Agent::avoiding(avoid, "biolatency", "");
+    assert!(avoid.is_empty() || !agent.is_attached("block_rq_issue"));
     let mut terse = Vec::new();
     let work = over(&mut agent, &disk, || terse = fio(&disk, "--rw=randread --number_ios=1000 --iodepth=1"));
     assert!(work.own.reads >= 1000);
@@ -136,12 +149,21 @@ fn single_direct_reads_are_counted_one_by_one_and_not_slower_than_fio_saw_them()
 
 #[test]
 fn batches_are_counted_request_by_request() {
+    batches("");
+}
+
+#[test]
+fn batches_are_counted_request_by_request_with_the_kernels_times_too() {
+    batches(NO_ISSUE);
+}
+
+fn batches(avoid: &str) {
     let _alone = alone();
     if !has("biolatency", "fio") {
         return;
     }
     let disk = Disk::new(16);
-    let mut agent = Agent::new("biolatency", "");
+    let mut agent = Agent::avoiding(avoid, "biolatency", "");
     for engine in ["libaio", "io_uring"] {
         let options = format!(
             "--ioengine={engine} --iodepth=32 --iodepth_batch_submit=32 --iodepth_batch_complete_min=32 --rw=randread \

@@ -2,8 +2,10 @@
 
 use crate::support::{alone, Agent};
 use corebcc::modules::find;
+use nix::libc;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -16,6 +18,16 @@ fn configuration(modules: &[&str], lines: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, text).unwrap();
     file
+}
+
+fn binary() -> &'static str {
+    let built = env!("CARGO_BIN_EXE_pmdacorebcc");
+    // In a virtual machine of tests/kernels it is where programs are.
+    if Path::new(built).exists() {
+        built
+    } else {
+        "pmdacorebcc"
+    }
 }
 
 /// What `--check` says of each module: nothing if it was loaded, else why it was not. The shell runs `before` first; `as`, a
@@ -38,10 +50,7 @@ fn checked(
     lines: &str,
     btf: Option<&Path>,
 ) -> (BTreeMap<String, Option<String>>, String) {
-    let config = configuration(modules, lines);
-    let built = env!("CARGO_BIN_EXE_pmdacorebcc");
-    // In a virtual machine of tests/kernels it is where programs are.
-    let binary = if Path::new(built).exists() { built } else { "pmdacorebcc" };
+    let (config, binary) = (configuration(modules, lines), binary());
     let btf = btf.map_or(String::new(), |btf| format!(" --btf {}", btf.display()));
     let script = format!("{before}\nexec {binary} -l - --check={}{btf}", config.path().display());
     let mut command = Command::new(a.first().copied().unwrap_or("sh"));
@@ -49,10 +58,20 @@ fn checked(
     if !a.is_empty() {
         command.arg("sh");
     }
-    let output = command.args(["-c", &script]).output().unwrap();
+    said_by(command.args(["-c", &script]), modules)
+}
+
+/// What `--check` says, run by this command.
+fn fates(command: &mut Command, modules: &[&str]) -> BTreeMap<String, Option<String>> {
+    said_by(command, modules).0
+}
+
+/// The same, and its log.
+fn said_by(command: &mut Command, modules: &[&str]) -> (BTreeMap<String, Option<String>>, String) {
+    let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    println!("{a:?} {before}\n{text}{log}");
+    println!("{command:?}\n{text}{log}");
     assert!(text.starts_with("MODULE"), "no table");
     let failed = |name: &str| {
         let mut lines = text.lines().filter(|line| line.split(' ').next() == Some(name));
@@ -158,6 +177,8 @@ fn a_limit_of_locked_memory_is_named_where_it_counts() {
     let confined = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all"];
     let with = |limit: &str, then: &[&str]| check(&[&["prlimit", limit], then].concat(), "", &modules, "", None);
     let fates = with("--memlock=65536:65536", &confined);
+    // Not even the program fits with which libbpf finds out whether it may load any.
+    let none = with("--memlock=0:0", &confined);
     // With the capability libbpf lifts the limit; a hard limit that suffices is made use of without it.
     let lifted = with("--memlock=65536:65536", &[]);
     let soft = with(if counts { "--memlock=65536:1073741824" } else { "--memlock=65536:" }, &confined);
@@ -168,9 +189,77 @@ fn a_limit_of_locked_memory_is_named_where_it_counts() {
             says(&fates[module], &parts);
         }
         assert_eq!(fates["sysfork"], None, "its maps fit");
+        none.values().for_each(|reason| says(reason, &["limited to 0 bytes", "BPF maps and programs"]));
     } else {
-        assert!(fates.values().all(Option::is_none), "{fates:?}");
+        assert!(fates.values().chain(none.values()).all(Option::is_none), "{fates:?} {none:?}");
     }
+}
+
+/// Has a command run under a seccomp filter that answers a system call by EPERM, as those of containers do.
+fn forbid(command: &mut Command, call: libc::c_long) -> &mut Command {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    // The number of the call is the first word that a filter sees.
+    let filter = [
+        libc::sock_filter { code: LOAD, jt: 0, jf: 0, k: 0 },
+        libc::sock_filter { code: EQUAL, jt: 0, jf: 1, k: call as u32 },
+        libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: refuse },
+        libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
+    ];
+    let install = move || {
+        let mut filter = filter;
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the filter and what points to it live until the call returns, which copies them.
+        match unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec only a system call is made, and nothing is allocated.
+    unsafe { command.pre_exec(install) }
+}
+
+#[test]
+fn a_seccomp_filter_is_named() {
+    const TEST: &str = "a_seccomp_filter_is_named";
+    let _alone = alone();
+    if lacks(TEST, &[]) {
+        return;
+    }
+    if let Err(error) = forbid(&mut Command::new("true"), libc::SYS_bpf).status() {
+        println!("skipped: {TEST}: a kernel with CONFIG_SECCOMP_FILTER ({error})");
+        return;
+    }
+    let modules = ["sysfork", "runqlat", "tracepoint_hits"];
+    let config = configuration(&modules, "");
+    let check = |call| {
+        let mut command = Command::new(binary());
+        command.args(["-l", "-", &format!("--check={}", config.path().display())]);
+        fates(forbid(&mut command, call), &modules)
+    };
+    let refused = check(libc::SYS_bpf);
+    refused.values().for_each(|reason| says(reason, &["loading BPF is not permitted", "a seccomp filter is in force"]));
+    let others = check(libc::SYS_perf_event_open);
+    assert!(others.values().all(Option::is_none), "tracepoints take no perf event: {others:?}");
+}
+
+#[test]
+fn a_lockdown_that_cannot_be_read_is_named_as_possible() {
+    let _alone = alone();
+    if lacks("a_lockdown_that_cannot_be_read_is_named_as_possible", &["unshare"]) {
+        return;
+    }
+    // Something is refused for a reason that the agent cannot know: by a filter, where no status says so.
+    let hide = "[ ! -d /sys/kernel/security ] || mount -t tmpfs none /sys/kernel/security || exit 1\n\
+        mount -o bind /dev/null /proc/$$/status || exit 1";
+    let modules = ["sysfork"];
+    let config = configuration(&modules, "");
+    let script = format!("{hide}\nexec {} -l - --check={}", binary(), config.path().display());
+    let mut command = Command::new("unshare");
+    forbid(command.args(["-m", "sh", "-c", &script]), libc::SYS_bpf);
+    says(&fates(&mut command, &modules)["sysfork"], &["lockdown", "is not known", "mount -t securityfs"]);
 }
 
 #[test]
@@ -216,6 +305,10 @@ fn a_tracefs_that_is_not_mounted_costs_what_needs_it_and_names_the_command() {
     assert_eq!((&without["sysfork"], &without["runqlat"]), (&None, &None), "the others go on");
     let named = check(&["unshare", "-m"], unmount, &modules, "tracepoints = sched:sched_process_exec", None);
     assert!(named.values().all(Option::is_none), "a plain name needs no tracefs: {named:?}");
+    let no_debugfs = "umount -l /sys/kernel/debug 2>/dev/null\n\
+        test -e /sys/kernel/tracing/events || mount -t tracefs tracefs /sys/kernel/tracing || exit 1";
+    let without = check(&["unshare", "-m"], no_debugfs, &modules, expression, None);
+    assert!(without.values().all(Option::is_none), "debugfs is not needed: {without:?}");
     let mount = format!("{unmount}\nmount -t tracefs tracefs /sys/kernel/tracing || exit 1");
     let with = check(&["unshare", "-m"], &mount, &modules, expression, None);
     assert!(with.values().all(Option::is_none), "what the sentence says helps: {with:?}");

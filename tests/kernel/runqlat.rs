@@ -59,8 +59,20 @@ ts = [threading.Thread(target=pair, args=(5000,)) for i in range(2)]
 step('done')
 ";
 
+/// Has the wake-ups tell since when a task waits, as on a kernel that does not keep it.
+const BY_WAKEUPS: &str = "no_sched_info";
+
 #[test]
 fn a_process_arrives_as_often_as_it_left() {
+    arrives_as_often_as_it_left("");
+}
+
+#[test]
+fn a_process_arrives_as_often_as_it_left_by_the_wake_ups_too() {
+    arrives_as_often_as_it_left(BY_WAKEUPS);
+}
+
+fn arrives_as_often_as_it_left(avoid: &str) {
     let _alone = alone();
     let source = "
 a, b = os.pipe(), os.pipe()
@@ -79,7 +91,8 @@ os._exit(0)
 ";
     let mut script = Script::python(source);
     script.line();
-    let mut agent = Agent::new("runqlat", &format!("process = {}", script.pid()));
+    let mut agent = Agent::avoiding(avoid, "runqlat", &format!("process = {}", script.pid()));
+    assert!(avoid.is_empty() || agent.is_attached("sched_wakeup"));
     asleep(script.pid());
     let before = switches(script.pid());
     let counted_before = agent.total();
@@ -163,6 +176,15 @@ fn more_hogs_than_cpus_wait_for_milliseconds() {
 
 #[test]
 fn the_waits_add_up_to_the_run_delay_the_kernel_keeps() {
+    add_up_to_the_run_delay("");
+}
+
+#[test]
+fn the_waits_by_the_wake_ups_add_up_to_the_run_delay_too() {
+    add_up_to_the_run_delay(BY_WAKEUPS);
+}
+
+fn add_up_to_the_run_delay(avoid: &str) {
     let _alone = alone();
     let source = format!(
         "ts = []\n\
@@ -187,7 +209,7 @@ fn the_waits_add_up_to_the_run_delay_the_kernel_keeps() {
     }
     let mut script = Script::python(&source);
     script.line();
-    let mut agent = Agent::new("runqlat", "");
+    let mut agent = Agent::avoiding(avoid, "runqlat", "");
     let before = agent.histogram();
     script.go();
     let delays: u64 = script.numbers().iter().sum::<u64>() / 1000;

@@ -68,6 +68,17 @@ impl Agent {
             .unwrap_or_else(|failure| panic!("{module}: {} {} (root is needed)", failure.reason, failure.words))
     }
 
+    /// As `new`, with these names in COREBCC_AVOID as well: a feature of the kernel there is the opposite. Only for a test that
+    /// is alone.
+    pub fn avoiding(names: &str, module: &str, options: &str) -> Agent {
+        const AVOID: &str = "COREBCC_AVOID";
+        let others = std::env::var(AVOID).unwrap_or_default();
+        std::env::set_var(AVOID, format!("{others},{names}"));
+        let agent = Agent::new(module, options);
+        std::env::set_var(AVOID, others);
+        agent
+    }
+
     /// As `new`; where the kernel has no hooks for it, says that the test was skipped.
     pub fn where_possible(test: &str, needs: &str, module: &str, options: &str) -> Option<Agent> {
         let agent = Agent::try_new(module, options);
@@ -104,6 +115,11 @@ impl Agent {
             Agent { group, never: EventFd::new().unwrap(), name, columns: find(module).unwrap().metrics.len() };
         agent.attend(MOMENT);
         Ok(agent)
+    }
+
+    /// Whether a program is attached there.
+    pub fn is_attached(&self, hook: &str) -> bool {
+        self.group.attached().iter().any(|(attached, _)| *attached == hook)
     }
 
     pub fn table(&mut self) -> Table {
@@ -158,7 +174,7 @@ impl Agent {
 
     /// The kinds of programs by which targets of the configuration are attached to.
     pub fn kinds(&self) -> Vec<&'static str> {
-        self.group.reaches().iter().filter_map(|reach| reach.result.clone().ok()).collect()
+        self.group.reaches().iter().filter_map(|reach| Some(reach.result.as_ref().ok()?.kind)).collect()
     }
 
     /// All rows as text.

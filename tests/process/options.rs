@@ -6,6 +6,7 @@ use crate::reference::pmcd::{self as wire, names};
 use crate::support::{config, Home, ONE};
 use corebcc::pcp::Pmid;
 use std::collections::BTreeSet;
+use std::process::Stdio;
 
 /// The texts of a log, without time and process.
 fn texts(log: &str) -> Vec<String> {
@@ -50,21 +51,32 @@ fn the_log_has_the_original_agents_stages_in_their_order() {
 }
 
 #[test]
-fn debug_tells_of_hooks_and_refreshes() {
+fn debug_tells_of_what_was_refused_and_of_refreshes() {
     let home = Home::new(&format!("{ONE}debug = True\n"));
-    let mut peer = Peer::ready(&home, &[]);
+    let mut command = home.agent(&["--notready"]);
+    command.env("COREBCC_AVOID", "tp_btf").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut peer = Peer::adopt(command.spawn().unwrap());
+    peer.greet();
+    home.wait_for_log("Modules compiled.");
+    peer.read();
     let pmids = crate::support::rows::rows().filter(|row| row.module == "sysfork").map(|row| row.pmid());
     peer.ask(&wire::fetch(&pmids.collect::<Vec<_>>()));
     let log = home.log();
     assert!(log.contains("sysfork: Debug logging enabled."), "{log}");
     if !crate::support::lacks_bpf() {
-        assert!(log.contains("sysfork: Attached to task_newtask ("), "{log}");
+        assert!(log.contains("sysfork: task_newtask: tp_btf is refused: passed over"), "{log}");
+        assert!(log.contains("sysfork: task_newtask: loaded as raw_tp"), "{log}");
+        assert!(log.contains("Info: sysfork: attached to task_newtask by raw_tp\n"), "{log}");
         assert!(log.contains("sysfork: refreshed, 1 instances"), "{log}");
     }
     let quiet = Home::new(ONE);
     let mut peer = Peer::ready(&quiet, &[]);
     peer.unanswered();
-    assert!(!quiet.log().contains("refreshed") && !quiet.log().contains("Debug"), "{}", quiet.log());
+    let log = quiet.log();
+    assert!(!["refreshed", "Debug", "refused", "loaded as"].iter().any(|word| log.contains(word)), "{log}");
+    if !crate::support::lacks_bpf() {
+        assert!(log.contains("Info: sysfork: attached to task_newtask by tp_btf\n"), "{log}");
+    }
 }
 
 #[test]

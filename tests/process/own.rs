@@ -109,6 +109,50 @@ fn without_types_of_the_kernel_every_module_says_so_and_the_agent_still_tells_of
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     assert_eq!(values(&mut peer, "bcc.agent.kernel.release")[""], release.trim());
     assert!(values(&mut peer, "bcc.agent.program.kind").is_empty());
+    assert_eq!(values(&mut peer, "bcc.agent.kernel.feature")["types"], "0");
+    assert!(values(&mut peer, "bcc.agent.kernel.status")["types"].contains("give --btf"));
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn what_loading_found_of_the_kernel_is_told() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = modules("sysfork,tcplife,kprobe_hits,uprobe_hits", "");
+    let text = fs::read_to_string(home.config()).unwrap();
+    fs::write(home.config(), text.replace("[kprobe_hits]\n", "[kprobe_hits]\nkprobes = kprobe:vfs_read\n")).unwrap();
+    let mut peer = Peer::ready(&home, &[]);
+    let found = values(&mut peer, "bcc.agent.kernel.feature");
+    let said = values(&mut peer, "bcc.agent.kernel.status");
+    let is = |feature: &str, there: Option<&str>, part: &str| {
+        assert_eq!(found.get(feature).map(String::as_str), there, "{feature}: {said:?}");
+        assert!(said[feature].contains(part), "{feature}: no `{part}` in {}", said[feature]);
+    };
+    is("types", Some("1"), "/sys/kernel/btf/vmlinux");
+    is("tp_btf", Some("1"), "accepted for ");
+    is("raw_tp", None, "not tried");
+    is("perf_event", None, "not tried: nothing that is enabled asked for it");
+    is("ringbuf", Some("1"), "made for tcp_sessions");
+    is("bpf_stats", None, "bpf_stats = True");
+    for feature in corebcc::bpf::FEATURES {
+        assert_eq!(said[*feature], "as the kernel's types say");
+    }
+    match fs::read_to_string("/sys/kernel/security/lockdown") {
+        Ok(text) => is("lockdown", Some(if text.contains("[none]") { "0" } else { "1" }), ""),
+        Err(_) => println!("no lockdown to be read: {}", said["lockdown"]),
+    }
+    // What the kernel refused, in its own words: the module says the same.
+    let ways = ["fentry", "fexit", "kprobe", "kretprobe"];
+    let with = |answer: &str| ways.iter().filter(|way| found.get(**way).is_some_and(|there| there == answer)).count();
+    let fate = &values(&mut peer, "bcc.agent.module.status")["kprobe_hits"];
+    if values(&mut peer, "bcc.agent.module.state")["kprobe_hits"] == "failed" {
+        assert!(with("0") > 0 && with("1") == 0, "{found:?}");
+        let words = |way: &&str| said[*way].split_once(": ").is_some_and(|(_, words)| fate.contains(words));
+        assert!(ways.iter().any(words), "{fate} {said:?}");
+    } else {
+        assert!(with("1") > 0, "{found:?}");
+    }
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
@@ -231,6 +275,52 @@ fn the_memory_of_maps_is_what_the_kernel_says_of_the_descriptors() {
     assert_eq!(capacity["fork_rows"], cpus.to_string());
     assert_eq!(values(&mut peer, "bcc.agent.map.key.size")["fork_rows"], "4");
     assert_eq!(number(&mut peer, "bcc.agent.map.value.size", "fork_rows"), 64);
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn copies_of_a_template_are_one_program_with_the_runs_of_all() {
+    if lacks_bpf() {
+        return;
+    }
+    const PROGRAM: &str = "each_raw__tracepoint_hits";
+    let home = modules("tracepoint_hits", "bpf_stats = True");
+    let mut peer = Peer::ready(&home, &[]);
+    if home.log().contains("bpf_stats has no effect") {
+        return skip("a kernel that counts runs for a descriptor: 5.8");
+    }
+    assert_eq!(values(&mut peer, "bcc.agent.program.hook")[PROGRAM], "2 targets");
+    assert_eq!(values(&mut peer, "bcc.agent.program.kind")[PROGRAM], "raw_tp");
+    assert_eq!(values(&mut peer, "bcc.agent.program.attached")[PROGRAM], "1");
+    let hits = |peer: &mut Peer| {
+        values(peer, "bcc.tracepoint.hits").values().map(|hits| hits.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let (first, runs) = (hits(&mut peer), number(&mut peer, "bcc.agent.program.runs", PROGRAM));
+    for _ in 0..20 {
+        assert!(Command::new("true").status().unwrap().success());
+    }
+    // An exec and an exit each; read before and after, the module's count encloses the kernel's.
+    let (more, last) = (number(&mut peer, "bcc.agent.program.runs", PROGRAM), hits(&mut peer));
+    assert!(more - runs >= 40 && more - runs <= last - first, "{runs} {more} {first} {last}");
+    assert!(number(&mut peer, "bcc.agent.program.time", PROGRAM) > 0);
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn tables_tell_how_many_rows_are_taken() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = modules("exectop,execsnoop", "");
+    let mut peer = Peer::ready(&home, &[]);
+    for _ in 0..3 {
+        assert!(Command::new("true").status().unwrap().success());
+    }
+    let names = values(&mut peer, "bcc.proc.exec.count").len() as u64;
+    let used = number(&mut peer, "bcc.agent.map.entries.used", "exec_rows");
+    assert!(used >= names.max(1) && used < number(&mut peer, "bcc.agent.map.entries.capacity", "exec_rows"), "{used}");
+    let lost = values(&mut peer, "bcc.agent.map.lost");
+    assert_eq!(lost, ["exec_events", "exec_rows"].map(|map| (map.to_owned(), "0".to_owned())).into());
     assert_eq!(peer.close().0.code(), Some(0));
 }
 

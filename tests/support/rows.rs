@@ -41,7 +41,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [Beside; 31] = [
+const OWN: [Beside; 33] = [
     ("bcc.agent.version",              "", 300, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.release",       "", 300, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.load.time",            "", 300, 2, Type::U64,    Sem::DISCRETE, "millisec"),
@@ -71,8 +71,10 @@ const OWN: [Beside; 31] = [
     ("bcc.agent.map.memory",           "", 303, 6, Type::U64,    Sem::INSTANT,  "byte"),
     ("bcc.agent.map.ring.size",        "", 303, 7, Type::U64,    Sem::DISCRETE, "byte"),
     ("bcc.agent.map.ring.used",        "", 303, 8, Type::U64,    Sem::INSTANT,  "byte"),
+    ("bcc.agent.map.lost",             "", 303, 9, Type::U64,    Sem::COUNTER,  "count"),
     ("bcc.agent.lost.events",          "", 304, 0, Type::U64,    Sem::COUNTER,  "count"),
     ("bcc.agent.kernel.feature",       "", 305, 0, Type::U32,    Sem::DISCRETE, "none"),
+    ("bcc.agent.kernel.status",        "", 305, 1, Type::STRING, Sem::DISCRETE, "none"),
 ];
 
 /// What modules have beyond the Python agent's.
