@@ -208,6 +208,17 @@ mod tests {
     }
 
     #[test]
+    fn a_session_that_was_displaced_is_one_loss_and_not_of_those_begun_before_the_agent() {
+        let fake = Fake::new().with(STATS, 2);
+        for (at, count) in [(offset_of!(tcp_stat, unborn), 5), (offset_of!(tcp_stat, displaced), 3)] {
+            fake.set(STATS, 1, at, count);
+        }
+        let mut lost = Vec::new();
+        module(Options::default()).losses(&fake, &mut |_, count| lost.push(count));
+        assert_eq!(lost, [0, 2, 3]);
+    }
+
+    #[test]
     fn half_a_record_is_passed_over() {
         let fake = Fake::new();
         fake.record(&[1, 2, 3]);
