@@ -176,20 +176,27 @@ fn typed(types: &Path) -> BTreeSet<&'static str> {
     PROGRAMS.iter().map(|(name, _)| *name).filter(|name| there(name)).collect()
 }
 
-/// Places in its context that a program reads, as far as it keeps the address of it in a register.
+/// Places in its context that a program reads, as far as it keeps the address of it in a register or on its stack.
 fn context(code: &[bpf_insn]) -> BTreeSet<i16> {
     const MOVE: u8 = 0xbf;
     const LOAD: u8 = 0x79;
+    const STORE: u8 = 0x7b;
+    const STACK: u8 = 10;
     const LOADS: u8 = 1;
+    // What libbpf puts in the place of the address of a map that was not made.
+    const NO_MAP: i32 = 2_001_000_000;
     let mut contexts = BTreeSet::from([1]);
-    let mut places = BTreeSet::new();
+    let (mut kept, mut places) = (BTreeSet::new(), BTreeSet::new());
     for code in code {
         let (to, of_context) = (code.dst_reg(), contexts.contains(&code.src_reg()));
         if code.code == LOAD && of_context {
             places.insert(code.off);
         }
         match code.code {
+            STORE if to == STACK && of_context => drop(kept.insert(code.off)),
+            LOAD if code.src_reg() == STACK && kept.contains(&code.off) => drop(contexts.insert(to)),
             MOVE if of_context => drop(contexts.insert(to)),
+            CALL if code.imm >= NO_MAP => {}
             CALL => contexts.retain(|register| (6..10).contains(register)),
             // Arithmetic, and loads.
             code if matches!(code & 7, LOADS | 0 | 4 | 7) => drop(contexts.remove(&to)),
