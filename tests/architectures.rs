@@ -181,6 +181,8 @@ fn context(code: &[bpf_insn]) -> BTreeSet<i16> {
     const MOVE: u8 = 0xbf;
     const LOAD: u8 = 0x79;
     const LOADS: u8 = 1;
+    /// From here on it is no call: libbpf puts it in the place of the address of a map that is not made.
+    const ABSENT_MAP: i32 = 2_001_000_000;
     let mut contexts = BTreeSet::from([1]);
     let mut places = BTreeSet::new();
     for code in code {
@@ -190,7 +192,7 @@ fn context(code: &[bpf_insn]) -> BTreeSet<i16> {
         }
         match code.code {
             MOVE if of_context => drop(contexts.insert(to)),
-            CALL => contexts.retain(|register| (6..10).contains(register)),
+            CALL if code.imm < ABSENT_MAP => contexts.retain(|register| (6..10).contains(register)),
             // Arithmetic, and loads.
             code if matches!(code & 7, LOADS | 0 | 4 | 7) => drop(contexts.remove(&to)),
             _ => {}
