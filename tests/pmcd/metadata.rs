@@ -246,9 +246,10 @@ fn instances_have_the_names_and_numbers_that_go_together() {
     let php = fs::canonicalize("/usr/bin/php").unwrap_or_default();
     let probes = corebcc::kit::Elf::read(&php).map(|elf| elf.probes()).unwrap_or_default();
     let has_php = probes.iter().any(|probe| probe.name == "function__entry");
+    let hits = corebcc::modules::find("tracepoint_hits").unwrap();
     let mut text = all_modules()
         .replace("[syscount]\n", "[syscount]\nprocess = php\ndetails = True\n")
-        .replace("[tracepoint_hits]\n", &format!("[tracepoint_hits]\ntracepoints = {}\n", TRACEPOINTS.join(",")));
+        .replace(&hits.section(""), &hits.section(&format!("tracepoints = {}", TRACEPOINTS.join(","))));
     if has_php {
         let [one, two] = PROBES.map(|probe| format!("{}:{probe}", php.display()));
         text = text

@@ -180,10 +180,10 @@ fn modules_log_under_the_names_of_their_sections_and_say_where_they_are_attached
         ("uprobe_hits", "uprobes = c:no_such", "c:no_such is left out: "),
         ("usdt_hits", "usdts = /no/such:x", "/no/such:x is left out: "),
         ("tcplife", "lport = 80", "Filtering on local ports: [80]."),
-        ("tcplife", "", "Attached to inet_sock_set_state ("),
-        ("runqlat", "", "Attached to sched_switch ("),
+        ("tcplife", "", "attached to inet_sock_set_state by "),
+        ("runqlat", "", "attached to sched_switch by "),
     ] {
-        if said.starts_with("Attached") && crate::support::lacks_bpf() {
+        if said.starts_with("attached") && crate::support::lacks_bpf() {
             continue;
         }
         let section = corebcc::modules::find(module).unwrap().section(line);

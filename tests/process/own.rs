@@ -41,9 +41,15 @@ fn number(peer: &mut Peer, name: &str, instance: &str) -> u64 {
 
 /// A configuration of these modules with their defaults.
 fn modules(list: &str, pmda: &str) -> Home {
+    with_lines(list, pmda, &[])
+}
+
+/// The same, with lines of some of their sections.
+fn with_lines(list: &str, pmda: &str, lines: &[(&str, &str)]) -> Home {
     let mut text = format!("[pmda]\nmodules = {list}\nmodule_failure_fatal = False\n{pmda}\n");
-    for (cluster, name) in list.split(',').enumerate() {
-        text += &format!("[{name}]\nmodule = {name}\ncluster = {cluster}\n");
+    for name in list.split(',') {
+        let its = lines.iter().find(|(module, _)| *module == name).map_or("", |(_, lines)| lines);
+        text += &corebcc::modules::find(name).unwrap().section(its);
     }
     Home::new(&text)
 }
@@ -53,17 +59,11 @@ fn each_module_has_its_state_and_a_sentence() {
     if lacks_bpf() {
         return;
     }
-    let home = modules("sysfork,profile,kprobe_hits,tracepoint_hits", "");
-    let text = fs::read_to_string(home.config()).unwrap();
-    let text = text.replace("[kprobe_hits]\n", "[kprobe_hits]\nkprobes = kprobe:no_such_function\n");
-    fs::write(
-        home.config(),
-        text.replace(
-            "[tracepoint_hits]\n",
-            "[tracepoint_hits]\ntracepoints = sched:sched_switch,no:such\nprocess = nobody\n",
-        ),
-    )
-    .unwrap();
+    let lines = [
+        ("kprobe_hits", "kprobes = kprobe:no_such_function"),
+        ("tracepoint_hits", "tracepoints = sched:sched_switch,no:such\nprocess = nobody"),
+    ];
+    let home = with_lines("sysfork,profile,kprobe_hits,tracepoint_hits", "", &lines);
     let mut peer = Peer::ready(&home, &[]);
     let states = values(&mut peer, "bcc.agent.module.state");
     let sentences = values(&mut peer, "bcc.agent.module.status");
@@ -89,7 +89,8 @@ fn each_module_has_its_state_and_a_sentence() {
         [("filter", "1"), ("kprobe_hits", "0"), ("profile", "1"), ("sysfork", "1"), ("tracepoint_hits", "1")];
     assert_eq!(up, expected.map(|(name, up)| (name.to_owned(), up.to_owned())).into());
     // The names of a module that failed are there; asked for, they send here.
-    let failed = wire::result(&peer.ask(&wire::fetch(&[corebcc::pcp::Pmid::new(149, 2, 0)]))).remove(0);
+    let cluster = corebcc::modules::find("kprobe_hits").unwrap().cluster;
+    let failed = wire::result(&peer.ask(&wire::fetch(&[corebcc::pcp::Pmid::new(149, cluster, 0)]))).remove(0);
     assert_eq!(failed.numval, PmErr::APPVERSION.0);
     assert_eq!(peer.close().0.code(), Some(0));
 }
@@ -120,8 +121,6 @@ fn what_loading_found_of_the_kernel_is_told() {
         return;
     }
     let home = modules("sysfork,tcplife,kprobe_hits,uprobe_hits", "");
-    let text = fs::read_to_string(home.config()).unwrap();
-    fs::write(home.config(), text.replace("[kprobe_hits]\n", "[kprobe_hits]\nkprobes = kprobe:vfs_read\n")).unwrap();
     let mut peer = Peer::ready(&home, &[]);
     let found = values(&mut peer, "bcc.agent.kernel.feature");
     let said = values(&mut peer, "bcc.agent.kernel.status");
