@@ -203,13 +203,15 @@ fn a_kernel_function_in_which_two_thousand_threads_wait_is_timed_in_each() {
     wait_together(THREADS as usize, time, |mut pipe| assert_eq!(pipe.read(&mut [0]).unwrap(), 0));
     let (counts, averages, totals) = (values(&mut agent, 0), values(&mut agent, 2), values(&mut agent, 3));
     let function = functions.into_iter().find(|name| counts.get(*name).is_some_and(|&count| count > 0)).unwrap();
-    assert_eq!(counts[function], THREADS);
-    // A kernel with preemption passes over a program that it interrupted on this CPU: few starts, and told.
+    // A kernel with preemption passes over a program that it interrupted on this CPU (bcc.agent.program.misses): few, and
+    // of the starts it is told.
+    let few = THREADS / 50;
+    assert!((THREADS - few..=THREADS).contains(&counts[function]), "{counts:?}");
     let warnings = agent.warnings();
     let unseen = warnings.iter().find_map(|line| line.strip_suffix(" returns of functions whose start was not seen"));
     let unseen = unseen.map_or(0, |count| count.parse::<u64>().unwrap());
-    assert!(unseen <= THREADS / 50, "{warnings:?}");
-    assert_eq!(averages[function], totals[function] / (THREADS - unseen), "each other was timed");
+    assert!(unseen <= few, "{warnings:?}");
+    assert_eq!(averages[function], totals[function] / (counts[function] - unseen), "each other was timed");
     assert!(averages[function] > time.as_nanos() as u64, "{averages:?}");
     assert!(warnings.iter().all(|line| !line.contains("too many threads")), "{warnings:?}");
 }
