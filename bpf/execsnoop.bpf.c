@@ -43,23 +43,13 @@ struct snoop_stat {
 	__u64 pad[7];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} exec_events SEC(".maps");
+RING(exec_events);
 
 ROWS(snoop_stats, struct snoop_stat);
 EXPORT(struct exec_event);
 
 const volatile bool snoop_failed;
 const volatile __u64 snoop_wake_at; /* bytes waiting in the ring from which a record wakes the agent */
-
-static __always_inline void snoop_submit(void *event)
-{
-	__u64 waiting = bpf_ringbuf_query(&exec_events, BPF_RB_AVAIL_DATA);
-
-	bpf_ringbuf_submit(event, waiting >= snoop_wake_at ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
-}
 
 static __always_inline void snoop_dropped(void)
 {
@@ -107,7 +97,7 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 		BOUND(length, 255);
 		few->head.cut = 0;
 		few->head.length = bpf_probe_read_user(few->args, length, (void *)start) ? 0 : length;
-		snoop_submit(few);
+		ring_submit(&exec_events, few, snoop_wake_at);
 	} else {
 		struct many_event *many = bpf_ringbuf_reserve(&exec_events, sizeof(*many), 0);
 
@@ -121,7 +111,7 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 			length = MANY_ARGS - 1;
 		BOUND(length, 4095);
 		many->head.length = bpf_probe_read_user(many->args, length, (void *)start) ? 0 : length;
-		snoop_submit(many);
+		ring_submit(&exec_events, many, snoop_wake_at);
 	}
 }
 
@@ -176,5 +166,5 @@ ON(sys_exit, struct pt_regs *regs, long ret)
 	failed->head.path[0] = 0;
 	bpf_probe_read_user_str(failed->head.path, PATH_SIZE, (void *)path);
 	snoop_arguments(failed, argv, compat ? 4 : 8);
-	snoop_submit(failed);
+	ring_submit(&exec_events, failed, snoop_wake_at);
 }

@@ -109,6 +109,14 @@ static __always_inline __u64 returned(void *ctx)
 		__uint(max_entries, 4096);                                                                            \
 	} name SEC(".maps")
 
+/* Gives a record to the agent, and wakes it where that many bytes are waiting. */
+static __always_inline void ring_submit(void *ring, void *record, __u64 wake_at)
+{
+	bool wake = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >= wake_at;
+
+	bpf_ringbuf_submit(record, wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+}
+
 /* Only a typed reference makes clang keep a struct in BTF, which is where the Rust side gets it from. */
 #define EXPORT(type) const type *PASTE(export, __LINE__) __attribute__((unused))
 

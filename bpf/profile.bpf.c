@@ -34,7 +34,6 @@ ON_SAMPLE(profile)
 	__u64 id = bpf_get_current_pid_tgid();
 	struct prof_stat *stat = row(&prof_stats, 0);
 	struct prof_sample *sample;
-	bool wake;
 
 	if (!(__u32)id || !stat) /* the idle task */
 		return;
@@ -49,6 +48,5 @@ ON_SAMPLE(profile)
 	bpf_get_current_comm(sample->comm, sizeof(sample->comm));
 	sample->kernel_bytes = prof_no_kernel ? 0 : bpf_get_stack(ctx, sample->kernel, sizeof(sample->kernel), 0);
 	sample->user_bytes = prof_no_user ? 0 : bpf_get_stack(ctx, sample->user, sizeof(sample->user), USER_STACK);
-	wake = bpf_ringbuf_query(&prof_samples, BPF_RB_AVAIL_DATA) >= prof_wake_at;
-	bpf_ringbuf_submit(sample, wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+	ring_submit(&prof_samples, sample, prof_wake_at);
 }

@@ -68,7 +68,6 @@ static __always_inline void tcp_report(const bool raw, struct sock *sk, struct t
 {
 	struct tcp_sock *tp = raw ? (struct tcp_sock *)sk : bpf_skc_to_tcp_sock(sk);
 	struct tcp_session *session;
-	__u64 wake;
 
 	if (!tp)
 		return;
@@ -94,8 +93,7 @@ static __always_inline void tcp_report(const bool raw, struct sock *sk, struct t
 		bpf_probe_read_kernel(session->laddr, 16, &sk->__sk_common.skc_v6_rcv_saddr);
 		bpf_probe_read_kernel(session->raddr, 16, &sk->__sk_common.skc_v6_daddr);
 	}
-	wake = bpf_ringbuf_query(&tcp_sessions, BPF_RB_AVAIL_DATA) >= tcp_wake_at;
-	bpf_ringbuf_submit(session, wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+	ring_submit(&tcp_sessions, session, tcp_wake_at);
 }
 
 ON(inet_sock_set_state, struct sock *sk, int from, int to)

@@ -5,7 +5,6 @@ use super::tcp::{SOCKETS, TRAFFIC};
 use crate::bpf::types::{self, net_row, sock_read, thread, thread_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
-use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 metrics! {
@@ -72,10 +71,6 @@ pub const SPEC: Spec = Spec {
     make: |setup| Ok(Box::new(Netproc::new(Options::read(setup.section)?, cmdline, with_sockets))),
 };
 
-/// Ended processes stay for so many ticks (seconds): longer than the usual interval between two fetches of a logger.
-const GRACE: u64 = 60;
-/// Processes kept at most: those that ended longest ago go first.
-const MOST: usize = 16 * 1024;
 /// `struct thread.state`: the thread has ended (written by the program).
 const ENDED: u64 = 1;
 /// `struct thread.state`: seen ended at the last sweep (written here); its counts are final by now.
@@ -86,8 +81,6 @@ type NameOf = fn(u32) -> Option<Vec<u8>>;
 
 #[derive(Default)]
 struct Process {
-    /// Its start time, to tell a process id used again apart.
-    born: u64,
     name: Vec<u8>,
     /// The number of execs, as the kernel counts them, when the name was read.
     execs: u64,
@@ -98,15 +91,13 @@ struct Process {
     /// Threads in the table, as of the sweep.
     threads: u32,
     execs_now: u64,
-    /// The tick its end was noticed at.
-    ended: Option<u64>,
 }
 
 struct Netproc {
     options: Options,
     name_of: NameOf,
     with_sockets: fn() -> Vec<u32>,
-    processes: BTreeMap<u32, Process>,
+    processes: Lives<Process>,
     ticks: u64,
     begun: bool,
     lost: u64,
@@ -119,7 +110,7 @@ impl Netproc {
             options,
             name_of,
             with_sockets,
-            processes: BTreeMap::new(),
+            processes: Lives::default(),
             ticks: 0,
             begun: false,
             lost: 0,
@@ -135,14 +126,15 @@ impl Netproc {
             return;
         }
         for pid in (self.with_sockets)() {
-            let name = instance_name(pid, self.name_of);
-            self.processes.entry(pid).or_insert(Process { name, ..Process::default() });
+            if let Some(process) = self.processes.of(pid, 0) {
+                process.name = instance_name(pid, self.name_of);
+            }
         }
     }
 
     /// Adds up the threads and takes over those that ended.
     fn sweep(&mut self, kernel: &dyn Kernel) {
-        for process in self.processes.values_mut() {
+        for (_, process) in self.processes.iter_mut() {
             (process.live, process.threads, process.execs_now) = ([0; 8], 0, 0);
         }
         let counts = kernel.rows(COUNTS);
@@ -151,46 +143,28 @@ impl Netproc {
             let (Some(row), 1..) = (counts.get(place), id) else { continue };
             let born = thread.word(offset_of!(thread, born));
             let state = thread.word(offset_of!(thread, state));
-            let process = self.processes.entry((id >> 32) as u32).or_default();
-            if process.born != born {
-                *process = Process { born, ..Process::default() };
-            }
+            let process = self.processes.of((id >> 32) as u32, born);
             let cells = row.words(offset_of!(net_row, cells));
             if state & (ENDED | SEEN) == ENDED | SEEN {
-                add(&mut process.past, cells);
+                if let Some(process) = process {
+                    add(&mut process.past, cells);
+                }
                 free(thread, row);
                 continue;
             }
             if state & ENDED != 0 {
                 thread.set(offset_of!(thread, state), state | SEEN);
             }
+            let Some(process) = process else { continue };
             add(&mut process.live, cells);
             process.threads += 1;
             process.execs_now = process.execs_now.max((state & !SEEN) >> 1);
         }
-        for (&pid, process) in &mut self.processes {
+        for (pid, process) in self.processes.iter_mut() {
             if process.name.is_empty() || process.execs_now > process.execs {
                 process.name = instance_name(pid, self.name_of);
                 process.execs = process.execs_now;
             }
-        }
-    }
-
-    /// Notices processes that ended, and drops those that ended long ago.
-    fn age(&mut self) {
-        let (now, name_of) = (self.ticks, self.name_of);
-        for (&pid, process) in &mut self.processes {
-            if process.threads == 0 && process.ended.is_none() && name_of(pid).is_none() {
-                process.ended = Some(now);
-            }
-        }
-        if self.options.remove_stopped_processes {
-            self.processes.retain(|_, process| process.ended.is_none_or(|ended| now.saturating_sub(ended) < GRACE));
-        }
-        while self.processes.len() > MOST {
-            let oldest = self.processes.iter().filter_map(|(pid, process)| Some((process.ended?, *pid))).min();
-            let Some((_, pid)) = oldest else { return };
-            self.processes.remove(&pid);
         }
     }
 }
@@ -216,7 +190,7 @@ impl Module for Netproc {
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         self.begin();
         self.sweep(kernel);
-        for (&pid, process) in &self.processes {
+        for (pid, process) in self.processes.iter() {
             let mut row = table.process(pid, &process.name);
             for (i, metric) in CELLS.iter().enumerate() {
                 row = row.set(*metric, process.past[i] + process.live[i]);
@@ -231,7 +205,10 @@ impl Module for Netproc {
             self.begin();
         }
         self.sweep(kernel);
-        self.age();
+        let name_of = self.name_of;
+        self.processes.tick(!self.options.remove_stopped_processes, |pid, process| {
+            process.threads == 0 && name_of(pid).is_none()
+        });
         self.claims.free_left(kernel.rows(THREADS), |thread| thread.word(offset_of!(thread, id)) == 0);
         let lost = kernel.rows(STATS).sum(offset_of!(thread_stat, lost));
         if lost > self.lost {
@@ -355,7 +332,7 @@ mod tests {
         let mut module = module();
         thread(&fake, 3, 1001, 1001, 1, 50);
         ended(&fake, 3);
-        for _ in 0..GRACE {
+        for _ in 0..Lives::<Process>::GRACE {
             module.tick(&fake);
             assert_eq!(sent(&mut module, &fake), [("001001".into(), Some(Atom::U64(50)))]);
         }
@@ -371,7 +348,7 @@ mod tests {
         let mut module = Netproc::new(options, |_| None, Vec::new);
         thread(&fake, 3, 1001, 1001, 1, 50);
         ended(&fake, 3);
-        (0..3 * GRACE).for_each(|_| module.tick(&fake));
+        (0..3 * Lives::<Process>::GRACE).for_each(|_| module.tick(&fake));
         assert_eq!(sent(&mut module, &fake), [("001001".into(), Some(Atom::U64(50)))]);
     }
 

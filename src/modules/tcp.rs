@@ -1,7 +1,7 @@
 //! What the modules about TCP share: the hooks, so that the loader sees one of each, and how addresses are written.
 
-use crate::kit::{Hook, Tier};
-use crate::tracepoint;
+use crate::kit::{Hook, Ports, Tier};
+use crate::{tell, tracepoint};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Every send and receive on a socket with its length. UDP's functions in the last tier are netproc's alone.
@@ -59,6 +59,15 @@ pub fn address(family: u16, bytes: [u8; 16]) -> String {
         Ipv4Addr::new(a, b, c, d).to_string()
     } else {
         Ipv6Addr::from(bytes).to_string()
+    }
+}
+
+/// Says in the log which ports a module keeps to.
+pub fn tell_ports(remote: &Ports, local: &Ports) {
+    for (which, ports) in [("remote", remote), ("local", local)] {
+        if !ports.0.is_empty() {
+            tell!(info, "Filtering on {which} ports: {:?}.", ports.0);
+        }
     }
 }
 

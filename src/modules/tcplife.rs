@@ -1,9 +1,9 @@
 //! Finished TCP sessions, the latest first. Kernel side: bpf/tcplife.bpf.c, one ring record per session.
 
-use super::tcp::{address, ACCEPT, STATE};
+use super::tcp::{address, tell_ports, ACCEPT, STATE};
 use crate::bpf::{record, types, types::tcp_births, types::tcp_session, types::tcp_stat};
 use crate::kit::*;
-use crate::{maps, metrics, options, tell};
+use crate::{maps, metrics, options};
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
@@ -52,11 +52,7 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        for (which, ports) in [("remote", &options.dport), ("local", &options.lport)] {
-            if !ports.0.is_empty() {
-                tell!(info, "Filtering on {which} ports: {:?}.", ports.0);
-            }
-        }
+        tell_ports(&options.dport, &options.lport);
         Ok(Box::new(Tcplife { options, sessions: VecDeque::new() }))
     },
 };

@@ -2,11 +2,10 @@
 //! the connections of a process are added up.
 
 use super::flows::{Flows, Moved};
-use super::tcp::TRAFFIC;
+use super::tcp::{tell_ports, TRAFFIC};
 use crate::bpf::types::{self, flow, flow_stat, sock_read, way_numbers};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
-use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 metrics! {
@@ -55,28 +54,15 @@ pub const SPEC: Spec = Spec {
                 tell!(info, "{option} has no effect: {why}.");
             }
         }
-        for (which, ports) in [("remote", &options.dport), ("local", &options.lport)] {
-            if !ports.0.is_empty() {
-                tell!(info, "Filtering on {which} ports: {:?}.", ports.0);
-            }
-        }
+        tell_ports(&options.dport, &options.lport);
         Ok(Box::new(Tcpperpid::new(options, exists)))
     },
 };
 
-/// Ended processes stay for so many ticks (seconds): longer than the usual interval between two fetches of a logger.
-const GRACE: u64 = 60;
-/// Processes kept at most: those that ended longest ago go first.
-const MOST: usize = 16 * 1024;
-
 #[derive(Default)]
 struct Process {
-    /// Its start time, to tell a process id used again apart.
-    born: u64,
     tx: u64,
     rx: u64,
-    /// The tick its end was noticed at.
-    ended: Option<u64>,
 }
 
 struct Tcpperpid {
@@ -84,43 +70,21 @@ struct Tcpperpid {
     /// Whether a process exists.
     exists: fn(u32) -> bool,
     flows: Flows,
-    processes: BTreeMap<u32, Process>,
-    ticks: u64,
+    processes: Lives<Process>,
 }
 
 impl Tcpperpid {
     fn new(options: Options, exists: fn(u32) -> bool) -> Tcpperpid {
-        Tcpperpid { options, exists, flows: Flows::new(FLOWS), processes: BTreeMap::new(), ticks: 0 }
+        Tcpperpid { options, exists, flows: Flows::new(FLOWS), processes: Lives::default() }
     }
 
-    fn add(options: &Options, processes: &mut BTreeMap<u32, Process>, moved: Moved) {
+    fn add(options: &Options, processes: &mut Lives<Process>, moved: Moved) {
         if !options.lport.wants(moved.ends.lport) || !options.dport.wants(moved.ends.rport) {
             return;
         }
-        let process = processes.entry(moved.ends.pid).or_default();
-        if moved.born < process.born {
-            return; // the last bytes of an earlier process with this id
-        }
-        if moved.born > process.born {
-            *process = Process { born: moved.born, ..Process::default() };
-        }
-        process.tx += moved.tx;
-        process.rx += moved.rx;
-    }
-
-    /// Notices processes that ended, and drops those that ended long ago.
-    fn age(&mut self) {
-        for (&pid, process) in &mut self.processes {
-            if process.ended.is_none() && !(self.exists)(pid) {
-                process.ended = Some(self.ticks);
-            }
-        }
-        let now = self.ticks;
-        self.processes.retain(|_, process| process.ended.is_none_or(|ended| now.saturating_sub(ended) < GRACE));
-        while self.processes.len() > MOST {
-            let oldest = self.processes.iter().filter_map(|(pid, process)| Some((process.ended?, *pid))).min();
-            let Some((_, pid)) = oldest else { return };
-            self.processes.remove(&pid);
+        if let Some(process) = processes.of(moved.ends.pid, moved.born) {
+            process.tx += moved.tx;
+            process.rx += moved.rx;
         }
     }
 }
@@ -135,17 +99,16 @@ impl Module for Tcpperpid {
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let Tcpperpid { options, flows, processes, .. } = self;
         flows.look(kernel, &mut |moved| Self::add(options, processes, moved));
-        for (&pid, process) in processes.iter() {
+        for (pid, process) in processes.iter() {
             table.process(pid, format!("{pid:06}").as_bytes()).set(TX, process.tx).set(RX, process.rx);
         }
         Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        self.ticks += 1;
-        let Tcpperpid { options, flows, processes, .. } = self;
+        let Tcpperpid { options, flows, processes, exists } = self;
         flows.age(kernel, &mut |moved| Self::add(options, processes, moved));
-        self.age();
+        processes.tick(false, |pid, _| !exists(pid));
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -215,7 +178,7 @@ mod tests {
         let fake = fake();
         let mut module = module(Options::default());
         put(&fake, FLOWS, 1, ends(1001, 1, 80), 100, 5);
-        for _ in 0..GRACE {
+        for _ in 0..Lives::<Process>::GRACE {
             module.tick(&fake);
             assert_eq!(rows(&mut module, &fake), [("001001".into(), 100, 5)]);
         }
