@@ -26,20 +26,14 @@ struct fs_row {
 
 static __always_inline void fs_enter(void *rows, void *starts, __u32 mask, __u64 filter, enum fs_op op)
 {
-	__u64 id = bpf_get_current_pid_tgid(), *since;
-	bool displaced = false;
+	__u64 id = bpf_get_current_pid_tgid();
 	struct fs_row *r;
 
-	if (!filter_wants(filter, id >> 32))
+	if (!filter_wants(filter, id >> 32) || !way_begins(starts, mask, id << 32 | (op + 1)))
 		return;
-	since = way_number(starts, mask, id << 32 | (op + 1), &displaced);
-	if (displaced) {
-		r = cpu_row(rows);
-		if (r)
-			ADD(r->displaced, 1);
-	}
-	if (since)
-		*since = bpf_ktime_get_ns();
+	r = cpu_row(rows);
+	if (r)
+		ADD(r->displaced, 1);
 }
 
 static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, __u64 filter, enum fs_op op)

@@ -81,20 +81,14 @@ static __always_inline void kp_count(struct kp_row *r, bool failed, __s64 ns)
 
 ON_EACH_ENTRY(target)
 {
-	__u64 id = bpf_get_current_pid_tgid(), *since;
-	bool displaced = false;
+	__u64 id = bpf_get_current_pid_tgid();
 	struct kp_row *r;
 
-	if (!filter_wants(kp_filter, id >> 32))
+	if (!filter_wants(kp_filter, id >> 32) || !way_begins(&kp_starts, kp_start_mask, kp_key(id, target)))
 		return;
-	since = way_number(&kp_starts, kp_start_mask, kp_key(id, target), &displaced);
-	if (displaced) {
-		r = row(&kp_rows, bpf_get_smp_processor_id() * kp_targets + target);
-		if (r)
-			ADD(r->displaced, 1);
-	}
-	if (since)
-		*since = bpf_ktime_get_ns();
+	r = row(&kp_rows, bpf_get_smp_processor_id() * kp_targets + target);
+	if (r)
+		ADD(r->displaced, 1);
 }
 
 ON_EACH_RETURN(target, bits, ret)

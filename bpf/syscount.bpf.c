@@ -102,9 +102,8 @@ static __always_inline void syscall_add_time(__u64 number, __u32 place, __u64 ns
 
 ON(sys_enter, struct pt_regs *regs, long id)
 {
-	__u64 me = bpf_get_current_pid_tgid(), *since;
+	__u64 me = bpf_get_current_pid_tgid();
 	struct syscall_stat *stat;
-	bool displaced = false;
 	__u32 place = ~0;
 
 	if (!syscall_wanted(me, &place))
@@ -117,14 +116,11 @@ ON(sys_enter, struct pt_regs *regs, long id)
 		syscall_count(id, place);
 	if (!syscall_timed || id == NR_exit || id == NR_exit_group)
 		return;
-	since = way_number(&syscall_starts, syscall_start_mask, syscall_key(me, id), &displaced);
-	if (displaced) {
-		stat = cpu_row(&syscall_stats);
-		if (stat)
-			COUNT(stat->displaced);
-	}
-	if (since)
-		*since = bpf_ktime_get_ns();
+	if (!way_begins(&syscall_starts, syscall_start_mask, syscall_key(me, id)))
+		return;
+	stat = cpu_row(&syscall_stats);
+	if (stat)
+		COUNT(stat->displaced);
 }
 
 /* The time since the current thread began this call; negative if that was not seen. */

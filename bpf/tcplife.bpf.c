@@ -179,8 +179,8 @@ ON_RETURN(inet_csk_accept, 0, struct sock *sk)
 
 	if (!raw)
 		bpf_probe_read_kernel(&address, sizeof(address), bpf_core_field_exists(((struct proto_accept_arg *)0)->flags) ? ctx + 16 : ctx + 32);
-	if (first)
-		first->accepts = 1;
+	if (first && !first->accepts)
+		first->accepts = 1; /* once: all CPUs read it */
 	if (address)
 		tcp_in_hands(address);
 }

@@ -102,6 +102,17 @@ static __always_inline __u64 *way_number(void *map, __u32 mask, __u64 key, bool 
 	return set ? &set->numbers[way] : NULL;
 }
 
+/* Something of the key begins now; true if the start of something else gave way to it. */
+static __always_inline bool way_begins(void *map, __u32 mask, __u64 key)
+{
+	bool displaced = false;
+	__u64 *since = way_number(map, mask, key, &displaced);
+
+	if (since)
+		*since = bpf_ktime_get_ns();
+	return displaced;
+}
+
 /* The number of a key, which is forgotten: it never pairs with a later end. False: there is none. */
 static __always_inline bool way_recall(void *map, __u32 mask, __u64 key, __u64 *number)
 {

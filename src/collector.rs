@@ -34,7 +34,7 @@ const QUIET: u64 = 60;
 
 /// A module with its name, to be loaded.
 pub struct Member {
-    name: String,
+    name: Arc<str>,
     spec: &'static Spec,
     /// The option `debug` of its section.
     debug: bool,
@@ -57,7 +57,7 @@ pub fn members(
     let mut modules = Vec::new();
     for instance in instances {
         let Some(section) = config.section(&instance.settings.section) else { continue };
-        let (name, debug) = (instance.settings.section.clone(), instance.settings.debug);
+        let (name, debug) = (Arc::from(instance.settings.section.as_str()), instance.settings.debug);
         let module = speaking_as(&name, || (instance.spec.make)(&Setup { section: &section, process_refresh }))?;
         if debug {
             log::info!("{name}: Debug logging enabled.");
@@ -89,7 +89,7 @@ pub struct Group {
 
 /// A module, or why it is not there.
 struct Slot {
-    name: String,
+    name: Arc<str>,
     spec: &'static Spec,
     /// The option `debug` of its section.
     debug: bool,
@@ -130,7 +130,7 @@ impl Group {
             speaking_as(&member.name, || member.module.plan(&host, &mut plan, &mut constants));
             plans.push(plan);
         }
-        let filtered = modules.iter().zip(&plans).map(|(member, plan)| (member.name.as_str(), member.spec.name, plan));
+        let filtered = modules.iter().zip(&plans).map(|(member, plan)| (&*member.name, member.spec.name, plan));
         if let Some(mut filters) = Filters::of(filtered, process_refresh) {
             let mut plan = Plan::default();
             filters.plan(&host, &mut plan, &mut constants);
@@ -359,7 +359,7 @@ impl Group {
 }
 
 /// Has a module of a section do something; if it panics, yields what to say of it.
-fn guarded<R>(section: &str, work: impl FnOnce() -> R) -> Result<R, String> {
+fn guarded<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> Result<R, String> {
     speaking_as(section, || catch_unwind(AssertUnwindSafe(work))).map_err(|panic| message(panic.as_ref()))
 }
 

@@ -82,7 +82,7 @@ mod module {
                 .set(REFRESHES, count)
                 .set(TIME, time.as_nanos() as u64);
         }
-        let is_on = |spec: &Spec| group.modules.iter().any(|slot| [slot.spec.name, &slot.name].contains(&spec.name));
+        let is_on = |spec: &Spec| group.modules.iter().any(|slot| [slot.spec.name, &*slot.name].contains(&spec.name));
         for spec in own.known.iter().filter(|spec| !is_on(spec)) {
             let status =
                 format!("not enabled; to have it, add {} to `modules` in [pmda] of {}", spec.name, own.configuration);
@@ -296,7 +296,7 @@ impl Group {
     /// The modules, those that failed left out, of which this holds.
     fn users(&self, is: impl Fn(&Spec) -> bool) -> String {
         let users = self.modules.iter().filter(|slot| slot.module.is_ok() && is(slot.spec));
-        users.map(|slot| slot.name.as_str()).collect::<Vec<_>>().join(",")
+        users.map(|slot| &*slot.name).collect::<Vec<_>>().join(",")
     }
 
     /// A module's state in a word, and in a sentence that says why and what to do.

@@ -97,15 +97,15 @@ impl Filters {
         let lines = filters.iter().flat_map(|filter: &Filter| {
             filter.watch.filter().expressions().map(move |expression| Some((expression.regular()?, filter.bit)))
         });
+        // None: one is beyond automata.
         let lines: Option<Vec<(&str, u64)>> = lines.collect();
-        let automaton = lines.as_ref().and_then(|lines| Automaton::new(lines));
-        if automaton.is_none() {
+        let automaton = lines.as_ref().filter(|lines| !lines.is_empty()).and_then(|lines| Automaton::new(lines));
+        if automaton.is_none() && lines.is_none_or(|lines| !lines.is_empty()) {
             log::info!(
                 "filter: the expressions for command lines are too much for the kernel: new processes that match count from some \
                  milliseconds after their exec"
             );
         }
-        let automaton = automaton.filter(|_| lines.is_some_and(|lines| !lines.is_empty()));
         (!filters.is_empty()).then(|| Filters { filters, automaton, claims: Places::claims(), said: false })
     }
 

@@ -13,8 +13,24 @@ use std::sync::Arc;
 pub struct Mapped {
     /// Its name without directories.
     pub name: String,
-    /// Where the agent can open it, in whatever container the process is and even if it was deleted.
-    pub path: PathBuf,
+    /// Under the root of the process.
+    named: PathBuf,
+    /// By the mapping.
+    link: PathBuf,
+    inode: u64,
+}
+
+impl Mapped {
+    /// Where the agent can open it, in whatever container the process is and even if it was deleted. Its name if that is still it:
+    /// it begins at the root of the process in a container, and at the agent's in a mere chroot.
+    pub fn path(&self) -> &Path {
+        let is_it = fs::metadata(&self.named).is_ok_and(|about| about.ino() == self.inode);
+        if is_it {
+            &self.named
+        } else {
+            &self.link
+        }
+    }
 }
 
 /// The files that a process executes, each once, in the order of their addresses; none if it is gone.
@@ -22,7 +38,7 @@ pub fn mapped(pid: u32) -> Vec<Mapped> {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let mut files: Vec<Mapped> = Vec::new();
     for file in String::from_utf8_lossy(&maps).lines().filter_map(|line| executed(pid, line)) {
-        if !files.contains(&file) {
+        if files.iter().all(|known| known.named != file.named) {
             files.push(file);
         }
     }
@@ -44,10 +60,12 @@ fn executed(pid: u32, line: &str) -> Option<Mapped> {
         return None;
     }
     let name = path.strip_suffix(" (deleted)").unwrap_or(path).rsplit('/').next()?.to_string();
-    // The path begins at the root of the process in a container, and at the agent's in a mere chroot.
-    let named = PathBuf::from(format!("/proc/{pid}/root{path}"));
-    let is_it = fs::metadata(&named).is_ok_and(|about| about.ino().to_string() == inode);
-    Some(Mapped { name, path: if is_it { named } else { format!("/proc/{pid}/map_files/{range}").into() } })
+    Some(Mapped {
+        name,
+        named: format!("/proc/{pid}/root{path}").into(),
+        link: format!("/proc/{pid}/map_files/{range}").into(),
+        inode: inode.parse().ok()?,
+    })
 }
 
 /// A file with its probes. It stays open: what is attached to is the file that was read, whatever its name means by then.
@@ -124,8 +142,8 @@ mod tests {
         let files = mapped(std::process::id());
         let exe = std::env::current_exe().unwrap();
         let own = files.iter().find(|file| Some(file.name.as_str()) == exe.file_name().unwrap().to_str()).unwrap();
-        assert_eq!(own.path, Path::new(&format!("/proc/{}/root{}", std::process::id(), exe.display())));
-        assert!(own.path.exists());
+        assert_eq!(own.path(), Path::new(&format!("/proc/{}/root{}", std::process::id(), exe.display())));
+        assert!(own.path().exists());
         assert!(mapped(u32::MAX).is_empty());
     }
 
@@ -157,7 +175,7 @@ mod tests {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        let library = files.iter().find(|file| file.name == name).map(|file| fs::read(&file.path).unwrap());
+        let library = files.iter().find(|file| file.name == name).map(|file| fs::read(file.path()).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(library.unwrap() == fs::read(Path::new("/usr/lib/x86_64-linux-gnu").join(name)).unwrap());
@@ -166,8 +184,8 @@ mod tests {
     #[test]
     fn a_file_that_was_deleted_is_found_by_the_mapping() {
         let line = "7f00-7fff r-xp 00001000 08:01 77     /opt/a b/libjvm.so (deleted)";
-        let wanted = Mapped { name: "libjvm.so".into(), path: "/proc/5/map_files/7f00-7fff".into() };
-        assert_eq!(executed(5, line), Some(wanted));
+        let file = executed(5, line).unwrap();
+        assert_eq!((file.name.as_str(), file.path()), ("libjvm.so", Path::new("/proc/5/map_files/7f00-7fff")));
         for line in ["7f00-7fff r--p 0 08:01 77 /lib/x.so", "7f00-7fff r-xp 0 0:0 0 [vdso]", "7f00", ""] {
             assert_eq!(executed(5, line), None, "{line}");
         }

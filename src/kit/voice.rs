@@ -1,14 +1,16 @@
 //! The log lines of modules: under the name of the section, which need not be that of the module.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 thread_local! {
-    static SECTION: RefCell<String> = const { RefCell::new(String::new()) };
+    static SECTION: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
 /// Does something of a module: what it logs meanwhile ([`tell!`](crate::tell)) has the name of its section.
-pub fn speaking_as<R>(section: &str, work: impl FnOnce() -> R) -> R {
-    let before = SECTION.replace(section.into());
+/// Each fetch does so, hence the name that is shared and not copied.
+pub fn speaking_as<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> R {
+    let before = SECTION.replace(Some(Arc::clone(section)));
     let result = work();
     SECTION.set(before);
     result
@@ -16,7 +18,7 @@ pub fn speaking_as<R>(section: &str, work: impl FnOnce() -> R) -> R {
 
 /// The section whose module is at work.
 pub fn speaker() -> String {
-    SECTION.with_borrow(String::clone)
+    SECTION.with_borrow(|section| section.as_deref().unwrap_or_default().to_owned())
 }
 
 /// Logs something for the module at work: `tell!(warn, "{fault}")`.
@@ -33,7 +35,7 @@ mod tests {
 
     #[test]
     fn the_speaker_is_the_section_at_work() {
-        let inner = speaking_as("outer", || (speaking_as("inner", speaker), speaker()));
+        let inner = speaking_as(&"outer".into(), || (speaking_as(&"inner".into(), speaker), speaker()));
         assert_eq!((inner, speaker()), (("inner".into(), "outer".into()), String::new()));
     }
 }

@@ -183,8 +183,7 @@ pub fn runtime(
     let known = |runtime: &&Runtime| mapped.iter().any(|file| runtime.has(&file.name));
     let runtime = language.0.or_else(|| RUNTIMES.iter().find(known));
     let runtime = runtime.ok_or_else(|| format!("no runtime of a language that is known: {}", Language::EXPECTED))?;
-    let mut its: Vec<&Path> =
-        mapped.iter().filter(|file| runtime.has(&file.name)).map(|file| file.path.as_path()).collect();
+    let mut its: Vec<&Path> = mapped.iter().filter(|file| runtime.has(&file.name)).map(Mapped::path).collect();
     let program = format!("/proc/{pid}/exe");
     if its.is_empty() {
         // The configuration says that this program is one, whatever its name.

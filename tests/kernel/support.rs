@@ -61,6 +61,18 @@ pub struct Agent {
     columns: usize,
 }
 
+/// Says that a test was skipped if there is no agent. A program that the verifier refuses is no lack of the kernel's.
+#[track_caller]
+fn possible(test: &str, needs: &str, agent: Result<Agent, Failure>) -> Option<Agent> {
+    agent
+        .inspect_err(|failure| {
+            let Failure { reason, words, .. } = failure;
+            assert!(![reason, words].iter().any(|said| said.contains("insns (limit")), "{reason}: {words}");
+            println!("skipped: {test}: {needs} ({reason})");
+        })
+        .ok()
+}
+
 impl Agent {
     /// Loads a module with the options of its section; each gets a section name of its own, to know its log lines by.
     pub fn new(module: &str, options: &str) -> Agent {
@@ -81,14 +93,12 @@ impl Agent {
 
     /// As `new`; where the kernel has no hooks for it, says that the test was skipped.
     pub fn where_possible(test: &str, needs: &str, module: &str, options: &str) -> Option<Agent> {
-        let agent = Agent::try_new(module, options);
-        agent.inspect_err(|failure| println!("skipped: {test}: {needs} ({})", failure.reason)).ok()
+        possible(test, needs, Agent::try_new(module, options))
     }
 
     /// As `where_possible`, and at each tick it looks for processes of the option `process` that came or went.
     pub fn watching(test: &str, needs: &str, module: &str, options: &str) -> Option<Agent> {
-        let agent = Agent::load(module, options, Some(Duration::from_secs(1)));
-        agent.inspect_err(|failure| println!("skipped: {test}: {needs} ({})", failure.reason)).ok()
+        possible(test, needs, Agent::load(module, options, Some(Duration::from_secs(1))))
     }
 
     pub fn try_new(module: &str, options: &str) -> Result<Agent, Failure> {
