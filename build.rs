@@ -91,7 +91,7 @@ fn main() {
     let target = match arch.as_str() {
         "x86_64" => "x86",
         "aarch64" => "arm64",
-        other => panic!("no BPF register names for {other}: add them to bpf/kernel.h"),
+        other => panic!("no BPF register names for {other}: add them to bpf/shared/kernel.h"),
     };
     SkeletonBuilder::new()
         .source(&unit)
@@ -176,7 +176,7 @@ impl Programs {
 
     /// The C file: every module, then the programs.
     fn unit(&self) -> String {
-        let mut c = String::from("#include \"probe.bpf.h\"\n\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n\n");
+        let mut c = String::from("#include \"shared/probe.bpf.h\"\n\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n\n");
         for module in &self.modules {
             let _ = writeln!(c, "const volatile bool {module}_on;");
         }

@@ -5,11 +5,9 @@
 
 use corebcc::agent::{Agent, Options};
 use corebcc::bpf::{self, record_bytes, types::tcp_session};
+use corebcc::catalog::{instances, Collect, Help, Instance, Registry};
 use corebcc::config::Config;
-use corebcc::kit::{
-    instances, Attachment, Collect, Help, Hook, Host, Instance, Kernel, MapDef, MapKind, Module, Plan, Registry,
-    Sampling, Setup, Table, Target,
-};
+use corebcc::kit::{Attachment, Hook, Host, Kernel, MapDef, MapKind, Module, Plan, Sampling, Setup, Table, Target};
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Atom, PmErr, Pmid};
 use corebcc::pdu::{Creds, Deframer, Pdu, ResultWriter};
@@ -21,7 +19,8 @@ use std::time::Duration;
 const DOMAIN: u32 = 149;
 const NAMES: [&str; 6] = ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"];
 /// A server of a usual size.
-const HOST: Host = Host { cpus: 64, disks: 16, threads: 2000, requests: 16 * 256, memory: 1 << 16 };
+const HOST: Host =
+    Host { cpus: 64, disks: 16, threads: 2000, requests: 16 * 256, memory: 1 << 16, pid_namespace: false };
 const SESSIONS: usize = 20;
 
 /// Maps as the modules ask for them, and as full as on a busy machine.

@@ -3,8 +3,8 @@
  * Block I/O latency by disk: one count per completed request. The kernel keeps both start times in the request; where
  * it caches the clock while a task submits a batch (struct blk_plug, 6.9) the time of issue is taken here instead.
  */
-#include "block.bpf.h"
-#include "hist.bpf.h"
+#include "shared/block.bpf.h"
+#include "shared/hist.bpf.h"
 
 /* One per CPU and disk; the row at index 0 of a CPU takes what found no place. */
 struct bio_row {

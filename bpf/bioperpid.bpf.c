@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Bytes of block I/O by process and disk. With biotop on too, this counts for both. */
-#include "owners.bpf.h"
+#include "shared/owners.bpf.h"
 
 ON(block_io_start, struct request *rq)
 {

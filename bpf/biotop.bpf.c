@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Block I/O by process, disk and direction, with times. Where bioperpid is on it counts for both; the time of issue is ours. */
-#include "owners.bpf.h"
+#include "shared/owners.bpf.h"
 
 ON(block_io_start, struct request *rq)
 {

@@ -3,7 +3,7 @@
  * Pages that come into the page cache, are accessed in it, and are dirtied. A large folio counts as the pages it has, so that
  * the counts mean the same whatever a file system does; before folios (5.16) every page came by itself.
  */
-#include "probe.bpf.h"
+#include "shared/probe.bpf.h"
 
 struct cache_row {
 	__u64 added;

@@ -3,7 +3,7 @@
  * Each exec as one ring record. When sched_process_exec fires the new image is in place and its arguments are one block of
  * its memory. An exec that failed left the caller's registers as they were: they are followed at the return of the call.
  */
-#include "syscall.bpf.h"
+#include "shared/syscall.bpf.h"
 
 #define PATH_SIZE 256
 #define FEW_ARGS 256 /* bytes: most execs; a small record keeps the ring from filling up */

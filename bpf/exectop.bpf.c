@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Successful execs by the new program's command name. */
-#include "claim.bpf.h"
+#include "shared/claim.bpf.h"
 
 #define EXEC_PLACES 16
 

@@ -2,12 +2,12 @@
 /*
  * Which processes are in which module's filter. A process is judged by its command name when it is born and when it execs, and
  * by its command line when it execs, before it runs an instruction: expressions are walked as automata, which the agent
- * makes (src/kit/automaton.rs). The agent is told of each exec if it could make none, or the line is too long, and of
+ * makes (src/process/automaton.rs). The agent is told of each exec if it could make none, or the line is too long, and of
  * processes that come and go in filters whose modules attach to probes. An entry lasts until the process is reaped: what happens
  * while it exits counts too, and the id cannot be used again before.
  */
-#include "claim.bpf.h"
-#include "filter.bpf.h"
+#include "shared/claim.bpf.h"
+#include "shared/filter.bpf.h"
 
 #define FILTER_PLACES 128
 
@@ -38,7 +38,7 @@ struct {
 	__type(value, __u64);
 } filter_names SEC(".maps");
 
-#define FILTER_CLASSES 64 /* as src/kit/automaton.rs has it, and the next */
+#define FILTER_CLASSES 64 /* as src/process/automaton.rs has it, and the next */
 #define FILTER_STATES 512
 
 /* The automaton of all expressions for command lines. One value, so that steps need no lookups. */

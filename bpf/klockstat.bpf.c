@@ -4,8 +4,8 @@
  * thread waits for and holds is kept by thread and lock, so that neither the order of unlocks nor the way a lock was taken
  * matters. The times are added up by the innermost callers of the lock function, as addresses; the agent names them.
  */
-#include "claim.bpf.h"
-#include "filter.bpf.h"
+#include "shared/claim.bpf.h"
+#include "shared/filter.bpf.h"
 
 #define KL_FRAMES 16 /* the most callers that tell acquisitions apart */
 #define KL_LEAD 8    /* the most frames before the caller's: program, trampoline, lock function, ... */

@@ -4,8 +4,8 @@
  * at the return, where the value is known. A start time is kept by thread and function, so that traced functions can
  * call each other; one that calls itself times the inner call, and its outer return finds no start.
  */
-#include "filter.bpf.h"
-#include "ways.bpf.h"
+#include "shared/filter.bpf.h"
+#include "shared/ways.bpf.h"
 
 struct kp_row {
 	__u64 calls;

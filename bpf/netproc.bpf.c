@@ -4,8 +4,8 @@
  * returned. Before that, the functions they were later put around, by fexit; and where only kprobes are to be had, which do
  * not see arguments and return value together, functions of each protocol.
  */
-#include "sock.bpf.h"
-#include "threads.bpf.h"
+#include "shared/sock.bpf.h"
+#include "shared/threads.bpf.h"
 
 enum net_cell { TCP_SEND, TCP_RECV, UDP_SEND, UDP_RECV };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Samples of what the CPUs run: the stacks as addresses, one ring record each; the agent counts and names them. */
-#include "probe.bpf.h"
+#include "shared/probe.bpf.h"
 
 #define FRAMES 127 /* PERF_MAX_STACK_DEPTH */
 #define USER_STACK 256 /* BPF_F_USER_STACK */

@@ -5,8 +5,8 @@
  * before went to sleep, the scheduler has just read that clock, as a rule. Where a wake-up asked for the switch, it was
  * last read then (rq_clock_skip_update): the time from there, all of it on an idle CPU, takes a clock of our own.
  */
-#include "filter.bpf.h"
-#include "hist.bpf.h"
+#include "shared/filter.bpf.h"
+#include "shared/hist.bpf.h"
 
 struct runq_row {
 	__u64 unmeasured; /* arrivals whose time of queueing is not known */

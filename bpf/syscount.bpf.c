@@ -3,9 +3,9 @@
  * System calls by number. Calls are counted when they begin, since only then each is seen once: a fork returns twice,
  * exit_group never. Calls that fail, and the time calls take, are known when they return.
  */
-#include "filter.bpf.h"
-#include "syscall.bpf.h"
-#include "ways.bpf.h"
+#include "shared/filter.bpf.h"
+#include "shared/syscall.bpf.h"
+#include "shared/ways.bpf.h"
 
 #define CALLS 512
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* New tasks: processes, vforks and threads, kernel threads included. */
-#include "probe.bpf.h"
+#include "shared/probe.bpf.h"
 
 #define CLONE_VFORK 0x4000
 

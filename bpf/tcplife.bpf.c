@@ -3,9 +3,9 @@
  * Finished TCP sessions. The birth of a session is kept by the socket's address; the counts come from the socket itself when it
  * closes.
  */
-#include "filter.bpf.h"
-#include "sock.bpf.h"
-#include "ways.bpf.h"
+#include "shared/filter.bpf.h"
+#include "shared/sock.bpf.h"
+#include "shared/ways.bpf.h"
 
 struct tcp_birth {
 	__u64 ns;

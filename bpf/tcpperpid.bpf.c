@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* TCP bytes by process and connection, of which the agent makes totals of processes. */
-#include "flows.bpf.h"
+#include "shared/flows.bpf.h"
 
 FLOWS(tcpperpid)
 

@@ -4,10 +4,10 @@
  * and gives the row back. Retransmissions happen in interrupts of strangers, so where processes are asked for the owner of
  * a socket is remembered whenever it connects, sends, receives or closes.
  */
-#include "claim.bpf.h"
-#include "filter.bpf.h"
-#include "sock.bpf.h"
-#include "ways.bpf.h"
+#include "shared/claim.bpf.h"
+#include "shared/filter.bpf.h"
+#include "shared/sock.bpf.h"
+#include "shared/ways.bpf.h"
 
 #define RETRANS_PLACES 8
 #define ICSK_TIME_LOSS_PROBE 5

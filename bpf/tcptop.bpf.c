@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* TCP bytes by process and connection, for the table of the busiest. */
-#include "flows.bpf.h"
+#include "shared/flows.bpf.h"
 
 FLOWS(tcptop)
 

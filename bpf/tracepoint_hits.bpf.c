@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Hits of the tracepoints that the configuration names. */
-#include "hits.bpf.h"
+#include "shared/hits.bpf.h"
 
 ROWS(tp_hits, struct hit);
 

@@ -6,8 +6,8 @@
  * without a return are dropped with it. The stack is a ring, so that it holds the innermost calls, however many are open or
  * have been left without a return for ever.
  */
-#include "claim.bpf.h"
-#include "filter.bpf.h"
+#include "shared/claim.bpf.h"
+#include "shared/filter.bpf.h"
 
 #define CHUNK 63        /* bytes of a name that are read at once */
 #define CLASS_CHUNKS 4  /* longer classes are cut */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Threads that JVMs start and stop: target 0 and 1. */
-#include "hits.bpf.h"
+#include "shared/hits.bpf.h"
 
 ROWS(jt_hits, struct hit);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Events of language runtimes by process and kind, which is the target. The agent frees the rows of processes that ended. */
-#include "claim.bpf.h"
-#include "filter.bpf.h"
+#include "shared/claim.bpf.h"
+#include "shared/filter.bpf.h"
 
-#define US_EVENTS 6 /* as many as src/modules/runtimes.rs has */
+#define US_EVENTS 6 /* as many as src/modules/shared/runtimes.rs has */
 #define US_WAYS 8
 
 struct us_row {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Latency of the operations of OpenZFS. */
-#include "fsdist.bpf.h"
+#include "shared/fsdist.bpf.h"
 
 FILE_SYSTEM(zfs);
 

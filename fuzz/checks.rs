@@ -1,7 +1,8 @@
 //! What must hold for any bytes. The fuzz targets and tests/wire.rs, which replays the corpus, call these.
 
+use corebcc::catalog::instances;
 use corebcc::config::Config;
-use corebcc::kit::{instances, Setup};
+use corebcc::kit::Setup;
 use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
 

@@ -1,8 +1,9 @@
 //! `--check` and `--trycompile`: loads everything a configuration asks for, says what became of it, detaches.
 
+use crate::catalog::{instances, Instance};
 use crate::collector::{members, Group};
 use crate::config::{Config, ConfigError};
-use crate::kit::{instances, unknown, Instance};
+use crate::kit::unknown;
 use crate::modules::MODULES;
 use std::fmt::Write;
 use std::path::PathBuf;

@@ -12,17 +12,20 @@
 
 pub mod agent;
 pub mod bpf;
+pub mod catalog;
 pub mod check;
 pub mod cli;
 pub mod collector;
 pub mod config;
-pub mod generated;
+pub mod host;
 pub mod kit;
+pub mod loader;
 pub mod logging;
 pub mod modules;
 pub mod pcp;
 pub mod pcpconf;
 pub mod pdu;
-pub mod probe;
+pub mod process;
+pub mod reference;
 pub mod show;
 pub mod transport;

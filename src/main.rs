@@ -1,11 +1,11 @@
 //! `pmdacorebcc`: arguments, configuration, agent, run; the only place that exits.
 
 use corebcc::agent::{Agent, Options};
+use corebcc::catalog::{additions, instances, Help, Registry};
 use corebcc::check::{check, warn_of_unknown};
 use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
 use corebcc::collector::{members, own_instances, Collector, Own, Restarts};
 use corebcc::config::{Config, ConfigError};
-use corebcc::kit::{additions, instances, Help, Registry};
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
 use corebcc::pdu::Frame;

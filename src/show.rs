@@ -1,9 +1,10 @@
 //! `show`: a module without pmcd, drawn as people know it from bcc's tools: range, count, bar; other metrics as columns.
 
+use crate::catalog::{additions, instances, Instance};
 use crate::cli::{CommonOptions, ShowOptions};
 use crate::collector::{members, Group};
 use crate::config::{Config, ConfigError};
-use crate::kit::{additions, instances, Instance, Key, Log2, MetricDef, Shape, Table};
+use crate::kit::{Key, Log2, MetricDef, Shape, Table};
 use crate::modules::MODULES;
 use crate::pcp::{Atom, Sem};
 use crate::transport::Signals;
@@ -235,7 +236,7 @@ fn printable(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::kit::{instances, Metric};
+    use crate::kit::Metric;
     use crate::modules::MODULES;
 
     fn every() -> Vec<Instance> {

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+use corebcc::catalog::{instances, Help};
 use corebcc::collector::{members, OWN};
 use corebcc::config::Config;
-use corebcc::generated;
-use corebcc::kit::{instances, Help, OptionDef, Shape};
+use corebcc::kit::{OptionDef, Shape};
 use corebcc::modules::{additions, MODULES};
+use corebcc::reference;
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -28,7 +29,7 @@ fn current(name: &str, wanted: &str) {
 
 #[test]
 fn the_default_configuration_is_what_the_declarations_say() {
-    current("corebcc.conf", &generated::configuration(MODULES));
+    current("corebcc.conf", &reference::configuration(MODULES));
 }
 
 /// Whoever takes the `#` away from lines as they stand, one or all of a section, has a configuration that works.
@@ -63,7 +64,7 @@ fn every_sample_line_of_the_default_configuration_is_one_that_works() {
 
 #[test]
 fn the_man_page_is_what_the_declarations_say() {
-    current("man/pmdacorebcc.1", &generated::man_page(&corebcc::cli::command("pmdacorebcc"), MODULES));
+    current("man/pmdacorebcc.1", &reference::man_page(&corebcc::cli::command("pmdacorebcc"), MODULES));
 }
 
 /// What stands between two marks of a file is what the declarations make of it.
@@ -77,12 +78,12 @@ fn current_part(name: &str, what: &str, wanted: &str) {
 
 #[test]
 fn the_readmes_module_table_is_what_the_declarations_say() {
-    current_part("README.md", "modules", &generated::module_table(MODULES));
+    current_part("README.md", "modules", &reference::module_table(MODULES));
 }
 
 #[test]
 fn the_table_of_the_agents_own_metrics_is_what_the_declarations_say() {
-    current_part("docs/agent.md", "metrics", &generated::own_table(OWN));
+    current_part("docs/agent.md", "metrics", &reference::own_table(OWN));
 }
 
 #[test]

@@ -6,9 +6,10 @@
 mod burner;
 
 use burner::Burner;
+use corebcc::catalog::instances;
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{instances, Key, Table};
+use corebcc::kit::{Key, Table};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
 use std::collections::BTreeMap;

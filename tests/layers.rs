@@ -1,11 +1,12 @@
-//! Who may use whom: no `use crate::` against the arrows of src/lib.rs.
+//! Who may use whom: no `use crate::` against the arrows of src/lib.rs, and no circle of files inside a room.
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A layer and what it may name of the crate.
+/// A room and what it may name of the crate.
 const ARROWS: &[(&str, &[&str])] = &[
     ("pcp", &[]),
     ("bpf", &[]),
@@ -13,16 +14,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("logging", &[]),
     ("config", &[]),
     ("pdu", &["pcp"]),
-    ("kit", &["pcp", "bpf", "config"]),
-    ("agent", &["pdu", "pcp", "kit"]),
-    ("probe", &["kit", "bpf"]),
-    ("modules", &["kit", "bpf", "pcp"]),
-    ("collector", &["kit", "bpf", "pcp", "probe", "config"]),
+    ("agent", &["pdu", "pcp"]),
     ("transport", &["pdu", "pcpconf"]),
+    ("kit", &["pcp", "bpf", "config"]),
+    ("host", &["kit"]),
+    ("process", &["kit", "host", "bpf"]),
+    ("catalog", &["agent", "pcp", "config", "kit"]),
+    ("modules", &["kit", "host", "process", "bpf", "pcp"]),
+    ("loader", &["kit", "process", "bpf"]),
+    ("collector", &["catalog", "kit", "host", "process", "loader", "bpf", "pcp", "config"]),
+    ("reference", &["kit"]),
     ("cli", &["transport", "logging", "pcpconf"]),
-    ("generated", &["kit"]),
-    ("show", &["kit", "pcp", "cli", "collector", "config", "modules", "transport"]),
-    ("check", &["kit", "collector", "config", "modules"]),
+    ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "transport"]),
+    ("check", &["catalog", "kit", "collector", "config", "modules"]),
 ];
 
 fn sources(path: &Path) -> Vec<PathBuf> {
@@ -87,13 +91,13 @@ fn named(code: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_layer_uses_one_above_it() {
+fn no_room_uses_one_that_the_arrows_do_not_lead_to() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut seen = Vec::new();
     for (layer, allowed) in ARROWS {
         let mut files = sources(&src.join(layer));
         files.extend(sources(&src.join(format!("{layer}.rs"))));
-        assert!(!files.is_empty(), "no layer {layer}");
+        assert!(!files.is_empty(), "no room {layer}");
         for file in files {
             for name in named(&code(&file)) {
                 let own = name == *layer;
@@ -101,7 +105,7 @@ fn no_layer_uses_one_above_it() {
                 let macros =
                     ["metrics", "maps", "options", "tracepoint", "function", "file_system", "user_code", "tell"]
                         .contains(&name.as_str())
-                        && ["modules", "collector", "kit"].contains(layer);
+                        && ["modules", "collector", "kit", "process"].contains(layer);
                 assert!(
                     own || macros || name.is_empty() || allowed.contains(&name.as_str()),
                     "{}: {layer} uses {name}, which the arrows do not allow",
@@ -113,7 +117,7 @@ fn no_layer_uses_one_above_it() {
     }
     for file in sources(&src) {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
-        assert!(seen.contains(&file) || name == "lib.rs" || name == "main.rs", "{}: in no layer", file.display());
+        assert!(seen.contains(&file) || name == "lib.rs" || name == "main.rs", "{}: in no room", file.display());
     }
 }
 
@@ -121,8 +125,80 @@ fn no_layer_uses_one_above_it() {
 fn unsafe_is_in_two_rooms() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     for file in sources(&src) {
-        let home = file.starts_with(src.join("probe")) || file == src.join("bpf.rs");
+        let home = file.starts_with(src.join("loader")) || file == src.join("bpf.rs");
         let has = code(&file).contains("unsafe {");
-        assert!(home || !has, "{}: unsafe belongs to probe and bpf", file.display());
+        assert!(home || !has, "{}: unsafe belongs to loader and bpf", file.display());
     }
+}
+
+/// For each name that a room's `mod.rs` re-exports, the file it comes from.
+fn exports(room: &Path) -> BTreeMap<String, String> {
+    let mut exports = BTreeMap::new();
+    for line in code(&room.join("mod.rs")).split(';') {
+        let Some((_, path)) = line.split_once("pub use ") else { continue };
+        let Some((file, names)) = path.split_once("::") else { continue };
+        for name in words(names) {
+            exports.insert(name, file.trim().to_string());
+        }
+    }
+    exports
+}
+
+fn words(text: &str) -> Vec<String> {
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    text.split(|c| !word(c)).filter(|word| !word.is_empty()).map(String::from).collect()
+}
+
+/// The files of the same room that a file names: `super::file::..`, or what `mod.rs` re-exports of it.
+fn siblings(room: &Path, file: &Path) -> BTreeSet<String> {
+    let (text, exports) = (code(file), exports(room));
+    let mut named = BTreeSet::new();
+    for (at, _) in text.match_indices("super::") {
+        let rest = &text[at + "super::".len()..];
+        let end = rest.find([';', '(', ')']).unwrap_or(rest.len());
+        let names = match rest.starts_with('{') {
+            true => words(&rest[..end]),
+            false => words(rest).into_iter().take(1).collect(),
+        };
+        for name in names {
+            let of = exports.get(&name).cloned().unwrap_or(name);
+            if room.join(format!("{of}.rs")).is_file() || room.join(&of).is_dir() {
+                named.insert(of);
+            }
+        }
+    }
+    named
+}
+
+#[test]
+fn no_room_has_a_circle_of_files() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut rooms: Vec<PathBuf> = vec![];
+    for file in sources(&src).iter().filter(|file| file.ends_with("mod.rs")) {
+        rooms.extend(file.parent().map(PathBuf::from));
+    }
+    assert!(rooms.len() > 10, "{rooms:?}");
+    let mut circles = Vec::new();
+    for room in rooms {
+        let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for file in fs::read_dir(&room).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+            if name != "mod" && file.is_file() {
+                uses.insert(name.clone(), siblings(&room, &file).into_iter().filter(|other| *other != name).collect());
+            }
+        }
+        // What uses nobody that is left goes, until nobody goes any more: what stays is in a circle or leads to one.
+        loop {
+            let before = uses.len();
+            let left: BTreeSet<String> = uses.keys().cloned().collect();
+            uses.retain(|_, others| others.iter().any(|other| left.contains(other)));
+            if uses.len() == before {
+                break;
+            }
+        }
+        if !uses.is_empty() {
+            circles.push(format!("{}: {uses:?}", room.display()));
+        }
+    }
+    assert!(circles.is_empty(), "{}", circles.join("\n"));
 }

@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use corebcc::bpf::constants;
-use corebcc::kit::{Filters, Hook, Host, Kernel, Module, Plan, ProcessFilter, Setup, Spec, Tier};
+use corebcc::kit::{Hook, Host, Kernel, Module, Plan, ProcessFilter, Setup, Spec, Tier};
+use corebcc::loader::{load, Outcome, Wanted};
 use corebcc::modules::find;
-use corebcc::probe::{load, Outcome, Wanted};
+use corebcc::process::Filters;
 use std::path::Path;
 
-const HOST: Host = Host { cpus: 64, disks: 4, threads: 500, requests: 256, memory: 1024 };
+const HOST: Host = Host { cpus: 64, disks: 4, threads: 500, requests: 256, memory: 1024, pid_namespace: false };
 
 fn spec(name: &str) -> &'static Spec {
     find(name).unwrap()

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use corebcc::bpf::{FEATURES, OBJECT, PROGRAMS};
-use corebcc::kit::{Filters, Hook, MapDef, MapKind, Tier};
+use corebcc::kit::{Hook, MapDef, MapKind, Tier};
 use corebcc::modules::MODULES;
+use corebcc::process::Filters;
 use libbpf_rs::{MapType, ObjectBuilder, OpenObject};
 use std::collections::BTreeSet;
 

@@ -1,9 +1,9 @@
 //! A fetch: one value set per metric asked for, in that order, duplicates included. Nothing is allocated here once the
 //! reply buffer has its size.
 
+use super::source::{Client, Source};
 use super::Profile;
 use crate::{
-    kit::{Client, Source},
     pcp::{InstId, PmErr, Pmid},
     pdu::{Pmids, ResultBuilder},
 };

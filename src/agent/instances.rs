@@ -1,7 +1,7 @@
 //! Instance requests: a whole domain, the name of an id, or the id of a name.
 
+use super::source::Source;
 use crate::{
-    kit::Source,
     pcp::{Indom, InstId, PmErr, IN_NULL},
     pdu::Pdu,
 };

@@ -1,8 +1,8 @@
 //! Label requests: from a source's labels to label sets.
 
+use super::source::{Label, LabelValue, Source, Subject};
 use super::Profile;
 use crate::{
-    kit::{Label, LabelValue, Source, Subject},
     pcp::{Indom, InstId, PmErr, Pmid, IN_NULL},
     pdu::{self as wire, LabelClass, LabelSet, Pdu},
 };

@@ -6,13 +6,15 @@ mod instances;
 mod labels;
 mod names;
 mod profile;
+mod source;
 mod store;
 
 use crate::{
-    kit::{Changes, Source, Subject},
     pcp::{Desc, Indom, PmErr, Pmid},
     pdu::{Creds, DecodeError, Frame, Pdu, PduType, Pmids, ResultWriter, TextKind},
 };
+pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};
+
 use log::{debug, warn};
 use names::Names;
 use profile::Profile;

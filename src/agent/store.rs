@@ -1,8 +1,8 @@
 //! A store: every value set is checked before the first value changes, for one code answers for the whole request.
 
 use super::instances;
+use super::source::{Client, Source};
 use crate::{
-    kit::{Client, Source},
     pcp::{Desc, Indom, InstId, PmErr, IN_NULL},
     pdu::{Value, ValueSet},
 };

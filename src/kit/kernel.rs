@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_counts_the_losses_of_a_map_is_a_map_beside_it() {
-        for spec in crate::modules::MODULES.iter().copied().chain([&crate::kit::Filters::SPEC]) {
+        for spec in crate::modules::MODULES.iter().copied().chain([&crate::process::Filters::SPEC]) {
             for (counts, _) in spec.maps.iter().filter_map(|def| def.lost) {
                 assert!(spec.maps.iter().any(|def| def.name == counts), "{}: {counts}", spec.name);
             }

@@ -1,9 +1,10 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
-use super::{Arrivals, Hook, Kernel, ProcessFilter, Table, Target};
+use super::{Hook, Kernel, ProcessFilter, Table, Target};
 use crate::bpf::types;
 use crate::config::{ConfigError, Section};
 use crate::pcp::PmErr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -36,6 +37,13 @@ pub struct Host {
     pub requests: usize,
     /// Megabytes of memory: how many threads and sockets there may come to be.
     pub memory: usize,
+    /// Whether the agent is in a PID namespace of its own, so that its process ids are not those that the programs see.
+    pub pid_namespace: bool,
+}
+
+impl Host {
+    /// A small machine, for tests.
+    pub const SMALL: Host = Host { cpus: 1, disks: 0, threads: 100, requests: 0, memory: 1024, pid_namespace: false };
 }
 
 /// What a module wants loaded.
@@ -90,9 +98,9 @@ impl Plan {
         self.refusal = Some(reason);
     }
 
-    /// The module cannot work where processes have other numbers than the programs see.
-    pub fn tell_processes(&mut self) {
-        if super::in_namespace() {
+    /// Refuses where the process ids of the agent are not those that the programs see.
+    pub fn require_host_pid_namespace(&mut self, host: &Host) {
+        if host.pid_namespace {
             self.refuse(
                 "in a PID namespace it cannot be told which processes the option process means: the agent has to be in the \
                  host's (--pid=host, hostPID: true)"
@@ -106,7 +114,7 @@ impl Plan {
         self.optional.push(hook);
     }
 
-    /// Only these processes count. Yields the filter as the programs know it (bpf/filter.bpf.h); 0 for all processes.
+    /// Only these processes count. Yields the filter as the programs know it (bpf/shared/filter.bpf.h); 0 for all processes.
     pub fn only(&mut self, filter: &ProcessFilter) -> u64 {
         if filter.is_all() {
             return 0;
@@ -129,6 +137,32 @@ impl Plan {
     /// The number of entries of a map.
     pub fn entries(&mut self, map: &'static str, entries: usize) {
         self.entries.push((map, u32::try_from(entries).unwrap_or(u32::MAX)));
+    }
+}
+
+/// The processes that came into a filter, or left it, until the module takes note.
+#[derive(Clone, Default)]
+pub struct Arrivals(Arc<Mutex<Vec<Arrival>>>);
+
+/// A process that came or left.
+pub struct Arrival {
+    /// When.
+    pub at: Instant,
+    /// The process.
+    pub pid: u32,
+    /// It came; else it left.
+    pub is: bool,
+}
+
+impl Arrivals {
+    /// A process is in the filter, or is not; again if it has executed another program.
+    pub fn tell(&self, pid: u32, is: bool) {
+        self.waiting().push(Arrival { at: Instant::now(), pid, is });
+    }
+
+    /// Those that the module has not taken note of.
+    pub fn waiting(&self) -> MutexGuard<'_, Vec<Arrival>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

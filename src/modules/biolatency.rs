@@ -1,6 +1,6 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
-use super::block::{COMPLETE, ISSUE};
+use super::shared::block::{COMPLETE, ISSUE};
 use crate::bpf::types::{self, bio_row, bio_start};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};

@@ -1,7 +1,8 @@
-//! Bytes of block I/O by process and disk. Kernel side: bpf/bioperpid.bpf.c with bpf/owners.bpf.h, the table of submitters.
+//! Bytes of block I/O by process and disk. Kernel side: bpf/bioperpid.bpf.c with bpf/shared/owners.bpf.h, the table of submitters.
 
-use super::block::{self, Disks, Owners};
+use super::shared::block::{self, Disks, Owners};
 use crate::bpf::types;
+use crate::host::exists;
 use crate::kit::*;
 use crate::{metrics, tell};
 use std::collections::BTreeSet;
@@ -77,7 +78,7 @@ impl Module for Bioperpid {
 
 #[cfg(test)]
 mod tests {
-    use super::block::tests::{below_1000, fake, names, owner};
+    use super::super::shared::block::tests::{below_1000, fake, names, owner};
     use super::*;
     use crate::pcp::Atom;
 

@@ -1,8 +1,9 @@
-//! The processes with the most block I/O in the last interval. Kernel side: bpf/biotop.bpf.c with bpf/owners.bpf.h, the table
+//! The processes with the most block I/O in the last interval. Kernel side: bpf/biotop.bpf.c with bpf/shared/owners.bpf.h, the table
 //! of submitters, whose counters only grow: an interval is the difference of two readings.
 
-use super::block::{self, Cells, Disks, Owner, Owners, Submitter};
+use super::shared::block::{self, Cells, Disks, Owner, Owners, Submitter};
 use crate::bpf::types;
+use crate::host::exists;
 use crate::kit::*;
 use crate::{metrics, options, tell};
 use std::cmp::Ordering;
@@ -186,7 +187,7 @@ impl Module for Biotop {
 
 #[cfg(test)]
 mod tests {
-    use super::block::tests::{below_1000, fake, names, owner};
+    use super::super::shared::block::tests::{below_1000, fake, names, owner};
     use super::*;
     use crate::pcp::Atom;
 

@@ -1,6 +1,7 @@
 //! The latest execs, with their arguments. Kernel side: bpf/execsnoop.bpf.c, one ring record per exec.
 
 use crate::bpf::{record, types, types::exec_event, types::snoop_stat};
+use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::collections::VecDeque;
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn system_calls_are_only_looked_at_for_failed_execs() {
-        let host = Host { cpus: 2, disks: 1, threads: 100, requests: 0, memory: 1024 };
+        let host = Host { cpus: 2, ..Host::SMALL };
         for (options, hooks) in
             [("", &["sched_process_exec"][..]), ("include_failed = True", &["sched_process_exec", "sys_exit"])]
         {

@@ -1,6 +1,7 @@
 //! Successful execs by command name. Kernel side: bpf/exectop.bpf.c.
 
 use crate::bpf::types::{self, exec_row, exec_stat};
+use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, metrics, tracepoint};
 use std::mem::offset_of;

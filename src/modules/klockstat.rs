@@ -2,6 +2,7 @@
 //! callers; here they are named, and those with the same name added up.
 
 use crate::bpf::types::{self, kl_code, kl_row, kl_stat, kl_thread, kl_times};
+use crate::host::{kernel_function, symbols, CodeOf, Symbol};
 use crate::kit::*;
 use crate::{maps, metrics, options};
 use std::collections::{BTreeMap, HashMap};
@@ -367,7 +368,7 @@ mod tests {
 
     #[test]
     fn depths_and_sizes_are_the_nearest_possible() {
-        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1024 };
+        let host = Host { cpus: 2, ..Host::SMALL };
         let planned = |lines: &str| {
             let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
             module(lines).unwrap().plan(&host, &mut plan, &mut constants);

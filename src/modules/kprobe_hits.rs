@@ -2,6 +2,7 @@
 
 use crate::bpf::types::{self, kp_row, way_numbers};
 use crate::kit::*;
+use crate::process::Places;
 use crate::{maps, metrics, options, tell};
 use std::mem::offset_of;
 
@@ -185,7 +186,7 @@ mod tests {
         let setup = Setup { section: &config.section("k").unwrap(), process_refresh: None };
         let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
         let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
-        let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1024 };
+        let host = Host { cpus: 2, ..Host::SMALL };
         module.plan(&host, &mut plan, &mut constants);
         Ok((plan, constants))
     }

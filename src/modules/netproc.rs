@@ -1,8 +1,10 @@
 //! TCP and UDP traffic by process. Kernel side: bpf/netproc.bpf.c, which counts by thread; here the threads of a process
 //! are added up, and those that ended are taken over and their places freed.
 
-use super::tcp::{SOCKETS, TRAFFIC};
+use super::shared::process_counts::Lives;
+use super::shared::tcp::{SOCKETS, TRAFFIC};
 use crate::bpf::types::{self, net_row, sock_read, thread, thread_stat};
+use crate::host::{cmdline, exists, with_sockets};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
 use std::mem::offset_of;

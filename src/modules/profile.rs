@@ -1,8 +1,9 @@
 //! Stack sampling on demand: `pmstore bcc.proc.profile start`, later `stop`, then the value is a tree of stacks. Kernel side:
 //! bpf/profile.bpf.c. What becomes of the samples is in stacks.rs.
 
-use super::stacks::{self, Stacks};
+use super::shared::stacks::{self, Stacks};
 use crate::bpf::{record, types, types::prof_sample, types::prof_stat};
+use crate::host::{in_namespace, Watch};
 use crate::kit::*;
 use crate::pcp::PmErr;
 use crate::{maps, metrics, options};
@@ -136,7 +137,7 @@ impl Profile {
 impl Module for Profile {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         if !self.options.process.is_all() {
-            plan.tell_processes();
+            plan.require_host_pid_namespace(host);
         } else if in_namespace() && !self.options.kernel_stacks_only {
             log::warn!("{}: in a PID namespace the functions of processes have no names", self.name);
         }
@@ -198,7 +199,7 @@ impl Module for Profile {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stacks::tests::sample;
+    use super::super::shared::stacks::tests::sample;
     use super::*;
     use crate::bpf::record_bytes;
     use crate::pcp::Atom;

@@ -5,6 +5,7 @@ mod names;
 
 use crate::bpf::types::{self, syscall_row, syscall_stat, way_numbers};
 use crate::kit::*;
+use crate::process::Places;
 use crate::{maps, metrics, options, tell, tracepoint};
 use std::mem::offset_of;
 
@@ -282,7 +283,7 @@ mod tests {
 
     #[test]
     fn only_the_tracepoints_that_are_needed_are_attached() {
-        let host = Host { cpus: 2, disks: 1, threads: 100, requests: 0, memory: 1024 };
+        let host = Host { cpus: 2, ..Host::SMALL };
         for (options, hooks) in [
             ("", &["sys_enter"][..]),
             ("failed = True", &["sys_exit"]),

@@ -1,7 +1,8 @@
 //! Finished TCP sessions, the latest first. Kernel side: bpf/tcplife.bpf.c, one ring record per session.
 
-use super::tcp::{address, tell_ports, ACCEPT, STATE};
+use super::shared::tcp::{address, tell_ports, ACCEPT, STATE};
 use crate::bpf::{record, types, types::tcp_births, types::tcp_session, types::tcp_stat};
+use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, metrics, options};
 use std::collections::VecDeque;

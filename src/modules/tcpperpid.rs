@@ -1,9 +1,11 @@
 //! TCP bytes of processes. Kernel side: bpf/tcpperpid.bpf.c, which counts by connection so that ports can be asked for; here
 //! the connections of a process are added up.
 
-use super::flows::{Flows, Moved};
-use super::tcp::{tell_ports, TRAFFIC};
+use super::shared::flows::{Flows, Moved};
+use super::shared::process_counts::Lives;
+use super::shared::tcp::{tell_ports, TRAFFIC};
 use crate::bpf::types::{self, flow, flow_stat, sock_read, way_numbers};
+use crate::host::exists;
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
 use std::mem::offset_of;
@@ -118,7 +120,7 @@ impl Module for Tcpperpid {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flows::{ends, put};
+    use super::super::shared::flows::{ends, put};
     use super::*;
     use crate::pcp::Atom;
 

@@ -1,7 +1,7 @@
 //! TCP retransmissions by connection. Kernel side: bpf/tcpretrans.bpf.c, a row per socket; here the counts of closed sockets
 //! are taken over and their rows given back.
 
-use super::tcp::{address, STATE, TRAFFIC};
+use super::shared::tcp::{address, STATE, TRAFFIC};
 use crate::bpf::types::{self, retrans_owners, retrans_row, retrans_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};

@@ -1,8 +1,9 @@
 //! The TCP connections with the most traffic in the last interval. Kernel side: bpf/tcptop.bpf.c.
 
-use super::flows::{Ends, Flows, Moved};
-use super::tcp::{address, TRAFFIC};
+use super::shared::flows::{Ends, Flows, Moved};
+use super::shared::tcp::{address, TRAFFIC};
 use crate::bpf::types::{self, flow, flow_stat, sock_read, way_numbers};
+use crate::host::{comm, until_nul};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
 use std::collections::BTreeMap;
@@ -170,7 +171,7 @@ impl Module for Tcptop {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flows::{ends, put};
+    use super::super::shared::flows::{ends, put};
     use super::*;
     use crate::pcp::Atom;
 

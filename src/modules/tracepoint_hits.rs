@@ -1,6 +1,8 @@
 //! Hits of tracepoints that the configuration names. Kernel side: bpf/tracepoint_hits.bpf.c.
 
+use super::shared::hits::Hits;
 use crate::bpf::types::{self, hit};
+use crate::host::Events;
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
 

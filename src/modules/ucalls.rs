@@ -1,8 +1,10 @@
 //! Calls of methods by class and method in the processes of a language runtime. Kernel side: bpf/ucalls.bpf.c.
 
-use super::runtimes::{numbered, runtime, Calls, Language};
+use super::shared::runtimes::{numbered, runtime, Calls, Language};
 use crate::bpf::types::{self, uc_argument, uc_row, uc_site, uc_stack, uc_stat};
+use crate::host::{until_nul, Argument, Place, Probe};
 use crate::kit::*;
+use crate::process::Tracees;
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -292,7 +294,7 @@ mod tests {
     #[test]
     fn sites_that_read_the_same_share_a_row_and_one_that_cannot_be_read_is_an_error() {
         let fake = Fake::new().with(SITES, 4);
-        let (mut sites, java) = (Vec::new(), super::super::runtimes::JAVA.calls.as_ref().unwrap());
+        let (mut sites, java) = (Vec::new(), super::super::shared::runtimes::JAVA.calls.as_ref().unwrap());
         let probe = |name: &str, arguments: &str| Probe {
             provider: "p".into(),
             name: name.into(),

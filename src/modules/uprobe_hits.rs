@@ -1,6 +1,8 @@
 //! Calls of functions of programs and libraries that the configuration names. Kernel side: bpf/uprobe_hits.bpf.c.
 
+use super::shared::hits::Hits;
 use crate::bpf::types::{self, hit};
+use crate::host::{library, Elf};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, user_code};
 use std::collections::HashMap;

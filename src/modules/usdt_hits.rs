@@ -1,7 +1,10 @@
 //! Hits of USDT probes that the configuration names. Kernel side: bpf/usdt_hits.bpf.c.
 
+use super::shared::hits::Counters;
 use crate::bpf::types::{self, hit};
+use crate::host::{program_or_library, Probe, ProbeFiles};
 use crate::kit::*;
+use crate::process::{Site, Sites, Tracees};
 use crate::{maps, metrics, options, tell, user_code};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -225,7 +228,7 @@ mod tests {
         let setup = Setup { section: &config.section("u").unwrap(), process_refresh: None };
         let mut module = (SPEC.make)(&setup).map_err(|error| error.to_string())?;
         let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
-        module.plan(&Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1024 }, &mut plan, &mut constants);
+        module.plan(&Host { cpus: 2, ..Host::SMALL }, &mut plan, &mut constants);
         Ok(plan)
     }
 

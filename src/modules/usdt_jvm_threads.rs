@@ -1,8 +1,11 @@
 //! Threads that Java virtual machines start and stop. Kernel side: bpf/usdt_jvm_threads.bpf.c.
 
-use super::runtimes::{numbered, runtime, Language, JAVA};
+use super::shared::hits::Counters;
+use super::shared::runtimes::{numbered, runtime, Language, JAVA};
 use crate::bpf::types::{self, hit};
+use crate::host::{Probe, ProbeFiles};
 use crate::kit::*;
+use crate::process::{Sites, Tracees};
 use crate::{maps, metrics, options, user_code};
 use std::path::{Path, PathBuf};
 use std::time::Instant;

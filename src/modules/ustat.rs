@@ -1,9 +1,11 @@
 //! Events of language runtimes by process: threads, method calls, objects, classes, exceptions, garbage collections. Kernel
 //! side: bpf/ustat.bpf.c.
 
-use super::runtimes::{numbered, runtime, Event, Language, EVENTS};
+use super::shared::runtimes::{numbered, runtime, Event, Language, EVENTS};
 use crate::bpf::types::{self, us_row, us_stat};
+use crate::host::exists;
 use crate::kit::*;
+use crate::process::Tracees;
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -136,7 +138,9 @@ impl Module for Ustat {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::host::ProbeFile;
     use crate::pcp::Atom;
+    use crate::process::Site;
     use std::process::Command;
     use std::time::Duration;
 

@@ -25,7 +25,7 @@ mod tests {
             let config = Config::parse("test.conf", format!("[z]\n{line}\n").as_bytes()).unwrap();
             let setup = Setup { section: &config.section("z").unwrap(), process_refresh: None };
             let (mut plan, mut constants) = (Plan { number: 5, ..Plan::default() }, crate::bpf::constants());
-            let host = Host { cpus: 2, disks: 0, threads: 100, requests: 0, memory: 1024 };
+            let host = Host { cpus: 2, ..Host::SMALL };
             (SPEC.make)(&setup).unwrap().plan(&host, &mut plan, &mut constants);
             assert_eq!((plan.filter.is_some(), constants.zfs_filter), (filters, u64::from(filters) << 5));
             assert_eq!((constants.ext4_filter, constants.xfs_filter), (0, 0));

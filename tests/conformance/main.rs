@@ -16,7 +16,7 @@ mod state;
 mod values;
 
 use corebcc::{
-    kit::Source,
+    agent::Source,
     pcp::{Desc, Pmid},
 };
 use reference::Reference;

@@ -6,7 +6,7 @@ use crate::reference::{
 };
 use corebcc::{
     agent::Options,
-    kit::{Changes, Client, Label, Source, Subject, Wanted},
+    agent::{Changes, Client, Label, Source, Subject, Wanted},
     pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL},
     pdu::{Pdu, PduType},
 };

@@ -2,9 +2,10 @@
 
 use crate::bioperpid::{direct, exact};
 use crate::support::{alone, has, number, settle, Agent, Disk, Script};
+use corebcc::catalog::instances;
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{instances, Key, Table};
+use corebcc::kit::{Key, Table};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
 use std::process::{Command, Stdio};

@@ -2,9 +2,10 @@
 //! steps the modules get to know of new command lines as in the agent.
 
 use crate::support::{alone, has, python, Script};
+use corebcc::catalog::{instances, Instance};
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{instances, Instance, Key, Table};
+use corebcc::kit::{Key, Table};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
 use nix::sys::eventfd::EventFd;

@@ -116,7 +116,7 @@ fn a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path() 
     const TEST: &str = "a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path";
     let _alone = alone();
     let (mut chosen, mut other) = (shell(FORKS), shell(FORKS));
-    let libc = corebcc::kit::library("c").unwrap().display().to_string();
+    let libc = corebcc::host::library("c").unwrap().display().to_string();
     let lines = format!("uprobes = c:fork, {libc}:_exit, c:no_such, c:qsort\nprocess = {}", chosen.pid());
     let Some(mut agent) = Agent::where_possible(TEST, NEEDS_UPROBES, "uprobe_hits", &lines) else { return };
     work(&mut chosen);

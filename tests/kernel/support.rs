@@ -1,11 +1,12 @@
 //! What the tests share: modules loaded without pmcd, what they logged, scripts that work in steps, disks of their own.
 
+use corebcc::catalog::instances;
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{instances, Key, Table};
+use corebcc::kit::{Key, Table};
+use corebcc::loader::Failure;
 use corebcc::modules::{find, MODULES};
 use corebcc::pcp::Atom;
-use corebcc::probe::Failure;
 use nix::sys::eventfd::EventFd;
 use nix::sys::mman::{mmap, MapFlags, ProtFlags};
 use std::collections::BTreeMap;

@@ -17,7 +17,7 @@ const PYTHON: &str = "/usr/bin/python3";
 /// A runtime that has this probe; if there is none, says that the test was skipped.
 fn with_probe(test: &str, path: &str, probe: &str) -> Option<PathBuf> {
     let file = std::fs::canonicalize(path).ok();
-    let probes = file.as_ref().and_then(|file| corebcc::kit::Elf::read(file).ok()).map(|elf| elf.probes());
+    let probes = file.as_ref().and_then(|file| corebcc::host::Elf::read(file).ok()).map(|elf| elf.probes());
     let there = probes.is_some_and(|probes| probes.iter().any(|known| known.name == probe));
     if !there {
         println!("skipped: {test}: {path} with the USDT probe {probe}");
@@ -31,7 +31,7 @@ fn libjvm() -> Option<PathBuf> {
 }
 
 fn libruby(test: &str) -> Option<PathBuf> {
-    let library = ["ruby-3.1", "ruby-3.3", "ruby"].into_iter().find_map(corebcc::kit::library);
+    let library = ["ruby-3.1", "ruby-3.3", "ruby"].into_iter().find_map(corebcc::host::library);
     with_probe(test, &library.unwrap_or("libruby".into()).display().to_string(), "cmethod__entry")
 }
 
@@ -728,7 +728,7 @@ fn runtimes_built_without_probes_are_named_in_the_log() {
             continue;
         }
         let program = PathBuf::from("/usr/bin").join(program);
-        let probes = std::fs::canonicalize(&program).ok().and_then(|file| corebcc::kit::Elf::read(&file).ok());
+        let probes = std::fs::canonicalize(&program).ok().and_then(|file| corebcc::host::Elf::read(&file).ok());
         if probes.is_none_or(|elf| !elf.probes().is_empty()) {
             println!("skipped: {TEST}: a {language} of the distribution without probes");
             continue;

@@ -244,7 +244,7 @@ const CALLS: &str = "class Thing { function work() {} } $t = new Thing; for (;;)
 #[test]
 fn instances_have_the_names_and_numbers_that_go_together() {
     let php = fs::canonicalize("/usr/bin/php").unwrap_or_default();
-    let probes = corebcc::kit::Elf::read(&php).map(|elf| elf.probes()).unwrap_or_default();
+    let probes = corebcc::host::Elf::read(&php).map(|elf| elf.probes()).unwrap_or_default();
     let has_php = probes.iter().any(|probe| probe.name == "function__entry");
     let hits = corebcc::modules::find("tracepoint_hits").unwrap();
     let mut text = all_modules()

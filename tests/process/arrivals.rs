@@ -36,7 +36,7 @@ fn values_are_there_and_never_step_back_while_processes_come_and_go() {
         return;
     }
     let python = std::fs::canonicalize(PYTHON).unwrap();
-    if !corebcc::kit::Elf::read(&python).unwrap().probes().iter().any(|probe| probe.name == "gc__start") {
+    if !corebcc::host::Elf::read(&python).unwrap().probes().iter().any(|probe| probe.name == "gc__start") {
         return skip("python3 with USDT probes");
     }
     let text = config(&["syscount", "usdt_hits"]).replace("process_refresh = 60", "process_refresh = 1");

@@ -6,7 +6,7 @@
 pub mod pmcd;
 
 use corebcc::{
-    kit::{Changes, Client, Label, LabelValue, Source, Subject, Wanted},
+    agent::{Changes, Client, Label, LabelValue, Source, Subject, Wanted},
     pcp::{Atom, Desc, EventParam, EventRecord, Indom, InstId, PmErr, Pmid, Sem, Space, Time, Type, Units, IN_NULL},
 };
 use std::cell::Cell;

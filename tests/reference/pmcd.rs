@@ -3,8 +3,8 @@
 
 use super::Reference;
 use corebcc::{
+    agent::Source,
     agent::{Agent, Options},
-    kit::Source,
     pcp::{Indom, InstId, Pmid},
     pdu::{Frame, Pdu, PduType},
 };

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Bytes by process and TCP connection. A row is found by both ends and the process, not by the socket, whose address the
+ * kernel gives to the next connection. Rows that rest are given back by the agent (src/modules/shared/flows.rs); a process whose
+ * row was given back, or who found two rows at once, has its bytes in several: they are added up there.
+ */
+#pragma once
+
+#include "claim.bpf.h"
+#include "filter.bpf.h"
+#include "sock.bpf.h"
+#include "ways.bpf.h"
+
+#define FLOW_PLACES 8
+
+struct flow {
+	__u64 claims;
+	__u64 ident; /* process | local port << 32 | remote port << 48; 0: free */
+	__u64 local[2];
+	__u64 remote[2];
+	__u64 tx;
+	__u64 rx;
+	__u64 comm[2];
+	__u64 born;    /* start time of the process */
+	__u64 family;
+	__u64 retired; /* set by the agent: about to be given back, take another */
+	__u64 pad[3];
+};
+
+struct flow_stat {
+	__u64 lost; /* calls whose connection found no place */
+	__u64 pad[7];
+};
+
+const volatile __u32 flow_mask;         /* rows - 1 */
+const volatile __u32 flow_sending_mask;
+
+static __always_inline void flow_begin(struct flow *flow, const struct ends *ends, __u64 ident)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	bpf_get_current_comm(flow->comm, sizeof(flow->comm));
+	flow->born = BPF_CORE_READ(task, group_leader, start_time);
+	flow->family = ends->family;
+	flow->local[0] = ends->local[0];
+	flow->local[1] = ends->local[1];
+	flow->remote[0] = ends->remote[0];
+	flow->remote[1] = ends->remote[1];
+	*(volatile __u64 *)&flow->ident = ident;
+}
+
+static __always_inline void flow_add(const bool raw, void *flows, void *stats, struct sock *sk, __u64 tx, __u64 rx)
+{
+	__u64 ident = bpf_get_current_pid_tgid() >> 32;
+	struct flow_stat *stat;
+	struct ends ends;
+	__u32 hash;
+
+	if (!ends_of(raw, sk, &ends))
+		return;
+	ident |= (__u64)ends.lport << 32 | (__u64)ends.rport << 48;
+	hash = number_hash(ident ^ ends.remote[0] ^ ends.remote[1] >> 7);
+#pragma unroll
+	for (int i = 0; i < FLOW_PLACES; i++) {
+		struct flow *flow = row(flows, number_place(hash, i) & flow_mask);
+		__u64 differs;
+
+		if (!flow)
+			break;
+		if (claim(&flow->claims))
+			flow_begin(flow, &ends, ident);
+		differs = flow->ident ^ ident;
+		differs |= flow->remote[0] ^ ends.remote[0];
+		differs |= flow->remote[1] ^ ends.remote[1];
+		differs |= flow->local[0] ^ ends.local[0];
+		differs |= flow->local[1] ^ ends.local[1];
+		if (differs | flow->retired)
+			continue;
+		if (tx)
+			ADD(flow->tx, tx);
+		if (rx)
+			ADD(flow->rx, rx);
+		return;
+	}
+	stat = cpu_row(stats);
+	if (stat)
+		ADD(stat->lost, 1);
+}
+
+/* The socket a thread is sending on, where only the end of tcp_sendmsg tells how much. */
+static __always_inline void flow_send_begins(void *sends, __u64 sk)
+{
+	bool displaced;
+	__u64 *sending = way_number(sends, flow_sending_mask, bpf_get_current_pid_tgid(), &displaced);
+
+	if (sending)
+		*sending = sk;
+}
+
+/* The socket whose send ends here; NULL: that is not known, the call counts as lost. */
+static __always_inline struct sock *flow_send_ends(void *sends)
+{
+	__u64 sk;
+
+	if (!way_recall(sends, flow_sending_mask, bpf_get_current_pid_tgid(), &sk))
+		return NULL;
+	return (struct sock *)sk;
+}
+
+/*
+ * The maps and parts of a module that counts flows of the processes in its filter. Where tcp_sendmsg has to do, the socket is
+ * remembered as a number, whose fields are probe-read.
+ */
+#define FLOWS(module)                                                                                                 \
+	ROWS(module##_flows, struct flow);                                                                            \
+	ROWS(module##_stats, struct flow_stat);                                                                       \
+	SLOTS(module##_sends, struct way_numbers);                                                                    \
+	SLOTS(module##_reads, struct sock_read);                                                                      \
+	const volatile __u64 module##_filter;                                                                          \
+                                                                                                                      \
+	static __always_inline bool module##_wants(const bool raw, struct sock *sk, int ret)                          \
+	{                                                                                                             \
+		return ret > 0 && GET(sk, sk_protocol) == IPPROTO_TCP &&                                              \
+		       filter_wants(module##_filter, bpf_get_current_pid_tgid() >> 32);                               \
+	}                                                                                                             \
+	static __always_inline void module##_sent(const bool raw, struct sock *sk, int ret)                           \
+	{                                                                                                             \
+		if (module##_wants(raw, sk, ret))                                                                     \
+			flow_add(raw, &module##_flows, &module##_stats, sk, ret, 0);                                  \
+	}                                                                                                             \
+	static __always_inline void module##_received(const bool raw, struct sock *sk, int flags, int ret)            \
+	{                                                                                                             \
+		if (!(flags & (MSG_PEEK | MSG_ERRQUEUE)) && module##_wants(raw, sk, ret))                                                                     \
+			flow_add(raw, &module##_flows, &module##_stats, sk, 0, ret);                                  \
+	}                                                                                                             \
+	static __always_inline void module##_send_returns(int ret)                                                    \
+	{                                                                                                             \
+		struct sock *sk = flow_send_ends(&module##_sends);                                                    \
+		struct flow_stat *stat;                                                                               \
+                                                                                                                      \
+		if (sk) {                                                                                             \
+			module##_sent(true, sk, ret);                                                                 \
+			return;                                                                                       \
+		}                                                                                                     \
+		stat = cpu_row(&module##_stats);                                                                      \
+		if (stat && ret > 0)                                                                                  \
+			ADD(stat->lost, 1);                                                                           \
+	}

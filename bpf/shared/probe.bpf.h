@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What a module's .bpf.c is written with.
+ *
+ *   ON(hook, arguments...) { ... }          runs at a tracepoint; arguments as in the kernel's TP_PROTO
+ *   ON_ENTRY(function, arguments...)        runs when a kernel function is entered
+ *   ON_RETURN(function, count, type ret)    runs when it returns; count is its number of arguments
+ *   ON_SPAN(function, count, type argument, type ret, enter, leave)
+ *                                           both, where each is one statement; on one line
+ *   ON_EACH_TRACEPOINT(target)              runs at each tracepoint that the configuration names; target is its number
+ *   ON_EACH_ENTRY(target)                   runs when one of the kernel functions it names is entered
+ *   ON_EACH_RETURN(target, bits, ret)       runs when one returns; bits is the width of its return value (0: none)
+ *   ON_EACH_CODE(target, ctx)               runs at each place in user code that it names; ctx: the registers there
+ *   ON_SAMPLE(name)                         runs at a perf event that the agent opens on each CPU
+ *   ON_CALL(name, arguments...)             runs when the agent calls it; yields a number
+ *   FEATURE(name, expression)               asks the kernel's BTF something; user space reads the answer by name
+ *
+ * build.rs collects these from all modules and writes the programs: one per hook, shared by the modules that use it,
+ * as tp_btf and raw_tp (tracepoints) or fentry/fexit and kprobe/kretprobe (functions). Each module's part is behind
+ * its constant `<module>_on`, so the verifier drops the parts of modules that are off and their maps need not exist.
+ */
+#pragma once
+
+#include "kernel.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#define PASTE_(a, b) a##__##b
+#define PASTE(a, b) PASTE_(a, b)
+
+#define ON(hook, ...) static __always_inline void PASTE(MODULE, hook)(const bool raw, void *ctx, ##__VA_ARGS__)
+#define ON_ENTRY(function, ...) static __always_inline void PASTE(MODULE, function)(const bool raw, void *ctx, ##__VA_ARGS__)
+#define ON_RETURN(function, count, ret) static __always_inline void PASTE(MODULE, function##_ret)(const bool raw, void *ctx, ret)
+#define ON_SPAN(function, count, argument, ret, enter, leave)                                                         \
+	ON_ENTRY(function, argument) { enter; }                                                                       \
+	ON_RETURN(function, count, ret) { leave; }
+#define ON_EACH_TRACEPOINT(target) static __always_inline void PASTE(MODULE, each_tracepoint)(__u32 target)
+#define ON_EACH_ENTRY(target) static __always_inline void PASTE(MODULE, each_entry)(__u32 target)
+#define ON_EACH_RETURN(target, bits, ret) static __always_inline void PASTE(MODULE, each_return)(__u32 target, __u32 bits, __u64 ret)
+#define ON_EACH_CODE(target, ctx) static __always_inline void PASTE(MODULE, each_code)(__u32 target, struct pt_regs *ctx)
+#define ON_SAMPLE(name) static __always_inline void PASTE(MODULE, name##_sample)(void *ctx)
+#define ON_CALL(name, ...) static __always_inline int PASTE(MODULE, name##_call)(__VA_ARGS__)
+#define FEATURE(name, expression)                                                                                     \
+	const volatile bool PASTE(opposite, name); /* for tests: the other side of it on this kernel */               \
+	static __always_inline bool PASTE(feature, name)(void) { return (expression) != PASTE(opposite, name); }
+
+/*
+ * A field of a kernel object inside a handler: a plain load where the pointer is typed (tp_btf, fentry), a probe read
+ * where it is a number (raw_tp, kprobe). A probe read is a helper call of about 18 ns, hence the difference.
+ */
+#define GET(p, field)                                                                                                 \
+	({                                                                                                            \
+		typeof(p) p_ = (p);                                                                                   \
+		typeof(p_->field) v_;                                                                                 \
+		if (raw)                                                                                              \
+			bpf_core_read(&v_, sizeof(v_), &p_->field);                                                   \
+		else                                                                                                  \
+			v_ = p_->field;                                                                               \
+		v_;                                                                                                   \
+	})
+
+/*
+ * The programs of ON_EACH_* are templates: the loader (src/loader/template.rs) makes a copy per target and puts the target's
+ * number, and above it the width of the function's return value, in the place of this constant.
+ */
+#define TARGET                                                                                                        \
+	({                                                                                                            \
+		__u64 target_;                                                                                        \
+		asm volatile("%0 = 0x7461726765742121 ll" : "=r"(target_));                                           \
+		target_;                                                                                              \
+	})
+
+/* What the function of an fexit program returned (bpf_get_func_ret, 5.17). */
+static __always_inline __u64 returned(void *ctx)
+{
+	__u64 ret = 0;
+
+	bpf_get_func_ret(ctx, &ret);
+	return ret;
+}
+
+/* Forgets what the verifier knows of v except that it is at most mask: 5.10 and 6.1 lose a mask written in C. */
+#define BOUND(v, mask) asm volatile("%0 &= " #mask : "+r"(v))
+
+/* An array that the agent maps: rows are multiples of 64 bytes so that CPUs do not share a line. */
+#define ROWS(name, row)                                                                                               \
+	struct {                                                                                                      \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                                     \
+		__uint(map_flags, BPF_F_MMAPABLE);                                                                    \
+		__uint(max_entries, 1);                                                                               \
+		__type(key, __u32);                                                                                   \
+		__type(value, row);                                                                                   \
+	} name SEC(".maps")
+
+/* An array only the programs use. */
+#define SLOTS(name, slot)                                                                                             \
+	struct {                                                                                                      \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                                     \
+		__uint(max_entries, 1);                                                                               \
+		__type(key, __u32);                                                                                   \
+		__type(value, slot);                                                                                  \
+	} name SEC(".maps")
+
+/* Records for the agent. */
+#define RING(name)                                                                                                    \
+	struct {                                                                                                      \
+		__uint(type, BPF_MAP_TYPE_RINGBUF);                                                                   \
+		__uint(max_entries, 4096);                                                                            \
+	} name SEC(".maps")
+
+/* Gives a record to the agent, and wakes it where that many bytes are waiting. */
+static __always_inline void ring_submit(void *ring, void *record, __u64 wake_at)
+{
+	bool wake = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >= wake_at;
+
+	bpf_ringbuf_submit(record, wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+}
+
+/* Only a typed reference makes clang keep a struct in BTF, which is where the Rust side gets it from. */
+#define EXPORT(type) const type *PASTE(export, __LINE__) __attribute__((unused))
+
+static __always_inline void *row(void *map, __u32 index)
+{
+	return bpf_map_lookup_elem(map, &index);
+}
+
+static __always_inline void *cpu_row(void *map)
+{
+	return row(map, bpf_get_smp_processor_id());
+}
+
+/* A locked add: for cells that two programs or two CPUs may write. */
+#define ADD(cell, n) __sync_fetch_and_add(&(cell), n)
+
+/*
+ * An add to a cell of this CPU's row that only this program writes. Since 6.1 the kernel keeps a tracing program from
+ * nesting on a CPU (bpf_prog_inc_misses_counter came with it), which makes the plain form exact; the nearest thing BTF
+ * can be asked for is a helper of 6.2. Elsewhere the add is locked, 3 ns more.
+ */
+enum bpf_func_id___guard {
+	BPF_FUNC_cgrp_storage_get___guard = 210,
+};
+
+#define SUM(cell, n)                                                                                                  \
+	do {                                                                                                          \
+		if (bpf_core_enum_value_exists(enum bpf_func_id___guard, BPF_FUNC_cgrp_storage_get___guard))          \
+			(cell) += (n);                                                                                \
+		else                                                                                                  \
+			ADD(cell, n);                                                                                 \
+	} while (0)
+#define COUNT(cell) SUM(cell, 1)

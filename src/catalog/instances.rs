@@ -1,0 +1,108 @@
+//! The instances of a module's domain: which identifier each row of its table has.
+
+use super::Cache;
+use crate::kit::{Key, Log2, Shape, Table};
+use crate::pcp::{InstId, IN_NULL};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// An instance domain at work.
+pub struct Instances {
+    shape: Shape,
+    /// Of a row table: there are as many instances, with or without data.
+    rows: u32,
+    cache: Option<Cache>,
+    /// For each row of the table; `None` for a name that was refused.
+    ids: Vec<Option<InstId>>,
+    /// Names that differ from the table's, by row (see [`Cache::id`]); empty: as in the table.
+    names: Vec<Vec<u8>>,
+}
+
+impl Instances {
+    /// `file` keeps the identifiers of names over restarts.
+    pub fn new(shape: Shape, rows: u32, file: Option<PathBuf>) -> Instances {
+        let cache = match (shape, file) {
+            (Shape::Named { max }, Some(file)) => Some(Cache::load(&file, max).unwrap_or_else(|error| {
+                log::warn!("{}: {error}; instance identifiers will not survive a restart", file.display());
+                Cache::new(None, max)
+            })),
+            (Shape::Named { max }, None) => Some(Cache::new(None, max)),
+            _ => None,
+        };
+        Instances { shape, rows, cache, ids: Vec::new(), names: Vec::new() }
+    }
+
+    /// Gives each row of a new table its identifier.
+    pub fn update(&mut self, table: &Table, now: SystemTime) {
+        self.ids.clear();
+        self.names.clear();
+        for key in table.keys() {
+            let id = match (key, &mut self.cache) {
+                (Key::Single, _) => Some(IN_NULL),
+                (Key::Index(index), _) => Some(*index),
+                (Key::Pid(number, _) | Key::Numbered(number, _), _) => Some(*number),
+                (Key::Name(name), Some(cache)) => {
+                    let mut name = table.text(name).to_vec();
+                    let id = cache.id(&mut name, now);
+                    self.names.push(name);
+                    id
+                }
+                (Key::Name(_), None) => None,
+            };
+            self.ids.push(id);
+        }
+        self.save(now, false);
+    }
+
+    /// The identifiers, by row.
+    pub fn ids(&self) -> &[Option<InstId>] {
+        &self.ids
+    }
+
+    /// Hands out every instance with its name. Without a table only a row table has instances.
+    pub fn each(&self, table: Option<&Table>, out: &mut dyn FnMut(InstId, &[u8])) {
+        if let Shape::Rows { .. } = self.shape {
+            for row in 0..self.rows {
+                out(row, row.to_string().as_bytes());
+            }
+            return;
+        }
+        let Some(table) = table else { return };
+        for (row, (key, id)) in table.keys().iter().zip(&self.ids).enumerate() {
+            let Some(id) = *id else { continue };
+            match (key, self.names.get(row)) {
+                (Key::Index(slot), _) => out(id, Log2::name(*slot).as_bytes()),
+                (Key::Name(_), Some(name)) => out(id, name),
+                (Key::Pid(_, name) | Key::Numbered(_, name), _) => out(id, table.text(name)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Writes the identifiers of names, if there is something new; not too often unless `at_exit`.
+    pub fn save(&mut self, now: SystemTime, at_exit: bool) {
+        if let Some(cache) = &mut self.cache {
+            if let Err(error) = cache.save(now, at_exit) {
+                log::warn!("instance identifiers cannot be saved: {error}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_its_identifier_whatever_its_name_and_place() {
+        let mut table = Table::new(1);
+        table.numbered(437, b"openat2");
+        table.numbered(3, b"close");
+        let mut instances = Instances::new(Shape::Numbered, 0, None);
+        instances.update(&table, SystemTime::UNIX_EPOCH);
+        assert_eq!(instances.ids(), [Some(437), Some(3)]);
+        let mut names = Vec::new();
+        instances.each(Some(&table), &mut |id, name| names.push((id, String::from_utf8_lossy(name).into_owned())));
+        assert_eq!(names, [(437, "openat2".into()), (3, "close".into())]);
+    }
+}

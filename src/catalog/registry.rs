@@ -1,0 +1,367 @@
+//! The modules as the agent sees them: names, descriptors, instances and values of those the configuration enables.
+
+use super::instances::Instances;
+use super::Help;
+use crate::agent::{Client, Label, LabelValue, Source, Subject, Wanted};
+use crate::config::{Config, ConfigError, ModuleSettings, Settings};
+use crate::kit::{Log2, OptionDef, RowCount, Shape, Spec, Table, BPF_NAMES};
+use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// A module as configured; with an empty section, metrics about the agent itself.
+pub struct Instance {
+    /// Its kind.
+    pub spec: &'static Spec,
+    /// Its section.
+    pub settings: ModuleSettings,
+    /// Rows of a row table; else 0.
+    pub rows: u32,
+    /// Whether its metrics have their second names.
+    pub bpf_names: bool,
+}
+
+/// The thread that loads and refreshes the modules, seen from the one that answers pmcd.
+pub trait Collect {
+    /// Whether loading is over; then the fate of each module, a sentence for each that is not there. Said once.
+    fn loaded(&mut self) -> Option<Vec<Result<(), String>>>;
+
+    /// Detaches everything.
+    fn stop(&mut self);
+
+    /// Told once a fetch, for those who count them.
+    fn fetch_begins(&mut self) {}
+
+    /// Changes a string of a module; `PmErr::AGAIN` if the answer does not come within a second.
+    fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr>;
+
+    /// Refreshes these modules, each with its table. Within a second they are back, filled or with the reason why not; a
+    /// module that takes longer keeps its table and returns it with a later call.
+    fn refresh(
+        &mut self,
+        tables: &mut dyn Iterator<Item = (usize, Table)>,
+        back: &mut dyn FnMut(usize, Table, Result<(), String>),
+    );
+}
+
+enum State {
+    /// Not loaded yet: `PM_ERR_AGAIN`.
+    Loading,
+    /// The table is as of the last refresh.
+    Serving,
+    /// The last refresh failed: `PM_ERR_VALUE`.
+    NoValues,
+    /// Could not be loaded: `PM_ERR_APPVERSION`.
+    Failed,
+}
+
+struct Slot {
+    instance: Instance,
+    state: State,
+    /// `None` while the collector has it.
+    table: Option<Table>,
+    instances: Instances,
+    descs: Vec<Desc>,
+}
+
+/// What the agent serves.
+pub struct Registry {
+    domain: u32,
+    slots: Vec<Slot>,
+    help: Help,
+    collector: Box<dyn Collect>,
+    loaded: bool,
+}
+
+/// Reads which modules to run from the configuration: everything about a module but the module itself.
+pub fn instances(config: &Config, specs: &[&'static Spec]) -> Result<(Settings, Vec<Instance>), ConfigError> {
+    let settings = Settings::read(config)?;
+    let mut instances: Vec<Instance> = Vec::new();
+    for module in &settings.modules {
+        let section = config.section(&module.section).ok_or_else(|| ConfigError::Missing {
+            path: config.path().into(),
+            reason: format!("module `{0}` is enabled but has no section; add [{0}]", module.section),
+        })?;
+        let Some(spec) = specs.iter().find(|spec| spec.path == module.module || spec.name == module.module) else {
+            let known: Vec<&str> = specs.iter().map(|spec| spec.path).collect();
+            let reason = format!("there is no module `{}`; there are {}", module.module, known.join(", "));
+            return Err(section.reject("module", reason));
+        };
+        if let Some(twin) = instances.iter().find(|other| other.spec.name == spec.name) {
+            let reason =
+                format!("module `{}` runs already as [{}]; remove one of them", spec.path, twin.settings.section);
+            return Err(section.reject("module", reason));
+        }
+        let rows = match spec.shape {
+            Shape::Rows { count } => match section.get(count)? {
+                Some(value) => RowCount::nearest(&value)?,
+                None => default_of(spec.options, count),
+            },
+            _ => 0,
+        };
+        let bpf_names = match section.get(BPF_NAMES)? {
+            Some(value) if spec.options.iter().any(|option| option.name == BPF_NAMES) => value.bool()?,
+            _ => false,
+        };
+        instances.push(Instance { spec, settings: module.clone(), rows, bpf_names });
+    }
+    Ok((settings, instances))
+}
+
+/// What these modules add to their metrics, for the registry and whoever else knows tables by their numbers: to be put behind
+/// the modules.
+pub fn additions(instances: &[Instance]) -> Vec<Instance> {
+    let addition = |instance: &Instance| {
+        let spec = instance.spec.addition?;
+        let settings = ModuleSettings { cluster: spec.cluster as u16, ..instance.settings.clone() };
+        Some(Instance { spec, settings, rows: 0, bpf_names: false })
+    };
+    instances.iter().filter_map(addition).collect()
+}
+
+fn default_of(options: &[OptionDef], name: &str) -> u32 {
+    options.iter().find(|option| option.name == name).and_then(|option| (option.default)().parse().ok()).unwrap_or(0)
+}
+
+impl Registry {
+    /// Serves these modules under a domain number. Identifiers of names are kept in `caches` if given
+    /// (`$PCP_VAR_DIR/config/pmda`).
+    pub fn new(
+        domain: u32,
+        instances: Vec<Instance>,
+        help: Help,
+        caches: Option<PathBuf>,
+        collector: Box<dyn Collect>,
+    ) -> Registry {
+        let slot = |instance: Instance| {
+            let cluster = u32::from(instance.settings.cluster);
+            let file = caches.as_ref().map(|dir| dir.join(format!("{domain}.{cluster}")));
+            let indom = if instance.spec.shape == Shape::Single { Indom::NULL } else { Indom::new(domain, cluster) };
+            let desc = |metric: &crate::kit::MetricDef| Desc {
+                pmid: Pmid::new(domain, cluster, metric.item),
+                ty: metric.ty,
+                indom,
+                sem: metric.sem,
+                units: metric.units,
+            };
+            Slot {
+                state: State::Loading,
+                table: Some(Table::new(instance.spec.metrics.len())),
+                instances: Instances::new(instance.spec.shape, instance.rows, file),
+                descs: instance.spec.metrics.iter().map(desc).collect(),
+                instance,
+            }
+        };
+        Registry { domain, slots: instances.into_iter().map(slot).collect(), help, collector, loaded: false }
+    }
+
+    /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
+    pub fn poll(&mut self) -> bool {
+        if let Some(fates) = self.collector.loaded() {
+            for (slot, fate) in self.slots.iter_mut().zip(fates) {
+                slot.state = if fate.is_ok() { State::Serving } else { State::Failed };
+            }
+            self.loaded = true;
+        }
+        self.loaded
+    }
+
+    /// Whether a module could not be loaded.
+    pub fn any_failed(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot.state, State::Failed))
+    }
+
+    /// The modules that could not be loaded, in the words of the Python agent's last line.
+    pub fn failures(&self) -> String {
+        let failed = self.slots.iter().filter(|slot| matches!(slot.state, State::Failed));
+        let mut names: Vec<&str> = Vec::new();
+        for name in failed.map(|slot| slot.instance.settings.section.as_str()) {
+            if !names.contains(&name) {
+                names.push(name); // once for its metrics and what it adds
+            }
+        }
+        format!("Failed to compile module {}, aborting.", names.join(", "))
+    }
+
+    /// Writes what has to outlive the agent and detaches everything, in this order: a pmcd that ends kills its agents a tenth of
+    /// a second after it closed their connections (`Shutdown` in pmcd.c), and the kernel detaches by itself.
+    pub fn stop(&mut self) {
+        for slot in &mut self.slots {
+            slot.instances.save(SystemTime::now(), true);
+        }
+        self.collector.stop();
+    }
+
+    fn slot(&self, cluster: u32) -> Option<usize> {
+        self.slots.iter().position(|slot| u32::from(slot.instance.settings.cluster) == cluster)
+    }
+
+    fn metric(&self, pmid: Pmid) -> Result<(&Slot, usize), PmErr> {
+        let slot = (pmid.domain() == self.domain).then(|| self.slot(pmid.cluster())).flatten().ok_or(PmErr::PMID)?;
+        let slot = &self.slots[slot];
+        let column = slot.instance.spec.metrics.iter().position(|metric| metric.item == pmid.item());
+        column.map(|column| (slot, column)).ok_or(PmErr::PMID)
+    }
+
+    fn indom(&self, indom: Indom) -> Option<usize> {
+        let slot = (indom.domain() == self.domain).then(|| self.slot(indom.serial())).flatten()?;
+        (self.slots[slot].instance.spec.shape != Shape::Single).then_some(slot)
+    }
+
+    fn refresh_slots(&mut self, wanted: &dyn Fn(&Slot) -> bool) {
+        self.poll();
+        let Registry { slots, collector, .. } = self;
+        let mut tables: Vec<(usize, Table)> = Vec::new();
+        for (index, slot) in slots.iter_mut().enumerate() {
+            if matches!(slot.state, State::Serving | State::NoValues) && wanted(slot) {
+                tables.extend(slot.table.take().map(|table| (index, table)));
+            }
+        }
+        collector.refresh(&mut tables.into_iter(), &mut |index, table, result| {
+            let Some(slot) = slots.get_mut(index) else { return };
+            slot.state = if result.is_ok() { State::Serving } else { State::NoValues };
+            slot.instances.update(&table, SystemTime::now());
+            slot.table = Some(table);
+        });
+    }
+}
+
+impl Source for Registry {
+    fn domain(&self) -> u32 {
+        self.domain
+    }
+
+    fn names(&self) -> Vec<(String, Pmid)> {
+        let mut names = Vec::new();
+        for Slot { instance, descs, .. } in &self.slots {
+            for (metric, desc) in instance.spec.metrics.iter().zip(descs) {
+                names.push((format!("{}{}", instance.settings.prefix, metric.name), desc.pmid));
+                let also = metric.also.iter().filter(|_| instance.bpf_names);
+                names.extend(also.map(|name| (String::from(*name), desc.pmid)));
+            }
+        }
+        names
+    }
+
+    fn desc(&self, pmid: Pmid) -> Result<Desc, PmErr> {
+        self.metric(pmid).map(|(slot, column)| slot.descs[column])
+    }
+
+    fn refresh(&mut self, pmids: &mut dyn Iterator<Item = Pmid>) {
+        self.collector.fetch_begins();
+        let mut clusters = [0u64; (Pmid::MAX_CLUSTER as usize + 1) / 64];
+        for cluster in pmids.map(Pmid::cluster) {
+            clusters[cluster as usize / 64] |= 1 << (cluster % 64);
+        }
+        self.refresh_slots(&|slot| {
+            let cluster = usize::from(slot.instance.settings.cluster);
+            clusters[cluster / 64] & 1 << (cluster % 64) != 0
+        });
+    }
+
+    fn values(
+        &self,
+        _client: Client,
+        pmid: Pmid,
+        wanted: Wanted<'_>,
+        out: &mut dyn FnMut(InstId, Atom<'_>),
+    ) -> Result<(), PmErr> {
+        let (slot, column) = self.metric(pmid)?;
+        match slot.state {
+            State::Failed => return Err(PmErr::APPVERSION),
+            State::NoValues => return Err(PmErr::VALUE),
+            State::Loading => return Err(PmErr::AGAIN),
+            State::Serving => {}
+        }
+        let table = slot.table.as_ref().ok_or(PmErr::AGAIN)?;
+        for (row, id) in slot.instances.ids().iter().enumerate() {
+            if let (Some(id), Some(value)) = (id, table.value(row, column)) {
+                if *id == IN_NULL || wanted(*id) {
+                    out(*id, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn instances(&mut self, indom: Indom, out: &mut dyn FnMut(InstId, &[u8])) -> Result<(), PmErr> {
+        let index = self.indom(indom).ok_or(PmErr::INDOM)?;
+        let cluster = self.slots[index].instance.settings.cluster;
+        self.refresh_slots(&|slot| slot.instance.settings.cluster == cluster);
+        let slot = &self.slots[index];
+        let late = slot.table.is_none() || matches!(slot.state, State::Loading);
+        if late && !matches!(slot.instance.spec.shape, Shape::Rows { .. }) {
+            // Not the empty domain: a client would take the instances for gone.
+            return Err(PmErr::AGAIN);
+        }
+        slot.instances.each(slot.table.as_ref(), out);
+        Ok(())
+    }
+
+    fn text(&self, of: Subject, full: bool) -> Result<&str, PmErr> {
+        let name = match of {
+            Subject::Metric(pmid) => {
+                let (slot, column) = self.metric(pmid).map_err(|_| PmErr::TEXT)?;
+                format!("bcc.{}", slot.instance.spec.metrics[column].name)
+            }
+            Subject::Indom(indom) => {
+                let slot = self.indom(indom).ok_or(PmErr::TEXT)?;
+                format!("BCC.{}", self.slots[slot].instance.spec.cluster)
+            }
+            Subject::Domain | Subject::Cluster(_) => return Err(PmErr::TEXT),
+        };
+        self.help.get(&name, full).ok_or(PmErr::TEXT)
+    }
+
+    fn labels(&mut self, of: Subject) -> Result<Vec<Label>, PmErr> {
+        Ok(match of {
+            Subject::Domain => vec![label("agent", LabelValue::Str("bcc".into()))],
+            Subject::Cluster(cluster) => match self.slot(cluster) {
+                Some(slot) if !self.slots[slot].instance.settings.section.is_empty() => {
+                    let module = self.slots[slot].instance.settings.section.clone();
+                    vec![label("bcc_module", LabelValue::Str(module.into()))]
+                }
+                _ => Vec::new(),
+            },
+            Subject::Indom(indom) => match self.indom(indom).map(|slot| self.slots[slot].instance.spec.shape) {
+                Some(Shape::Log2(_)) => vec![label("statistic", LabelValue::Str("histogram".into()))],
+                _ => Vec::new(),
+            },
+            Subject::Metric(_) => Vec::new(),
+        })
+    }
+
+    fn instance_labels(&mut self, indom: Indom, wanted: Wanted<'_>, out: &mut dyn FnMut(InstId, Vec<Label>)) {
+        let Some(index) = self.indom(indom) else { return };
+        let slot = &self.slots[index];
+        let histogram = matches!(slot.instance.spec.shape, Shape::Log2(_));
+        slot.instances.each(slot.table.as_ref(), &mut |id, _| {
+            if !wanted(id) {
+                return;
+            }
+            let mut labels = Vec::new();
+            if histogram {
+                let (low, high) = Log2::bounds(id);
+                let bound = |name, bound: u64| label(name, LabelValue::Int(i64::try_from(bound).unwrap_or(i64::MAX)));
+                labels = vec![bound("lower_bound", low), bound("upper_bound", high)];
+            }
+            out(id, labels);
+        });
+    }
+
+    fn store(&mut self, _client: Client, pmid: Pmid, _inst: InstId, value: &Atom<'_>) -> Result<(), PmErr> {
+        let (_, column) = self.metric(pmid)?;
+        let index = self.slot(pmid.cluster()).ok_or(PmErr::PMID)?;
+        match (value, &self.slots[index].state) {
+            (_, State::Loading) => Err(PmErr::AGAIN),
+            (_, State::Failed) => Err(PmErr::APPVERSION),
+            // No metric that can be changed is anything but a string.
+            (Atom::Str(text), _) => self.collector.store(index, column, text),
+            _ => Err(PmErr::PERMISSION),
+        }
+    }
+}
+
+fn label(name: &'static str, value: LabelValue) -> Label {
+    Label { name: name.into(), value, optional: false }
+}

@@ -1,0 +1,382 @@
+//! The agent's own metrics, `agent.*`: what became of each module, what its programs and maps cost, what was lost. To a client
+//! they are like a module's; the configuration has no section for them, and they are always there.
+
+use super::{Group, Restarts, Slot};
+use crate::bpf::PROGRAMS;
+use crate::catalog::Instance;
+use crate::config::ModuleSettings;
+use crate::kit::{Kernel, Metric, Number, RowMut, Shape, Spec, Table};
+use crate::loader::{self, Finding};
+use crate::metrics;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// All of them, by instance domain: clusters 300 to 305.
+pub const OWN: &[&Spec] = &[&agent::SPEC, &module::SPEC, &program::SPEC, &map::SPEC, &lost::SPEC, &feature::SPEC];
+
+/// How each is filled.
+const FILL: [fn(&Group, &Own, &mut Table); OWN.len()] =
+    [agent::fill, module::fill, program::fill, map::fill, lost::fill, feature::fill];
+
+/// Names in one of these domains: many times what there is.
+const NAMES: usize = 10_000;
+/// Targets that a sentence names one by one.
+const NAMED: usize = 3;
+
+mod agent {
+    use super::*;
+
+    metrics! {
+        VERSION: str = 0 "agent.version" DISCRETE NONE "version of the agent";
+        RELEASE: str = 1 "agent.kernel.release" DISCRETE NONE "release of the running kernel";
+        LOADING: u64 = 2 "agent.load.time" DISCRETE MSEC "time it took to load the modules";
+        UPTIME: u64 = 3 "agent.uptime" INSTANT SEC "time since the agent started";
+        RESIDENT: u64 = 4 "agent.memory.resident" INSTANT BYTE "memory of the agent's process";
+        FETCHES: u64 = 5 "agent.fetches" COUNTER COUNT "fetches answered";
+        RESTARTS: u64 = 6 "agent.restarts" COUNTER COUNT "starts of the agent since the machine's, but for the first";
+        CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "restarts after an agent that did not end in order";
+    }
+
+    pub const SPEC: Spec = Spec::unasked("agent", "the agent as a whole", 300, Shape::Single, METRICS);
+
+    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+        let kernel = nix::sys::utsname::uname().map(|names| names.release().to_os_string()).unwrap_or_default();
+        let row = table
+            .single()
+            .text(VERSION, env!("CARGO_PKG_VERSION").as_bytes())
+            .text(RELEASE, kernel.as_encoded_bytes())
+            .set(LOADING, group.loading.as_millis() as u64)
+            .set(UPTIME, own.started.elapsed().as_secs())
+            .set(FETCHES, own.fetches.load(Relaxed));
+        let row = some(row, RESIDENT, loader::resident());
+        let row = some(row, RESTARTS, own.restarts.as_ref().map(|restarts| restarts.count));
+        some(row, CRASHES, own.restarts.as_ref().map(|restarts| restarts.crashes));
+    }
+}
+
+mod module {
+    use super::*;
+
+    metrics! {
+        STATE: str = 0 "agent.module.state" INSTANT NONE "running, postponed, no values, failed or off";
+        STATUS: str = 1 "agent.module.status" INSTANT NONE "a sentence: how the module is attached, or why it is not";
+        UP: u32 = 2 "agent.module.up" INSTANT NONE "1 if an enabled module is loaded and has values, else 0";
+        REFRESHES: u64 = 3 "agent.module.refresh.count" COUNTER COUNT "refreshes of the module's values";
+        TIME: u64 = 4 "agent.module.refresh.time" COUNTER NSEC "time that refreshes of the module's values took";
+    }
+
+    pub const SPEC: Spec = Spec::unasked("agent.module", "each module", 301, Shape::Named { max: NAMES }, METRICS);
+
+    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+        for slot in &group.modules {
+            let (state, status) = group.state(slot);
+            let (count, time) = slot.refreshes;
+            table
+                .named(slot.name.as_bytes())
+                .text(STATE, state.as_bytes())
+                .text(STATUS, status.as_bytes())
+                .set(UP, u32::from(!matches!(state, "failed" | "no values")))
+                .set(REFRESHES, count)
+                .set(TIME, time.as_nanos() as u64);
+        }
+        let is_on = |spec: &Spec| group.modules.iter().any(|slot| [slot.spec.name, &*slot.name].contains(&spec.name));
+        for spec in own.known.iter().filter(|spec| !is_on(spec)) {
+            let status =
+                format!("not enabled; to have it, add {} to `modules` in [pmda] of {}", spec.name, own.configuration);
+            table.named(spec.name.as_bytes()).text(STATE, b"off").text(STATUS, status.as_bytes());
+        }
+    }
+}
+
+mod program {
+    use super::*;
+
+    metrics! {
+        HOOK: str = 0 "agent.program.hook" DISCRETE NONE "where a BPF program is attached";
+        KIND: str = 1 "agent.program.kind" DISCRETE NONE "kind of a BPF program: tp_btf, raw_tp, fentry, kprobe, ...";
+        MODULES: str = 2 "agent.program.modules" DISCRETE NONE "the modules that a BPF program serves";
+        ATTACHED: u32 = 3 "agent.program.attached" INSTANT NONE "1 if a BPF program is attached, else 0";
+        RUNS: u64 = 4 "agent.program.runs" COUNTER COUNT "runs of a BPF program";
+        TIME: u64 = 5 "agent.program.time" COUNTER NSEC "time that the runs of a BPF program took";
+        MISSES: u64 = 6 "agent.program.misses" COUNTER COUNT "runs of a BPF program that the kernel left out";
+    }
+
+    pub const SPEC: Spec =
+        Spec::unasked("agent.program", "each BPF program", 302, Shape::Named { max: NAMES }, METRICS);
+
+    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+        let counting = own.runs.is_some() || loader::counts_runs();
+        for program in group.loaded.programs() {
+            let modules = PROGRAMS.iter().find(|(name, _)| *name == program.name).map_or(&[][..], |(_, of)| of);
+            let row = table
+                .named(program.name.as_bytes())
+                .text(KIND, program.kind.as_bytes())
+                .text(MODULES, group.users(|spec| modules.contains(&spec.name)).as_bytes())
+                .set(ATTACHED, u32::from(program.attached));
+            let row = match &program.hook {
+                Some(hook) => row.text(HOOK, hook.as_bytes()),
+                None => row,
+            };
+            // A zero would look like a program that never ran.
+            let counted = counting || program.runs > 0;
+            let row = some(row, RUNS, counted.then_some(program.runs));
+            let row = some(row, TIME, counted.then_some(program.time));
+            some(row, MISSES, program.misses);
+        }
+    }
+}
+
+mod map {
+    use super::*;
+
+    metrics! {
+        KIND: str = 0 "agent.map.kind" DISCRETE NONE "kind of a BPF map: array, hash, ringbuf, ...";
+        MODULES: str = 1 "agent.map.modules" DISCRETE NONE "the modules that use a BPF map";
+        CAPACITY: u64 = 2 "agent.map.entries.capacity" DISCRETE COUNT "entries that a BPF map has room for";
+        USED: u64 = 3 "agent.map.entries.used" INSTANT COUNT "entries in a BPF map that can have fewer than its capacity";
+        KEY: u64 = 4 "agent.map.key.size" DISCRETE BYTE "size of a key of a BPF map";
+        VALUE: u64 = 5 "agent.map.value.size" DISCRETE BYTE "size of a value of a BPF map";
+        MEMORY: u64 = 6 "agent.map.memory" INSTANT BYTE "memory of a BPF map in the kernel";
+        RING_SIZE: u64 = 7 "agent.map.ring.size" DISCRETE BYTE "size of a ring buffer";
+        RING_USED: u64 = 8 "agent.map.ring.used" INSTANT BYTE "records in a ring buffer that the agent has not read yet";
+        LOST: u64 = 9 "agent.map.lost" COUNTER COUNT "what found no place in a BPF map";
+    }
+
+    pub const SPEC: Spec = Spec::unasked("agent.map", "each BPF map", 303, Shape::Named { max: NAMES }, METRICS);
+
+    pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
+        let kernel: &dyn Kernel = &group.loaded;
+        for map in group.loaded.maps() {
+            let specs = group.modules.iter().map(|slot| slot.spec);
+            let def = specs
+                .flat_map(|spec| spec.maps.iter().map(|def| (def, spec.maps)))
+                .find(|(def, _)| def.name == map.name);
+            let taken = def.and_then(|(def, _)| kernel.taken(def));
+            let users = group.users(|spec| spec.maps.iter().any(|def| def.name == map.name));
+            let row = table.named(map.name.as_bytes()).text(KIND, map.kind.as_bytes()).text(MODULES, users.as_bytes());
+            let row = some(row, MEMORY, map.memory);
+            let row = some(row, LOST, def.and_then(|(def, maps)| kernel.lost(def, maps)));
+            if map.kind == "ringbuf" {
+                some(row.set(RING_SIZE, map.capacity.into()), RING_USED, map.used);
+            } else {
+                let row = row
+                    .set(CAPACITY, map.capacity.into())
+                    .set(KEY, map.key_size.into())
+                    .set(VALUE, map.value_size.into());
+                some(row, USED, map.used.or(taken));
+            }
+        }
+    }
+}
+
+mod lost {
+    use super::*;
+
+    metrics! {
+        EVENTS: u64 = 0 "agent.lost.events" COUNTER COUNT "what a module saw but could not count, by reason";
+    }
+
+    pub const SPEC: Spec = Spec::unasked("agent.lost", "each kind of loss", 304, Shape::Named { max: NAMES }, METRICS);
+
+    pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
+        let kernel: &dyn Kernel = &group.loaded;
+        for Slot { name, module, .. } in &group.modules {
+            let Ok(module) = module else { continue };
+            module.losses(kernel, &mut |reason, count| {
+                table.named(instance(name, reason).as_bytes()).set(EVENTS, count);
+            });
+        }
+    }
+
+    /// `MODULE::reason` up to its first comma or the like, without blanks, since libpcp takes what precedes the first for the name.
+    pub fn instance(module: &str, reason: &str) -> String {
+        let short = reason.split([',', ';', ':', '(']).next().unwrap_or(reason).trim();
+        format!("{module}::{}", short.replace(' ', "-"))
+    }
+}
+
+mod feature {
+    use super::*;
+
+    metrics! {
+        THERE: u32 = 0 "agent.kernel.feature" DISCRETE NONE "1 if the kernel has the feature, 0 if not";
+        STATUS: str = 1 "agent.kernel.status" DISCRETE NONE "how a feature of the kernel showed, or why it is not there";
+    }
+
+    pub const SPEC: Spec = Spec::unasked("agent.kernel", "each feature", 305, Shape::Named { max: NAMES }, METRICS);
+
+    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+        for Finding { feature, there, said } in group.findings.iter().chain([&own.counting]) {
+            let row = table.named(feature.as_bytes()).text(STATUS, said.as_bytes());
+            some(row, THERE, there.map(u32::from));
+        }
+    }
+}
+
+/// A number if there is one.
+fn some<T: Number>(row: RowMut<'_>, metric: Metric<T>, value: Option<T>) -> RowMut<'_> {
+    match value {
+        Some(value) => row.set(metric, value),
+        None => row,
+    }
+}
+
+/// What the metrics about the agent need to know besides the modules' thread.
+pub struct Own {
+    started: Instant,
+    fetches: Arc<AtomicU64>,
+    /// All modules there are.
+    known: &'static [&'static Spec],
+    /// The configuration's path, for sentences.
+    configuration: String,
+    /// Held as long as the kernel is to count runs.
+    runs: Option<OwnedFd>,
+    /// Whether it does.
+    counting: Finding,
+    /// The starts before this one, where they can be counted.
+    pub restarts: Option<Restarts>,
+}
+
+impl Own {
+    /// Begins the time since the start. `bpf_stats`: let the kernel count the runs of programs.
+    pub fn new(known: &'static [&'static Spec], configuration: &str, bpf_stats: bool) -> Own {
+        let found = |there, said: String| Finding::new("bpf_stats", there, said);
+        let (runs, counting) = match bpf_stats.then(loader::count_runs).transpose() {
+            Ok(None) => (None, found(None, "not tried: [pmda] has no `bpf_stats = True`".into())),
+            Ok(runs) => (runs, found(Some(true), "the kernel counts runs of programs and their time".into())),
+            Err(error) => {
+                let reason = format!("the kernel refuses to count runs ({error}); it needs Linux 5.8 and root");
+                log::warn!("bpf_stats has no effect: {reason}");
+                (None, found(Some(false), reason))
+            }
+        };
+        let configuration = configuration.to_owned();
+        Own { started: Instant::now(), fetches: Arc::default(), known, configuration, runs, counting, restarts: None }
+    }
+
+    /// The count of fetches, for whoever sees them.
+    pub fn fetches(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.fetches)
+    }
+}
+
+/// The agent's own metrics for the registry, to be put behind the modules and what they add.
+pub fn own_instances(prefix: &str) -> impl Iterator<Item = Instance> + '_ {
+    OWN.iter().map(move |spec| Instance {
+        spec,
+        settings: ModuleSettings {
+            // No section, no label.
+            section: String::new(),
+            module: spec.path.into(),
+            cluster: spec.cluster as u16,
+            prefix: prefix.into(),
+            indom_cache: true,
+            debug: false,
+        },
+        rows: 0,
+        bpf_names: false,
+    })
+}
+
+impl Group {
+    /// Fills the table of one of [`OWN`].
+    pub(super) fn refresh_own(&self, which: usize, table: &mut Table) -> Result<(), String> {
+        let (Some(spec), Some(own)) = (OWN.get(which), &self.own) else { return Err("not served".into()) };
+        catch_unwind(AssertUnwindSafe(|| FILL[which](self, own, table))).map_err(|panic| {
+            table.clear();
+            let error = super::message(panic.as_ref());
+            log::error!("{}: {error}", spec.name);
+            error
+        })
+    }
+
+    /// The modules, those that failed left out, of which this holds.
+    fn users(&self, is: impl Fn(&Spec) -> bool) -> String {
+        let users = self.modules.iter().filter(|slot| slot.module.is_ok() && is(slot.spec));
+        users.map(|slot| &*slot.name).collect::<Vec<_>>().join(",")
+    }
+
+    /// A module's state in a word, and in a sentence that says why and what to do.
+    pub(super) fn state(&self, slot: &Slot) -> (&'static str, String) {
+        if let Err(failure) = &slot.module {
+            let said = if failure.words.is_empty() { "" } else { "; the kernel said: " };
+            return ("failed", format!("{}{said}{}", failure.reason, failure.words));
+        }
+        if let Some(error) = &slot.trouble {
+            return ("no values", error.clone());
+        }
+        let spec = slot.spec;
+        let (mut ways, mut idle, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        let attached = self.loaded.attached();
+        for hook in spec.hooks {
+            let attempts = || self.attempts.iter().filter(|attempt| attempt.hook == hook.name);
+            if let Some((_, kind)) = attached.iter().find(|(name, _)| *name == hook.name) {
+                ways.push(format!("{} by {kind}", hook.name));
+            } else if attempts().any(|attempt| attempt.result.is_ok()) {
+                idle.push(hook.name);
+            } else if let Some(Err(refusal)) = attempts().next_back().map(|attempt| &attempt.result) {
+                missing.push(format!("{} ({})", hook.name, refusal.words));
+            }
+        }
+        let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == spec.name);
+        let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
+        for reach in reaches {
+            match &reach.result {
+                Ok(tier) => *targets.entry(tier.kind).or_default() += 1,
+                Err(words) => missing.push(format!("{} ({words})", reach.target)),
+            }
+        }
+        ways.extend(
+            targets
+                .iter()
+                .map(|(kind, count)| format!("{count} target{} by {kind}", if *count == 1 { "" } else { "s" })),
+        );
+        let mut parts = Vec::new();
+        if !ways.is_empty() {
+            parts.push(format!("attached to {}", ways.join(", ")));
+        }
+        if !idle.is_empty() {
+            parts.push(format!("loaded, attached when needed: {}", idle.join(", ")));
+        }
+        if !missing.is_empty() {
+            let named = missing.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+            let others = missing.len().saturating_sub(NAMED);
+            let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+            parts.push(format!("not attached to {named}{others}"));
+        }
+        (if ways.is_empty() { "postponed" } else { "running" }, parts.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf;
+    use crate::config::Config;
+    use crate::kit::{Fake, Host, Plan, Setup};
+    use crate::modules::MODULES;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn losses_have_names_of_their_own_without_blanks() {
+        assert_eq!(lost::instance("a", "b c; d should be e"), "a::b-c");
+        let host = Host::SMALL;
+        let mut names = BTreeSet::new();
+        for spec in MODULES {
+            let config = Config::parse("test", spec.section("").as_bytes()).unwrap();
+            let setup = Setup { section: &config.section(spec.name).unwrap(), process_refresh: None };
+            let mut module = (spec.make)(&setup).unwrap();
+            module.plan(&host, &mut Plan::default(), &mut bpf::constants());
+            module.losses(&Fake::new(), &mut |reason, _| {
+                let name = lost::instance(spec.name, reason);
+                assert!(!name.contains(char::is_whitespace) && name.len() < 100, "{name}");
+                assert!(names.insert(name), "{reason}: the same up to its first comma as another of {}", spec.name);
+            });
+        }
+        assert!(names.len() > 10, "{names:?}");
+    }
+}

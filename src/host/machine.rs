@@ -1,0 +1,61 @@
+//! What the maps are sized by, read from sysfs and procfs. A file that cannot be read counts as a small machine.
+
+use crate::kit::Host;
+use std::fs;
+
+/// This machine.
+pub fn host() -> Host {
+    let mut disks = 0;
+    let mut requests = 0;
+    for disk in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        disks += 1;
+        let per_queue = number(&format!("{}/queue/nr_requests", disk.path().display()));
+        let queues = fs::read_dir(disk.path().join("mq")).map_or(1, Iterator::count);
+        requests += per_queue * queues;
+    }
+    Host {
+        pid_namespace: super::in_namespace(),
+        cpus: libbpf_rs::num_possible_cpus().unwrap_or(1),
+        disks,
+        requests,
+        memory: fs::read_to_string("/proc/meminfo").ok().and_then(|text| megabytes(&text)).unwrap_or(0),
+        threads: fs::read_to_string("/proc/loadavg").ok().and_then(|text| threads(&text)).unwrap_or(256),
+    }
+}
+
+fn number(path: &str) -> usize {
+    fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// `0.00 0.01 0.05 1/234 5678`: 234.
+fn threads(loadavg: &str) -> Option<usize> {
+    loadavg.split(' ').nth(3)?.split('/').nth(1)?.parse().ok()
+}
+
+/// `MemTotal:        2048000 kB`: 2000.
+fn megabytes(meminfo: &str) -> Option<usize> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(total.trim().strip_suffix(" kB")?.parse::<usize>().ok()? / 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_the_first_line_of_meminfo_in_megabytes() {
+        assert_eq!(megabytes("MemTotal:        2048000 kB\nMemFree:         1 kB\n"), Some(2000));
+        assert_eq!(megabytes("rubbish"), None);
+    }
+
+    #[test]
+    fn threads_are_the_second_half_of_the_fourth_field() {
+        assert_eq!(threads("0.00 0.01 0.05 1/234 5678\n"), Some(234));
+        assert_eq!(threads("rubbish"), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_cpu_and_memory() {
+        assert!(host().cpus >= 1 && host().memory >= 1);
+    }
+}

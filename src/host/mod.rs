@@ -1,0 +1,19 @@
+//! The machine as its files show it: no BPF.
+
+mod elf;
+mod executables;
+mod libraries;
+mod machine;
+mod processes;
+mod symbols;
+mod tracefs;
+mod usdt;
+
+pub use elf::{Code, Elf};
+pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};
+pub use libraries::{library, program_or_library};
+pub use machine::host;
+pub use processes::{cmdline, comm, exists, in_namespace, until_nul, with_sockets, Process, Watch};
+pub use symbols::{kernel_function, symbols, CodeOf, Symbol};
+pub use tracefs::Events;
+pub use usdt::{Argument, Place, Probe};

@@ -1,0 +1,230 @@
+//! Processes by their names, from procfs.
+
+use crate::kit::ProcessFilter;
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+/// A C string's bytes: what precedes the first NUL.
+pub fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+/// The command line of a process: arguments joined with single blanks, `(comm)` for a kernel thread; `None` if it is gone.
+pub fn cmdline(pid: u32) -> Option<Vec<u8>> {
+    let mut line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    while line.last() == Some(&0) {
+        line.pop();
+    }
+    if line.is_empty() {
+        return Some([b"(", comm(pid)?.as_slice(), b")"].concat());
+    }
+    line.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b' ');
+    Some(line)
+}
+
+/// The command name of a process.
+pub fn comm(pid: u32) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/comm")).ok().map(|comm| comm.trim_ascii_end().to_vec())
+}
+
+/// Whether a process (not a thread of one) exists, its zombie included.
+pub fn exists(pid: u32) -> bool {
+    fs::metadata(format!("/proc/{pid}")).is_ok()
+}
+
+/// Whether this process is in a PID namespace of its own, so that its numbers are not those that the programs see.
+pub fn in_namespace() -> bool {
+    // PROC_PID_INIT_INO (include/linux/proc_ns.h)
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() != "pid:[4026531836]")
+}
+
+/// The processes that have a TCP or UDP socket of this network namespace open: the inodes of /proc/net/{tcp,udp}{,6} among the
+/// descriptors of each process. It reads every descriptor of the machine: for the start only.
+pub fn with_sockets() -> Vec<u32> {
+    let mut inodes = BTreeSet::new();
+    for table in ["tcp", "tcp6", "udp", "udp6"] {
+        let text = fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
+        inodes.extend(text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(9)?.parse::<u64>().ok()));
+    }
+    let has_one = |pid: u32| {
+        fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().any(|fd| {
+            let inode = fs::read_link(fd.path())
+                .ok()
+                .and_then(|link| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
+            inode.is_some_and(|inode| inodes.contains(&inode))
+        })
+    };
+    all().filter(|&pid| has_one(pid)).collect()
+}
+
+/// A process as a `process` option sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// Its command name.
+    pub comm: Vec<u8>,
+    /// Its command line.
+    pub line: Vec<u8>,
+}
+
+impl Process {
+    /// A process; `None` if it is gone.
+    pub fn read(pid: u32) -> Option<Process> {
+        Some(Process { pid, comm: comm(pid)?, line: cmdline(pid)? })
+    }
+
+    /// Every process there is.
+    pub fn all() -> Vec<Process> {
+        all().filter_map(Process::read).collect()
+    }
+}
+
+/// The id of every process there is.
+fn all() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The processes that a `process` option means, looked for every so often.
+pub struct Watch {
+    filter: ProcessFilter,
+    /// The section, for the log.
+    name: String,
+    /// What is to be done to processes, for the log.
+    pub(crate) verb: &'static str,
+    /// Ticks between two looks; `None`: only one look.
+    every: Option<u64>,
+    ticks: u64,
+    members: BTreeSet<u32>,
+}
+
+impl Watch {
+    /// Looks every so many ticks (seconds) for the processes of a filter.
+    pub fn new(name: &str, filter: ProcessFilter, every: Option<Duration>) -> Watch {
+        let every = every.map(|every| every.as_secs().max(1));
+        Watch { filter, name: name.into(), verb: "attach", every, ticks: 0, members: BTreeSet::new() }
+    }
+
+    /// Whether there is anything to look for; without a filter all processes count.
+    pub fn is_filtering(&self) -> bool {
+        !self.filter.is_all()
+    }
+
+    /// What it looks for.
+    pub fn filter(&self) -> &ProcessFilter {
+        &self.filter
+    }
+
+    /// To be called once a second. When a look is due, `change` gets each process that came or went.
+    pub fn tick(&mut self, change: &mut dyn FnMut(u32, bool)) {
+        if self.is_due() && self.is_filtering() {
+            self.look(&Process::all(), change);
+        }
+    }
+
+    /// Counts the seconds by its calls: whether a look is due.
+    pub fn is_due(&mut self) -> bool {
+        let due = match self.every {
+            Some(every) => self.ticks.is_multiple_of(every),
+            None => self.ticks == 0,
+        };
+        self.ticks += 1;
+        due
+    }
+
+    /// Whether no look has been due yet.
+    pub fn is_first(&self) -> bool {
+        self.ticks == 0
+    }
+
+    /// Finds those it looks for among all processes.
+    pub fn look(&mut self, all: &[Process], change: &mut dyn FnMut(u32, bool)) {
+        let mut found = BTreeSet::new();
+        for Process { pid, comm, line } in all {
+            if self.filter.wants(*pid, comm, line) {
+                found.insert(*pid);
+                if !self.members.contains(pid) {
+                    log::info!("{}: Tracing PID {pid}: {}.", self.name, String::from_utf8_lossy(line));
+                    change(*pid, true);
+                }
+            }
+        }
+        for &gone in self.members.difference(&found) {
+            change(gone, false);
+        }
+        let Watch { name, verb, .. } = self;
+        match self.every {
+            _ if !found.is_empty() => {}
+            _ if !self.members.is_empty() => log::info!("{name}: No process to trace found."),
+            Some(_) if self.ticks == 1 => log::info!("{name}: No process to {verb} found, activation postponed."),
+            None if self.ticks == 1 => log::error!("{name}: No process to {verb} found."),
+            _ => {}
+        }
+        self.members = found;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_a_command_line() {
+        let line = cmdline(std::process::id()).expect("this process lives");
+        assert!(line.windows(7).any(|part| part == b"corebcc"), "{}", String::from_utf8_lossy(&line));
+        assert!(exists(std::process::id()));
+    }
+
+    #[test]
+    fn a_kernel_thread_is_named_in_parentheses() {
+        match cmdline(2) {
+            Some(line) => assert_eq!(line, b"(kthreadd)"),
+            None => assert!(!exists(2), "a process namespace without kernel threads"),
+        }
+    }
+
+    fn filter(text: &str) -> ProcessFilter {
+        let text = format!("[a]\nprocess = {text}\n");
+        let config = crate::config::Config::parse("test.conf", text.as_bytes()).unwrap();
+        let value = config.section("a").unwrap().get("process").unwrap().unwrap();
+        crate::kit::OptionType::read(&value).unwrap()
+    }
+
+    #[test]
+    fn a_watch_finds_this_process_and_lets_it_go_with_the_filter() {
+        let me = std::process::id();
+        let mut watch = Watch::new("test", filter(&me.to_string()), Some(Duration::from_secs(2)));
+        let mut changes = Vec::new();
+        watch.tick(&mut |pid, member| changes.push((pid, member)));
+        assert_eq!(changes, [(me, true)]);
+        watch.filter = filter("no_such_process");
+        watch.tick(&mut |pid, member| changes.push((pid, member)));
+        assert_eq!(changes.len(), 1, "the next look is two ticks later");
+        watch.tick(&mut |pid, member| changes.push((pid, member)));
+        assert_eq!(changes[1..], [(me, false)]);
+    }
+
+    #[test]
+    fn a_process_with_a_socket_is_found() {
+        let _listener = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(with_sockets().contains(&std::process::id()));
+    }
+
+    #[test]
+    fn entries_are_ids_names_or_anchored_expressions() {
+        let filter = filter(r"77, java, node_exporter, .*nginx.*");
+        assert!(filter.wants(77, b"sh", b"sh"));
+        assert!(filter.wants(1, b"java", b"java -jar x"));
+        assert!(!filter.wants(1, b"javac", b"java"));
+        assert!(filter.wants(1, b"node_exporter", b"/usr/bin/node_exporter --web"));
+        assert!(filter.wants(1, b"x", b"nginx: worker"));
+        assert!(!filter.wants(1, b"x", b"apache"));
+    }
+
+    #[test]
+    fn a_string_ends_at_its_first_nul() {
+        assert_eq!(until_nul(b"bash\0junk"), b"bash");
+        assert_eq!(until_nul(b"full"), b"full");
+    }
+}

@@ -1,0 +1,202 @@
+//! The names of code: of addresses in the kernel or in a process, and where the kernel's functions are.
+
+use blazesym::symbolize::source::{Process, Source};
+use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use std::cell::RefCell;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::ops::Range;
+
+/// Whose code addresses are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeOf {
+    /// The kernel's, with its modules.
+    Kernel,
+    /// A process's, as long as it lives; unknown in a PID namespace, where another process has its number.
+    Process(u32),
+}
+
+/// The function that an address is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Its name.
+    pub name: String,
+    /// Bytes from its beginning to the address.
+    pub offset: u64,
+}
+
+/// The functions of addresses, in order; `None` where there is none known.
+pub fn symbols(addresses: &[u64], of: CodeOf) -> Vec<Option<Symbol>> {
+    thread_local! {
+        // It keeps what it has read of files.
+        static SYMBOLIZER: Symbolizer = Symbolizer::new();
+    }
+    let mut named = match of {
+        _ if addresses.is_empty() => Vec::new(),
+        CodeOf::Kernel => with_kernel(|kernel| addresses.iter().map(|&address| kernel.at(address)).collect()),
+        CodeOf::Process(_) if super::in_namespace() => Vec::new(),
+        CodeOf::Process(pid) => SYMBOLIZER.with(|symbolizer| {
+            let source = Source::Process(Process::new(pid.into()));
+            let symbols = symbolizer.symbolize(&source, Input::AbsAddr(addresses)).unwrap_or_default();
+            let symbol = |symbol: &Symbolized<'_>| {
+                let symbol = symbol.as_sym()?;
+                Some(Symbol { name: symbol.name.to_string(), offset: symbol.offset as u64 })
+            };
+            symbols.iter().map(symbol).collect()
+        }),
+    };
+    named.resize(addresses.len(), None);
+    named
+}
+
+/// Where the kernel's function of this name is; `None` if there is none, or if addresses are hidden.
+pub fn kernel_function(name: &str) -> Option<Range<u64>> {
+    with_kernel(|kernel| kernel.find(name))
+}
+
+/// Uses the kernel's functions, read when the first is asked for and again when modules were loaded or removed since.
+fn with_kernel<T>(action: impl FnOnce(&Functions) -> T) -> T {
+    thread_local! {
+        static KERNEL: RefCell<Option<(Vec<String>, Functions)>> = const { RefCell::new(None) };
+    }
+    KERNEL.with_borrow_mut(|known| {
+        let modules = modules(&fs::read_to_string("/proc/modules").unwrap_or_default());
+        if known.as_ref().is_none_or(|(then, _)| *then != modules) {
+            *known = None; // its memory before that of the next
+        }
+        let read = || fs::File::open("/proc/kallsyms").map(|file| Functions::read(BufReader::new(file)));
+        action(&known.get_or_insert_with(|| (modules, read().unwrap_or_default())).1)
+    })
+}
+
+/// The modules of /proc/modules with their addresses: what is between, like the number of users, does not matter.
+fn modules(list: &str) -> Vec<String> {
+    let module = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        Some(format!("{} {}", words.next()?, words.nth(4)?))
+    };
+    list.lines().filter_map(module).collect()
+}
+
+/// The functions of the kernel.
+#[derive(Default)]
+struct Functions {
+    /// Where each begins, and where in `names` its name does; ordered by address.
+    starts: Vec<(u64, u32)>,
+    /// Each with a newline behind it.
+    names: String,
+}
+
+impl Functions {
+    /// Reads the lines `ADDRESS TYPE NAME` and `ADDRESS TYPE NAME [MODULE]` of /proc/kallsyms.
+    fn read(mut kallsyms: impl BufRead) -> Functions {
+        let mut functions = Functions::default();
+        let mut line = String::new();
+        while kallsyms.read_line(&mut line).is_ok_and(|length| length > 0) {
+            functions.add(&line);
+            line.clear();
+        }
+        functions.starts.sort_by_key(|&(address, _)| address);
+        functions.starts.shrink_to_fit();
+        functions.names.shrink_to_fit();
+        functions
+    }
+
+    fn add(&mut self, line: &str) {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else { return };
+        let address = u64::from_str_radix(address, 16).unwrap_or(0);
+        if address != 0 && matches!(kind, "t" | "T" | "w" | "W") {
+            self.starts.push((address, self.names.len() as u32));
+            self.names.push_str(name);
+            self.names.push('\n');
+        }
+    }
+
+    fn name(&self, at: u32) -> &str {
+        self.names[at as usize..].split('\n').next().unwrap_or_default()
+    }
+
+    /// Of several functions in one place the first, as the kernel's own messages name it. The last function of all is not
+    /// known to end anywhere, and nothing is known to be in it.
+    fn at(&self, address: u64) -> Option<Symbol> {
+        let beyond = self.starts.partition_point(|&(start, _)| start <= address);
+        let (start, _) = *self.starts.get(beyond.checked_sub(1)?)?;
+        self.starts.get(beyond)?;
+        let (_, name) = *self.starts.get(self.starts.partition_point(|&(other, _)| other < start))?;
+        Some(Symbol { name: self.name(name).into(), offset: address - start })
+    }
+
+    /// A function ends where the next one begins.
+    fn find(&self, name: &str) -> Option<Range<u64>> {
+        let (start, _) = *self.starts.iter().find(|&&(_, at)| self.name(at) == name)?;
+        let (end, _) = *self.starts.get(self.starts.partition_point(|&(other, _)| other <= start))?;
+        Some(start..end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KALLSYMS: &str = "0000000000000000 A fixed_percpu_data\nffffffffc0000000 t late\t[module]\n\
+        ffffffff81000000 T before\nffffffff81000010 T lock\nffffffff81000010 t lock_alias\nffffffff81000020 D data\n\
+        ffffffff81000030 W after\nffffffffc0000040 t latest\t[module]\n";
+
+    fn at(address: u64) -> Option<(String, u64)> {
+        Functions::read(KALLSYMS.as_bytes()).at(address).map(|symbol| (symbol.name, symbol.offset))
+    }
+
+    #[test]
+    fn an_address_is_in_the_function_that_begins_before_it_also_in_a_module() {
+        assert_eq!(at(0xffff_ffff_8100_0000), Some(("before".into(), 0)));
+        assert_eq!(
+            at(0xffff_ffff_8100_002f),
+            Some(("lock".into(), 0x1f)),
+            "the first of one place, data is no function"
+        );
+        assert_eq!(at(0xffff_ffff_c000_0005), Some(("late".into(), 5)));
+        assert_eq!((at(0x1000), at(0xffff_ffff_c000_0041)), (None, None), "before all, and in what may have no end");
+    }
+
+    #[test]
+    fn a_function_reaches_to_the_next() {
+        let functions = Functions::read(KALLSYMS.as_bytes());
+        let lock = Some(0xffff_ffff_8100_0010..0xffff_ffff_8100_0030);
+        assert_eq!((functions.find("lock"), functions.find("lock_alias")), (lock.clone(), lock));
+        assert_eq!((functions.find("unlock"), functions.find("latest")), (None, None));
+    }
+
+    #[test]
+    fn hidden_addresses_are_none() {
+        let functions = Functions::read("0000000000000000 T lock\n0000000000000000 T after\n".as_bytes());
+        assert_eq!((functions.find("lock"), functions.at(0)), (None, None));
+    }
+
+    #[test]
+    fn a_module_is_another_where_it_is_loaded_again() {
+        let list =
+            |users: &str, address: &str| modules(&format!("loop 40960 {users} Live {address}\nxfs 1 0 - Live 0x2\n"));
+        assert_eq!(list("3 -", "0x1"), list("4 a,", "0x1"));
+        assert_eq!(list("3 -", "0x1"), ["loop 0x1", "xfs 0x2"]);
+        assert_ne!(list("3 -", "0x1"), list("3 -", "0x3"));
+        assert!(modules("").is_empty());
+    }
+
+    #[test]
+    fn addresses_nobody_has_code_at_have_no_symbol_and_their_places_stay() {
+        assert!(symbols(&[], CodeOf::Kernel).is_empty());
+        for of in [CodeOf::Kernel, CodeOf::Process(std::process::id())] {
+            assert_eq!(symbols(&[1, 2], of), [None, None]);
+        }
+    }
+
+    #[test]
+    fn this_process_has_names() {
+        if crate::host::in_namespace() {
+            return println!("skipped: this_process_has_names: the first PID namespace");
+        }
+        let named = symbols(&[this_process_has_names as fn() as usize as u64], CodeOf::Process(std::process::id()));
+        assert!(named[0].as_ref().is_some_and(|symbol| symbol.name.contains("this_process_has_names")), "{named:?}");
+    }
+}

@@ -1,0 +1,386 @@
+//! The options of a module's section: declared once, parsed, documented and defaulted from the declaration.
+
+mod errno;
+mod pattern;
+mod probe_list;
+mod return_check;
+use crate::config::{ConfigError, ModuleSettings, Section, Value};
+use std::ops::RangeInclusive;
+
+pub use crate::config::Value as OptionValue;
+pub use errno::Errno;
+pub use pattern::{Expression, Pattern};
+pub use probe_list::ProbeList;
+pub use return_check::ReturnCheck;
+
+/// One option, for the default configuration, the man page and the check for unknown options.
+pub struct OptionDef {
+    /// Its name.
+    pub name: &'static str,
+    /// What a value looks like.
+    pub expected: &'static str,
+    /// What it is without the option, as one would write it; empty: unset.
+    pub default: fn() -> String,
+    /// What it may look like where there is no module without it.
+    pub example: Option<&'static str>,
+    /// What it does: the declaration's doc comment.
+    pub doc: &'static str,
+}
+
+impl OptionDef {
+    /// What a line with it may have: the default, or the example.
+    pub fn sample(&self) -> String {
+        self.example.map_or_else(self.default, String::from)
+    }
+}
+
+/// A type an option's value can have.
+pub trait OptionType: Sized {
+    /// What a value looks like: the end of a sentence that begins "expected".
+    const EXPECTED: &'static str;
+    /// Reads a value; the error names file, line, section and option.
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError>;
+    /// As one would write it.
+    fn show(&self) -> String;
+}
+
+impl OptionType for bool {
+    const EXPECTED: &'static str = "a boolean";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.bool()
+    }
+    fn show(&self) -> String {
+        if *self { "True" } else { "False" }.into()
+    }
+}
+
+/// A number of rows of a row table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowCount(pub u32);
+
+impl RowCount {
+    /// More rows than any client shows; each costs memory in every archive.
+    const RANGE: RangeInclusive<u32> = 0..=10_000;
+
+    /// As [`OptionType::read`], for those who ask besides the module: the log has it only once if it is too many.
+    pub(crate) fn nearest(value: &Value<'_>) -> Result<u32, ConfigError> {
+        value.nearest(&RowCount::RANGE)
+    }
+}
+
+impl OptionType for RowCount {
+    const EXPECTED: &'static str = "a number of rows from 0 to 10000";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.clamped(RowCount::RANGE).map(RowCount)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// How often a table of what happened "in the last interval" begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// Every so many seconds.
+    Seconds(u32),
+    /// At each fetch, which shows what happened since the fetch before.
+    AtFetch,
+    /// The table stays empty.
+    Never,
+}
+
+impl OptionType for Interval {
+    const EXPECTED: &'static str = "a number of seconds, 0 for each fetch, or a negative number for never";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        Ok(match value.clamped(i32::MIN..=i32::MAX)? {
+            0 => Interval::AtFetch,
+            seconds => u32::try_from(seconds).map_or(Interval::Never, Interval::Seconds),
+        })
+    }
+    fn show(&self) -> String {
+        match self {
+            Interval::Seconds(seconds) => seconds.to_string(),
+            Interval::AtFetch => "0".into(),
+            Interval::Never => "-1".into(),
+        }
+    }
+}
+
+/// What rows of block I/O are ordered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoColumn {
+    /// Bytes.
+    Bytes,
+    /// Requests.
+    Io,
+    /// Average time.
+    Duration,
+    /// Direction: reads are less than writes.
+    Rw,
+}
+
+/// The order of rows of block I/O: a column, the highest value first with `-` before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoOrder {
+    /// The column.
+    pub by: IoColumn,
+    /// The highest first.
+    pub descending: bool,
+}
+
+impl IoOrder {
+    const COLUMNS: [(&'static str, IoColumn); 4] =
+        [("bytes", IoColumn::Bytes), ("io", IoColumn::Io), ("duration", IoColumn::Duration), ("rw", IoColumn::Rw)];
+}
+
+impl OptionType for IoOrder {
+    const EXPECTED: &'static str = "`bytes`, `io`, `duration` or `rw`, with `-` before it for the highest first";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        let text = value.text().trim();
+        let (descending, column) = text.strip_prefix('-').map_or((false, text), |column| (true, column));
+        let known = IoOrder::COLUMNS.iter().find(|(name, _)| *name == column);
+        known.map(|&(_, by)| IoOrder { by, descending }).ok_or_else(|| value.error(Self::EXPECTED))
+    }
+    fn show(&self) -> String {
+        let name = IoOrder::COLUMNS.iter().find(|(_, by)| *by == self.by).map_or("", |(name, _)| name);
+        format!("{}{name}", if self.descending { "-" } else { "" })
+    }
+}
+
+/// A whole number from 0 up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64);
+
+impl OptionType for Count {
+    const EXPECTED: &'static str = "a whole number from 0 to 1000000000";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.clamped(0..=1_000_000_000).map(Count)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl OptionType for String {
+    const EXPECTED: &'static str = "text";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        Ok(value.text().trim().into())
+    }
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+/// A CPU, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu(pub Option<u32>);
+
+impl OptionType for Cpu {
+    const EXPECTED: &'static str = "the number of a CPU, or -1 for all";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.int_in(-1..=i64::from(u16::MAX)).map(|cpu| Cpu(u32::try_from(cpu).ok()))
+    }
+    fn show(&self) -> String {
+        self.0.map_or("-1".into(), |cpu| cpu.to_string())
+    }
+}
+
+/// The size of a ring buffer in pages of 4096 bytes: a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages(pub u32);
+
+impl Pages {
+    /// 16 MiB: beyond it a ring holds more than a minute of any burst.
+    const MOST: u32 = 4096;
+
+    /// Bytes.
+    pub fn bytes(self) -> usize {
+        self.0 as usize * 4096
+    }
+}
+
+impl OptionType for Pages {
+    const EXPECTED: &'static str = "a power of two from 1 to 4096";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        let pages = value.clamped(1..=Pages::MOST)?;
+        let rounded = pages.next_power_of_two();
+        if rounded != pages {
+            value.warn(format_args!("{pages} is no power of two; it counts as {rounded}"));
+        }
+        Ok(Pages(rounded))
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// A list of ports; empty means all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports(pub Vec<u16>);
+
+impl Ports {
+    /// Whether the port is asked for.
+    pub fn wants(&self, port: u16) -> bool {
+        self.0.is_empty() || self.0.contains(&port)
+    }
+}
+
+impl OptionType for Ports {
+    const EXPECTED: &'static str = "ports from 0 to 65535 separated by commas";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        let ports: Result<Vec<u16>, _> = value.list().iter().map(|port| port.parse()).collect();
+        ports.map(Ports).map_err(|_| value.error(Ports::EXPECTED))
+    }
+    fn show(&self) -> String {
+        self.0.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Bytes of a command name: the kernel cuts longer ones (`TASK_COMM_LEN`), so a longer entry is no name.
+const COMM: usize = 15;
+
+/// Whether an entry is one plain word that can be a command name.
+fn is_name(text: &str) -> bool {
+    text.len() <= COMM && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+}
+
+/// Which processes: each entry a process id, an exact command name, or a regular expression that has to match the whole
+/// command line. Empty means all.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessFilter {
+    entries: Vec<(String, Option<Expression>)>,
+}
+
+impl ProcessFilter {
+    /// The processes with this command name, which is alphanumeric.
+    pub fn named(comm: &str) -> ProcessFilter {
+        ProcessFilter { entries: vec![(comm.into(), None)] }
+    }
+
+    /// Whether all processes are meant.
+    pub fn is_all(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether this process is meant. `cmdline` is its arguments joined with single blanks; `(comm)` for a kernel thread.
+    pub fn wants(&self, pid: u32, comm: &[u8], cmdline: &[u8]) -> bool {
+        self.has_name(comm) || self.has_id(pid) || self.has_line(cmdline)
+    }
+
+    /// Whether a command name is an entry.
+    pub fn has_name(&self, comm: &[u8]) -> bool {
+        self.entries.iter().any(|(literal, _)| literal.as_bytes() == comm)
+    }
+
+    /// Whether a process id is an entry.
+    pub fn has_id(&self, pid: u32) -> bool {
+        self.entries.iter().any(|(literal, _)| literal.parse() == Ok(pid))
+    }
+
+    /// Whether a command line matches an entry.
+    pub fn has_line(&self, cmdline: &[u8]) -> bool {
+        self.entries.iter().filter_map(|(_, regex)| regex.as_ref()).any(|regex| regex.matches(cmdline))
+    }
+
+    /// The entries that are short enough for a command name.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.iter().map(|(literal, _)| literal.as_bytes()).filter(|literal| literal.len() <= COMM)
+    }
+
+    /// Whether it means processes that do not run yet: with a command name or an expression, and not with ids only.
+    pub fn means_new(&self) -> bool {
+        self.entries.iter().any(|(text, _)| text.parse::<u32>().is_err())
+    }
+
+    /// The expressions by which command lines of new processes have to be judged. One that is a plain word is none of them: a
+    /// process with no more than that for its command line has the word for its name.
+    pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
+        self.entries.iter().filter(|(text, _)| !is_name(text)).filter_map(|(_, regex)| regex.as_ref())
+    }
+}
+
+impl OptionType for ProcessFilter {
+    const EXPECTED: &'static str =
+        "process ids, command names or regular expressions for whole command lines, separated by commas";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        let entry = |entry: &str| -> Result<_, ConfigError> {
+            // A purely alphanumeric entry is never an expression: `java` must not match every command line that is `java`.
+            let regex = if entry.chars().all(char::is_alphanumeric) {
+                None
+            } else {
+                // Alternatives are anchored as written, without parentheses, as the Python agent did: `a|b` is "starts with
+                // a, or ends with b".
+                Some(Expression::read(value, &format!("^{entry}$"))?)
+            };
+            Ok((entry.to_string(), regex))
+        };
+        let mut list = value.list();
+        let written = list.len();
+        list.retain(|entry| !entry.is_empty());
+        if list.len() < written {
+            let all = if list.is_empty() { ": all processes are meant" } else { "" };
+            value.warn(format_args!("there is nothing between commas or behind the last: left out{all}"));
+        }
+        let entries: Result<Vec<_>, _> = list.into_iter().map(entry).collect();
+        Ok(ProcessFilter { entries: entries? })
+    }
+    fn show(&self) -> String {
+        self.entries.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// The options of a section that no module of this kind has, with their lines: worth a warning, no more, since a
+/// configuration may be older or newer than the agent.
+pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<(&'a str, usize)> {
+    section
+        .keys()
+        .filter(|(key, _)| !ModuleSettings::KEYS.contains(key) && !options.iter().any(|option| option.name == *key))
+        .collect()
+}
+
+/// Declares a module's options: `Options`, how to read it from a section, and `OPTIONS`. The doc comment is the text of the
+/// default configuration and of the man page. An option without which there is no module has an example instead of a default.
+///
+/// ```text
+/// options! {
+///     /// Include the time a request was queued in the operating system.
+///     queued: bool = false;
+///     /// The kernel functions.
+///     kprobes: ProbeList = ProbeList::default(), for example "kprobe:vfs_open";
+/// }
+/// ```
+#[macro_export]
+macro_rules! options {
+    ($($(#[doc = $doc:literal])+ $name:ident: $ty:ty = $default:expr $(, for example $example:literal)?;)*) => {
+        #[derive(Debug)]
+        struct Options {
+            $($(#[doc = $doc])+ $name: $ty,)*
+        }
+
+        impl Default for Options {
+            fn default() -> Options {
+                Options { $($name: $default,)* }
+            }
+        }
+
+        impl Options {
+            fn read(section: &$crate::config::Section<'_>) -> Result<Options, $crate::config::ConfigError> {
+                let mut options = Options::default();
+                $(if let Some(value) = section.get(stringify!($name))? {
+                    options.$name = <$ty as $crate::kit::OptionType>::read(&value)?;
+                })*
+                Ok(options)
+            }
+        }
+
+        const OPTIONS: &[$crate::kit::OptionDef] = &[$($crate::kit::OptionDef {
+            name: stringify!($name),
+            expected: <$ty as $crate::kit::OptionType>::EXPECTED,
+            default: || $crate::kit::OptionType::show(&Options::default().$name),
+            example: $crate::options!(@example $($example)?),
+            doc: concat!($($doc, "\n"),+),
+        },)*];
+    };
+    (@example) => { None };
+    (@example $example:literal) => { Some($example) };
+}

@@ -1,0 +1,81 @@
+//! Sizes of the tables whose entries have a choice of two sets of ways (bpf/shared/ways.bpf.h).
+
+use super::{table_size, Host, Plan};
+use crate::bpf::types::way_numbers;
+
+/// Ways of a set.
+const WAYS: usize = size_of::<way_numbers>() / 16;
+
+/// Sizes a table for as many entries as asked for, with room to spare; yields the mask that picks a set.
+pub fn ways(plan: &mut Plan, map: &'static str, entries: usize) -> u32 {
+    let sets = entries.div_ceil(WAYS).next_power_of_two();
+    plan.entries(map, sets);
+    sets as u32 - 1
+}
+
+/// Entries of a table of what threads are in the middle of. Threads come after the agent, at boot nearly all of them: so the memory
+/// says how many there may be, and 4000 can be in such a call at once on the smallest machine.
+pub fn by_thread(host: &Host) -> usize {
+    table_size((host.threads * 8).max(host.memory), 1 << 14, 1 << 17)
+}
+
+/// Entries of a table of TCP sockets: 16000 on the smallest machine, more where there is more memory for them.
+pub fn by_socket(host: &Host) -> usize {
+    table_size(host.memory * 2, 1 << 16, 1 << 17)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `number_hash` of bpf/shared/claim.bpf.h.
+    fn hash(number: u64) -> u32 {
+        let number = (number ^ number >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let number = (number ^ number >> 29).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        (number >> 32) as u32
+    }
+
+    /// How many keys find both of their sets full, in a table that is planned for so many entries.
+    fn displaced(entries: usize, keys: impl Iterator<Item = u64>) -> usize {
+        let mut plan = Plan::default();
+        let mask = ways(&mut plan, "test", entries);
+        assert_eq!(plan.entries, [("test", mask + 1)]);
+        let mut taken = vec![0; mask as usize + 1];
+        let mut place = |key| {
+            let hash = hash(key);
+            let sets = [hash & mask, hash >> 16 & mask].map(|set| set as usize);
+            match sets.into_iter().find(|&set| taken[set] < WAYS) {
+                Some(set) => taken[set] += 1,
+                None => return true,
+            }
+            false
+        };
+        keys.filter(|&key| place(key)).count()
+    }
+
+    fn small() -> Host {
+        Host { cpus: 1, disks: 0, threads: 100, requests: 0, memory: 512, ..Host::SMALL }
+    }
+
+    #[test]
+    fn threads_whose_ids_differ_by_any_power_of_two_have_places_of_their_own() {
+        for step in (0..9).map(|power| 1 << power) {
+            let threads = (0..4000).map(|i| 1000 + i * step);
+            assert_eq!(displaced(by_thread(&small()), threads.clone().map(|thread| thread << 32 | 1)), 0, "{step}");
+            assert_eq!(displaced(by_thread(&small()), threads.map(|thread| thread << 16 | 7)), 0, "{step}");
+        }
+    }
+
+    #[test]
+    fn sockets_side_by_side_in_slabs_have_places_of_their_own() {
+        for size in [2048, 2304, 2432] {
+            let slab = |nth: u64| 0xffff_8881_0000_0000 + (nth / 13) * 0x8000 + (nth % 13) * size;
+            assert_eq!(displaced(by_socket(&small()), (0..16000).map(slab)), 0, "{size}");
+        }
+    }
+
+    #[test]
+    fn what_is_planned_for_one_entry_is_one_set() {
+        assert_eq!(ways(&mut Plan::default(), "test", 1), 0);
+    }
+}

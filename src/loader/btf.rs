@@ -1,0 +1,534 @@
+//! The kernel's types (Documentation/bpf/btf.rst), read once for what loading needs of them: the identifiers of functions and
+//! tracepoints, and a copy of the few types that the programs name. libbpf would index all hundred thousand of them, and
+//! search them from end to end for each name.
+
+use super::features::Finding;
+use super::mapping::Mapping;
+use libbpf_rs::libbpf_sys::{self, bpf_btf_info};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::ops::{Deref, Range};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Where a kernel with CONFIG_DEBUG_INFO_BTF keeps its types.
+pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+/// Those of its modules.
+const MODULES: &str = "/sys/kernel/btf";
+
+/// Kinds of types (linux/btf.h).
+mod kind {
+    pub const INT: u32 = 1;
+    pub const PTR: u32 = 2;
+    pub const ARRAY: u32 = 3;
+    pub const STRUCT: u32 = 4;
+    pub const UNION: u32 = 5;
+    pub const ENUM: u32 = 6;
+    pub const FWD: u32 = 7;
+    pub const TYPEDEF: u32 = 8;
+    pub const VOLATILE: u32 = 9;
+    pub const CONST: u32 = 10;
+    pub const RESTRICT: u32 = 11;
+    pub const FUNC: u32 = 12;
+    pub const FUNC_PROTO: u32 = 13;
+    pub const VAR: u32 = 14;
+    pub const DATASEC: u32 = 15;
+    pub const FLOAT: u32 = 16;
+    pub const DECL_TAG: u32 = 17;
+    pub const TYPE_TAG: u32 = 18;
+    pub const ENUM64: u32 = 19;
+}
+
+/// A function of the kernel, or what handlers of a tracepoint are.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Its type's identifier.
+    pub id: u32,
+    /// Bits of its return value; 0 if it has none.
+    pub bits: u32,
+    /// The types of the module of the kernel that it is in; `None` for the kernel itself.
+    pub module: Option<Rc<OwnedFd>>,
+}
+
+/// What loading needs of the kernel's types.
+pub struct Known {
+    functions: BTreeMap<String, Function>,
+    tracepoints: BTreeMap<String, Function>,
+    types: OwnedFd,
+    /// Where they are from.
+    source: PathBuf,
+    /// How many modules of the kernel have types, if they were looked at.
+    modules: Option<usize>,
+}
+
+impl Known {
+    /// Looks for functions, tracepoints, and the types that `object` (the types of the BPF object) names. These are in `file`
+    /// if there is one, for kernels without types of their own: identifiers are the kernel's or none.
+    pub fn read(
+        functions: &BTreeSet<&str>,
+        tracepoints: &BTreeSet<&str>,
+        object: &[u8],
+        file: Option<&Path>,
+    ) -> std::io::Result<Known> {
+        let fault = || std::io::Error::other("cannot be read as BTF");
+        let object = Types::read(object, None).ok_or_else(fault)?;
+        let (kernel, absent) = match Contents::of_kernel() {
+            Ok(kernel) => (Some(kernel), None),
+            Err(error) => (None, Some(error)),
+        };
+        let kernel = kernel.as_deref().and_then(|kernel| Types::read(kernel, None));
+        let place = file.unwrap_or(Path::new(KERNEL)).to_owned();
+        let file = file.map(fs::read).transpose()?;
+        let file = match &file {
+            Some(file) => Some(Types::read(file, None).ok_or_else(fault)?),
+            None => None,
+        };
+        let Some(source) = file.as_ref().or(kernel.as_ref()) else { return Err(absent.unwrap_or_else(fault)) };
+        let mut types = fs::File::from(memfd_create(c"corebcc-types", MFdFlags::MFD_CLOEXEC)?);
+        types.write_all(&source.copy(&object.essential_names()).ok_or_else(fault)?)?;
+
+        let mut known = Known {
+            functions: BTreeMap::new(),
+            tracepoints: BTreeMap::new(),
+            types: types.into(),
+            source: place,
+            modules: None,
+        };
+        if let Some(kernel) = &kernel {
+            known.find(kernel, functions, tracepoints, None);
+            known.find_in_modules(kernel, functions);
+        }
+        Ok(known)
+    }
+
+    /// A function.
+    pub fn function(&self, name: &str) -> Option<&Function> {
+        self.functions.get(name)
+    }
+
+    /// The handlers of a tracepoint.
+    pub fn tracepoint(&self, name: &str) -> Option<&Function> {
+        self.tracepoints.get(name)
+    }
+
+    /// What this says of the kernel.
+    pub fn findings(&self) -> Vec<Finding> {
+        let modules = match self.modules {
+            None => Finding::new("types_of_modules", None, "not tried: the kernel itself has every function asked for"),
+            Some(0) => Finding::new("types_of_modules", false, "no module has types that can be read"),
+            Some(count) => Finding::new("types_of_modules", true, format!("of {count} modules that are loaded")),
+        };
+        vec![Finding::new("types", true, self.source.display().to_string()), modules]
+    }
+
+    /// A file with the types that the programs name, as long as this lives.
+    pub fn types(&self) -> String {
+        format!("/proc/self/fd/{}", self.types.as_raw_fd())
+    }
+
+    fn find(
+        &mut self,
+        types: &Types<'_>,
+        functions: &BTreeSet<&str>,
+        tracepoints: &BTreeSet<&str>,
+        module: Option<&Rc<OwnedFd>>,
+    ) {
+        // A tracepoint's type is the one of its handlers.
+        let handlers: Vec<String> = tracepoints.iter().map(|name| format!("btf_trace_{name}")).collect();
+        let names = functions.iter().copied().chain(handlers.iter().map(String::as_str));
+        let places = types.places(&names.collect());
+        for id in types.ids() {
+            let Some((name, info, of)) = types.header(id) else { continue };
+            match info >> 24 & 31 {
+                kind::FUNC => {
+                    let Some(&name) = places.get(&name) else { continue };
+                    let bits = types.returns(of).unwrap_or(64);
+                    let function = Function { id, bits, module: module.cloned() };
+                    self.functions.entry(name.into()).or_insert(function);
+                }
+                kind::TYPEDEF => {
+                    let tracepoint = places.get(&name).and_then(|name| name.strip_prefix("btf_trace_"));
+                    let Some(name) = tracepoint.filter(|name| tracepoints.contains(name)) else { continue };
+                    let handlers = Function { id, bits: 0, module: module.cloned() };
+                    self.tracepoints.entry(name.into()).or_insert(handlers);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Functions that the kernel itself does not have may be in its modules; reading that takes privilege, and kernel 5.11.
+    fn find_in_modules(&mut self, kernel: &Types<'_>, functions: &BTreeSet<&str>) {
+        let missing = |known: &Known| -> BTreeSet<&str> {
+            functions.iter().copied().filter(|name| !known.functions.contains_key(*name)).collect()
+        };
+        if missing(self).is_empty() {
+            return;
+        }
+        let modules: Vec<(String, OwnedFd)> = modules().collect();
+        self.modules = Some(modules.len());
+        for (name, fd) in modules {
+            let missing = missing(self);
+            if missing.is_empty() {
+                return;
+            }
+            let Ok(bytes) = fs::read(format!("{MODULES}/{name}")) else { continue };
+            if let Some(types) = Types::read(&bytes, Some(kernel)) {
+                self.find(&types, &missing, &BTreeSet::new(), Some(&Rc::new(fd)));
+            }
+        }
+    }
+}
+
+/// The modules of the kernel that have types, each with a descriptor of them.
+fn modules() -> impl Iterator<Item = (String, OwnedFd)> {
+    let mut id = 0;
+    let next = move || {
+        // SAFETY: the number that the call writes to is ours.
+        (unsafe { libbpf_sys::bpf_btf_get_next_id(id, &mut id) } == 0).then_some(id)
+    };
+    std::iter::from_fn(next).filter_map(|id| {
+        // SAFETY: a call with a number.
+        let fd = unsafe { libbpf_sys::bpf_btf_get_fd_by_id(id) };
+        // SAFETY: the call opened it, and nobody else knows of it.
+        let fd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })?;
+        let mut name = [0u8; 64];
+        let mut info =
+            bpf_btf_info { name: name.as_mut_ptr() as u64, name_len: name.len() as u32, ..bpf_btf_info::default() };
+        let mut length = size_of::<bpf_btf_info>() as u32;
+        // SAFETY: `info` is as long as `length` says, and the name it points to as long as `name_len`.
+        let failed = unsafe { libbpf_sys::bpf_btf_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut length) } != 0;
+        let name = name.split(|&byte| byte == 0).next().and_then(|name| std::str::from_utf8(name).ok())?;
+        (!failed && info.kernel_btf != 0 && name != "vmlinux").then(|| (name.to_owned(), fd))
+    })
+}
+
+/// The kernel's types where they are (Linux 6.15), else a copy, which sysfs gives out by pages.
+enum Contents {
+    InPlace(Mapping),
+    Copy(Vec<u8>),
+}
+
+impl Contents {
+    fn of_kernel() -> std::io::Result<Contents> {
+        let mut file = fs::File::open(KERNEL)?;
+        if let Ok(mapping) = Mapping::of_file(&file) {
+            return Ok(Contents::InPlace(mapping));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(Contents::Copy(bytes))
+    }
+}
+
+impl Deref for Contents {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Contents::InPlace(mapping) => mapping.bytes(0, usize::MAX),
+            Contents::Copy(bytes) => bytes,
+        }
+    }
+}
+
+/// Types as they are encoded, and where each begins.
+struct Types<'a> {
+    bytes: &'a [u8],
+    strings: Range<usize>,
+    at: Vec<u32>,
+    /// What a module's types follow on.
+    base: Option<&'a Types<'a>>,
+}
+
+impl<'a> Types<'a> {
+    /// `None` if it is no BTF, or has kinds of types that nobody knew of yet.
+    fn read(bytes: &'a [u8], base: Option<&'a Types<'a>>) -> Option<Types<'a>> {
+        const MAGIC: u16 = 0xeb9f;
+        let header = |i: usize| word(bytes, 4 * i).map(|word| word as usize);
+        if bytes.get(..2)? != MAGIC.to_ne_bytes() {
+            return None;
+        }
+        let after = header(1)?;
+        let (types, strings) = (after.checked_add(header(2)?)?, after.checked_add(header(4)?)?);
+        let end = types.checked_add(header(3)?)?.min(bytes.len());
+        let strings = strings..strings.checked_add(header(5)?)?.min(bytes.len());
+        let mut at = Vec::with_capacity(if base.is_none() { 1 << 17 } else { 0 });
+        let mut next = types;
+        while next < end {
+            at.push(next as u32);
+            next += 12 + body(word(bytes, next + 4)?)?;
+        }
+        bytes.get(strings.clone())?;
+        Some(Types { bytes, strings, at, base })
+    }
+
+    /// The first identifier: those before it are the base's, and 0 is void.
+    fn first(&self) -> u32 {
+        self.base.map_or(1, |base| base.ids().end)
+    }
+
+    fn ids(&self) -> Range<u32> {
+        self.first()..self.first() + self.at.len() as u32
+    }
+
+    /// Where a type begins, and in whose bytes.
+    fn place(&self, id: u32) -> Option<(&[u8], usize)> {
+        match self.base {
+            Some(base) if id < self.first() => base.place(id),
+            _ => Some((self.bytes, *self.at.get(id.checked_sub(self.first())? as usize)? as usize)),
+        }
+    }
+
+    /// The place of its name; its kind, number of members and flag; its size or the type it is made of.
+    fn header(&self, id: u32) -> Option<(u32, u32, u32)> {
+        let (bytes, at) = self.place(id)?;
+        Some((word(bytes, at)?, word(bytes, at + 4)?, word(bytes, at + 8)?))
+    }
+
+    fn strings_before(&self) -> usize {
+        self.base.map_or(0, |base| base.strings_before() + base.strings.len())
+    }
+
+    fn name(&self, place: u32) -> Option<&[u8]> {
+        let Some(place) = (place as usize).checked_sub(self.strings_before()) else { return self.base?.name(place) };
+        self.bytes[self.strings.clone()].get(place..)?.split(|&byte| byte == 0).next()
+    }
+
+    /// Where these names are among the strings, in which each is once: types are then compared by number.
+    fn places<'n>(&self, names: &BTreeSet<&'n str>) -> BTreeMap<u32, &'n str> {
+        let mut found = self.base.map(|base| base.places(names)).unwrap_or_default();
+        let mut likely = [0u64; 256];
+        let bit = |name: &[u8]| Some((usize::from(*name.first()?), 1u64 << (name.len() & 63)));
+        for (first, length) in names.iter().filter_map(|name| bit(name.as_bytes())) {
+            likely[first] |= length;
+        }
+        let (mut place, mut rest) = (self.strings_before(), &self.bytes[self.strings.clone()]);
+        while let Ok(string) = CStr::from_bytes_until_nul(rest) {
+            let string = string.to_bytes();
+            if bit(string).is_some_and(|(first, length)| likely[first] & length != 0) {
+                let name = std::str::from_utf8(string).ok().and_then(|string| names.get(string));
+                found.extend(name.map(|name| (place as u32, *name)));
+            }
+            place += string.len() + 1;
+            rest = &rest[string.len() + 1..];
+        }
+        found
+    }
+
+    /// The names of types, without what libbpf takes for the mark of a flavour (`request___disk`).
+    fn essential_names(&self) -> BTreeSet<&str> {
+        let names = self.ids().filter_map(|id| {
+            let (name, info, _) = self.header(id)?;
+            let name = std::str::from_utf8(self.name(name)?).ok()?;
+            is_root(info).then(|| name.split("___").next().unwrap_or(name))
+        });
+        names.filter(|name| !name.is_empty()).collect()
+    }
+
+    /// Bits of what a function of this type returns.
+    fn returns(&self, prototype: u32) -> Option<u32> {
+        let (_, _, mut id) = self.header(prototype)?;
+        // Typedefs and qualifiers, of which nobody uses as many.
+        for _ in 0..32 {
+            if id == 0 {
+                return Some(0);
+            }
+            let (_, info, of) = self.header(id)?;
+            match info >> 24 & 31 {
+                kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => id = of,
+                kind::INT | kind::ENUM | kind::ENUM64 => return Some(of.saturating_mul(8)),
+                _ => return Some(64),
+            }
+        }
+        None
+    }
+
+    /// The types of these names with all that their members contain, as BTF of its own. What a pointer points to is left out:
+    /// a relocation does not go through one (libbpf's relo_core.c).
+    fn copy(&self, names: &BTreeSet<&str>) -> Option<Vec<u8>> {
+        let places = self.places(names);
+        let mut copy = Copy { order: Vec::new(), ids: BTreeMap::new(), names: BTreeMap::new(), strings: vec![0] };
+        for id in self.ids() {
+            let (name, info, _) = self.header(id)?;
+            if is_root(info) && places.contains_key(&name) {
+                copy.id(id);
+            }
+        }
+        let mut types = Vec::new();
+        let mut done = 0;
+        while let Some(&id) = copy.order.get(done) {
+            done += 1;
+            let (bytes, at) = self.place(id)?;
+            let (name, info, of) = self.header(id)?;
+            let mut put = |words: &[u32]| types.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+            let kind = info >> 24 & 31;
+            let of = match kind {
+                kind::PTR => 0,
+                kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => copy.id(of),
+                kind::FUNC_PROTO => {
+                    put(&[copy.name(self, name)?, kind::FWD << 24, 0]);
+                    continue;
+                }
+                _ => of,
+            };
+            put(&[copy.name(self, name)?, info, of]);
+            let count = (info & 0xffff) as usize;
+            let body = |i: usize| word(bytes, at + 12 + 4 * i);
+            match kind {
+                kind::ARRAY => put(&[copy.id(body(0)?), copy.id(body(1)?), body(2)?]),
+                kind::STRUCT | kind::UNION => {
+                    for i in 0..count {
+                        put(&[copy.name(self, body(3 * i)?)?, copy.id(body(3 * i + 1)?), body(3 * i + 2)?]);
+                    }
+                }
+                kind::ENUM => {
+                    for i in 0..count {
+                        put(&[copy.name(self, body(2 * i)?)?, body(2 * i + 1)?]);
+                    }
+                }
+                kind::ENUM64 => {
+                    for i in 0..count {
+                        put(&[copy.name(self, body(3 * i)?)?, body(3 * i + 1)?, body(3 * i + 2)?]);
+                    }
+                }
+                kind::INT => put(&[body(0)?]),
+                _ => {}
+            }
+        }
+        const HEADER: u32 = 24;
+        let (types_length, strings_length) = (types.len() as u32, copy.strings.len() as u32);
+        let mut all = self.bytes.get(..4)?.to_vec();
+        for word in [HEADER, 0, types_length, types_length, strings_length] {
+            all.extend(word.to_ne_bytes());
+        }
+        all.extend(types);
+        all.extend(copy.strings);
+        Some(all)
+    }
+}
+
+/// What has been taken over into a copy, under the old numbers.
+struct Copy {
+    order: Vec<u32>,
+    ids: BTreeMap<u32, u32>,
+    names: BTreeMap<u32, u32>,
+    strings: Vec<u8>,
+}
+
+impl Copy {
+    /// The new identifier of a type, which is to be copied if it is not yet.
+    fn id(&mut self, old: u32) -> u32 {
+        if old == 0 {
+            return 0;
+        }
+        let new = *self.ids.entry(old).or_insert(self.order.len() as u32 + 1);
+        if new > self.order.len() as u32 {
+            self.order.push(old);
+        }
+        new
+    }
+
+    /// The new place of a name.
+    fn name(&mut self, types: &Types<'_>, old: u32) -> Option<u32> {
+        if old == 0 {
+            return Some(0);
+        }
+        if let Some(&new) = self.names.get(&old) {
+            return Some(new);
+        }
+        let new = self.strings.len() as u32;
+        self.strings.extend(types.name(old)?);
+        self.strings.push(0);
+        self.names.insert(old, new);
+        Some(new)
+    }
+}
+
+/// Whether a relocation may begin at a type.
+fn is_root(info: u32) -> bool {
+    matches!(info >> 24 & 31, kind::STRUCT | kind::UNION | kind::ENUM | kind::TYPEDEF | kind::ENUM64)
+}
+
+/// Bytes of a type behind the three words that all have.
+fn body(info: u32) -> Option<usize> {
+    let count = (info & 0xffff) as usize;
+    Some(match info >> 24 & 31 {
+        kind::PTR | kind::FWD | kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT => 0,
+        kind::FUNC | kind::FLOAT | kind::TYPE_TAG => 0,
+        kind::INT | kind::VAR | kind::DECL_TAG => 4,
+        kind::ARRAY => 12,
+        kind::ENUM | kind::FUNC_PROTO => 8 * count,
+        kind::STRUCT | kind::UNION | kind::DATASEC | kind::ENUM64 => 12 * count,
+        _ => return None,
+    })
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(test: &str) -> Option<Vec<u8>> {
+        let bytes = fs::read(KERNEL).ok();
+        if bytes.is_none() {
+            println!("skipped: {test}: a kernel with BTF");
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_widths_of_return_values_are_those_of_their_types() {
+        let Some(bytes) = kernel("the_widths_of_return_values_are_those_of_their_types") else { return };
+        let functions = BTreeSet::from(["vfs_read", "vfs_open", "kfree", "no_such_function"]);
+        let known = Known::read(&functions, &BTreeSet::from(["sched_switch"]), &bytes[..], None).expect("it is BTF");
+        let bits = |name| known.function(name).map(|function| function.bits);
+        assert_eq!(bits("vfs_read"), Some(64));
+        assert_eq!(bits("vfs_open"), Some(32));
+        assert_eq!(bits("kfree"), Some(0));
+        assert_eq!(bits("no_such_function"), None);
+        assert!(known.tracepoint("sched_switch").is_some());
+    }
+
+    #[test]
+    fn a_copy_has_a_type_with_what_it_contains_and_nothing_behind_pointers() {
+        let Some(bytes) = kernel("a_copy_has_a_type_with_what_it_contains_and_nothing_behind_pointers") else { return };
+        let types = Types::read(&bytes, None).expect("it is BTF");
+        let copy = types.copy(&BTreeSet::from(["sched_entity"])).expect("every reference leads somewhere");
+        let copy = Types::read(&copy, None).expect("it is BTF");
+        let names = copy.essential_names();
+        assert!(names.contains("sched_entity") && names.contains("rb_node"), "{names:?}");
+        assert!(!names.contains("cfs_rq"), "{names:?}");
+        assert!(copy.ids().len() < 100, "{}", copy.ids().len());
+        for id in copy.ids() {
+            let (_, info, of) = copy.header(id).expect("it is in the range");
+            assert!(info >> 24 & 31 != kind::PTR || of == 0);
+        }
+    }
+
+    #[test]
+    fn cut_short_anywhere_or_changed_it_is_refused_or_read_and_never_more() {
+        let Some(bytes) = kernel("cut_short_anywhere_or_changed_it_is_refused_or_read_and_never_more") else { return };
+        let types = Types::read(&bytes, None).expect("it is BTF");
+        let small = types.copy(&BTreeSet::from(["sched_entity"])).expect("every reference leads somewhere");
+        let names = BTreeSet::from(["sched_entity"]);
+        for length in 0..small.len() {
+            let _ = Types::read(&small[..length], None).map(|types| types.copy(&names));
+        }
+        for at in 0..small.len() {
+            let mut changed = small.clone();
+            changed[at] ^= 0xff;
+            if let Some(types) = Types::read(&changed, None) {
+                let _ = (types.copy(&names), types.essential_names().len());
+                let _ = types.ids().filter_map(|id| types.returns(id)).max();
+            }
+        }
+    }
+}

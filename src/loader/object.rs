@@ -1,0 +1,303 @@
+//! What is loaded: maps in the agent's memory, rings, and the links by which programs run. Dropping it detaches everything.
+
+use super::btf::Known;
+use super::features::Finding;
+use super::mapping::Mapping;
+use super::refusal::Refusal;
+use super::ring::Ring;
+use super::trial::{usable, Reach, Said, Wanted};
+use super::{perf_event, program, template};
+use crate::bpf::{types, FEATURES, PROGRAMS};
+use crate::kit::{Attachment, Hook, Kernel, MapDef, MapKind, Sampling, Target, Tier};
+use libbpf_rs::{MapCore, MapFlags, Object};
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+
+/// Loaded programs and maps.
+pub struct Loaded {
+    // Links are dropped first: a program is detached before its maps go.
+    pub(super) links: RefCell<BTreeMap<&'static str, Vec<(&'static str, template::Attached)>>>,
+    holds: Vec<Hold>,
+    /// How many targets the programs of templates are attached to: each hold has a share.
+    targets: RefCell<BTreeMap<&'static str, Arc<()>>>,
+    /// Copies of templates, kept for targets to come and for what the kernel says of them.
+    pub(super) copies: RefCell<template::Copies>,
+    pub(super) reaches: Vec<Reach>,
+    /// Arrays of counters, with their bytes. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table
+    /// that nobody has read yet is not mapped.
+    maps: BTreeMap<&'static str, (usize, OnceCell<Option<Mapping>>)>,
+    pub(super) rings: BTreeMap<&'static str, Ring>,
+    pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
+    /// Programs of the hooks' tiers, by name.
+    pub(super) programs: BTreeMap<&'static str, OwnedFd>,
+    /// The modules' questions (`FEATURE` lines in bpf/), answered.
+    pub(super) features: Vec<Finding>,
+    btf: Option<Rc<Known>>,
+    /// The maps, and the code that programs are loaded from.
+    pub(super) object: Option<Object>,
+}
+
+/// A target that a template is attached to.
+struct Hold {
+    _links: Vec<template::Attached>,
+    _shares: Vec<Arc<()>>,
+}
+
+impl Loaded {
+    pub(super) fn empty() -> Loaded {
+        Loaded {
+            links: RefCell::default(),
+            holds: Vec::new(),
+            targets: RefCell::default(),
+            copies: RefCell::default(),
+            reaches: Vec::new(),
+            maps: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            hooks: Vec::new(),
+            programs: BTreeMap::new(),
+            features: Vec::new(),
+            btf: None,
+            object: None,
+        }
+    }
+
+    /// The maps of an object of which no program is loaded yet.
+    pub(super) fn new(object: Object, wanted: &[Wanted], active: &[usize], btf: Rc<Known>) -> Result<Loaded, Refusal> {
+        let mut loaded = Loaded { btf: Some(btf), ..Loaded::empty() };
+        for map in object.maps() {
+            let name = map.name().to_string_lossy();
+            let def = active.iter().flat_map(|&module| wanted[module].maps).find(|def| def.name == name);
+            let refused = |error: nix::Error| Refusal {
+                map: Some(name.to_string()),
+                errno: error as i32,
+                words: format!("mmap: {error}"),
+            };
+            match def.map(|def| (def, def.kind)) {
+                Some((def, MapKind::Rows)) => {
+                    let bytes = (map.value_size() as usize).next_multiple_of(8) * map.max_entries() as usize;
+                    loaded.maps.insert(def.name, (bytes, OnceCell::new()));
+                }
+                Some((def, MapKind::Ring)) => {
+                    let fd = map.as_fd().try_clone_to_owned().map_err(|_| refused(nix::Error::EMFILE))?;
+                    loaded.rings.insert(def.name, Ring::new(fd, map.max_entries() as usize).map_err(refused)?);
+                }
+                _ => {}
+            }
+        }
+        loaded.object = Some(object);
+        Ok(loaded)
+    }
+
+    fn parts(&self) -> Result<(&Object, &Known), Refusal> {
+        let parts = self.object.as_ref().zip(self.btf.as_deref());
+        parts.ok_or_else(|| Refusal::new(0, "nothing is loaded"))
+    }
+
+    /// What the kernel's BTF answers to the modules' questions. A kernel that cannot run the program that asks (before
+    /// 5.10) counts as having every feature: what hangs on one is then attached, which costs time and not counts. `opposed`
+    /// says of which the program answers the opposite.
+    pub(super) fn ask(&self, opposed: impl Fn(&str) -> bool) -> Vec<Finding> {
+        let Ok((object, btf)) = self.parts() else { return Vec::new() };
+        let asked =
+            program::load(object, "ask_features", btf).is_ok_and(|program| program::run(program.as_fd(), &[]).is_ok());
+        let answers = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"));
+        let answers = answers.and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
+        let at = std::mem::offset_of!(types::bss, features);
+        let answer = |(i, &feature): (usize, &&'static str)| {
+            let answer = answers.as_ref().filter(|_| asked).and_then(|answers| answers.get(at + i));
+            let said = match (answer, opposed(feature)) {
+                (None, _) => "taken for there: the program that asks the kernel's types cannot run",
+                (Some(_), false) => "as the kernel's types say",
+                (Some(_), true) => "the opposite of what the kernel's types say, as COREBCC_AVOID asks",
+            };
+            Finding::new(feature, answer.is_none_or(|&answer| answer != 0), said)
+        };
+        FEATURES.iter().enumerate().map(answer).collect()
+    }
+
+    /// Whether the kernel has a feature.
+    pub(super) fn has(&self, feature: &str) -> bool {
+        self.features.iter().any(|known| known.feature == feature && known.there == Some(true))
+    }
+
+    /// Loads a program of a hook, or a template, without attaching it.
+    pub(super) fn load(&mut self, name: &'static str) -> Result<(), Refusal> {
+        if !self.programs.contains_key(name) {
+            let (object, btf) = self.parts()?;
+            let program = program::load(object, name, btf)?;
+            self.programs.insert(name, program);
+        }
+        Ok(())
+    }
+
+    /// Attaches the programs of a tier that were loaded; the error names the one that was refused.
+    pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), (&'static str, Refusal)> {
+        let mut links = Vec::new();
+        // Once, whichever hooks have it: a program counts for all of its modules.
+        let runs = |name| self.links.borrow().values().flatten().any(|(program, _)| *program == name);
+        for &name in tier.programs.iter().filter(|&&name| !runs(name)) {
+            let Some(fd) = self.programs.get(name) else { continue };
+            let program = self.object.iter().flat_map(Object::progs).find(|program| program.name() == name);
+            let Some(program) = program else { continue };
+            links.push((name, template::attach_named(&program, fd).map_err(|refusal| (name, refusal))?));
+        }
+        self.links.borrow_mut().insert(hook.name, links);
+        Ok(())
+    }
+
+    /// Attaches a module's templates to their targets, each by the first tier that takes it.
+    pub(super) fn attach_each(&mut self, wanted: &Wanted, refused: &BTreeSet<&'static str>) {
+        if !wanted.plan.each.is_empty() || !wanted.plan.templates.is_empty() {
+            more_descriptors();
+        }
+        for (hook, target, number) in &wanted.plan.each {
+            let mut said = Said::default();
+            let mut by = None;
+            for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
+                match self.hold(tier, target, *number) {
+                    Ok(hold) => {
+                        self.holds.push(hold);
+                        by = Some(tier);
+                        break;
+                    }
+                    Err(refusal) => said.0.push((tier, refusal)),
+                }
+            }
+            let result = by.ok_or(said);
+            let (module, template) = (wanted.name, hook.name);
+            self.reaches.push(Reach { module, template, target: target.clone(), number: *number, result });
+        }
+    }
+
+    /// Attaches a copy of each of a tier's programs to a target.
+    fn hold(&self, tier: &Tier, target: &Target, number: u32) -> Result<Hold, Refusal> {
+        let (object, btf) = self.parts()?;
+        let attach = |name: &&'static str| {
+            let template = object.progs().find(|program| program.name() == *name);
+            let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+            template::attach(object, &template, target, number, btf, &mut self.copies.borrow_mut())
+        };
+        let links = tier.programs.iter().map(attach).collect::<Result<_, Refusal>>()?;
+        let mut targets = self.targets.borrow_mut();
+        let shares = tier.programs.iter().map(|name| Arc::clone(targets.entry(name).or_default())).collect();
+        Ok(Hold { _links: links, _shares: shares })
+    }
+
+    /// How many targets a program of a template is attached to.
+    pub(super) fn targets(&self, program: &str) -> usize {
+        self.targets.borrow().get(program).map_or(0, |shares| Arc::strong_count(shares) - 1)
+    }
+
+    /// The targets of templates, and what became of each.
+    pub fn reaches(&self) -> &[Reach] {
+        &self.reaches
+    }
+
+    /// The descriptors that become readable when a ring wants to be drained, with the ring's name.
+    pub fn rings(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
+        self.rings.iter().map(|(name, ring)| (*name, ring.fd()))
+    }
+
+    /// The hooks that are attached and how, by hook.
+    pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
+        let links = self.links.borrow();
+        self.hooks
+            .iter()
+            .filter(|(hook, _)| links.contains_key(hook.name))
+            .map(|(hook, tier)| (hook.name, tier.kind))
+            .collect()
+    }
+
+    /// Whether a module has a part in an attached program.
+    pub fn runs(&self, module: &str) -> bool {
+        let links = self.links.borrow();
+        self.hooks.iter().filter(|(hook, _)| links.contains_key(hook.name)).any(|(_, tier)| {
+            let of = |program: &&str| PROGRAMS.iter().find(|(name, _)| name == program);
+            tier.programs.iter().filter_map(of).any(|(_, modules)| modules.contains(&module))
+        })
+    }
+}
+
+impl Kernel for Loaded {
+    fn words(&self, map: &MapDef) -> &[AtomicU64] {
+        let Some((bytes, mapping)) = self.maps.get(map.name) else { return &[] };
+        let mapped = || {
+            let map = self.object.as_ref()?.maps().find(|of_object| of_object.name() == map.name)?;
+            let mapping = Mapping::new(map.as_fd(), *bytes, 0, true);
+            mapping.inspect_err(|error| log::error!("map {}: mmap: {error}", map.name().to_string_lossy())).ok()
+        };
+        mapping.get_or_init(mapped).as_ref().map_or(&[], Mapping::words)
+    }
+
+    fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8])) {
+        if let Some(ring) = self.rings.get(ring.name) {
+            ring.drain(each);
+        }
+    }
+
+    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, String> {
+        let program = hook.tiers.iter().flat_map(|tier| tier.programs).find_map(|name| self.programs.get(name));
+        let program = program.ok_or_else(|| format!("{} was not loaded", hook.name))?;
+        program::run(program.as_fd(), arguments).map_err(|error| error.to_string())
+    }
+
+    fn reaches(&self, template: &'static Hook, number: u32) -> bool {
+        let is = |reach: &Reach| reach.template == template.name && reach.number == number;
+        self.reaches.iter().any(|reach| is(reach) && reach.result.is_ok())
+    }
+
+    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String> {
+        let known = self.hooks.iter().find(|(known, _)| known.name == hook.name);
+        let Some(&(_, tier)) = known else { return Err(format!("{} was not loaded", hook.name)) };
+        let mut links = Vec::new();
+        for name in tier.programs {
+            let program = self.programs.get(name).ok_or_else(|| format!("{name} was not loaded"))?;
+            for event in perf_event::cpu_clock(sampling)? {
+                template::run_at(&event, program).map_err(|error| error.to_string())?;
+                links.push((*name, event));
+            }
+        }
+        self.links.borrow_mut().insert(hook.name, links);
+        Ok(())
+    }
+
+    fn detach(&self, hook: &'static Hook) {
+        self.links.borrow_mut().remove(hook.name);
+    }
+
+    fn attach(&self, hook: &'static Hook) -> Result<(), String> {
+        if self.links.borrow().contains_key(hook.name) {
+            return Ok(());
+        }
+        match self.hooks.iter().find(|(known, _)| known.name == hook.name) {
+            Some(&(hook, tier)) => self.attach_tier(hook, tier).map_err(|(_, refusal)| refusal.words),
+            None => Err(format!("{} was not loaded", hook.name)),
+        }
+    }
+
+    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
+        let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.programs.contains_key(program));
+        let mut said = Said::default();
+        for tier in template.tiers.iter().filter(loaded) {
+            match self.hold(tier, target, number) {
+                Ok(hold) => return Ok(Attachment::new(hold)),
+                Err(refusal) => said.0.push((tier, refusal)),
+            }
+        }
+        Err(if said.0.is_empty() { format!("{} was not loaded", template.name) } else { said.to_string() })
+    }
+}
+
+/// A target takes up to four descriptors, and a list may name a thousand: the soft limit is made the hard one.
+fn more_descriptors() {
+    use nix::sys::resource::{getrlimit, setrlimit, Resource};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        if soft < hard {
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+        }
+    }
+}

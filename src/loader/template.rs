@@ -1,0 +1,251 @@
+//! Templates and their targets: for each target the loader makes a copy of the template's program with the target's number
+//! written into it, and attaches the copy. Attach cookies (`bpf_get_attach_cookie`) would do with one program, but came with
+//! 5.15 for perf events and with 6.10 for raw tracepoints, and never serve fexit.
+
+use super::btf::{Function, Known};
+use super::program::{load_code, owned, section};
+use super::refusal::Refusal;
+use crate::kit::Target;
+use libbpf_rs::{Object, Program};
+use nix::libc;
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// The two halves of the constant in the templates (`TARGET` in bpf/shared/probe.bpf.h).
+const MARK: [i32; 2] = [0x6574_2121, 0x7461_7267];
+/// `BPF_LD | BPF_IMM | BPF_DW`: a 64-bit constant in two instructions.
+const LOAD_64: u8 = 0x18;
+/// Where tracefs is, newer place first (kernel/trace/trace.c).
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// Where tracefs is mounted.
+pub fn tracefs() -> Option<&'static str> {
+    TRACEFS.into_iter().find(|root| fs::exists(format!("{root}/events")).unwrap_or(false))
+}
+
+/// Attached as long as this lives.
+pub type Attached = OwnedFd;
+
+/// Copies of templates by the program's name, what is written into it, and the function it is for: targets of one number
+/// share a program.
+pub type Copies = BTreeMap<(String, u64, Option<u32>), OwnedFd>;
+
+/// Copies a template, with this number in it, and attaches the copy to a target. The kind of the program (`each_raw`, ...) is
+/// the first part of its name.
+pub fn attach(
+    object: &Object,
+    template: &Program<'_>,
+    target: &Target,
+    number: u32,
+    btf: &Known,
+    copies: &mut Copies,
+) -> Result<Attached, Refusal> {
+    let name = template.name().to_string_lossy().into_owned();
+    let kind = name.split("__").next().unwrap_or_default();
+    let place = match (kind, target) {
+        ("each_raw", Target::Tracepoint { event, .. }) => Place::Raw(event),
+        ("each_event", Target::Tracepoint { category, event }) => Place::Perf(Event::tracepoint(category, event)?),
+        ("each_fentry" | "each_fexit", Target::Function(_)) => Place::Typed,
+        ("each_kprobe", Target::Function(function)) => {
+            Place::Perf(Event::probe("kprobe", false, OsStr::new(function), 0)?)
+        }
+        ("each_kretprobe", Target::Function(function)) => {
+            Place::Perf(Event::probe("kprobe", true, OsStr::new(function), 0)?)
+        }
+        ("each_uprobe", Target::Code { path, offset, semaphore, process, .. }) => {
+            let mut event = Event::probe("uprobe", false, path.as_os_str(), *offset)?;
+            event.count_users(*semaphore)?;
+            event.process = *process;
+            Place::Perf(event)
+        }
+        _ => return Err(format!("{name} is no program for {target}").into()),
+    };
+    let function = match target {
+        Target::Function(function) => btf.function(function),
+        _ => None,
+    };
+    let bits = match target {
+        Target::Function(_) => function.map_or(64, |function| function.bits),
+        _ => 0,
+    };
+    if matches!(place, Place::Typed) && function.is_none() {
+        return Err("the function is not in the BTF of the kernel".into());
+    }
+    let typed = function.filter(|_| matches!(place, Place::Typed));
+    let number = u64::from(number) | u64::from(bits) << 32;
+    let program = match copies.entry((name, number, typed.map(|function| function.id))) {
+        Entry::Occupied(copy) => copy.into_mut(),
+        Entry::Vacant(place) => place.insert(copy(object, template, number, typed)?),
+    };
+    place.attach(program)
+}
+
+/// Attaches a program to what its section names.
+pub fn attach_named(program: &Program<'_>, fd: &OwnedFd) -> Result<Attached, Refusal> {
+    let place = match section(program) {
+        ("tp_btf" | "fentry" | "fexit", _) => Place::Typed,
+        ("raw_tp", event) => Place::Raw(event),
+        (kind @ ("kprobe" | "kretprobe"), function) => {
+            Place::Perf(Event::probe("kprobe", kind == "kretprobe", OsStr::new(function), 0)?)
+        }
+        (kind, _) => return Err(format!("{kind} is no way to attach").into()),
+    };
+    place.attach(fd)
+}
+
+enum Place<'a> {
+    Raw(&'a str),
+    /// What the program was loaded for.
+    Typed,
+    Perf(Event),
+}
+
+impl Place<'_> {
+    fn attach(self, program: &OwnedFd) -> Result<Attached, Refusal> {
+        match self {
+            Place::Raw(event) => raw(Some(event), program),
+            Place::Typed => raw(None, program),
+            Place::Perf(event) => event.open(program),
+        }
+    }
+}
+
+/// The program of a template with `number` in the place of the mark, loaded; `function` is for fentry and fexit.
+fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&Function>) -> Result<OwnedFd, Refusal> {
+    let mut code = template.insns().to_vec();
+    let halves = [number as i32, (number >> 32) as i32];
+    let mut found = false;
+    for i in 1..code.len() {
+        if code[i - 1].code == LOAD_64 && [code[i - 1].imm, code[i].imm] == MARK {
+            (code[i - 1].imm, code[i].imm) = (halves[0], halves[1]);
+            found = true;
+        }
+    }
+    if !found {
+        return Err(format!("{} does not use the number of its target", template.name().to_string_lossy()).into());
+    }
+    load_code(object, template, &code, function)
+}
+
+/// A raw tracepoint by its name, or the function a trampoline program was loaded for.
+fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
+    let event = event.map(CString::new).transpose().map_err(|_| Refusal::new(libc::EINVAL, "a name with a NUL"))?;
+    let name = event.as_ref().map_or(std::ptr::null(), |event| event.as_ptr());
+    // SAFETY: `name` is null or a string that ends in NUL and lives until the call returns.
+    let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name, program.as_raw_fd()) };
+    owned(fd).map_err(|error| match (error.raw_os_error(), event.is_some()) {
+        (Some(libc::ENOENT), true) => Refusal::new(libc::ENOENT, "the kernel has no tracepoint of this name"),
+        _ => Refusal::from(error),
+    })
+}
+
+/// What perf_event_open(2) is asked for: the first 72 bytes of `struct perf_event_attr`, which every kernel takes.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    ty: u32,
+    size: u32,
+    config: u64,
+    unused: [u64; 4],
+    wakeup: u32,
+    bp_type: u32,
+    config1: u64,
+    config2: u64,
+}
+
+struct Event {
+    attributes: Attributes,
+    /// What `config1` is the address of, for probes.
+    name: Option<CString>,
+    /// The one it is for.
+    process: Option<u32>,
+}
+
+impl Event {
+    const TRACEPOINT: u32 = 2;
+
+    fn tracepoint(category: &str, event: &str) -> Result<Event, Refusal> {
+        let file = TRACEFS
+            .iter()
+            .map(|root| format!("{root}/events/{category}/{event}/id"))
+            .find(|file| fs::metadata(file).is_ok())
+            .ok_or("tracefs does not have it")?;
+        let id = number(&file)?;
+        let attributes = Attributes { ty: Event::TRACEPOINT, config: id, ..Attributes::default() };
+        Ok(Event { attributes, name: None, process: None })
+    }
+
+    /// A probe (`kernel/events/core.c`, perf_kprobe and perf_uprobe, 4.17).
+    fn probe(kind: &str, at_return: bool, name: &OsStr, offset: u64) -> Result<Event, Refusal> {
+        let device = format!("/sys/bus/event_source/devices/{kind}");
+        let no_probes = |_| Refusal::new(libc::ENODEV, format!("the kernel has no {kind}s"));
+        let ty = number(&format!("{device}/type")).map_err(no_probes)?;
+        let mut config = 0;
+        if at_return {
+            let format = fs::read_to_string(format!("{device}/format/retprobe")).unwrap_or_default();
+            let bit = format.trim().strip_prefix("config:").and_then(|bit| bit.parse::<u32>().ok()).unwrap_or(0);
+            config = 1 << bit.min(63);
+        }
+        let name = CString::new(name.as_bytes()).map_err(|_| "a name with a NUL")?;
+        let attributes = Attributes { ty: ty as u32, config, config2: offset, ..Attributes::default() };
+        Ok(Event { attributes, name: Some(name), process: None })
+    }
+
+    /// Has the kernel count the users of a probe at this offset in its file (4.20).
+    fn count_users(&mut self, semaphore: u64) -> Result<(), Refusal> {
+        if semaphore == 0 {
+            return Ok(());
+        }
+        let format = fs::read_to_string("/sys/bus/event_source/devices/uprobe/format/ref_ctr_offset");
+        let first =
+            format.ok().and_then(|format| format.trim().strip_prefix("config:")?.split('-').next()?.parse().ok());
+        let first: u32 = first.ok_or("the kernel does not count the users of probes (it needs Linux 4.20)")?;
+        let place = semaphore.checked_shl(first).filter(|place| place >> first == semaphore);
+        self.attributes.config |= place.ok_or("the probe's semaphore is too far into the file")?;
+        Ok(())
+    }
+
+    fn open(mut self, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
+        const CLOEXEC: libc::c_ulong = 8;
+        self.attributes.size = size_of::<Attributes>() as u32;
+        if let Some(name) = &self.name {
+            self.attributes.config1 = name.as_ptr() as u64;
+        }
+        // One process, with all its threads, on any CPU; or every process, CPU 0: what has a program runs on all CPUs.
+        let (process, cpu) = self.process.map_or((-1, 0), |process| (process as i32, -1));
+        // SAFETY: the attributes and the string they point to live until the call returns.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_perf_event_open, &self.attributes, process, cpu, -1i32, CLOEXEC) as libc::c_int
+        };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        let event = owned(fd)?;
+        run_at(&event, program)?;
+        Ok(event)
+    }
+}
+
+/// Has a program run at a perf event.
+pub fn run_at(event: &OwnedFd, program: &OwnedFd) -> std::io::Result<()> {
+    /// `PERF_EVENT_IOC_SET_BPF` and `PERF_EVENT_IOC_ENABLE` of linux/perf_event.h.
+    const SET_BPF: libc::c_ulong = 0x4004_2408;
+    const ENABLE: libc::c_ulong = 0x2400;
+    // SAFETY: two calls with integers, on descriptors that are open.
+    let failed = unsafe {
+        libc::ioctl(event.as_raw_fd(), SET_BPF as _, program.as_raw_fd()) < 0
+            || libc::ioctl(event.as_raw_fd(), ENABLE as _, 0) < 0
+    };
+    if failed {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+fn number(file: &str) -> Result<u64, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    text.trim().parse().map_err(|_| format!("{file}: expected a number, got `{}`", text.trim()))
+}

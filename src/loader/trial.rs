@@ -1,0 +1,620 @@
+//! Loading by trial: what the kernel refuses gives way to the next tier of its hook, a hook without a tier left takes its
+//! modules out, and everything else is loaded. libbpf makes the maps and relocates the programs of one BPF object; each program
+//! is then loaded by itself, so that a refusal costs one call.
+
+use super::btf::{Known, KERNEL};
+use super::features::{self, Finding};
+use super::object::Loaded;
+use super::permission::{lock_memory, Standing};
+use super::refusal::{chain, errno, listening, Refusal};
+use crate::bpf::{self, types, OBJECT, PROGRAMS};
+use crate::kit::{Hook, MapDef, MapKind, Plan, Target, Tier};
+use crate::process::Filters;
+use libbpf_rs::{AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+
+/// A module to load.
+pub struct Wanted {
+    /// The stem of its files.
+    pub name: &'static str,
+    /// What it asks for.
+    pub plan: Plan,
+    /// The maps its programs use.
+    pub maps: &'static [MapDef],
+}
+
+/// Why a module is not loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The hook, or `-` if it was not one that failed.
+    pub hook: &'static str,
+    /// The error number, positive; 0 if unknown.
+    pub errno: i32,
+    /// One sentence: what failed, what the kernel lacks, what to do.
+    pub reason: String,
+    /// The verifier's or libbpf's words.
+    pub words: String,
+}
+
+/// One tier of a hook that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The hook's name.
+    pub hook: &'static str,
+    /// The tier's kind.
+    pub kind: &'static str,
+    /// The programs that the result is of: those of the tier, or the one that was refused.
+    pub programs: Vec<&'static str>,
+    /// Loaded and, unless it is for later, attached; else what was said.
+    pub result: Result<(), Refusal>,
+}
+
+/// A target of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The module.
+    pub module: &'static str,
+    /// The template.
+    pub template: &'static str,
+    /// The target.
+    pub target: Target,
+    /// Its number.
+    pub number: u32,
+    /// The tier that took it, or what was said of each.
+    pub result: Result<&'static Tier, Said>,
+}
+
+/// The ways to attach to a target, each with why it is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said(pub Vec<(&'static Tier, Refusal)>);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_each: Vec<String> =
+            self.0.iter().map(|(tier, refusal)| format!("{}: {}", tier.kind, refusal.words)).collect();
+        f.write_str(&of_each.join("; "))
+    }
+}
+
+/// What became of it all.
+pub struct Outcome {
+    /// For each module wanted, in order.
+    pub modules: Vec<Result<(), Failure>>,
+    /// What was tried, by hook; the last attempt at a hook is the one in force.
+    pub attempts: Vec<Attempt>,
+    /// What that says of the kernel.
+    pub findings: Vec<Finding>,
+    /// The maps and links; everything is detached when it is dropped.
+    pub loaded: Loaded,
+}
+
+/// Loads the modules as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels without their own.
+pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) -> Outcome {
+    let refused = |reason: &String| Failure { hook: "-", errno: 0, reason: reason.clone(), words: String::new() };
+    let mut modules: Vec<Result<(), Failure>> = wanted
+        .iter()
+        .map(|wanted| wanted.plan.refusal.as_ref().map_or(Ok(()), |reason| Err(refused(reason))))
+        .collect();
+    let mut attempts = Vec::new();
+    let known = match known(wanted, btf) {
+        Ok(known) => Rc::new(known),
+        Err(error) => {
+            let failure = Failure {
+                hook: "-",
+                errno: error.raw_os_error().unwrap_or(0),
+                reason: without_types(btf, &error.to_string()),
+                words: String::new(),
+            };
+            let mut findings = vec![Finding::new("types", false, failure.reason.clone())];
+            findings.extend(features::surroundings());
+            modules.fill(Err(failure));
+            return Outcome { modules, attempts, findings, loaded: Loaded::empty() };
+        }
+    };
+    lock_memory();
+    let all: Vec<usize> = (0..wanted.len()).collect();
+    let avoid = std::env::var(AVOID).unwrap_or_default();
+    let mut constants = *constants;
+    for name in avoid.split(',') {
+        bpf::oppose(&mut constants, name);
+    }
+    let mut findings = known.findings();
+    let mut no_ring = None;
+    let mut trial = Trial {
+        wanted,
+        constants,
+        known,
+        avoid,
+        attempts: &mut attempts,
+        modules: &mut modules,
+        no_ring: &mut no_ring,
+    };
+    let loaded = trial.settle(&all);
+    findings.extend(features::ways(&attempts, loaded.reaches()));
+    findings.push(features::ring(loaded.rings().next().map(|(ring, _)| ring), no_ring));
+    findings.extend(features::surroundings());
+    findings.extend_from_slice(&loaded.features);
+    super::footprint::trim();
+    Outcome { modules, attempts, findings, loaded }
+}
+
+/// The kernel's types, as far as these modules have a use for them.
+fn known(wanted: &[Wanted], btf: Option<&Path>) -> std::io::Result<Known> {
+    let (mut functions, mut tracepoints) = (BTreeSet::new(), BTreeSet::new());
+    let plans = || wanted.iter().map(|wanted| &wanted.plan);
+    for tier in plans().flat_map(|plan| hooks(plan).into_iter().chain(templates(plan))).flat_map(|hook| hook.tiers) {
+        for program in tier.programs {
+            match program.split_once("__") {
+                Some(("tp", name)) => drop(tracepoints.insert(name)),
+                Some(("fentry" | "fexit", name)) => drop(functions.insert(name)),
+                Some(("each_fentry" | "each_fexit", _)) => drop(functions.insert(TEMPLATE)),
+                _ => {}
+            }
+        }
+    }
+    functions.extend(plans().flat_map(|plan| &plan.each).filter_map(|(_, target, _)| match target {
+        Target::Function(name) => Some(name.as_str()),
+        _ => None,
+    }));
+    let object = ObjectBuilder::default().open_memory(OBJECT).map_err(std::io::Error::other)?;
+    Known::read(&functions, &tracepoints, types_of(&object), btf)
+}
+
+/// What the templates of fentry and fexit are made for (`bpf/`, build.rs).
+const TEMPLATE: &str = "bpf_fentry_test1";
+
+/// The types of an object.
+fn types_of(object: &OpenObject) -> &[u8] {
+    let mut length = 0;
+    // SAFETY: the object lives as long as what is borrowed from it; libbpf says how long its types are, which do not change.
+    unsafe {
+        let btf = libbpf_sys::bpf_object__btf(object.as_libbpf_object().as_ptr());
+        let bytes = libbpf_sys::btf__raw_data(btf, &mut length).cast::<u8>();
+        match bytes.is_null() {
+            true => &[],
+            false => std::slice::from_raw_parts(bytes, length as usize),
+        }
+    }
+}
+
+/// The file, what is wrong with it, what to do.
+fn without_types(btf: Option<&Path>, fault: &str) -> String {
+    let advice = match btf {
+        Some(_) => "give --btf a file with the BTF of the running kernel",
+        None => "use a kernel built with CONFIG_DEBUG_INFO_BTF, or give its BTF with --btf FILE",
+    };
+    format!("{}: {fault}; {advice}", btf.unwrap_or(Path::new(KERNEL)).display())
+}
+
+struct Trial<'a> {
+    wanted: &'a [Wanted],
+    constants: types::rodata,
+    known: Rc<Known>,
+    avoid: String,
+    attempts: &'a mut Vec<Attempt>,
+    modules: &'a mut Vec<Result<(), Failure>>,
+    /// What was said of a ring that could not be made.
+    no_ring: &'a mut Option<String>,
+}
+
+impl Trial<'_> {
+    /// Tries until what is left of these modules loads. Each round but the last takes a module away, so it ends.
+    fn settle(&mut self, among: &[usize]) -> Loaded {
+        let mut refused = BTreeSet::new();
+        loop {
+            self.without_filter();
+            let active = self.left(among);
+            if active.is_empty() {
+                return Loaded::empty();
+            }
+            match self.attempt(&active, &mut refused) {
+                Ok(loaded) if self.left(&active) == active => return loaded,
+                Ok(_) => {}
+                Err(refusal) => self.give_up(&active, &refusal),
+            }
+        }
+    }
+
+    fn left(&self, among: &[usize]) -> Vec<usize> {
+        among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect()
+    }
+
+    /// The part that keeps the filters of modules, if one has a filter.
+    fn filter(&self) -> Option<usize> {
+        self.wanted.iter().position(|wanted| wanted.name == Filters::SPEC.name)
+    }
+
+    /// Without it modules that have a filter are out.
+    fn without_filter(&mut self) {
+        let Some(Err(failure)) = self.filter().map(|filter| self.modules[filter].clone()) else { return };
+        for (module, wanted) in self.wanted.iter().enumerate() {
+            if wanted.plan.filter.is_some() && self.modules[module].is_ok() {
+                self.modules[module] = Err(failure.clone());
+            }
+        }
+    }
+
+    /// Makes the maps and tries the hooks. A module that went out leaves its part in programs, so all is to be done again.
+    fn attempt(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) -> Result<Loaded, Refusal> {
+        let object = self.prepare(active, refused)?;
+        let mut loaded = Loaded::new(object, self.wanted, active, Rc::clone(&self.known))?;
+        loaded.features = loaded.ask(|feature| named(&self.avoid, feature));
+        let plans = active.iter().map(|&module| &self.wanted[module].plan);
+        let later = plans.clone().flat_map(|plan| &plan.later).filter(|(_, feature)| loaded.has(feature));
+        let now = plans.flat_map(|plan| plan.hooks.iter().chain(&plan.optional)).chain(later.map(|(hook, _)| hook));
+        let now: BTreeSet<&str> = now.map(|hook| hook.name).collect();
+        let hooks = self.hooks(active);
+        let mut chosen: Vec<Option<&'static Tier>> = vec![None; hooks.len()];
+        // What is likely to be refused comes first, so that little is done in vain: detaching takes time.
+        for functions in [true, false] {
+            for (hook, chosen) in hooks.iter().zip(&mut chosen).filter(|(hook, _)| is_function(hook) == functions) {
+                match self.choose(&mut loaded, active, hook, now.contains(hook.name), refused) {
+                    Ok(tier) => *chosen = Some(tier),
+                    Err(refusal) => self.without(hook, active, &refusal, refused),
+                }
+            }
+            for &module in active {
+                let templates = templates(&self.wanted[module].plan);
+                if templates.iter().any(|hook| is_function(hook)) == functions {
+                    self.choose_templates(&mut loaded, module, &templates, refused);
+                }
+            }
+            if self.left(active) != active {
+                return Ok(Loaded::empty());
+            }
+        }
+        loaded.hooks = hooks.into_iter().zip(chosen).filter_map(|(hook, tier)| Some((hook, tier?))).collect();
+        Ok(loaded)
+    }
+
+    /// The first tier of a hook that the kernel takes.
+    fn choose(
+        &mut self,
+        loaded: &mut Loaded,
+        active: &[usize],
+        hook: &'static Hook,
+        now: bool,
+        refused: &mut BTreeSet<&'static str>,
+    ) -> Result<&'static Tier, Refusal> {
+        let mut last = Refusal::default();
+        for tier in hook.tiers {
+            if !usable(tier, refused) {
+                continue;
+            }
+            match self.try_tier(loaded, active, hook, tier, now) {
+                Ok(()) => {
+                    let programs = tier.programs.iter().copied();
+                    self.note(hook, tier, programs.filter(|name| loaded.programs.contains_key(name)).collect(), Ok(()));
+                    return Ok(tier);
+                }
+                Err((program, refusal)) => {
+                    refused.insert(program);
+                    self.note(hook, tier, vec![program], Err(refusal.clone()));
+                    last = refusal;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Loads the programs of a tier and attaches them if that is wanted now; the error names the one that was refused.
+    fn try_tier(
+        &self,
+        loaded: &mut Loaded,
+        active: &[usize],
+        hook: &'static Hook,
+        tier: &'static Tier,
+        now: bool,
+    ) -> Result<(), (&'static str, Refusal)> {
+        if let Some(program) = avoided(tier, &self.avoid) {
+            return Err((program, Refusal::new(0, format!("passed over as {AVOID} asks"))));
+        }
+        for &program in tier.programs.iter().filter(|program| self.is_busy(active, program)) {
+            loaded.load(program).map_err(|refusal| (program, refusal))?;
+        }
+        if now {
+            loaded.attach_tier(hook, tier)?;
+        }
+        Ok(())
+    }
+
+    /// Modules share hooks: what only modules that are off take part in would run for nothing.
+    fn is_busy(&self, active: &[usize], program: &str) -> bool {
+        let parts = PROGRAMS.iter().find(|(name, _)| *name == program);
+        parts.is_none_or(|(_, modules)| active.iter().any(|&module| modules.contains(&self.wanted[module].name)))
+    }
+
+    /// No tier of a hook is left: modules that need it are out.
+    fn without(
+        &mut self,
+        hook: &'static Hook,
+        active: &[usize],
+        refusal: &Refusal,
+        refused: &mut BTreeSet<&'static str>,
+    ) {
+        let users: Vec<usize> = active.iter().copied().filter(|&module| self.needs(module, hook)).collect();
+        match users.as_slice() {
+            [] => {}
+            [module] => {
+                let fate = &mut self.modules[*module];
+                *fate = std::mem::replace(fate, Ok(())).and_then(|()| Err(unattached(hook, refusal)));
+            }
+            _ => {
+                self.blame(hook, &users, refusal);
+                // The others have another try.
+                refused.retain(|program| !hook.tiers.iter().any(|tier| tier.programs.contains(program)));
+            }
+        }
+    }
+
+    /// Tries a module's templates and attaches them to their targets.
+    fn choose_templates(
+        &mut self,
+        loaded: &mut Loaded,
+        module: usize,
+        templates: &[&'static Hook],
+        refused: &mut BTreeSet<&'static str>,
+    ) {
+        for hook in templates {
+            // Each tier: a target that the first does not take may be one for the second.
+            let mut last = Refusal::default();
+            for tier in hook.tiers {
+                if !usable(tier, refused) {
+                    continue;
+                }
+                if let Err((program, refusal)) = self.try_tier(loaded, &[module], hook, tier, false) {
+                    refused.insert(program);
+                    self.note(hook, tier, vec![program], Err(refusal.clone()));
+                    last = refusal;
+                }
+            }
+            if !hook.tiers.iter().any(|tier| usable(tier, refused)) {
+                self.modules[module] = Err(unattached(hook, &last));
+                return;
+            }
+        }
+        loaded.attach_each(&self.wanted[module], refused);
+        for &hook in &self.wanted[module].plan.templates {
+            let tier = hook.tiers.iter().find(|tier| usable(tier, refused));
+            tier.into_iter().for_each(|tier| self.note(hook, tier, tier.programs.into(), Ok(())));
+        }
+        self.must_reach(module, loaded);
+    }
+
+    /// A module that has targets is out if it reaches none of them.
+    fn must_reach(&mut self, module: usize, loaded: &Loaded) {
+        let name = self.wanted[module].name;
+        let mut targets = loaded.reaches.iter().filter(|reach| reach.module == name).peekable();
+        let Some(&first) = targets.peek() else { return };
+        if targets.any(|reach| reach.result.is_ok()) {
+            return;
+        }
+        let count = self.wanted[module].plan.each.len();
+        let said = first.result.as_ref().err().cloned().unwrap_or_default();
+        let refusal = Refusal::new(0, said.to_string());
+        self.attempts.extend(said.0.into_iter().map(|(tier, refusal)| Attempt {
+            hook: first.template,
+            kind: tier.kind,
+            programs: tier.programs.into(),
+            result: Err(refusal),
+        }));
+        let cause = Standing::read().explains(&refusal).map_or(String::new(), |cause| format!(": {cause}"));
+        self.modules[module] = Err(Failure {
+            hook: first.template,
+            errno: 0,
+            reason: match count {
+                1 => format!("{} cannot be attached to{cause}", first.target),
+                _ => format!("none of {count} targets can be attached to; the first is {}{cause}", first.target),
+            },
+            words: refusal.words,
+        });
+    }
+
+    /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
+    fn blame(&mut self, hook: &'static Hook, users: &[usize], refusal: &Refusal) {
+        for &module in users {
+            let filter = self.filter().filter(|&filter| filter != module && self.modules[filter].is_ok());
+            drop(self.settle(&filter.into_iter().chain([module]).collect::<Vec<_>>()));
+        }
+        if let (true, Some(&last)) = (users.iter().all(|&module| self.modules[module].is_ok()), users.last()) {
+            self.modules[last] = Err(unattached(hook, refusal));
+        }
+    }
+
+    /// Something was refused that is no hook: a map takes its modules out, anything else all of them.
+    fn give_up(&mut self, active: &[usize], refusal: &Refusal) {
+        let owns = |module: usize| {
+            refusal.map.as_ref().is_some_and(|map| self.wanted[module].maps.iter().any(|def| def.name == map))
+        };
+        let owners: Vec<usize> = active.iter().copied().filter(|&module| owns(module)).collect();
+        let maps = || owners.iter().flat_map(|&module| self.wanted[module].maps);
+        if maps().any(|def| def.kind == MapKind::Ring && refusal.map.as_deref() == Some(def.name)) {
+            *self.no_ring = Some(refusal.words.clone());
+        }
+        let reason = match (&refusal.map, refusal.errno) {
+            (_, errno @ (1 | 13)) => match Standing::read().explains(refusal) {
+                Some(cause) => format!("loading BPF is not permitted (errno {errno}): {cause}"),
+                None => format!(
+                    "loading BPF is not permitted (errno {errno}), and nothing that the agent knows of forbids it; see what \
+                     security modules log (dmesg, the audit log)"
+                ),
+            },
+            (Some(map), errno) => format!("map {map} cannot be created (errno {errno}); less memory or a smaller setting helps"),
+            (None, 0) => "the BPF object cannot be loaded".to_owned(),
+            (None, errno) => format!("the BPF object cannot be loaded (errno {errno})"),
+        };
+        for &module in if owners.is_empty() { active } else { &owners } {
+            self.modules[module] =
+                Err(Failure { hook: "-", errno: refusal.errno, reason: reason.clone(), words: refusal.words.clone() });
+        }
+    }
+
+    fn uses(&self, module: usize, hook: &Hook) -> bool {
+        self.hooks(&[module]).iter().any(|used| used.name == hook.name)
+    }
+
+    fn needs(&self, module: usize, hook: &Hook) -> bool {
+        let optional = &self.wanted[module].plan.optional;
+        self.uses(module, hook) && !optional.iter().any(|optional| optional.name == hook.name)
+    }
+
+    /// The hooks of modules, each once.
+    fn hooks(&self, modules: &[usize]) -> Vec<&'static Hook> {
+        let mut all: Vec<&'static Hook> = Vec::new();
+        for hook in modules.iter().flat_map(|&module| hooks(&self.wanted[module].plan)) {
+            if !all.iter().any(|known| known.name == hook.name) {
+                all.push(hook);
+            }
+        }
+        all
+    }
+
+    fn note(
+        &mut self,
+        hook: &'static Hook,
+        tier: &'static Tier,
+        programs: Vec<&'static str>,
+        result: Result<(), Refusal>,
+    ) {
+        let attempt = Attempt { hook: hook.name, kind: tier.kind, programs, result };
+        if !self.attempts.contains(&attempt) {
+            self.attempts.push(attempt);
+        }
+    }
+
+    /// Opens the object, configures it, makes its maps and relocates the programs that may be loaded.
+    fn prepare(&self, active: &[usize], refused: &BTreeSet<&'static str>) -> Result<Object, Refusal> {
+        let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
+        let tiers = self.hooks(active).into_iter().chain(templates).flat_map(|hook| hook.tiers);
+        let programs: BTreeSet<&'static str> = tiers
+            .filter(|tier| usable(tier, refused) && avoided(tier, &self.avoid).is_none())
+            .flat_map(|tier| tier.programs.iter().copied().filter(|program| self.is_busy(active, program)))
+            .collect();
+        let mut constants = self.constants;
+        for &module in active {
+            bpf::switch_on(&mut constants, self.wanted[module].name);
+        }
+        let (object, said) = listening(|| -> libbpf_rs::Result<Object> {
+            let mut builder = ObjectBuilder::default();
+            builder.name("corebcc")?.btf_custom_path(self.known.types())?;
+            let mut open = builder.open_memory(OBJECT)?;
+            let mut typed = Vec::new();
+            for mut program in open.progs_mut() {
+                let name = program.name();
+                let wanted = name == "ask_features" || name.to_str().is_some_and(|name| programs.contains(name));
+                program.set_autoload(wanted);
+                if program.prog_type() == ProgramType::Tracing {
+                    // libbpf would read all of the kernel's types to find what it is for, which we know.
+                    program.set_prog_type(ProgramType::RawTracepoint);
+                    typed.push(name.to_owned());
+                }
+            }
+            for mut map in open.maps_mut() {
+                let name = map.name().to_string_lossy().into_owned();
+                if name.ends_with(".rodata") {
+                    // The section ends with its last constant, the struct with the padding behind it.
+                    let length = map.initial_value().map_or(0, |value| value.len());
+                    let bytes = bpf::bytes(&constants);
+                    map.set_initial_value(bytes.get(..length).unwrap_or(bytes))?;
+                } else if !name.ends_with(".bss") {
+                    let users = active.iter().map(|&module| &self.wanted[module]);
+                    let wanted = users.clone().any(|wanted| wanted.maps.iter().any(|def| def.name == name));
+                    map.set_autocreate(wanted)?;
+                    let entries = users.flat_map(|wanted| &wanted.plan.entries).filter(|(map, _)| *map == name);
+                    if let Some(entries) = entries.map(|(_, entries)| *entries).max() {
+                        map.set_max_entries(entries)?;
+                    }
+                }
+            }
+            // SAFETY: the object is open and not loaded yet.
+            let prepared = unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) };
+            if prepared < 0 {
+                return Err(libbpf_rs::Error::from_raw_os_error(-prepared));
+            }
+            for mut program in open.progs_mut() {
+                program.set_autoload(false);
+                if typed.iter().any(|name| name == program.name()) {
+                    program.set_prog_type(ProgramType::Tracing);
+                }
+            }
+            open.load()
+        });
+        object.map_err(|error| {
+            let refusal = Refusal::read(&said, errno(&error));
+            // libbpf says nothing of what fails before it looks at the object, for want of a descriptor for instance.
+            let words = if refusal.words.is_empty() { chain(&error) } else { refusal.words };
+            Refusal { words, ..refusal }
+        })
+    }
+}
+
+/// The hooks of a plan.
+fn hooks(plan: &Plan) -> Vec<&'static Hook> {
+    let later = plan.later.iter().map(|(hook, _)| *hook);
+    plan.hooks.iter().copied().chain(later).chain(plan.optional.iter().copied()).collect()
+}
+
+/// Whether a hook or template is for functions, to which not every kernel can attach. Every other kind hardly ever fails.
+fn is_function(hook: &Hook) -> bool {
+    let kind = |program: &str| program.trim_start_matches("each_").split("__").next().map(str::to_owned);
+    let mut kinds = hook.tiers.iter().flat_map(|tier| tier.programs).filter_map(|program| kind(program));
+    kinds.any(|kind| matches!(kind.as_str(), "fentry" | "fexit" | "kprobe" | "kretprobe"))
+}
+
+/// The templates a plan uses, each once.
+fn templates(plan: &Plan) -> Vec<&'static Hook> {
+    let mut templates: Vec<&'static Hook> = Vec::new();
+    for hook in plan.each.iter().map(|(hook, _, _)| hook).chain(&plan.templates) {
+        if !templates.contains(hook) {
+            templates.push(hook);
+        }
+    }
+    templates
+}
+
+/// Whether no program of a tier was refused.
+pub(super) fn usable(tier: &Tier, refused: &BTreeSet<&'static str>) -> bool {
+    !tier.programs.iter().any(|program| refused.contains(program))
+}
+
+/// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or
+/// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first. A
+/// feature (a `FEATURE` line in bpf/) that it names is the opposite of what the kernel's types say, for all that hangs on it.
+const AVOID: &str = "COREBCC_AVOID";
+
+/// The program of a tier that is to be avoided.
+fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
+    tier.programs.iter().copied().find(|program| named(avoid, program) || named(avoid, tier.kind))
+}
+
+fn named(avoid: &str, name: &str) -> bool {
+    avoid.split(',').any(|avoided| avoided == name)
+}
+
+fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
+    let cause =
+        Standing::read().explains(refusal).map_or(format!(" needs {}", hook.needs), |cause| format!(" {cause}"));
+    Failure {
+        hook: hook.name,
+        errno: refusal.errno,
+        reason: format!("no way to attach to {} (errno {}):{cause}", hook.name, refusal.errno),
+        words: refusal.words.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_is_avoided_by_its_kind_or_by_one_of_its_programs() {
+        let tier = Tier { kind: "fexit+fentry", programs: &["fexit__a", "fentry__b"] };
+        assert_eq!(avoided(&tier, ""), None);
+        assert_eq!(avoided(&tier, "fexit,fentry__bb"), None);
+        assert_eq!(avoided(&tier, "tp_btf,fexit+fentry"), Some("fexit__a"));
+        assert_eq!(avoided(&tier, "fentry__b"), Some("fentry__b"));
+    }
+}

@@ -1,0 +1,386 @@
+//! What the modules of block I/O share: hooks, the table of submitters (bpf/shared/owners.bpf.h) and the names of disks.
+
+use crate::bpf::types::{self, io_cells, io_owner, io_slot, io_stat};
+use crate::host::until_nul;
+use crate::kit::*;
+use crate::{maps, tracepoint};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+const NEEDS: &str = "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)";
+
+/// Requests that completed, in whole or in part.
+pub static COMPLETE: Hook = tracepoint!("block_rq_complete", NEEDS);
+/// Requests issued to their device.
+pub static ISSUE: Hook = tracepoint!("block_rq_issue", NEEDS);
+/// Requests where they begin, in the process that submits them.
+pub static SUBMIT: Hook = Hook {
+    name: "block_io_start",
+    tiers: &[
+        Tier { kind: "tp_btf", programs: &["tp__block_io_start"] },
+        Tier { kind: "raw_tp", programs: &["raw__block_io_start"] },
+        Tier { kind: "fentry", programs: &["fentry____blk_account_io_start"] },
+        Tier { kind: "fentry of 5.15 and before", programs: &["fentry__blk_account_io_start"] },
+        Tier { kind: "kprobe", programs: &["kprobe____blk_account_io_start"] },
+        Tier { kind: "kprobe of 5.15 and before", programs: &["kprobe__blk_account_io_start"] },
+        Tier { kind: "tp_btf of bios", programs: &["tp__block_bio_queue"] },
+        Tier { kind: "raw_tp of bios", programs: &["raw__block_bio_queue"] },
+    ],
+    needs: NEEDS,
+};
+
+maps! {
+    rows OWNERS: io_owner = "io_owners", taken claims, lost io_stat.crowded in "io_stats";
+    slots SLOTS: io_slot = "io_slots";
+    rows STATS: io_stat = "io_stats";
+}
+
+/// The maps of the table of submitters.
+pub const OWNER_MAPS: &[MapDef] = MAPS;
+
+/// Ended processes keep their counts for so many ticks (seconds): longer than the usual interval between two fetches.
+const GRACE: u64 = 60;
+/// As long as the table is crowded: time enough for the modules that share it to see the last counts.
+const SHORT_GRACE: u64 = 2;
+/// A process is looked at every so many ticks.
+const TURNS: usize = 8;
+
+/// Counts of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cells {
+    /// Requests completed.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Nanoseconds from issue to completion, of those that have a start time.
+    pub ns: u64,
+    /// How many have none.
+    pub untimed: u64,
+}
+
+impl Cells {
+    fn read(words: impl Iterator<Item = u64>) -> Cells {
+        let mut words = words.chain(std::iter::repeat(0));
+        let mut next = || words.next().unwrap_or(0);
+        Cells { requests: next(), bytes: next(), ns: next(), untimed: next() }
+    }
+
+    fn fold(self, other: Cells, each: impl Fn(u64, u64) -> u64) -> Cells {
+        Cells {
+            requests: each(self.requests, other.requests),
+            bytes: each(self.bytes, other.bytes),
+            ns: each(self.ns, other.ns),
+            untimed: each(self.untimed, other.untimed),
+        }
+    }
+
+    /// Both added up.
+    pub fn plus(self, other: Cells) -> Cells {
+        self.fold(other, u64::wrapping_add)
+    }
+
+    /// What came since; all of it if the counters began anew.
+    pub fn since(self, before: Cells) -> Cells {
+        if self.requests < before.requests || self.bytes < before.bytes {
+            return self;
+        }
+        self.fold(before, u64::saturating_sub)
+    }
+}
+
+/// A process (0: not known) and a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Submitter {
+    /// Process id.
+    pub pid: u32,
+    /// Of the disk.
+    pub major: u32,
+    /// Of the disk.
+    pub minor: u32,
+}
+
+impl Submitter {
+    fn read(word: u64) -> Submitter {
+        let disk = word as u32;
+        Submitter { pid: (word >> 32) as u32, major: disk >> 20, minor: disk & 0xf_ffff }
+    }
+}
+
+/// What a process did to a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The command name of the process when it last submitted; empty for process 0.
+    pub comm: Vec<u8>,
+    /// Reads and writes.
+    pub ways: [Cells; 2],
+}
+
+/// The table of submitters. Several modules may keep one each: what they write is the same.
+pub struct Owners {
+    exists: fn(u32) -> bool,
+    /// By place: whose process was found ended, and the tick of it.
+    ended: BTreeMap<usize, (u64, u64)>,
+    ticks: u64,
+    crowded: u64,
+    /// Requests of unknown submitters when the start was over: they had begun before the programs ran.
+    under_way: u64,
+    claims: Claims,
+}
+
+/// The start is over after so many ticks.
+const START: u64 = 2;
+
+impl Owners {
+    /// `exists` says whether there is a process.
+    pub fn new(exists: fn(u32) -> bool) -> Owners {
+        let claims = Claims::new(offset_of!(io_owner, claims));
+        Owners { exists, ended: BTreeMap::new(), ticks: 0, crowded: 0, under_way: 0, claims }
+    }
+
+    /// The table's part of a module's plan.
+    pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        let places = table_size(host.threads * 2, 2048, 1 << 15);
+        // Requests are spread by a hash: a quarter full keeps full sets rare.
+        let slots = table_size(host.requests * 4, 8192, 1 << 18);
+        constants.io_owner_mask = places as u32 / 4 - 1;
+        constants.io_slot_mask = slots as u32 / 4 - 1;
+        plan.hook(&SUBMIT);
+        plan.hook(&COMPLETE);
+        plan.entries(OWNERS.def.name, places);
+        plan.entries(SLOTS.name, slots);
+        plan.entries(STATS.def.name, host.cpus);
+    }
+
+    /// Everybody in the table. Two places may be one submitter's, claimed at once on two CPUs: they are added up.
+    pub fn read(kernel: &dyn Kernel) -> BTreeMap<Submitter, Owner> {
+        let mut owners: BTreeMap<Submitter, Owner> = BTreeMap::new();
+        for row in kernel.rows(OWNERS).iter() {
+            let key @ 1.. = row.word(offset_of!(io_owner, key)) else { continue };
+            let owner = owners.entry(Submitter::read(key)).or_default();
+            if owner.comm.is_empty() {
+                owner.comm = until_nul(&row.bytes::<16>(offset_of!(io_owner, comm))).to_vec();
+            }
+            for (way, cells) in owner.ways.iter_mut().enumerate() {
+                let at = offset_of!(io_owner, cells) + way * size_of::<io_cells>();
+                *cells = cells.plus(Cells::read(row.words(at)));
+            }
+        }
+        owners
+    }
+
+    /// Once a second: frees the places of processes that ended some time ago.
+    pub fn tick(&mut self, kernel: &dyn Kernel) {
+        self.ticks += 1;
+        let now = self.ticks;
+        if now <= START {
+            self.under_way = kernel.rows(STATS).sum(offset_of!(io_stat, unknown));
+        }
+        let crowded = kernel.rows(STATS).sum(offset_of!(io_stat, crowded));
+        let hurry = std::mem::replace(&mut self.crowded, crowded) < crowded;
+        let grace = if hurry { SHORT_GRACE } else { GRACE };
+        self.claims.free_left(kernel.rows(OWNERS), |row| row.word(offset_of!(io_owner, key)) == 0);
+        for (place, row) in kernel.rows(OWNERS).iter().enumerate() {
+            let key @ 1.. = row.word(offset_of!(io_owner, key)) else { continue };
+            if hurry || place % TURNS == now as usize % TURNS {
+                let pid = Submitter::read(key).pid;
+                if pid == 0 || (self.exists)(pid) {
+                    self.ended.remove(&place);
+                } else if self.ended.get(&place).is_none_or(|(ended, _)| *ended != key) {
+                    self.ended.insert(place, (key, now));
+                }
+            }
+            if self.ended.get(&place).is_some_and(|&(ended, since)| ended == key && now - since >= grace) {
+                self.ended.remove(&place);
+                free(row);
+            }
+        }
+    }
+
+    /// What could not be counted where it belongs.
+    pub fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let stats = kernel.rows(STATS);
+        each(
+            "requests of processes that found no place in the table, counted under process 0",
+            stats.sum(offset_of!(io_stat, crowded)),
+        );
+        each(
+            "requests whose beginning was not seen, counted under process 0",
+            stats.sum(offset_of!(io_stat, unknown)).saturating_sub(self.under_way),
+        );
+        each("requests that could not be counted", stats.sum(offset_of!(io_stat, lost)));
+    }
+}
+
+/// Gives a place back: first the key, after which no completion counts there, last the claim, which lets a program take it.
+fn free(row: Row<'_>) {
+    row.set(offset_of!(io_owner, key), 0);
+    for at in (offset_of!(io_owner, exec)..size_of::<io_owner>()).step_by(8) {
+        row.set(at, 0);
+    }
+    row.set(offset_of!(io_owner, claims), 0);
+}
+
+/// The name of a disk by its numbers; `None` for a disk that is gone.
+pub type DiskName = fn(u32, u32) -> Option<Vec<u8>>;
+
+/// As the kernel names it: the last part of the link in /sys/dev/block, where `!` stands for a slash.
+pub fn disk_name(major: u32, minor: u32) -> Option<Vec<u8>> {
+    let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    Some(link.file_name()?.to_string_lossy().replace('!', "/").into_bytes())
+}
+
+/// Disk names, each looked up once: disks come and go, so a refresh begins with none.
+pub struct Disks {
+    name: DiskName,
+    known: BTreeMap<(u32, u32), Option<Vec<u8>>>,
+}
+
+impl Disks {
+    /// No names yet.
+    pub fn new(name: DiskName) -> Disks {
+        Disks { name, known: BTreeMap::new() }
+    }
+
+    /// The name of a disk.
+    pub fn name(&mut self, major: u32, minor: u32) -> Option<&[u8]> {
+        let name = self.name;
+        self.known.entry((major, minor)).or_insert_with(|| name(major, minor)).as_deref()
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// `254:0` is `vda`.
+    pub fn names(major: u32, minor: u32) -> Option<Vec<u8>> {
+        ((major, minor) == (254, 0)).then(|| b"vda".to_vec())
+    }
+
+    /// Processes below 1000 exist.
+    pub fn below_1000(pid: u32) -> bool {
+        pid < 1000
+    }
+
+    pub fn fake() -> Fake {
+        Fake::new().with(OWNERS, 16).with(STATS, 2)
+    }
+
+    pub fn owner(fake: &Fake, place: usize, (pid, major, minor): (u64, u64, u64), comm: &[u8; 8], ways: [[u64; 4]; 2]) {
+        fake.set(OWNERS, place, offset_of!(io_owner, key), pid << 32 | major << 20 | minor);
+        fake.set(OWNERS, place, offset_of!(io_owner, claims), 1);
+        fake.set(OWNERS, place, offset_of!(io_owner, comm), u64::from_ne_bytes(*comm));
+        for (i, value) in ways.into_iter().flatten().enumerate() {
+            fake.set(OWNERS, place, offset_of!(io_owner, cells) + i * 8, value);
+        }
+    }
+
+    fn pids(fake: &Fake) -> Vec<u32> {
+        Owners::read(fake).keys().map(|key| key.pid).collect()
+    }
+
+    #[test]
+    fn a_disk_with_large_numbers_keeps_them() {
+        let fake = fake();
+        owner(&fake, 3, (4_194_303, 4095, 1_048_575), b"x\0\0\0\0\0\0\0", [[1; 4]; 2]);
+        let key = Owners::read(&fake).into_keys().next().unwrap();
+        assert_eq!(key, Submitter { pid: 4_194_303, major: 4095, minor: 1_048_575 });
+    }
+
+    #[test]
+    fn two_places_of_one_submitter_are_added_up() {
+        let fake = fake();
+        owner(&fake, 0, (77, 254, 0), b"dd\0\0\0\0\0\0", [[1, 512, 10, 0], [0; 4]]);
+        owner(&fake, 1, (77, 254, 0), b"dd\0\0\0\0\0\0", [[2, 1024, 20, 1], [1, 1, 1, 1]]);
+        let owners = Owners::read(&fake);
+        let owner = owners.values().next().unwrap();
+        assert_eq!((owners.len(), owner.comm.as_slice()), (1, &b"dd"[..]));
+        assert_eq!(owner.ways[0], Cells { requests: 3, bytes: 1536, ns: 30, untimed: 1 });
+        assert_eq!(owner.ways[1], Cells { requests: 1, bytes: 1, ns: 1, untimed: 1 });
+    }
+
+    #[test]
+    fn the_place_of_an_ended_process_is_freed_after_a_minute_and_process_0_never() {
+        let fake = fake();
+        owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
+        owner(&fake, 1, (77, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
+        owner(&fake, 2, (0, 254, 0), &[0; 8], [[1; 4]; 2]);
+        let mut owners = Owners::new(below_1000);
+        for _ in 0..GRACE {
+            owners.tick(&fake);
+            assert_eq!(pids(&fake), [0, 77, 5000]);
+        }
+        for _ in 0..TURNS {
+            owners.tick(&fake);
+        }
+        assert_eq!(pids(&fake), [0, 77]);
+        let kernel: &dyn Kernel = &fake;
+        let row = kernel.rows(OWNERS).get(0).unwrap();
+        assert!((0..size_of::<io_owner>()).step_by(8).all(|at| row.word(at) == 0));
+    }
+
+    #[test]
+    fn a_process_id_in_use_again_keeps_its_place() {
+        let fake = fake();
+        owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
+        let mut owners = Owners::new(below_1000);
+        for _ in 0..GRACE / 2 {
+            owners.tick(&fake);
+        }
+        owners.exists = |_| true;
+        for _ in 0..2 * GRACE {
+            owners.tick(&fake);
+        }
+        assert_eq!(pids(&fake), [5000]);
+    }
+
+    #[test]
+    fn a_crowded_table_frees_ended_processes_soon_and_broken_claims_are_freed_at_the_second_look() {
+        let fake = fake();
+        owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
+        fake.set(OWNERS, 9, offset_of!(io_owner, claims), 2);
+        let mut owners = Owners::new(below_1000);
+        for crowded in 1..=3 {
+            fake.set(STATS, 1, offset_of!(io_stat, crowded), crowded);
+            owners.tick(&fake);
+        }
+        assert!(pids(&fake).is_empty());
+        let kernel: &dyn Kernel = &fake;
+        assert_eq!(kernel.rows(OWNERS).get(9).unwrap().word(offset_of!(io_owner, claims)), 0);
+    }
+
+    #[test]
+    fn counters_that_began_anew_count_from_zero() {
+        let before = Cells { requests: 10, bytes: 1000, ns: 5, untimed: 0 };
+        let again = Cells { requests: 2, bytes: 100, ns: 50, untimed: 0 };
+        assert_eq!(again.since(before), again);
+        assert_eq!(before.plus(again).since(before), again);
+    }
+
+    #[test]
+    fn every_loss_has_its_reason() {
+        let fake = fake();
+        for (at, count) in
+            [(offset_of!(io_stat, crowded), 1), (offset_of!(io_stat, unknown), 10), (offset_of!(io_stat, lost), 100)]
+        {
+            fake.set(STATS, 1, at, count);
+        }
+        let mut losses = Vec::new();
+        Owners::new(below_1000).losses(&fake, &mut |_, count| losses.push(count));
+        assert_eq!(losses, [1, 10, 100]);
+    }
+
+    #[test]
+    fn requests_under_way_at_the_start_are_no_loss() {
+        let fake = fake();
+        let mut owners = Owners::new(below_1000);
+        let mut unknown = |count| {
+            fake.set(STATS, 1, offset_of!(io_stat, unknown), count);
+            owners.tick(&fake);
+            let mut losses = Vec::new();
+            owners.losses(&fake, &mut |_, count| losses.push(count));
+            losses[1]
+        };
+        assert_eq!([unknown(5), unknown(7), unknown(7), unknown(10)], [0, 0, 0, 3]);
+    }
+}

@@ -1,0 +1,249 @@
+//! The tables of bytes by process and connection that bpf/shared/flows.bpf.h fills: reads what was added since the last look, and gives
+//! the rows of connections that rest back.
+
+use super::tcp::SOCKETS;
+use crate::bpf::types::{flow, flow_stat, rodata};
+use crate::kit::{by_thread, table_size, ways, Claims, Host, Kernel, MapDef, Plan, Row, Rows};
+use std::mem::offset_of;
+
+/// Connections of a module that can be in its table at once, by CPU: what serves more has more of them.
+const FLOWS: usize = 2048;
+/// A connection without traffic for so many ticks (seconds) gives its row back, or after one if the table is crowded.
+const REST: u32 = 10;
+
+/// A process and both ends of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ends {
+    pub pid: u32,
+    pub lport: u16,
+    pub rport: u16,
+    pub family: u16,
+    pub laddr: [u8; 16],
+    pub raddr: [u8; 16],
+}
+
+/// What was moved over a connection since the last look.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    pub ends: Ends,
+    pub tx: u64,
+    pub rx: u64,
+    /// The name of the thread that used the connection first.
+    pub comm: [u8; 16],
+    /// The start time of the process.
+    pub born: u64,
+}
+
+/// A row as it was at the last look.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    tx: u64,
+    rx: u64,
+    /// Ticks without traffic.
+    rest: u32,
+}
+
+/// A module's table.
+pub struct Flows {
+    map: Rows<flow>,
+    seen: Vec<Seen>,
+    claims: Claims,
+}
+
+impl Flows {
+    /// Nothing seen yet.
+    pub fn new(map: Rows<flow>) -> Flows {
+        Flows { map, seen: Vec::new(), claims: Claims::new(offset_of!(flow, claims)) }
+    }
+
+    /// Sizes the module's maps: the table, the losses, and for kprobes the sockets that threads are sending on and what was
+    /// read from which.
+    pub fn plan(
+        &self,
+        host: &Host,
+        plan: &mut Plan,
+        constants: &mut rodata,
+        stats: Rows<flow_stat>,
+        [sends, reads]: [&MapDef; 2],
+    ) {
+        let flows = table_size(host.cpus * FLOWS, 8192, 1 << 16);
+        constants.flow_mask = flows as u32 - 1;
+        constants.flow_sending_mask = ways(plan, sends.name, by_thread(host));
+        plan.entries(self.map.def.name, flows);
+        plan.entries(stats.def.name, host.cpus);
+        constants.sock_read_mask = SOCKETS as u32 - 1;
+        plan.entries(reads.name, SOCKETS);
+    }
+
+    /// Hands out what was moved since the last look.
+    pub fn look(&mut self, kernel: &dyn Kernel, each: &mut dyn FnMut(Moved)) {
+        let rows = kernel.rows(self.map);
+        self.seen.resize(rows.len(), Seen::default());
+        for (row, seen) in rows.iter().zip(&mut self.seen) {
+            look(row, seen, each);
+        }
+    }
+
+    /// As [`Flows::look`], once a second: rows that rest are marked, so that no program takes them any more, and freed a tick
+    /// later, when none can still be adding.
+    pub fn age(&mut self, kernel: &dyn Kernel, each: &mut dyn FnMut(Moved)) {
+        let rows = kernel.rows(self.map);
+        self.seen.resize(rows.len(), Seen::default());
+        let used = rows.iter().filter(|row| row.word(offset_of!(flow, claims)) != 0).count();
+        let rest = if used > rows.len() / 4 { 0 } else { REST };
+        for (row, seen) in rows.iter().zip(&mut self.seen) {
+            if row.word(offset_of!(flow, ident)) == 0 {
+                continue;
+            }
+            let moved = look(row, seen, each);
+            if row.word(offset_of!(flow, retired)) != 0 {
+                free(row);
+                *seen = Seen::default();
+            } else if !moved && seen.rest >= rest {
+                row.set(offset_of!(flow, retired), 1);
+            } else if !moved {
+                seen.rest += 1;
+            }
+        }
+        self.claims.free_left(rows, |row| row.word(offset_of!(flow, ident)) == 0);
+    }
+}
+
+/// Whether anything was moved.
+fn look(row: Row<'_>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) -> bool {
+    let (tx, rx) = (row.word(offset_of!(flow, tx)), row.word(offset_of!(flow, rx)));
+    let ident = row.word(offset_of!(flow, ident));
+    if ident == 0 || (tx == seen.tx && rx == seen.rx) {
+        return false;
+    }
+    each(Moved {
+        ends: Ends {
+            pid: ident as u32,
+            lport: (ident >> 32) as u16,
+            rport: (ident >> 48) as u16,
+            family: row.word(offset_of!(flow, family)) as u16,
+            laddr: row.bytes(offset_of!(flow, local)),
+            raddr: row.bytes(offset_of!(flow, remote)),
+        },
+        tx: tx.wrapping_sub(seen.tx),
+        rx: rx.wrapping_sub(seen.rx),
+        comm: row.bytes(offset_of!(flow, comm)),
+        born: row.word(offset_of!(flow, born)),
+    });
+    *seen = Seen { tx, rx, rest: 0 };
+    true
+}
+
+/// Last of all the claim, which lets a program take the row.
+fn free(row: Row<'_>) {
+    for field in [offset_of!(flow, tx), offset_of!(flow, rx), offset_of!(flow, ident), offset_of!(flow, retired)] {
+        row.set(field, 0);
+    }
+    row.set(offset_of!(flow, claims), 0);
+}
+
+/// What tests of modules with such a table need: a connection in its row.
+#[cfg(test)]
+pub fn put(fake: &crate::kit::Fake, map: Rows<flow>, row: usize, ends: Ends, tx: u64, rx: u64) {
+    let ident = u64::from(ends.pid) | u64::from(ends.lport) << 32 | u64::from(ends.rport) << 48;
+    fake.set(map, row, offset_of!(flow, claims), 1);
+    fake.set(map, row, offset_of!(flow, ident), ident);
+    fake.set(map, row, offset_of!(flow, family), u64::from(ends.family));
+    fake.set(map, row, offset_of!(flow, comm), u64::from_ne_bytes(*b"thread\0\0"));
+    fake.set(map, row, offset_of!(flow, born), 1);
+    for (offset, bytes) in [(offset_of!(flow, local), ends.laddr), (offset_of!(flow, remote), ends.raddr)] {
+        for (i, chunk) in bytes.chunks(8).enumerate() {
+            fake.set(map, row, offset + 8 * i, u64::from_ne_bytes(chunk.try_into().expect("16 is twice 8")));
+        }
+    }
+    fake.set(map, row, offset_of!(flow, tx), tx);
+    fake.set(map, row, offset_of!(flow, rx), rx);
+}
+
+/// An IPv4 connection of a process from 10.0.0.1 to 10.0.0.2.
+#[cfg(test)]
+pub fn ends(pid: u32, lport: u16, rport: u16) -> Ends {
+    let (mut laddr, mut raddr) = ([0; 16], [0; 16]);
+    laddr[..4].copy_from_slice(&[10, 0, 0, 1]);
+    raddr[..4].copy_from_slice(&[10, 0, 0, 2]);
+    Ends { pid, lport, rport, family: 2, laddr, raddr }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::Fake;
+
+    const MAP: Rows<flow> = Rows::new("flows");
+
+    fn moved(flows: &mut Flows, fake: &Fake, age: bool) -> Vec<(u32, u64, u64)> {
+        let mut all = Vec::new();
+        let mut each = |moved: Moved| all.push((moved.ends.pid, moved.tx, moved.rx));
+        if age {
+            flows.age(fake, &mut each);
+        } else {
+            flows.look(fake, &mut each);
+        }
+        all
+    }
+
+    fn claims(fake: &Fake, row: usize) -> u64 {
+        let kernel: &dyn Kernel = fake;
+        kernel.rows(MAP).get(row).expect("the map has it").word(offset_of!(flow, claims))
+    }
+
+    #[test]
+    fn each_byte_is_handed_out_once() {
+        let fake = Fake::new().with(MAP, 8);
+        let mut flows = Flows::new(MAP);
+        put(&fake, MAP, 3, ends(7, 1, 2), 100, 5);
+        assert_eq!(moved(&mut flows, &fake, false), [(7, 100, 5)]);
+        assert_eq!(moved(&mut flows, &fake, true), []);
+        put(&fake, MAP, 3, ends(7, 1, 2), 101, 5);
+        assert_eq!(moved(&mut flows, &fake, true), [(7, 1, 0)]);
+    }
+
+    #[test]
+    fn what_came_before_a_row_was_freed_is_not_lost() {
+        let fake = Fake::new().with(MAP, 8);
+        let mut flows = Flows::new(MAP);
+        put(&fake, MAP, 3, ends(7, 1, 2), 100, 5);
+        let mut ticks = 0;
+        let kernel: &dyn Kernel = &fake;
+        while kernel.rows(MAP).sum(offset_of!(flow, retired)) == 0 {
+            moved(&mut flows, &fake, true);
+            ticks += 1;
+        }
+        assert!(ticks > REST, "{ticks}");
+        // A program that had found the row before it was marked.
+        fake.set(MAP, 3, offset_of!(flow, tx), 120);
+        assert_eq!(moved(&mut flows, &fake, true), [(7, 20, 0)]);
+        assert_eq!(claims(&fake, 3), 0);
+        put(&fake, MAP, 3, ends(8, 1, 2), 100, 0);
+        assert_eq!(moved(&mut flows, &fake, true), [(8, 100, 0)]);
+    }
+
+    #[test]
+    fn a_crowded_table_gives_rows_back_sooner() {
+        let fake = Fake::new().with(MAP, 4);
+        let mut flows = Flows::new(MAP);
+        for row in 0..3 {
+            put(&fake, MAP, row, ends(7, row as u16, 2), 1, 1);
+        }
+        for _ in 0..3 {
+            moved(&mut flows, &fake, true);
+        }
+        assert!((0..3).all(|row| claims(&fake, row) == 0));
+    }
+
+    #[test]
+    fn a_row_both_claimants_left_is_freed_at_the_second_look() {
+        let fake = Fake::new().with(MAP, 8);
+        fake.set(MAP, 2, offset_of!(flow, claims), 2);
+        let mut flows = Flows::new(MAP);
+        moved(&mut flows, &fake, true);
+        assert_eq!(claims(&fake, 2), 2);
+        moved(&mut flows, &fake, true);
+        assert_eq!(claims(&fake, 2), 0);
+    }
+}

@@ -1,0 +1,191 @@
+//! The latency of a file system's operations: what ext4dist, xfsdist and zfsdist have in common. Kernel side:
+//! bpf/shared/fsdist.bpf.h.
+
+use crate::bpf::types::{fs_row, rodata};
+use crate::kit::{
+    by_thread, ways, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter, RefreshError, Rows,
+    Table,
+};
+use crate::pcp::{Sem, Type, Units};
+use std::mem::offset_of;
+
+/// Histogram slots of an operation: microseconds up to 71 minutes.
+pub const OPERATION_SLOTS: usize = 32;
+
+/// The operations of a file system; it is the whole module.
+pub struct Operations {
+    /// The functions behind open, read, write and fsync, in the order of `enum fs_op` and of the metrics.
+    pub hooks: [&'static Hook; 4],
+    /// Counters by CPU.
+    pub rows: Rows<fs_row>,
+    /// Start times.
+    pub starts: MapDef,
+    /// Sets the constants of the programs: the mask of the start times, and the filter.
+    pub constants: fn(&mut rodata, u32, u64),
+    /// The processes that count.
+    pub process: ProcessFilter,
+}
+
+impl Module for Operations {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
+        let mask = ways(plan, self.starts.name, by_thread(host));
+        (self.constants)(constants, mask, plan.only(&self.process));
+        self.hooks.iter().for_each(|hook| plan.hook(hook));
+        plan.entries(self.rows.def.name, host.cpus);
+    }
+
+    /// No instances before the first operation, then those of the widest range.
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let mut counts = [[0u64; OPERATION_SLOTS]; 4];
+        for row in kernel.rows(self.rows).iter() {
+            for (count, word) in counts.as_flattened_mut().iter_mut().zip(row.words(offset_of!(fs_row, slots))) {
+                *count += word;
+            }
+        }
+        if counts.as_flattened().iter().any(|&count| count > 0) {
+            for (column, counts) in counts.iter().enumerate() {
+                table.log2(Metric::new(column), counts);
+            }
+        }
+        Ok(())
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let rows = kernel.rows(self.rows);
+        let (unmatched, displaced) = (rows.sum(offset_of!(fs_row, unmatched)), rows.sum(offset_of!(fs_row, displaced)));
+        each("operations whose start was not seen", unmatched.saturating_sub(displaced));
+        each("operations whose time is not known because too many threads were in one", displaced);
+    }
+}
+
+/// Declares the module of a file system by what it has of its own; the rest has the same names in each.
+#[macro_export]
+macro_rules! file_system {
+    (
+        module: $module:literal, cluster: $cluster:literal, name: $name:literal, called: $called:literal,
+        needs: $needs:literal, open: $open:literal, read: $read:literal, write: $write:literal, fsync: $fsync:literal,
+        constants: $mask:ident, $filter:ident,
+    ) => {
+        use $crate::bpf::types::{fs_row, way_numbers};
+        use $crate::kit::*;
+        use $crate::modules::shared::fsdist::{operation_metric, Operations, OPERATION_SLOTS};
+
+        $crate::options! {
+            /// Only operations by these processes (ids, command names, or regular expressions for whole command lines).
+            process: ProcessFilter = ProcessFilter::default();
+        }
+
+        static OPEN: Hook = $crate::function!($open, $needs);
+        static READ: Hook = $crate::function!($read, $needs);
+        static WRITE: Hook = $crate::function!($write, $needs);
+        static FSYNC: Hook = $crate::function!($fsync, $needs);
+
+        const ROWS: Rows<fs_row> = Rows::new(concat!($name, "_rows"));
+        const STARTS: MapDef = MapDef::slots::<way_numbers>(concat!($name, "_starts"));
+
+        /// The declaration.
+        pub const SPEC: Spec = Spec {
+            name: $module,
+            path: concat!("fs.", $module),
+            summary: concat!("latency of file operations on ", $called),
+            cluster: $cluster,
+            shape: Shape::Log2(Log2 { slots: OPERATION_SLOTS as u32 }),
+            metrics: &[
+                operation_metric(
+                    0,
+                    concat!("fs.", $name, ".latency.open"),
+                    concat!("opens of files on ", $called, " by the time they took"),
+                ),
+                operation_metric(
+                    1,
+                    concat!("fs.", $name, ".latency.read"),
+                    concat!("reads of files on ", $called, " by the time they took"),
+                ),
+                operation_metric(
+                    2,
+                    concat!("fs.", $name, ".latency.write"),
+                    concat!("writes of files on ", $called, " by the time they took"),
+                ),
+                operation_metric(
+                    3,
+                    concat!("fs.", $name, ".latency.fsync"),
+                    concat!("synchronisations of files on ", $called, " by the time they took"),
+                ),
+            ],
+            addition: None,
+            options: OPTIONS,
+            hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
+            maps: &[ROWS.def, STARTS],
+            make: |setup| {
+                let options = Options::read(setup.section)?;
+                Ok(Box::new(Operations {
+                    hooks: [&OPEN, &READ, &WRITE, &FSYNC],
+                    rows: ROWS,
+                    starts: STARTS,
+                    constants: |constants, mask, filter| {
+                        constants.$mask = mask;
+                        constants.$filter = filter;
+                    },
+                    process: options.process,
+                }))
+            },
+        };
+    };
+}
+
+/// The metric of an operation; [`file_system!`] calls it. The unit is that of the Python agent's metrics.
+pub const fn operation_metric(item: u32, name: &'static str, oneline: &'static str) -> MetricDef {
+    MetricDef { item, name, also: &[], ty: Type::U64, sem: Sem::COUNTER, units: Units::USEC, oneline }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::Fake;
+    use crate::pcp::Atom;
+
+    const ROWS: Rows<fs_row> = Rows::new("test_rows");
+    static HOOK: Hook = Hook { name: "f", tiers: &[], needs: "" };
+
+    fn module() -> Operations {
+        Operations {
+            hooks: [&HOOK; 4],
+            rows: ROWS,
+            starts: MapDef::slots::<[u64; 2]>("test_starts"),
+            constants: |_, _, _| (),
+            process: ProcessFilter::default(),
+        }
+    }
+
+    #[test]
+    fn there_is_no_instance_before_the_first_operation() {
+        let mut table = Table::new(4);
+        module().refresh(&Fake::new().with(ROWS, 2), &mut table).unwrap();
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn every_operation_has_its_own_slots_and_they_share_the_widest_range() {
+        let fake = Fake::new().with(ROWS, 2);
+        let slot = |operation: usize, slot: usize| offset_of!(fs_row, slots) + 8 * (operation * OPERATION_SLOTS + slot);
+        fake.set(ROWS, 0, slot(0, 1), 5);
+        fake.set(ROWS, 1, slot(0, 1), 6);
+        fake.set(ROWS, 1, slot(3, 31), 7);
+        let mut table = Table::new(4);
+        module().refresh(&fake, &mut table).unwrap();
+        assert_eq!(table.len(), 32);
+        assert_eq!(table.value(1, 0), Some(Atom::U64(11)));
+        assert_eq!(table.value(31, 3), Some(Atom::U64(7)));
+        assert_eq!(table.value(31, 1), Some(Atom::U64(0)), "a slot that another operation reached");
+    }
+
+    #[test]
+    fn returns_without_a_start_are_losses() {
+        let fake = Fake::new().with(ROWS, 1);
+        fake.set(ROWS, 0, offset_of!(fs_row, unmatched), 3);
+        fake.set(ROWS, 0, offset_of!(fs_row, displaced), 2);
+        let mut lost = Vec::new();
+        module().losses(&fake, &mut |_, count| lost.push(count));
+        assert_eq!(lost, [1, 2], "each once: an operation whose start was displaced has none when it returns");
+    }
+}

@@ -1,0 +1,10 @@
+//! What families of modules share.
+
+pub mod block;
+pub mod flows;
+pub mod fsdist;
+pub mod hits;
+pub mod process_counts;
+pub mod runtimes;
+pub mod stacks;
+pub mod tcp;

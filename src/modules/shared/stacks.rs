@@ -1,0 +1,333 @@
+//! Samples by stack, named while their processes live: as the tree of `proc.profile`, and as `proc.stacks`, which has an instance
+//! for each stack, named as flame graphs want it.
+
+use crate::bpf::types::prof_sample;
+use crate::host::{symbols, until_nul, CodeOf, Symbol};
+use crate::kit::*;
+use crate::metrics;
+use crate::pcp::json_string;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+metrics! {
+    SAMPLES: u64 = 0 "proc.stacks" COUNTER COUNT "stack sampling: samples by stack, as flame graphs take them";
+}
+
+/// The declaration of what it adds to the module.
+pub const SPEC: Spec = Spec::unasked("profile", "each stack", 310, Shape::Numbered, METRICS);
+
+/// A frame's name and where it runs.
+type Frame = (String, &'static str);
+
+/// What tells two stacks apart.
+#[derive(PartialEq, Eq, Hash)]
+struct Stack {
+    pid: u32,
+    comm: [u8; 16],
+    user: Vec<u64>,
+    kernel: Vec<u64>,
+    user_missed: bool,
+    kernel_missed: bool,
+}
+
+/// A stack of a run that goes on.
+struct Known {
+    samples: u64,
+    /// The command and the frames, outermost first.
+    frames: Vec<Frame>,
+    /// That of its name.
+    number: u32,
+}
+
+/// The samples of a run.
+#[derive(Default)]
+pub struct Stacks {
+    known: HashMap<Stack, Known>,
+    /// Samples whose stack was one too many, by command.
+    beyond: HashMap<[u8; 16], u64>,
+    folded: Folded,
+}
+
+impl Stacks {
+    /// Counts a sample; false if its stack would be one more than `most`, so that it counts for its command only.
+    pub fn add(&mut self, sample: &prof_sample, most: usize) -> bool {
+        let part = |bytes: i32, stack: &[u64]| {
+            let frames = usize::try_from(bytes).unwrap_or(0) / 8;
+            stack[..frames.min(stack.len())].to_vec()
+        };
+        let key = Stack {
+            pid: sample.pid,
+            comm: sample.comm,
+            user: part(sample.user_bytes, &sample.user),
+            kernel: part(sample.kernel_bytes, &sample.kernel),
+            user_missed: missed(sample.user_bytes),
+            kernel_missed: missed(sample.kernel_bytes),
+        };
+        if let Some(known) = self.known.get_mut(&key) {
+            known.samples += 1;
+            self.folded.count(known.number);
+            return true;
+        }
+        let room = self.known.len() < most;
+        let frames = if room { key.frames() } else { vec![command(&sample.comm)] };
+        let number = self.folded.number(folded(&frames));
+        self.folded.count(number);
+        if room {
+            self.known.insert(key, Known { samples: 1, frames, number });
+        } else {
+            *self.beyond.entry(sample.comm).or_default() += 1;
+        }
+        room
+    }
+
+    /// The run is over: its stacks as a tree in JSON. The counts by name stay.
+    pub fn take_tree(&mut self) -> String {
+        let mut root = Node { name: "root".into(), ..Node::default() };
+        for Known { samples, frames, .. } in std::mem::take(&mut self.known).into_values() {
+            root.add(&frames, samples);
+        }
+        for (comm, samples) in std::mem::take(&mut self.beyond) {
+            root.add(&[command(&comm)], samples);
+        }
+        root.sort();
+        root.json()
+    }
+
+    /// The samples by name.
+    pub fn fill(&self, table: &mut Table) {
+        for (&number, (name, samples)) in &self.folded.counts {
+            table.numbered(number, name.as_bytes()).set(SAMPLES, *samples);
+        }
+    }
+}
+
+impl Stack {
+    /// Named, the command first, then from the outermost on.
+    fn frames(&self) -> Vec<Frame> {
+        let mut frames = vec![command(&self.comm)];
+        frames.extend(names(&self.user, CodeOf::Process(self.pid), "user"));
+        if self.user_missed {
+            frames.push(("[Missed User Stack]".into(), "user"));
+        }
+        frames.extend(names(&self.kernel, CodeOf::Kernel, "kernel"));
+        if self.kernel_missed {
+            frames.push(("[Missed Kernel Stack]".into(), "kernel"));
+        }
+        frames
+    }
+}
+
+/// `bpf_get_stack` failed, but not because there is no such stack (`-EFAULT`: a kernel thread has no user stack).
+fn missed(bytes: i32) -> bool {
+    const EFAULT: i32 = 14;
+    bytes < 0 && bytes != -EFAULT
+}
+
+fn command(comm: &[u8; 16]) -> Frame {
+    (String::from_utf8_lossy(until_nul(comm)).into_owned(), "user")
+}
+
+/// The names of a stack's frames, outermost first; the programs give the innermost first.
+fn names(stack: &[u64], of: CodeOf, libtype: &'static str) -> Vec<Frame> {
+    let name = |symbol: Option<Symbol>| symbol.map_or_else(|| "[unknown]".into(), |symbol| symbol.name);
+    symbols(stack, of).into_iter().rev().map(|symbol| (name(symbol), libtype)).collect()
+}
+
+/// The name of a stack's instance: the frames with commas between them, which is where Grafana's flame graphs part them. libpcp
+/// takes what precedes a blank for the whole name, and scripts turn the commas into semicolons, so a frame has none of these.
+/// The kernel's frames have the suffix that flame graphs give them a colour by.
+fn folded(frames: &[Frame]) -> String {
+    let mut name = String::new();
+    for (place, (frame, libtype)) in frames.iter().enumerate() {
+        if place > 0 {
+            name.push(',');
+        }
+        name.extend(frame.chars().map(|c| match c {
+            ',' | ';' => ':',
+            c if c.is_whitespace() || c.is_control() => '_',
+            c => c,
+        }));
+        if frame.is_empty() {
+            name.push_str("[unknown]");
+        }
+        if *libtype == "kernel" {
+            name.push_str("_[k]");
+        }
+    }
+    name
+}
+
+/// Samples by name, each with its number.
+#[derive(Default)]
+struct Folded {
+    counts: BTreeMap<u32, (String, u64)>,
+    /// Of all names.
+    bytes: usize,
+}
+
+impl Folded {
+    /// Bytes of names that there is room for: 16384 stacks of 20 frames. They all go into one answer to a client.
+    const ROOM: usize = 8 << 20;
+    /// Where samples count whose name there is no room for.
+    const OTHERS: &str = "[others]";
+
+    /// The number of a name, which keeps it: a hash, so that it is the same in every run and after a restart, or where another name
+    /// has that already the next one that is free.
+    fn number(&mut self, name: String) -> u32 {
+        const MOST: u32 = u32::MAX >> 1;
+        let hash = name.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let mut number = hash & MOST; // FNV-1a
+        while let Some((other, _)) = self.counts.get(&number) {
+            if *other == name {
+                return number;
+            }
+            number = (number + 1) & MOST;
+        }
+        if self.bytes + name.len() > Self::ROOM && name != Self::OTHERS {
+            return self.number(Self::OTHERS.into());
+        }
+        self.bytes += name.len();
+        self.counts.insert(number, (name, 0));
+        number
+    }
+
+    fn count(&mut self, number: u32) {
+        if let Some((_, samples)) = self.counts.get_mut(&number) {
+            *samples += 1;
+        }
+    }
+}
+
+#[derive(Default)]
+struct Node {
+    name: String,
+    /// Empty at the root.
+    libtype: &'static str,
+    value: u64,
+    children: Vec<Node>,
+}
+
+impl Node {
+    fn add(&mut self, frames: &[Frame], count: u64) {
+        self.value += count;
+        let mut node = self;
+        for (name, libtype) in frames {
+            let known = node.children.iter().position(|child| child.name == *name && child.libtype == *libtype);
+            let at = known.unwrap_or_else(|| {
+                node.children.push(Node { name: name.clone(), libtype, ..Node::default() });
+                node.children.len() - 1
+            });
+            node = &mut node.children[at];
+            node.value += count;
+        }
+    }
+
+    fn sort(&mut self) {
+        self.children.sort_by(|a, b| a.name.cmp(&b.name));
+        self.children.iter_mut().for_each(Node::sort);
+    }
+
+    /// Stacks are at most 254 frames deep, so recursion is bounded.
+    fn json(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) {
+        let libtype = if self.libtype.is_empty() { "null".into() } else { json_string(self.libtype) };
+        let _ = write!(
+            out,
+            "{{\"name\": {}, \"libtype\": {libtype}, \"value\": {}, \"children\": [",
+            json_string(&self.name),
+            self.value
+        );
+        for (i, child) in self.children.iter().enumerate() {
+            if i > 0 {
+                out.push_str(", ");
+            }
+            child.write(out);
+        }
+        out.push_str("]}");
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::pcp::Atom;
+
+    /// A sample without frames, whose kernel stack is so long.
+    pub fn sample(comm: &[u8], kernel_bytes: i32) -> prof_sample {
+        let mut name = [0; 16];
+        name[..comm.len()].copy_from_slice(comm);
+        prof_sample { pid: 0, kernel_bytes, user_bytes: -14, pad: 0, comm: name, kernel: [0; 127], user: [0; 127] }
+    }
+
+    /// The instances of a table, by name.
+    pub fn named(table: &Table) -> Vec<(String, u64)> {
+        let row = |(row, key): (usize, &Key)| match (key, table.value(row, 0)) {
+            (Key::Numbered(_, name), Some(Atom::U64(value))) => {
+                (String::from_utf8_lossy(table.text(name)).into_owned(), value)
+            }
+            other => panic!("{other:?}"),
+        };
+        let mut rows: Vec<(String, u64)> = table.keys().iter().enumerate().map(row).collect();
+        rows.sort();
+        rows
+    }
+
+    fn filled(stacks: &Stacks) -> Vec<(String, u64)> {
+        let mut table = Table::new(1);
+        stacks.fill(&mut table);
+        named(&table)
+    }
+
+    #[test]
+    fn stacks_beyond_the_limit_count_for_their_command() {
+        let mut stacks = Stacks::default();
+        let kept: Vec<bool> = (0..3).map(|i| stacks.add(&prof_sample { pid: i, ..sample(b"sh", -17) }, 1)).collect();
+        assert_eq!(kept, [true, false, false]);
+        assert_eq!(filled(&stacks), [("sh".into(), 2), ("sh,[Missed_Kernel_Stack]_[k]".into(), 1)]);
+        let tree = stacks.take_tree();
+        for part in [r#""name": "root", "libtype": null, "value": 3"#, r#""name": "sh", "libtype": "user", "value": 3"#]
+        {
+            assert!(tree.contains(part), "{tree}");
+        }
+        assert_eq!(filled(&stacks).iter().map(|(_, samples)| samples).sum::<u64>(), 3, "the tree's end is not theirs");
+    }
+
+    #[test]
+    fn names_have_no_blanks_and_part_at_their_commas() {
+        let frame = |name: &str, libtype| (String::from(name), libtype);
+        let frames = [
+            frame("Web Content", "user"),
+            frame("f(int, char;)", "user"),
+            frame("", "user"),
+            frame("a\nb\u{1}", "user"),
+            frame("do_exit", "kernel"),
+        ];
+        assert_eq!(folded(&frames), "Web_Content,f(int:_char:),[unknown],a_b_,do_exit_[k]");
+    }
+
+    #[test]
+    fn a_name_keeps_its_number_and_none_has_that_of_another() {
+        // Two names of one FNV-1a hash.
+        let (one, other) = ("costarring", "liquid");
+        let mut folded = Folded::default();
+        let first = folded.number(one.into());
+        assert_eq!(folded.number(other.into()), first + 1);
+        assert_eq!([one, other].map(|name| folded.number(name.into())), [first, first + 1]);
+        assert_eq!(Folded::default().number(other.into()), first);
+    }
+
+    #[test]
+    fn names_without_room_are_others() {
+        let mut folded = Folded::default();
+        let long = |letter: &str| letter.repeat(Folded::ROOM / 2);
+        let [first, _, third] = ["a", "b", "c"].map(|letter| folded.number(long(letter)));
+        assert_eq!(folded.counts[&third].0, "[others]");
+        assert_eq!(folded.number(long("a")), first);
+        assert_eq!(folded.number("d".into()), third);
+    }
+}

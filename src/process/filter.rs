@@ -1,0 +1,483 @@
+//! The `process` options of all modules: which processes are in which module's filter. Kernel side: bpf/filter.bpf.c, which
+//! judges processes by their command names as they begin; the rest is done here: command lines, processes that were there
+//! before, and a look at all of them every so often.
+
+use super::Automaton;
+use crate::bpf::record;
+use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_place, filter_stat, rodata};
+use crate::host::{Process, Watch};
+use crate::kit::{
+    Arrivals, Claims, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier,
+};
+use crate::{maps, tracepoint};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::time::Duration;
+
+maps! {
+    hash MEMBERS: filter_member = "filter_members", lost filter_stat.full in "filter_stats";
+    rows AUTOMATA: filter_automaton = "filter_automata";
+    hash NAMES: u64 = "filter_names";
+    rows PLACES: filter_place = "filter_places", taken claims;
+    rows STATS: filter_stat = "filter_stats";
+    ring ASKS: filter_ask = "filter_asks", lost filter_stat.unasked in "filter_stats";
+}
+
+const CALLS: &str = "a kernel that runs the programs of raw tracepoints when asked to (5.10)";
+
+static FORK: Hook = tracepoint!("task_newtask", "a kernel with BTF");
+static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
+static END: Hook = tracepoint!("sched_process_free", "a kernel with BTF");
+static ADMIT: Hook =
+    Hook { name: "admission", tiers: &[Tier { kind: "call", programs: &["call__admit"] }], needs: CALLS };
+static NAME: Hook =
+    Hook { name: "name of a filter", tiers: &[Tier { kind: "call", programs: &["call__name"] }], needs: CALLS };
+
+/// The modules that find no process to `trace`, where others, in the Python agent's log, find none to `attach`.
+const TRACERS: [&str; 2] = ["tracepoint_hits", "usdt_jvm_threads"];
+
+/// Processes that are in filters at once.
+const MOST: usize = 16 * 1024;
+/// Bytes: 4096 execs whose command line is to be looked at.
+const RING: usize = 1 << 16;
+/// Looks in a row at most: a process that is admitted by its command line may have forked just before.
+const LOOKS: usize = 8;
+
+/// The filters of the modules that have one. To the loader and the collector it is one more module, without metrics.
+pub struct Filters {
+    filters: Vec<Filter>,
+    /// Of the expressions for command lines, if there are any and the kernel can walk it.
+    automaton: Option<Automaton>,
+    /// Of the places.
+    claims: Claims,
+    /// The log has said that the kernel cannot be told.
+    said: bool,
+}
+
+/// That of one module.
+struct Filter {
+    /// What it is in the kernel.
+    bit: u64,
+    watch: Watch,
+    /// Where the module wants to hear of its processes.
+    arrivals: Option<Arrivals>,
+}
+
+impl Filters {
+    /// The declaration. No section makes it: the options of other modules do.
+    pub const SPEC: Spec = Spec {
+        name: "filter",
+        path: "filter",
+        summary: "the processes that other modules' option process means",
+        cluster: 0,
+        shape: Shape::Single,
+        metrics: &[],
+        addition: None,
+        options: &[],
+        hooks: &[&FORK, &EXEC, &END, &ADMIT, &NAME],
+        maps: MAPS,
+        make: |setup| Err(setup.section.reject("module", "expected a module with metrics")),
+    };
+
+    /// The filters of these modules' plans, each with the names of the section and of the module; `None` if none has one.
+    pub fn of<'a>(
+        plans: impl Iterator<Item = (&'a str, &'a str, &'a Plan)>,
+        refresh: Option<Duration>,
+    ) -> Option<Filters> {
+        let filter = |(section, module, plan): (&str, &str, &Plan)| {
+            let mut watch = Watch::new(section, plan.filter.clone()?, refresh);
+            if TRACERS.contains(&module) {
+                watch.verb = "trace";
+            }
+            Some(Filter { bit: plan.filter_bit(), watch, arrivals: plan.arrivals.clone() })
+        };
+        let filters: Vec<_> = plans.filter_map(filter).collect();
+        if let (Some(every), false) = (refresh, filters.is_empty()) {
+            log::info!("Starting dynamic process filtering, interval {} s.", every.as_secs());
+        }
+        let lines = filters.iter().flat_map(|filter: &Filter| {
+            filter.watch.filter().expressions().map(move |expression| Some((expression.regular()?, filter.bit)))
+        });
+        // None: one is beyond automata.
+        let lines: Option<Vec<(&str, u64)>> = lines.collect();
+        let automaton = lines.as_ref().filter(|lines| !lines.is_empty()).and_then(|lines| Automaton::new(lines));
+        if automaton.is_none() && lines.is_none_or(|lines| !lines.is_empty()) {
+            log::info!(
+                "filter: the expressions for command lines are too much for the kernel: new processes that match count from some \
+                 milliseconds after their exec"
+            );
+        }
+        (!filters.is_empty()).then(|| Filters { filters, automaton, claims: Places::claims(), said: false })
+    }
+
+    /// The names that processes may have, in the kernel before the first look at them.
+    fn tell_names(&mut self, kernel: &dyn Kernel) {
+        for (name, bits) in self.names() {
+            let word = |half: usize| u64::from_ne_bytes(std::array::from_fn(|i| name[half * 8 + i]));
+            if !matches!(kernel.call(&NAME, &[word(0), word(1), bits]), Ok(1)) {
+                log::error!("filter: `{}` is looked for only from time to time", String::from_utf8_lossy(&name));
+            }
+        }
+    }
+
+    /// The automaton, which the programs use from then on.
+    fn tell_lines(&self, kernel: &dyn Kernel) {
+        let (Some(automaton), Some(row)) = (&self.automaton, kernel.rows(AUTOMATA).get(0)) else { return };
+        let mut classes = automaton.classes;
+        classes[0] = classes[usize::from(b' ')];
+        row.set_bytes(offset_of!(filter_automaton, class), &classes);
+        for (place, state) in automaton.states.iter().enumerate() {
+            let next: Vec<u8> = state.next.iter().flat_map(|state| state.to_ne_bytes()).collect();
+            row.set_bytes(offset_of!(filter_automaton, next) + place * next.len(), &next);
+            row.set(offset_of!(filter_automaton, filters) + 8 * place, state.filters);
+        }
+        row.set(offset_of!(filter_automaton, ready), 1);
+    }
+
+    /// Each command name, as the kernel keeps it, with the filters it is in.
+    fn names(&self) -> Vec<([u8; 16], u64)> {
+        let mut names: BTreeMap<[u8; 16], u64> = BTreeMap::new();
+        for Filter { bit, watch, .. } in &self.filters {
+            for name in watch.filter().names() {
+                let mut comm = [0; 16];
+                comm[..name.len()].copy_from_slice(name);
+                *names.entry(comm).or_default() |= bit;
+            }
+        }
+        names.into_iter().collect()
+    }
+
+    /// The filters a process is in: by its name, by its command line, by its id.
+    fn judge(&self, process: &Process) -> [u64; 3] {
+        let mut by = [0; 3];
+        for Filter { bit, watch, .. } in &self.filters {
+            let filter = watch.filter();
+            let reasons = [filter.has_name(&process.comm), filter.has_line(&process.line), filter.has_id(process.pid)];
+            for (by, _) in by.iter_mut().zip(reasons).filter(|(_, is)| *is) {
+                *by |= bit;
+            }
+        }
+        by
+    }
+
+    /// Tells the kernel what a process is, again if it has become another meanwhile. Yields whether that was news.
+    fn admit(&mut self, kernel: &dyn Kernel, pid: u32, mut process: Option<Process>) -> bool {
+        let mut news = false;
+        loop {
+            let [name, line, id] = process.as_ref().map_or([0; 3], |process| self.judge(process));
+            match kernel.call(&ADMIT, &[pid.into(), name, line, id]) {
+                Ok(0) => return news,
+                Ok(_) => news = true,
+                Err(error) => {
+                    if !std::mem::replace(&mut self.said, true) {
+                        log::error!("filter: process {pid} and others are not counted: {error}");
+                    }
+                    return news;
+                }
+            }
+            let now = Process::read(pid);
+            if now == process {
+                return news;
+            }
+            process = now;
+        }
+    }
+
+    /// Looks at every process.
+    fn look(&mut self, kernel: &dyn Kernel) {
+        let mut all = Process::all();
+        for _ in 0..LOOKS {
+            let mut news = false;
+            for process in &all {
+                news |= self.admit(kernel, process.pid, Some(process.clone()));
+            }
+            if !news {
+                break;
+            }
+            all = Process::all();
+        }
+        for Filter { watch, arrivals, .. } in &mut self.filters {
+            watch.look(&all, &mut |pid, is| arrivals.iter().for_each(|arrivals| arrivals.tell(pid, is)));
+        }
+    }
+}
+
+impl Module for Filters {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
+        let those = |is: fn(&Filter) -> bool| {
+            self.filters.iter().filter(|&filter| is(filter)).fold(0, |bits, filter| bits | filter.bit)
+        };
+        plan.require_host_pid_namespace(host);
+        constants.filter_lines = those(|filter| filter.watch.filter().expressions().next().is_some());
+        constants.filter_followed = those(|filter| filter.arrivals.is_some());
+        [&FORK, &EXEC, &END].into_iter().for_each(|hook| plan.hook(hook));
+        [&ADMIT, &NAME].into_iter().for_each(|hook| plan.hook_if(hook, "only when it is called"));
+        plan.entries(MEMBERS.name, MOST);
+        plan.entries(NAMES.name, self.names().len().max(1));
+        plan.entries(AUTOMATA.def.name, 1);
+        plan.entries(PLACES.def.name, Places::COUNT);
+        plan.entries(STATS.def.name, host.cpus);
+        plan.entries(ASKS.name, RING);
+    }
+
+    fn refresh(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
+        Ok(())
+    }
+
+    /// After those of the modules.
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        if self.filters.iter().all(|filter| filter.watch.is_first()) {
+            self.tell_names(kernel);
+            self.tell_lines(kernel);
+        }
+        let due = self.filters.iter_mut().map(|filter| filter.watch.is_due()).fold(false, |due, one| due | one);
+        if due {
+            self.look(kernel);
+        }
+        Places::tick(kernel, &mut self.claims);
+    }
+
+    fn woken(&mut self, kernel: &dyn Kernel) {
+        let mut pids = Vec::new();
+        kernel.drain(&ASKS, &mut |bytes| pids.extend(record::<filter_ask>(bytes).map(|ask| ask.process)));
+        for pid in pids {
+            let process = Process::read(pid);
+            let [name, line, id] = process.as_ref().map_or([0; 3], |process| self.judge(process));
+            self.admit(kernel, pid, process);
+            for Filter { bit, arrivals, .. } in &self.filters {
+                arrivals.iter().for_each(|arrivals| arrivals.tell(pid, (name | line | id) & bit != 0));
+            }
+        }
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let stats = kernel.rows(STATS);
+        each("processes that are not counted since too many are", stats.sum(offset_of!(filter_stat, full)));
+        each(
+            "processes whose command line is looked at late since too many began at once",
+            stats.sum(offset_of!(filter_stat, unasked)),
+        );
+    }
+}
+
+/// The numbers of rows that processes have for themselves, for modules with details: handed out by the kernel, the same for
+/// all modules, and given back once the process is gone and every module has emptied its rows.
+pub struct Places;
+
+impl Places {
+    /// How many there are.
+    pub const COUNT: usize = 128;
+    const ENDED: u64 = 1;
+    const EMPTYING: u64 = 2;
+
+    /// The places that living processes have, each with its process.
+    pub fn living(kernel: &dyn Kernel) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let places = kernel.rows(PLACES).iter().enumerate();
+        let process = |(place, row): (usize, crate::kit::Row<'_>)| {
+            let process = row.word(offset_of!(filter_place, process)) as u32;
+            let living = process != 0 && row.word(offset_of!(filter_place, ended)) == 0;
+            (living && crate::host::exists(process)).then_some((place, process))
+        };
+        places.filter_map(process)
+    }
+
+    /// To be called at each tick: zeroes the rows of processes that are gone. A place has so many rows side by side.
+    pub fn empty<T>(kernel: &dyn Kernel, rows: Rows<T>, per_place: usize) {
+        for (place, row) in kernel.rows(PLACES).iter().enumerate() {
+            if row.word(offset_of!(filter_place, ended)) == Self::EMPTYING {
+                for row in kernel.rows(rows).iter().skip(place * per_place).take(per_place) {
+                    (0..size_of::<T>()).step_by(8).for_each(|offset| row.set(offset, 0));
+                }
+            }
+        }
+    }
+
+    fn claims() -> Claims {
+        Claims::new(offset_of!(filter_place, claims))
+    }
+
+    fn tick(kernel: &dyn Kernel, claims: &mut Claims) {
+        for row in kernel.rows(PLACES).iter() {
+            let word = |offset| row.word(offset);
+            let process @ 1.. = word(offset_of!(filter_place, process)) as u32 else { continue };
+            let free = || {
+                row.set(offset_of!(filter_place, process), 0);
+                row.set(offset_of!(filter_place, ended), 0);
+                row.set(offset_of!(filter_place, claims), 0); // last of all: it lets a program take the place
+            };
+            match word(offset_of!(filter_place, ended)) {
+                Self::EMPTYING => free(),
+                Self::ENDED => row.set(offset_of!(filter_place, ended), Self::EMPTYING),
+                _ if !crate::host::exists(process) => row.set(offset_of!(filter_place, ended), Self::ENDED),
+                _ => {}
+            }
+        }
+        claims.free_left(kernel.rows(PLACES), |row| row.word(offset_of!(filter_place, process)) == 0);
+    }
+
+    /// A kernel in which these processes have the first places.
+    pub fn fake(processes: &[u32]) -> Fake {
+        let fake = Fake::new().with(PLACES, Self::COUNT);
+        for (place, &process) in processes.iter().enumerate() {
+            fake.set(PLACES, place, offset_of!(filter_place, claims), 1);
+            fake.set(PLACES, place, offset_of!(filter_place, process), process.into());
+        }
+        fake
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::record_bytes;
+    use crate::bpf::types::fs_row;
+    use crate::kit::{OptionType, ProcessFilter};
+
+    /// The filters of modules 0, 1, ...
+    fn filters(options: &[&str]) -> Filters {
+        let plan = |(number, option): (usize, &&str)| {
+            let text = format!("[a]\nprocess = {option}\n");
+            let config = crate::config::Config::parse("test.conf", text.as_bytes()).unwrap();
+            let filter = ProcessFilter::read(&config.section("a").unwrap().get("process").unwrap().unwrap()).unwrap();
+            let mut plan = Plan { number, ..Plan::default() };
+            assert_eq!(plan.only(&filter), 1 << number);
+            plan
+        };
+        let plans: Vec<Plan> = options.iter().enumerate().map(plan).collect();
+        Filters::of(plans.iter().map(|plan| ("test", "syscount", plan)), None).unwrap()
+    }
+
+    fn process(pid: u32, comm: &str, line: &str) -> Process {
+        Process { pid, comm: comm.into(), line: line.into() }
+    }
+
+    #[test]
+    fn without_a_filter_there_is_nothing_to_load() {
+        let mut plan = Plan::default();
+        assert_eq!(plan.only(&ProcessFilter::default()), 0);
+        assert!(Filters::of([("test", "syscount", &plan)].into_iter(), None).is_none());
+    }
+
+    #[test]
+    fn a_process_is_in_the_filters_that_name_it_match_it_or_have_its_id() {
+        let filters = filters(&["java", "77,java", ".*-jar x.*,node_exporter", "sh"]);
+        assert_eq!(filters.judge(&process(77, "java", "java -jar x")), [0b0011, 0b0100, 0b0010]);
+        assert_eq!(filters.judge(&process(78, "javac", "javac")), [0, 0, 0]);
+        assert_eq!(filters.judge(&process(78, "node_exporter", "/bin/node_exporter --web")), [0b0100, 0, 0]);
+    }
+
+    #[test]
+    fn command_lines_are_looked_at_where_a_name_does_not_say_all() {
+        for (options, lines) in [
+            (&["java", "77"][..], 0),
+            (&["java", "node_exporter,my-daemon,python3.11"], 0),
+            (&["java", "a_name_that_the_kernel_cuts"], 2),
+            (&["/usr/sbin/sshd", "java"], 1),
+            (&["x", "y, .*java.*", "a|b"], 6),
+        ] {
+            let mut constants = crate::bpf::constants();
+            let host = Host { cpus: 2, ..Host::SMALL };
+            filters(options).plan(&host, &mut Plan::default(), &mut constants);
+            assert_eq!(constants.filter_lines, lines, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_gets_each_name_once_and_none_that_it_would_cut() {
+        let filters = filters(&["java", "java,a_name_of_15_by", "a_name_of_16_byt"]);
+        assert_eq!(filters.names(), [(*b"a_name_of_15_by\0", 2), (*b"java\0\0\0\0\0\0\0\0\0\0\0\0", 3)]);
+    }
+
+    #[test]
+    fn the_kernel_gets_the_automaton_and_then_that_it_is_ready() {
+        let mut filters = filters(&["java", ".*-jar x.*"]);
+        let automaton = filters.automaton.clone().unwrap();
+        let fake = Fake::new().with(AUTOMATA, 1);
+        filters.tick(&fake);
+        let kernel: &dyn Kernel = &fake;
+        let row = kernel.rows(AUTOMATA).get(0).unwrap();
+        let classes: [u8; 256] = row.bytes(offset_of!(filter_automaton, class));
+        assert_eq!((classes[0], &classes[1..]), (automaton.classes[usize::from(b' ')], &automaton.classes[1..]));
+        assert_eq!(row.word(offset_of!(filter_automaton, ready)), 1);
+        for (place, state) in automaton.states.iter().enumerate() {
+            let at = offset_of!(filter_automaton, next) + 2 * Automaton::CLASSES * place;
+            let next: [u8; 2 * Automaton::CLASSES] = row.bytes(at);
+            assert!(next.chunks(2).map(|next| u16::from_ne_bytes([next[0], next[1]])).eq(state.next));
+            assert_eq!(row.word(offset_of!(filter_automaton, filters) + 8 * place), state.filters);
+        }
+        assert!(automaton.states.iter().any(|state| state.filters == 2), "{automaton:?}");
+    }
+
+    #[test]
+    fn an_expression_that_no_automaton_can_tell_is_judged_here() {
+        let filters = filters(&["java", "^(?!.*debug).*-jar.*,(\\w+) \\1"]);
+        assert!(filters.automaton.is_none());
+        assert_eq!(filters.judge(&process(7, "x", "x -jar y")), [0, 2, 0]);
+        assert_eq!(filters.judge(&process(7, "x", "x --debug -jar y")), [0, 0, 0]);
+        assert_eq!(filters.judge(&process(7, "java", "sleep sleep")), [1, 2, 0]);
+    }
+
+    #[test]
+    fn names_come_before_the_first_look_and_a_look_tells_of_every_process() {
+        let me = u64::from(std::process::id());
+        let mut filters = filters(&[&format!("bash,{me}")]);
+        let fake = Fake::new();
+        filters.tick(&fake);
+        let bash = vec![u64::from_ne_bytes(*b"bash\0\0\0\0"), 0, 1];
+        assert!(fake.calls(&NAME).contains(&bash));
+        let told = fake.calls(&ADMIT);
+        assert!(told.contains(&vec![me, 0, 0, 1]), "{told:?}");
+        filters.tick(&fake);
+        assert!(fake.calls(&NAME).is_empty() && fake.calls(&ADMIT).is_empty(), "only one look was asked for");
+    }
+
+    #[test]
+    fn an_exec_has_its_command_line_looked_at() {
+        let me = std::process::id();
+        let mut filters = filters(&["sh", ".*corebcc.*"]);
+        let fake = Fake::new();
+        for process in [me, 1 << 22] {
+            fake.record(&record_bytes(&filter_ask { process, pad: 0 }));
+        }
+        filters.woken(&fake);
+        assert_eq!(fake.calls(&ADMIT), [[u64::from(me), 0, 2, 0], [1 << 22, 0, 0, 0]], "the second is gone");
+    }
+
+    #[test]
+    fn a_place_is_emptied_by_all_modules_before_another_process_gets_it() {
+        const ROWS: Rows<fs_row> = Rows::new("test_rows");
+        let me = std::process::id();
+        let fake = Places::fake(&[me, me]).with(ROWS, 2 * Places::COUNT);
+        let mut claims = Places::claims();
+        let mut tick = || {
+            Places::empty(&fake, ROWS, 2);
+            Places::tick(&fake, &mut claims);
+        };
+        let kernel: &dyn Kernel = &fake;
+        let count = |row| kernel.rows(ROWS).get(row).unwrap().word(8);
+        (0..6).for_each(|row| fake.set(ROWS, row, 8, 5));
+        let places = || Places::living(kernel).collect::<Vec<_>>();
+        tick();
+        assert_eq!(places(), [(0, me), (1, me)]);
+        fake.set(PLACES, 1, offset_of!(filter_place, ended), 1);
+        assert_eq!(places(), [(0, me)], "the kernel saw its end");
+        let claims = || kernel.rows(PLACES).get(1).unwrap().word(offset_of!(filter_place, claims));
+        tick();
+        assert_eq!((claims(), count(2)), (1, 5), "modules that were at it before this tick have to see it");
+        tick();
+        assert_eq!((claims(), [1, 2, 3, 4].map(count)), (0, [5, 0, 0, 5]));
+    }
+
+    #[test]
+    fn a_place_without_a_living_process_is_freed() {
+        let gone = 1 << 22;
+        let fake = Places::fake(&[gone, 0]);
+        fake.set(PLACES, 1, offset_of!(filter_place, claims), 2);
+        let mut claims = Places::claims();
+        for _ in 0..3 {
+            Places::tick(&fake, &mut claims);
+        }
+        let kernel: &dyn Kernel = &fake;
+        assert_eq!(kernel.rows(PLACES).sum(offset_of!(filter_place, claims)), 0, "one gone, one that two claimed");
+    }
+}
