@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("process", &["kit", "host", "bpf"]),
     ("catalog", &["agent", "pcp", "config", "kit"]),
     ("modules", &["kit", "host", "process", "bpf", "pcp"]),
-    ("loader", &["kit", "process", "bpf"]),
+    ("loader", &["kit", "host", "process", "bpf"]),
     ("collector", &["catalog", "kit", "host", "process", "loader", "bpf", "pcp", "config"]),
     ("reference", &["kit"]),
     ("cli", &["transport", "logging", "pcpconf"]),

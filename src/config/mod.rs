@@ -4,6 +4,7 @@
 mod interpolate;
 mod parse;
 mod settings;
+mod text;
 mod value;
 
 pub use settings::{ModuleSettings, Settings};

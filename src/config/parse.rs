@@ -1,6 +1,7 @@
 //! Bytes to sections and options, line by line, as `configparser.RawConfigParser._read` of Python 3 goes about it with
 //! its default settings: `=` and `:` as delimiters, `#` and `;` for whole-line comments, strict about duplicates.
 
+use super::text::{blank, shown, trim};
 use super::{Config, ConfigError, Entry, Options, DEFAULT};
 use std::collections::HashMap;
 
@@ -55,7 +56,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
         }
         let (section, options) = match place {
             Place::Start => {
-                let shown = super::value::shown(content);
+                let shown = shown(content);
                 return Err(syntax(at, format!("expected a section such as [pmda] before anything else, got {shown}")));
             }
             Place::Defaults => (DEFAULT, &mut config.defaults),
@@ -70,7 +71,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
                 (trim(&content[..split]), trim(&content[split + 1..]))
             }
             _ => {
-                let shown = super::value::shown(content);
+                let shown = shown(content);
                 return Err(syntax(at, format!("expected [section], `option = value` or a comment, got {shown}")));
             }
         };
@@ -114,16 +115,6 @@ impl Place {
 fn header(content: &str) -> Option<&str> {
     let inside = content.strip_prefix('[')?;
     inside.rfind(']').filter(|&end| end > 0).map(|end| &inside[..end])
-}
-
-/// Python's `str.isspace`: Unicode white space and the four ASCII separators.
-pub(super) fn blank(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
-
-/// Python's `str.strip`.
-pub(super) fn trim(text: &str) -> &str {
-    text.trim_matches(blank)
 }
 
 fn lines(bytes: &[u8]) -> usize {

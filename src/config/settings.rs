@@ -107,7 +107,7 @@ fn modules(config: &Config, pmda: Section<'_>, prefix: &str) -> Result<Vec<Modul
             continue;
         }
         let Some(section) = config.section(name) else {
-            let name = super::value::shown(name);
+            let name = super::text::shown(name);
             let reason = format!("no section has the name {name}; add one, or take the name out of the list");
             return Err(value.reject(reason));
         };

@@ -1,7 +1,7 @@
 //! One option's value with its place, and its readings: text, boolean, integer, list.
 
 use super::interpolate::interpolate;
-use super::parse::trim;
+use super::text::{shown, trim};
 use super::{ConfigError, Entry};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -135,22 +135,6 @@ impl<'a> Value<'a> {
         let good = digits.split('_').all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
         good.then(|| text.replace('_', "").parse().ok()).flatten()
     }
-}
-
-/// Text of the file as messages show it: in backquotes, one line, not the whole of a long one.
-pub(super) fn shown(text: &str) -> String {
-    const LIMIT: usize = 60;
-    let mut chars = text.chars();
-    let mut out = String::from("`");
-    for c in chars.by_ref().take(LIMIT) {
-        if c.is_control() {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out.push_str(if chars.next().is_some() { "...`" } else { "`" });
-    out
 }
 
 #[cfg(test)]

@@ -15,5 +15,5 @@ pub use libraries::{library, program_or_library};
 pub use machine::host;
 pub use processes::{cmdline, comm, exists, in_namespace, until_nul, with_sockets, Process, Watch};
 pub use symbols::{kernel_function, symbols, CodeOf, Symbol};
-pub use tracefs::Events;
+pub use tracefs::{tracefs, Events, TRACEFS};
 pub use usdt::{Argument, Place, Probe};

@@ -5,6 +5,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+/// Where tracefs is, newer place first (kernel/trace/trace.c).
+pub const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// Where tracefs is mounted.
+pub fn tracefs() -> Option<&'static str> {
+    TRACEFS.into_iter().find(|root| fs::exists(format!("{root}/events")).unwrap_or(false))
+}
+
 /// Where the kernel's list of events is, in the newer and the older mount point of tracefs.
 const LISTS: [&str; 2] = ["/sys/kernel/tracing/available_events", "/sys/kernel/debug/tracing/available_events"];
 

@@ -4,6 +4,8 @@ mod histogram;
 mod hook;
 mod kernel;
 mod log;
+mod map;
+mod metric;
 mod module;
 mod options;
 mod row_claims;
@@ -15,6 +17,8 @@ pub use histogram::Log2;
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, Row, RowsView};
 pub use log::{speaker, speaking_as};
+pub use map::{MapDef, MapKind, Rows};
+pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
 pub use module::{table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError};
 pub use options::{
     unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
@@ -22,5 +26,5 @@ pub use options::{
 };
 pub use row_claims::Claims;
 pub use set_table::{by_socket, by_thread, ways};
-pub use spec::{MapDef, MapKind, Metric, MetricDef, MetricType, Number, Rows, Shape, Spec, BPF_NAMES};
+pub use spec::{Shape, Spec};
 pub use table::{Key, RowMut, Table};

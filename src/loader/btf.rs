@@ -2,8 +2,8 @@
 //! tracepoints, and a copy of the few types that the programs name. libbpf would index all hundred thousand of them, and
 //! search them from end to end for each name.
 
-use super::features::Finding;
 use super::mapping::Mapping;
+use super::outcome::Finding;
 use libbpf_rs::libbpf_sys::{self, bpf_btf_info};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,29 +1,11 @@
 //! What loading has found out of the kernel, for whoever wonders why something is not there. Nothing is tried for this alone.
 
+use super::outcome::{Attempt, Finding, Reach};
 use super::permission::Lockdown;
 use super::refusal::Refusal;
-use super::template::tracefs;
-use super::trial::{Attempt, Reach};
+use crate::host::tracefs;
 use crate::kit::Tier;
 use nix::libc::ENOENT;
-
-/// What the kernel has, or has not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// What, in a word.
-    pub feature: &'static str,
-    /// `None`: nothing asked for it.
-    pub there: Option<bool>,
-    /// How that is known, in a sentence.
-    pub said: String,
-}
-
-impl Finding {
-    /// Found out, or not.
-    pub fn new(feature: &'static str, there: impl Into<Option<bool>>, said: impl Into<String>) -> Finding {
-        Finding { feature, there: there.into(), said: said.into() }
-    }
-}
 
 /// The ways to attach, as the programs' sections name them, and what the names of programs begin with.
 const WAYS: [(&str, &str); 9] = [
@@ -96,7 +78,7 @@ pub(super) fn surroundings() -> [Finding; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::Said;
+    use super::super::outcome::Said;
     use super::*;
     use crate::kit::Target;
 

@@ -5,6 +5,7 @@ mod features;
 mod footprint;
 mod mapping;
 mod object;
+mod outcome;
 mod perf_event;
 mod permission;
 mod program;
@@ -14,8 +15,8 @@ mod template;
 mod trial;
 mod usage;
 
-pub use features::Finding;
 pub use object::Loaded;
+pub use outcome::{Attempt, Failure, Finding, Reach, Said, Wanted};
 pub use refusal::Refusal;
-pub use trial::{load, Attempt, Failure, Outcome, Reach, Said, Wanted};
+pub use trial::{load, Outcome};
 pub use usage::{count_runs, counts_runs, resident, MapUsage, ProgramUsage};

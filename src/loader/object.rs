@@ -1,11 +1,10 @@
 //! What is loaded: maps in the agent's memory, rings, and the links by which programs run. Dropping it detaches everything.
 
 use super::btf::Known;
-use super::features::Finding;
 use super::mapping::Mapping;
+use super::outcome::{usable, Finding, Reach, Said, Wanted};
 use super::refusal::Refusal;
 use super::ring::Ring;
-use super::trial::{usable, Reach, Said, Wanted};
 use super::{perf_event, program, template};
 use crate::bpf::{types, FEATURES, PROGRAMS};
 use crate::kit::{Attachment, Hook, Kernel, MapDef, MapKind, Sampling, Target, Tier};

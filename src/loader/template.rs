@@ -5,6 +5,7 @@
 use super::btf::{Function, Known};
 use super::program::{load_code, owned, section};
 use super::refusal::Refusal;
+use crate::host::TRACEFS;
 use crate::kit::Target;
 use libbpf_rs::{Object, Program};
 use nix::libc;
@@ -18,13 +19,6 @@ use std::os::unix::ffi::OsStrExt;
 const MARK: [i32; 2] = [0x6574_2121, 0x7461_7267];
 /// `BPF_LD | BPF_IMM | BPF_DW`: a 64-bit constant in two instructions.
 const LOAD_64: u8 = 0x18;
-/// Where tracefs is, newer place first (kernel/trace/trace.c).
-const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-
-/// Where tracefs is mounted.
-pub fn tracefs() -> Option<&'static str> {
-    TRACEFS.into_iter().find(|root| fs::exists(format!("{root}/events")).unwrap_or(false))
-}
 
 /// Attached as long as this lives.
 pub type Attached = OwnedFd;

@@ -3,81 +3,18 @@
 //! is then loaded by itself, so that a refusal costs one call.
 
 use super::btf::{Known, KERNEL};
-use super::features::{self, Finding};
+use super::features;
 use super::object::Loaded;
+use super::outcome::{usable, Attempt, Failure, Finding, Wanted};
 use super::permission::{lock_memory, Standing};
 use super::refusal::{chain, errno, listening, Refusal};
 use crate::bpf::{self, types, OBJECT, PROGRAMS};
-use crate::kit::{Hook, MapDef, MapKind, Plan, Target, Tier};
+use crate::kit::{Hook, MapKind, Plan, Target, Tier};
 use crate::process::Filters;
 use libbpf_rs::{AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
-
-/// A module to load.
-pub struct Wanted {
-    /// The stem of its files.
-    pub name: &'static str,
-    /// What it asks for.
-    pub plan: Plan,
-    /// The maps its programs use.
-    pub maps: &'static [MapDef],
-}
-
-/// Why a module is not loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The hook, or `-` if it was not one that failed.
-    pub hook: &'static str,
-    /// The error number, positive; 0 if unknown.
-    pub errno: i32,
-    /// One sentence: what failed, what the kernel lacks, what to do.
-    pub reason: String,
-    /// The verifier's or libbpf's words.
-    pub words: String,
-}
-
-/// One tier of a hook that was tried.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// The hook's name.
-    pub hook: &'static str,
-    /// The tier's kind.
-    pub kind: &'static str,
-    /// The programs that the result is of: those of the tier, or the one that was refused.
-    pub programs: Vec<&'static str>,
-    /// Loaded and, unless it is for later, attached; else what was said.
-    pub result: Result<(), Refusal>,
-}
-
-/// A target of a template.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reach {
-    /// The module.
-    pub module: &'static str,
-    /// The template.
-    pub template: &'static str,
-    /// The target.
-    pub target: Target,
-    /// Its number.
-    pub number: u32,
-    /// The tier that took it, or what was said of each.
-    pub result: Result<&'static Tier, Said>,
-}
-
-/// The ways to attach to a target, each with why it is none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said(pub Vec<(&'static Tier, Refusal)>);
-
-impl fmt::Display for Said {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of_each: Vec<String> =
-            self.0.iter().map(|(tier, refusal)| format!("{}: {}", tier.kind, refusal.words)).collect();
-        f.write_str(&of_each.join("; "))
-    }
-}
 
 /// What became of it all.
 pub struct Outcome {
@@ -573,11 +510,6 @@ fn templates(plan: &Plan) -> Vec<&'static Hook> {
         }
     }
     templates
-}
-
-/// Whether no program of a tier was refused.
-pub(super) fn usable(tier: &Tier, refused: &BTreeSet<&'static str>) -> bool {
-    !tier.programs.iter().any(|program| refused.contains(program))
 }
 
 /// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or

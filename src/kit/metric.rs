@@ -1,0 +1,121 @@
+//! Metrics: how a module declares one, and how it names one when it sets values.
+
+use crate::pcp::{Atom, Sem, Type, Units};
+use std::marker::PhantomData;
+
+/// One metric of a module.
+pub struct MetricDef {
+    /// The PMID item: written out, so that no metric's identifier moves when a line is inserted.
+    pub item: u32,
+    /// The name below the prefix.
+    pub name: &'static str,
+    /// Complete names it has as well where the section asks for them: see [`BPF_NAMES`].
+    pub also: &'static [&'static str],
+    /// From the Rust type.
+    pub ty: Type,
+    /// Semantics.
+    pub sem: Sem,
+    /// Units.
+    pub units: Units,
+    /// One line of help.
+    pub oneline: &'static str,
+}
+
+/// The option by which a section asks for the names that PCP's pmdabpf has for the same metrics.
+pub const BPF_NAMES: &str = "bpf_names";
+
+/// A metric as a module names it when it sets values; `T` is what a value is.
+pub struct Metric<T: ?Sized> {
+    /// Its column in the module's table: its place among the metrics.
+    pub column: usize,
+    ty: PhantomData<fn(&T)>,
+}
+
+impl<T: ?Sized> Clone for Metric<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: ?Sized> Copy for Metric<T> {}
+
+impl<T: ?Sized> Metric<T> {
+    /// The metric in this column; [`crate::metrics!`] calls it.
+    pub const fn new(column: usize) -> Self {
+        Metric { column, ty: PhantomData }
+    }
+}
+
+/// A Rust type that a metric's values can have.
+pub trait MetricType {
+    /// The PCP type.
+    const TYPE: Type;
+}
+
+impl MetricType for u64 {
+    const TYPE: Type = Type::U64;
+}
+
+impl MetricType for u32 {
+    const TYPE: Type = Type::U32;
+}
+
+impl MetricType for i32 {
+    const TYPE: Type = Type::I32;
+}
+
+impl MetricType for str {
+    const TYPE: Type = Type::STRING;
+}
+
+/// The `Atom` of a number.
+pub trait Number: MetricType + Copy {
+    /// The value as PCP sees it.
+    fn atom(self) -> Atom<'static>;
+}
+
+impl Number for u64 {
+    fn atom(self) -> Atom<'static> {
+        Atom::U64(self)
+    }
+}
+
+impl Number for u32 {
+    fn atom(self) -> Atom<'static> {
+        Atom::U32(self)
+    }
+}
+
+impl Number for i32 {
+    fn atom(self) -> Atom<'static> {
+        Atom::I32(self)
+    }
+}
+
+/// Declares a module's metrics: a typed constant per line and `METRICS`.
+///
+/// ```text
+/// metrics! { LATENCY: u64 = 0 "disk.all.latency" COUNTER USEC "block I/O latency distribution"; }
+/// ```
+///
+/// A second, complete name follows the first after a `|`.
+#[macro_export]
+macro_rules! metrics {
+    (@columns $column:expr;) => {};
+    (@columns $column:expr; $id:ident: $ty:ty, $($rest:tt)*) => {
+        const $id: $crate::kit::Metric<$ty> = $crate::kit::Metric::new($column);
+        $crate::metrics!(@columns $column + 1; $($rest)*);
+    };
+    ($($id:ident: $ty:ty = $item:literal $name:literal $(| $also:literal)? $sem:ident $units:ident $oneline:literal;)*) => {
+        $crate::metrics!(@columns 0; $($id: $ty,)*);
+        const METRICS: &[$crate::kit::MetricDef] = &[$($crate::kit::MetricDef {
+            item: $item,
+            name: $name,
+            also: &[$($also)?],
+            ty: <$ty as $crate::kit::MetricType>::TYPE,
+            sem: $crate::pcp::Sem::$sem,
+            units: $crate::pcp::Units::$units,
+            oneline: $oneline,
+        },)*];
+    };
+}
