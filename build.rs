@@ -110,6 +110,8 @@ fn main() {
         .build_and_generate(out.join("corebcc.skel.rs"))
         .unwrap_or_else(|error| panic!("bpf/: {error:?}"));
     fs::write(out.join("programs.rs"), programs.table()).expect("OUT_DIR can be written");
+    let skeleton = fs::read_to_string(out.join("corebcc.skel.rs")).expect("it was just written");
+    fs::write(out.join("fields.rs"), fields(&skeleton)).expect("OUT_DIR can be written");
 }
 
 impl Programs {
@@ -297,4 +299,70 @@ impl Hook {
 /// The type of `struct request *rq` is `struct request *`.
 fn type_of(argument: &str) -> String {
     argument.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '_').trim_end().to_string()
+}
+
+/// A constant per field of each C struct in a skeleton, so that `row.get(fork_row::threads)` knows whose field it is.
+fn fields(skeleton: &str) -> String {
+    let file = syn::parse_file(skeleton).expect("libbpf-cargo writes Rust");
+    let types = types(&file.items).expect("a skeleton has its object's types");
+    let mut rust = String::new();
+    for item in types {
+        let syn::Item::Struct(item) = item else { continue };
+        let name = &item.ident;
+        if name.to_string().starts_with("__anon_") && !is_row(item) {
+            continue; // the declaration of a map
+        }
+        let _ = writeln!(rust, "impl types::{name} {{");
+        for field in &item.fields {
+            let (Some(ident), syn::Visibility::Public(_)) = (&field.ident, &field.vis) else { continue };
+            let (ty, name) = (in_types(&field.ty), &item.ident);
+            let _ = writeln!(
+                rust,
+                "    pub const {ident}: Field<Self, {ty}> = Field::at(offset_of!(types::{name}, {ident}));"
+            );
+        }
+        rust.push_str("}\n");
+    }
+    rust
+}
+
+/// What is in the module `types`, however deep it is.
+fn types(items: &[syn::Item]) -> Option<&[syn::Item]> {
+    items.iter().find_map(|item| match item {
+        syn::Item::Mod(syn::ItemMod { ident, content: Some((_, items)), .. }) => {
+            if ident == "types" {
+                Some(items.as_slice())
+            } else {
+                types(items)
+            }
+        }
+        _ => None,
+    })
+}
+
+/// Whether a struct without a name of its own is a part of a row: the declaration of a map consists of pointers.
+fn is_row(item: &syn::ItemStruct) -> bool {
+    !item.fields.iter().any(|field| matches!(field.ty, syn::Type::Ptr(_)))
+}
+
+/// A type of the skeleton's module `types`, seen from beside it.
+fn in_types(ty: &syn::Type) -> String {
+    match ty {
+        syn::Type::Array(array) => {
+            let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(length), .. }) = &array.len else {
+                panic!("the length of an array is a number")
+            };
+            format!("[{}; {length}]", in_types(&array.elem))
+        }
+        syn::Type::Path(path) => {
+            let name = path.path.segments.last().expect("a path has a name").ident.to_string();
+            let is_number = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "bool"].contains(&name.as_str());
+            if is_number {
+                name
+            } else {
+                format!("types::{name}")
+            }
+        }
+        _ => "()".into(),
+    }
 }

@@ -1,5 +1,7 @@
 //! The BPF object that build.rs compiles of all of bpf/, and the C types in it.
 
+use std::marker::PhantomData;
+
 include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 
 #[allow(
@@ -15,6 +17,61 @@ mod skeleton {
 }
 
 pub use skeleton::types;
+
+#[allow(non_upper_case_globals, missing_docs, dead_code)]
+mod fields {
+    use super::{types, Field};
+    use std::mem::offset_of;
+
+    include!(concat!(env!("OUT_DIR"), "/fields.rs"));
+}
+
+/// A field of type `F` in the C struct `S`. build.rs makes a constant of each: `fork_row::threads`.
+pub struct Field<S, F> {
+    offset: usize,
+    of: PhantomData<fn(S) -> F>,
+}
+
+impl<S, F> Clone for Field<S, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S, F> Copy for Field<S, F> {}
+
+impl<S, F> Field<S, F> {
+    const fn at(offset: usize) -> Self {
+        Field { offset, of: PhantomData }
+    }
+
+    /// Bytes from the beginning of the struct.
+    pub const fn offset(self) -> usize {
+        self.offset
+    }
+
+    /// A field of this field, which is a struct.
+    pub const fn then<G>(self, inner: Field<F, G>) -> Field<S, G> {
+        Field::at(self.offset.saturating_add(inner.offset))
+    }
+}
+
+/// The struct of a row whose C type is not at hand: what a map declares of its rows is known by offset.
+pub struct Untyped;
+
+impl Field<Untyped, u64> {
+    /// The word at an offset.
+    pub const fn untyped(offset: usize) -> Self {
+        Field::at(offset)
+    }
+}
+
+impl<S, F, const N: usize> Field<S, [F; N]> {
+    /// An element; beyond the array one that reads as 0.
+    pub const fn nth(self, index: usize) -> Field<S, F> {
+        Field::at(if index < N { self.offset + index * size_of::<F>() } else { usize::MAX })
+    }
+}
 
 /// The object file. A static: a constant of this size is there once for each place that names it.
 pub static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/corebcc.bpf.o"));

@@ -205,7 +205,6 @@ fn without_btf_one_sentence_says_what_is_missing_and_what_to_do() {
 fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
     use corebcc::bpf::types::runq_row;
     use corebcc::kit::Rows;
-    use std::mem::offset_of;
     if !may_load() {
         return;
     }
@@ -218,9 +217,9 @@ fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
     }
     let kernel: &dyn Kernel = &outcome.loaded;
     let rows = kernel.rows(Rows::<runq_row>::new("runq_rows"));
-    let counted = || rows.iter().flat_map(|row| row.words(offset_of!(runq_row, slots))).sum::<u64>();
-    let unmeasured = || rows.sum(offset_of!(runq_row, unmeasured));
-    rows.iter().for_each(|row| row.set(offset_of!(runq_row, by_wakeup), 1));
+    let counted = || rows.iter().flat_map(|row| row.words(runq_row::slots)).sum::<u64>();
+    let unmeasured = || rows.sum(runq_row::unmeasured);
+    rows.iter().for_each(|row| row.set(runq_row::by_wakeup, 1));
     let before = (counted(), unmeasured());
     let (mut ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let echo = std::thread::spawn(move || {

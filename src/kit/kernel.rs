@@ -1,6 +1,8 @@
 //! What a module sees of the kernel, and a stand-in for tests.
 
 use super::{Hook, MapDef, Rows, Sampling, Target};
+use crate::bpf::{Field, Untyped};
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,47 +46,59 @@ impl Attachment {
 
 impl dyn Kernel + '_ {
     /// The rows of a map of counters.
-    pub fn rows<T>(&self, map: Rows<T>) -> RowsView<'_> {
-        self.view(&map.def)
+    pub fn rows<T>(&self, map: Rows<T>) -> RowsView<'_, T> {
+        RowsView::new(self.words(&map.def), &map.def)
     }
 
-    fn view(&self, map: &MapDef) -> RowsView<'_> {
-        RowsView { words: self.words(map), per_row: (map.value_size / 8).max(1) }
-    }
-
-    /// How many rows of a map somebody has, where its declaration says how to tell.
+    /// Number of rows of a map that have an owner, where its declaration says how to tell.
     pub fn taken(&self, map: &MapDef) -> Option<u64> {
-        let taken = map.taken?;
-        Some(self.view(map).iter().filter(|row| row.word(taken) != 0).count() as u64)
+        let taken = Field::<Untyped, u64>::untyped(map.taken?);
+        Some(self.untyped(map).iter().filter(|row| row.get(taken) != 0).count() as u64)
     }
 
-    /// What found no place in a map, where its declaration says which of these maps counts it.
+    /// Number of events dropped because a map was full, where its declaration says which of these maps counts them.
     pub fn lost(&self, map: &MapDef, maps: &[MapDef]) -> Option<u64> {
         let (counts, field) = map.lost?;
-        Some(self.view(maps.iter().find(|def| def.name == counts)?).sum(field))
+        Some(self.untyped(maps.iter().find(|def| def.name == counts)?).sum(Field::untyped(field)))
+    }
+
+    fn untyped(&self, map: &MapDef) -> RowsView<'_, Untyped> {
+        RowsView::new(self.words(map), map)
     }
 }
 
 /// The rows of a map of counters.
-#[derive(Clone, Copy)]
-pub struct RowsView<'a> {
+pub struct RowsView<'a, T> {
     words: &'a [AtomicU64],
     per_row: usize,
+    of: PhantomData<fn() -> T>,
 }
 
-impl<'a> RowsView<'a> {
+impl<T> Clone for RowsView<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for RowsView<'_, T> {}
+
+impl<'a, T> RowsView<'a, T> {
+    fn new(words: &'a [AtomicU64], map: &MapDef) -> Self {
+        RowsView { words, per_row: (map.value_size / 8).max(1), of: PhantomData }
+    }
+
     /// Each row, in order.
-    pub fn iter(self) -> impl Iterator<Item = Row<'a>> {
-        self.words.chunks_exact(self.per_row).map(|words| Row { words })
+    pub fn iter(self) -> impl Iterator<Item = Row<'a, T>> {
+        self.words.chunks_exact(self.per_row).map(Row::new)
     }
 
     /// One row.
-    pub fn get(self, index: usize) -> Option<Row<'a>> {
+    pub fn get(self, index: usize) -> Option<Row<'a, T>> {
         let start = index.checked_mul(self.per_row)?;
-        self.words.get(start..start + self.per_row).map(|words| Row { words })
+        self.words.get(start..start + self.per_row).map(Row::new)
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub fn len(self) -> usize {
         self.words.len() / self.per_row
     }
@@ -95,49 +109,102 @@ impl<'a> RowsView<'a> {
     }
 
     /// The sum of one field over all rows.
-    pub fn sum(self, offset: usize) -> u64 {
-        self.iter().fold(0, |sum, row| sum.wrapping_add(row.word(offset)))
+    pub fn sum(self, field: Field<T, u64>) -> u64 {
+        self.iter().fold(0, |sum, row| sum.wrapping_add(row.get(field)))
     }
 }
 
-/// One row. Fields are addressed by their byte offset: `row.word(offset_of!(fork_row, threads))`.
-#[derive(Clone, Copy)]
-pub struct Row<'a> {
+/// One row, or a struct inside it. Its fields are constants of the struct: `row.get(fork_row::threads)`.
+pub struct Row<'a, T> {
     words: &'a [AtomicU64],
+    of: PhantomData<fn() -> T>,
 }
 
-impl<'a> Row<'a> {
-    /// A field; 0 beyond the row.
-    pub fn word(self, offset: usize) -> u64 {
-        self.words.get(offset / 8).map_or(0, |word| word.load(Relaxed))
+impl<T> Clone for Row<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Row<'_, T> {}
+
+impl<'a, T> Row<'a, T> {
+    fn new(words: &'a [AtomicU64]) -> Self {
+        Row { words, of: PhantomData }
+    }
+
+    /// The value of a field.
+    pub fn get(self, field: Field<T, u64>) -> u64 {
+        self.words.get(field.offset() / 8).map_or(0, |word| word.load(Relaxed))
     }
 
     /// Writes a field. The programs write too: only for fields they have left to the agent.
-    pub fn set(self, offset: usize, value: u64) {
-        if let Some(word) = self.words.get(offset / 8) {
+    pub fn set(self, field: Field<T, u64>, value: u64) {
+        if let Some(word) = self.words.get(field.offset() / 8) {
             word.store(value, Relaxed);
         }
     }
 
-    /// Writes bytes, of which there are a multiple of eight, as C lays them out.
-    pub fn set_bytes(self, offset: usize, bytes: &[u8]) {
-        for (i, word) in bytes.chunks_exact(8).enumerate() {
-            self.set(offset + 8 * i, u64::from_ne_bytes(std::array::from_fn(|i| word[i])));
+    /// Writes the first bytes of an array, as C lays them out; the last word is filled up with zeros.
+    pub fn set_bytes<F, const N: usize>(self, field: Field<T, [F; N]>, bytes: &[u8]) {
+        for (word, chunk) in self.cells(field).iter().zip(bytes.chunks(8)) {
+            let byte = |i| chunk.get(i).copied().unwrap_or(0);
+            word.store(u64::from_ne_bytes(std::array::from_fn(byte)), Relaxed);
         }
     }
 
-    /// The array of words that begins at an offset, to the end of the row.
-    pub fn words(self, offset: usize) -> impl Iterator<Item = u64> + 'a {
-        self.words.iter().skip(offset / 8).map(|word| word.load(Relaxed))
+    /// Zeroes this field and those that follow it.
+    pub fn clear_from<F>(self, first: Field<T, F>) {
+        let words = self.words.get(first.offset() / 8..).unwrap_or_default();
+        words.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// The bytes of words, as C laid them out.
-    pub fn bytes<const N: usize>(self, offset: usize) -> [u8; N] {
-        let mut bytes = [0; N];
-        for (chunk, word) in bytes.chunks_mut(8).zip(self.words(offset)) {
+    /// Zeroes all of it.
+    pub fn clear(self) {
+        self.words.iter().for_each(|word| word.store(0, Relaxed));
+    }
+
+    /// Writes the first words.
+    pub fn write(self, values: &[u64]) {
+        self.words.iter().zip(values).for_each(|(word, &value)| word.store(value, Relaxed));
+    }
+
+    /// Whether every word is 0.
+    pub fn is_zero(self) -> bool {
+        self.words.iter().all(|word| word.load(Relaxed) == 0)
+    }
+
+    /// The words of an array.
+    pub fn words<F, const N: usize>(self, field: Field<T, [F; N]>) -> impl Iterator<Item = u64> + 'a {
+        self.cells(field).iter().map(|word| word.load(Relaxed))
+    }
+
+    /// The first bytes of an array of words, as C laid them out.
+    pub fn bytes<F, const N: usize, const B: usize>(self, field: Field<T, [F; N]>) -> [u8; B] {
+        let mut bytes = [0; B];
+        for (chunk, word) in bytes.chunks_mut(8).zip(self.words(field)) {
             chunk.copy_from_slice(&word.to_ne_bytes()[..chunk.len()]);
         }
         bytes
+    }
+
+    /// A field that is a struct.
+    pub fn part<F>(self, field: Field<T, F>) -> Row<'a, F> {
+        Row::new(self.span(field))
+    }
+
+    /// Each element of an array of structs.
+    pub fn parts<F, const N: usize>(self, field: Field<T, [F; N]>) -> impl Iterator<Item = Row<'a, F>> {
+        self.cells(field).chunks_exact((size_of::<F>() / 8).max(1)).map(Row::new)
+    }
+
+    fn cells<F, const N: usize>(self, field: Field<T, [F; N]>) -> &'a [AtomicU64] {
+        self.span(field)
+    }
+
+    fn span<F>(self, field: Field<T, F>) -> &'a [AtomicU64] {
+        let start = field.offset() / 8;
+        self.words.get(start..start.saturating_add(size_of::<F>() / 8)).unwrap_or_default()
     }
 }
 
@@ -189,10 +256,15 @@ impl Fake {
         self.records.borrow_mut().push(bytes.to_vec());
     }
 
-    /// Sets a word of a row.
-    pub fn set<T>(&self, map: Rows<T>, row: usize, offset: usize, value: u64) {
+    /// A row, which the test gave the map.
+    pub fn row<T>(&self, map: Rows<T>, row: usize) -> Row<'_, T> {
         let kernel: &dyn Kernel = self;
-        kernel.rows(map).get(row).expect("the test gave the map this row").set(offset, value);
+        kernel.rows(map).get(row).expect("the test gave the map this row")
+    }
+
+    /// Sets a word of a row.
+    pub fn set<T>(&self, map: Rows<T>, row: usize, field: Field<T, u64>, value: u64) {
+        self.row(map, row).set(field, value);
     }
 
     /// Where the target with this number could not be attached.
@@ -271,7 +343,6 @@ impl Kernel for Fake {
 mod tests {
     use super::*;
     use crate::bpf::types::{exec_row, exec_stat};
-    use std::mem::offset_of;
 
     crate::maps! {
         rows ROWS: exec_row = "exec_rows", taken claims, lost exec_stat.lost in "exec_stats";
@@ -281,10 +352,10 @@ mod tests {
     #[test]
     fn a_map_tells_what_is_taken_of_it_and_what_found_no_place() {
         let fake = Fake::new().with(ROWS, 8).with(STATS, 2);
-        fake.set(ROWS, 3, offset_of!(exec_row, claims), 1);
-        fake.set(ROWS, 7, offset_of!(exec_row, claims), 2);
-        fake.set(STATS, 0, offset_of!(exec_stat, lost), 5);
-        fake.set(STATS, 1, offset_of!(exec_stat, lost), 6);
+        fake.set(ROWS, 3, exec_row::claims, 1);
+        fake.set(ROWS, 7, exec_row::claims, 2);
+        fake.set(STATS, 0, exec_stat::lost, 5);
+        fake.set(STATS, 1, exec_stat::lost, 6);
         let kernel: &dyn Kernel = &fake;
         assert_eq!(MAPS.iter().map(|def| kernel.taken(def)).collect::<Vec<_>>(), [Some(2), None]);
         assert_eq!(MAPS.iter().map(|def| kernel.lost(def, MAPS)).collect::<Vec<_>>(), [Some(11), None]);

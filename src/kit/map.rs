@@ -91,8 +91,8 @@ macro_rules! maps {
         const MAPS: &[$crate::kit::MapDef] = &[$({
             #[allow(unused_mut)]
             let mut def = $crate::kit::MapDef::of::<$ty>($name, $crate::maps!(@kind $kind));
-            $(def.taken = Some(std::mem::offset_of!($ty, $taken));)?
-            $(def.lost = Some(($stats, std::mem::offset_of!($stat, $lost)));)?
+            $(def.taken = Some(<$ty>::$taken.offset());)?
+            $(def.lost = Some(($stats, <$stat>::$lost.offset()));)?
             def
         }),*];
     };

@@ -24,7 +24,7 @@ pub use options::{
     unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
     Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount,
 };
-pub use row_claims::Claims;
+pub use row_claims::RowClaims;
 pub use set_table::{by_socket, by_thread, ways};
 pub use spec::{Shape, Spec};
 pub use table::{Key, RowMut, Table};

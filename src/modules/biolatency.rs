@@ -4,7 +4,6 @@ use super::shared::block::{COMPLETE, ISSUE};
 use crate::bpf::types::{self, bio_row, bio_start};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
-use std::mem::offset_of;
 
 metrics! {
     LATENCY: u64 = 0 "disk.all.latency" COUNTER USEC "block I/O requests by the time they took";
@@ -69,11 +68,11 @@ impl Module for Biolatency {
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let mut counts = [0u64; SLOTS];
         for row in kernel.rows(ROWS).iter() {
-            let major = row.word(offset_of!(bio_row, disk)) << 1 >> 33;
+            let major = row.get(bio_row::disk) << 1 >> 33;
             if self.mapper == Some(major) {
                 continue;
             }
-            for (count, word) in counts.iter_mut().zip(row.words(offset_of!(bio_row, slots))) {
+            for (count, word) in counts.iter_mut().zip(row.words(bio_row::slots)) {
                 *count += word;
             }
         }
@@ -84,7 +83,7 @@ impl Module for Biolatency {
     /// Devices without request time stamps: from now on the time of issue is taken by a program.
     fn tick(&mut self, kernel: &dyn Kernel) {
         let rows = kernel.rows(ROWS);
-        let without = rows.sum(offset_of!(bio_row, unmeasured)) + rows.sum(offset_of!(bio_row, other_start));
+        let without = rows.sum(bio_row::unmeasured) + rows.sum(bio_row::other_start);
         if without > self.unmeasured {
             self.unmeasured = without;
             if let Err(error) = kernel.attach(&ISSUE) {
@@ -95,8 +94,8 @@ impl Module for Biolatency {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let rows = kernel.rows(ROWS);
-        each("requests without a usable start time", rows.sum(offset_of!(bio_row, unmeasured)));
-        each("requests counted from their other start time", rows.sum(offset_of!(bio_row, other_start)));
+        each("requests without a usable start time", rows.sum(bio_row::unmeasured));
+        each("requests counted from their other start time", rows.sum(bio_row::other_start));
     }
 }
 
@@ -120,8 +119,8 @@ mod tests {
         let fake = Fake::new().with(ROWS, 4);
         let rows = [(0, 8, 1), (1, 259, 10), (2, 253, 100), (3, 8, 1000)];
         for (row, major, count) in rows {
-            fake.set(ROWS, row, offset_of!(bio_row, disk), disk(major, 16));
-            fake.set(ROWS, row, offset_of!(bio_row, slots) + 8, count);
+            fake.set(ROWS, row, bio_row::disk, disk(major, 16));
+            fake.set(ROWS, row, bio_row::slots.nth(1), count);
         }
         let mut module = Biolatency { options: Options::default(), mapper: Some(253), unmeasured: 0 };
         let mut table = Table::new(1);
@@ -135,7 +134,7 @@ mod tests {
         let mut module = Biolatency { options: Options::default(), mapper: None, unmeasured: 0 };
         module.tick(&fake);
         assert!(fake.attached().is_empty());
-        fake.set(ROWS, 0, offset_of!(bio_row, unmeasured), 3);
+        fake.set(ROWS, 0, bio_row::unmeasured, 3);
         module.tick(&fake);
         assert_eq!(fake.attached(), ["block_rq_issue"]);
     }

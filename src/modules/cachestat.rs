@@ -3,7 +3,6 @@
 use crate::bpf::types::{self, cache_row};
 use crate::kit::*;
 use crate::{maps, metrics, tell, tracepoint};
-use std::mem::offset_of;
 
 metrics! {
     TOTAL: u64 = 0 "mem.vmstat.total" COUNTER COUNT "pages accessed in the page cache";
@@ -72,10 +71,10 @@ impl Counts {
     fn read(kernel: &dyn Kernel) -> Counts {
         let rows = kernel.rows(ROWS);
         Counts {
-            added: rows.sum(offset_of!(cache_row, added)),
-            accessed: rows.sum(offset_of!(cache_row, accessed)),
-            dirtied_pages: rows.sum(offset_of!(cache_row, dirtied_pages)),
-            dirtied_buffers: rows.sum(offset_of!(cache_row, dirtied_buffers)),
+            added: rows.sum(cache_row::added),
+            accessed: rows.sum(cache_row::accessed),
+            dirtied_pages: rows.sum(cache_row::dirtied_pages),
+            dirtied_buffers: rows.sum(cache_row::dirtied_buffers),
         }
     }
 }
@@ -181,11 +180,11 @@ mod tests {
 
     /// Pages added, accessed, dirtied, buffers dirtied since the start, on both CPUs.
     fn counts(fake: &Fake, [added, accessed, dirtied_pages, dirtied_buffers]: [u64; 4]) {
-        fake.set(ROWS, 0, offset_of!(cache_row, added), added);
-        fake.set(ROWS, 1, offset_of!(cache_row, accessed), accessed / 2);
-        fake.set(ROWS, 0, offset_of!(cache_row, accessed), accessed - accessed / 2);
-        fake.set(ROWS, 1, offset_of!(cache_row, dirtied_pages), dirtied_pages);
-        fake.set(ROWS, 1, offset_of!(cache_row, dirtied_buffers), dirtied_buffers);
+        fake.set(ROWS, 0, cache_row::added, added);
+        fake.set(ROWS, 1, cache_row::accessed, accessed / 2);
+        fake.set(ROWS, 0, cache_row::accessed, accessed - accessed / 2);
+        fake.set(ROWS, 1, cache_row::dirtied_pages, dirtied_pages);
+        fake.set(ROWS, 1, cache_row::dirtied_buffers, dirtied_buffers);
     }
 
     fn values(module: &mut Cachestat, fake: &Fake) -> Vec<Option<u64>> {

@@ -5,7 +5,6 @@ use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
 use std::collections::VecDeque;
-use std::mem::offset_of;
 
 metrics! {
     COMM: str = 0 "proc.exec.comm" INSTANT NONE "command name after the exec";
@@ -146,7 +145,7 @@ impl Module for Execsnoop {
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each(
             "execs dropped because the ring buffer was full; buffer_page_count should be increased",
-            kernel.rows(STATS).sum(offset_of!(snoop_stat, dropped)),
+            kernel.rows(STATS).sum(snoop_stat::dropped),
         );
     }
 }

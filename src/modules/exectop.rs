@@ -4,7 +4,6 @@ use crate::bpf::types::{self, exec_row, exec_stat};
 use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, metrics, tracepoint};
-use std::mem::offset_of;
 
 metrics! {
     COUNT: u64 = 0 "proc.exec.count" COUNTER COUNT "successful execs by the new program's command name";
@@ -32,11 +31,11 @@ pub const SPEC: Spec = Spec {
     options: &[],
     hooks: &[&EXEC],
     maps: MAPS,
-    make: |_| Ok(Box::new(Exectop { claims: Claims::new(offset_of!(exec_row, claims)) })),
+    make: |_| Ok(Box::new(Exectop { claims: RowClaims::new(exec_row::claims) })),
 };
 
 struct Exectop {
-    claims: Claims,
+    claims: RowClaims<exec_row>,
 }
 
 impl Module for Exectop {
@@ -49,9 +48,9 @@ impl Module for Exectop {
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         for row in kernel.rows(ROWS).iter() {
-            let count = row.word(offset_of!(exec_row, count));
+            let count = row.get(exec_row::count);
             if count > 0 {
-                let comm: [u8; 16] = row.bytes(offset_of!(exec_row, comm));
+                let comm: [u8; 16] = row.bytes(exec_row::comm);
                 table.named(until_nul(&comm)).set(COUNT, count);
             }
         }
@@ -59,11 +58,11 @@ impl Module for Exectop {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        self.claims.free_left(kernel.rows(ROWS), |row| row.bytes::<16>(offset_of!(exec_row, comm)) == [0; 16]);
+        self.claims.release_contested(kernel.rows(ROWS), |row| row.words(exec_row::comm).all(|word| word == 0));
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("execs whose command name found no place", kernel.rows(STATS).sum(offset_of!(exec_stat, lost)));
+        each("execs whose command name found no place", kernel.rows(STATS).sum(exec_stat::lost));
     }
 }
 
@@ -73,15 +72,14 @@ mod tests {
     use crate::pcp::Atom;
 
     fn module() -> Exectop {
-        Exectop { claims: Claims::new(offset_of!(exec_row, claims)) }
+        Exectop { claims: RowClaims::new(exec_row::claims) }
     }
 
     #[test]
     fn each_name_is_a_row() {
         let fake = Fake::new().with(ROWS, 8);
-        let comm = u64::from_ne_bytes(*b"bash\0\0\0\0");
-        fake.set(ROWS, 3, offset_of!(exec_row, comm), comm);
-        fake.set(ROWS, 3, offset_of!(exec_row, count), 12);
+        fake.row(ROWS, 3).set_bytes(exec_row::comm, b"bash");
+        fake.set(ROWS, 3, exec_row::count, 12);
         let mut table = Table::new(1);
         module().refresh(&fake, &mut table).expect("nothing can fail");
         assert_eq!(table.len(), 1);
@@ -92,10 +90,10 @@ mod tests {
     #[test]
     fn a_place_both_claimants_left_is_freed_at_the_second_look() {
         let fake = Fake::new().with(ROWS, 8);
-        fake.set(ROWS, 2, offset_of!(exec_row, claims), 2);
+        fake.set(ROWS, 2, exec_row::claims, 2);
         let mut module = module();
         let kernel: &dyn Kernel = &fake;
-        let claims = || kernel.rows(ROWS).get(2).map(|row| row.word(offset_of!(exec_row, claims)));
+        let claims = || kernel.rows(ROWS).get(2).map(|row| row.get(exec_row::claims));
         module.tick(kernel);
         assert_eq!(claims(), Some(2));
         module.tick(kernel);

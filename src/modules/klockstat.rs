@@ -6,7 +6,6 @@ use crate::host::{kernel_function, symbols, CodeOf, Symbol};
 use crate::kit::*;
 use crate::{maps, metrics, options};
 use std::collections::{BTreeMap, HashMap};
-use std::mem::offset_of;
 
 metrics! {
     SPIN_AVERAGE: u64 = 0 "kernel.lock.mutex.spin.avg" INSTANT NSEC "average time from entering a lock function to owning the mutex";
@@ -128,22 +127,18 @@ pub const SPEC: Spec = Spec {
 /// As many as one set of chains has, and those of an earlier run.
 const NAMES: usize = 32 * 1024;
 /// `KL_FRAMES`.
-const MOST_FRAMES: u32 = (size_of_callers() / 8) as u32;
-
-const fn size_of_callers() -> usize {
-    offset_of!(kl_row, spin) - offset_of!(kl_row, callers)
-}
+const MOST_FRAMES: u32 = ((kl_row::spin.offset() - kl_row::callers.offset()) / 8) as u32;
 
 struct Klockstat {
     options: Options,
     /// By the number of the row; `None`: not asked for.
     names: HashMap<usize, Option<String>>,
-    claims: Claims,
+    claims: RowClaims<kl_row>,
 }
 
 impl Klockstat {
     fn new(options: Options) -> Klockstat {
-        Klockstat { options, names: HashMap::new(), claims: Claims::new(offset_of!(kl_row, claims)) }
+        Klockstat { options, names: HashMap::new(), claims: RowClaims::new(kl_row::claims) }
     }
 }
 
@@ -156,12 +151,11 @@ struct Times {
 }
 
 impl Times {
-    /// Those of a row, from this offset on.
-    fn add(&mut self, row: Row<'_>, at: usize) {
-        let most = (size_of::<kl_times>() - offset_of!(kl_times, max)) / 8;
-        self.count += row.word(at + offset_of!(kl_times, count));
-        self.ns += row.word(at + offset_of!(kl_times, ns));
-        self.max = row.words(at + offset_of!(kl_times, max)).take(most).fold(self.max, u64::max);
+    /// Adds those of a row.
+    fn add(&mut self, times: Row<'_, kl_times>) {
+        self.count += times.get(kl_times::count);
+        self.ns += times.get(kl_times::ns);
+        self.max = times.words(kl_times::max).fold(self.max, u64::max);
     }
 
     fn average(self) -> u64 {
@@ -219,18 +213,18 @@ impl Module for Klockstat {
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let Klockstat { options, names, .. } = self;
         let mut sums: BTreeMap<&str, [Times; 2]> = BTreeMap::new();
-        let rows = || kernel.rows(ROWS).iter().enumerate().filter(|(_, row)| row.word(offset_of!(kl_row, key)) != 0);
+        let rows = || kernel.rows(ROWS).iter().enumerate().filter(|(_, row)| row.get(kl_row::key) != 0);
         for (place, row) in rows() {
             names.entry(place).or_insert_with(|| {
-                let callers = row.words(offset_of!(kl_row, callers)).take(MOST_FRAMES as usize);
+                let callers = row.words(kl_row::callers).take(MOST_FRAMES as usize);
                 options.name(&callers.take_while(|&caller| caller != 0).collect::<Vec<_>>())
             });
         }
         for (place, row) in rows() {
             let Some(Some(name)) = names.get(&place) else { continue };
             let [spin, hold] = sums.entry(name).or_default();
-            spin.add(row, offset_of!(kl_row, spin));
-            hold.add(row, offset_of!(kl_row, hold));
+            spin.add(row.part(kl_row::spin));
+            hold.add(row.part(kl_row::hold));
         }
         for (name, [spin, hold]) in sums.into_iter().filter(|(_, [spin, _])| spin.count > 0) {
             let row = table.named(name.as_bytes());
@@ -243,20 +237,17 @@ impl Module for Klockstat {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        self.claims.free_left(kernel.rows(ROWS), |row| row.word(offset_of!(kl_row, key)) == 0);
+        self.claims.release_contested(kernel.rows(ROWS), |row| row.get(kl_row::key) == 0);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
-        each(
-            "acquisitions by callers that found no place (stack_storage_size)",
-            stats.sum(offset_of!(kl_stat, homeless)),
-        );
+        each("acquisitions by callers that found no place (stack_storage_size)", stats.sum(kl_stat::homeless));
         each(
             "locks whose hold time is not known: a thread held more than 8, or too many threads run",
-            stats.sum(offset_of!(kl_stat, dropped)),
+            stats.sum(kl_stat::dropped),
         );
-        each("calls of lock functions whose return was not seen", stats.sum(offset_of!(kl_stat, unseen)));
+        each("calls of lock functions whose return was not seen", stats.sum(kl_stat::unseen));
     }
 }
 
@@ -278,11 +269,12 @@ mod tests {
 
     /// A row with these spin and hold times, each of one CPU, for a module that knows its name.
     fn row(fake: &Fake, module: &mut Klockstat, place: usize, name: &str, [spin, hold]: [Times; 2]) {
-        fake.set(ROWS, place, offset_of!(kl_row, key), 1);
-        for (at, times) in [(offset_of!(kl_row, spin), spin), (offset_of!(kl_row, hold), hold)] {
-            fake.set(ROWS, place, at + offset_of!(kl_times, count), times.count);
-            fake.set(ROWS, place, at + offset_of!(kl_times, ns), times.ns);
-            fake.set(ROWS, place, at + offset_of!(kl_times, max) + 8 * (place % 4), times.max);
+        fake.set(ROWS, place, kl_row::key, 1);
+        for (at, times) in [(kl_row::spin, spin), (kl_row::hold, hold)] {
+            let part = fake.row(ROWS, place).part(at);
+            part.set(kl_times::count, times.count);
+            part.set(kl_times::ns, times.ns);
+            part.set(kl_times::max.nth(place % 4), times.max);
         }
         module.names.insert(place, Some(name.into()));
     }
@@ -334,7 +326,7 @@ mod tests {
         };
         let (fake, mut module) = (fake(), module("stack_depth = 3").unwrap());
         row(&fake, &mut module, 0, "", [Times { count: 2, ns: 9, max: 6 }, Times::default()]);
-        fake.set(ROWS, 0, offset_of!(kl_row, callers), function.start + 4);
+        fake.set(ROWS, 0, kl_row::callers.nth(0), function.start + 4);
         module.names.clear();
         assert_eq!(values(&mut module, &fake), [("schedule".into(), vec![4, 2, 6, 9, 0, 0, 0, 0])]);
     }
@@ -386,11 +378,11 @@ mod tests {
     #[test]
     fn a_row_both_claimants_left_is_freed_at_the_second_look() {
         let (fake, mut module) = (fake(), module("").unwrap());
-        fake.set(ROWS, 2, offset_of!(kl_row, claims), 2);
+        fake.set(ROWS, 2, kl_row::claims, 2);
         let kernel: &dyn Kernel = &fake;
         let mut claims = || {
             module.tick(kernel);
-            kernel.rows(ROWS).sum(offset_of!(kl_row, claims))
+            kernel.rows(ROWS).sum(kl_row::claims)
         };
         assert_eq!([claims(), claims()], [2, 0]);
     }
@@ -398,7 +390,7 @@ mod tests {
     #[test]
     fn what_is_lost_is_told_by_reason() {
         let fake = fake();
-        let fields = [offset_of!(kl_stat, homeless), offset_of!(kl_stat, dropped), offset_of!(kl_stat, unseen)];
+        let fields = [kl_stat::homeless, kl_stat::dropped, kl_stat::unseen];
         fields.iter().zip(1..).for_each(|(&field, count)| fake.set(STATS, 0, field, count));
         let mut lost = Vec::new();
         module("").unwrap().losses(&fake, &mut |_, count| lost.push(count));

@@ -4,7 +4,6 @@ use crate::bpf::types::{self, kp_row, way_numbers};
 use crate::kit::*;
 use crate::process::Places;
 use crate::{maps, metrics, options, tell};
-use std::mem::offset_of;
 
 metrics! {
     COUNT: u64 = 0 "kprobe.hits.count" COUNTER COUNT "calls of each kernel function";
@@ -111,14 +110,14 @@ impl KprobeHits {
     }
 
     /// The sums of one field over rows.
-    fn set(&self, cells: RowMut<'_>, rows: &[Row<'_>], with_failures: bool) {
-        let sum = |offset| rows.iter().map(|row| row.word(offset)).sum::<u64>();
-        let mut cells = cells.set(COUNT, sum(offset_of!(kp_row, calls)));
+    fn set(&self, cells: RowMut<'_>, rows: &[Row<'_, kp_row>], with_failures: bool) {
+        let sum = |field| rows.iter().map(|row| row.get(field)).sum::<u64>();
+        let mut cells = cells.set(COUNT, sum(kp_row::calls));
         if with_failures {
-            cells = cells.set(FAIL, sum(offset_of!(kp_row, fails)));
+            cells = cells.set(FAIL, sum(kp_row::fails));
         }
         if self.timed {
-            let (ns, calls) = (sum(offset_of!(kp_row, ns)), sum(offset_of!(kp_row, timed)));
+            let (ns, calls) = (sum(kp_row::ns), sum(kp_row::timed));
             cells.set(AVERAGE, ns.checked_div(calls).unwrap_or(0)).set(TOTAL, ns);
         }
     }
@@ -149,7 +148,7 @@ impl Module for KprobeHits {
         let count = self.functions.len();
         let reached: Vec<usize> = (0..count).filter(|&number| kernel.reaches(self.hook(), number as u32)).collect();
         for &number in &reached {
-            let rows: Vec<Row<'_>> = kernel.rows(ROWS).iter().skip(number).step_by(count).collect();
+            let rows: Vec<Row<'_, kp_row>> = kernel.rows(ROWS).iter().skip(number).step_by(count).collect();
             self.set(table.named(self.functions[number].as_bytes()), &rows, true);
         }
         for (place, pid) in Places::living(kernel) {
@@ -168,7 +167,7 @@ impl Module for KprobeHits {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let rows = kernel.rows(ROWS);
-        let (unmatched, displaced) = (rows.sum(offset_of!(kp_row, unmatched)), rows.sum(offset_of!(kp_row, displaced)));
+        let (unmatched, displaced) = (rows.sum(kp_row::unmatched), rows.sum(kp_row::displaced));
         each("returns of functions whose start was not seen", unmatched.saturating_sub(displaced));
         each("calls whose time is not known because too many threads were in such functions", displaced);
     }
@@ -238,10 +237,10 @@ mod tests {
     fn averages_are_totals_by_counts_and_processes_do_not_mix() {
         let fake = Fake::new().with(ROWS, 4).out_of_reach(1);
         for cpu in [0, 2] {
-            fake.set(ROWS, cpu, offset_of!(kp_row, calls), 10);
-            fake.set(ROWS, cpu, offset_of!(kp_row, fails), 1);
-            fake.set(ROWS, cpu, offset_of!(kp_row, ns), 500);
-            fake.set(ROWS, cpu, offset_of!(kp_row, timed), 5);
+            fake.set(ROWS, cpu, kp_row::calls, 10);
+            fake.set(ROWS, cpu, kp_row::fails, 1);
+            fake.set(ROWS, cpu, kp_row::ns, 500);
+            fake.set(ROWS, cpu, kp_row::timed, 5);
         }
         let mut module = module(&["f", "refused"], true, false);
         for _ in 0..2 {
@@ -266,8 +265,8 @@ mod tests {
         let me = std::process::id();
         let fake = Places::fake(&[PID_OF_NOBODY, me]).with(ROWS, 2).with(DETAILS, Places::COUNT);
         let mut module = module(&["f"], false, true);
-        fake.set(DETAILS, 0, 0, 7);
-        fake.set(DETAILS, 1, 0, 9);
+        fake.set(DETAILS, 0, kp_row::calls, 7);
+        fake.set(DETAILS, 1, kp_row::calls, 9);
         let mut table = Table::new(4);
         module.refresh(&fake, &mut table).unwrap();
         assert_eq!((table.len(), name(&table, 1)), (2, format!("{me}::f")));

@@ -7,7 +7,6 @@ use crate::bpf::types::{self, net_row, sock_read, thread, thread_stat};
 use crate::host::{cmdline, exists, with_sockets};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
-use std::mem::offset_of;
 
 metrics! {
     TCP_SEND_CALLS: u64 = 0 "proc.net.tcp.send.calls"
@@ -103,7 +102,7 @@ struct Netproc {
     ticks: u64,
     begun: bool,
     lost: u64,
-    claims: Claims,
+    claims: RowClaims<thread>,
 }
 
 impl Netproc {
@@ -116,7 +115,7 @@ impl Netproc {
             ticks: 0,
             begun: false,
             lost: 0,
-            claims: Claims::new(offset_of!(thread, claims)),
+            claims: RowClaims::new(thread::claims),
         }
     }
 
@@ -141,12 +140,12 @@ impl Netproc {
         }
         let counts = kernel.rows(COUNTS);
         for (place, thread) in kernel.rows(THREADS).iter().enumerate() {
-            let id = thread.word(offset_of!(thread, id));
+            let id = thread.get(thread::id);
             let (Some(row), 1..) = (counts.get(place), id) else { continue };
-            let born = thread.word(offset_of!(thread, born));
-            let state = thread.word(offset_of!(thread, state));
+            let born = thread.get(thread::born);
+            let state = thread.get(thread::state);
             let process = self.processes.of((id >> 32) as u32, born);
-            let cells = row.words(offset_of!(net_row, cells));
+            let cells = row.words(net_row::cells);
             if state & (ENDED | SEEN) == ENDED | SEEN {
                 if let Some(process) = process {
                     add(&mut process.past, cells);
@@ -155,7 +154,7 @@ impl Netproc {
                 continue;
             }
             if state & ENDED != 0 {
-                thread.set(offset_of!(thread, state), state | SEEN);
+                thread.set(thread::state, state | SEEN);
             }
             let Some(process) = process else { continue };
             add(&mut process.live, cells);
@@ -211,8 +210,8 @@ impl Module for Netproc {
         self.processes.tick(!self.options.remove_stopped_processes, |pid, process| {
             process.threads == 0 && name_of(pid).is_none()
         });
-        self.claims.free_left(kernel.rows(THREADS), |thread| thread.word(offset_of!(thread, id)) == 0);
-        let lost = kernel.rows(STATS).sum(offset_of!(thread_stat, lost));
+        self.claims.release_contested(kernel.rows(THREADS), |thread| thread.get(thread::id) == 0);
+        let lost = kernel.rows(STATS).sum(thread_stat::lost);
         if lost > self.lost {
             self.lost = lost;
             reclaim(kernel);
@@ -220,10 +219,7 @@ impl Module for Netproc {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each(
-            "calls of threads that found no place in the table",
-            kernel.rows(STATS).sum(offset_of!(thread_stat, lost)),
-        );
+        each("calls of threads that found no place in the table", kernel.rows(STATS).sum(thread_stat::lost));
     }
 }
 
@@ -234,22 +230,20 @@ fn add(sums: &mut [u64; 8], cells: impl Iterator<Item = u64>) {
 }
 
 /// Gives a place back: last of all the claim, which lets a program take it.
-fn free(thread: Row<'_>, counts: Row<'_>) {
-    for cell in 0..CELLS.len() {
-        counts.set(offset_of!(net_row, cells) + cell * 8, 0);
-    }
-    thread.set(offset_of!(thread, state), 0);
-    thread.set(offset_of!(thread, id), 0);
-    thread.set(offset_of!(thread, claims), 0);
+fn free(thread: Row<'_, thread>, counts: Row<'_, net_row>) {
+    counts.clear();
+    thread.set(thread::state, 0);
+    thread.set(thread::id, 0);
+    thread.set(thread::claims, 0);
 }
 
 /// The table is crowded: marks threads whose end no program saw.
 fn reclaim(kernel: &dyn Kernel) {
     for thread in kernel.rows(THREADS).iter() {
-        let id = thread.word(offset_of!(thread, id));
+        let id = thread.get(thread::id);
         if id != 0 && !exists(id as u32) {
-            let state = thread.word(offset_of!(thread, state));
-            thread.set(offset_of!(thread, state), state | ENDED);
+            let state = thread.get(thread::state);
+            thread.set(thread::state, state | ENDED);
         }
     }
 }
@@ -276,15 +270,14 @@ mod tests {
     }
 
     fn thread(fake: &Fake, place: usize, pid: u64, tid: u64, born: u64, sent: u64) {
-        fake.set(THREADS, place, offset_of!(thread, id), pid << 32 | tid);
-        fake.set(THREADS, place, offset_of!(thread, claims), 1);
-        fake.set(THREADS, place, offset_of!(thread, born), born);
-        fake.set(COUNTS, place, offset_of!(net_row, cells), 1);
-        fake.set(COUNTS, place, offset_of!(net_row, cells) + 8, sent);
+        fake.set(THREADS, place, thread::id, pid << 32 | tid);
+        fake.set(THREADS, place, thread::claims, 1);
+        fake.set(THREADS, place, thread::born, born);
+        fake.row(COUNTS, place).write(&[1, sent]);
     }
 
     fn ended(fake: &Fake, place: usize) {
-        fake.set(THREADS, place, offset_of!(thread, state), ENDED);
+        fake.set(THREADS, place, thread::state, ENDED);
     }
 
     fn module() -> Netproc {
@@ -325,7 +318,7 @@ mod tests {
         }
         let kernel: &dyn Kernel = &fake;
         let place = kernel.rows(THREADS).get(9).expect("the map has it");
-        assert_eq!((place.word(offset_of!(thread, id)), place.word(offset_of!(thread, claims))), (0, 0));
+        assert_eq!((place.get(thread::id), place.get(thread::claims)), (0, 0));
     }
 
     #[test]
@@ -388,7 +381,7 @@ mod tests {
         assert_eq!(sent(&mut module, &fake)[0].0, "000077 sh");
         module.name_of = |_| Some(b"curl".to_vec());
         assert_eq!(sent(&mut module, &fake)[0].0, "000077 sh");
-        fake.set(THREADS, 3, offset_of!(thread, state), 2);
+        fake.set(THREADS, 3, thread::state, 2);
         assert_eq!(sent(&mut module, &fake)[0].0, "000077 curl");
     }
 

@@ -7,7 +7,6 @@ use crate::host::{in_namespace, Watch};
 use crate::kit::*;
 use crate::pcp::PmErr;
 use crate::{maps, metrics, options};
-use std::mem::offset_of;
 
 metrics! {
     PROFILE: str = 0 "proc.profile" INSTANT NONE "stack sampling: its status, and the stacks of the last run";
@@ -92,7 +91,7 @@ impl Profile {
     fn start(&mut self, kernel: &dyn Kernel) -> Result<(), String> {
         let process = if self.options.process.is_all() { 0 } else { self.find()? };
         if let Some(row) = kernel.rows(STATS).get(0) {
-            row.set(offset_of!(prof_stat, process), u64::from(process));
+            row.set(prof_stat::process, u64::from(process));
         }
         let (rate, by_frequency) = match self.options.sample_frequency.0 {
             0 => (self.options.sample_period.0, false),
@@ -189,10 +188,7 @@ impl Module for Profile {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each(
-            "samples dropped because the ring buffer was full",
-            kernel.rows(STATS).sum(offset_of!(prof_stat, dropped)),
-        );
+        each("samples dropped because the ring buffer was full", kernel.rows(STATS).sum(prof_stat::dropped));
         each("samples that count for their command only, since their stack was one too many", self.unkept);
     }
 }

@@ -3,7 +3,6 @@
 use crate::bpf::types::{self, runq_delay, runq_row, runq_wait};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
-use std::mem::offset_of;
 
 metrics! {
     LATENCY: u64 = 0 "runq.latency" COUNTER USEC "tasks by the time they waited to run";
@@ -58,14 +57,14 @@ impl Runqlat {
     /// the programs at the wake-ups do, at eight times the cost.
     fn watch_for_times(&mut self, kernel: &dyn Kernel) {
         let rows = kernel.rows(ROWS);
-        let unmeasured = rows.sum(offset_of!(runq_row, unmeasured));
-        let counted: u64 = rows.iter().flat_map(|row| row.words(offset_of!(runq_row, slots))).sum();
+        let unmeasured = rows.sum(runq_row::unmeasured);
+        let counted: u64 = rows.iter().flat_map(|row| row.words(runq_row::slots)).sum();
         if self.by_wakeup || unmeasured < ENOUGH || counted > unmeasured {
             return;
         }
         match kernel.attach(&WAKEUP).and_then(|()| kernel.attach(&WAKEUP_NEW)) {
             Ok(()) => {
-                rows.iter().for_each(|row| row.set(offset_of!(runq_row, by_wakeup), 1));
+                rows.iter().for_each(|row| row.set(runq_row::by_wakeup, 1));
                 tell!(info, "The kernel keeps no times of queueing: from now on they are counted from sched_wakeup.");
             }
             Err(error) => tell!(error, "the kernel keeps no times of queueing, and sched_wakeup: {error}"),
@@ -90,7 +89,7 @@ impl Module for Runqlat {
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let mut counts = [0u64; SLOTS];
         for row in kernel.rows(ROWS).iter() {
-            for (count, word) in counts.iter_mut().zip(row.words(offset_of!(runq_row, slots))) {
+            for (count, word) in counts.iter_mut().zip(row.words(runq_row::slots)) {
                 *count += word;
             }
         }
@@ -103,10 +102,7 @@ impl Module for Runqlat {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each(
-            "arrivals of tasks whose time of queueing is not known",
-            kernel.rows(ROWS).sum(offset_of!(runq_row, unmeasured)),
-        );
+        each("arrivals of tasks whose time of queueing is not known", kernel.rows(ROWS).sum(runq_row::unmeasured));
     }
 }
 
@@ -123,24 +119,24 @@ mod tests {
     fn the_wake_ups_are_watched_where_the_kernel_keeps_no_times() {
         let fake = Fake::new().with(ROWS, 2);
         let mut module = module();
-        fake.set(ROWS, 0, offset_of!(runq_row, slots), 5000);
-        fake.set(ROWS, 0, offset_of!(runq_row, unmeasured), 200);
+        fake.set(ROWS, 0, runq_row::slots.nth(0), 5000);
+        fake.set(ROWS, 0, runq_row::unmeasured, 200);
         module.tick(&fake);
         assert!(fake.attached().is_empty());
-        fake.set(ROWS, 1, offset_of!(runq_row, unmeasured), 5000);
+        fake.set(ROWS, 1, runq_row::unmeasured, 5000);
         module.tick(&fake);
         assert_eq!(fake.attached(), ["sched_wakeup", "sched_wakeup_new"]);
         let kernel: &dyn Kernel = &fake;
-        assert!(kernel.rows(ROWS).iter().all(|row| row.word(offset_of!(runq_row, by_wakeup)) == 1));
+        assert!(kernel.rows(ROWS).iter().all(|row| row.get(runq_row::by_wakeup) == 1));
     }
 
     #[test]
     fn cpus_are_added_up_slot_by_slot() {
         let fake = Fake::new().with(ROWS, 2);
-        fake.set(ROWS, 0, offset_of!(runq_row, slots), 2);
-        fake.set(ROWS, 0, offset_of!(runq_row, slots) + 8 * 3, 5);
-        fake.set(ROWS, 1, offset_of!(runq_row, slots) + 8 * 3, 1);
-        fake.set(ROWS, 1, offset_of!(runq_row, unmeasured), 7);
+        fake.set(ROWS, 0, runq_row::slots.nth(0), 2);
+        fake.set(ROWS, 0, runq_row::slots.nth(3), 5);
+        fake.set(ROWS, 1, runq_row::slots.nth(3), 1);
+        fake.set(ROWS, 1, runq_row::unmeasured, 7);
         let mut table = Table::new(1);
         let mut module = module();
         module.refresh(&fake, &mut table).expect("nothing can fail");

@@ -7,7 +7,6 @@ use crate::bpf::types::{self, syscall_row, syscall_stat, way_numbers};
 use crate::kit::*;
 use crate::process::Places;
 use crate::{maps, metrics, options, tell, tracepoint};
-use std::mem::offset_of;
 
 metrics! {
     COUNT: u64 = 0 "proc.syscall.count" COUNTER COUNT "system calls";
@@ -108,10 +107,10 @@ impl Syscount {
 }
 
 /// The sum of rows, by number.
-fn sum<'a>(rows: impl Iterator<Item = Row<'a>>) -> [Cell; CALLS] {
+fn sum<'a>(rows: impl Iterator<Item = Row<'a, syscall_row>>) -> [Cell; CALLS] {
     let mut sums = [Cell::default(); CALLS];
     for row in rows {
-        let mut words = row.words(offset_of!(syscall_row, cells));
+        let mut words = row.words(syscall_row::cells);
         for sum in &mut sums {
             let mut next = || words.next().unwrap_or_default();
             sum.calls += next();
@@ -177,12 +176,9 @@ impl Module for Syscount {
         let stats = kernel.rows(STATS);
         each(
             "calls of 32-bit programs, or with numbers from 512 on, which are not shown: they have other names",
-            stats.sum(offset_of!(syscall_stat, foreign)),
+            stats.sum(syscall_stat::foreign),
         );
-        each(
-            "calls whose time is not known because too many threads run",
-            stats.sum(offset_of!(syscall_stat, displaced)),
-        );
+        each("calls whose time is not known because too many threads run", stats.sum(syscall_stat::displaced));
     }
 }
 
@@ -192,17 +188,13 @@ mod tests {
     use crate::config::Config;
     use crate::pcp::Atom;
 
-    const CELL: usize = size_of::<Cell>();
-
     fn module(options: &str) -> Syscount {
         let config = Config::parse("t.conf", format!("[syscount]\n{options}\n").as_bytes()).unwrap();
         Syscount::new(Options::read(&config.section("syscount").unwrap()).unwrap())
     }
 
     fn set(fake: &Fake, map: Rows<syscall_row>, row: usize, number: usize, cell: [u64; 3]) {
-        for (i, value) in cell.into_iter().enumerate() {
-            fake.set(map, row, offset_of!(syscall_row, cells) + number * CELL + i * 8, value);
-        }
+        fake.row(map, row).part(syscall_row::cells.nth(number)).write(&cell);
     }
 
     /// The values of a row by its identifier, with its name.

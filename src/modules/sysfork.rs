@@ -3,7 +3,6 @@
 use crate::bpf::types::{self, fork_row};
 use crate::kit::*;
 use crate::{maps, metrics, tracepoint};
-use std::mem::offset_of;
 
 metrics! {
     FORKS: u64 = 0 "proc.sysfork" COUNTER COUNT "tasks created: processes, threads and kernel threads";
@@ -40,9 +39,7 @@ impl Module for Sysfork {
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let rows = kernel.rows(ROWS);
-        let forks = rows.sum(offset_of!(fork_row, processes))
-            + rows.sum(offset_of!(fork_row, vforks))
-            + rows.sum(offset_of!(fork_row, threads));
+        let forks = rows.sum(fork_row::processes) + rows.sum(fork_row::vforks) + rows.sum(fork_row::threads);
         table.single().set(FORKS, forks);
         Ok(())
     }
@@ -56,9 +53,9 @@ mod tests {
     #[test]
     fn every_kind_of_task_counts_on_every_cpu() {
         let fake = Fake::new().with(ROWS, 2);
-        fake.set(ROWS, 0, offset_of!(fork_row, processes), 1);
-        fake.set(ROWS, 1, offset_of!(fork_row, vforks), 10);
-        fake.set(ROWS, 1, offset_of!(fork_row, threads), 100);
+        fake.set(ROWS, 0, fork_row::processes, 1);
+        fake.set(ROWS, 1, fork_row::vforks, 10);
+        fake.set(ROWS, 1, fork_row::threads, 100);
         let mut table = Table::new(1);
         Sysfork.refresh(&fake, &mut table).expect("nothing can fail");
         assert_eq!(table.value(0, 0), Some(Atom::U64(111)));

@@ -6,7 +6,6 @@ use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, metrics, options};
 use std::collections::VecDeque;
-use std::mem::offset_of;
 
 metrics! {
     PID: u32 = 0 "proc.io.net.tcp.pid" INSTANT NONE "process that opened, accepted or closed the session";
@@ -117,9 +116,9 @@ impl Module for Tcplife {
         let stats = kernel.rows(STATS);
         each(
             "sessions dropped because the ring buffer was full; buffer_page_count should be increased",
-            stats.sum(offset_of!(tcp_stat, dropped)),
+            stats.sum(tcp_stat::dropped),
         );
-        let (unborn, displaced) = (stats.sum(offset_of!(tcp_stat, unborn)), stats.sum(offset_of!(tcp_stat, displaced)));
+        let (unborn, displaced) = (stats.sum(tcp_stat::unborn), stats.sum(tcp_stat::displaced));
         each("sessions whose beginning was not seen", unborn.saturating_sub(displaced));
         each("sessions whose beginning was forgotten because too many were open", displaced);
     }
@@ -207,7 +206,7 @@ mod tests {
     #[test]
     fn a_session_that_was_displaced_is_one_loss_and_not_of_those_begun_before_the_agent() {
         let fake = Fake::new().with(STATS, 2);
-        for (at, count) in [(offset_of!(tcp_stat, unborn), 5), (offset_of!(tcp_stat, displaced), 3)] {
+        for (at, count) in [(tcp_stat::unborn, 5), (tcp_stat::displaced, 3)] {
             fake.set(STATS, 1, at, count);
         }
         let mut lost = Vec::new();

@@ -8,7 +8,6 @@ use crate::bpf::types::{self, flow, flow_stat, sock_read, way_numbers};
 use crate::host::exists;
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
-use std::mem::offset_of;
 
 metrics! {
     TX: u64 = 0 "proc.io.net.total.tx" COUNTER BYTE "bytes sent over TCP";
@@ -114,7 +113,7 @@ impl Module for Tcpperpid {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("calls whose connection found no place in the table", kernel.rows(STATS).sum(offset_of!(flow_stat, lost)));
+        each("calls whose connection found no place in the table", kernel.rows(STATS).sum(flow_stat::lost));
     }
 }
 
@@ -195,7 +194,7 @@ mod tests {
         put(&fake, FLOWS, 1, ends(77, 1, 80), 100, 5);
         rows(&mut module, &fake);
         put(&fake, FLOWS, 2, ends(77, 2, 80), 7, 0);
-        fake.set(FLOWS, 2, offset_of!(flow, born), 2);
+        fake.set(FLOWS, 2, flow::born, 2);
         assert_eq!(rows(&mut module, &fake), [("000077".into(), 7, 0)]);
     }
 }

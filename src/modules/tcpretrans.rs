@@ -6,7 +6,6 @@ use crate::bpf::types::{self, retrans_owners, retrans_row, retrans_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
 use std::collections::{BTreeMap, VecDeque};
-use std::mem::offset_of;
 
 metrics! {
     COUNT: u64 = 0 "io.net.tcp.retrans.count" COUNTER COUNT "segments retransmitted by connection";
@@ -62,34 +61,34 @@ struct Tcpretrans {
     options: Options,
     /// Closed connections with their counts, the latest first.
     closed: VecDeque<(String, u64)>,
-    claims: Claims,
+    claims: RowClaims<retrans_row>,
     /// Retransmissions on sockets that closed before their owner was seen.
     ownerless: u64,
 }
 
 impl Tcpretrans {
     fn new(options: Options) -> Tcpretrans {
-        let claims = Claims::new(offset_of!(retrans_row, claims));
+        let claims = RowClaims::new(retrans_row::claims);
         Tcpretrans { options, closed: VecDeque::new(), claims, ownerless: 0 }
     }
 
     /// Whether the socket's process is asked for.
-    fn wants(&self, row: Row<'_>) -> bool {
-        self.options.process.is_all() || row.word(offset_of!(retrans_row, wanted)) != 0
+    fn wants(&self, row: Row<'_, retrans_row>) -> bool {
+        self.options.process.is_all() || row.get(retrans_row::wanted) != 0
     }
 
     /// Takes over the counts of sockets that closed, and gives their rows back: last of all the claim, which lets a
     /// program take one.
     fn harvest(&mut self, kernel: &dyn Kernel) {
         for row in kernel.rows(ROWS).iter() {
-            let word = |offset| row.word(offset);
-            if word(offset_of!(retrans_row, sk)) == 0 || word(offset_of!(retrans_row, closed)) == 0 {
+            let word = |field| row.get(field);
+            if word(retrans_row::sk) == 0 || word(retrans_row::closed) == 0 {
                 continue;
             }
-            let count = word(offset_of!(retrans_row, count));
+            let count = word(retrans_row::count);
             if self.wants(row) {
                 self.close(flow_name(row), count);
-            } else if word(offset_of!(retrans_row, owner)) == 0 {
+            } else if word(retrans_row::owner) == 0 {
                 self.ownerless += count;
             }
             free(row);
@@ -125,7 +124,7 @@ impl Module for Tcpretrans {
         self.harvest(kernel);
         let mut counts: BTreeMap<String, u64> = self.closed.iter().cloned().collect();
         for row in kernel.rows(ROWS).iter() {
-            let count = row.word(offset_of!(retrans_row, count));
+            let count = row.get(retrans_row::count);
             if count > 0 && self.wants(row) {
                 *counts.entry(flow_name(row)).or_default() += count;
             }
@@ -138,35 +137,35 @@ impl Module for Tcpretrans {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.harvest(kernel);
-        self.claims.free_left(kernel.rows(ROWS), |row| row.word(offset_of!(retrans_row, sk)) == 0);
+        self.claims.release_contested(kernel.rows(ROWS), |row| row.get(retrans_row::sk) == 0);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each(
             "retransmissions of connections that found no place in the table",
-            kernel.rows(STATS).sum(offset_of!(retrans_stat, lost)),
+            kernel.rows(STATS).sum(retrans_stat::lost),
         );
         each("retransmissions of connections whose process was never seen", self.ownerless);
     }
 }
 
 /// `10.0.0.1:43210::10.0.0.2:443`, IPv6 without brackets, as the Python agent wrote it.
-fn flow_name(row: Row<'_>) -> String {
-    let family = row.word(offset_of!(retrans_row, family)) as u16;
-    let ports = row.word(offset_of!(retrans_row, ports));
-    let local = address(family, row.bytes(offset_of!(retrans_row, local)));
-    let remote = address(family, row.bytes(offset_of!(retrans_row, remote)));
+fn flow_name(row: Row<'_, retrans_row>) -> String {
+    let family = row.get(retrans_row::family) as u16;
+    let ports = row.get(retrans_row::ports);
+    let local = address(family, row.bytes(retrans_row::local));
+    let remote = address(family, row.bytes(retrans_row::remote));
     format!("{local}:{}::{remote}:{}", (ports >> 16) as u16, ports as u16)
 }
 
-fn free(row: Row<'_>) {
+fn free(row: Row<'_, retrans_row>) {
     for field in [
-        offset_of!(retrans_row, sk),
-        offset_of!(retrans_row, closed),
-        offset_of!(retrans_row, count),
-        offset_of!(retrans_row, owner),
-        offset_of!(retrans_row, wanted),
-        offset_of!(retrans_row, claims),
+        retrans_row::sk,
+        retrans_row::closed,
+        retrans_row::count,
+        retrans_row::owner,
+        retrans_row::wanted,
+        retrans_row::claims,
     ] {
         row.set(field, 0);
     }
@@ -184,18 +183,18 @@ mod tests {
 
     /// A socket at 10.0.0.1 connected to port 443 at 10.0.0.2.
     fn socket(fake: &Fake, place: usize, lport: u64, count: u64) {
-        let set = |offset, value| fake.set(ROWS, place, offset, value);
-        set(offset_of!(retrans_row, claims), 1);
-        set(offset_of!(retrans_row, sk), 0x1000 + lport);
-        set(offset_of!(retrans_row, family), 2);
-        set(offset_of!(retrans_row, ports), lport << 16 | 443);
-        set(offset_of!(retrans_row, local), u64::from_ne_bytes([10, 0, 0, 1, 0, 0, 0, 0]));
-        set(offset_of!(retrans_row, remote), u64::from_ne_bytes([10, 0, 0, 2, 0, 0, 0, 0]));
-        set(offset_of!(retrans_row, count), count);
+        let set = |field, value| fake.set(ROWS, place, field, value);
+        set(retrans_row::claims, 1);
+        set(retrans_row::sk, 0x1000 + lport);
+        set(retrans_row::family, 2);
+        set(retrans_row::ports, lport << 16 | 443);
+        fake.row(ROWS, place).set_bytes(retrans_row::local, &[10, 0, 0, 1]);
+        fake.row(ROWS, place).set_bytes(retrans_row::remote, &[10, 0, 0, 2]);
+        set(retrans_row::count, count);
     }
 
     fn close(fake: &Fake, place: usize) {
-        fake.set(ROWS, place, offset_of!(retrans_row, closed), 1);
+        fake.set(ROWS, place, retrans_row::closed, 1);
     }
 
     fn module(flow_count: u32) -> Tcpretrans {
@@ -225,7 +224,7 @@ mod tests {
 
     fn claims(fake: &Fake, place: usize) -> u64 {
         let kernel: &dyn Kernel = fake;
-        kernel.rows(ROWS).get(place).expect("the map has it").word(offset_of!(retrans_row, claims))
+        kernel.rows(ROWS).get(place).expect("the map has it").get(retrans_row::claims)
     }
 
     #[test]
@@ -233,10 +232,10 @@ mod tests {
         let fake = fake();
         socket(&fake, 3, 43210, 7);
         assert_eq!(rows(&mut module(20), &fake), [("10.0.0.1:43210::10.0.0.2:443".into(), 7)]);
-        fake.set(ROWS, 3, offset_of!(retrans_row, family), 10);
-        for end in [offset_of!(retrans_row, local), offset_of!(retrans_row, remote)] {
-            fake.set(ROWS, 3, end, 0);
-            fake.set(ROWS, 3, end + 8, 1u64.to_be());
+        fake.set(ROWS, 3, retrans_row::family, 10);
+        for end in [retrans_row::local, retrans_row::remote] {
+            fake.set(ROWS, 3, end.nth(0), 0);
+            fake.set(ROWS, 3, end.nth(1), 1u64.to_be());
         }
         assert_eq!(rows(&mut module(20), &fake), [("::1:43210::::1:443".into(), 7)]);
     }
@@ -279,9 +278,9 @@ mod tests {
         socket(&fake, 1, 1, 5);
         socket(&fake, 2, 2, 6);
         assert!(rows(&mut module, &fake).is_empty(), "nobody is known to own them");
-        fake.set(ROWS, 1, offset_of!(retrans_row, owner), 77);
-        fake.set(ROWS, 1, offset_of!(retrans_row, wanted), 1);
-        fake.set(ROWS, 2, offset_of!(retrans_row, owner), 1);
+        fake.set(ROWS, 1, retrans_row::owner, 77);
+        fake.set(ROWS, 1, retrans_row::wanted, 1);
+        fake.set(ROWS, 2, retrans_row::owner, 1);
         assert_eq!(rows(&mut module, &fake), [("10.0.0.1:1::10.0.0.2:443".into(), 5)]);
         close(&fake, 1);
         close(&fake, 2);
@@ -303,7 +302,7 @@ mod tests {
     #[test]
     fn a_row_both_claimants_left_is_freed_at_the_second_look() {
         let fake = fake();
-        fake.set(ROWS, 2, offset_of!(retrans_row, claims), 2);
+        fake.set(ROWS, 2, retrans_row::claims, 2);
         let mut module = module(20);
         module.tick(&fake);
         assert_eq!(claims(&fake, 2), 2);

@@ -165,7 +165,7 @@ impl Module for Tcptop {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("calls whose connection found no place in the table", kernel.rows(STATS).sum(offset_of!(flow_stat, lost)));
+        each("calls whose connection found no place in the table", kernel.rows(STATS).sum(flow_stat::lost));
     }
 }
 

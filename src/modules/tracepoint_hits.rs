@@ -185,9 +185,9 @@ mod tests {
         module.find(&Events::of(&events), &mut plan);
         // Two CPUs of 16 counters; the last tracepoint could not be attached to.
         let fake = Fake::new().with(ROWS, 32).out_of_reach(8);
-        fake.set(ROWS, 0, 0, 5);
-        fake.set(ROWS, 16, 0, 2);
-        fake.set(ROWS, 16 + 7, 0, 9);
+        fake.set(ROWS, 0, hit::count, 5);
+        fake.set(ROWS, 16, hit::count, 2);
+        fake.set(ROWS, 16 + 7, hit::count, 9);
         let mut table = Table::new(1);
         module.refresh(&fake, &mut table).unwrap();
         let value = |row| table.value(row, 0);

@@ -2,12 +2,12 @@
 
 use super::shared::runtimes::{numbered, runtime, Calls, Language};
 use crate::bpf::types::{self, uc_argument, uc_row, uc_site, uc_stack, uc_stat};
+use crate::bpf::Field;
 use crate::host::{until_nul, Argument, Place, Probe};
 use crate::kit::*;
 use crate::process::Tracees;
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
-use std::mem::offset_of;
 use std::time::Instant;
 
 metrics! {
@@ -62,7 +62,7 @@ pub const SPEC: Spec = Spec {
             timed: options.latency,
             tracees: Tracees::new(setup.section.name(), options.process),
             sites: Vec::new(),
-            claims: Claims::new(offset_of!(uc_row, claims)),
+            claims: RowClaims::new(uc_row::claims),
         }))
     },
 };
@@ -73,11 +73,11 @@ struct Ucalls {
     tracees: Tracees,
     /// The rows of the sites so far; sites that read the same arguments share one, and a program.
     sites: Vec<SiteWords>,
-    claims: Claims,
+    claims: RowClaims<uc_row>,
 }
 
 /// A `uc_site` without its padding.
-type SiteWords = [u64; offset_of!(uc_site, pad) / 8];
+type SiteWords = [u64; uc_site::pad.offset() / 8];
 
 /// An argument as the programs read it (`uc_argument`).
 fn encoded(argument: Argument) -> uc_argument {
@@ -98,19 +98,20 @@ fn encoded(argument: Argument) -> uc_argument {
 fn site(calls: &Calls, probe: &Probe) -> Result<SiteWords, String> {
     let arguments = probe.arguments();
     let mut words = SiteWords::default();
-    let mut set = |offset: usize, number: Option<usize>| -> Result<(), String> {
+    let mut set = |field: Field<uc_site, uc_argument>, number: Option<usize>| -> Result<(), String> {
         let Some(number) = number else { return Ok(()) };
         let argument = arguments.get(number - 1).cloned();
         let argument = argument.unwrap_or_else(|| Err(format!("no argument {number}")))?;
         let encoded = encoded(argument);
-        (words[offset / 8], words[offset / 8 + 1]) = (encoded.value, encoded.place);
+        let at = field.offset() / 8;
+        (words[at], words[at + 1]) = (encoded.value, encoded.place);
         Ok(())
     };
-    set(offset_of!(uc_site, class), calls.class.map(|(at, _)| at))?;
-    set(offset_of!(uc_site, class_length), calls.class.and_then(|(_, length)| length))?;
-    set(offset_of!(uc_site, method), Some(calls.method.0))?;
-    set(offset_of!(uc_site, method_length), calls.method.1)?;
-    words[offset_of!(uc_site, returns) / 8] = calls.returns.contains(&probe.name.as_str()).into();
+    set(uc_site::class, calls.class.map(|(at, _)| at))?;
+    set(uc_site::class_length, calls.class.and_then(|(_, length)| length))?;
+    set(uc_site::method, Some(calls.method.0))?;
+    set(uc_site::method_length, calls.method.1)?;
+    words[uc_site::returns.offset() / 8] = calls.returns.contains(&probe.name.as_str()).into();
     Ok(words)
 }
 
@@ -123,7 +124,7 @@ fn numbered_site(sites: &mut Vec<SiteWords>, kernel: &dyn Kernel, words: SiteWor
         return Err(format!("more than {SITES_MOST} sites whose arguments differ"));
     }
     if let Some(row) = kernel.rows(SITES).get(sites.len()) {
-        words.iter().enumerate().for_each(|(i, &word)| row.set(8 * i, word));
+        row.write(&words);
     }
     sites.push(words);
     Ok(sites.len() as u32 - 1)
@@ -166,13 +167,12 @@ impl Module for Ucalls {
             return Ok(()); // nothing was ever attached
         }
         let mut sums: BTreeMap<Vec<u8>, [u64; 3]> = BTreeMap::new();
-        for row in kernel.rows(ROWS).iter().filter(|row| row.word(offset_of!(uc_row, key)) != 0) {
-            let (class, method): ([u8; 256], [u8; 128]) =
-                (row.bytes(offset_of!(uc_row, class)), row.bytes(offset_of!(uc_row, method)));
+        for row in kernel.rows(ROWS).iter().filter(|row| row.get(uc_row::key) != 0) {
+            let (class, method): ([u8; 256], [u8; 128]) = (row.bytes(uc_row::class), row.bytes(uc_row::method));
             let sum = sums.entry(instance(until_nul(&class), until_nul(&method))).or_default();
-            let fields = [offset_of!(uc_row, calls), offset_of!(uc_row, ns), offset_of!(uc_row, timed)];
+            let fields = [uc_row::calls, uc_row::ns, uc_row::timed];
             for (sum, field) in sum.iter_mut().zip(fields) {
-                *sum = sum.wrapping_add(row.word(field));
+                *sum = sum.wrapping_add(row.get(field));
             }
         }
         for (name, [calls, ns, timed]) in &sums {
@@ -207,12 +207,12 @@ impl Module for Ucalls {
                 return Err(fault);
             }
             // Returns are attached to first: calls that are seen to begin but not to end would stay in their threads' stacks.
-            found.sort_by_key(|found| sites[found.number as usize][offset_of!(uc_site, returns) / 8] == 0);
+            found.sort_by_key(|found| sites[found.number as usize][uc_site::returns.offset() / 8] == 0);
             Ok(found)
         });
         // Before anything was attached the rows are as they were made, and touching them would take memory.
         if !sites.is_empty() {
-            claims.free_left(kernel.rows(ROWS), |row| row.word(offset_of!(uc_row, key)) == 0);
+            claims.release_contested(kernel.rows(ROWS), |row| row.get(uc_row::key) == 0);
         }
     }
 
@@ -222,10 +222,10 @@ impl Module for Ucalls {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
-        each("calls whose names found no place", stats.sum(offset_of!(uc_stat, crowded)));
-        each("calls whose names could not be read", stats.sum(offset_of!(uc_stat, unread)));
-        each("returns of calls whose start was not seen", stats.sum(offset_of!(uc_stat, unmatched)));
-        each("calls that were not timed, 64 inside them being in progress", stats.sum(offset_of!(uc_stat, deep)));
+        each("calls whose names found no place", stats.sum(uc_stat::crowded));
+        each("calls whose names could not be read", stats.sum(uc_stat::unread));
+        each("returns of calls whose start was not seen", stats.sum(uc_stat::unmatched));
+        each("calls that were not timed, 64 inside them being in progress", stats.sum(uc_stat::deep));
     }
 }
 
@@ -240,22 +240,17 @@ mod tests {
             timed,
             tracees: Tracees::new("u", ProcessFilter::default()),
             sites: vec![SiteWords::default()],
-            claims: Claims::new(offset_of!(uc_row, claims)),
+            claims: RowClaims::new(uc_row::claims),
         }
     }
 
     fn put(fake: &Fake, row: usize, class: &[u8], method: &[u8], [calls, ns, timed]: [u64; 3]) {
-        fake.set(ROWS, row, offset_of!(uc_row, key), 1 + row as u64);
-        for (at, text) in [(offset_of!(uc_row, class), class), (offset_of!(uc_row, method), method)] {
-            for (i, chunk) in text.chunks(8).enumerate() {
-                let mut word = [0; 8];
-                word[..chunk.len()].copy_from_slice(chunk);
-                fake.set(ROWS, row, at + 8 * i, u64::from_ne_bytes(word));
-            }
-        }
-        fake.set(ROWS, row, offset_of!(uc_row, calls), calls);
-        fake.set(ROWS, row, offset_of!(uc_row, ns), ns);
-        fake.set(ROWS, row, offset_of!(uc_row, timed), timed);
+        fake.set(ROWS, row, uc_row::key, 1 + row as u64);
+        fake.row(ROWS, row).set_bytes(uc_row::class, class);
+        fake.row(ROWS, row).set_bytes(uc_row::method, method);
+        fake.set(ROWS, row, uc_row::calls, calls);
+        fake.set(ROWS, row, uc_row::ns, ns);
+        fake.set(ROWS, row, uc_row::timed, timed);
     }
 
     #[test]
@@ -315,7 +310,7 @@ mod tests {
                 [Ok(0), Ok(1), Ok(0)]
             );
             let kernel: &dyn Kernel = &fake;
-            assert_eq!(kernel.rows(SITES).get(1).unwrap().word(64), 1);
+            assert_eq!(kernel.rows(SITES).get(1).unwrap().get(uc_site::returns), 1);
             let fault = site(java, &probe("method__entry", "8@%rax 8@x(%rip)")).unwrap_err();
             assert!(fault.contains("8@x(%rip)"), "{fault}");
         }
@@ -325,9 +320,9 @@ mod tests {
     #[test]
     fn a_row_both_claimants_left_is_freed_at_the_second_look() {
         let fake = Fake::new().with(ROWS, 8);
-        fake.set(ROWS, 2, offset_of!(uc_row, claims), 2);
+        fake.set(ROWS, 2, uc_row::claims, 2);
         let (kernel, mut module): (&dyn Kernel, _) = (&fake, module(false));
-        let claims = || kernel.rows(ROWS).get(2).unwrap().word(offset_of!(uc_row, claims));
+        let claims = || kernel.rows(ROWS).get(2).unwrap().get(uc_row::claims);
         module.tick(kernel);
         assert_eq!(claims(), 2);
         module.tick(kernel);

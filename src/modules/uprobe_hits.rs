@@ -134,8 +134,8 @@ mod tests {
         module.find(&mut plan);
         assert_eq!((plan.each.len(), plan.refusal.as_deref()), (2, None));
         let fake = Fake::new().with(ROWS, 16);
-        fake.set(ROWS, 1, 0, 3);
-        fake.set(ROWS, 9, 0, 4);
+        fake.set(ROWS, 1, hit::count, 3);
+        fake.set(ROWS, 9, hit::count, 4);
         let mut table = Table::new(1);
         module.refresh(&fake, &mut table).unwrap();
         let name = |row: usize| match &table.keys()[row] {

@@ -300,8 +300,8 @@ mod tests {
         assert_eq!((plan.each.len(), plan.templates.len()), (0, 1));
         plan.arrivals.unwrap().tell(pid, true);
         let fake = Fake::new().with(ROWS, 16);
-        fake.set(ROWS, 0, 0, 3);
-        fake.set(ROWS, 8, 0, 4);
+        fake.set(ROWS, 0, hit::count, 3);
+        fake.set(ROWS, 8, hit::count, 4);
         module.tick(&fake);
         let [(Target::Code { process, .. }, 0)] = fake.targets()[..] else { panic!("{:?}", fake.targets()) };
         assert_eq!(process, Some(pid));

@@ -8,7 +8,6 @@ use crate::kit::*;
 use crate::process::Tracees;
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
-use std::mem::offset_of;
 use std::time::Instant;
 
 metrics! {
@@ -55,7 +54,7 @@ pub const SPEC: Spec = Spec {
         Ok(Box::new(Ustat {
             language: options.language,
             tracees: Tracees::new(setup.section.name(), options.process),
-            claims: Claims::new(offset_of!(us_row, claims)),
+            claims: RowClaims::new(us_row::claims),
             seen: false,
         }))
     },
@@ -64,7 +63,7 @@ pub const SPEC: Spec = Spec {
 struct Ustat {
     language: Language,
     tracees: Tracees,
-    claims: Claims,
+    claims: RowClaims<us_row>,
     /// There was a process to count.
     seen: bool,
 }
@@ -85,8 +84,8 @@ impl Module for Ustat {
         }
         // Two rows may be one process's, whose threads claimed them at once.
         for row in kernel.rows(ROWS).iter() {
-            let Some(counts) = counts.get_mut(&(row.word(offset_of!(us_row, process)) as u32)) else { continue };
-            counts.iter_mut().zip(row.words(offset_of!(us_row, counts))).for_each(|(sum, count)| *sum += count);
+            let Some(counts) = counts.get_mut(&(row.get(us_row::process) as u32)) else { continue };
+            counts.iter_mut().zip(row.words(us_row::counts)).for_each(|(sum, count)| *sum += count);
         }
         for (pid, counts) in counts {
             let cells = table.process(pid, pid.to_string().as_bytes());
@@ -115,18 +114,18 @@ impl Module for Ustat {
             return; // touching the rows would take memory
         }
         let rows = kernel.rows(ROWS);
-        let process = |row: Row<'_>| row.word(offset_of!(us_row, process)) as u32;
+        let process = |row: Row<'_, us_row>| row.get(us_row::process) as u32;
         for row in rows.iter().filter(|row| process(*row) != 0 && !exists(process(*row))) {
             // The claims last of all: they let the next process in.
-            (offset_of!(us_row, counts)..size_of::<us_row>()).step_by(8).for_each(|offset| row.set(offset, 0));
-            row.set(offset_of!(us_row, process), 0);
-            row.set(offset_of!(us_row, claims), 0);
+            row.clear_from(us_row::counts);
+            row.set(us_row::process, 0);
+            row.set(us_row::claims, 0);
         }
-        claims.free_left(rows, |row| process(row) == 0);
+        claims.release_contested(rows, |row| process(row) == 0);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("events of processes that found no row", kernel.rows(STATS).sum(offset_of!(us_stat, crowded)));
+        each("events of processes that found no row", kernel.rows(STATS).sum(us_stat::crowded));
     }
 
     fn due(&self) -> Option<Instant> {
@@ -152,7 +151,7 @@ mod tests {
         Ok(Ustat {
             language: options.language,
             tracees: Tracees::new("u", options.process),
-            claims: Claims::new(offset_of!(us_row, claims)),
+            claims: RowClaims::new(us_row::claims),
             seen: false,
         })
     }
@@ -176,10 +175,10 @@ mod tests {
         module.tracees.tick(&fake, &SITE, &mut |_, _| Ok(vec![site.clone()]));
         module.seen = true;
         // Two of its threads claimed rows at once; process 1 is not in the filter.
-        let gc = offset_of!(us_row, counts) + 8 * Event::Gc as usize;
+        let gc = us_row::counts.nth(Event::Gc as usize);
         for (place, process, collections) in [(0, child.id(), 3), (2, child.id(), 4), (3, 1, 9)] {
-            fake.set(ROWS, place, offset_of!(us_row, process), process.into());
-            fake.set(ROWS, place, offset_of!(us_row, claims), 1);
+            fake.set(ROWS, place, us_row::process, process.into());
+            fake.set(ROWS, place, us_row::claims, 1);
             fake.set(ROWS, place, gc, collections);
         }
         let mut table = Table::new(6);
@@ -197,8 +196,11 @@ mod tests {
         module.refresh(&fake, &mut table).unwrap();
         assert_eq!((table.len(), fake.targets().len()), (0, 0));
         let kernel: &dyn Kernel = &fake;
-        let rows: Vec<[u64; 3]> =
-            kernel.rows(ROWS).iter().map(|row| [0, 8, gc].map(|offset| row.word(offset))).collect();
+        let rows: Vec<[u64; 3]> = kernel
+            .rows(ROWS)
+            .iter()
+            .map(|row| [us_row::claims, us_row::process, gc].map(|field| row.get(field)))
+            .collect();
         assert_eq!(rows, [[0; 3], [0; 3], [0; 3], [1, 1, 9]]);
     }
 }

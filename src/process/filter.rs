@@ -7,11 +7,10 @@ use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_place, filter_stat, rodata};
 use crate::host::{Process, Watch};
 use crate::kit::{
-    Arrivals, Claims, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, Rows, Shape, Spec, Table, Tier,
+    Arrivals, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, RowClaims, Rows, Shape, Spec, Table, Tier,
 };
 use crate::{maps, tracepoint};
 use std::collections::BTreeMap;
-use std::mem::offset_of;
 use std::time::Duration;
 
 maps! {
@@ -49,7 +48,7 @@ pub struct Filters {
     /// Of the expressions for command lines, if there are any and the kernel can walk it.
     automaton: Option<Automaton>,
     /// Of the places.
-    claims: Claims,
+    claims: RowClaims<filter_place>,
     /// The log has said that the kernel cannot be told.
     said: bool,
 }
@@ -125,13 +124,13 @@ impl Filters {
         let (Some(automaton), Some(row)) = (&self.automaton, kernel.rows(AUTOMATA).get(0)) else { return };
         let mut classes = automaton.classes;
         classes[0] = classes[usize::from(b' ')];
-        row.set_bytes(offset_of!(filter_automaton, class), &classes);
+        row.set_bytes(filter_automaton::class, &classes);
+        let next = automaton.states.iter().flat_map(|state| &state.next);
+        row.set_bytes(filter_automaton::next, &next.flat_map(|state| state.to_ne_bytes()).collect::<Vec<u8>>());
         for (place, state) in automaton.states.iter().enumerate() {
-            let next: Vec<u8> = state.next.iter().flat_map(|state| state.to_ne_bytes()).collect();
-            row.set_bytes(offset_of!(filter_automaton, next) + place * next.len(), &next);
-            row.set(offset_of!(filter_automaton, filters) + 8 * place, state.filters);
+            row.set(filter_automaton::filters.nth(place), state.filters);
         }
-        row.set(offset_of!(filter_automaton, ready), 1);
+        row.set(filter_automaton::ready, 1);
     }
 
     /// Each command name, as the kernel keeps it, with the filters it is in.
@@ -252,10 +251,10 @@ impl Module for Filters {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
-        each("processes that are not counted since too many are", stats.sum(offset_of!(filter_stat, full)));
+        each("processes that are not counted since too many are", stats.sum(filter_stat::full));
         each(
             "processes whose command line is looked at late since too many began at once",
-            stats.sum(offset_of!(filter_stat, unasked)),
+            stats.sum(filter_stat::unasked),
         );
     }
 }
@@ -273,9 +272,9 @@ impl Places {
     /// The places that living processes have, each with its process.
     pub fn living(kernel: &dyn Kernel) -> impl Iterator<Item = (usize, u32)> + '_ {
         let places = kernel.rows(PLACES).iter().enumerate();
-        let process = |(place, row): (usize, crate::kit::Row<'_>)| {
-            let process = row.word(offset_of!(filter_place, process)) as u32;
-            let living = process != 0 && row.word(offset_of!(filter_place, ended)) == 0;
+        let process = |(place, row): (usize, crate::kit::Row<'_, filter_place>)| {
+            let process = row.get(filter_place::process) as u32;
+            let living = process != 0 && row.get(filter_place::ended) == 0;
             (living && crate::host::exists(process)).then_some((place, process))
         };
         places.filter_map(process)
@@ -284,43 +283,43 @@ impl Places {
     /// To be called at each tick: zeroes the rows of processes that are gone. A place has so many rows side by side.
     pub fn empty<T>(kernel: &dyn Kernel, rows: Rows<T>, per_place: usize) {
         for (place, row) in kernel.rows(PLACES).iter().enumerate() {
-            if row.word(offset_of!(filter_place, ended)) == Self::EMPTYING {
+            if row.get(filter_place::ended) == Self::EMPTYING {
                 for row in kernel.rows(rows).iter().skip(place * per_place).take(per_place) {
-                    (0..size_of::<T>()).step_by(8).for_each(|offset| row.set(offset, 0));
+                    row.clear();
                 }
             }
         }
     }
 
-    fn claims() -> Claims {
-        Claims::new(offset_of!(filter_place, claims))
+    fn claims() -> RowClaims<filter_place> {
+        RowClaims::new(filter_place::claims)
     }
 
-    fn tick(kernel: &dyn Kernel, claims: &mut Claims) {
+    fn tick(kernel: &dyn Kernel, claims: &mut RowClaims<filter_place>) {
         for row in kernel.rows(PLACES).iter() {
-            let word = |offset| row.word(offset);
-            let process @ 1.. = word(offset_of!(filter_place, process)) as u32 else { continue };
+            let word = |field| row.get(field);
+            let process @ 1.. = word(filter_place::process) as u32 else { continue };
             let free = || {
-                row.set(offset_of!(filter_place, process), 0);
-                row.set(offset_of!(filter_place, ended), 0);
-                row.set(offset_of!(filter_place, claims), 0); // last of all: it lets a program take the place
+                row.set(filter_place::process, 0);
+                row.set(filter_place::ended, 0);
+                row.set(filter_place::claims, 0); // last of all: it lets a program take the place
             };
-            match word(offset_of!(filter_place, ended)) {
+            match word(filter_place::ended) {
                 Self::EMPTYING => free(),
-                Self::ENDED => row.set(offset_of!(filter_place, ended), Self::EMPTYING),
-                _ if !crate::host::exists(process) => row.set(offset_of!(filter_place, ended), Self::ENDED),
+                Self::ENDED => row.set(filter_place::ended, Self::EMPTYING),
+                _ if !crate::host::exists(process) => row.set(filter_place::ended, Self::ENDED),
                 _ => {}
             }
         }
-        claims.free_left(kernel.rows(PLACES), |row| row.word(offset_of!(filter_place, process)) == 0);
+        claims.release_contested(kernel.rows(PLACES), |row| row.get(filter_place::process) == 0);
     }
 
     /// A kernel in which these processes have the first places.
     pub fn fake(processes: &[u32]) -> Fake {
         let fake = Fake::new().with(PLACES, Self::COUNT);
         for (place, &process) in processes.iter().enumerate() {
-            fake.set(PLACES, place, offset_of!(filter_place, claims), 1);
-            fake.set(PLACES, place, offset_of!(filter_place, process), process.into());
+            fake.set(PLACES, place, filter_place::claims, 1);
+            fake.set(PLACES, place, filter_place::process, process.into());
         }
         fake
     }
@@ -396,14 +395,14 @@ mod tests {
         filters.tick(&fake);
         let kernel: &dyn Kernel = &fake;
         let row = kernel.rows(AUTOMATA).get(0).unwrap();
-        let classes: [u8; 256] = row.bytes(offset_of!(filter_automaton, class));
+        let classes: [u8; 256] = row.bytes(filter_automaton::class);
         assert_eq!((classes[0], &classes[1..]), (automaton.classes[usize::from(b' ')], &automaton.classes[1..]));
-        assert_eq!(row.word(offset_of!(filter_automaton, ready)), 1);
+        assert_eq!(row.get(filter_automaton::ready), 1);
+        let nexts: Vec<u8> = row.words(filter_automaton::next).flat_map(u64::to_ne_bytes).collect();
         for (place, state) in automaton.states.iter().enumerate() {
-            let at = offset_of!(filter_automaton, next) + 2 * Automaton::CLASSES * place;
-            let next: [u8; 2 * Automaton::CLASSES] = row.bytes(at);
-            assert!(next.chunks(2).map(|next| u16::from_ne_bytes([next[0], next[1]])).eq(state.next));
-            assert_eq!(row.word(offset_of!(filter_automaton, filters) + 8 * place), state.filters);
+            let next = nexts[2 * Automaton::CLASSES * place..].chunks(2).take(Automaton::CLASSES);
+            assert!(next.map(|next| u16::from_ne_bytes([next[0], next[1]])).eq(state.next));
+            assert_eq!(row.get(filter_automaton::filters.nth(place)), state.filters);
         }
         assert!(automaton.states.iter().any(|state| state.filters == 2), "{automaton:?}");
     }
@@ -454,14 +453,14 @@ mod tests {
             Places::tick(&fake, &mut claims);
         };
         let kernel: &dyn Kernel = &fake;
-        let count = |row| kernel.rows(ROWS).get(row).unwrap().word(8);
-        (0..6).for_each(|row| fake.set(ROWS, row, 8, 5));
+        let count = |row| kernel.rows(ROWS).get(row).unwrap().get(fs_row::displaced);
+        (0..6).for_each(|row| fake.set(ROWS, row, fs_row::displaced, 5));
         let places = || Places::living(kernel).collect::<Vec<_>>();
         tick();
         assert_eq!(places(), [(0, me), (1, me)]);
-        fake.set(PLACES, 1, offset_of!(filter_place, ended), 1);
+        fake.set(PLACES, 1, filter_place::ended, 1);
         assert_eq!(places(), [(0, me)], "the kernel saw its end");
-        let claims = || kernel.rows(PLACES).get(1).unwrap().word(offset_of!(filter_place, claims));
+        let claims = || kernel.rows(PLACES).get(1).unwrap().get(filter_place::claims);
         tick();
         assert_eq!((claims(), count(2)), (1, 5), "modules that were at it before this tick have to see it");
         tick();
@@ -472,12 +471,12 @@ mod tests {
     fn a_place_without_a_living_process_is_freed() {
         let gone = 1 << 22;
         let fake = Places::fake(&[gone, 0]);
-        fake.set(PLACES, 1, offset_of!(filter_place, claims), 2);
+        fake.set(PLACES, 1, filter_place::claims, 2);
         let mut claims = Places::claims();
         for _ in 0..3 {
             Places::tick(&fake, &mut claims);
         }
         let kernel: &dyn Kernel = &fake;
-        assert_eq!(kernel.rows(PLACES).sum(offset_of!(filter_place, claims)), 0, "one gone, one that two claimed");
+        assert_eq!(kernel.rows(PLACES).sum(filter_place::claims), 0, "one gone, one that two claimed");
     }
 }

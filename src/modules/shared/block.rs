@@ -5,7 +5,6 @@ use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, tracepoint};
 use std::collections::BTreeMap;
-use std::mem::offset_of;
 
 const NEEDS: &str = "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)";
 
@@ -59,10 +58,13 @@ pub struct Cells {
 }
 
 impl Cells {
-    fn read(words: impl Iterator<Item = u64>) -> Cells {
-        let mut words = words.chain(std::iter::repeat(0));
-        let mut next = || words.next().unwrap_or(0);
-        Cells { requests: next(), bytes: next(), ns: next(), untimed: next() }
+    fn read(row: Row<'_, io_cells>) -> Cells {
+        Cells {
+            requests: row.get(io_cells::requests),
+            bytes: row.get(io_cells::bytes),
+            ns: row.get(io_cells::ns),
+            untimed: row.get(io_cells::untimed),
+        }
     }
 
     fn fold(self, other: Cells, each: impl Fn(u64, u64) -> u64) -> Cells {
@@ -124,7 +126,7 @@ pub struct Owners {
     crowded: u64,
     /// Requests of unknown submitters when the start was over: they had begun before the programs ran.
     under_way: u64,
-    claims: Claims,
+    claims: RowClaims<io_owner>,
 }
 
 /// The start is over after so many ticks.
@@ -133,7 +135,7 @@ const START: u64 = 2;
 impl Owners {
     /// `exists` says whether there is a process.
     pub fn new(exists: fn(u32) -> bool) -> Owners {
-        let claims = Claims::new(offset_of!(io_owner, claims));
+        let claims = RowClaims::new(io_owner::claims);
         Owners { exists, ended: BTreeMap::new(), ticks: 0, crowded: 0, under_way: 0, claims }
     }
 
@@ -155,14 +157,14 @@ impl Owners {
     pub fn read(kernel: &dyn Kernel) -> BTreeMap<Submitter, Owner> {
         let mut owners: BTreeMap<Submitter, Owner> = BTreeMap::new();
         for row in kernel.rows(OWNERS).iter() {
-            let key @ 1.. = row.word(offset_of!(io_owner, key)) else { continue };
+            let key @ 1.. = row.get(io_owner::key) else { continue };
             let owner = owners.entry(Submitter::read(key)).or_default();
             if owner.comm.is_empty() {
-                owner.comm = until_nul(&row.bytes::<16>(offset_of!(io_owner, comm))).to_vec();
+                let comm: [u8; 16] = row.bytes(io_owner::comm);
+                owner.comm = until_nul(&comm).to_vec();
             }
-            for (way, cells) in owner.ways.iter_mut().enumerate() {
-                let at = offset_of!(io_owner, cells) + way * size_of::<io_cells>();
-                *cells = cells.plus(Cells::read(row.words(at)));
+            for (cells, part) in owner.ways.iter_mut().zip(row.parts(io_owner::cells)) {
+                *cells = cells.plus(Cells::read(part));
             }
         }
         owners
@@ -173,14 +175,14 @@ impl Owners {
         self.ticks += 1;
         let now = self.ticks;
         if now <= START {
-            self.under_way = kernel.rows(STATS).sum(offset_of!(io_stat, unknown));
+            self.under_way = kernel.rows(STATS).sum(io_stat::unknown);
         }
-        let crowded = kernel.rows(STATS).sum(offset_of!(io_stat, crowded));
+        let crowded = kernel.rows(STATS).sum(io_stat::crowded);
         let hurry = std::mem::replace(&mut self.crowded, crowded) < crowded;
         let grace = if hurry { SHORT_GRACE } else { GRACE };
-        self.claims.free_left(kernel.rows(OWNERS), |row| row.word(offset_of!(io_owner, key)) == 0);
+        self.claims.release_contested(kernel.rows(OWNERS), |row| row.get(io_owner::key) == 0);
         for (place, row) in kernel.rows(OWNERS).iter().enumerate() {
-            let key @ 1.. = row.word(offset_of!(io_owner, key)) else { continue };
+            let key @ 1.. = row.get(io_owner::key) else { continue };
             if hurry || place % TURNS == now as usize % TURNS {
                 let pid = Submitter::read(key).pid;
                 if pid == 0 || (self.exists)(pid) {
@@ -201,23 +203,21 @@ impl Owners {
         let stats = kernel.rows(STATS);
         each(
             "requests of processes that found no place in the table, counted under process 0",
-            stats.sum(offset_of!(io_stat, crowded)),
+            stats.sum(io_stat::crowded),
         );
         each(
             "requests whose beginning was not seen, counted under process 0",
-            stats.sum(offset_of!(io_stat, unknown)).saturating_sub(self.under_way),
+            stats.sum(io_stat::unknown).saturating_sub(self.under_way),
         );
-        each("requests that could not be counted", stats.sum(offset_of!(io_stat, lost)));
+        each("requests that could not be counted", stats.sum(io_stat::lost));
     }
 }
 
 /// Gives a place back: first the key, after which no completion counts there, last the claim, which lets a program take it.
-fn free(row: Row<'_>) {
-    row.set(offset_of!(io_owner, key), 0);
-    for at in (offset_of!(io_owner, exec)..size_of::<io_owner>()).step_by(8) {
-        row.set(at, 0);
-    }
-    row.set(offset_of!(io_owner, claims), 0);
+fn free(row: Row<'_, io_owner>) {
+    row.set(io_owner::key, 0);
+    row.clear_from(io_owner::exec);
+    row.set(io_owner::claims, 0);
 }
 
 /// The name of a disk by its numbers; `None` for a disk that is gone.
@@ -267,12 +267,11 @@ pub mod tests {
     }
 
     pub fn owner(fake: &Fake, place: usize, (pid, major, minor): (u64, u64, u64), comm: &[u8; 8], ways: [[u64; 4]; 2]) {
-        fake.set(OWNERS, place, offset_of!(io_owner, key), pid << 32 | major << 20 | minor);
-        fake.set(OWNERS, place, offset_of!(io_owner, claims), 1);
-        fake.set(OWNERS, place, offset_of!(io_owner, comm), u64::from_ne_bytes(*comm));
-        for (i, value) in ways.into_iter().flatten().enumerate() {
-            fake.set(OWNERS, place, offset_of!(io_owner, cells) + i * 8, value);
-        }
+        fake.set(OWNERS, place, io_owner::key, pid << 32 | major << 20 | minor);
+        fake.set(OWNERS, place, io_owner::claims, 1);
+        let row = fake.row(OWNERS, place);
+        row.set_bytes(io_owner::comm, comm);
+        row.parts(io_owner::cells).zip(ways).for_each(|(cells, values)| cells.write(&values));
     }
 
     fn pids(fake: &Fake) -> Vec<u32> {
@@ -316,7 +315,7 @@ pub mod tests {
         assert_eq!(pids(&fake), [0, 77]);
         let kernel: &dyn Kernel = &fake;
         let row = kernel.rows(OWNERS).get(0).unwrap();
-        assert!((0..size_of::<io_owner>()).step_by(8).all(|at| row.word(at) == 0));
+        assert!(row.is_zero());
     }
 
     #[test]
@@ -338,15 +337,15 @@ pub mod tests {
     fn a_crowded_table_frees_ended_processes_soon_and_broken_claims_are_freed_at_the_second_look() {
         let fake = fake();
         owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
-        fake.set(OWNERS, 9, offset_of!(io_owner, claims), 2);
+        fake.set(OWNERS, 9, io_owner::claims, 2);
         let mut owners = Owners::new(below_1000);
         for crowded in 1..=3 {
-            fake.set(STATS, 1, offset_of!(io_stat, crowded), crowded);
+            fake.set(STATS, 1, io_stat::crowded, crowded);
             owners.tick(&fake);
         }
         assert!(pids(&fake).is_empty());
         let kernel: &dyn Kernel = &fake;
-        assert_eq!(kernel.rows(OWNERS).get(9).unwrap().word(offset_of!(io_owner, claims)), 0);
+        assert_eq!(kernel.rows(OWNERS).get(9).unwrap().get(io_owner::claims), 0);
     }
 
     #[test]
@@ -360,9 +359,7 @@ pub mod tests {
     #[test]
     fn every_loss_has_its_reason() {
         let fake = fake();
-        for (at, count) in
-            [(offset_of!(io_stat, crowded), 1), (offset_of!(io_stat, unknown), 10), (offset_of!(io_stat, lost), 100)]
-        {
+        for (at, count) in [(io_stat::crowded, 1), (io_stat::unknown, 10), (io_stat::lost, 100)] {
             fake.set(STATS, 1, at, count);
         }
         let mut losses = Vec::new();
@@ -375,7 +372,7 @@ pub mod tests {
         let fake = fake();
         let mut owners = Owners::new(below_1000);
         let mut unknown = |count| {
-            fake.set(STATS, 1, offset_of!(io_stat, unknown), count);
+            fake.set(STATS, 1, io_stat::unknown, count);
             owners.tick(&fake);
             let mut losses = Vec::new();
             owners.losses(&fake, &mut |_, count| losses.push(count));

@@ -3,8 +3,7 @@
 
 use super::tcp::SOCKETS;
 use crate::bpf::types::{flow, flow_stat, rodata};
-use crate::kit::{by_thread, table_size, ways, Claims, Host, Kernel, MapDef, Plan, Row, Rows};
-use std::mem::offset_of;
+use crate::kit::{by_thread, table_size, ways, Host, Kernel, MapDef, Plan, Row, RowClaims, Rows};
 
 /// Connections of a module that can be in its table at once, by CPU: what serves more has more of them.
 const FLOWS: usize = 2048;
@@ -47,13 +46,13 @@ struct Seen {
 pub struct Flows {
     map: Rows<flow>,
     seen: Vec<Seen>,
-    claims: Claims,
+    claims: RowClaims<flow>,
 }
 
 impl Flows {
     /// Nothing seen yet.
     pub fn new(map: Rows<flow>) -> Flows {
-        Flows { map, seen: Vec::new(), claims: Claims::new(offset_of!(flow, claims)) }
+        Flows { map, seen: Vec::new(), claims: RowClaims::new(flow::claims) }
     }
 
     /// Sizes the module's maps: the table, the losses, and for kprobes the sockets that threads are sending on and what was
@@ -89,30 +88,30 @@ impl Flows {
     pub fn age(&mut self, kernel: &dyn Kernel, each: &mut dyn FnMut(Moved)) {
         let rows = kernel.rows(self.map);
         self.seen.resize(rows.len(), Seen::default());
-        let used = rows.iter().filter(|row| row.word(offset_of!(flow, claims)) != 0).count();
+        let used = rows.iter().filter(|row| row.get(flow::claims) != 0).count();
         let rest = if used > rows.len() / 4 { 0 } else { REST };
         for (row, seen) in rows.iter().zip(&mut self.seen) {
-            if row.word(offset_of!(flow, ident)) == 0 {
+            if row.get(flow::ident) == 0 {
                 continue;
             }
             let moved = look(row, seen, each);
-            if row.word(offset_of!(flow, retired)) != 0 {
+            if row.get(flow::retired) != 0 {
                 free(row);
                 *seen = Seen::default();
             } else if !moved && seen.rest >= rest {
-                row.set(offset_of!(flow, retired), 1);
+                row.set(flow::retired, 1);
             } else if !moved {
                 seen.rest += 1;
             }
         }
-        self.claims.free_left(rows, |row| row.word(offset_of!(flow, ident)) == 0);
+        self.claims.release_contested(rows, |row| row.get(flow::ident) == 0);
     }
 }
 
 /// Whether anything was moved.
-fn look(row: Row<'_>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) -> bool {
-    let (tx, rx) = (row.word(offset_of!(flow, tx)), row.word(offset_of!(flow, rx)));
-    let ident = row.word(offset_of!(flow, ident));
+fn look(row: Row<'_, flow>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) -> bool {
+    let (tx, rx) = (row.get(flow::tx), row.get(flow::rx));
+    let ident = row.get(flow::ident);
     if ident == 0 || (tx == seen.tx && rx == seen.rx) {
         return false;
     }
@@ -121,43 +120,41 @@ fn look(row: Row<'_>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) -> bool {
             pid: ident as u32,
             lport: (ident >> 32) as u16,
             rport: (ident >> 48) as u16,
-            family: row.word(offset_of!(flow, family)) as u16,
-            laddr: row.bytes(offset_of!(flow, local)),
-            raddr: row.bytes(offset_of!(flow, remote)),
+            family: row.get(flow::family) as u16,
+            laddr: row.bytes(flow::local),
+            raddr: row.bytes(flow::remote),
         },
         tx: tx.wrapping_sub(seen.tx),
         rx: rx.wrapping_sub(seen.rx),
-        comm: row.bytes(offset_of!(flow, comm)),
-        born: row.word(offset_of!(flow, born)),
+        comm: row.bytes(flow::comm),
+        born: row.get(flow::born),
     });
     *seen = Seen { tx, rx, rest: 0 };
     true
 }
 
 /// Last of all the claim, which lets a program take the row.
-fn free(row: Row<'_>) {
-    for field in [offset_of!(flow, tx), offset_of!(flow, rx), offset_of!(flow, ident), offset_of!(flow, retired)] {
+fn free(row: Row<'_, flow>) {
+    for field in [flow::tx, flow::rx, flow::ident, flow::retired] {
         row.set(field, 0);
     }
-    row.set(offset_of!(flow, claims), 0);
+    row.set(flow::claims, 0);
 }
 
 /// What tests of modules with such a table need: a connection in its row.
 #[cfg(test)]
 pub fn put(fake: &crate::kit::Fake, map: Rows<flow>, row: usize, ends: Ends, tx: u64, rx: u64) {
     let ident = u64::from(ends.pid) | u64::from(ends.lport) << 32 | u64::from(ends.rport) << 48;
-    fake.set(map, row, offset_of!(flow, claims), 1);
-    fake.set(map, row, offset_of!(flow, ident), ident);
-    fake.set(map, row, offset_of!(flow, family), u64::from(ends.family));
-    fake.set(map, row, offset_of!(flow, comm), u64::from_ne_bytes(*b"thread\0\0"));
-    fake.set(map, row, offset_of!(flow, born), 1);
-    for (offset, bytes) in [(offset_of!(flow, local), ends.laddr), (offset_of!(flow, remote), ends.raddr)] {
-        for (i, chunk) in bytes.chunks(8).enumerate() {
-            fake.set(map, row, offset + 8 * i, u64::from_ne_bytes(chunk.try_into().expect("16 is twice 8")));
-        }
+    fake.set(map, row, flow::claims, 1);
+    fake.set(map, row, flow::ident, ident);
+    fake.set(map, row, flow::family, u64::from(ends.family));
+    fake.row(map, row).set_bytes(flow::comm, b"thread");
+    fake.set(map, row, flow::born, 1);
+    for (end, bytes) in [(flow::local, ends.laddr), (flow::remote, ends.raddr)] {
+        fake.row(map, row).set_bytes(end, &bytes);
     }
-    fake.set(map, row, offset_of!(flow, tx), tx);
-    fake.set(map, row, offset_of!(flow, rx), rx);
+    fake.set(map, row, flow::tx, tx);
+    fake.set(map, row, flow::rx, rx);
 }
 
 /// An IPv4 connection of a process from 10.0.0.1 to 10.0.0.2.
@@ -189,7 +186,7 @@ mod tests {
 
     fn claims(fake: &Fake, row: usize) -> u64 {
         let kernel: &dyn Kernel = fake;
-        kernel.rows(MAP).get(row).expect("the map has it").word(offset_of!(flow, claims))
+        kernel.rows(MAP).get(row).expect("the map has it").get(flow::claims)
     }
 
     #[test]
@@ -210,13 +207,13 @@ mod tests {
         put(&fake, MAP, 3, ends(7, 1, 2), 100, 5);
         let mut ticks = 0;
         let kernel: &dyn Kernel = &fake;
-        while kernel.rows(MAP).sum(offset_of!(flow, retired)) == 0 {
+        while kernel.rows(MAP).sum(flow::retired) == 0 {
             moved(&mut flows, &fake, true);
             ticks += 1;
         }
         assert!(ticks > REST, "{ticks}");
         // A program that had found the row before it was marked.
-        fake.set(MAP, 3, offset_of!(flow, tx), 120);
+        fake.set(MAP, 3, flow::tx, 120);
         assert_eq!(moved(&mut flows, &fake, true), [(7, 20, 0)]);
         assert_eq!(claims(&fake, 3), 0);
         put(&fake, MAP, 3, ends(8, 1, 2), 100, 0);
@@ -239,7 +236,7 @@ mod tests {
     #[test]
     fn a_row_both_claimants_left_is_freed_at_the_second_look() {
         let fake = Fake::new().with(MAP, 8);
-        fake.set(MAP, 2, offset_of!(flow, claims), 2);
+        fake.set(MAP, 2, flow::claims, 2);
         let mut flows = Flows::new(MAP);
         moved(&mut flows, &fake, true);
         assert_eq!(claims(&fake, 2), 2);

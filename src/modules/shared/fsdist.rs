@@ -7,7 +7,6 @@ use crate::kit::{
     Table,
 };
 use crate::pcp::{Sem, Type, Units};
-use std::mem::offset_of;
 
 /// Histogram slots of an operation: microseconds up to 71 minutes.
 pub const OPERATION_SLOTS: usize = 32;
@@ -38,7 +37,7 @@ impl Module for Operations {
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let mut counts = [[0u64; OPERATION_SLOTS]; 4];
         for row in kernel.rows(self.rows).iter() {
-            for (count, word) in counts.as_flattened_mut().iter_mut().zip(row.words(offset_of!(fs_row, slots))) {
+            for (count, word) in counts.as_flattened_mut().iter_mut().zip(row.words(fs_row::slots)) {
                 *count += word;
             }
         }
@@ -52,7 +51,7 @@ impl Module for Operations {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let rows = kernel.rows(self.rows);
-        let (unmatched, displaced) = (rows.sum(offset_of!(fs_row, unmatched)), rows.sum(offset_of!(fs_row, displaced)));
+        let (unmatched, displaced) = (rows.sum(fs_row::unmatched), rows.sum(fs_row::displaced));
         each("operations whose start was not seen", unmatched.saturating_sub(displaced));
         each("operations whose time is not known because too many threads were in one", displaced);
     }
@@ -167,7 +166,7 @@ mod tests {
     #[test]
     fn every_operation_has_its_own_slots_and_they_share_the_widest_range() {
         let fake = Fake::new().with(ROWS, 2);
-        let slot = |operation: usize, slot: usize| offset_of!(fs_row, slots) + 8 * (operation * OPERATION_SLOTS + slot);
+        let slot = |operation: usize, slot: usize| fs_row::slots.nth(operation * OPERATION_SLOTS + slot);
         fake.set(ROWS, 0, slot(0, 1), 5);
         fake.set(ROWS, 1, slot(0, 1), 6);
         fake.set(ROWS, 1, slot(3, 31), 7);
@@ -182,8 +181,8 @@ mod tests {
     #[test]
     fn returns_without_a_start_are_losses() {
         let fake = Fake::new().with(ROWS, 1);
-        fake.set(ROWS, 0, offset_of!(fs_row, unmatched), 3);
-        fake.set(ROWS, 0, offset_of!(fs_row, displaced), 2);
+        fake.set(ROWS, 0, fs_row::unmatched, 3);
+        fake.set(ROWS, 0, fs_row::displaced, 2);
         let mut lost = Vec::new();
         module().losses(&fake, &mut |_, count| lost.push(count));
         assert_eq!(lost, [1, 2], "each once: an operation whose start was displaced has none when it returns");

@@ -3,7 +3,6 @@
 
 use crate::bpf::types::hit;
 use crate::kit::{Hook, Host, Kernel, Metric, Plan, RefreshError, Rows, Table, Target};
-use std::mem::offset_of;
 
 /// Counters of one CPU lie in whole cache lines, so that CPUs do not share one.
 const LINE: usize = 8;
@@ -30,7 +29,7 @@ impl Counters {
     /// What was counted under a number, on all CPUs.
     pub fn sum(self, kernel: &dyn Kernel, number: usize) -> u64 {
         let per_cpu = kernel.rows(self.rows).iter().skip(number).step_by(self.stride);
-        per_cpu.map(|row| row.word(offset_of!(hit, count))).sum()
+        per_cpu.map(|row| row.get(hit::count)).sum()
     }
 }
 
