@@ -232,7 +232,7 @@ impl Programs {
     /// The Rust table: which module uses which programs, and the features in their order.
     fn table(&self) -> String {
         let mut rust = String::from(
-            "/// Each program, and the modules with a part in it.\npub const PROGRAMS: &[(&str, &[&str])] = &[\n",
+            "/// Each program, and the modules with a part in it.\nconst PROGRAMS: &[(&str, &[&str])] = &[\n",
         );
         let kinds = [
             (&self.tracepoints, ["tp", "raw"]),
@@ -258,13 +258,20 @@ impl Programs {
             let _ = writeln!(rust, "    (\"call__{name}\", &[\"{module}\"]),");
         }
         let features: Vec<&String> = self.features.iter().map(|(_, feature)| feature).collect();
-        let _ = writeln!(rust, "];\n\n/// The questions `ask_features` answers, in the order of its answers.\npub const FEATURES: &[&str] = &{features:?};");
-        let _ = writeln!(rust, "\n/// Switches a module's part of its programs on before loading.\npub fn switch_on(rodata: &mut types::rodata, module: &str) -> bool {{\n    let on = match module {{");
+        let _ = writeln!(rust, "];\n\n/// What the modules ask the kernel's types (`FEATURE` lines).\npub mod features {{\n    use super::Feature;");
+        for feature in &features {
+            let name = feature.to_uppercase();
+            let _ = writeln!(rust, "\n    /// The answer of `FEATURE({feature}, ...)`.\n    pub const {name}: Feature = Feature(\"{feature}\");");
+        }
+        let names: Vec<String> =
+            features.iter().map(|feature| format!("features::{}", feature.to_uppercase())).collect();
+        let _ = writeln!(rust, "}}\n\n/// The questions `ask_features` answers, in the order of its answers.\nconst FEATURES: &[Feature] = &[{}];", names.join(", "));
+        let _ = writeln!(rust, "\n/// Switches a module's part of its programs on before loading.\nfn switch_on(rodata: &mut types::rodata, module: &str) -> bool {{\n    let on = match module {{");
         for module in &self.modules {
             let _ = writeln!(rust, "        \"{module}\" => &mut rodata.{module}_on,");
         }
         rust.push_str("        _ => return false,\n    };\n    *on = true;\n    true\n}\n");
-        let _ = writeln!(rust, "\n/// Has everything take a feature for the opposite of what the kernel's types say; false if there is none of the name.\npub fn oppose(rodata: &mut types::rodata, feature: &str) -> bool {{\n    let opposite = match feature {{");
+        let _ = writeln!(rust, "\n/// Has everything take a feature for the opposite of what the kernel's types say; false if there is none of the name.\nfn oppose(rodata: &mut types::rodata, feature: &str) -> bool {{\n    let opposite = match feature {{");
         for feature in features {
             let _ = writeln!(rust, "        \"{feature}\" => &mut rodata.opposite__{feature},");
         }

@@ -73,21 +73,68 @@ impl<S, F, const N: usize> Field<S, [F; N]> {
     }
 }
 
-/// The object file. A static: a constant of this size is there once for each place that names it.
-pub static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/corebcc.bpf.o"));
+/// A question about the kernel that its types answer (a `FEATURE` line in bpf/). build.rs makes a constant of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Feature(pub &'static str);
 
-/// The constants of the programs (`const volatile`), as they are before a module sets them.
+/// A BPF object, and what its build knows of it.
+#[derive(Clone, Copy)]
+pub struct BpfObject {
+    /// Its name in messages of libbpf and in the names of its maps.
+    pub name: &'static str,
+    /// The ELF file.
+    pub bytes: &'static [u8],
+    /// Each program, and the modules with a part in it.
+    pub programs: &'static [(&'static str, &'static [&'static str])],
+    /// The questions that its program `ask_features` answers, in the order of the answers.
+    pub features: &'static [Feature],
+    /// Where the answers are in its `.bss`.
+    pub answers: usize,
+}
+
+impl BpfObject {
+    /// The modules with a part in a program; `None` for a program that belongs to no module.
+    pub fn users(&self, program: &str) -> Option<&'static [&'static str]> {
+        self.programs.iter().find(|(name, _)| *name == program).map(|(_, users)| *users)
+    }
+}
+
+/// The object of the modules in bpf/. A static: a constant of this size is there once for each place that names it.
+pub static OBJECT: BpfObject = BpfObject {
+    name: "corebcc",
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/corebcc.bpf.o")),
+    programs: PROGRAMS,
+    features: FEATURES,
+    answers: std::mem::offset_of!(types::bss, features),
+};
+
+/// The constants of an object's programs (`const volatile`).
+pub trait Constants {
+    /// The bytes of the read-only data, with the parts of these modules switched on, and the opposite of what the kernel's types
+    /// say for these features.
+    fn bytes(&self, on: &[&str], opposed: &[&str]) -> Vec<u8>;
+}
+
+impl Constants for types::rodata {
+    fn bytes(&self, on: &[&str], opposed: &[&str]) -> Vec<u8> {
+        let mut constants = *self;
+        for module in on {
+            switch_on(&mut constants, module);
+        }
+        for feature in opposed {
+            oppose(&mut constants, feature);
+        }
+        let start = std::ptr::from_ref(&constants).cast();
+        // SAFETY: `constants()` made it of zeros, padding included, and only its members are written one by one since; the reading
+        // of a byte of padding yields whatever is there, which the section's length cuts off or no program looks at.
+        unsafe { std::slice::from_raw_parts(start, size_of::<types::rodata>()) }.to_vec()
+    }
+}
+
+/// The constants of the programs as they are before a module sets them.
 pub fn constants() -> types::rodata {
     // SAFETY: `rodata` is a C struct of integers and booleans, for which all bits zero is a value.
     unsafe { std::mem::zeroed() }
-}
-
-/// The constants as the bytes of the object's read-only data.
-pub(crate) fn bytes(constants: &types::rodata) -> &[u8] {
-    let start = std::ptr::from_ref(constants).cast();
-    // SAFETY: `constants` made it of zeros, padding included, and only its members are written one by one since; the reading
-    // of a byte of padding yields whatever is there, which the section's length cuts off or no program looks at.
-    unsafe { std::slice::from_raw_parts(start, size_of::<types::rodata>()) }
 }
 
 /// A record of a ring, if it is as long as one.

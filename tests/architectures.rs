@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use corebcc::bpf::PROGRAMS;
+use corebcc::bpf::OBJECT;
 use libbpf_rs::btf::types::{Func, Typedef};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::libbpf_sys::{self, bpf_insn};
@@ -31,9 +31,12 @@ fn build(architecture: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let (bpf, out) = (dir.path().join("bpf"), dir.path().join("out"));
     fs::create_dir(&out).unwrap();
-    fs::create_dir(&bpf).unwrap();
-    for file in fs::read_dir("bpf").unwrap().map(|file| file.unwrap().path()) {
-        fs::copy(&file, bpf.join(file.file_name().unwrap())).unwrap();
+    for part in ["", "shared"] {
+        fs::create_dir(bpf.join(part)).unwrap();
+        let files = fs::read_dir(Path::new("bpf").join(part)).unwrap().map(|file| file.unwrap().path());
+        for file in files.filter(|file| file.is_file()) {
+            fs::copy(&file, bpf.join(part).join(file.file_name().unwrap())).unwrap();
+        }
     }
     let mut build = Command::new(env!("BUILD_PROGRAM"));
     build.env("CARGO_MANIFEST_DIR", dir.path()).env("OUT_DIR", &out).env("CARGO_CFG_TARGET_ARCH", architecture);
@@ -173,7 +176,7 @@ fn typed(types: &Path) -> BTreeSet<&'static str> {
         ("fentry" | "fexit", name) => types.type_by_name::<Func<'_>>(name).is_some(),
         _ => false,
     };
-    PROGRAMS.iter().map(|(name, _)| *name).filter(|name| there(name)).collect()
+    OBJECT.programs.iter().map(|(name, _)| *name).filter(|name| there(name)).collect()
 }
 
 /// Places in its context that a program reads, as far as it keeps the address of it in a register or on its stack.

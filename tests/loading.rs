@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use corebcc::bpf::constants;
-use corebcc::kit::{Hook, Host, Kernel, Module, Plan, ProcessFilter, Setup, Spec, Tier};
-use corebcc::loader::{load, Outcome, Wanted};
+use corebcc::bpf::{constants, OBJECT};
+use corebcc::kit::{Hook, Host, Kernel, Module, Plan, ProcessFilter, Setup, Spec, Tier, When};
+use corebcc::loader::{load, LoadRequest, Outcome};
 use corebcc::modules::find;
 use corebcc::process::Filters;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn spec(name: &str) -> &'static Spec {
 }
 
 /// Modules with default options, and constants for them.
-fn wanted(names: &[&str]) -> (Vec<Wanted>, corebcc::bpf::types::rodata) {
+fn wanted(names: &[&str]) -> (Vec<LoadRequest>, corebcc::bpf::types::rodata) {
     let mut constants = constants();
     let wanted = names
         .iter()
@@ -27,7 +27,7 @@ fn wanted(names: &[&str]) -> (Vec<Wanted>, corebcc::bpf::types::rodata) {
             let setup = Setup { section: &config.section(name).unwrap(), process_refresh: None };
             let mut plan = Plan::default();
             (spec.make)(&setup).unwrap().plan(&HOST, &mut plan, &mut constants);
-            Wanted { name: spec.name, plan, maps: spec.maps }
+            LoadRequest { name: spec.name, plan, maps: spec.maps, depends_on: None }
         })
         .collect();
     (wanted, constants)
@@ -36,7 +36,7 @@ fn wanted(names: &[&str]) -> (Vec<Wanted>, corebcc::bpf::types::rodata) {
 /// Whether programs can be loaded at all.
 fn may_load() -> bool {
     let (wanted, constants) = wanted(&["sysfork"]);
-    let loads = load(&wanted, &constants, None).modules[0].is_ok();
+    let loads = load(&OBJECT, &wanted, &constants, None).modules[0].is_ok();
     if !loads {
         println!("skipped: loading: root, or CAP_BPF and CAP_PERFMON, on a kernel with BTF");
     }
@@ -54,7 +54,7 @@ fn a_map_that_is_too_large_costs_its_module_only() {
     }
     let (mut wanted, constants) = wanted(&["sysfork", "runqlat"]);
     wanted[0].plan.entries.push(("fork_rows", u32::MAX));
-    let outcome = load(&wanted, &constants, None);
+    let outcome = load(&OBJECT, &wanted, &constants, None);
     let failure = outcome.modules[0].clone().unwrap_err();
     assert!(failure.reason.contains("fork_rows") && failure.errno > 0, "{failure:?}");
     assert_eq!(outcome.modules[1], Ok(()));
@@ -71,15 +71,16 @@ fn what_filters_is_out_when_the_filters_are_and_for_their_reason() {
     for module in [0, 2] {
         wanted[module].plan.number = module;
         wanted[module].plan.filter = Some(ProcessFilter::named("nobody"));
+        wanted[module].depends_on = Some(3);
     }
     let mut filters = Filters::of(wanted.iter().map(|wanted| (wanted.name, wanted.name, &wanted.plan)), None).unwrap();
     let mut plan = Plan::default();
     filters.plan(&HOST, &mut plan, &mut constants);
-    wanted.push(Wanted { name: Filters::SPEC.name, plan, maps: Filters::SPEC.maps });
-    assert_eq!(load(&wanted, &constants, None).modules, [Ok(()), Ok(()), Ok(()), Ok(())]);
+    wanted.push(LoadRequest { name: Filters::SPEC.name, plan, maps: Filters::SPEC.maps, depends_on: None });
+    assert_eq!(load(&OBJECT, &wanted, &constants, None).modules, [Ok(()), Ok(()), Ok(()), Ok(())]);
 
     wanted[3].plan.entries.push(("filter_members", u32::MAX));
-    let outcome = load(&wanted, &constants, None);
+    let outcome = load(&OBJECT, &wanted, &constants, None);
     let failure = outcome.modules[3].clone().unwrap_err();
     assert!(failure.reason.contains("filter_members") && failure.errno > 0, "{failure:?}");
     assert_eq!(outcome.modules, [Err(failure.clone()), Ok(()), Err(failure.clone()), Err(failure)]);
@@ -105,15 +106,15 @@ fn a_refused_tier_gives_way_to_the_next_and_a_hook_without_one_left_names_itself
         return;
     }
     let (mut wanted, constants) = wanted(&["sysfork", "runqlat"]);
-    wanted[0].plan.hooks = vec![&THEN];
-    let outcome = load(&wanted, &constants, None);
+    wanted[0].plan.hooks = vec![(&THEN, When::Needed)];
+    let outcome = load(&OBJECT, &wanted, &constants, None);
     assert_eq!(outcome.modules, [Ok(()), Ok(())]);
     assert!(outcome.loaded.attached().contains(&("somewhere", "raw_tp")), "{:?}", outcome.loaded.attached());
     let refused = outcome.attempts.iter().find(|attempt| attempt.result.is_err()).unwrap();
     assert_eq!((refused.hook, refused.kind), ("somewhere", "tp_btf"));
 
-    wanted[0].plan.hooks = vec![&NEVER];
-    let outcome = load(&wanted, &constants, None);
+    wanted[0].plan.hooks = vec![(&NEVER, When::Needed)];
+    let outcome = load(&OBJECT, &wanted, &constants, None);
     let failure = outcome.modules[0].clone().unwrap_err();
     assert_eq!(failure.hook, "nowhere");
     assert!(failure.reason.ends_with("needs a kernel that does not exist"), "{failure:?}");
@@ -131,8 +132,8 @@ fn a_program_the_kernel_refuses_is_taken_out_with_the_verifiers_words() {
         return;
     }
     let (mut wanted, constants) = wanted(&["netproc", "exectop"]);
-    wanted[0].plan.hooks[0] = &FUNCTION;
-    let outcome = load(&wanted, &constants, None);
+    wanted[0].plan.hooks[0] = (&FUNCTION, When::Needed);
+    let outcome = load(&OBJECT, &wanted, &constants, None);
     let Err(failure) = &outcome.modules[0] else {
         println!("skipped: a_program_the_kernel_refuses_is_taken_out: a kernel that refuses fexit");
         return;
@@ -167,9 +168,9 @@ fn a_hook_that_a_module_can_do_without_costs_it_nothing_else() {
         return;
     }
     let (mut wanted, constants) = wanted(&["sysfork", "runqlat"]);
-    wanted[0].plan.hook_or_none(&NEVER);
-    wanted[0].plan.hook_or_none(&ALSO);
-    let outcome = load(&wanted, &constants, None);
+    wanted[0].plan.attach_optional(&NEVER);
+    wanted[0].plan.attach_optional(&ALSO);
+    let outcome = load(&OBJECT, &wanted, &constants, None);
     assert_eq!(outcome.modules, [Ok(()), Ok(())]);
     assert_eq!(hooks(&outcome), ["task_newtask", "somewhere", "sched_switch"]);
     outcome.loaded.attach(&ALSO).unwrap();
@@ -183,7 +184,7 @@ fn maps_of_modules_that_are_off_are_not_created() {
         return;
     }
     let (wanted, constants) = wanted(&["sysfork"]);
-    let outcome = load(&wanted, &constants, None);
+    let outcome = load(&OBJECT, &wanted, &constants, None);
     let kernel: &dyn Kernel = &outcome.loaded;
     assert_eq!(kernel.words(&spec("sysfork").maps[0]).len(), 64 * 8);
     for def in spec("runqlat").maps {
@@ -194,7 +195,7 @@ fn maps_of_modules_that_are_off_are_not_created() {
 #[test]
 fn without_btf_one_sentence_says_what_is_missing_and_what_to_do() {
     let (wanted, constants) = wanted(&["sysfork", "runqlat"]);
-    let outcome = load(&wanted, &constants, Some(Path::new("/nonexistent/btf")));
+    let outcome = load(&OBJECT, &wanted, &constants, Some(Path::new("/nonexistent/btf")));
     for fate in outcome.modules {
         let failure = fate.unwrap_err();
         assert!(failure.reason.contains("/nonexistent/btf") && failure.reason.contains("--btf"), "{failure:?}");
@@ -209,7 +210,7 @@ fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
         return;
     }
     let (wanted, constants) = wanted(&["runqlat"]);
-    let outcome = load(&wanted, &constants, None);
+    let outcome = load(&OBJECT, &wanted, &constants, None);
     assert_eq!(outcome.modules, [Ok(())]);
     assert_eq!(hooks(&outcome), ["sched_switch"], "this kernel keeps the times");
     for hook in &spec("runqlat").hooks[1..] {

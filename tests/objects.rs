@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use corebcc::bpf::{FEATURES, OBJECT, PROGRAMS};
+use corebcc::bpf::OBJECT;
 use corebcc::kit::{Hook, MapDef, MapKind, Tier};
 use corebcc::modules::MODULES;
 use corebcc::process::Filters;
@@ -16,7 +16,7 @@ fn parts() -> impl Iterator<Item = (&'static str, &'static [MapDef], &'static [&
 }
 
 fn open() -> OpenObject {
-    ObjectBuilder::default().open_memory(OBJECT).unwrap()
+    ObjectBuilder::default().open_memory(OBJECT.bytes).unwrap()
 }
 
 #[test]
@@ -79,8 +79,9 @@ fn every_tier_names_programs_and_the_module_has_a_part_in_it() {
                 assert!(object.progs().any(|there| there.name() == *program), "{name}: no program {program}");
             }
             // Not in all of them: modules share hooks, and the loader leaves out what no module that is on takes part in.
-            let part =
-                |program: &&str| PROGRAMS.iter().any(|(known, modules)| known == program && modules.contains(&name));
+            let part = |program: &&str| {
+                OBJECT.programs.iter().any(|(known, modules)| known == program && modules.contains(&name))
+            };
             assert!(tier.programs.iter().any(part), "{}: {name} has no part in {}", hook.name, tier.kind);
         }
     }
@@ -88,7 +89,7 @@ fn every_tier_names_programs_and_the_module_has_a_part_in_it() {
 
 #[test]
 fn every_part_of_a_module_is_reached_by_one_of_its_hooks() {
-    for (program, modules) in PROGRAMS {
+    for (program, modules) in OBJECT.programs {
         // One part makes two programs, and a way to attach may want one of them only.
         let (kind, at) = program.split_once("__").unwrap();
         let pairs = [["tp", "raw"], ["fentry", "kprobe"], ["fexit", "kretprobe"]];
@@ -108,5 +109,9 @@ fn every_part_of_a_module_is_reached_by_one_of_its_hooks() {
 fn the_object_says_that_it_is_under_the_gpl_and_asks_what_it_answers() {
     let object = open();
     assert!(object.progs().any(|program| program.name() == "ask_features"));
-    assert_eq!(FEATURES.iter().collect::<BTreeSet<_>>().len(), FEATURES.len(), "a feature asked for twice");
+    assert_eq!(
+        OBJECT.features.iter().collect::<BTreeSet<_>>().len(),
+        OBJECT.features.len(),
+        "a feature asked for twice"
+    );
 }

@@ -8,7 +8,7 @@ use crate::bpf;
 use crate::catalog::{Collect, Instance};
 use crate::config::Config;
 use crate::kit::{speaking_as, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
-use crate::loader::{self, Attempt, Failure, Finding, Loaded, Reach, Wanted};
+use crate::loader::{self, Attempt, Failure, Finding, LoadRequest, Loaded, Reach};
 use crate::pcp::PmErr;
 use crate::process::Filters;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -133,19 +133,26 @@ impl Group {
             plans.push(plan);
         }
         let filtered = modules.iter().zip(&plans).map(|(member, plan)| (&*member.name, member.spec.name, plan));
+        let mut filters_at = None;
         if let Some(mut filters) = Filters::of(filtered, process_refresh) {
             let mut plan = Plan::default();
             filters.plan(&host, &mut plan, &mut constants);
             plans.push(plan);
+            filters_at = Some(modules.len());
             let spec = &Filters::SPEC;
             modules.push(Member { name: spec.name.into(), spec, debug: false, module: Box::new(filters) });
         }
-        let wanted: Vec<Wanted> = modules
+        let wanted: Vec<LoadRequest> = modules
             .iter()
             .zip(plans)
-            .map(|(member, plan)| Wanted { name: member.spec.name, plan, maps: member.spec.maps })
+            .map(|(member, plan)| LoadRequest {
+                name: member.spec.name,
+                depends_on: plan.filter.as_ref().and(filters_at),
+                plan,
+                maps: member.spec.maps,
+            })
             .collect();
-        let outcome = loader::load(&wanted, &constants, btf.as_deref());
+        let outcome = loader::load(&bpf::OBJECT, &wanted, &constants, btf.as_deref());
         let slots = modules.into_iter().zip(outcome.modules).map(|(member, fate)| Slot {
             name: member.name,
             spec: member.spec,

@@ -2,7 +2,7 @@
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
 use super::{Group, Restarts, Slot};
-use crate::bpf::PROGRAMS;
+use crate::bpf::OBJECT;
 use crate::catalog::Instance;
 use crate::config::ModuleSettings;
 use crate::kit::{Kernel, Metric, Number, RowMut, Shape, Spec, Table};
@@ -111,7 +111,7 @@ mod program {
     pub fn fill(group: &Group, own: &Own, table: &mut Table) {
         let counting = own.runs.is_some() || loader::counts_runs();
         for program in group.loaded.programs() {
-            let modules = PROGRAMS.iter().find(|(name, _)| *name == program.name).map_or(&[][..], |(_, of)| of);
+            let modules = OBJECT.users(&program.name).unwrap_or_default();
             let row = table
                 .named(program.name.as_bytes())
                 .text(KIND, program.kind.as_bytes())

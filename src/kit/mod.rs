@@ -19,7 +19,7 @@ pub use kernel::{Attachment, Fake, Kernel, Row, RowsView};
 pub use log::{speaker, speaking_as};
 pub use map::{MapDef, MapKind, Rows};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
-pub use module::{table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError};
+pub use module::{table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When};
 pub use options::{
     unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
     Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount,

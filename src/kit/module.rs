@@ -1,7 +1,7 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
 use super::{Hook, Kernel, ProcessFilter, Table, Target};
-use crate::bpf::types;
+use crate::bpf::{types, Feature};
 use crate::config::{ConfigError, Section};
 use crate::pcp::PmErr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,20 +46,29 @@ impl Host {
     pub const SMALL: Host = Host { cpus: 1, disks: 0, threads: 100, requests: 0, memory: 1024, pid_namespace: false };
 }
 
+/// When a hook that a module wants loaded is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At the start; without it the module does not work.
+    Needed,
+    /// At the start, where the kernel has it.
+    Optional,
+    /// At the start if the kernel has the feature, else when the module asks.
+    If(Feature),
+    /// When the module asks ([`Kernel::attach`], [`Kernel::sample`], [`Kernel::call`]).
+    OnDemand,
+}
+
 /// What a module wants loaded.
 #[derive(Default)]
 pub struct Plan {
-    /// Hooks to attach at start.
-    pub hooks: Vec<&'static Hook>,
-    /// Hooks to load: attached at start if the feature of this name is there, else only when the module asks.
-    pub later: Vec<(&'static Hook, &'static str)>,
+    /// Hooks to load, and when to attach each.
+    pub hooks: Vec<(&'static Hook, When)>,
     /// Templates to attach, once per target; the number tells the targets of a module apart. A target that cannot be
     /// attached is left out; with none left the module does not work.
-    pub each: Vec<(&'static Hook, Target, u32)>,
+    pub targets: Vec<(&'static Hook, Target, u32)>,
     /// Templates to load, for targets that come and go while the module works ([`Kernel::attach_to`]).
     pub templates: Vec<&'static Hook>,
-    /// Hooks to attach at start where the kernel has them.
-    pub optional: Vec<&'static Hook>,
     /// Entries of maps; a ring's size in bytes.
     pub entries: Vec<(&'static str, u32)>,
     /// Why the module cannot work on this machine, if it can tell already.
@@ -73,23 +82,33 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Attach to this hook, or the module does not work.
-    pub fn hook(&mut self, hook: &'static Hook) {
-        self.hooks.push(hook);
+    /// Attaches to this hook at the start; without it the module does not work.
+    pub fn attach(&mut self, hook: &'static Hook) {
+        self.hooks.push((hook, When::Needed));
     }
 
-    /// Load for this hook; attach if the kernel has the feature (a `FEATURE` line of the module's C file).
-    pub fn hook_if(&mut self, hook: &'static Hook, feature: &'static str) {
-        self.later.push((hook, feature));
+    /// Attaches to this hook at the start where the kernel has it: [`Kernel::attach`] tells whether.
+    pub fn attach_optional(&mut self, hook: &'static Hook) {
+        self.hooks.push((hook, When::Optional));
     }
 
-    /// Attach the template to this target, under a number that its programs get (`ON_EACH_*`).
-    pub fn each(&mut self, template: &'static Hook, target: Target, number: u32) {
-        self.each.push((template, target, number));
+    /// Loads for this hook, and attaches at the start if the kernel has the feature.
+    pub fn attach_if(&mut self, hook: &'static Hook, feature: Feature) {
+        self.hooks.push((hook, When::If(feature)));
     }
 
-    /// Load the template: the module attaches it to targets when it finds them.
-    pub fn template(&mut self, template: &'static Hook) {
+    /// Loads for this hook, which the module attaches, samples or calls later.
+    pub fn load_on_demand(&mut self, hook: &'static Hook) {
+        self.hooks.push((hook, When::OnDemand));
+    }
+
+    /// Attaches the template to this target, under a number that its programs get (`ON_EACH_*`).
+    pub fn attach_template(&mut self, template: &'static Hook, target: Target, number: u32) {
+        self.targets.push((template, target, number));
+    }
+
+    /// Loads the template: the module attaches it to targets when it finds them.
+    pub fn load_template(&mut self, template: &'static Hook) {
         self.templates.push(template);
     }
 
@@ -107,11 +126,6 @@ impl Plan {
                     .into(),
             );
         }
-    }
-
-    /// Attach to this hook, or do without it: [`Kernel::attach`] tells which.
-    pub fn hook_or_none(&mut self, hook: &'static Hook) {
-        self.optional.push(hook);
     }
 
     /// Only these processes count. Yields the filter as the programs know it (bpf/shared/filter.bpf.h); 0 for all processes.

@@ -16,7 +16,7 @@ mod trial;
 mod usage;
 
 pub use object::Loaded;
-pub use outcome::{Attempt, Failure, Finding, Reach, Said, Wanted};
+pub use outcome::{Attempt, Failure, Finding, LoadRequest, Reach, Said};
 pub use refusal::Refusal;
 pub use trial::{load, Outcome};
 pub use usage::{count_runs, counts_runs, resident, MapUsage, ProgramUsage};

@@ -2,11 +2,11 @@
 
 use super::btf::Known;
 use super::mapping::Mapping;
-use super::outcome::{usable, Finding, Reach, Said, Wanted};
+use super::outcome::{usable, Finding, LoadRequest, Reach, Said};
 use super::refusal::Refusal;
 use super::ring::Ring;
 use super::{perf_event, program, template};
-use crate::bpf::{types, FEATURES, PROGRAMS};
+use crate::bpf::{BpfObject, Feature};
 use crate::kit::{Attachment, Hook, Kernel, MapDef, MapKind, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object};
 use std::cell::{OnceCell, RefCell};
@@ -36,6 +36,8 @@ pub struct Loaded {
     /// The modules' questions (`FEATURE` lines in bpf/), answered.
     pub(super) features: Vec<Finding>,
     btf: Option<Rc<Known>>,
+    /// What its build knows of the object.
+    pub(super) build: Option<BpfObject>,
     /// The maps, and the code that programs are loaded from.
     pub(super) object: Option<Object>,
 }
@@ -60,13 +62,20 @@ impl Loaded {
             programs: BTreeMap::new(),
             features: Vec::new(),
             btf: None,
+            build: None,
             object: None,
         }
     }
 
     /// The maps of an object of which no program is loaded yet.
-    pub(super) fn new(object: Object, wanted: &[Wanted], active: &[usize], btf: Rc<Known>) -> Result<Loaded, Refusal> {
-        let mut loaded = Loaded { btf: Some(btf), ..Loaded::empty() };
+    pub(super) fn new(
+        object: Object,
+        build: BpfObject,
+        wanted: &[LoadRequest],
+        active: &[usize],
+        btf: Rc<Known>,
+    ) -> Result<Loaded, Refusal> {
+        let mut loaded = Loaded { btf: Some(btf), build: Some(build), ..Loaded::empty() };
         for map in object.maps() {
             let name = map.name().to_string_lossy();
             let def = active.iter().flat_map(|&module| wanted[module].maps).find(|def| def.name == name);
@@ -105,9 +114,9 @@ impl Loaded {
             program::load(object, "ask_features", btf).is_ok_and(|program| program::run(program.as_fd(), &[]).is_ok());
         let answers = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"));
         let answers = answers.and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
-        let at = std::mem::offset_of!(types::bss, features);
-        let answer = |(i, &feature): (usize, &&'static str)| {
-            let answer = answers.as_ref().filter(|_| asked).and_then(|answers| answers.get(at + i));
+        let Some(build) = self.build else { return Vec::new() };
+        let answer = |(i, &Feature(feature)): (usize, &Feature)| {
+            let answer = answers.as_ref().filter(|_| asked).and_then(|answers| answers.get(build.answers + i));
             let said = match (answer, opposed(feature)) {
                 (None, _) => "taken for there: the program that asks the kernel's types cannot run",
                 (Some(_), false) => "as the kernel's types say",
@@ -115,12 +124,12 @@ impl Loaded {
             };
             Finding::new(feature, answer.is_none_or(|&answer| answer != 0), said)
         };
-        FEATURES.iter().enumerate().map(answer).collect()
+        build.features.iter().enumerate().map(answer).collect()
     }
 
     /// Whether the kernel has a feature.
-    pub(super) fn has(&self, feature: &str) -> bool {
-        self.features.iter().any(|known| known.feature == feature && known.there == Some(true))
+    pub(super) fn has(&self, feature: Feature) -> bool {
+        self.features.iter().any(|known| known.feature == feature.0 && known.there == Some(true))
     }
 
     /// Loads a program of a hook, or a template, without attaching it.
@@ -149,11 +158,11 @@ impl Loaded {
     }
 
     /// Attaches a module's templates to their targets, each by the first tier that takes it.
-    pub(super) fn attach_each(&mut self, wanted: &Wanted, refused: &BTreeSet<&'static str>) {
-        if !wanted.plan.each.is_empty() || !wanted.plan.templates.is_empty() {
+    pub(super) fn attach_each(&mut self, wanted: &LoadRequest, refused: &BTreeSet<&'static str>) {
+        if !wanted.plan.targets.is_empty() || !wanted.plan.templates.is_empty() {
             more_descriptors();
         }
-        for (hook, target, number) in &wanted.plan.each {
+        for (hook, target, number) in &wanted.plan.targets {
             let mut said = Said::default();
             let mut by = None;
             for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
@@ -215,8 +224,8 @@ impl Loaded {
     pub fn runs(&self, module: &str) -> bool {
         let links = self.links.borrow();
         self.hooks.iter().filter(|(hook, _)| links.contains_key(hook.name)).any(|(_, tier)| {
-            let of = |program: &&str| PROGRAMS.iter().find(|(name, _)| name == program);
-            tier.programs.iter().filter_map(of).any(|(_, modules)| modules.contains(&module))
+            let users = |program: &&str| self.build?.users(program);
+            tier.programs.iter().filter_map(users).any(|users| users.contains(&module))
         })
     }
 }

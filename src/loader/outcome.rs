@@ -6,13 +6,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// A module to load.
-pub struct Wanted {
+pub struct LoadRequest {
     /// The stem of its files.
     pub name: &'static str,
     /// What it asks for.
     pub plan: Plan,
     /// The maps its programs use.
     pub maps: &'static [MapDef],
+    /// The request, by its place among them, without which this one is of no use.
+    pub depends_on: Option<usize>,
 }
 
 /// Why a module is not loaded.

@@ -5,12 +5,11 @@
 use super::btf::{Known, KERNEL};
 use super::features;
 use super::object::Loaded;
-use super::outcome::{usable, Attempt, Failure, Finding, Wanted};
+use super::outcome::{usable, Attempt, Failure, Finding, LoadRequest};
 use super::permission::{lock_memory, Standing};
 use super::refusal::{chain, errno, listening, Refusal};
-use crate::bpf::{self, types, OBJECT, PROGRAMS};
-use crate::kit::{Hook, MapKind, Plan, Target, Tier};
-use crate::process::Filters;
+use crate::bpf::{BpfObject, Constants};
+use crate::kit::{Hook, MapKind, Plan, Target, Tier, When};
 use libbpf_rs::{AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,15 +27,15 @@ pub struct Outcome {
     pub loaded: Loaded,
 }
 
-/// Loads the modules as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels without their own.
-pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) -> Outcome {
+/// Loads the modules of an object as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels without their own.
+pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constants, btf: Option<&Path>) -> Outcome {
     let refused = |reason: &String| Failure { hook: "-", errno: 0, reason: reason.clone(), words: String::new() };
     let mut modules: Vec<Result<(), Failure>> = wanted
         .iter()
         .map(|wanted| wanted.plan.refusal.as_ref().map_or(Ok(()), |reason| Err(refused(reason))))
         .collect();
     let mut attempts = Vec::new();
-    let known = match known(wanted, btf) {
+    let known = match known(object, wanted, btf) {
         Ok(known) => Rc::new(known),
         Err(error) => {
             let failure = Failure {
@@ -54,13 +53,10 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
     lock_memory();
     let all: Vec<usize> = (0..wanted.len()).collect();
     let avoid = std::env::var(AVOID).unwrap_or_default();
-    let mut constants = *constants;
-    for name in avoid.split(',') {
-        bpf::oppose(&mut constants, name);
-    }
     let mut findings = known.findings();
     let mut no_ring = None;
     let mut trial = Trial {
+        object,
         wanted,
         constants,
         known,
@@ -79,7 +75,7 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
 }
 
 /// The kernel's types, as far as these modules have a use for them.
-fn known(wanted: &[Wanted], btf: Option<&Path>) -> std::io::Result<Known> {
+fn known(object: &BpfObject, wanted: &[LoadRequest], btf: Option<&Path>) -> std::io::Result<Known> {
     let (mut functions, mut tracepoints) = (BTreeSet::new(), BTreeSet::new());
     let plans = || wanted.iter().map(|wanted| &wanted.plan);
     for tier in plans().flat_map(|plan| hooks(plan).into_iter().chain(templates(plan))).flat_map(|hook| hook.tiers) {
@@ -92,11 +88,11 @@ fn known(wanted: &[Wanted], btf: Option<&Path>) -> std::io::Result<Known> {
             }
         }
     }
-    functions.extend(plans().flat_map(|plan| &plan.each).filter_map(|(_, target, _)| match target {
+    functions.extend(plans().flat_map(|plan| &plan.targets).filter_map(|(_, target, _)| match target {
         Target::Function(name) => Some(name.as_str()),
         _ => None,
     }));
-    let object = ObjectBuilder::default().open_memory(OBJECT).map_err(std::io::Error::other)?;
+    let object = ObjectBuilder::default().open_memory(object.bytes).map_err(std::io::Error::other)?;
     Known::read(&functions, &tracepoints, types_of(&object), btf)
 }
 
@@ -127,8 +123,9 @@ fn without_types(btf: Option<&Path>, fault: &str) -> String {
 }
 
 struct Trial<'a> {
-    wanted: &'a [Wanted],
-    constants: types::rodata,
+    object: &'a BpfObject,
+    wanted: &'a [LoadRequest],
+    constants: &'a dyn Constants,
     known: Rc<Known>,
     avoid: String,
     attempts: &'a mut Vec<Attempt>,
@@ -142,7 +139,7 @@ impl Trial<'_> {
     fn settle(&mut self, among: &[usize]) -> Loaded {
         let mut refused = BTreeSet::new();
         loop {
-            self.without_filter();
+            self.drop_dependents();
             let active = self.left(among);
             if active.is_empty() {
                 return Loaded::empty();
@@ -159,17 +156,12 @@ impl Trial<'_> {
         among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect()
     }
 
-    /// The part that keeps the filters of modules, if one has a filter.
-    fn filter(&self) -> Option<usize> {
-        self.wanted.iter().position(|wanted| wanted.name == Filters::SPEC.name)
-    }
-
-    /// Without it modules that have a filter are out.
-    fn without_filter(&mut self) {
-        let Some(Err(failure)) = self.filter().map(|filter| self.modules[filter].clone()) else { return };
+    /// A module whose dependency is out is out, too.
+    fn drop_dependents(&mut self) {
         for (module, wanted) in self.wanted.iter().enumerate() {
-            if wanted.plan.filter.is_some() && self.modules[module].is_ok() {
-                self.modules[module] = Err(failure.clone());
+            let failure = wanted.depends_on.and_then(|other| self.modules[other].as_ref().err().cloned());
+            if let (Some(failure), true) = (failure, self.modules[module].is_ok()) {
+                self.modules[module] = Err(failure);
             }
         }
     }
@@ -177,12 +169,15 @@ impl Trial<'_> {
     /// Makes the maps and tries the hooks. A module that went out leaves its part in programs, so all is to be done again.
     fn attempt(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) -> Result<Loaded, Refusal> {
         let object = self.prepare(active, refused)?;
-        let mut loaded = Loaded::new(object, self.wanted, active, Rc::clone(&self.known))?;
+        let mut loaded = Loaded::new(object, *self.object, self.wanted, active, Rc::clone(&self.known))?;
         loaded.features = loaded.ask(|feature| named(&self.avoid, feature));
-        let plans = active.iter().map(|&module| &self.wanted[module].plan);
-        let later = plans.clone().flat_map(|plan| &plan.later).filter(|(_, feature)| loaded.has(feature));
-        let now = plans.flat_map(|plan| plan.hooks.iter().chain(&plan.optional)).chain(later.map(|(hook, _)| hook));
-        let now: BTreeSet<&str> = now.map(|hook| hook.name).collect();
+        let planned = active.iter().flat_map(|&module| &self.wanted[module].plan.hooks);
+        let at_start = |when: &When| match when {
+            When::Needed | When::Optional => true,
+            When::If(feature) => loaded.has(*feature),
+            When::OnDemand => false,
+        };
+        let now: BTreeSet<&str> = planned.filter(|(_, when)| at_start(when)).map(|(hook, _)| hook.name).collect();
         let hooks = self.hooks(active);
         let mut chosen: Vec<Option<&'static Tier>> = vec![None; hooks.len()];
         // What is likely to be refused comes first, so that little is done in vain: detaching takes time.
@@ -260,8 +255,8 @@ impl Trial<'_> {
 
     /// Modules share hooks: what only modules that are off take part in would run for nothing.
     fn is_busy(&self, active: &[usize], program: &str) -> bool {
-        let parts = PROGRAMS.iter().find(|(name, _)| *name == program);
-        parts.is_none_or(|(_, modules)| active.iter().any(|&module| modules.contains(&self.wanted[module].name)))
+        let users = self.object.users(program);
+        users.is_none_or(|users| active.iter().any(|&module| users.contains(&self.wanted[module].name)))
     }
 
     /// No tier of a hook is left: modules that need it are out.
@@ -329,7 +324,7 @@ impl Trial<'_> {
         if targets.any(|reach| reach.result.is_ok()) {
             return;
         }
-        let count = self.wanted[module].plan.each.len();
+        let count = self.wanted[module].plan.targets.len();
         let said = first.result.as_ref().err().cloned().unwrap_or_default();
         let refusal = Refusal::new(0, said.to_string());
         self.attempts.extend(said.0.into_iter().map(|(tier, refusal)| Attempt {
@@ -353,8 +348,8 @@ impl Trial<'_> {
     /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
     fn blame(&mut self, hook: &'static Hook, users: &[usize], refusal: &Refusal) {
         for &module in users {
-            let filter = self.filter().filter(|&filter| filter != module && self.modules[filter].is_ok());
-            drop(self.settle(&filter.into_iter().chain([module]).collect::<Vec<_>>()));
+            let other = self.wanted[module].depends_on.filter(|&other| self.modules[other].is_ok());
+            drop(self.settle(&other.into_iter().chain([module]).collect::<Vec<_>>()));
         }
         if let (true, Some(&last)) = (users.iter().all(|&module| self.modules[module].is_ok()), users.last()) {
             self.modules[last] = Err(unattached(hook, refusal));
@@ -389,13 +384,9 @@ impl Trial<'_> {
         }
     }
 
-    fn uses(&self, module: usize, hook: &Hook) -> bool {
-        self.hooks(&[module]).iter().any(|used| used.name == hook.name)
-    }
-
     fn needs(&self, module: usize, hook: &Hook) -> bool {
-        let optional = &self.wanted[module].plan.optional;
-        self.uses(module, hook) && !optional.iter().any(|optional| optional.name == hook.name)
+        let mut planned = self.wanted[module].plan.hooks.iter().filter(|(planned, _)| planned.name == hook.name);
+        planned.any(|(_, when)| *when != When::Optional)
     }
 
     /// The hooks of modules, each once.
@@ -430,14 +421,12 @@ impl Trial<'_> {
             .filter(|tier| usable(tier, refused) && avoided(tier, &self.avoid).is_none())
             .flat_map(|tier| tier.programs.iter().copied().filter(|program| self.is_busy(active, program)))
             .collect();
-        let mut constants = self.constants;
-        for &module in active {
-            bpf::switch_on(&mut constants, self.wanted[module].name);
-        }
+        let on: Vec<&str> = active.iter().map(|&module| self.wanted[module].name).collect();
+        let constants = self.constants.bytes(&on, &self.avoid.split(',').collect::<Vec<_>>());
         let (object, said) = listening(|| -> libbpf_rs::Result<Object> {
             let mut builder = ObjectBuilder::default();
-            builder.name("corebcc")?.btf_custom_path(self.known.types())?;
-            let mut open = builder.open_memory(OBJECT)?;
+            builder.name(self.object.name)?.btf_custom_path(self.known.types())?;
+            let mut open = builder.open_memory(self.object.bytes)?;
             let mut typed = Vec::new();
             for mut program in open.progs_mut() {
                 let name = program.name();
@@ -454,8 +443,7 @@ impl Trial<'_> {
                 if name.ends_with(".rodata") {
                     // The section ends with its last constant, the struct with the padding behind it.
                     let length = map.initial_value().map_or(0, |value| value.len());
-                    let bytes = bpf::bytes(&constants);
-                    map.set_initial_value(bytes.get(..length).unwrap_or(bytes))?;
+                    map.set_initial_value(constants.get(..length).unwrap_or(&constants))?;
                 } else if !name.ends_with(".bss") {
                     let users = active.iter().map(|&module| &self.wanted[module]);
                     let wanted = users.clone().any(|wanted| wanted.maps.iter().any(|def| def.name == name));
@@ -490,8 +478,7 @@ impl Trial<'_> {
 
 /// The hooks of a plan.
 fn hooks(plan: &Plan) -> Vec<&'static Hook> {
-    let later = plan.later.iter().map(|(hook, _)| *hook);
-    plan.hooks.iter().copied().chain(later).chain(plan.optional.iter().copied()).collect()
+    plan.hooks.iter().map(|(hook, _)| *hook).collect()
 }
 
 /// Whether a hook or template is for functions, to which not every kernel can attach. Every other kind hardly ever fails.
@@ -504,7 +491,7 @@ fn is_function(hook: &Hook) -> bool {
 /// The templates a plan uses, each once.
 fn templates(plan: &Plan) -> Vec<&'static Hook> {
     let mut templates: Vec<&'static Hook> = Vec::new();
-    for hook in plan.each.iter().map(|(hook, _, _)| hook).chain(&plan.templates) {
+    for hook in plan.targets.iter().map(|(hook, _, _)| hook).chain(&plan.templates) {
         if !templates.contains(hook) {
             templates.push(hook);
         }

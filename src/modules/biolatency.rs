@@ -1,6 +1,7 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
 use super::shared::block::{COMPLETE, ISSUE};
+use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types::{self, bio_row, bio_start};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
@@ -59,8 +60,8 @@ impl Module for Biolatency {
         constants.bio_disk_mask = disks as u32 - 1;
         constants.bio_start_mask = starts as u32 - 1;
         constants.bio_queued = self.options.queued;
-        plan.hook(&COMPLETE);
-        plan.hook_if(&ISSUE, "plug_clock");
+        plan.attach(&COMPLETE);
+        plan.attach_if(&ISSUE, PLUG_CLOCK);
         plan.entries(ROWS.def.name, disks * host.cpus);
         plan.entries(STARTS.name, starts);
     }

@@ -2,6 +2,7 @@
 //! of submitters, whose counters only grow: an interval is the difference of two readings.
 
 use super::shared::block::{self, Cells, Disks, Owner, Owners, Submitter};
+use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types;
 use crate::host::exists;
 use crate::kit::*;
@@ -144,7 +145,7 @@ impl Module for Biotop {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         self.owners.plan(host, plan, constants);
         constants.io_top = true;
-        plan.hook_if(&block::ISSUE, "plug_clock");
+        plan.attach_if(&block::ISSUE, PLUG_CLOCK);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {

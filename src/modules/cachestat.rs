@@ -117,10 +117,10 @@ impl Cachestat {
 
 impl Module for Cachestat {
     fn plan(&mut self, host: &Host, plan: &mut Plan, _constants: &mut types::rodata) {
-        plan.hook(&ADDED);
-        plan.hook(&DIRTIED_PAGE);
-        plan.hook(&DIRTIED_BUFFER);
-        plan.hook_or_none(&ACCESSED);
+        plan.attach(&ADDED);
+        plan.attach(&DIRTIED_PAGE);
+        plan.attach(&DIRTIED_BUFFER);
+        plan.attach_optional(&ACCESSED);
         plan.entries(ROWS.def.name, host.cpus);
     }
 

@@ -116,9 +116,9 @@ impl Module for Execsnoop {
         let ring = self.options.buffer_page_count.bytes().max(LEAST_PAGES.bytes());
         constants.snoop_wake_at = ring as u64 / 2;
         constants.snoop_failed = self.options.include_failed;
-        plan.hook(&EXEC);
+        plan.attach(&EXEC);
         if self.options.include_failed {
-            plan.hook(&RETURN);
+            plan.attach(&RETURN);
         }
         plan.entries(EVENTS.name, ring);
         plan.entries(STATS.def.name, host.cpus);
@@ -275,7 +275,7 @@ mod tests {
         {
             let mut plan = Plan::default();
             module(options).plan(&host, &mut plan, &mut crate::bpf::constants());
-            assert_eq!(plan.hooks.iter().map(|hook| hook.name).collect::<Vec<_>>(), hooks);
+            assert_eq!(plan.hooks.iter().map(|(hook, _)| hook.name).collect::<Vec<_>>(), hooks);
         }
     }
 }

@@ -41,7 +41,7 @@ struct Exectop {
 impl Module for Exectop {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         constants.exec_mask = NAMES as u32 - 1;
-        plan.hook(&EXEC);
+        plan.attach(&EXEC);
         plan.entries(ROWS.def.name, NAMES);
         plan.entries(STATS.def.name, host.cpus);
     }

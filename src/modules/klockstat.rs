@@ -200,10 +200,10 @@ impl Module for Klockstat {
             let range = names.find_map(kernel_function).unwrap_or_default();
             *code = kl_code { start: range.start, size: range.end - range.start };
         }
-        plan.hook(&UNLOCK);
-        plan.hook(&LOCK);
+        plan.attach(&UNLOCK);
+        plan.attach(&LOCK);
         for hook in [&INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK] {
-            plan.hook_or_none(hook);
+            plan.attach_optional(hook);
         }
         plan.entries(ROWS.def.name, rows);
         plan.entries(STATS.def.name, host.cpus);

@@ -127,7 +127,7 @@ impl Module for KprobeHits {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let count = self.functions.len();
         for (number, function) in self.functions.iter().enumerate() {
-            plan.each(self.hook(), Target::Function(function.clone()), number as u32);
+            plan.attach_template(self.hook(), Target::Function(function.clone()), number as u32);
         }
         constants.kp_targets = count as u32;
         constants.kp_start_mask = ways(plan, STARTS.name, if self.timed { by_thread(host) } else { 1 });
@@ -213,9 +213,9 @@ mod tests {
         let (plan, constants) =
             plan("kprobes = kprobe:vfs_open, kprobe:tcp_v4_rcv.part.0, kprobe:vfs_open\nret_chk = < -1\nerrno = -2")
                 .unwrap();
-        let targets: Vec<String> = plan.each.iter().map(|(_, target, _)| target.to_string()).collect();
+        let targets: Vec<String> = plan.targets.iter().map(|(_, target, _)| target.to_string()).collect();
         assert_eq!(targets, ["vfs_open", "tcp_v4_rcv.part.0"]);
-        assert!(plan.each.iter().all(|(hook, _, _)| *hook == &CALLS));
+        assert!(plan.targets.iter().all(|(hook, _, _)| *hook == &CALLS));
         assert_eq!((constants.kp_errno, constants.kp_compare, constants.kp_value), (2, 2, -1));
         assert_eq!((constants.kp_targets, constants.kp_timed, constants.kp_detailed), (2, false, false));
     }

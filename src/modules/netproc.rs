@@ -178,9 +178,9 @@ impl Module for Netproc {
         // At least so many that 5000 threads can come and go before the agent frees the places of the first.
         let places = table_size(host.threads * 4, 8192, 1 << 16);
         constants.thread_mask = places as u32 / 4 - 1;
-        plan.hook(&TRAFFIC);
-        plan.hook(&EXIT);
-        plan.hook(&EXEC);
+        plan.attach(&TRAFFIC);
+        plan.attach(&EXIT);
+        plan.attach(&EXEC);
         plan.entries(THREADS.def.name, places);
         plan.entries(COUNTS.def.name, places);
         constants.sock_read_mask = SOCKETS as u32 - 1;

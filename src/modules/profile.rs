@@ -144,7 +144,7 @@ impl Module for Profile {
         constants.prof_no_kernel = self.options.user_stacks_only;
         constants.prof_no_user = self.options.kernel_stacks_only;
         constants.prof_wake_at = ring as u64 / 2;
-        plan.hook_if(&SAMPLE, "only when it is stored");
+        plan.load_on_demand(&SAMPLE);
         plan.entries(SAMPLES.name, ring);
         plan.entries(STATS.def.name, 1);
     }

@@ -1,5 +1,6 @@
 //! Run queue latency: how long a task that could run waited for a CPU. Kernel side: bpf/runqlat.bpf.c.
 
+use crate::bpf::features::NO_SCHED_INFO;
 use crate::bpf::types::{self, runq_delay, runq_row, runq_wait};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
@@ -78,9 +79,9 @@ impl Module for Runqlat {
         let delays = table_size(host.threads * 4, 4096, 1 << 16);
         constants.runq_delay_mask = delays as u32 - 1;
         constants.runq_filter = plan.only(&self.process);
-        plan.hook(&SWITCH);
-        plan.hook_if(&WAKEUP, "no_sched_info");
-        plan.hook_if(&WAKEUP_NEW, "no_sched_info");
+        plan.attach(&SWITCH);
+        plan.attach_if(&WAKEUP, NO_SCHED_INFO);
+        plan.attach_if(&WAKEUP_NEW, NO_SCHED_INFO);
         plan.entries(ROWS.def.name, host.cpus);
         plan.entries(DELAYS.name, delays);
         plan.entries(WAITS.name, delays);

@@ -140,10 +140,10 @@ impl Module for Syscount {
         constants.syscall_errno = errno.0;
         constants.syscall_start_mask = ways(plan, STARTS.name, if latency { by_thread(host) } else { 1 });
         if latency || !self.is_selecting() {
-            plan.hook(&ENTER);
+            plan.attach(&ENTER);
         }
         if latency || self.is_selecting() {
-            plan.hook(&EXIT);
+            plan.attach(&EXIT);
         }
         plan.entries(ROWS.def.name, host.cpus);
         plan.entries(STATS.def.name, host.cpus);
@@ -286,7 +286,7 @@ mod tests {
             let mut plan = Plan::default();
             let mut constants = crate::bpf::constants();
             module(options).plan(&host, &mut plan, &mut constants);
-            assert_eq!(plan.hooks.iter().map(|hook| hook.name).collect::<Vec<_>>(), hooks, "{options}");
+            assert_eq!(plan.hooks.iter().map(|(hook, _)| hook.name).collect::<Vec<_>>(), hooks, "{options}");
             assert_eq!(constants.syscall_errno, if options.contains("ENOENT") { 2 } else { 0 });
         }
     }

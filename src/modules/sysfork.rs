@@ -33,7 +33,7 @@ struct Sysfork;
 
 impl Module for Sysfork {
     fn plan(&mut self, host: &Host, plan: &mut Plan, _constants: &mut types::rodata) {
-        plan.hook(&NEWTASK);
+        plan.attach(&NEWTASK);
         plan.entries(ROWS.def.name, host.cpus);
     }
 

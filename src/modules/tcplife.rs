@@ -83,8 +83,8 @@ impl Module for Tcplife {
         constants.tcp_birth_mask = ways(plan, BIRTHS.name, by_socket(host));
         constants.tcp_filter = plan.only(&self.options.process);
         constants.tcp_wake_at = ring as u64 / 2;
-        plan.hook(&STATE);
-        plan.hook_or_none(&ACCEPT);
+        plan.attach(&STATE);
+        plan.attach_optional(&ACCEPT);
         plan.entries(SESSIONS.name, ring);
         plan.entries(STATS.def.name, host.cpus);
     }

@@ -93,7 +93,7 @@ impl Tcpperpid {
 impl Module for Tcpperpid {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         constants.tcpperpid_filter = plan.only(&self.options.process);
-        plan.hook(&TRAFFIC);
+        plan.attach(&TRAFFIC);
         self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
     }
 

@@ -111,10 +111,10 @@ impl Module for Tcpretrans {
         constants.retrans_owner_mask = ways(plan, OWNERS.name, if by_process { by_socket(host) } else { 1 });
         constants.retrans_filter = plan.only(&self.options.process);
         constants.retrans_tlp = self.options.include_tlp;
-        plan.hook(&RETRANSMIT);
-        plan.hook(&STATE);
+        plan.attach(&RETRANSMIT);
+        plan.attach(&STATE);
         if by_process {
-            plan.hook(&TRAFFIC);
+            plan.attach(&TRAFFIC);
         }
         plan.entries(ROWS.def.name, PLACES);
         plan.entries(STATS.def.name, host.cpus);

@@ -7,7 +7,7 @@ use crate::host::{comm, until_nul};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
 use std::collections::BTreeMap;
-use std::mem::{offset_of, take};
+use std::mem::take;
 use std::time::{Duration, Instant};
 
 metrics! {
@@ -135,7 +135,7 @@ impl Tcptop {
 impl Module for Tcptop {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         constants.tcptop_filter = plan.only(&self.options.process);
-        plan.hook(&TRAFFIC);
+        plan.attach(&TRAFFIC);
         self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
     }
 

@@ -140,7 +140,7 @@ mod tests {
     fn found(entries: &[&str], events: &Events) -> (Vec<String>, Option<String>) {
         let mut plan = Plan::default();
         module(entries).find(events, &mut plan);
-        (plan.each.iter().map(|(_, target, _)| target.to_string()).collect(), plan.refusal)
+        (plan.targets.iter().map(|(_, target, _)| target.to_string()).collect(), plan.refusal)
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         let mut module = module(&[".*"]);
         let mut plan = Plan::default();
         module.find(&Events::of(&[&long]), &mut plan);
-        assert_eq!(plan.each[0].1.to_string(), long);
+        assert_eq!(plan.targets[0].1.to_string(), long);
         let mut table = Table::new(1);
         module.refresh(&Fake::new().with(ROWS, 8), &mut table).unwrap();
         let names: Vec<&[u8]> =

@@ -132,7 +132,7 @@ mod tests {
         let mut module = module(&[("c", "malloc"), (&path, "free"), ("c", "no-such.symbol@V"), ("c", "malloc")]);
         let mut plan = Plan::default();
         module.find(&mut plan);
-        assert_eq!((plan.each.len(), plan.refusal.as_deref()), (2, None));
+        assert_eq!((plan.targets.len(), plan.refusal.as_deref()), (2, None));
         let fake = Fake::new().with(ROWS, 16);
         fake.set(ROWS, 1, hit::count, 3);
         fake.set(ROWS, 9, hit::count, 4);

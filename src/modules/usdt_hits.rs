@@ -130,7 +130,7 @@ impl UsdtHits {
                         process: None,
                         name: self.found[number as usize].instance.clone(),
                     };
-                    plan.each(&SITE, target, number);
+                    plan.attach_template(&SITE, target, number);
                 }
             }
             if !any {
@@ -284,8 +284,8 @@ mod tests {
         let exe = std::env::current_exe().unwrap().display().to_string();
         let pid = std::process::id();
         let plan = make(&format!("usdts = {exe}:passed_.*,{exe}:passed__by")).unwrap();
-        let [(_, Target::Code { path, semaphore, process, .. }, 0)] = plan.each.as_slice() else {
-            panic!("{:?}", plan.each)
+        let [(_, Target::Code { path, semaphore, process, .. }, 0)] = plan.targets.as_slice() else {
+            panic!("{:?}", plan.targets)
         };
         assert_eq!((path.to_str().unwrap(), *process), (exe.as_str(), None));
         assert_ne!(*semaphore, 0);
@@ -297,7 +297,7 @@ mod tests {
         let mut module = UsdtHits::new("u", vec![Entry { path: exe.clone(), probe: "x".into(), names }], process);
         let mut plan = Plan::default();
         module.find(&mut plan);
-        assert_eq!((plan.each.len(), plan.templates.len()), (0, 1));
+        assert_eq!((plan.targets.len(), plan.templates.len()), (0, 1));
         plan.arrivals.unwrap().tell(pid, true);
         let fake = Fake::new().with(ROWS, 16);
         fake.set(ROWS, 0, hit::count, 3);

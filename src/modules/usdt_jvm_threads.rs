@@ -104,9 +104,9 @@ impl JvmThreads {
                 process: None,
                 name: probe.name.clone(),
             };
-            plan.each(&SITE, target, number);
+            plan.attach_template(&SITE, target, number);
         }
-        if plan.each.is_empty() {
+        if plan.targets.is_empty() {
             plan.refuse(format!("{}: no probes of threads in this build", self.path.display()));
         }
     }

@@ -209,8 +209,8 @@ impl Module for Filters {
         plan.require_host_pid_namespace(host);
         constants.filter_lines = those(|filter| filter.watch.filter().expressions().next().is_some());
         constants.filter_followed = those(|filter| filter.arrivals.is_some());
-        [&FORK, &EXEC, &END].into_iter().for_each(|hook| plan.hook(hook));
-        [&ADMIT, &NAME].into_iter().for_each(|hook| plan.hook_if(hook, "only when it is called"));
+        [&FORK, &EXEC, &END].into_iter().for_each(|hook| plan.attach(hook));
+        [&ADMIT, &NAME].into_iter().for_each(|hook| plan.load_on_demand(hook));
         plan.entries(MEMBERS.name, MOST);
         plan.entries(NAMES.name, self.names().len().max(1));
         plan.entries(AUTOMATA.def.name, 1);

@@ -113,7 +113,7 @@ impl Tracees {
 
     /// What the module has to plan. Yields the filter, by which its programs leave out who executes the same files.
     pub fn plan(&self, plan: &mut Plan, template: &'static Hook) -> u64 {
-        plan.template(template);
+        plan.load_template(template);
         plan.follow(&self.filter, &self.arrivals)
     }
 

@@ -134,8 +134,8 @@ fn what_loading_found_of_the_kernel_is_told() {
     is("perf_event", None, "not tried: nothing that is enabled asked for it");
     is("ringbuf", Some("1"), "made for tcp_sessions");
     is("bpf_stats", None, "bpf_stats = True");
-    for feature in corebcc::bpf::FEATURES {
-        assert_eq!(said[*feature], "as the kernel's types say");
+    for feature in corebcc::bpf::OBJECT.features {
+        assert_eq!(said[feature.0], "as the kernel's types say");
     }
     match fs::read_to_string("/sys/kernel/security/lockdown") {
         Ok(text) => is("lockdown", Some(if text.contains("[none]") { "0" } else { "1" }), ""),

@@ -146,8 +146,8 @@ impl Owners {
         let slots = table_size(host.requests * 4, 8192, 1 << 18);
         constants.io_owner_mask = places as u32 / 4 - 1;
         constants.io_slot_mask = slots as u32 / 4 - 1;
-        plan.hook(&SUBMIT);
-        plan.hook(&COMPLETE);
+        plan.attach(&SUBMIT);
+        plan.attach(&COMPLETE);
         plan.entries(OWNERS.def.name, places);
         plan.entries(SLOTS.name, slots);
         plan.entries(STATS.def.name, host.cpus);

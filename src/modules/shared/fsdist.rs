@@ -29,7 +29,7 @@ impl Module for Operations {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
         let mask = ways(plan, self.starts.name, by_thread(host));
         (self.constants)(constants, mask, plan.only(&self.process));
-        self.hooks.iter().for_each(|hook| plan.hook(hook));
+        self.hooks.iter().for_each(|hook| plan.attach(hook));
         plan.entries(self.rows.def.name, host.cpus);
     }
 

@@ -50,7 +50,7 @@ impl Hits {
     /// One more target, whose instance has this name; one that is there already is passed over.
     pub fn add(&mut self, plan: &mut Plan, target: Target, name: String) {
         if !self.names.contains(&name) {
-            plan.each(self.template, target, self.names.len() as u32);
+            plan.attach_template(self.template, target, self.names.len() as u32);
             self.names.push(name);
         }
     }
