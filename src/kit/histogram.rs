@@ -19,6 +19,11 @@ impl Log2 {
         (0..64).find(|&slot| Log2::name(slot) == name)
     }
 
+    /// Number of buckets up to the highest that counted; at least one, so that a client sees the metric before the first event.
+    pub fn used(counts: &[u64]) -> usize {
+        counts.iter().rposition(|&count| count > 0).map_or(1, |highest| highest + 1)
+    }
+
     /// The instance name: decimal, one dash, no unit (Grafana's heatmap takes what follows the dash for the upper bound).
     pub fn name(slot: u32) -> String {
         let (low, high) = Log2::bounds(slot);

@@ -8,6 +8,7 @@ mod map;
 mod metric;
 mod module;
 mod options;
+mod readings;
 mod row_claims;
 mod set_table;
 mod spec;
@@ -24,6 +25,7 @@ pub use options::{
     unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
     Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount,
 };
+pub use readings::{Histogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;
 pub use set_table::{by_socket, by_thread, ways};
 pub use spec::{Shape, Spec};

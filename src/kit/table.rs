@@ -1,6 +1,6 @@
 //! The values of a module as of one refresh: rows of cells, one column per metric. Filled anew each time; it keeps its memory.
 
-use super::{Metric, Number};
+use super::{Log2, Metric, Number};
 use crate::pcp::Atom;
 use std::ops::Range;
 
@@ -90,7 +90,7 @@ impl Table {
     /// A histogram: row i gets `counts[i]`, up to the last that is not zero. `0-1` is always there, so that a client
     /// sees the metric before the first event. Several histograms of a module share the rows.
     pub fn log2(&mut self, metric: Metric<u64>, counts: &[u64]) {
-        let rows = counts.iter().rposition(|&count| count > 0).map_or(1, |highest| highest + 1);
+        let rows = Log2::used(counts);
         while self.keys.len() < rows {
             let index = self.keys.len() as u32;
             let earlier = self.cells.len();

@@ -1,0 +1,203 @@
+//! Declared readings: how a table is filled from maps, where that is one of the usual ways. A module says them in its table and needs
+//! no `refresh`.
+
+use super::{Kernel, Log2, Metric, Row, Rows, Table};
+use crate::bpf::Field;
+use std::collections::BTreeMap;
+
+/// A way to fill columns of a table.
+pub trait Reading: Sync {
+    /// Fills its columns with the values as of now.
+    fn read(&self, kernel: &dyn Kernel, table: &mut Table);
+}
+
+/// Single values: each the sum of fields over all rows.
+pub struct Sums<T: 'static> {
+    /// The counters, a row per CPU.
+    pub rows: Rows<T>,
+    /// Each metric, and the fields it is the sum of.
+    pub cells: &'static [(Metric<u64>, &'static [Field<T, u64>])],
+}
+
+impl<T> Reading for Sums<T> {
+    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+        let rows = kernel.rows(self.rows);
+        let mut cells = table.single();
+        for (metric, fields) in self.cells {
+            let sum = fields.iter().fold(0u64, |sum, &field| sum.wrapping_add(rows.sum(field)));
+            cells = cells.set(*metric, sum);
+        }
+    }
+}
+
+/// A histogram: the sum over all rows, bucket by bucket. Several of a table share its instances.
+pub struct Histogram<T: 'static, const N: usize> {
+    /// The metric.
+    pub metric: Metric<u64>,
+    /// The counters, a row per CPU or per CPU and key.
+    pub rows: Rows<T>,
+    /// The buckets of a row.
+    pub buckets: Field<T, [u64; N]>,
+    /// Which rows count.
+    pub of: fn(Row<'_, T>) -> bool,
+}
+
+impl<T, const N: usize> Histogram<T, N> {
+    /// Counts every row.
+    pub fn all(_row: Row<'_, T>) -> bool {
+        true
+    }
+}
+
+impl<T, const N: usize> Reading for Histogram<T, N> {
+    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+        let mut counts = [0u64; N];
+        for row in kernel.rows(self.rows).iter().filter(|&row| (self.of)(row)) {
+            add(&mut counts, row.words(self.buckets));
+        }
+        table.log2(self.metric, &counts);
+    }
+}
+
+/// Adds counters to their sums.
+fn add(sums: &mut [u64], counts: impl Iterator<Item = u64>) {
+    for (sum, count) in sums.iter_mut().zip(counts) {
+        *sum = sum.wrapping_add(count);
+    }
+}
+
+/// An instance per key: a process, a disk, a name. Rows of one key are added up.
+pub struct PerKey<T: 'static> {
+    /// The counters, a row per key and perhaps CPU.
+    pub rows: Rows<T>,
+    /// The instance name of a row's key; `None` for a row without an owner.
+    pub name: fn(Row<'_, T>) -> Option<Vec<u8>>,
+    /// Each metric, and the field it is the sum of.
+    pub cells: &'static [(Metric<u64>, Field<T, u64>)],
+}
+
+impl<T> Reading for PerKey<T> {
+    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+        let mut sums: BTreeMap<Vec<u8>, Vec<u64>> = BTreeMap::new();
+        for row in kernel.rows(self.rows).iter() {
+            if let Some(name) = (self.name)(row) {
+                let sums = sums.entry(name).or_insert_with(|| vec![0; self.cells.len()]);
+                add(sums, self.cells.iter().map(|(_, field)| row.get(*field)));
+            }
+        }
+        for (name, sums) in &sums {
+            let cells = table.named(name);
+            self.cells.iter().zip(sums).fold(cells, |cells, ((metric, _), &sum)| cells.set(*metric, sum));
+        }
+    }
+}
+
+/// A histogram per key: instances `LOW-HIGH::KEY`, for each key from the first bucket to the highest that counted.
+pub struct HistogramPerKey<T: 'static, const N: usize> {
+    /// The metric.
+    pub metric: Metric<u64>,
+    /// The counters, a row per key and perhaps CPU.
+    pub rows: Rows<T>,
+    /// The name of a row's key, which goes behind `::`; `None` for a row without an owner.
+    pub name: fn(Row<'_, T>) -> Option<Vec<u8>>,
+    /// The buckets of a row.
+    pub buckets: Field<T, [u64; N]>,
+}
+
+impl<T, const N: usize> Reading for HistogramPerKey<T, N> {
+    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+        let mut sums: BTreeMap<Vec<u8>, [u64; N]> = BTreeMap::new();
+        for row in kernel.rows(self.rows).iter() {
+            if let Some(name) = (self.name)(row) {
+                add(sums.entry(name).or_insert([0; N]), row.words(self.buckets));
+            }
+        }
+        for (name, counts) in &sums {
+            for (bucket, &count) in counts.iter().enumerate().take(Log2::used(counts)) {
+                let bounds = Log2::name(bucket as u32);
+                table.named(&[bounds.as_bytes(), b"::", name].concat()).set(self.metric, count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::types::{bio_row, exec_row, fork_row};
+    use crate::kit::{Fake, Key};
+    use crate::pcp::Atom;
+
+    const A: Metric<u64> = Metric::new(0);
+    const B: Metric<u64> = Metric::new(1);
+    const FORKS: Rows<fork_row> = Rows::new("forks");
+    const DISKS: Rows<bio_row> = Rows::new("disks");
+    const EXECS: Rows<exec_row> = Rows::new("execs");
+
+    fn names(table: &Table) -> Vec<String> {
+        let name = |key: &Key| match key {
+            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        table.keys().iter().map(name).collect()
+    }
+
+    fn disk(row: Row<'_, bio_row>) -> Option<Vec<u8>> {
+        let disk = row.get(bio_row::disk);
+        (disk != 0).then(|| format!("disk{disk}").into_bytes())
+    }
+
+    #[test]
+    fn sums_are_over_rows_and_fields() {
+        let fake = Fake::new().with(FORKS, 2);
+        fake.set(FORKS, 0, fork_row::processes, 1);
+        fake.set(FORKS, 1, fork_row::vforks, 10);
+        fake.set(FORKS, 1, fork_row::threads, 100);
+        let mut table = Table::new(2);
+        let cells: &[(_, &[_])] = &[(A, &[fork_row::processes, fork_row::vforks]), (B, &[fork_row::threads])];
+        Sums { rows: FORKS, cells }.read(&fake, &mut table);
+        assert_eq!([0, 1].map(|column| table.value(0, column)), [Some(Atom::U64(11)), Some(Atom::U64(100))]);
+    }
+
+    #[test]
+    fn a_histogram_adds_the_rows_that_count() {
+        let fake = Fake::new().with(DISKS, 3);
+        for (row, disk) in [(0, 1), (1, 2), (2, 1)] {
+            fake.set(DISKS, row, bio_row::disk, disk);
+            fake.set(DISKS, row, bio_row::slots.nth(1), 10u64.pow(row as u32));
+        }
+        let mut table = Table::new(1);
+        let of = |row: Row<'_, bio_row>| row.get(bio_row::disk) == 1;
+        Histogram { metric: A, rows: DISKS, buckets: bio_row::slots, of }.read(&fake, &mut table);
+        assert_eq!((table.len(), table.value(1, 0)), (2, Some(Atom::U64(101))));
+    }
+
+    #[test]
+    fn rows_of_one_key_are_one_instance() {
+        let fake = Fake::new().with(EXECS, 3);
+        for (row, comm) in [(0, b"sh"), (2, b"sh")] {
+            fake.row(EXECS, row).set_bytes(exec_row::comm, comm);
+            fake.set(EXECS, row, exec_row::count, 4);
+        }
+        let name = |row: Row<'_, exec_row>| {
+            let comm: [u8; 2] = row.bytes(exec_row::comm);
+            (comm[0] != 0).then(|| comm.to_vec())
+        };
+        let mut table = Table::new(1);
+        PerKey { rows: EXECS, name, cells: &[(A, exec_row::count)] }.read(&fake, &mut table);
+        assert_eq!((names(&table), table.value(0, 0)), (vec!["sh".into()], Some(Atom::U64(8))));
+    }
+
+    #[test]
+    fn a_histogram_per_key_has_its_buckets_first() {
+        let fake = Fake::new().with(DISKS, 3);
+        for (row, disk, bucket) in [(0, 1, 0), (1, 2, 2), (2, 1, 1)] {
+            fake.set(DISKS, row, bio_row::disk, disk);
+            fake.set(DISKS, row, bio_row::slots.nth(bucket), 5);
+        }
+        let mut table = Table::new(1);
+        HistogramPerKey { metric: A, rows: DISKS, name: disk, buckets: bio_row::slots }.read(&fake, &mut table);
+        assert_eq!(names(&table), ["0-1::disk1", "2-3::disk1", "0-1::disk2", "2-3::disk2", "4-7::disk2"]);
+        assert_eq!(table.value(4, 0), Some(Atom::U64(5)));
+    }
+}
