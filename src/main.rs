@@ -118,8 +118,12 @@ impl Handler for Server {
         self.failed
     }
 
-    fn ended(&mut self) {
-        self.restarts.iter().for_each(Restarts::end);
+    /// pmcd closes the connection of an agent that owes it no answer. One that it has dropped for being late did not end in order.
+    fn ended(&mut self, end: &End) {
+        self.agent.source_mut().save();
+        if !matches!(end, End::Broken(_)) {
+            self.restarts.iter().for_each(Restarts::end);
+        }
     }
 }
 
@@ -164,6 +168,10 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     instances.extend(additions(&instances));
     instances.extend(own_instances(&settings.prefix));
     let registry = Registry::new(common.domain, instances, Help::parse(HELP), caches, Box::new(collector));
+    let registry = match restarts.clone() {
+        Some(restarts) => registry.writing_while(move || restarts.is_latest()),
+        None => registry,
+    };
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());
     let mut server = Server { agent, ready, fatal: settings.module_failure_fatal, failed: false, restarts };

@@ -308,6 +308,6 @@ mod tests {
         table.process(77, b"000077 a\x1bb").set(Metric::<u64>::new(1), 5);
         let drawn = draw(&instances[1], &[0, 1], &table, None);
         assert!(drawn.contains("tcp.send.calls  tcp.send.bytes"), "{drawn}");
-        assert!(drawn.contains("000077 a?b  -               5"), "{drawn}");
+        assert!(drawn.contains("000077 a_b  -               5"), "{drawn}");
     }
 }

@@ -15,24 +15,31 @@ pub struct Instances {
     ids: Vec<Option<InstId>>,
     /// Names that differ from the table's, by row (see [`Cache::id`]); empty: as in the table.
     names: Vec<Vec<u8>>,
+    /// Whether the last writing failed: the log has it once.
+    unsaved: bool,
 }
 
 impl Instances {
     /// `file` keeps the identifiers of names over restarts.
     pub fn new(shape: Shape, rows: u32, file: Option<PathBuf>) -> Instances {
         let cache = match (shape, file) {
-            (Shape::Named { max }, Some(file)) => Some(Cache::load(&file, max).unwrap_or_else(|error| {
-                log::warn!("{}: {error}; instance identifiers will not survive a restart", file.display());
-                Cache::new(None, max)
-            })),
+            (Shape::Named { max }, Some(file)) => {
+                Some(Cache::load(&file, max, SystemTime::now()).unwrap_or_else(|error| {
+                    log::warn!(
+                        "{}: {error}; the file is replaced, instance identifiers are given anew",
+                        file.display()
+                    );
+                    Cache::new(Some(file), max)
+                }))
+            }
             (Shape::Named { max }, None) => Some(Cache::new(None, max)),
             _ => None,
         };
-        Instances { shape, rows, cache, ids: Vec::new(), names: Vec::new() }
+        Instances { shape, rows, cache, ids: Vec::new(), names: Vec::new(), unsaved: false }
     }
 
     /// Gives each row of a new table its identifier.
-    pub fn update(&mut self, table: &Table, now: SystemTime) {
+    pub fn update(&mut self, table: &Table, now: SystemTime, may_write: &dyn Fn() -> bool) {
         self.ids.clear();
         self.names.clear();
         for key in table.keys() {
@@ -50,7 +57,7 @@ impl Instances {
             };
             self.ids.push(id);
         }
-        self.save(now, false);
+        self.save(now, false, may_write);
     }
 
     /// The identifiers, by row.
@@ -78,12 +85,15 @@ impl Instances {
         }
     }
 
-    /// Writes the identifiers of names, if there is something new; not too often unless `at_exit`.
-    pub fn save(&mut self, now: SystemTime, at_exit: bool) {
-        if let Some(cache) = &mut self.cache {
-            if let Err(error) = cache.save(now, at_exit) {
+    /// Writes the identifiers of names, if there is something new and `may_write` agrees; not too often unless `at_exit`.
+    pub fn save(&mut self, now: SystemTime, at_exit: bool, may_write: &dyn Fn() -> bool) {
+        let Some(cache) = &mut self.cache else { return };
+        match cache.save(now, at_exit, may_write) {
+            Ok(()) => self.unsaved = false,
+            Err(error) if !std::mem::replace(&mut self.unsaved, true) => {
                 log::warn!("instance identifiers cannot be saved: {error}");
             }
+            Err(_) => {}
         }
     }
 }
@@ -98,7 +108,7 @@ mod tests {
         table.numbered(437, b"openat2");
         table.numbered(3, b"close");
         let mut instances = Instances::new(Shape::Numbered, 0, None);
-        instances.update(&table, SystemTime::UNIX_EPOCH);
+        instances.update(&table, SystemTime::UNIX_EPOCH, &|| true);
         assert_eq!(instances.ids(), [Some(437), Some(3)]);
         let mut names = Vec::new();
         instances.each(Some(&table), &mut |id, name| names.push((id, String::from_utf8_lossy(name).into_owned())));

@@ -71,6 +71,8 @@ pub struct Registry {
     help: Help,
     collector: Box<dyn Collect>,
     loaded: bool,
+    /// Whether the files of identifiers are this agent's to write.
+    may_write: Box<dyn Fn() -> bool>,
 }
 
 /// Reads which modules to run from the configuration: everything about a module but the module itself.
@@ -152,7 +154,19 @@ impl Registry {
                 instance,
             }
         };
-        Registry { domain, slots: instances.into_iter().map(slot).collect(), help, collector, loaded: false }
+        Registry {
+            domain,
+            slots: instances.into_iter().map(slot).collect(),
+            help,
+            collector,
+            loaded: false,
+            may_write: Box::new(|| true),
+        }
+    }
+
+    /// Identifiers are written only while this says so: it is asked right before.
+    pub fn writing_while(self, may_write: impl Fn() -> bool + 'static) -> Registry {
+        Registry { may_write: Box::new(may_write), ..self }
     }
 
     /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
@@ -183,12 +197,18 @@ impl Registry {
         format!("Failed to compile module {}, aborting.", names.join(", "))
     }
 
-    /// Writes what has to outlive the agent and detaches everything, in this order: a pmcd that ends kills its agents a tenth of
-    /// a second after it closed their connections (`Shutdown` in pmcd.c), and the kernel detaches by itself.
-    pub fn stop(&mut self) {
-        for slot in &mut self.slots {
-            slot.instances.save(SystemTime::now(), true);
+    /// Writes what has to outlive the agent. To be called before [`Registry::stop`], since a pmcd that ends kills its agents a tenth
+    /// of a second after it closed their connections (`Shutdown` in pmcd.c), and before the connection is closed, since pmcd may
+    /// then start the next agent, which reads it.
+    pub fn save(&mut self) {
+        let Registry { slots, may_write, .. } = self;
+        for slot in slots {
+            slot.instances.save(SystemTime::now(), true, may_write);
         }
+    }
+
+    /// Detaches everything.
+    pub fn stop(&mut self) {
         self.collector.stop();
     }
 
@@ -210,7 +230,7 @@ impl Registry {
 
     fn refresh_slots(&mut self, wanted: &dyn Fn(&Slot) -> bool) {
         self.poll();
-        let Registry { slots, collector, .. } = self;
+        let Registry { slots, collector, may_write, .. } = self;
         let mut tables: Vec<(usize, Table)> = Vec::new();
         for (index, slot) in slots.iter_mut().enumerate() {
             if matches!(slot.state, State::Serving | State::NoValues) && wanted(slot) {
@@ -220,7 +240,7 @@ impl Registry {
         collector.refresh(&mut tables.into_iter(), &mut |index, table, result| {
             let Some(slot) = slots.get_mut(index) else { return };
             slot.state = if result.is_ok() { State::Serving } else { State::NoValues };
-            slot.instances.update(&table, SystemTime::now());
+            slot.instances.update(&table, SystemTime::now(), may_write);
             slot.table = Some(table);
         });
     }

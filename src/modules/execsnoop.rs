@@ -98,12 +98,7 @@ fn arguments(event: &exec_event, block: &[u8], most: usize) -> Vec<u8> {
     let mut text = Vec::new();
     for (place, word) in std::iter::once(&path).chain(shown).enumerate() {
         text.extend((place > 0).then_some(b' '));
-        for &byte in *word {
-            match byte {
-                b'\n' => text.extend_from_slice(b"\\n"),
-                _ => text.push(byte),
-            }
-        }
+        text.extend_from_slice(&escaped(word));
     }
     if shown.len() < rest.len() || event.cut != 0 {
         text.extend_from_slice(b" ...");
@@ -244,6 +239,7 @@ mod tests {
         assert_eq!(shown("", exec(1, "sh", b"")).unwrap(), "sh");
         assert_eq!(shown("", exec(1, "/a\nb/sh", b"sh\0-c\0")).unwrap(), "/a\\nb/sh -c");
         assert!(shown("", exec(1, "sh", b"sh\0caf\xc3\0")).unwrap().starts_with("sh caf"));
+        assert_eq!(shown("", exec(1, "sh", b"sh\0\x1b]0;x\x07\0")).unwrap(), "sh \\x1b]0;x\\x07");
     }
 
     #[test]
