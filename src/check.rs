@@ -2,7 +2,7 @@
 
 use crate::collector::{members, Group};
 use crate::config::{Config, ConfigError};
-use crate::kit::{instances, unknown, Instance};
+use crate::kit::{instances, show_arguments, unknown, Instance};
 use crate::modules::MODULES;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ pub struct Report {
 /// Loads the modules of a configuration and detaches them.
 pub fn check(config: &Config, btf: Option<PathBuf>) -> Result<Report, ConfigError> {
     let (settings, instances) = instances(config, MODULES)?;
+    show_arguments(settings.show_arguments);
     warn_of_unknown(config, &instances);
     let members = members(config, &instances, settings.process_refresh)?;
     let group = Group::load(members, btf);

@@ -28,6 +28,12 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # Whether the kernel counts the runs of BPF programs and their time, for bcc.agent.program.runs and .time. It then\n\
          # does so for all BPF programs of the machine, at 20 to 30 ns a run, for as long as the agent lives.\n\
          bpf_stats = False\n\
+         # Whether the arguments of processes are shown: by bcc.proc.exec.args, and in the log. They can hold passwords, and\n\
+         # pmcd lets every client fetch every metric unless the section [access] of pmcd.conf says otherwise, for example\n\
+         #   disallow \"*\" : all;\n\
+         #   allow \"local:*\" : fetch;\n\
+         # See SECURITY in pmdacorebcc(1).\n\
+         show_arguments = True\n\
          \n\
          # Every module section takes, besides its own options:\n\
          #   module   the module; one module cannot run twice\n\
@@ -123,7 +129,8 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
          later. Longer command lines, and expressions with look-around, references to groups, word boundaries or very many \
          states, take some milliseconds.\n\
          .TP\n.B module_failure_fatal\nWhether a module that cannot be loaded ends the agent (True).\n\
-         .TP\n.B bpf_stats\nWhether the kernel counts the runs of BPF programs and their time, for bcc.agent.program (False).\n",
+         .TP\n.B bpf_stats\nWhether the kernel counts the runs of BPF programs and their time, for bcc.agent.program (False).\n\
+         .TP\n.B show_arguments\nWhether the arguments of processes are shown by bcc.proc.exec.args and in the log (True).\n",
     );
     for spec in sorted(specs) {
         let _ = writeln!(page, ".SS [{}]\n{}; cluster {}.", spec.name, roff(spec.summary), spec.cluster);

@@ -5,7 +5,7 @@ use corebcc::check::{check, warn_of_unknown};
 use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
 use corebcc::collector::{members, own_instances, Collector, Own, Restarts};
 use corebcc::config::{Config, ConfigError};
-use corebcc::kit::{additions, instances, Help, Registry};
+use corebcc::kit::{additions, instances, show_arguments, Help, Registry};
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
 use corebcc::pdu::Frame;
@@ -133,6 +133,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     let conf = PcpConf::load();
     let config = configuration(common, &conf).map_err(aborting)?;
     let (settings, mut instances) = instances(&config, MODULES).map_err(aborting)?;
+    show_arguments(settings.show_arguments);
     let mut own = Own::new(MODULES, config.path(), settings.bpf_stats);
     let names: Vec<&str> = instances.iter().map(|instance| instance.settings.section.as_str()).collect();
     info!("Enabled modules:");

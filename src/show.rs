@@ -3,7 +3,7 @@
 use crate::cli::{CommonOptions, ShowOptions};
 use crate::collector::{members, Group};
 use crate::config::{Config, ConfigError};
-use crate::kit::{additions, instances, Instance, Key, Log2, MetricDef, Shape, Table};
+use crate::kit::{additions, instances, show_arguments, Instance, Key, Log2, MetricDef, Shape, Table};
 use crate::modules::MODULES;
 use crate::pcp::{Atom, Sem};
 use crate::transport::Signals;
@@ -21,6 +21,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
     let words = |error: ConfigError| error.to_string();
     let config = configuration(common).map_err(words)?;
     let (settings, mut instances) = instances(&config, MODULES).map_err(words)?;
+    show_arguments(settings.show_arguments);
     let added = additions(&instances);
     let selected = [select(&instances, metric), select(&added, metric)].concat();
     let wanted: Vec<&str> = selected.iter().map(|(_, instance, _)| instance.spec.name).collect();

@@ -5,7 +5,7 @@ use super::{Config, ConfigError, Section, Value};
 use std::time::Duration;
 
 /// The options of `[pmda]`; anything else there is an error, as ever.
-const PMDA: [&str; 5] = ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats"];
+const PMDA: [&str; 6] = ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats", "show_arguments"];
 
 /// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
 const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=319;
@@ -26,6 +26,8 @@ pub struct Settings {
     pub prefix: String,
     /// Whether the kernel is to count the runs of BPF programs and their time.
     pub bpf_stats: bool,
+    /// Whether values and the log may have the arguments of processes.
+    pub show_arguments: bool,
 }
 
 /// What every module can be told.
@@ -91,6 +93,7 @@ impl Settings {
             process_refresh: (refresh > 0).then(|| Duration::from_secs(refresh.into())),
             module_failure_fatal: flag(pmda, "module_failure_fatal", true)?,
             bpf_stats: flag(pmda, "bpf_stats", false)?,
+            show_arguments: flag(pmda, "show_arguments", true)?,
             prefix,
         })
     }
@@ -157,7 +160,7 @@ mod tests {
     fn defaults_are_those_of_the_original() {
         let settings = read(&format!("[pmda]\nmodules = a{TWO}")).unwrap();
         assert_eq!(settings.process_refresh, None);
-        assert!(settings.module_failure_fatal);
+        assert!(settings.module_failure_fatal && settings.show_arguments);
         let a = ModuleSettings {
             section: "a".into(),
             module: "sysfork".into(),

@@ -1,5 +1,6 @@
 //! What a module file imports, and the registry that serves modules to the agent.
 
+mod arguments;
 mod automaton;
 mod cache;
 mod claims;
@@ -35,6 +36,7 @@ mod usdt;
 mod voice;
 mod ways;
 
+pub use arguments::{in_log, show_arguments, shows_arguments};
 pub use automaton::Automaton;
 pub use cache::Cache;
 pub use claims::Claims;

@@ -1,6 +1,6 @@
 //! Processes by their names, from procfs.
 
-use super::ProcessFilter;
+use super::{in_log, ProcessFilter};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
@@ -145,7 +145,7 @@ impl Watch {
             if self.filter.wants(*pid, comm, line) {
                 found.insert(*pid);
                 if !self.members.contains(pid) {
-                    log::info!("{}: Tracing PID {pid}: {}.", self.name, String::from_utf8_lossy(line));
+                    log::info!("{}: Tracing PID {pid}: {}.", self.name, in_log(line));
                     change(*pid, true);
                 }
             }

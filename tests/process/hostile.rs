@@ -3,7 +3,7 @@
 use crate::own::values;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
-use crate::support::{config, lacks_bpf, wait_for, Home, ONE};
+use crate::support::{config, lacks_bpf, wait_for, Home, Proc, ONE};
 use corebcc::pcp::IN_NULL;
 use corebcc::pdu::Pdu;
 use nix::sys::signal::Signal;
@@ -11,8 +11,8 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
-use std::process::Command;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::process::{Command, Stdio};
 
 /// A fetch that needs no BPF.
 const NO_BPF: &[&str] = &["--btf", "/nonexistent"];
@@ -170,4 +170,54 @@ fn names_with_newlines_and_brackets_take_nobodys_identifier() {
     assert_eq!(names.map(|name| after[name]), ids);
     assert!(after["after_all"] > *before.values().max().unwrap() && after.values().all(|id| *id < 10_000), "{after:?}");
     assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn a_pipe_in_the_place_of_the_log_holds_nothing_up() {
+    let home = Home::new(ONE);
+    let log = home.path("pipe");
+    mkfifo(&log, Mode::S_IRWXU).unwrap();
+    let mut peer = Peer::ready(&home, &[NO_BPF, &["-l", log.to_str().unwrap()]].concat());
+    assert_eq!(values(&mut peer, "bcc.agent.module.up")["sysfork"], "0");
+    assert_eq!(peer.close().0.code(), Some(0));
+    assert!(home.read("stderr.log").contains("cannot open log file"), "{}", home.read("stderr.log"));
+}
+
+#[test]
+fn arguments_are_shown_or_hidden_in_values_and_in_the_log() {
+    if lacks_bpf() {
+        return;
+    }
+    const SECRET: &str = "--password=hunter2";
+    for shown in [true, false] {
+        let section = |module: &str, line: &str| corebcc::modules::find(module).unwrap().section(line);
+        let home = Home::new(&format!(
+            "[pmda]\nmodules = execsnoop,syscount\nprocess_refresh = 1\nshow_arguments = {shown}\n{}{}",
+            section("execsnoop", "command = corebcc_victim"),
+            section("syscount", "process = .*corebcc_victim.*")
+        ));
+        let mut peer = Peer::ready(&home, &[]);
+        let script = home.path("corebcc_victim");
+        fs::write(&script, "#!/bin/sh\nread end\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = Command::new(&script);
+        command.args([SECRET, "\x1b[2J", &"0".repeat(3000)]).stdin(Stdio::piped());
+        let victim = Proc(command.spawn().unwrap());
+        let tracing = format!("Tracing PID {}: ", victim.pid());
+        home.wait_for_log(&tracing);
+        let log = home.log();
+        let line = log.lines().find(|line| line.contains(&tracing)).unwrap();
+        let args = values(&mut peer, "bcc.proc.exec.args").remove("0").unwrap();
+        let program = script.display();
+        if shown {
+            assert!(line.contains(SECRET) && line.ends_with("000....") && line.len() < 400, "{line}");
+            assert!(args.starts_with(&format!("{program} {SECRET} \\x1b[2J 000")), "{args}");
+        } else {
+            assert!(line.ends_with(": /bin/sh."), "{line}");
+            assert_eq!(args, format!("{program} ..."));
+            assert!(!log.contains("hunter2"), "{log}");
+        }
+        drop(victim);
+        assert_eq!(peer.close().0.code(), Some(0));
+    }
 }
