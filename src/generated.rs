@@ -28,10 +28,11 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # Whether the kernel counts the runs of BPF programs and their time, for bcc.agent.program.runs and .time. It then\n\
          # does so for all BPF programs of the machine, at 20 to 30 ns a run, for as long as the agent lives.\n\
          bpf_stats = False\n\
-         # Whether the arguments of processes are shown: by bcc.proc.exec.args, and in the log. They can hold passwords, and\n\
-         # pmcd lets every client fetch every metric unless the section [access] of pmcd.conf says otherwise, for example\n\
-         #   disallow \"*\" : all;\n\
-         #   allow \"local:*\" : fetch;\n\
+         # Whether bcc.proc.exec.args and the log show the arguments of processes. They can contain passwords, and pmcd lets\n\
+         # every host fetch every metric unless the [access] section of pmcd.conf forbids it:\n\
+         #   disallow \".*\" : all;\n\
+         #   disallow \":*\" : all;\n\
+         #   allow \"local:*\" : all;\n\
          # See SECURITY in pmdacorebcc(1).\n\
          show_arguments = True\n\
          \n\
@@ -152,9 +153,24 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
             );
         }
     }
+    page.push_str(
+        ".SH SECURITY\nThe agent runs as root, or with CAP_BPF, CAP_PERFMON and whatever else its modules need.\n.PP\n\
+         The metrics show processes of all users to everybody who may fetch from\n.BR pmcd (1),\nwhich by default is every host. \
+         bcc.proc.exec.args has whole command lines, which can contain passwords; archives of\n.BR pmlogger (1)\nkeep them. With\n\
+         .B show_arguments = False\nin [pmda] neither values nor the log have arguments. To have\n.B pmcd\nserve this host only \
+         (all of its agents: there are no rules for a single one), end\n.I pmcd.conf\nwith\n.PP\n.RS\n.nf\n[access]\n\
+         disallow \".*\" : all;\ndisallow \":*\" : all;\nallow \"local:*\" : all;\n.fi\n.RE\n.PP\nand, for each host that may fetch, a line \
+         such as\n.PP\n.RS\nallow \"192.0.2.7\" : fetch;\n.RE\n.PP\n\
+         .BR pmproxy (1)\nis a client on this host, whoever its own clients are.\n.PP\n\
+         With a pipe (the default) nobody but\n.B pmcd\ncan reach the agent. The socket of\n.B \\-\\-unix\nbelongs to PCP_USER, mode 0660; it may be in \
+         any directory that only root, PCP_USER and the agent's own account can write to, or a sticky one such as /tmp. \
+         With\n.B \\-\\-inet\nand\n.B \\-\\-ipv6\nthe agent takes the first connection over the loopback interface from one of these \
+         accounts and refuses others; any account can still take the port before the agent does. Prefer a pipe or a Unix\\-domain socket.\n",
+    );
     page + ".SH FILES\n.TP\n.I $PCP_SYSCONF_DIR/corebcc/corebcc.conf\nthe configuration\n.TP\n\
             .I $PCP_LOG_DIR/pmcd/corebcc.log\nthe log\n.TP\n.I $PCP_PMDAS_DIR/corebcc\nthe agent's directory, with\n\
-            .BR Install \" and \" Remove\n.SH EXIT STATUS\n0 after an orderly end; 1 if the configuration or the command line is \
+            .BR Install \" and \" Remove\n.TP\n.I $PCP_VAR_DIR/config/pmda/149.*\nidentifiers of instances\n.TP\n\
+            .I $PCP_RUN_DIR/corebcc.starts\nstarts since the machine's\n.SH EXIT STATUS\n0 after an orderly end; 1 if the configuration or the command line is \
             wrong, or a module that has to be loaded cannot be.\n.SH SEE ALSO\n.BR pmcd (1),\n.BR pminfo (1),\n.BR pmdabpf (1)\n"
 }
 
