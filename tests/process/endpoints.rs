@@ -151,8 +151,11 @@ fn a_port_is_for_root_and_pmcds_account_only() {
     home.wait_for_log("waiting for pmcd on port");
     // What an agent sends first is its greeting: a stranger gets the end of file.
     let stranger = |_| {
-        let mut bash = Command::new("bash");
-        bash.arg("-c").arg(format!("exec 3<>/dev/tcp/127.0.0.1/{port}; wc -c <&3")).uid(NOBODY).gid(NOBODY);
+        let mut bash = Command::new("timeout");
+        bash.args(["10", "bash", "-c"])
+            .arg(format!("exec 3<>/dev/tcp/127.0.0.1/{port}; wc -c <&3"))
+            .uid(NOBODY)
+            .gid(NOBODY);
         bash.current_dir("/").stderr(Stdio::inherit()).output().unwrap()
     };
     for output in [1, 2].map(stranger) {
@@ -170,8 +173,8 @@ fn a_socket_in_a_directory_of_everybodys_is_refused_by_a_sentence() {
     let dir = home.path("everybodys");
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-    let output = home.run(&["-u", dir.join("agent.sock").to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1));
+    let mut agent = agent(&home, &["-u", dir.join("agent.sock").to_str().unwrap()]);
+    assert_eq!(agent.end().code(), Some(1));
     for part in
         ["accounts other than root and PCP_USER can write to directory", "name a path in another directory, such as"]
     {

@@ -3,7 +3,7 @@
 use crate::own::values;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
-use crate::support::{config, lacks_bpf, wait_for, Home, Proc, ONE};
+use crate::support::{config, lacks, lacks_bpf, wait_for, Home, Proc, BINARY, ONE};
 use corebcc::pcp::IN_NULL;
 use corebcc::pdu::Pdu;
 use nix::sys::signal::Signal;
@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// A fetch that needs no BPF.
 const NO_BPF: &[&str] = &["--btf", "/nonexistent"];
@@ -97,6 +98,29 @@ fn state_files_of_any_size_and_content_are_survived() {
     }
 }
 
+/// The thread that answers pmcd writes them: on a busy disk it would be late for pmcd.
+#[test]
+fn writing_identifiers_waits_for_no_disk() {
+    if lacks(&["strace"]) {
+        return;
+    }
+    let home = Home::new(ONE);
+    let mut strace = Command::new("strace");
+    strace
+        .args(["-f", "-e", "trace=rename,fsync,fdatasync,sync_file_range", "-o"])
+        .arg(home.path("trace.txt"))
+        .arg(BINARY);
+    home.keep(strace.arg("-c").arg(home.config()).arg("--notready").args(NO_BPF));
+    strace.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+    let mut peer = Peer::adopt(strace.spawn().unwrap());
+    peer.greet();
+    peer.read_within(Duration::from_secs(20));
+    identifiers(&mut peer, "bcc.agent.module.state");
+    peer.close();
+    let trace = home.read("trace.txt");
+    assert!(trace.contains("149.301") && !trace.contains("sync"), "{trace}");
+}
+
 /// pmcd gives up an agent that is late for an answer, and starts another, while the first one goes on.
 #[test]
 fn a_dropped_agent_ends_out_of_order_and_leaves_its_successors_files() {
@@ -113,7 +137,7 @@ fn a_dropped_agent_ends_out_of_order_and_leaves_its_successors_files() {
     // Whatever is there now is the successor's.
     fs::write(home.path(CACHE), "2 0 2147483647\n77 1000 of_the_successor\n").unwrap();
     let starts = home.read(STARTS);
-    assert!(starts.starts_with("1 1 running "), "{starts}");
+    assert!(starts.starts_with("1 1 running"), "{starts}");
     late.agent.signal(Signal::SIGCONT);
     assert_eq!(late.agent.end().code(), Some(1), "{}", home.log());
     assert_eq!(home.read(STARTS), starts);
