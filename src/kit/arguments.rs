@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_in_the_log_is_short_and_without_arguments_if_these_are_hidden() {
+    fn a_command_line_in_the_log_is_short_or_the_program_only() {
         assert_eq!(shortened(b"mysql -psecret", true), "mysql -psecret");
         assert_eq!(shortened(b"mysql -psecret", false), "mysql");
         assert_eq!(shortened(&[b'x'; 1 << 20], true), format!("{}...", "x".repeat(200)));

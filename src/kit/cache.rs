@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn times_to_come_and_a_clock_set_back_keep_no_name_and_no_writing_waiting() {
+    fn times_to_come_and_a_clock_set_back_hold_nothing_up() {
         let (_dir, path) = file("0 9999999999 forged\n1 18446744073709551615 also\n2 1000 last\n");
         let mut cache = Cache::load(&path, 10, at(5000)).expect("loaded");
         cache.id(&mut b"a".to_vec(), at(5000));

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_others_can_write_to_is_trusted_only_if_it_is_sticky() {
+    fn a_directory_others_can_write_to_has_to_be_sticky() {
         let dir = tempfile::tempdir().unwrap();
         let trusted = Trusted { user: None, group: None };
         let mode = |mode| {
@@ -316,7 +316,7 @@ mod tests {
         };
         assert_eq!([0o755, 0o775, 0o1777, 0o777, 0o757].map(mode), [true, true, true, false, false]);
         if !Uid::effective().is_root() {
-            return println!("skipped: a_directory_others_can_write_to_is_trusted_only_if_it_is_sticky: root");
+            return println!("skipped: a_directory_others_can_write_to_has_to_be_sticky: root");
         }
         let owned = |user, group| {
             nix::unistd::chown(dir.path(), Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).unwrap();

@@ -168,7 +168,7 @@ fn a_port_is_for_root_and_pmcds_account_only() {
 }
 
 #[test]
-fn a_socket_in_a_directory_of_everybodys_is_refused_by_a_sentence() {
+fn a_socket_in_a_directory_of_everybodys_is_refused() {
     let home = Home::new(ONE);
     let dir = home.path("everybodys");
     fs::create_dir(&dir).unwrap();

@@ -123,7 +123,7 @@ fn writing_identifiers_waits_for_no_disk() {
 
 /// pmcd gives up an agent that is late for an answer, and starts another, while the first one goes on.
 #[test]
-fn a_dropped_agent_ends_out_of_order_and_leaves_its_successors_files() {
+fn a_dropped_agent_leaves_the_files_of_its_successor() {
     let home = Home::new(ONE);
     let mut late = Peer::ready(&home, NO_BPF);
     let first = identifiers(&mut late, "bcc.agent.module.state");
