@@ -143,7 +143,8 @@ fn the_advice_of_modules_that_are_off_is_true() {
 
 #[test]
 fn a_file_that_cannot_be_used_costs_all_modules_and_not_the_agent() {
-    let spoil: [(&str, &dyn Fn(&Home)); 7] = [
+    type Spoiled<'a> = (&'a str, &'a dyn Fn(&Home));
+    let spoil: [Spoiled<'_>; 7] = [
         ("No such file", &|_| {}),
         ("Is a directory", &|home| fs::create_dir(home.config()).unwrap()),
         (":1: not valid UTF-8", &|home| fs::write(home.config(), [0xff, 0xfe, 0, 1, b'\n', b'[']).unwrap()),
