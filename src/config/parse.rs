@@ -58,7 +58,12 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
         let (section, options) = match place {
             Place::Start => {
                 let shown = super::value::shown(content);
-                let reason = format!("expected a section such as [pmda] before anything else, got {shown}");
+                let what = if content.starts_with('[') {
+                    "[section]"
+                } else {
+                    "a section such as [pmda] before anything else"
+                };
+                let reason = format!("expected {what}, got {shown}");
                 errors.push(syntax(at, reason));
                 place = Place::Nowhere;
                 continue;
@@ -232,6 +237,7 @@ mod tests {
             fault("[s]\n\nnovalue\n"),
             "f.conf:3: expected [section], `option = value` or a comment, got `novalue`"
         );
+        assert_eq!(fault("[s\na = 1"), "f.conf:1: expected [section], got `[s`");
         assert_eq!(fault("[s]\n= 5\n"), "f.conf:2: expected [section], `option = value` or a comment, got `= 5`");
         assert_eq!(fault("[s]\n[]\n"), "f.conf:2: expected [section], `option = value` or a comment, got `[]`");
         assert_eq!(fault("[s]\n[t]\n[s]"), "f.conf:3: section [s] is already above; join the two");
