@@ -142,7 +142,7 @@ fn the_advice_of_modules_that_are_off_is_true() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_costs_all_modules_and_not_the_agent() {
+fn a_file_that_cannot_be_used_costs_all_modules_not_the_agent() {
     type Spoiled<'a> = (&'a str, &'a dyn Fn(&Home));
     let spoil: [Spoiled<'_>; 7] = [
         ("No such file", &|_| {}),
