@@ -201,6 +201,56 @@ take_consumers() {
 	rmdir "$PCP_VAR_DIR/config/pmlogconf/corebcc" "$PCP_SYSCONF_DIR/pmlogconf/corebcc" 2>/dev/null || :
 }
 
+# What belongs on the path: a file here, and its place there.
+commands() {
+	printf '%s\n' "pmdacorebcc ${PCP_BIN_DIR:-/usr/bin}/pmdacorebcc" "bpf-names ${PCP_BIN_DIR:-/usr/bin}/bpf-names" \
+		"pmdacorebcc.1 $PCP_MAN_DIR/man1/pmdacorebcc.1"
+}
+
+# packaged FILE: whether it came with a package, which then takes care of it
+packaged() { dpkg-query -S "$1" >/dev/null 2>&1 || rpm -qf "$1" >/dev/null 2>&1; }
+
+# our_link NAME LINK
+our_link() { [ -L "$2" ] && [ "$(readlink "$2")" = "$(pwd)/$1" ]; }
+
+# Links from the path to the program, bpf-names and the man page. What somebody else has put there stays.
+place_commands() {
+	commands | while read -r name link; do
+		if [ ! -e "$name" ] || our_link "$name" "$link" || packaged "$link"; then continue; fi
+		# earlier releases copied the man page
+		case $link in *.1) [ ! -f "$link" ] || rm -f "$link" ;; esac
+		if [ -e "$link" ] || [ -L "$link" ] || ! { mkdir -p "$(dirname "$link")" && ln -s "$(pwd)/$name" "$link"; }; then
+			echo "Warning: cannot link $link to $(pwd)/$name; is something else there?" >&2
+		fi
+	done
+}
+
+take_commands() {
+	commands | while read -r name link; do
+		if our_link "$name" "$link" && ! packaged "$link"; then rm -f "$link"; fi
+	done
+}
+
+# Tells what is wrong with the configuration, and what this kernel does not allow.
+check_modules() {
+	faults=$(./pmdacorebcc --check 2>&1 >/dev/null | sed 's/^\[[^]]*\] pmdacorebcc([0-9]*) [A-Z][a-z]*: //; / Module NOT active!$/d; s/^/    /')
+	[ -n "$faults" ] || return 0
+	echo "Install: the agent is registered, but pmdacorebcc --check has something to say (pminfo -f bcc.agent.module.status: what it costs):" >&2
+	echo "$faults" >&2
+}
+
+# What the logs say since the registration began.
+show_logs() {
+	for log in "$LOGDIR/corebcc.log" "$LOGDIR/pmcd.log"; do
+		# shellcheck disable=SC2154 # pmdaproc.sh makes $tmp
+		[ -n "$(find "$log" -newer "$tmp/begin" 2>/dev/null)" ] || continue
+		case $log in
+		*/corebcc.log) tail -n 5 "$log" ;;
+		*) grep corebcc "$log" | tail -n 5 ;;
+		esac | sed "s|^|    $log: |"
+	done
+}
+
 agent_status() { pminfo -f pmcd.agent.status 2>/dev/null | sed -n 's/.*"corebcc"\] value //p'; }
 
 # Waits until there are names below ours: at first pmcd answers for the agent with "try again", and for one that is gone it

@@ -2,6 +2,7 @@
 //! thread that answers pmcd waits for it for less than a second, so that an answer keeps coming whatever a module does.
 
 mod own;
+mod prepared;
 mod restarts;
 
 use crate::bpf;
@@ -23,6 +24,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use own::{own_instances, Own, OWN};
+pub use prepared::{prepare, Configuration, Prepared};
 pub use restarts::Restarts;
 
 /// How long a fetch waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
@@ -38,8 +40,12 @@ pub struct Member {
     spec: &'static Spec,
     /// The option `debug` of its section.
     debug: bool,
-    module: Box<dyn Module + Send>,
+    /// The error in its section, if there is one: the module fails, with this for its reason.
+    module: Result<Box<dyn Module + Send>, String>,
 }
+
+/// What stands in the place of the hook that failed, where the section is in error.
+pub const CONFIGURATION: &str = "configuration";
 
 /// The modules of a configuration, to be loaded.
 pub struct Members {
@@ -47,24 +53,41 @@ pub struct Members {
     process_refresh: Option<Duration>,
 }
 
-/// Makes the modules of a configuration. Quick, since pmcd gives an agent that it has started three seconds to say something:
-/// they plan when they are loaded.
+/// Makes the modules of a configuration; the first error is the result. Quick, since pmcd gives an agent that it has started three
+/// seconds to say something: they plan when they are loaded.
 pub fn members(
     config: &Config,
     instances: &[Instance],
     process_refresh: Option<Duration>,
 ) -> Result<Members, SetupError> {
-    let mut modules = Vec::new();
-    for instance in instances {
-        let Some(section) = config.section(&instance.settings.section) else { continue };
+    let modules = instances.iter().map(|instance| {
+        let module = make(config, instance, process_refresh)?;
+        Ok(Member::new(instance, Ok(module)))
+    });
+    Ok(Members { modules: modules.collect::<Result<_, _>>()?, process_refresh })
+}
+
+/// Makes the module of a section.
+fn make(
+    config: &Config,
+    instance: &Instance,
+    process_refresh: Option<Duration>,
+) -> Result<Box<dyn Module + Send>, SetupError> {
+    let name = Arc::from(instance.settings.section.as_str());
+    let section = config
+        .section(&instance.settings.section)
+        .ok_or_else(|| SetupError::Missing { path: config.path().into(), reason: format!("no section [{name}]") })?;
+    speaking_as(&name, || (instance.spec.make)(&Setup { section: &section, process_refresh }))
+}
+
+impl Member {
+    fn new(instance: &Instance, module: Result<Box<dyn Module + Send>, String>) -> Member {
         let (name, debug) = (Arc::from(instance.settings.section.as_str()), instance.settings.debug);
-        let module = speaking_as(&name, || (instance.spec.make)(&Setup { section: &section, process_refresh }))?;
         if debug {
             log::info!("{name}: Debug logging enabled.");
         }
-        modules.push(Member { name, spec: instance.spec, debug, module });
+        Member { name, spec: instance.spec, debug, module }
     }
-    Ok(Members { modules, process_refresh })
 }
 
 /// Loaded modules in one thread.
@@ -127,7 +150,10 @@ impl Group {
         for (number, member) in modules.iter_mut().enumerate() {
             log::info!("{}", member.name);
             let mut plan = Plan { number, ..Plan::default() };
-            speaking_as(&member.name, || member.module.plan(&host, &mut plan, &mut constants));
+            match &mut member.module {
+                Ok(module) => speaking_as(&member.name, || module.plan(&host, &mut plan, &mut constants)),
+                Err(fault) => plan.refuse(fault.clone()),
+            }
             plans.push(plan);
         }
         let filtered = modules.iter().zip(&plans).map(|(member, plan)| (&*member.name, member.spec.name, plan));
@@ -136,7 +162,7 @@ impl Group {
             filters.plan(&host, &mut plan, &mut constants);
             plans.push(plan);
             let spec = &Filters::SPEC;
-            modules.push(Member { name: spec.name.into(), spec, debug: false, module: Box::new(filters) });
+            modules.push(Member { name: spec.name.into(), spec, debug: false, module: Ok(Box::new(filters)) });
         }
         let wanted: Vec<Wanted> = modules
             .iter()
@@ -148,7 +174,10 @@ impl Group {
             name: member.name,
             spec: member.spec,
             debug: member.debug,
-            module: fate.map(|()| member.module),
+            module: match member.module {
+                Ok(module) => fate.map(|()| module),
+                Err(reason) => Err(Failure { hook: CONFIGURATION, errno: 0, reason, words: String::new() }),
+            },
             losses: HashMap::new(),
             trouble: None,
             refreshes: (0, Duration::ZERO),
@@ -198,7 +227,10 @@ impl Group {
                     log::info!("{name}: {}", self.state(slot).1);
                 }
                 Err(failure) => {
-                    log::error!("{name}: {}", failure.reason);
+                    // An error in the configuration was logged as it was read.
+                    if failure.hook != CONFIGURATION {
+                        log::error!("{name}: {}", failure.reason);
+                    }
                     if !failure.words.is_empty() {
                         log::error!("{name}: the kernel said: {}", failure.words);
                     }

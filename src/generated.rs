@@ -15,7 +15,8 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # overwritten. After a change: pmdacorebcc --check=FILE, then restart pmcd or run ./Install again.\n\
          \n\
          [pmda]\n\
-         # The modules to run, separated by commas. Each has a section below.\n\
+         # The modules to run, separated by commas. Each has a section below. One whose section has an error fails, and says\n\
+         # so in bcc.agent.module.status.\n\
          modules = {}\n\
          # What the names of all metrics begin with.\n\
          prefix = bcc.\n\
@@ -23,7 +24,8 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # need no look: one whose command name (at most 15 bytes) is an entry, or whose command line (at most 4 KB) an\n\
          # expression matches, counts from its first instruction on. Looks find those that change their names.\n\
          process_refresh = 60\n\
-         # Whether a module that cannot be loaded ends the agent. Otherwise its metrics answer with an error.\n\
+         # False: a module that cannot be loaded fails alone, and its metrics answer with an error. True, the default without\n\
+         # this line: it ends the agent, and an error anywhere in this file keeps all modules from running.\n\
          module_failure_fatal = False\n\
          # Whether the kernel counts the runs of BPF programs and their time, for bcc.agent.program.runs and .time. It then\n\
          # does so for all BPF programs of the machine, at 20 to 30 ns a run, for as long as the agent lives.\n\
@@ -129,9 +131,10 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
          most 4 KB) an expression matches, counts from its first instruction on. Looks find those that change their names \
          later. Longer command lines, and expressions with look-around, references to groups, word boundaries or very many \
          states, take some milliseconds.\n\
-         .TP\n.B module_failure_fatal\nWhether a module that cannot be loaded ends the agent (True).\n\
+         .TP\n.B module_failure_fatal\nTrue, which is the default: a module that cannot be loaded ends the agent, and an error in the file keeps all \
+         modules from running. False: it costs the module only.\n\
          .TP\n.B bpf_stats\nWhether the kernel counts the runs of BPF programs and their time, for bcc.agent.program (False).\n\
-         .TP\n.B show_arguments\nWhether the arguments of processes are shown by bcc.proc.exec.args and in the log (True).\n",
+         .TP\n.B show_arguments\nWhether the arguments of processes are shown by bcc.proc.exec.args and in the log (True). An error in it hides them.\n",
     );
     for spec in sorted(specs) {
         let _ = writeln!(page, ".SS [{}]\n{}; cluster {}.", spec.name, roff(spec.summary), spec.cluster);
@@ -170,8 +173,8 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
     page + ".SH FILES\n.TP\n.I $PCP_SYSCONF_DIR/corebcc/corebcc.conf\nthe configuration\n.TP\n\
             .I $PCP_LOG_DIR/pmcd/corebcc.log\nthe log\n.TP\n.I $PCP_PMDAS_DIR/corebcc\nthe agent's directory, with\n\
             .BR Install \" and \" Remove\n.TP\n.I $PCP_VAR_DIR/config/pmda/149.*\nidentifiers of instances\n.TP\n\
-            .I $PCP_RUN_DIR/corebcc.starts\nstarts since the machine's\n.SH EXIT STATUS\n0 after an orderly end; 1 if the configuration or the command line is \
-            wrong, or a module that has to be loaded cannot be.\n.SH SEE ALSO\n.BR pmcd (1),\n.BR pminfo (1),\n.BR pmdabpf (1)\n"
+            .I $PCP_RUN_DIR/corebcc.starts\nstarts since the machine's\n.SH EXIT STATUS\n0 after an orderly end; 1 if the command line is wrong, with\n\
+            .B \\-\\-check\nif the configuration is, or if a module that has to be loaded cannot be.\n.SH SEE ALSO\n.BR pmcd (1),\n.BR pminfo (1),\n.BR pmdabpf (1)\n"
 }
 
 /// Text as roff takes it: no line of it may be a request, and a hyphen is a minus.

@@ -3,9 +3,9 @@
 use corebcc::agent::{Agent, Options};
 use corebcc::check::{check, warn_of_unknown};
 use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
-use corebcc::collector::{members, own_instances, Collector, Own, Restarts};
+use corebcc::collector::{own_instances, prepare, Collector, Own, Prepared, Restarts};
 use corebcc::config::{Config, ConfigError};
-use corebcc::kit::{additions, instances, show_arguments, Help, Registry};
+use corebcc::kit::{additions, Help, Registry};
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
 use corebcc::pdu::Frame;
@@ -65,22 +65,20 @@ fn run(command: Command, signals: &Signals) -> Result<u8, String> {
     }
 }
 
-/// The configuration: the file named, that of the system, or what is compiled in.
-fn configuration(common: &CommonOptions, conf: &PcpConf) -> Result<Config, ConfigError> {
+/// The configuration: the file named, that of the system, or what is compiled in. And the file, as sentences name it.
+fn configuration(common: &CommonOptions, conf: &PcpConf) -> (Result<Config, ConfigError>, String) {
     if let Some(path) = &common.config {
-        return Config::read(path);
+        return (Config::read(path), path.display().to_string());
     }
     let exe = std::env::current_exe().unwrap_or_default();
     let path = cli::default_config(conf, &exe);
-    if path.exists() {
-        return Config::read(&path);
+    let shown = path.display().to_string();
+    if cli::is_there(&path) {
+        return (Config::read(&path), shown);
     }
-    info!("{}: not there, running the default modules", path.display());
-    Config::parse("the built-in configuration", DEFAULT_CONFIG.as_bytes())
-}
-
-fn aborting(error: ConfigError) -> String {
-    format!("{error}, aborting.")
+    info!("{shown}: not there, running the default modules");
+    let shown = format!("{shown} (not there: this is the built-in one, which Install puts there)");
+    (Config::parse(&shown, DEFAULT_CONFIG.as_bytes()), shown)
 }
 
 /// The connection's side of the agent.
@@ -131,16 +129,19 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     let common = &options.common;
     info!("Initializing, currently in 'notready' state.");
     let conf = PcpConf::load();
-    let config = configuration(common, &conf).map_err(aborting)?;
-    let (settings, mut instances) = instances(&config, MODULES).map_err(aborting)?;
-    show_arguments(settings.show_arguments);
-    let mut own = Own::new(MODULES, config.path(), settings.bpf_stats);
+    let (config, path) = configuration(common, &conf);
+    let Prepared { settings, mut instances, members, configuration } = prepare(&config, &path, MODULES);
+    configuration.errors.iter().for_each(|error| error!("{error}"));
+    // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
+    let fatal = settings.module_failure_fatal && configuration.errors.is_empty();
+    let mut own = Own::new(configuration, settings.bpf_stats);
     let names: Vec<&str> = instances.iter().map(|instance| instance.settings.section.as_str()).collect();
     info!("Enabled modules:");
     info!("['{}']", names.join("', '"));
-    warn_of_unknown(&config, &instances);
+    if let Ok(config) = &config {
+        warn_of_unknown(config, &instances);
+    }
     staged("Configuring modules:", "Modules configured.", &names);
-    let members = members(&config, &instances, settings.process_refresh).map_err(aborting)?;
     info!("Initializing modules:");
     for name in &names {
         info!("{name}");
@@ -175,7 +176,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     };
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());
-    let mut server = Server { agent, ready, fatal: settings.module_failure_fatal, failed: false, restarts };
+    let mut server = Server { agent, ready, fatal, failed: false, restarts };
     let end = transport::run(connection, &greeting, signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),
@@ -217,8 +218,8 @@ fn run_check(options: CheckOptions) -> Result<u8, String> {
     if let Some(announcement) = &options.announcement {
         println!("{announcement}");
     }
-    let config = configuration(&options.common, &PcpConf::load()).map_err(aborting)?;
-    let report = check(&config, options.common.btf).map_err(aborting)?;
+    let (config, path) = configuration(&options.common, &PcpConf::load());
+    let report = check(&config, &path, options.common.btf);
     print!("{}", report.table);
-    Ok(u8::from(!report.passed && (options.strict || report.fatal)))
+    Ok(u8::from(!report.is_right || !report.passed && (options.strict || report.fatal)))
 }

@@ -121,11 +121,17 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
 /// The configuration to read when none was named: that of the system, else the one beside the program `exe`.
 pub fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
     let system = conf.path("PCP_SYSCONF_DIR", "corebcc/corebcc.conf");
-    if system.exists() {
+    if is_there(&system) {
         system
     } else {
         exe.with_file_name("corebcc.conf")
     }
+}
+
+/// Whether there is something to read, or to fail at reading: a file that cannot be looked at, or a link to nowhere, is not taken for
+/// none.
+pub fn is_there(path: &Path) -> bool {
+    !path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, String> {

@@ -1,7 +1,7 @@
 //! The agent's own metrics, `agent.*`: what became of each module, what its programs and maps cost, what was lost. To a client
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
-use super::{Group, Restarts, Slot};
+use super::{Configuration, Group, Restarts, Slot};
 use crate::bpf::PROGRAMS;
 use crate::config::ModuleSettings;
 use crate::kit::{Instance, Kernel, Metric, Number, RowMut, Shape, Spec, Table};
@@ -38,6 +38,8 @@ mod agent {
         FETCHES: u64 = 5 "agent.fetches" COUNTER COUNT "fetches answered";
         RESTARTS: u64 = 6 "agent.restarts" COUNTER COUNT "starts of the agent since the machine's, but for the first";
         CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "restarts after an agent that did not end in order";
+        CONFIGURATION: str = 8 "agent.configuration.status" DISCRETE NONE "errors in the configuration, each with file, line and remedy";
+        ERRORS: u32 = 9 "agent.configuration.errors" DISCRETE COUNT "number of errors in the configuration";
     }
 
     pub const SPEC: Spec = Spec::unasked("agent", "the agent as a whole", 300, Shape::Single, METRICS);
@@ -50,7 +52,9 @@ mod agent {
             .text(RELEASE, kernel.as_encoded_bytes())
             .set(LOADING, group.loading.as_millis() as u64)
             .set(UPTIME, own.started.elapsed().as_secs())
-            .set(FETCHES, own.fetches.load(Relaxed));
+            .set(FETCHES, own.fetches.load(Relaxed))
+            .text(CONFIGURATION, own.configuration.status.as_bytes())
+            .set(ERRORS, own.configuration.errors.len() as u32);
         let row = some(row, RESIDENT, probe::resident());
         let row = some(row, RESTARTS, own.restarts.as_ref().map(|restarts| restarts.count));
         some(row, CRASHES, own.restarts.as_ref().map(|restarts| restarts.crashes));
@@ -82,11 +86,11 @@ mod module {
                 .set(REFRESHES, count)
                 .set(TIME, time.as_nanos() as u64);
         }
-        let is_on = |spec: &Spec| group.modules.iter().any(|slot| [slot.spec.name, &*slot.name].contains(&spec.name));
-        for spec in own.known.iter().filter(|spec| !is_on(spec)) {
-            let status =
-                format!("not enabled; to have it, add {} to `modules` in [pmda] of {}", spec.name, own.configuration);
-            table.named(spec.name.as_bytes()).text(STATE, b"off").text(STATUS, status.as_bytes());
+        for (name, why) in &own.configuration.lost {
+            table.named(name.as_bytes()).text(STATE, b"failed").text(STATUS, why.as_bytes()).set(UP, 0);
+        }
+        for (name, how) in &own.configuration.off {
+            table.named(name.as_bytes()).text(STATE, b"off").text(STATUS, how.as_bytes());
         }
     }
 }
@@ -228,10 +232,7 @@ fn some<T: Number>(row: RowMut<'_>, metric: Metric<T>, value: Option<T>) -> RowM
 pub struct Own {
     started: Instant,
     fetches: Arc<AtomicU64>,
-    /// All modules there are.
-    known: &'static [&'static Spec],
-    /// The configuration's path, for sentences.
-    configuration: String,
+    configuration: Configuration,
     /// Held as long as the kernel is to count runs.
     runs: Option<OwnedFd>,
     /// Whether it does.
@@ -242,7 +243,7 @@ pub struct Own {
 
 impl Own {
     /// Begins the time since the start. `bpf_stats`: let the kernel count the runs of programs.
-    pub fn new(known: &'static [&'static Spec], configuration: &str, bpf_stats: bool) -> Own {
+    pub fn new(configuration: Configuration, bpf_stats: bool) -> Own {
         let found = |there, said: String| Finding::new("bpf_stats", there, said);
         let (runs, counting) = match bpf_stats.then(probe::count_runs).transpose() {
             Ok(None) => (None, found(None, "not tried: [pmda] has no `bpf_stats = True`".into())),
@@ -253,8 +254,7 @@ impl Own {
                 (None, found(Some(false), reason))
             }
         };
-        let configuration = configuration.to_owned();
-        Own { started: Instant::now(), fetches: Arc::default(), known, configuration, runs, counting, restarts: None }
+        Own { started: Instant::now(), fetches: Arc::default(), configuration, runs, counting, restarts: None }
     }
 
     /// The count of fetches, for whoever sees them.

@@ -6,7 +6,7 @@ mod parse;
 mod settings;
 mod value;
 
-pub use settings::{ModuleSettings, Settings};
+pub use settings::{Cost, Fault, ModuleSettings, Settings};
 pub use value::Value;
 
 use std::collections::HashMap;
@@ -32,9 +32,9 @@ pub enum ConfigError {
         /// The system's reason and, where there is one, the remedy.
         reason: String,
     },
-    /// A line is not of the grammar.
+    /// A line is not of the grammar, or the section that it begins lacks something.
     #[error("{path}:{line}: {reason}")]
-    Syntax {
+    Line {
         /// The file.
         path: String,
         /// From 1.
@@ -42,7 +42,7 @@ pub enum ConfigError {
         /// What is wrong with the line and how it should look.
         reason: String,
     },
-    /// Something that must be in the file is not.
+    /// A section that must be in the file is not.
     #[error("{path}: {reason}")]
     Missing {
         /// The file.
@@ -64,6 +64,53 @@ pub enum ConfigError {
         /// What was expected and what was found.
         reason: String,
     },
+    /// Two errors or more.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<ConfigError>),
+}
+
+impl ConfigError {
+    /// The errors one by one.
+    pub fn each(&self) -> Vec<&ConfigError> {
+        match self {
+            ConfigError::Several(errors) => errors.iter().flat_map(ConfigError::each).collect(),
+            error => vec![error],
+        }
+    }
+
+    /// The line of the file, from 1; 0 for an error of the whole file.
+    pub fn line(&self) -> usize {
+        match self {
+            ConfigError::Line { line, .. } | ConfigError::Value { line, .. } => *line,
+            ConfigError::Several(errors) => errors.first().map_or(0, ConfigError::line),
+            ConfigError::Read { .. } | ConfigError::Missing { .. } => 0,
+        }
+    }
+}
+
+/// Errors collected on the way, so that all of them are reported at once and not only the first.
+#[derive(Debug, Default)]
+pub struct Errors(Vec<ConfigError>);
+
+impl Errors {
+    /// The value; an error is kept.
+    pub fn take<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
+        result.map_err(|error| self.0.push(error)).ok()
+    }
+
+    /// Keeps an error.
+    pub fn push(&mut self, error: ConfigError) {
+        self.0.push(error);
+    }
+
+    /// All of them as one error, if there are any.
+    pub fn end(mut self) -> Result<(), ConfigError> {
+        match self.0.len() {
+            0 => Ok(()),
+            1 => Err(self.0.remove(0)),
+            _ => Err(ConfigError::Several(self.0)),
+        }
+    }
 }
 
 /// A parsed file: sections and options in file order, values as written.
@@ -149,9 +196,11 @@ impl<'a> Section<'a> {
     pub fn require(&self, key: &str, example: &str) -> Result<Value<'a>, ConfigError> {
         self.get(key)?.ok_or_else(|| match self.raw(key) {
             Some(_) => self.reject(key, format!("there is no value; write `{key} = {example}`")),
-            None => self
-                .config
-                .missing(format!("section [{}] has no option `{key}`; add a line `{key} = {example}`", self.name)),
+            None => ConfigError::Line {
+                path: self.config.path.clone(),
+                line: self.own.line,
+                reason: format!("[{}] has no option `{key}`; add a line `{key} = {example}`", self.name),
+            },
         })
     }
 
@@ -177,6 +226,8 @@ impl<'a> Section<'a> {
 
 #[derive(Clone, Debug, Default)]
 struct Options {
+    /// The line of the section's header.
+    line: usize,
     entries: Vec<Entry>,
     by_key: HashMap<String, usize>,
 }

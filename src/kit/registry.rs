@@ -1,10 +1,8 @@
 //! The modules as the agent sees them: names, descriptors, instances and values of those the configuration enables.
 
 use super::instances::Instances;
-use super::{
-    Client, Help, Label, LabelValue, Log2, OptionDef, RowCount, Shape, Source, Spec, Subject, Table, Wanted, BPF_NAMES,
-};
-use crate::config::{Config, ConfigError, ModuleSettings, Settings};
+use super::{Client, Help, Label, LabelValue, Log2, Shape, Source, Spec, Subject, Table, Wanted};
+use crate::config::ModuleSettings;
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -75,41 +73,6 @@ pub struct Registry {
     may_write: Box<dyn Fn() -> bool>,
 }
 
-/// Reads which modules to run from the configuration: everything about a module but the module itself.
-pub fn instances(config: &Config, specs: &[&'static Spec]) -> Result<(Settings, Vec<Instance>), ConfigError> {
-    let settings = Settings::read(config)?;
-    let mut instances: Vec<Instance> = Vec::new();
-    for module in &settings.modules {
-        let section = config.section(&module.section).ok_or_else(|| ConfigError::Missing {
-            path: config.path().into(),
-            reason: format!("module `{0}` is enabled but has no section; add [{0}]", module.section),
-        })?;
-        let Some(spec) = specs.iter().find(|spec| spec.path == module.module || spec.name == module.module) else {
-            let known: Vec<&str> = specs.iter().map(|spec| spec.path).collect();
-            let reason = format!("there is no module `{}`; there are {}", module.module, known.join(", "));
-            return Err(section.reject("module", reason));
-        };
-        if let Some(twin) = instances.iter().find(|other| other.spec.name == spec.name) {
-            let reason =
-                format!("module `{}` runs already as [{}]; remove one of them", spec.path, twin.settings.section);
-            return Err(section.reject("module", reason));
-        }
-        let rows = match spec.shape {
-            Shape::Rows { count } => match section.get(count)? {
-                Some(value) => RowCount::nearest(&value)?,
-                None => default_of(spec.options, count),
-            },
-            _ => 0,
-        };
-        let bpf_names = match section.get(BPF_NAMES)? {
-            Some(value) if spec.options.iter().any(|option| option.name == BPF_NAMES) => value.bool()?,
-            _ => false,
-        };
-        instances.push(Instance { spec, settings: module.clone(), rows, bpf_names });
-    }
-    Ok((settings, instances))
-}
-
 /// What these modules add to their metrics, for the registry and whoever else knows tables by their numbers: to be put behind
 /// the modules.
 pub fn additions(instances: &[Instance]) -> Vec<Instance> {
@@ -119,10 +82,6 @@ pub fn additions(instances: &[Instance]) -> Vec<Instance> {
         Some(Instance { spec, settings, rows: 0, bpf_names: false })
     };
     instances.iter().filter_map(addition).collect()
-}
-
-fn default_of(options: &[OptionDef], name: &str) -> u32 {
-    options.iter().find(|option| option.name == name).and_then(|option| (option.default)().parse().ok()).unwrap_or(0)
 }
 
 impl Registry {

@@ -98,6 +98,47 @@ fn pmdabpfs_names_are_refused_where_its_agent_is() {
     }
 }
 
+/// The functions of registration.sh that put things on the path, in a directory of an agent.
+#[test]
+fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
+    let placed = Placed(TempDir::new().unwrap());
+    let agent = placed.path("agent");
+    fs::create_dir_all(&agent).unwrap();
+    for name in ["pmdacorebcc", "bpf-names", "pmdacorebcc.1"] {
+        fs::write(agent.join(name), name).unwrap();
+    }
+    let script = |function: &str| -> String {
+        let mut command = Command::new("sh");
+        command.args(["-euc", &format!(". {REPOSITORY}/scripts/registration.sh; {function}")]).current_dir(&agent);
+        let variables = [("PCP_BIN_DIR", "bin"), ("PCP_MAN_DIR", "man"), ("PCP_SYSCONF_DIR", "etc")];
+        let output = command.envs(variables.map(|(name, dir)| (name, placed.path(dir)))).output().unwrap();
+        assert!(output.status.success(), "{function}: {}", told(&output));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let links = ["bin/pmdacorebcc", "bin/bpf-names", "man/man1/pmdacorebcc.1"];
+    for round in ["first", "second"] {
+        assert_eq!(script("place_commands"), "", "{round} time");
+        for link in links {
+            let name = Path::new(link).file_name().unwrap();
+            assert_eq!(fs::read_link(placed.path(link)).unwrap(), agent.join(name), "{round} time");
+        }
+    }
+    script("take_commands");
+    assert!(links.iter().all(|link| placed.path(link).symlink_metadata().is_err()));
+
+    // An earlier release left the man page itself; a program of somebody else is no business of ours.
+    fs::write(placed.path("man/man1/pmdacorebcc.1"), "old").unwrap();
+    fs::write(placed.path("bin/bpf-names"), "other").unwrap();
+    let said = script("place_commands");
+    assert!(
+        said.starts_with("Warning: cannot link") && said.contains("bin/bpf-names") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(fs::read_link(placed.path("man/man1/pmdacorebcc.1")).is_ok());
+    script("take_commands");
+    assert_eq!(placed.files().iter().filter(|name| !name.starts_with("agent")).collect::<Vec<_>>(), ["bin/bpf-names"]);
+}
+
 /// Only the line of bpf-names itself comes and goes.
 #[test]
 fn bpf_names_edits_its_own_line_of_the_configuration() {
