@@ -93,7 +93,7 @@ pub fn instances(config: &Config, specs: &[&'static Spec]) -> Result<(Settings, 
             return Err(section.reject("module", reason));
         }
         let rows = match spec.shape {
-            Shape::Rows { count } => match section.get(count)? {
+            Shape::Rows { count, .. } => match section.get(count)? {
                 Some(value) => RowCount::nearest(&value)?,
                 None => default_of(spec.options, count),
             },
