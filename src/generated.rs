@@ -67,12 +67,12 @@ pub fn module_table(specs: &[&Spec]) -> String {
         for spec in std::iter::once(spec).chain(spec.addition) {
             metrics.push(common(&spec.metrics.iter().map(|metric| metric.name).collect::<Vec<_>>()));
             instances.push(match spec.shape {
-                Shape::Single => "none",
-                Shape::Log2(_) => "powers of two, in microseconds",
-                Shape::Rows { .. } => "rows, the latest first",
-                Shape::Named { .. } => "names",
-                Shape::Pids => "processes",
-                Shape::Numbered => "names of fixed numbers",
+                Shape::Single => "none".into(),
+                Shape::Log2(_) => "powers of two, in microseconds".into(),
+                Shape::Rows { order, .. } => format!("rows, {order}"),
+                Shape::Named { .. } | Shape::Words { .. } => "names".into(),
+                Shape::Pids => "processes".into(),
+                Shape::Numbered => "names of fixed numbers".into(),
             });
         }
         let hooks: Vec<&str> = spec.hooks.iter().map(|hook| hook.name).collect();
@@ -214,6 +214,19 @@ fn common(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_of_rows_are_described_by_the_order_they_have() {
+        let table = module_table(crate::modules::MODULES);
+        let order = |module: &str| {
+            let line = table.lines().find(|line| line.starts_with(&format!("| {module}: "))).unwrap();
+            line.split(" | ").nth(2).unwrap().to_owned()
+        };
+        assert_eq!(order("tcplife"), "rows, the latest first");
+        assert_eq!(order("execsnoop"), "rows, the latest first");
+        assert_eq!(order("tcptop"), "rows, the most bytes first");
+        assert_eq!(order("biotop"), "rows, the most bytes first unless `sort` says otherwise");
+    }
 
     #[test]
     fn names_share_what_they_have_in_common() {

@@ -9,13 +9,15 @@ use corebcc::kit::{additions, Help, Registry};
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
 use corebcc::pdu::Frame;
-use corebcc::transport::{self, End, Handler, Signals, TransportError};
+use corebcc::transport::{self, End, Endpoint, Handler, Signals, TransportError};
 use corebcc::{logging, show};
 use log::{error, info, LevelFilter};
 use nix::sys::eventfd::EventFd;
 use nix::unistd::{initgroups, setgid, setuid, Uid, User};
 use std::ffi::CString;
+use std::io::{stdin, stdout, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -27,11 +29,22 @@ fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(exit) => {
-            print!("{}", exit.stdout);
             eprint!("{}", exit.stderr);
-            return ExitCode::from(exit.status as u8);
+            return match cli::print(&exit.stdout) {
+                Ok(_) => ExitCode::from(exit.status as u8),
+                Err(message) => {
+                    eprintln!("pmdacorebcc: {message}");
+                    ExitCode::FAILURE
+                }
+            };
         }
     };
+    if let Command::Serve(ServeOptions { common, endpoint: Endpoint::Pipe, .. }) = &command {
+        if stdin().is_terminal() || stdout().is_terminal() {
+            eprint!("{}", cli::not_for_terminals(&common.program));
+            return ExitCode::FAILURE;
+        }
+    }
     let agent = matches!(command, Command::Serve(_)) || matches!(&command, Command::Check(options) if !options.strict);
     let common = match &command {
         Command::Serve(options) => options.common.clone(),
@@ -61,7 +74,11 @@ fn run(command: Command, signals: &Signals) -> Result<u8, String> {
     match command {
         Command::Serve(options) => serve(options, signals),
         Command::Check(options) => run_check(options),
-        Command::Show(options) => show::run(&options, signals).map(|()| 0),
+        Command::Show(mut options) => {
+            let usual = || usual_config(&PcpConf::load()).ok();
+            options.common.config = options.common.config.or_else(usual);
+            show::run(&options, signals).map(|()| 0)
+        }
     }
 }
 
@@ -70,15 +87,25 @@ fn configuration(common: &CommonOptions, conf: &PcpConf) -> (Result<Config, Conf
     if let Some(path) = &common.config {
         return (Config::read(path), path.display().to_string());
     }
+    match usual_config(conf) {
+        Ok(path) => (Config::read(&path), path.display().to_string()),
+        Err(path) => {
+            info!("{}: not there, running the default modules", path.display());
+            let shown = format!("{} (not there: this is the built-in one, which Install puts there)", path.display());
+            (Config::parse(&shown, DEFAULT_CONFIG.as_bytes()), shown)
+        }
+    }
+}
+
+/// The file that is read where none is named; an error where it is not there.
+fn usual_config(conf: &PcpConf) -> Result<PathBuf, PathBuf> {
     let exe = std::env::current_exe().unwrap_or_default();
     let path = cli::default_config(conf, &exe);
-    let shown = path.display().to_string();
     if cli::is_there(&path) {
-        return (Config::read(&path), shown);
+        Ok(path)
+    } else {
+        Err(path)
     }
-    info!("{shown}: not there, running the default modules");
-    let shown = format!("{shown} (not there: this is the built-in one, which Install puts there)");
-    (Config::parse(&shown, DEFAULT_CONFIG.as_bytes()), shown)
 }
 
 /// The connection's side of the agent.
@@ -216,10 +243,10 @@ fn staged(begin: &str, end: &str, names: &[&str]) {
 
 fn run_check(options: CheckOptions) -> Result<u8, String> {
     if let Some(announcement) = &options.announcement {
-        println!("{announcement}");
+        cli::print(&format!("{announcement}\n"))?;
     }
     let (config, path) = configuration(&options.common, &PcpConf::load());
     let report = check(&config, &path, options.common.btf);
-    print!("{}", report.table);
+    cli::print(&report.table)?;
     Ok(u8::from(!report.is_right || !report.passed && (options.strict || report.fatal)))
 }

@@ -22,8 +22,8 @@ python_line='bcc	149	pipe	binary notready	python /x/pmdabcc.python'
 kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "$(dirname "$config")" "$(dirname "$old")"
 	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
-consumers="pmrep/corebcc.conf htop/columns/corebcc pmlogconf/corebcc/netproc pmlogrewrite/corebcc_cachestat.conf"
-linked="pmlogconf/corebcc/netproc pmlogrewrite/corebcc_cachestat.conf"
+linked="$(echo pmlogconf/corebcc/{agent,biolatency,netproc,runqlat,status}) pmlogrewrite/corebcc_cachestat.conf"
+consumers="pmrep/corebcc.conf htop/columns/corebcc $linked"
 for name in $consumers pmlogrewrite/corebcc_netproc.conf; do
 	kept+=("$PCP_SYSCONF_DIR/$name" "$PCP_VAR_DIR/config/$name")
 done

@@ -159,6 +159,31 @@ impl Config {
         self.sections.iter().map(|(name, own)| Section { config: self, name, own })
     }
 
+    /// The same with these sections enabled instead of its own. What is not in it, sections and options, is taken from `others`.
+    pub fn enabling(mut self, names: &[&str], others: &Config) -> Config {
+        for (name, options) in
+            others.sections.iter().filter(|(name, _)| name == "pmda" || names.contains(&name.as_str()))
+        {
+            let at = *self.by_name.entry(name.clone()).or_insert_with(|| {
+                self.sections.push((name.clone(), Options::default()));
+                self.sections.len() - 1
+            });
+            for entry in &options.entries {
+                let Config { defaults, sections, .. } = &mut self;
+                let known = sections[at].1.find(&entry.key).or(defaults.find(&entry.key));
+                if known.is_none_or(|known| known.raw.trim().is_empty()) {
+                    sections[at].1.insert(entry.clone());
+                }
+            }
+        }
+        if let Some(&at) = self.by_name.get("pmda") {
+            let modules = &mut self.sections[at].1;
+            let line = modules.find("modules").map_or(0, |entry| entry.line);
+            modules.insert(Entry { key: "modules".into(), line, raw: names.join(",") });
+        }
+        self
+    }
+
     fn missing(&self, reason: String) -> ConfigError {
         ConfigError::Missing { path: self.path.clone(), reason }
     }
@@ -235,6 +260,17 @@ struct Options {
 impl Options {
     fn find(&self, key: &str) -> Option<&Entry> {
         self.by_key.get(key).map(|&at| &self.entries[at])
+    }
+
+    /// Puts it behind the others, or in the place of the one that has the key.
+    fn insert(&mut self, entry: Entry) {
+        match self.by_key.get(&entry.key) {
+            Some(&at) => self.entries[at] = entry,
+            None => {
+                self.by_key.insert(entry.key.clone(), self.entries.len());
+                self.entries.push(entry);
+            }
+        }
     }
 }
 

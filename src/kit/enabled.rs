@@ -56,7 +56,7 @@ pub fn instance(
     }
     // Of a value that is none the module tells as it is made, and then has no instances.
     let rows = match spec.shape {
-        Shape::Rows { count } => match section.get(count) {
+        Shape::Rows { count, .. } => match section.get(count) {
             Ok(Some(value)) => RowCount::nearest(&value).unwrap_or(0),
             _ => default_of(spec.options, count),
         },

@@ -23,7 +23,7 @@ impl Instances {
     /// `file` keeps the identifiers of names over restarts.
     pub fn new(shape: Shape, rows: u32, file: Option<PathBuf>) -> Instances {
         let cache = match (shape, file) {
-            (Shape::Named { max }, Some(file)) => {
+            (Shape::Named { max } | Shape::Words { max }, Some(file)) => {
                 Some(Cache::load(&file, max, SystemTime::now()).unwrap_or_else(|error| {
                     log::warn!(
                         "{}: {error}; the file is replaced, instance identifiers are given anew",
@@ -32,7 +32,7 @@ impl Instances {
                     Cache::new(Some(file), max)
                 }))
             }
-            (Shape::Named { max }, None) => Some(Cache::new(None, max)),
+            (Shape::Named { max } | Shape::Words { max }, None) => Some(Cache::new(None, max)),
             _ => None,
         };
         Instances { shape, rows, cache, ids: Vec::new(), names: Vec::new(), unsaved: false }
@@ -47,6 +47,11 @@ impl Instances {
                 (Key::Single, _) => Some(IN_NULL),
                 (Key::Index(index), _) => Some(*index),
                 (Key::Pid(number, _) | Key::Numbered(number, _), _) => Some(*number),
+                (Key::Name(name), Some(cache)) if matches!(self.shape, Shape::Words { .. }) => {
+                    let name = table.text(name);
+                    self.names.push(name.to_vec());
+                    cache.id(&mut name.split(|&byte| byte == b' ').next().unwrap_or_default().to_vec(), now)
+                }
                 (Key::Name(name), Some(cache)) => {
                     let mut name = table.text(name).to_vec();
                     let id = cache.id(&mut name, now);
@@ -101,6 +106,31 @@ impl Instances {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn named(instances: &mut Instances, names: &[&str]) -> Vec<(u32, String)> {
+        let mut table = Table::new(1);
+        for name in names {
+            table.named(name.as_bytes());
+        }
+        instances.update(&table, SystemTime::UNIX_EPOCH, &|| true);
+        let mut found = Vec::new();
+        instances.each(Some(&table), &mut |id, name| found.push((id, String::from_utf8_lossy(name).into_owned())));
+        found
+    }
+
+    #[test]
+    fn a_word_keeps_its_identifier_whatever_follows_it_also_over_restarts() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("149.1");
+        std::fs::write(&file, "2 0 2147483647\n0 1 vda::000007\n3 1 vda::000077\n").unwrap();
+        let mut instances = Instances::new(Shape::Words { max: 10 }, 0, Some(file.clone()));
+        let first = named(&mut instances, &["vda::000077 sh", "vdb::000077 sh"]);
+        assert_eq!(first, [(3, "vda::000077 sh".into()), (4, "vdb::000077 sh".into())]);
+        assert_eq!(named(&mut instances, &["vda::000077 dd"]), [(3, "vda::000077 dd".into())]);
+        instances.save(SystemTime::UNIX_EPOCH, true, &|| true);
+        let mut instances = Instances::new(Shape::Words { max: 10 }, 0, Some(file));
+        assert_eq!(named(&mut instances, &["vdb::000077 cat"]), [(4, "vdb::000077 cat".into())]);
+    }
 
     #[test]
     fn a_number_is_its_identifier_whatever_its_name_and_place() {

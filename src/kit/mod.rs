@@ -61,7 +61,7 @@ pub use options::{
 };
 pub use pattern::{Expression, Pattern};
 pub use probe_list::ProbeList;
-pub use processes::{cmdline, comm, exists, in_namespace, until_nul, with_sockets, Process, Watch};
+pub use processes::{cmdline, comm, command_word, exists, in_namespace, until_nul, with_sockets, Process, Watch};
 pub use registry::{additions, Collect, Instance, Registry};
 pub use returned::ReturnCheck;
 pub use source::{Changes, Client, Label, LabelValue, Source, Subject, Wanted};

@@ -45,7 +45,7 @@ pub const SPEC: Spec = Spec {
     path: "execsnoop",
     summary: "new programs with their arguments",
     cluster: 8,
-    shape: Shape::Rows { count: "process_count" },
+    shape: Shape::Rows { count: "process_count", order: "the latest first" },
     metrics: METRICS,
     addition: None,
     options: OPTIONS,

@@ -28,8 +28,10 @@ pub struct Moved {
     pub ends: Ends,
     pub tx: u64,
     pub rx: u64,
-    /// The name of the thread that used the connection first.
+    /// The command name of the process when it used the connection first.
     pub comm: [u8; 16],
+    /// The number of execs of the process, as the kernel counts them, at that time.
+    pub execs: u64,
     /// The start time of the process.
     pub born: u64,
 }
@@ -128,6 +130,7 @@ fn look(row: Row<'_>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) -> bool {
         tx: tx.wrapping_sub(seen.tx),
         rx: rx.wrapping_sub(seen.rx),
         comm: row.bytes(offset_of!(flow, comm)),
+        execs: row.word(offset_of!(flow, execs)),
         born: row.word(offset_of!(flow, born)),
     });
     *seen = Seen { tx, rx, rest: 0 };

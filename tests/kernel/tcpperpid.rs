@@ -1,11 +1,14 @@
 //! tcpperpid: known bytes over loopback by processes of this test alone.
 
-use crate::support::{alone, Agent, Script};
+use crate::support::{alone, command, Agent, Script};
+
+fn instance(script: &Script) -> String {
+    format!("{:06} {}", script.pid(), command())
+}
 
 /// Bytes sent and received by the script.
 fn of(agent: &mut Agent, script: &Script) -> Option<(u64, u64)> {
-    let name = format!("{:06}", script.pid());
-    agent.named().get(&name).map(|values| (values[0], values[1]))
+    agent.named().get(&instance(script)).map(|values| (values[0], values[1]))
 }
 
 const SERVER: &str = "
@@ -112,7 +115,7 @@ for round in range(12):
             script.go();
         }
     }
-    let name = format!("{:06}", script.pid());
+    let name = instance(&script);
     script.end();
     agent.tick();
     assert_eq!(agent.named()[&name], [330_000, 330_000]);
@@ -125,11 +128,32 @@ fn only_the_processes_asked_for_count() {
     let source = format!("{SERVER}\nstep(port)\nmoved(1000, 30)\nstep('moved')\n");
     let mut scripts = [Script::python(&source), Script::python(&source)];
     scripts.iter_mut().for_each(|script| drop(script.line()));
-    let wanted = scripts[1].pid();
-    let mut agent = Agent::new("tcpperpid", &format!("process = {wanted}"));
+    let mut agent = Agent::new("tcpperpid", &format!("process = {}", scripts[1].pid()));
     for script in &mut scripts {
         script.go();
         script.line();
     }
-    assert_eq!(agent.named().into_iter().collect::<Vec<_>>(), [(format!("{wanted:06}"), vec![1030, 1030])]);
+    assert_eq!(agent.named().into_iter().collect::<Vec<_>>(), [(instance(&scripts[1]), vec![1030, 1030])]);
+}
+
+/// Threads can have names of their own; the process is named by its first one's, also when it was gone before anybody looked.
+#[test]
+fn a_process_that_was_never_looked_at_has_its_command_name() {
+    let _alone = alone();
+    let mut agent = Agent::new("tcpperpid", "");
+    let mut script = Script::python(&format!(
+        "{SERVER}
+def work():
+ open('/proc/thread-self/comm', 'w').write('a thread')
+ moved(1000, 30)
+t = threading.Thread(target=work)
+t.start()
+t.join()
+say('moved')
+"
+    ));
+    let name = instance(&script);
+    script.line();
+    script.end();
+    assert_eq!(agent.named()[&name], [1030, 1030]);
 }
