@@ -165,7 +165,9 @@ step('moved')
 "
     ));
     if script.numbers()[0] < 2 * CONNECTIONS + 100 {
-        return println!("skipped: thousands_of_open_connections_lose_nothing: descriptors for {CONNECTIONS} connections");
+        return println!(
+            "skipped: thousands_of_open_connections_lose_nothing: descriptors for {CONNECTIONS} connections"
+        );
     }
     script.line();
     script.go();
