@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -127,7 +127,13 @@ impl Group {
         for (number, member) in modules.iter_mut().enumerate() {
             log::info!("{}", member.name);
             let mut plan = Plan { number, ..Plan::default() };
-            speaking_as(&member.name, || member.module.plan(&host, &mut plan, &mut constants));
+            let planned = guarded(&member.name, || {
+                inject("plan", &member.name);
+                member.module.plan(&host, &mut plan, &mut constants);
+            });
+            if let Err(fault) = planned {
+                plan = Plan { number, refusal: Some(fault), ..Plan::default() };
+            }
             plans.push(plan);
         }
         let filtered = modules.iter().zip(&plans).map(|(member, plan)| (&*member.name, member.spec.name, plan));
@@ -143,6 +149,7 @@ impl Group {
             .zip(plans)
             .map(|(member, plan)| Wanted { name: member.spec.name, plan, maps: member.spec.maps })
             .collect();
+        inject("load", "all");
         let outcome = probe::load(&wanted, &constants, btf.as_deref());
         let slots = modules.into_iter().zip(outcome.modules).map(|(member, fate)| Slot {
             name: member.name,
@@ -318,6 +325,7 @@ impl Group {
     /// true) or the time has come.
     pub fn attend(&mut self, fd: BorrowedFd<'_>, until: Option<Instant>) -> bool {
         loop {
+            inject("attend", "all");
             let now = Instant::now();
             if now >= self.next_tick {
                 self.tick();
@@ -368,6 +376,13 @@ fn message(panic: &(dyn Any + Send)) -> String {
     format!("a fault of the agent, please report it: {}", text.unwrap_or("panic"))
 }
 
+/// For tests: panics where the environment variable names this place, as `plan:sysfork`. Not in what is installed.
+fn inject(place: &str, module: &str) {
+    const PANIC: &str = "COREBCC_PANIC";
+    let is_named = |named: String| named.split_once(':') == Some((place, module));
+    assert!(!cfg!(debug_assertions) || !std::env::var(PANIC).is_ok_and(is_named), "{PANIC} asks for it");
+}
+
 enum Job {
     Refresh(Vec<(usize, Table)>),
     Store(usize, usize, Vec<u8>),
@@ -386,12 +401,14 @@ pub struct Collector {
     done: Receiver<Done>,
     /// Tells the thread of a job.
     call: Arc<EventFd>,
-    /// Tells the other side that loading is over.
+    /// Tells the other side that loading is over, or that the thread is lost.
     ready: Arc<EventFd>,
     loaded: Option<Vec<Result<(), String>>>,
     fetches: Arc<AtomicU64>,
     /// Jobs whose answer is outstanding.
     away: usize,
+    /// Set when the thread ends by a panic.
+    lost: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -403,24 +420,23 @@ impl Collector {
         let (jobs, inbox) = channel();
         let (outbox, done) = channel();
         let fetches = own.fetches();
+        let lost = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name("collector".into()).spawn({
-            let (call, ready) = (Arc::clone(&call), Arc::clone(&ready));
+            let (call, ready, lost) = (Arc::clone(&call), Arc::clone(&ready), Arc::clone(&lost));
             move || {
-                let mut group = Group::load(members, btf);
-                group.serve_own(own);
-                let fates = group.fates().into_iter().map(|fate| fate.map_err(|failure| failure.reason));
-                let fates: Vec<Result<(), String>> = fates.take(group.served).collect();
-                let adding = group.adding.iter().map(|&index| fates[index].clone());
-                let own = OWN.iter().map(|_| Ok(()));
-                let _ = outbox.send(Done::Loaded(fates.iter().cloned().chain(adding).chain(own).collect()));
-                let _ = ready.write(1);
-                work(group, &call, &inbox, &outbox);
+                let collecting =
+                    catch_unwind(AssertUnwindSafe(|| collect(members, btf, own, &call, &ready, &inbox, &outbox)));
+                if let Err(panic) = collecting {
+                    log::error!("{}", message(panic.as_ref()));
+                    lost.store(true, Relaxed);
+                    let _ = ready.write(1);
+                }
             }
         })?;
-        Ok(Collector { jobs, done, call, ready, loaded: None, fetches, away: 0, thread: Some(thread) })
+        Ok(Collector { jobs, done, call, ready, loaded: None, fetches, away: 0, lost, thread: Some(thread) })
     }
 
-    /// Readable once loading is over, until it is read.
+    /// Readable once loading is over, and when the thread is lost, until it is read.
     pub fn ready(&self) -> Arc<EventFd> {
         Arc::clone(&self.ready)
     }
@@ -454,6 +470,10 @@ impl Collect for Collector {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Relaxed)
     }
 
     fn loaded(&mut self) -> Option<Vec<Result<(), String>>> {
@@ -498,6 +518,27 @@ impl Collect for Collector {
             }
         }
     }
+}
+
+/// The thread: loads the modules, says what became of them, and works.
+fn collect(
+    members: Members,
+    btf: Option<PathBuf>,
+    own: Own,
+    call: &EventFd,
+    ready: &EventFd,
+    inbox: &Receiver<Job>,
+    outbox: &Sender<Done>,
+) {
+    let mut group = Group::load(members, btf);
+    group.serve_own(own);
+    let fates = group.fates().into_iter().map(|fate| fate.map_err(|failure| failure.reason));
+    let fates: Vec<Result<(), String>> = fates.take(group.served).collect();
+    let adding = group.adding.iter().map(|&index| fates[index].clone());
+    let own = OWN.iter().map(|_| Ok(()));
+    let _ = outbox.send(Done::Loaded(fates.iter().cloned().chain(adding).chain(own).collect()));
+    let _ = ready.write(1);
+    work(group, call, inbox, outbox);
 }
 
 /// The thread's loop: jobs, and between them what the modules need.

@@ -100,6 +100,9 @@ impl Handler for Server {
 
     fn woken(&mut self, out: &mut Vec<u8>) {
         let _ = self.ready.read();
+        if self.agent.source().is_lost() {
+            return;
+        }
         if self.agent.source_mut().poll() {
             if self.fatal && self.agent.source().any_failed() {
                 self.failed = true;
@@ -115,11 +118,13 @@ impl Handler for Server {
     }
 
     fn is_over(&self) -> bool {
-        self.failed
+        self.failed || self.agent.source().is_lost()
     }
 
     fn ended(&mut self) {
-        self.restarts.iter().for_each(Restarts::end);
+        if !self.agent.source().is_lost() {
+            self.restarts.iter().for_each(Restarts::end);
+        }
     }
 }
 
@@ -176,6 +181,10 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     server.agent.source_mut().stop();
     match end.map_err(|error| error.to_string())? {
         End::Eof | End::Signal(_) => Ok(0),
+        End::Handler if server.agent.source().is_lost() => Err(
+            "no values will come any more: the thread that collects them has ended; pmcd has to start the agent again"
+                .into(),
+        ),
         End::Handler => Err(server.agent.source().failures()),
         End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}")),
     }

@@ -29,6 +29,11 @@ pub trait Collect {
     /// Detaches everything.
     fn stop(&mut self);
 
+    /// Whether the thread has ended by a fault of its own, so that no value will come any more.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Told once a fetch, for those who count them.
     fn fetch_begins(&mut self) {}
 
@@ -164,6 +169,11 @@ impl Registry {
             self.loaded = true;
         }
         self.loaded
+    }
+
+    /// Whether there will be no values any more, by a fault of the collector's.
+    pub fn is_lost(&self) -> bool {
+        self.collector.is_lost()
     }
 
     /// Whether a module could not be loaded.
