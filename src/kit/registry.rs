@@ -40,8 +40,12 @@ pub trait Collect {
     /// Changes a string of a module; `PmErr::AGAIN` if the answer does not come within a second.
     fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr>;
 
+    /// Returns the tables that came too late for the request they were refreshed for, each with whether its module takes longer than
+    /// a request waits.
+    fn late(&mut self, _back: &mut dyn FnMut(usize, Table, Result<(), String>, bool)) {}
+
     /// Refreshes these modules, each with its table. Within a second they are back, filled or with the reason why not; a
-    /// module that takes longer keeps its table and returns it with a later call.
+    /// module that takes longer keeps its table, which comes back by [`Collect::late`].
     fn refresh(
         &mut self,
         tables: &mut dyn Iterator<Item = (usize, Table)>,
@@ -65,6 +69,8 @@ struct Slot {
     state: State,
     /// `None` while the collector has it.
     table: Option<Table>,
+    /// The table came too late for a fetch, as this module's always will: it is for the next one.
+    overdue: bool,
     instances: Instances,
     descs: Vec<Desc>,
 }
@@ -152,6 +158,7 @@ impl Registry {
             Slot {
                 state: State::Loading,
                 table: Some(Table::new(instance.spec.metrics.len())),
+                overdue: false,
                 instances: Instances::new(instance.spec.shape, instance.rows, file),
                 descs: instance.spec.metrics.iter().map(desc).collect(),
                 instance,
@@ -218,21 +225,34 @@ impl Registry {
         (self.slots[slot].instance.spec.shape != Shape::Single).then_some(slot)
     }
 
+    /// Has the tables of these slots refreshed, and takes what is back of others. Who asks for no table waits for nothing.
     fn refresh_slots(&mut self, wanted: &dyn Fn(&Slot) -> bool) {
         self.poll();
         let Registry { slots, collector, .. } = self;
+        collector.late(&mut |index, table, result, is_slow| {
+            let Some(slot) = slots.get_mut(index) else { return };
+            slot.take_back(table, &result);
+            slot.overdue = is_slow;
+        });
         let mut tables: Vec<(usize, Table)> = Vec::new();
         for (index, slot) in slots.iter_mut().enumerate() {
-            if matches!(slot.state, State::Serving | State::NoValues) && wanted(slot) {
+            if matches!(slot.state, State::Serving | State::NoValues) && !slot.overdue && wanted(slot) {
                 tables.extend(slot.table.take().map(|table| (index, table)));
             }
         }
         collector.refresh(&mut tables.into_iter(), &mut |index, table, result| {
-            let Some(slot) = slots.get_mut(index) else { return };
-            slot.state = if result.is_ok() { State::Serving } else { State::NoValues };
-            slot.instances.update(&table, SystemTime::now());
-            slot.table = Some(table);
+            if let Some(slot) = slots.get_mut(index) {
+                slot.take_back(table, &result);
+            }
         });
+    }
+}
+
+impl Slot {
+    fn take_back(&mut self, table: Table, result: &Result<(), String>) {
+        self.state = if result.is_ok() { State::Serving } else { State::NoValues };
+        self.instances.update(&table, SystemTime::now());
+        self.table = Some(table);
     }
 }
 
@@ -263,10 +283,14 @@ impl Source for Registry {
         for cluster in pmids.map(Pmid::cluster) {
             clusters[cluster as usize / 64] |= 1 << (cluster % 64);
         }
-        self.refresh_slots(&|slot| {
+        let wanted = |slot: &Slot| {
             let cluster = usize::from(slot.instance.settings.cluster);
             clusters[cluster / 64] & 1 << (cluster % 64) != 0
-        });
+        };
+        self.refresh_slots(&wanted);
+        for slot in self.slots.iter_mut().filter(|slot| wanted(slot)) {
+            slot.overdue = false;
+        }
     }
 
     fn values(

@@ -3,9 +3,10 @@
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire, frame};
 use crate::support::{lacks, lacks_bpf, rows::rows, wait_for, Home, Proc, ALL};
-use corebcc::pcp::{Indom, IN_NULL};
+use corebcc::pcp::{Indom, PmErr, Pmid, IN_NULL};
 use corebcc::pdu::PduType;
 use nix::sys::signal::Signal;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ const AGAIN: i32 = -12389;
 
 /// Every kind of request for ten seconds, each answered within one. What the fetches said of each metric.
 #[track_caller]
-fn ten_seconds(peer: &mut Peer) -> Vec<i32> {
+fn ten_seconds(peer: &mut Peer, loading: bool) -> Vec<i32> {
     let pmids: Vec<_> = rows().map(|row| row.pmid()).collect();
     let until = Instant::now() + 10 * SECOND;
     peer.patience = SECOND;
@@ -25,9 +26,10 @@ fn ten_seconds(peer: &mut Peer) -> Vec<i32> {
         expect(wire::text(pmids[0].0, 5), PduType::TEXT);
         expect(wire::traverse("bcc"), PduType::PMNS_NAMES);
         // Rows are known whatever happens; of other instances it is not said that there are none.
+        let named = if loading { PduType::ERROR } else { PduType::INSTANCE };
         expect(wire::instance(Indom::new(149, 3), IN_NULL, ""), PduType::INSTANCE);
-        expect(wire::instance(Indom::new(149, 13), IN_NULL, ""), PduType::ERROR);
-        expect(wire::instance(Indom::new(149, 40), IN_NULL, ""), PduType::ERROR);
+        expect(wire::instance(Indom::new(149, 13), IN_NULL, ""), named);
+        expect(wire::instance(Indom::new(149, 40), IN_NULL, ""), named);
         expect(wire::label(Indom::new(149, 4).0, 32), PduType::LABEL);
         said = wire::result(&peer.ask(&wire::fetch(&pmids))).iter().map(|set| set.numval).collect();
         std::thread::sleep(Duration::from_millis(100));
@@ -43,28 +45,35 @@ fn c65_replies_keep_arriving_while_initialisation_is_blocked() {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut peer = Peer::start(&home, &["--btf", fifo.to_str().unwrap()]);
     peer.greet();
-    assert_eq!(ten_seconds(&mut peer), vec![AGAIN; rows().count()]);
+    assert_eq!(ten_seconds(&mut peer, true), vec![AGAIN; rows().count()]);
     assert!(!home.log().contains("Modules compiled"), "{}", home.log());
     let (status, _) = peer.close();
     assert_eq!(status.code(), Some(0));
 }
 
-/// A tracer holds the thread that collects, and it alone, at the entry to a system call.
-#[test]
-fn c65_replies_keep_arriving_while_collection_is_blocked() {
-    if lacks_bpf() || lacks(&["strace"]) {
-        return;
-    }
-    let home = Home::new(ALL);
-    let mut peer = Peer::ready(&home, &[]);
+/// The thread of an agent that loads and collects.
+fn collector(peer: &Peer) -> PathBuf {
     let tasks = format!("/proc/{}/task", peer.agent.pid());
-    let is_collector = |task: &std::path::Path| std::fs::read_to_string(task.join("comm")).unwrap() == "collector\n";
-    let task = std::fs::read_dir(tasks).unwrap().flatten().map(|task| task.path()).find(|task| is_collector(task));
-    let task = task.unwrap();
+    let is_collector = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).unwrap() == "collector\n";
+    let mut tasks = std::fs::read_dir(tasks).unwrap().flatten().map(|task| task.path());
+    tasks.find(is_collector).unwrap()
+}
+
+/// A tracer that holds a thread at the entry to some of its system calls.
+fn tracer(home: &Home, task: &Path, arguments: &[&str]) -> Proc {
     let mut strace = Command::new("strace");
-    strace.args(["-e", "trace=/^p?poll$", "-e", "inject=/^p?poll$:delay_enter=60000000", "-p"]);
-    strace.arg(task.file_name().unwrap()).stdout(Stdio::null()).stderr(home.create("strace.log"));
-    let mut strace = Proc(strace.spawn().unwrap());
+    strace.args(arguments).arg("-p").arg(task.file_name().unwrap());
+    strace.stdout(Stdio::null()).stderr(home.create("strace.log"));
+    let strace = Proc(strace.spawn().unwrap());
+    wait_for("the tracer", || home.read("strace.log").contains("attached").then_some(()));
+    strace
+}
+
+/// A tracer that holds the thread that collects, and it alone, where it waits for something to do.
+fn held(home: &Home, peer: &Peer) -> Proc {
+    let task = collector(peer);
+    let inject = "inject=/^p?poll$:delay_enter=60000000";
+    let mut strace = tracer(home, &task, &["-e", "trace=/^p?poll$", "-e", inject]);
     let mut seen = 0;
     wait_for("the tracer to hold the thread", || {
         let status = std::fs::read_to_string(task.join("status")).unwrap();
@@ -72,13 +81,72 @@ fn c65_replies_keep_arriving_while_collection_is_blocked() {
         assert!(strace.0.try_wait().unwrap().is_none(), "{}", home.read("strace.log"));
         (seen > 40).then_some(())
     });
-    assert_eq!(ten_seconds(&mut peer), vec![AGAIN; rows().count()]);
+    strace
+}
+
+/// Another thread does what the one that is held cannot do.
+#[test]
+fn c65_replies_keep_arriving_while_collection_is_blocked() {
+    if lacks_bpf() || lacks(&["strace"]) {
+        return;
+    }
+    let home = Home::new(ALL);
+    let mut peer = Peer::ready(&home, &[]);
+    let mut strace = held(&home, &peer);
+    let said = ten_seconds(&mut peer, false);
+    assert!(said.iter().all(|numval| *numval >= 0), "{said:?}");
     strace.signal(Signal::SIGKILL);
     strace.end();
     let pmids: Vec<_> = rows().map(|row| row.pmid()).collect();
     wait_for("values", || {
         let sets = wire::result(&peer.ask(&wire::fetch(&pmids)));
         sets.iter().all(|set| set.numval >= 0).then_some(())
+    });
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// The table of `bcc.agent.uptime` and its like takes 1.5 seconds: it is what reads the file that the tracer delays.
+#[test]
+fn a_slow_table_costs_no_other_table_its_values() {
+    const SLOW: Duration = Duration::from_millis(1500);
+    if lacks_bpf() || lacks(&["strace"]) {
+        return;
+    }
+    let home = Home::new(ALL);
+    let mut peer = Peer::ready(&home, &[]);
+    let inject = format!("inject=openat:delay_enter={}", SLOW.as_micros());
+    let mut strace =
+        tracer(&home, &collector(&peer), &["-f", "-P", "/proc/self/statm", "-e", "trace=openat", "-e", &inject]);
+    let resident = Pmid::new(149, 300, 4);
+    let others: Vec<_> = rows().map(|row| row.pmid()).collect();
+    let ask = |peer: &mut Peer, pmids: &[Pmid]| -> (Duration, Vec<i32>) {
+        let begin = Instant::now();
+        let sets = wire::result(&peer.ask(&wire::fetch(pmids)));
+        (begin.elapsed(), sets.iter().map(|set| set.numval).collect())
+    };
+    let (took, said) = ask(&mut peer, &[resident]);
+    assert!(took < SECOND / 2 && said == [AGAIN], "the one fetch that waits in vain: {took:?} {said:?}");
+    let (mut longest, mut served) = (Duration::ZERO, 0);
+    let until = Instant::now() + 10 * SECOND;
+    while Instant::now() < until {
+        let (took, said) = ask(&mut peer, &others);
+        assert!(said.iter().all(|numval| *numval >= 0), "{said:?}");
+        longest = longest.max(took);
+        let (took, said) = ask(&mut peer, &[&others[..], &[resident]].concat());
+        assert!(said[..others.len()].iter().all(|numval| *numval >= 0), "{said:?}");
+        served += usize::from(said[others.len()] == 1);
+        longest = longest.max(took);
+        assert_eq!(ask(&mut peer, &[Pmid::new(149, 299, 0)]).1, [PmErr::PMID.0]);
+        std::thread::sleep(SECOND / 20);
+    }
+    println!("longest {longest:?}, served {served}");
+    assert!(longest < SECOND / 4, "{longest:?}");
+    assert!((2..=7).contains(&served), "as often as it can be in ten seconds, once each time: {served}");
+    strace.signal(Signal::SIGKILL);
+    strace.end();
+    wait_for("values", || (ask(&mut peer, &[resident]).1 == [1]).then_some(()));
+    wait_for("values at once", || {
+        (ask(&mut peer, &[resident]).1 == [1] && ask(&mut peer, &[resident]).1 == [1]).then_some(())
     });
     assert_eq!(peer.close().0.code(), Some(0));
 }
