@@ -163,8 +163,19 @@ pub struct Collector {
 impl Collector {
     /// Starts the thread, which begins to load.
     pub fn start(members: Members, btf: Option<PathBuf>, own: Own) -> std::io::Result<Collector> {
+        let mut collector = Collector::new(own.fetches())?;
+        let thread = Builder::new().name("collector".into()).spawn({
+            let shared = Arc::clone(&collector.shared);
+            move || shared.run(|| collect(members, btf, own, &shared))
+        })?;
+        collector.thread = Some(thread);
+        Ok(collector)
+    }
+
+    /// Without the thread.
+    fn new(fetches: Arc<AtomicU64>) -> std::io::Result<Collector> {
         let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
-        let shared = Arc::new(Shared {
+        let shared = Shared {
             waiting: Mutex::default(),
             more: Condvar::new(),
             finished: Mutex::default(),
@@ -176,21 +187,16 @@ impl Collector {
             idle: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
             over: AtomicBool::new(false),
-        });
-        let fetches = own.fetches();
-        let thread = Builder::new().name("collector".into()).spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.run(|| collect(members, btf, own, &shared))
-        })?;
+        };
         Ok(Collector {
-            shared,
+            shared: Arc::new(shared),
             fetches,
             is_loaded: false,
             patience: PATIENCE,
             slow: BTreeSet::new(),
             early: Vec::new(),
             stores: 0,
-            thread: Some(thread),
+            thread: None,
         })
     }
 
@@ -351,5 +357,63 @@ impl Collect for Collector {
                 back(done.index, done.table, done.result);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(collector: &mut Collector, modules: &[usize]) -> (Vec<usize>, Duration) {
+        let (mut back, begin) = (Vec::new(), Instant::now());
+        let mut tables = modules.iter().map(|&index| (index, Table::new(1)));
+        collector.refresh(&mut tables, &mut |index, _, _| back.push(index));
+        (back, begin.elapsed())
+    }
+
+    /// The next table that waits, done after this time.
+    fn done(shared: &Shared, took: Duration) {
+        let Some(Job::Refresh(index, table)) = shared.next() else { panic!("nothing waits") };
+        shared.finish(Done::Refreshed(Refreshed { index, table, result: Ok(()), took }));
+    }
+
+    #[test]
+    fn waits_for_what_is_stuck_get_shorter_until_something_comes() {
+        let mut collector = Collector::new(Arc::default()).unwrap();
+        let waits: Vec<Duration> = (0..20).map(|module| ask(&mut collector, &[module]).1).collect();
+        assert!(waits[0] >= PATIENCE && waits.iter().sum::<Duration>() < 3 * PATIENCE, "{waits:?}");
+        assert!(ask(&mut collector, &[]).1 < MOMENT);
+        assert!(collector.store(0, 0, b"start") == Err(PmErr::AGAIN));
+
+        done(&collector.shared, Duration::ZERO);
+        let mut late = Vec::new();
+        collector.late(&mut |index, _, _, is_slow| late.push((index, is_slow)));
+        assert_eq!((late, collector.patience), (vec![(0, false)], PATIENCE));
+    }
+
+    #[test]
+    fn a_module_that_was_slow_is_asked_last_and_not_waited_for() {
+        let mut collector = Collector::new(Arc::default()).unwrap();
+        let shared = Arc::clone(&collector.shared);
+        assert_eq!(ask(&mut collector, &[7]).0, []);
+        done(&shared, 2 * PATIENCE);
+        let mut late = Vec::new();
+        collector.late(&mut |index, _, _, is_slow| late.push((index, is_slow)));
+        assert_eq!(late, [(7, true)]);
+        assert!(ask(&mut collector, &[7]).1 < MOMENT, "alone");
+        assert!(matches!(shared.next(), Some(Job::Refresh(7, _))));
+        let worker = std::thread::spawn(move || {
+            let waits = || !held(&shared.waiting).is_empty();
+            while !waits() {
+                std::thread::yield_now();
+            }
+            done(&shared, Duration::ZERO);
+            std::thread::sleep(2 * PATIENCE);
+            done(&shared, 2 * PATIENCE);
+        });
+        let (back, took) = ask(&mut collector, &[7, 8]);
+        assert_eq!(back, [8]);
+        assert!(took < PATIENCE, "{took:?}");
+        worker.join().unwrap();
     }
 }

@@ -2,12 +2,11 @@
 
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire, frame};
-use crate::support::{lacks, lacks_bpf, rows::rows, wait_for, Home, Proc, ALL};
+use crate::support::tracer::{collector, held, tracer};
+use crate::support::{lacks, lacks_bpf, rows::rows, wait_for, Home, ALL};
 use corebcc::pcp::{Indom, PmErr, Pmid, IN_NULL};
 use corebcc::pdu::PduType;
 use nix::sys::signal::Signal;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// PM_ERR_AGAIN.
@@ -51,39 +50,6 @@ fn c65_replies_keep_arriving_while_initialisation_is_blocked() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// The thread of an agent that loads and collects.
-fn collector(peer: &Peer) -> PathBuf {
-    let tasks = format!("/proc/{}/task", peer.agent.pid());
-    let is_collector = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).unwrap() == "collector\n";
-    let mut tasks = std::fs::read_dir(tasks).unwrap().flatten().map(|task| task.path());
-    tasks.find(is_collector).unwrap()
-}
-
-/// A tracer that holds a thread at the entry to some of its system calls.
-fn tracer(home: &Home, task: &Path, arguments: &[&str]) -> Proc {
-    let mut strace = Command::new("strace");
-    strace.args(arguments).arg("-p").arg(task.file_name().unwrap());
-    strace.stdout(Stdio::null()).stderr(home.create("strace.log"));
-    let strace = Proc(strace.spawn().unwrap());
-    wait_for("the tracer", || home.read("strace.log").contains("attached").then_some(()));
-    strace
-}
-
-/// A tracer that holds the thread that collects, and it alone, where it waits for something to do.
-fn held(home: &Home, peer: &Peer) -> Proc {
-    let task = collector(peer);
-    let inject = "inject=/^p?poll$:delay_enter=60000000";
-    let mut strace = tracer(home, &task, &["-e", "trace=/^p?poll$", "-e", inject]);
-    let mut seen = 0;
-    wait_for("the tracer to hold the thread", || {
-        let status = std::fs::read_to_string(task.join("status")).unwrap();
-        seen = if status.contains("State:\tt") { seen + 1 } else { 0 };
-        assert!(strace.0.try_wait().unwrap().is_none(), "{}", home.read("strace.log"));
-        (seen > 40).then_some(())
-    });
-    strace
-}
-
 /// Another thread does what the one that is held cannot do.
 #[test]
 fn c65_replies_keep_arriving_while_collection_is_blocked() {
@@ -92,7 +58,7 @@ fn c65_replies_keep_arriving_while_collection_is_blocked() {
     }
     let home = Home::new(ALL);
     let mut peer = Peer::ready(&home, &[]);
-    let mut strace = held(&home, &peer);
+    let mut strace = held(&home, peer.agent.pid());
     let said = ten_seconds(&mut peer, false);
     assert!(said.iter().all(|numval| *numval >= 0), "{said:?}");
     strace.signal(Signal::SIGKILL);
@@ -115,8 +81,11 @@ fn a_slow_table_costs_no_other_table_its_values() {
     let home = Home::new(ALL);
     let mut peer = Peer::ready(&home, &[]);
     let inject = format!("inject=openat:delay_enter={}", SLOW.as_micros());
-    let mut strace =
-        tracer(&home, &collector(&peer), &["-f", "-P", "/proc/self/statm", "-e", "trace=openat", "-e", &inject]);
+    let mut strace = tracer(
+        &home,
+        &collector(peer.agent.pid()),
+        &["-f", "-P", "/proc/self/statm", "-e", "trace=openat", "-e", &inject],
+    );
     let resident = Pmid::new(149, 300, 4);
     let others: Vec<_> = rows().map(|row| row.pmid()).collect();
     let ask = |peer: &mut Peer, pmids: &[Pmid]| -> (Duration, Vec<i32>) {
