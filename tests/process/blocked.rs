@@ -3,10 +3,13 @@
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire, frame};
 use crate::support::tracer::{collector, held, tracer};
-use crate::support::{lacks, lacks_bpf, rows::rows, wait_for, Home, ALL};
+use crate::support::{all_modules, lacks, lacks_bpf, rows::rows, wait_for, Home, ALL};
+use corebcc::modules::MODULES;
 use corebcc::pcp::{Indom, PmErr, Pmid, IN_NULL};
 use corebcc::pdu::PduType;
 use nix::sys::signal::Signal;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// PM_ERR_AGAIN.
@@ -118,4 +121,40 @@ fn a_slow_table_costs_no_other_table_its_values() {
         (ask(&mut peer, &[resident]).1 == [1] && ask(&mut peer, &[resident]).1 == [1]).then_some(())
     });
     assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// A disk under load may take seconds for a file, and pmcd drops an agent that takes five.
+#[test]
+fn who_answers_pmcd_touches_no_file_but_those_of_identifiers() {
+    if lacks_bpf() || lacks(&["strace"]) {
+        return;
+    }
+    let home = Home::new(&all_modules());
+    let mut peer = Peer::ready(&home, &[]);
+    let task = PathBuf::from(format!("/proc/{0}/task/{0}", peer.agent.pid()));
+    let mut strace = tracer(&home, &task, &["-e", "trace=%file"]);
+    let pmids: Vec<_> = MODULES
+        .iter()
+        .flat_map(|spec| spec.metrics.iter().map(|metric| Pmid::new(149, spec.cluster, metric.item)))
+        .chain((300..306).map(|cluster| Pmid::new(149, cluster, 0)))
+        .collect();
+    let program = home.path(&format!("cb{}", std::process::id() % 100_000));
+    std::fs::copy("/bin/true", &program).unwrap();
+    // Names are written at most every ten seconds.
+    let until = Instant::now() + 12 * SECOND;
+    while Instant::now() < until {
+        assert!(Command::new(&program).status().unwrap().success());
+        peer.ask(&wire::fetch(&pmids));
+        peer.ask(&wire::instance(Indom::new(149, 13), IN_NULL, ""));
+        peer.ask(&wire::text(pmids[0].0, 5));
+        std::thread::sleep(SECOND / 5);
+    }
+    strace.signal(Signal::SIGKILL);
+    strace.end();
+    let log = home.read("strace.log");
+    let calls: Vec<&str> = log.lines().filter(|line| line.contains('(')).collect();
+    assert!(calls.iter().any(|call| call.contains("149.13")), "names are written: {log}");
+    let names = format!("\"{}", home.path("config/pmda/149.").display());
+    assert!(calls.iter().all(|call| call.contains(&names)), "{calls:#?}");
+    peer.close();
 }
