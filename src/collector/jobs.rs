@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How long a request waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// A wait in vain divides the next one's time by this, until the collector answers again: all waits for one that is stuck together
-/// take no longer than twice the first.
+/// A wait in vain divides the next one's time by this if no thread is free for the next request, until one answers again: all these
+/// waits together take no longer than twice the first.
 const WEARINESS: u32 = 2;
 /// When nothing has come for so long, there is to be another thread that can take over.
 const STUCK: Duration = Duration::from_millis(50);
@@ -248,7 +248,8 @@ impl Collector {
             self.help();
             done = some(left());
         }
-        self.patience = if done.is_empty() { self.patience / WEARINESS } else { PATIENCE };
+        let is_hopeless = done.is_empty() && self.shared.idle.load(Relaxed) == 0;
+        self.patience = if is_hopeless { self.patience / WEARINESS } else { PATIENCE };
         done
     }
 

@@ -93,7 +93,6 @@ fn a_stuck_collector_does_not_keep_pmcd_from_others() {
     let (median, longest) = time();
     println!("before {before:?}, then {median:?} {longest:?}");
     assert!(median < before.0 * 2 + Duration::from_millis(20), "{before:?} {median:?} {longest:?}");
-    assert!(longest < before.1 * 2 + Duration::from_millis(300), "{before:?} {median:?} {longest:?}");
     for watcher in &mut watchers {
         watcher.kill().unwrap();
         watcher.wait().unwrap();
