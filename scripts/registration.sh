@@ -15,19 +15,28 @@ foreign_agents() {
 
 registered() { grep -q '^corebcc[[:space:]]' "$PCP_PMCDCONF_PATH"; }
 
-# Our line instead of the first foreign one, the others dropped; owner, mode and all other lines as they were.
-register() {
-	edited=$(mktemp) || return 1
+# replace FILE COMMAND...: the file gets what the command prints, and keeps its owner and mode. Readers meet the old file or the new
+# one, never a part; where the disk is full, or the command fails, the old one stays.
+replace() (
+	old=$(readlink -f "$1") && new=$(mktemp "$old.XXXXXX") || exit 1
+	trap 'rm -f "$new"' EXIT
+	shift
+	# Written by the shell, which notices a full disk: busybox's awk does not.
+	text=$("$@" && echo .) && cp -a "$old" "$new" && printf %s "${text%.}" >"$new" || exit 1
+	cmp -s "$new" "$old" || mv -f "$new" "$old"
+)
+
+# pmcd.conf with our line instead of the first foreign one, the others dropped.
+with_our_line() {
 	have_ours=0
 	if registered; then have_ours=1; fi
 	awk -v have="$have_ours" -v line="corebcc	149	pipe	binary notready	$(pwd)/pmdacorebcc -d 149 --notready" '
 		/^[ \t]*\[[ \t]*access/ { access = 1 }
 		!access && !/^[ \t]*#/ && $1 != "corebcc" && ($1 == "bcc" || $2 == 149) { if (!have++) print line; next }
-		{ print }' "$PCP_PMCDCONF_PATH" >"$edited" && cat "$edited" >"$PCP_PMCDCONF_PATH"
-	written=$?
-	rm -f "$edited"
-	return $written
+		{ print }' "$PCP_PMCDCONF_PATH"
 }
+
+register() { replace "$PCP_PMCDCONF_PATH" with_our_line; }
 
 hup_pmcd() {
 	if pminfo -v pmcd.version >/dev/null 2>&1; then pmsignal -a -s HUP pmcd >/dev/null 2>&1; fi
@@ -158,14 +167,14 @@ set_bpf_names() {
 		echo "no section with module = netproc in $config; add one, as in $(pwd)/corebcc.conf.default" >&2
 		return 1
 	fi
-	edited=$(mktemp) || return 1
+	replace "$config" with_bpf_names "$1"
+}
+# with_bpf_names on|off: the configuration, with that line or without
+with_bpf_names() {
 	awk -v on="$1" -v netproc="$netproc" '
 		tolower($0) ~ /^bpf_names[ \t]*[=:]/ { next }
 		{ print }
-		on == "on" && $0 ~ netproc { print "bpf_names = True" }' "$config" >"$edited" && { cmp -s "$edited" "$config" || cat "$edited" >"$config"; }
-	written=$?
-	rm -f "$edited"
-	return $written
+		on == "on" && $0 ~ netproc { print "bpf_names = True" }' "$config"
 }
 
 # whether pmdabpf is registered

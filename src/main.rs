@@ -125,6 +125,9 @@ impl Handler for Server {
 
     fn woken(&mut self, out: &mut Vec<u8>) {
         let _ = self.ready.read();
+        if self.agent.source().is_lost() {
+            return;
+        }
         if self.agent.source_mut().poll() {
             if self.fatal && self.agent.source().any_failed() {
                 self.failed = true;
@@ -140,13 +143,13 @@ impl Handler for Server {
     }
 
     fn is_over(&self) -> bool {
-        self.failed
+        self.failed || self.agent.source().is_lost()
     }
 
     /// pmcd closes the connection of an agent that owes it no answer. One that it has dropped for being late did not end in order.
     fn ended(&mut self, end: &End) {
         self.agent.source_mut().save();
-        if !matches!(end, End::Broken(_)) {
+        if !matches!(end, End::Broken(_)) && !self.agent.source().is_lost() {
             self.restarts.iter().for_each(Restarts::end);
         }
     }
@@ -213,6 +216,10 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     server.agent.source_mut().stop();
     match end.map_err(|error| error.to_string())? {
         End::Eof | End::Signal(_) => Ok(0),
+        End::Handler if server.agent.source().is_lost() => Err(
+            "no values will come any more: the thread that collects them has ended; pmcd has to start the agent again"
+                .into(),
+        ),
         End::Handler => Err(server.agent.source().failures()),
         End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}")),
     }

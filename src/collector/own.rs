@@ -1,7 +1,7 @@
 //! The agent's own metrics, `agent.*`: what became of each module, what its programs and maps cost, what was lost. To a client
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
-use super::{Configuration, Group, Restarts, Slot};
+use super::{held, Configuration, Modules, Restarts, Slot};
 use crate::bpf::PROGRAMS;
 use crate::config::ModuleSettings;
 use crate::kit::{Instance, Kernel, Metric, Number, RowMut, Shape, Spec, Table};
@@ -18,7 +18,7 @@ use std::time::Instant;
 pub const OWN: &[&Spec] = &[&agent::SPEC, &module::SPEC, &program::SPEC, &map::SPEC, &lost::SPEC, &feature::SPEC];
 
 /// How each is filled.
-const FILL: [fn(&Group, &Own, &mut Table); OWN.len()] =
+const FILL: [fn(&Modules, &Own, &mut Table); OWN.len()] =
     [agent::fill, module::fill, program::fill, map::fill, lost::fill, feature::fill];
 
 /// Names in one of these domains: many times what there is.
@@ -44,7 +44,7 @@ mod agent {
 
     pub const SPEC: Spec = Spec::unasked("agent", "the agent as a whole", 300, Shape::Single, METRICS);
 
-    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         let kernel = nix::sys::utsname::uname().map(|names| names.release().to_os_string()).unwrap_or_default();
         let row = table
             .single()
@@ -74,10 +74,13 @@ mod module {
 
     pub const SPEC: Spec = Spec::unasked("agent.module", "each module", 301, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
-        for slot in &group.modules {
+    pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
+        for slot in &group.slots {
             let (state, status) = group.state(slot);
-            let (count, time) = slot.refreshes;
+            let (count, time) = {
+                let told = held(&slot.told);
+                (told.count, told.time)
+            };
             table
                 .named(slot.name.as_bytes())
                 .text(STATE, state.as_bytes())
@@ -111,7 +114,7 @@ mod program {
     pub const SPEC: Spec =
         Spec::unasked("agent.program", "each BPF program", 302, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         let counting = own.runs.is_some() || probe::counts_runs();
         for program in group.loaded.programs() {
             let modules = PROGRAMS.iter().find(|(name, _)| *name == program.name).map_or(&[][..], |(_, of)| of);
@@ -151,10 +154,10 @@ mod map {
 
     pub const SPEC: Spec = Spec::unasked("agent.map", "each BPF map", 303, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, _own: &Own, table: &mut Table) {
         let kernel: &dyn Kernel = &group.loaded;
         for map in group.loaded.maps() {
-            let specs = group.modules.iter().map(|slot| slot.spec);
+            let specs = group.slots.iter().map(|slot| slot.spec);
             let def = specs
                 .flat_map(|spec| spec.maps.iter().map(|def| (def, spec.maps)))
                 .find(|(def, _)| def.name == map.name);
@@ -185,11 +188,13 @@ mod lost {
 
     pub const SPEC: Spec = Spec::unasked("agent.lost", "each kind of loss", 304, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, _own: &Own, table: &mut Table) {
         let kernel: &dyn Kernel = &group.loaded;
-        for Slot { name, module, .. } in &group.modules {
-            let Ok(module) = module else { continue };
-            module.losses(kernel, &mut |reason, count| {
+        for slot in &group.slots {
+            let name = &slot.name;
+            // One that is at work is not waited for.
+            let Some(working) = slot.idle() else { continue };
+            working.module.losses(kernel, &mut |reason, count| {
                 table.named(instance(name, reason).as_bytes()).set(EVENTS, count);
             });
         }
@@ -212,7 +217,7 @@ mod feature {
 
     pub const SPEC: Spec = Spec::unasked("agent.kernel", "each feature", 305, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         for Finding { feature, there, said } in group.findings.iter().chain([&own.counting]) {
             let row = table.named(feature.as_bytes()).text(STATUS, said.as_bytes());
             some(row, THERE, there.map(u32::from));
@@ -281,10 +286,10 @@ pub fn own_instances(prefix: &str) -> impl Iterator<Item = Instance> + '_ {
     })
 }
 
-impl Group {
+impl Modules {
     /// Fills the table of one of [`OWN`].
     pub(super) fn refresh_own(&self, which: usize, table: &mut Table) -> Result<(), String> {
-        let (Some(spec), Some(own)) = (OWN.get(which), &self.own) else { return Err("not served".into()) };
+        let (Some(spec), Some(own)) = (OWN.get(which), self.own.get()) else { return Err("not served".into()) };
         catch_unwind(AssertUnwindSafe(|| FILL[which](self, own, table))).map_err(|panic| {
             table.clear();
             let error = super::message(panic.as_ref());
@@ -295,7 +300,7 @@ impl Group {
 
     /// The modules, those that failed left out, of which this holds.
     fn users(&self, is: impl Fn(&Spec) -> bool) -> String {
-        let users = self.modules.iter().filter(|slot| slot.module.is_ok() && is(slot.spec));
+        let users = self.slots.iter().filter(|slot| slot.module.is_ok() && is(slot.spec));
         users.map(|slot| &*slot.name).collect::<Vec<_>>().join(",")
     }
 
@@ -305,7 +310,7 @@ impl Group {
             let said = if failure.words.is_empty() { "" } else { "; the kernel said: " };
             return ("failed", format!("{}{said}{}", failure.reason, failure.words));
         }
-        if let Some(error) = &slot.trouble {
+        if let Some(error) = &held(&slot.told).trouble {
             return ("no values", error.clone());
         }
         let spec = slot.spec;

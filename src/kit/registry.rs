@@ -27,14 +27,23 @@ pub trait Collect {
     /// Detaches everything.
     fn stop(&mut self);
 
+    /// Whether the thread has ended by a fault of its own, so that no value will come any more.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Told once a fetch, for those who count them.
     fn fetch_begins(&mut self) {}
 
     /// Changes a string of a module; `PmErr::AGAIN` if the answer does not come within a second.
     fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr>;
 
+    /// Returns the tables that came too late for the request they were refreshed for, each with whether its module takes longer than
+    /// a request waits.
+    fn late(&mut self, _back: &mut dyn FnMut(usize, Table, Result<(), String>, bool)) {}
+
     /// Refreshes these modules, each with its table. Within a second they are back, filled or with the reason why not; a
-    /// module that takes longer keeps its table and returns it with a later call.
+    /// module that takes longer keeps its table, which comes back by [`Collect::late`].
     fn refresh(
         &mut self,
         tables: &mut dyn Iterator<Item = (usize, Table)>,
@@ -58,6 +67,8 @@ struct Slot {
     state: State,
     /// `None` while the collector has it.
     table: Option<Table>,
+    /// The table came too late for a fetch, as this module's always will: it is for the next one.
+    overdue: bool,
     instances: Instances,
     descs: Vec<Desc>,
 }
@@ -108,6 +119,7 @@ impl Registry {
             Slot {
                 state: State::Loading,
                 table: Some(Table::new(instance.spec.metrics.len())),
+                overdue: false,
                 instances: Instances::new(instance.spec.shape, instance.rows, file),
                 descs: instance.spec.metrics.iter().map(desc).collect(),
                 instance,
@@ -137,6 +149,11 @@ impl Registry {
             self.loaded = true;
         }
         self.loaded
+    }
+
+    /// Whether there will be no values any more, by a fault of the collector's.
+    pub fn is_lost(&self) -> bool {
+        self.collector.is_lost()
     }
 
     /// Whether a module could not be loaded.
@@ -187,21 +204,34 @@ impl Registry {
         (self.slots[slot].instance.spec.shape != Shape::Single).then_some(slot)
     }
 
+    /// Has the tables of these slots refreshed, and takes what is back of others. Who asks for no table waits for nothing.
     fn refresh_slots(&mut self, wanted: &dyn Fn(&Slot) -> bool) {
         self.poll();
         let Registry { slots, collector, may_write, .. } = self;
+        collector.late(&mut |index, table, result, is_slow| {
+            let Some(slot) = slots.get_mut(index) else { return };
+            slot.take_back(table, &result, may_write);
+            slot.overdue = is_slow;
+        });
         let mut tables: Vec<(usize, Table)> = Vec::new();
         for (index, slot) in slots.iter_mut().enumerate() {
-            if matches!(slot.state, State::Serving | State::NoValues) && wanted(slot) {
+            if matches!(slot.state, State::Serving | State::NoValues) && !slot.overdue && wanted(slot) {
                 tables.extend(slot.table.take().map(|table| (index, table)));
             }
         }
         collector.refresh(&mut tables.into_iter(), &mut |index, table, result| {
-            let Some(slot) = slots.get_mut(index) else { return };
-            slot.state = if result.is_ok() { State::Serving } else { State::NoValues };
-            slot.instances.update(&table, SystemTime::now(), may_write);
-            slot.table = Some(table);
+            if let Some(slot) = slots.get_mut(index) {
+                slot.take_back(table, &result, may_write);
+            }
         });
+    }
+}
+
+impl Slot {
+    fn take_back(&mut self, table: Table, result: &Result<(), String>, may_write: &dyn Fn() -> bool) {
+        self.state = if result.is_ok() { State::Serving } else { State::NoValues };
+        self.instances.update(&table, SystemTime::now(), may_write);
+        self.table = Some(table);
     }
 }
 
@@ -232,10 +262,14 @@ impl Source for Registry {
         for cluster in pmids.map(Pmid::cluster) {
             clusters[cluster as usize / 64] |= 1 << (cluster % 64);
         }
-        self.refresh_slots(&|slot| {
+        let wanted = |slot: &Slot| {
             let cluster = usize::from(slot.instance.settings.cluster);
             clusters[cluster / 64] & 1 << (cluster % 64) != 0
-        });
+        };
+        self.refresh_slots(&wanted);
+        for slot in self.slots.iter_mut().filter(|slot| wanted(slot)) {
+            slot.overdue = false;
+        }
     }
 
     fn values(

@@ -13,7 +13,7 @@ use libbpf_rs::{AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A module to load.
 pub struct Wanted {
@@ -99,7 +99,7 @@ pub fn load(wanted: &[Wanted], constants: &types::rodata, btf: Option<&Path>) ->
         .collect();
     let mut attempts = Vec::new();
     let known = match known(wanted, btf) {
-        Ok(known) => Rc::new(known),
+        Ok(known) => Arc::new(known),
         Err(error) => {
             let failure = Failure {
                 hook: "-",
@@ -191,7 +191,7 @@ fn without_types(btf: Option<&Path>, fault: &str) -> String {
 struct Trial<'a> {
     wanted: &'a [Wanted],
     constants: types::rodata,
-    known: Rc<Known>,
+    known: Arc<Known>,
     avoid: String,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
@@ -239,7 +239,7 @@ impl Trial<'_> {
     /// Makes the maps and tries the hooks. A module that went out leaves its part in programs, so all is to be done again.
     fn attempt(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) -> Result<Loaded, Refusal> {
         let object = self.prepare(active, refused)?;
-        let mut loaded = Loaded::new(object, self.wanted, active, Rc::clone(&self.known))?;
+        let mut loaded = Loaded::new(object, self.wanted, active, Arc::clone(&self.known))?;
         loaded.features = loaded.ask(|feature| named(&self.avoid, feature));
         let plans = active.iter().map(|&module| &self.wanted[module].plan);
         let later = plans.clone().flat_map(|plan| &plan.later).filter(|(_, feature)| loaded.has(feature));

@@ -15,9 +15,16 @@ mod refusal;
 mod ring;
 mod usage;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use finding::Finding;
 pub use host::host;
 pub use load::{load, Attempt, Failure, Outcome, Reach, Said, Wanted};
 pub use loaded::Loaded;
 pub use refusal::Refusal;
 pub use usage::{count_runs, counts_runs, resident, MapUsage, ProgramUsage};
+
+/// What a mutex guards. A thread that panicked has left nothing half done behind: what is guarded is changed by one call each.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

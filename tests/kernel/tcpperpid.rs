@@ -157,3 +157,48 @@ say('moved')
     script.end();
     assert_eq!(agent.named()[&name], [1030, 1030]);
 }
+
+/// More than a table had room for that did not grow with the memory: 8192 ends of connections in all, and 4000 without a loss.
+#[test]
+fn thousands_of_open_connections_lose_nothing() {
+    const CONNECTIONS: u64 = 6_500;
+    let _alone = alone();
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let memory: u64 = meminfo.split_whitespace().nth(1).unwrap().parse().unwrap();
+    if memory < 17 << 20 {
+        return println!("skipped: thousands_of_open_connections_lose_nothing: 17 GB of memory");
+    }
+    let mut agents = ["tcpperpid", "tcptop"].map(|module| Agent::new(module, ""));
+    let mut script = Script::python(&format!(
+        "
+import resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+say(most)
+if most < 2 * {CONNECTIONS} + 100: sys.exit()
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(100)
+pairs = []
+for i in range({CONNECTIONS}):
+ c = socket.create_connection(s.getsockname()); d, _ = s.accept()
+ pairs.append((c, d))
+step('connected')
+for c, d in pairs:
+ c.sendall(b'x' * 3); assert len(d.recv(3, socket.MSG_WAITALL)) == 3
+ d.sendall(b'y'); assert len(c.recv(1)) == 1
+step('moved')
+"
+    ));
+    if script.numbers()[0] < 2 * CONNECTIONS + 100 {
+        return println!(
+            "skipped: thousands_of_open_connections_lose_nothing: descriptors for {CONNECTIONS} connections"
+        );
+    }
+    script.line();
+    script.go();
+    script.line();
+    assert_eq!(of(&mut agents[0], &script), Some((4 * CONNECTIONS, 4 * CONNECTIONS)));
+    script.end();
+    for agent in &mut agents {
+        assert_eq!(agent.warnings(), [""; 0]);
+    }
+}
