@@ -20,14 +20,21 @@ ROWS(exec_stats, struct exec_stat);
 
 const volatile __u32 exec_mask;
 
-ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
+static __always_inline bool is_named(struct exec_row *r, __u64 comm[2])
 {
-	__u64 comm[2] = {};
-	struct exec_stat *stat;
-	__u32 place;
+	return r->comm[0] == comm[0] && r->comm[1] == comm[1];
+}
 
-	bpf_get_current_comm(comm, sizeof(comm));
-	place = (__u32)((comm[0] * 0x9e3779b97f4a7c15 ^ comm[1]) * 0xff51afd7ed558ccd >> 40);
+/* Names give way (src/modules/exectop.rs), so that a free place says nothing of those behind it: all are looked at first. */
+static __always_inline struct exec_row *exec_named(__u64 comm[2], __u32 place)
+{
+#pragma unroll
+	for (int i = 0; i < EXEC_PLACES; i++) {
+		struct exec_row *r = row(&exec_rows, (place + i) & exec_mask);
+
+		if (r && is_named(r, comm))
+			return r;
+	}
 #pragma unroll
 	for (int i = 0; i < EXEC_PLACES; i++) {
 		struct exec_row *r = row(&exec_rows, (place + i) & exec_mask);
@@ -38,10 +45,23 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 			r->comm[1] = comm[1];
 			r->comm[0] = comm[0];
 		}
-		if (r->comm[0] == comm[0] && r->comm[1] == comm[1]) {
-			ADD(r->count, 1);
-			return;
-		}
+		if (is_named(r, comm))
+			return r;
+	}
+	return NULL;
+}
+
+ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
+{
+	__u64 comm[2] = {};
+	struct exec_stat *stat;
+	struct exec_row *r;
+
+	bpf_get_current_comm(comm, sizeof(comm));
+	r = exec_named(comm, (__u32)((comm[0] * 0x9e3779b97f4a7c15 ^ comm[1]) * 0xff51afd7ed558ccd >> 40));
+	if (r) {
+		ADD(r->count, 1);
+		return;
 	}
 	stat = cpu_row(&exec_stats);
 	if (stat)

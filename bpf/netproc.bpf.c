@@ -125,10 +125,7 @@ ON_ENTRY(skb_consume_udp, struct sock *sk, struct sk_buff *skb, int len)
 
 ON(sched_process_exit, struct task_struct *task)
 {
-	struct thread *t = thread_known(bpf_get_current_pid_tgid());
-
-	if (t)
-		t->state |= 1;
+	thread_end(bpf_get_current_pid_tgid());
 }
 
 /*
@@ -138,13 +135,11 @@ ON(sched_process_exit, struct task_struct *task)
 ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
 {
 	__u64 id = bpf_get_current_pid_tgid();
-	struct thread *t = thread_known(id);
+	__s64 place = thread_known(id);
+	struct thread *t = place < 0 ? NULL : row(&threads, place);
 
 	if (t)
-		t->state = thread_state();
-	if ((__u32)id != (__u32)old_pid) {
-		t = thread_known(id >> 32 << 32 | (__u32)old_pid);
-		if (t)
-			t->state |= 1;
-	}
+		thread_begin(place, t);
+	if ((__u32)id != (__u32)old_pid)
+		thread_end(id >> 32 << 32 | (__u32)old_pid);
 }

@@ -1,8 +1,8 @@
 //! What must hold for any bytes. The fuzz targets and tests/wire.rs, which replays the corpus, call these.
 
 use corebcc::catalog::instances;
+use corebcc::collector::{members, prepare};
 use corebcc::config::Config;
-use corebcc::kit::Setup;
 use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
 
@@ -39,7 +39,7 @@ pub fn requests(data: &[u8]) {
     assert_eq!(Pdu::decode(&again), Ok(pdu));
 }
 
-/// A configuration is refused with a message that names the file, or every module it enables can be made from it or says why not.
+/// A configuration is refused with messages that name the file, or every module it enables can be made from it.
 pub fn config(data: &[u8]) {
     let named = |message: String| assert!(message.contains("fuzz.conf"), "{message}");
     let config = match Config::parse("fuzz.conf", data) {
@@ -53,15 +53,12 @@ pub fn config(data: &[u8]) {
             }
         }
     }
-    match instances(&config, MODULES) {
-        Err(error) => named(error.to_string()),
-        Ok((_, instances)) => {
-            for instance in instances {
-                let Some(section) = config.section(&instance.settings.section) else { continue };
-                if let Err(error) = (instance.spec.make)(&Setup { section: &section, process_refresh: None }) {
-                    named(error.to_string());
-                }
-            }
-        }
-    }
+    let config = Ok(config);
+    let errors = prepare(&config, "fuzz.conf", MODULES).configuration.errors;
+    let Ok(config) = config else { return };
+    // What is prepared tells an error if and only if the strict way does.
+    let strict = instances(&config, MODULES)
+        .and_then(|(settings, instances)| members(&config, &instances, settings.process_refresh).map(drop));
+    assert_eq!(strict.is_err(), !errors.is_empty(), "{errors:?}");
+    errors.into_iter().for_each(named);
 }

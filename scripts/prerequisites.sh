@@ -181,12 +181,16 @@ need_cargo() {
 		"install one as described at https://rustup.rs (as root or as the user who calls sudo), then run this again"
 }
 
-# hand_back DIRECTORY...: what root built in a user's checkout or cargo home belongs to that user
+# hand_back DIRECTORY...: what root built in a user's checkout or cargo home belongs to that user. A directory outside the checkout is
+# the user's only if it belongs to them already: /usr/local/cargo is the machine's.
 hand_back() {
 	owner=$(stat -c %u:%g "$src")
 	[ "$owner" != 0:0 ] || return 0
 	for directory; do
-		case $directory in /root/*) continue ;; esac
+		case $directory in
+		"$src"/*) ;;
+		*) [ "$(stat -c %u "$directory" 2>/dev/null)" = "${owner%:*}" ] || continue ;;
+		esac
 		[ -d "$directory" ] && find "$directory" -user root -exec chown -h "$owner" {} +
 	done
 	return 0

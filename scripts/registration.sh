@@ -15,19 +15,28 @@ foreign_agents() {
 
 registered() { grep -q '^corebcc[[:space:]]' "$PCP_PMCDCONF_PATH"; }
 
-# Our line instead of the first foreign one, the others dropped; owner, mode and all other lines as they were.
-register() {
-	edited=$(mktemp) || return 1
+# replace FILE COMMAND...: the file gets what the command prints, and keeps its owner and mode. Readers meet the old file or the new
+# one, never a part; where the disk is full, or the command fails, the old one stays.
+replace() (
+	old=$(readlink -f "$1") && new=$(mktemp "$old.XXXXXX") || exit 1
+	trap 'rm -f "$new"' EXIT
+	shift
+	# Written by the shell, which notices a full disk: busybox's awk does not.
+	text=$("$@" && echo .) && cp -a "$old" "$new" && printf %s "${text%.}" >"$new" || exit 1
+	cmp -s "$new" "$old" || mv -f "$new" "$old"
+)
+
+# pmcd.conf with our line instead of the first foreign one, the others dropped.
+with_our_line() {
 	have_ours=0
 	if registered; then have_ours=1; fi
 	awk -v have="$have_ours" -v line="corebcc	149	pipe	binary notready	$(pwd)/pmdacorebcc -d 149 --notready" '
 		/^[ \t]*\[[ \t]*access/ { access = 1 }
 		!access && !/^[ \t]*#/ && $1 != "corebcc" && ($1 == "bcc" || $2 == 149) { if (!have++) print line; next }
-		{ print }' "$PCP_PMCDCONF_PATH" >"$edited" && cat "$edited" >"$PCP_PMCDCONF_PATH"
-	written=$?
-	rm -f "$edited"
-	return $written
+		{ print }' "$PCP_PMCDCONF_PATH"
 }
+
+register() { replace "$PCP_PMCDCONF_PATH" with_our_line; }
 
 hup_pmcd() {
 	if pminfo -v pmcd.version >/dev/null 2>&1; then pmsignal -a -s HUP pmcd >/dev/null 2>&1; fi
@@ -158,14 +167,14 @@ set_bpf_names() {
 		echo "no section with module = netproc in $config; add one, as in $(pwd)/corebcc.conf.default" >&2
 		return 1
 	fi
-	edited=$(mktemp) || return 1
+	replace "$config" with_bpf_names "$1"
+}
+# with_bpf_names on|off: the configuration, with that line or without
+with_bpf_names() {
 	awk -v on="$1" -v netproc="$netproc" '
 		tolower($0) ~ /^bpf_names[ \t]*[=:]/ { next }
 		{ print }
-		on == "on" && $0 ~ netproc { print "bpf_names = True" }' "$config" >"$edited" && { cmp -s "$edited" "$config" || cat "$edited" >"$config"; }
-	written=$?
-	rm -f "$edited"
-	return $written
+		on == "on" && $0 ~ netproc { print "bpf_names = True" }' "$config"
 }
 
 # whether pmdabpf is registered
@@ -199,6 +208,56 @@ take_consumers() {
 		rm -f "$PCP_VAR_DIR/config/$name" "$PCP_SYSCONF_DIR/$name"
 	done
 	rmdir "$PCP_VAR_DIR/config/pmlogconf/corebcc" "$PCP_SYSCONF_DIR/pmlogconf/corebcc" 2>/dev/null || :
+}
+
+# What belongs on the path: a file here, and its place there.
+commands() {
+	printf '%s\n' "pmdacorebcc ${PCP_BIN_DIR:-/usr/bin}/pmdacorebcc" "bpf-names ${PCP_BIN_DIR:-/usr/bin}/bpf-names" \
+		"pmdacorebcc.1 $PCP_MAN_DIR/man1/pmdacorebcc.1"
+}
+
+# packaged FILE: whether it came with a package, which then takes care of it
+packaged() { dpkg-query -S "$1" >/dev/null 2>&1 || rpm -qf "$1" >/dev/null 2>&1; }
+
+# our_link NAME LINK
+our_link() { [ -L "$2" ] && [ "$(readlink "$2")" = "$(pwd)/$1" ]; }
+
+# Links from the path to the program, bpf-names and the man page. What somebody else has put there stays.
+place_commands() {
+	commands | while read -r name link; do
+		if [ ! -e "$name" ] || our_link "$name" "$link" || packaged "$link"; then continue; fi
+		# earlier releases copied the man page
+		case $link in *.1) [ ! -f "$link" ] || rm -f "$link" ;; esac
+		if [ -e "$link" ] || [ -L "$link" ] || ! { mkdir -p "$(dirname "$link")" && ln -s "$(pwd)/$name" "$link"; }; then
+			echo "Warning: cannot link $link to $(pwd)/$name; is something else there?" >&2
+		fi
+	done
+}
+
+take_commands() {
+	commands | while read -r name link; do
+		if our_link "$name" "$link" && ! packaged "$link"; then rm -f "$link"; fi
+	done
+}
+
+# Tells what is wrong with the configuration, and what this kernel does not allow.
+check_modules() {
+	faults=$(./pmdacorebcc --check 2>&1 >/dev/null | sed 's/^\[[^]]*\] pmdacorebcc([0-9]*) [A-Z][a-z]*: //; / Module NOT active!$/d; s/^/    /')
+	[ -n "$faults" ] || return 0
+	echo "Install: the agent is registered, but pmdacorebcc --check has something to say (pminfo -f bcc.agent.module.status: what it costs):" >&2
+	echo "$faults" >&2
+}
+
+# What the logs say since the registration began.
+show_logs() {
+	for log in "$LOGDIR/corebcc.log" "$LOGDIR/pmcd.log"; do
+		# shellcheck disable=SC2154 # pmdaproc.sh makes $tmp
+		[ -n "$(find "$log" -newer "$tmp/begin" 2>/dev/null)" ] || continue
+		case $log in
+		*/corebcc.log) tail -n 5 "$log" ;;
+		*) grep corebcc "$log" | tail -n 5 ;;
+		esac | sed "s|^|    $log: |"
+	done
 }
 
 agent_status() { pminfo -f pmcd.agent.status 2>/dev/null | sed -n 's/.*"corebcc"\] value //p'; }

@@ -1,7 +1,7 @@
 //! `--check` and `--trycompile`: loads everything a configuration asks for, says what became of it, detaches.
 
-use crate::catalog::{instances, Instance};
-use crate::collector::{members, Group};
+use crate::catalog::Instance;
+use crate::collector::{prepare, Group, Prepared, CONFIGURATION};
 use crate::config::{Config, ConfigError};
 use crate::kit::unknown;
 use crate::modules::MODULES;
@@ -12,17 +12,25 @@ use std::path::PathBuf;
 pub struct Report {
     /// The table module, hook, kernel feature, result.
     pub table: String,
-    /// Whether every module was loaded.
+    /// Whether the configuration has no errors.
+    pub is_right: bool,
+    /// Whether, besides, every module was loaded.
     pub passed: bool,
     /// `module_failure_fatal`.
     pub fatal: bool,
 }
 
-/// Loads the modules of a configuration and detaches them.
-pub fn check(config: &Config, btf: Option<PathBuf>) -> Result<Report, ConfigError> {
-    let (settings, instances) = instances(config, MODULES)?;
-    warn_of_unknown(config, &instances);
-    let members = members(config, &instances, settings.process_refresh)?;
+/// Logs the errors in a configuration, loads its modules as far as they are right, and detaches them.
+pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathBuf>) -> Report {
+    let Prepared { settings, instances, members, configuration } = prepare(config, path, MODULES);
+    configuration.errors.iter().for_each(|error| log::error!("{error}"));
+    if let Ok(config) = config {
+        warn_of_unknown(config, &instances);
+    }
+    let (is_right, fatal) = (configuration.errors.is_empty(), settings.module_failure_fatal);
+    if configuration.halted {
+        return Report { table: String::new(), is_right, passed: false, fatal };
+    }
     let group = Group::load(members, btf);
     let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
     let attached = group.attached();
@@ -50,9 +58,12 @@ pub fn check(config: &Config, btf: Option<PathBuf>) -> Result<Report, ConfigErro
             rows.push([name.clone(), failure.hook.into(), "-".into(), format!("FAILED: {}", failure.reason)]);
         }
     }
-    let passed = group.fates().iter().all(Result::is_ok);
+    for (name, why) in &configuration.lost {
+        rows.push([name.clone(), CONFIGURATION.into(), "-".into(), format!("FAILED: {why}")]);
+    }
+    let passed = is_right && group.fates().iter().all(Result::is_ok);
     group.detach();
-    Ok(Report { table: columns(&rows), passed, fatal: settings.module_failure_fatal })
+    Report { table: columns(&rows), is_right, passed, fatal }
 }
 
 /// Options that no module has are passed over, as ever, but not in silence.

@@ -28,4 +28,5 @@ pub mod pdu;
 pub mod process;
 pub mod reference;
 pub mod show;
+pub mod state;
 pub mod transport;

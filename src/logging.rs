@@ -3,9 +3,11 @@
 
 use chrono::{DateTime, Local};
 use log::{Level, LevelFilter, Log, Metadata, Record, SetLoggerError};
+use nix::libc::{O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -139,20 +141,34 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
+/// Where a path, or a link at it, may lead: it is root that says what these are.
+const STREAMS: [&str; 3] = ["/dev/null", "/dev/stdout", "/dev/stderr"];
+
 /// Opens a new file at `path`. The new one must not exist: the directory can belong to the `pcp` account, and a root
-/// process must not be led to write elsewhere by a link left there. What is no plain file (`/dev/null`, a terminal, a
-/// named pipe) is neither renamed nor replaced.
+/// process must not be led to write elsewhere by a link left there. What is no file and no link (a terminal, a named
+/// pipe) is neither renamed nor replaced.
 fn open(path: &Path) -> io::Result<File> {
-    match fs::metadata(path) {
-        Ok(meta) if !meta.is_file() => return OpenOptions::new().append(true).open(path),
-        _ => {}
+    let target = fs::read_link(path).unwrap_or_default();
+    if let Some(stream) = STREAMS.iter().find(|stream| [path, &target].contains(&Path::new(stream))) {
+        return in_place(0).open(stream);
     }
-    if fs::symlink_metadata(path).is_ok() {
-        let mut previous = path.as_os_str().to_owned();
-        previous.push(".prev");
-        fs::rename(path, previous)?;
+    match fs::symlink_metadata(path) {
+        Ok(meta) if !meta.is_file() && !meta.is_symlink() => return in_place(O_NOFOLLOW).open(path),
+        Ok(_) => {
+            let mut previous = path.as_os_str().to_owned();
+            previous.push(".prev");
+            fs::rename(path, previous)?;
+        }
+        Err(_) => {}
     }
     OpenOptions::new().append(true).create_new(true).open(path)
+}
+
+/// A named pipe that nobody reads holds nothing up: what it does not take is lost. No terminal becomes that of the agent.
+fn in_place(flags: i32) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.append(true).custom_flags(O_NONBLOCK | O_NOCTTY | flags);
+    options
 }
 
 fn syslog(program: &str) -> Result<Sink, syslog::Error> {
@@ -250,6 +266,34 @@ Log finished Fri Nov 20 23:35:36 2026
     fn devices_are_opened_in_place() {
         open(Path::new("/dev/null")).unwrap().write_all(b"x").unwrap();
         assert!(fs::symlink_metadata("/dev/null.prev").is_err());
+    }
+
+    #[test]
+    fn a_link_to_no_file_is_not_followed_either() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.log");
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        open(&path).unwrap().write_all(b"log").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "log");
+        let null = dir.path().join("null.log");
+        std::os::unix::fs::symlink("/dev/null", &null).unwrap();
+        open(&null).unwrap().write_all(b"log").unwrap();
+        assert!(fs::symlink_metadata(&null).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_named_pipe_is_not_waited_for() {
+        use std::io::Read;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.log");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(open(&path).is_err(), "nobody reads it");
+        let mut reader = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&path).unwrap();
+        let mut log = open(&path).unwrap();
+        log.write_all(b"log").unwrap();
+        let mut text = [0; 8];
+        assert_eq!(reader.read(&mut text).unwrap(), 3);
+        while log.write_all(&[b'x'; 4096]).is_ok() {}
     }
 
     #[test]

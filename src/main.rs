@@ -1,21 +1,24 @@
 //! `pmdacorebcc`: arguments, configuration, agent, run; the only place that exits.
 
 use corebcc::agent::{Agent, Options};
-use corebcc::catalog::{additions, instances, Help, Registry};
+use corebcc::catalog::{additions, Help, Registry};
 use corebcc::check::{check, warn_of_unknown};
 use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
-use corebcc::collector::{members, own_instances, Collector, Own, Restarts};
+use corebcc::collector::{own_instances, prepare, Collector, Own, Prepared};
 use corebcc::config::{Config, ConfigError};
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
 use corebcc::pdu::Frame;
-use corebcc::transport::{self, End, Handler, Signals, TransportError};
+use corebcc::state::Restarts;
+use corebcc::transport::{self, End, Endpoint, Handler, Signals, TransportError};
 use corebcc::{logging, show};
 use log::{error, info, LevelFilter};
 use nix::sys::eventfd::EventFd;
 use nix::unistd::{initgroups, setgid, setuid, Uid, User};
 use std::ffi::CString;
+use std::io::{stdin, stdout, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -27,11 +30,22 @@ fn main() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(exit) => {
-            print!("{}", exit.stdout);
             eprint!("{}", exit.stderr);
-            return ExitCode::from(exit.status as u8);
+            return match cli::print(&exit.stdout) {
+                Ok(_) => ExitCode::from(exit.status as u8),
+                Err(message) => {
+                    eprintln!("pmdacorebcc: {message}");
+                    ExitCode::FAILURE
+                }
+            };
         }
     };
+    if let Command::Serve(ServeOptions { common, endpoint: Endpoint::Pipe, .. }) = &command {
+        if stdin().is_terminal() || stdout().is_terminal() {
+            eprint!("{}", cli::not_for_terminals(&common.program));
+            return ExitCode::FAILURE;
+        }
+    }
     let agent = matches!(command, Command::Serve(_)) || matches!(&command, Command::Check(options) if !options.strict);
     let common = match &command {
         Command::Serve(options) => options.common.clone(),
@@ -61,26 +75,38 @@ fn run(command: Command, signals: &Signals) -> Result<u8, String> {
     match command {
         Command::Serve(options) => serve(options, signals),
         Command::Check(options) => run_check(options),
-        Command::Show(options) => show::run(&options, signals).map(|()| 0),
+        Command::Show(mut options) => {
+            let usual = || usual_config(&PcpConf::load()).ok();
+            options.common.config = options.common.config.or_else(usual);
+            show::run(&options, signals).map(|()| 0)
+        }
     }
 }
 
-/// The configuration: the file named, that of the system, or what is compiled in.
-fn configuration(common: &CommonOptions, conf: &PcpConf) -> Result<Config, ConfigError> {
+/// The configuration: the file named, that of the system, or what is compiled in. And the file, as sentences name it.
+fn configuration(common: &CommonOptions, conf: &PcpConf) -> (Result<Config, ConfigError>, String) {
     if let Some(path) = &common.config {
-        return Config::read(path);
+        return (Config::read(path), path.display().to_string());
     }
+    match usual_config(conf) {
+        Ok(path) => (Config::read(&path), path.display().to_string()),
+        Err(path) => {
+            info!("{}: not there, running the default modules", path.display());
+            let shown = format!("{} (not there: this is the built-in one, which Install puts there)", path.display());
+            (Config::parse(&shown, DEFAULT_CONFIG.as_bytes()), shown)
+        }
+    }
+}
+
+/// The file that is read where none is named; an error where it is not there.
+fn usual_config(conf: &PcpConf) -> Result<PathBuf, PathBuf> {
     let exe = std::env::current_exe().unwrap_or_default();
     let path = cli::default_config(conf, &exe);
-    if path.exists() {
-        return Config::read(&path);
+    if cli::is_there(&path) {
+        Ok(path)
+    } else {
+        Err(path)
     }
-    info!("{}: not there, running the default modules", path.display());
-    Config::parse("the built-in configuration", DEFAULT_CONFIG.as_bytes())
-}
-
-fn aborting(error: ConfigError) -> String {
-    format!("{error}, aborting.")
 }
 
 /// The connection's side of the agent.
@@ -100,6 +126,9 @@ impl Handler for Server {
 
     fn woken(&mut self, out: &mut Vec<u8>) {
         let _ = self.ready.read();
+        if self.agent.source().is_lost() {
+            return;
+        }
         if self.agent.source_mut().poll() {
             if self.fatal && self.agent.source().any_failed() {
                 self.failed = true;
@@ -115,11 +144,15 @@ impl Handler for Server {
     }
 
     fn is_over(&self) -> bool {
-        self.failed
+        self.failed || self.agent.source().is_lost()
     }
 
-    fn ended(&mut self) {
-        self.restarts.iter().for_each(Restarts::end);
+    /// pmcd closes the connection of an agent that owes it no answer. One that it has dropped for being late did not end in order.
+    fn ended(&mut self, end: &End) {
+        self.agent.source_mut().save();
+        if !matches!(end, End::Broken(_)) && !self.agent.source().is_lost() {
+            self.restarts.iter().for_each(Restarts::end);
+        }
     }
 }
 
@@ -127,15 +160,19 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     let common = &options.common;
     info!("Initializing, currently in 'notready' state.");
     let conf = PcpConf::load();
-    let config = configuration(common, &conf).map_err(aborting)?;
-    let (settings, mut instances) = instances(&config, MODULES).map_err(aborting)?;
-    let mut own = Own::new(MODULES, config.path(), settings.bpf_stats);
+    let (config, path) = configuration(common, &conf);
+    let Prepared { settings, mut instances, members, configuration } = prepare(&config, &path, MODULES);
+    configuration.errors.iter().for_each(|error| error!("{error}"));
+    // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
+    let fatal = settings.module_failure_fatal && configuration.errors.is_empty();
+    let mut own = Own::new(configuration, settings.bpf_stats);
     let names: Vec<&str> = instances.iter().map(|instance| instance.settings.section.as_str()).collect();
     info!("Enabled modules:");
     info!("['{}']", names.join("', '"));
-    warn_of_unknown(&config, &instances);
+    if let Ok(config) = &config {
+        warn_of_unknown(config, &instances);
+    }
     staged("Configuring modules:", "Modules configured.", &names);
-    let members = members(&config, &instances, settings.process_refresh).map_err(aborting)?;
     info!("Initializing modules:");
     for name in &names {
         info!("{name}");
@@ -164,9 +201,13 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     instances.extend(additions(&instances));
     instances.extend(own_instances(&settings.prefix));
     let registry = Registry::new(common.domain, instances, Help::parse(HELP), caches, Box::new(collector));
+    let registry = match restarts.clone() {
+        Some(restarts) => registry.writing_while(move || restarts.is_latest()),
+        None => registry,
+    };
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());
-    let mut server = Server { agent, ready, fatal: settings.module_failure_fatal, failed: false, restarts };
+    let mut server = Server { agent, ready, fatal, failed: false, restarts };
     let end = transport::run(connection, &greeting, signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),
@@ -176,6 +217,10 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     server.agent.source_mut().stop();
     match end.map_err(|error| error.to_string())? {
         End::Eof | End::Signal(_) => Ok(0),
+        End::Handler if server.agent.source().is_lost() => Err(
+            "no values will come any more: the thread that collects them has ended; pmcd has to start the agent again"
+                .into(),
+        ),
         End::Handler => Err(server.agent.source().failures()),
         End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}")),
     }
@@ -206,10 +251,10 @@ fn staged(begin: &str, end: &str, names: &[&str]) {
 
 fn run_check(options: CheckOptions) -> Result<u8, String> {
     if let Some(announcement) = &options.announcement {
-        println!("{announcement}");
+        cli::print(&format!("{announcement}\n"))?;
     }
-    let config = configuration(&options.common, &PcpConf::load()).map_err(aborting)?;
-    let report = check(&config, options.common.btf).map_err(aborting)?;
-    print!("{}", report.table);
-    Ok(u8::from(!report.passed && (options.strict || report.fatal)))
+    let (config, path) = configuration(&options.common, &PcpConf::load());
+    let report = check(&config, &path, options.common.btf);
+    cli::print(&report.table)?;
+    Ok(u8::from(!report.is_right || !report.passed && (options.strict || report.fatal)))
 }

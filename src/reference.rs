@@ -15,7 +15,8 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # overwritten. After a change: pmdacorebcc --check=FILE, then restart pmcd or run ./Install again.\n\
          \n\
          [pmda]\n\
-         # The modules to run, separated by commas. Each has a section below.\n\
+         # The modules to run, separated by commas. Each has a section below. One whose section has an error fails, and says\n\
+         # so in bcc.agent.module.status.\n\
          modules = {}\n\
          # What the names of all metrics begin with.\n\
          prefix = bcc.\n\
@@ -23,11 +24,19 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # need no look: one whose command name (at most 15 bytes) is an entry, or whose command line (at most 4 KB) an\n\
          # expression matches, counts from its first instruction on. Looks find those that change their names.\n\
          process_refresh = 60\n\
-         # Whether a module that cannot be loaded ends the agent. Otherwise its metrics answer with an error.\n\
+         # False: a module that cannot be loaded fails alone, and its metrics answer with an error. True, the default without\n\
+         # this line: it ends the agent, and an error anywhere in this file keeps all modules from running.\n\
          module_failure_fatal = False\n\
          # Whether the kernel counts the runs of BPF programs and their time, for bcc.agent.program.runs and .time. It then\n\
          # does so for all BPF programs of the machine, at 20 to 30 ns a run, for as long as the agent lives.\n\
          bpf_stats = False\n\
+         # Whether bcc.proc.exec.args and the log show the arguments of processes. They can contain passwords, and pmcd lets\n\
+         # every host fetch every metric unless the [access] section of pmcd.conf forbids it:\n\
+         #   disallow \".*\" : all;\n\
+         #   disallow \":*\" : all;\n\
+         #   allow \"local:*\" : all;\n\
+         # See SECURITY in pmdacorebcc(1).\n\
+         show_arguments = True\n\
          \n\
          # Every module section takes, besides its own options:\n\
          #   module   the module; one module cannot run twice\n\
@@ -58,12 +67,12 @@ pub fn module_table(specs: &[&Spec]) -> String {
         for spec in std::iter::once(spec).chain(spec.addition) {
             metrics.push(common(&spec.metrics.iter().map(|metric| metric.name).collect::<Vec<_>>()));
             instances.push(match spec.shape {
-                Shape::Single => "none",
-                Shape::Log2(_) => "powers of two, in microseconds",
-                Shape::Rows { .. } => "rows, the latest first",
-                Shape::Named { .. } => "names",
-                Shape::Pids => "processes",
-                Shape::Numbered => "names of fixed numbers",
+                Shape::Single => "none".into(),
+                Shape::Log2(_) => "powers of two, in microseconds".into(),
+                Shape::Rows { order, .. } => format!("rows, {order}"),
+                Shape::Named { .. } | Shape::Words { .. } => "names".into(),
+                Shape::Pids => "processes".into(),
+                Shape::Numbered => "names of fixed numbers".into(),
             });
         }
         let hooks: Vec<&str> = spec.hooks.iter().map(|hook| hook.name).collect();
@@ -122,8 +131,10 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
          most 4 KB) an expression matches, counts from its first instruction on. Looks find those that change their names \
          later. Longer command lines, and expressions with look-around, references to groups, word boundaries or very many \
          states, take some milliseconds.\n\
-         .TP\n.B module_failure_fatal\nWhether a module that cannot be loaded ends the agent (True).\n\
-         .TP\n.B bpf_stats\nWhether the kernel counts the runs of BPF programs and their time, for bcc.agent.program (False).\n",
+         .TP\n.B module_failure_fatal\nTrue, which is the default: a module that cannot be loaded ends the agent, and an error in the file keeps all \
+         modules from running. False: it costs the module only.\n\
+         .TP\n.B bpf_stats\nWhether the kernel counts the runs of BPF programs and their time, for bcc.agent.program (False).\n\
+         .TP\n.B show_arguments\nWhether the arguments of processes are shown by bcc.proc.exec.args and in the log (True). An error in it hides them.\n",
     );
     for spec in sorted(specs) {
         let _ = writeln!(page, ".SS [{}]\n{}; cluster {}.", spec.name, roff(spec.summary), spec.cluster);
@@ -145,10 +156,25 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
             );
         }
     }
+    page.push_str(
+        ".SH SECURITY\nThe agent runs as root, or with CAP_BPF, CAP_PERFMON and whatever else its modules need.\n.PP\n\
+         The metrics show processes of all users to everybody who may fetch from\n.BR pmcd (1),\nwhich by default is every host. \
+         bcc.proc.exec.args has whole command lines, which can contain passwords; archives of\n.BR pmlogger (1)\nkeep them. With\n\
+         .B show_arguments = False\nin [pmda] neither values nor the log have arguments. To have\n.B pmcd\nserve this host only \
+         (all of its agents: there are no rules for a single one), end\n.I pmcd.conf\nwith\n.PP\n.RS\n.nf\n[access]\n\
+         disallow \".*\" : all;\ndisallow \":*\" : all;\nallow \"local:*\" : all;\n.fi\n.RE\n.PP\nand, for each host that may fetch, a line \
+         such as\n.PP\n.RS\nallow \"192.0.2.7\" : fetch;\n.RE\n.PP\n\
+         .BR pmproxy (1)\nis a client on this host, whoever its own clients are.\n.PP\n\
+         With a pipe (the default) nobody but\n.B pmcd\ncan reach the agent. The socket of\n.B \\-\\-unix\nbelongs to PCP_USER, mode 0660; it may be in \
+         any directory that only root, PCP_USER and the agent's own account can write to, or a sticky one such as /tmp. \
+         With\n.B \\-\\-inet\nand\n.B \\-\\-ipv6\nthe agent takes the first connection over the loopback interface from one of these \
+         accounts and refuses others; any account can still take the port before the agent does. Prefer a pipe or a Unix\\-domain socket.\n",
+    );
     page + ".SH FILES\n.TP\n.I $PCP_SYSCONF_DIR/corebcc/corebcc.conf\nthe configuration\n.TP\n\
             .I $PCP_LOG_DIR/pmcd/corebcc.log\nthe log\n.TP\n.I $PCP_PMDAS_DIR/corebcc\nthe agent's directory, with\n\
-            .BR Install \" and \" Remove\n.SH EXIT STATUS\n0 after an orderly end; 1 if the configuration or the command line is \
-            wrong, or a module that has to be loaded cannot be.\n.SH SEE ALSO\n.BR pmcd (1),\n.BR pminfo (1),\n.BR pmdabpf (1)\n"
+            .BR Install \" and \" Remove\n.TP\n.I $PCP_VAR_DIR/config/pmda/149.*\nidentifiers of instances\n.TP\n\
+            .I $PCP_RUN_DIR/corebcc.starts\nstarts since the machine's\n.SH EXIT STATUS\n0 after an orderly end; 1 if the command line is wrong, with\n\
+            .B \\-\\-check\nif the configuration is, or if a module that has to be loaded cannot be.\n.SH SEE ALSO\n.BR pmcd (1),\n.BR pminfo (1),\n.BR pmdabpf (1)\n"
 }
 
 /// Text as roff takes it: no line of it may be a request, and a hyphen is a minus.
@@ -188,6 +214,19 @@ fn common(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_of_rows_are_described_by_the_order_they_have() {
+        let table = module_table(crate::modules::MODULES);
+        let order = |module: &str| {
+            let line = table.lines().find(|line| line.starts_with(&format!("| {module}: "))).unwrap();
+            line.split(" | ").nth(2).unwrap().to_owned()
+        };
+        assert_eq!(order("tcplife"), "rows, the latest first");
+        assert_eq!(order("execsnoop"), "rows, the latest first");
+        assert_eq!(order("tcptop"), "rows, the most bytes first");
+        assert_eq!(order("biotop"), "rows, the most bytes first unless `sort` says otherwise");
+    }
 
     #[test]
     fn names_share_what_they_have_in_common() {

@@ -1,15 +1,14 @@
 //! `show`: a module without pmcd, drawn as people know it from bcc's tools: range, count, bar; other metrics as columns.
 
-use crate::catalog::{additions, instances, Instance};
-use crate::cli::{CommonOptions, ShowOptions};
+use crate::catalog::{additions, Enabled, Instance};
+use crate::cli::{print, CommonOptions, ShowOptions};
 use crate::collector::{members, Group};
-use crate::config::{Config, ConfigError};
-use crate::kit::{Key, Log2, MetricDef, Shape, Table};
+use crate::config::{Config, ConfigError, Cost, Settings};
+use crate::kit::{show_arguments, Key, Log2, MetricDef, Shape, Table};
 use crate::modules::MODULES;
 use crate::pcp::{Atom, Sem};
 use crate::transport::Signals;
 use std::fmt::Write;
-use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
@@ -20,25 +19,37 @@ const BAR: u64 = 40;
 pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
     let ShowOptions { common, metric, interval, count, folded } = options;
     let words = |error: ConfigError| error.to_string();
-    let config = configuration(common).map_err(words)?;
-    let (settings, mut instances) = instances(&config, MODULES).map_err(words)?;
-    let added = additions(&instances);
-    let selected = [select(&instances, metric), select(&added, metric)].concat();
-    let wanted: Vec<&str> = selected.iter().map(|(_, instance, _)| instance.spec.name).collect();
-    if wanted.is_empty() {
-        let metrics = |instance: &Instance| -> Vec<String> {
-            instance.spec.metrics.iter().map(|metric| format!("{}{}", instance.settings.prefix, metric.name)).collect()
-        };
-        let names: Vec<String> = instances.iter().chain(&added).flat_map(metrics).collect();
-        return Err(format!("no metric `{metric}`; there are {}", names.join(", ")));
+    let (config, settings, mut instances) = chosen(common, metric).map_err(words)?;
+    show_arguments(settings.show_arguments);
+    if instances.is_empty() {
+        return Err(no_metric(metric));
     }
-    instances.retain(|instance| wanted.contains(&instance.spec.name));
-    let members = members(&config, &instances, settings.process_refresh).map_err(words)?;
+    let mut left_out = Vec::new();
+    let members = match members(&config, &instances, settings.process_refresh) {
+        Ok(members) => members,
+        Err(_) => {
+            // One that cannot be made costs its own metrics only.
+            instances.retain(|instance| {
+                let made = members(&config, std::slice::from_ref(instance), settings.process_refresh);
+                left_out.extend(made.as_ref().err().map(|error| (section(instance), error.to_string())));
+                made.is_ok()
+            });
+            members(&config, &instances, settings.process_refresh).map_err(words)?
+        }
+    };
     let modules = instances.len();
     instances.extend(additions(&instances));
     let mut group = Group::load(members, common.btf.clone());
-    if let Some(Err(failure)) = group.fates().into_iter().find(Result::is_err) {
-        return Err(failure.reason);
+    for (instance, fate) in instances.iter().zip(group.fates()) {
+        left_out.extend(fate.err().map(|failure| (section(instance), failure.reason)));
+    }
+    let mut selected = select(&instances, metric);
+    selected.retain(|(_, instance, _)| left_out.iter().all(|(name, _)| *name != instance.settings.section));
+    if selected.is_empty() {
+        return Err(left_out.into_iter().map(|(_, reason)| reason).collect::<Vec<_>>().join("; "));
+    }
+    for (name, reason) in left_out {
+        eprintln!("{}: {name} is not shown: {reason}", common.program);
     }
     for module in 0..modules {
         // What samples on demand; the others refuse.
@@ -47,7 +58,6 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
     if interval.is_none() {
         eprintln!("Counting... Ctrl-C ends and shows.");
     }
-    let selected = select(&instances, metric);
     let empty = |instance: &Instance| Table::new(instance.spec.metrics.len());
     let mut tables: Vec<(Table, Table)> = instances.iter().map(|instance| (empty(instance), empty(instance))).collect();
     for round in 1.. {
@@ -62,14 +72,18 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
         for (index, instance, columns) in &selected {
             let (table, earlier) = &mut tables[*index];
             std::mem::swap(table, earlier);
-            group.refresh(*index, table)?;
+            if let Err(reason) = group.refresh(*index, table) {
+                if selected.len() == 1 {
+                    return Err(reason);
+                }
+                continue; // the log says it
+            }
             let earlier = (round > 1).then_some(&*earlier);
             let drawn = match folded {
                 true => fold(instance, columns, table, earlier),
                 false => format!("\n{}\n", draw(instance, columns, table, earlier)),
             };
-            // A reader that has seen enough (`| head`) is no error.
-            if write!(std::io::stdout(), "{drawn}").is_err() {
+            if !print(&drawn)? {
                 return Ok(());
             }
         }
@@ -80,11 +94,61 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
     Ok(())
 }
 
-/// The configuration named; without one every module there is, with its defaults and with examples where there are none.
-fn configuration(common: &CommonOptions) -> Result<Config, ConfigError> {
-    if let Some(path) = &common.config {
-        return Config::read(path);
+/// A configuration, its settings and, of its modules, those that have the metric or some below the node. The configuration is the
+/// named one; where no module that it enables has the metric, another module is enabled for it, as its section says if it has one.
+/// Without a configuration every module there is can be shown.
+fn chosen(common: &CommonOptions, metric: &str) -> Result<(Config, Settings, Vec<Instance>), ConfigError> {
+    let every = every()?;
+    let config = common.config.as_deref().map_or_else(|| Ok(every.clone()), Config::read)?;
+    let (settings, enabled) = enabled_by(&config)?;
+    let found = having(enabled, metric);
+    if !found.is_empty() {
+        return Ok((config, settings, found));
     }
+    let (_, mut all) = enabled_by(&every)?;
+    all.iter_mut().for_each(|instance| instance.settings.prefix.clone_from(&settings.prefix));
+    let names: Vec<&str> = having(all, metric).iter().map(|instance| instance.spec.name).collect();
+    if names.is_empty() {
+        return Ok((config, settings, Vec::new()));
+    }
+    let config = config.enabling(&names, &every);
+    let (settings, enabled) = enabled_by(&config)?;
+    Ok((config, settings, having(enabled, metric)))
+}
+
+/// The modules of a configuration; what is wrong with one costs no other.
+fn enabled_by(config: &Config) -> Result<(Settings, Vec<Instance>), ConfigError> {
+    let Enabled { settings, instances, faults } = Enabled::survey(config, MODULES);
+    for fault in faults {
+        match fault.cost {
+            Cost::All => return Err(fault.error),
+            _ => log::warn!("{}", fault.error),
+        }
+    }
+    Ok((settings, instances))
+}
+
+fn section(instance: &Instance) -> String {
+    instance.settings.section.clone()
+}
+
+/// Those that have the metric, or some below the node.
+fn having(mut instances: Vec<Instance>, metric: &str) -> Vec<Instance> {
+    let added = additions(&instances);
+    let selected = [select(&instances, metric), select(&added, metric)].concat();
+    let names: Vec<&str> = selected.iter().map(|(_, instance, _)| instance.spec.name).collect();
+    instances.retain(|instance| names.contains(&instance.spec.name));
+    instances
+}
+
+fn no_metric(metric: &str) -> String {
+    let specs = MODULES.iter().flat_map(|&spec| std::iter::once(spec).chain(spec.addition));
+    let names: Vec<&str> = specs.flat_map(|spec| spec.metrics).map(|metric| metric.name).collect();
+    format!("no metric `{metric}`; there are {}", names.join(", "))
+}
+
+/// Every module there is, with its defaults and with examples where there are none.
+fn every() -> Result<Config, ConfigError> {
     let names: Vec<&str> = MODULES.iter().map(|spec| spec.name).collect();
     let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));
     for spec in MODULES {
@@ -179,6 +243,7 @@ fn same(table: &Table, row: usize, earlier: &Table) -> Option<usize> {
 
 fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
     let metrics: Vec<&MetricDef> = columns.iter().map(|&column| &instance.spec.metrics[column]).collect();
+    let title = format!("{}{}", instance.settings.prefix, above(&metrics));
     let mut cells = vec![std::iter::once(String::new())
         .chain(metrics.iter().map(|metric| short(metric.name, instance.spec.metrics).into()))
         .collect()];
@@ -200,7 +265,7 @@ fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&
     }
     let widths: Vec<usize> =
         (0..=columns.len()).map(|i| cells.iter().map(|row| row[i].chars().count()).max().unwrap_or(0)).collect();
-    let mut out = String::new();
+    let mut out = title + "\n";
     for row in &cells {
         let line: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
         let _ = writeln!(out, "{}", line.join("  ").trim_end());
@@ -219,6 +284,18 @@ fn name(table: &Table, key: &Key) -> String {
     }
 }
 
+/// The name of one metric, or the node above several.
+fn above<'a>(metrics: &[&'a MetricDef]) -> &'a str {
+    let Some((first, others)) = metrics.split_first() else { return "" };
+    if others.is_empty() {
+        return first.name;
+    }
+    let is_above =
+        |node: &str| others.iter().all(|other| other.name.strip_prefix(node).is_some_and(|rest| rest.starts_with('.')));
+    let mut nodes = first.name.rmatch_indices('.').map(|(dot, _)| &first.name[..dot]);
+    nodes.find(|node| is_above(node)).unwrap_or_default()
+}
+
 /// As many of a metric's last components as tell it from the others of its module: `tcp.send.bytes`, `pid`.
 fn short<'a>(name: &'a str, all: &[MetricDef]) -> &'a str {
     let is_of =
@@ -235,14 +312,13 @@ fn printable(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::instances;
     use crate::config::Config;
     use crate::kit::Metric;
     use crate::modules::MODULES;
 
     fn every() -> Vec<Instance> {
-        let common = crate::cli::parse(["pmdacorebcc", "show", "x"].map(Into::into)).unwrap();
-        let crate::cli::Command::Show(options) = common else { unreachable!("it was asked for") };
-        instances(&configuration(&options.common).unwrap(), MODULES).unwrap().1
+        instances(&super::every().unwrap(), MODULES).unwrap().1
     }
 
     fn configured() -> Vec<Instance> {
@@ -291,6 +367,43 @@ mod tests {
     }
 
     #[test]
+    fn a_table_is_headed_by_its_metric_or_the_node_above_its_metrics() {
+        let instances = configured();
+        let mut table = Table::new(8);
+        table.process(77, b"000077 a").set(Metric::<u64>::new(1), 5);
+        let title = |columns: &[usize]| draw(&instances[1], columns, &table, None).lines().next().unwrap().to_owned();
+        assert_eq!(title(&[1]), "bcc.proc.net.tcp.send.bytes");
+        assert_eq!(title(&[0, 1]), "bcc.proc.net.tcp.send");
+        assert_eq!(title(&[0, 1, 2, 3]), "bcc.proc.net.tcp");
+        assert_eq!(title(&[0, 7]), "bcc.proc.net");
+    }
+
+    /// A section of the file that is not enabled counts, with an example where something has to be given and is not.
+    #[test]
+    fn a_module_that_is_not_enabled_is_as_its_section_says() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "[pmda]\nmodules = sysfork\nprefix = x.\n[sysfork]\nmodule = sysfork\ncluster = 2\n\
+            [biotop]\nmodule = biotop\ncluster = 210\nprocess_count = 3\n[kprobe_hits]\nmodule = kprobe_hits\nkprobes =\ncluster = 7\n";
+        std::fs::write(file.path(), text).unwrap();
+        let parsed = crate::cli::parse(["pmdacorebcc", "show", "x"].map(Into::into)).unwrap();
+        let crate::cli::Command::Show(options) = parsed else { unreachable!("it was asked for") };
+        let common = CommonOptions { config: Some(file.path().into()), ..options.common };
+        let of = |metric: &str| {
+            let (config, _, instances) = chosen(&common, metric).unwrap();
+            let names = instances.iter().map(|instance| instance.settings.section.clone()).collect::<Vec<_>>();
+            (config, instances, names)
+        };
+        assert_eq!(of("x").2, ["sysfork"]);
+        let (_, instances, names) = of("x.proc.io.perdev");
+        assert_eq!((names, instances[0].rows, instances[0].settings.cluster), (vec!["biotop".into()], 3, 210));
+        let (config, instances, names) = of("kprobe.hits.count");
+        assert_eq!((names, instances[0].settings.cluster), (vec!["kprobe_hits".to_owned()], 7));
+        assert!(config.section("kprobe_hits").unwrap().get("kprobes").unwrap().is_some());
+        assert_eq!(of("x.proc.net").2, ["netproc"]);
+        assert!(of("bcc.proc.net").2.is_empty() && of("x.no").2.is_empty());
+    }
+
+    #[test]
     fn folded_lines_are_what_was_added_since_the_last() {
         let instances = additions(&every());
         let samples = Metric::<u64>::new(0);
@@ -309,6 +422,6 @@ mod tests {
         table.process(77, b"000077 a\x1bb").set(Metric::<u64>::new(1), 5);
         let drawn = draw(&instances[1], &[0, 1], &table, None);
         assert!(drawn.contains("tcp.send.calls  tcp.send.bytes"), "{drawn}");
-        assert!(drawn.contains("000077 a?b  -               5"), "{drawn}");
+        assert!(drawn.contains("000077 a_b  -               5"), "{drawn}");
     }
 }

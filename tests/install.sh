@@ -20,10 +20,10 @@ old=$PCP_SYSCONF_DIR/bcc/bcc.conf
 root=$PCP_VAR_DIR/pmns/root
 python_line='bcc	149	pipe	binary notready	python /x/pmdabcc.python'
 kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "$(dirname "$config")" "$(dirname "$old")"
-	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_MAN_DIR/man1/pmdacorebcc.1")
+	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
-consumers="pmrep/corebcc.conf htop/columns/corebcc pmlogconf/corebcc/netproc pmlogrewrite/corebcc_cachestat.conf"
-linked="pmlogconf/corebcc/netproc pmlogrewrite/corebcc_cachestat.conf"
+linked="$(echo pmlogconf/corebcc/{agent,biolatency,netproc,runqlat,status}) pmlogrewrite/corebcc_cachestat.conf"
+consumers="pmrep/corebcc.conf htop/columns/corebcc $linked"
 for name in $consumers pmlogrewrite/corebcc_netproc.conf; do
 	kept+=("$PCP_SYSCONF_DIR/$name" "$PCP_VAR_DIR/config/$name")
 done
@@ -91,6 +91,11 @@ placed() {
 	for name in $consumers; do cmp "$pmda/consumers/$name" "$PCP_SYSCONF_DIR/$name" || return 1; done
 	for name in $linked; do cmp "$pmda/consumers/$name" "$PCP_VAR_DIR/config/$name" || return 1; done
 }
+on_path() {
+	[ "$(readlink -f "$PCP_BIN_DIR/pmdacorebcc")" = "$(readlink -f "$pmda/pmdacorebcc")" ] && pmdacorebcc --version &&
+		[ "$(readlink -f "$PCP_BIN_DIR/bpf-names")" = "$(readlink -f "$pmda/bpf-names")" ] && cmp "$pmda/pmdacorebcc.1" "$PCP_MAN_DIR/man1/pmdacorebcc.1"
+}
+nothing_on_path() { ! ls -d "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" 2>/dev/null; }
 no_consumers() { ! find "$PCP_SYSCONF_DIR"/{pmrep,htop,pmlogconf,pmlogrewrite}/ "$PCP_VAR_DIR"/config/ -name '*corebcc*' | grep .; }
 add_python_line() { sed -i "/^\[access\]/i $python_line" "$PCP_PMCDCONF_PATH"; }
 replace_by_python_line() { sed -i "s|^corebcc[[:space:]].*|$python_line|" "$PCP_PMCDCONF_PATH"; }
@@ -123,13 +128,14 @@ check "the list of probes came along" cmp "$(dirname "$old")/bcc-tracepoint.conf
 check "one line and one subtree" registered_once
 check "the metrics answer" pminfo -f bcc.disk.all.latency
 check "the files for PCP's programs are in place" placed
+check "the program, bpf-names and the man page are on the path" on_path
 if [ -e "$PCP_VAR_DIR/config/pmlogrewrite/bcc_migrate.conf" ]; then
 	check "no second rule for what PCP renames itself" not test -e "$PCP_SYSCONF_DIR/pmlogrewrite/corebcc_netproc.conf"
 fi
 if ! grep -q '^bpf[[:space:]]' "$PCP_PMCDCONF_PATH"; then
 	check "nobody gets pmdabpf's names unasked" not pminfo -d bpf.proc.net.tcp.send.bytes
 	cp "$config" "$scratch/config"
-	run "pmdabpf's names on demand" "$pmda" ./bpf-names on
+	run "pmdabpf's names on demand, by the command on the path" / bpf-names on
 	check "clients find them" pminfo -f bpf.proc.net.tcp.send.packets
 	check "the configuration has its line, once" lines "^bpf_names" "$config" 1
 	cp "$config" "$scratch/asking"
@@ -181,6 +187,34 @@ run "Upgrade of a name space that lost the subtree" "$pmda" ./Upgrade
 check "the subtree is back" registered_once
 check "the metrics answer again" answers
 
+# a configuration that is wrong in part, and one that is none
+cp "$config" "$scratch/right"
+sed -i 's/^modules = .*/&,tracepoint_hits,nope/; s/^tracepoints = .*/#&/' "$config"
+grep -q '^module_failure_fatal' "$config" || sed -i 's/^\[pmda\]$/&\nmodule_failure_fatal = False/' "$config"
+run "Install with errors in the configuration" "$pmda" ./Install
+check "it shows them" said "[tracepoint_hits] has no option \`tracepoints\`"
+check "it shows all of them" said "no section has the name \`nope\`"
+check "it says that the agent is registered all the same" said "the agent is registered, but"
+check "what is right answers" pminfo -f bcc.disk.all.latency
+check "the agent says what is wrong" sh -c 'pminfo -f bcc.agent.configuration.status | grep "2 errors.*nope.*tracepoints"'
+echo '[pmda' >"$config"
+run "Install with a configuration that cannot be parsed" "$pmda" ./Install
+check "it shows the line" said "$config:1: expected [section]"
+check "the agent says so, too" sh -c 'pminfo -f bcc.agent.configuration.status | grep "no module runs.*corebcc.conf:1:"'
+cp "$scratch/right" "$config"
+
+# an agent that ends at once: the reason is shown
+mv "$pmda/pmdacorebcc" "$scratch/pmdacorebcc"
+# shellcheck disable=SC2016 # for that script to expand
+printf '#!/bin/sh\n[ "$1" != --check ] || exit 0\necho "corebcc cannot work today" >corebcc.log\nexit 1\n' >"$pmda/pmdacorebcc"
+chmod 755 "$pmda/pmdacorebcc"
+check "Install of an agent that ends at once fails" not sh -c "cd $pmda && ./Install </dev/null >$scratch/out 2>&1"
+check "it says that the agent does not answer" said "does not answer"
+check "it shows why" said "cannot work today"
+mv "$scratch/pmdacorebcc" "$pmda/pmdacorebcc"
+run "Install of the agent itself, after that" "$pmda" ./Install
+check "the metrics answer after that" answers
+
 sed -i 's/^\[runqlat\]$/&\nprefix = other./' "$config"
 run "Install with a second prefix" "$pmda" ./Install
 check "both prefixes are in the name space" lines '^[[:space:]]+(bcc|other)[[:space:]]+149:\*:\*' "$root" 2
@@ -189,6 +223,7 @@ run "Remove" "$pmda" ./Remove
 check "no line and no subtree after Remove" gone
 check "no other prefix after Remove" lines '^[[:space:]]+[a-z]+[[:space:]]+149:\*:\*' "$root" 0
 check "no file for PCP's programs after Remove" no_consumers
+check "nothing is on the path after Remove" nothing_on_path
 check "Remove keeps the configuration" test -s "$config"
 check "Remove says so" said "$(dirname "$config")"
 run "Remove again, from the checkout" "$src" ./Remove

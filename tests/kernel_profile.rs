@@ -158,7 +158,13 @@ fn the_stack_that_is_busy_has_its_functions_in_order_and_counts_grow_to_those_of
     assert!(total(&last) > 20 && samples * 10 >= total(&last) * 9, "{last:?}");
 
     group.store(0, 0, b"start").unwrap();
-    assert!(total(&stacks_now(&mut group)) <= 2, "a start forgets the last run");
+    attend(&mut group);
+    group.store(0, 0, b"stop").unwrap();
+    let (tree, again) = (value(&mut group), stacks_now(&mut group));
+    assert!(last.iter().all(|(name, samples)| again.get(name) >= Some(samples)), "a step back: {last:?} {again:?}");
+    assert_eq!(total(&again), total(&last) + self::samples(&tree, "root"), "the tree is of the last run: {tree}");
+    group.store(0, 0, b"clear").unwrap();
+    assert!(stacks_now(&mut group).is_empty());
 }
 
 #[test]

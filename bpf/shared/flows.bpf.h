@@ -24,7 +24,8 @@ struct flow {
 	__u64 born;    /* start time of the process */
 	__u64 family;
 	__u64 retired; /* set by the agent: about to be given back, take another */
-	__u64 pad[3];
+	__u64 execs;   /* of the process when its name was taken */
+	__u64 pad[2];
 };
 
 struct flow_stat {
@@ -39,7 +40,8 @@ static __always_inline void flow_begin(struct flow *flow, const struct ends *end
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 
-	bpf_get_current_comm(flow->comm, sizeof(flow->comm));
+	process_name(flow->comm);
+	flow->execs = process_execs();
 	flow->born = BPF_CORE_READ(task, group_leader, start_time);
 	flow->family = ends->family;
 	flow->local[0] = ends->local[0];

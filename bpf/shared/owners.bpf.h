@@ -51,30 +51,35 @@ const volatile __u32 io_owner_mask; /* sets - 1 */
 const volatile __u32 io_slot_mask; /* sets - 1 */
 const volatile bool io_top; /* names have to be right, and times are wanted */
 
-/* The name of the process, not of the thread. */
-static __always_inline void owner_name(struct io_owner *r, struct task_struct *task, __u64 exec)
+/* The name of the process since it executed a program: it may have read that program from this disk under the name before. */
+static __always_inline void owner_follow(struct io_owner *r)
 {
+	__u64 exec;
+
+	if (HAS_TYPED_TASK)
+		exec = bpf_get_current_task_btf()->self_exec_id;
+	else if (io_top)
+		exec = process_execs();
+	else
+		return; /* not worth a probe read for each request */
+	if (r->exec == exec)
+		return;
+	process_name(r->comm);
 	r->exec = exec;
-	BPF_CORE_READ_INTO((char(*)[16])&r->comm, task, group_leader, comm);
 }
 
 /* The place of a process and disk, claimed if they have none; negative: all ways are taken. */
 static __always_inline __s64 owner_place(__u64 key, const bool current)
 {
 	__u32 set = (((__u32)(key >> 32) ^ (__u32)key * 0x9e3779b1) & io_owner_mask) * OWNER_WAYS;
-	struct task_struct *task = (void *)bpf_get_current_task();
 
 #pragma unroll
 	for (int i = 0; i < OWNER_WAYS; i++) {
 		struct io_owner *r = row(&io_owners, set + i);
 
 		if (r && r->key == key) {
-			if (current && io_top) {
-				__u64 exec = BPF_CORE_READ(task, self_exec_id);
-
-				if (r->exec != exec)
-					owner_name(r, task, exec);
-			}
+			if (current)
+				owner_follow(r);
 			return set + i;
 		}
 	}
@@ -83,8 +88,10 @@ static __always_inline __s64 owner_place(__u64 key, const bool current)
 		struct io_owner *r = row(&io_owners, set + i);
 
 		if (r && claim(&r->claims)) {
-			if (current)
-				owner_name(r, task, BPF_CORE_READ(task, self_exec_id));
+			if (current) {
+				process_name(r->comm);
+				r->exec = process_execs();
+			}
 			r->key = key;
 			return set + i;
 		}

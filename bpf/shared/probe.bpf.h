@@ -60,6 +60,31 @@
 		v_;                                                                                                   \
 	})
 
+/* Whether the current task is to be had typed, so that its fields are plain loads: 5.11 and later. */
+enum bpf_func_id___task {
+	BPF_FUNC_get_current_task_btf___task = 158,
+};
+
+#define HAS_TYPED_TASK bpf_core_enum_value_exists(enum bpf_func_id___task, BPF_FUNC_get_current_task_btf___task)
+
+/* The command name of the current process, not of its thread. */
+static __always_inline void process_name(__u64 comm[2])
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	BPF_CORE_READ_INTO((char(*)[16])comm, task, group_leader, comm);
+}
+
+/* How many programs the current process and its forebears have executed; it only grows, whichever thread is asked. */
+static __always_inline __u64 process_execs(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	__u64 execs = 0;
+
+	bpf_core_read(&execs, bpf_core_field_size(task->self_exec_id), &task->self_exec_id);
+	return execs;
+}
+
 /*
  * The programs of ON_EACH_* are templates: the loader (src/loader/template.rs) makes a copy per target and puts the target's
  * number, and above it the width of the function's return value, in the place of this constant.

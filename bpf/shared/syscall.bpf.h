@@ -16,10 +16,6 @@
 #define NR_compat_execveat 358
 #define TS_COMPAT 2 /* arch/x86/include/asm/thread_info.h */
 
-enum bpf_func_id___task {
-	BPF_FUNC_get_current_task_btf___task = 158,
-};
-
 /* Entered through the 32-bit entry: the number is one of another table. */
 static __always_inline bool syscall_is_compat(const bool raw, struct pt_regs *regs)
 {
@@ -27,7 +23,7 @@ static __always_inline bool syscall_is_compat(const bool raw, struct pt_regs *re
 	__u32 status;
 
 	/* Typed from 5.11 on, which saves a probe read. */
-	if (bpf_core_enum_value_exists(enum bpf_func_id___task, BPF_FUNC_get_current_task_btf___task)) {
+	if (HAS_TYPED_TASK) {
 		task = bpf_get_current_task_btf();
 		status = task->thread_info.status;
 	} else {

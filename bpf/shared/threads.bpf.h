@@ -17,12 +17,18 @@ struct thread {
 	__u64 state;   /* bit 0: thread has ended; the rest is the number of execs of it and its forebears */
 };
 
+/* In an array of its own, which is written at a claim and an exec only. */
+struct thread_name {
+	__u64 comm[2]; /* the command name of the process */
+};
+
 struct thread_stat {
 	__u64 lost; /* calls of threads that found no place, by their module's count of them */
 	__u64 pad[7];
 };
 
 ROWS(threads, struct thread);
+ROWS(thread_names, struct thread_name);
 ROWS(thread_stats, struct thread_stat);
 
 const volatile __u32 thread_mask; /* sets - 1 */
@@ -33,14 +39,14 @@ static __always_inline __u32 thread_set(__u32 tid)
 	return ((tid ^ tid >> 10) & thread_mask) * WAYS;
 }
 
-/* The state of a thread that lives. The kernel's number of execs only grows, whichever thread of the process is asked. */
-static __always_inline __u64 thread_state(void)
+/* Begins to count for the current program: name, then state, whose number of execs has the agent read the name. */
+static __always_inline void thread_begin(__u32 place, struct thread *t)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-	__u64 execs = 0;
+	struct thread_name *name = row(&thread_names, place);
 
-	bpf_core_read(&execs, bpf_core_field_size(task->self_exec_id), &task->self_exec_id);
-	return execs << 1;
+	if (name)
+		process_name(name->comm);
+	*(volatile __u64 *)&t->state = process_execs() << 1;
 }
 
 /* The place of the current thread, claimed if it has none; negative: all four ways are taken. */
@@ -64,7 +70,7 @@ static __always_inline __s64 thread_place(void)
 			struct task_struct *task = (void *)bpf_get_current_task();
 
 			t->born = BPF_CORE_READ(task, group_leader, start_time);
-			t->state = thread_state();
+			thread_begin(set + i, t);
 			t->id = id;
 			return set + i;
 		}
@@ -72,7 +78,8 @@ static __always_inline __s64 thread_place(void)
 	return -1;
 }
 
-static __always_inline struct thread *thread_known(__u64 id)
+/* The place of a thread; negative: it has none. */
+static __always_inline __s64 thread_known(__u64 id)
 {
 	__u32 set = thread_set((__u32)id);
 
@@ -81,7 +88,16 @@ static __always_inline struct thread *thread_known(__u64 id)
 		struct thread *t = row(&threads, set + i);
 
 		if (t && t->id == id)
-			return t;
+			return set + i;
 	}
-	return NULL;
+	return -1;
+}
+
+static __always_inline void thread_end(__u64 id)
+{
+	__s64 place = thread_known(id);
+	struct thread *t = place < 0 ? NULL : row(&threads, place);
+
+	if (t)
+		t->state |= 1;
 }

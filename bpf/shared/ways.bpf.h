@@ -6,6 +6,11 @@
  *
  * A way is claimed by adding the key to its word: who then reads nothing but his own has it, the others take theirs back. So
  * nothing is left for the agent to free.
+ *
+ * With one exception: where both sets are full a key is written over another one. If its owner frees the way, or a claimer takes
+ * his key back, within the nanoseconds between their look and their addition, the word is left with a sum that is nobody's key.
+ * It costs a start that then counts as lost, and a way of a set that was full; the next key that finds the set full may
+ * write over it. Additions alone cannot tell it from a claim under way, and a compare-and-swap came with 5.12.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 //! The instances of a module's domain: which identifier each row of its table has.
 
-use super::Cache;
 use crate::kit::{Key, Log2, Shape, Table};
 use crate::pcp::{InstId, IN_NULL};
+use crate::state::Cache;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -16,24 +16,31 @@ pub struct Instances {
     ids: Vec<Option<InstId>>,
     /// Names that differ from the table's, by row (see [`Cache::id`]); empty: as in the table.
     names: Vec<Vec<u8>>,
+    /// Whether the last writing failed: the log has it once.
+    unsaved: bool,
 }
 
 impl Instances {
     /// `file` keeps the identifiers of names over restarts.
     pub fn new(shape: Shape, rows: u32, file: Option<PathBuf>) -> Instances {
         let cache = match (shape, file) {
-            (Shape::Named { max }, Some(file)) => Some(Cache::load(&file, max).unwrap_or_else(|error| {
-                log::warn!("{}: {error}; instance identifiers will not survive a restart", file.display());
-                Cache::new(None, max)
-            })),
-            (Shape::Named { max }, None) => Some(Cache::new(None, max)),
+            (Shape::Named { max } | Shape::Words { max }, Some(file)) => {
+                Some(Cache::load(&file, max, SystemTime::now()).unwrap_or_else(|error| {
+                    log::warn!(
+                        "{}: {error}; the file is replaced, instance identifiers are given anew",
+                        file.display()
+                    );
+                    Cache::new(Some(file), max)
+                }))
+            }
+            (Shape::Named { max } | Shape::Words { max }, None) => Some(Cache::new(None, max)),
             _ => None,
         };
-        Instances { shape, rows, cache, ids: Vec::new(), names: Vec::new() }
+        Instances { shape, rows, cache, ids: Vec::new(), names: Vec::new(), unsaved: false }
     }
 
     /// Gives each row of a new table its identifier.
-    pub fn update(&mut self, table: &Table, now: SystemTime) {
+    pub fn update(&mut self, table: &Table, now: SystemTime, may_write: &dyn Fn() -> bool) {
         self.ids.clear();
         self.names.clear();
         for key in table.keys() {
@@ -41,6 +48,11 @@ impl Instances {
                 (Key::Single, _) => Some(IN_NULL),
                 (Key::Index(index), _) => Some(*index),
                 (Key::Pid(number, _) | Key::Numbered(number, _), _) => Some(*number),
+                (Key::Name(name), Some(cache)) if matches!(self.shape, Shape::Words { .. }) => {
+                    let name = table.text(name);
+                    self.names.push(name.to_vec());
+                    cache.id(&mut name.split(|&byte| byte == b' ').next().unwrap_or_default().to_vec(), now)
+                }
                 (Key::Name(name), Some(cache)) => {
                     let mut name = table.text(name).to_vec();
                     let id = cache.id(&mut name, now);
@@ -51,7 +63,7 @@ impl Instances {
             };
             self.ids.push(id);
         }
-        self.save(now, false);
+        self.save(now, false, may_write);
     }
 
     /// The identifiers, by row.
@@ -79,12 +91,15 @@ impl Instances {
         }
     }
 
-    /// Writes the identifiers of names, if there is something new; not too often unless `at_exit`.
-    pub fn save(&mut self, now: SystemTime, at_exit: bool) {
-        if let Some(cache) = &mut self.cache {
-            if let Err(error) = cache.save(now, at_exit) {
+    /// Writes the identifiers of names, if there is something new and `may_write` agrees; not too often unless `at_exit`.
+    pub fn save(&mut self, now: SystemTime, at_exit: bool, may_write: &dyn Fn() -> bool) {
+        let Some(cache) = &mut self.cache else { return };
+        match cache.save(now, at_exit, may_write) {
+            Ok(()) => self.unsaved = false,
+            Err(error) if !std::mem::replace(&mut self.unsaved, true) => {
                 log::warn!("instance identifiers cannot be saved: {error}");
             }
+            Err(_) => {}
         }
     }
 }
@@ -93,13 +108,38 @@ impl Instances {
 mod tests {
     use super::*;
 
+    fn named(instances: &mut Instances, names: &[&str]) -> Vec<(u32, String)> {
+        let mut table = Table::new(1);
+        for name in names {
+            table.named(name.as_bytes());
+        }
+        instances.update(&table, SystemTime::UNIX_EPOCH, &|| true);
+        let mut found = Vec::new();
+        instances.each(Some(&table), &mut |id, name| found.push((id, String::from_utf8_lossy(name).into_owned())));
+        found
+    }
+
+    #[test]
+    fn a_word_keeps_its_identifier_whatever_follows_it_also_over_restarts() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("149.1");
+        std::fs::write(&file, "2 0 2147483647\n0 1 vda::000007\n3 1 vda::000077\n").unwrap();
+        let mut instances = Instances::new(Shape::Words { max: 10 }, 0, Some(file.clone()));
+        let first = named(&mut instances, &["vda::000077 sh", "vdb::000077 sh"]);
+        assert_eq!(first, [(3, "vda::000077 sh".into()), (4, "vdb::000077 sh".into())]);
+        assert_eq!(named(&mut instances, &["vda::000077 dd"]), [(3, "vda::000077 dd".into())]);
+        instances.save(SystemTime::UNIX_EPOCH, true, &|| true);
+        let mut instances = Instances::new(Shape::Words { max: 10 }, 0, Some(file));
+        assert_eq!(named(&mut instances, &["vdb::000077 cat"]), [(4, "vdb::000077 cat".into())]);
+    }
+
     #[test]
     fn a_number_is_its_identifier_whatever_its_name_and_place() {
         let mut table = Table::new(1);
         table.numbered(437, b"openat2");
         table.numbered(3, b"close");
         let mut instances = Instances::new(Shape::Numbered, 0, None);
-        instances.update(&table, SystemTime::UNIX_EPOCH);
+        instances.update(&table, SystemTime::UNIX_EPOCH, &|| true);
         assert_eq!(instances.ids(), [Some(437), Some(3)]);
         let mut names = Vec::new();
         instances.each(Some(&table), &mut |id, name| names.push((id, String::from_utf8_lossy(name).into_owned())));

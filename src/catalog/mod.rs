@@ -1,10 +1,10 @@
 //! What is served: the enabled modules with their names, descriptors, instances and help.
 
-mod cache;
+mod enabled;
 mod help;
 mod instances;
 mod registry;
 
-pub use cache::Cache;
+pub use enabled::{instance, instances, Enabled};
 pub use help::Help;
-pub use registry::{additions, instances, Collect, Instance, Registry};
+pub use registry::{additions, Collect, Instance, Registry};

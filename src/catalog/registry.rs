@@ -3,8 +3,8 @@
 use super::instances::Instances;
 use super::Help;
 use crate::agent::{Client, Label, LabelValue, Source, Subject, Wanted};
-use crate::config::{Config, ConfigError, ModuleSettings, Settings};
-use crate::kit::{Log2, OptionDef, RowCount, Shape, Spec, Table, BPF_NAMES};
+use crate::config::ModuleSettings;
+use crate::kit::{Log2, Shape, Spec, Table};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -29,14 +29,23 @@ pub trait Collect {
     /// Detaches everything.
     fn stop(&mut self);
 
+    /// Whether the thread has ended by a fault of its own, so that no value will come any more.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Told once a fetch, for those who count them.
     fn fetch_begins(&mut self) {}
 
     /// Changes a string of a module; `PmErr::AGAIN` if the answer does not come within a second.
     fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr>;
 
+    /// Returns the tables that came too late for the request they were refreshed for, each with whether its module takes longer than
+    /// a request waits.
+    fn late(&mut self, _back: &mut dyn FnMut(usize, Table, Result<(), String>, bool)) {}
+
     /// Refreshes these modules, each with its table. Within a second they are back, filled or with the reason why not; a
-    /// module that takes longer keeps its table and returns it with a later call.
+    /// module that takes longer keeps its table, which comes back by [`Collect::late`].
     fn refresh(
         &mut self,
         tables: &mut dyn Iterator<Item = (usize, Table)>,
@@ -60,6 +69,8 @@ struct Slot {
     state: State,
     /// `None` while the collector has it.
     table: Option<Table>,
+    /// The table came too late for a fetch, as this module's always will: it is for the next one.
+    overdue: bool,
     instances: Instances,
     descs: Vec<Desc>,
 }
@@ -71,41 +82,8 @@ pub struct Registry {
     help: Help,
     collector: Box<dyn Collect>,
     loaded: bool,
-}
-
-/// Reads which modules to run from the configuration: everything about a module but the module itself.
-pub fn instances(config: &Config, specs: &[&'static Spec]) -> Result<(Settings, Vec<Instance>), ConfigError> {
-    let settings = Settings::read(config)?;
-    let mut instances: Vec<Instance> = Vec::new();
-    for module in &settings.modules {
-        let section = config.section(&module.section).ok_or_else(|| ConfigError::Missing {
-            path: config.path().into(),
-            reason: format!("module `{0}` is enabled but has no section; add [{0}]", module.section),
-        })?;
-        let Some(spec) = specs.iter().find(|spec| spec.path == module.module || spec.name == module.module) else {
-            let known: Vec<&str> = specs.iter().map(|spec| spec.path).collect();
-            let reason = format!("there is no module `{}`; there are {}", module.module, known.join(", "));
-            return Err(section.reject("module", reason));
-        };
-        if let Some(twin) = instances.iter().find(|other| other.spec.name == spec.name) {
-            let reason =
-                format!("module `{}` runs already as [{}]; remove one of them", spec.path, twin.settings.section);
-            return Err(section.reject("module", reason));
-        }
-        let rows = match spec.shape {
-            Shape::Rows { count } => match section.get(count)? {
-                Some(value) => RowCount::nearest(&value)?,
-                None => default_of(spec.options, count),
-            },
-            _ => 0,
-        };
-        let bpf_names = match section.get(BPF_NAMES)? {
-            Some(value) if spec.options.iter().any(|option| option.name == BPF_NAMES) => value.bool()?,
-            _ => false,
-        };
-        instances.push(Instance { spec, settings: module.clone(), rows, bpf_names });
-    }
-    Ok((settings, instances))
+    /// Whether the files of identifiers are this agent's to write.
+    may_write: Box<dyn Fn() -> bool>,
 }
 
 /// What these modules add to their metrics, for the registry and whoever else knows tables by their numbers: to be put behind
@@ -117,10 +95,6 @@ pub fn additions(instances: &[Instance]) -> Vec<Instance> {
         Some(Instance { spec, settings, rows: 0, bpf_names: false })
     };
     instances.iter().filter_map(addition).collect()
-}
-
-fn default_of(options: &[OptionDef], name: &str) -> u32 {
-    options.iter().find(|option| option.name == name).and_then(|option| (option.default)().parse().ok()).unwrap_or(0)
 }
 
 impl Registry {
@@ -147,12 +121,25 @@ impl Registry {
             Slot {
                 state: State::Loading,
                 table: Some(Table::new(instance.spec.metrics.len())),
+                overdue: false,
                 instances: Instances::new(instance.spec.shape, instance.rows, file),
                 descs: instance.spec.metrics.iter().map(desc).collect(),
                 instance,
             }
         };
-        Registry { domain, slots: instances.into_iter().map(slot).collect(), help, collector, loaded: false }
+        Registry {
+            domain,
+            slots: instances.into_iter().map(slot).collect(),
+            help,
+            collector,
+            loaded: false,
+            may_write: Box::new(|| true),
+        }
+    }
+
+    /// Identifiers are written only while this says so: it is asked right before.
+    pub fn writing_while(self, may_write: impl Fn() -> bool + 'static) -> Registry {
+        Registry { may_write: Box::new(may_write), ..self }
     }
 
     /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
@@ -164,6 +151,11 @@ impl Registry {
             self.loaded = true;
         }
         self.loaded
+    }
+
+    /// Whether there will be no values any more, by a fault of the collector's.
+    pub fn is_lost(&self) -> bool {
+        self.collector.is_lost()
     }
 
     /// Whether a module could not be loaded.
@@ -183,12 +175,18 @@ impl Registry {
         format!("Failed to compile module {}, aborting.", names.join(", "))
     }
 
-    /// Writes what has to outlive the agent and detaches everything, in this order: a pmcd that ends kills its agents a tenth of
-    /// a second after it closed their connections (`Shutdown` in pmcd.c), and the kernel detaches by itself.
-    pub fn stop(&mut self) {
-        for slot in &mut self.slots {
-            slot.instances.save(SystemTime::now(), true);
+    /// Writes what has to outlive the agent. To be called before [`Registry::stop`], since a pmcd that ends kills its agents a tenth
+    /// of a second after it closed their connections (`Shutdown` in pmcd.c), and before the connection is closed, since pmcd may
+    /// then start the next agent, which reads it.
+    pub fn save(&mut self) {
+        let Registry { slots, may_write, .. } = self;
+        for slot in slots {
+            slot.instances.save(SystemTime::now(), true, may_write);
         }
+    }
+
+    /// Detaches everything.
+    pub fn stop(&mut self) {
         self.collector.stop();
     }
 
@@ -208,21 +206,34 @@ impl Registry {
         (self.slots[slot].instance.spec.shape != Shape::Single).then_some(slot)
     }
 
+    /// Has the tables of these slots refreshed, and takes what is back of others. Who asks for no table waits for nothing.
     fn refresh_slots(&mut self, wanted: &dyn Fn(&Slot) -> bool) {
         self.poll();
-        let Registry { slots, collector, .. } = self;
+        let Registry { slots, collector, may_write, .. } = self;
+        collector.late(&mut |index, table, result, is_slow| {
+            let Some(slot) = slots.get_mut(index) else { return };
+            slot.take_back(table, &result, may_write);
+            slot.overdue = is_slow;
+        });
         let mut tables: Vec<(usize, Table)> = Vec::new();
         for (index, slot) in slots.iter_mut().enumerate() {
-            if matches!(slot.state, State::Serving | State::NoValues) && wanted(slot) {
+            if matches!(slot.state, State::Serving | State::NoValues) && !slot.overdue && wanted(slot) {
                 tables.extend(slot.table.take().map(|table| (index, table)));
             }
         }
         collector.refresh(&mut tables.into_iter(), &mut |index, table, result| {
-            let Some(slot) = slots.get_mut(index) else { return };
-            slot.state = if result.is_ok() { State::Serving } else { State::NoValues };
-            slot.instances.update(&table, SystemTime::now());
-            slot.table = Some(table);
+            if let Some(slot) = slots.get_mut(index) {
+                slot.take_back(table, &result, may_write);
+            }
         });
+    }
+}
+
+impl Slot {
+    fn take_back(&mut self, table: Table, result: &Result<(), String>, may_write: &dyn Fn() -> bool) {
+        self.state = if result.is_ok() { State::Serving } else { State::NoValues };
+        self.instances.update(&table, SystemTime::now(), may_write);
+        self.table = Some(table);
     }
 }
 
@@ -253,10 +264,14 @@ impl Source for Registry {
         for cluster in pmids.map(Pmid::cluster) {
             clusters[cluster as usize / 64] |= 1 << (cluster % 64);
         }
-        self.refresh_slots(&|slot| {
+        let wanted = |slot: &Slot| {
             let cluster = usize::from(slot.instance.settings.cluster);
             clusters[cluster / 64] & 1 << (cluster % 64) != 0
-        });
+        };
+        self.refresh_slots(&wanted);
+        for slot in self.slots.iter_mut().filter(|slot| wanted(slot)) {
+            slot.overdue = false;
+        }
     }
 
     fn values(

@@ -66,7 +66,7 @@ pub(super) struct Common {
     /// Print the version and exit
     #[arg(long, global = true)]
     pub(super) version: bool,
-    /// Print this text on standard error and exit
+    /// Print this text and exit
     #[arg(short = '?', long, global = true)]
     pub(super) help: bool,
 }
@@ -74,7 +74,8 @@ pub(super) struct Common {
 #[derive(Subcommand)]
 #[command(disable_help_flag = true)]
 pub(super) enum Sub {
-    /// Print the values of METRIC, or of all metrics below it, every INTERVAL seconds, COUNT times; needs no pmcd
+    /// Print the values of METRIC, or of all metrics below it, every INTERVAL seconds, COUNT times; needs no pmcd, and the
+    /// module need not be enabled
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Show {
         /// A metric such as bcc.disk.all.latency, or a node above several

@@ -11,6 +11,7 @@ use crate::transport::{self, Endpoint};
 use clap::{ArgMatches, FromArgMatches};
 use declared::{describe, usage, Cli, Sub};
 use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -109,7 +110,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     let matches = command(&program).try_get_matches_from(words).map_err(|error| refuse(&program, &describe(&error)))?;
     let cli = Cli::from_arg_matches(&matches).map_err(|error| refuse(&program, &describe(&error)))?;
     if cli.common.help {
-        return Err(Exit { status: 0, stdout: String::new(), stderr: usage(&program) });
+        return Err(Exit { status: 0, stdout: usage(&program), stderr: String::new() });
     }
     if cli.common.version {
         let stdout = format!("{program} {}\n", env!("CARGO_PKG_VERSION"));
@@ -118,14 +119,35 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     read(cli, &matches, &program).map_err(|message| refuse(&program, &message))
 }
 
+/// Prints on standard output; false if the reader has gone (`| head`), which is no error.
+pub fn print(text: &str) -> Result<bool, String> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("cannot write to standard output: {error}")),
+    }
+}
+
+/// What somebody gets who starts the agent by hand, where it would read requests from the keyboard.
+pub fn not_for_terminals(program: &str) -> String {
+    refuse(program, "standard input and output are for pmcd, not for a terminal; try one of the examples below").stderr
+}
+
 /// The configuration to read when none was named: that of the system, else the one beside the program `exe`.
 pub fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
     let system = conf.path("PCP_SYSCONF_DIR", "corebcc/corebcc.conf");
-    if system.exists() {
+    if is_there(&system) {
         system
     } else {
         exe.with_file_name("corebcc.conf")
     }
+}
+
+/// Whether there is something to read, or to fail at reading: a file that cannot be looked at, or a link to nowhere, is not taken for
+/// none.
+pub fn is_there(path: &Path) -> bool {
+    !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, String> {
@@ -289,13 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn help_goes_to_standard_error_and_fits_the_page() {
+    fn help_goes_to_standard_output_and_fits_the_page() {
         for line in ["-?", "--help", "show --help", "-? -p"] {
             let exit = run(line).unwrap_err();
-            assert_eq!((exit.status, exit.stdout.as_str()), (0, ""), "{line}");
-            assert!(exit.stderr.starts_with("Usage: pmdacorebcc [options]\n"), "{}", exit.stderr);
-            assert!(exit.stderr.contains("show bcc.disk.all.latency 2 5"));
-            assert!(exit.stderr.lines().all(|line| line.len() <= 100));
+            assert_eq!((exit.status, exit.stderr.as_str()), (0, ""), "{line}");
+            assert!(exit.stdout.starts_with("Usage: pmdacorebcc [options]\n"), "{}", exit.stdout);
+            assert!(exit.stdout.contains("show bcc.disk.all.latency 2 5"));
+            assert!(exit.stdout.lines().all(|line| line.len() <= 100));
         }
         assert_eq!(run("--version").unwrap_err().stdout, format!("pmdacorebcc {}\n", env!("CARGO_PKG_VERSION")));
     }

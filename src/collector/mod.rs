@@ -1,36 +1,36 @@
 //! The modules' thread: loads the BPF object, refreshes modules when asked, and drains rings and ages tables once a second. The
-//! thread that answers pmcd waits for it for less than a second, so that an answer keeps coming whatever a module does.
+//! thread that answers pmcd waits for it for less than a second, so that an answer keeps coming whatever a module does. While a
+//! module keeps the thread, another one refreshes the others (jobs.rs).
 
-mod restarts;
+mod jobs;
+mod prepared;
 mod status;
 
 use crate::bpf;
-use crate::catalog::{Collect, Instance};
+use crate::catalog::Instance;
 use crate::config::Config;
 use crate::kit::{speaking_as, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
 use crate::loader::{self, Attempt, Failure, Finding, LoadRequest, Loaded, Reach};
 use crate::pcp::PmErr;
 use crate::process::Filters;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-pub use restarts::Restarts;
+pub use jobs::Collector;
+pub use prepared::{prepare, Configuration, Prepared};
 pub use status::{own_instances, Own, OWN};
 
-/// How long a fetch waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
-const PATIENCE: Duration = Duration::from_millis(400);
 /// Between two looks at rings, ended processes and losses.
 const TICK: Duration = Duration::from_secs(1);
+/// How long an end waits for a thread that may be stuck.
+const MOMENT: Duration = Duration::from_millis(100);
 /// Ticks between two log lines about one kind of loss.
 const QUIET: u64 = 60;
 
@@ -40,8 +40,12 @@ pub struct Member {
     spec: &'static Spec,
     /// The option `debug` of its section.
     debug: bool,
-    module: Box<dyn Module + Send>,
+    /// The error in its section, if there is one: the module fails, with this for its reason.
+    module: Result<Box<dyn Module + Send>, String>,
 }
+
+/// What stands in the place of the hook that failed, where the section is in error.
+pub const CONFIGURATION: &str = "configuration";
 
 /// The modules of a configuration, to be loaded.
 pub struct Members {
@@ -49,30 +53,62 @@ pub struct Members {
     process_refresh: Option<Duration>,
 }
 
-/// Makes the modules of a configuration. Quick, since pmcd gives an agent that it has started three seconds to say something:
-/// they plan when they are loaded.
+/// Makes the modules of a configuration; the first error is the result. Quick, since pmcd gives an agent that it has started three
+/// seconds to say something: they plan when they are loaded.
 pub fn members(
     config: &Config,
     instances: &[Instance],
     process_refresh: Option<Duration>,
 ) -> Result<Members, SetupError> {
-    let mut modules = Vec::new();
-    for instance in instances {
-        let Some(section) = config.section(&instance.settings.section) else { continue };
+    let modules = instances.iter().map(|instance| {
+        let module = make(config, instance, process_refresh)?;
+        Ok(Member::new(instance, Ok(module)))
+    });
+    Ok(Members { modules: modules.collect::<Result<_, _>>()?, process_refresh })
+}
+
+/// Makes the module of a section.
+fn make(
+    config: &Config,
+    instance: &Instance,
+    process_refresh: Option<Duration>,
+) -> Result<Box<dyn Module + Send>, SetupError> {
+    let name = Arc::from(instance.settings.section.as_str());
+    let section = config
+        .section(&instance.settings.section)
+        .ok_or_else(|| SetupError::Missing { path: config.path().into(), reason: format!("no section [{name}]") })?;
+    speaking_as(&name, || (instance.spec.make)(&Setup { section: &section, process_refresh }))
+}
+
+impl Member {
+    fn new(instance: &Instance, module: Result<Box<dyn Module + Send>, String>) -> Member {
         let (name, debug) = (Arc::from(instance.settings.section.as_str()), instance.settings.debug);
-        let module = speaking_as(&name, || (instance.spec.make)(&Setup { section: &section, process_refresh }))?;
         if debug {
             log::info!("{name}: Debug logging enabled.");
         }
-        modules.push(Member { name, spec: instance.spec, debug, module });
+        Member { name, spec: instance.spec, debug, module }
     }
-    Ok(Members { modules, process_refresh })
 }
 
-/// Loaded modules in one thread.
+/// Loaded modules, and what the thread that owns them does for them by itself.
 pub struct Group {
+    modules: Arc<Modules>,
+    ticks: u64,
+    next_tick: Instant,
+}
+
+impl Deref for Group {
+    type Target = Modules;
+
+    fn deref(&self) -> &Modules {
+        &self.modules
+    }
+}
+
+/// Loaded modules, for any thread: each works for one thread at a time.
+pub struct Modules {
     /// In the order of the configuration; the filters of their `process` options, if there are any, are the last.
-    modules: Vec<Slot>,
+    slots: Vec<Slot>,
     /// How many of them have metrics.
     served: usize,
     /// Those that add others, whose tables are numbered behind the modules' own.
@@ -84,9 +120,7 @@ pub struct Group {
     loaded: Loaded,
     /// How long loading took.
     loading: Duration,
-    own: Option<Own>,
-    ticks: u64,
-    next_tick: Instant,
+    own: OnceLock<Own>,
 }
 
 /// A module, or why it is not there.
@@ -95,12 +129,23 @@ struct Slot {
     spec: &'static Spec,
     /// The option `debug` of its section.
     debug: bool,
-    module: Result<Box<dyn Module + Send>, Failure>,
+    module: Result<Mutex<Working>, Failure>,
+    told: Mutex<Told>,
+}
+
+/// A module at work.
+struct Working {
+    module: Box<dyn Module + Send>,
     losses: HashMap<&'static str, Loss>,
-    /// Why the last refresh had no values.
+}
+
+/// What the refreshes of a module came to, to be read while it works.
+#[derive(Default)]
+struct Told {
+    /// Why the last one had no values.
     trouble: Option<String>,
-    /// Refreshes, and the time they took.
-    refreshes: (u64, Duration),
+    count: u64,
+    time: Duration,
 }
 
 #[derive(Default)]
@@ -113,6 +158,19 @@ impl Slot {
     /// Whether the module can attach to the hook.
     fn has(&self, hook: &str) -> bool {
         self.spec.hooks.iter().any(|known| known.name == hook)
+    }
+
+    /// The module, if it is loaded and no other thread has it at work.
+    fn idle(&self) -> Option<MutexGuard<'_, Working>> {
+        match self.module.as_ref().ok()?.try_lock() {
+            Ok(working) => Some(working),
+            Err(TryLockError::Poisoned(working)) => Some(working.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.module.is_ok() && self.idle().is_none()
     }
 }
 
@@ -129,7 +187,16 @@ impl Group {
         for (number, member) in modules.iter_mut().enumerate() {
             log::info!("{}", member.name);
             let mut plan = Plan { number, ..Plan::default() };
-            speaking_as(&member.name, || member.module.plan(&host, &mut plan, &mut constants));
+            let planned = match &mut member.module {
+                Ok(module) => guarded(&member.name, || {
+                    inject("plan", &member.name);
+                    module.plan(&host, &mut plan, &mut constants);
+                }),
+                Err(fault) => Err(fault.clone()),
+            };
+            if let Err(fault) = planned {
+                plan = Plan { number, refusal: Some(fault), ..Plan::default() };
+            }
             plans.push(plan);
         }
         let filtered = modules.iter().zip(&plans).map(|(member, plan)| (&*member.name, member.spec.name, plan));
@@ -140,7 +207,7 @@ impl Group {
             plans.push(plan);
             filters_at = Some(modules.len());
             let spec = &Filters::SPEC;
-            modules.push(Member { name: spec.name.into(), spec, debug: false, module: Box::new(filters) });
+            modules.push(Member { name: spec.name.into(), spec, debug: false, module: Ok(Box::new(filters)) });
         }
         let wanted: Vec<LoadRequest> = modules
             .iter()
@@ -152,32 +219,33 @@ impl Group {
                 maps: member.spec.maps,
             })
             .collect();
+        inject("load", "all");
         let outcome = loader::load(&bpf::OBJECT, &wanted, &constants, btf.as_deref());
         let slots = modules.into_iter().zip(outcome.modules).map(|(member, fate)| Slot {
             name: member.name,
             spec: member.spec,
             debug: member.debug,
-            module: fate.map(|()| member.module),
-            losses: HashMap::new(),
-            trouble: None,
-            refreshes: (0, Duration::ZERO),
+            module: match member.module {
+                Ok(module) => fate.map(|()| Mutex::new(Working { module, losses: HashMap::new() })),
+                Err(reason) => Err(Failure { hook: CONFIGURATION, errno: 0, reason, words: String::new() }),
+            },
+            told: Mutex::default(),
         });
-        let mut group = Group {
-            modules: slots.collect(),
+        let modules = Modules {
+            slots: slots.collect(),
             served,
             adding,
             attempts: outcome.attempts,
             findings: outcome.findings,
             loaded: outcome.loaded,
             loading: begin.elapsed(),
-            own: None,
-            ticks: 0,
-            next_tick: Instant::now() + TICK,
+            own: OnceLock::new(),
         };
+        let mut group = Group { modules: Arc::new(modules), ticks: 0, next_tick: Instant::now() + TICK };
         group.log_fates();
         log::info!("Modules compiled.");
         log::info!("Freeing memory:");
-        for slot in &group.modules {
+        for slot in &group.slots {
             log::info!("{}: Compilation memory freed.", slot.name);
         }
         log::info!("Memory freed.");
@@ -185,113 +253,24 @@ impl Group {
         group
     }
 
-    fn log_fates(&self) {
-        for reach in self.loaded.reaches() {
-            match &reach.result {
-                Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
-                Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
-            }
-        }
-        for slot in &self.modules {
-            let name = &slot.name;
-            let level = if slot.debug { log::Level::Info } else { log::Level::Debug };
-            for Attempt { hook, kind, result, .. } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
-                match result {
-                    Ok(()) => log::log!(level, "{name}: {hook}: loaded as {kind}"),
-                    Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {}", refusal.words),
-                }
-            }
-            match &slot.module {
-                Ok(_) => {
-                    log::info!("{name}: Compiled.");
-                    log::info!("{name}: {}", self.state(slot).1);
-                }
-                Err(failure) => {
-                    log::error!("{name}: {}", failure.reason);
-                    if !failure.words.is_empty() {
-                        log::error!("{name}: the kernel said: {}", failure.words);
-                    }
-                    log::error!("{name}: Module NOT active!");
-                }
-            }
-        }
-    }
-
-    /// For each module why it is not there.
-    pub fn fates(&self) -> Vec<Result<(), Failure>> {
-        self.modules.iter().map(|slot| slot.module.as_ref().map(|_| ()).map_err(Failure::clone)).collect()
-    }
-
-    /// How the attached hooks are attached.
-    pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
-        self.loaded.attached()
-    }
-
-    /// The targets that the configuration names, and what became of each.
-    pub fn reaches(&self) -> &[Reach] {
-        self.loaded.reaches()
-    }
-
     /// Serves the agent's own metrics too: [`OWN`], numbered behind what the modules add.
     pub fn serve_own(&mut self, own: Own) {
-        self.own = Some(own);
+        let _ = self.modules.own.set(own); // once
     }
 
-    /// Fills a table. A module that panics costs its own values, no more.
+    /// Fills a table, as [`Modules::refresh`].
     pub fn refresh(&mut self, index: usize, table: &mut Table) -> Result<(), String> {
-        table.clear();
-        let behind = index.checked_sub(self.served);
-        let adds = behind.and_then(|behind| self.adding.get(behind));
-        let index = match (behind, adds) {
-            (None, _) => index,
-            (_, Some(&index)) => index,
-            (Some(behind), None) => return self.refresh_own(behind - self.adding.len(), table),
-        };
-        let begin = Instant::now();
-        let Some(Slot { name, debug, module: Ok(module), trouble, refreshes: (count, time), .. }) =
-            self.modules.get_mut(index)
-        else {
-            return Err("not loaded".into());
-        };
-        let kernel: &dyn Kernel = &self.loaded;
-        let result = guarded(name, || match adds {
-            None => module.refresh(kernel, table),
-            Some(_) => module.refresh_addition(kernel, table),
-        })
-        .unwrap_or_else(|fault| Err(crate::kit::RefreshError(fault)))
-        .map_err(|error| error.to_string());
-        (*count, *time) = (*count + 1, *time + begin.elapsed());
-        match (&result, std::mem::replace(trouble, result.clone().err())) {
-            (Err(error), None) => log::error!("{name}: no values: {error}"),
-            (Ok(()), Some(_)) => log::info!("{name}: values again"),
-            _ => {}
-        }
-        if *debug {
-            log::info!("{name}: refreshed, {} instances", table.len());
-        }
-        result
-    }
-
-    /// Changes a string of a module.
-    pub fn store(&mut self, index: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
-        let (name, module) = match self.modules.get_mut(index) {
-            Some(Slot { name, module: Ok(module), .. }) => (name, module),
-            Some(_) => return Err(PmErr::APPVERSION),
-            None => return Err(PmErr::PERMISSION),
-        };
-        let kernel: &dyn Kernel = &self.loaded;
-        guarded(name, || module.store(kernel, column, value)).unwrap_or_else(|fault| {
-            log::error!("{name}: {fault}");
-            Err(PmErr::GENERIC)
-        })
+        self.modules.refresh(index, table)
     }
 
     /// What is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &self.loaded);
-        for Slot { name, module, losses, .. } in &mut self.modules {
-            let Ok(module) = module else { continue };
+        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &self.modules.loaded);
+        for slot in &self.modules.slots {
+            let name = &slot.name;
+            let Some(mut working) = slot.idle() else { continue };
+            let Working { module, losses } = &mut *working;
             let result = guarded(name, || {
                 module.tick(kernel);
                 module.losses(kernel, &mut |reason, count| {
@@ -311,9 +290,11 @@ impl Group {
 
     /// Wakes the modules whose rings have records, to drain them, and those that are due.
     fn wake(&mut self, rings: &[&str]) {
-        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &self.loaded);
-        for Slot { name, spec, module, .. } in &mut self.modules {
-            let Ok(module) = module else { continue };
+        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &self.modules.loaded);
+        for slot in &self.modules.slots {
+            let Slot { name, spec, .. } = slot;
+            let Some(mut working) = slot.idle() else { continue };
+            let module = &mut working.module;
             let is_due = module.due().is_some_and(|due| due <= now);
             if is_due || spec.maps.iter().any(|map| rings.contains(&map.name)) {
                 if let Err(fault) = guarded(name, || module.woken(kernel)) {
@@ -335,10 +316,16 @@ impl Group {
             if until.is_some_and(|until| now >= until) {
                 return false;
             }
-            let rings: Vec<(&str, BorrowedFd<'_>)> = self.loaded.rings().collect();
+            // One of a module that another thread has at work could not be drained: it would wake this one at once, again and again.
+            let drained = |ring: &str| {
+                let owner = |slot: &&Slot| slot.spec.maps.iter().any(|map| map.name == ring);
+                !self.modules.slots.iter().find(owner).is_some_and(Slot::is_busy)
+            };
+            let rings = self.modules.loaded.rings().filter(|(ring, _)| drained(ring));
+            let rings: Vec<(&str, BorrowedFd<'_>)> = rings.collect();
             let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
             fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
-            let due = self.modules.iter().filter_map(|slot| slot.module.as_ref().ok()?.due());
+            let due = self.modules.slots.iter().filter_map(|slot| slot.idle()?.module.due());
             let next = due.chain(until).fold(self.next_tick, Instant::min);
             // Rounded up: a poll that ends a fraction early would spin.
             let left = next.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000) as u16;
@@ -358,12 +345,131 @@ impl Group {
     /// Detaches everything and says so.
     pub fn detach(self) {
         log::info!("Cleaning up modules:");
-        let Group { modules, loaded, .. } = self;
+        // The threads that helped out have been told to end. One that is stuck is left: the kernel detaches when the process ends.
+        let until = Instant::now() + MOMENT;
+        while Arc::strong_count(&self.modules) > 1 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Some(Modules { slots, loaded, .. }) = Arc::into_inner(self.modules) else { return };
         drop(loaded);
-        for slot in modules.iter().filter(|slot| slot.module.is_ok()) {
+        for slot in slots.iter().filter(|slot| slot.module.is_ok()) {
             log::info!("{}: BPF detached.", slot.name);
         }
         log::info!("Modules cleaned up.");
+    }
+}
+
+impl Modules {
+    fn log_fates(&self) {
+        for reach in self.loaded.reaches() {
+            match &reach.result {
+                Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
+                Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
+            }
+        }
+        for slot in &self.slots {
+            let name = &slot.name;
+            let level = if slot.debug { log::Level::Info } else { log::Level::Debug };
+            for Attempt { hook, kind, result, .. } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
+                match result {
+                    Ok(()) => log::log!(level, "{name}: {hook}: loaded as {kind}"),
+                    Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {}", refusal.words),
+                }
+            }
+            match &slot.module {
+                Ok(_) => {
+                    log::info!("{name}: Compiled.");
+                    log::info!("{name}: {}", self.state(slot).1);
+                }
+                Err(failure) => {
+                    // An error in the configuration was logged as it was read.
+                    if failure.hook != CONFIGURATION {
+                        log::error!("{name}: {}", failure.reason);
+                    }
+                    if !failure.words.is_empty() {
+                        log::error!("{name}: the kernel said: {}", failure.words);
+                    }
+                    log::error!("{name}: Module NOT active!");
+                }
+            }
+        }
+    }
+
+    /// For each module why it is not there.
+    pub fn fates(&self) -> Vec<Result<(), Failure>> {
+        self.slots.iter().map(|slot| slot.module.as_ref().map(|_| ()).map_err(Failure::clone)).collect()
+    }
+
+    /// How the attached hooks are attached.
+    pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
+        self.loaded.attached()
+    }
+
+    /// The targets that the configuration names, and what became of each.
+    pub fn reaches(&self) -> &[Reach] {
+        self.loaded.reaches()
+    }
+
+    /// Fills a table. A module that panics costs its own values, no more.
+    pub fn refresh(&self, index: usize, table: &mut Table) -> Result<(), String> {
+        table.clear();
+        let behind = index.checked_sub(self.served);
+        let adds = behind.and_then(|behind| self.adding.get(behind));
+        let index = match (behind, adds) {
+            (None, _) => index,
+            (_, Some(&index)) => index,
+            (Some(behind), None) => return self.refresh_own(behind - self.adding.len(), table),
+        };
+        let begin = Instant::now();
+        let Some(Slot { name, debug, module: Ok(module), told, .. }) = self.slots.get(index) else {
+            return Err("not loaded".into());
+        };
+        let kernel: &dyn Kernel = &self.loaded;
+        let module = &mut held(module).module;
+        let result = guarded(name, || match adds {
+            None => module.refresh(kernel, table),
+            Some(_) => module.refresh_addition(kernel, table),
+        })
+        .unwrap_or_else(|fault| Err(crate::kit::RefreshError(fault)))
+        .map_err(|error| error.to_string());
+        let before = {
+            let mut told = held(told);
+            (told.count, told.time) = (told.count + 1, told.time + begin.elapsed());
+            std::mem::replace(&mut told.trouble, result.clone().err())
+        };
+        match (&result, before) {
+            (Err(error), None) => log::error!("{name}: no values: {error}"),
+            (Ok(()), Some(_)) => log::info!("{name}: values again"),
+            _ => {}
+        }
+        if *debug {
+            log::info!("{name}: refreshed, {} instances", table.len());
+        }
+        result
+    }
+
+    /// Changes a string of a module.
+    pub fn store(&self, index: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
+        let (name, module) = match self.slots.get(index) {
+            Some(Slot { name, module: Ok(module), .. }) => (name, module),
+            Some(_) => return Err(PmErr::APPVERSION),
+            None => return Err(PmErr::PERMISSION),
+        };
+        let kernel: &dyn Kernel = &self.loaded;
+        let module = &mut held(module).module;
+        guarded(name, || module.store(kernel, column, value)).unwrap_or_else(|fault| {
+            log::error!("{name}: {fault}");
+            Err(PmErr::GENERIC)
+        })
+    }
+
+    /// Whether the module of a table is at work already, so that whoever asks it has to wait.
+    fn is_busy(&self, index: usize) -> bool {
+        let module = match index.checked_sub(self.served) {
+            None => Some(&index),
+            Some(behind) => self.adding.get(behind),
+        };
+        module.and_then(|&module| self.slots.get(module)).is_some_and(Slot::is_busy)
     }
 }
 
@@ -377,164 +483,14 @@ fn message(panic: &(dyn Any + Send)) -> String {
     format!("a fault of the agent, please report it: {}", text.unwrap_or("panic"))
 }
 
-enum Job {
-    Refresh(Vec<(usize, Table)>),
-    Store(usize, usize, Vec<u8>),
-    Stop,
+/// For tests: panics where the environment variable names this place, as `plan:sysfork`. Not in what is installed.
+fn inject(place: &str, module: &str) {
+    const PANIC: &str = "COREBCC_PANIC";
+    let is_named = |named: String| named.split_once(':') == Some((place, module));
+    assert!(!cfg!(debug_assertions) || !std::env::var(PANIC).is_ok_and(is_named), "{PANIC} asks for it");
 }
 
-enum Done {
-    Loaded(Vec<Result<(), String>>),
-    Refreshed(Vec<(usize, Table, Result<(), String>)>),
-    Stored(Result<(), PmErr>),
-}
-
-/// The thread, seen from the one that answers pmcd.
-pub struct Collector {
-    jobs: Sender<Job>,
-    done: Receiver<Done>,
-    /// Tells the thread of a job.
-    call: Arc<EventFd>,
-    /// Tells the other side that loading is over.
-    ready: Arc<EventFd>,
-    loaded: Option<Vec<Result<(), String>>>,
-    fetches: Arc<AtomicU64>,
-    /// Jobs whose answer is outstanding.
-    away: usize,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Collector {
-    /// Starts the thread, which begins to load.
-    pub fn start(members: Members, btf: Option<PathBuf>, own: Own) -> std::io::Result<Collector> {
-        let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(Arc::new);
-        let (call, ready) = (event()?, event()?);
-        let (jobs, inbox) = channel();
-        let (outbox, done) = channel();
-        let fetches = own.fetches();
-        let thread = std::thread::Builder::new().name("collector".into()).spawn({
-            let (call, ready) = (Arc::clone(&call), Arc::clone(&ready));
-            move || {
-                let mut group = Group::load(members, btf);
-                group.serve_own(own);
-                let fates = group.fates().into_iter().map(|fate| fate.map_err(|failure| failure.reason));
-                let fates: Vec<Result<(), String>> = fates.take(group.served).collect();
-                let adding = group.adding.iter().map(|&index| fates[index].clone());
-                let own = OWN.iter().map(|_| Ok(()));
-                let _ = outbox.send(Done::Loaded(fates.iter().cloned().chain(adding).chain(own).collect()));
-                let _ = ready.write(1);
-                work(group, &call, &inbox, &outbox);
-            }
-        })?;
-        Ok(Collector { jobs, done, call, ready, loaded: None, fetches, away: 0, thread: Some(thread) })
-    }
-
-    /// Readable once loading is over, until it is read.
-    pub fn ready(&self) -> Arc<EventFd> {
-        Arc::clone(&self.ready)
-    }
-
-    fn take(&mut self, done: Done, back: &mut dyn FnMut(usize, Table, Result<(), String>)) {
-        match done {
-            Done::Loaded(fates) => self.loaded = Some(fates),
-            Done::Stored(_) => {} // came too late for whoever asked
-            Done::Refreshed(tables) => {
-                self.away -= 1;
-                for (index, table, result) in tables {
-                    back(index, table, result);
-                }
-            }
-        }
-    }
-}
-
-impl Collect for Collector {
-    fn fetch_begins(&mut self) {
-        self.fetches.fetch_add(1, Relaxed);
-    }
-
-    /// Ends the thread too, unless it is stuck: the kernel detaches when the process ends.
-    fn stop(&mut self) {
-        let _ = self.jobs.send(Job::Stop);
-        let _ = self.call.write(1);
-        let until = Instant::now() + PATIENCE;
-        if let Some(thread) = self.thread.take() {
-            while !thread.is_finished() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-    }
-
-    fn loaded(&mut self) -> Option<Vec<Result<(), String>>> {
-        if self.loaded.is_none() && self.away == 0 {
-            if let Ok(Done::Loaded(fates)) = self.done.try_recv() {
-                self.loaded = Some(fates);
-            }
-        }
-        self.loaded.take()
-    }
-
-    fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
-        if self.away > 0 || self.jobs.send(Job::Store(module, column, value.to_vec())).is_err() {
-            return Err(PmErr::AGAIN);
-        }
-        let _ = self.call.write(1);
-        match self.done.recv_timeout(PATIENCE) {
-            Ok(Done::Stored(result)) => result,
-            _ => Err(PmErr::AGAIN),
-        }
-    }
-
-    fn refresh(
-        &mut self,
-        tables: &mut dyn Iterator<Item = (usize, Table)>,
-        back: &mut dyn FnMut(usize, Table, Result<(), String>),
-    ) {
-        let tables: Vec<(usize, Table)> = tables.collect();
-        if !tables.is_empty() {
-            self.away += 1;
-            if self.jobs.send(Job::Refresh(tables)).is_err() {
-                self.away -= 1;
-                return;
-            }
-            let _ = self.call.write(1);
-        }
-        let until = Instant::now() + PATIENCE;
-        while self.away > 0 {
-            match self.done.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(done) => self.take(done, back),
-                Err(_) => return,
-            }
-        }
-    }
-}
-
-/// The thread's loop: jobs, and between them what the modules need.
-fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender<Done>) {
-    loop {
-        group.attend(call.as_fd(), None);
-        let _ = call.read();
-        for job in inbox.try_iter() {
-            match job {
-                Job::Refresh(tables) => {
-                    let refreshed = tables
-                        .into_iter()
-                        .map(|(index, mut table)| {
-                            let result = group.refresh(index, &mut table);
-                            (index, table, result)
-                        })
-                        .collect();
-                    if outbox.send(Done::Refreshed(refreshed)).is_err() {
-                        return group.detach();
-                    }
-                }
-                Job::Store(index, column, value) => {
-                    if outbox.send(Done::Stored(group.store(index, column, &value))).is_err() {
-                        return group.detach();
-                    }
-                }
-                Job::Stop => return group.detach(),
-            }
-        }
-    }
+/// What a mutex guards, also after a panic: those of modules are caught.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

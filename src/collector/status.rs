@@ -1,13 +1,14 @@
 //! The agent's own metrics, `agent.*`: what became of each module, what its programs and maps cost, what was lost. To a client
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
-use super::{Group, Restarts, Slot};
+use super::{held, Configuration, Modules, Slot};
 use crate::bpf::OBJECT;
 use crate::catalog::Instance;
 use crate::config::ModuleSettings;
 use crate::kit::{Kernel, Metric, Number, RowMut, Shape, Spec, Table};
 use crate::loader::{self, Finding};
 use crate::metrics;
+use crate::state::Restarts;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -19,7 +20,7 @@ use std::time::Instant;
 pub const OWN: &[&Spec] = &[&agent::SPEC, &module::SPEC, &program::SPEC, &map::SPEC, &lost::SPEC, &feature::SPEC];
 
 /// How each is filled.
-const FILL: [fn(&Group, &Own, &mut Table); OWN.len()] =
+const FILL: [fn(&Modules, &Own, &mut Table); OWN.len()] =
     [agent::fill, module::fill, program::fill, map::fill, lost::fill, feature::fill];
 
 /// Names in one of these domains: many times what there is.
@@ -39,11 +40,13 @@ mod agent {
         FETCHES: u64 = 5 "agent.fetches" COUNTER COUNT "fetches answered";
         RESTARTS: u64 = 6 "agent.restarts" COUNTER COUNT "starts of the agent since the machine's, but for the first";
         CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "restarts after an agent that did not end in order";
+        CONFIGURATION: str = 8 "agent.configuration.status" DISCRETE NONE "errors in the configuration, each with file, line and remedy";
+        ERRORS: u32 = 9 "agent.configuration.errors" DISCRETE COUNT "number of errors in the configuration";
     }
 
     pub const SPEC: Spec = Spec::unasked("agent", "the agent as a whole", 300, Shape::Single, METRICS);
 
-    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         let kernel = nix::sys::utsname::uname().map(|names| names.release().to_os_string()).unwrap_or_default();
         let row = table
             .single()
@@ -51,7 +54,9 @@ mod agent {
             .text(RELEASE, kernel.as_encoded_bytes())
             .set(LOADING, group.loading.as_millis() as u64)
             .set(UPTIME, own.started.elapsed().as_secs())
-            .set(FETCHES, own.fetches.load(Relaxed));
+            .set(FETCHES, own.fetches.load(Relaxed))
+            .text(CONFIGURATION, own.configuration.status.as_bytes())
+            .set(ERRORS, own.configuration.errors.len() as u32);
         let row = some(row, RESIDENT, loader::resident());
         let row = some(row, RESTARTS, own.restarts.as_ref().map(|restarts| restarts.count));
         some(row, CRASHES, own.restarts.as_ref().map(|restarts| restarts.crashes));
@@ -71,10 +76,13 @@ mod module {
 
     pub const SPEC: Spec = Spec::unasked("agent.module", "each module", 301, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
-        for slot in &group.modules {
+    pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
+        for slot in &group.slots {
             let (state, status) = group.state(slot);
-            let (count, time) = slot.refreshes;
+            let (count, time) = {
+                let told = held(&slot.told);
+                (told.count, told.time)
+            };
             table
                 .named(slot.name.as_bytes())
                 .text(STATE, state.as_bytes())
@@ -83,11 +91,11 @@ mod module {
                 .set(REFRESHES, count)
                 .set(TIME, time.as_nanos() as u64);
         }
-        let is_on = |spec: &Spec| group.modules.iter().any(|slot| [slot.spec.name, &*slot.name].contains(&spec.name));
-        for spec in own.known.iter().filter(|spec| !is_on(spec)) {
-            let status =
-                format!("not enabled; to have it, add {} to `modules` in [pmda] of {}", spec.name, own.configuration);
-            table.named(spec.name.as_bytes()).text(STATE, b"off").text(STATUS, status.as_bytes());
+        for (name, why) in &own.configuration.lost {
+            table.named(name.as_bytes()).text(STATE, b"failed").text(STATUS, why.as_bytes()).set(UP, 0);
+        }
+        for (name, how) in &own.configuration.off {
+            table.named(name.as_bytes()).text(STATE, b"off").text(STATUS, how.as_bytes());
         }
     }
 }
@@ -108,7 +116,7 @@ mod program {
     pub const SPEC: Spec =
         Spec::unasked("agent.program", "each BPF program", 302, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         let counting = own.runs.is_some() || loader::counts_runs();
         for program in group.loaded.programs() {
             let modules = OBJECT.users(&program.name).unwrap_or_default();
@@ -148,10 +156,10 @@ mod map {
 
     pub const SPEC: Spec = Spec::unasked("agent.map", "each BPF map", 303, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, _own: &Own, table: &mut Table) {
         let kernel: &dyn Kernel = &group.loaded;
         for map in group.loaded.maps() {
-            let specs = group.modules.iter().map(|slot| slot.spec);
+            let specs = group.slots.iter().map(|slot| slot.spec);
             let def = specs
                 .flat_map(|spec| spec.maps.iter().map(|def| (def, spec.maps)))
                 .find(|(def, _)| def.name == map.name);
@@ -182,11 +190,13 @@ mod lost {
 
     pub const SPEC: Spec = Spec::unasked("agent.lost", "each kind of loss", 304, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, _own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, _own: &Own, table: &mut Table) {
         let kernel: &dyn Kernel = &group.loaded;
-        for Slot { name, module, .. } in &group.modules {
-            let Ok(module) = module else { continue };
-            module.losses(kernel, &mut |reason, count| {
+        for slot in &group.slots {
+            let name = &slot.name;
+            // One that is at work is not waited for.
+            let Some(working) = slot.idle() else { continue };
+            working.module.losses(kernel, &mut |reason, count| {
                 table.named(instance(name, reason).as_bytes()).set(EVENTS, count);
             });
         }
@@ -209,7 +219,7 @@ mod feature {
 
     pub const SPEC: Spec = Spec::unasked("agent.kernel", "each feature", 305, Shape::Named { max: NAMES }, METRICS);
 
-    pub fn fill(group: &Group, own: &Own, table: &mut Table) {
+    pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         for Finding { feature, there, said } in group.findings.iter().chain([&own.counting]) {
             let row = table.named(feature.as_bytes()).text(STATUS, said.as_bytes());
             some(row, THERE, there.map(u32::from));
@@ -229,10 +239,7 @@ fn some<T: Number>(row: RowMut<'_>, metric: Metric<T>, value: Option<T>) -> RowM
 pub struct Own {
     started: Instant,
     fetches: Arc<AtomicU64>,
-    /// All modules there are.
-    known: &'static [&'static Spec],
-    /// The configuration's path, for sentences.
-    configuration: String,
+    configuration: Configuration,
     /// Held as long as the kernel is to count runs.
     runs: Option<OwnedFd>,
     /// Whether it does.
@@ -243,7 +250,7 @@ pub struct Own {
 
 impl Own {
     /// Begins the time since the start. `bpf_stats`: let the kernel count the runs of programs.
-    pub fn new(known: &'static [&'static Spec], configuration: &str, bpf_stats: bool) -> Own {
+    pub fn new(configuration: Configuration, bpf_stats: bool) -> Own {
         let found = |there, said: String| Finding::new("bpf_stats", there, said);
         let (runs, counting) = match bpf_stats.then(loader::count_runs).transpose() {
             Ok(None) => (None, found(None, "not tried: [pmda] has no `bpf_stats = True`".into())),
@@ -254,8 +261,7 @@ impl Own {
                 (None, found(Some(false), reason))
             }
         };
-        let configuration = configuration.to_owned();
-        Own { started: Instant::now(), fetches: Arc::default(), known, configuration, runs, counting, restarts: None }
+        Own { started: Instant::now(), fetches: Arc::default(), configuration, runs, counting, restarts: None }
     }
 
     /// The count of fetches, for whoever sees them.
@@ -282,10 +288,10 @@ pub fn own_instances(prefix: &str) -> impl Iterator<Item = Instance> + '_ {
     })
 }
 
-impl Group {
+impl Modules {
     /// Fills the table of one of [`OWN`].
     pub(super) fn refresh_own(&self, which: usize, table: &mut Table) -> Result<(), String> {
-        let (Some(spec), Some(own)) = (OWN.get(which), &self.own) else { return Err("not served".into()) };
+        let (Some(spec), Some(own)) = (OWN.get(which), self.own.get()) else { return Err("not served".into()) };
         catch_unwind(AssertUnwindSafe(|| FILL[which](self, own, table))).map_err(|panic| {
             table.clear();
             let error = super::message(panic.as_ref());
@@ -296,7 +302,7 @@ impl Group {
 
     /// The modules, those that failed left out, of which this holds.
     fn users(&self, is: impl Fn(&Spec) -> bool) -> String {
-        let users = self.modules.iter().filter(|slot| slot.module.is_ok() && is(slot.spec));
+        let users = self.slots.iter().filter(|slot| slot.module.is_ok() && is(slot.spec));
         users.map(|slot| &*slot.name).collect::<Vec<_>>().join(",")
     }
 
@@ -306,7 +312,7 @@ impl Group {
             let said = if failure.words.is_empty() { "" } else { "; the kernel said: " };
             return ("failed", format!("{}{said}{}", failure.reason, failure.words));
         }
-        if let Some(error) = &slot.trouble {
+        if let Some(error) = &held(&slot.told).trouble {
             return ("no values", error.clone());
         }
         let spec = slot.spec;

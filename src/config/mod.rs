@@ -7,7 +7,7 @@ mod settings;
 mod text;
 mod value;
 
-pub use settings::{ModuleSettings, Settings};
+pub use settings::{Cost, Fault, ModuleSettings, Settings};
 pub use value::Value;
 
 use std::collections::HashMap;
@@ -33,9 +33,9 @@ pub enum ConfigError {
         /// The system's reason and, where there is one, the remedy.
         reason: String,
     },
-    /// A line is not of the grammar.
+    /// A line is not of the grammar, or the section that it begins lacks something.
     #[error("{path}:{line}: {reason}")]
-    Syntax {
+    Line {
         /// The file.
         path: String,
         /// From 1.
@@ -43,7 +43,7 @@ pub enum ConfigError {
         /// What is wrong with the line and how it should look.
         reason: String,
     },
-    /// Something that must be in the file is not.
+    /// A section that must be in the file is not.
     #[error("{path}: {reason}")]
     Missing {
         /// The file.
@@ -65,6 +65,53 @@ pub enum ConfigError {
         /// What was expected and what was found.
         reason: String,
     },
+    /// Two errors or more.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<ConfigError>),
+}
+
+impl ConfigError {
+    /// The errors one by one.
+    pub fn each(&self) -> Vec<&ConfigError> {
+        match self {
+            ConfigError::Several(errors) => errors.iter().flat_map(ConfigError::each).collect(),
+            error => vec![error],
+        }
+    }
+
+    /// The line of the file, from 1; 0 for an error of the whole file.
+    pub fn line(&self) -> usize {
+        match self {
+            ConfigError::Line { line, .. } | ConfigError::Value { line, .. } => *line,
+            ConfigError::Several(errors) => errors.first().map_or(0, ConfigError::line),
+            ConfigError::Read { .. } | ConfigError::Missing { .. } => 0,
+        }
+    }
+}
+
+/// Errors collected on the way, so that all of them are reported at once and not only the first.
+#[derive(Debug, Default)]
+pub struct Errors(Vec<ConfigError>);
+
+impl Errors {
+    /// The value; an error is kept.
+    pub fn take<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
+        result.map_err(|error| self.0.push(error)).ok()
+    }
+
+    /// Keeps an error.
+    pub fn push(&mut self, error: ConfigError) {
+        self.0.push(error);
+    }
+
+    /// All of them as one error, if there are any.
+    pub fn end(mut self) -> Result<(), ConfigError> {
+        match self.0.len() {
+            0 => Ok(()),
+            1 => Err(self.0.remove(0)),
+            _ => Err(ConfigError::Several(self.0)),
+        }
+    }
 }
 
 /// A parsed file: sections and options in file order, values as written.
@@ -113,6 +160,31 @@ impl Config {
         self.sections.iter().map(|(name, own)| Section { config: self, name, own })
     }
 
+    /// The same with these sections enabled instead of its own. What is not in it, sections and options, is taken from `others`.
+    pub fn enabling(mut self, names: &[&str], others: &Config) -> Config {
+        for (name, options) in
+            others.sections.iter().filter(|(name, _)| name == "pmda" || names.contains(&name.as_str()))
+        {
+            let at = *self.by_name.entry(name.clone()).or_insert_with(|| {
+                self.sections.push((name.clone(), Options::default()));
+                self.sections.len() - 1
+            });
+            for entry in &options.entries {
+                let Config { defaults, sections, .. } = &mut self;
+                let known = sections[at].1.find(&entry.key).or(defaults.find(&entry.key));
+                if known.is_none_or(|known| known.raw.trim().is_empty()) {
+                    sections[at].1.insert(entry.clone());
+                }
+            }
+        }
+        if let Some(&at) = self.by_name.get("pmda") {
+            let modules = &mut self.sections[at].1;
+            let line = modules.find("modules").map_or(0, |entry| entry.line);
+            modules.insert(Entry { key: "modules".into(), line, raw: names.join(",") });
+        }
+        self
+    }
+
     fn missing(&self, reason: String) -> ConfigError {
         ConfigError::Missing { path: self.path.clone(), reason }
     }
@@ -150,9 +222,11 @@ impl<'a> Section<'a> {
     pub fn require(&self, key: &str, example: &str) -> Result<Value<'a>, ConfigError> {
         self.get(key)?.ok_or_else(|| match self.raw(key) {
             Some(_) => self.reject(key, format!("there is no value; write `{key} = {example}`")),
-            None => self
-                .config
-                .missing(format!("section [{}] has no option `{key}`; add a line `{key} = {example}`", self.name)),
+            None => ConfigError::Line {
+                path: self.config.path.clone(),
+                line: self.own.line,
+                reason: format!("[{}] has no option `{key}`; add a line `{key} = {example}`", self.name),
+            },
         })
     }
 
@@ -178,6 +252,8 @@ impl<'a> Section<'a> {
 
 #[derive(Clone, Debug, Default)]
 struct Options {
+    /// The line of the section's header.
+    line: usize,
     entries: Vec<Entry>,
     by_key: HashMap<String, usize>,
 }
@@ -185,6 +261,17 @@ struct Options {
 impl Options {
     fn find(&self, key: &str) -> Option<&Entry> {
         self.by_key.get(key).map(|&at| &self.entries[at])
+    }
+
+    /// Puts it behind the others, or in the place of the one that has the key.
+    fn insert(&mut self, entry: Entry) {
+        match self.by_key.get(&entry.key) {
+            Some(&at) => self.entries[at] = entry,
+            None => {
+                self.by_key.insert(entry.key.clone(), self.entries.len());
+                self.entries.push(entry);
+            }
+        }
     }
 }
 

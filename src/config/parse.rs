@@ -2,11 +2,11 @@
 //! its default settings: `=` and `:` as delimiters, `#` and `;` for whole-line comments, strict about duplicates.
 
 use super::text::{blank, shown, trim};
-use super::{Config, ConfigError, Entry, Options, DEFAULT};
+use super::{Config, ConfigError, Entry, Errors, Options, DEFAULT};
 use std::collections::HashMap;
 
 pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
-    let syntax = |line: usize, reason: String| ConfigError::Syntax { path: path.to_owned(), line, reason };
+    let syntax = |line: usize, reason: String| ConfigError::Line { path: path.to_owned(), line, reason };
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let good = &bytes[..error.valid_up_to()];
         syntax(lines(good).max(1), "not valid UTF-8 text; save the file in the UTF-8 encoding".to_owned())
@@ -16,6 +16,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
 
     let mut config =
         Config { path: path.to_owned(), defaults: Options::default(), sections: Vec::new(), by_name: HashMap::new() };
+    let mut errors = Errors::default();
     let mut place = Place::Start;
     // The option that an indented line continues, and the indentation it must exceed.
     let mut open = false;
@@ -45,11 +46,12 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
             open = false;
             place = if name == DEFAULT {
                 Place::Defaults
+            } else if config.by_name.contains_key(name) {
+                errors.push(syntax(at, format!("section [{name}] is already above; join the two")));
+                Place::Nowhere
             } else {
-                if config.by_name.insert(name.to_owned(), config.sections.len()).is_some() {
-                    return Err(syntax(at, format!("section [{name}] is already above; join the two")));
-                }
-                config.sections.push((name.to_owned(), Options::default()));
+                config.by_name.insert(name.to_owned(), config.sections.len());
+                config.sections.push((name.to_owned(), Options { line: at, ..Options::default() }));
                 Place::Section
             };
             continue;
@@ -57,8 +59,17 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
         let (section, options) = match place {
             Place::Start => {
                 let shown = shown(content);
-                return Err(syntax(at, format!("expected a section such as [pmda] before anything else, got {shown}")));
+                let what = if content.starts_with('[') {
+                    "[section]"
+                } else {
+                    "a section such as [pmda] before anything else"
+                };
+                let reason = format!("expected {what}, got {shown}");
+                errors.push(syntax(at, reason));
+                place = Place::Nowhere;
+                continue;
             }
+            Place::Nowhere => continue,
             Place::Defaults => (DEFAULT, &mut config.defaults),
             // `Place::Section` is set right after a push.
             Place::Section => match config.sections.last_mut() {
@@ -72,20 +83,27 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
             }
             _ => {
                 let shown = shown(content);
-                return Err(syntax(at, format!("expected [section], `option = value` or a comment, got {shown}")));
+                errors.push(syntax(at, format!("expected [section], `option = value` or a comment, got {shown}")));
+                if content.starts_with('[') {
+                    (place, open) = (Place::Nowhere, false);
+                }
+                continue;
             }
         };
         let key = key.to_lowercase();
         if let Some(&before) = options.by_key.get(&key) {
             let before = options.entries[before].line;
             let reason = format!("option `{key}` of [{section}] is already set in line {before}; keep one of the two");
-            return Err(syntax(at, reason));
+            errors.push(syntax(at, reason));
+            open = true;
+            continue;
         }
         options.by_key.insert(key.clone(), options.entries.len());
         options.entries.push(Entry { key, line: at, raw: value.to_owned() });
         open = true;
     }
 
+    errors.end()?;
     let all = config.sections.iter_mut().map(|(_, options)| options).chain([&mut config.defaults]);
     for entry in all.flat_map(|options| &mut options.entries) {
         entry.raw.truncate(entry.raw.trim_end_matches(blank).len());
@@ -98,6 +116,8 @@ enum Place {
     Start,
     Defaults,
     Section,
+    /// Below a header that is in error: what stands there is left out, since it would make for errors of its own.
+    Nowhere,
 }
 
 impl Place {
@@ -105,9 +125,9 @@ impl Place {
     fn last(self, config: &mut Config) -> &mut Entry {
         let options = match self {
             Place::Section => config.sections.last_mut().map(|(_, options)| options),
-            Place::Start | Place::Defaults => Some(&mut config.defaults),
+            Place::Start | Place::Defaults | Place::Nowhere => Some(&mut config.defaults),
         };
-        options.and_then(|options| options.entries.last_mut()).expect("`open` is set where an entry is pushed")
+        options.and_then(|options| options.entries.last_mut()).expect("`open` is set only in a section with an entry")
     }
 }
 
@@ -208,6 +228,7 @@ mod tests {
             fault("[s]\n\nnovalue\n"),
             "f.conf:3: expected [section], `option = value` or a comment, got `novalue`"
         );
+        assert_eq!(fault("[s\na = 1"), "f.conf:1: expected [section], got `[s`");
         assert_eq!(fault("[s]\n= 5\n"), "f.conf:2: expected [section], `option = value` or a comment, got `= 5`");
         assert_eq!(fault("[s]\n[]\n"), "f.conf:2: expected [section], `option = value` or a comment, got `[]`");
         assert_eq!(fault("[s]\n[t]\n[s]"), "f.conf:3: section [s] is already above; join the two");
@@ -218,6 +239,15 @@ mod tests {
         assert!(fault("[DEFAULT]\na=1\n[DEFAULT]\na=2").contains("option `a` of [DEFAULT] is already set in line 2"));
         assert!(fault(b"[s]\r\na = 1\rb = \xff\n").starts_with("f.conf:3: not valid UTF-8"));
         assert!(fault(b"\xff").starts_with("f.conf:1: not valid UTF-8"));
+    }
+
+    #[test]
+    fn all_faults_of_a_file_are_told_at_once() {
+        let file = "a = 1\nb\n[s]\nc\nd = 1\n  2\nd = 3\n  4\n[t\nd = 5\nd = 6\n[s]\nd = 7\n[u]\ne\n";
+        let error = Config::parse("f.conf", file.as_bytes()).unwrap_err();
+        let lines: Vec<usize> = error.each().iter().map(|error| error.line()).collect();
+        assert_eq!(lines, [1, 4, 7, 9, 12, 15], "{error}");
+        assert_eq!(error.to_string().matches("f.conf:").count(), 6, "{error}");
     }
 
     #[test]

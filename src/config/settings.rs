@@ -1,11 +1,12 @@
 //! The typed view of what every configuration has: `[pmda]`, and in each enabled module's section the options that all
 //! modules share. A module's own options are the module's business; [`Settings`] only says where they stand.
 
-use super::{Config, ConfigError, Section, Value};
+use super::text::shown;
+use super::{Config, ConfigError, Errors, Section, Value};
 use std::time::Duration;
 
 /// The options of `[pmda]`; anything else there is an error, as ever.
-const PMDA: [&str; 5] = ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats"];
+const PMDA: [&str; 6] = ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats", "show_arguments"];
 
 /// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
 const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=319;
@@ -26,6 +27,8 @@ pub struct Settings {
     pub prefix: String,
     /// Whether the kernel is to count the runs of BPF programs and their time.
     pub bpf_stats: bool,
+    /// Whether values and the log may have the arguments of processes.
+    pub show_arguments: bool,
 }
 
 /// What every module can be told.
@@ -54,80 +57,212 @@ impl ModuleSettings {
         self.module.rsplit('.').next().unwrap_or(&self.module)
     }
 
-    fn read(section: Section<'_>, default_prefix: &str) -> Result<ModuleSettings, ConfigError> {
-        let module = section.require("module", section.name())?;
-        if module.text().split('.').any(str::is_empty) {
-            return Err(module.error("the name of a module, such as `biolatency` or `fs.ext4dist`"));
-        }
-        let prefix = section.get("prefix")?.map(|value| prefix(&value)).transpose()?;
-        Ok(ModuleSettings {
-            section: section.name().to_owned(),
-            module: module.text().to_owned(),
-            cluster: section.require("cluster", "200")?.int_in(0..=MAX_CLUSTER)?,
-            prefix: prefix.unwrap_or_else(|| default_prefix.to_owned()),
-            indom_cache: flag(section, "pmda_indom_cache", true)?,
-            debug: flag(section, "debug", false)?,
-        })
-    }
-}
-
-impl Settings {
-    /// Reads `[pmda]` and the shared options of the modules it enables.
-    pub fn read(config: &Config) -> Result<Settings, ConfigError> {
-        let Some(pmda) = config.section("pmda") else {
-            return Err(config.missing("no section [pmda]; add one with a line `modules = netproc`".to_owned()));
-        };
-        let defaults = config.defaults.entries.iter().map(|entry| entry.key.as_str());
-        if let Some(unknown) = pmda.keys().map(|(key, _)| key).chain(defaults).find(|key| !PMDA.contains(key)) {
-            let place = if pmda.own.find(unknown).is_some() { "" } else { " (where [DEFAULT] shows as well)" };
-            return Err(pmda.reject(unknown, format!("no option of [pmda]{place}; it has {}", PMDA.join(", "))));
-        }
-
-        let prefix = pmda.get("prefix")?.map(|value| prefix(&value)).transpose()?;
-        let prefix = prefix.unwrap_or_else(|| "bcc.".to_owned());
-        let refresh = pmda.get("process_refresh")?.map(|value| value.clamped(0..=u32::MAX)).transpose()?.unwrap_or(0);
-        Ok(Settings {
-            modules: modules(config, pmda, &prefix)?,
-            process_refresh: (refresh > 0).then(|| Duration::from_secs(refresh.into())),
-            module_failure_fatal: flag(pmda, "module_failure_fatal", true)?,
-            bpf_stats: flag(pmda, "bpf_stats", false)?,
-            prefix,
-        })
-    }
-}
-
-fn modules(config: &Config, pmda: Section<'_>, prefix: &str) -> Result<Vec<ModuleSettings>, ConfigError> {
-    let value = pmda.require("modules", "netproc")?;
-    let mut modules = Vec::<ModuleSettings>::new();
-    for name in value.list() {
-        if name.is_empty() {
-            return Err(value.error("names of sections with commas between them"));
-        }
-        if modules.iter().any(|module| module.section == name) {
-            continue;
-        }
-        let Some(section) = config.section(name) else {
-            let name = super::text::shown(name);
-            let reason = format!("no section has the name {name}; add one, or take the name out of the list");
-            return Err(value.reject(reason));
-        };
-        let module = ModuleSettings::read(section, prefix)?;
-        if OWN_CLUSTERS.contains(&module.cluster) {
+    /// Whether its cluster is free: neither the agent's own nor that of another module.
+    pub fn stands_alone(&self, section: Section<'_>, others: &[ModuleSettings]) -> Result<(), ConfigError> {
+        if OWN_CLUSTERS.contains(&self.cluster) {
             let (first, last) = (OWN_CLUSTERS.start(), OWN_CLUSTERS.end());
             let reason = format!("{first} to {last} are clusters of the agent's own metrics; give it another");
             return Err(section.reject("cluster", reason));
         }
-        if let Some(other) = modules.iter().find(|other| other.cluster == module.cluster) {
-            let reason = format!("{} is the cluster of [{}] too; give each its own", module.cluster, other.section);
-            return Err(section.reject("cluster", reason));
+        match others.iter().find(|other| other.cluster == self.cluster) {
+            Some(other) => {
+                let reason = format!("{} is the cluster of [{}] too; give each its own", self.cluster, other.section);
+                Err(section.reject("cluster", reason))
+            }
+            None => Ok(()),
         }
-        modules.push(module);
     }
-    Ok(modules)
+
+    /// Reads what a section says of these options. An error besides leaves what can be known without it: where the metrics are, if
+    /// that can be told.
+    pub fn read(section: Section<'_>, default_prefix: &str) -> (Option<ModuleSettings>, Result<(), ConfigError>) {
+        let mut errors = Errors::default();
+        let module = errors.take(section.require("module", section.name()).and_then(module));
+        let cluster = errors.take(section.require("cluster", "200").and_then(|value| value.int_in(0..=MAX_CLUSTER)));
+        let own = errors.take(section.get("prefix").and_then(|value| value.map(|value| prefix(&value)).transpose()));
+        let indom_cache = errors.take(flag(section, "pmda_indom_cache", true)).unwrap_or(true);
+        let debug = errors.take(flag(section, "debug", false)).unwrap_or(false);
+        let settings = module.zip(cluster).map(|(module, cluster)| ModuleSettings {
+            section: section.name().to_owned(),
+            module,
+            cluster,
+            prefix: own.flatten().unwrap_or_else(|| default_prefix.to_owned()),
+            indom_cache,
+            debug,
+        });
+        (settings, errors.end())
+    }
+}
+
+/// What an error in the configuration costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// No module: an option of `[pmda]` has its default.
+    Option,
+    /// The module that is enabled under this name, which is that of its section if it has one.
+    Module(String),
+    /// All modules.
+    All,
+}
+
+/// An error in the configuration.
+#[derive(Debug)]
+pub struct Fault {
+    /// What it costs.
+    pub cost: Cost,
+    /// Where it is and what to do.
+    pub error: ConfigError,
+}
+
+impl Fault {
+    /// A fault for each of the errors.
+    pub fn each(cost: &Cost, error: ConfigError) -> Vec<Fault> {
+        let errors = match error {
+            ConfigError::Several(errors) => errors,
+            error => vec![error],
+        };
+        errors.into_iter().map(|error| Fault { cost: cost.clone(), error }).collect()
+    }
+}
+
+impl Default for Settings {
+    /// No modules.
+    fn default() -> Settings {
+        Settings {
+            modules: Vec::new(),
+            process_refresh: None,
+            module_failure_fatal: true,
+            prefix: "bcc.".to_owned(),
+            bpf_stats: false,
+            show_arguments: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Reads `[pmda]` and the shared options of the modules it enables; the first error is the result.
+    pub fn read(config: &Config) -> Result<Settings, ConfigError> {
+        let (settings, faults) = Settings::survey(config);
+        faults.into_iter().next().map_or(Ok(settings), |fault| Err(fault.error))
+    }
+
+    /// Reads as much as can be made out, and tells everything that is wrong.
+    pub fn survey(config: &Config) -> (Settings, Vec<Fault>) {
+        let mut settings = Settings::default();
+        let mut faults = Vec::new();
+        let Some(pmda) = config.section("pmda") else {
+            let other = config.sections().find(|section| section.name().eq_ignore_ascii_case("pmda"));
+            let error = match other {
+                Some(other) => ConfigError::Line {
+                    path: config.path.clone(),
+                    line: other.own.line,
+                    reason: format!("[{}] has to be written [pmda]", other.name()),
+                },
+                None => config.missing("no section [pmda]; add one with a line `modules = netproc`".to_owned()),
+            };
+            return (settings, vec![Fault { cost: Cost::All, error }]);
+        };
+        let defaults = config.defaults.entries.iter().map(|entry| entry.key.as_str());
+        for unknown in pmda.keys().map(|(key, _)| key).chain(defaults).filter(|key| !PMDA.contains(key)) {
+            let place = if pmda.own.find(unknown).is_some() { "" } else { " (where [DEFAULT] shows as well)" };
+            let error = pmda.reject(unknown, format!("no option of [pmda]{place}; it has {}", PMDA.join(", ")));
+            faults.push(Fault { cost: Cost::Option, error });
+        }
+        let mut read = |cost, result: Result<(), ConfigError>| {
+            faults.extend(result.err().map(|error| Fault { cost, error }));
+        };
+        read(
+            Cost::All,
+            pmda.get("prefix").and_then(|value| value.map(|value| prefix(&value)).transpose()).map(|prefix| {
+                settings.prefix = prefix.unwrap_or("bcc.".to_owned());
+            }),
+        );
+        let refresh = pmda.get("process_refresh");
+        let refresh = refresh.and_then(|value| value.map(|value| value.clamped(0..=u32::MAX)).transpose());
+        read(
+            Cost::Option,
+            refresh.map(|seconds| {
+                let seconds = seconds.filter(|&seconds| seconds > 0);
+                settings.process_refresh = seconds.map(|seconds| Duration::from_secs(seconds.into()));
+            }),
+        );
+        // Whoever sets it may mean to have all modules or none.
+        read(Cost::All, flag(pmda, "module_failure_fatal", true).map(|fatal| settings.module_failure_fatal = fatal));
+        read(Cost::Option, flag(pmda, "bpf_stats", false).map(|stats| settings.bpf_stats = stats));
+        let arguments = flag(pmda, "show_arguments", true);
+        settings.show_arguments = *arguments.as_ref().unwrap_or(&false); // who sets it means to hide them
+        read(Cost::Option, arguments.map(drop));
+        match pmda.require("modules", "netproc") {
+            Ok(names) => settings.modules = modules(config, &names, &settings.prefix, &mut faults),
+            Err(error) => faults.push(Fault { cost: Cost::All, error }),
+        }
+        (settings, faults)
+    }
+}
+
+fn modules(config: &Config, names: &Value<'_>, prefix: &str, faults: &mut Vec<Fault>) -> Vec<ModuleSettings> {
+    let mut modules = Vec::<ModuleSettings>::new();
+    let mut seen = Vec::new();
+    for name in names.list() {
+        if name.is_empty() {
+            let error = names.error("names of sections with commas between them");
+            faults.push(Fault { cost: Cost::Option, error });
+            continue;
+        }
+        let section = match meant(config, name) {
+            Ok(section) => section,
+            Err(reason) => {
+                faults.push(Fault { cost: Cost::Module(name.to_owned()), error: names.reject(reason) });
+                continue;
+            }
+        };
+        if seen.contains(&section.name()) {
+            continue;
+        }
+        seen.push(section.name());
+        let cost = Cost::Module(section.name().to_owned());
+        let (module, read) = ModuleSettings::read(section, prefix);
+        faults.extend(read.err().into_iter().flat_map(|error| Fault::each(&cost, error)));
+        let Some(module) = module else { continue };
+        match module.stands_alone(section, &modules) {
+            Ok(()) => modules.push(module),
+            Err(error) => faults.push(Fault { cost, error }),
+        }
+    }
+    modules
+}
+
+/// The section that an entry of `modules` means: by its name, else by the module that it configures.
+fn meant<'a>(config: &'a Config, name: &str) -> Result<Section<'a>, String> {
+    if let Some(section) = config.section(name) {
+        return Ok(section);
+    }
+    let configures = |section: &Section<'_>| {
+        let module = section.get("module").ok().flatten();
+        module.is_some_and(|module| [Some(module.text()), module.text().rsplit('.').next()].contains(&Some(name)))
+    };
+    let found: Vec<Section<'a>> = config.sections().filter(configures).collect();
+    match found[..] {
+        [section] => Ok(section),
+        [first, second, ..] => {
+            Err(format!("{} is the module of [{}] and [{}]; name the section", shown(name), first.name, second.name))
+        }
+        [] => {
+            let name = shown(name);
+            Err(format!("no section has the name {name}, and none the module; add one, or take {name} out of the list"))
+        }
+    }
 }
 
 fn flag(section: Section<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
     section.get(key)?.map_or(Ok(default), |value| value.bool())
+}
+
+fn module(value: Value<'_>) -> Result<String, ConfigError> {
+    if value.text().split('.').any(str::is_empty) {
+        return Err(value.error("the name of a module, such as `biolatency` or `fs.ext4dist`"));
+    }
+    Ok(value.text().to_owned())
 }
 
 /// Names are made by putting the prefix in front, so it has to be whole components of a name, PMNS(5), each with a dot.
@@ -194,11 +329,41 @@ mod tests {
         assert_eq!(read(&format!("[pmda]\nmodules = a,\n  b{TWO}")).unwrap().modules.len(), 2);
     }
 
+    /// The trap: what stands behind `module =` is what one writes into the list.
+    #[test]
+    fn a_module_is_enabled_by_its_section_or_its_own_name() {
+        let names = |list: &str| -> Vec<String> {
+            let settings = read(&format!("[pmda]\nmodules = {list}{TWO}")).unwrap();
+            settings.modules.into_iter().map(|module| module.section).collect()
+        };
+        assert_eq!(names("fs.ext4dist, sysfork"), ["b", "a"]);
+        assert_eq!(names("ext4dist, b, fs.ext4dist"), ["b"], "each section once");
+        let twice = read(&format!("[pmda]\nmodules = sysfork{TWO}[c]\nmodule = sysfork\n")).unwrap_err();
+        assert!(twice.ends_with("`sysfork` is the module of [a] and [c]; name the section"), "{twice}");
+    }
+
+    #[test]
+    fn each_fault_says_what_it_costs_and_the_rest_is_read() {
+        let pmda = "[pmda]\nmodules = a,,nope,b,c\nprefix = 1\nfrob = 1\nbpf_stats = x\nmodule_failure_fatal = no\n";
+        let text = format!("{pmda}{}[c]\ncluster = x\n", TWO.replace("debug = on", "debug = x"));
+        let config = Config::parse("f.conf", text.as_bytes()).unwrap();
+        let (settings, faults) = Settings::survey(&config);
+        let told: Vec<(Cost, usize)> = faults.into_iter().map(|fault| (fault.cost, fault.error.line())).collect();
+        let module = |name: &str| Cost::Module(name.into());
+        let option = Cost::Option;
+        let wanted = [(option.clone(), 4), (Cost::All, 3), (option.clone(), 5), (option, 2), (module("nope"), 2)];
+        assert_eq!(told[..5], wanted);
+        assert_eq!(told[5..], [(module("b"), 14), (module("c"), 15), (module("c"), 16)]);
+        assert_eq!(settings.modules.iter().map(|m| m.section.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(!settings.module_failure_fatal && !settings.modules[1].debug);
+    }
+
     #[test]
     fn faults_say_where_and_what_to_do() {
         let pmda = |options: &str| read(&format!("[pmda]\n{options}{TWO}")).unwrap_err();
-        assert_eq!(read("[PMDA]\n").unwrap_err(), "f.conf: no section [pmda]; add one with a line `modules = netproc`");
-        assert_eq!(pmda(""), "f.conf: section [pmda] has no option `modules`; add a line `modules = netproc`");
+        assert_eq!(read("[x]\n").unwrap_err(), "f.conf: no section [pmda]; add one with a line `modules = netproc`");
+        assert_eq!(read("\n[PMDA]\n").unwrap_err(), "f.conf:2: [PMDA] has to be written [pmda]");
+        assert_eq!(pmda(""), "f.conf:1: [pmda] has no option `modules`; add a line `modules = netproc`");
         assert_eq!(pmda("modules ="), "f.conf:2: [pmda] modules: there is no value; write `modules = netproc`");
         for empty in ["modules = a,", "modules = ,a"] {
             assert!(pmda(empty).starts_with("f.conf:2: [pmda] modules: expected names of sections"), "{empty}");

@@ -1,6 +1,7 @@
 //! What the maps are sized by, read from sysfs and procfs. A file that cannot be read counts as a small machine.
 
 use crate::kit::Host;
+use nix::unistd::{sysconf, SysconfVar};
 use std::fs;
 
 /// This machine.
@@ -15,12 +16,27 @@ pub fn host() -> Host {
     }
     Host {
         pid_namespace: super::in_namespace(),
-        cpus: libbpf_rs::num_possible_cpus().unwrap_or(1),
+        cpus: cpus(),
         disks,
         requests,
         memory: fs::read_to_string("/proc/meminfo").ok().and_then(|text| megabytes(&text)).unwrap_or(0),
         threads: fs::read_to_string("/proc/loadavg").ok().and_then(|text| threads(&text)).unwrap_or(256),
     }
+}
+
+/// The number of rows that CPUs index by their ids: one more than the highest id a CPU can have. Ids can have gaps, so the number of
+/// CPUs may be less.
+pub fn cpus() -> usize {
+    let possible = fs::read_to_string("/sys/devices/system/cpu/possible").ok();
+    let configured = || sysconf(SysconfVar::_NPROCESSORS_CONF).ok().flatten()?.try_into().ok();
+    possible.and_then(|list| rows_of(&list)).or_else(configured).unwrap_or(1)
+}
+
+/// `0-3,8-11`: 12.
+fn rows_of(list: &str) -> Option<usize> {
+    let last = |range: &str| range.rsplit('-').next()?.parse::<usize>().ok();
+    let ids: Option<Vec<usize>> = list.trim().split(',').map(last).collect();
+    ids?.into_iter().max()?.checked_add(1)
 }
 
 fn number(path: &str) -> usize {
@@ -41,6 +57,15 @@ fn megabytes(meminfo: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_reach_to_the_highest_cpu_where_ids_have_gaps() {
+        assert_eq!(rows_of("0-1\n"), Some(2));
+        assert_eq!(rows_of("0\n"), Some(1));
+        assert_eq!(rows_of("0-3,8-11\n"), Some(12), "and not 8, of which CPUs 8 to 11 would find no row");
+        assert_eq!(rows_of("0,2,4-5"), Some(6));
+        assert_eq!([rows_of(""), rows_of("0-x"), rows_of("rubbish")], [None; 3]);
+    }
 
     #[test]
     fn memory_is_the_first_line_of_meminfo_in_megabytes() {

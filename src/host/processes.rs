@@ -1,6 +1,6 @@
 //! Processes by their names, from procfs.
 
-use crate::kit::ProcessFilter;
+use crate::kit::{in_log, ProcessFilter};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
@@ -21,6 +21,13 @@ pub fn cmdline(pid: u32) -> Option<Vec<u8>> {
     }
     line.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b' ');
     Some(line)
+}
+
+/// What stands behind the number in the instance name of a process: the first of these names, up to its first blank. There is
+/// always something to see, since PCP's Python programs take the second word of every such name.
+pub fn command_word<'a>(names: &[&'a [u8]]) -> &'a [u8] {
+    let mut words = names.iter().filter_map(|name| name.split(|&byte| byte == b' ').next());
+    words.find(|word| word.iter().any(|byte| byte.is_ascii_graphic() || !byte.is_ascii())).unwrap_or(b"(unknown)")
 }
 
 /// The command name of a process.
@@ -145,7 +152,7 @@ impl Watch {
             if self.filter.wants(*pid, comm, line) {
                 found.insert(*pid);
                 if !self.members.contains(pid) {
-                    log::info!("{}: Tracing PID {pid}: {}.", self.name, String::from_utf8_lossy(line));
+                    log::info!("{}: Tracing PID {pid}: {}.", self.name, in_log(line));
                     change(*pid, true);
                 }
             }
@@ -220,6 +227,17 @@ mod tests {
         assert!(filter.wants(1, b"node_exporter", b"/usr/bin/node_exporter --web"));
         assert!(filter.wants(1, b"x", b"nginx: worker"));
         assert!(!filter.wants(1, b"x", b"apache"));
+    }
+
+    #[test]
+    fn the_word_of_a_process_is_never_empty() {
+        assert_eq!(command_word(&[b"/usr/bin/curl -s x", b"curl"]), b"/usr/bin/curl");
+        assert_eq!(command_word(&[b" -s", b"Web Content"]), b"Web");
+        assert_eq!(command_word(&[b"caf\xc3 x"]), b"caf\xc3");
+        for nothing in [&b""[..], b" x", b"\t", b"\x01\n y"] {
+            assert_eq!(command_word(&[nothing, b""]), b"(unknown)", "{}", nothing.escape_ascii());
+        }
+        assert_eq!(command_word(&[]), b"(unknown)");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a module file imports: declarations, the table it fills, and the kernel as it sees it.
 
+mod arguments;
 mod histogram;
 mod hook;
 mod kernel;
@@ -13,7 +14,9 @@ mod row_claims;
 mod set_table;
 mod spec;
 mod table;
+mod text;
 
+pub use arguments::{in_log, show_arguments, shows_arguments};
 pub use histogram::Log2;
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, Row, RowsView};
@@ -30,3 +33,4 @@ pub use row_claims::RowClaims;
 pub use set_table::{by_socket, by_thread, ways};
 pub use spec::{Shape, Spec};
 pub use table::{Key, RowMut, Table};
+pub use text::{escaped, is_control};

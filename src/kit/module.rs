@@ -27,7 +27,7 @@ pub struct RefreshError(pub String);
 /// The machine a module sizes its maps by.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// CPUs that may come online (`/sys/devices/system/cpu/possible`): rows per CPU are as many.
+    /// One more than the highest id of a CPU that may come online: rows per CPU are as many, since they are found by the id.
     pub cpus: usize,
     /// Disks (`/sys/block`).
     pub disks: usize,

@@ -76,10 +76,17 @@ pub enum Shape {
     Rows {
         /// The option that holds the number of rows.
         count: &'static str,
+        /// Which row comes first, for the documents.
+        order: &'static str,
     },
     /// Any names, at most `max`: identifiers are handed out once and kept over restarts.
     Named {
         /// Names beyond it are refused, and counted.
+        max: usize,
+    },
+    /// As [`Shape::Named`], but the first word of a name alone gets the identifier and is kept. What follows it may change.
+    Words {
+        /// Words beyond it are refused, and counted.
         max: usize,
     },
     /// Processes: the identifier is the process id.

@@ -1,6 +1,6 @@
 //! The values of a module as of one refresh: rows of cells, one column per metric. Filled anew each time; it keeps its memory.
 
-use super::{Log2, Metric, Number};
+use super::{text, Log2, Metric, Number};
 use crate::pcp::Atom;
 use std::ops::Range;
 
@@ -69,21 +69,21 @@ impl Table {
         self.push(Key::Index(index))
     }
 
-    /// A row with a name.
+    /// A row with a name. Control characters in the names of rows become `_`.
     pub fn named(&mut self, name: &[u8]) -> RowMut<'_> {
-        let range = self.keep(name);
+        let range = self.keep(&text::name(name));
         self.push(Key::Name(range))
     }
 
     /// The row of a process; the name is the whole instance name.
     pub fn process(&mut self, pid: u32, name: &[u8]) -> RowMut<'_> {
-        let range = self.keep(name);
+        let range = self.keep(&text::name(name));
         self.push(Key::Pid(pid, range))
     }
 
     /// The row of a number (at most 2^31 - 1) that has a name.
     pub fn numbered(&mut self, number: u32, name: &[u8]) -> RowMut<'_> {
-        let range = self.keep(name);
+        let range = self.keep(&text::name(name));
         self.push(Key::Numbered(number, range))
     }
 
@@ -149,9 +149,9 @@ impl RowMut<'_> {
         self
     }
 
-    /// Sets a string: bytes, which need not be UTF-8.
+    /// Sets a string: bytes, which need not be UTF-8. Control characters are written out (`\n`, `\x1b`).
     pub fn text(self, metric: Metric<str>, value: &[u8]) -> Self {
-        let range = self.table.keep(value);
+        let range = self.table.keep(&text::escaped(value));
         self.table.cells[self.start + metric.column] = Cell::Text(range);
         self
     }
@@ -199,5 +199,23 @@ mod tests {
         assert_eq!(table.value(0, 0), Some(Atom::Str(b"caf\xc3")));
         assert_eq!(table.value(0, 1), None);
         assert_eq!(table.value(7, 0), None);
+    }
+
+    #[test]
+    fn no_control_character_gets_into_names_and_values() {
+        let mut table = Table::new(1);
+        table.named(b"\n2147483647 9 x").text(NAME, b"a\x1b[2J\n");
+        table.process(7, b"000007 a\rb");
+        table.numbered(7, b"sh;\x07");
+        let names: Vec<&[u8]> = table
+            .keys()
+            .iter()
+            .map(|key| match key {
+                Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name) => table.text(name),
+                _ => b"",
+            })
+            .collect();
+        assert_eq!(names, [&b"_2147483647 9 x"[..], b"000007 a_b", b"sh;_"]);
+        assert_eq!(table.value(0, 0), Some(Atom::Str(b"a\\x1b[2J\\n")));
     }
 }

@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::ops::{Deref, Range};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Where a kernel with CONFIG_DEBUG_INFO_BTF keeps its types.
 pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
@@ -51,7 +51,7 @@ pub struct Function {
     /// Bits of its return value; 0 if it has none.
     pub bits: u32,
     /// The types of the module of the kernel that it is in; `None` for the kernel itself.
-    pub module: Option<Rc<OwnedFd>>,
+    pub module: Option<Arc<OwnedFd>>,
 }
 
 /// What loading needs of the kernel's types.
@@ -135,7 +135,7 @@ impl Known {
         types: &Types<'_>,
         functions: &BTreeSet<&str>,
         tracepoints: &BTreeSet<&str>,
-        module: Option<&Rc<OwnedFd>>,
+        module: Option<&Arc<OwnedFd>>,
     ) {
         // A tracepoint's type is the one of its handlers.
         let handlers: Vec<String> = tracepoints.iter().map(|name| format!("btf_trace_{name}")).collect();
@@ -178,7 +178,7 @@ impl Known {
             }
             let Ok(bytes) = fs::read(format!("{MODULES}/{name}")) else { continue };
             if let Some(types) = Types::read(&bytes, Some(kernel)) {
-                self.find(&types, &missing, &BTreeSet::new(), Some(&Rc::new(fd)));
+                self.find(&types, &missing, &BTreeSet::new(), Some(&Arc::new(fd)));
             }
         }
     }

@@ -50,6 +50,12 @@ impl Mapping {
     }
 }
 
+// SAFETY: it is memory, which belongs to no thread; what is written while it is mapped is read through atomics, or is what the kernel
+// has finished writing.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is the one that was mapped, and no reference into it outlives `self`.

@@ -20,3 +20,10 @@ pub use outcome::{Attempt, Failure, Finding, LoadRequest, Reach, Said};
 pub use refusal::Refusal;
 pub use trial::{load, Outcome};
 pub use usage::{count_runs, counts_runs, resident, MapUsage, ProgramUsage};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a mutex guards. A thread that panicked has left nothing half done behind: what is guarded is changed by one call each.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

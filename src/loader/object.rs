@@ -5,37 +5,35 @@ use super::mapping::Mapping;
 use super::outcome::{usable, Finding, LoadRequest, Reach, Said};
 use super::refusal::Refusal;
 use super::ring::Ring;
-use super::{perf_event, program, template};
+use super::{held, perf_event, program, template};
 use crate::bpf::{BpfObject, Feature};
 use crate::kit::{Attachment, Hook, Kernel, MapDef, MapKind, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object};
-use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Loaded programs and maps.
 pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
-    pub(super) links: RefCell<BTreeMap<&'static str, Vec<(&'static str, template::Attached)>>>,
+    pub(super) links: Mutex<BTreeMap<&'static str, Vec<(&'static str, template::Attached)>>>,
     holds: Vec<Hold>,
     /// How many targets the programs of templates are attached to: each hold has a share.
-    targets: RefCell<BTreeMap<&'static str, Arc<()>>>,
+    targets: Mutex<BTreeMap<&'static str, Arc<()>>>,
     /// Copies of templates, kept for targets to come and for what the kernel says of them.
-    pub(super) copies: RefCell<template::Copies>,
+    pub(super) copies: Mutex<template::Copies>,
     pub(super) reaches: Vec<Reach>,
     /// Arrays of counters, with their bytes. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table
     /// that nobody has read yet is not mapped.
-    maps: BTreeMap<&'static str, (usize, OnceCell<Option<Mapping>>)>,
+    maps: BTreeMap<&'static str, (usize, OnceLock<Option<Mapping>>)>,
     pub(super) rings: BTreeMap<&'static str, Ring>,
     pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
     /// Programs of the hooks' tiers, by name.
     pub(super) programs: BTreeMap<&'static str, OwnedFd>,
     /// The modules' questions (`FEATURE` lines in bpf/), answered.
     pub(super) features: Vec<Finding>,
-    btf: Option<Rc<Known>>,
+    btf: Option<Arc<Known>>,
     /// What its build knows of the object.
     pub(super) build: Option<BpfObject>,
     /// The maps, and the code that programs are loaded from.
@@ -51,10 +49,10 @@ struct Hold {
 impl Loaded {
     pub(super) fn empty() -> Loaded {
         Loaded {
-            links: RefCell::default(),
+            links: Mutex::default(),
             holds: Vec::new(),
-            targets: RefCell::default(),
-            copies: RefCell::default(),
+            targets: Mutex::default(),
+            copies: Mutex::default(),
             reaches: Vec::new(),
             maps: BTreeMap::new(),
             rings: BTreeMap::new(),
@@ -73,7 +71,7 @@ impl Loaded {
         build: BpfObject,
         wanted: &[LoadRequest],
         active: &[usize],
-        btf: Rc<Known>,
+        btf: Arc<Known>,
     ) -> Result<Loaded, Refusal> {
         let mut loaded = Loaded { btf: Some(btf), build: Some(build), ..Loaded::empty() };
         for map in object.maps() {
@@ -87,7 +85,7 @@ impl Loaded {
             match def.map(|def| (def, def.kind)) {
                 Some((def, MapKind::Rows)) => {
                     let bytes = (map.value_size() as usize).next_multiple_of(8) * map.max_entries() as usize;
-                    loaded.maps.insert(def.name, (bytes, OnceCell::new()));
+                    loaded.maps.insert(def.name, (bytes, OnceLock::new()));
                 }
                 Some((def, MapKind::Ring)) => {
                     let fd = map.as_fd().try_clone_to_owned().map_err(|_| refused(nix::Error::EMFILE))?;
@@ -146,14 +144,14 @@ impl Loaded {
     pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), (&'static str, Refusal)> {
         let mut links = Vec::new();
         // Once, whichever hooks have it: a program counts for all of its modules.
-        let runs = |name| self.links.borrow().values().flatten().any(|(program, _)| *program == name);
+        let runs = |name| held(&self.links).values().flatten().any(|(program, _)| *program == name);
         for &name in tier.programs.iter().filter(|&&name| !runs(name)) {
             let Some(fd) = self.programs.get(name) else { continue };
             let program = self.object.iter().flat_map(Object::progs).find(|program| program.name() == name);
             let Some(program) = program else { continue };
             links.push((name, template::attach_named(&program, fd).map_err(|refusal| (name, refusal))?));
         }
-        self.links.borrow_mut().insert(hook.name, links);
+        held(&self.links).insert(hook.name, links);
         Ok(())
     }
 
@@ -187,17 +185,17 @@ impl Loaded {
         let attach = |name: &&'static str| {
             let template = object.progs().find(|program| program.name() == *name);
             let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
-            template::attach(object, &template, target, number, btf, &mut self.copies.borrow_mut())
+            template::attach(object, &template, target, number, btf, &mut held(&self.copies))
         };
         let links = tier.programs.iter().map(attach).collect::<Result<_, Refusal>>()?;
-        let mut targets = self.targets.borrow_mut();
+        let mut targets = held(&self.targets);
         let shares = tier.programs.iter().map(|name| Arc::clone(targets.entry(name).or_default())).collect();
         Ok(Hold { _links: links, _shares: shares })
     }
 
     /// How many targets a program of a template is attached to.
     pub(super) fn targets(&self, program: &str) -> usize {
-        self.targets.borrow().get(program).map_or(0, |shares| Arc::strong_count(shares) - 1)
+        held(&self.targets).get(program).map_or(0, |shares| Arc::strong_count(shares) - 1)
     }
 
     /// The targets of templates, and what became of each.
@@ -212,7 +210,7 @@ impl Loaded {
 
     /// The hooks that are attached and how, by hook.
     pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
-        let links = self.links.borrow();
+        let links = held(&self.links);
         self.hooks
             .iter()
             .filter(|(hook, _)| links.contains_key(hook.name))
@@ -222,7 +220,7 @@ impl Loaded {
 
     /// Whether a module has a part in an attached program.
     pub fn runs(&self, module: &str) -> bool {
-        let links = self.links.borrow();
+        let links = held(&self.links);
         self.hooks.iter().filter(|(hook, _)| links.contains_key(hook.name)).any(|(_, tier)| {
             let users = |program: &&str| self.build?.users(program);
             tier.programs.iter().filter_map(users).any(|users| users.contains(&module))
@@ -269,16 +267,16 @@ impl Kernel for Loaded {
                 links.push((*name, event));
             }
         }
-        self.links.borrow_mut().insert(hook.name, links);
+        held(&self.links).insert(hook.name, links);
         Ok(())
     }
 
     fn detach(&self, hook: &'static Hook) {
-        self.links.borrow_mut().remove(hook.name);
+        held(&self.links).remove(hook.name);
     }
 
     fn attach(&self, hook: &'static Hook) -> Result<(), String> {
-        if self.links.borrow().contains_key(hook.name) {
+        if held(&self.links).contains_key(hook.name) {
             return Ok(());
         }
         match self.hooks.iter().find(|(known, _)| known.name == hook.name) {

@@ -1,15 +1,17 @@
 //! Perf events (`perf_event_open(2)`): the software CPU clock, which needs no hardware counters.
 
+use crate::host::cpus;
 use crate::kit::Sampling;
 use libbpf_rs::libbpf_sys::perf_event_attr;
 use nix::libc;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// An event on each CPU, or on the one asked for, not enabled before a program is attached. A CPU that is off line has none.
+/// An event on each CPU, or on the one asked for, not enabled before a program is attached. A CPU that is off line has
+/// none, nor has an id that no CPU has.
 pub fn cpu_clock(sampling: Sampling) -> Result<Vec<OwnedFd>, String> {
     let cpus = match sampling.cpu {
         Some(cpu) => cpu..cpu + 1,
-        None => 0..libbpf_rs::num_possible_cpus().map_err(|error| error.to_string())? as u32,
+        None => 0..cpus() as u32,
     };
     let mut events = Vec::new();
     let mut refused = None;

@@ -1,10 +1,11 @@
 //! Reading a BPF ring buffer (`kernel/bpf/ringbuf.c`): a page with the consumer's position, a page with the producer's, then
 //! the data twice in a row, so that a record never wraps.
 
+use super::held;
 use super::mapping::Mapping;
-use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::Mutex;
 
 const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
@@ -17,7 +18,7 @@ pub struct Ring {
     consumer: Mapping,
     producer: Mapping,
     /// While records come. Twice the ring's size, all of it counts as resident.
-    data: RefCell<Option<Mapping>>,
+    data: Mutex<Option<Mapping>>,
     page: usize,
     size: usize,
 }
@@ -30,7 +31,7 @@ impl Ring {
             .ok_or(nix::Error::EINVAL)?;
         let consumer = Mapping::new(fd.as_fd(), page, 0, true)?;
         let producer = Mapping::new(fd.as_fd(), page, page, false)?;
-        Ok(Ring { fd, consumer, producer, data: RefCell::default(), page, size })
+        Ok(Ring { fd, consumer, producer, data: Mutex::default(), page, size })
     }
 
     /// Readable when a program asked for a wake-up.
@@ -51,7 +52,7 @@ impl Ring {
             return;
         };
         let mut at = consumed.load(Acquire);
-        let mut data = self.data.borrow_mut();
+        let mut data = held(&self.data);
         if at >= produced.load(Acquire) {
             *data = None;
             return;

@@ -13,7 +13,7 @@ use crate::kit::{Hook, MapKind, Plan, Target, Tier, When};
 use libbpf_rs::{AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What became of it all.
 pub struct Outcome {
@@ -36,7 +36,7 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
         .collect();
     let mut attempts = Vec::new();
     let known = match known(object, wanted, btf) {
-        Ok(known) => Rc::new(known),
+        Ok(known) => Arc::new(known),
         Err(error) => {
             let failure = Failure {
                 hook: "-",
@@ -126,7 +126,7 @@ struct Trial<'a> {
     object: &'a BpfObject,
     wanted: &'a [LoadRequest],
     constants: &'a dyn Constants,
-    known: Rc<Known>,
+    known: Arc<Known>,
     avoid: String,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
@@ -169,7 +169,7 @@ impl Trial<'_> {
     /// Makes the maps and tries the hooks. A module that went out leaves its part in programs, so all is to be done again.
     fn attempt(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) -> Result<Loaded, Refusal> {
         let object = self.prepare(active, refused)?;
-        let mut loaded = Loaded::new(object, *self.object, self.wanted, active, Rc::clone(&self.known))?;
+        let mut loaded = Loaded::new(object, *self.object, self.wanted, active, Arc::clone(&self.known))?;
         loaded.features = loaded.ask(|feature| named(&self.avoid, feature));
         let planned = active.iter().flat_map(|&module| &self.wanted[module].plan.hooks);
         let at_start = |when: &When| match when {

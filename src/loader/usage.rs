@@ -1,7 +1,7 @@
 //! What the kernel says of the programs and maps that are loaded: `bpf_obj_get_info_by_fd`, `/proc/self/fdinfo`, and
 //! `BPF_ENABLE_STATS`. Each look costs system calls; nothing here is done for a fetch that did not ask for it.
 
-use super::{program, Loaded};
+use super::{held, program, Loaded};
 use libbpf_rs::libbpf_sys::{self, bpf_prog_info};
 use libbpf_rs::{MapCore, MapFlags, MapType};
 use nix::libc;
@@ -69,7 +69,7 @@ impl Loaded {
     /// The loaded programs, with the copies of a template added up: one system call for each of them.
     pub fn programs(&self) -> Vec<ProgramUsage> {
         let Some(object) = &self.object else { return Vec::new() };
-        let links = self.links.borrow();
+        let links = held(&self.links);
         let attached = |name: &str| {
             let of = |hook: &str| self.hooks.iter().find(|(known, _)| known.name == hook);
             links.keys().filter_map(|hook| of(hook)).any(|(_, tier)| tier.programs.contains(&name))
@@ -86,7 +86,7 @@ impl Loaded {
                 usage.push(ProgramUsage { kind, hook, attached, name, ..own });
                 continue;
             }
-            let copies = self.copies.borrow();
+            let copies = held(&self.copies);
             let copies = copies.iter().filter(|((of, _, _), _)| *of == name);
             let sum = copies.filter_map(|(_, copy)| info(copy.as_fd())).fold(own, |sum, copy| ProgramUsage {
                 runs: sum.runs + copy.runs,

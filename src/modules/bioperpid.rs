@@ -2,7 +2,7 @@
 
 use super::shared::block::{self, Disks, Owners};
 use crate::bpf::types;
-use crate::host::exists;
+use crate::host::{command_word, exists};
 use crate::kit::*;
 use crate::{metrics, tell};
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ pub const SPEC: Spec = Spec {
     path: "bioperpid",
     summary: "block I/O by process and disk",
     cluster: 1,
-    shape: Shape::Named { max: NAMES },
+    shape: Shape::Words { max: NAMES },
     metrics: METRICS,
     addition: None,
     options: &[],
@@ -61,7 +61,8 @@ impl Module for Bioperpid {
                 }
                 continue;
             };
-            let name = [disk, format!("::{:06}", key.pid).as_bytes()].concat();
+            let number = format!("::{:06} ", key.pid);
+            let name = [disk, number.as_bytes(), command_word(&[&owner.comm])].concat();
             table.named(&name).set(TOTAL, bytes);
         }
         Ok(())
@@ -97,12 +98,15 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_is_disk_and_six_digits_and_both_directions_count() {
+    fn an_instance_is_disk_process_and_command_and_both_ways_count() {
         let fake = fake();
         owner(&fake, 0, (77, 254, 0), b"dd\0\0\0\0\0\0", [[1, 4096, 9, 0], [1, 512, 9, 0]]);
         owner(&fake, 1, (0, 254, 0), &[0; 8], [[1, 100, 9, 0], [0; 4]]);
         let mut module = Bioperpid::new(below_1000, names);
-        assert_eq!(totals(&mut module, &fake), [("vda::000000".into(), 100), ("vda::000077".into(), 4608)]);
+        assert_eq!(
+            totals(&mut module, &fake),
+            [("vda::000000 (unknown)".into(), 100), ("vda::000077 dd".into(), 4608)]
+        );
     }
 
     #[test]
@@ -122,7 +126,7 @@ mod tests {
         for _ in 0..60 {
             module.tick(&fake);
             for _client in 0..3 {
-                assert_eq!(totals(&mut module, &fake), [("vda::005000".into(), 4096)]);
+                assert_eq!(totals(&mut module, &fake), [("vda::005000 dd".into(), 4096)]);
             }
         }
         for _ in 0..8 {

@@ -40,7 +40,7 @@ pub const SPEC: Spec = Spec {
     path: "biotop",
     summary: "top block I/O by process",
     cluster: 10,
-    shape: Shape::Rows { count: "process_count" },
+    shape: Shape::Rows { count: "process_count", order: "the most bytes first unless `sort` says otherwise" },
     metrics: METRICS,
     addition: None,
     options: OPTIONS,

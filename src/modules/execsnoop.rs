@@ -27,7 +27,8 @@ options! {
     command: Pattern = Pattern::default();
     /// Only execs with this in the path and the arguments.
     args: Pattern = Pattern::default();
-    /// How many arguments to show, the path being the first; `...` stands for the others.
+    /// How many arguments to show, the path being the first; `...` stands for the others. With `show_arguments = False`
+    /// in `[pmda]`, the path only.
     max_args: Count = Count(20);
     /// How many execs to show.
     process_count: RowCount = RowCount(20);
@@ -44,13 +45,13 @@ pub const SPEC: Spec = Spec {
     path: "execsnoop",
     summary: "new programs with their arguments",
     cluster: 8,
-    shape: Shape::Rows { count: "process_count" },
+    shape: Shape::Rows { count: "process_count", order: "the latest first" },
     metrics: METRICS,
     addition: None,
     options: OPTIONS,
     hooks: &[&EXEC, &RETURN],
     maps: MAPS,
-    make: |setup| Ok(Box::new(Execsnoop { options: Options::read(setup.section)?, execs: VecDeque::new() })),
+    make: |setup| Ok(Box::new(Execsnoop::new(Options::read(setup.section)?, shows_arguments()))),
 };
 
 /// A ring below this could not hold a few long command lines.
@@ -63,19 +64,26 @@ struct Exec {
 
 struct Execsnoop {
     options: Options,
+    /// Whether arguments are shown; patterns look at them anyway.
+    shows_arguments: bool,
     /// The latest first.
     execs: VecDeque<Exec>,
 }
 
 impl Execsnoop {
+    fn new(options: Options, shows_arguments: bool) -> Execsnoop {
+        Execsnoop { options, shows_arguments, execs: VecDeque::new() }
+    }
+
     fn drain(&mut self, kernel: &dyn Kernel) {
-        let Execsnoop { options, execs } = self;
+        let Execsnoop { options, shows_arguments, execs } = self;
         kernel.drain(&EVENTS, &mut |bytes| {
             let Some(event) = record::<exec_event>(bytes) else { return };
             let block = bytes.get(size_of::<exec_event>()..).unwrap_or_default();
             let block = block.get(..event.length as usize).unwrap_or_default();
             let args = arguments(&event, block, options.max_args.0 as usize);
             if options.command.matches(until_nul(&event.comm)) && options.args.matches(&args) {
+                let args = if *shows_arguments { args } else { arguments(&event, block, 1) };
                 execs.push_front(Exec { event, args });
                 execs.truncate(options.process_count.0 as usize);
             }
@@ -98,12 +106,7 @@ fn arguments(event: &exec_event, block: &[u8], most: usize) -> Vec<u8> {
     let mut text = Vec::new();
     for (place, word) in std::iter::once(&path).chain(shown).enumerate() {
         text.extend((place > 0).then_some(b' '));
-        for &byte in *word {
-            match byte {
-                b'\n' => text.extend_from_slice(b"\\n"),
-                _ => text.push(byte),
-            }
-        }
+        text.extend_from_slice(&escaped(word));
     }
     if shown.len() < rest.len() || event.cut != 0 {
         text.extend_from_slice(b" ...");
@@ -174,15 +177,18 @@ mod tests {
 
     fn module(options: &str) -> Execsnoop {
         let config = Config::parse("t.conf", format!("[execsnoop]\n{options}\n").as_bytes()).unwrap();
-        let options = Options::read(&config.section("execsnoop").unwrap()).unwrap();
-        Execsnoop { options, execs: VecDeque::new() }
+        Execsnoop::new(Options::read(&config.section("execsnoop").unwrap()).unwrap(), true)
     }
 
     fn shown(options: &str, event: (exec_event, Vec<u8>)) -> Option<String> {
+        shown_by(module(options), event)
+    }
+
+    fn shown_by(mut module: Execsnoop, event: (exec_event, Vec<u8>)) -> Option<String> {
         let fake = Fake::new();
         send(&fake, event);
         let mut table = Table::new(5);
-        module(options).refresh(&fake, &mut table).unwrap();
+        module.refresh(&fake, &mut table).unwrap();
         match table.value(0, ARGS.column) {
             Some(Atom::Str(text)) => Some(String::from_utf8_lossy(text).into_owned()),
             _ => None,
@@ -244,6 +250,17 @@ mod tests {
         assert_eq!(shown("", exec(1, "sh", b"")).unwrap(), "sh");
         assert_eq!(shown("", exec(1, "/a\nb/sh", b"sh\0-c\0")).unwrap(), "/a\\nb/sh -c");
         assert!(shown("", exec(1, "sh", b"sh\0caf\xc3\0")).unwrap().starts_with("sh caf"));
+        assert_eq!(shown("", exec(1, "sh", b"sh\0\x1b]0;x\x07\0")).unwrap(), "sh \\x1b]0;x\\x07");
+    }
+
+    #[test]
+    fn hidden_arguments_are_looked_at_and_not_shown() {
+        let hiding = |options: &str| Execsnoop { shows_arguments: false, ..module(options) };
+        let event = || exec(1, "/usr/bin/mysql", b"mysql\0-psecret\0");
+        assert_eq!(shown_by(hiding(""), event()).unwrap(), "/usr/bin/mysql ...");
+        assert_eq!(shown_by(hiding("args = secret"), event()).unwrap(), "/usr/bin/mysql ...");
+        assert!(shown_by(hiding("args = public"), event()).is_none());
+        assert_eq!(shown_by(hiding(""), exec(1, "/bin/ls", b"ls\0")).unwrap(), "/bin/ls");
     }
 
     #[test]

@@ -225,8 +225,8 @@ mod tests {
         for (lines, wanted) in [
             ("kprobes = kprobe:f\nret_chk = != 0; exit(1)", "[k] ret_chk: expected an operator"),
             ("kprobes = kprobe:f\nerrno = ENOSUCH", "[k] errno: expected an error number"),
-            ("kprobes =", "[k] kprobes: expected entries"),
-            ("", "[k] kprobes: expected entries"),
+            ("kprobes =", "[k] kprobes: there is no value; write `kprobes = kprobe:vfs_open`"),
+            ("", "[k] has no option `kprobes`; add a line `kprobes = kprobe:vfs_open`"),
         ] {
             let error = plan(lines).err().unwrap();
             assert!(error.contains(wanted), "{error}");

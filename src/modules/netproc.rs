@@ -3,8 +3,8 @@
 
 use super::shared::process_counts::Lives;
 use super::shared::tcp::{SOCKETS, TRAFFIC};
-use crate::bpf::types::{self, net_row, sock_read, thread, thread_stat};
-use crate::host::{cmdline, exists, with_sockets};
+use crate::bpf::types::{self, net_row, sock_read, thread, thread_name, thread_stat};
+use crate::host::{cmdline, comm, command_word, exists, until_nul, with_sockets};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
 
@@ -41,13 +41,14 @@ const CELLS: [Metric<u64>; 8] = [
 
 maps! {
     rows THREADS: thread = "threads", taken claims, lost thread_stat.lost in "thread_stats";
+    rows NAMES: thread_name = "thread_names";
     rows STATS: thread_stat = "thread_stats";
     rows COUNTS: net_row = "net_rows";
     slots READS: sock_read = "net_reads";
 }
 
 options! {
-    /// Drop the instances of processes that ended, a minute after their end.
+    /// Drop the instances of processes that ended, a minute after their last traffic.
     remove_stopped_processes: bool = true;
     /// Also answer to the names that PCP's pmdabpf has for these metrics, for clients of PCP 6.2 and later: bpf.proc.net,
     /// where calls are packets. Set it with the script bpf-names, which has pmcd ask for them.
@@ -82,7 +83,10 @@ type NameOf = fn(u32) -> Option<Vec<u8>>;
 
 #[derive(Default)]
 struct Process {
+    /// The instance's.
     name: Vec<u8>,
+    /// The command name by which the process was found at the start, before it had a thread in the table.
+    found_as: Option<Vec<u8>>,
     /// The number of execs, as the kernel counts them, when the name was read.
     execs: u64,
     /// Of threads that ended.
@@ -92,11 +96,28 @@ struct Process {
     /// Threads in the table, as of the sweep.
     threads: u32,
     execs_now: u64,
+    /// Where the table has the command name since the last of these.
+    named_at: Option<usize>,
+}
+
+impl Process {
+    /// Gives it the name of the program it runs now: as it was started if it still lives, else as the kernel called it.
+    fn rename(&mut self, pid: u32, name_of: NameOf, kernel: &dyn Kernel) {
+        let row = self.named_at.and_then(|place| kernel.rows(NAMES).get(place));
+        let comm = row.map_or([0; 16], |row| row.bytes(thread_name::comm));
+        let comm = until_nul(&comm);
+        self.execs = self.execs_now;
+        // A name that was handed out stays until the process executes another program.
+        if self.found_as.take().is_none_or(|earlier| earlier != comm) {
+            self.name = instance_name(pid, &[&name_of(pid).unwrap_or_default(), comm]);
+        }
+    }
 }
 
 struct Netproc {
     options: Options,
     name_of: NameOf,
+    comm_of: NameOf,
     with_sockets: fn() -> Vec<u32>,
     processes: Lives<Process>,
     ticks: u64,
@@ -110,6 +131,7 @@ impl Netproc {
         Netproc {
             options,
             name_of,
+            comm_of: comm,
             with_sockets,
             processes: Lives::default(),
             ticks: 0,
@@ -127,8 +149,10 @@ impl Netproc {
             return;
         }
         for pid in (self.with_sockets)() {
+            let (Some(line), Some(comm)) = ((self.name_of)(pid), (self.comm_of)(pid)) else { continue };
             if let Some(process) = self.processes.of(pid, 0) {
-                process.name = instance_name(pid, self.name_of);
+                process.name = instance_name(pid, &[&line]);
+                process.found_as = Some(comm);
             }
         }
     }
@@ -136,7 +160,7 @@ impl Netproc {
     /// Adds up the threads and takes over those that ended.
     fn sweep(&mut self, kernel: &dyn Kernel) {
         for (_, process) in self.processes.iter_mut() {
-            (process.live, process.threads, process.execs_now) = ([0; 8], 0, 0);
+            (process.live, process.threads, process.execs_now, process.named_at) = ([0; 8], 0, 0, None);
         }
         let counts = kernel.rows(COUNTS);
         for (place, thread) in kernel.rows(THREADS).iter().enumerate() {
@@ -159,12 +183,14 @@ impl Netproc {
             let Some(process) = process else { continue };
             add(&mut process.live, cells);
             process.threads += 1;
-            process.execs_now = process.execs_now.max((state & !SEEN) >> 1);
+            let execs = (state & !SEEN) >> 1;
+            if process.named_at.is_none() || execs > process.execs_now {
+                (process.execs_now, process.named_at) = (execs, Some(place));
+            }
         }
         for (pid, process) in self.processes.iter_mut() {
             if process.name.is_empty() || process.execs_now > process.execs {
-                process.name = instance_name(pid, self.name_of);
-                process.execs = process.execs_now;
+                process.rename(pid, self.name_of, kernel);
             }
         }
     }
@@ -182,6 +208,7 @@ impl Module for Netproc {
         plan.attach(&EXIT);
         plan.attach(&EXEC);
         plan.entries(THREADS.def.name, places);
+        plan.entries(NAMES.def.name, places);
         plan.entries(COUNTS.def.name, places);
         constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.entries(READS.name, SOCKETS);
@@ -207,9 +234,11 @@ impl Module for Netproc {
         }
         self.sweep(kernel);
         let name_of = self.name_of;
-        self.processes.tick(!self.options.remove_stopped_processes, |pid, process| {
-            process.threads == 0 && name_of(pid).is_none()
-        });
+        self.processes.tick(
+            !self.options.remove_stopped_processes,
+            |pid, process| process.threads == 0 && name_of(pid).is_none(),
+            |process| process.past.iter().chain(&process.live).fold(0, |sum, cell| sum.wrapping_add(*cell)),
+        );
         self.claims.release_contested(kernel.rows(THREADS), |thread| thread.get(thread::id) == 0);
         let lost = kernel.rows(STATS).sum(thread_stat::lost);
         if lost > self.lost {
@@ -248,14 +277,9 @@ fn reclaim(kernel: &dyn Kernel) {
     }
 }
 
-/// The process id, six digits at least, and the program as it was started, up to the first blank.
-fn instance_name(pid: u32, name_of: NameOf) -> Vec<u8> {
-    let mut name = format!("{pid:06}").into_bytes();
-    if let Some(program) = name_of(pid) {
-        name.push(b' ');
-        name.extend_from_slice(program.split(|&byte| byte == b' ').next().unwrap_or_default());
-    }
-    name
+/// The process id, six digits at least, and the first of the names there is, up to its first blank.
+fn instance_name(pid: u32, names: &[&[u8]]) -> Vec<u8> {
+    [format!("{pid:06} ").as_bytes(), command_word(names)].concat()
 }
 
 #[cfg(test)]
@@ -266,7 +290,7 @@ mod tests {
     const PLACES: usize = 16;
 
     fn fake() -> Fake {
-        Fake::new().with(THREADS, PLACES).with(COUNTS, PLACES).with(STATS, 1)
+        Fake::new().with(THREADS, PLACES).with(NAMES, PLACES).with(COUNTS, PLACES).with(STATS, 1)
     }
 
     fn thread(fake: &Fake, place: usize, pid: u64, tid: u64, born: u64, sent: u64) {
@@ -274,6 +298,11 @@ mod tests {
         fake.set(THREADS, place, thread::claims, 1);
         fake.set(THREADS, place, thread::born, born);
         fake.row(COUNTS, place).write(&[1, sent]);
+    }
+
+    fn named(fake: &Fake, place: usize, comm: &[u8; 8], execs: u64) {
+        fake.row(NAMES, place).set_bytes(thread_name::comm, comm);
+        fake.set(THREADS, place, thread::state, execs << 1);
     }
 
     fn ended(fake: &Fake, place: usize) {
@@ -326,10 +355,11 @@ mod tests {
         let fake = fake();
         let mut module = module();
         thread(&fake, 3, 1001, 1001, 1, 50);
+        named(&fake, 3, b"curl\0\0\0\0", 0);
         ended(&fake, 3);
         for _ in 0..Lives::<Process>::GRACE {
             module.tick(&fake);
-            assert_eq!(sent(&mut module, &fake), [("001001".into(), Some(Atom::U64(50)))]);
+            assert_eq!(sent(&mut module, &fake), [("001001 curl".into(), Some(Atom::U64(50)))]);
         }
         module.tick(&fake);
         module.tick(&fake);
@@ -342,9 +372,10 @@ mod tests {
         let options = Options { remove_stopped_processes: false, ..Options::default() };
         let mut module = Netproc::new(options, |_| None, Vec::new);
         thread(&fake, 3, 1001, 1001, 1, 50);
+        named(&fake, 3, b"curl\0\0\0\0", 0);
         ended(&fake, 3);
         (0..3 * Lives::<Process>::GRACE).for_each(|_| module.tick(&fake));
-        assert_eq!(sent(&mut module, &fake), [("001001".into(), Some(Atom::U64(50)))]);
+        assert_eq!(sent(&mut module, &fake), [("001001 curl".into(), Some(Atom::U64(50)))]);
     }
 
     #[test]
@@ -386,10 +417,73 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_is_gone_has_the_name_of_its_latest_program() {
+        let fake = fake();
+        let mut module = module();
+        thread(&fake, 3, 1001, 1001, 1, 1);
+        named(&fake, 3, b"sh\0\0\0\0\0\0", 4);
+        thread(&fake, 5, 1001, 1002, 1, 1);
+        named(&fake, 5, b"curl\0\0\0\0", 5);
+        thread(&fake, 7, 1001, 1003, 1, 1);
+        named(&fake, 7, b"sh\0\0\0\0\0\0", 4);
+        thread(&fake, 9, 1004, 1004, 1, 1);
+        let names = |module: &mut Netproc| sent(module, &fake).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names(&mut module), ["001001 curl", "001004 (unknown)"]);
+        named(&fake, 7, b"renamed\0", 4);
+        assert_eq!(names(&mut module), ["001001 curl", "001004 (unknown)"], "without an exec");
+        named(&fake, 3, b"wget\0\0\0\0", 6);
+        assert_eq!(names(&mut module)[0], "001001 wget");
+    }
+
+    /// Found at the start, it has its first traffic later: whether it has executed another program since is told by the command name.
+    #[test]
+    fn a_name_handed_out_stays_until_the_process_executes_a_program() {
+        for (comm, living, then) in [
+            (b"nginx\0\0\0", Some("nginx: worker"), "000077 /usr/sbin/nginx"),
+            (b"nginx\0\0\0", None, "000077 /usr/sbin/nginx"),
+            (b"curl\0\0\0\0", Some("/bin/curl x"), "000077 /bin/curl"),
+            (b"curl\0\0\0\0", None, "000077 curl"),
+        ] {
+            let fake = fake();
+            let mut module = module();
+            module.with_sockets = || vec![77, 1001];
+            module.name_of = |pid| (pid == 77).then(|| b"/usr/sbin/nginx -g".to_vec());
+            module.comm_of = |_| Some(b"nginx".to_vec());
+            assert_eq!(sent(&mut module, &fake), [("000077 /usr/sbin/nginx".into(), Some(Atom::U64(0)))]);
+            module.name_of = match living {
+                Some("nginx: worker") => |_| Some(b"nginx: worker".to_vec()),
+                Some(_) => |_| Some(b"/bin/curl x".to_vec()),
+                None => |_| None,
+            };
+            thread(&fake, 3, 77, 77, 1000, 100);
+            named(&fake, 3, comm, 9);
+            assert_eq!(sent(&mut module, &fake), [(then.into(), Some(Atom::U64(100)))], "{living:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_ended_without_traffic_since_long_goes_at_once() {
+        let fake = fake();
+        let mut module = module();
+        thread(&fake, 3, 1001, 1001, 1, 50);
+        named(&fake, 3, b"curl\0\0\0\0", 0);
+        (0..Lives::<Process>::GRACE).for_each(|_| module.tick(&fake));
+        assert_eq!(sent(&mut module, &fake).len(), 1, "it lives");
+        ended(&fake, 3);
+        let mut stayed = 0;
+        while !sent(&mut module, &fake).is_empty() {
+            module.tick(&fake);
+            stayed += 1;
+        }
+        assert!((Lives::<Process>::LINGER..Lives::<Process>::LINGER + 3).contains(&stayed), "{stayed} seconds");
+    }
+
+    #[test]
     fn processes_with_sockets_are_there_from_the_start_and_begin_at_zero() {
         let fake = fake();
         let mut module = module();
         module.with_sockets = || vec![77];
+        module.comm_of = |_| Some(b"curl".to_vec());
         module.tick(&fake);
         assert_eq!(sent(&mut module, &fake), [("000077 /usr/bin/curl".into(), Some(Atom::U64(0)))]);
         thread(&fake, 3, 77, 77, 1, 100);

@@ -99,7 +99,8 @@ impl Profile {
         };
         kernel.drain(&SAMPLES, &mut |_| {}); // what was left of the last run
         kernel.sample(&SAMPLE, Sampling { rate, by_frequency, cpu: self.options.cpu.0 })?;
-        (self.status, self.stacks, self.data) = (Status::Started, Stacks::default(), None);
+        self.stacks.begin();
+        (self.status, self.data) = (Status::Started, None);
         Ok(())
     }
 
@@ -180,7 +181,9 @@ impl Module for Profile {
                 }
             }
             (b"stop", Status::Started) => self.stop(kernel),
+            (b"clear", Status::Stopped) => (self.stacks, self.data) = (Stacks::default(), None),
             (b"start", _) => log::error!("{}: started already", self.name),
+            (b"clear", _) => log::error!("{}: not cleared: stop it first", self.name),
             (b"stop", _) => log::error!("{}: not started", self.name),
             _ => return Err(PmErr::BADSTORE),
         }
@@ -248,6 +251,18 @@ mod tests {
         assert_eq!(module.store(&fake, 0, b"stop"), Ok(()));
         assert_eq!(module.store(&fake, 0, b"pause"), Err(PmErr::BADSTORE));
         assert_eq!(module.store(&fake, 0, b"start"), Ok(()));
-        assert!(stacks(&mut module, &fake).is_empty(), "a start forgets the last run");
+        fake.record(&record_bytes(&sample(b"sh", 0)));
+        assert_eq!(
+            stacks(&mut module, &fake),
+            [("sh".into(), 2), ("sh,[Missed_Kernel_Stack]_[k]".into(), 1)],
+            "a counter does not step back"
+        );
+        assert_eq!(module.store(&fake, 0, b"clear"), Ok(()));
+        assert_eq!(stacks(&mut module, &fake).len(), 2, "not while it runs");
+        assert_eq!(module.store(&fake, 0, b"stop"), Ok(()));
+        assert!(value(&mut module, &fake).contains(r#""name": "root", "libtype": null, "value": 1"#), "of this run");
+        assert_eq!(module.store(&fake, 0, b"clear"), Ok(()));
+        assert!(stacks(&mut module, &fake).is_empty());
+        assert_eq!(value(&mut module, &fake), r#"{"status": "stopped", "data": null}"#);
     }
 }

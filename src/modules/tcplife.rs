@@ -44,7 +44,7 @@ pub const SPEC: Spec = Spec {
     path: "tcplife",
     summary: "finished TCP sessions",
     cluster: 3,
-    shape: Shape::Rows { count: "session_count" },
+    shape: Shape::Rows { count: "session_count", order: "the latest first" },
     metrics: METRICS,
     addition: None,
     options: OPTIONS,

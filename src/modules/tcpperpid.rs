@@ -5,7 +5,7 @@ use super::shared::flows::{Flows, Moved};
 use super::shared::process_counts::Lives;
 use super::shared::tcp::{tell_ports, TRAFFIC};
 use crate::bpf::types::{self, flow, flow_stat, sock_read, way_numbers};
-use crate::host::exists;
+use crate::host::{command_word, exists, until_nul};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
 
@@ -62,6 +62,9 @@ pub const SPEC: Spec = Spec {
 
 #[derive(Default)]
 struct Process {
+    /// The command name, as of the latest of its programs to have used a connection first.
+    comm: Vec<u8>,
+    execs: u64,
     tx: u64,
     rx: u64,
 }
@@ -86,6 +89,10 @@ impl Tcpperpid {
         if let Some(process) = processes.of(moved.ends.pid, moved.born) {
             process.tx += moved.tx;
             process.rx += moved.rx;
+            if process.comm.is_empty() || moved.execs > process.execs {
+                process.comm = command_word(&[until_nul(&moved.comm)]).to_vec();
+                process.execs = moved.execs;
+            }
         }
     }
 }
@@ -101,7 +108,8 @@ impl Module for Tcpperpid {
         let Tcpperpid { options, flows, processes, .. } = self;
         flows.look(kernel, &mut |moved| Self::add(options, processes, moved));
         for (pid, process) in processes.iter() {
-            table.process(pid, format!("{pid:06}").as_bytes()).set(TX, process.tx).set(RX, process.rx);
+            let name = [format!("{pid:06} ").as_bytes(), &process.comm].concat();
+            table.process(pid, &name).set(TX, process.tx).set(RX, process.rx);
         }
         Ok(())
     }
@@ -109,7 +117,7 @@ impl Module for Tcpperpid {
     fn tick(&mut self, kernel: &dyn Kernel) {
         let Tcpperpid { options, flows, processes, exists } = self;
         flows.age(kernel, &mut |moved| Self::add(options, processes, moved));
-        processes.tick(false, |pid, _| !exists(pid));
+        processes.tick(false, |pid, _| !exists(pid), |process| process.tx.wrapping_add(process.rx));
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -154,14 +162,35 @@ mod tests {
         put(&fake, FLOWS, 1, ends(77, 1, 80), 100, 5);
         put(&fake, FLOWS, 2, ends(77, 2, 80), 20, 1);
         put(&fake, FLOWS, 3, ends(1_234_567, 3, 80), 1, 0);
-        let wanted = [("000077".into(), 120, 6), ("1234567".into(), 1, 0)];
+        let wanted = [("000077 thread".into(), 120, 6), ("1234567 thread".into(), 1, 0)];
         assert_eq!(rows(&mut module, &fake), wanted);
         for _ in 0..30 {
             module.tick(&fake);
             assert_eq!(rows(&mut module, &fake), wanted, "also when the rows were given back");
         }
         put(&fake, FLOWS, 9, ends(77, 1, 80), 1, 1);
-        assert_eq!(rows(&mut module, &fake)[0], ("000077".into(), 121, 7));
+        assert_eq!(rows(&mut module, &fake)[0], ("000077 thread".into(), 121, 7));
+    }
+
+    /// Rows are looked at in any order.
+    #[test]
+    fn an_exec_renews_the_name_and_nothing_else_does() {
+        let fake = fake();
+        let mut module = module(Options::default());
+        let named = |row, name: &[u8; 8], execs| {
+            put(&fake, FLOWS, row, ends(77, row as u16, 80), 1, 0);
+            fake.row(FLOWS, row).set_bytes(flow::comm, name);
+            fake.set(FLOWS, row, flow::execs, execs);
+        };
+        named(5, b"sh\0\0\0\0\0\0", 3);
+        assert_eq!(rows(&mut module, &fake), [("000077 sh".into(), 1, 0)]);
+        named(1, b"renamed\0", 3);
+        assert_eq!(rows(&mut module, &fake)[0].0, "000077 sh");
+        named(9, b"Web Cont", 4);
+        named(3, b"sh\0\0\0\0\0\0", 3);
+        assert_eq!(rows(&mut module, &fake), [("000077 Web".into(), 4, 0)]);
+        named(2, &[0; 8], 5);
+        assert_eq!(rows(&mut module, &fake)[0].0, "000077 (unknown)");
     }
 
     #[test]
@@ -171,7 +200,7 @@ mod tests {
         put(&fake, FLOWS, 2, ends(77, 1000, 81), 20, 1);
         put(&fake, FLOWS, 3, ends(77, 1001, 80), 3, 1);
         let mut module = module(Options { lport: Ports(vec![1000]), dport: Ports(vec![80]), ..Options::default() });
-        assert_eq!(rows(&mut module, &fake), [("000077".into(), 100, 5)]);
+        assert_eq!(rows(&mut module, &fake), [("000077 thread".into(), 100, 5)]);
     }
 
     #[test]
@@ -181,7 +210,7 @@ mod tests {
         put(&fake, FLOWS, 1, ends(1001, 1, 80), 100, 5);
         for _ in 0..Lives::<Process>::GRACE {
             module.tick(&fake);
-            assert_eq!(rows(&mut module, &fake), [("001001".into(), 100, 5)]);
+            assert_eq!(rows(&mut module, &fake), [("001001 thread".into(), 100, 5)]);
         }
         module.tick(&fake);
         assert!(rows(&mut module, &fake).is_empty());
@@ -195,6 +224,6 @@ mod tests {
         rows(&mut module, &fake);
         put(&fake, FLOWS, 2, ends(77, 2, 80), 7, 0);
         fake.set(FLOWS, 2, flow::born, 2);
-        assert_eq!(rows(&mut module, &fake), [("000077".into(), 7, 0)]);
+        assert_eq!(rows(&mut module, &fake), [("000077 thread".into(), 7, 0)]);
     }
 }

@@ -44,7 +44,7 @@ pub const SPEC: Spec = Spec {
     path: "tcptop",
     summary: "TCP connections with the most traffic",
     cluster: 12,
-    shape: Shape::Rows { count: "conn_count" },
+    shape: Shape::Rows { count: "conn_count", order: "the most bytes first" },
     metrics: METRICS,
     addition: None,
     options: OPTIONS,
@@ -65,7 +65,7 @@ const EARLY: Duration = Duration::from_millis(100);
 /// The command name of a process; `None` once it is gone.
 type NameOf = fn(u32) -> Option<Vec<u8>>;
 
-/// The traffic of a connection in an interval, and the name of the thread that began it.
+/// The traffic of a connection in an interval, and the command name of the process when it used the connection first.
 #[derive(Default)]
 struct Traffic {
     tx: u64,

@@ -253,8 +253,8 @@ mod tests {
             ),
             ("usdts = bin/env:x", "got `bin/env:x`"),
             ("usdts = /usr/bin/env:a(b", "[u] usdts: `a(b`"),
-            ("usdts =", "[u] usdts: expected entries"),
-            ("", "[u] usdts: expected entries"),
+            ("usdts =", "[u] usdts: there is no value; write `usdts = "),
+            ("", "[u] has no option `usdts`; add a line `usdts = "),
         ] {
             let error = make(lines).err().unwrap();
             assert!(error.contains(wanted), "{error}");

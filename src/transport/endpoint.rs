@@ -1,19 +1,20 @@
 //! Where pmcd is met: the descriptors it started us with, or a socket that it connects to. Reads an [`Endpoint`];
 //! yields a [`Connection`] whose descriptors nobody else in the process knows.
 
-use super::{Signals, TransportError};
+use super::{peer, Signals, TransportError};
 use crate::pcpconf::PcpConf;
 use log::{info, warn};
 use nix::errno::Errno;
-use nix::fcntl::{fcntl, FcntlArg, OFlag};
+use nix::fcntl::{fcntl, renameat, AtFlags, FcntlArg, OFlag, AT_FDCWD};
+use nix::libc::{O_DIRECTORY, O_NOFOLLOW};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use nix::unistd::{chown, dup2_stdin, dup2_stdout, Group, User};
-use std::fs::{self, File, Permissions};
+use nix::unistd::{dup2_stdin, dup2_stdout, fchownat, Gid, Group, Uid, User};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, IsTerminal};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
 /// How pmcd reaches the agent, as its line in `pmcd.conf` says.
@@ -58,8 +59,8 @@ impl Connection {
 pub fn connect(endpoint: &Endpoint, conf: &PcpConf, signals: &Signals) -> Result<Connection, TransportError> {
     match endpoint {
         Endpoint::Pipe => pipe(),
-        Endpoint::Inet(port) => tcp(TcpListener::bind((Ipv4Addr::LOCALHOST, *port)), *port, signals),
-        Endpoint::Inet6(port) => tcp(TcpListener::bind((Ipv6Addr::LOCALHOST, *port)), *port, signals),
+        Endpoint::Inet(port) => tcp(TcpListener::bind((Ipv4Addr::LOCALHOST, *port)), *port, conf, signals),
+        Endpoint::Inet6(port) => tcp(TcpListener::bind((Ipv6Addr::LOCALHOST, *port)), *port, conf, signals),
         Endpoint::Unix(path) => unix(path, conf, signals),
     }
 }
@@ -82,60 +83,144 @@ fn pipe() -> Result<Connection, TransportError> {
     Connection::new(input, output)
 }
 
+/// The accounts that pmcd may run as, and those that can do everything anyway: this one and root.
+struct Trusted {
+    user: Option<User>,
+    group: Option<Gid>,
+}
+
+impl Trusted {
+    fn read(conf: &PcpConf) -> Trusted {
+        let user = conf.get("PCP_USER").and_then(|name| User::from_name(name).ok().flatten());
+        let group = conf.get("PCP_GROUP").and_then(|name| Group::from_name(name).ok().flatten());
+        let group = group.map(|group| group.gid).or(user.as_ref().map(|user| user.gid));
+        Trusted { user, group }
+    }
+
+    fn has(&self, uid: Uid) -> bool {
+        uid.is_root() || uid == Uid::effective() || self.user.as_ref().is_some_and(|user| user.uid == uid)
+    }
+
+    fn has_group(&self, gid: Gid) -> bool {
+        gid.as_raw() == 0 || gid == Gid::effective() || self.group == Some(gid)
+    }
+
+    /// Whether only they can put something else in the place of what they have in a directory.
+    fn own(&self, dir: &fs::Metadata) -> bool {
+        const STICKY: u32 = 0o1000;
+        let open = |bits| dir.mode() & bits != 0 && dir.mode() & STICKY == 0;
+        let group = self.has_group(Gid::from_raw(dir.gid()));
+        self.has(Uid::from_raw(dir.uid())) && !open(0o002) && (group || !open(0o020))
+    }
+}
+
 /// The standard library binds with `SO_REUSEADDR`, which lets an agent restart on its port at once.
-fn tcp(bound: io::Result<TcpListener>, port: u16, signals: &Signals) -> Result<Connection, TransportError> {
+fn tcp(
+    bound: io::Result<TcpListener>,
+    port: u16,
+    conf: &PcpConf,
+    signals: &Signals,
+) -> Result<Connection, TransportError> {
     let failed = |error| TransportError::new(format!("cannot listen on loopback port {port}"), error);
     let listener = bound.map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     info!("waiting for pmcd on port {port}");
-    let stream = accept(&listener, signals, || listener.accept().map(|(stream, _)| stream))?;
+    let trusted = Trusted::read(conf);
+    let mut refused = false;
+    let stream = accept(&listener, signals, || {
+        let (stream, _) = listener.accept()?;
+        let Err(reason) = admit(&trusted, &stream) else { return Ok(Some(stream)) };
+        if !std::mem::replace(&mut refused, true) {
+            warn!("port {port}: {reason}; further ones are refused without a word");
+        }
+        Ok(None)
+    })?;
     // Without it the kernel may hold back the end of a reply; only speed is at stake.
     let _ = stream.set_nodelay(true);
     Connection::of_socket(stream.into())
 }
 
+/// Any local account can connect to a port, and is not pmcd for that.
+fn admit(trusted: &Trusted, stream: &TcpStream) -> Result<(), String> {
+    let owner = stream.peer_addr().ok().zip(stream.local_addr().ok()).and_then(|(peer, own)| peer::owner(peer, own));
+    match owner {
+        Some(uid) if trusted.has(uid) => Ok(()),
+        Some(uid) => Err(format!("refused a connection of user {uid}, who is neither root nor PCP_USER")),
+        None => Err("refused a connection that was closed at once, or whose user is not in /proc/net/tcp".into()),
+    }
+}
+
 fn unix(path: &Path, conf: &PcpConf, signals: &Signals) -> Result<Connection, TransportError> {
     let failed = |error| TransportError::new(format!("cannot listen on socket {}", path.display()), error);
+    let trusted = Trusted::read(conf);
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !trusted.own(&fs::metadata(dir).map_err(failed)?) {
+        return Err(TransportError::Endpoint(format!(
+            "-u {}: accounts other than root and PCP_USER can write to directory {} and put a socket of their own in place of \
+             the agent's; name a path in another directory, such as {}",
+            path.display(),
+            dir.display(),
+            conf.path("PCP_RUN_DIR", "corebcc.socket").display()
+        )));
+    }
     match fs::symlink_metadata(path) {
-        Ok(meta) if meta.file_type().is_socket() => {
-            warn!("socket {} was there already, replacing it", path.display());
-            fs::remove_file(path).map_err(failed)?;
-        }
+        Ok(meta) if meta.file_type().is_socket() => warn!("socket {} was there already, replacing it", path.display()),
         Ok(_) => {
             let reason = format!("{} exists and is not a socket; name another path with -u", path.display());
             return Err(TransportError::Endpoint(reason));
         }
         Err(_) => {}
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    hand_over(path, conf);
+    let listener = bind(path, &trusted).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     info!("waiting for pmcd on socket {}", path.display());
-    let stream = accept(&listener, signals, || listener.accept().map(|(stream, _)| stream))?;
+    let stream = accept(&listener, signals, || listener.accept().map(|(stream, _)| Some(stream)))?;
     Connection::of_socket(stream.into())
 }
 
-/// pmcd runs as `PCP_USER` and has to open the socket; nobody else has. An agent that is not root cannot give it away,
-/// and need not if it runs under that account itself.
-fn hand_over(path: &Path, conf: &PcpConf) {
-    let user = conf.get("PCP_USER").and_then(|name| User::from_name(name).ok().flatten());
-    let group = conf.get("PCP_GROUP").and_then(|name| Group::from_name(name).ok().flatten());
-    if let Some(user) = user {
-        let group = group.map_or(user.gid, |group| group.gid);
-        if let Err(errno) = chown(path, Some(user.uid), Some(group)) {
+/// A socket at a path, whatever was there, which `PCP_USER` can open and nobody else. It is made in a directory that is closed to all
+/// others, and moved when its owner and mode are right: the account that owns the parent directory could otherwise have a link in
+/// its place by the time they are set.
+fn bind(path: &Path, trusted: &Trusted) -> io::Result<UnixListener> {
+    SocketAddr::from_pathname(path)?; // the length of the path, which pmcd has to connect to
+    let mut closed = path.as_os_str().to_owned();
+    closed.push(format!(".{}", std::process::id()));
+    let closed = PathBuf::from(closed);
+    let _ = fs::remove_dir(&closed);
+    DirBuilder::new().mode(0o700).create(&closed)?;
+    let listener = bind_in(&closed, path, trusted);
+    let _ = fs::remove_dir(&closed);
+    listener
+}
+
+fn bind_in(closed: &Path, path: &Path, trusted: &Trusted) -> io::Result<UnixListener> {
+    let dir = OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(closed)?;
+    let meta = dir.metadata()?;
+    if meta.uid() != Uid::effective().as_raw() || meta.mode() & 0o077 != 0 {
+        return Err(io::Error::other(format!("{} was replaced by another directory", closed.display())));
+    }
+    let inside = format!("/proc/self/fd/{}/socket", dir.as_raw_fd());
+    let listener = UnixListener::bind(&inside)?;
+    if let Some(user) = &trusted.user {
+        // An agent that is not root cannot give it away, and need not if it runs under that account itself.
+        let given = fchownat(&dir, "socket", Some(user.uid), trusted.group, AtFlags::AT_SYMLINK_NOFOLLOW);
+        if let Err(errno) = given {
             warn!("cannot give socket {} to {}: {}", path.display(), user.name, errno.desc());
         }
     }
-    if let Err(error) = fs::set_permissions(path, Permissions::from_mode(0o660)) {
-        warn!("cannot set the mode of socket {}: {error}", path.display());
+    let moved = fs::set_permissions(&inside, Permissions::from_mode(0o660))
+        .and_then(|()| renameat(&dir, "socket", AT_FDCWD, path).map_err(io::Error::from));
+    if moved.is_err() {
+        let _ = fs::remove_file(&inside);
     }
+    moved.map(|()| listener)
 }
 
-/// Waits for one connection. The caller's listener closes when it leaves scope, right after.
+/// Waits for one connection that `take` does not refuse (`None`). The caller's listener closes when it leaves scope, right after.
 fn accept<S>(
     listener: &impl AsFd,
     signals: &Signals,
-    mut take: impl FnMut() -> io::Result<S>,
+    mut take: impl FnMut() -> io::Result<Option<S>>,
 ) -> Result<S, TransportError> {
     loop {
         let mut fds =
@@ -148,7 +233,8 @@ fn accept<S>(
             return Err(TransportError::Signal(signal));
         }
         match take() {
-            Ok(stream) => return Ok(stream),
+            Ok(Some(stream)) => return Ok(stream),
+            Ok(None) => {}
             // Also what Linux reports for a connection that broke before it was accepted (accept(2)).
             Err(error) if [io::ErrorKind::WouldBlock, io::ErrorKind::ConnectionAborted].contains(&error.kind()) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -218,6 +304,35 @@ mod tests {
         File::from(connection.input).read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");
         assert!(UnixStream::connect(&path).is_err(), "nobody listens after the first");
+    }
+
+    #[test]
+    fn a_directory_others_can_write_to_has_to_be_sticky() {
+        let dir = tempfile::tempdir().unwrap();
+        let trusted = Trusted { user: None, group: None };
+        let mode = |mode| {
+            fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+            trusted.own(&fs::metadata(dir.path()).unwrap())
+        };
+        assert_eq!([0o755, 0o775, 0o1777, 0o777, 0o757].map(mode), [true, true, true, false, false]);
+        if !Uid::effective().is_root() {
+            return println!("skipped: a_directory_others_can_write_to_has_to_be_sticky: root");
+        }
+        let owned = |user, group| {
+            nix::unistd::chown(dir.path(), Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).unwrap();
+            [0o755, 0o775, 0o1777].map(mode)
+        };
+        assert_eq!(owned(65534, 0), [false, false, false]);
+        assert_eq!(owned(0, 65534), [true, false, true]);
+    }
+
+    #[test]
+    fn a_path_too_long_to_connect_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s".repeat(120));
+        let error = bind(&path, &Trusted { user: None, group: None }).unwrap_err();
+        assert!(error.to_string().contains("path must be shorter"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! Reads bytes into frames for a [`Handler`], writes what it answers.
 
 mod endpoint;
+mod peer;
 mod signals;
 mod talk;
 

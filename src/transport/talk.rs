@@ -30,7 +30,9 @@ pub trait Handler {
     }
 
     /// The conversation is over. The connection is closed after this, upon which pmcd may start another agent.
-    fn ended(&mut self) {}
+    fn ended(&mut self, end: &End) {
+        let _ = end;
+    }
 
     /// A descriptor to wait on besides pmcd's, such as an `eventfd(2)`. Asked for before each wait.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -82,7 +84,7 @@ pub fn run(
             }
         }
     };
-    handler.ended();
+    handler.ended(&end);
     Ok(end)
 }
 

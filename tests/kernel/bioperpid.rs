@@ -1,7 +1,7 @@
 //! bioperpid against /proc/PID/io, /proc/diskstats, and I/O of a known amount, on loop devices of the test's own over files in
 //! memory.
 
-use crate::support::{alone, has, run, settle, Agent, Disk, Script};
+use crate::support::{alone, command, has, python, run, settle, Agent, Disk, Script};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
@@ -22,7 +22,7 @@ pub fn exact(mut work: impl FnMut() -> (u64, u64)) {
 /// Bytes of each process on a disk.
 fn on(agent: &mut Agent, disk: &Disk) -> BTreeMap<u32, u64> {
     let prefix = format!("{}::", disk.name());
-    let pid = |name: &str| name.strip_prefix(&prefix)?.parse().ok();
+    let pid = |name: &str| name.strip_prefix(&prefix)?.split(' ').next()?.parse().ok();
     agent.named().iter().filter_map(|(name, values)| Some((pid(name)?, values[0]))).collect()
 }
 
@@ -181,4 +181,31 @@ fn requests_under_way_at_the_start_are_counted_for_process_0() {
     assert!(counted.keys().all(|pid| *pid == 0 || pids.contains(pid)), "{counted:?}");
     // What had begun before is at most one request of each.
     assert!(counted.get(&0).is_none_or(|&bytes| bytes <= 4 * 65536), "{counted:?}");
+}
+
+/// A process reads a program from the disk under the name it had before; its name is the program's all the same.
+#[test]
+fn a_process_that_ended_has_the_name_of_its_last_program() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let mut agent = Agent::new("bioperpid", "");
+    let programs = tempfile::tempdir().unwrap();
+    let renamed = programs.path().join("renamed");
+    std::os::unix::fs::symlink(python(), &renamed).unwrap();
+    let read = format!("import os\n{}os.preadv(fd, [page], 0)\n", direct(&disk));
+    let again = format!("{read}print('read', flush=True)\n");
+    let source = format!("{read}step('read')\nos.execv('{}', ['x', '-c', '''{again}'''])\n", renamed.display());
+    let mut script = Script::python(&source);
+    let mut names = |pid: u32| -> Vec<String> {
+        settle();
+        let number = format!("{}::{pid:06}", disk.name());
+        agent.named().into_keys().filter(|name| name.split(' ').next() == Some(&number)).collect()
+    };
+    let (pid, instance) = (script.pid(), format!("{}::{:06}", disk.name(), script.pid()));
+    script.line();
+    assert_eq!(names(pid), [format!("{instance} {}", command())]);
+    script.go();
+    script.line();
+    script.end();
+    assert_eq!(names(pid), [format!("{instance} renamed")]);
 }

@@ -1,7 +1,7 @@
 //! biotop against I/O of a known amount and what fio and /proc/diskstats say of it, on loop devices of the test's own.
 
 use crate::bioperpid::{direct, exact};
-use crate::support::{alone, has, number, settle, Agent, Disk, Script};
+use crate::support::{alone, command, has, number, settle, Agent, Disk, Script};
 use corebcc::catalog::instances;
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
@@ -161,7 +161,7 @@ fn bioperpid_and_biotop_together_count_once() {
         }
         let pid = u64::from(script.pid());
         let row = (0..top.len()).find(|&row| number(&top, row, 0) == pid).unwrap();
-        let name = format!("{}::{pid:06}", disk.name()).into_bytes();
+        let name = format!("{}::{pid:06} {}", disk.name(), command()).into_bytes();
         let named = |key: &Key| matches!(key, Key::Name(at) if totals.text(at) == name);
         let total = totals.keys().iter().position(named).unwrap();
         assert_eq!(number(&top, row, 7), number(&totals, total, 0));

@@ -107,4 +107,11 @@ fn more_names_than_places_are_counted_as_lost_and_not_forgotten() {
     assert!(shown > 12000 && shown + lost >= 18000, "{shown} shown, {lost} lost");
     // Others' execs can be among the lost, no more.
     assert!(shown + lost < 18500, "{shown} shown, {lost} lost");
+    // A quarter of an hour later there is a place again, at the latest a minute after a name found none.
+    let program = copies(&["corebcclater"]);
+    for minutes in [15, 1] {
+        (0..minutes * 60 + 1).for_each(|_| agent.tick());
+        run(program.path().join("corebcclater").to_str().unwrap(), &[]);
+    }
+    assert!(count(&mut agent, "corebcclater") > 0);
 }

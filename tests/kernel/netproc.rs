@@ -1,6 +1,6 @@
 //! netproc: known calls and bytes over loopback by processes of this test alone, so that each number is exact.
 
-use crate::support::{alone, python, Agent, Script};
+use crate::support::{alone, command, python, Agent, Script};
 
 /// Values by metric, in the order of the items: TCP send, receive, UDP send, receive; calls and bytes each.
 type Values = Vec<u64>;
@@ -185,11 +185,34 @@ say('sent')
     script.line();
     script.end();
     let (name, values) = of(&mut agent, pid).expect("the process is in the table");
-    assert_eq!((name, &values[4..6]), (format!("{pid:06}"), &[1, 77][..]));
+    assert_eq!((name, &values[4..6]), (format!("{pid:06} {}", command()), &[1, 77][..]));
     for _ in 0..5 {
         agent.tick();
         assert_eq!(of(&mut agent, pid).unwrap().1[5], 77);
     }
+}
+
+/// The place is claimed before the exec, and nobody looks before the end.
+#[test]
+fn what_ended_has_the_name_of_the_program_it_executed_last() {
+    let _alone = alone();
+    let mut agent = Agent::new("netproc", "");
+    let mut script = Script::python(
+        "
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.sendto(b'x' * 77, ('127.0.0.1', 9))
+say('sent')
+os.execv('/bin/sleep', ['another name', '0'])
+",
+    );
+    let pid = script.pid();
+    script.line();
+    script.end();
+    let (name, values) = of(&mut agent, pid).expect("the process is in the table");
+    assert_eq!((name, values[5]), (format!("{pid:06} sleep"), 77));
+    agent.tick();
+    agent.tick();
+    assert_eq!(of(&mut agent, pid).unwrap().0, format!("{pid:06} sleep"), "its place is given back by now");
 }
 
 #[test]

@@ -284,6 +284,11 @@ pub fn python() -> &'static str {
     }
 }
 
+/// The command name of what [`python`] starts.
+pub fn command() -> &'static str {
+    "python3"
+}
+
 /// Runs a test again behind what a shell prepares, in a mount namespace of its own; says that it was skipped if that cannot be done.
 pub fn run_again(test: &str, needs: &str, preparations: &str, mut unshare: Command) {
     let _alone = alone();

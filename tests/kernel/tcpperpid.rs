@@ -1,11 +1,14 @@
 //! tcpperpid: known bytes over loopback by processes of this test alone.
 
-use crate::support::{alone, Agent, Script};
+use crate::support::{alone, command, Agent, Script};
+
+fn instance(script: &Script) -> String {
+    format!("{:06} {}", script.pid(), command())
+}
 
 /// Bytes sent and received by the script.
 fn of(agent: &mut Agent, script: &Script) -> Option<(u64, u64)> {
-    let name = format!("{:06}", script.pid());
-    agent.named().get(&name).map(|values| (values[0], values[1]))
+    agent.named().get(&instance(script)).map(|values| (values[0], values[1]))
 }
 
 const SERVER: &str = "
@@ -112,7 +115,7 @@ for round in range(12):
             script.go();
         }
     }
-    let name = format!("{:06}", script.pid());
+    let name = instance(&script);
     script.end();
     agent.tick();
     assert_eq!(agent.named()[&name], [330_000, 330_000]);
@@ -125,11 +128,77 @@ fn only_the_processes_asked_for_count() {
     let source = format!("{SERVER}\nstep(port)\nmoved(1000, 30)\nstep('moved')\n");
     let mut scripts = [Script::python(&source), Script::python(&source)];
     scripts.iter_mut().for_each(|script| drop(script.line()));
-    let wanted = scripts[1].pid();
-    let mut agent = Agent::new("tcpperpid", &format!("process = {wanted}"));
+    let mut agent = Agent::new("tcpperpid", &format!("process = {}", scripts[1].pid()));
     for script in &mut scripts {
         script.go();
         script.line();
     }
-    assert_eq!(agent.named().into_iter().collect::<Vec<_>>(), [(format!("{wanted:06}"), vec![1030, 1030])]);
+    assert_eq!(agent.named().into_iter().collect::<Vec<_>>(), [(instance(&scripts[1]), vec![1030, 1030])]);
+}
+
+/// Threads can have names of their own; the process is named by its first one's, also when it was gone before anybody looked.
+#[test]
+fn a_process_that_was_never_looked_at_has_its_command_name() {
+    let _alone = alone();
+    let mut agent = Agent::new("tcpperpid", "");
+    let mut script = Script::python(&format!(
+        "{SERVER}
+def work():
+ open('/proc/thread-self/comm', 'w').write('a thread')
+ moved(1000, 30)
+t = threading.Thread(target=work)
+t.start()
+t.join()
+say('moved')
+"
+    ));
+    let name = instance(&script);
+    script.line();
+    script.end();
+    assert_eq!(agent.named()[&name], [1030, 1030]);
+}
+
+/// More than a table had room for that did not grow with the memory: 8192 ends of connections in all, and 4000 without a loss.
+#[test]
+fn thousands_of_open_connections_lose_nothing() {
+    const CONNECTIONS: u64 = 6_500;
+    let _alone = alone();
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let memory: u64 = meminfo.split_whitespace().nth(1).unwrap().parse().unwrap();
+    if memory < 17 << 20 {
+        return println!("skipped: thousands_of_open_connections_lose_nothing: 17 GB of memory");
+    }
+    let mut agents = ["tcpperpid", "tcptop"].map(|module| Agent::new(module, ""));
+    let mut script = Script::python(&format!(
+        "
+import resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+say(most)
+if most < 2 * {CONNECTIONS} + 100: sys.exit()
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(100)
+pairs = []
+for i in range({CONNECTIONS}):
+ c = socket.create_connection(s.getsockname()); d, _ = s.accept()
+ pairs.append((c, d))
+step('connected')
+for c, d in pairs:
+ c.sendall(b'x' * 3); assert len(d.recv(3, socket.MSG_WAITALL)) == 3
+ d.sendall(b'y'); assert len(c.recv(1)) == 1
+step('moved')
+"
+    ));
+    if script.numbers()[0] < 2 * CONNECTIONS + 100 {
+        return println!(
+            "skipped: thousands_of_open_connections_lose_nothing: descriptors for {CONNECTIONS} connections"
+        );
+    }
+    script.line();
+    script.go();
+    script.line();
+    assert_eq!(of(&mut agents[0], &script), Some((4 * CONNECTIONS, 4 * CONNECTIONS)));
+    script.end();
+    for agent in &mut agents {
+        assert_eq!(agent.warnings(), [""; 0]);
+    }
 }

@@ -69,11 +69,11 @@ part == "values" && /^ *count +fail +avg +cml$/ { section = "kprobe_hits"; next 
 part == "values" && /^ *pid +comm +direction .* duration$/ { section = "biotop"; next }
 part == "values" && /^ *tcp\.send\.calls/ { section = "netproc"; next }
 part == "values" && /^ *tx +rx$/ { section = "tcpperpid"; next }
-part == "values" && section == "tcpperpid" && $1 + 0 == load[pass, "pid"] + 0 && NF == 3 { process[pass] = $0 }
-part == "values" && section == "total" && NF == 2 && $1 ~ ("::0*" load[pass, "pid"] "$") {
+part == "values" && section == "tcpperpid" && $1 + 0 == load[pass, "pid"] + 0 && $2 == "load" && NF == 4 { process[pass] = $0 }
+part == "values" && section == "total" && NF == 3 && $1 ~ ("::0*" load[pass, "pid"] "$") && $2 == "load" {
 	sub(/::.*/, "", $1)
-	bytes[pass, $1] = $2
-	bytes[pass] += $2
+	bytes[pass, $1] = $3
+	bytes[pass] += $3
 }
 part == "values" && section == "biotop" && $2 == load[pass, "pid"] && $3 == "load" {
 	top[pass, $7, $4, "io"] = $8
@@ -176,7 +176,7 @@ function process_of_load(    f) {
 	if (process[pass] == "")
 		return "no row of the load; "
 	split(process[pass], f, " ")
-	return exactly("bytes sent", f[2], load[pass, "tcp_bytes"]) exactly("bytes received", f[3], load[pass, "tcp_bytes"])
+	return exactly("bytes sent", f[3], load[pass, "tcp_bytes"]) exactly("bytes received", f[4], load[pass, "tcp_bytes"])
 }
 
 function bytes_of_load(    disk, problem) {

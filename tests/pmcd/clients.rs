@@ -1,7 +1,9 @@
 //! Several clients at once: they see one count, which never steps back.
 
 use crate::instance::Pmcd;
+use crate::support::{lacks, tracer::held, wait_for};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Programs with a name of their own are run while three clients watch: each sees only rises, and all see the sum.
 #[test]
@@ -21,7 +23,7 @@ fn clients_fetching_at_once_see_counts_that_never_step_back_and_the_same_total()
     let watchers: Vec<Child> = (0..3).map(watch).collect();
     for _ in 0..RUNS - 1 {
         run();
-        std::thread::sleep(std::time::Duration::from_millis(30));
+        std::thread::sleep(Duration::from_millis(30));
     }
     let total = |pmcd: &Pmcd| {
         let values = pmcd.values("bcc.proc.exec.count");
@@ -53,4 +55,46 @@ fn profiles_of_clients_do_not_mix() {
     }
     let text = String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned();
     assert!(text.contains("0-1") && !text.contains("2-3"), "{text}");
+}
+
+/// While the thread that collects is stuck and three clients ask each second, whoever asks pmcd for something else has an answer as
+/// soon as before.
+#[test]
+fn a_stuck_collector_does_not_keep_pmcd_from_others() {
+    if lacks(&["strace", "pmval"]) {
+        return;
+    }
+    let Some(pmcd) = Pmcd::start() else { return };
+    let time = || {
+        let times = (0..30).map(|_| {
+            let begin = Instant::now();
+            pmcd.values("pmcd.numagents");
+            std::thread::sleep(Duration::from_millis(100));
+            begin.elapsed() - Duration::from_millis(100)
+        });
+        let mut times: Vec<Duration> = times.collect();
+        times.sort();
+        (times[15], times[29])
+    };
+    let before = time();
+    let _strace = held(&pmcd.home, pmcd.agent());
+    let watch = |metric: &str| -> Child {
+        let mut command = pmcd.client("pmval");
+        command.args(["-r", "-s", "1000", "-t", "1", metric]).stdout(pmcd.home.create(&format!("{metric}.log")));
+        command.stderr(Stdio::inherit()).spawn().unwrap()
+    };
+    let metrics = ["bcc.proc.sysfork", "bcc.runq.latency", "bcc.disk.all.latency"];
+    let mut watchers = metrics.map(watch);
+    // The first wait is a long one.
+    wait_for("values", || {
+        let seen = |metric: &&str| pmcd.home.read(&format!("{metric}.log")).lines().count() > 8;
+        metrics.iter().all(seen).then_some(())
+    });
+    let (median, longest) = time();
+    println!("before {before:?}, then {median:?} {longest:?}");
+    assert!(median < before.0 * 2 + Duration::from_millis(20), "{before:?} {median:?} {longest:?}");
+    for watcher in &mut watchers {
+        watcher.kill().unwrap();
+        watcher.wait().unwrap();
+    }
 }

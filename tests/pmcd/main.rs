@@ -16,5 +16,6 @@ mod lifecycle;
 mod metadata;
 mod profile;
 mod proxy;
+mod python;
 mod shipped;
 mod tools;

@@ -128,14 +128,10 @@ fn fits(row: &Row, number: u64, name: &str) -> bool {
     let form = match row.form.split([' ', ';']).next().unwrap() {
         "LOW-HIGH" => &format!("{low}-{}", (2u64 << number.min(62)) - 1),
         "ROW" => &number.to_string(),
-        "DISK::PID" => r"[a-z][\w-]*::\d{6,}",
+        "DISK::PID" => r"[a-z][\w-]*::\d{6,} \S+",
         "LADDR:LPORT::RADDR:RPORT" => r"[0-9a-f.:]+:\d+::[0-9a-f.:]+:\d+",
-        // One that ended before anybody could ask for its name.
-        "PID" if row.form.starts_with("PID ARGV0") && fs::read(format!("/proc/{number}/cmdline")).is_err() => {
-            r"\d{6,}( .+)?"
-        }
-        "PID" if row.form.starts_with("PID ARGV0") => r"\d{6,} .+",
-        "PID" if row.form.contains("zero-padded") => r"\d{6,}",
+        // What ended before anybody could ask for its program has its command name, and so has what had none.
+        "PID" if row.form.starts_with("PID ARGV0") || row.form.contains("zero-padded") => r"\d{6,} \S+",
         "PID" => r"[1-9]\d*",
         "COMM" => r".{1,15}",
         "SYSCALL" => r"([1-9]\d*::)?([a-z]\w*|UNDEF\d+)",
@@ -292,7 +288,11 @@ fn instances_have_the_names_and_numbers_that_go_together() {
             for (number, name) in lines.iter().filter_map(|line| instance(line)) {
                 assert!(row.instances && fits(&row, number, &name), "{}: [{number}] {name} for {}", row.name, row.form);
                 let known = seen.entry(row.module).or_default().entry(number).or_insert_with(|| name.clone());
-                assert_eq!(*known, name, "{}: the name of {number} changed", row.name);
+                // Of bioperpid's the first word has the number: the process may execute another program.
+                let part = |name: &str| {
+                    name.split(' ').take(if row.module == "bioperpid" { 1 } else { 2 }).collect::<Vec<_>>().join(" ")
+                };
+                assert_eq!(part(known), part(&name), "{}: the name of {number} changed", row.name);
             }
         }
         let unseen: Vec<&&str> = expected.iter().filter(|module| !seen.contains_key(**module)).collect();

@@ -76,7 +76,17 @@ fn a_run_begun_by_pmstore_has_its_stacks_as_instances_while_it_goes_on_and_after
     let root = format!("\"name\": \"root\", \"libtype\": null, \"value\": {all},");
     let root = [root.clone(), root.replace('"', "\\\"")];
     assert!(root.iter().any(|root| tree.contains(root.as_str())), "{all} samples in {tree}");
-    assert_eq!(pmcd.values("bcc.proc.stacks").len(), values.matches("inst [").count(), "they stay");
+    let before = pmcd.values("bcc.proc.stacks");
+    assert_eq!(before.len(), values.matches("inst [").count(), "they stay");
+    pmcd.ask("pmstore", &["bcc.proc.profile", "start"]);
+    let after = pmcd.values("bcc.proc.stacks");
+    for (name, samples) in &before {
+        let now = after.iter().find(|(stack, _)| stack == name).map(|(_, samples)| samples.parse::<u64>().unwrap());
+        assert!(now >= Some(samples.parse().unwrap()), "{name} steps back: {before:?} {after:?}");
+    }
+    pmcd.ask("pmstore", &["bcc.proc.profile", "stop"]);
+    pmcd.ask("pmstore", &["bcc.proc.profile", "clear"]);
+    assert!(pmcd.values("bcc.proc.stacks").is_empty());
 
     let labels = pmcd.ask("pminfo", &["-l", "bcc.proc.stacks"]);
     assert!(labels.contains(r#""bcc_module":"profile""#), "{labels}");

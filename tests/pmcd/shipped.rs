@@ -56,8 +56,15 @@ impl Placed {
 #[test]
 fn files_are_put_in_place_and_taken_out_again() {
     let placed = Placed::new();
-    let both =
-        ["pmlogconf/corebcc/netproc", "pmlogrewrite/corebcc_cachestat.conf", "pmlogrewrite/corebcc_netproc.conf"];
+    let both = [
+        "pmlogconf/corebcc/agent",
+        "pmlogconf/corebcc/biolatency",
+        "pmlogconf/corebcc/netproc",
+        "pmlogconf/corebcc/runqlat",
+        "pmlogconf/corebcc/status",
+        "pmlogrewrite/corebcc_cachestat.conf",
+        "pmlogrewrite/corebcc_netproc.conf",
+    ];
     let wanted: BTreeSet<String> = ["etc/pmrep/corebcc.conf", "etc/htop/columns/corebcc"]
         .map(String::from)
         .into_iter()
@@ -96,6 +103,47 @@ fn pmdabpfs_names_are_refused_where_its_agent_is() {
         fs::write(placed.path("etc/pmcd.conf"), format!("pmcd\t2\tdso\n{line}[access]\nallow * : all;\n")).unwrap();
         placed.script(&format!("{}bpf_agent", if there { "" } else { "! " }));
     }
+}
+
+/// The functions of registration.sh that put things on the path, in a directory of an agent.
+#[test]
+fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
+    let placed = Placed(TempDir::new().unwrap());
+    let agent = placed.path("agent");
+    fs::create_dir_all(&agent).unwrap();
+    for name in ["pmdacorebcc", "bpf-names", "pmdacorebcc.1"] {
+        fs::write(agent.join(name), name).unwrap();
+    }
+    let script = |function: &str| -> String {
+        let mut command = Command::new("sh");
+        command.args(["-euc", &format!(". {REPOSITORY}/scripts/registration.sh; {function}")]).current_dir(&agent);
+        let variables = [("PCP_BIN_DIR", "bin"), ("PCP_MAN_DIR", "man"), ("PCP_SYSCONF_DIR", "etc")];
+        let output = command.envs(variables.map(|(name, dir)| (name, placed.path(dir)))).output().unwrap();
+        assert!(output.status.success(), "{function}: {}", told(&output));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let links = ["bin/pmdacorebcc", "bin/bpf-names", "man/man1/pmdacorebcc.1"];
+    for round in ["first", "second"] {
+        assert_eq!(script("place_commands"), "", "{round} time");
+        for link in links {
+            let name = Path::new(link).file_name().unwrap();
+            assert_eq!(fs::read_link(placed.path(link)).unwrap(), agent.join(name), "{round} time");
+        }
+    }
+    script("take_commands");
+    assert!(links.iter().all(|link| placed.path(link).symlink_metadata().is_err()));
+
+    // An earlier release left the man page itself; a program of somebody else is no business of ours.
+    fs::write(placed.path("man/man1/pmdacorebcc.1"), "old").unwrap();
+    fs::write(placed.path("bin/bpf-names"), "other").unwrap();
+    let said = script("place_commands");
+    assert!(
+        said.starts_with("Warning: cannot link") && said.contains("bin/bpf-names") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(fs::read_link(placed.path("man/man1/pmdacorebcc.1")).is_ok());
+    script("take_commands");
+    assert_eq!(placed.files().iter().filter(|name| !name.starts_with("agent")).collect::<Vec<_>>(), ["bin/bpf-names"]);
 }
 
 /// Only the line of bpf-names itself comes and goes.
@@ -140,13 +188,16 @@ fn pmrep_shows_the_shipped_sets() {
         let output = command.output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{set}: {}", told(&output));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        // A row per process: its name, then the values, the last time as numbers.
-        let row = text.lines().rev().find(|line| line.contains(&format!("{:06}", traffic.pid())));
+        // A row per process: its whole name, then the values, the last time as numbers; as wide as a terminal.
+        let row = text.lines().rev().find_map(|line| line.trim_start().strip_prefix(&traffic.instance()));
         let row = row.unwrap_or_else(|| panic!("{set}: no row in {text}"));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{set}: {text}");
+        let title = text.lines().find_map(|line| line.split_whitespace().next()).unwrap();
+        assert_eq!(title, "Process", "{set}: {text}");
         // All columns have something for it (`~`: nothing), and ours a number.
         let fields: Vec<&str> = row.split_whitespace().collect();
-        let moved: Option<f64> = fields[columns].parse().ok();
-        assert!(fields.len() == columns + 1 && !fields.contains(&"~") && moved > Some(0.0), "{set}: {text}");
+        let moved: Option<f64> = fields[columns - 1].parse().ok();
+        assert!(fields.len() == columns && !fields.contains(&"~") && moved > Some(0.0), "{set}: {text}");
     }
     let rows = pmrep(&pmcd, &placed.path(SETS), &[":bcc-net"]);
     assert_eq!(rows.len(), 4, "{rows:?}");
@@ -170,6 +221,43 @@ fn the_shipped_group_is_logged_also_beside_pcps_own() {
         names.copy(&own, &pmcd, "own");
         fs::copy(pmcd.home.path("own"), groups.join(GROUP)).unwrap();
         logs_the_groups(&pmcd, &groups, &[OURS, (GROUP, names)]);
+    }
+}
+
+/// With the modules of the shipped configuration everything that has values goes into the archive, what is not there does not.
+#[test]
+fn what_runs_by_default_is_logged_and_so_is_the_agent() {
+    if lacks(&["pmlogconf", "pmlogger"]) {
+        return;
+    }
+    for (modules, histograms) in [(&["sysfork", "biolatency", "runqlat"][..], true), (&["sysfork"], false)] {
+        let Some(pmcd) = Pmcd::beside(&config(modules), &[]) else { return };
+        let placed = Placed::new();
+        let mut command = pmcd.client("pmlogconf");
+        command.args(["-c", "-q", "-d"]).arg(placed.path("var/config/pmlogconf"));
+        let output = command.arg("logger.conf").output().unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        fs::create_dir_all(pmcd.home.path("pmlogger")).unwrap();
+        let mut command = pmcd.client("pmlogger");
+        let output =
+            command.args(["-c", "logger.conf", "-t", "0.2", "-s", "4", "-l", "logger.log", "a"]).output().unwrap();
+        assert!(output.status.success(), "{}{}", told(&output), pmcd.home.read("logger.log"));
+        let logged = |metric: &str| {
+            let output = pmcd.program("pminfo").args(["-a", "a", "-f", metric]).output().unwrap();
+            values(&String::from_utf8_lossy(&output.stdout))
+        };
+        for metric in ["bcc.disk.all.latency", "bcc.runq.latency"] {
+            assert_eq!(logged(metric).iter().any(|(name, _)| name == "0-1"), histograms, "{metric}");
+        }
+        assert!(logged("bcc.proc.net.tcp.send.bytes").is_empty());
+        let of = |metric: &str, module: &str| logged(metric).into_iter().find(|(name, _)| name == module).unwrap().1;
+        assert_eq!(of("bcc.agent.module.up", "sysfork"), "1");
+        assert!(of("bcc.agent.module.status", "sysfork").contains("attached to"));
+        assert!(of("bcc.agent.module.status", "netproc").contains("not enabled"));
+        for metric in ["bcc.agent.restarts", "bcc.agent.crashes", "bcc.agent.memory.resident", "bcc.agent.version"] {
+            assert_eq!(logged(metric).len(), 1, "{metric}");
+        }
+        assert_eq!(!logged("bcc.agent.lost.events").is_empty(), histograms);
     }
 }
 

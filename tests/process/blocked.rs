@@ -2,11 +2,14 @@
 
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire, frame};
-use crate::support::{lacks, lacks_bpf, rows::rows, wait_for, Home, Proc, ALL};
-use corebcc::pcp::{Indom, IN_NULL};
+use crate::support::tracer::{collector, held, tracer};
+use crate::support::{all_modules, lacks, lacks_bpf, rows::rows, wait_for, Home, ALL};
+use corebcc::modules::MODULES;
+use corebcc::pcp::{Indom, PmErr, Pmid, IN_NULL};
 use corebcc::pdu::PduType;
 use nix::sys::signal::Signal;
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// PM_ERR_AGAIN.
@@ -14,7 +17,7 @@ const AGAIN: i32 = -12389;
 
 /// Every kind of request for ten seconds, each answered within one. What the fetches said of each metric.
 #[track_caller]
-fn ten_seconds(peer: &mut Peer) -> Vec<i32> {
+fn ten_seconds(peer: &mut Peer, loading: bool) -> Vec<i32> {
     let pmids: Vec<_> = rows().map(|row| row.pmid()).collect();
     let until = Instant::now() + 10 * SECOND;
     peer.patience = SECOND;
@@ -25,9 +28,10 @@ fn ten_seconds(peer: &mut Peer) -> Vec<i32> {
         expect(wire::text(pmids[0].0, 5), PduType::TEXT);
         expect(wire::traverse("bcc"), PduType::PMNS_NAMES);
         // Rows are known whatever happens; of other instances it is not said that there are none.
+        let named = if loading { PduType::ERROR } else { PduType::INSTANCE };
         expect(wire::instance(Indom::new(149, 3), IN_NULL, ""), PduType::INSTANCE);
-        expect(wire::instance(Indom::new(149, 13), IN_NULL, ""), PduType::ERROR);
-        expect(wire::instance(Indom::new(149, 40), IN_NULL, ""), PduType::ERROR);
+        expect(wire::instance(Indom::new(149, 13), IN_NULL, ""), named);
+        expect(wire::instance(Indom::new(149, 40), IN_NULL, ""), named);
         expect(wire::label(Indom::new(149, 4).0, 32), PduType::LABEL);
         said = wire::result(&peer.ask(&wire::fetch(&pmids))).iter().map(|set| set.numval).collect();
         std::thread::sleep(Duration::from_millis(100));
@@ -43,13 +47,13 @@ fn c65_replies_keep_arriving_while_initialisation_is_blocked() {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let mut peer = Peer::start(&home, &["--btf", fifo.to_str().unwrap()]);
     peer.greet();
-    assert_eq!(ten_seconds(&mut peer), vec![AGAIN; rows().count()]);
+    assert_eq!(ten_seconds(&mut peer, true), vec![AGAIN; rows().count()]);
     assert!(!home.log().contains("Modules compiled"), "{}", home.log());
     let (status, _) = peer.close();
     assert_eq!(status.code(), Some(0));
 }
 
-/// A tracer holds the thread that collects, and it alone, at the entry to a system call.
+/// Another thread does what the one that is held cannot do.
 #[test]
 fn c65_replies_keep_arriving_while_collection_is_blocked() {
     if lacks_bpf() || lacks(&["strace"]) {
@@ -57,22 +61,9 @@ fn c65_replies_keep_arriving_while_collection_is_blocked() {
     }
     let home = Home::new(ALL);
     let mut peer = Peer::ready(&home, &[]);
-    let tasks = format!("/proc/{}/task", peer.agent.pid());
-    let is_collector = |task: &std::path::Path| std::fs::read_to_string(task.join("comm")).unwrap() == "collector\n";
-    let task = std::fs::read_dir(tasks).unwrap().flatten().map(|task| task.path()).find(|task| is_collector(task));
-    let task = task.unwrap();
-    let mut strace = Command::new("strace");
-    strace.args(["-e", "trace=/^p?poll$", "-e", "inject=/^p?poll$:delay_enter=60000000", "-p"]);
-    strace.arg(task.file_name().unwrap()).stdout(Stdio::null()).stderr(home.create("strace.log"));
-    let mut strace = Proc(strace.spawn().unwrap());
-    let mut seen = 0;
-    wait_for("the tracer to hold the thread", || {
-        let status = std::fs::read_to_string(task.join("status")).unwrap();
-        seen = if status.contains("State:\tt") { seen + 1 } else { 0 };
-        assert!(strace.0.try_wait().unwrap().is_none(), "{}", home.read("strace.log"));
-        (seen > 40).then_some(())
-    });
-    assert_eq!(ten_seconds(&mut peer), vec![AGAIN; rows().count()]);
+    let mut strace = held(&home, peer.agent.pid());
+    let said = ten_seconds(&mut peer, false);
+    assert!(said.iter().all(|numval| *numval >= 0), "{said:?}");
     strace.signal(Signal::SIGKILL);
     strace.end();
     let pmids: Vec<_> = rows().map(|row| row.pmid()).collect();
@@ -81,4 +72,95 @@ fn c65_replies_keep_arriving_while_collection_is_blocked() {
         sets.iter().all(|set| set.numval >= 0).then_some(())
     });
     assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// The table of `bcc.agent.uptime` and its like takes 1.5 seconds: it is what reads the file that the tracer delays.
+#[test]
+fn a_slow_table_costs_no_other_table_its_values() {
+    const SLOW: Duration = Duration::from_millis(1500);
+    if lacks_bpf() || lacks(&["strace"]) {
+        return;
+    }
+    let home = Home::new(ALL);
+    let mut peer = Peer::ready(&home, &[]);
+    let inject = format!("inject=openat:delay_enter={}", SLOW.as_micros());
+    let mut strace = tracer(
+        &home,
+        &collector(peer.agent.pid()),
+        &["-f", "-P", "/proc/self/statm", "-e", "trace=openat", "-e", &inject],
+    );
+    let resident = Pmid::new(149, 300, 4);
+    let others: Vec<_> = rows().map(|row| row.pmid()).collect();
+    let ask = |peer: &mut Peer, pmids: &[Pmid]| -> (Duration, Vec<i32>) {
+        let begin = Instant::now();
+        let sets = wire::result(&peer.ask(&wire::fetch(pmids)));
+        (begin.elapsed(), sets.iter().map(|set| set.numval).collect())
+    };
+    let (took, said) = ask(&mut peer, &[resident]);
+    assert!(took < SECOND / 2 && said == [AGAIN], "the one fetch that waits in vain: {took:?} {said:?}");
+    let (mut times, mut served) = (Vec::new(), 0);
+    let until = Instant::now() + 10 * SECOND;
+    while Instant::now() < until {
+        let (took, said) = ask(&mut peer, &others);
+        assert!(said.iter().all(|numval| *numval >= 0), "{said:?}");
+        times.push(took);
+        let (took, said) = ask(&mut peer, &[&others[..], &[resident]].concat());
+        assert!(said[..others.len()].iter().all(|numval| *numval >= 0), "{said:?}");
+        served += usize::from(said[others.len()] == 1);
+        times.push(took);
+        assert_eq!(ask(&mut peer, &[Pmid::new(149, 299, 0)]).1, [PmErr::PMID.0]);
+        std::thread::sleep(SECOND / 20);
+    }
+    times.sort();
+    println!(
+        "{} fetches, median {:?}, longest {:?}, served {served}",
+        times.len(),
+        times[times.len() / 2],
+        times.last()
+    );
+    assert!(times[times.len() / 2] < SECOND / 5, "{times:?}");
+    assert!((2..=7).contains(&served), "as often as it can be in ten seconds, once each time: {served}");
+    strace.signal(Signal::SIGKILL);
+    strace.end();
+    wait_for("values", || (ask(&mut peer, &[resident]).1 == [1]).then_some(()));
+    wait_for("values at once", || {
+        (ask(&mut peer, &[resident]).1 == [1] && ask(&mut peer, &[resident]).1 == [1]).then_some(())
+    });
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// A disk under load may take seconds for a file, and pmcd drops an agent that takes five.
+#[test]
+fn who_answers_pmcd_touches_no_file_but_those_of_identifiers() {
+    if lacks_bpf() || lacks(&["strace"]) {
+        return;
+    }
+    let home = Home::new(&all_modules());
+    let mut peer = Peer::ready(&home, &[]);
+    let task = PathBuf::from(format!("/proc/{0}/task/{0}", peer.agent.pid()));
+    let mut strace = tracer(&home, &task, &["-e", "trace=%file"]);
+    let pmids: Vec<_> = MODULES
+        .iter()
+        .flat_map(|spec| spec.metrics.iter().map(|metric| Pmid::new(149, spec.cluster, metric.item)))
+        .chain((300..306).map(|cluster| Pmid::new(149, cluster, 0)))
+        .collect();
+    let program = home.path(&format!("cb{}", std::process::id() % 100_000));
+    std::fs::copy("/bin/true", &program).unwrap();
+    // Names are written at most every ten seconds.
+    let until = Instant::now() + 12 * SECOND;
+    while Instant::now() < until {
+        assert!(Command::new(&program).status().unwrap().success());
+        peer.ask(&wire::fetch(&pmids));
+        peer.ask(&wire::instance(Indom::new(149, 13), IN_NULL, ""));
+        peer.ask(&wire::text(pmids[0].0, 5));
+        std::thread::sleep(SECOND / 5);
+    }
+    strace.signal(Signal::SIGKILL);
+    strace.end();
+    let log = home.read("strace.log");
+    let calls: Vec<&str> = log.lines().filter(|line| line.contains('(')).collect();
+    assert!(calls.iter().any(|call| call.contains("149.13")), "names are written: {log}");
+    let names = format!("\"{}", home.path("config/pmda/149.").display());
+    assert!(calls.iter().all(|call| call.contains(&names)), "{calls:#?}");
+    peer.close();
 }

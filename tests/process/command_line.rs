@@ -1,8 +1,10 @@
 //! The command line and the log file of a PMDA (statements 67 and 68).
 
 use crate::peer::Peer;
-use crate::support::{told, Home, ONE};
+use crate::support::{config, lacks, lacks_bpf, told, Home, BINARY, ONE};
 use regex::Regex;
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
 
 #[test]
 fn c67_clashing_transports_are_refused_on_standard_error() {
@@ -28,16 +30,124 @@ fn c67_an_unknown_option_gets_the_usage_on_standard_error() {
         assert!(said.starts_with("pmdacorebcc: "), "{said}");
         assert!(!args[0].starts_with("-Z") || said.contains("Usage: pmdacorebcc [options]"), "{said}");
     }
-    let output = home.run(&["-?"]);
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{}", told(&output));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("Usage: pmdacorebcc [options]"), "{}", told(&output));
+}
+
+#[test]
+fn help_that_was_asked_for_is_output() {
+    for args in [&["-?"][..], &["--help"], &["show", "--help"]] {
+        let output = Home::new(ONE).run(args);
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{}", told(&output));
+        assert!(
+            String::from_utf8_lossy(&output.stdout).starts_with("Usage: pmdacorebcc [options]"),
+            "{}",
+            told(&output)
+        );
+    }
+}
+
+/// Where pmcd should be there is a keyboard and a screen.
+#[test]
+fn on_a_terminal_the_agent_tells_how_it_is_used_and_ends() {
+    if lacks(&["script"]) {
+        return;
+    }
+    let home = Home::new(ONE);
+    for line in [BINARY.to_owned(), format!("{BINARY} -c corebcc.conf </dev/null"), format!("{BINARY} -p | cat")] {
+        let mut command = Command::new("script");
+        // Whatever would wait for requests ends.
+        command.args(["-qec", &format!("timeout 10 sh -c '{line}; exit $?'"), "/dev/null"]);
+        let output = home.keep(&mut command).stdin(Stdio::null()).output().unwrap();
+        let said = told(&output);
+        assert!(said.contains("not for a terminal") && said.contains("Usage: pmdacorebcc [options]"), "{line}: {said}");
+        assert!(said.chars().all(|c| !c.is_control() || c.is_whitespace()), "{line}: {said}");
+        assert!(!home.path("corebcc.log").exists(), "{line}");
+        assert!(line.contains('|') || output.status.code() == Some(1), "{line}: {said}");
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_an_error() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(ONE);
+    for args in [&["show", "proc.sysfork", "0.1", "1"][..], &["--check"], &["--help"], &["--version"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = home.agent(args).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("cannot write to standard output: No space left on device"), "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        // A reader that has gone is none.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = home.agent(args).stdout(writer).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {}", told(&output));
+    }
+}
+
+/// The system's configuration as far as it goes, also for modules that it has and does not enable.
+#[test]
+fn show_reads_the_configuration_that_the_agent_reads() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(ONE);
+    fs::create_dir_all(home.path("etc/corebcc")).unwrap();
+    let system = "[pmda]\nmodules = sysfork\nprefix = of_system.\n[sysfork]\nmodule = sysfork\ncluster = 2\n\
+        [exectop]\nmodule = exectop\ncluster = 13\nprefix = of_section.\n";
+    fs::write(home.path("etc/corebcc/corebcc.conf"), system).unwrap();
+    let show = |args: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.args(["show"]).args(args).args(["0.1", "1"]).env("PCP_SYSCONF_DIR", home.path("etc"));
+        home.keep(&mut command).stdin(Stdio::null()).output().unwrap()
+    };
+    let first = |args: &[&str]| {
+        let output = show(args);
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {}", told(&output));
+        String::from_utf8_lossy(&output.stdout).trim_start().lines().next().unwrap().to_owned()
+    };
+    assert_eq!(first(&["proc.sysfork"]), "of_system.proc.sysfork");
+    assert_eq!(first(&["of_system.proc.sysfork"]), "of_system.proc.sysfork");
+    assert_eq!(first(&["proc.exec.count"]), "of_section.proc.exec.count");
+    assert_eq!(first(&["of_system.proc.net"]), "of_system.proc.net", "it has no section");
+    let output = show(&["bcc.proc.sysfork"]);
+    assert!(!output.status.success() && told(&output).contains("no metric `bcc.proc.sysfork`"), "{}", told(&output));
+    assert_eq!(first(&["-c", &home.config().display().to_string(), "bcc"]), "bcc.proc.sysfork");
+}
+
+#[test]
+fn show_of_a_node_shows_what_there_is_and_says_what_is_not() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(&config(&["sysfork", "exectop", "netproc", "kprobe_hits"]));
+    let text = fs::read_to_string(home.config()).unwrap().replace("\nkprobes = ", "\n#kprobes = ");
+    fs::write(home.config(), text).unwrap();
+    let show = |metric: &str| {
+        let mut command = home.agent(&["show", metric, "0.1", "1"]);
+        let output = command.env("COREBCC_AVOID", "tp__task_newtask,raw__task_newtask").output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (status, shown, said) = show("bcc");
+    let titles: Vec<&str> = shown.lines().filter(|line| line.starts_with("bcc.")).collect();
+    assert_eq!((status, titles), (Some(0), vec!["bcc.proc.exec.count", "bcc.proc.net"]), "{shown}{said}");
+    assert!(said.contains("pmdacorebcc: sysfork is not shown: no way to attach to task_newtask"), "{said}");
+    assert!(
+        said.contains("pmdacorebcc: kprobe_hits is not shown: ") && said.contains("[kprobe_hits] kprobes: "),
+        "{said}"
+    );
+    let (status, shown, said) = show("bcc.proc.sysfork");
+    assert_eq!((status, shown.as_str()), (Some(1), ""), "{said}");
+    assert!(said.contains("no way to attach to task_newtask"), "{said}");
 }
 
 #[test]
 fn c68_the_log_has_its_head_its_lines_and_its_foot() {
     let home = Home::new(ONE);
     let log = home.path("another.log");
-    std::fs::write(&log, "of an earlier agent\n").unwrap();
+    fs::write(&log, "of an earlier agent\n").unwrap();
     let mut peer = Peer::ready(&home, &["-l", log.to_str().unwrap()]);
     let pid = peer.agent.pid();
     assert_eq!(peer.close().0.code(), Some(0));

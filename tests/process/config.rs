@@ -1,55 +1,263 @@
-//! Bad days of the configuration: each is told with its file, its line, what stands there and what was expected, and the
-//! agent ends before it serves a wrong value; what is only superfluous is warned of.
+//! Bad days of the configuration: each error is told with its file, its line, what stands there and what was expected, by the agent
+//! itself, in its log and by `--check`. It costs the module that it concerns, and never the agent; what is only superfluous is warned of.
 
+use crate::own::values;
 use crate::peer::Peer;
-use crate::support::{lacks_bpf, told, Home, ALL, ONE};
-use std::time::Duration;
+use crate::reference::pmcd as wire;
+use crate::support::{lacks, lacks_bpf, told, Home, ALL, ONE};
+use corebcc::modules::{find, MODULES};
+use corebcc::pcp::{PmErr, Pmid};
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Stdio;
 
-/// What the agent says about a configuration that it does not run, in its log and on standard error with `--check`.
+/// The lines about errors, without what stands before their words.
+fn errors(log: &str) -> Vec<String> {
+    log.lines().filter_map(|line| Some(line.split_once(" Error: ")?.1.to_owned())).collect()
+}
+
+/// An agent whose configuration has errors, each with these parts: it serves, and its metric, its log and `--check` say the same.
 #[track_caller]
-fn refused(config: &str, parts: &[&str]) {
+fn wrong(config: &str, wanted: &[&[&str]]) -> (Home, Peer) {
     let home = Home::new(config);
-    let mut peer = Peer::start(&home, &[]);
-    let (status, rest) = peer.rest();
-    assert_eq!((status.code(), rest), (Some(1), Vec::new()), "{config}\n{}", home.log());
-    assert!(home.log().trim_end().lines().last().unwrap().starts_with("Log finished "), "{}", home.log());
-    for (at, said) in [("serving", home.log()), ("--check", told(&home.run(&["--check"])))] {
-        let complaints: Vec<&str> = said.lines().filter(|line| line.contains(" Error: ")).collect();
-        assert_eq!(complaints.len(), 1, "{at}: one complaint: {said}");
-        for part in [&["corebcc.conf", "aborting."], parts].concat() {
-            assert!(complaints[0].contains(part), "{at}: no `{part}` in {}", complaints[0]);
+    let (mut peer, home) = (Peer::ready(&home, &["--btf", "/nonexistent"]), home);
+    let status = values(&mut peer, "bcc.agent.configuration.status").remove("").unwrap();
+    assert_eq!(values(&mut peer, "bcc.agent.configuration.errors")[""], wanted.len().to_string(), "{status}");
+    let check = home.run(&["--check", "--btf", "/nonexistent"]);
+    assert_eq!(check.status.code(), Some(1));
+    for (at, said) in [("serving", home.log()), ("--check", told(&check))] {
+        let said: Vec<String> = errors(&said).into_iter().filter(|line| line.contains("corebcc.conf")).collect();
+        assert_eq!(said.len(), wanted.len(), "{at}: {said:?}");
+        for (line, parts) in said.iter().zip(wanted) {
+            assert!(status.contains(line.as_str()), "{at}: `{line}` is not in {status}");
+            for part in [&["corebcc.conf"], *parts].concat() {
+                assert!(line.contains(part), "{at}: no `{part}` in {line}");
+            }
         }
     }
-    assert_eq!(home.run(&["--check"]).status.code(), Some(1));
-    assert_eq!(home.run(&[&format!("--trycompile={}", home.config().display())]).status.code(), Some(1));
+    let trycompile = format!("--trycompile={}", home.config().display());
+    assert_eq!(home.run(&[&trycompile, "--btf", "/nonexistent"]).status.code(), Some(1));
+    (home, peer)
+}
+
+/// The same, with one error.
+#[track_caller]
+fn refused(config: &str, parts: &[&str]) {
+    assert_eq!(wrong(config, &[parts]).1.close().0.code(), Some(0));
+}
+
+/// What the agent says of its modules: state, sentence, and whether each is up.
+fn modules(peer: &mut Peer) -> BTreeMap<String, (String, String, Option<String>)> {
+    let states = values(peer, "bcc.agent.module.state");
+    let mut sentences = values(peer, "bcc.agent.module.status");
+    let mut up = values(peer, "bcc.agent.module.up");
+    let row = |(name, state): (String, String)| {
+        let rest = (state, sentences.remove(&name).unwrap(), up.remove(&name));
+        (name, rest)
+    };
+    states.into_iter().map(row).collect()
+}
+
+/// The answer to a fetch of a module's first metric: how many values, or the error.
+fn answer(peer: &mut Peer, module: &str) -> i32 {
+    wire::result(&peer.ask(&wire::fetch(&[Pmid::new(149, find(module).unwrap().cluster, 0)]))).remove(0).numval
+}
+
+/// The shipped configuration with this list of modules.
+fn shipped(list: &str) -> String {
+    let shipped = include_str!("../../corebcc.conf");
+    shipped.replacen("modules = biolatency,runqlat,netproc", &format!("modules = {list}"), 1)
+}
+
+/// What `bcc.agent.module.status` advises for these modules once ended the agent.
+#[test]
+fn a_module_without_its_list_of_probes_fails_alone() {
+    if lacks_bpf() {
+        return;
+    }
+    const HITS: [(&str, &str); 4] = [
+        ("tracepoint_hits", "tracepoints"),
+        ("usdt_hits", "usdts"),
+        ("uprobe_hits", "uprobes"),
+        ("kprobe_hits", "kprobes"),
+    ];
+    let home = Home::new(&shipped("sysfork,tracepoint_hits,usdt_hits,uprobe_hits,kprobe_hits"));
+    let mut peer = Peer::ready(&home, &[]);
+    let modules = modules(&mut peer);
+    assert_eq!(modules["sysfork"].0, "running");
+    assert_eq!(answer(&mut peer, "sysfork"), 1);
+    for (name, option) in HITS {
+        let (state, sentence, up) = &modules[name];
+        let line = 1 + home.read("corebcc.conf").lines().position(|line| line == format!("[{name}]")).unwrap();
+        let wanted = format!(":{line}: [{name}] has no option `{option}`; add a line `{option} = ");
+        assert!(state == "failed" && sentence.contains(&wanted), "{name}: {state}: {sentence}");
+        assert_eq!(up.as_deref(), Some("0"), "{name}");
+        assert_eq!(errors(&home.log()).iter().filter(|error| *error == sentence).count(), 1, "{}", home.log());
+        assert_eq!(answer(&mut peer, name), PmErr::APPVERSION.0, "{name}");
+    }
+    assert_eq!(values(&mut peer, "bcc.agent.configuration.errors")[""], "4");
+    assert_eq!(peer.close().0.code(), Some(0));
+    let check = home.run(&["--check"]);
+    assert_eq!((check.status.code(), errors(&told(&check)).len()), (Some(1), 8), "{}", told(&check));
+}
+
+/// Whoever follows the sentence of a module that is off, to the letter, has no error in the configuration.
+#[test]
+fn the_advice_of_modules_that_are_off_is_true() {
+    let home = Home::new(&shipped("sysfork"));
+    let quoted =
+        |text: &str, before: &str| text.split(before).nth(1).map(|rest| rest.split('`').next().unwrap().to_owned());
+    let advice = |home: &Home| -> BTreeMap<String, String> {
+        let mut peer = Peer::ready(home, &["--btf", "/nonexistent"]);
+        let off = modules(&mut peer).into_iter().filter(|(_, (state, ..))| state == "off");
+        off.map(|(name, (_, sentence, _))| (name, sentence)).collect()
+    };
+    let config = home.read("corebcc.conf");
+    let off = advice(&home);
+    assert_eq!(off.len(), MODULES.len() - 1);
+    let (mut list, mut text) = (String::from("sysfork"), config);
+    for (name, sentence) in off {
+        assert!(sentence.contains(&format!("add {name} to `modules` in [pmda] of {}", home.config().display())));
+        list += &format!(",{name}");
+        if let Some(line) = quoted(&sentence, "add a line `") {
+            text = text.replacen(&format!("\n[{name}]\n"), &format!("\n[{name}]\n{line}\n"), 1);
+        }
+    }
+    fs::write(home.config(), text.replacen("modules = sysfork\n", &format!("modules = {list}\n"), 1)).unwrap();
+    let mut peer = Peer::ready(&home, &["--btf", "/nonexistent"]);
+    assert_eq!(values(&mut peer, "bcc.agent.configuration.errors")[""], "0", "{}", home.log());
+    assert!(modules(&mut peer).values().all(|(state, ..)| state == "failed"), "none is off, and there are no types");
+
+    // Where there is no section, the sentence has the whole of it; where there is one that is wrong, what is wrong with it.
+    let bare = Home::new(&format!("{ONE}[b]\nmodule = biolatency\ncluster = 2\nqueued = perhaps\n"));
+    let off = advice(&bare);
+    let lines =
+        "a section [kprobe_hits] with the lines `module = kprobe_hits`, `cluster = 103`, `kprobes = kprobe:vfs_open`";
+    assert!(off["kprobe_hits"].ends_with(lines), "{}", off["kprobe_hits"]);
+    assert!(off["biolatency"].contains("add b to `modules`"), "{}", off["biolatency"]);
+    assert!(off["biolatency"].contains(":9: [b] cluster: 2 is the cluster of [sysfork] too"), "{}", off["biolatency"]);
+    fs::write(bare.config(), bare.read("corebcc.conf").replacen("2\nqueued", "0\nqueued", 1)).unwrap();
+    let sentence = &advice(&bare)["biolatency"];
+    assert!(sentence.contains(":10: [b] queued: expected a boolean"), "{sentence}");
 }
 
 #[test]
-fn a_missing_file_is_named() {
-    let home = Home::new(ONE);
-    std::fs::remove_file(home.config()).unwrap();
-    let (status, rest) = Peer::start(&home, &[]).rest();
-    assert_eq!((status.code(), rest), (Some(1), Vec::new()));
-    assert!(home.log().contains("corebcc.conf") && home.log().contains("No such file"), "{}", home.log());
-    let output = home.run(&["--check"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(told(&output).contains("corebcc.conf"), "{}", told(&output));
+fn a_file_that_cannot_be_used_costs_all_modules_not_the_agent() {
+    type Spoiled<'a> = (&'a str, &'a dyn Fn(&Home));
+    let spoil: [Spoiled<'_>; 7] = [
+        ("No such file", &|_| {}),
+        ("Is a directory", &|home| fs::create_dir(home.config()).unwrap()),
+        (":1: not valid UTF-8", &|home| fs::write(home.config(), [0xff, 0xfe, 0, 1, b'\n', b'[']).unwrap()),
+        ("no section [pmda]", &|home| fs::write(home.config(), "").unwrap()),
+        ("[pmda] has no option `modules`", &|home| fs::write(home.config(), "[pmda]\n").unwrap()),
+        (":7: section [sysfork] is already above", &|home| {
+            fs::write(home.config(), format!("{ONE}[sysfork]\n")).unwrap()
+        }),
+        ("larger than", &|home| fs::write(home.config(), vec![b'#'; 5 << 20]).unwrap()),
+    ];
+    for (words, spoil) in spoil {
+        let home = Home::new("");
+        fs::remove_file(home.config()).unwrap();
+        spoil(&home);
+        let mut peer = Peer::ready(&home, &[]);
+        let status = values(&mut peer, "bcc.agent.configuration.status").remove("").unwrap();
+        assert!(status.starts_with("1 error, no module runs: ") && status.contains(words), "{words}: {status}");
+        let modules = modules(&mut peer);
+        assert_eq!(modules.len(), MODULES.len());
+        for (name, (state, sentence, _)) in modules {
+            assert!(state == "off" && sentence.contains(words), "{name}: {state}: {sentence}");
+        }
+        assert_eq!(answer(&mut peer, "biolatency"), PmErr::PMID.0, "the defaults do not run in its place");
+        assert!(crate::support::programs_of(peer.agent.pid()).is_empty());
+        assert_eq!(peer.close().0.code(), Some(0));
+        let check = home.run(&["--check"]);
+        assert_eq!(check.status.code(), Some(1));
+        assert!(errors(&told(&check)).len() == 1 && told(&check).contains(words), "{}", told(&check));
+    }
 }
 
 #[test]
-fn a_directory_or_bytes_instead_of_a_file_are_refused() {
+fn a_file_that_may_not_be_read_is_told() {
+    if lacks(&["setpriv"]) {
+        return;
+    }
     let home = Home::new(ONE);
-    std::fs::remove_file(home.config()).unwrap();
-    std::fs::create_dir(home.config()).unwrap();
-    assert_eq!(Peer::start(&home, &[]).rest().0.code(), Some(1));
-    assert!(home.log().contains("corebcc.conf"), "{}", home.log());
-    std::fs::remove_dir(home.config()).unwrap();
-    std::fs::write(home.config(), [0xff, 0xfe, 0, 1, b'\n', b'[']).unwrap();
-    assert_eq!(home.run(&["--check"]).status.code(), Some(1));
-    std::fs::write(home.config(), "").unwrap();
-    let output = home.run(&["--check"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(told(&output).contains("no section [pmda]"), "{}", told(&output));
+    let mut command = crate::host::as_nobody(&home);
+    fs::set_permissions(home.config(), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    command
+        .args(["-l", "-", "--notready"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(home.create("stderr.log"));
+    let mut peer = Peer::adopt(command.spawn().unwrap());
+    peer.greet();
+    peer.read();
+    let status = values(&mut peer, "bcc.agent.configuration.status").remove("").unwrap();
+    assert!(status.contains("corebcc.conf: cannot read the configuration: Permission denied"), "{status}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn all_errors_are_told_at_once_and_each_costs_its_module() {
+    if lacks_bpf() {
+        return;
+    }
+    let text = "[pmda]\nmodules = sysfork,nope,,tcplife,fs.zfsdist,twin\nmodule_failure_fatal = False\nbpf_stats = maybe\nfrob = 1\n\
+        [tcplife]\nmodule = tcplife\ncluster = 3\ndport = x\nsession_count = many\ndebug = x\n\
+        [z]\nmodule = fs.zfsdist\ncluster = no\n[sysfork]\nmodule = sysfork\ncluster = 2\n[twin]\nmodule = sysfork\ncluster = 9\n";
+    let lines = [2, 2, 4, 5, 9, 10, 11, 14, 19].map(|line| format!("corebcc.conf:{line}: "));
+    let wanted: Vec<[&str; 1]> = lines.iter().map(|line| [line.as_str()]).collect();
+    let wanted: Vec<&[&str]> = wanted.iter().map(|parts| &parts[..]).collect();
+    let (home, peer) = wrong(text, &wanted);
+    drop(peer);
+    let mut peer = Peer::ready(&home, &[]);
+    let modules = modules(&mut peer);
+    assert_eq!(modules["sysfork"].0, "running");
+    assert_eq!(answer(&mut peer, "sysfork"), 1);
+    assert_eq!(answer(&mut peer, "tcplife"), PmErr::APPVERSION.0);
+    for (name, parts) in [
+        ("nope", &["`nope`", "add one"][..]),
+        ("tcplife", &["dport", "session_count", "debug"]),
+        ("z", &["cluster"]),
+        ("twin", &["runs already as [sysfork]"]),
+    ] {
+        let (state, sentence, up) = &modules[name];
+        assert_eq!((state.as_str(), up.as_deref()), ("failed", Some("0")), "{name}");
+        assert!(parts.iter().all(|part| sentence.contains(part)), "{name}: {sentence}");
+    }
+    assert!(!modules.contains_key("zfsdist"), "it is enabled as [z]");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// `module_failure_fatal = True` asks for all modules or none. What is wrong can be asked for nevertheless.
+#[test]
+fn where_failures_are_fatal_an_error_costs_every_module() {
+    for fatal in ["module_failure_fatal = True\n", ""] {
+        let text = shipped("sysfork,tracepoint_hits").replacen("module_failure_fatal = False\n", fatal, 1);
+        let home = Home::new(&text);
+        let mut peer = Peer::ready(&home, &[]);
+        let modules = modules(&mut peer);
+        for name in ["sysfork", "tracepoint_hits"] {
+            let (state, sentence, _) = &modules[name];
+            assert_eq!(state, "failed");
+            let parts = ["`module_failure_fatal = True`", "[tracepoint_hits] has no option `tracepoints`"];
+            assert!(parts.iter().all(|part| sentence.contains(part)), "{name}: {sentence}");
+            assert_eq!(answer(&mut peer, name), PmErr::APPVERSION.0);
+        }
+        let status = values(&mut peer, "bcc.agent.configuration.status").remove("").unwrap();
+        assert!(status.starts_with("1 error, no module runs: "), "{status}");
+        assert_eq!(peer.close().0.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_module_may_be_enabled_by_what_its_section_says_it_is() {
+    let home = Home::new(&shipped("fs.ext4dist,sysfork"));
+    let mut peer = Peer::ready(&home, &["--btf", "/nonexistent"]);
+    let status = values(&mut peer, "bcc.agent.configuration.status").remove("").unwrap();
+    assert_eq!(status, format!("{}: no errors, 2 modules enabled", home.config().display()));
+    assert!(modules(&mut peer)["ext4dist"].1.contains("/nonexistent"), "it is to be loaded");
+    assert_eq!(peer.close().0.code(), Some(0));
 }
 
 #[test]
@@ -120,7 +328,7 @@ fn values_that_once_worked_end_no_agent_and_are_warned_of_where_they_are_changed
         ("usdt_jvm_threads", "process = java\njvm_path = lib/libjvm.so", ""),
     ] {
         let text = format!("[pmda]\nmodules = {module}\nmodule_failure_fatal = False\nprocess_refresh = 99999999999\n");
-        let home = Home::new(&(text + &corebcc::modules::find(module).unwrap().section(line)));
+        let home = Home::new(&(text + &find(module).unwrap().section(line)));
         let output = home.run(&[&format!("--trycompile={}", home.config().display())]);
         let log = home.log();
         assert_eq!(output.status.code(), Some(0), "{line}: {log}");
@@ -184,11 +392,4 @@ fn a_check_with_a_module_that_fails_ends_with_1_and_says_which() {
         let file = format!("--trycompile={}", home.config().display());
         assert_eq!(home.run(&[&file, "--btf", "/nonexistent"]).status.code(), Some(trycompile));
     }
-}
-
-#[test]
-fn nothing_of_a_wrong_configuration_reaches_the_protocol_before_the_end() {
-    let home = Home::new("[pmda]\nmodules = sysfork\n[sysfork\n");
-    let peer = Peer::start(&home, &[]);
-    assert!(peer.readable(Duration::from_secs(20)), "neither output nor end");
 }

@@ -5,8 +5,12 @@ use crate::reference::pmcd::{self as wire, decode, names};
 use crate::support::{rows::rows, skip, wait_for, Home, Proc, ONE};
 use corebcc::pdu::Pdu;
 use nix::sys::signal::Signal;
+use nix::unistd::{chown, geteuid, Gid, Uid};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
-use std::os::unix::{fs::PermissionsExt, net::UnixListener, net::UnixStream};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::{fs, time::Duration};
 
 #[track_caller]
@@ -130,5 +134,93 @@ fn a_signal_ends_an_agent_that_pmcd_never_came_to() {
         agent.signal(signal);
         assert_eq!(agent.end().code(), Some(0));
         assert!(home.log().contains("before pmcd came"), "{}", home.log());
+    }
+}
+
+/// An account that is neither root nor pmcd's.
+const NOBODY: u32 = 65534;
+
+#[test]
+fn a_port_is_for_root_and_pmcds_account_only() {
+    if !geteuid().is_root() {
+        return skip("root, to be somebody else");
+    }
+    let home = Home::new(ONE);
+    let port = port(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let agent = agent(&home, &["-i", &port.to_string()]);
+    home.wait_for_log("waiting for pmcd on port");
+    // What an agent sends first is its greeting: a stranger gets the end of file.
+    let stranger = |_| {
+        let mut bash = Command::new("timeout");
+        bash.args(["10", "bash", "-c"])
+            .arg(format!("exec 3<>/dev/tcp/127.0.0.1/{port}; wc -c <&3"))
+            .uid(NOBODY)
+            .gid(NOBODY);
+        bash.current_dir("/").stderr(Stdio::inherit()).output().unwrap()
+    };
+    for output in [1, 2].map(stranger) {
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "{}", home.log());
+    }
+    let refusals = home.log().matches("refused a connection of user 65534, who is neither root nor PCP_USER").count();
+    assert_eq!(refusals, 1, "{}", home.log());
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    converse(Peer::over(agent, stream.into()));
+}
+
+#[test]
+fn a_socket_in_a_directory_of_everybodys_is_refused() {
+    let home = Home::new(ONE);
+    let dir = home.path("everybodys");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut agent = agent(&home, &["-u", dir.join("agent.sock").to_str().unwrap()]);
+    assert_eq!(agent.end().code(), Some(1));
+    for part in
+        ["accounts other than root and PCP_USER can write to directory", "name a path in another directory, such as"]
+    {
+        assert!(home.log().contains(part), "{}", home.log());
+    }
+}
+
+/// pmcd's account, which owns its run directory, puts a link to a file of root's in the socket's place as soon as it is there.
+#[test]
+fn the_owner_of_the_directory_gets_no_other_file_by_a_link() {
+    if !geteuid().is_root() || crate::support::lacks(&["python3"]) {
+        return skip("root, to be somebody else");
+    }
+    let home = Home::new(ONE);
+    let (dir, victim) = (home.path("run"), home.path("victim"));
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(Uid::from_raw(NOBODY)), Some(Gid::from_raw(NOBODY))).unwrap();
+    fs::set_permissions(home.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&victim, "precious").unwrap();
+    fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).unwrap();
+    let socket = dir.join("agent.sock");
+    let source = format!(
+        "import os, stat\n\
+         while True:\n\
+         \x20try:\n\
+         \x20 if stat.S_ISSOCK(os.lstat('{0}').st_mode): os.rename('{0}', '{0}.was'); os.symlink('{1}', '{0}')\n\
+         \x20except OSError: pass\n",
+        socket.display(),
+        victim.display()
+    );
+    let mut python = Command::new("python3");
+    python.args(["-c", &source]).uid(NOBODY).gid(NOBODY).current_dir("/");
+    let _racer = Proc(python.spawn().unwrap());
+    for _ in 0..20 {
+        let mut command = home.agent(&["-u", socket.to_str().unwrap()]);
+        command.env("PCP_USER", "nobody").env("PCP_GROUP", "nogroup").stderr(home.create("stderr.log"));
+        let mut agent = Proc(command.spawn().unwrap());
+        home.wait_for_log("waiting for pmcd on socket");
+        wait_for("the link", || fs::symlink_metadata(&socket).is_ok_and(|meta| meta.is_symlink()).then_some(()));
+        agent.signal(Signal::SIGTERM);
+        assert_eq!(agent.end().code(), Some(0));
+        let meta = fs::metadata(&victim).unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o777), (0, 0o600));
+        let made = fs::metadata(dir.join("agent.sock.was")).unwrap();
+        assert_eq!((made.uid(), made.mode() & 0o777), (NOBODY, 0o660));
+        fs::remove_file(&socket).unwrap();
+        fs::remove_file(home.path("corebcc.log")).unwrap();
     }
 }

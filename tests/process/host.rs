@@ -68,7 +68,7 @@ fn a_module_that_fails_ends_the_agent_where_that_is_asked_for() {
 }
 
 /// A copy of the binary that everybody may run, and the command that runs it as nobody.
-fn as_nobody(home: &Home) -> Command {
+pub fn as_nobody(home: &Home) -> Command {
     let binary = home.path("pmdacorebcc");
     fs::copy(BINARY, &binary).unwrap();
     for path in [home.path(""), binary.clone()] {

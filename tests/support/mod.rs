@@ -5,6 +5,7 @@
 
 pub mod burner;
 pub mod rows;
+pub mod tracer;
 
 use std::{
     fs::{self, File},

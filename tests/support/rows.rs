@@ -41,7 +41,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [Beside; 33] = [
+const OWN: [Beside; 35] = [
     ("bcc.agent.version",              "", 300, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.release",       "", 300, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.load.time",            "", 300, 2, Type::U64,    Sem::DISCRETE, "millisec"),
@@ -50,6 +50,8 @@ const OWN: [Beside; 33] = [
     ("bcc.agent.fetches",              "", 300, 5, Type::U64,    Sem::COUNTER,  "count"),
     ("bcc.agent.restarts",             "", 300, 6, Type::U64,    Sem::COUNTER,  "count"),
     ("bcc.agent.crashes",              "", 300, 7, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.configuration.status", "", 300, 8, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.configuration.errors", "", 300, 9, Type::U32,    Sem::DISCRETE, "count"),
     ("bcc.agent.module.state",         "", 301, 0, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.module.status",        "", 301, 1, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.module.up",            "", 301, 2, Type::U32,    Sem::INSTANT,  "none"),

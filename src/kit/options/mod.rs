@@ -365,11 +365,17 @@ macro_rules! options {
 
         impl Options {
             fn read(section: &$crate::config::Section<'_>) -> Result<Options, $crate::config::ConfigError> {
-                let mut options = Options::default();
-                $(if let Some(value) = section.get(stringify!($name))? {
-                    options.$name = <$ty as $crate::kit::OptionType>::read(&value)?;
-                })*
-                Ok(options)
+                #[allow(unused_mut)]
+                let (mut options, mut errors) = (Options::default(), $crate::config::Errors::default());
+                $(
+                    let value = errors.take($crate::options!(@get section, $name $(, $example)?)).flatten();
+                    if let Some(value) = value.and_then(|value| {
+                        errors.take(<$ty as $crate::kit::OptionType>::read(&value))
+                    }) {
+                        options.$name = value;
+                    }
+                )*
+                errors.end().map(|()| options)
             }
         }
 
@@ -380,6 +386,10 @@ macro_rules! options {
             example: $crate::options!(@example $($example)?),
             doc: concat!($($doc, "\n"),+),
         },)*];
+    };
+    (@get $section:ident, $name:ident) => { $section.get(stringify!($name)) };
+    (@get $section:ident, $name:ident, $example:literal) => {
+        $section.require(stringify!($name), $example).map(Some)
     };
     (@example) => { None };
     (@example $example:literal) => { Some($example) };

@@ -111,8 +111,10 @@ impl Submitter {
 /// What a process did to a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// The command name of the process when it last submitted; empty for process 0.
+    /// The command name of the process when it began to submit, or since it executed another program; empty for process 0.
     pub comm: Vec<u8>,
+    /// The number of execs of the process, as the kernel counts them, at that time.
+    execs: u64,
     /// Reads and writes.
     pub ways: [Cells; 2],
 }
@@ -159,9 +161,10 @@ impl Owners {
         for row in kernel.rows(OWNERS).iter() {
             let key @ 1.. = row.get(io_owner::key) else { continue };
             let owner = owners.entry(Submitter::read(key)).or_default();
-            if owner.comm.is_empty() {
-                let comm: [u8; 16] = row.bytes(io_owner::comm);
-                owner.comm = until_nul(&comm).to_vec();
+            let execs = row.get(io_owner::exec);
+            if owner.comm.is_empty() || execs > owner.execs {
+                owner.comm = until_nul(&row.bytes::<_, _, 16>(io_owner::comm)).to_vec();
+                owner.execs = execs;
             }
             for (cells, part) in owner.ways.iter_mut().zip(row.parts(io_owner::cells)) {
                 *cells = cells.plus(Cells::read(part));

@@ -39,7 +39,7 @@ struct Known {
     number: u32,
 }
 
-/// The samples of a run.
+/// The samples of a run, and those of all runs by name.
 #[derive(Default)]
 pub struct Stacks {
     known: HashMap<Stack, Known>,
@@ -49,6 +49,12 @@ pub struct Stacks {
 }
 
 impl Stacks {
+    /// Begins a run. The counts by name go on: a client that watches would take a step back for a gap, or for a counter that wrapped.
+    pub fn begin(&mut self) {
+        (self.known, self.beyond) = Default::default();
+        self.folded.begin();
+    }
+
     /// Counts a sample; false if its stack would be one more than `most`, so that it counts for its command only.
     pub fn add(&mut self, sample: &prof_sample, most: usize) -> bool {
         let part = |bytes: i32, stack: &[u64]| {
@@ -95,7 +101,7 @@ impl Stacks {
 
     /// The samples by name.
     pub fn fill(&self, table: &mut Table) {
-        for (&number, (name, samples)) in &self.folded.counts {
+        for (&number, Count { name, samples, .. }) in &self.folded.counts {
             table.numbered(number, name.as_bytes()).set(SAMPLES, *samples);
         }
     }
@@ -157,10 +163,18 @@ fn folded(frames: &[Frame]) -> String {
     name
 }
 
+/// The samples of a name.
+struct Count {
+    name: String,
+    samples: u64,
+    /// Whether there are any of the run that goes on, or of the last one.
+    recent: bool,
+}
+
 /// Samples by name, each with its number.
 #[derive(Default)]
 struct Folded {
-    counts: BTreeMap<u32, (String, u64)>,
+    counts: BTreeMap<u32, Count>,
     /// Of all names.
     bytes: usize,
 }
@@ -168,33 +182,50 @@ struct Folded {
 impl Folded {
     /// Bytes of names that there is room for: 16384 stacks of 20 frames. They all go into one answer to a client.
     const ROOM: usize = 8 << 20;
+    /// The highest number.
+    const MOST: u32 = u32::MAX >> 1;
     /// Where samples count whose name there is no room for.
     const OTHERS: &str = "[others]";
 
     /// The number of a name, which keeps it: a hash, so that it is the same in every run and after a restart, or where another name
     /// has that already the next one that is free.
     fn number(&mut self, name: String) -> u32 {
-        const MOST: u32 = u32::MAX >> 1;
         let hash = name.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        let mut number = hash & MOST; // FNV-1a
-        while let Some((other, _)) = self.counts.get(&number) {
-            if *other == name {
+        let mut number = hash & Self::MOST; // FNV-1a
+        while let Some(other) = self.counts.get(&number) {
+            if other.name == name {
                 return number;
             }
-            number = (number + 1) & MOST;
+            number = (number + 1) & Self::MOST;
         }
         if self.bytes + name.len() > Self::ROOM && name != Self::OTHERS {
             return self.number(Self::OTHERS.into());
         }
         self.bytes += name.len();
-        self.counts.insert(number, (name, 0));
+        self.counts.insert(number, Count { name, samples: 0, recent: true });
         number
     }
 
     fn count(&mut self, number: u32) {
-        if let Some((_, samples)) = self.counts.get_mut(&number) {
-            *samples += 1;
+        if let Some(count) = self.counts.get_mut(&number) {
+            count.samples += 1;
+            count.recent = true;
         }
+    }
+
+    /// A run begins: where half of the room is taken, names that the last run did not see give way.
+    fn begin(&mut self) {
+        if self.bytes > Self::ROOM / 2 {
+            // One that the next number follows stays: the name there may be one that found this number taken.
+            let followed =
+                |number: u32, counts: &BTreeMap<u32, Count>| counts.contains_key(&((number + 1) & Self::MOST));
+            let old = self.counts.iter().filter(|(number, count)| !count.recent && !followed(**number, &self.counts));
+            let old: Vec<u32> = old.map(|(number, _)| *number).collect();
+            for count in old.iter().filter_map(|number| self.counts.remove(number)) {
+                self.bytes -= count.name.len();
+            }
+        }
+        self.counts.values_mut().for_each(|count| count.recent = false);
     }
 }
 
@@ -322,11 +353,38 @@ pub mod tests {
     }
 
     #[test]
+    fn names_unseen_in_the_last_run_give_way_when_room_is_scarce() {
+        let mut folded = Folded::default();
+        let begin_and_see = |folded: &mut Folded, names: &[&str]| {
+            folded.begin();
+            for name in names {
+                let number = folded.number((*name).into());
+                folded.count(number);
+            }
+            folded.counts.values().map(|count| (count.name.len(), count.samples)).max()
+        };
+        let long = "x".repeat(Folded::ROOM / 2);
+        assert_eq!(begin_and_see(&mut folded, &[&long]), Some((long.len(), 1)));
+        assert_eq!(begin_and_see(&mut folded, &["a"]), Some((long.len(), 1)), "there is room");
+        assert_eq!(begin_and_see(&mut folded, &["a"]), Some((1, 2)), "the other has had no sample since");
+        assert_eq!(folded.bytes, 1);
+        // Two names of one FNV-1a hash: the second, which is seen, is found behind the first only.
+        let [first, second] = ["costarring", "liquid"].map(|name| folded.number(name.into()));
+        assert_eq!(second, first + 1);
+        folded.number(long);
+        folded.begin();
+        folded.count(second);
+        folded.number("y".repeat(Folded::ROOM / 4));
+        folded.begin();
+        assert_eq!(folded.number("liquid".into()), second);
+    }
+
+    #[test]
     fn names_without_room_are_others() {
         let mut folded = Folded::default();
         let long = |letter: &str| letter.repeat(Folded::ROOM / 2);
         let [first, _, third] = ["a", "b", "c"].map(|letter| folded.number(long(letter)));
-        assert_eq!(folded.counts[&third].0, "[others]");
+        assert_eq!(folded.counts[&third].name, "[others]");
         assert_eq!(folded.number(long("a")), first);
         assert_eq!(folded.number("d".into()), third);
     }

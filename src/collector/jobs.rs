@@ -1,0 +1,421 @@
+//! The collector as the thread that answers pmcd sees it: jobs go in, what is done comes out. All jobs are for the thread that owns the
+//! modules. Where it does not come back from one of them, another thread takes over what waits, but for the module at work.
+
+use super::{held, inject, message, Group, Members, Modules, Own, MOMENT, OWN};
+use crate::catalog::Collect;
+use crate::kit::Table;
+use crate::pcp::PmErr;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::AsFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a request waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
+const PATIENCE: Duration = Duration::from_millis(400);
+/// A wait in vain divides the next one's time by this if no thread is free for the next request, until one answers again: all these
+/// waits together take no longer than twice the first.
+const WEARINESS: u32 = 2;
+/// When nothing has come for so long, there is to be another thread that can take over.
+const STUCK: Duration = Duration::from_millis(50);
+/// So many at a time.
+const HELPERS: usize = 3;
+/// One that has had nothing to do for so long ends.
+const IDLE: Duration = Duration::from_secs(10);
+
+enum Job {
+    Refresh(usize, Table),
+    /// With a number that the answer has too.
+    Store(u64, usize, usize, Vec<u8>),
+    Stop,
+}
+
+enum Done {
+    Loaded(Vec<Result<(), String>>),
+    Refreshed(Refreshed),
+    Stored(u64, Result<(), PmErr>),
+}
+
+struct Refreshed {
+    index: usize,
+    table: Table,
+    result: Result<(), String>,
+    took: Duration,
+}
+
+/// What the threads share.
+struct Shared {
+    waiting: Mutex<VecDeque<Job>>,
+    /// Tells those who help out of a job.
+    more: Condvar,
+    finished: Mutex<Vec<Done>>,
+    /// Tells the other side that all that waited is finished.
+    all: Condvar,
+    /// Tells the owner of the modules of a job.
+    call: EventFd,
+    /// Tells the other side that loading is over, or that a thread is lost.
+    ready: Arc<EventFd>,
+    modules: OnceLock<Weak<Modules>>,
+    /// Threads that help out, and how many of them have nothing to do.
+    helpers: AtomicUsize,
+    idle: AtomicUsize,
+    /// A thread has ended by a panic.
+    lost: AtomicBool,
+    /// No more helping.
+    over: AtomicBool,
+}
+
+impl Shared {
+    fn put(&self, jobs: impl IntoIterator<Item = Job>) {
+        held(&self.waiting).extend(jobs);
+        let _ = self.call.write(1);
+        self.more.notify_all();
+    }
+
+    /// Wakes who waits for it once for all that there is to be done.
+    fn finish(&self, done: Done) {
+        held(&self.finished).push(done);
+        if held(&self.waiting).is_empty() {
+            self.all.notify_one();
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        held(&self.waiting).pop_front()
+    }
+
+    /// The next table whose module nobody has at work; `None` once there was none for long, or no more helping.
+    fn next_table(&self, modules: &Modules) -> Option<(usize, Table)> {
+        let until = Instant::now() + IDLE;
+        let mut waiting = held(&self.waiting);
+        while !self.over.load(Relaxed) && Instant::now() < until {
+            let is_free = |job: &Job| matches!(job, Job::Refresh(index, _) if !modules.is_busy(*index));
+            let free = waiting.iter().position(is_free).and_then(|at| waiting.remove(at));
+            if let Some(Job::Refresh(index, table)) = free {
+                return Some((index, table));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            self.idle.fetch_add(1, Relaxed);
+            waiting = self.more.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.idle.fetch_sub(1, Relaxed);
+        }
+        None
+    }
+
+    /// Does the work of a thread; a panic that nobody has caught is told to the other side.
+    fn run(&self, work: impl FnOnce()) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            log::error!("{}", message(panic.as_ref()));
+            self.lost.store(true, Relaxed);
+            let _ = self.ready.write(1);
+        }
+    }
+}
+
+fn refreshed(modules: &Modules, index: usize, mut table: Table) -> Done {
+    let begin = Instant::now();
+    let result = modules.refresh(index, &mut table);
+    Done::Refreshed(Refreshed { index, table, result, took: begin.elapsed() })
+}
+
+/// The owner of the modules: loads them, says what became of them, and does what there is.
+fn collect(members: Members, btf: Option<PathBuf>, own: Own, shared: &Shared) {
+    let mut group = Group::load(members, btf);
+    group.serve_own(own);
+    let _ = shared.modules.set(Arc::downgrade(&group.modules)); // once
+    let fates = group.fates().into_iter().map(|fate| fate.map_err(|failure| failure.reason));
+    let fates: Vec<Result<(), String>> = fates.take(group.served).collect();
+    let adding = group.adding.iter().map(|&index| fates[index].clone());
+    let own = OWN.iter().map(|_| Ok(()));
+    shared.finish(Done::Loaded(fates.iter().cloned().chain(adding).chain(own).collect()));
+    let _ = shared.ready.write(1);
+    loop {
+        inject("attend", "all");
+        group.attend(shared.call.as_fd(), None);
+        let _ = shared.call.read();
+        while let Some(job) = shared.next() {
+            shared.finish(match job {
+                Job::Refresh(index, table) => refreshed(&group.modules, index, table),
+                Job::Store(number, index, column, value) => Done::Stored(number, group.store(index, column, &value)),
+                Job::Stop => return group.detach(),
+            });
+        }
+    }
+}
+
+/// The threads, seen from the one that answers pmcd.
+pub struct Collector {
+    shared: Arc<Shared>,
+    fetches: Arc<AtomicU64>,
+    is_loaded: bool,
+    patience: Duration,
+    /// Modules that took longer than a request waits the last time: no request waits for these.
+    slow: BTreeSet<usize>,
+    /// What came while a store was waited for.
+    early: Vec<Refreshed>,
+    stores: u64,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Collector {
+    /// Starts the thread, which begins to load.
+    pub fn start(members: Members, btf: Option<PathBuf>, own: Own) -> std::io::Result<Collector> {
+        let mut collector = Collector::new(own.fetches())?;
+        let thread = Builder::new().name("collector".into()).spawn({
+            let shared = Arc::clone(&collector.shared);
+            move || shared.run(|| collect(members, btf, own, &shared))
+        })?;
+        collector.thread = Some(thread);
+        Ok(collector)
+    }
+
+    /// Without the thread.
+    fn new(fetches: Arc<AtomicU64>) -> std::io::Result<Collector> {
+        let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        let shared = Shared {
+            waiting: Mutex::default(),
+            more: Condvar::new(),
+            finished: Mutex::default(),
+            all: Condvar::new(),
+            call: event()?,
+            ready: Arc::new(event()?),
+            modules: OnceLock::new(),
+            helpers: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            lost: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        };
+        Ok(Collector {
+            shared: Arc::new(shared),
+            fetches,
+            is_loaded: false,
+            patience: PATIENCE,
+            slow: BTreeSet::new(),
+            early: Vec::new(),
+            stores: 0,
+            thread: None,
+        })
+    }
+
+    /// Readable once loading is over, and when a thread is lost, until it is read.
+    pub fn ready(&self) -> Arc<EventFd> {
+        Arc::clone(&self.shared.ready)
+    }
+
+    /// Another thread, if none has nothing to do and there can be one more.
+    fn help(&self) {
+        let shared = Arc::clone(&self.shared);
+        let Some(modules) = shared.modules.get().and_then(Weak::upgrade) else { return };
+        if shared.idle.load(Relaxed) > 0 || shared.helpers.load(Relaxed) >= HELPERS {
+            return;
+        }
+        shared.helpers.fetch_add(1, Relaxed); // nobody else does
+        let helper = Builder::new().name("helper".into()).spawn(move || {
+            shared.run(|| {
+                while let Some((index, table)) = shared.next_table(&modules) {
+                    shared.finish(refreshed(&modules, index, table));
+                }
+            });
+            drop(modules);
+            shared.helpers.fetch_sub(1, Relaxed);
+        });
+        match helper {
+            Ok(_) => log::debug!("a thread helps out, since the modules' own is busy"),
+            Err(error) => {
+                self.shared.helpers.fetch_sub(1, Relaxed);
+                log::warn!("no thread can help out: {error}");
+            }
+        }
+    }
+
+    /// What is finished, if anything is before a time; has another thread help out if nothing is for long.
+    fn receive(&mut self, until: Instant) -> Vec<Done> {
+        let some = |time: Duration| {
+            let until = Instant::now() + time;
+            let mut finished = held(&self.shared.finished);
+            while finished.is_empty() && Instant::now() < until {
+                let left = until.saturating_duration_since(Instant::now());
+                finished = self.shared.all.wait_timeout(finished, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            std::mem::take(&mut *finished)
+        };
+        let left = || until.saturating_duration_since(Instant::now());
+        let mut done = some(left().min(STUCK));
+        if done.is_empty() {
+            self.help();
+            done = some(left());
+        }
+        let is_hopeless = done.is_empty() && self.shared.idle.load(Relaxed) == 0;
+        self.patience = if is_hopeless { self.patience / WEARINESS } else { PATIENCE };
+        done
+    }
+
+    /// Whether it took longer than a request waits.
+    fn note(&mut self, done: &Refreshed) -> bool {
+        let is_slow = done.took > PATIENCE;
+        if is_slow {
+            self.slow.insert(done.index);
+        } else {
+            self.slow.remove(&done.index);
+        }
+        is_slow
+    }
+}
+
+impl Collect for Collector {
+    fn fetch_begins(&mut self) {
+        self.fetches.fetch_add(1, Relaxed);
+    }
+
+    /// Ends the threads too, unless they are stuck: the kernel detaches when the process ends.
+    fn stop(&mut self) {
+        self.shared.over.store(true, Relaxed);
+        self.shared.put([Job::Stop]);
+        let until = Instant::now() + PATIENCE + MOMENT;
+        if let Some(thread) = self.thread.take() {
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.shared.lost.load(Relaxed)
+    }
+
+    fn loaded(&mut self) -> Option<Vec<Result<(), String>>> {
+        if self.is_loaded {
+            return None;
+        }
+        // It is the first that comes, before anybody asks for anything else.
+        let Done::Loaded(fates) = held(&self.shared.finished).pop()? else { return None };
+        self.is_loaded = true;
+        Some(fates)
+    }
+
+    fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
+        self.stores += 1;
+        self.shared.put([Job::Store(self.stores, module, column, value.to_vec())]);
+        let until = Instant::now() + self.patience;
+        loop {
+            let done = self.receive(until);
+            if done.is_empty() {
+                return Err(PmErr::AGAIN);
+            }
+            let mut answer = None;
+            for done in done {
+                match done {
+                    Done::Stored(number, result) if number == self.stores => answer = Some(result),
+                    Done::Refreshed(refreshed) => self.early.push(refreshed),
+                    _ => {} // came too late for whoever asked
+                }
+            }
+            if let Some(result) = answer {
+                return result;
+            }
+        }
+    }
+
+    fn late(&mut self, back: &mut dyn FnMut(usize, Table, Result<(), String>, bool)) {
+        let mut early = std::mem::take(&mut self.early);
+        for done in std::mem::take(&mut *held(&self.shared.finished)) {
+            self.patience = PATIENCE;
+            if let Done::Refreshed(refreshed) = done {
+                early.push(refreshed);
+            }
+        }
+        for done in early {
+            let is_slow = self.note(&done);
+            back(done.index, done.table, done.result, is_slow);
+        }
+    }
+
+    fn refresh(
+        &mut self,
+        tables: &mut dyn Iterator<Item = (usize, Table)>,
+        back: &mut dyn FnMut(usize, Table, Result<(), String>),
+    ) {
+        let (slow, quick): (Vec<_>, Vec<_>) = tables.partition(|(index, _)| self.slow.contains(index));
+        let mut awaited: BTreeSet<usize> = quick.iter().map(|(index, _)| *index).collect();
+        let jobs: Vec<Job> = quick.into_iter().chain(slow).map(|(index, table)| Job::Refresh(index, table)).collect();
+        if jobs.is_empty() {
+            return;
+        }
+        self.shared.put(jobs);
+        let until = Instant::now() + self.patience;
+        while !awaited.is_empty() {
+            let done = self.receive(until);
+            if done.is_empty() {
+                return;
+            }
+            for done in done {
+                let Done::Refreshed(done) = done else { continue };
+                self.note(&done);
+                awaited.remove(&done.index);
+                back(done.index, done.table, done.result);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(collector: &mut Collector, modules: &[usize]) -> (Vec<usize>, Duration) {
+        let (mut back, begin) = (Vec::new(), Instant::now());
+        let mut tables = modules.iter().map(|&index| (index, Table::new(1)));
+        collector.refresh(&mut tables, &mut |index, _, _| back.push(index));
+        (back, begin.elapsed())
+    }
+
+    /// The next table that waits, done after this time.
+    fn done(shared: &Shared, took: Duration) {
+        let Some(Job::Refresh(index, table)) = shared.next() else { panic!("nothing waits") };
+        shared.finish(Done::Refreshed(Refreshed { index, table, result: Ok(()), took }));
+    }
+
+    #[test]
+    fn waits_for_what_is_stuck_get_shorter_until_something_comes() {
+        let mut collector = Collector::new(Arc::default()).unwrap();
+        let waits: Vec<Duration> = (0..20).map(|module| ask(&mut collector, &[module]).1).collect();
+        assert!(waits[0] >= PATIENCE && waits.iter().sum::<Duration>() < 3 * PATIENCE, "{waits:?}");
+        assert!(ask(&mut collector, &[]).1 < MOMENT);
+        assert!(collector.store(0, 0, b"start") == Err(PmErr::AGAIN));
+
+        done(&collector.shared, Duration::ZERO);
+        let mut late = Vec::new();
+        collector.late(&mut |index, _, _, is_slow| late.push((index, is_slow)));
+        assert_eq!((late, collector.patience), (vec![(0, false)], PATIENCE));
+    }
+
+    #[test]
+    fn a_module_that_was_slow_is_asked_last_and_not_waited_for() {
+        let mut collector = Collector::new(Arc::default()).unwrap();
+        let shared = Arc::clone(&collector.shared);
+        assert!(ask(&mut collector, &[7]).0.is_empty());
+        done(&shared, 2 * PATIENCE);
+        let mut late = Vec::new();
+        collector.late(&mut |index, _, _, is_slow| late.push((index, is_slow)));
+        assert_eq!(late, [(7, true)]);
+        assert!(ask(&mut collector, &[7]).1 < MOMENT, "alone");
+        assert!(matches!(shared.next(), Some(Job::Refresh(7, _))));
+        let worker = std::thread::spawn(move || {
+            let waits = || !held(&shared.waiting).is_empty();
+            while !waits() {
+                std::thread::yield_now();
+            }
+            done(&shared, Duration::ZERO);
+            std::thread::sleep(2 * PATIENCE);
+            done(&shared, 2 * PATIENCE);
+        });
+        let (back, took) = ask(&mut collector, &[7, 8]);
+        assert_eq!(back, [8]);
+        assert!(took < PATIENCE, "{took:?}");
+        worker.join().unwrap();
+    }
+}

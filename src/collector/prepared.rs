@@ -1,0 +1,190 @@
+//! From a configuration to modules that can be loaded. Whatever the configuration says there is an agent; this tells what is wrong, and
+//! what it costs.
+
+use super::{make, Member, Members};
+use crate::catalog::{instance, Enabled, Instance};
+use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
+use crate::kit::{show_arguments, Spec};
+
+/// A configuration that was read, and its modules made.
+pub struct Prepared {
+    /// The options of `[pmda]`.
+    pub settings: Settings,
+    /// The modules whose metrics have identifiers; some of them fail.
+    pub instances: Vec<Instance>,
+    /// The same modules, to be loaded.
+    pub members: Members,
+    /// What there is to say of it.
+    pub configuration: Configuration,
+}
+
+/// What the agent says of its configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Configuration {
+    /// Everything that is wrong: a sentence each, in the order of the file.
+    pub errors: Vec<String>,
+    /// Whether they keep all modules from being loaded.
+    pub halted: bool,
+    /// The file, and how it stands.
+    pub status: String,
+    /// Entries of `modules` that make no module with metrics, and why.
+    pub lost: Vec<(String, String)>,
+    /// Modules that are not enabled, and how to enable them.
+    pub off: Vec<(String, String)>,
+}
+
+/// Makes the modules that a configuration enables. `path` is the file, for sentences.
+pub fn prepare(config: &Result<Config, ConfigError>, path: &str, specs: &'static [&'static Spec]) -> Prepared {
+    let Enabled { settings, instances, mut faults } = match config {
+        Ok(config) => Enabled::survey(config, specs),
+        Err(_) => Enabled { settings: Settings::default(), instances: Vec::new(), faults: Vec::new() },
+    };
+    show_arguments(settings.show_arguments);
+    let refresh = settings.process_refresh;
+    let mut modules = Vec::new();
+    if let Ok(config) = config {
+        for instance in &instances {
+            let cost = Cost::Module(instance.settings.section.clone());
+            let made = make(config, instance, refresh);
+            let module = made.map_err(|error| faults.extend(Fault::each(&cost, error))).ok();
+            modules.push((cost, module));
+        }
+    }
+    faults.sort_by_key(|fault| fault.error.line());
+
+    let mut errors: Vec<String> = faults.iter().map(|fault| fault.error.to_string()).collect();
+    if let Err(error) = config {
+        errors = error.each().iter().map(ToString::to_string).collect();
+    }
+    let halt = halt(config, &settings, &faults);
+    let why = |cost: &Cost| halt.clone().or_else(|| sentence(&faults, cost));
+    let lost = lost(&faults, &instances, halt.as_deref());
+    let off = specs.iter().filter(|spec| !instances.iter().any(|instance| instance.spec.name == spec.name));
+    let off = off.filter(|spec| !is_lost(config, spec, &lost)).map(|spec| {
+        let how = match (config, &halt) {
+            (Ok(config), None) => how_to_enable(config, spec, &settings, &instances),
+            _ => format!("not enabled; first put right what is wrong in {path}: {}", errors.join("; ")),
+        };
+        (spec.name.to_owned(), how)
+    });
+    let configuration = Configuration {
+        status: status(path, &errors, halt.as_deref(), instances.len()),
+        halted: halt.is_some(),
+        off: off.collect(),
+        lost,
+        errors,
+    };
+    let modules = instances.iter().zip(modules).map(|(instance, (cost, module))| {
+        let module = match (why(&cost), module) {
+            (None, Some(module)) => Ok(module),
+            (why, _) => Err(why.unwrap_or_default()),
+        };
+        Member::new(instance, module)
+    });
+    let members = Members { modules: modules.collect(), process_refresh: refresh };
+    Prepared { settings, members, configuration, instances }
+}
+
+/// Why no module may be loaded at all.
+fn halt(config: &Result<Config, ConfigError>, settings: &Settings, faults: &[Fault]) -> Option<String> {
+    let first = match config {
+        Err(error) => return Some(format!("not loaded: {error}")),
+        Ok(_) => faults.first()?,
+    };
+    if let Some(fault) = faults.iter().find(|fault| fault.cost == Cost::All) {
+        return Some(format!("not loaded: {}", fault.error));
+    }
+    settings.module_failure_fatal.then(|| {
+        format!(
+            "not loaded: with `module_failure_fatal = True` (the default) in [pmda] an error in the configuration costs every \
+             module: {}",
+            first.error
+        )
+    })
+}
+
+/// What is wrong with a module's section.
+fn sentence(faults: &[Fault], cost: &Cost) -> Option<String> {
+    let own: Vec<String> =
+        faults.iter().filter(|fault| fault.cost == *cost).map(|fault| fault.error.to_string()).collect();
+    (!own.is_empty()).then(|| own.join("; "))
+}
+
+/// The entries of `modules` that make no instance.
+fn lost(faults: &[Fault], instances: &[Instance], halt: Option<&str>) -> Vec<(String, String)> {
+    let mut lost: Vec<(String, String)> = Vec::new();
+    for fault in faults {
+        let Cost::Module(name) = &fault.cost else { continue };
+        let is_served = instances.iter().any(|instance| instance.settings.section == *name);
+        if !is_served && !lost.iter().any(|(other, _)| other == name) {
+            let own = sentence(faults, &fault.cost).unwrap_or_default();
+            lost.push((name.clone(), halt.map_or(own.clone(), |halt| format!("{own}; {halt}"))));
+        }
+    }
+    lost
+}
+
+/// Whether a module is enabled by one of these entries.
+fn is_lost(config: &Result<Config, ConfigError>, spec: &Spec, lost: &[(String, String)]) -> bool {
+    lost.iter().any(|(name, _)| {
+        let section = config.as_ref().ok().and_then(|config| config.section(name));
+        let module = section.and_then(|section| section.get("module").ok().flatten());
+        let module = module.map_or(name.clone(), |module| module.text().to_owned());
+        [spec.name, spec.path].contains(&module.as_str())
+    })
+}
+
+fn status(path: &str, errors: &[String], halt: Option<&str>, enabled: usize) -> String {
+    let number = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    match (errors.len(), halt) {
+        (0, _) => format!("{path}: no errors, {} enabled", number(enabled, "module")),
+        (count, None) => format!("{}: {}", number(count, "error"), errors.join("; ")),
+        (count, Some(_)) => format!("{}, no module runs: {}", number(count, "error"), errors.join("; ")),
+    }
+}
+
+/// What to write to have a module that is not enabled, so that it works with this file.
+fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, instances: &[Instance]) -> String {
+    let path = config.path();
+    let means = |module: &str| [spec.name, spec.path].contains(&module);
+    let section = config.sections().find(|section| match section.get("module") {
+        Ok(Some(module)) => means(module.text()),
+        _ => means(section.name()),
+    });
+    let Some(section) = section else {
+        let taken = |cluster: u32| instances.iter().any(|other| u32::from(other.settings.cluster) == cluster);
+        let cluster = std::iter::once(spec.cluster).chain(200..).find(|&cluster| !taken(cluster));
+        let mut lines = format!("`module = {}`, `cluster = {}`", spec.path, cluster.unwrap_or(spec.cluster));
+        for (name, example) in spec.options.iter().filter_map(|option| Some((option.name, option.example?))) {
+            lines += &format!(", `{name} = {example}`");
+        }
+        return format!(
+            "not enabled; to have it, add {0} to `modules` in [pmda] of {path} and a section [{0}] with the lines {lines}",
+            spec.name
+        );
+    };
+    let how = format!("not enabled; to have it, add {} to `modules` in [pmda] of {path}", section.name());
+    let (module, read) = ModuleSettings::read(section, &settings.prefix);
+    let mut errors: Vec<ConfigError> = read.err().into_iter().collect();
+    if let Some(module) = module {
+        let alone = module.stands_alone(section, &settings.modules);
+        let made = alone.and_then(|()| instance(config, &module, &[spec], instances));
+        errors.extend(made.and_then(|instance| unheard(|| make(config, &instance, None).map(drop))).err());
+    }
+    match errors.is_empty() {
+        true => how,
+        false => {
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            format!("{how}, and put this right in it: {}", errors.join("; "))
+        }
+    }
+}
+
+/// Does something without a word in the log. To be called before there is another thread.
+fn unheard<R>(work: impl FnOnce() -> R) -> R {
+    let level = log::max_level();
+    log::set_max_level(log::LevelFilter::Off);
+    let result = work();
+    log::set_max_level(level);
+    result
+}

@@ -1,0 +1,495 @@
+//! Instance identifiers of names, handed out once and kept over restarts in the file that libpcp_pmda keeps
+//! (`$PCP_VAR_DIR/config/pmda/DOMAIN.SERIAL`, pmdaCache(3)): line `2 MODE MAXINST`, then `ID TIME NAME` or `ID TIME [HEXKEY] NAME`
+//! each. The directory is the `pcp` account's, so that nothing in the file is to be relied on.
+
+use super::file::{read_state, replace_state};
+use crate::kit::is_control;
+use crate::pcp::InstId;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A name that nobody used for this long gives its place in the file back: without it dynamic names grow the file for ever.
+const FORGET: Duration = Duration::from_secs(24 * 3600);
+
+/// When there is no room for a new name, this share of the names gives way at once, so that the search for them is rare.
+const GIVE_WAY: usize = 8;
+
+/// Writing more often than this would follow every new name with a write.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+
+/// When names are used, this is how old the times in the file may get: less than it takes to be forgotten, whatever ends the agent.
+const RENEW: Duration = Duration::from_secs(3600);
+
+/// The highest identifier: to pmcd they are signed.
+const MAX_ID: InstId = i32::MAX as InstId;
+
+/// Identifiers that are so far above all others in the file were not handed out by anybody: a billion names come to nothing like it
+/// in years.
+const FAR: InstId = 1 << 30;
+
+#[derive(Clone, Debug)]
+struct Entry {
+    id: InstId,
+    /// Seconds since 1970 when it was last in a table.
+    used: u64,
+}
+
+/// The identifiers of one instance domain.
+#[derive(Debug)]
+pub struct Cache {
+    path: Option<PathBuf>,
+    max: usize,
+    entries: HashMap<Vec<u8>, Entry>,
+    /// Names by what precedes their first blank, which libpcp takes for the whole name in comparisons.
+    words: HashMap<Vec<u8>, InstId>,
+    ids: HashSet<InstId>,
+    /// The name with the highest identifier. It stays in the file, forgotten or not: the next identifier is one above it.
+    last: Option<(Vec<u8>, Entry)>,
+    /// Below it there is no free identifier; of interest once the highest one was handed out.
+    free: InstId,
+    dirty: bool,
+    /// When this agent last wrote the file, or tried to.
+    saved: u64,
+    /// The latest time this was told.
+    now: u64,
+    refused: u64,
+}
+
+impl Cache {
+    /// An empty cache of at most `max` names; without a path it is not kept.
+    pub fn new(path: Option<PathBuf>, max: usize) -> Cache {
+        Cache {
+            path,
+            max,
+            entries: HashMap::new(),
+            words: HashMap::new(),
+            ids: HashSet::new(),
+            last: None,
+            free: 0,
+            dirty: false,
+            saved: 0,
+            now: 0,
+            refused: 0,
+        }
+    }
+
+    /// As [`Cache::new`], with what an earlier agent left in the file. A file that is not there is an empty one; lines
+    /// that cannot be true are passed over.
+    pub fn load(path: &Path, max: usize, now: SystemTime) -> io::Result<Cache> {
+        let mut cache = Cache::new(Some(path.to_path_buf()), max);
+        cache.clock(now);
+        let text = match read_state(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(cache),
+            Err(error) => return Err(error),
+        };
+        let mut lines: Vec<Line<'_>> = text.split(|&byte| byte == b'\n').skip(1).filter_map(Line::read).collect();
+        lines.sort_by_key(|line| line.id);
+        let mut below = 0;
+        if let Some(far) = lines.iter().position(|line| line.id - std::mem::replace(&mut below, line.id) > FAR) {
+            log::warn!("{}: {} identifiers out of range are given anew", path.display(), lines.len() - far);
+            lines.truncate(far);
+        }
+        let highest =
+            lines.last().map(|line| (line.name.to_vec(), Entry { id: line.id, used: line.used.min(cache.now) }));
+        // Of too many the latest; names without a key first, so that none with one takes theirs.
+        lines.sort_by_key(|line| (line.whole.is_some(), Reverse(line.used)));
+        for line in lines {
+            let is_known = cache.entries.contains_key(line.name);
+            let name = if is_known { line.whole } else { Some(line.name) };
+            let Some(name) = name.filter(|name| !cache.entries.contains_key(*name)) else { continue };
+            if cache.entries.len() < max && !cache.ids.contains(&line.id) {
+                cache.insert(name.to_vec(), line.id, line.used.min(cache.now));
+            }
+        }
+        if highest.as_ref().map(|(_, entry)| entry.id) > cache.last.as_ref().map(|(_, entry)| entry.id) {
+            cache.last = highest;
+        }
+        cache.dirty = false;
+        Ok(cache)
+    }
+
+    /// The identifier of a name, handed out now if it is new; `None` if there are too many names. `name` is changed where
+    /// another name has the same first word: blanks become `_`, since libpcp tells names apart by their first word only.
+    pub fn id(&mut self, name: &mut Vec<u8>, now: SystemTime) -> Option<InstId> {
+        let now = self.clock(now);
+        if !self.entries.contains_key(name) {
+            if self.words.contains_key(word(name)) {
+                name.iter_mut().filter(|byte| **byte == b' ').for_each(|byte| *byte = b'_');
+            }
+            if !self.entries.contains_key(name) {
+                if self.entries.len() >= self.max && !self.make_room(now) {
+                    self.refused += 1;
+                    return None;
+                }
+                let id = self.next_id()?;
+                self.insert(name.clone(), id, now);
+            }
+        }
+        let entry = self.entries.get_mut(name)?;
+        entry.used = now;
+        self.dirty |= now.saturating_sub(self.saved) >= RENEW.as_secs();
+        Some(entry.id)
+    }
+
+    /// How often a name was refused because there were too many.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Writes the file if there is something new and the last writing is some time ago; `at_exit` writes anyway. It is not
+    /// written where `may_write`, which is asked right before, says no.
+    pub fn save(&mut self, now: SystemTime, at_exit: bool, may_write: &dyn Fn() -> bool) -> io::Result<()> {
+        let now = self.clock(now);
+        let Some(path) = &self.path else { return Ok(()) };
+        let due = self.dirty && now.saturating_sub(self.saved) >= SAVE_EVERY.as_secs();
+        let Some((last, latest)) = self.last.as_ref().filter(|_| due || at_exit) else { return Ok(()) };
+        self.saved = now;
+        if !may_write() {
+            return Ok(());
+        }
+        let mut kept: Vec<_> = self.entries.iter().collect();
+        kept.retain(|(_, entry)| now.saturating_sub(entry.used) < FORGET.as_secs() && entry.id != latest.id);
+        kept.push((last, self.entries.get(last).unwrap_or(latest)));
+        kept.sort_by_key(|(_, entry)| entry.id);
+        let mut text = b"2 0 2147483647\n".to_vec();
+        for (name, entry) in kept {
+            write!(text, "{} {} ", entry.id, entry.used)?;
+            if name.first() == Some(&b'[') {
+                // With a key in front, a name that looks like one is still a name.
+                write!(text, "[{:08x}] ", entry.id)?;
+            }
+            text.extend_from_slice(name);
+            text.push(b'\n');
+        }
+        replace_state(path, &text)?;
+        self.dirty = false;
+        Ok(())
+    }
+
+    /// One above the last; the lowest that is free once there is none above.
+    fn next_id(&mut self) -> Option<InstId> {
+        let next = self.last.as_ref().map_or(0, |(_, last)| last.id + 1);
+        if next <= MAX_ID {
+            return Some(next);
+        }
+        while self.ids.contains(&self.free) {
+            self.free += 1;
+        }
+        (self.free <= MAX_ID).then_some(self.free)
+    }
+
+    /// The time in seconds. Where the clock was set back no time stays in the future: a name from there would never give way, and
+    /// the file would not be written until then.
+    fn clock(&mut self, now: SystemTime) -> u64 {
+        let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        if now < self.now {
+            for entry in self.entries.values_mut().chain(self.last.as_mut().map(|(_, entry)| entry)) {
+                entry.used = entry.used.min(now);
+            }
+            self.saved = self.saved.min(now);
+        }
+        self.now = now;
+        now
+    }
+
+    /// Forgets the names that were used longest ago, but none of the table that is being given its identifiers.
+    fn make_room(&mut self, now: u64) -> bool {
+        let mut idle: Vec<u64> = self.entries.values().map(|entry| entry.used).filter(|&used| used < now).collect();
+        idle.sort_unstable();
+        let Some(&until) = idle.get((self.max / GIVE_WAY).min(idle.len().saturating_sub(1))) else { return false };
+        self.entries.retain(|_, entry| entry.used > until);
+        self.words = self.entries.iter().map(|(name, entry)| (word(name).to_vec(), entry.id)).collect();
+        self.ids = self.entries.values().map(|entry| entry.id).collect();
+        self.free = 0;
+        true
+    }
+
+    fn insert(&mut self, name: Vec<u8>, id: InstId, used: u64) {
+        self.words.insert(word(&name).to_vec(), id);
+        self.ids.insert(id);
+        let entry = Entry { id, used };
+        if self.last.as_ref().is_none_or(|(_, last)| last.id < id) {
+            self.last = Some((name.clone(), entry.clone()));
+        }
+        self.entries.insert(name, entry);
+        self.dirty = true;
+    }
+}
+
+/// A line of the file.
+struct Line<'a> {
+    id: InstId,
+    used: u64,
+    name: &'a [u8],
+    /// The name with its key. Earlier versions wrote no key before a name that looks like one.
+    whole: Option<&'a [u8]>,
+}
+
+impl Line<'_> {
+    fn read(line: &[u8]) -> Option<Line<'_>> {
+        let mut parts = line.splitn(3, |&byte| byte == b' ');
+        let id = std::str::from_utf8(parts.next()?).ok()?.parse().ok().filter(|&id: &InstId| id <= MAX_ID)?;
+        let used = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
+        let whole = parts.next()?;
+        let name = without_key(whole);
+        let is_name = !whole.is_empty() && !(0..whole.len()).any(|place| is_control(whole, place));
+        is_name.then_some(Line { id, used, name: name.unwrap_or(whole), whole: name.map(|_| whole) })
+    }
+}
+
+/// What follows a key, of which each byte has two digits.
+fn without_key(text: &[u8]) -> Option<&[u8]> {
+    let digits = text.strip_prefix(b"[")?;
+    let end = digits.iter().position(|byte| !byte.is_ascii_hexdigit())?;
+    let name = digits[end..].strip_prefix(b"] ")?;
+    (end > 0 && end % 2 == 0 && !name.is_empty()).then_some(name)
+}
+
+fn word(name: &[u8]) -> &[u8] {
+    name.split(|&byte| byte == b' ').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn load(path: &Path) -> io::Result<Cache> {
+        Cache::load(path, 10, at(1000))
+    }
+
+    /// A file with these lines.
+    fn file(lines: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("149.13");
+        fs::write(&path, format!("2 0 2147483647\n{lines}")).expect("written");
+        (dir, path)
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn id(cache: &mut Cache, name: &str) -> (Option<InstId>, String) {
+        let mut bytes = name.as_bytes().to_vec();
+        let id = cache.id(&mut bytes, at(1000));
+        (id, String::from_utf8(bytes).expect("it was a string"))
+    }
+
+    #[test]
+    fn identifiers_are_handed_out_once_in_order() {
+        let mut cache = Cache::new(None, 10);
+        assert_eq!(id(&mut cache, "bash").0, Some(0));
+        assert_eq!(id(&mut cache, "sh").0, Some(1));
+        assert_eq!(id(&mut cache, "bash").0, Some(0));
+    }
+
+    #[test]
+    fn names_with_one_first_word_are_told_apart() {
+        let mut cache = Cache::new(None, 10);
+        assert_eq!(id(&mut cache, "Web Content"), (Some(0), "Web Content".into()));
+        assert_eq!(id(&mut cache, "Web Foo"), (Some(1), "Web_Foo".into()));
+        assert_eq!(id(&mut cache, "Web Content"), (Some(0), "Web Content".into()));
+        assert_eq!(id(&mut cache, "Web Foo"), (Some(1), "Web_Foo".into()));
+    }
+
+    #[test]
+    fn too_many_names_are_refused_and_counted() {
+        let mut cache = Cache::new(None, 1);
+        id(&mut cache, "a");
+        assert_eq!(id(&mut cache, "b").0, None);
+        assert_eq!((id(&mut cache, "a").0, cache.refused()), (Some(0), 1));
+    }
+
+    #[test]
+    fn names_no_longer_used_give_way_and_their_identifiers_are_not_used_again() {
+        let mut cache = Cache::new(None, 2);
+        cache.id(&mut b"oldest".to_vec(), at(1000));
+        cache.id(&mut b"old".to_vec(), at(1001));
+        assert_eq!(cache.id(&mut b"new".to_vec(), at(1002)), Some(2));
+        assert_eq!(cache.id(&mut b"old".to_vec(), at(1002)), Some(1));
+        assert_eq!((cache.id(&mut b"newer".to_vec(), at(1002)), cache.refused()), (None, 1));
+        assert_eq!(cache.id(&mut b"oldest".to_vec(), at(1003)), Some(3));
+    }
+
+    #[test]
+    fn a_file_of_the_original_agent_keeps_its_identifiers() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("149.13");
+        fs::write(&path, "2 0 2147483647\n4 1700000000 bash\n9 1700000000 [0a0b] my tool\nrubbish\n").expect("written");
+        let mut cache = load(&path).expect("loaded");
+        assert_eq!(id(&mut cache, "bash").0, Some(4));
+        assert_eq!(id(&mut cache, "my tool").0, Some(9));
+        assert_eq!(id(&mut cache, "new").0, Some(10));
+        cache.save(at(1005), true, &|| true).expect("saved");
+        let mut again = load(&path).expect("loaded again");
+        assert_eq!(id(&mut again, "my tool").0, Some(9));
+    }
+
+    #[test]
+    fn names_unused_for_a_day_are_forgotten_in_the_file() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("149.13");
+        let mut cache = load(&path).expect("no file is an empty one");
+        cache.id(&mut b"old".to_vec(), at(1000));
+        cache.id(&mut b"young".to_vec(), at(80_000));
+        cache.save(at(100_000), true, &|| true).expect("saved");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n1 80000 young\n");
+    }
+
+    #[test]
+    fn an_old_file_keeps_what_is_used_and_no_identifier_is_handed_out_twice() {
+        const DAY: u64 = 86_400;
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("149.13");
+        fs::write(&path, "2 0 2147483647\n3 1000 used\n4 1000 idle\n7 1000 last\n").expect("written");
+        let read = || fs::read_to_string(&path).expect("read");
+        let mut cache = load(&path).expect("loaded");
+        assert_eq!(cache.id(&mut b"used".to_vec(), at(3 * DAY)), Some(3));
+        cache.save(at(3 * DAY), false, &|| true).expect("saved");
+        assert_eq!(
+            read(),
+            "2 0 2147483647\n3 259200 used\n7 1000 last\n",
+            "the times are renewed, the next one stays 8"
+        );
+        let mut cache = load(&path).expect("loaded");
+        assert_eq!(cache.id(&mut b"new".to_vec(), at(3 * DAY + 60)), Some(8));
+        // In use for two days without a new name, and then killed.
+        for minute in 0..2 * 24 * 60 {
+            let now = at(3 * DAY + 60 * minute);
+            cache.id(&mut b"used".to_vec(), now);
+            cache.save(now, false, &|| true).expect("saved");
+        }
+        let mut cache = load(&path).expect("loaded");
+        assert_eq!(cache.id(&mut b"other".to_vec(), at(5 * DAY + 60)), Some(9));
+        assert_eq!(cache.id(&mut b"used".to_vec(), at(5 * DAY + 60)), Some(3));
+        cache.save(at(5 * DAY + 61), true, &|| true).expect("saved");
+        assert_eq!(read(), "2 0 2147483647\n3 432060 used\n9 432060 other\n");
+    }
+
+    #[test]
+    fn the_end_renews_the_times_of_what_was_used_and_makes_no_file_of_nothing() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("149.13");
+        load(&path).expect("loaded").save(at(1000), true, &|| true).expect("nothing to save");
+        assert!(!path.exists());
+        let mut cache = load(&path).expect("loaded");
+        cache.id(&mut b"a".to_vec(), at(5000));
+        cache.save(at(5000), false, &|| true).expect("saved");
+        cache.id(&mut b"a".to_vec(), at(5500));
+        cache.save(at(5500), true, &|| true).expect("saved");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 5500 a\n");
+    }
+
+    #[test]
+    fn a_name_in_brackets_takes_nobodys_identifier() {
+        let (_dir, path) = file("");
+        let mut cache = load(&path).expect("loaded");
+        let names = ["zork", "[a] zork", "[ab] zork", "[00000003] x", "[ab]", "["];
+        for (number, name) in names.iter().enumerate() {
+            assert_eq!(id(&mut cache, name).0, Some(number as InstId));
+        }
+        cache.save(at(1001), true, &|| true).expect("saved");
+        let mut cache = load(&path).expect("loaded again");
+        for (number, name) in names.iter().enumerate().rev() {
+            assert_eq!(id(&mut cache, name).0, Some(number as InstId), "{name}");
+        }
+        // As an earlier version wrote them.
+        let (_dir, path) = file("0 1000 [ab] zork\n1 1000 zork\n2 1000 [a] zork\n");
+        let mut cache = load(&path).expect("loaded");
+        let ids = ["zork", "[a] zork", "[ab] zork"].map(|name| id(&mut cache, name).0);
+        assert_eq!(ids, [Some(1), Some(2), Some(0)]);
+    }
+
+    #[test]
+    fn identifiers_far_above_all_others_are_given_anew() {
+        for forged in ["2147483647", "1073741830"] {
+            let (_dir, path) = file(&format!("0 1000 a\n3 1000 b\n{forged} 9 x\n"));
+            let mut cache = load(&path).expect("loaded");
+            let ids = ["a", "b", "new", "x"].map(|name| id(&mut cache, name).0);
+            assert_eq!(ids, [Some(0), Some(3), Some(4), Some(5)]);
+            cache.save(at(1001), true, &|| true).expect("saved");
+            let text = fs::read_to_string(&path).expect("read");
+            assert!(!text.lines().skip(1).any(|line| line.contains(forged)), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_identifier_is_beyond_what_pmcd_takes_for_positive() {
+        let (_dir, path) =
+            file("0 1000 a\n1000000000 1000 b\n2000000000 1000 c\n2147483647 1000 d\n4000000000 1000 e\n");
+        let mut cache = load(&path).expect("loaded");
+        let ids = ["d", "e", "f", "g", "a"].map(|name| id(&mut cache, name).0);
+        assert_eq!(ids, [Some(MAX_ID), Some(1), Some(2), Some(3), Some(0)]);
+        assert_eq!(id(&mut Cache::new(None, 0), "a").0, None);
+    }
+
+    #[test]
+    fn lines_that_cannot_be_true_are_passed_over() {
+        let (_dir, path) =
+            file("0 1000 a\n0 1000 twin\n1 1000 a\n2 1000 \n3 1000 e\x1b[2J\n-1 1000 f\n4 x g\n5\n\n\0\n6 1000 z");
+        let cache = load(&path).expect("loaded");
+        let mut names: Vec<_> = cache.entries.iter().map(|(name, entry)| (entry.id, name.as_slice())).collect();
+        names.sort_unstable();
+        assert_eq!(names, [(0, &b"a"[..]), (6, b"z")]);
+    }
+
+    #[test]
+    fn of_a_file_with_too_many_names_the_latest_stay() {
+        let lines: String = (0..1000).map(|number| format!("{number} {} n{number}\n", (number * 7) % 1000)).collect();
+        let (_dir, path) = file(&lines);
+        let mut cache = load(&path).expect("loaded");
+        assert_eq!(cache.entries.len(), 10);
+        assert!(cache.entries.values().all(|entry| entry.used >= 990));
+        assert_eq!(id(&mut cache, "new").0, Some(1000));
+    }
+
+    #[test]
+    fn times_to_come_and_a_clock_set_back_hold_nothing_up() {
+        let (_dir, path) = file("0 9999999999 forged\n1 18446744073709551615 also\n2 1000 last\n");
+        let mut cache = Cache::load(&path, 10, at(5000)).expect("loaded");
+        cache.id(&mut b"a".to_vec(), at(5000));
+        cache.save(at(5010), false, &|| true).expect("saved");
+        assert_eq!(
+            fs::read_to_string(&path).expect("read"),
+            "2 0 2147483647\n0 5000 forged\n1 5000 also\n2 1000 last\n3 5000 a\n"
+        );
+        // A clock that was a year ahead is set right.
+        let mut cache = Cache::new(Some(path.clone()), 2);
+        cache.id(&mut b"a".to_vec(), at(40_000_000));
+        cache.save(at(40_000_000), false, &|| true).expect("saved");
+        cache.id(&mut b"b".to_vec(), at(8000));
+        cache.save(at(8011), false, &|| true).expect("saved");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 8000 a\n1 8000 b\n");
+        assert_eq!(cache.id(&mut b"c".to_vec(), at(8012)), Some(2), "names give way");
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_later() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("not yet/149.13");
+        let mut cache = load(&path).expect("no file is an empty one");
+        id(&mut cache, "a");
+        cache.save(at(1000), false, &|| true).expect_err("there is no such directory");
+        fs::create_dir(dir.path().join("not yet")).expect("made");
+        cache.save(at(1005), false, &|| true).expect("too early");
+        assert!(!path.exists());
+        cache.save(at(1010), false, &|| true).expect("saved");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 1000 a\n");
+    }
+
+    #[test]
+    fn a_file_that_is_anothers_by_now_is_left_alone() {
+        let (_dir, path) = file("0 1000 of another\n");
+        let mut cache = load(&path).expect("loaded");
+        id(&mut cache, "a");
+        for at_exit in [false, true] {
+            cache.save(at(1100), at_exit, &|| false).expect("nothing to write");
+            assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 1000 of another\n");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+#!/bin/bash
+# Runs every command of README.md, docs/*.md, consumers/README.md and the man page as it stands there, on a machine on which the README's own
+# `sudo ./Install` was run, and compares the samples of output in the README with what is printed. A command is a line of a block marked
+# `sh`, an indented example of the man page, or words in backquotes that begin with a program of PCP's or ours and go on.
+# The machine is this one with its own processes, network and writable layer over /etc, /usr and /var: nothing outside changes. Needs root.
+set -u
+src=$(cd "$(dirname "$0")/.." && pwd) || exit 1
+prog=tests/commands.sh
+# Commands that cannot run here, with the reason. One that stands nowhere any more is an error.
+# shellcheck disable=SC2016 # they are shown as they stand
+cannot_run='sudo ./tests/run	it is what runs this
+UPDATE=1 cargo test --locked --test files     # rewrites corebcc.conf and the README'\''s table	it writes to the sources; tests/run runs the test itself
+cargo test --locked --test objects            # the object agrees with the declaration	tests/run runs it
+readelf -n PROGRAM | awk '\''/Name:/ { print $2 }'\'' | sort -u	PROGRAM stands for a file'
+# These come last, since there is nothing to ask afterwards.
+last='./Remove'
+# What must be in the output.
+# shellcheck disable=SC2016
+expected='echo '\''some_inst bcc.agent.module.up == 0 -> print "down:" " %i";'\'' | pmie -t 10	down: .*tracepoint_hits.* usdt_hits|down: .*usdt_hits.* tracepoint_hits
+pminfo -f bcc.agent.configuration.status	\[tracepoint_hits\] has no option `tracepoints`
+pminfo -f bcc.agent.module.status	"tracepoint_hits"\] value ".*\[tracepoint_hits\] has no option
+sudo pmdacorebcc --check	\[tracepoint_hits\] has no option `tracepoints`
+sudo bpf-names on     # off takes them away again	.*'
+
+skip() { echo "skipped: $*"; exit 77; }
+
+if [ "${1:-}" != --inside ]; then
+	[ "$(id -u)" -eq 0 ] || skip "needs root"
+	[ -r "${PCP_DIR:-}/etc/pcp.env" ] || skip "PCP is not installed"
+	unshare --mount --net --pid --fork --mount-proc true 2>/dev/null || skip "name spaces of mounts, networks and processes"
+	# shellcheck source=scripts/prerequisites.sh
+	. "$src/scripts/prerequisites.sh"
+	# shellcheck disable=SC2119 # no subcommands are needed
+	need_cargo >&2
+	cargo build --locked --quiet --bin pmdacorebcc || exit 1
+	scratch=$(mktemp -d) || exit 1
+	trap 'rmdir "$scratch"' EXIT
+	unshare --mount --net --pid --fork --mount-proc --kill-child "$0" --inside "$scratch" "${CARGO_TARGET_DIR:-$src/target}/debug/pmdacorebcc"
+	exit $?
+fi
+
+scratch=$2 binary=$3 failed=0
+mount -t tmpfs scratch "$scratch" || skip "tmpfs"
+for directory in etc usr var; do
+	mkdir -p "$scratch/$directory/upper" "$scratch/$directory/work"
+	mount -t overlay overlay -o "lowerdir=/$directory,upperdir=$scratch/$directory/upper,workdir=$scratch/$directory/work" "/$directory" ||
+		skip "overlayfs"
+done
+mount -t tmpfs run /run && mkdir -p /run/pcp
+ip link set lo up
+
+# A checkout after its build: what scripts/release packs, and the program where cargo leaves it.
+checkout=$scratch/checkout
+mkdir -p "$checkout/target/release" "$scratch/bin"
+cp -R "$src"/{Install,Remove,Upgrade,pmns,domain.h,help,corebcc.conf,consumers,README.md,docs,man,scripts} "$checkout/"
+cp "$binary" "$checkout/pmdacorebcc"
+ln -s ../../pmdacorebcc "$checkout/target/release/"
+cd "$checkout" || exit 1
+
+# Programs that are not there are stood in for: sudo changes the path, as the real one does, and flamegraph.pl wants lines of its format.
+if ! command -v sudo >/dev/null; then
+	printf '#!/bin/sh\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin exec "$@"\n' >"$scratch/bin/sudo"
+fi
+if ! command -v flamegraph.pl >/dev/null; then
+	# shellcheck disable=SC2016 # awk's fields
+	printf '#!/usr/bin/awk -f\n!/[^;]+ [0-9]+$/ { print "not a folded stack: " $0 >"/dev/stderr"; bad = 1 } { n++ } END { print "<svg/>"; exit bad || !n }\n' >"$scratch/bin/flamegraph.pl"
+fi
+chmod 755 "$scratch"/bin/* 2>/dev/null
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$scratch/bin
+
+# commands FILE: its commands, one a line
+commands() {
+	case $1 in
+	*.1) awk '/^\.RS/ { on = 1; next } /^\.RE/ { on = 0 } on && !/^\./ { gsub(/\\-/, "-"); gsub(/\\e/, "\\"); print }' "$1" ;;
+	*) awk '
+		/^```/ { block = block ? "" : ($0 == "```sh" ? "sh" : "other"); next }
+		block == "sh" && !/^ *(#|$)/ { print; next }
+		block { if (/^\$ /) print substr($0, 3); next }
+		{
+			parts = split($0, part, "`")
+			for (i = 2; i < parts; i += 2)
+				if (part[i] ~ /^(sudo [^ ]|\.\/[A-Z]|(pm[a-z0-9]+|pcp|bpf-names) [^ |])/) print part[i]
+		}' "$1" ;;
+	esac
+}
+field() { wanted=$2 awk -F '\t' '$1 == ENVIRON["wanted"] { print $2; found = 1 } END { exit !found }' <<<"$1"; }
+fail() {
+	echo "FAILED: $*"
+	sed 's/^/    /' "$scratch/out"
+	failed=$((failed + 1))
+}
+# run FILE COMMAND: it succeeds, or is one of those that go on until they are interrupted, and says something that is no error
+run() {
+	local file=$1 command=$2 status wanted limit=300 interrupted=0
+	case $command in pmval* | pmrep* | *pmie* | 'pcp atop') limit=6 interrupted=124 ;; esac
+	timeout --signal=INT --kill-after=5 "$limit" bash -c "$command" </dev/null >"$scratch/out" 2>&1
+	status=$?
+	wanted=$(field "$expected" "$command" || echo .)
+	case $command in *'>'*) [ -s "${command##*> }" ] && echo "wrote ${command##*> }" >>"$scratch/out" ;; *--check) [ $status -ne 1 ] || status=0 ;; esac
+	if [ $status -ne 0 ] && [ $status -ne $interrupted ]; then
+		fail "$file: $command: status $status"
+	elif grep -v ' value "' "$scratch/out" | grep -qiE 'unknown metric|not found|syntax error|^usage|unrecognized|no such file|try again'; then
+		fail "$file: $command: an error"
+	elif ! grep -qE "$wanted" "$scratch/out"; then
+		fail "$file: $command: no \`$wanted\` in its output"
+	else
+		echo "ok: $file: $command"
+	fi
+}
+# shape: lines without their numbers, bars and blanks
+shape() { sed -E 's/[0-9]+/N/g; s/\|[* ]*\|/||/; s/[[:space:]]+/ /g; s/ $//' | sort -u; }
+# samples FILE: number, command and lines of each sample of output: behind a `$`, or in the block after a block of one command
+samples() {
+	awk '
+		/^```sh$/ { n = 0; kind = "sh"; next }
+		/^```text$/ { kind = "text"; if (shown != "") { sample++ } ; next }
+		/^```$/ { if (kind == "text") command = ""; if (kind == "sh") command = n == 1 ? line : ""; shown = command; kind = ""; next }
+		kind == "sh" { n++; line = $0; next }
+		kind == "text" && /^\$ / { sample++; shown = substr($0, 3); next }
+		kind == "text" && shown != "" && NF { print sample "\t" shown "\t" $0; next }
+		kind == "" && NF { shown = "" }' "$1"
+}
+
+files=(README.md docs/*.md consumers/README.md man/pmdacorebcc.1)
+for file in "${files[@]}"; do commands "$file" | sed "s|^|$file	|"; done | awk -F '\t' '!seen[$2]++' >"$scratch/commands"
+while IFS=$'\t' read -r command _; do
+	if ! cut -f 2- "$scratch/commands" | grep -qxF -e "$command"; then
+		: >"$scratch/out"
+		fail "$command stands nowhere, but in this script"
+	fi
+done <<<"$cannot_run
+$expected"
+
+set +u
+# shellcheck disable=SC1091 # belongs to PCP
+. "${PCP_DIR:-}/etc/pcp.env"
+set -u
+run README.md "sudo ./Install"
+for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1"; do
+	[ -e "$link" ] || { : >"$scratch/out"; fail "$link is not there after Install"; }
+done
+while IFS=$'\t' read -r number command; do
+	timeout 60 bash -c "$command" </dev/null >"$scratch/real" 2>&1
+	samples README.md | awk -F '\t' -v n="$number" '$1 == n { print $3 }' | shape >"$scratch/sample"
+	shape <"$scratch/real" >"$scratch/real.shape"
+	if comm -23 "$scratch/sample" "$scratch/real.shape" | grep . >"$scratch/out"; then
+		cat "$scratch/real" >>"$scratch/out"
+		fail "README.md: $command prints no such lines"
+	else
+		echo "ok: README.md: the sample of $command"
+	fi
+done < <(samples README.md | cut -f 1,2 | sort -u)
+
+# The texts speak of modules besides the default ones, of counted runs, and of modules that fail: two, without their lists of probes.
+config=$PCP_SYSCONF_DIR/corebcc/corebcc.conf
+sed -i 's/^modules = .*/modules = biolatency,runqlat,netproc,profile,tracepoint_hits,usdt_hits/; s/^bpf_stats = .*/bpf_stats = True/' "$config"
+run "(configured)" "cd $PCP_PMDAS_DIR/corebcc && ./Install"
+grep -qF "[tracepoint_hits] has no option \`tracepoints\`" "$scratch/out" || fail "Install does not show what is wrong with the configuration"
+
+while IFS=$'\t' read -r file command; do
+	case $command in "sudo ./Install" | "$last") continue ;; esac
+	if reason=$(field "$cannot_run" "$command"); then echo "not run: $file: $command: $reason"; continue; fi
+	run "$file" "$command"
+done <"$scratch/commands"
+run README.md "$last"
+for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1"; do
+	[ ! -L "$link" ] || { : >"$scratch/out"; fail "$link is still there after Remove"; }
+done
+
+echo "$prog: $failed failed"
+[ "$failed" -eq 0 ]

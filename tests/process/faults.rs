@@ -1,0 +1,60 @@
+//! Faults of the agent's own: a panic costs the module that it is in, or ends the agent, so that pmcd starts another one.
+
+use crate::own::values;
+use crate::peer::{Peer, SECOND};
+use crate::support::{lacks_bpf, Home, ALL};
+
+/// An agent that panics at this place, before anybody has spoken.
+fn panicking(home: &Home, at: &str) -> Peer {
+    let mut command = home.agent(&["--notready"]);
+    command.env("COREBCC_PANIC", at);
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).stderr(home.create("stderr.log"));
+    Peer::adopt(command.spawn().unwrap())
+}
+
+/// The log, which is then gone: it may have a panic in it.
+fn last_words(home: &Home) -> String {
+    let log = home.log() + &home.read("stderr.log");
+    for name in ["corebcc.log", "stderr.log"] {
+        let _ = std::fs::remove_file(home.path(name));
+    }
+    log
+}
+
+#[test]
+fn a_module_whose_plan_panics_costs_itself_only() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(ALL);
+    let mut peer = panicking(&home, "plan:tcplife");
+    peer.greet();
+    peer.read_within(20 * SECOND);
+    let states = values(&mut peer, "bcc.agent.module.state");
+    let sentences = values(&mut peer, "bcc.agent.module.status");
+    assert_eq!(states["tcplife"], "failed");
+    assert!(sentences["tcplife"].contains("a fault of the agent, please report it: COREBCC_PANIC"), "{sentences:?}");
+    for module in ["biolatency", "sysfork", "runqlat", "exectop", "netproc"] {
+        assert_eq!(states[module], "running", "{sentences:?}");
+    }
+    assert!(!values(&mut peer, "bcc.proc.sysfork").is_empty());
+    assert_eq!(peer.close().0.code(), Some(0));
+    assert!(last_words(&home).contains("tcplife: Module NOT active!"));
+}
+
+/// While loading, and later.
+#[test]
+fn a_panic_of_the_whole_thread_ends_the_agent() {
+    for place in ["load:all", "attend:all"] {
+        let home = Home::new(ALL);
+        let mut peer = panicking(&home, place);
+        peer.greet();
+        let (status, _) = peer.rest();
+        let log = last_words(&home);
+        assert_eq!(status.code(), Some(1), "{place}: {log}");
+        assert!(log.contains("a fault of the agent, please report it: COREBCC_PANIC"), "{place}: {log}");
+        assert!(log.contains("no values will come any more"), "{place}: {log}");
+        let starts = home.read("corebcc.starts");
+        assert!(starts.ends_with("running\n"), "no orderly end: {starts}");
+    }
+}
