@@ -1,8 +1,19 @@
 //! Which modules a configuration enables, and everything about each but the module itself.
 
-use super::Instance;
 use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
 use crate::kit::{OptionDef, RowCount, Shape, Spec, BPF_NAMES};
+
+/// A module as configured; with an empty section, metrics about the agent itself.
+pub struct Instance {
+    /// Its kind.
+    pub spec: &'static Spec,
+    /// Its section.
+    pub settings: ModuleSettings,
+    /// Rows of a row table; else 0.
+    pub rows: u32,
+    /// Whether its metrics have their second names.
+    pub bpf_names: bool,
+}
 
 /// What a configuration enables, as far as it can be made out.
 pub struct Enabled {
@@ -67,6 +78,17 @@ pub fn instance(
     let bpf_names = section.get(BPF_NAMES).ok().flatten().filter(|_| has_bpf_names);
     let bpf_names = bpf_names.is_some_and(|value| value.bool().unwrap_or(false));
     Ok(Instance { spec, settings: module.clone(), rows, bpf_names })
+}
+
+/// What these modules add to their metrics, for the registry and whoever else knows tables by their numbers: to be put behind
+/// the modules.
+pub fn additions(instances: &[Instance]) -> Vec<Instance> {
+    let addition = |instance: &Instance| {
+        let spec = instance.spec.addition?;
+        let settings = ModuleSettings { cluster: spec.cluster as u16, ..instance.settings.clone() };
+        Some(Instance { spec, settings, rows: 0, bpf_names: false })
+    };
+    instances.iter().filter_map(addition).collect()
 }
 
 fn default_of(options: &[OptionDef], name: &str) -> u32 {

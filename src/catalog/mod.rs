@@ -5,6 +5,6 @@ mod help;
 mod instances;
 mod registry;
 
-pub use enabled::{instance, instances, Enabled};
+pub use enabled::{additions, instance, instances, Enabled, Instance};
 pub use help::Help;
-pub use registry::{additions, Collect, Instance, Registry};
+pub use registry::{Collect, Registry};

@@ -1,25 +1,13 @@
 //! The modules as the agent sees them: names, descriptors, instances and values of those the configuration enables.
 
+use super::enabled::Instance;
 use super::instances::Instances;
 use super::Help;
 use crate::agent::{Client, Label, LabelValue, Source, Subject, Wanted};
-use crate::config::ModuleSettings;
 use crate::kit::{Log2, Shape, Spec, Table};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
 use std::path::PathBuf;
 use std::time::SystemTime;
-
-/// A module as configured; with an empty section, metrics about the agent itself.
-pub struct Instance {
-    /// Its kind.
-    pub spec: &'static Spec,
-    /// Its section.
-    pub settings: ModuleSettings,
-    /// Rows of a row table; else 0.
-    pub rows: u32,
-    /// Whether its metrics have their second names.
-    pub bpf_names: bool,
-}
 
 /// The thread that loads and refreshes the modules, seen from the one that answers pmcd.
 pub trait Collect {
@@ -84,17 +72,6 @@ pub struct Registry {
     loaded: bool,
     /// Whether the files of identifiers are this agent's to write.
     may_write: Box<dyn Fn() -> bool>,
-}
-
-/// What these modules add to their metrics, for the registry and whoever else knows tables by their numbers: to be put behind
-/// the modules.
-pub fn additions(instances: &[Instance]) -> Vec<Instance> {
-    let addition = |instance: &Instance| {
-        let spec = instance.spec.addition?;
-        let settings = ModuleSettings { cluster: spec.cluster as u16, ..instance.settings.clone() };
-        Some(Instance { spec, settings, rows: 0, bpf_names: false })
-    };
-    instances.iter().filter_map(addition).collect()
 }
 
 impl Registry {
