@@ -8,7 +8,7 @@ use crate::bpf;
 use crate::config::Config;
 use crate::kit::{speaking_as, Collect, Filters, Instance, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
 use crate::pcp::PmErr;
-use crate::probe::{self, Attempt, Failure, Finding, Loaded, Reach, Wanted};
+use crate::probe::{self, give_back, Attempt, Failure, Finding, Loaded, Reach, Wanted};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
@@ -27,6 +27,8 @@ pub use restarts::Restarts;
 
 /// How long a fetch waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(400);
+/// For the thread to come to its end, at the end of the process: a probe in a file that thousands execute takes a second.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
 /// Between two looks at rings, ended processes and losses.
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two log lines about one kind of loss.
@@ -271,10 +273,12 @@ impl Group {
             None => return Err(PmErr::PERMISSION),
         };
         let kernel: &dyn Kernel = &self.loaded;
-        guarded(name, || module.store(kernel, column, value)).unwrap_or_else(|fault| {
+        let stored = guarded(name, || module.store(kernel, column, value)).unwrap_or_else(|fault| {
             log::error!("{name}: {fault}");
             Err(PmErr::GENERIC)
-        })
+        });
+        give_back(); // what the end of a run left
+        stored
     }
 
     /// What is due once a second.
@@ -314,6 +318,12 @@ impl Group {
         }
     }
 
+    /// Whether a module wants to be woken at once.
+    pub fn is_due(&self) -> bool {
+        let now = Instant::now();
+        self.modules.iter().filter_map(|slot| slot.module.as_ref().ok()?.due()).any(|due| due <= now)
+    }
+
     /// Wakes modules as their rings fill and as they are due, and ticks once a second, until the descriptor is readable (then
     /// true) or the time has come.
     pub fn attend(&mut self, fd: BorrowedFd<'_>, until: Option<Instant>) -> bool {
@@ -348,14 +358,25 @@ impl Group {
 
     /// Detaches everything and says so.
     pub fn detach(self) {
-        log::info!("Cleaning up modules:");
         let Group { modules, loaded, .. } = self;
         drop(loaded);
-        for slot in modules.iter().filter(|slot| slot.module.is_ok()) {
-            log::info!("{}: BPF detached.", slot.name);
-        }
-        log::info!("Modules cleaned up.");
+        say_detached(&modules);
     }
+
+    /// Leaves it to the end of the process to detach everything, and says so. Where the end of the process comes while this thread
+    /// takes a probe off, the kernel gives up and keeps it ("failed to unregister, leaking uprobe").
+    fn leave(self) {
+        say_detached(&self.modules);
+        std::mem::forget(self);
+    }
+}
+
+fn say_detached(modules: &[Slot]) {
+    log::info!("Cleaning up modules:");
+    for slot in modules.iter().filter(|slot| slot.module.is_ok()) {
+        log::info!("{}: BPF detached.", slot.name);
+    }
+    log::info!("Modules cleaned up.");
 }
 
 /// Has a module of a section do something; if it panics, yields what to say of it.
@@ -444,11 +465,11 @@ impl Collect for Collector {
         self.fetches.fetch_add(1, Relaxed);
     }
 
-    /// Ends the thread too, unless it is stuck: the kernel detaches when the process ends.
+    /// Ends the thread too, unless it is stuck.
     fn stop(&mut self) {
         let _ = self.jobs.send(Job::Stop);
         let _ = self.call.write(1);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + LAST_PATIENCE;
         if let Some(thread) = self.thread.take() {
             while !thread.is_finished() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
@@ -516,15 +537,15 @@ fn work(mut group: Group, call: &EventFd, inbox: &Receiver<Job>, outbox: &Sender
                         })
                         .collect();
                     if outbox.send(Done::Refreshed(refreshed)).is_err() {
-                        return group.detach();
+                        return group.leave();
                     }
                 }
                 Job::Store(index, column, value) => {
                     if outbox.send(Done::Stored(group.store(index, column, &value))).is_err() {
-                        return group.detach();
+                        return group.leave();
                     }
                 }
-                Job::Stop => return group.detach(),
+                Job::Stop => return group.leave(),
             }
         }
     }

@@ -99,6 +99,7 @@ impl Profile {
         };
         kernel.drain(&SAMPLES, &mut |_| {}); // what was left of the last run
         kernel.sample(&SAMPLE, Sampling { rate, by_frequency, cpu: self.options.cpu.0 })?;
+        forget_symbols();
         (self.status, self.stacks, self.data) = (Status::Started, Stacks::default(), None);
         Ok(())
     }
@@ -120,6 +121,7 @@ impl Profile {
         self.drain(kernel);
         self.status = Status::Stopped;
         self.data = Some(self.stacks.take_tree());
+        forget_symbols();
     }
 
     fn drain(&mut self, kernel: &dyn Kernel) {
@@ -192,6 +194,7 @@ impl Module for Profile {
             "samples dropped because the ring buffer was full",
             kernel.rows(STATS).sum(offset_of!(prof_stat, dropped)),
         );
+        each("files that were not read for names of functions, since it would have taken too long", unnamed());
         each("samples that count for their command only, since their stack was one too many", self.unkept);
     }
 }

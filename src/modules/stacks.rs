@@ -42,12 +42,17 @@ struct Known {
 #[derive(Default)]
 pub struct Stacks {
     known: HashMap<Stack, Known>,
+    /// Bytes of its frames' names.
+    bytes: usize,
     /// Samples whose stack was one too many, by command.
     beyond: HashMap<[u8; 16], u64>,
     folded: Folded,
 }
 
 impl Stacks {
+    /// Bytes of names of frames that there is room for: several times as many as the stacks of a run have.
+    const ROOM: usize = 64 << 20;
+
     /// Counts a sample; false if its stack would be one more than `most`, so that it counts for its command only.
     pub fn add(&mut self, sample: &prof_sample, most: usize) -> bool {
         let part = |bytes: i32, stack: &[u64]| {
@@ -67,11 +72,12 @@ impl Stacks {
             self.folded.count(known.number);
             return true;
         }
-        let room = self.known.len() < most;
+        let room = self.known.len() < most && self.bytes < Self::ROOM;
         let frames = if room { key.frames() } else { vec![command(&sample.comm)] };
         let number = self.folded.number(folded(&frames));
         self.folded.count(number);
         if room {
+            self.bytes += frames.iter().map(|(name, _)| name.len() + size_of::<Frame>()).sum::<usize>();
             self.known.insert(key, Known { samples: 1, frames, number });
         } else {
             *self.beyond.entry(sample.comm).or_default() += 1;
@@ -88,6 +94,7 @@ impl Stacks {
         for (comm, samples) in std::mem::take(&mut self.beyond) {
             root.add(&[command(&comm)], samples);
         }
+        self.bytes = 0;
         root.sort();
         root.json()
     }
@@ -294,6 +301,15 @@ pub mod tests {
             assert!(tree.contains(part), "{tree}");
         }
         assert_eq!(filled(&stacks).iter().map(|(_, samples)| samples).sum::<u64>(), 3, "the tree's end is not theirs");
+    }
+
+    #[test]
+    fn stacks_without_room_for_their_names_count_for_their_command() {
+        let mut stacks = Stacks { bytes: Stacks::ROOM - 1, ..Stacks::default() };
+        let kept: Vec<bool> = (0..3).map(|i| stacks.add(&prof_sample { pid: i, ..sample(b"sh", -17) }, 9)).collect();
+        assert_eq!(kept, [true, false, false]);
+        stacks.take_tree();
+        assert!(stacks.add(&sample(b"sh", -17), 9), "room again");
     }
 
     #[test]

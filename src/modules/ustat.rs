@@ -1,7 +1,7 @@
 //! Events of language runtimes by process: threads, method calls, objects, classes, exceptions, garbage collections. Kernel
 //! side: bpf/ustat.bpf.c.
 
-use super::runtimes::{numbered, runtime, Event, Language, EVENTS};
+use super::runtimes::{numbered, runtime, Event, Language, BEYOND, EVENTS};
 use crate::bpf::types::{self, us_row, us_stat};
 use crate::kit::*;
 use crate::{maps, metrics, options, user_code};
@@ -124,6 +124,7 @@ impl Module for Ustat {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each(BEYOND, self.tracees.beyond());
         each("events of processes that found no row", kernel.rows(STATS).sum(offset_of!(us_stat, crowded)));
     }
 

@@ -16,6 +16,7 @@ mod ring;
 mod usage;
 
 pub use finding::Finding;
+pub use footprint::give_back;
 pub use host::host;
 pub use load::{load, Attempt, Failure, Outcome, Reach, Said, Wanted};
 pub use loaded::Loaded;

@@ -15,6 +15,7 @@ mod config;
 mod connection;
 mod endpoints;
 mod host;
+mod hostile;
 mod metrics;
 mod options;
 mod own;
