@@ -4,7 +4,7 @@ use super::enabled::Instance;
 use super::instances::Instances;
 use super::Help;
 use crate::agent::{Client, Label, LabelValue, Source, Subject, Wanted};
-use crate::kit::{Log2, Shape, Spec, Table};
+use crate::kit::{Log2, Shape, Table};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
 use std::path::PathBuf;
 use std::time::SystemTime;

@@ -1,7 +1,7 @@
 //! The collector as the thread that answers pmcd sees it: jobs go in, what is done comes out. All jobs are for the thread that owns the
 //! modules. Where it does not come back from one of them, another thread takes over what waits, but for the module at work.
 
-use super::{held, inject, message, Group, Members, Modules, Own, MOMENT, OWN};
+use super::{held, inject, message, Group, Members, Modules, Own, OWN};
 use crate::catalog::Collect;
 use crate::kit::Table;
 use crate::pcp::PmErr;
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// A wait in vain divides the next one's time by this if no thread is free for the next request, until one answers again: all these
 /// waits together take no longer than twice the first.
 const WEARINESS: u32 = 2;
+/// For the thread to come to its end, at the end of the process: a probe in a file that thousands execute takes a second.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
 /// When nothing has come for so long, there is to be another thread that can take over.
 const STUCK: Duration = Duration::from_millis(50);
 /// So many at a time.
@@ -141,7 +143,7 @@ fn collect(members: Members, btf: Option<PathBuf>, own: Own, shared: &Shared) {
             shared.finish(match job {
                 Job::Refresh(index, table) => refreshed(&group.modules, index, table),
                 Job::Store(number, index, column, value) => Done::Stored(number, group.store(index, column, &value)),
-                Job::Stop => return group.detach(),
+                Job::Stop => return group.leave(),
             });
         }
     }
@@ -271,11 +273,11 @@ impl Collect for Collector {
         self.fetches.fetch_add(1, Relaxed);
     }
 
-    /// Ends the threads too, unless they are stuck: the kernel detaches when the process ends.
+    /// Ends the threads too, unless they are stuck. The kernel detaches when the process ends.
     fn stop(&mut self) {
         self.shared.over.store(true, Relaxed);
         self.shared.put([Job::Stop]);
-        let until = Instant::now() + PATIENCE + MOMENT;
+        let until = Instant::now() + LAST_PATIENCE;
         if let Some(thread) = self.thread.take() {
             while !thread.is_finished() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
@@ -364,6 +366,7 @@ impl Collect for Collector {
 
 #[cfg(test)]
 mod tests {
+    use super::super::MOMENT;
     use super::*;
 
     fn ask(collector: &mut Collector, modules: &[usize]) -> (Vec<usize>, Duration) {

@@ -10,7 +10,7 @@ use crate::bpf;
 use crate::catalog::Instance;
 use crate::config::Config;
 use crate::kit::{speaking_as, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
-use crate::loader::{self, Attempt, Failure, Finding, LoadRequest, Loaded, Reach};
+use crate::loader::{self, give_back, Attempt, Failure, Finding, LoadRequest, Loaded, Reach};
 use crate::pcp::PmErr;
 use crate::process::Filters;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -304,6 +304,12 @@ impl Group {
         }
     }
 
+    /// Whether a module wants to be woken at once.
+    pub fn is_due(&self) -> bool {
+        let now = Instant::now();
+        self.modules.slots.iter().filter_map(|slot| slot.idle()?.module.due()).any(|due| due <= now)
+    }
+
     /// Wakes modules as their rings fill and as they are due, and ticks once a second, until the descriptor is readable (then
     /// true) or the time has come.
     pub fn attend(&mut self, fd: BorrowedFd<'_>, until: Option<Instant>) -> bool {
@@ -344,7 +350,6 @@ impl Group {
 
     /// Detaches everything and says so.
     pub fn detach(self) {
-        log::info!("Cleaning up modules:");
         // The threads that helped out have been told to end. One that is stuck is left: the kernel detaches when the process ends.
         let until = Instant::now() + MOMENT;
         while Arc::strong_count(&self.modules) > 1 && Instant::now() < until {
@@ -352,11 +357,23 @@ impl Group {
         }
         let Some(Modules { slots, loaded, .. }) = Arc::into_inner(self.modules) else { return };
         drop(loaded);
-        for slot in slots.iter().filter(|slot| slot.module.is_ok()) {
-            log::info!("{}: BPF detached.", slot.name);
-        }
-        log::info!("Modules cleaned up.");
+        say_detached(&slots);
     }
+
+    /// Leaves it to the end of the process to detach everything, and says so. Where the end of the process comes while this thread
+    /// takes a probe off, the kernel gives up and keeps it ("failed to unregister, leaking uprobe").
+    fn leave(self) {
+        say_detached(&self.modules.slots);
+        std::mem::forget(self);
+    }
+}
+
+fn say_detached(modules: &[Slot]) {
+    log::info!("Cleaning up modules:");
+    for slot in modules.iter().filter(|slot| slot.module.is_ok()) {
+        log::info!("{}: BPF detached.", slot.name);
+    }
+    log::info!("Modules cleaned up.");
 }
 
 impl Modules {
@@ -457,10 +474,12 @@ impl Modules {
         };
         let kernel: &dyn Kernel = &self.loaded;
         let module = &mut held(module).module;
-        guarded(name, || module.store(kernel, column, value)).unwrap_or_else(|fault| {
+        let stored = guarded(name, || module.store(kernel, column, value)).unwrap_or_else(|fault| {
             log::error!("{name}: {fault}");
             Err(PmErr::GENERIC)
-        })
+        });
+        give_back(); // what the end of a run left
+        stored
     }
 
     /// Whether the module of a table is at work already, so that whoever asks it has to wait.

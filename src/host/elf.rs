@@ -1,7 +1,13 @@
 //! 64-bit ELF files (elf(5)) of this machine's byte order: where in the file the code of functions is, and their notes.
+//!
+//! Any user can have the agent read a file of his, so what a header says is believed within bounds only: nothing is read
+//! that is larger than [`Elf::TABLE`], and a file that grows, shrinks or lies costs its own values at most. This is why files are
+//! read with pread(2) and not mapped (a mapped file that is cut kills who looks at it), and why it is done by hand: the crates
+//! that parse ELF want the file as one slice, or allocate what a header says and keep it all until they are dropped.
 
+use super::open_regular;
 use std::fs;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Where a function's code is.
@@ -19,6 +25,7 @@ const SHT_SYMTAB: u32 = 2;
 const SHT_NOTE: u32 = 7;
 const SHT_DYNSYM: u32 = 11;
 const PT_LOAD: u32 = 1;
+const STT_NOTYPE: u8 = 0;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 /// Where calls may land under Intel's CET: an instruction that does nothing else, but which the kernel cannot emulate.
@@ -32,7 +39,6 @@ trait Bytes {
 
 impl Bytes for fs::File {
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
-        // What a damaged file says of itself must not cost more memory than it has bytes.
         if offset.checked_add(length)? > self.metadata().ok()?.len() {
             return None;
         }
@@ -42,28 +48,33 @@ impl Bytes for fs::File {
     }
 }
 
+impl Bytes for Vec<u8> {
+    fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
+        let offset = usize::try_from(offset).ok()?;
+        self.get(offset..offset.checked_add(usize::try_from(length).ok()?)?).map(<[u8]>::to_vec)
+    }
+}
+
 /// A file, of which only the parts asked for are read.
 pub struct Elf {
     bytes: Box<dyn Bytes>,
     header: Vec<u8>,
+    segments: Vec<Segment>,
 }
 
 impl Elf {
-    /// Opens a file. One that is not a regular file is refused without waiting for it.
-    pub(super) fn open(path: &Path) -> Result<fs::File, String> {
-        let open = || -> std::io::Result<fs::File> {
-            let file = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
-            if !file.metadata()?.is_file() {
-                return Err(std::io::Error::other("not a regular file"));
-            }
-            Ok(file)
-        };
-        open().map_err(|error| format!("{}: {error}", path.display()))
-    }
+    /// Bytes that are read at once at most: a section, or a table.
+    const TABLE: u64 = 64 << 20;
+    /// Bytes of notes in all.
+    const NOTES: u64 = 16 << 20;
+    /// Entries of the tables of headers.
+    const SEGMENTS: usize = 256;
+    const SECTIONS: usize = 4096;
 
     /// Opens a file and reads its header.
     pub fn read(path: &Path) -> Result<Elf, String> {
-        Elf::of(Elf::open(path)?, path)
+        let file = open_regular(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Elf::of(file, path)
     }
 
     pub(super) fn of(file: fs::File, path: &Path) -> Result<Elf, String> {
@@ -71,11 +82,22 @@ impl Elf {
             .ok_or_else(|| format!("{}: not a 64-bit ELF file of this machine's byte order", path.display()))
     }
 
+    /// One that is in memory.
+    pub(super) fn in_memory(bytes: Vec<u8>) -> Option<Elf> {
+        Elf::new(Box::new(bytes))
+    }
+
     fn new(bytes: Box<dyn Bytes>) -> Option<Elf> {
         let order = if cfg!(target_endian = "little") { 1 } else { 2 };
         let header = bytes.at(0, HEADER)?;
         let good = header.starts_with(b"\x7fELF") && header[4] == 2 && header[5] == order;
-        good.then_some(Elf { bytes, header })
+        let mut elf = good.then_some(Elf { bytes, header, segments: Vec::new() })?;
+        elf.segments = elf.table(32, 54, 56, Elf::SEGMENTS).iter().filter_map(|header| Segment::of(header)).collect();
+        Some(elf)
+    }
+
+    fn bytes(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
+        (length <= Elf::TABLE).then(|| self.bytes.at(offset, length))?
     }
 
     /// The code of a function, at the place where a probe costs least. A name may carry its version
@@ -83,10 +105,8 @@ impl Elf {
     pub fn function(&self, name: &str) -> Option<Code> {
         let (name, version) = name.split_once('@').map_or((name, None), |(name, version)| (name, Some(version)));
         let mut found = None;
-        let sections = self.sections();
-        for table in sections.iter().filter(|section| matches!(section.ty, SHT_SYMTAB | SHT_DYNSYM)) {
-            let strings = self.content(sections.get(table.link)?)?;
-            for symbol in self.content(table)?.chunks_exact(SYMBOL) {
+        for (table, strings) in self.symbol_tables(|ty| matches!(ty, SHT_SYMTAB | SHT_DYNSYM)) {
+            for symbol in table.chunks_exact(SYMBOL) {
                 let kind = symbol[4] & 15;
                 let address = u64_at(symbol, 8)?;
                 if !matches!(kind, STT_FUNC | STT_GNU_IFUNC) || address == 0 {
@@ -111,7 +131,7 @@ impl Elf {
 
     fn code(&self, address: u64, kind: u8) -> Option<Code> {
         let mut offset = self.offset(address)?;
-        if cfg!(target_arch = "x86_64") && self.bytes.at(offset, ENDBR64.len() as u64)? == ENDBR64 {
+        if cfg!(target_arch = "x86_64") && self.bytes(offset, ENDBR64.len() as u64)? == ENDBR64 {
             offset += ENDBR64.len() as u64;
         }
         Some(Code { offset, chooses: kind == STT_GNU_IFUNC })
@@ -119,18 +139,43 @@ impl Elf {
 
     /// Where in the file the byte is that is loaded to an address.
     pub(super) fn offset(&self, address: u64) -> Option<u64> {
-        let headers = self.table(32, 54, 56);
-        headers.iter().find_map(|header| {
-            let (at, start, size) = (u64_at(header, 8)?, u64_at(header, 16)?, u64_at(header, 32)?);
-            let here = (start..start.saturating_add(size)).contains(&address);
-            (u32_at(header, 0)? == PT_LOAD && here).then(|| at.checked_add(address - start)).flatten()
+        self.segments.iter().find_map(|segment| segment.offset(address))
+    }
+
+    /// The file's functions, for addresses; those for the linker (`.dynsym`) only where there are no others.
+    pub(super) fn code_symbols(&self) -> CodeSymbols {
+        let of = |wanted| {
+            let (table, strings) = self.symbol_tables(move |ty| ty == wanted).next()?;
+            let mut functions: Vec<CodeSymbol> = table.chunks_exact(SYMBOL).filter_map(CodeSymbol::of).collect();
+            // One without a size reaches to the next; the linker's table has gaps too wide for that.
+            functions.retain(|function| wanted == SHT_SYMTAB || function.size > 0);
+            functions.sort_by_key(|function| function.start);
+            functions.dedup_by(|other, first| {
+                let is_alias = other.start == first.start;
+                first.size = if is_alias { first.size.max(other.size) } else { first.size };
+                is_alias
+            });
+            functions.shrink_to_fit();
+            let segments = self.segments.clone();
+            Some(CodeSymbols { functions, strings, segments }).filter(|found| !found.functions.is_empty())
+        };
+        of(SHT_SYMTAB).or_else(|| of(SHT_DYNSYM)).unwrap_or_default()
+    }
+
+    /// The tables of symbols of these types, each with the strings of the names; two at most, as linkers write one of each type.
+    fn symbol_tables(&self, of: impl Fn(u32) -> bool) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
+        let sections = self.sections();
+        let places: Vec<usize> = (0..sections.len()).filter(|&at| of(sections[at].ty)).take(2).collect();
+        places.into_iter().filter_map(move |at| {
+            let table = &sections[at];
+            Some((self.content(table)?, self.content(sections.get(table.link)?)?))
         })
     }
 
     /// The entries of a table of headers: the header of the file has its offset, the size and the number of entries here.
-    fn table(&self, offset: usize, size: usize, count: usize) -> Vec<Vec<u8>> {
-        let (size, count) = (u16_at(&self.header, size), u16_at(&self.header, count));
-        let bytes = u64_at(&self.header, offset).and_then(|offset| self.bytes.at(offset, (size * count) as u64));
+    fn table(&self, offset: usize, size: usize, count: usize, most: usize) -> Vec<Vec<u8>> {
+        let (size, count) = (u16_at(&self.header, size), u16_at(&self.header, count).min(most));
+        let bytes = u64_at(&self.header, offset).and_then(|offset| self.bytes(offset, (size * count) as u64));
         bytes.unwrap_or_default().chunks_exact(size.max(1)).map(<[u8]>::to_vec).collect()
     }
 
@@ -143,27 +188,107 @@ impl Elf {
             size: u64_at(&header, 32).unwrap_or(0),
             link: u32_at(&header, 40).unwrap_or(0) as usize,
         };
-        self.table(40, 58, 60).into_iter().map(section).collect()
+        self.table(40, 58, 60, Elf::SECTIONS).into_iter().map(section).collect()
     }
 
     fn content(&self, section: &Section) -> Option<Vec<u8>> {
-        self.bytes.at(section.offset, section.size)
+        self.bytes(section.offset, section.size)
     }
 
-    /// The contents of the sections of notes.
-    pub(super) fn notes(&self) -> Vec<Vec<u8>> {
-        self.sections()
-            .iter()
-            .filter(|section| section.ty == SHT_NOTE)
-            .filter_map(|notes| self.content(notes))
-            .collect()
+    /// The contents of the sections of notes, one after the other; those that there is no room for are passed over.
+    pub(super) fn notes(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
+        let mut room = Elf::NOTES;
+        let notes = self.sections().into_iter().filter(|section| section.ty == SHT_NOTE);
+        notes.filter_map(move |notes| {
+            room = room.checked_sub(notes.size)?;
+            self.content(&notes)
+        })
     }
 
     /// The address of the section of this name.
     pub(super) fn address(&self, name: &[u8]) -> Option<u64> {
         let sections = self.sections();
         let names = self.content(sections.get(u16_at(&self.header, 62))?)?;
-        sections.iter().find(|section| string(&names, section.name) == Some(name)).map(|section| section.address)
+        let is = |section: &&Section| {
+            let rest = names.get(section.name..).and_then(|rest| rest.strip_prefix(name));
+            rest.is_some_and(|rest| rest.first() == Some(&0))
+        };
+        sections.iter().find(is).map(|section| section.address)
+    }
+}
+
+/// A part of a file that is loaded into memory.
+#[derive(Clone, Debug)]
+struct Segment {
+    offset: u64,
+    address: u64,
+    /// Bytes of it in the file.
+    size: u64,
+}
+
+impl Segment {
+    /// From a program header, if it is of such a part.
+    fn of(header: &[u8]) -> Option<Segment> {
+        let [offset, address, size] = [8, 16, 32].map(|at| u64_at(header, at));
+        let segment = Segment { offset: offset?, address: address?, size: size? };
+        (u32_at(header, 0)? == PT_LOAD).then_some(segment)
+    }
+
+    fn offset(&self, address: u64) -> Option<u64> {
+        let within = address.checked_sub(self.address).filter(|within| *within < self.size)?;
+        self.offset.checked_add(within)
+    }
+
+    fn address(&self, offset: u64) -> Option<u64> {
+        let within = offset.checked_sub(self.offset).filter(|within| *within < self.size)?;
+        self.address.checked_add(within)
+    }
+}
+
+/// The functions of a file by the places of their code.
+#[derive(Default)]
+pub(super) struct CodeSymbols {
+    /// Ordered by `start`, one of each.
+    functions: Vec<CodeSymbol>,
+    strings: Vec<u8>,
+    segments: Vec<Segment>,
+}
+
+struct CodeSymbol {
+    start: u64,
+    /// 0: not known.
+    size: u32,
+    /// Where in the strings its name is.
+    name: u32,
+}
+
+impl CodeSymbol {
+    fn of(symbol: &[u8]) -> Option<CodeSymbol> {
+        let (start, size) = (u64_at(symbol, 8)?, u64_at(symbol, 16)?);
+        let is_code = matches!(symbol[4] & 15, STT_FUNC | STT_GNU_IFUNC | STT_NOTYPE) && u16_at(symbol, 6) != 0;
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        (is_code && start != 0).then_some(CodeSymbol { start, size, name: u32_at(symbol, 0)? })
+    }
+}
+
+impl CodeSymbols {
+    /// Bytes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.functions.len() * size_of::<CodeSymbol>() + self.strings.len() + size_of::<CodeSymbols>()
+    }
+
+    /// The name of the function whose code is at an offset of the file, at most `most` bytes of it, and how far in it that is.
+    pub(super) fn at(&self, offset: u64, most: usize) -> Option<(&[u8], u64)> {
+        let address = self.segments.iter().find_map(|segment| segment.address(offset))?;
+        let beyond = self.functions.partition_point(|function| function.start <= address);
+        let function = self.functions.get(beyond.checked_sub(1)?)?;
+        let within = address - function.start;
+        if function.size != 0 && within >= function.size.into() {
+            return None;
+        }
+        let rest = self.strings.get(function.name as usize..)?;
+        let name = super::until_nul(&rest[..rest.len().min(most)]);
+        (!name.is_empty()).then_some((name, within))
     }
 }
 
@@ -209,16 +334,9 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 pub(super) mod tests {
     use super::*;
 
-    impl Bytes for Vec<u8> {
-        fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>> {
-            let offset = usize::try_from(offset).ok()?;
-            self.get(offset..offset.checked_add(usize::try_from(length).ok()?)?).map(<[u8]>::to_vec)
-        }
-    }
-
     /// A file of these bytes.
     pub fn elf(bytes: &[u8]) -> Option<Elf> {
-        Elf::new(Box::new(bytes.to_vec()))
+        Elf::in_memory(bytes.to_vec())
     }
 
     fn own() -> Vec<u8> {
@@ -255,13 +373,78 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused_at_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let pipe = dir.path().join("pipe");
-        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        for path in [pipe.as_path(), dir.path(), Path::new("/dev/zero")] {
-            assert!(Elf::read(path).err().unwrap().ends_with("not a regular file"));
+    fn an_own_function_is_found_by_a_place_in_its_code() {
+        let code = elf(&own()).unwrap().function("corebcc_elf_test_function").unwrap();
+        let symbols = elf(&own()).unwrap().code_symbols();
+        let (name, within) = symbols.at(code.offset + 2, 256).unwrap();
+        assert_eq!(name, b"corebcc_elf_test_function");
+        assert!((2..=6).contains(&within), "behind a landing pad or not: {within}");
+        assert_eq!(symbols.at(code.offset, 7).unwrap().0, b"corebcc", "cut");
+        assert!(symbols.at(u64::MAX, 256).is_none() && symbols.bytes() > 1 << 16);
+    }
+
+    /// A header, and sections of one kind that all have the same bytes.
+    fn with_sections(count: u16, ty: u32, size: u64) -> Vec<u8> {
+        let mut bytes = own()[..HEADER as usize].to_vec();
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(32, &[0; 16]);
+        put(40, &HEADER.to_ne_bytes());
+        put(54, &[0; 10]);
+        put(58, &64u16.to_ne_bytes());
+        put(60, &count.to_ne_bytes());
+        for _ in 0..count {
+            let mut section = [0; 64];
+            section[4..8].copy_from_slice(&ty.to_ne_bytes());
+            section[32..40].copy_from_slice(&size.to_ne_bytes());
+            bytes.extend(section);
         }
+        bytes
+    }
+
+    /// As a file of a terabyte, without its disk.
+    fn sparse(bytes: &[u8]) -> (tempfile::TempDir, Elf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sparse");
+        fs::write(&path, bytes).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        let elf = Elf::read(&path).unwrap();
+        (dir, elf)
+    }
+
+    #[test]
+    fn a_section_of_a_terabyte_is_not_read() {
+        for ty in [SHT_NOTE, SHT_SYMTAB, SHT_DYNSYM] {
+            let (_dir, elf) = sparse(&with_sections(3, ty, 1 << 40));
+            assert_eq!((elf.notes().count(), elf.symbol_tables(|_| true).count()), (0, 0));
+            assert!(
+                elf.address(b"x").is_none() && elf.function("x").is_none() && elf.code_symbols().at(0, 9).is_none()
+            );
+        }
+    }
+
+    #[test]
+    fn notes_are_read_up_to_a_bound_in_all() {
+        let (_dir, elf) = sparse(&with_sections(u16::MAX, SHT_NOTE, 1 << 20));
+        assert_eq!(elf.sections().len(), Elf::SECTIONS);
+        assert_eq!(elf.notes().count() as u64, Elf::NOTES >> 20);
+    }
+
+    #[test]
+    fn the_headers_of_programs_are_read_once_and_up_to_a_bound() {
+        let mut bytes = own()[..HEADER as usize].to_vec();
+        bytes[32..40].copy_from_slice(&HEADER.to_ne_bytes());
+        bytes[54..56].copy_from_slice(&56u16.to_ne_bytes());
+        bytes[56..58].copy_from_slice(&u16::MAX.to_ne_bytes());
+        for place in 0..u64::from(u16::MAX) {
+            let mut header = [0; 56];
+            header[..4].copy_from_slice(&PT_LOAD.to_ne_bytes());
+            header[16..24].copy_from_slice(&place.to_ne_bytes());
+            header[32..40].copy_from_slice(&1u64.to_ne_bytes());
+            bytes.extend(header);
+        }
+        let elf = elf(&bytes).unwrap();
+        let last = Elf::SEGMENTS as u64 - 1;
+        assert_eq!((elf.offset(last), elf.offset(last + 1)), (Some(0), None));
     }
 
     #[test]

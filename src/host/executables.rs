@@ -1,9 +1,12 @@
 //! The files that processes execute, and the probes they declare.
 
-use super::{Elf, Probe};
+use super::{open_regular, open_regular_of, Elf, Probe};
 use crate::kit::Target;
-use std::collections::HashMap;
-use std::fs::{self, File};
+use nix::sys::stat::{major, minor};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Error, Read, Result};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,59 +17,113 @@ use std::sync::Arc;
 pub struct Mapped {
     /// Its name without directories.
     pub name: String,
-    /// Under the root of the process.
-    named: PathBuf,
-    /// By the mapping.
-    link: PathBuf,
+    /// As the process knows it.
+    pub path: PathBuf,
+    pid: u32,
+    /// The addresses, as /proc/PID/map_files has them.
+    range: String,
+    /// As /proc/PID/maps has it.
+    device: String,
     inode: u64,
 }
 
 impl Mapped {
-    /// Where the agent can open it, in whatever container the process is and even if it was deleted. Its name if that is still it:
-    /// it begins at the root of the process in a container, and at the agent's in a mere chroot.
-    pub fn path(&self) -> &Path {
-        let is_it = fs::metadata(&self.named).is_ok_and(|about| about.ino() == self.inode);
-        if is_it {
-            &self.named
-        } else {
-            &self.link
-        }
+    /// Opens the file, in whatever container the process is and even if it was deleted or replaced: by the mapping, or, without the
+    /// privilege for that (`CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`), by its name if that is still it.
+    pub fn open(&self) -> Result<File> {
+        let by_mapping = open_regular(Path::new(&format!("/proc/{}/map_files/{}", self.pid, self.range)));
+        by_mapping.or_else(|error| {
+            let file = open_regular_of(self.pid, &self.path).map_err(|_| error)?;
+            let about = file.metadata()?;
+            let device = format!("{:02x}:{:02x}", major(about.dev()), minor(about.dev()));
+            match (device == self.device, about.ino() == self.inode) {
+                (true, true) => Ok(file),
+                // btrfs and overlayfs have a device of their own for mappings, which does not say which file it is.
+                _ => Err(Error::other("another file has its name by now, or CAP_SYS_ADMIN is needed to tell")),
+            }
+        })
     }
 }
 
-/// The files that a process executes, each once, in the order of their addresses; none if it is gone.
-pub fn mapped(pid: u32) -> Vec<Mapped> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let mut files: Vec<Mapped> = Vec::new();
-    for file in String::from_utf8_lossy(&maps).lines().filter_map(|line| executed(pid, line)) {
-        if files.iter().all(|known| known.named != file.named) {
-            files.push(file);
-        }
-    }
+/// Bytes of a list of mappings that are looked through: a quarter of a million of them, several times the usual limit of the
+/// kernel (`vm.max_map_count`).
+const MAPS: u64 = 64 << 20;
+/// Files of a process that are taken notice of.
+const FILES: usize = 1000;
+
+/// The files of these names (without directories) that a process executes, each once, in the order of their addresses; none if it
+/// is gone.
+pub fn mapped(pid: u32, wanted: impl Fn(&str) -> bool) -> Vec<Mapped> {
+    let mut files = Vec::new();
+    let mut seen = HashSet::new();
+    each_line(pid, |line| {
+        let file = executed(pid, line).filter(|file| wanted(&file.name));
+        files.extend(file.filter(|file| seen.insert((file.device.clone(), file.inode))));
+        files.len() < FILES
+    });
     files
 }
 
-/// A line is `START-END PERMISSIONS OFFSET DEVICE INODE PATH` (proc(5)).
-fn executed(pid: u32, line: &str) -> Option<Mapped> {
-    let mut rest = line;
-    let mut field = || {
-        let (field, after) = rest.trim_start().split_once(' ')?;
-        rest = after;
-        Some(field)
-    };
-    let (range, permissions) = (field()?, field()?);
-    let (_offset, _device, inode) = (field()?, field()?, field()?);
-    let path = rest.trim_start();
-    if !permissions.contains('x') || !path.starts_with('/') {
-        return None;
+/// The lines of /proc/PID/maps, as long as the answer is true.
+pub(super) fn each_line(pid: u32, mut more: impl FnMut(&str) -> bool) {
+    let Ok(maps) = File::open(format!("/proc/{pid}/maps")) else { return };
+    let mut maps = BufReader::with_capacity(1 << 16, maps.take(MAPS));
+    let mut line = Vec::new();
+    while maps.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+        if !more(String::from_utf8_lossy(&line).trim_end_matches('\n')) {
+            return;
+        }
+        line.clear();
     }
-    let name = path.strip_suffix(" (deleted)").unwrap_or(path).rsplit('/').next()?.to_string();
-    Some(Mapped {
-        name,
-        named: format!("/proc/{pid}/root{path}").into(),
-        link: format!("/proc/{pid}/map_files/{range}").into(),
-        inode: inode.parse().ok()?,
-    })
+}
+
+/// A line of /proc/PID/maps: `START-END PERMISSIONS OFFSET DEVICE INODE PATH` (proc(5)).
+pub(super) struct Mapping<'a> {
+    addresses: &'a str,
+    permissions: &'a str,
+    offset: &'a str,
+    device: &'a str,
+    inode: &'a str,
+    /// Empty, or a name in brackets, where it is no file.
+    pub path: &'a str,
+}
+
+impl Mapping<'_> {
+    pub fn of(line: &str) -> Option<Mapping<'_>> {
+        let mut rest = line;
+        let mut field = || {
+            let (field, after) = rest.trim_start().split_once(' ')?;
+            rest = after;
+            Some(field)
+        };
+        let (addresses, permissions, offset, device, inode) = (field()?, field()?, field()?, field()?, field()?);
+        Some(Mapping { addresses, permissions, offset, device, inode, path: rest.trim_start() })
+    }
+
+    pub fn is_executed(&self) -> bool {
+        self.permissions.contains('x')
+    }
+
+    pub fn range(&self) -> Option<Range<u64>> {
+        let (start, end) = self.addresses.split_once('-')?;
+        Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+    }
+
+    pub fn offset(&self) -> Option<u64> {
+        u64::from_str_radix(self.offset, 16).ok()
+    }
+
+    /// The file, if it is one.
+    pub fn file(&self, pid: u32) -> Option<Mapped> {
+        let path = self.path.strip_suffix(" (deleted)").unwrap_or(self.path);
+        let name = path.rsplit('/').next().filter(|_| path.starts_with('/'))?;
+        let (range, device) = (self.addresses.into(), self.device.into());
+        Some(Mapped { name: name.into(), path: path.into(), pid, range, device, inode: self.inode.parse().ok()? })
+    }
+}
+
+fn executed(pid: u32, line: &str) -> Option<Mapped> {
+    Mapping::of(line).filter(Mapping::is_executed)?.file(pid)
 }
 
 /// A file with its probes. It stays open: what is attached to is the file that was read, whatever its name means by then.
@@ -118,10 +175,10 @@ impl ProbeFiles {
         self.files.retain(|_, file| Arc::strong_count(file) > 1);
     }
 
-    /// A file and the probes it declares.
-    pub fn read(&mut self, path: &Path) -> Result<Arc<ProbeFile>, String> {
-        let file = Elf::open(path)?;
-        let fault = |error: std::io::Error| format!("{}: {error}", path.display());
+    /// The probes that a file declares; `path` is for messages.
+    pub fn read(&mut self, file: Result<File>, path: &Path) -> std::result::Result<Arc<ProbeFile>, String> {
+        let fault = |error: Error| format!("{}: {error}", path.display());
+        let file = file.map_err(fault)?;
         let about = file.metadata().map_err(fault)?;
         let identity = (about.dev(), about.ino(), about.size(), about.ctime(), about.ctime_nsec());
         if let Some(known) = self.files.get(&identity) {
@@ -137,15 +194,29 @@ impl ProbeFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
-    fn this_process_executes_its_program_which_can_be_opened_by_its_name_in_the_root_of_the_process() {
-        let files = mapped(std::process::id());
-        let exe = std::env::current_exe().unwrap();
-        let own = files.iter().find(|file| Some(file.name.as_str()) == exe.file_name().unwrap().to_str()).unwrap();
-        assert_eq!(own.path(), Path::new(&format!("/proc/{}/root{}", std::process::id(), exe.display())));
-        assert!(own.path().exists());
-        assert!(mapped(u32::MAX).is_empty());
+    fn this_process_executes_its_program_which_can_be_opened() {
+        let (pid, exe) = (std::process::id(), std::env::current_exe().unwrap());
+        let name = exe.file_name().unwrap().to_str().unwrap();
+        let files = mapped(pid, |other| other == name);
+        assert!(files.len() == 1 && files[0].path == exe, "{files:?}");
+        let about = files[0].open().unwrap().metadata().unwrap();
+        assert_eq!((about.dev(), about.ino()), fs::metadata(&exe).map(|about| (about.dev(), about.ino())).unwrap());
+        assert!(mapped(pid, |_| false).is_empty() && mapped(u32::MAX, |_| true).is_empty());
+    }
+
+    #[test]
+    fn a_file_is_not_taken_for_one_of_its_inode_on_another_device() {
+        let mut file = mapped(std::process::id(), |_| true).remove(0);
+        assert!(file.open().is_ok());
+        file.range = "gone".into(); // as without the privilege
+        let by_name = file.open();
+        file.device = "ff:ff".into();
+        assert!(file.open().is_err());
+        // Where files are on overlayfs or btrfs, the mapping's device is never theirs.
+        println!("by its name: {:?}", by_name.map(|_| ()));
     }
 
     /// Its paths begin at a root that is not its own.
@@ -170,23 +241,29 @@ mod tests {
         let name = "libc.so.6";
         let mut files = Vec::new();
         for _ in 0..1000 {
-            files = mapped(child.id());
-            if files.iter().any(|file| file.name == name) {
+            files = mapped(child.id(), |file| file == name);
+            if !files.is_empty() {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        let library = files.iter().find(|file| file.name == name).map(|file| fs::read(file.path()).unwrap());
+        let (mut library, path) = (Vec::new(), Path::new("/lib/x86_64-linux-gnu").join(name));
+        files[0].open().unwrap().read_to_end(&mut library).unwrap();
+        let mut by_name = open_regular_of(child.id(), &path).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(library.unwrap() == fs::read(Path::new("/usr/lib/x86_64-linux-gnu").join(name)).unwrap());
+        let true_one = fs::read(Path::new("/usr").join(path.strip_prefix("/").unwrap())).unwrap();
+        assert!(library == true_one);
+        library.clear();
+        by_name.read_to_end(&mut library).unwrap();
+        assert!(library == true_one);
     }
 
     #[test]
-    fn a_file_that_was_deleted_is_found_by_the_mapping() {
+    fn what_is_executed_has_a_path_also_if_it_was_deleted() {
         let line = "7f00-7fff r-xp 00001000 08:01 77     /opt/a b/libjvm.so (deleted)";
         let file = executed(5, line).unwrap();
-        assert_eq!((file.name.as_str(), file.path()), ("libjvm.so", Path::new("/proc/5/map_files/7f00-7fff")));
+        assert_eq!((file.name.as_str(), file.path.to_str()), ("libjvm.so", Some("/opt/a b/libjvm.so")));
         for line in ["7f00-7fff r--p 0 08:01 77 /lib/x.so", "7f00-7fff r-xp 0 0:0 0 [vdso]", "7f00", ""] {
             assert_eq!(executed(5, line), None, "{line}");
         }
@@ -198,11 +275,11 @@ mod tests {
         let (path, exe) = (dir.path().join("program"), std::env::current_exe().unwrap());
         let mut files = ProbeFiles::default();
         fs::copy(&exe, &path).unwrap();
-        let first = files.read(&path).unwrap();
-        assert!(Arc::ptr_eq(&first, &files.read(&path).unwrap()));
+        let first = files.read(open_regular(&path), &path).unwrap();
+        assert!(Arc::ptr_eq(&first, &files.read(open_regular(&path), &path).unwrap()));
         fs::remove_file(&path).unwrap();
         fs::copy(&exe, &path).unwrap();
-        assert!(!Arc::ptr_eq(&first, &files.read(&path).unwrap()));
-        assert!(files.read(dir.path()).is_err());
+        assert!(!Arc::ptr_eq(&first, &files.read(open_regular(&path), &path).unwrap()));
+        assert!(files.read(open_regular(dir.path()), dir.path()).is_err());
     }
 }

@@ -2,18 +2,24 @@
 
 mod elf;
 mod executables;
+mod identity;
 mod libraries;
 mod machine;
+mod process_symbols;
 mod processes;
+mod regular;
 mod symbols;
 mod tracefs;
 mod usdt;
 
 pub use elf::{Code, Elf};
 pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};
+pub use identity::ProcessIdentity;
 pub use libraries::{library, program_or_library};
 pub use machine::{cpus, host};
+pub use process_symbols::Symbol;
 pub use processes::{cmdline, comm, command_word, exists, in_namespace, until_nul, with_sockets, Process, Watch};
-pub use symbols::{kernel_function, symbols, CodeOf, Symbol};
+pub use regular::{open_regular, open_regular_of};
+pub use symbols::{forget_symbols, kernel_function, symbols, unnamed, CodeOf};
 pub use tracefs::{tracefs, Events, TRACEFS};
 pub use usdt::{Argument, Place, Probe};

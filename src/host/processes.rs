@@ -3,6 +3,7 @@
 use crate::kit::{in_log, ProcessFilter};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::time::Duration;
 
 /// A C string's bytes: what precedes the first NUL.
@@ -10,9 +11,14 @@ pub fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// The command line of a process: arguments joined with single blanks, `(comm)` for a kernel thread; `None` if it is gone.
+/// Bytes of a command line that are read: several times the longest class path, while a process may have gigabytes.
+const LINE: u64 = 32 << 10;
+
+/// The command line of a process, cut to 32 KB: arguments joined with single blanks, `(comm)` for a kernel thread; `None` if it is
+/// gone.
 pub fn cmdline(pid: u32) -> Option<Vec<u8>> {
-    let mut line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut line = Vec::new();
+    fs::File::open(format!("/proc/{pid}/cmdline")).ok()?.take(LINE).read_to_end(&mut line).ok()?;
     while line.last() == Some(&0) {
         line.pop();
     }
@@ -62,7 +68,7 @@ pub fn with_sockets() -> Vec<u32> {
             inode.is_some_and(|inode| inodes.contains(&inode))
         })
     };
-    all().filter(|&pid| has_one(pid)).collect()
+    all().into_iter().flatten().filter(|&pid| has_one(pid)).collect()
 }
 
 /// A process as a `process` option sees it.
@@ -82,15 +88,16 @@ impl Process {
         Some(Process { pid, comm: comm(pid)?, line: cmdline(pid)? })
     }
 
-    /// Every process there is.
-    pub fn all() -> Vec<Process> {
-        all().filter_map(Process::read).collect()
+    /// Every process there is, each read when it is its turn: their command lines together may be more than the memory.
+    /// An error if they cannot be listed.
+    pub fn all() -> std::io::Result<impl Iterator<Item = Process>> {
+        Ok(all()?.filter_map(Process::read))
     }
 }
 
 /// The id of every process there is.
-fn all() -> impl Iterator<Item = u32> {
-    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+fn all() -> std::io::Result<impl Iterator<Item = u32>> {
+    Ok(fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }
 
 /// The processes that a `process` option means, looked for every so often.
@@ -126,7 +133,14 @@ impl Watch {
     /// To be called once a second. When a look is due, `change` gets each process that came or went.
     pub fn tick(&mut self, change: &mut dyn FnMut(u32, bool)) {
         if self.is_due() && self.is_filtering() {
-            self.look(&Process::all(), change);
+            match Process::all() {
+                Ok(all) => {
+                    let wanted = all.filter(|process| self.filter.wants(process.pid, &process.comm, &process.line));
+                    let found = wanted.map(|process| process.pid).collect();
+                    self.found(found, change);
+                }
+                Err(error) => log::error!("{}: /proc: {error}", self.name),
+            }
         }
     }
 
@@ -145,17 +159,12 @@ impl Watch {
         self.ticks == 0
     }
 
-    /// Finds those it looks for among all processes.
-    pub fn look(&mut self, all: &[Process], change: &mut dyn FnMut(u32, bool)) {
-        let mut found = BTreeSet::new();
-        for Process { pid, comm, line } in all {
-            if self.filter.wants(*pid, comm, line) {
-                found.insert(*pid);
-                if !self.members.contains(pid) {
-                    log::info!("{}: Tracing PID {pid}: {}.", self.name, in_log(line));
-                    change(*pid, true);
-                }
-            }
+    /// Takes note of those that a look has found among all processes.
+    pub fn found(&mut self, found: BTreeSet<u32>, change: &mut dyn FnMut(u32, bool)) {
+        for &pid in found.difference(&self.members) {
+            let line = cmdline(pid).unwrap_or_default();
+            log::info!("{}: Tracing PID {pid}: {}.", self.name, in_log(&line));
+            change(pid, true);
         }
         for &gone in self.members.difference(&found) {
             change(gone, false);
@@ -181,6 +190,25 @@ mod tests {
         let line = cmdline(std::process::id()).expect("this process lives");
         assert!(line.windows(7).any(|part| part == b"corebcc"), "{}", String::from_utf8_lossy(&line));
         assert!(exists(std::process::id()));
+    }
+
+    /// A child whose argument is as long as one can be.
+    #[test]
+    fn a_command_line_is_read_and_logged_up_to_a_bound() {
+        let long = "x".repeat(100_000);
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "read go", "sh", &long]).stdin(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Until it has executed the shell.
+        let line = (0..1000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(2));
+            cmdline(child.id()).filter(|line| line.starts_with(b"sh -c"))
+        });
+        let all = Process::all().unwrap().map(|process| process.line.len()).max();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let line = line.unwrap();
+        assert_eq!((line.len() as u64, all), (LINE, Some(LINE as usize)));
     }
 
     #[test]

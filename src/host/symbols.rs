@@ -1,7 +1,6 @@
 //! The names of code: of addresses in the kernel or in a process, and where the kernel's functions are.
 
-use blazesym::symbolize::source::{Process, Source};
-use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use super::process_symbols::{ProcessSymbols, Symbol};
 use std::cell::RefCell;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,37 +15,32 @@ pub enum CodeOf {
     Process(u32),
 }
 
-/// The function that an address is in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Symbol {
-    /// Its name.
-    pub name: String,
-    /// Bytes from its beginning to the address.
-    pub offset: u64,
+thread_local! {
+    static KERNEL: RefCell<Option<(Vec<String>, Functions)>> = const { RefCell::new(None) };
+    static PROCESSES: RefCell<ProcessSymbols> = RefCell::default();
 }
 
 /// The functions of addresses, in order; `None` where there is none known.
 pub fn symbols(addresses: &[u64], of: CodeOf) -> Vec<Option<Symbol>> {
-    thread_local! {
-        // It keeps what it has read of files.
-        static SYMBOLIZER: Symbolizer = Symbolizer::new();
-    }
     let mut named = match of {
         _ if addresses.is_empty() => Vec::new(),
         CodeOf::Kernel => with_kernel(|kernel| addresses.iter().map(|&address| kernel.at(address)).collect()),
         CodeOf::Process(_) if super::in_namespace() => Vec::new(),
-        CodeOf::Process(pid) => SYMBOLIZER.with(|symbolizer| {
-            let source = Source::Process(Process::new(pid.into()));
-            let symbols = symbolizer.symbolize(&source, Input::AbsAddr(addresses)).unwrap_or_default();
-            let symbol = |symbol: &Symbolized<'_>| {
-                let symbol = symbol.as_sym()?;
-                Some(Symbol { name: symbol.name.to_string(), offset: symbol.offset as u64 })
-            };
-            symbols.iter().map(symbol).collect()
-        }),
+        CodeOf::Process(pid) => PROCESSES.with_borrow_mut(|processes| processes.symbols(pid, addresses)),
     };
     named.resize(addresses.len(), None);
     named
+}
+
+/// Forgets what was read for names: it may be hundreds of megabytes.
+pub fn forget_symbols() {
+    KERNEL.take();
+    PROCESSES.with_borrow_mut(ProcessSymbols::forget);
+}
+
+/// Reads for names that were not done, since they would have taken too long.
+pub fn unnamed() -> u64 {
+    PROCESSES.with_borrow(ProcessSymbols::unnamed)
 }
 
 /// Where the kernel's function of this name is; `None` if there is none, or if addresses are hidden.
@@ -56,9 +50,6 @@ pub fn kernel_function(name: &str) -> Option<Range<u64>> {
 
 /// Uses the kernel's functions, read when the first is asked for and again when modules were loaded or removed since.
 fn with_kernel<T>(action: impl FnOnce(&Functions) -> T) -> T {
-    thread_local! {
-        static KERNEL: RefCell<Option<(Vec<String>, Functions)>> = const { RefCell::new(None) };
-    }
     KERNEL.with_borrow_mut(|known| {
         let modules = modules(&fs::read_to_string("/proc/modules").unwrap_or_default());
         if known.as_ref().is_none_or(|(then, _)| *then != modules) {
@@ -108,7 +99,7 @@ impl Functions {
         let address = u64::from_str_radix(address, 16).unwrap_or(0);
         if address != 0 && matches!(kind, "t" | "T" | "w" | "W") {
             self.starts.push((address, self.names.len() as u32));
-            self.names.push_str(name);
+            self.names.push_str(name.get(..Symbol::NAME).unwrap_or(name));
             self.names.push('\n');
         }
     }

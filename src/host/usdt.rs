@@ -9,6 +9,9 @@ const OWNER: &[u8] = b"stapsdt\0";
 const TYPE: u32 = 3;
 /// The section whose address tells how far everything was moved since the notes were written (prelink(8)).
 const BASE: &[u8] = b".stapsdt.base";
+/// Probes of a file, and bytes of each of their texts, that are taken notice of: a build of the JVM has a thousand.
+const PROBES: usize = 4096;
+const TEXT: usize = 1024;
 
 /// One site of a probe; a probe can have several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +29,7 @@ pub struct Probe {
 }
 
 impl Elf {
-    /// The probes that a file declares, in its order. Damaged notes are passed over.
+    /// The probes that a file declares, in its order, up to [`PROBES`]. Damaged notes are passed over.
     pub fn probes(&self) -> Vec<Probe> {
         let base = self.address(BASE).unwrap_or(0);
         let mut probes = Vec::new();
@@ -35,6 +38,9 @@ impl Elf {
             while let Some((note, next)) = note(rest) {
                 if (note.owner, note.ty) == (OWNER, TYPE) {
                     probes.extend(self.probe(note.content, base));
+                }
+                if probes.len() == PROBES {
+                    return probes;
                 }
                 rest = next;
             }
@@ -46,7 +52,7 @@ impl Elf {
         let (site, noted, semaphore) = (u64_at(content, 0)?, u64_at(content, 8)?, u64_at(content, 16)?);
         let moved = if base == 0 { 0 } else { base.wrapping_sub(noted) };
         let text = |at: &mut usize| {
-            let text = string(content, *at)?;
+            let text = string(content, *at).filter(|text| text.len() <= TEXT)?;
             *at += text.len() + 1;
             Some(String::from_utf8_lossy(text).into_owned())
         };

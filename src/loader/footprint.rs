@@ -20,6 +20,11 @@ pub fn trim() {
         // from the file again. Data, which is written, begins behind `etext`. A failure leaves the pages where they are.
         unsafe { madvise(start as *mut c_void, end - start, MADV_DONTNEED) };
     }
+    give_back();
+}
+
+/// Gives back what the allocator has free.
+pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes the allocator's locks itself.
     unsafe {

@@ -15,6 +15,7 @@ mod template;
 mod trial;
 mod usage;
 
+pub use footprint::give_back;
 pub use object::Loaded;
 pub use outcome::{Attempt, Failure, Finding, LoadRequest, Reach, Said};
 pub use refusal::Refusal;

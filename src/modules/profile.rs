@@ -3,7 +3,7 @@
 
 use super::shared::stacks::{self, Stacks};
 use crate::bpf::{record, types, types::prof_sample, types::prof_stat};
-use crate::host::{in_namespace, Watch};
+use crate::host::{forget_symbols, in_namespace, unnamed, Watch};
 use crate::kit::*;
 use crate::pcp::PmErr;
 use crate::{maps, metrics, options};
@@ -99,6 +99,7 @@ impl Profile {
         };
         kernel.drain(&SAMPLES, &mut |_| {}); // what was left of the last run
         kernel.sample(&SAMPLE, Sampling { rate, by_frequency, cpu: self.options.cpu.0 })?;
+        forget_symbols();
         self.stacks.begin();
         (self.status, self.data) = (Status::Started, None);
         Ok(())
@@ -121,6 +122,7 @@ impl Profile {
         self.drain(kernel);
         self.status = Status::Stopped;
         self.data = Some(self.stacks.take_tree());
+        forget_symbols();
     }
 
     fn drain(&mut self, kernel: &dyn Kernel) {
@@ -192,6 +194,7 @@ impl Module for Profile {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each("samples dropped because the ring buffer was full", kernel.rows(STATS).sum(prof_stat::dropped));
+        each("files that were not read for names of functions, since it would have taken too long", unnamed());
         each("samples that count for their command only, since their stack was one too many", self.unkept);
     }
 }

@@ -1,6 +1,6 @@
 //! Calls of methods by class and method in the processes of a language runtime. Kernel side: bpf/ucalls.bpf.c.
 
-use super::shared::runtimes::{numbered, runtime, Calls, Language};
+use super::shared::runtimes::{numbered, runtime, Calls, Language, BEYOND};
 use crate::bpf::types::{self, uc_argument, uc_row, uc_site, uc_stack, uc_stat};
 use crate::bpf::Field;
 use crate::host::{until_nul, Argument, Place, Probe};
@@ -222,6 +222,7 @@ impl Module for Ucalls {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
+        each(BEYOND, self.tracees.beyond());
         each("calls whose names found no place", stats.sum(uc_stat::crowded));
         each("calls whose names could not be read", stats.sum(uc_stat::unread));
         each("returns of calls whose start was not seen", stats.sum(uc_stat::unmatched));

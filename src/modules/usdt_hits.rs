@@ -1,11 +1,13 @@
 //! Hits of USDT probes that the configuration names. Kernel side: bpf/usdt_hits.bpf.c.
 
 use super::shared::hits::Counters;
+use super::shared::runtimes::BEYOND;
 use crate::bpf::types::{self, hit};
-use crate::host::{program_or_library, Probe, ProbeFiles};
+use crate::host::{open_regular, open_regular_of, program_or_library, Probe, ProbeFiles};
 use crate::kit::*;
 use crate::process::{Site, Sites, Tracees};
 use crate::{maps, metrics, options, tell, user_code};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -115,7 +117,7 @@ impl UsdtHits {
         let (mut files, mut faults) = (ProbeFiles::default(), Vec::new());
         for entry in &self.entries {
             let path = program_or_library(&entry.path).unwrap_or_else(|| PathBuf::from(&entry.path));
-            let file = files.read(&path);
+            let file = files.read(open_regular(&path), &path);
             let probes = file.as_ref().map(|file| file.probes.as_slice()).unwrap_or_default();
             let (mut any, earlier) = (false, self.found.len());
             for probe in probes.iter().filter(|probe| entry.means(probe)) {
@@ -148,7 +150,8 @@ impl UsdtHits {
             return 0;
         }
         let Some(tracees) = &mut self.tracees else { return 0 };
-        tracees.expect(|files| sites(&self.found, files, "").unwrap_or_default());
+        tracees.allow(sites(&self.found, &mut files, open_regular).map_or(0, |sites| sites.len()));
+        tracees.expect(|files| sites(&self.found, files, open_regular).unwrap_or_default());
         tracees.plan(plan, &SITE)
     }
 
@@ -167,13 +170,13 @@ fn number(found: &mut Vec<Found>, entry: &Entry, file: &Path, probe: &str) -> u3
     }) as u32
 }
 
-/// The sites as a process has them that sees `root`: its files may be others than those of the same names here, in a container or
+/// The sites in the files that `open` finds: those of a process may be others than those of the same names here, in a container or
 /// after an update.
-fn sites(found: &[Found], files: &mut ProbeFiles, root: &str) -> Sites {
+fn sites(found: &[Found], files: &mut ProbeFiles, open: impl Fn(&Path) -> std::io::Result<File>) -> Sites {
     let mut sites = Vec::new();
     let mut faults = Vec::new();
     for (number, known) in found.iter().enumerate() {
-        match files.read(Path::new(&format!("{root}{}", known.file.display()))) {
+        match files.read(open(&known.file), &known.file) {
             Ok(file) => {
                 let probes = file.probes.iter().enumerate().filter(|(_, probe)| probe.name == known.probe);
                 let site = |(probe, _)| Site { file: Arc::clone(&file), probe, number: number as u32 };
@@ -207,12 +210,16 @@ impl Module for UsdtHits {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         if let Some(tracees) = &mut self.tracees {
-            tracees.tick(kernel, &SITE, &mut |files, pid| sites(&self.found, files, &format!("/proc/{pid}/root")));
+            tracees.tick(kernel, &SITE, &mut |files, pid| sites(&self.found, files, |path| open_regular_of(pid, path)));
         }
     }
 
     fn due(&self) -> Option<Instant> {
         self.tracees.as_ref()?.due()
+    }
+
+    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        self.tracees.iter().for_each(|tracees| each(BEYOND, tracees.beyond()));
     }
 }
 

@@ -1,13 +1,13 @@
 //! Threads that Java virtual machines start and stop. Kernel side: bpf/usdt_jvm_threads.bpf.c.
 
 use super::shared::hits::Counters;
-use super::shared::runtimes::{numbered, runtime, Language, JAVA};
+use super::shared::runtimes::{numbered, runtime, Language, BEYOND, JAVA};
 use crate::bpf::types::{self, hit};
-use crate::host::{Probe, ProbeFiles};
+use crate::host::{open_regular, Probe, ProbeFiles};
 use crate::kit::*;
 use crate::process::{Sites, Tracees};
 use crate::{maps, metrics, options, user_code};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 metrics! {
@@ -91,7 +91,7 @@ fn find(files: &mut ProbeFiles, pid: u32) -> Sites {
 impl JvmThreads {
     /// To all processes that use the library.
     fn everywhere(&mut self, plan: &mut Plan) {
-        let file = match ProbeFiles::default().read(Path::new(&self.path)) {
+        let file = match ProbeFiles::default().read(open_regular(&self.path), &self.path) {
             Ok(file) => file,
             Err(fault) => return plan.refuse(format!("{fault}; set the option jvm_path, or process")),
         };
@@ -141,5 +141,9 @@ impl Module for JvmThreads {
 
     fn due(&self) -> Option<Instant> {
         self.tracees.as_ref()?.due()
+    }
+
+    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        self.tracees.iter().for_each(|tracees| each(BEYOND, tracees.beyond()));
     }
 }

@@ -1,7 +1,7 @@
 //! Events of language runtimes by process: threads, method calls, objects, classes, exceptions, garbage collections. Kernel
 //! side: bpf/ustat.bpf.c.
 
-use super::shared::runtimes::{numbered, runtime, Event, Language, EVENTS};
+use super::shared::runtimes::{numbered, runtime, Event, Language, BEYOND, EVENTS};
 use crate::bpf::types::{self, us_row, us_stat};
 use crate::host::exists;
 use crate::kit::*;
@@ -125,6 +125,7 @@ impl Module for Ustat {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        each(BEYOND, self.tracees.beyond());
         each("events of processes that found no row", kernel.rows(STATS).sum(us_stat::crowded));
     }
 

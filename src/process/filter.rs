@@ -10,7 +10,7 @@ use crate::kit::{
     Arrivals, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, RowClaims, Rows, Shape, Spec, Table, Tier,
 };
 use crate::{maps, tracepoint};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 maps! {
@@ -159,24 +159,26 @@ impl Filters {
         by
     }
 
-    /// Tells the kernel what a process is, again if it has become another meanwhile. Yields whether that was news.
-    fn admit(&mut self, kernel: &dyn Kernel, pid: u32, mut process: Option<Process>) -> bool {
+    /// Tells the kernel what a process is, again if it has become another meanwhile. Yields the filters it is in, and whether the
+    /// kernel did not know.
+    fn admit(&mut self, kernel: &dyn Kernel, pid: u32, mut process: Option<Process>) -> (u64, bool) {
         let mut news = false;
         loop {
             let [name, line, id] = process.as_ref().map_or([0; 3], |process| self.judge(process));
+            let filters = name | line | id;
             match kernel.call(&ADMIT, &[pid.into(), name, line, id]) {
-                Ok(0) => return news,
+                Ok(0) => return (filters, news),
                 Ok(_) => news = true,
                 Err(error) => {
                     if !std::mem::replace(&mut self.said, true) {
                         log::error!("filter: process {pid} and others are not counted: {error}");
                     }
-                    return news;
+                    return (filters, news);
                 }
             }
             let now = Process::read(pid);
             if now == process {
-                return news;
+                return (filters, news);
             }
             process = now;
         }
@@ -184,19 +186,27 @@ impl Filters {
 
     /// Looks at every process.
     fn look(&mut self, kernel: &dyn Kernel) {
-        let mut all = Process::all();
+        let mut found = Vec::new();
         for _ in 0..LOOKS {
-            let mut news = false;
-            for process in &all {
-                news |= self.admit(kernel, process.pid, Some(process.clone()));
+            let all = match Process::all() {
+                Ok(all) => all,
+                Err(error) => return log::error!("filter: /proc: {error}"),
+            };
+            let mut any_news = false;
+            found = vec![BTreeSet::new(); self.filters.len()];
+            for process in all {
+                let pid = process.pid;
+                let (filters, news) = self.admit(kernel, pid, Some(process));
+                any_news |= news;
+                let those = self.filters.iter().zip(&mut found).filter(|(filter, _)| filter.bit & filters != 0);
+                those.for_each(|(_, found)| found.extend([pid]));
             }
-            if !news {
+            if !any_news {
                 break;
             }
-            all = Process::all();
         }
-        for Filter { watch, arrivals, .. } in &mut self.filters {
-            watch.look(&all, &mut |pid, is| arrivals.iter().for_each(|arrivals| arrivals.tell(pid, is)));
+        for (Filter { watch, arrivals, .. }, found) in self.filters.iter_mut().zip(found) {
+            watch.found(found, &mut |pid, is| arrivals.iter().for_each(|arrivals| arrivals.tell(pid, is)));
         }
     }
 }
@@ -240,11 +250,9 @@ impl Module for Filters {
         let mut pids = Vec::new();
         kernel.drain(&ASKS, &mut |bytes| pids.extend(record::<filter_ask>(bytes).map(|ask| ask.process)));
         for pid in pids {
-            let process = Process::read(pid);
-            let [name, line, id] = process.as_ref().map_or([0; 3], |process| self.judge(process));
-            self.admit(kernel, pid, process);
+            let (filters, _) = self.admit(kernel, pid, Process::read(pid));
             for Filter { bit, arrivals, .. } in &self.filters {
-                arrivals.iter().for_each(|arrivals| arrivals.tell(pid, (name | line | id) & bit != 0));
+                arrivals.iter().for_each(|arrivals| arrivals.tell(pid, filters & bit != 0));
             }
         }
     }

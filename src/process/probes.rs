@@ -4,12 +4,15 @@
 //! where the option means processes to come (by a command name or an expression), the probes are attached to in their files, once for
 //! all who execute them: the next process is counted from its first instruction, and the programs leave out those that are not in the
 //! filter. Where it has ids only, each process is attached to by itself, and the others pay nothing.
+//!
+//! A user can have as many processes and files with as many probes as he likes. So looking, attaching and detaching are done a
+//! slice at a time, between which the collector serves others, and sites are bounded by process and in all; where there are too
+//! many, files that nobody executes any more go first, the least recently used before others.
 
-use crate::host::{exists, ProbeFile, ProbeFiles};
+use crate::host::{exists, ProbeFile, ProbeFiles, ProcessIdentity};
 use crate::kit::{Arrival, Arrivals, Attachment, Hook, Kernel, Plan, ProcessFilter};
-use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use nix::sys::resource::{getrlimit, Resource};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,30 +36,12 @@ impl PartialEq for Site {
 /// What to attach to in a process; or what it lacks, so far: a program may load its libraries later.
 pub type Sites = Result<Vec<Site>, String>;
 
-/// A process as long as it executes one program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Life {
-    /// Its start time (proc(5), field 22 of stat): tells it from another that has its number later.
-    born: u64,
-    /// Device and inode of its program.
-    program: (u64, u64),
-}
-
-impl Life {
-    /// `None` if it has ended, or is a kernel thread.
-    fn of(pid: u32) -> Option<Life> {
-        let program = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may have anything in it.
-        let born = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-        Some(Life { born, program: (program.dev(), program.ino()) })
-    }
-}
-
 #[derive(Default)]
 struct Tracee {
-    life: Option<Life>,
+    life: Option<ProcessIdentity>,
     sites: Vec<Site>,
+    /// How many of them were attached to, or tried.
+    tried: usize,
     attached: Vec<Arc<Attachment>>,
     /// At what its program has to attach to, without finding it so far.
     looks: u32,
@@ -81,11 +66,21 @@ pub struct Tracees {
     /// Sites are attached to in their files.
     by_file: bool,
     /// Those to attach to before any process has them.
-    expected: Vec<Site>,
+    expected: VecDeque<Site>,
     shared: Vec<Shared>,
     tracees: BTreeMap<u32, Tracee>,
+    /// When this was made.
+    made: Instant,
+    /// What is to be detached.
+    leaving: Vec<Arc<Attachment>>,
     /// When it was looked who has ended.
     counted: Option<Instant>,
+    /// Sites of a process and sites in all that are attached to, and those beyond.
+    most: usize,
+    most_of_all: usize,
+    beyond: u64,
+    /// When the log was told of them.
+    said: Option<Instant>,
 }
 
 impl Tracees {
@@ -95,20 +90,44 @@ impl Tracees {
     const COUNTED: Duration = Duration::from_millis(500);
     /// A file that nobody executes is attached to for so long, for the next: cron's jobs come every few minutes.
     const KEPT: Duration = Duration::from_secs(3600);
+    /// What is done at a time, and the part of it that one look may take: a process with very many mappings is looked at less often.
+    const SLICE: Duration = Duration::from_millis(100);
+    const CHEAP: Duration = Duration::from_millis(5);
+    /// Sites of a process, and in all: the JVM has a few dozen that are of interest.
+    const SITES: usize = 256;
+    const SITES_OF_ALL: usize = 4096;
+    /// Between two lines of the log about sites beyond.
+    const QUIET: Duration = Duration::from_secs(60);
 
     /// Nobody yet; `name` is the module's, for the log.
     pub fn new(name: &str, filter: ProcessFilter) -> Tracees {
         Tracees {
             name: name.into(),
             by_file: filter.means_new(),
-            expected: Vec::new(),
+            expected: VecDeque::new(),
             filter,
             arrivals: Arrivals::default(),
             files: ProbeFiles::default(),
             shared: Vec::new(),
             tracees: BTreeMap::new(),
+            made: Instant::now(),
+            leaving: Vec::new(),
             counted: None,
+            most: Tracees::SITES,
+            most_of_all: Tracees::SITES_OF_ALL.min(descriptors() / 2),
+            beyond: 0,
+            said: None,
         }
+    }
+
+    /// So many sites of a process are what the configuration asks for, even if that is more than is usual.
+    pub fn allow(&mut self, sites: usize) {
+        self.most = self.most.max(sites);
+    }
+
+    /// Sites that were not attached to since a process, or all together, have too many; for [`super::Module::losses`].
+    pub fn beyond(&self) -> u64 {
+        self.beyond
     }
 
     /// What the module has to plan. Yields the filter, by which its programs leave out who executes the same files.
@@ -120,15 +139,18 @@ impl Tracees {
     /// The sites of files that are known beforehand: where files are attached to, these are from the first tick on, for good.
     pub fn expect(&mut self, find: impl FnOnce(&mut ProbeFiles) -> Vec<Site>) {
         if self.by_file {
-            self.expected = find(&mut self.files);
+            self.expected = find(&mut self.files).into();
+            self.most_of_all = self.most_of_all.max(self.expected.len());
         }
     }
 
     /// When [`Tracees::tick`] is to be called, if before the next second.
     pub fn due(&self) -> Option<Instant> {
         let arrived = self.arrivals.waiting().first().map(|arrival| arrival.at);
-        let expected = (!self.expected.is_empty()).then(Instant::now);
-        self.tracees.values().filter_map(|tracee| tracee.due).chain(arrived).chain(expected).min()
+        let is_open = |tracee: &Tracee| tracee.tried < tracee.sites.len();
+        let is_at_work = !(self.expected.is_empty() && self.leaving.is_empty()) || self.tracees.values().any(is_open);
+        let at_work = is_at_work.then_some(self.made); // past: at once
+        self.tracees.values().filter_map(|tracee| tracee.due).chain(arrived).chain(at_work).min()
     }
 
     /// Attaches to the processes that came, detaches from those that went. `find` says what to attach to in a process.
@@ -148,19 +170,14 @@ impl Tracees {
         template: &'static Hook,
         find: &mut dyn FnMut(&mut ProbeFiles, u32) -> Sites,
     ) {
-        for site in self.expected.drain(..) {
-            let target = site.file.target(site.probe, None);
-            match kernel.attach_to(template, &target, site.number).map(Arc::new) {
-                Ok(attached) => self.shared.push(Shared { site, attached, used: None }),
-                Err(error) => log::warn!("{}: {target} cannot be attached to: {error}", self.name),
-            }
-        }
-        for Arrival { pid, is, .. } in self.arrivals.waiting().drain(..) {
+        let until = Instant::now() + Tracees::SLICE;
+        let arrivals = std::mem::take(&mut *self.arrivals.waiting());
+        for Arrival { pid, is, .. } in arrivals {
             if is {
                 let tracee = self.tracees.entry(pid).or_default();
                 (tracee.looks, tracee.due) = (0, Some(now));
             } else {
-                self.tracees.remove(&pid);
+                self.forget(pid);
             }
         }
         let all = self.counted.is_none_or(|counted| now.saturating_duration_since(counted) >= Tracees::COUNTED);
@@ -168,52 +185,58 @@ impl Tracees {
             self.counted = Some(now);
             self.count(now);
         }
-        let due: Vec<u32> = self
-            .tracees
-            .iter()
-            .filter(|(_, tracee)| tracee.due.is_some_and(|due| due <= now))
-            .map(|(&pid, _)| pid)
-            .collect();
-        for pid in due {
-            self.look(now, pid, kernel, template, find);
+        let due = |(&pid, tracee): (&u32, &Tracee)| Some((tracee.due.filter(|due| *due <= now)?, pid));
+        let mut due: Vec<(Instant, u32)> = self.tracees.iter().filter_map(due).collect();
+        due.sort_unstable();
+        for (_, pid) in due {
+            self.look(now, pid, find);
+            if Instant::now() >= until {
+                break;
+            }
         }
+        while self.attach_next(now, kernel, template) && Instant::now() < until {}
         if all {
             self.trim(now);
+        }
+        // Each may take as long as attaching did; the others are let go in the next slices.
+        while self.leaving.pop().is_some() && Instant::now() < until {}
+    }
+
+    fn forget(&mut self, pid: u32) {
+        if let Some(mut tracee) = self.tracees.remove(&pid) {
+            self.leaving.extend(detached(&mut tracee.attached));
         }
     }
 
     /// Forgets who has ended: its number may be another's by the next look.
     fn count(&mut self, now: Instant) {
-        self.tracees.retain(|&pid, tracee| {
-            let Some(then) = tracee.life else { return true };
-            let Some(life) = Life::of(pid).filter(|life| life.born == then.born) else { return false };
-            if life != then {
+        let mut ended = Vec::new();
+        for (&pid, tracee) in &mut self.tracees {
+            let Some(then) = tracee.life else { continue };
+            match ProcessIdentity::of(pid).filter(|life| life.born == then.born) {
+                None => ended.push(pid),
+                Some(life) if life == then => {}
                 // In another program; what is attached stays until that is looked at, since its file may be the same.
-                (tracee.looks, tracee.due) = (0, Some(now));
+                Some(_) => (tracee.looks, tracee.due) = (0, Some(now)),
             }
-            true
-        });
+        }
+        ended.into_iter().for_each(|pid| self.forget(pid));
     }
 
-    fn look(
-        &mut self,
-        now: Instant,
-        pid: u32,
-        kernel: &dyn Kernel,
-        template: &'static Hook,
-        find: &mut dyn FnMut(&mut ProbeFiles, u32) -> Sites,
-    ) {
-        let Tracees { name, by_file, files, shared, tracees, .. } = self;
+    fn look(&mut self, now: Instant, pid: u32, find: &mut dyn FnMut(&mut ProbeFiles, u32) -> Sites) {
+        let Tracees { name, files, tracees, leaving, .. } = self;
         let Some(tracee) = tracees.get_mut(&pid) else { return };
-        let life = Life::of(pid).filter(|life| tracee.life.is_none_or(|then| then.born == life.born));
-        let Some(life) = life else {
-            tracees.remove(&pid);
-            return;
-        };
-        tracee.life = Some(life);
-        tracee.due = Some(now + pause(tracee.looks));
+        let life = ProcessIdentity::of(pid).filter(|life| tracee.life.is_none_or(|then| then.born == life.born));
+        if life.is_none() {
+            return self.forget(pid);
+        }
+        tracee.life = life;
+        let began = Instant::now();
+        let found = find(files, pid);
+        let dear = began.elapsed().saturating_sub(Tracees::CHEAP) * 20;
+        tracee.due = Some(now + pause(tracee.looks).max(dear));
         tracee.looks += 1;
-        let sites = match find(files, pid) {
+        let mut sites = match found {
             Ok(sites) => {
                 tracee.due = None;
                 sites
@@ -225,30 +248,87 @@ impl Tracees {
                 Vec::new()
             }
         };
-        if sites == tracee.sites {
-            return;
+        let beyond = sites.len().saturating_sub(self.most);
+        sites.truncate(self.most);
+        if sites != tracee.sites {
+            leaving.extend(detached(&mut tracee.attached));
+            (tracee.sites, tracee.tried) = (sites, 0);
+            self.leave_out(now, pid, beyond, self.most, "of a process");
         }
-        tracee.attached.clear();
-        let process = (!*by_file).then_some(pid);
-        for site in &sites {
-            let known = shared.iter().find(|known| known.site == *site);
-            if let Some(known) = known {
-                tracee.attached.push(Arc::clone(&known.attached));
-                continue;
-            }
-            let target = site.file.target(site.probe, process);
+    }
+
+    /// Counts sites that are left out, and says so now and then.
+    fn leave_out(&mut self, now: Instant, pid: u32, sites: usize, most: usize, of: &str) {
+        self.beyond += sites as u64;
+        if sites > 0 && self.said.is_none_or(|said| now.saturating_duration_since(said) >= Tracees::QUIET) {
+            self.said = Some(now);
+            log::warn!(
+                "{}: process {pid}: {sites} probes are left out: at most {most} {of} are attached to",
+                self.name
+            );
+        }
+    }
+
+    /// Attaches to the next site, if there is one.
+    fn attach_next(&mut self, now: Instant, kernel: &dyn Kernel, template: &'static Hook) -> bool {
+        if let Some(site) = self.expected.pop_front() {
+            let target = site.file.target(site.probe, None);
             match kernel.attach_to(template, &target, site.number).map(Arc::new) {
-                Ok(attached) => {
-                    if *by_file {
-                        shared.push(Shared { site: site.clone(), attached: Arc::clone(&attached), used: Some(now) });
-                    }
-                    tracee.attached.push(attached);
-                }
-                Err(_) if !exists(pid) => break,
-                Err(error) => log::warn!("{name}: process {pid}: {target} cannot be attached to: {error}"),
+                Ok(attached) => self.shared.push(Shared { site, attached, used: None }),
+                Err(error) => log::warn!("{}: {target} cannot be attached to: {error}", self.name),
             }
+            return true;
         }
-        tracee.sites = sites;
+        let Some((&pid, tracee)) = self.tracees.iter_mut().find(|(_, tracee)| tracee.tried < tracee.sites.len()) else {
+            return false;
+        };
+        let site = tracee.sites[tracee.tried].clone();
+        tracee.tried += 1;
+        if let Some(known) = self.shared.iter().find(|known| known.site == site) {
+            tracee.attached.push(Arc::clone(&known.attached));
+            return true;
+        }
+        if !self.has_room() {
+            self.leave_out(now, pid, 1, self.most_of_all, "in all");
+            return true;
+        }
+        let target = site.file.target(site.probe, (!self.by_file).then_some(pid));
+        let attached = kernel.attach_to(template, &target, site.number).map(Arc::new);
+        let Some(tracee) = self.tracees.get_mut(&pid) else { return true };
+        match attached {
+            Ok(attached) => {
+                tracee.attached.push(Arc::clone(&attached));
+                if self.by_file {
+                    self.shared.push(Shared { site, attached, used: Some(now) });
+                }
+            }
+            Err(_) if !exists(pid) => tracee.tried = tracee.sites.len(),
+            Err(error) => log::warn!("{}: process {pid}: {target} cannot be attached to: {error}", self.name),
+        }
+        true
+    }
+
+    /// Whether one more site may be attached to; if need be, that of a file which nobody executes gives way.
+    fn has_room(&mut self) -> bool {
+        let attached = match self.by_file {
+            true => self.shared.len(),
+            false => self.tracees.values().map(|tracee| tracee.attached.len()).sum(),
+        };
+        if attached + self.leaving.len() < self.most_of_all {
+            return true;
+        }
+        let unused = |shared: &&Shared| shared.used.is_some() && Arc::strong_count(&shared.attached) == 1;
+        let Some(file) = self.shared.iter().filter(unused).min_by_key(|shared| shared.used) else {
+            return !self.leaving.is_empty() && self.leaving.pop().is_some();
+        };
+        // All sites of that file: the next process to need room is spared the search.
+        let file = Arc::clone(&file.site.file);
+        let (gone, kept) = std::mem::take(&mut self.shared)
+            .into_iter()
+            .partition(|shared| Arc::ptr_eq(&shared.site.file, &file) && unused(&shared));
+        self.shared = kept;
+        self.leaving.extend(Vec::<Shared>::into_iter(gone).map(|shared| shared.attached));
+        self.leaving.pop().is_some()
     }
 
     /// Lets files go that nobody executes any more.
@@ -258,15 +338,30 @@ impl Tracees {
             if Arc::strong_count(&shared.attached) > 1 {
                 *used = now;
             }
-            now.saturating_duration_since(*used) < Tracees::KEPT
+            let keeps = now.saturating_duration_since(*used) < Tracees::KEPT;
+            if !keeps {
+                self.leaving.push(Arc::clone(&shared.attached));
+            }
+            keeps
         });
         self.files.trim();
     }
 
-    /// The processes in which something is attached to.
+    /// The processes in which something is attached to, and nothing is still to be.
     pub fn attached(&self) -> impl Iterator<Item = u32> + '_ {
-        self.tracees.iter().filter(|(_, tracee)| !tracee.attached.is_empty()).map(|(&pid, _)| pid)
+        let is = |tracee: &Tracee| !tracee.attached.is_empty() && tracee.tried == tracee.sites.len();
+        self.tracees.iter().filter(move |(_, tracee)| is(tracee)).map(|(&pid, _)| pid)
     }
+}
+
+/// Those that nobody else has, to be detached one by one.
+fn detached(attached: &mut Vec<Arc<Attachment>>) -> impl Iterator<Item = Arc<Attachment>> + '_ {
+    attached.drain(..).filter(|attached| Arc::strong_count(attached) == 1)
+}
+
+/// How many descriptors there may be: an attachment takes one, and a program now and then another.
+fn descriptors() -> usize {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| usize::try_from(hard).unwrap_or(usize::MAX))
 }
 
 /// Until the next look after so many. A runtime maps its libraries within milliseconds; a program that embeds one may do so
@@ -412,15 +507,102 @@ mod tests {
         let (fake, mut tracees, file) = (Fake::new(), tracees_of(pid), ProbeFile::with(3));
         let now = Instant::now();
         tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1])));
-        let before = Life::of(pid);
+        let before = ProcessIdentity::of(pid);
         child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        while Life::of(pid) == before {
+        while ProcessIdentity::of(pid) == before {
             std::thread::sleep(Duration::from_millis(5));
         }
         tracees.tick(&fake, &TEMPLATE, &mut |_, _| panic!("not yet due"));
         let later = Instant::now() + Tracees::COUNTED;
         tracees.tick_at(later, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1, 2])));
         assert_eq!(attached(&fake), [(1, Some(pid)), (2, Some(pid))]);
+        ended(child);
+    }
+
+    #[test]
+    fn of_too_many_sites_only_so_many_are_attached_to() {
+        let child = shell();
+        let (fake, mut tracees, file) = (Fake::new(), tracees_of(child.id()), ProbeFile::with(5000));
+        let all: Vec<usize> = (0..5000).collect();
+        tracees.tick(&fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
+        assert_eq!((attached(&fake).len(), tracees.beyond()), (Tracees::SITES, 5000 - Tracees::SITES as u64));
+        tracees.allow(300);
+        tracees.arrivals.tell(child.id(), true);
+        tracees.tick(&fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
+        assert_eq!(attached(&fake).len(), 300, "as configured");
+        ended(child);
+    }
+
+    #[test]
+    fn files_that_nobody_executes_give_way_the_least_used_first() {
+        let files = [ProbeFile::with(2), ProbeFile::with(2), ProbeFile::with(2)];
+        let (fake, mut tracees) = (Fake::new(), tracees("s.*h"));
+        tracees.most_of_all = 4;
+        let mut now = Instant::now();
+        let mut execute = |file: &Arc<ProbeFile>, end: bool| {
+            let child = shell();
+            now += 2 * Tracees::COUNTED;
+            tracees.arrivals.tell(child.id(), true);
+            tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(file, &[0, 1])));
+            if end {
+                ended(child);
+                now += 2 * Tracees::COUNTED;
+                tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| panic!("nobody is left"));
+                return None;
+            }
+            Some(child)
+        };
+        execute(&files[0], true);
+        execute(&files[1], true);
+        let second = execute(&files[2], false);
+        let third = execute(&files[1], false);
+        let fourth = execute(&files[0], false);
+        assert_eq!((attached(&fake).len(), tracees.beyond()), (4, 2), "both that are left are executed");
+        let kept = |file| tracees.shared.iter().filter(|shared| Arc::ptr_eq(&shared.site.file, file)).count();
+        assert_eq!(files.iter().map(kept).collect::<Vec<_>>(), [0, 2, 2]);
+        [second, third, fourth].into_iter().flatten().for_each(ended);
+    }
+
+    #[test]
+    fn attaching_takes_a_slice_at_a_time() {
+        struct Slow(Fake);
+        impl Kernel for Slow {
+            fn words(&self, map: &crate::kit::MapDef) -> &[std::sync::atomic::AtomicU64] {
+                self.0.words(map)
+            }
+            fn drain(&self, _: &crate::kit::MapDef, _: &mut dyn FnMut(&[u8])) {}
+            fn call(&self, _: &'static Hook, _: &[u64]) -> Result<u32, String> {
+                Ok(0)
+            }
+            fn reaches(&self, _: &'static Hook, _: u32) -> bool {
+                false
+            }
+            fn sample(&self, _: &'static Hook, _: crate::kit::Sampling) -> Result<(), String> {
+                Ok(())
+            }
+            fn detach(&self, _: &'static Hook) {}
+            fn attach(&self, _: &'static Hook) -> Result<(), String> {
+                Ok(())
+            }
+            fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
+                std::thread::sleep(Tracees::SLICE / 4);
+                self.0.attach_to(template, target, number)
+            }
+        }
+        let child = shell();
+        let (slow, mut tracees, file) = (Slow(Fake::new()), tracees_of(child.id()), ProbeFile::with(20));
+        let all: Vec<usize> = (0..20).collect();
+        let mut slices = 0;
+        while tracees.due().is_some() {
+            let began = Instant::now();
+            tracees.tick(&slow, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
+            assert!(began.elapsed() < 2 * Tracees::SLICE, "{:?}", began.elapsed());
+            let is_whole = attached(&slow.0).len() == 20;
+            assert_eq!((tracees.attached().count() == 1, tracees.due().is_none()), (is_whole, is_whole));
+            assert!(tracees.due().is_none_or(|due| due <= began), "at once");
+            slices += 1;
+        }
+        assert!(slices >= 5 && attached(&slow.0).len() == 20, "{slices}");
         ended(child);
     }
 

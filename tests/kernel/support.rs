@@ -124,7 +124,7 @@ impl Agent {
         }
         let mut agent =
             Agent { group, never: EventFd::new().unwrap(), name, columns: find(module).unwrap().metrics.len() };
-        agent.attend(MOMENT);
+        agent.settle();
         Ok(agent)
     }
 
@@ -141,7 +141,15 @@ impl Agent {
 
     pub fn tick(&mut self) {
         self.group.tick();
+        self.settle();
+    }
+
+    /// Until all is attached that is to be, which is done a slice at a time.
+    fn settle(&mut self) {
         self.attend(MOMENT);
+        while self.group.is_due() {
+            self.attend(MOMENT);
+        }
     }
 
     /// Does for a time what the collector's thread does between fetches.

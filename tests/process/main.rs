@@ -17,6 +17,7 @@ mod endpoints;
 mod faults;
 mod host;
 mod hostile;
+mod hostile_processes;
 mod metrics;
 mod options;
 mod own;

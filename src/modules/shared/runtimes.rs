@@ -1,9 +1,9 @@
 //! Runtimes of languages whose USDT probes modules count: how a process is known to be of one, and which probes say what.
 
-use crate::host::{mapped, Mapped, Probe, ProbeFile, ProbeFiles};
+use crate::host::{mapped, open_regular, Probe, ProbeFile, ProbeFiles};
 use crate::kit::*;
 use crate::process::Site;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What ustat counts; the order is that of its metrics.
@@ -175,26 +175,34 @@ impl Runtime {
     }
 }
 
+/// What modules lose where there are more sites than [`Tracees`] attach to.
+pub const BEYOND: &str = "probes that are not attached to, since a process or all together have too many";
+
+/// Files of a runtime that a process can have; more of them are somebody's trial of patience.
+const FILES: usize = 16;
+
 /// The runtime of a process and its files that declare probes; or why there is none.
 pub fn runtime(
     files: &mut ProbeFiles,
     pid: u32,
     language: Language,
 ) -> Result<(&'static Runtime, Vec<Arc<ProbeFile>>), String> {
-    let mapped = mapped(pid);
+    let mut mapped = mapped(pid, |name| RUNTIMES.iter().any(|runtime| runtime.has(name)));
     let known = |runtime: &&Runtime| mapped.iter().any(|file| runtime.has(&file.name));
     let runtime = language.0.or_else(|| RUNTIMES.iter().find(known));
     let runtime = runtime.ok_or_else(|| format!("no runtime of a language that is known: {}", Language::EXPECTED))?;
-    let mut its: Vec<&Path> = mapped.iter().filter(|file| runtime.has(&file.name)).map(Mapped::path).collect();
-    let program = format!("/proc/{pid}/exe");
+    mapped.retain(|file| runtime.has(&file.name));
+    mapped.truncate(FILES);
+    let mut its: Vec<_> = mapped.into_iter().map(|file| (file.open(), file.path)).collect();
     if its.is_empty() {
         // The configuration says that this program is one, whatever its name.
-        its.push(Path::new(&program));
+        let program = PathBuf::from(format!("/proc/{pid}/exe"));
+        its.push((open_regular(&program), program));
     }
-    let read = its.iter().map(|path| files.read(path)).collect::<Result<Vec<_>, String>>()?;
+    let names = its.iter().map(|(_, path)| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    let read = its.into_iter().map(|(file, path)| files.read(file, &path)).collect::<Result<Vec<_>, String>>()?;
     let with_probes: Vec<Arc<ProbeFile>> = read.into_iter().filter(|file| !file.probes.is_empty()).collect();
     if with_probes.is_empty() {
-        let names = its.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         return Err(format!("no probes in this build of {} ({names})", runtime.language));
     }
     Ok((runtime, with_probes))

@@ -43,12 +43,17 @@ struct Known {
 #[derive(Default)]
 pub struct Stacks {
     known: HashMap<Stack, Known>,
+    /// Bytes of its frames' names.
+    bytes: usize,
     /// Samples whose stack was one too many, by command.
     beyond: HashMap<[u8; 16], u64>,
     folded: Folded,
 }
 
 impl Stacks {
+    /// Bytes of names of frames that there is room for: several times as many as the stacks of a run have.
+    const ROOM: usize = 64 << 20;
+
     /// Begins a run. The counts by name go on: a client that watches would take a step back for a gap, or for a counter that wrapped.
     pub fn begin(&mut self) {
         (self.known, self.beyond) = Default::default();
@@ -74,11 +79,12 @@ impl Stacks {
             self.folded.count(known.number);
             return true;
         }
-        let room = self.known.len() < most;
+        let room = self.known.len() < most && self.bytes < Self::ROOM;
         let frames = if room { key.frames() } else { vec![command(&sample.comm)] };
         let number = self.folded.number(folded(&frames));
         self.folded.count(number);
         if room {
+            self.bytes += frames.iter().map(|(name, _)| name.len() + size_of::<Frame>()).sum::<usize>();
             self.known.insert(key, Known { samples: 1, frames, number });
         } else {
             *self.beyond.entry(sample.comm).or_default() += 1;
@@ -95,6 +101,7 @@ impl Stacks {
         for (comm, samples) in std::mem::take(&mut self.beyond) {
             root.add(&[command(&comm)], samples);
         }
+        self.bytes = 0;
         root.sort();
         root.json()
     }
@@ -326,6 +333,15 @@ pub mod tests {
             assert!(tree.contains(part), "{tree}");
         }
         assert_eq!(filled(&stacks).iter().map(|(_, samples)| samples).sum::<u64>(), 3, "the tree's end is not theirs");
+    }
+
+    #[test]
+    fn stacks_without_room_for_their_names_count_for_their_command() {
+        let mut stacks = Stacks { bytes: Stacks::ROOM - 1, ..Stacks::default() };
+        let kept: Vec<bool> = (0..3).map(|i| stacks.add(&prof_sample { pid: i, ..sample(b"sh", -17) }, 9)).collect();
+        assert_eq!(kept, [true, false, false]);
+        stacks.take_tree();
+        assert!(stacks.add(&sample(b"sh", -17), 9), "room again");
     }
 
     #[test]

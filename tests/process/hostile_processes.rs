@@ -1,0 +1,417 @@
+//! Processes of an unprivileged user that have files, mappings and command lines made to harm who looks at them. The agent, whose
+//! memory has a limit, answers meanwhile.
+
+use crate::peer::{Peer, SECOND};
+use crate::reference::pmcd::{self as wire};
+use crate::support::{config, lacks, lacks_bpf, skip, wait_for, wait_seconds, Home, Proc, BINARY};
+use corebcc::pcp::{Pmid, IN_NULL};
+use nix::fcntl::OFlag;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt, PtyMaster};
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{chown, symlink, OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const PYTHON: &str = "/usr/bin/python3";
+/// The command name of the processes, which is that of a link to Python.
+const NAME: &str = "hostilepython";
+const NOBODY: u32 = 65534;
+const STACKS: Pmid = Pmid::new(149, 14, 0);
+const CALLS: Pmid = Pmid::new(149, 15, 0);
+const METHODS: Pmid = Pmid::new(149, 17, 1);
+const MEGABYTE: u64 = 1024; // in KiB
+
+/// What the processes have in common: they say when they have done their worst, and then sleep.
+const BEGIN: &str = "
+import ctypes, mmap, os, struct, sys, time
+def ready(): print('ready', flush=True)
+def wait():
+    ready()
+    time.sleep(1000)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mmap.restype = ctypes.c_long
+def execute(file, length=4096, offset=0, times=1):
+    for _ in range(times):
+        assert libc.mmap(None, length, 5, 2, file.fileno(), offset) != -1
+    wait()
+";
+
+/// A home that everybody may look into, with a link to Python.
+fn home(config: &str) -> Home {
+    let home = Home::new(config);
+    fs::set_permissions(home.path(""), Permissions::from_mode(0o755)).unwrap();
+    symlink(fs::canonicalize(PYTHON).unwrap(), home.path(NAME)).unwrap();
+    let theirs = home.path("theirs");
+    fs::create_dir(&theirs).unwrap();
+    chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
+    home
+}
+
+fn is_impossible() -> bool {
+    lacks_bpf() || lacks(&[PYTHON, "setpriv", "prlimit"])
+}
+
+/// A modules' configuration in which the processes are those of the name.
+fn of_hostile(modules: &[&str]) -> String {
+    let text = config(modules).replace("process = python3", &format!("process = {NAME}"));
+    text.replace("language = python\n", "")
+        .replace("language = python", "")
+        .replace("process_refresh = 60", "process_refresh = 1")
+}
+
+/// An agent with four gigabytes of addresses.
+fn agent(home: &Home) -> Peer {
+    let mut command = Command::new("prlimit");
+    command.args(["--as=4294967296", BINARY, "-c"]).arg(home.config()).arg("--notready");
+    home.keep(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+    let mut peer = Peer::adopt(command.spawn().unwrap());
+    peer.greet();
+    peer.read_within(20 * SECOND);
+    peer
+}
+
+/// Runs a script as nobody until it says that it is ready; `before` are words in front of the command.
+fn hostile(home: &Home, before: &[&str], script: &str, args: &[&str]) -> Proc {
+    let mut command = Command::new("setpriv");
+    let ids = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")];
+    command.args(ids).args(["--clear-groups", "--inh-caps=-all"]).args(before);
+    command.arg(home.path(NAME)).arg("-c").arg(format!("{BEGIN}{script}")).args(args);
+    let mut child = command.current_dir(home.path("theirs")).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    Proc(child)
+}
+
+/// Fetches a metric for a time. Each answer comes at once, and hardly one says `Try again`.
+#[track_caller]
+fn served(peer: &mut Peer, metric: Pmid, time: Duration) {
+    let end = Instant::now() + time;
+    let (mut fetches, mut again) = (0, 0);
+    while Instant::now() < end {
+        let began = Instant::now();
+        let set = &wire::result(&peer.ask(&wire::fetch(&[metric])))[0];
+        assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+        fetches += 1;
+        again += i32::from(set.numval < 0);
+        sleep(Duration::from_millis(20));
+    }
+    assert!(fetches > 5 && again * 10 <= fetches, "{again} of {fetches} without values");
+}
+
+/// Stores a word in the profile; done twice, where the machine is busy, it is as if done once.
+fn store(peer: &mut Peer, word: &[u8]) {
+    wait_for("the store", || (peer.error(&wire::store_block(STACKS, IN_NULL, 6, word)) == 0).then_some(()));
+}
+
+#[track_caller]
+fn is_small(peer: &Peer) {
+    let most = peer.memory("VmHWM");
+    println!("at most {most} KiB were resident");
+    assert!(most < 150 * MEGABYTE, "{most} KiB");
+}
+
+/// A terminal, and the path of its other side. Its master hangs up once that was opened and closed.
+fn terminal() -> (PtyMaster, String) {
+    let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let path = ptsname_r(&master).unwrap();
+    (master, path)
+}
+
+fn was_opened(master: &PtyMaster) -> bool {
+    let mut fds = [PollFd::new(master.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).unwrap();
+    fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+}
+
+#[test]
+fn a_terminal_shows_that_it_was_opened() {
+    let (master, path) = terminal();
+    assert!(!was_opened(&master));
+    drop(fs::File::options().read(true).custom_flags(OFlag::O_NOCTTY.bits()).open(path).unwrap());
+    assert!(was_opened(&master));
+}
+
+/// A perf map, gone with this.
+struct PerfMap(PathBuf);
+
+impl Drop for PerfMap {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Runs for ever in memory of its own, for which it has a perf map of the kind that is asked for.
+const OWN_CODE: &str = "
+kind = sys.argv[1]
+flags = mmap.MAP_SHARED if kind == 'shared' else mmap.MAP_PRIVATE
+code = mmap.mmap(-1, 4096, flags=flags | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(b'\\xeb\\xfe' if os.uname().machine == 'x86_64' else b'\\x00\\x00\\x00\\x14')
+start = ctypes.addressof(ctypes.c_char.from_buffer(code))
+path = '/tmp/perf-%d.map' % os.getpid()
+text = '%x 1000 hostile_%s\\n' % (start, 'x' * 100_000)
+if kind == 'fifo': os.mkfifo(path)
+elif kind == 'sparse': os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40)
+elif kind in ('own', 'shared'): open(path, 'w').write(text)
+elif kind == 'foreign': open(os.getcwd() + '/text', 'w').write(text)
+else: os.symlink(kind, path)
+ready()
+if kind == 'foreign':
+    while not os.path.exists(path): time.sleep(.01)
+ctypes.CFUNCTYPE(None)(start)()
+";
+
+#[test]
+fn a_perf_map_is_read_if_it_is_a_file_of_the_process() {
+    if is_impossible() {
+        return;
+    }
+    let (master, device) = terminal();
+    for kind in ["fifo", "sparse", device.as_str(), "foreign", "own", "shared"] {
+        let home = home(
+            &of_hostile(&["profile", "syscount"])
+                .replace("module = profile", &format!("module = profile\nprocess = {NAME}\nsample_frequency = 199")),
+        );
+        let process = hostile(&home, &[], OWN_CODE, &[kind]);
+        let map = PerfMap(format!("/tmp/perf-{}.map", process.pid()).into());
+        if kind == "foreign" {
+            fs::copy(home.path("theirs/text"), home.path("text")).unwrap();
+            chown(home.path("text"), Some(1), Some(1)).unwrap();
+            let copied = Command::new("cp").arg("-p").arg(home.path("text")).arg(&map.0).status().unwrap();
+            assert!(copied.success());
+        }
+        let mut peer = agent(&home);
+        store(&mut peer, b"start\0");
+        served(&mut peer, CALLS, 2 * SECOND);
+        store(&mut peer, b"stop\0");
+        let value = match &wire::result(&peer.ask(&wire::fetch(&[STACKS])))[0].values[..] {
+            [(_, wire::Wire::Block { bytes, .. })] => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("{kind}: {other:?}"),
+        };
+        if !value.contains(NAME) {
+            return skip("software perf events");
+        }
+        let named = value.matches("hostile_x").count();
+        assert_eq!(named > 0, ["own", "shared"].contains(&kind), "{kind}: {value}");
+        assert!(value.len() < 100_000, "names are cut");
+        is_small(&peer);
+        assert_eq!(peer.close().0.code(), Some(0));
+    }
+    assert!(!was_opened(&master));
+}
+
+/// In a name space of its own a user can have anything anywhere.
+#[test]
+fn a_device_where_a_configured_file_is_expected_is_not_opened() {
+    if is_impossible() || lacks(&["unshare"]) {
+        return;
+    }
+    let (master, device) = terminal();
+    let home = home("");
+    let (dir, probed) = (home.path("probes"), home.path("probes/probed"));
+    fs::create_dir(&dir).unwrap();
+    fs::copy(PYTHON, &probed).unwrap();
+    if corebcc::kit::Elf::read(&probed).unwrap().probes().is_empty() {
+        return skip("python3 with USDT probes");
+    }
+    let text = of_hostile(&["usdt_hits"]).replace("/usr/bin/python3:", &format!("{}:", probed.display()));
+    fs::write(home.config(), text).unwrap();
+    let mount = format!("mount -t tmpfs none {0} && ln -s {device} {0}/probed && exec \"$@\"", dir.display());
+    let possible =
+        Command::new("setpriv").args(["--reuid=65534", "--clear-groups", "unshare", "-Urm", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        return skip("user name spaces for everybody");
+    }
+    let mut peer = agent(&home);
+    let process = hostile(&home, &["unshare", "-Urm", "sh", "-c", &mount, "sh"], "wait()", &[]);
+    let said = format!("process {} is not counted", process.pid());
+    home.wait_for_log(&said);
+    assert!(home.log().contains("not a regular file"), "{}", home.log());
+    assert!(!was_opened(&master));
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// An ELF file: its first section, and how many of them it has; what is behind; its length.
+const ELF: &str = "
+def elf(sections, size, notes, length):
+    ident = b'\\x7fELF' + bytes([2, 1 if sys.byteorder == 'little' else 2, 1]) + bytes(9)
+    machine = {'x86_64': 62, 'aarch64': 183}[os.uname().machine]
+    table = 64 + 56
+    at = table + 64 * sections
+    header = ident + struct.pack('=HHIQQQIHHHHHH', 3, machine, 1, 0, 64, table, 0, 64, 56, 1, 64, sections, 0)
+    program = struct.pack('=IIQQQQQQ', 1, 5, 0, 0, 0, 1 << 40, 1 << 40, 4096)
+    section = struct.pack('=IIQQQQIIQQ', 0, 7, 0, 0, at, size or len(notes), 0, 0, 1, 0)
+    file = open('libjvm.so', 'wb+')
+    file.write(header + program + section * sections + notes)
+    file.truncate(max(length, file.tell()))
+    file.flush()
+    return file
+";
+
+/// A file of a terabyte whose notes are as long, one with 65,000 sections of 100 MB, one that is mapped 30,000 times after it was
+/// deleted: what is read of it is little, and nothing is attached.
+#[test]
+fn absurd_files_are_looked_at_in_no_time_and_little_memory() {
+    if is_impossible() {
+        return;
+    }
+    for script in [
+        "execute(elf(1, 1 << 40, b'', 1 << 40))",
+        "execute(elf(65000, 100 << 20, b'', 1 << 40))",
+        "file = elf(1, 0, b'', 1 << 20); os.unlink('libjvm.so'); execute(file, times=30000)",
+    ] {
+        let home = home(&of_hostile(&["ustat", "ucalls", "syscount"]));
+        let mut peer = agent(&home);
+        let process = hostile(&home, &[], &format!("{ELF}{script}"), &[]);
+        served(&mut peer, CALLS, 4 * SECOND);
+        // Looks at so many mappings are rare, and it takes some until the log is told.
+        if !script.contains("times") {
+            home.wait_for_log(&format!("process {} is not counted", process.pid()));
+        }
+        is_small(&peer);
+        assert_eq!(peer.close().0.code(), Some(0));
+    }
+}
+
+/// Places that a page of code has, each with a note of the call of a method.
+const FIFTY_THOUSAND: &str = "
+def note(place):
+    content = struct.pack('=QQQ', place, 0, 0) + b'hotspot\\0method__entry\\0\\0'
+    content += bytes(-len(content) % 4)
+    return struct.pack('=III', 8, len(content), 3) + b'stapsdt\\0' + content
+code = (b'\\x90' if os.uname().machine == 'x86_64' else b'\\x1f\\x20\\x03\\xd5')
+notes = b''.join(note(4096 * 2000 + place * len(code)) for place in range(50000))
+file = elf(1, 0, notes, 4096 * 2051)
+os.pwrite(file.fileno(), code * 50000, 4096 * 2000)
+execute(file, 4096 * 50, 4096 * 2000)
+";
+
+/// At the end each is taken off by itself, which the kernel takes a tenth of a second for, and none is left in the kernel.
+#[test]
+fn of_fifty_thousand_probes_some_are_attached_to_meanwhile() {
+    if is_impossible() || lacks(&["dmesg"]) {
+        return;
+    }
+    let home = home(&of_hostile(&["ustat", "syscount"]));
+    let mut peer = agent(&home);
+    let descriptors = |peer: &Peer| fs::read_dir(format!("/proc/{}/fd", peer.agent.pid())).unwrap().count();
+    let before = descriptors(&peer);
+    let _process = hostile(&home, &[], &format!("{ELF}{FIFTY_THOUSAND}"), &[]);
+    home.wait_for_log("probes are left out: at most 256 of a process are attached to");
+    served(&mut peer, METHODS, 4 * SECOND);
+    let attached = wait_seconds(60, "256 probes", || Some(descriptors(&peer) - before).filter(|&more| more >= 256));
+    assert!(attached < 300, "{attached} descriptors");
+    is_small(&peer);
+    let threads: Vec<String> = fs::read_dir(format!("/proc/{}/task", peer.agent.pid()))
+        .unwrap()
+        .map(|thread| format!(":{} failed to unregister", thread.unwrap().file_name().to_string_lossy()))
+        .collect();
+    peer.to = None;
+    let status = wait_seconds(180, "the kernel to take 256 probes off", || peer.agent.0.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+    let said = Command::new("dmesg").output().unwrap().stdout;
+    let leaks =
+        String::from_utf8_lossy(&said).lines().filter(|line| threads.iter().any(|id| line.contains(id))).count();
+    assert_eq!(leaks, 0, "leaking uprobe");
+}
+
+/// Two megabytes of arguments cost a user nothing in each of his children, and prctl(2) takes any place for them.
+#[test]
+fn command_lines_of_gigabytes_in_all_are_not_kept() {
+    if is_impossible() {
+        return;
+    }
+    const CHILDREN: &str = "
+children = int(sys.argv[1])
+for child in range(children):
+    if os.fork() == 0: time.sleep(1000)
+stat = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+field = lambda number: int(stat[number - 3])
+libc.sbrk.restype = ctypes.c_void_p
+memory = mmap.mmap(-1, 100 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+layout = struct.pack('=12QIi', field(26), field(27), field(45), field(46), field(47), libc.sbrk(0), field(28), start, start + (100 << 30),
+    field(50), field(51), 0, 0, -1)
+moved = libc.prctl(35, 14, ctypes.c_char_p(layout), ctypes.c_ulong(len(layout)), 0)
+if moved != 0: print('prctl:', os.strerror(ctypes.get_errno()), file=sys.stderr)
+wait()
+";
+    let home = home(
+        &of_hostile(&["syscount"]).replace("module = syscount", "module = syscount\nprocess = .*nobody-is-called-so"),
+    );
+    let long = "x".repeat(120_000);
+    let args: Vec<&str> = std::iter::once("2000").chain(std::iter::repeat_n(long.as_str(), 15)).collect();
+    // A session of its own, so that its children can be ended with it.
+    let process = Session(hostile(&home, &["setsid"], CHILDREN, &args));
+    let mut peer = agent(&home);
+    served(&mut peer, CALLS, 5 * SECOND);
+    is_small(&peer);
+    assert_eq!(peer.close().0.code(), Some(0));
+    drop(process);
+}
+
+/// A process with its children.
+struct Session(Proc);
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let group = nix::unistd::Pid::from_raw(self.0.pid());
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+/// A build runs programs by the hundred, each of which the profile names once.
+#[test]
+fn many_programs_in_a_profile_leave_no_files_and_no_memory() {
+    if is_impossible() || lacks(&["gcc"]) {
+        return;
+    }
+    let home = home(
+        &config(&["profile"])
+            .replace("module = profile", "module = profile\nuser_stacks_only = True\nsample_frequency = 997"),
+    );
+    let source = "int main(void) { for (volatile long i = 0; i < 20000000; i++) ; }";
+    fs::write(home.path("busy.c"), source).unwrap();
+    let busy = home.path("busy");
+    assert!(Command::new("gcc").arg("-o").arg(&busy).arg(home.path("busy.c")).status().unwrap().success());
+    let mut peer = agent(&home);
+    let descriptors = |peer: &Peer| fs::read_dir(format!("/proc/{}/fd", peer.agent.pid())).unwrap().count();
+    let start = |peer: &mut Peer| store(peer, b"start\0");
+    let stop = |peer: &mut Peer| store(peer, b"stop\0");
+    start(&mut peer);
+    stop(&mut peer);
+    let (before, resident) = (descriptors(&peer), peer.memory("RssAnon"));
+    start(&mut peer);
+    let at_work = descriptors(&peer);
+    for i in 0..150 {
+        let copy = home.path(&format!("busy{i}"));
+        fs::copy(&busy, &copy).unwrap();
+        assert!(Command::new(&copy).status().is_ok());
+        fs::remove_file(&copy).unwrap();
+    }
+    let (after, most) = (descriptors(&peer), peer.memory("RssAnon"));
+    assert!(after <= at_work + 2, "{at_work} descriptors, then {after}");
+    stop(&mut peer);
+    let value = wire::result(&peer.ask(&wire::fetch(&[STACKS])));
+    match &value[0].values[..] {
+        [(_, wire::Wire::Block { bytes, .. })] => {
+            assert!(String::from_utf8_lossy(bytes).contains("\"busy149\""), "every program was sampled");
+        }
+        other => panic!("{other:?}"),
+    }
+    wait_for("the descriptors to close", || (descriptors(&peer) <= before + 1).then_some(()));
+    start(&mut peer); // forgets what the last run has found
+    stop(&mut peer);
+    let end = peer.memory("RssAnon");
+    println!("resident: {resident} KiB, {most} while it ran, {end} afterwards");
+    assert!(end < resident + 4 * MEGABYTE, "{resident} KiB, then {most} and {end}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
