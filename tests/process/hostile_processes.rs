@@ -219,7 +219,7 @@ fn a_device_where_a_configured_file_is_expected_is_not_opened() {
     let (dir, probed) = (home.path("probes"), home.path("probes/probed"));
     fs::create_dir(&dir).unwrap();
     fs::copy(PYTHON, &probed).unwrap();
-    if corebcc::kit::Elf::read(&probed).unwrap().probes().is_empty() {
+    if corebcc::host::Elf::read(&probed).unwrap().probes().is_empty() {
         return skip("python3 with USDT probes");
     }
     let text = of_hostile(&["usdt_hits"]).replace("/usr/bin/python3:", &format!("{}:", probed.display()));
