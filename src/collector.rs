@@ -94,6 +94,8 @@ struct Slot {
     /// The option `debug` of its section.
     debug: bool,
     module: Result<Box<dyn Module + Send>, Failure>,
+    /// Entries of its section that no target was found for, each with the reason.
+    missing: Vec<(String, String)>,
     losses: HashMap<&'static str, Loss>,
     /// Why the last refresh had no values.
     trouble: Option<String>,
@@ -138,17 +140,19 @@ impl Group {
             let spec = &Filters::SPEC;
             modules.push(Member { name: spec.name.into(), spec, debug: false, module: Box::new(filters) });
         }
+        let missing: Vec<_> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.missing)).collect();
         let wanted: Vec<Wanted> = modules
             .iter()
             .zip(plans)
             .map(|(member, plan)| Wanted { name: member.spec.name, plan, maps: member.spec.maps })
             .collect();
         let outcome = probe::load(&wanted, &constants, btf.as_deref());
-        let slots = modules.into_iter().zip(outcome.modules).map(|(member, fate)| Slot {
+        let slots = modules.into_iter().zip(outcome.modules).zip(missing).map(|((member, fate), missing)| Slot {
             name: member.name,
             spec: member.spec,
             debug: member.debug,
             module: fate.map(|()| member.module),
+            missing,
             losses: HashMap::new(),
             trouble: None,
             refreshes: (0, Duration::ZERO),
@@ -185,6 +189,9 @@ impl Group {
         }
         for slot in &self.modules {
             let name = &slot.name;
+            for (entry, reason) in &slot.missing {
+                log::warn!("{name}: {entry} is left out: {reason}");
+            }
             let level = if slot.debug { log::Level::Info } else { log::Level::Debug };
             for Attempt { hook, kind, result, .. } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
                 match result {
@@ -216,6 +223,20 @@ impl Group {
     /// How the attached hooks are attached.
     pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
         self.loaded.attached()
+    }
+
+    /// The targets that each module goes without though its section names them, with the reason: first those that were not found,
+    /// then those that cannot be attached to.
+    pub fn missing_targets(&self) -> Vec<Vec<(String, String)>> {
+        self.modules.iter().map(|slot| self.missing(slot)).collect()
+    }
+
+    fn missing(&self, slot: &Slot) -> Vec<(String, String)> {
+        let refused =
+            self.loaded.reaches().iter().filter(|reach| reach.module == slot.spec.name).filter_map(|reach| {
+                reach.result.as_ref().err().map(|said| (reach.target.to_string(), said.to_string()))
+            });
+        slot.missing.iter().cloned().chain(refused).collect()
     }
 
     /// The targets that the configuration names, and what became of each.

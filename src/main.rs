@@ -211,5 +211,9 @@ fn run_check(options: CheckOptions) -> Result<u8, String> {
     let config = configuration(&options.common, &PcpConf::load()).map_err(aborting)?;
     let report = check(&config, options.common.btf).map_err(aborting)?;
     print!("{}", report.table);
-    Ok(u8::from(!report.passed && (options.strict || report.fatal)))
+    let incomplete = options.strict && !report.missing.is_empty();
+    if incomplete {
+        error!("not attached to: {}", report.missing.join(", "));
+    }
+    Ok(u8::from(incomplete || !report.passed && (options.strict || report.fatal)))
 }
