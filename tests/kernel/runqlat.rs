@@ -1,6 +1,6 @@
 //! runqlat against the switches the kernel keeps by thread, the machine's count of switches, and bpftrace.
 
-use crate::support::{alone, has, settle, since, Agent, Bpftrace, Script};
+use crate::support::{alone, has, settle, since, Agent, Bpftrace, Script, UnseenArrivals};
 
 fn machine() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
@@ -18,6 +18,11 @@ fn switches(pid: u32) -> (u64, u64) {
         }
     }
     (sum, threads)
+}
+
+fn ids_of_threads(pid: u32) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.map(|thread| thread.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 /// Waits until all threads of a process sleep and have done so for a while: then each arrival has had its departure.
@@ -59,6 +64,14 @@ ts = [threading.Thread(target=pair, args=(5000,)) for i in range(2)]
 step('done')
 ";
 
+/// What the log says of arrivals that did not count.
+const UNMEASURED: &str = " arrivals of tasks whose time of queueing is not known";
+
+/// How many of those it has told of.
+fn unmeasured(agent: &mut Agent) -> u64 {
+    agent.warnings().iter().find_map(|line| line.strip_suffix(UNMEASURED)?.parse().ok()).unwrap_or(0)
+}
+
 /// Has the wake-ups tell since when a task waits, as on a kernel that does not keep it.
 const BY_WAKEUPS: &str = "no_sched_info";
 
@@ -94,6 +107,8 @@ os._exit(0)
     let mut agent = Agent::avoiding(avoid, "runqlat", &format!("process = {}", script.pid()));
     assert!(avoid.is_empty() || agent.is_attached("sched_wakeup"));
     asleep(script.pid());
+    let threads = ids_of_threads(script.pid());
+    let unseen = UnseenArrivals::record();
     let before = switches(script.pid());
     let counted_before = agent.total();
     script.go();
@@ -101,13 +116,19 @@ os._exit(0)
     asleep(script.pid());
     let after = switches(script.pid());
     let counted = agent.total() - counted_before;
-    // All its threads sleep at both ends, so that each arrival had its departure. On the development machine's kernel, under
-    // load, one to three departures in 20 000 are seen by the program without the arrival before them; more would be a fault.
+    // All its threads sleep at both ends, so that each arrival had its departure.
     let left = after.0 - before.0;
-    println!("counted {counted}, left {left}");
-    assert!(counted <= left && left - counted <= 5, "{counted} arrivals, {left} departures");
+    let (arrivals, wake_ups) = unseen.of(&threads);
+    // An arrival of which the wake-up was not seen does not count by the wake-ups; others of which the wait is not known are said to be.
+    let unmeasured = unmeasured(&mut agent);
+    println!("{counted} arrivals, {unmeasured} without a time, {arrivals} not seen, {left} departures");
+    let known = arrivals + unmeasured;
+    let most = known + if avoid.is_empty() { 0 } else { wake_ups };
+    let missed = left.checked_sub(counted);
+    assert!(missed.is_some_and(|missed| (known..=most).contains(&missed)), "{counted} arrivals, {left} departures");
+    let warnings = agent.warnings();
+    assert!(unmeasured <= 5 && warnings.iter().all(|line| line.ends_with(UNMEASURED)), "{warnings:?}");
     assert!(counted >= 10_000, "{counted}");
-    assert_eq!(agent.warnings(), [""; 0]);
 }
 
 #[test]
@@ -244,14 +265,16 @@ os._exit(0)
     let mut agent = Agent::new("runqlat", &format!("process = {}", script.pid()));
     let mut seen = Vec::new();
     for _ in 0..ATTEMPTS {
+        let unseen = UnseenArrivals::record();
         let before = agent.histogram();
         script.go();
         let late = script.numbers()[0];
         let added = since(&agent.histogram(), &before);
         let least: u64 = added.iter().enumerate().skip(1).map(|(slot, count)| count << slot).sum();
         let arrivals: u64 = added.iter().sum();
-        assert!(arrivals >= 490, "{added:?}"); // see the first test
-                                               // What it slept too long was the timer's lateness and the wait.
+        let (unseen, _) = unseen.of(&[script.pid().to_string()]);
+        assert!(arrivals + unseen + unmeasured(&mut agent) >= 500, "{added:?}");
+        // What it slept too long was the timer's lateness and the wait.
         assert!(least <= late, "{least} us of waiting in {late} us: {added:?}");
         if added[0] < arrivals / 2 {
             return;

@@ -2,7 +2,7 @@
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, Wire};
-use crate::support::{lacks, lacks_bpf, skip, told, wait_for, Home, ALL, ONE};
+use crate::support::{lacks, lacks_bpf, lacks_mounts, skip, told, wait_for, Home, ALL, ONE};
 use corebcc::pcp::{PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ const CONDITIONS: [&str; 2] = ["with", "without"];
 
 #[test]
 fn each_module_has_its_state_and_a_sentence() {
-    if lacks_bpf() || lacks(&["unshare"]) {
+    if lacks_bpf() || lacks_mounts() {
         return;
     }
     CONDITIONS.iter().for_each(|condition| states_and_sentences(condition));
@@ -102,7 +102,7 @@ fn states_and_sentences(condition: &'static str) {
 
 #[test]
 fn a_target_that_is_missing_is_named_counted_and_fails_a_check() {
-    if lacks_bpf() || lacks(&["unshare"]) {
+    if lacks_bpf() || lacks_mounts() {
         return;
     }
     for condition in CONDITIONS {

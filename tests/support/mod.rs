@@ -99,6 +99,18 @@ pub fn lacks(programs: &[&str]) -> bool {
     !missing.is_empty()
 }
 
+/// Whether `tests/mounts` cannot make a mount namespace, and says so: in a chroot whose root is no mount point, for one.
+pub fn lacks_mounts() -> bool {
+    let output = Command::new("unshare").args(["--mount", "true"]).output();
+    let reason = match &output {
+        Ok(output) if output.status.success() => return false,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => format!("unshare: {error}"),
+    };
+    skip(&format!("a mount namespace ({reason})"));
+    true
+}
+
 /// Looks until there is something to see.
 #[track_caller]
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
