@@ -648,25 +648,27 @@ impl Completions {
     }
 }
 
-/// Arrivals of tasks on a CPU, and wake-ups before them, that no program sees: recorded until asked for.
-pub struct UnseenArrivals(Option<Recorder>);
+/// Arrivals of tasks on a CPU, and wake-ups before them, that no program sees. When one of those threads leaves a CPU, ftrace sees that as
+/// little as programs do; but it sees the thread arrive, so that it is known how many arrivals there are at most.
+pub struct UnseenArrivals {
+    switches: Option<Recorder>,
+    wake_ups: Option<Recorder>,
+}
 
 impl UnseenArrivals {
     pub fn record() -> UnseenArrivals {
-        UnseenArrivals(Recorder::unseen(&["sched/sched_switch", "sched/sched_wakeup", "sched/sched_wakeup_new"]))
+        let after_them = without_bpf().map(|filter| filter.replace("common_pid", "next_pid"));
+        UnseenArrivals {
+            switches: after_them.and_then(|filter| Recorder::filtered(&["sched/sched_switch"], Some(&filter))),
+            wake_ups: Recorder::unseen(&["sched/sched_wakeup", "sched/sched_wakeup_new"]),
+        }
     }
 
-    /// Those of the tasks with these ids: arrivals, and wake-ups.
-    pub fn of(self, tasks: &[String]) -> (u64, u64) {
-        let (mut arrivals, mut wake_ups) = (0, 0);
-        for event in self.0.into_iter().flat_map(Recorder::end) {
-            let (key, count) =
-                if event.name == "sched_switch" { ("next_pid", &mut arrivals) } else { ("pid", &mut wake_ups) };
-            *count += u64::from(tasks.iter().any(|id| event.text.contains(&format!(" {key}={id} "))));
-        }
-        if (arrivals, wake_ups) != (0, 0) {
-            println!("{arrivals} arrivals and {wake_ups} wake-ups where no program runs");
-        }
+    /// Arrivals at most, and wake-ups, of all tasks.
+    pub fn end(self) -> (u64, u64) {
+        let count = |recorder: Option<Recorder>| recorder.map_or(0, |recorder| recorder.end().len() as u64);
+        let (arrivals, wake_ups) = (count(self.switches), count(self.wake_ups));
+        println!("{arrivals} arrivals at most and {wake_ups} wake-ups where no program runs");
         (arrivals, wake_ups)
     }
 }
