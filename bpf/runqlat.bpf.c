@@ -99,9 +99,9 @@ static __always_inline void runq_count(const bool raw, struct runq_row *r, struc
 	r->slots[usec_slot(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
 }
 
-static __always_inline void runq_unmeasured(struct runq_row *r)
+static __always_inline void runq_unmeasured(const bool raw, struct runq_row *r, struct task_struct *task)
 {
-	if (!runq_filter)
+	if (!runq_filter || filter_wants(runq_filter, GET(task, tgid)))
 		r->unmeasured++;
 }
 
@@ -118,7 +118,7 @@ static __always_inline void runq_by_wakeup(const bool raw, struct runq_row *r, b
 		return;
 	since = runq_waits_since(pid);
 	if (!since || since > now)
-		runq_unmeasured(r);
+		runq_unmeasured(raw, r, next);
 	else
 		runq_count(raw, r, next, now - since);
 }
@@ -188,7 +188,7 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	now = fresh ? runq_compare(r, clock) : runq_now(r, clock);
 	since = likely(queued) ? queued : runq_waits_since(pid);
 	if (unlikely(!since || clock < since))
-		return runq_unmeasured(r);
+		return runq_unmeasured(raw, r, next);
 
 	/*
 	 * When a waiting task moves to another CPU the kernel folds the wait so far into run_delay and restarts

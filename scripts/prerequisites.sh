@@ -27,7 +27,6 @@ dnf_name() {
 	libelf-dev) echo elfutils-libelf-devel ;;
 	zlib1g-dev) echo zlib-devel ;;
 	redis-server) echo redis ;;
-	qemu-system-x86) echo qemu-kvm ;;
 	bsdutils) echo util-linux ;;
 	busybox-static) echo busybox ;;
 	dmsetup) echo device-mapper ;;
@@ -51,8 +50,7 @@ apt_install() {
 	# Where systemd is installed but not running, pcp's postinst calls systemctl and fails; told that it
 	# is offline, systemctl skips the start and succeeds.
 	[ -d /run/systemd/system ] || export SYSTEMD_OFFLINE=1
-	# shellcheck disable=SC2086 # none or one option
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -q ${apt_keep---no-remove} --no-install-recommends "$@" </dev/null >&2
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-remove --no-install-recommends "$@" </dev/null >&2
 }
 
 # apt_install_each PACKAGE...: one package that conflicts with something must not keep the others away
@@ -62,8 +60,7 @@ apt_install_each() {
 	[ -z "$refused" ] || { say "not installed:$refused; apt's reason is above"; return 1; }
 }
 
-# install_packages DEBIAN-NAME...: installs those that are missing; status 1 when that failed. What is there stays, unless
-# apt_keep is set and empty.
+# install_packages DEBIAN-NAME...: installs those that are missing; status 1 when that failed. What is there stays.
 install_packages() {
 	if have apt-get && have dpkg-query; then
 		missing=

@@ -16,6 +16,8 @@ pub struct Report {
     pub is_right: bool,
     /// Whether, besides, every module was loaded.
     pub passed: bool,
+    /// The targets that loaded modules go without though the configuration names them, each with its module.
+    pub missing: Vec<String>,
     /// `module_failure_fatal`.
     pub fatal: bool,
 }
@@ -29,12 +31,13 @@ pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathB
     }
     let (is_right, fatal) = (configuration.errors.is_empty(), settings.module_failure_fatal);
     if configuration.halted {
-        return Report { table: String::new(), is_right, passed: false, fatal };
+        return Report { table: String::new(), is_right, passed: false, missing: Vec::new(), fatal };
     }
     let group = Group::load(members, btf);
     let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
     let attached = group.attached();
-    for (instance, fate) in instances.iter().zip(group.fates()) {
+    let mut missing = Vec::new();
+    for ((instance, fate), targets) in instances.iter().zip(group.fates()).zip(group.missing_targets()) {
         let name = &instance.settings.section;
         for hook in instance.spec.hooks {
             let how = attached.iter().find(|(attached, _)| *attached == hook.name).map(|(_, kind)| *kind);
@@ -48,11 +51,14 @@ pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathB
             }
         }
         for reach in group.reaches().iter().filter(|reach| reach.module == instance.spec.name) {
-            let (by, result) = match &reach.result {
-                Ok(tier) => (tier.kind, "ok".into()),
-                Err(words) => ("-", format!("left out: {words}")),
-            };
-            rows.push([name.clone(), reach.target.to_string(), by.into(), result]);
+            let Ok(tier) = &reach.result else { continue };
+            rows.push([name.clone(), reach.target.to_string(), tier.kind.into(), "ok".into()]);
+        }
+        for (target, reason) in targets {
+            if fate.is_ok() {
+                missing.push(format!("{name}: {target}"));
+            }
+            rows.push([name.clone(), target, "-".into(), format!("left out: {reason}")]);
         }
         if let Err(failure) = fate {
             rows.push([name.clone(), failure.hook.into(), "-".into(), format!("FAILED: {}", failure.reason)]);
@@ -63,7 +69,7 @@ pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathB
     }
     let passed = is_right && group.fates().iter().all(Result::is_ok);
     group.detach();
-    Report { table: columns(&rows), is_right, passed, fatal }
+    Report { table: columns(&rows), is_right, passed, missing, fatal }
 }
 
 /// Options that no module has are passed over, as ever, but not in silence.

@@ -256,5 +256,9 @@ fn run_check(options: CheckOptions) -> Result<u8, String> {
     let (config, path) = configuration(&options.common, &PcpConf::load());
     let report = check(&config, &path, options.common.btf);
     cli::print(&report.table)?;
-    Ok(u8::from(!report.is_right || !report.passed && (options.strict || report.fatal)))
+    let incomplete = options.strict && !report.missing.is_empty();
+    if incomplete {
+        error!("not attached to: {}", report.missing.join(", "));
+    }
+    Ok(u8::from(!report.is_right || incomplete || !report.passed && (options.strict || report.fatal)))
 }

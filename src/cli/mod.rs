@@ -69,7 +69,8 @@ pub struct ServeOptions {
 pub struct CheckOptions {
     /// What is not special to checking; `config` is the file to check.
     pub common: CommonOptions,
-    /// A module that fails makes the status 1 whatever `module_failure_fatal` says (`--check`, not `--trycompile`).
+    /// A module that fails makes the status 1 whatever `module_failure_fatal` says, and so does a target that is missing (`--check`, not
+    /// `--trycompile`).
     pub strict: bool,
     /// What to print on standard output before anything else.
     pub announcement: Option<String>,

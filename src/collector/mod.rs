@@ -130,6 +130,8 @@ struct Slot {
     /// The option `debug` of its section.
     debug: bool,
     module: Result<Mutex<Working>, Failure>,
+    /// Entries of its section that no target was found for, each with the reason.
+    missing: Vec<(String, String)>,
     told: Mutex<Told>,
 }
 
@@ -209,6 +211,7 @@ impl Group {
             let spec = &Filters::SPEC;
             modules.push(Member { name: spec.name.into(), spec, debug: false, module: Ok(Box::new(filters)) });
         }
+        let missing: Vec<_> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.missing)).collect();
         let wanted: Vec<LoadRequest> = modules
             .iter()
             .zip(plans)
@@ -221,7 +224,7 @@ impl Group {
             .collect();
         inject("load", "all");
         let outcome = loader::load(&bpf::OBJECT, &wanted, &constants, btf.as_deref());
-        let slots = modules.into_iter().zip(outcome.modules).map(|(member, fate)| Slot {
+        let slots = modules.into_iter().zip(outcome.modules).zip(missing).map(|((member, fate), missing)| Slot {
             name: member.name,
             spec: member.spec,
             debug: member.debug,
@@ -229,6 +232,7 @@ impl Group {
                 Ok(module) => fate.map(|()| Mutex::new(Working { module, losses: HashMap::new() })),
                 Err(reason) => Err(Failure { hook: CONFIGURATION, errno: 0, reason, words: String::new() }),
             },
+            missing,
             told: Mutex::default(),
         });
         let modules = Modules {
@@ -386,6 +390,9 @@ impl Modules {
         }
         for slot in &self.slots {
             let name = &slot.name;
+            for (entry, reason) in &slot.missing {
+                log::warn!("{name}: {entry} is left out: {reason}");
+            }
             let level = if slot.debug { log::Level::Info } else { log::Level::Debug };
             for Attempt { hook, kind, result, .. } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
                 match result {
@@ -420,6 +427,20 @@ impl Modules {
     /// How the attached hooks are attached.
     pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
         self.loaded.attached()
+    }
+
+    /// The targets that each module goes without though its section names them, with the reason: first those that were not found,
+    /// then those that cannot be attached to.
+    pub fn missing_targets(&self) -> Vec<Vec<(String, String)>> {
+        self.slots.iter().map(|slot| self.missing(slot)).collect()
+    }
+
+    fn missing(&self, slot: &Slot) -> Vec<(String, String)> {
+        let refused =
+            self.loaded.reaches().iter().filter(|reach| reach.module == slot.spec.name).filter_map(|reach| {
+                reach.result.as_ref().err().map(|said| (reach.target.to_string(), said.to_string()))
+            });
+        slot.missing.iter().cloned().chain(refused).collect()
     }
 
     /// The targets that the configuration names, and what became of each.

@@ -6,7 +6,7 @@ use crate::bpf::OBJECT;
 use crate::catalog::Instance;
 use crate::config::ModuleSettings;
 use crate::kit::{Kernel, Metric, Number, RowMut, Shape, Spec, Table};
-use crate::loader::{self, Finding};
+use crate::loader::{self, Finding, Reach};
 use crate::metrics;
 use crate::state::Restarts;
 use std::collections::BTreeMap;
@@ -72,6 +72,8 @@ mod module {
         UP: u32 = 2 "agent.module.up" INSTANT NONE "1 if an enabled module is loaded and has values, else 0";
         REFRESHES: u64 = 3 "agent.module.refresh.count" COUNTER COUNT "refreshes of the module's values";
         TIME: u64 = 4 "agent.module.refresh.time" COUNTER NSEC "time that refreshes of the module's values took";
+        ATTACHED: u64 = 5 "agent.module.targets.attached" INSTANT COUNT "configured targets that the module is attached to";
+        MISSING: u64 = 6 "agent.module.targets.missing" INSTANT COUNT "configured targets that the module works without";
     }
 
     pub const SPEC: Spec = Spec::unasked("agent.module", "each module", 301, Shape::Named { max: NAMES }, METRICS);
@@ -83,13 +85,16 @@ mod module {
                 let told = held(&slot.told);
                 (told.count, told.time)
             };
+            let (attached, missing) = group.targets(slot);
             table
                 .named(slot.name.as_bytes())
                 .text(STATE, state.as_bytes())
                 .text(STATUS, status.as_bytes())
                 .set(UP, u32::from(!matches!(state, "failed" | "no values")))
                 .set(REFRESHES, count)
-                .set(TIME, time.as_nanos() as u64);
+                .set(TIME, time.as_nanos() as u64)
+                .set(ATTACHED, attached)
+                .set(MISSING, missing);
         }
         for (name, why) in &own.configuration.lost {
             table.named(name.as_bytes()).text(STATE, b"failed").text(STATUS, why.as_bytes()).set(UP, 0);
@@ -306,6 +311,12 @@ impl Modules {
         users.map(|slot| &*slot.name).collect::<Vec<_>>().join(",")
     }
 
+    /// The number of configured targets that a module is attached to, and of those that it works without.
+    fn targets(&self, slot: &Slot) -> (u64, u64) {
+        let is_attached = |reach: &&Reach| reach.module == slot.spec.name && reach.result.is_ok();
+        (self.loaded.reaches().iter().filter(is_attached).count() as u64, self.missing(slot).len() as u64)
+    }
+
     /// A module's state in a word, and in a sentence that says why and what to do.
     pub(super) fn state(&self, slot: &Slot) -> (&'static str, String) {
         if let Err(failure) = &slot.module {
@@ -330,12 +341,10 @@ impl Modules {
         }
         let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == spec.name);
         let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
-        for reach in reaches {
-            match &reach.result {
-                Ok(tier) => *targets.entry(tier.kind).or_default() += 1,
-                Err(words) => missing.push(format!("{} ({words})", reach.target)),
-            }
+        for tier in reaches.filter_map(|reach| reach.result.as_ref().ok()) {
+            *targets.entry(tier.kind).or_default() += 1;
         }
+        missing.extend(self.missing(slot).into_iter().map(|(target, reason)| format!("{target} ({reason})")));
         ways.extend(
             targets
                 .iter()

@@ -67,6 +67,8 @@ pub struct Plan {
     /// Templates to attach, once per target; the number tells the targets of a module apart. A target that cannot be
     /// attached is left out; with none left the module does not work.
     pub targets: Vec<(&'static Hook, Target, u32)>,
+    /// Entries of the configuration that no target was found for, each with the reason.
+    pub missing: Vec<(String, String)>,
     /// Templates to load, for targets that come and go while the module works ([`Kernel::attach_to`]).
     pub templates: Vec<&'static Hook>,
     /// Entries of maps; a ring's size in bytes.
@@ -105,6 +107,17 @@ impl Plan {
     /// Attaches the template to this target, under a number that its programs get (`ON_EACH_*`).
     pub fn attach_template(&mut self, template: &'static Hook, target: Target, number: u32) {
         self.targets.push((template, target, number));
+    }
+
+    /// Goes on without this entry of the configuration: nothing was found for it, for this reason.
+    pub fn leave_out(&mut self, entry: impl Into<String>, reason: impl Into<String>) {
+        self.missing.push((entry.into(), reason.into()));
+    }
+
+    /// Refuses: nothing was found for any entry.
+    pub fn refuse_for_missing(&mut self) {
+        let reasons: Vec<&str> = self.missing.iter().map(|(_, reason)| reason.as_str()).collect();
+        self.refuse(reasons.join("; "));
     }
 
     /// Loads the template: the module attaches it to targets when it finds them.

@@ -73,7 +73,6 @@ struct TracepointHits {
 
 impl TracepointHits {
     fn find(&mut self, events: &Events, plan: &mut Plan) {
-        let mut missing = Vec::new();
         for (entry, names) in &self.entries {
             let found: Vec<&str> = match events.list() {
                 Ok(list) => list.iter().map(String::as_str).filter(|event| names.matches(event.as_bytes())).collect(),
@@ -88,18 +87,16 @@ impl TracepointHits {
                 }
             }
             if found.is_empty() {
-                missing.push(entry.as_str());
+                plan.leave_out(entry, events.list().err().unwrap_or("matches no tracepoint"));
             }
         }
         if let Err(reason) = events.list() {
             tell!(warn, "names are tried as they are, expressions match nothing: {reason}");
         }
-        for entry in &missing {
-            tell!(warn, "`{entry}` matches no tracepoint");
-        }
-        if missing.len() == self.entries.len() {
+        if plan.missing.len() == self.entries.len() {
             let why = events.list().err().map(|reason| format!(" ({reason})")).unwrap_or_default();
-            plan.refuse(format!("no tracepoint matches {}{why}", missing.join(", ")));
+            let entries: Vec<&str> = self.entries.iter().map(|(entry, _)| entry.as_str()).collect();
+            plan.refuse(format!("no tracepoint matches {}{why}", entries.join(", ")));
         }
     }
 }
@@ -151,6 +148,23 @@ mod tests {
         assert_eq!(refusal, None);
         let (none, refusal) = found(&["irq:"], &events);
         assert_eq!((none.len(), refusal.as_deref()), (0, Some("no tracepoint matches irq:")));
+    }
+
+    #[test]
+    fn an_entry_without_a_tracepoint_is_missing_with_its_reason() {
+        let entries = ["sched:sched_switch", "irq:.*", "no:such"];
+        let missing = |events: &Events| {
+            let mut plan = Plan::default();
+            module(&entries).find(events, &mut plan);
+            (plan.missing, plan.refusal)
+        };
+        let missing_for = |reason: &str, entries: &[&str]| {
+            (entries.iter().map(|entry| (entry.to_string(), reason.to_string())).collect::<Vec<_>>(), None)
+        };
+        let known = missing(&Events::of(&["sched:sched_switch"]));
+        assert_eq!(known, missing_for("matches no tracepoint", &entries[1..]));
+        // What is a name is tried, and then the loader says whether it is there.
+        assert_eq!(missing(&Events::unknown("not mounted")), missing_for("not mounted", &entries[1..2]));
     }
 
     #[test]

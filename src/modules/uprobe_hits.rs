@@ -66,7 +66,6 @@ struct UprobeHits {
 impl UprobeHits {
     fn find(&mut self, plan: &mut Plan) {
         let mut files: HashMap<PathBuf, Result<Elf, String>> = HashMap::new();
-        let mut faults = Vec::new();
         for (name, symbol) in &self.entries {
             let code = library(name).ok_or_else(|| format!("no library or file `{name}`")).and_then(|path| {
                 let elf =
@@ -89,14 +88,11 @@ impl UprobeHits {
                     let target = Target::Code { path, offset: code.offset, semaphore: 0, process: None, name };
                     self.hits.add(plan, target, instance);
                 }
-                Err(fault) => {
-                    tell!(warn, "{name}:{symbol} is left out: {fault}");
-                    faults.push(fault);
-                }
+                Err(fault) => plan.leave_out(format!("{name}:{symbol}"), fault),
             }
         }
-        if faults.len() == self.entries.len() {
-            plan.refuse(faults.join("; "));
+        if plan.missing.len() == self.entries.len() {
+            plan.refuse_for_missing();
         }
     }
 }
@@ -133,6 +129,11 @@ mod tests {
         let mut plan = Plan::default();
         module.find(&mut plan);
         assert_eq!((plan.targets.len(), plan.refusal.as_deref()), (2, None));
+        let [(entry, reason)] = &plan.missing[..] else { panic!("{:?}", plan.missing) };
+        assert_eq!(
+            (entry.as_str(), reason),
+            ("c:no-such.symbol@V", &format!("{path}: no function `no-such.symbol@V`"))
+        );
         let fake = Fake::new().with(ROWS, 16);
         fake.set(ROWS, 1, hit::count, 3);
         fake.set(ROWS, 9, hit::count, 4);

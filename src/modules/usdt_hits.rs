@@ -6,7 +6,7 @@ use crate::bpf::types::{self, hit};
 use crate::host::{open_regular, open_regular_of, program_or_library, Probe, ProbeFiles};
 use crate::kit::*;
 use crate::process::{Site, Sites, Tracees};
-use crate::{maps, metrics, options, tell, user_code};
+use crate::{maps, metrics, options, user_code};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl UsdtHits {
 
     /// Yields the filter as the programs know it.
     fn find(&mut self, plan: &mut Plan) -> u64 {
-        let (mut files, mut faults) = (ProbeFiles::default(), Vec::new());
+        let mut files = ProbeFiles::default();
         for entry in &self.entries {
             let path = program_or_library(&entry.path).unwrap_or_else(|| PathBuf::from(&entry.path));
             let file = files.read(open_regular(&path), &path);
@@ -141,12 +141,11 @@ impl UsdtHits {
                     Ok(file) if file.probes.is_empty() => format!("{}: no probes in this build", entry.path),
                     Ok(_) => format!("{}: no probe `{}`", entry.path, entry.probe),
                 };
-                tell!(warn, "{}:{} is left out: {fault}", entry.path, entry.probe);
-                faults.push(fault);
+                plan.leave_out(format!("{}:{}", entry.path, entry.probe), fault);
             }
         }
         if self.found.is_empty() {
-            plan.refuse(faults.join("; "));
+            plan.refuse_for_missing();
             return 0;
         }
         let Some(tracees) = &mut self.tracees else { return 0 };
@@ -290,7 +289,8 @@ mod tests {
     fn each_probe_is_an_instance_and_with_a_filter_it_is_attached_to_processes_only() {
         let exe = std::env::current_exe().unwrap().display().to_string();
         let pid = std::process::id();
-        let plan = make(&format!("usdts = {exe}:passed_.*,{exe}:passed__by")).unwrap();
+        let plan = make(&format!("usdts = {exe}:passed_.*,{exe}:passed__by,{exe}:gone")).unwrap();
+        assert_eq!(plan.missing, [(format!("{exe}:gone"), format!("{exe}: no probe `gone`"))]);
         let [(_, Target::Code { path, semaphore, process, .. }, 0)] = plan.targets.as_slice() else {
             panic!("{:?}", plan.targets)
         };

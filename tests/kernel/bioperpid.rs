@@ -1,22 +1,27 @@
 //! bioperpid against /proc/PID/io, /proc/diskstats, and I/O of a known amount, on loop devices of the test's own over files in
 //! memory.
 
-use crate::support::{alone, command, has, python, run, settle, Agent, Disk, Script};
+use crate::support::{alone, command, has, python, run, settle, Agent, Completions, Disk, Script};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// Compares until what was counted is what was done; at no time may it be more. While other agents attach to the tracepoints,
-/// as other tests' do, the kernel (6.18) passes over some of their events.
-pub fn exact(mut work: impl FnMut() -> (u64, u64)) {
-    for attempt in 0..8 {
-        let (counted, done) = work();
-        println!("attempt {attempt}: {counted} of {done}");
-        assert!(counted <= done, "{counted} of {done}");
-        if counted == done {
-            return;
-        }
-    }
-    panic!("less than what was done in every attempt");
+/// What work on a disk is measured in.
+#[derive(Clone, Copy)]
+pub enum Unit {
+    Requests,
+    Bytes,
+}
+
+/// Compares what was counted of some work with what was done, but for requests that completed where no program runs.
+pub fn exact(disk: &Disk, unit: Unit, work: impl FnOnce() -> (u64, u64)) {
+    let completions = Completions::record();
+    let (counted, done) = work();
+    let completed = completions.of(disk);
+    let unseen = match unit {
+        Unit::Requests => completed.unseen,
+        Unit::Bytes => completed.unseen_bytes,
+    };
+    assert_eq!(counted + unseen, done, "{counted} counted, {unseen} not seen, {done} done");
 }
 
 /// Bytes of each process on a disk.
@@ -56,7 +61,7 @@ fn the_threads_of_a_process_count_for_it_as_in_proc_pid_io() {
          step(io['read_bytes'], io['write_bytes'])\n",
         direct(&disk)
     );
-    exact(|| {
+    exact(&disk, Unit::Bytes, || {
         let mut script = Script::python(&source);
         let by_proc = script.numbers();
         settle();
@@ -93,7 +98,7 @@ fn threads_of_fio_are_one_process() {
         "--number_ios=500",
     ]);
     arguments.push(&filename);
-    exact(|| {
+    exact(&disk, Unit::Bytes, || {
         let mut child = Command::new("fio").args(&arguments).stdout(Stdio::null()).spawn().unwrap();
         assert!(child.wait().unwrap().success());
         settle();
@@ -120,7 +125,7 @@ fn the_bytes_of_all_processes_are_those_of_the_disk() {
             arguments.extend(options.split_whitespace());
             run("fio", &arguments)
         };
-        exact(|| {
+        exact(&disk, Unit::Bytes, || {
             let before = (on(&mut agent, &disk).values().sum::<u64>(), sectors(&disk));
             fio("--direct=1 --rw=randrw --bs=4k --size=16m --ioengine=libaio --iodepth=32 --iodepth_batch_submit=32");
             fio("--direct=1 --rw=write --bs=4k --size=16m --ioengine=libaio --iodepth=32 --iodepth_batch_submit=32");
@@ -148,7 +153,7 @@ fn a_disk_without_accounting_is_counted_all_the_same() {
     disk.set("iostats", "0");
     let mut agent = Agent::new("bioperpid", "");
     let source = format!("{}for i in range(100): os.preadv(fd, [page], i << 12)\nstep('done')\n", direct(&disk));
-    exact(|| {
+    exact(&disk, Unit::Bytes, || {
         let mut script = Script::python(&source);
         script.line();
         settle();
@@ -166,6 +171,7 @@ fn requests_under_way_at_the_start_are_counted_for_process_0() {
     );
     let mut scripts: Vec<Script> = (0..4).map(|_| Script::python(&source)).collect();
     scripts.iter_mut().for_each(|script| drop(script.line()));
+    let completions = Completions::record();
     let before = sectors(&disk);
     let mut agent = Agent::new("bioperpid", "");
     let inner = sectors(&disk);
@@ -175,8 +181,7 @@ fn requests_under_way_at_the_start_are_counted_for_process_0() {
     let (counted, after) = (on(&mut agent, &disk), sectors(&disk));
     let sum: u64 = counted.values().sum();
     println!("{counted:?}, diskstats {} to {}", after - inner, after - before);
-    // Some of the events may be passed over (see `exact`).
-    let least = (after - inner) - (after - inner) / 100;
+    let least = after - inner - completions.of(&disk).unseen_bytes;
     assert!((least..=after - before).contains(&sum), "{counted:?}");
     assert!(counted.keys().all(|pid| *pid == 0 || pids.contains(pid)), "{counted:?}");
     // What had begun before is at most one request of each.

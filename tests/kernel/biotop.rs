@@ -1,6 +1,6 @@
 //! biotop against I/O of a known amount and what fio and /proc/diskstats say of it, on loop devices of the test's own.
 
-use crate::bioperpid::{direct, exact};
+use crate::bioperpid::{direct, exact, Unit};
 use crate::support::{alone, command, has, number, settle, Agent, Disk, Script};
 use corebcc::catalog::instances;
 use corebcc::collector::{members, Group};
@@ -54,7 +54,7 @@ fn requests_bytes_and_average_time_are_those_of_fio() {
         let filename = format!("--filename={}", disk.device);
         let mut arguments = vec!["--name=x", "--minimal", "--direct=1", "--bs=4k", "--size=8m", "--thread"];
         arguments.extend(["--rw=randread", "--number_ios=1500", "--iodepth=1", &filename]);
-        exact(|| {
+        exact(&disk, Unit::Requests, || {
             rows(&mut agent, &disk);
             let child = Command::new("fio").args(&arguments).stdout(Stdio::piped()).spawn().unwrap();
             let pid = u64::from(child.id());
@@ -90,7 +90,7 @@ fn both_directions_have_their_row_and_discards_are_writes() {
          os.fsync(fd)\nstep('done')\n",
         direct(&disk)
     );
-    exact(|| {
+    exact(&disk, Unit::Bytes, || {
         rows(&mut agent, &disk);
         let mut script = Script::python(&source);
         script.line();
@@ -122,7 +122,7 @@ fn a_program_has_its_own_name_after_exec() {
         direct(&disk),
         disk.device
     );
-    exact(|| {
+    exact(&disk, Unit::Requests, || {
         let script = Script::python(&source);
         let pid = u64::from(script.pid());
         script.end();
@@ -152,7 +152,7 @@ fn bioperpid_and_biotop_together_count_once() {
     let (mut top, mut totals) = (Table::new(9), Table::new(1));
     group.refresh(0, &mut top).unwrap();
     let source = format!("{}for i in range(100): os.preadv(fd, [page], i << 12)\nstep('done')\n", direct(&disk));
-    exact(|| {
+    exact(&disk, Unit::Requests, || {
         let mut script = Script::python(&source);
         script.line();
         settle();

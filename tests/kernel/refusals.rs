@@ -87,6 +87,13 @@ fn lacks(test: &str, programs: &[&str]) -> bool {
         println!("skipped: {test}: {missing}");
         return true;
     }
+    if programs.contains(&"unshare") {
+        let output = Command::new("unshare").args(["-m", "true"]).output().unwrap();
+        if !output.status.success() {
+            println!("skipped: {test}: a mount namespace ({})", String::from_utf8_lossy(&output.stderr).trim());
+            return true;
+        }
+    }
     if let Some(reason) = &check(&[], "", &["sysfork"], "", None)["sysfork"] {
         println!("skipped: {test}: BPF ({reason})");
         return true;

@@ -1,6 +1,6 @@
 //! runqlat against the switches the kernel keeps by thread, the machine's count of switches, and bpftrace.
 
-use crate::support::{alone, has, settle, since, Agent, Bpftrace, Script};
+use crate::support::{alone, has, settle, since, Agent, Bpftrace, Script, UnseenArrivals};
 
 fn machine() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
@@ -59,6 +59,14 @@ ts = [threading.Thread(target=pair, args=(5000,)) for i in range(2)]
 step('done')
 ";
 
+/// What the log says of arrivals that did not count.
+const UNMEASURED: &str = " arrivals of tasks whose time of queueing is not known";
+
+/// How many of those it has told of.
+fn unmeasured(agent: &mut Agent) -> u64 {
+    agent.warnings().iter().find_map(|line| line.strip_suffix(UNMEASURED)?.parse().ok()).unwrap_or(0)
+}
+
 /// Has the wake-ups tell since when a task waits, as on a kernel that does not keep it.
 const BY_WAKEUPS: &str = "no_sched_info";
 
@@ -94,6 +102,7 @@ os._exit(0)
     let mut agent = Agent::avoiding(avoid, "runqlat", &format!("process = {}", script.pid()));
     assert!(avoid.is_empty() || agent.is_attached("sched_wakeup"));
     asleep(script.pid());
+    let unseen = UnseenArrivals::record();
     let before = switches(script.pid());
     let counted_before = agent.total();
     script.go();
@@ -101,13 +110,17 @@ os._exit(0)
     asleep(script.pid());
     let after = switches(script.pid());
     let counted = agent.total() - counted_before;
-    // All its threads sleep at both ends, so that each arrival had its departure. On the development machine's kernel, under
-    // load, one to three departures in 20 000 are seen by the program without the arrival before them; more would be a fault.
+    // All its threads sleep at both ends, so that each arrival had its departure.
     let left = after.0 - before.0;
-    println!("counted {counted}, left {left}");
-    assert!(counted <= left && left - counted <= 5, "{counted} arrivals, {left} departures");
+    let (unseen, wake_ups) = unseen.end();
+    let unmeasured = unmeasured(&mut agent);
+    println!("{counted} arrivals, {unmeasured} without a time, {left} departures");
+    // By the wake-ups an arrival does not count either of which the wake-up was not seen.
+    let missed = unmeasured + unseen + if avoid.is_empty() { 0 } else { wake_ups };
+    assert!((left - missed..=left - unmeasured).contains(&counted), "{counted} arrivals, {left} departures");
+    let warnings = agent.warnings();
+    assert!(unmeasured <= 5 && warnings.iter().all(|line| line.ends_with(UNMEASURED)), "{warnings:?}");
     assert!(counted >= 10_000, "{counted}");
-    assert_eq!(agent.warnings(), [""; 0]);
 }
 
 #[test]
@@ -244,14 +257,19 @@ os._exit(0)
     let mut agent = Agent::new("runqlat", &format!("process = {}", script.pid()));
     let mut seen = Vec::new();
     for _ in 0..ATTEMPTS {
-        let before = agent.histogram();
+        asleep(script.pid());
+        let unseen = UnseenArrivals::record();
+        let (before, left) = (agent.histogram(), switches(script.pid()).0);
         script.go();
         let late = script.numbers()[0];
+        asleep(script.pid());
+        let left = switches(script.pid()).0 - left;
         let added = since(&agent.histogram(), &before);
         let least: u64 = added.iter().enumerate().skip(1).map(|(slot, count)| count << slot).sum();
         let arrivals: u64 = added.iter().sum();
-        assert!(arrivals >= 490, "{added:?}"); // see the first test
-                                               // What it slept too long was the timer's lateness and the wait.
+        let missed = unseen.end().0 + unmeasured(&mut agent);
+        assert!((left - missed..=left).contains(&arrivals) && left > 400, "{left} departures: {added:?}");
+        // What it slept too long was the timer's lateness and the wait.
         assert!(least <= late, "{least} us of waiting in {late} us: {added:?}");
         if added[0] < arrivals / 2 {
             return;

@@ -14,7 +14,7 @@ use std::ffi::c_void;
 use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, Once};
@@ -500,6 +500,13 @@ impl Disk {
         }
     }
 
+    /// Its numbers, major and minor.
+    pub fn number(&self) -> (u32, u32) {
+        let text = std::fs::read_to_string(format!("/sys/block/{}/dev", self.name())).unwrap();
+        let (major, minor) = text.trim().split_once(':').unwrap();
+        (major.parse().unwrap(), minor.parse().unwrap())
+    }
+
     pub fn set(&self, attribute: &str, value: &str) {
         std::fs::write(format!("/sys/block/{}/queue/{attribute}", self.name()), value).unwrap();
     }
@@ -513,6 +520,173 @@ impl Drop for Disk {
     }
 }
 
+/// A record of events by ftrace, which sees what each task does with which disk: what a module counts machine-wide is held against it. It
+/// is in an instance of its own in tracefs, found through a child where that is not mounted.
+pub struct Recorder {
+    directory: PathBuf,
+    /// Has tracefs mounted.
+    _child: Option<Script>,
+}
+
+/// An event by its name and its own text.
+#[derive(Debug)]
+pub struct Event {
+    pub name: String,
+    pub text: String,
+}
+
+/// On some virtual machines the kernel runs no BPF program while a thread of the service in them that has threads of this name is the current
+/// task, in interrupts on top of it neither. ftrace records what happens then, and no module can count it.
+const WITHOUT_BPF: &str = "tokio-rt-worker";
+
+/// A filter for the events on top of these threads; `None` where there are none.
+fn without_bpf() -> Option<String> {
+    let threads = |process: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(process.join("task")).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let is_one =
+        |thread: &PathBuf| std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == WITHOUT_BPF);
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| threads(&entry.path()));
+    let threads = processes.filter(|threads| threads.iter().any(is_one)).flatten();
+    let ids = threads.map(|thread| format!("common_pid == {}", thread.file_name().unwrap().to_string_lossy()));
+    let ids: Vec<String> = ids.collect();
+    (!ids.is_empty()).then(|| ids.join(" || "))
+}
+
+impl Recorder {
+    /// Records these events (`system/name`), those that the kernel has, from now on. `None` where it has no tracefs.
+    pub fn start(events: &[&str]) -> Option<Recorder> {
+        Recorder::filtered(events, None)
+    }
+
+    /// The same of those only that happen where no program runs.
+    pub fn unseen(events: &[&str]) -> Option<Recorder> {
+        Recorder::filtered(events, Some(&without_bpf()?))
+    }
+
+    fn filtered(events: &[&str], filter: Option<&str>) -> Option<Recorder> {
+        const TRACEFS: &str = "/sys/kernel/tracing";
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let (mut root, mut child) = (PathBuf::from(TRACEFS), None);
+        if !root.join("events").exists() {
+            let mount = format!("mount -t tracefs tracefs {TRACEFS} && echo mounted; read end");
+            let mut script = Script::new(Command::new("unshare").args(["-m", "sh", "-c", &mount]));
+            root = format!("/proc/{}/root{TRACEFS}", script.pid()).into();
+            script.line();
+            child = Some(script);
+        }
+        let name = format!("instances/corebcc.{}.{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let recorder = Recorder { directory: root.join(name), _child: child };
+        std::fs::create_dir(&recorder.directory).ok()?;
+        recorder.write("buffer_size_kb", "16384");
+        for event in events {
+            let event = format!("events/{event}");
+            if recorder.directory.join(&event).exists() {
+                filter.inspect(|filter| recorder.write(&format!("{event}/filter"), filter));
+                recorder.write(&format!("{event}/enable"), "1");
+            }
+        }
+        Some(recorder)
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.directory.join(file), text).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+
+    pub fn end(self) -> Vec<Event> {
+        self.write("tracing_on", "0");
+        let trace = String::from_utf8_lossy(&std::fs::read(self.directory.join("trace")).unwrap()).into_owned();
+        assert!(!trace.contains(" EVENTS] "), "the ring was too small");
+        let lines = trace.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| Event::parse(line).unwrap_or_else(|| panic!("no event: {line}"))).collect()
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.directory);
+    }
+}
+
+impl Event {
+    /// `            bash-1977    [001] ..... 17284.993652: sched_process_fork: comm=...`; a command may have any characters.
+    fn parse(line: &str) -> Option<Event> {
+        let is_cpu = |at: usize| line[at..].trim_start_matches(|c: char| c.is_ascii_digit()).starts_with("] ");
+        let (cpu, _) = line.match_indices(" [").find(|(at, _)| is_cpu(at + 2))?;
+        let (_, rest) = line[cpu..].split_once(": ")?;
+        let (name, text) = rest.split_once(':')?;
+        Some(Event { name: name.into(), text: text.trim_start().into() })
+    }
+}
+
+/// Requests that complete, as ftrace tells of them.
+pub struct Completions {
+    all: Option<Recorder>,
+    unseen: Option<Recorder>,
+}
+
+/// What ftrace saw; nothing where there is no tracefs.
+#[derive(Debug, Default)]
+pub struct Completed {
+    /// Requests of the disk that moved something and that no program saw complete.
+    pub unseen: u64,
+    /// Their bytes.
+    pub unseen_bytes: u64,
+    /// Requests of other disks, those included that /proc/diskstats does not count.
+    pub elsewhere: u64,
+}
+
+impl Completions {
+    pub fn record() -> Completions {
+        let event = ["block/block_rq_complete"];
+        Completions { all: Recorder::start(&event), unseen: Recorder::unseen(&event) }
+    }
+
+    pub fn of(self, disk: &Disk) -> Completed {
+        let (major, minor) = disk.number();
+        let ours = format!("{major},{minor} ");
+        let events = |recorder: Option<Recorder>| recorder.into_iter().flat_map(Recorder::end);
+        let elsewhere = events(self.all).filter(|event| !event.text.starts_with(&ours)).count() as u64;
+        let mut completed = Completed { elsewhere, ..Completed::default() };
+        for event in events(self.unseen).filter(|event| event.text.starts_with(&ours)) {
+            // `7,0 R () 2048 + 128 none,0,0 [0]`
+            let sectors = event.text.split(" + ").nth(1).and_then(|rest| rest.split(' ').next());
+            let sectors: u64 = sectors.unwrap().parse().unwrap();
+            completed.unseen += u64::from(sectors > 0);
+            completed.unseen_bytes += sectors * 512;
+        }
+        if completed.unseen > 0 {
+            println!("{completed:?}");
+        }
+        completed
+    }
+}
+
+/// Arrivals of tasks on a CPU, and wake-ups before them, that no program sees. When one of those threads leaves a CPU, ftrace sees that as
+/// little as programs do; but it sees the thread arrive, so that it is known how many arrivals there are at most.
+pub struct UnseenArrivals {
+    switches: Option<Recorder>,
+    wake_ups: Option<Recorder>,
+}
+
+impl UnseenArrivals {
+    pub fn record() -> UnseenArrivals {
+        let after_them = without_bpf().map(|filter| filter.replace("common_pid", "next_pid"));
+        UnseenArrivals {
+            switches: after_them.and_then(|filter| Recorder::filtered(&["sched/sched_switch"], Some(&filter))),
+            wake_ups: Recorder::unseen(&["sched/sched_wakeup", "sched/sched_wakeup_new"]),
+        }
+    }
+
+    /// Arrivals at most, and wake-ups, of all tasks.
+    pub fn end(self) -> (u64, u64) {
+        let count = |recorder: Option<Recorder>| recorder.map_or(0, |recorder| recorder.end().len() as u64);
+        let (arrivals, wake_ups) = (count(self.switches), count(self.wake_ups));
+        println!("{arrivals} arrivals at most and {wake_ups} wake-ups where no program runs");
+        (arrivals, wake_ups)
+    }
+}
+
 /// bpftrace counting events all over the machine; `probe` is its probe with its filter.
 pub struct Bpftrace {
     script: Script,
@@ -523,7 +697,8 @@ impl Bpftrace {
         // bpftrace looks for tracepoints in tracefs, which is not mounted everywhere: in a name space of its own it is.
         let mounted =
             "[ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing; exec bpftrace \"$@\"";
-        let source = format!("{probe} {{ @n = count(); }} interval:ms:50 {{ if (!@up) {{ printf(\"up\\n\"); @up = 1; }} }} END {{ clear(@up); }}");
+        // It goes on saying that it is up: the line that is to wake it for reading its ring can fail to, until there is another.
+        let source = format!("{probe} {{ @n = count(); }} interval:ms:50 {{ printf(\"up\\n\"); }}");
         let mut script = Script::new(
             Command::new("unshare")
                 .args(["-m", "sh", "-c", mounted, "sh", "-B", "none", "-e", &source])

@@ -97,7 +97,7 @@ step('moved')
 }
 
 #[test]
-fn thousands_of_connections_lose_nothing_and_an_ended_process_stays() {
+fn thousands_of_connections_lose_next_to_nothing_and_say_what() {
     let _alone = alone();
     let mut agent = Agent::new("tcpperpid", "");
     let mut script = Script::python(&format!(
@@ -107,10 +107,16 @@ for round in range(12):
  step('moved')
 "
     ));
+    let mut ends = 0;
     for round in 1..=12 {
         script.line();
         agent.tick();
-        assert_eq!(of(&mut agent, &script), Some((round * 250 * 110, round * 250 * 110)));
+        let (sent, received) = of(&mut agent, &script).unwrap();
+        // A table of 8192 rows is a third full here at times: one end of a connection in a few thousand finds its eight places taken,
+        // which takes its two calls, 100 bytes one way and 10 the other.
+        let missing = 2 * round * 250 * 110 - (sent + received);
+        assert!(missing % 110 == 0 && missing / 110 >= ends && missing / 110 < 5, "{sent} {received} in round {round}");
+        ends = missing / 110;
         if round < 12 {
             script.go();
         }
@@ -118,9 +124,14 @@ for round in range(12):
     let name = instance(&script);
     script.end();
     agent.tick();
-    assert_eq!(agent.named()[&name], [330_000, 330_000]);
-    assert_eq!(agent.warnings(), [""; 0]);
+    assert_eq!(agent.named()[&name].iter().sum::<u64>(), 660_000 - 110 * ends, "an ended process stays");
+    // A loss is told at once, another one of the kind a minute later.
+    let told: Vec<u64> =
+        agent.warnings().iter().map(|line| line.strip_suffix(NO_PLACE).unwrap().parse().unwrap()).collect();
+    assert!(told.len() == usize::from(ends > 0) && told.iter().all(|calls| (2..=2 * ends).contains(calls)), "{told:?}");
 }
+
+const NO_PLACE: &str = " calls whose connection found no place in the table";
 
 #[test]
 fn only_the_processes_asked_for_count() {

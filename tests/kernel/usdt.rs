@@ -4,7 +4,7 @@ use crate::support::{alone, has, Agent, Script};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NEEDS: &str = "root on a kernel with CONFIG_UPROBE_EVENTS";
 
@@ -673,10 +673,12 @@ fn the_innermost_calls_are_timed_however_many_are_open() {
     // Of the outer one, those left, and the last short one.
     let said = agent.warnings().join("\n");
     assert!(said.contains(&format!("{} calls that were not timed, 64 inside them", 1 + 1000 + 1 - 64)), "{said}");
+    let start = Instant::now();
     work(&mut script);
-    // Those that were timed were open while the program slept.
+    let most = 100 * start.elapsed().as_micros() as u64;
+    // Those that were timed were open while the program slept, and none for longer than all of it took.
     let time = agent.numbers(2)["deep"];
-    assert!((64 * 10_000..100 * 10_000).contains(&time), "{time}");
+    assert!((64 * 10_000..most).contains(&time), "{time} of {most}");
     assert_eq!((agent.numbers(0)["deep"], agent.numbers(0)["after"]), (100, 1));
     assert!(agent.numbers(2)["after"] < 10_000);
 }
@@ -741,9 +743,12 @@ fn runtimes_built_without_probes_are_named_in_the_log() {
         let Some(mut agent) = Agent::watching(TEST, NEEDS, "ustat", &format!("process = {}", script.pid())) else {
             return;
         };
-        agent.attend(PATIENCE);
-        let said = agent.warnings().join("\n");
-        assert!(said.contains(&format!("no probes in this build of {language}")), "{said}");
+        let wanted = format!("no probes in this build of {language}");
+        let end = Instant::now() + 5 * PATIENCE;
+        while !agent.warnings().iter().any(|line| line.contains(&wanted)) {
+            assert!(Instant::now() < end, "{:?}", agent.warnings());
+            agent.attend(Duration::from_millis(100));
+        }
         assert!(agent.named().is_empty());
     }
 }

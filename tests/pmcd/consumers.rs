@@ -206,7 +206,8 @@ fn atop_shows_the_traffic(pmcd: &Pmcd) {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(&traffic.pid().to_string()));
     let fields: Vec<&str> = line.unwrap_or_else(|| panic!("{text}")).split_whitespace().collect();
     assert!(text.contains("TCPRCV TCPSND UDPRCV UDPSND"), "{text}");
-    assert_eq!(fields[2..6], ["100", "100", "40", "40"], "{text}");
+    // In front of them is the thread's id, on some machines only.
+    assert!(fields[1..].windows(4).any(|counts| counts == ["100", "100", "40", "40"]), "{text}");
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn modules_log_under_the_names_of_their_sections_and_say_where_they_are_attached
     for (module, line, said) in [
         ("biolatency", "", "Without time in the queue: from the issue of a request to the device."),
         ("biolatency", "queued = True", "Including time in the queue: from the allocation of a request."),
-        ("tracepoint_hits", "tracepoints = no:such.*", "`no:such.*` matches no tracepoint"),
+        ("tracepoint_hits", "tracepoints = no:such.*", "no:such.* is left out: "),
         ("uprobe_hits", "uprobes = c:no_such", "c:no_such is left out: "),
         ("usdt_hits", "usdts = /no/such:x", "/no/such:x is left out: "),
         ("tcplife", "lport = 80", "Filtering on local ports: [80]."),

@@ -2,7 +2,7 @@
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, Wire};
-use crate::support::{lacks_bpf, skip, wait_for, Home, ALL, ONE};
+use crate::support::{lacks, lacks_bpf, lacks_mounts, skip, told, wait_for, Home, ALL, ONE};
 use corebcc::pcp::{PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
 use std::collections::BTreeMap;
@@ -54,16 +54,23 @@ fn with_lines(list: &str, pmda: &str, lines: &[(&str, &str)]) -> Home {
     Home::new(&text)
 }
 
+/// The two conditions of `tests/mounts`.
+const CONDITIONS: [&str; 2] = ["with", "without"];
+
 #[test]
 fn each_module_has_its_state_and_a_sentence() {
-    if lacks_bpf() {
+    if lacks_bpf() || lacks_mounts() {
         return;
     }
+    CONDITIONS.iter().for_each(|condition| states_and_sentences(condition));
+}
+
+fn states_and_sentences(condition: &'static str) {
     let lines = [
         ("kprobe_hits", "kprobes = kprobe:no_such_function"),
         ("tracepoint_hits", "tracepoints = sched:sched_switch,no:such\nprocess = nobody"),
     ];
-    let home = with_lines("sysfork,profile,kprobe_hits,tracepoint_hits", "", &lines);
+    let home = with_lines("sysfork,profile,kprobe_hits,tracepoint_hits", "", &lines).with_mounts(condition);
     let mut peer = Peer::ready(&home, &[]);
     let states = values(&mut peer, "bcc.agent.module.state");
     let sentences = values(&mut peer, "bcc.agent.module.status");
@@ -77,11 +84,9 @@ fn each_module_has_its_state_and_a_sentence() {
     said("sysfork", "running", &["attached to task_newtask by tp_btf"]);
     said("profile", "postponed", &["cpu-clock"]);
     said("kprobe_hits", "failed", &["no_such_function"]);
-    said(
-        "tracepoint_hits",
-        "running",
-        &["1 target by raw_tp", "not attached to no:such (", "no tracepoint of this name"],
-    );
+    let reason =
+        if condition == "with" { "(matches no tracepoint)" } else { "the kernel has no tracepoint of this name" };
+    said("tracepoint_hits", "running", &["1 target by raw_tp", "not attached to no:such (", reason]);
     said("filter", "running", &["task_newtask", "sched_process_exec"]);
     said("biolatency", "off", &["not enabled", "add biolatency", home.config().to_str().unwrap()]);
     assert_eq!(states.len(), corebcc::modules::MODULES.len() + 1, "{states:?}");
@@ -93,6 +98,53 @@ fn each_module_has_its_state_and_a_sentence() {
     let failed = wire::result(&peer.ask(&wire::fetch(&[corebcc::pcp::Pmid::new(149, cluster, 0)]))).remove(0);
     assert_eq!(failed.numval, PmErr::APPVERSION.0);
     assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn a_target_that_is_missing_is_named_counted_and_fails_a_check() {
+    if lacks_bpf() || lacks_mounts() {
+        return;
+    }
+    for condition in CONDITIONS {
+        let lines = [
+            ("tracepoint_hits", "tracepoints = sched:no_such_thing,sched:sched_process_fork"),
+            ("uprobe_hits", "uprobes = c:no_such_function,c:fork"),
+        ];
+        let targets = [("tracepoint_hits", "sched:no_such_thing"), ("uprobe_hits", "c:no_such_function")];
+        let home = with_lines("sysfork,tracepoint_hits,uprobe_hits", "", &lines).with_mounts(condition);
+        let mut peer = Peer::ready(&home, &[]);
+        let mut of = |metric: &str| values(&mut peer, &format!("bcc.agent.module.{metric}"));
+        let (sentences, up) = (of("status"), of("up"));
+        let (attached, missing) = (of("targets.attached"), of("targets.missing"));
+        assert_eq!((attached["sysfork"].as_str(), missing["sysfork"].as_str()), ("0", "0"));
+        for (module, target) in targets {
+            let sentence = &sentences[module];
+            assert!(sentence.contains("attached to 1 target by "), "{module}: {sentence}");
+            assert!(sentence.contains(&format!("not attached to {target} (")), "{module}: {sentence}");
+            assert_eq!([&up, &attached, &missing].map(|metric| metric[module].as_str()), ["1"; 3], "{module}");
+        }
+        assert_eq!(peer.close().0.code(), Some(0));
+
+        let output = home.run(&["--check"]);
+        assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+        let table = String::from_utf8_lossy(&output.stdout);
+        let log = String::from_utf8_lossy(&output.stderr);
+        for (module, target) in targets {
+            let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let is_left_out = |row: Vec<&str>| row.starts_with(&[module, target, "-", "left", "out:"]);
+            assert!(rows.any(is_left_out), "{module}: {table}");
+            assert!(
+                log.lines().any(|line| line.contains("Error: not attached to: ") && line.contains(target)),
+                "{log}"
+            );
+        }
+        let trial = home.run(&[&format!("--trycompile={}", home.config().display())]);
+        assert_eq!(trial.status.code(), Some(0), "as the Python agent, which leaves out what is not there");
+
+        let lines = [("tracepoint_hits", "tracepoints = sched:sched_process_fork")];
+        let complete = with_lines("sysfork,tracepoint_hits", "", &lines).with_mounts(condition).run(&["--check"]);
+        assert_eq!(complete.status.code(), Some(0), "{}", told(&complete));
+    }
 }
 
 #[test]
@@ -357,7 +409,7 @@ fn the_names_follow_the_prefix() {
 /// A fetch of a module's metric makes no system call for the agent's own.
 #[test]
 fn what_is_not_asked_for_costs_nothing() {
-    if lacks_bpf() || crate::support::lacks(&["strace"]) {
+    if lacks_bpf() || lacks(&["strace"]) {
         return;
     }
     let home = Home::new(ONE);

@@ -100,6 +100,18 @@ pub fn lacks(programs: &[&str]) -> bool {
     !missing.is_empty()
 }
 
+/// Whether `tests/mounts` cannot make a mount namespace, and says so: in a chroot whose root is no mount point, for one.
+pub fn lacks_mounts() -> bool {
+    let output = Command::new("unshare").args(["--mount", "true"]).output();
+    let reason = match &output {
+        Ok(output) if output.status.success() => return false,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => format!("unshare: {error}"),
+    };
+    skip(&format!("a mount namespace ({reason})"));
+    true
+}
+
 /// Looks until there is something to see.
 #[track_caller]
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
@@ -122,15 +134,22 @@ pub fn wait_seconds<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Optio
 /// A directory of a test's own, with a configuration in it and the directories that PCP has under `PCP_VAR_DIR`.
 pub struct Home {
     dir: TempDir,
+    mounts: Option<&'static str>,
 }
 
 impl Home {
     pub fn new(config: &str) -> Home {
         let dir = TempDir::new().unwrap();
         fs::create_dir_all(dir.path().join("config/pmda")).unwrap();
-        let home = Home { dir };
+        let home = Home { dir, mounts: None };
         fs::write(home.config(), config).unwrap();
         home
+    }
+
+    /// Has the agent run `with` or `without` tracefs and the others of `tests/mounts`; it needs root.
+    pub fn with_mounts(mut self, condition: &'static str) -> Home {
+        self.mounts = Some(condition);
+        self
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -149,7 +168,14 @@ impl Home {
 
     /// The agent with its configuration and, unless the arguments name a log, its log here.
     pub fn agent(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(BINARY);
+        let mut command = match self.mounts {
+            None => Command::new(BINARY),
+            Some(condition) => {
+                let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mounts"));
+                command.args([condition, BINARY]);
+                command
+            }
+        };
         self.keep(&mut command).arg("-c").arg(self.config()).args(args).stdin(Stdio::null());
         command
     }

@@ -41,7 +41,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [Beside; 35] = [
+const OWN: [Beside; 37] = [
     ("bcc.agent.version",              "", 300, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.release",       "", 300, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.load.time",            "", 300, 2, Type::U64,    Sem::DISCRETE, "millisec"),
@@ -57,6 +57,8 @@ const OWN: [Beside; 35] = [
     ("bcc.agent.module.up",            "", 301, 2, Type::U32,    Sem::INSTANT,  "none"),
     ("bcc.agent.module.refresh.count", "", 301, 3, Type::U64,    Sem::COUNTER,  "count"),
     ("bcc.agent.module.refresh.time",  "", 301, 4, Type::U64,    Sem::COUNTER,  "nanosec"),
+    ("bcc.agent.module.targets.attached", "", 301, 5, Type::U64, Sem::INSTANT,  "count"),
+    ("bcc.agent.module.targets.missing",  "", 301, 6, Type::U64, Sem::INSTANT,  "count"),
     ("bcc.agent.program.hook",         "", 302, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.program.kind",         "", 302, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.program.modules",      "", 302, 2, Type::STRING, Sem::DISCRETE, "none"),
