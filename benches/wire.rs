@@ -5,13 +5,17 @@
 
 use corebcc::agent::{Agent, Options};
 use corebcc::bpf::{self, record_bytes, types::tcp_session};
-use corebcc::catalog::{instances, Collect, Help, Instance, Registry};
+use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry};
 use corebcc::config::Config;
-use corebcc::kit::{Attachment, Hook, Host, Kernel, MapDef, MapKind, Module, Plan, Sampling, Setup, Table, Target};
+use corebcc::kit::{
+    fill, Attachment, Hook, Host, Kernel, MapDef, MapKind, Module, Plan, Sampling, Setup, Table, TableId, TableSpec,
+    Target,
+};
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Atom, PmErr, Pmid};
 use corebcc::pdu::{Creds, Deframer, Pdu, ResultWriter};
 use criterion::{criterion_group, criterion_main, Criterion};
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -93,56 +97,56 @@ impl Kernel for Maps {
 
 /// Modules with their maps, refreshed where they are asked.
 struct Direct {
-    modules: Vec<(Box<dyn Module + Send>, Maps)>,
+    modules: BTreeMap<TableId, (&'static TableSpec, Box<dyn Module + Send>, Maps)>,
     said: bool,
 }
 
 impl Collect for Direct {
-    fn loaded(&mut self) -> Option<Vec<Result<(), String>>> {
-        (!std::mem::replace(&mut self.said, true)).then(|| self.modules.iter().map(|_| Ok(())).collect())
+    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), String>)>> {
+        (!std::mem::replace(&mut self.said, true)).then(|| self.modules.keys().map(|id| (*id, Ok(()))).collect())
     }
 
     fn stop(&mut self) {}
 
-    fn store(&mut self, _index: usize, _column: usize, _value: &[u8]) -> Result<(), PmErr> {
+    fn store(&mut self, _table: TableId, _column: usize, _value: &[u8]) -> Result<(), PmErr> {
         Err(PmErr::PERMISSION)
     }
 
     fn refresh(
         &mut self,
-        tables: &mut dyn Iterator<Item = (usize, Table)>,
-        back: &mut dyn FnMut(usize, Table, Result<(), String>),
+        tables: &mut dyn Iterator<Item = (TableId, Table)>,
+        back: &mut dyn FnMut(TableId, Table, Result<(), String>),
     ) {
-        for (index, mut table) in tables {
-            let (module, maps) = &mut self.modules[index];
+        for (id, mut table) in tables {
+            let Some((spec, module, maps)) = self.modules.get_mut(&id) else { continue };
             table.clear();
-            let result = module.refresh(maps, &mut table).map_err(|error| error.to_string());
-            back(index, table, result);
+            let result = fill(spec, module.as_mut(), maps, &mut table).map_err(|error| error.to_string());
+            back(id, table, result);
         }
     }
 }
 
 /// These modules as their default configuration has them.
-fn modules(names: &[&str]) -> (Vec<Instance>, Direct) {
+fn modules(names: &[&str]) -> (Vec<EnabledModule>, Direct) {
     let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));
     for spec in MODULES.iter().filter(|spec| names.contains(&spec.name)) {
-        text += &format!("[{}]\nmodule = {}\ncluster = {}\n", spec.name, spec.path, spec.cluster);
+        text += &format!("[{}]\nmodule = {}\ncluster = {}\n", spec.name, spec.path(), spec.cluster());
     }
     let config = Config::parse("bench", text.as_bytes()).expect("it is written above");
-    let (_, instances) = instances(&config, MODULES).expect("it is written above");
-    let modules = instances
+    let (_, enabled) = enabled_modules(&config, MODULES).expect("it is written above");
+    let modules = enabled
         .iter()
-        .map(|instance| {
-            let section = config.section(&instance.settings.section).expect("it is written above");
+        .map(|enabled| {
+            let section = config.section(&enabled.settings.section).expect("it is written above");
             let setup = Setup { section: &section, process_refresh: None };
-            let mut module = (instance.spec.make)(&setup).expect("defaults are valid");
+            let mut module = (enabled.spec.make)(&setup).expect("defaults are valid");
             let mut plan = Plan::default();
             module.plan(&HOST, &mut plan, &mut bpf::constants());
-            let maps = Maps::of(instance.spec, &plan);
-            (module, maps)
+            let maps = Maps::of(enabled.spec, &plan);
+            (TableId::new(enabled.settings.cluster), (enabled.spec.tables[0], module, maps))
         })
         .collect();
-    (instances, Direct { modules, said: false })
+    (enabled, Direct { modules, said: false })
 }
 
 /// A fetch of these metrics, as it comes from pmcd.
@@ -197,15 +201,15 @@ fn encode(c: &mut Criterion) {
 
 fn refresh(c: &mut Criterion) {
     for name in NAMES {
-        let (instances, mut direct) = modules(&[name]);
-        let (module, maps) = &mut direct.modules[0];
-        let mut table = Table::new(instances[0].spec.metrics.len());
-        module.refresh(maps, &mut table).expect("nothing can fail");
+        let (_, mut direct) = modules(&[name]);
+        let (spec, module, maps) = direct.modules.values_mut().next().expect("there is one");
+        let mut table = Table::of(spec);
+        fill(spec, module.as_mut(), maps, &mut table).expect("nothing can fail");
         assert!(!table.is_empty(), "{name}: nothing to measure");
         c.bench_function(&format!("refresh {name}"), |b| {
             b.iter(|| {
                 table.clear();
-                module.refresh(maps, &mut table).expect("nothing can fail");
+                fill(spec, module.as_mut(), maps, &mut table).expect("nothing can fail");
                 black_box(table.len())
             });
         });
@@ -213,14 +217,12 @@ fn refresh(c: &mut Criterion) {
 }
 
 fn whole(c: &mut Criterion) {
-    let (instances, direct) = modules(&NAMES);
-    let clusters: Vec<(u32, u32)> = instances
-        .iter()
-        .flat_map(|instance| {
-            instance.spec.metrics.iter().map(|metric| (u32::from(instance.settings.cluster), metric.item))
-        })
+    let (enabled, direct) = modules(&NAMES);
+    let tables = || enabled.iter().flat_map(|module| module.tables().take(1));
+    let clusters: Vec<(u32, u32)> = tables()
+        .flat_map(|table| table.spec.metrics.iter().map(move |metric| (table.id.cluster(), metric.item)))
         .collect();
-    let mut registry = Registry::new(DOMAIN, instances, Help::parse(""), None, Box::new(direct));
+    let mut registry = Registry::new(DOMAIN, tables(), Help::parse(""), None, Box::new(direct));
     assert!(registry.poll(), "loaded at once");
     let mut agent = Agent::new(registry, Options::default());
     let (mut deframer, mut out) = (Deframer::new(), Vec::new());

@@ -1,6 +1,6 @@
 //! What must hold for any bytes. The fuzz targets and tests/wire.rs, which replays the corpus, call these.
 
-use corebcc::catalog::instances;
+use corebcc::catalog::enabled_modules;
 use corebcc::collector::{members, prepare};
 use corebcc::config::Config;
 use corebcc::modules::MODULES;
@@ -57,8 +57,8 @@ pub fn config(data: &[u8]) {
     let errors = prepare(&config, "fuzz.conf", MODULES).configuration.errors;
     let Ok(config) = config else { return };
     // What is prepared tells an error if and only if the strict way does.
-    let strict = instances(&config, MODULES)
-        .and_then(|(settings, instances)| members(&config, &instances, settings.process_refresh).map(drop));
+    let strict = enabled_modules(&config, MODULES)
+        .and_then(|(settings, modules)| members(&config, &modules, settings.process_refresh).map(drop));
     assert_eq!(strict.is_err(), !errors.is_empty(), "{errors:?}");
     errors.into_iter().for_each(named);
 }

@@ -1,6 +1,6 @@
 //! `--check` and `--trycompile`: loads everything a configuration asks for, says what became of it, detaches.
 
-use crate::catalog::Instance;
+use crate::catalog::EnabledModule;
 use crate::collector::{prepare, Group, Prepared, CONFIGURATION};
 use crate::config::{Config, ConfigError};
 use crate::kit::unknown;
@@ -24,10 +24,10 @@ pub struct Report {
 
 /// Logs the errors in a configuration, loads its modules as far as they are right, and detaches them.
 pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathBuf>) -> Report {
-    let Prepared { settings, instances, members, configuration } = prepare(config, path, MODULES);
+    let Prepared { settings, modules, members, configuration } = prepare(config, path, MODULES);
     configuration.errors.iter().for_each(|error| log::error!("{error}"));
     if let Ok(config) = config {
-        warn_of_unknown(config, &instances);
+        warn_of_unknown(config, &modules);
     }
     let (is_right, fatal) = (configuration.errors.is_empty(), settings.module_failure_fatal);
     if configuration.halted {
@@ -37,7 +37,7 @@ pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathB
     let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
     let attached = group.attached();
     let mut missing = Vec::new();
-    for ((instance, fate), targets) in instances.iter().zip(group.fates()).zip(group.missing_targets()) {
+    for ((instance, fate), targets) in modules.iter().zip(group.fates()).zip(group.missing_targets()) {
         let name = &instance.settings.section;
         for hook in instance.spec.hooks {
             let how = attached.iter().find(|(attached, _)| *attached == hook.name).map(|(_, kind)| *kind);
@@ -73,8 +73,8 @@ pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathB
 }
 
 /// Options that no module has are passed over, as ever, but not in silence.
-pub fn warn_of_unknown(config: &Config, instances: &[Instance]) {
-    for instance in instances {
+pub fn warn_of_unknown(config: &Config, modules: &[EnabledModule]) {
+    for instance in modules {
         let Some(section) = config.section(&instance.settings.section) else { continue };
         if let Some((_, line)) = section.keys().find(|(key, _)| *key == "pmda_indom_cache") {
             log::info!(
@@ -90,7 +90,7 @@ pub fn warn_of_unknown(config: &Config, instances: &[Instance]) {
                 "{}:{line}: [{}] {key}: no such option, it has no effect (module {} has {known})",
                 config.path(),
                 section.name(),
-                instance.spec.path
+                instance.spec.path()
             );
         }
     }

@@ -1,10 +1,10 @@
 //! `pmdacorebcc`: arguments, configuration, agent, run; the only place that exits.
 
 use corebcc::agent::{Agent, Options};
-use corebcc::catalog::{additions, Help, Registry};
+use corebcc::catalog::{EnabledModule, Help, Registry};
 use corebcc::check::{check, warn_of_unknown};
 use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
-use corebcc::collector::{own_instances, prepare, Collector, Own, Prepared};
+use corebcc::collector::{prepare, status_tables, Collector, Own, Prepared};
 use corebcc::config::{Config, ConfigError};
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
@@ -161,16 +161,16 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
     info!("Initializing, currently in 'notready' state.");
     let conf = PcpConf::load();
     let (config, path) = configuration(common, &conf);
-    let Prepared { settings, mut instances, members, configuration } = prepare(&config, &path, MODULES);
+    let Prepared { settings, modules, members, configuration } = prepare(&config, &path, MODULES);
     configuration.errors.iter().for_each(|error| error!("{error}"));
     // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
     let fatal = settings.module_failure_fatal && configuration.errors.is_empty();
     let mut own = Own::new(configuration, settings.bpf_stats);
-    let names: Vec<&str> = instances.iter().map(|instance| instance.settings.section.as_str()).collect();
+    let names: Vec<&str> = modules.iter().map(|module| module.settings.section.as_str()).collect();
     info!("Enabled modules:");
     info!("['{}']", names.join("', '"));
     if let Ok(config) = &config {
-        warn_of_unknown(config, &instances);
+        warn_of_unknown(config, &modules);
     }
     staged("Configuring modules:", "Modules configured.", &names);
     info!("Initializing modules:");
@@ -198,9 +198,8 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     let ready = collector.ready();
     let caches = Some(conf.path("PCP_VAR_DIR", "config/pmda"));
-    instances.extend(additions(&instances));
-    instances.extend(own_instances(&settings.prefix));
-    let registry = Registry::new(common.domain, instances, Help::parse(HELP), caches, Box::new(collector));
+    let tables = modules.iter().flat_map(EnabledModule::tables).chain(status_tables(&settings.prefix));
+    let registry = Registry::new(common.domain, tables, Help::parse(HELP), caches, Box::new(collector));
     let registry = match restarts.clone() {
         Some(restarts) => registry.writing_while(move || restarts.is_latest()),
         None => registry,

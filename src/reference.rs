@@ -1,7 +1,7 @@
 //! The files that follow from the declarations: the default configuration, the man page, the README's module table. `UPDATE=1 cargo test
 //! --test files` writes them.
 
-use crate::kit::{Shape, Spec};
+use crate::kit::{Shape, Spec, TableSpec};
 use std::fmt::Write;
 
 /// Modules that run without a configuration of one's own.
@@ -40,14 +40,20 @@ pub fn configuration(specs: &[&Spec]) -> String {
          \n\
          # Every module section takes, besides its own options:\n\
          #   module   the module; one module cannot run twice\n\
-         #   cluster  the cluster in its metrics' identifiers, 0 to 4095 (200 to 299 are for a site's own use, 300 to 319 taken)\n\
+         #   cluster  the cluster in its metrics' identifiers, 0 to 4095 (200 to 299 are for a site's own use, 300 to 349 taken)\n\
          #   prefix   instead of the prefix above\n\
          #   debug    log more\n",
         DEFAULT_MODULES.join(",")
     );
     for spec in sorted(specs) {
-        let _ =
-            write!(text, "\n# {}\n[{}]\nmodule = {}\ncluster = {}\n", spec.summary, spec.name, spec.path, spec.cluster);
+        let _ = write!(
+            text,
+            "\n# {}\n[{}]\nmodule = {}\ncluster = {}\n",
+            spec.summary,
+            spec.name,
+            spec.path(),
+            spec.cluster()
+        );
         for option in spec.options {
             for line in option.doc.lines() {
                 let _ = writeln!(text, "#{}", line.trim_end());
@@ -64,9 +70,9 @@ pub fn module_table(specs: &[&Spec]) -> String {
     let mut text = String::from("| module | metrics below `bcc.` | instances | hooks |\n| --- | --- | --- | --- |\n");
     for spec in sorted(specs) {
         let (mut metrics, mut instances) = (Vec::new(), Vec::new());
-        for spec in std::iter::once(spec).chain(spec.addition) {
-            metrics.push(common(&spec.metrics.iter().map(|metric| metric.name).collect::<Vec<_>>()));
-            instances.push(match spec.shape {
+        for table in spec.tables {
+            metrics.push(common(&table.metrics.iter().map(|metric| metric.name).collect::<Vec<_>>()));
+            instances.push(match table.shape {
                 Shape::Single => "none".into(),
                 Shape::Log2(_) => "powers of two, in microseconds".into(),
                 Shape::Rows { order, .. } => format!("rows, {order}"),
@@ -91,11 +97,11 @@ pub fn module_table(specs: &[&Spec]) -> String {
 }
 
 /// The agent's own metrics in Markdown.
-pub fn own_table(specs: &[&Spec]) -> String {
+pub fn status_table<'a>(tables: impl Iterator<Item = &'a TableSpec>) -> String {
     let mut text = String::from("| metric below `bcc.` | by | what it is |\n| --- | --- | --- |\n");
-    for spec in specs {
-        let by = if spec.shape == Shape::Single { "" } else { spec.summary.trim_start_matches("each ") };
-        for metric in spec.metrics {
+    for table in tables {
+        let by = if table.shape == Shape::Single { "" } else { table.summary.trim_start_matches("each ") };
+        for metric in table.metrics {
             let _ = writeln!(text, "| `{}` | {by} | {} |", metric.name, metric.oneline);
         }
     }
@@ -137,7 +143,7 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
          .TP\n.B show_arguments\nWhether the arguments of processes are shown by bcc.proc.exec.args and in the log (True). An error in it hides them.\n",
     );
     for spec in sorted(specs) {
-        let _ = writeln!(page, ".SS [{}]\n{}; cluster {}.", spec.name, roff(spec.summary), spec.cluster);
+        let _ = writeln!(page, ".SS [{}]\n{}; cluster {}.", spec.name, roff(spec.summary), spec.cluster());
         for option in spec.options {
             let doc: Vec<&str> = option.doc.lines().map(str::trim).collect();
             let default = (option.default)();
@@ -193,7 +199,7 @@ fn quoted(text: &str) -> String {
 
 fn sorted<'a>(specs: &[&'a Spec]) -> Vec<&'a Spec> {
     let mut specs = specs.to_vec();
-    specs.sort_by_key(|spec| spec.cluster);
+    specs.sort_by_key(|spec| spec.cluster());
     specs
 }
 

@@ -1,6 +1,6 @@
 //! `show`: a module without pmcd, drawn as people know it from bcc's tools: range, count, bar; other metrics as columns.
 
-use crate::catalog::{additions, Enabled, Instance};
+use crate::catalog::{Enabled, EnabledModule, ServedTable};
 use crate::cli::{print, CommonOptions, ShowOptions};
 use crate::collector::{members, Group};
 use crate::config::{Config, ConfigError, Cost, Settings};
@@ -19,47 +19,46 @@ const BAR: u64 = 40;
 pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
     let ShowOptions { common, metric, interval, count, folded } = options;
     let words = |error: ConfigError| error.to_string();
-    let (config, settings, mut instances) = chosen(common, metric).map_err(words)?;
+    let (config, settings, mut modules) = chosen(common, metric).map_err(words)?;
     show_arguments(settings.show_arguments);
-    if instances.is_empty() {
+    if modules.is_empty() {
         return Err(no_metric(metric));
     }
     let mut left_out = Vec::new();
-    let members = match members(&config, &instances, settings.process_refresh) {
+    let members = match members(&config, &modules, settings.process_refresh) {
         Ok(members) => members,
         Err(_) => {
             // One that cannot be made costs its own metrics only.
-            instances.retain(|instance| {
-                let made = members(&config, std::slice::from_ref(instance), settings.process_refresh);
-                left_out.extend(made.as_ref().err().map(|error| (section(instance), error.to_string())));
+            modules.retain(|module| {
+                let made = members(&config, std::slice::from_ref(module), settings.process_refresh);
+                left_out.extend(made.as_ref().err().map(|error| (module.settings.section.clone(), error.to_string())));
                 made.is_ok()
             });
-            members(&config, &instances, settings.process_refresh).map_err(words)?
+            members(&config, &modules, settings.process_refresh).map_err(words)?
         }
     };
-    let modules = instances.len();
-    instances.extend(additions(&instances));
     let mut group = Group::load(members, common.btf.clone());
-    for (instance, fate) in instances.iter().zip(group.fates()) {
-        left_out.extend(fate.err().map(|failure| (section(instance), failure.reason)));
+    for (module, fate) in modules.iter().zip(group.fates()) {
+        left_out.extend(fate.err().map(|failure| (module.settings.section.clone(), failure.reason)));
     }
-    let mut selected = select(&instances, metric);
-    selected.retain(|(_, instance, _)| left_out.iter().all(|(name, _)| *name != instance.settings.section));
+    let tables: Vec<ServedTable> = modules.iter().flat_map(EnabledModule::tables).collect();
+    let mut selected = select(&tables, metric);
+    selected.retain(|(table, _)| left_out.iter().all(|(name, _)| *name != table.section));
     if selected.is_empty() {
         return Err(left_out.into_iter().map(|(_, reason)| reason).collect::<Vec<_>>().join("; "));
     }
     for (name, reason) in left_out {
         eprintln!("{}: {name} is not shown: {reason}", common.program);
     }
-    for module in 0..modules {
+    for table in modules.iter().filter_map(|module| module.tables().next()) {
         // What samples on demand; the others refuse.
-        let _ = group.store(module, 0, b"start");
+        let _ = group.store(table.id, 0, b"start");
     }
     if interval.is_none() {
         eprintln!("Counting... Ctrl-C ends and shows.");
     }
-    let empty = |instance: &Instance| Table::new(instance.spec.metrics.len());
-    let mut tables: Vec<(Table, Table)> = instances.iter().map(|instance| (empty(instance), empty(instance))).collect();
+    let mut values: Vec<(Table, Table)> =
+        selected.iter().map(|(served, _)| (Table::of(served.spec), Table::of(served.spec))).collect();
     for round in 1.. {
         let until = interval.map(|interval| Instant::now() + interval);
         let ended = loop {
@@ -69,10 +68,9 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
                 true => {}
             }
         };
-        for (index, instance, columns) in &selected {
-            let (table, earlier) = &mut tables[*index];
+        for ((served, columns), (table, earlier)) in selected.iter().zip(&mut values) {
             std::mem::swap(table, earlier);
-            if let Err(reason) = group.refresh(*index, table) {
+            if let Err(reason) = group.refresh(served.id, table) {
                 if selected.len() == 1 {
                     return Err(reason);
                 }
@@ -80,8 +78,8 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
             }
             let earlier = (round > 1).then_some(&*earlier);
             let drawn = match folded {
-                true => fold(instance, columns, table, earlier),
-                false => format!("\n{}\n", draw(instance, columns, table, earlier)),
+                true => fold(served, columns, table, earlier),
+                false => format!("\n{}\n", draw(served, columns, table, earlier)),
             };
             if !print(&drawn)? {
                 return Ok(());
@@ -97,7 +95,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
 /// A configuration, its settings and, of its modules, those that have the metric or some below the node. The configuration is the
 /// named one; where no module that it enables has the metric, another module is enabled for it, as its section says if it has one.
 /// Without a configuration every module there is can be shown.
-fn chosen(common: &CommonOptions, metric: &str) -> Result<(Config, Settings, Vec<Instance>), ConfigError> {
+fn chosen(common: &CommonOptions, metric: &str) -> Result<(Config, Settings, Vec<EnabledModule>), ConfigError> {
     let every = every()?;
     let config = common.config.as_deref().map_or_else(|| Ok(every.clone()), Config::read)?;
     let (settings, enabled) = enabled_by(&config)?;
@@ -106,8 +104,8 @@ fn chosen(common: &CommonOptions, metric: &str) -> Result<(Config, Settings, Vec
         return Ok((config, settings, found));
     }
     let (_, mut all) = enabled_by(&every)?;
-    all.iter_mut().for_each(|instance| instance.settings.prefix.clone_from(&settings.prefix));
-    let names: Vec<&str> = having(all, metric).iter().map(|instance| instance.spec.name).collect();
+    all.iter_mut().for_each(|module| module.settings.prefix.clone_from(&settings.prefix));
+    let names: Vec<&str> = having(all, metric).iter().map(|module| module.spec.name).collect();
     if names.is_empty() {
         return Ok((config, settings, Vec::new()));
     }
@@ -117,33 +115,25 @@ fn chosen(common: &CommonOptions, metric: &str) -> Result<(Config, Settings, Vec
 }
 
 /// The modules of a configuration; what is wrong with one costs no other.
-fn enabled_by(config: &Config) -> Result<(Settings, Vec<Instance>), ConfigError> {
-    let Enabled { settings, instances, faults } = Enabled::survey(config, MODULES);
+fn enabled_by(config: &Config) -> Result<(Settings, Vec<EnabledModule>), ConfigError> {
+    let Enabled { settings, modules, faults } = Enabled::survey(config, MODULES);
     for fault in faults {
         match fault.cost {
             Cost::All => return Err(fault.error),
             _ => log::warn!("{}", fault.error),
         }
     }
-    Ok((settings, instances))
-}
-
-fn section(instance: &Instance) -> String {
-    instance.settings.section.clone()
+    Ok((settings, modules))
 }
 
 /// Those that have the metric, or some below the node.
-fn having(mut instances: Vec<Instance>, metric: &str) -> Vec<Instance> {
-    let added = additions(&instances);
-    let selected = [select(&instances, metric), select(&added, metric)].concat();
-    let names: Vec<&str> = selected.iter().map(|(_, instance, _)| instance.spec.name).collect();
-    instances.retain(|instance| names.contains(&instance.spec.name));
-    instances
+fn having(mut modules: Vec<EnabledModule>, metric: &str) -> Vec<EnabledModule> {
+    modules.retain(|module| !select(&module.tables().collect::<Vec<_>>(), metric).is_empty());
+    modules
 }
 
 fn no_metric(metric: &str) -> String {
-    let specs = MODULES.iter().flat_map(|&spec| std::iter::once(spec).chain(spec.addition));
-    let names: Vec<&str> = specs.flat_map(|spec| spec.metrics).map(|metric| metric.name).collect();
+    let names: Vec<&str> = MODULES.iter().flat_map(|spec| spec.metrics()).map(|metric| metric.name).collect();
     format!("no metric `{metric}`; there are {}", names.join(", "))
 }
 
@@ -157,37 +147,37 @@ fn every() -> Result<Config, ConfigError> {
     Config::parse("the configuration of show", text.as_bytes())
 }
 
-/// Which columns of which modules a name means: a metric, or all below a node. With or without the first component.
-pub fn select<'a>(instances: &'a [Instance], name: &str) -> Vec<(usize, &'a Instance, Vec<usize>)> {
+/// Which columns of which tables a name means: a metric, or all below a node. With or without the first component.
+pub fn select<'a>(tables: &'a [ServedTable], name: &str) -> Vec<(&'a ServedTable, Vec<usize>)> {
     let mut selected = Vec::new();
-    for (index, instance) in instances.iter().enumerate() {
+    for table in tables {
         let means = |metric: &MetricDef| {
-            let full = format!("{}{}", instance.settings.prefix, metric.name);
+            let full = format!("{}{}", table.prefix, metric.name);
             [full.as_str(), metric.name].iter().any(|known| {
                 known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.') || name.is_empty())
             })
         };
         let columns: Vec<usize> =
-            instance.spec.metrics.iter().enumerate().filter(|(_, metric)| means(metric)).map(|(i, _)| i).collect();
+            table.spec.metrics.iter().enumerate().filter(|(_, metric)| means(metric)).map(|(i, _)| i).collect();
         if !columns.is_empty() {
-            selected.push((index, instance, columns));
+            selected.push((table, columns));
         }
     }
     selected
 }
 
 /// Draws columns of a table; counters show what was added since an earlier table.
-pub fn draw(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
-    match instance.spec.shape {
-        Shape::Log2(_) => columns.iter().map(|&column| histogram(instance, column, table, earlier)).collect(),
-        _ => rows(instance, columns, table, earlier),
+pub fn draw(served: &ServedTable, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
+    match served.spec.shape {
+        Shape::Log2(_) => columns.iter().map(|&column| histogram(served, column, table, earlier)).collect(),
+        _ => rows(served, columns, table, earlier),
     }
 }
 
 /// A line for each instance that counted something: its name with semicolons for commas, and the count.
-fn fold(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
+fn fold(served: &ServedTable, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
     let mut out = String::new();
-    for &column in columns.iter().filter(|&&column| instance.spec.metrics[column].sem == Sem::COUNTER) {
+    for &column in columns.iter().filter(|&&column| served.spec.metrics[column].sem == Sem::COUNTER) {
         for (row, key) in table.keys().iter().enumerate() {
             let (name, count) = (name(table, key), since(table, earlier, row, column));
             if count > 0 {
@@ -198,11 +188,11 @@ fn fold(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&
     out
 }
 
-fn histogram(instance: &Instance, column: usize, table: &Table, earlier: Option<&Table>) -> String {
-    let metric = &instance.spec.metrics[column];
+fn histogram(served: &ServedTable, column: usize, table: &Table, earlier: Option<&Table>) -> String {
+    let metric = &served.spec.metrics[column];
     let counts: Vec<u64> = (0..table.len()).map(|row| since(table, earlier, row, column)).collect();
     let shown = counts.iter().rposition(|&count| count > 0).map_or(0, |highest| highest + 1);
-    let mut out = format!("{}{}\n", instance.settings.prefix, metric.name);
+    let mut out = format!("{}{}\n", served.prefix, metric.name);
     let highest = counts.iter().copied().max().unwrap_or(0);
     let _ = writeln!(out, "{:>23} : {:<10} distribution", "usecs", "count");
     for (slot, count) in counts.iter().take(shown).enumerate() {
@@ -241,11 +231,11 @@ fn same(table: &Table, row: usize, earlier: &Table) -> Option<usize> {
     earlier.keys().iter().position(|key| name(earlier, key) == wanted)
 }
 
-fn rows(instance: &Instance, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
-    let metrics: Vec<&MetricDef> = columns.iter().map(|&column| &instance.spec.metrics[column]).collect();
-    let title = format!("{}{}", instance.settings.prefix, above(&metrics));
+fn rows(served: &ServedTable, columns: &[usize], table: &Table, earlier: Option<&Table>) -> String {
+    let metrics: Vec<&MetricDef> = columns.iter().map(|&column| &served.spec.metrics[column]).collect();
+    let title = format!("{}{}", served.prefix, above(&metrics));
     let mut cells = vec![std::iter::once(String::new())
-        .chain(metrics.iter().map(|metric| short(metric.name, instance.spec.metrics).into()))
+        .chain(metrics.iter().map(|metric| short(metric.name, served.spec.metrics).into()))
         .collect()];
     for (row, key) in table.keys().iter().enumerate() {
         if columns.iter().all(|&column| table.value(row, column).is_none()) {
@@ -312,30 +302,30 @@ fn printable(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::instances;
+    use crate::catalog::enabled_modules;
     use crate::config::Config;
     use crate::kit::Metric;
     use crate::modules::MODULES;
 
-    fn every() -> Vec<Instance> {
-        instances(&super::every().unwrap(), MODULES).unwrap().1
+    fn tables(config: &Config) -> Vec<ServedTable> {
+        enabled_modules(config, MODULES).unwrap().1.iter().flat_map(EnabledModule::tables).collect()
     }
 
-    fn configured() -> Vec<Instance> {
+    fn configured() -> Vec<ServedTable> {
         let text = "[pmda]\nmodules = biolatency,netproc\n[biolatency]\nmodule = biolatency\ncluster = 0\n\
             [netproc]\nmodule = netproc\ncluster = 40\n";
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-        instances(&config, MODULES).unwrap().1
+        tables(&config)
     }
 
     #[test]
     fn a_histogram_shows_what_was_added_since_the_last() {
-        let instances = configured();
+        let tables = configured();
         let latency = Metric::new(0);
         let (mut earlier, mut table) = (Table::new(1), Table::new(1));
         earlier.log2(latency, &[0, 5]);
         table.log2(latency, &[0, 7, 4]);
-        let drawn = draw(&instances[0], &[0], &table, Some(&earlier));
+        let drawn = draw(&tables[0], &[0], &table, Some(&earlier));
         assert!(drawn.contains("         2 -> 3         : 2         |********************"), "{drawn}");
         assert!(
             drawn.contains("         4 -> 7         : 4         |****************************************|"),
@@ -346,8 +336,8 @@ mod tests {
 
     #[test]
     fn names_are_understood_with_and_without_the_prefix_and_as_nodes() {
-        let instances = configured();
-        let columns = |name| select(&instances, name).iter().map(|(_, _, columns)| columns.len()).sum::<usize>();
+        let tables = configured();
+        let columns = |name| select(&tables, name).iter().map(|(_, columns)| columns.len()).sum::<usize>();
         assert_eq!(columns("disk.all.latency"), 1);
         assert_eq!(columns("bcc.disk.all.latency"), 1);
         assert_eq!(columns("bcc.proc.net"), 8);
@@ -359,7 +349,8 @@ mod tests {
     fn a_column_is_named_by_what_tells_it_from_the_others() {
         let heads = |module: &str| -> Vec<&str> {
             let spec = MODULES.iter().find(|spec| spec.name == module).unwrap();
-            spec.metrics.iter().map(|metric| short(metric.name, spec.metrics)).collect()
+            let metrics = spec.tables[0].metrics;
+            metrics.iter().map(|metric| short(metric.name, metrics)).collect()
         };
         assert_eq!(heads("klockstat")[3..5], ["spin.total", "hold.avg"]);
         assert_eq!(heads("kprobe_hits"), ["count", "fail", "avg", "cml"]);
@@ -368,10 +359,10 @@ mod tests {
 
     #[test]
     fn a_table_is_headed_by_its_metric_or_the_node_above_its_metrics() {
-        let instances = configured();
+        let tables = configured();
         let mut table = Table::new(8);
         table.process(77, b"000077 a").set(Metric::<u64>::new(1), 5);
-        let title = |columns: &[usize]| draw(&instances[1], columns, &table, None).lines().next().unwrap().to_owned();
+        let title = |columns: &[usize]| draw(&tables[1], columns, &table, None).lines().next().unwrap().to_owned();
         assert_eq!(title(&[1]), "bcc.proc.net.tcp.send.bytes");
         assert_eq!(title(&[0, 1]), "bcc.proc.net.tcp.send");
         assert_eq!(title(&[0, 1, 2, 3]), "bcc.proc.net.tcp");
@@ -405,22 +396,23 @@ mod tests {
 
     #[test]
     fn folded_lines_are_what_was_added_since_the_last() {
-        let instances = additions(&every());
+        let all = tables(&every().unwrap());
+        let stacks = all.iter().find(|table| table.spec.metrics[0].name == "proc.stacks").unwrap();
         let samples = Metric::<u64>::new(0);
         let (mut earlier, mut table) = (Table::new(1), Table::new(1));
         earlier.numbered(7, b"sh,main").set(samples, 3);
         table.numbered(7, b"sh,main").set(samples, 3);
         table.numbered(9, b"sh,main,read_[k]").set(samples, 4);
-        assert_eq!(fold(&instances[0], &[0], &table, Some(&earlier)), "sh;main;read_[k] 4\n");
-        assert_eq!(fold(&instances[0], &[0], &table, None), "sh;main 3\nsh;main;read_[k] 4\n");
+        assert_eq!(fold(stacks, &[0], &table, Some(&earlier)), "sh;main;read_[k] 4\n");
+        assert_eq!(fold(stacks, &[0], &table, None), "sh;main 3\nsh;main;read_[k] 4\n");
     }
 
     #[test]
     fn processes_are_rows_and_control_characters_are_not_printed() {
-        let instances = configured();
+        let tables = configured();
         let mut table = Table::new(8);
         table.process(77, b"000077 a\x1bb").set(Metric::<u64>::new(1), 5);
-        let drawn = draw(&instances[1], &[0, 1], &table, None);
+        let drawn = draw(&tables[1], &[0, 1], &table, None);
         assert!(drawn.contains("tcp.send.calls  tcp.send.bytes"), "{drawn}");
         assert!(drawn.contains("000077 a_b  -               5"), "{drawn}");
     }

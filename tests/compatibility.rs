@@ -6,9 +6,9 @@
 #[path = "support/rows.rs"]
 mod rows;
 
-use corebcc::collector::OWN;
-use corebcc::kit::{MetricDef, Shape, Spec, BPF_NAMES};
-use corebcc::modules::{additions, MODULES};
+use corebcc::collector::STATUS;
+use corebcc::kit::{MetricDef, Shape, Spec, TableSpec};
+use corebcc::modules::MODULES;
 use rows::{original, Row, CORRECTED};
 use std::collections::BTreeSet;
 
@@ -18,17 +18,26 @@ fn table() -> Vec<Row> {
     rows
 }
 
-fn declared(row: &Row) -> Option<(&'static Spec, Option<&'static MetricDef>)> {
+/// The metric of a row, which has to be there if its module is.
+fn declared(row: &Row) -> Option<(&'static Spec, &'static TableSpec, &'static MetricDef)> {
     let spec = MODULES.iter().find(|spec| spec.name == row.module)?;
-    Some((spec, spec.metrics.iter().find(|metric| format!("bcc.{}", metric.name) == row.name)))
+    let of = |table: &&'static TableSpec| {
+        let metric = table.metrics.iter().find(|metric| format!("bcc.{}", metric.name) == row.name)?;
+        Some((*spec, *table, metric))
+    };
+    Some(spec.tables.iter().find_map(of).unwrap_or_else(|| panic!("{} is missing", row.name)))
 }
 
 #[test]
-fn every_metric_of_a_module_has_the_metadata_it_always_had() {
+fn every_metric_has_the_metadata_it_always_had() {
     for row in table() {
-        let Some((spec, metric)) = declared(&row) else { continue };
-        let metric = metric.unwrap_or_else(|| panic!("{} is missing", row.name));
-        assert_eq!((spec.path, spec.cluster, metric.item), (row.path, row.cluster, row.item), "{}", row.name);
+        let Some((spec, table, metric)) = declared(&row) else { continue };
+        assert_eq!(
+            (spec.path().as_str(), table.cluster, metric.item),
+            (row.path, row.cluster, row.item),
+            "{}",
+            row.name
+        );
         assert_eq!((metric.ty, metric.units), (row.ty, row.units()), "{}", row.name);
         if !CORRECTED.contains(&row.name) {
             assert_eq!(metric.sem, row.sem, "{}", row.name);
@@ -39,48 +48,45 @@ fn every_metric_of_a_module_has_the_metadata_it_always_had() {
 #[test]
 fn instance_domains_have_the_names_they_always_had() {
     for row in table() {
-        let Some((spec, _)) = declared(&row) else { continue };
-        let fits = match spec.shape {
+        let Some((_, table, _)) = declared(&row) else { continue };
+        let fits = match table.shape {
             Shape::Single => row.form == "-",
             Shape::Log2(_) => row.form.starts_with("LOW-HIGH"),
             Shape::Rows { .. } => row.form.starts_with("ROW"),
             Shape::Pids => row.form.starts_with("PID "),
             _ => !["-", "LOW-HIGH", "ROW"].iter().any(|other| row.form.starts_with(other)),
         };
-        assert!(fits, "{}: {:?} for `{}`", row.name, spec.shape, row.form);
+        assert!(fits, "{}: {:?} for `{}`", row.name, table.shape, row.form);
     }
 }
 
-#[test]
-fn no_module_adds_metrics_among_those_of_the_original() {
-    let known: BTreeSet<&str> = table().iter().map(|row| row.name).collect();
-    for spec in MODULES {
-        for metric in spec.metrics {
-            assert!(known.contains(format!("bcc.{}", metric.name).as_str()), "{}: not in the table", metric.name);
-        }
-    }
-}
-
-/// Where sites have their own modules, and where the Python agent had its, there are neither the agent's own metrics nor what
-/// modules add.
+/// A module may have more: in tables of its own, in clusters that neither sites nor the Python agent's modules have.
 #[test]
 fn what_the_agent_adds_has_clusters_that_no_module_can_have() {
-    assert!(OWN.iter().all(|spec| (300..=309).contains(&spec.cluster)));
-    assert!(additions().all(|spec| (310..=319).contains(&spec.cluster) && spec.addition.is_none()));
-    assert!(MODULES.iter().all(|spec| spec.cluster < 200));
-    assert!(OWN.iter().flat_map(|spec| spec.metrics).all(|metric| metric.name.starts_with("agent.")));
+    let known: BTreeSet<&str> = table().iter().map(|row| row.name).collect();
+    let is_known = |metric: &MetricDef| known.contains(format!("bcc.{}", metric.name).as_str());
+    for table in MODULES.iter().flat_map(|spec| spec.tables) {
+        let added = table.metrics.iter().filter(|metric| !is_known(metric)).count();
+        match table.cluster {
+            0..=199 => assert_eq!(added, 0, "cluster {}: a new metric belongs into a table of its own", table.cluster),
+            cluster => assert!((310..=349).contains(&cluster) && added == table.metrics.len(), "{cluster}"),
+        }
+    }
+    assert!(STATUS.iter().all(|table| (300..=309).contains(&table.spec.cluster)));
+    assert!(STATUS.iter().flat_map(|table| table.spec.metrics).all(|metric| metric.name.starts_with("agent.")));
 }
 
 #[test]
 fn clusters_items_and_names_are_used_once() {
     let mut clusters = BTreeSet::new();
     let mut names = BTreeSet::new();
-    for spec in MODULES.iter().copied().chain(additions()).chain(OWN.iter().copied()) {
-        assert!(clusters.insert(spec.cluster) && spec.cluster <= 4095, "{}: cluster {}", spec.name, spec.cluster);
-        assert_ne!(spec.cluster, 120, "the retired usdt_jvm_alloc had it");
-        let items: BTreeSet<u32> = spec.metrics.iter().map(|metric| metric.item).collect();
-        assert_eq!(items.len(), spec.metrics.len(), "{}: an item twice", spec.name);
-        for metric in spec.metrics {
+    let of_modules = MODULES.iter().flat_map(|spec| spec.tables.iter().copied());
+    for table in of_modules.chain(STATUS.iter().map(|table| table.spec)) {
+        assert!(clusters.insert(table.cluster) && table.cluster <= 4095, "cluster {}", table.cluster);
+        assert_ne!(table.cluster, 120, "the retired usdt_jvm_alloc had it");
+        let items: BTreeSet<u32> = table.metrics.iter().map(|metric| metric.item).collect();
+        assert_eq!(items.len(), table.metrics.len(), "cluster {}: an item twice", table.cluster);
+        for metric in table.metrics {
             assert!(names.insert(metric.name), "{} twice", metric.name);
             assert_ne!(metric.name, "proc.net.total.bytes", "pmrep derives a metric of this name");
         }
@@ -91,7 +97,6 @@ fn clusters_items_and_names_are_used_once() {
 /// has the one of the shipped file; what was an error unless asked otherwise is none.
 #[test]
 fn every_option_there_was_is_there_with_its_default() {
-    const ADDED: &[(&str, &str)] = &[("netproc", BPF_NAMES)];
     let lines = include_str!("data/bcc-options.tsv").lines().skip(1);
     let options: Vec<Vec<&str>> = lines.map(|line| line.split('\t').collect()).collect();
     let of_modules = |option: &&Vec<&str>| !["*", "[pmda]"].contains(&option[0]);
@@ -106,12 +111,5 @@ fn every_option_there_was_is_there_with_its_default() {
             assert_eq!(if now.is_empty() { "-" } else { &now }, default, "[{module}] {name}");
         }
         assert_ne!(test, "-", "[{module}] {name} has no test");
-    }
-    for spec in MODULES {
-        for option in spec.options {
-            let known = options.iter().any(|row| row[0] == spec.name && row[1] == option.name);
-            let added = ADDED.contains(&(spec.name, option.name));
-            assert!(known != added, "[{}] {} is not in the table, or added to it", spec.name, option.name);
-        }
     }
 }

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use corebcc::catalog::{instances, Help};
-use corebcc::collector::{members, OWN};
+use corebcc::catalog::{enabled_modules, Help};
+use corebcc::collector::{members, STATUS};
 use corebcc::config::Config;
 use corebcc::kit::{OptionDef, Shape};
-use corebcc::modules::{additions, MODULES};
+use corebcc::modules::MODULES;
 use corebcc::reference;
 use std::collections::BTreeSet;
 use std::fs;
@@ -51,8 +51,8 @@ fn every_sample_line_of_the_default_configuration_is_one_that_works() {
             }
             let text = format!("{}{section}{}", &shipped[..begin], &shipped[end..]);
             let config = Config::parse("corebcc.conf", text.as_bytes()).unwrap();
-            let made = instances(&config, MODULES)
-                .and_then(|(settings, instances)| members(&config, &instances, settings.process_refresh));
+            let made = enabled_modules(&config, MODULES)
+                .and_then(|(settings, modules)| members(&config, &modules, settings.process_refresh));
             assert!(made.is_ok(), "{}: {said}: {}", spec.name, made.err().unwrap());
         };
         works("all", &|_| true);
@@ -83,14 +83,15 @@ fn the_readmes_module_table_is_what_the_declarations_say() {
 
 #[test]
 fn the_table_of_the_agents_own_metrics_is_what_the_declarations_say() {
-    current_part("docs/agent.md", "metrics", &reference::own_table(OWN));
+    current_part("docs/agent.md", "metrics", &reference::status_table(STATUS.iter().map(|table| table.spec)));
 }
 
 #[test]
 fn every_metric_and_domain_has_its_help_and_no_other() {
     let help = Help::parse(include_str!("../help"));
     let mut wanted = BTreeSet::new();
-    for spec in MODULES.iter().copied().chain(additions()).chain(OWN.iter().copied()) {
+    let of_modules = MODULES.iter().flat_map(|spec| spec.tables.iter().copied());
+    for spec in of_modules.chain(STATUS.iter().map(|table| table.spec)) {
         for metric in spec.metrics {
             let name = format!("bcc.{}", metric.name);
             assert_eq!(help.get(&name, false), Some(metric.oneline), "{name}: the one line of help and declaration");

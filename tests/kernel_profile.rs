@@ -6,10 +6,10 @@
 mod burner;
 
 use burner::Burner;
-use corebcc::catalog::instances;
+use corebcc::catalog::enabled_modules;
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{Key, Table};
+use corebcc::kit::{Key, Table, TableId};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
 use std::collections::BTreeMap;
@@ -18,6 +18,9 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+const PROFILE: TableId = TableId::new(14);
+const STACKS: TableId = TableId::new(310);
 
 /// A busy program that has no other of these beside it: what they share of the CPUs would be too few samples.
 struct Alone {
@@ -54,7 +57,7 @@ fn copier() -> Option<Alone> {
 
 fn value(group: &mut Group) -> String {
     let mut table = Table::new(1);
-    group.refresh(0, &mut table).unwrap();
+    group.refresh(PROFILE, &mut table).unwrap();
     match table.value(0, 0) {
         Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
         other => panic!("{other:?}"),
@@ -66,10 +69,10 @@ fn profile(options: &str) -> Option<(String, f64)> {
     profile_until(options, || ())
 }
 
-/// The instances of the table behind the modules': stacks, with the samples of each.
+/// Stacks, with the samples of each.
 fn stacks_now(group: &mut Group) -> BTreeMap<String, u64> {
-    let mut table = Table::new(1);
-    group.refresh(1, &mut table).unwrap();
+    let mut table = Table::of(corebcc::modules::find("profile").unwrap().tables[1]);
+    group.refresh(STACKS, &mut table).unwrap();
     let row = |(row, key): (usize, &Key)| match (key, table.value(row, 0)) {
         (Key::Numbered(_, name), Some(Atom::U64(samples))) => {
             (String::from_utf8_lossy(table.text(name)).into_owned(), samples)
@@ -90,7 +93,7 @@ fn profile_until(options: &str, end: impl FnOnce()) -> Option<(String, f64)> {
     let (mut group, start) = started(options)?;
     attend(&mut group);
     end();
-    group.store(0, 0, b"stop").unwrap();
+    group.store(PROFILE, 0, b"stop").unwrap();
     Some((value(&mut group), start.elapsed().as_secs_f64()))
 }
 
@@ -98,8 +101,8 @@ fn profile_until(options: &str, end: impl FnOnce()) -> Option<(String, f64)> {
 fn started(options: &str) -> Option<(Group, Instant)> {
     let text = format!("[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\n{options}");
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-    let (_, instances) = instances(&config, MODULES).unwrap();
-    let members = members(&config, &instances, None).unwrap();
+    let (_, modules) = enabled_modules(&config, MODULES).unwrap();
+    let members = members(&config, &modules, None).unwrap();
     let mut group = Group::load(members, None);
     if let Err(failure) = &group.fates()[0] {
         println!("skipped: profile: {}", failure.reason);
@@ -107,7 +110,7 @@ fn started(options: &str) -> Option<(Group, Instant)> {
     }
     assert_eq!(value(&mut group), r#"{"status": "stopped", "data": null}"#);
     let start = Instant::now();
-    group.store(0, 0, b"start").unwrap();
+    group.store(PROFILE, 0, b"start").unwrap();
     if value(&mut group) != r#"{"status": "started", "data": null}"# {
         println!("skipped: profile: software perf events");
         return None;
@@ -145,7 +148,7 @@ fn the_stack_that_is_busy_has_its_functions_in_order_and_counts_grow_to_those_of
     let first = stacks_now(&mut group);
     attend(&mut group);
     let second = stacks_now(&mut group);
-    group.store(0, 0, b"stop").unwrap();
+    group.store(PROFILE, 0, b"stop").unwrap();
     let (tree, last) = (value(&mut group), stacks_now(&mut group));
     for (before, after) in [(&first, &second), (&second, &last)] {
         assert!(before.iter().all(|(name, samples)| after.get(name) >= Some(samples)), "{before:?} {after:?}");
@@ -157,13 +160,13 @@ fn the_stack_that_is_busy_has_its_functions_in_order_and_counts_grow_to_those_of
     let samples: u64 = last.iter().filter(|(name, _)| busy(name)).map(|(_, samples)| samples).sum();
     assert!(total(&last) > 20 && samples * 10 >= total(&last) * 9, "{last:?}");
 
-    group.store(0, 0, b"start").unwrap();
+    group.store(PROFILE, 0, b"start").unwrap();
     attend(&mut group);
-    group.store(0, 0, b"stop").unwrap();
+    group.store(PROFILE, 0, b"stop").unwrap();
     let (tree, again) = (value(&mut group), stacks_now(&mut group));
     assert!(last.iter().all(|(name, samples)| again.get(name) >= Some(samples)), "a step back: {last:?} {again:?}");
     assert_eq!(total(&again), total(&last) + self::samples(&tree, "root"), "the tree is of the last run: {tree}");
-    group.store(0, 0, b"clear").unwrap();
+    group.store(PROFILE, 0, b"clear").unwrap();
     assert!(stacks_now(&mut group).is_empty());
 }
 
@@ -240,13 +243,13 @@ fn kernel_stacks_only_leaves_the_users_frames_out() {
 fn without_the_process_nothing_is_started() {
     let text = "[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\nprocess = nosuchprocess\n";
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-    let (_, instances) = instances(&config, MODULES).unwrap();
-    let members = members(&config, &instances, None).unwrap();
+    let (_, modules) = enabled_modules(&config, MODULES).unwrap();
+    let members = members(&config, &modules, None).unwrap();
     let mut group = Group::load(members, None);
     if let Err(failure) = &group.fates()[0] {
         return println!("skipped: profile: {}", failure.reason);
     }
-    group.store(0, 0, b"start").unwrap();
+    group.store(PROFILE, 0, b"start").unwrap();
     assert_eq!(value(&mut group), r#"{"status": "stopped", "data": null}"#);
 }
 

@@ -1,15 +1,45 @@
 //! Which modules a configuration enables, and everything about each but the module itself.
 
 use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
-use crate::kit::{OptionDef, RowCount, Shape, Spec, BPF_NAMES};
+use crate::kit::{OptionDef, RowCount, Shape, Spec, TableId, TableSpec, BPF_NAMES};
 
-/// A module as configured; with an empty section, metrics about the agent itself.
-pub struct Instance {
+/// A module as configured.
+pub struct EnabledModule {
     /// Its kind.
     pub spec: &'static Spec,
     /// Its section.
     pub settings: ModuleSettings,
-    /// Rows of a row table; else 0.
+    /// Rows of its tables of rows; else 0.
+    pub rows: u32,
+    /// Whether its metrics have their second names.
+    pub bpf_names: bool,
+}
+
+impl EnabledModule {
+    /// Its tables as they are served: the section numbers the first.
+    pub fn tables(&self) -> impl Iterator<Item = ServedTable> + '_ {
+        self.spec.tables.iter().enumerate().map(|(place, spec)| ServedTable {
+            id: TableId::new(if place == 0 { self.settings.cluster } else { spec.cluster as u16 }),
+            spec,
+            section: self.settings.section.clone(),
+            prefix: self.settings.prefix.clone(),
+            rows: self.rows,
+            bpf_names: self.bpf_names,
+        })
+    }
+}
+
+/// A table as it is served.
+pub struct ServedTable {
+    /// What the collector knows it by.
+    pub id: TableId,
+    /// Its declaration.
+    pub spec: &'static TableSpec,
+    /// The section of its module; empty for what the agent tells of itself.
+    pub section: String,
+    /// What the names of its metrics begin with.
+    pub prefix: String,
+    /// Rows of a table of rows; else 0.
     pub rows: u32,
     /// Whether its metrics have their second names.
     pub bpf_names: bool,
@@ -20,7 +50,7 @@ pub struct Enabled {
     /// The options of `[pmda]`.
     pub settings: Settings,
     /// The modules whose metrics have identifiers, in the order of the configuration.
-    pub instances: Vec<Instance>,
+    pub modules: Vec<EnabledModule>,
     /// What is wrong, but for the modules' own options.
     pub faults: Vec<Fault>,
 }
@@ -29,66 +59,60 @@ impl Enabled {
     /// Reads as much as can be made out, and tells everything that is wrong.
     pub fn survey(config: &Config, specs: &[&'static Spec]) -> Enabled {
         let (settings, mut faults) = Settings::survey(config);
-        let mut instances = Vec::new();
+        let mut modules = Vec::new();
         for module in &settings.modules {
-            match instance(config, module, specs, &instances) {
-                Ok(instance) => instances.push(instance),
+            match enabled_module(config, module, specs, &modules) {
+                Ok(module) => modules.push(module),
                 Err(error) => faults.push(Fault { cost: Cost::Module(module.section.clone()), error }),
             }
         }
-        Enabled { settings, instances, faults }
+        Enabled { settings, modules, faults }
     }
 }
 
 /// What a configuration enables; the first error is the result.
-pub fn instances(config: &Config, specs: &[&'static Spec]) -> Result<(Settings, Vec<Instance>), ConfigError> {
-    let Enabled { settings, instances, faults } = Enabled::survey(config, specs);
-    faults.into_iter().next().map_or(Ok((settings, instances)), |fault| Err(fault.error))
+pub fn enabled_modules(
+    config: &Config,
+    specs: &[&'static Spec],
+) -> Result<(Settings, Vec<EnabledModule>), ConfigError> {
+    let Enabled { settings, modules, faults } = Enabled::survey(config, specs);
+    faults.into_iter().next().map_or(Ok((settings, modules)), |fault| Err(fault.error))
 }
 
 /// A module as its section configures it, besides those that are enabled before it.
-pub fn instance(
+pub fn enabled_module(
     config: &Config,
     module: &ModuleSettings,
     specs: &[&'static Spec],
-    others: &[Instance],
-) -> Result<Instance, ConfigError> {
+    others: &[EnabledModule],
+) -> Result<EnabledModule, ConfigError> {
     let section = config.section(&module.section).ok_or_else(|| ConfigError::Missing {
         path: config.path().into(),
         reason: format!("module `{0}` is enabled but has no section; add [{0}]", module.section),
     })?;
-    let Some(spec) = specs.iter().find(|spec| spec.path == module.module || spec.name == module.module) else {
-        let known: Vec<&str> = specs.iter().map(|spec| spec.path).collect();
+    let Some(spec) = specs.iter().find(|spec| spec.is_named(&module.module)) else {
+        let known: Vec<String> = specs.iter().map(|spec| spec.path()).collect();
         let reason = format!("there is no module `{}`; there are {}", module.module, known.join(", "));
         return Err(section.reject("module", reason));
     };
     if let Some(twin) = others.iter().find(|other| other.spec.name == spec.name) {
-        let reason = format!("module `{}` runs already as [{}]; remove one of them", spec.path, twin.settings.section);
+        let reason =
+            format!("module `{}` runs already as [{}]; remove one of them", spec.path(), twin.settings.section);
         return Err(section.reject("module", reason));
     }
     // Of a value that is none the module tells as it is made, and then has no instances.
-    let rows = match spec.shape {
-        Shape::Rows { count, .. } => match section.get(count) {
-            Ok(Some(value)) => RowCount::nearest(&value).unwrap_or(0),
-            _ => default_of(spec.options, count),
-        },
-        _ => 0,
-    };
+    let count = spec.tables.iter().find_map(|table| match table.shape {
+        Shape::Rows { count, .. } => Some(count),
+        _ => None,
+    });
+    let rows = count.map_or(0, |count| match section.get(count) {
+        Ok(Some(value)) => RowCount::nearest(&value).unwrap_or(0),
+        _ => default_of(spec.options, count),
+    });
     let has_bpf_names = spec.options.iter().any(|option| option.name == BPF_NAMES);
     let bpf_names = section.get(BPF_NAMES).ok().flatten().filter(|_| has_bpf_names);
     let bpf_names = bpf_names.is_some_and(|value| value.bool().unwrap_or(false));
-    Ok(Instance { spec, settings: module.clone(), rows, bpf_names })
-}
-
-/// What these modules add to their metrics, for the registry and whoever else knows tables by their numbers: to be put behind
-/// the modules.
-pub fn additions(instances: &[Instance]) -> Vec<Instance> {
-    let addition = |instance: &Instance| {
-        let spec = instance.spec.addition?;
-        let settings = ModuleSettings { cluster: spec.cluster as u16, ..instance.settings.clone() };
-        Some(Instance { spec, settings, rows: 0, bpf_names: false })
-    };
-    instances.iter().filter_map(addition).collect()
+    Ok(EnabledModule { spec, settings: module.clone(), rows, bpf_names })
 }
 
 fn default_of(options: &[OptionDef], name: &str) -> u32 {

@@ -5,6 +5,6 @@ mod help;
 mod instances;
 mod registry;
 
-pub use enabled::{additions, instance, instances, Enabled, Instance};
+pub use enabled::{enabled_module, enabled_modules, Enabled, EnabledModule, ServedTable};
 pub use help::Help;
 pub use registry::{Collect, Registry};

@@ -1,18 +1,18 @@
 //! The modules as the agent sees them: names, descriptors, instances and values of those the configuration enables.
 
-use super::enabled::Instance;
+use super::enabled::ServedTable;
 use super::instances::Instances;
 use super::Help;
 use crate::agent::{Client, Label, LabelValue, Source, Subject, Wanted};
-use crate::kit::{Log2, Shape, Table};
+use crate::kit::{Log2, Shape, Table, TableId};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// The thread that loads and refreshes the modules, seen from the one that answers pmcd.
 pub trait Collect {
-    /// Whether loading is over; then the fate of each module, a sentence for each that is not there. Said once.
-    fn loaded(&mut self) -> Option<Vec<Result<(), String>>>;
+    /// Whether loading is over; then whether each table is served, a sentence for each that is not. Said once.
+    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), String>)>>;
 
     /// Detaches everything.
     fn stop(&mut self);
@@ -25,19 +25,19 @@ pub trait Collect {
     /// Told once a fetch, for those who count them.
     fn fetch_begins(&mut self) {}
 
-    /// Changes a string of a module; `PmErr::AGAIN` if the answer does not come within a second.
-    fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr>;
+    /// Changes a string of a table; `PmErr::AGAIN` if the answer does not come within a second.
+    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), PmErr>;
 
     /// Returns the tables that came too late for the request they were refreshed for, each with whether its module takes longer than
     /// a request waits.
-    fn late(&mut self, _back: &mut dyn FnMut(usize, Table, Result<(), String>, bool)) {}
+    fn late(&mut self, _back: &mut dyn FnMut(TableId, Table, Result<(), String>, bool)) {}
 
-    /// Refreshes these modules, each with its table. Within a second they are back, filled or with the reason why not; a
-    /// module that takes longer keeps its table, which comes back by [`Collect::late`].
+    /// Refreshes these tables. Within a second they are back, filled or with the reason why not; one whose module takes longer
+    /// comes back by [`Collect::late`].
     fn refresh(
         &mut self,
-        tables: &mut dyn Iterator<Item = (usize, Table)>,
-        back: &mut dyn FnMut(usize, Table, Result<(), String>),
+        tables: &mut dyn Iterator<Item = (TableId, Table)>,
+        back: &mut dyn FnMut(TableId, Table, Result<(), String>),
     );
 }
 
@@ -53,7 +53,7 @@ enum State {
 }
 
 struct Slot {
-    instance: Instance,
+    served: ServedTable,
     state: State,
     /// `None` while the collector has it.
     table: Option<Table>,
@@ -75,19 +75,19 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Serves these modules under a domain number. Identifiers of names are kept in `caches` if given
+    /// Serves these tables under a domain number. Identifiers of names are kept in `caches` if given
     /// (`$PCP_VAR_DIR/config/pmda`).
     pub fn new(
         domain: u32,
-        instances: Vec<Instance>,
+        tables: impl IntoIterator<Item = ServedTable>,
         help: Help,
         caches: Option<PathBuf>,
         collector: Box<dyn Collect>,
     ) -> Registry {
-        let slot = |instance: Instance| {
-            let cluster = u32::from(instance.settings.cluster);
+        let slot = |served: ServedTable| {
+            let (cluster, spec) = (served.id.cluster(), served.spec);
             let file = caches.as_ref().map(|dir| dir.join(format!("{domain}.{cluster}")));
-            let indom = if instance.spec.shape == Shape::Single { Indom::NULL } else { Indom::new(domain, cluster) };
+            let indom = if spec.shape == Shape::Single { Indom::NULL } else { Indom::new(domain, cluster) };
             let desc = |metric: &crate::kit::MetricDef| Desc {
                 pmid: Pmid::new(domain, cluster, metric.item),
                 ty: metric.ty,
@@ -97,16 +97,16 @@ impl Registry {
             };
             Slot {
                 state: State::Loading,
-                table: Some(Table::new(instance.spec.metrics.len())),
+                table: Some(Table::of(spec)),
                 overdue: false,
-                instances: Instances::new(instance.spec.shape, instance.rows, file),
-                descs: instance.spec.metrics.iter().map(desc).collect(),
-                instance,
+                instances: Instances::new(spec.shape, served.rows, file),
+                descs: spec.metrics.iter().map(desc).collect(),
+                served,
             }
         };
         Registry {
             domain,
-            slots: instances.into_iter().map(slot).collect(),
+            slots: tables.into_iter().map(slot).collect(),
             help,
             collector,
             loaded: false,
@@ -122,8 +122,10 @@ impl Registry {
     /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
     pub fn poll(&mut self) -> bool {
         if let Some(fates) = self.collector.loaded() {
-            for (slot, fate) in self.slots.iter_mut().zip(fates) {
-                slot.state = if fate.is_ok() { State::Serving } else { State::Failed };
+            for (id, fate) in fates {
+                if let Some(slot) = self.slots.iter_mut().find(|slot| slot.served.id == id) {
+                    slot.state = if fate.is_ok() { State::Serving } else { State::Failed };
+                }
             }
             self.loaded = true;
         }
@@ -144,9 +146,9 @@ impl Registry {
     pub fn failures(&self) -> String {
         let failed = self.slots.iter().filter(|slot| matches!(slot.state, State::Failed));
         let mut names: Vec<&str> = Vec::new();
-        for name in failed.map(|slot| slot.instance.settings.section.as_str()) {
+        for name in failed.map(|slot| slot.served.section.as_str()) {
             if !names.contains(&name) {
-                names.push(name); // once for its metrics and what it adds
+                names.push(name); // once for all of its tables
             }
         }
         format!("Failed to compile module {}, aborting.", names.join(", "))
@@ -168,38 +170,38 @@ impl Registry {
     }
 
     fn slot(&self, cluster: u32) -> Option<usize> {
-        self.slots.iter().position(|slot| u32::from(slot.instance.settings.cluster) == cluster)
+        self.slots.iter().position(|slot| slot.served.id.cluster() == cluster)
     }
 
     fn metric(&self, pmid: Pmid) -> Result<(&Slot, usize), PmErr> {
         let slot = (pmid.domain() == self.domain).then(|| self.slot(pmid.cluster())).flatten().ok_or(PmErr::PMID)?;
         let slot = &self.slots[slot];
-        let column = slot.instance.spec.metrics.iter().position(|metric| metric.item == pmid.item());
+        let column = slot.served.spec.metrics.iter().position(|metric| metric.item == pmid.item());
         column.map(|column| (slot, column)).ok_or(PmErr::PMID)
     }
 
     fn indom(&self, indom: Indom) -> Option<usize> {
         let slot = (indom.domain() == self.domain).then(|| self.slot(indom.serial())).flatten()?;
-        (self.slots[slot].instance.spec.shape != Shape::Single).then_some(slot)
+        (self.slots[slot].served.spec.shape != Shape::Single).then_some(slot)
     }
 
     /// Has the tables of these slots refreshed, and takes what is back of others. Who asks for no table waits for nothing.
     fn refresh_slots(&mut self, wanted: &dyn Fn(&Slot) -> bool) {
         self.poll();
         let Registry { slots, collector, may_write, .. } = self;
-        collector.late(&mut |index, table, result, is_slow| {
-            let Some(slot) = slots.get_mut(index) else { return };
+        collector.late(&mut |id, table, result, is_slow| {
+            let Some(slot) = slots.iter_mut().find(|slot| slot.served.id == id) else { return };
             slot.take_back(table, &result, may_write);
             slot.overdue = is_slow;
         });
-        let mut tables: Vec<(usize, Table)> = Vec::new();
-        for (index, slot) in slots.iter_mut().enumerate() {
+        let mut tables: Vec<(TableId, Table)> = Vec::new();
+        for slot in slots.iter_mut() {
             if matches!(slot.state, State::Serving | State::NoValues) && !slot.overdue && wanted(slot) {
-                tables.extend(slot.table.take().map(|table| (index, table)));
+                tables.extend(slot.table.take().map(|table| (slot.served.id, table)));
             }
         }
-        collector.refresh(&mut tables.into_iter(), &mut |index, table, result| {
-            if let Some(slot) = slots.get_mut(index) {
+        collector.refresh(&mut tables.into_iter(), &mut |id, table, result| {
+            if let Some(slot) = slots.iter_mut().find(|slot| slot.served.id == id) {
                 slot.take_back(table, &result, may_write);
             }
         });
@@ -221,10 +223,10 @@ impl Source for Registry {
 
     fn names(&self) -> Vec<(String, Pmid)> {
         let mut names = Vec::new();
-        for Slot { instance, descs, .. } in &self.slots {
-            for (metric, desc) in instance.spec.metrics.iter().zip(descs) {
-                names.push((format!("{}{}", instance.settings.prefix, metric.name), desc.pmid));
-                let also = metric.also.iter().filter(|_| instance.bpf_names);
+        for Slot { served, descs, .. } in &self.slots {
+            for (metric, desc) in served.spec.metrics.iter().zip(descs) {
+                names.push((format!("{}{}", served.prefix, metric.name), desc.pmid));
+                let also = metric.also.iter().filter(|_| served.bpf_names);
                 names.extend(also.map(|name| (String::from(*name), desc.pmid)));
             }
         }
@@ -242,7 +244,7 @@ impl Source for Registry {
             clusters[cluster as usize / 64] |= 1 << (cluster % 64);
         }
         let wanted = |slot: &Slot| {
-            let cluster = usize::from(slot.instance.settings.cluster);
+            let cluster = slot.served.id.cluster() as usize;
             clusters[cluster / 64] & 1 << (cluster % 64) != 0
         };
         self.refresh_slots(&wanted);
@@ -278,11 +280,11 @@ impl Source for Registry {
 
     fn instances(&mut self, indom: Indom, out: &mut dyn FnMut(InstId, &[u8])) -> Result<(), PmErr> {
         let index = self.indom(indom).ok_or(PmErr::INDOM)?;
-        let cluster = self.slots[index].instance.settings.cluster;
-        self.refresh_slots(&|slot| slot.instance.settings.cluster == cluster);
+        let id = self.slots[index].served.id;
+        self.refresh_slots(&|slot| slot.served.id == id);
         let slot = &self.slots[index];
         let late = slot.table.is_none() || matches!(slot.state, State::Loading);
-        if late && !matches!(slot.instance.spec.shape, Shape::Rows { .. }) {
+        if late && !matches!(slot.served.spec.shape, Shape::Rows { .. }) {
             // Not the empty domain: a client would take the instances for gone.
             return Err(PmErr::AGAIN);
         }
@@ -294,11 +296,11 @@ impl Source for Registry {
         let name = match of {
             Subject::Metric(pmid) => {
                 let (slot, column) = self.metric(pmid).map_err(|_| PmErr::TEXT)?;
-                format!("bcc.{}", slot.instance.spec.metrics[column].name)
+                format!("bcc.{}", slot.served.spec.metrics[column].name)
             }
             Subject::Indom(indom) => {
                 let slot = self.indom(indom).ok_or(PmErr::TEXT)?;
-                format!("BCC.{}", self.slots[slot].instance.spec.cluster)
+                format!("BCC.{}", self.slots[slot].served.spec.cluster)
             }
             Subject::Domain | Subject::Cluster(_) => return Err(PmErr::TEXT),
         };
@@ -309,13 +311,13 @@ impl Source for Registry {
         Ok(match of {
             Subject::Domain => vec![label("agent", LabelValue::Str("bcc".into()))],
             Subject::Cluster(cluster) => match self.slot(cluster) {
-                Some(slot) if !self.slots[slot].instance.settings.section.is_empty() => {
-                    let module = self.slots[slot].instance.settings.section.clone();
+                Some(slot) if !self.slots[slot].served.section.is_empty() => {
+                    let module = self.slots[slot].served.section.clone();
                     vec![label("bcc_module", LabelValue::Str(module.into()))]
                 }
                 _ => Vec::new(),
             },
-            Subject::Indom(indom) => match self.indom(indom).map(|slot| self.slots[slot].instance.spec.shape) {
+            Subject::Indom(indom) => match self.indom(indom).map(|slot| self.slots[slot].served.spec.shape) {
                 Some(Shape::Log2(_)) => vec![label("statistic", LabelValue::Str("histogram".into()))],
                 _ => Vec::new(),
             },
@@ -326,7 +328,7 @@ impl Source for Registry {
     fn instance_labels(&mut self, indom: Indom, wanted: Wanted<'_>, out: &mut dyn FnMut(InstId, Vec<Label>)) {
         let Some(index) = self.indom(indom) else { return };
         let slot = &self.slots[index];
-        let histogram = matches!(slot.instance.spec.shape, Shape::Log2(_));
+        let histogram = matches!(slot.served.spec.shape, Shape::Log2(_));
         slot.instances.each(slot.table.as_ref(), &mut |id, _| {
             if !wanted(id) {
                 return;
@@ -348,7 +350,7 @@ impl Source for Registry {
             (_, State::Loading) => Err(PmErr::AGAIN),
             (_, State::Failed) => Err(PmErr::APPVERSION),
             // No metric that can be changed is anything but a string.
-            (Atom::Str(text), _) => self.collector.store(index, column, text),
+            (Atom::Str(text), _) => self.collector.store(self.slots[index].served.id, column, text),
             _ => Err(PmErr::PERMISSION),
         }
     }

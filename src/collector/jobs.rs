@@ -1,9 +1,9 @@
 //! The collector as the thread that answers pmcd sees it: jobs go in, what is done comes out. All jobs are for the thread that owns the
 //! modules. Where it does not come back from one of them, another thread takes over what waits, but for the module at work.
 
-use super::{held, inject, message, Group, Members, Modules, Own, OWN};
+use super::{held, inject, message, Group, Members, Modules, Own};
 use crate::catalog::Collect;
-use crate::kit::Table;
+use crate::kit::{Table, TableId};
 use crate::pcp::PmErr;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeSet, VecDeque};
@@ -30,20 +30,20 @@ const HELPERS: usize = 3;
 const IDLE: Duration = Duration::from_secs(10);
 
 enum Job {
-    Refresh(usize, Table),
+    Refresh(TableId, Table),
     /// With a number that the answer has too.
-    Store(u64, usize, usize, Vec<u8>),
+    Store(u64, TableId, usize, Vec<u8>),
     Stop,
 }
 
 enum Done {
-    Loaded(Vec<Result<(), String>>),
+    Loaded(Vec<(TableId, Result<(), String>)>),
     Refreshed(Refreshed),
     Stored(u64, Result<(), PmErr>),
 }
 
 struct Refreshed {
-    index: usize,
+    id: TableId,
     table: Table,
     result: Result<(), String>,
     took: Duration,
@@ -91,14 +91,14 @@ impl Shared {
     }
 
     /// The next table whose module nobody has at work; `None` once there was none for long, or no more helping.
-    fn next_table(&self, modules: &Modules) -> Option<(usize, Table)> {
+    fn next_table(&self, modules: &Modules) -> Option<(TableId, Table)> {
         let until = Instant::now() + IDLE;
         let mut waiting = held(&self.waiting);
         while !self.over.load(Relaxed) && Instant::now() < until {
-            let is_free = |job: &Job| matches!(job, Job::Refresh(index, _) if !modules.is_busy(*index));
+            let is_free = |job: &Job| matches!(job, Job::Refresh(id, _) if !modules.is_busy(*id));
             let free = waiting.iter().position(is_free).and_then(|at| waiting.remove(at));
-            if let Some(Job::Refresh(index, table)) = free {
-                return Some((index, table));
+            if let Some(Job::Refresh(id, table)) = free {
+                return Some((id, table));
             }
             let left = until.saturating_duration_since(Instant::now());
             self.idle.fetch_add(1, Relaxed);
@@ -118,10 +118,10 @@ impl Shared {
     }
 }
 
-fn refreshed(modules: &Modules, index: usize, mut table: Table) -> Done {
+fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
     let begin = Instant::now();
-    let result = modules.refresh(index, &mut table);
-    Done::Refreshed(Refreshed { index, table, result, took: begin.elapsed() })
+    let result = modules.refresh(id, &mut table);
+    Done::Refreshed(Refreshed { id, table, result, took: begin.elapsed() })
 }
 
 /// The owner of the modules: loads them, says what became of them, and does what there is.
@@ -129,11 +129,7 @@ fn collect(members: Members, btf: Option<PathBuf>, own: Own, shared: &Shared) {
     let mut group = Group::load(members, btf);
     group.serve_own(own);
     let _ = shared.modules.set(Arc::downgrade(&group.modules)); // once
-    let fates = group.fates().into_iter().map(|fate| fate.map_err(|failure| failure.reason));
-    let fates: Vec<Result<(), String>> = fates.take(group.served).collect();
-    let adding = group.adding.iter().map(|&index| fates[index].clone());
-    let own = OWN.iter().map(|_| Ok(()));
-    shared.finish(Done::Loaded(fates.iter().cloned().chain(adding).chain(own).collect()));
+    shared.finish(Done::Loaded(group.served()));
     let _ = shared.ready.write(1);
     loop {
         inject("attend", "all");
@@ -141,8 +137,8 @@ fn collect(members: Members, btf: Option<PathBuf>, own: Own, shared: &Shared) {
         let _ = shared.call.read();
         while let Some(job) = shared.next() {
             shared.finish(match job {
-                Job::Refresh(index, table) => refreshed(&group.modules, index, table),
-                Job::Store(number, index, column, value) => Done::Stored(number, group.store(index, column, &value)),
+                Job::Refresh(id, table) => refreshed(&group.modules, id, table),
+                Job::Store(number, id, column, value) => Done::Stored(number, group.store(id, column, &value)),
                 Job::Stop => return group.leave(),
             });
         }
@@ -156,7 +152,7 @@ pub struct Collector {
     is_loaded: bool,
     patience: Duration,
     /// Modules that took longer than a request waits the last time: no request waits for these.
-    slow: BTreeSet<usize>,
+    slow: BTreeSet<TableId>,
     /// What came while a store was waited for.
     early: Vec<Refreshed>,
     stores: u64,
@@ -218,8 +214,8 @@ impl Collector {
         shared.helpers.fetch_add(1, Relaxed); // nobody else does
         let helper = Builder::new().name("helper".into()).spawn(move || {
             shared.run(|| {
-                while let Some((index, table)) = shared.next_table(&modules) {
-                    shared.finish(refreshed(&modules, index, table));
+                while let Some((id, table)) = shared.next_table(&modules) {
+                    shared.finish(refreshed(&modules, id, table));
                 }
             });
             drop(modules);
@@ -260,9 +256,9 @@ impl Collector {
     fn note(&mut self, done: &Refreshed) -> bool {
         let is_slow = done.took > PATIENCE;
         if is_slow {
-            self.slow.insert(done.index);
+            self.slow.insert(done.id);
         } else {
-            self.slow.remove(&done.index);
+            self.slow.remove(&done.id);
         }
         is_slow
     }
@@ -289,7 +285,7 @@ impl Collect for Collector {
         self.shared.lost.load(Relaxed)
     }
 
-    fn loaded(&mut self) -> Option<Vec<Result<(), String>>> {
+    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), String>)>> {
         if self.is_loaded {
             return None;
         }
@@ -299,9 +295,9 @@ impl Collect for Collector {
         Some(fates)
     }
 
-    fn store(&mut self, module: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
+    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), PmErr> {
         self.stores += 1;
-        self.shared.put([Job::Store(self.stores, module, column, value.to_vec())]);
+        self.shared.put([Job::Store(self.stores, table, column, value.to_vec())]);
         let until = Instant::now() + self.patience;
         loop {
             let done = self.receive(until);
@@ -322,7 +318,7 @@ impl Collect for Collector {
         }
     }
 
-    fn late(&mut self, back: &mut dyn FnMut(usize, Table, Result<(), String>, bool)) {
+    fn late(&mut self, back: &mut dyn FnMut(TableId, Table, Result<(), String>, bool)) {
         let mut early = std::mem::take(&mut self.early);
         for done in std::mem::take(&mut *held(&self.shared.finished)) {
             self.patience = PATIENCE;
@@ -332,18 +328,18 @@ impl Collect for Collector {
         }
         for done in early {
             let is_slow = self.note(&done);
-            back(done.index, done.table, done.result, is_slow);
+            back(done.id, done.table, done.result, is_slow);
         }
     }
 
     fn refresh(
         &mut self,
-        tables: &mut dyn Iterator<Item = (usize, Table)>,
-        back: &mut dyn FnMut(usize, Table, Result<(), String>),
+        tables: &mut dyn Iterator<Item = (TableId, Table)>,
+        back: &mut dyn FnMut(TableId, Table, Result<(), String>),
     ) {
-        let (slow, quick): (Vec<_>, Vec<_>) = tables.partition(|(index, _)| self.slow.contains(index));
-        let mut awaited: BTreeSet<usize> = quick.iter().map(|(index, _)| *index).collect();
-        let jobs: Vec<Job> = quick.into_iter().chain(slow).map(|(index, table)| Job::Refresh(index, table)).collect();
+        let (slow, quick): (Vec<_>, Vec<_>) = tables.partition(|(id, _)| self.slow.contains(id));
+        let mut awaited: BTreeSet<TableId> = quick.iter().map(|(id, _)| *id).collect();
+        let jobs: Vec<Job> = quick.into_iter().chain(slow).map(|(id, table)| Job::Refresh(id, table)).collect();
         if jobs.is_empty() {
             return;
         }
@@ -357,8 +353,8 @@ impl Collect for Collector {
             for done in done {
                 let Done::Refreshed(done) = done else { continue };
                 self.note(&done);
-                awaited.remove(&done.index);
-                back(done.index, done.table, done.result);
+                awaited.remove(&done.id);
+                back(done.id, done.table, done.result);
             }
         }
     }
@@ -369,44 +365,47 @@ mod tests {
     use super::super::MOMENT;
     use super::*;
 
-    fn ask(collector: &mut Collector, modules: &[usize]) -> (Vec<usize>, Duration) {
+    const ZERO: TableId = TableId::new(0);
+    const SLOW: TableId = TableId::new(7);
+
+    fn ask(collector: &mut Collector, tables: &[TableId]) -> (Vec<TableId>, Duration) {
         let (mut back, begin) = (Vec::new(), Instant::now());
-        let mut tables = modules.iter().map(|&index| (index, Table::new(1)));
-        collector.refresh(&mut tables, &mut |index, _, _| back.push(index));
+        let mut tables = tables.iter().map(|&id| (id, Table::new(1)));
+        collector.refresh(&mut tables, &mut |id, _, _| back.push(id));
         (back, begin.elapsed())
     }
 
     /// The next table that waits, done after this time.
     fn done(shared: &Shared, took: Duration) {
-        let Some(Job::Refresh(index, table)) = shared.next() else { panic!("nothing waits") };
-        shared.finish(Done::Refreshed(Refreshed { index, table, result: Ok(()), took }));
+        let Some(Job::Refresh(id, table)) = shared.next() else { panic!("nothing waits") };
+        shared.finish(Done::Refreshed(Refreshed { id, table, result: Ok(()), took }));
     }
 
     #[test]
     fn waits_for_what_is_stuck_get_shorter_until_something_comes() {
         let mut collector = Collector::new(Arc::default()).unwrap();
-        let waits: Vec<Duration> = (0..20).map(|module| ask(&mut collector, &[module]).1).collect();
+        let waits: Vec<Duration> = (0..20).map(|table| ask(&mut collector, &[TableId::new(table)]).1).collect();
         assert!(waits[0] >= PATIENCE && waits.iter().sum::<Duration>() < 3 * PATIENCE, "{waits:?}");
         assert!(ask(&mut collector, &[]).1 < MOMENT);
-        assert!(collector.store(0, 0, b"start") == Err(PmErr::AGAIN));
+        assert!(collector.store(ZERO, 0, b"start") == Err(PmErr::AGAIN));
 
         done(&collector.shared, Duration::ZERO);
         let mut late = Vec::new();
-        collector.late(&mut |index, _, _, is_slow| late.push((index, is_slow)));
-        assert_eq!((late, collector.patience), (vec![(0, false)], PATIENCE));
+        collector.late(&mut |id, _, _, is_slow| late.push((id, is_slow)));
+        assert_eq!((late, collector.patience), (vec![(ZERO, false)], PATIENCE));
     }
 
     #[test]
     fn a_module_that_was_slow_is_asked_last_and_not_waited_for() {
         let mut collector = Collector::new(Arc::default()).unwrap();
         let shared = Arc::clone(&collector.shared);
-        assert!(ask(&mut collector, &[7]).0.is_empty());
+        assert!(ask(&mut collector, &[SLOW]).0.is_empty());
         done(&shared, 2 * PATIENCE);
         let mut late = Vec::new();
-        collector.late(&mut |index, _, _, is_slow| late.push((index, is_slow)));
-        assert_eq!(late, [(7, true)]);
-        assert!(ask(&mut collector, &[7]).1 < MOMENT, "alone");
-        assert!(matches!(shared.next(), Some(Job::Refresh(7, _))));
+        collector.late(&mut |id, _, _, is_slow| late.push((id, is_slow)));
+        assert_eq!(late, [(SLOW, true)]);
+        assert!(ask(&mut collector, &[SLOW]).1 < MOMENT, "alone");
+        assert!(matches!(shared.next(), Some(Job::Refresh(SLOW, _))));
         let worker = std::thread::spawn(move || {
             let waits = || !held(&shared.waiting).is_empty();
             while !waits() {
@@ -416,8 +415,8 @@ mod tests {
             std::thread::sleep(2 * PATIENCE);
             done(&shared, 2 * PATIENCE);
         });
-        let (back, took) = ask(&mut collector, &[7, 8]);
-        assert_eq!(back, [8]);
+        let (back, took) = ask(&mut collector, &[SLOW, ZERO]);
+        assert_eq!(back, [ZERO]);
         assert!(took < PATIENCE, "{took:?}");
         worker.join().unwrap();
     }

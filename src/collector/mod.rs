@@ -7,9 +7,11 @@ mod prepared;
 mod status;
 
 use crate::bpf;
-use crate::catalog::Instance;
+use crate::catalog::EnabledModule;
 use crate::config::Config;
-use crate::kit::{speaking_as, Kernel, Module, Plan, Setup, SetupError, Spec, Table};
+use crate::kit::{
+    fill, speaking_as, Kernel, Module, Plan, RefreshError, Setup, SetupError, Spec, Table, TableId, TableSpec,
+};
 use crate::loader::{self, give_back, Attempt, Failure, Finding, LoadRequest, Loaded, Reach};
 use crate::pcp::PmErr;
 use crate::process::Filters;
@@ -25,7 +27,7 @@ use std::time::{Duration, Instant};
 
 pub use jobs::Collector;
 pub use prepared::{prepare, Configuration, Prepared};
-pub use status::{own_instances, Own, OWN};
+pub use status::{status_tables, Own, STATUS};
 
 /// Between two looks at rings, ended processes and losses.
 const TICK: Duration = Duration::from_secs(1);
@@ -38,6 +40,7 @@ const QUIET: u64 = 60;
 pub struct Member {
     name: Arc<str>,
     spec: &'static Spec,
+    tables: Vec<(TableId, &'static TableSpec)>,
     /// The option `debug` of its section.
     debug: bool,
     /// The error in its section, if there is one: the module fails, with this for its reason.
@@ -57,12 +60,12 @@ pub struct Members {
 /// seconds to say something: they plan when they are loaded.
 pub fn members(
     config: &Config,
-    instances: &[Instance],
+    modules: &[EnabledModule],
     process_refresh: Option<Duration>,
 ) -> Result<Members, SetupError> {
-    let modules = instances.iter().map(|instance| {
-        let module = make(config, instance, process_refresh)?;
-        Ok(Member::new(instance, Ok(module)))
+    let modules = modules.iter().map(|module| {
+        let made = make(config, module, process_refresh)?;
+        Ok(Member::new(module, Ok(made)))
     });
     Ok(Members { modules: modules.collect::<Result<_, _>>()?, process_refresh })
 }
@@ -70,23 +73,24 @@ pub fn members(
 /// Makes the module of a section.
 fn make(
     config: &Config,
-    instance: &Instance,
+    module: &EnabledModule,
     process_refresh: Option<Duration>,
 ) -> Result<Box<dyn Module + Send>, SetupError> {
-    let name = Arc::from(instance.settings.section.as_str());
+    let name = Arc::from(module.settings.section.as_str());
     let section = config
-        .section(&instance.settings.section)
+        .section(&module.settings.section)
         .ok_or_else(|| SetupError::Missing { path: config.path().into(), reason: format!("no section [{name}]") })?;
-    speaking_as(&name, || (instance.spec.make)(&Setup { section: &section, process_refresh }))
+    speaking_as(&name, || (module.spec.make)(&Setup { section: &section, process_refresh }))
 }
 
 impl Member {
-    fn new(instance: &Instance, module: Result<Box<dyn Module + Send>, String>) -> Member {
-        let (name, debug) = (Arc::from(instance.settings.section.as_str()), instance.settings.debug);
+    fn new(enabled: &EnabledModule, module: Result<Box<dyn Module + Send>, String>) -> Member {
+        let (name, debug) = (Arc::from(enabled.settings.section.as_str()), enabled.settings.debug);
         if debug {
             log::info!("{name}: Debug logging enabled.");
         }
-        Member { name, spec: instance.spec, debug, module }
+        let tables = enabled.tables().map(|table| (table.id, table.spec)).collect();
+        Member { name, spec: enabled.spec, tables, debug, module }
     }
 }
 
@@ -109,10 +113,6 @@ impl Deref for Group {
 pub struct Modules {
     /// In the order of the configuration; the filters of their `process` options, if there are any, are the last.
     slots: Vec<Slot>,
-    /// How many of them have metrics.
-    served: usize,
-    /// Those that add others, whose tables are numbered behind the modules' own.
-    adding: Vec<usize>,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
     /// What that says of the kernel.
@@ -127,6 +127,7 @@ pub struct Modules {
 struct Slot {
     name: Arc<str>,
     spec: &'static Spec,
+    tables: Vec<(TableId, &'static TableSpec)>,
     /// The option `debug` of its section.
     debug: bool,
     module: Result<Mutex<Working>, Failure>,
@@ -182,8 +183,6 @@ impl Group {
         log::info!("Compiling modules:");
         let begin = Instant::now();
         let Members { mut modules, process_refresh } = members;
-        let served = modules.len();
-        let adding = (0..served).filter(|&index| modules[index].spec.addition.is_some()).collect();
         let (host, mut constants) = (crate::host::host(), bpf::constants());
         let mut plans = Vec::new();
         for (number, member) in modules.iter_mut().enumerate() {
@@ -209,7 +208,13 @@ impl Group {
             plans.push(plan);
             filters_at = Some(modules.len());
             let spec = &Filters::SPEC;
-            modules.push(Member { name: spec.name.into(), spec, debug: false, module: Ok(Box::new(filters)) });
+            modules.push(Member {
+                name: spec.name.into(),
+                spec,
+                tables: Vec::new(),
+                debug: false,
+                module: Ok(Box::new(filters)),
+            });
         }
         let missing: Vec<_> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.missing)).collect();
         let wanted: Vec<LoadRequest> = modules
@@ -227,6 +232,7 @@ impl Group {
         let slots = modules.into_iter().zip(outcome.modules).zip(missing).map(|((member, fate), missing)| Slot {
             name: member.name,
             spec: member.spec,
+            tables: member.tables,
             debug: member.debug,
             module: match member.module {
                 Ok(module) => fate.map(|()| Mutex::new(Working { module, losses: HashMap::new() })),
@@ -237,8 +243,6 @@ impl Group {
         });
         let modules = Modules {
             slots: slots.collect(),
-            served,
-            adding,
             attempts: outcome.attempts,
             findings: outcome.findings,
             loaded: outcome.loaded,
@@ -263,8 +267,8 @@ impl Group {
     }
 
     /// Fills a table, as [`Modules::refresh`].
-    pub fn refresh(&mut self, index: usize, table: &mut Table) -> Result<(), String> {
-        self.modules.refresh(index, table)
+    pub fn refresh(&mut self, id: TableId, table: &mut Table) -> Result<(), String> {
+        self.modules.refresh(id, table)
     }
 
     /// What is due once a second.
@@ -448,28 +452,36 @@ impl Modules {
         self.loaded.reaches()
     }
 
+    /// Whether each table is served; a sentence for one that is not.
+    fn served(&self) -> Vec<(TableId, Result<(), String>)> {
+        let of_modules = self.slots.iter().flat_map(|slot| {
+            let fate = slot.module.as_ref().map(drop).map_err(|failure| failure.reason.clone());
+            slot.tables.iter().map(move |(id, _)| (*id, fate.clone()))
+        });
+        of_modules.chain(STATUS.iter().map(|table| (table.id(), Ok(())))).collect()
+    }
+
+    /// The module of a table, and the table as it is declared.
+    fn slot(&self, id: TableId) -> Option<(&Slot, &'static TableSpec)> {
+        self.slots.iter().find_map(|slot| {
+            let (_, spec) = slot.tables.iter().find(|(own, _)| *own == id)?;
+            Some((slot, *spec))
+        })
+    }
+
     /// Fills a table. A module that panics costs its own values, no more.
-    pub fn refresh(&self, index: usize, table: &mut Table) -> Result<(), String> {
+    pub fn refresh(&self, id: TableId, table: &mut Table) -> Result<(), String> {
         table.clear();
-        let behind = index.checked_sub(self.served);
-        let adds = behind.and_then(|behind| self.adding.get(behind));
-        let index = match (behind, adds) {
-            (None, _) => index,
-            (_, Some(&index)) => index,
-            (Some(behind), None) => return self.refresh_own(behind - self.adding.len(), table),
-        };
+        let Some((slot, spec)) = self.slot(id) else { return self.refresh_status(id, table) };
         let begin = Instant::now();
-        let Some(Slot { name, debug, module: Ok(module), told, .. }) = self.slots.get(index) else {
+        let Slot { name, debug, module: Ok(module), told, .. } = slot else {
             return Err("not loaded".into());
         };
         let kernel: &dyn Kernel = &self.loaded;
-        let module = &mut held(module).module;
-        let result = guarded(name, || match adds {
-            None => module.refresh(kernel, table),
-            Some(_) => module.refresh_addition(kernel, table),
-        })
-        .unwrap_or_else(|fault| Err(crate::kit::RefreshError(fault)))
-        .map_err(|error| error.to_string());
+        let module = &mut *held(module).module;
+        let result = guarded(name, || fill(spec, module, kernel, table))
+            .unwrap_or_else(|fault| Err(RefreshError(fault)))
+            .map_err(|error| error.to_string());
         let before = {
             let mut told = held(told);
             (told.count, told.time) = (told.count + 1, told.time + begin.elapsed());
@@ -486,16 +498,14 @@ impl Modules {
         result
     }
 
-    /// Changes a string of a module.
-    pub fn store(&self, index: usize, column: usize, value: &[u8]) -> Result<(), PmErr> {
-        let (name, module) = match self.slots.get(index) {
-            Some(Slot { name, module: Ok(module), .. }) => (name, module),
-            Some(_) => return Err(PmErr::APPVERSION),
-            None => return Err(PmErr::PERMISSION),
-        };
+    /// Changes a string of a table.
+    pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), PmErr> {
+        let (slot, spec) = self.slot(id).ok_or(PmErr::PERMISSION)?;
+        let metric = spec.metrics.get(column).ok_or(PmErr::PMID)?;
+        let Slot { name, module: Ok(module), .. } = slot else { return Err(PmErr::APPVERSION) };
         let kernel: &dyn Kernel = &self.loaded;
         let module = &mut held(module).module;
-        let stored = guarded(name, || module.store(kernel, column, value)).unwrap_or_else(|fault| {
+        let stored = guarded(name, || module.store(kernel, metric, value)).unwrap_or_else(|fault| {
             log::error!("{name}: {fault}");
             Err(PmErr::GENERIC)
         });
@@ -504,12 +514,8 @@ impl Modules {
     }
 
     /// Whether the module of a table is at work already, so that whoever asks it has to wait.
-    fn is_busy(&self, index: usize) -> bool {
-        let module = match index.checked_sub(self.served) {
-            None => Some(&index),
-            Some(behind) => self.adding.get(behind),
-        };
-        module.and_then(|&module| self.slots.get(module)).is_some_and(Slot::is_busy)
+    fn is_busy(&self, id: TableId) -> bool {
+        self.slot(id).is_some_and(|(slot, _)| slot.is_busy())
     }
 }
 

@@ -2,7 +2,7 @@
 //! what it costs.
 
 use super::{make, Member, Members};
-use crate::catalog::{instance, Enabled, Instance};
+use crate::catalog::{enabled_module, Enabled, EnabledModule};
 use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
 use crate::kit::{show_arguments, Spec};
 
@@ -11,7 +11,7 @@ pub struct Prepared {
     /// The options of `[pmda]`.
     pub settings: Settings,
     /// The modules whose metrics have identifiers; some of them fail.
-    pub instances: Vec<Instance>,
+    pub modules: Vec<EnabledModule>,
     /// The same modules, to be loaded.
     pub members: Members,
     /// What there is to say of it.
@@ -35,17 +35,17 @@ pub struct Configuration {
 
 /// Makes the modules that a configuration enables. `path` is the file, for sentences.
 pub fn prepare(config: &Result<Config, ConfigError>, path: &str, specs: &'static [&'static Spec]) -> Prepared {
-    let Enabled { settings, instances, mut faults } = match config {
+    let Enabled { settings, modules: enabled, mut faults } = match config {
         Ok(config) => Enabled::survey(config, specs),
-        Err(_) => Enabled { settings: Settings::default(), instances: Vec::new(), faults: Vec::new() },
+        Err(_) => Enabled { settings: Settings::default(), modules: Vec::new(), faults: Vec::new() },
     };
     show_arguments(settings.show_arguments);
     let refresh = settings.process_refresh;
     let mut modules = Vec::new();
     if let Ok(config) = config {
-        for instance in &instances {
-            let cost = Cost::Module(instance.settings.section.clone());
-            let made = make(config, instance, refresh);
+        for module in &enabled {
+            let cost = Cost::Module(module.settings.section.clone());
+            let made = make(config, module, refresh);
             let module = made.map_err(|error| faults.extend(Fault::each(&cost, error))).ok();
             modules.push((cost, module));
         }
@@ -58,31 +58,31 @@ pub fn prepare(config: &Result<Config, ConfigError>, path: &str, specs: &'static
     }
     let halt = halt(config, &settings, &faults);
     let why = |cost: &Cost| halt.clone().or_else(|| sentence(&faults, cost));
-    let lost = lost(&faults, &instances, halt.as_deref());
-    let off = specs.iter().filter(|spec| !instances.iter().any(|instance| instance.spec.name == spec.name));
+    let lost = lost(&faults, &enabled, halt.as_deref());
+    let off = specs.iter().filter(|spec| !enabled.iter().any(|module| module.spec.name == spec.name));
     let off = off.filter(|spec| !is_lost(config, spec, &lost)).map(|spec| {
         let how = match (config, &halt) {
-            (Ok(config), None) => how_to_enable(config, spec, &settings, &instances),
+            (Ok(config), None) => how_to_enable(config, spec, &settings, &enabled),
             _ => format!("not enabled; first put right what is wrong in {path}: {}", errors.join("; ")),
         };
         (spec.name.to_owned(), how)
     });
     let configuration = Configuration {
-        status: status(path, &errors, halt.as_deref(), instances.len()),
+        status: status(path, &errors, halt.as_deref(), enabled.len()),
         halted: halt.is_some(),
         off: off.collect(),
         lost,
         errors,
     };
-    let modules = instances.iter().zip(modules).map(|(instance, (cost, module))| {
+    let modules = enabled.iter().zip(modules).map(|(enabled, (cost, module))| {
         let module = match (why(&cost), module) {
             (None, Some(module)) => Ok(module),
             (why, _) => Err(why.unwrap_or_default()),
         };
-        Member::new(instance, module)
+        Member::new(enabled, module)
     });
     let members = Members { modules: modules.collect(), process_refresh: refresh };
-    Prepared { settings, members, configuration, instances }
+    Prepared { settings, members, configuration, modules: enabled }
 }
 
 /// Why no module may be loaded at all.
@@ -111,11 +111,11 @@ fn sentence(faults: &[Fault], cost: &Cost) -> Option<String> {
 }
 
 /// The entries of `modules` that make no instance.
-fn lost(faults: &[Fault], instances: &[Instance], halt: Option<&str>) -> Vec<(String, String)> {
+fn lost(faults: &[Fault], modules: &[EnabledModule], halt: Option<&str>) -> Vec<(String, String)> {
     let mut lost: Vec<(String, String)> = Vec::new();
     for fault in faults {
         let Cost::Module(name) = &fault.cost else { continue };
-        let is_served = instances.iter().any(|instance| instance.settings.section == *name);
+        let is_served = modules.iter().any(|module| module.settings.section == *name);
         if !is_served && !lost.iter().any(|(other, _)| other == name) {
             let own = sentence(faults, &fault.cost).unwrap_or_default();
             lost.push((name.clone(), halt.map_or(own.clone(), |halt| format!("{own}; {halt}"))));
@@ -130,7 +130,7 @@ fn is_lost(config: &Result<Config, ConfigError>, spec: &Spec, lost: &[(String, S
         let section = config.as_ref().ok().and_then(|config| config.section(name));
         let module = section.and_then(|section| section.get("module").ok().flatten());
         let module = module.map_or(name.clone(), |module| module.text().to_owned());
-        [spec.name, spec.path].contains(&module.as_str())
+        spec.is_named(&module)
     })
 }
 
@@ -144,17 +144,17 @@ fn status(path: &str, errors: &[String], halt: Option<&str>, enabled: usize) -> 
 }
 
 /// What to write to have a module that is not enabled, so that it works with this file.
-fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, instances: &[Instance]) -> String {
+fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, modules: &[EnabledModule]) -> String {
     let path = config.path();
-    let means = |module: &str| [spec.name, spec.path].contains(&module);
+    let means = |module: &str| spec.is_named(module);
     let section = config.sections().find(|section| match section.get("module") {
         Ok(Some(module)) => means(module.text()),
         _ => means(section.name()),
     });
     let Some(section) = section else {
-        let taken = |cluster: u32| instances.iter().any(|other| u32::from(other.settings.cluster) == cluster);
-        let cluster = std::iter::once(spec.cluster).chain(200..).find(|&cluster| !taken(cluster));
-        let mut lines = format!("`module = {}`, `cluster = {}`", spec.path, cluster.unwrap_or(spec.cluster));
+        let taken = |cluster: u32| modules.iter().any(|other| u32::from(other.settings.cluster) == cluster);
+        let cluster = std::iter::once(spec.cluster()).chain(200..).find(|&cluster| !taken(cluster));
+        let mut lines = format!("`module = {}`, `cluster = {}`", spec.path(), cluster.unwrap_or(spec.cluster()));
         for (name, example) in spec.options.iter().filter_map(|option| Some((option.name, option.example?))) {
             lines += &format!(", `{name} = {example}`");
         }
@@ -168,8 +168,8 @@ fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, inst
     let mut errors: Vec<ConfigError> = read.err().into_iter().collect();
     if let Some(module) = module {
         let alone = module.stands_alone(section, &settings.modules);
-        let made = alone.and_then(|()| instance(config, &module, &[spec], instances));
-        errors.extend(made.and_then(|instance| unheard(|| make(config, &instance, None).map(drop))).err());
+        let made = alone.and_then(|()| enabled_module(config, &module, &[spec], modules));
+        errors.extend(made.and_then(|module| unheard(|| make(config, &module, None).map(drop))).err());
     }
     match errors.is_empty() {
         true => how,

@@ -3,9 +3,8 @@
 
 use super::{held, Configuration, Modules, Slot};
 use crate::bpf::OBJECT;
-use crate::catalog::Instance;
-use crate::config::ModuleSettings;
-use crate::kit::{Kernel, Metric, Number, RowMut, Shape, Spec, Table};
+use crate::catalog::ServedTable;
+use crate::kit::{Kernel, Metric, Number, RowMut, Shape, Spec, Table, TableId, TableSpec};
 use crate::loader::{self, Finding, Reach};
 use crate::metrics;
 use crate::state::Restarts;
@@ -16,12 +15,29 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// All of them, by instance domain: clusters 300 to 305.
-pub const OWN: &[&Spec] = &[&agent::SPEC, &module::SPEC, &program::SPEC, &map::SPEC, &lost::SPEC, &feature::SPEC];
+/// A table of the agent's own.
+pub struct StatusTable {
+    /// Its declaration.
+    pub spec: &'static TableSpec,
+    fill: fn(&Modules, &Own, &mut Table),
+}
 
-/// How each is filled.
-const FILL: [fn(&Modules, &Own, &mut Table); OWN.len()] =
-    [agent::fill, module::fill, program::fill, map::fill, lost::fill, feature::fill];
+impl StatusTable {
+    /// What the collector knows it by.
+    pub fn id(&self) -> TableId {
+        TableId::new(self.spec.cluster as u16)
+    }
+}
+
+/// All of them: clusters 300 to 305.
+pub static STATUS: [StatusTable; 6] = [
+    StatusTable { spec: &agent::TABLE, fill: agent::fill },
+    StatusTable { spec: &module::TABLE, fill: module::fill },
+    StatusTable { spec: &program::TABLE, fill: program::fill },
+    StatusTable { spec: &map::TABLE, fill: map::fill },
+    StatusTable { spec: &lost::TABLE, fill: lost::fill },
+    StatusTable { spec: &feature::TABLE, fill: feature::fill },
+];
 
 /// Names in one of these domains: many times what there is.
 const NAMES: usize = 10_000;
@@ -44,7 +60,13 @@ mod agent {
         ERRORS: u32 = 9 "agent.configuration.errors" DISCRETE COUNT "number of errors in the configuration";
     }
 
-    pub const SPEC: Spec = Spec::unasked("agent", "the agent as a whole", 300, Shape::Single, METRICS);
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "the agent as a whole",
+        cluster: 300,
+        shape: Shape::Single,
+        metrics: METRICS,
+        ..TableSpec::NEW
+    };
 
     pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         let kernel = nix::sys::utsname::uname().map(|names| names.release().to_os_string()).unwrap_or_default();
@@ -76,7 +98,13 @@ mod module {
         MISSING: u64 = 6 "agent.module.targets.missing" INSTANT COUNT "configured targets that the module works without";
     }
 
-    pub const SPEC: Spec = Spec::unasked("agent.module", "each module", 301, Shape::Named { max: NAMES }, METRICS);
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "each module",
+        cluster: 301,
+        shape: Shape::Named { max: NAMES },
+        metrics: METRICS,
+        ..TableSpec::NEW
+    };
 
     pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         for slot in &group.slots {
@@ -118,8 +146,13 @@ mod program {
         MISSES: u64 = 6 "agent.program.misses" COUNTER COUNT "runs of a BPF program that the kernel left out";
     }
 
-    pub const SPEC: Spec =
-        Spec::unasked("agent.program", "each BPF program", 302, Shape::Named { max: NAMES }, METRICS);
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "each BPF program",
+        cluster: 302,
+        shape: Shape::Named { max: NAMES },
+        metrics: METRICS,
+        ..TableSpec::NEW
+    };
 
     pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         let counting = own.runs.is_some() || loader::counts_runs();
@@ -159,7 +192,13 @@ mod map {
         LOST: u64 = 9 "agent.map.lost" COUNTER COUNT "what found no place in a BPF map";
     }
 
-    pub const SPEC: Spec = Spec::unasked("agent.map", "each BPF map", 303, Shape::Named { max: NAMES }, METRICS);
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "each BPF map",
+        cluster: 303,
+        shape: Shape::Named { max: NAMES },
+        metrics: METRICS,
+        ..TableSpec::NEW
+    };
 
     pub fn fill(group: &Modules, _own: &Own, table: &mut Table) {
         let kernel: &dyn Kernel = &group.loaded;
@@ -193,7 +232,13 @@ mod lost {
         EVENTS: u64 = 0 "agent.lost.events" COUNTER COUNT "what a module saw but could not count, by reason";
     }
 
-    pub const SPEC: Spec = Spec::unasked("agent.lost", "each kind of loss", 304, Shape::Named { max: NAMES }, METRICS);
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "each kind of loss",
+        cluster: 304,
+        shape: Shape::Named { max: NAMES },
+        metrics: METRICS,
+        ..TableSpec::NEW
+    };
 
     pub fn fill(group: &Modules, _own: &Own, table: &mut Table) {
         let kernel: &dyn Kernel = &group.loaded;
@@ -222,7 +267,13 @@ mod feature {
         STATUS: str = 1 "agent.kernel.status" DISCRETE NONE "how a feature of the kernel showed, or why it is not there";
     }
 
-    pub const SPEC: Spec = Spec::unasked("agent.kernel", "each feature", 305, Shape::Named { max: NAMES }, METRICS);
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "each feature",
+        cluster: 305,
+        shape: Shape::Named { max: NAMES },
+        metrics: METRICS,
+        ..TableSpec::NEW
+    };
 
     pub fn fill(group: &Modules, own: &Own, table: &mut Table) {
         for Finding { feature, there, said } in group.findings.iter().chain([&own.counting]) {
@@ -275,32 +326,27 @@ impl Own {
     }
 }
 
-/// The agent's own metrics for the registry, to be put behind the modules and what they add.
-pub fn own_instances(prefix: &str) -> impl Iterator<Item = Instance> + '_ {
-    OWN.iter().map(move |spec| Instance {
-        spec,
-        settings: ModuleSettings {
-            // No section, no label.
-            section: String::new(),
-            module: spec.path.into(),
-            cluster: spec.cluster as u16,
-            prefix: prefix.into(),
-            indom_cache: true,
-            debug: false,
-        },
+/// The agent's own tables as they are served.
+pub fn status_tables(prefix: &str) -> impl Iterator<Item = ServedTable> + '_ {
+    STATUS.iter().map(move |table| ServedTable {
+        id: table.id(),
+        spec: table.spec,
+        section: String::new(),
+        prefix: prefix.into(),
         rows: 0,
         bpf_names: false,
     })
 }
 
 impl Modules {
-    /// Fills the table of one of [`OWN`].
-    pub(super) fn refresh_own(&self, which: usize, table: &mut Table) -> Result<(), String> {
-        let (Some(spec), Some(own)) = (OWN.get(which), self.own.get()) else { return Err("not served".into()) };
-        catch_unwind(AssertUnwindSafe(|| FILL[which](self, own, table))).map_err(|panic| {
+    /// Fills one of the tables of [`STATUS`].
+    pub(super) fn refresh_status(&self, id: TableId, table: &mut Table) -> Result<(), String> {
+        let status = STATUS.iter().find(|status| status.id() == id);
+        let (Some(status), Some(own)) = (status, self.own.get()) else { return Err("not served".into()) };
+        catch_unwind(AssertUnwindSafe(|| (status.fill)(self, own, table))).map_err(|panic| {
             table.clear();
             let error = super::message(panic.as_ref());
-            log::error!("{}: {error}", spec.name);
+            log::error!("{}: {error}", status.spec.summary);
             error
         })
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 const PMDA: [&str; 6] = ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats", "show_arguments"];
 
 /// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
-const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=319;
+const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=349;
 
 /// The width of the cluster field of a metric identifier is 12 bits (`__pmID_int` in `libpcp.h`).
 const MAX_CLUSTER: u16 = 4095;

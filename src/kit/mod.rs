@@ -14,6 +14,7 @@ mod row_claims;
 mod set_table;
 mod spec;
 mod table;
+mod table_spec;
 mod text;
 
 pub use arguments::{in_log, show_arguments, shows_arguments};
@@ -23,7 +24,7 @@ pub use kernel::{Attachment, Fake, Kernel, Row, RowsView};
 pub use log::{speaker, speaking_as};
 pub use map::{MapDef, MapKind, Rows};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
-pub use module::{table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When};
+pub use module::{fill, table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When};
 pub use options::{
     unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
     Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount,
@@ -31,6 +32,7 @@ pub use options::{
 pub use readings::{Histogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;
 pub use set_table::{by_socket, by_thread, ways};
-pub use spec::{Shape, Spec};
+pub use spec::Spec;
 pub use table::{Key, RowMut, Table};
+pub use table_spec::{Shape, TableId, TableSpec};
 pub use text::{escaped, is_control};

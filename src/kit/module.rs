@@ -1,6 +1,6 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
-use super::{Hook, Kernel, ProcessFilter, Table, Target};
+use super::{Hook, Kernel, MetricDef, ProcessFilter, Table, TableSpec, Target};
 use crate::bpf::{types, Feature};
 use crate::config::{ConfigError, Section};
 use crate::pcp::PmErr;
@@ -203,12 +203,10 @@ pub trait Module {
     /// Says what to load, and sets the constants of its programs.
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata);
 
-    /// Fills the table (empty on entry) with the values as of now. May be called at any time after loading, by any
-    /// number of clients: nothing is consumed by reading.
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError>;
-
-    /// The same for the table of what it adds ([`super::Spec::addition`]).
-    fn refresh_addition(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
+    /// Fills a table (empty on entry) that declares no readings with the values as of now. May be called at any time after
+    /// loading, by any number of clients: nothing is consumed by reading. A module with several such tables asks which it is
+    /// ([`Table::is`]).
+    fn refresh(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
         Ok(())
     }
 
@@ -225,11 +223,25 @@ pub trait Module {
         None
     }
 
-    /// Changes the value of the metric in this column, which is a string; `PmErr::PERMISSION` where nothing can be changed.
-    fn store(&mut self, _kernel: &dyn Kernel, _column: usize, _value: &[u8]) -> Result<(), PmErr> {
+    /// Changes the value of a metric, which is a string; `PmErr::PERMISSION` where nothing can be changed.
+    fn store(&mut self, _kernel: &dyn Kernel, _metric: &MetricDef, _value: &[u8]) -> Result<(), PmErr> {
         Err(PmErr::PERMISSION)
     }
 
     /// What was seen but could not be counted, by reason. Only ever grows.
     fn losses(&self, _kernel: &dyn Kernel, _each: &mut dyn FnMut(&'static str, u64)) {}
+}
+
+/// Fills a table: as it is declared, else by its module.
+pub fn fill(
+    spec: &TableSpec,
+    module: &mut dyn Module,
+    kernel: &dyn Kernel,
+    table: &mut Table,
+) -> Result<(), RefreshError> {
+    if spec.readings.is_empty() {
+        return module.refresh(kernel, table);
+    }
+    spec.readings.iter().for_each(|reading| reading.read(kernel, table));
+    Ok(())
 }

@@ -30,6 +30,8 @@ enum Cell {
 /// Rows of cells.
 #[derive(Debug, Default)]
 pub struct Table {
+    /// What tells the tables of a module apart.
+    cluster: Option<u32>,
     columns: usize,
     keys: Vec<Key>,
     cells: Vec<Cell>,
@@ -40,6 +42,16 @@ impl Table {
     /// An empty table for so many metrics.
     pub fn new(columns: usize) -> Table {
         Table { columns, ..Table::default() }
+    }
+
+    /// An empty table that is declared with this cluster.
+    pub fn numbered_by(cluster: u32, columns: usize) -> Table {
+        Table { cluster: Some(cluster), columns, ..Table::default() }
+    }
+
+    /// The cluster it is declared with.
+    pub fn cluster(&self) -> Option<u32> {
+        self.cluster
     }
 
     /// Removes all rows.

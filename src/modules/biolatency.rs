@@ -23,15 +23,14 @@ options! {
 
 const SLOTS: usize = 32;
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 0, shape: Shape::Log2(Log2 { slots: SLOTS as u32 }), metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "biolatency",
-    path: "biolatency",
     summary: "block I/O latency",
-    cluster: 0,
-    shape: Shape::Log2(Log2 { slots: SLOTS as u32 }),
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE],
     maps: MAPS,
@@ -43,6 +42,7 @@ pub const SPEC: Spec = Spec {
         }
         Ok(Box::new(Biolatency { options, mapper: device_mapper(), unmeasured: 0 }))
     },
+    ..Spec::NEW
 };
 
 struct Biolatency {

@@ -11,19 +11,18 @@ metrics! {
     TOTAL: u64 = 0 "proc.io.total" COUNTER BYTE "bytes read from and written to the disk by the process";
 }
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 1, shape: Shape::Words { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "bioperpid",
-    path: "bioperpid",
     summary: "block I/O by process and disk",
-    cluster: 1,
-    shape: Shape::Words { max: NAMES },
-    metrics: METRICS,
-    addition: None,
-    options: &[],
+    tables: &[&TABLE],
     hooks: &[&block::SUBMIT, &block::COMPLETE],
     maps: block::OWNER_MAPS,
     make: |_| Ok(Box::new(Bioperpid::new(exists, block::disk_name))),
+    ..Spec::NEW
 };
 
 /// Pairs of process and disk that have an instance identifier at once.

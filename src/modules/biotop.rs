@@ -34,15 +34,18 @@ options! {
     sort: IoOrder = IoOrder { by: IoColumn::Bytes, descending: true };
 }
 
-/// The declaration.
-pub const SPEC: Spec = Spec {
-    name: "biotop",
-    path: "biotop",
-    summary: "top block I/O by process",
+static TABLE: TableSpec = TableSpec {
     cluster: 10,
     shape: Shape::Rows { count: "process_count", order: "the most bytes first unless `sort` says otherwise" },
     metrics: METRICS,
-    addition: None,
+    ..TableSpec::NEW
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "biotop",
+    summary: "top block I/O by process",
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&block::SUBMIT, &block::COMPLETE, &block::ISSUE],
     maps: block::OWNER_MAPS,
@@ -53,6 +56,7 @@ pub const SPEC: Spec = Spec {
         }
         Ok(Box::new(Biotop::new(options, exists, block::disk_name)))
     },
+    ..Spec::NEW
 };
 
 /// The tick comes a little early or late: a summary is due by its nearest tick.

@@ -43,19 +43,17 @@ static ACCESSED: Hook = Hook {
     needs: "fentry or kprobes",
 };
 
+static TABLE: TableSpec = TableSpec { cluster: 30, shape: Shape::Single, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "cachestat",
-    path: "cachestat",
     summary: "page cache hits and misses",
-    cluster: 30,
-    shape: Shape::Single,
-    metrics: METRICS,
-    addition: None,
-    options: &[],
+    tables: &[&TABLE],
     hooks: &[&ADDED, &DIRTIED_PAGE, &DIRTIED_BUFFER, &ACCESSED],
     maps: MAPS,
     make: |_| Ok(Box::new(Cachestat::new(meminfo))),
+    ..Spec::NEW
 };
 
 /// What the programs counted.

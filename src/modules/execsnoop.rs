@@ -39,19 +39,23 @@ options! {
 static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
 static RETURN: Hook = tracepoint!("sys_exit", "a kernel with BTF and CONFIG_FTRACE_SYSCALLS");
 
-/// The declaration.
-pub const SPEC: Spec = Spec {
-    name: "execsnoop",
-    path: "execsnoop",
-    summary: "new programs with their arguments",
+static TABLE: TableSpec = TableSpec {
     cluster: 8,
     shape: Shape::Rows { count: "process_count", order: "the latest first" },
     metrics: METRICS,
-    addition: None,
+    ..TableSpec::NEW
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "execsnoop",
+    summary: "new programs with their arguments",
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&EXEC, &RETURN],
     maps: MAPS,
     make: |setup| Ok(Box::new(Execsnoop::new(Options::read(setup.section)?, shows_arguments()))),
+    ..Spec::NEW
 };
 
 /// A ring below this could not hold a few long command lines.

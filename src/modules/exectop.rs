@@ -29,19 +29,18 @@ const GIVE_WAY: usize = NAMES / 4;
 
 static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 13, shape: Shape::Named { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "exectop",
-    path: "exectop",
     summary: "executions by command name",
-    cluster: 13,
-    shape: Shape::Named { max: NAMES },
-    metrics: METRICS,
-    addition: None,
-    options: &[],
+    tables: &[&TABLE],
     hooks: &[&EXEC],
     maps: MAPS,
     make: |_| Ok(Box::new(Exectop::new())),
+    ..Spec::NEW
 };
 
 type Comm = [u8; 16];

@@ -109,19 +109,19 @@ static UNLOCK: Hook = Hook {
     needs: NEEDS,
 };
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 31, shape: Shape::Named { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "klockstat",
-    path: "klockstat",
     summary: "kernel mutexes by caller",
-    cluster: 31,
-    shape: Shape::Named { max: NAMES },
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK, &UNLOCK],
     maps: MAPS,
     make: |setup| Ok(Box::new(Klockstat::new(Options::read(setup.section)?))),
+    ..Spec::NEW
 };
 
 /// As many as one set of chains has, and those of an earlier run.

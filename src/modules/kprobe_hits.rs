@@ -57,15 +57,18 @@ static TIMED: Hook = Hook {
     needs: NEEDS,
 };
 
-/// The declaration.
-pub const SPEC: Spec = Spec {
-    name: "kprobe_hits",
-    path: "kprobe_hits",
-    summary: "calls of kernel functions",
+static TABLE: TableSpec = TableSpec {
     cluster: 103,
     shape: Shape::Named { max: FUNCTIONS * (Places::COUNT + 1) },
     metrics: METRICS,
-    addition: None,
+    ..TableSpec::NEW
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "kprobe_hits",
+    summary: "calls of kernel functions",
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&CALLS, &TIMED],
     maps: MAPS,
@@ -89,6 +92,7 @@ pub const SPEC: Spec = Spec {
             process: options.process,
         }))
     },
+    ..Spec::NEW
 };
 
 struct KprobeHits {

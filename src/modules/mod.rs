@@ -60,12 +60,7 @@ pub const MODULES: &[&Spec] = &[
     &syscount::SPEC,
 ];
 
-/// What modules add to the Python agent's metrics.
-pub fn additions() -> impl Iterator<Item = &'static Spec> {
-    MODULES.iter().filter_map(|spec| spec.addition)
-}
-
 /// The module that `module = PATH` or `[NAME]` means.
 pub fn find(path: &str) -> Option<&'static Spec> {
-    MODULES.iter().copied().find(|spec| spec.path == path || spec.name == path)
+    MODULES.iter().copied().find(|spec| spec.is_named(path))
 }

@@ -58,19 +58,18 @@ options! {
 static EXIT: Hook = tracepoint!("sched_process_exit", "a kernel with BTF");
 static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
 
+static TABLE: TableSpec = TableSpec { cluster: 40, shape: Shape::Pids, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "netproc",
-    path: "netproc",
     summary: "TCP and UDP traffic by process",
-    cluster: 40,
-    shape: Shape::Pids,
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&TRAFFIC, &EXIT, &EXEC],
     maps: MAPS,
     make: |setup| Ok(Box::new(Netproc::new(Options::read(setup.section)?, cmdline, with_sockets))),
+    ..Spec::NEW
 };
 
 /// `struct thread.state`: the thread has ended (written by the program).

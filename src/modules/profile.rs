@@ -41,15 +41,13 @@ static SAMPLE: Hook = Hook {
     needs: "perf events (CONFIG_PERF_EVENTS) and the right to open them: root or CAP_PERFMON",
 };
 
+static TABLE: TableSpec = TableSpec { cluster: 14, shape: Shape::Single, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "profile",
-    path: "profile",
     summary: "stack sampling on demand",
-    cluster: 14,
-    shape: Shape::Single,
-    metrics: METRICS,
-    addition: Some(&stacks::SPEC),
+    tables: &[&TABLE, &stacks::STACKS],
     options: OPTIONS,
     hooks: &[&SAMPLE],
     maps: MAPS,
@@ -64,6 +62,7 @@ pub const SPEC: Spec = Spec {
             unkept: 0,
         }))
     },
+    ..Spec::NEW
 };
 
 /// Four seconds of samples of a CPU; there are at most as many as 16 make.
@@ -152,7 +151,14 @@ impl Module for Profile {
         plan.entries(STATS.def.name, 1);
     }
 
-    fn refresh(&mut self, _kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        if table.is(&stacks::STACKS) {
+            if self.status == Status::Started {
+                self.drain(kernel);
+            }
+            self.stacks.fill(table);
+            return Ok(());
+        }
         let status = match self.status {
             Status::Stopped => "stopped",
             Status::Started => "started",
@@ -162,20 +168,12 @@ impl Module for Profile {
         Ok(())
     }
 
-    fn refresh_addition(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        if self.status == Status::Started {
-            self.drain(kernel);
-        }
-        self.stacks.fill(table);
-        Ok(())
-    }
-
     fn woken(&mut self, kernel: &dyn Kernel) {
         self.drain(kernel);
     }
 
     /// As the Python agent did, a start while it runs and a stop while it does not are only logged.
-    fn store(&mut self, kernel: &dyn Kernel, _column: usize, value: &[u8]) -> Result<(), PmErr> {
+    fn store(&mut self, kernel: &dyn Kernel, _metric: &MetricDef, value: &[u8]) -> Result<(), PmErr> {
         match (value, self.status) {
             (b"start", Status::Stopped) => {
                 if let Err(error) = self.start(kernel) {
@@ -227,8 +225,8 @@ mod tests {
     }
 
     fn stacks(module: &mut Profile, fake: &Fake) -> Vec<(String, u64)> {
-        let mut table = Table::new(1);
-        module.refresh_addition(fake, &mut table).expect("nothing can fail");
+        let mut table = Table::of(&stacks::STACKS);
+        module.refresh(fake, &mut table).expect("nothing can fail");
         stacks::tests::named(&table)
     }
 
@@ -237,34 +235,34 @@ mod tests {
         let fake = Fake::new().with(STATS, 1);
         let mut module = module();
         assert_eq!(value(&mut module, &fake), r#"{"status": "stopped", "data": null}"#);
-        assert_eq!(module.store(&fake, 0, b"start"), Ok(()));
+        assert_eq!(module.store(&fake, &METRICS[0], b"start"), Ok(()));
         assert_eq!(fake.attached(), ["cpu-clock"]);
         assert_eq!(value(&mut module, &fake), r#"{"status": "started", "data": null}"#);
-        assert_eq!(module.store(&fake, 0, b"start"), Ok(()));
+        assert_eq!(module.store(&fake, &METRICS[0], b"start"), Ok(()));
         fake.record(&record_bytes(&sample(b"sh", 0)));
         assert_eq!(stacks(&mut module, &fake), [("sh".into(), 1)], "while it runs");
         fake.record(&record_bytes(&sample(b"sh", -17)));
-        assert_eq!(module.store(&fake, 0, b"stop"), Ok(()));
+        assert_eq!(module.store(&fake, &METRICS[0], b"stop"), Ok(()));
         assert!(fake.attached().is_empty());
         assert_eq!(
             value(&mut module, &fake),
             r#"{"status": "stopped", "data": {"name": "root", "libtype": null, "value": 2, "children": [{"name": "sh", "libtype": "user", "value": 2, "children": [{"name": "[Missed Kernel Stack]", "libtype": "kernel", "value": 1, "children": []}]}]}}"#
         );
         assert_eq!(stacks(&mut module, &fake), [("sh".into(), 1), ("sh,[Missed_Kernel_Stack]_[k]".into(), 1)]);
-        assert_eq!(module.store(&fake, 0, b"stop"), Ok(()));
-        assert_eq!(module.store(&fake, 0, b"pause"), Err(PmErr::BADSTORE));
-        assert_eq!(module.store(&fake, 0, b"start"), Ok(()));
+        assert_eq!(module.store(&fake, &METRICS[0], b"stop"), Ok(()));
+        assert_eq!(module.store(&fake, &METRICS[0], b"pause"), Err(PmErr::BADSTORE));
+        assert_eq!(module.store(&fake, &METRICS[0], b"start"), Ok(()));
         fake.record(&record_bytes(&sample(b"sh", 0)));
         assert_eq!(
             stacks(&mut module, &fake),
             [("sh".into(), 2), ("sh,[Missed_Kernel_Stack]_[k]".into(), 1)],
             "a counter does not step back"
         );
-        assert_eq!(module.store(&fake, 0, b"clear"), Ok(()));
+        assert_eq!(module.store(&fake, &METRICS[0], b"clear"), Ok(()));
         assert_eq!(stacks(&mut module, &fake).len(), 2, "not while it runs");
-        assert_eq!(module.store(&fake, 0, b"stop"), Ok(()));
+        assert_eq!(module.store(&fake, &METRICS[0], b"stop"), Ok(()));
         assert!(value(&mut module, &fake).contains(r#""name": "root", "libtype": null, "value": 1"#), "of this run");
-        assert_eq!(module.store(&fake, 0, b"clear"), Ok(()));
+        assert_eq!(module.store(&fake, &METRICS[0], b"clear"), Ok(()));
         assert!(stacks(&mut module, &fake).is_empty());
         assert_eq!(value(&mut module, &fake), r#"{"status": "stopped", "data": null}"#);
     }

@@ -26,15 +26,14 @@ static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF");
 static WAKEUP: Hook = tracepoint!("sched_wakeup", "a kernel with BTF");
 static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", "a kernel with BTF");
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 4, shape: Shape::Log2(Log2 { slots: SLOTS as u32 }), metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "runqlat",
-    path: "runqlat",
     summary: "run queue latency",
-    cluster: 4,
-    shape: Shape::Log2(Log2 { slots: SLOTS as u32 }),
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
     maps: MAPS,
@@ -42,6 +41,7 @@ pub const SPEC: Spec = Spec {
         let options = Options::read(setup.section)?;
         Ok(Box::new(Runqlat { process: options.process, by_wakeup: false }))
     },
+    ..Spec::NEW
 };
 
 /// Arrivals in a second from which on a kernel that knows the time of none is not merely idle.

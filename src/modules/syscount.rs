@@ -37,15 +37,13 @@ options! {
 static ENTER: Hook = tracepoint!("sys_enter", "a kernel with BTF and CONFIG_FTRACE_SYSCALLS");
 static EXIT: Hook = tracepoint!("sys_exit", "a kernel with BTF and CONFIG_FTRACE_SYSCALLS");
 
+static TABLE: TableSpec = TableSpec { cluster: 15, shape: Shape::Numbered, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "syscount",
-    path: "syscount",
     summary: "system calls",
-    cluster: 15,
-    shape: Shape::Numbered,
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&ENTER, &EXIT],
     maps: MAPS,
@@ -57,6 +55,7 @@ pub const SPEC: Spec = Spec {
         }
         Ok(Box::new(Syscount::new(options)))
     },
+    ..Spec::NEW
 };
 
 /// Numbers there is room for; the kernel has come to 471 in 2026.

@@ -14,19 +14,17 @@ maps! {
 
 static NEWTASK: Hook = tracepoint!("task_newtask", "a kernel with BTF");
 
+static TABLE: TableSpec = TableSpec { cluster: 2, shape: Shape::Single, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "sysfork",
-    path: "sysfork",
     summary: "process and thread creation",
-    cluster: 2,
-    shape: Shape::Single,
-    metrics: METRICS,
-    addition: None,
-    options: &[],
+    tables: &[&TABLE],
     hooks: &[&NEWTASK],
     maps: MAPS,
     make: |_| Ok(Box::new(Sysfork)),
+    ..Spec::NEW
 };
 
 struct Sysfork;

@@ -38,15 +38,18 @@ options! {
     buffer_page_count: Pages = Pages(64);
 }
 
-/// The declaration.
-pub const SPEC: Spec = Spec {
-    name: "tcplife",
-    path: "tcplife",
-    summary: "finished TCP sessions",
+static TABLE: TableSpec = TableSpec {
     cluster: 3,
     shape: Shape::Rows { count: "session_count", order: "the latest first" },
     metrics: METRICS,
-    addition: None,
+    ..TableSpec::NEW
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "tcplife",
+    summary: "finished TCP sessions",
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&STATE, &ACCEPT],
     maps: MAPS,
@@ -55,6 +58,7 @@ pub const SPEC: Spec = Spec {
         tell_ports(&options.dport, &options.lport);
         Ok(Box::new(Tcplife { options, sessions: VecDeque::new() }))
     },
+    ..Spec::NEW
 };
 
 struct Tcplife {

@@ -34,15 +34,13 @@ options! {
     highres: bool = false;
 }
 
+static TABLE: TableSpec = TableSpec { cluster: 11, shape: Shape::Pids, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "tcpperpid",
-    path: "tcpperpid",
     summary: "TCP traffic by process",
-    cluster: 11,
-    shape: Shape::Pids,
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&TRAFFIC],
     maps: MAPS,
@@ -58,6 +56,7 @@ pub const SPEC: Spec = Spec {
         tell_ports(&options.dport, &options.lport);
         Ok(Box::new(Tcpperpid::new(options, exists)))
     },
+    ..Spec::NEW
 };
 
 #[derive(Default)]

@@ -31,15 +31,14 @@ options! {
 
 static RETRANSMIT: Hook = tracepoint!("tcp_retransmit_skb", "a kernel with BTF and CONFIG_INET");
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 9, shape: Shape::Named { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "tcpretrans",
-    path: "tcpretrans",
     summary: "TCP retransmissions by connection",
-    cluster: 9,
-    shape: Shape::Named { max: NAMES },
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&RETRANSMIT, &STATE, &TRAFFIC],
     maps: MAPS,
@@ -50,6 +49,7 @@ pub const SPEC: Spec = Spec {
         }
         Ok(Box::new(Tcpretrans::new(options)))
     },
+    ..Spec::NEW
 };
 
 /// Living connections with retransmissions at once.

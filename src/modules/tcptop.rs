@@ -38,15 +38,18 @@ options! {
     process: ProcessFilter = ProcessFilter::default();
 }
 
-/// The declaration.
-pub const SPEC: Spec = Spec {
-    name: "tcptop",
-    path: "tcptop",
-    summary: "TCP connections with the most traffic",
+static TABLE: TableSpec = TableSpec {
     cluster: 12,
     shape: Shape::Rows { count: "conn_count", order: "the most bytes first" },
     metrics: METRICS,
-    addition: None,
+    ..TableSpec::NEW
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "tcptop",
+    summary: "TCP connections with the most traffic",
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&TRAFFIC],
     maps: MAPS,
@@ -57,6 +60,7 @@ pub const SPEC: Spec = Spec {
         }
         Ok(Box::new(Tcptop::new(options, comm)))
     },
+    ..Spec::NEW
 };
 
 /// Ticks come about once a second: so much before its time an interval is over.

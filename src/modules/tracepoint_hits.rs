@@ -35,15 +35,14 @@ static TRACEPOINT: Hook = Hook {
     needs: "a kernel with BPF programs at tracepoints",
 };
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 100, shape: Shape::Named { max: MOST }, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "tracepoint_hits",
-    path: "tracepoint_hits",
     summary: "hits of tracepoints",
-    cluster: 100,
-    shape: Shape::Named { max: MOST },
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&TRACEPOINT],
     maps: MAPS,
@@ -62,6 +61,7 @@ pub const SPEC: Spec = Spec {
         let hits = Hits::new(&TRACEPOINT, ROWS);
         Ok(Box::new(TracepointHits { entries: entries?, hits, process: options.process }))
     },
+    ..Spec::NEW
 };
 
 struct TracepointHits {

@@ -40,15 +40,14 @@ const SITES_MOST: usize = 512;
 
 static SITE: Hook = user_code!("USDT probe of calls", "ucalls");
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 16, shape: Shape::Named { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "ucalls",
-    path: "ucalls",
     summary: "calls of methods in language runtimes",
-    cluster: 16,
-    shape: Shape::Named { max: NAMES },
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,
@@ -65,6 +64,7 @@ pub const SPEC: Spec = Spec {
             claims: RowClaims::new(uc_row::claims),
         }))
     },
+    ..Spec::NEW
 };
 
 struct Ucalls {

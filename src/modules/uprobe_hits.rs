@@ -29,15 +29,14 @@ const MOST: usize = 4096;
 
 static FUNCTION: Hook = user_code!("user function", "uprobe_hits");
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 102, shape: Shape::Named { max: MOST }, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "uprobe_hits",
-    path: "uprobe_hits",
     summary: "calls of user functions",
-    cluster: 102,
-    shape: Shape::Named { max: MOST },
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&FUNCTION],
     maps: MAPS,
@@ -54,6 +53,7 @@ pub const SPEC: Spec = Spec {
         let hits = Hits::new(&FUNCTION, ROWS);
         Ok(Box::new(UprobeHits { entries: entries?, hits, process: options.process }))
     },
+    ..Spec::NEW
 };
 
 struct UprobeHits {

@@ -37,15 +37,14 @@ const MOST: usize = 4096;
 
 static SITE: Hook = user_code!("USDT probe", "usdt_hits");
 
+static TABLE: TableSpec =
+    TableSpec { cluster: 101, shape: Shape::Named { max: MOST }, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "usdt_hits",
-    path: "usdt_hits",
     summary: "hits of USDT probes",
-    cluster: 101,
-    shape: Shape::Named { max: MOST },
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,
@@ -66,6 +65,7 @@ pub const SPEC: Spec = Spec {
         let entries: Result<Vec<_>, SetupError> = list.entries().iter().map(entry).collect();
         Ok(Box::new(UsdtHits::new(setup.section.name(), entries?, options.process)))
     },
+    ..Spec::NEW
 };
 
 /// A path may have a colon, and so may an expression: the path is what exists.

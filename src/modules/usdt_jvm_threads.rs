@@ -46,15 +46,13 @@ static SITE: Hook = user_code!("USDT probe of threads", "usdt_jvm_threads");
 /// The probes; the place of each is its number.
 const PROBES: [&str; 2] = ["thread__start", "thread__stop"];
 
+static TABLE: TableSpec = TableSpec { cluster: 110, shape: Shape::Single, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "usdt_jvm_threads",
-    path: "usdt_jvm_threads",
     summary: "threads of Java virtual machines",
-    cluster: 110,
-    shape: Shape::Single,
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,
@@ -66,6 +64,7 @@ pub const SPEC: Spec = Spec {
         let tracees = (!options.process.is_all()).then(|| Tracees::new(setup.section.name(), options.process));
         Ok(Box::new(JvmThreads { path: options.jvm_path.0, tracees, seen: false }))
     },
+    ..Spec::NEW
 };
 
 struct JvmThreads {

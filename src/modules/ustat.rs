@@ -37,15 +37,13 @@ const PLACES: usize = 2048;
 
 static SITE: Hook = user_code!("USDT probe of a runtime", "ustat");
 
+static TABLE: TableSpec = TableSpec { cluster: 17, shape: Shape::Pids, metrics: METRICS, ..TableSpec::NEW };
+
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "ustat",
-    path: "ustat",
     summary: "events of language runtimes by process",
-    cluster: 17,
-    shape: Shape::Pids,
-    metrics: METRICS,
-    addition: None,
+    tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,
@@ -58,6 +56,7 @@ pub const SPEC: Spec = Spec {
             seen: false,
         }))
     },
+    ..Spec::NEW
 };
 
 struct Ustat {

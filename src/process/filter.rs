@@ -6,9 +6,7 @@ use super::Automaton;
 use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_place, filter_stat, rodata};
 use crate::host::{Process, Watch};
-use crate::kit::{
-    Arrivals, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, RowClaims, Rows, Shape, Spec, Table, Tier,
-};
+use crate::kit::{Arrivals, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, RowClaims, Rows, Spec, Table, Tier};
 use crate::{maps, tracepoint};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -66,16 +64,12 @@ impl Filters {
     /// The declaration. No section makes it: the options of other modules do.
     pub const SPEC: Spec = Spec {
         name: "filter",
-        path: "filter",
         summary: "the processes that other modules' option process means",
-        cluster: 0,
-        shape: Shape::Single,
-        metrics: &[],
-        addition: None,
-        options: &[],
+        tables: &[],
         hooks: &[&FORK, &EXEC, &END, &ADMIT, &NAME],
         maps: MAPS,
         make: |setup| Err(setup.section.reject("module", "expected a module with metrics")),
+        ..Spec::NEW
     };
 
     /// The filters of these modules' plans, each with the names of the section and of the module; `None` if none has one.

@@ -2,10 +2,10 @@
 
 use crate::bioperpid::{direct, exact, Unit};
 use crate::support::{alone, command, has, number, settle, Agent, Disk, Script};
-use corebcc::catalog::instances;
+use corebcc::catalog::enabled_modules;
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{Key, Table};
+use corebcc::kit::{Key, Table, TableId};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
 use std::process::{Command, Stdio};
@@ -145,19 +145,20 @@ fn bioperpid_and_biotop_together_count_once() {
          [bioperpid]\nmodule = bioperpid\ncluster = 1\n"
     );
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-    let (_, instances) = instances(&config, MODULES).unwrap();
-    let members = members(&config, &instances, None).unwrap();
+    let (_, modules) = enabled_modules(&config, MODULES).unwrap();
+    let members = members(&config, &modules, None).unwrap();
     let mut group = Group::load(members, None);
     assert!(group.fates().iter().all(Result::is_ok), "{:?}", group.fates());
-    let (mut top, mut totals) = (Table::new(9), Table::new(1));
-    group.refresh(0, &mut top).unwrap();
+    let [top_id, totals_id] = [10, 1].map(TableId::new);
+    let [mut top, mut totals] = [0, 1].map(|module: usize| Table::of(modules[module].spec.tables[0]));
+    group.refresh(top_id, &mut top).unwrap();
     let source = format!("{}for i in range(100): os.preadv(fd, [page], i << 12)\nstep('done')\n", direct(&disk));
     exact(&disk, Unit::Requests, || {
         let mut script = Script::python(&source);
         script.line();
         settle();
-        for (index, table) in [(0, &mut top), (1, &mut totals)] {
-            group.refresh(index, table).unwrap();
+        for (id, table) in [(top_id, &mut top), (totals_id, &mut totals)] {
+            group.refresh(id, table).unwrap();
         }
         let pid = u64::from(script.pid());
         let row = (0..top.len()).find(|&row| number(&top, row, 0) == pid).unwrap();

@@ -2,10 +2,10 @@
 //! steps the modules get to know of new command lines as in the agent.
 
 use crate::support::{alone, has, python, Script, UnseenArrivals};
-use corebcc::catalog::{instances, Instance};
+use corebcc::catalog::{enabled_modules, EnabledModule};
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{Key, Table};
+use corebcc::kit::{Key, Table, TableId};
 use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
 use nix::sys::eventfd::EventFd;
@@ -27,7 +27,7 @@ struct Modules {
     group: Group,
     /// Nobody writes to it.
     never: EventFd,
-    instances: Vec<Instance>,
+    modules: Vec<EnabledModule>,
 }
 
 impl Modules {
@@ -39,11 +39,11 @@ impl Modules {
             text += &format!("[{name}]\nmodule = {name}\ncluster = {cluster}\n{options}\n");
         }
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-        let (_, instances) = instances(&config, MODULES).unwrap();
-        let members = members(&config, &instances, refresh).unwrap();
+        let (_, modules) = enabled_modules(&config, MODULES).unwrap();
+        let members = members(&config, &modules, refresh).unwrap();
         let group = Group::load(members, None);
         assert!(group.fates().iter().all(Result::is_ok), "root is needed: {:?}", group.fates());
-        Modules { group, never: EventFd::new().unwrap(), instances }
+        Modules { group, never: EventFd::new().unwrap(), modules }
     }
 
     fn syscount(options: &str, refresh: Option<Duration>) -> Modules {
@@ -53,8 +53,8 @@ impl Modules {
     fn table(&mut self, module: usize) -> Table {
         let moment = Instant::now() + Duration::from_millis(1);
         self.group.attend(self.never.as_fd(), Some(moment));
-        let mut table = Table::new(self.instances[module].spec.metrics.len());
-        self.group.refresh(module, &mut table).unwrap();
+        let mut table = Table::of(self.modules[module].spec.tables[0]);
+        self.group.refresh(TableId::new(module as u16), &mut table).unwrap();
         table
     }
 

@@ -1,9 +1,9 @@
 //! What the tests share: modules loaded without pmcd, what they logged, scripts that work in steps, disks of their own.
 
-use corebcc::catalog::instances;
+use corebcc::catalog::enabled_modules;
 use corebcc::collector::{members, Group};
 use corebcc::config::Config;
-use corebcc::kit::{Key, Table};
+use corebcc::kit::{Key, Table, TableId, TableSpec};
 use corebcc::loader::Failure;
 use corebcc::modules::{find, MODULES};
 use corebcc::pcp::Atom;
@@ -59,7 +59,7 @@ pub struct Agent {
     /// Nobody writes to it.
     never: EventFd,
     name: String,
-    columns: usize,
+    table: &'static TableSpec,
 }
 
 /// Says that a test was skipped if there is no agent. A program that the verifier refuses is no lack of the kernel's.
@@ -116,14 +116,13 @@ impl Agent {
         let name = format!("{module}_{}", NUMBER.fetch_add(1, Relaxed));
         let text = format!("[pmda]\nmodules = {name}\n[{name}]\nmodule = {module}\ncluster = 7\n{options}\n");
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-        let (_, instances) = instances(&config, MODULES).unwrap();
-        let members = members(&config, &instances, process_refresh).unwrap();
+        let (_, modules) = enabled_modules(&config, MODULES).unwrap();
+        let members = members(&config, &modules, process_refresh).unwrap();
         let group = Group::load(members, None);
         for fate in group.fates() {
             fate?;
         }
-        let mut agent =
-            Agent { group, never: EventFd::new().unwrap(), name, columns: find(module).unwrap().metrics.len() };
+        let mut agent = Agent { group, never: EventFd::new().unwrap(), name, table: find(module).unwrap().tables[0] };
         agent.settle();
         Ok(agent)
     }
@@ -134,8 +133,8 @@ impl Agent {
     }
 
     pub fn table(&mut self) -> Table {
-        let mut table = Table::new(self.columns);
-        self.group.refresh(0, &mut table).unwrap();
+        let mut table = Table::of(self.table);
+        self.group.refresh(TableId::new(7), &mut table).unwrap();
         table
     }
 
@@ -182,7 +181,7 @@ impl Agent {
             Key::Name(name) | Key::Pid(_, name) => String::from_utf8_lossy(table.text(name)).into_owned(),
             other => panic!("{other:?} has no name"),
         };
-        let numbers = |row| (0..self.columns).map(|column| number(&table, row, column)).collect();
+        let numbers = |row| (0..self.table.metrics.len()).map(|column| number(&table, row, column)).collect();
         table.keys().iter().enumerate().map(|(row, key)| (name(key), numbers(row))).collect()
     }
 
@@ -216,7 +215,7 @@ impl Agent {
                 Key::Name(name) => (row as u32, text(name)),
                 Key::Single => (0, String::new()),
             };
-            Row { id, name, values: (0..self.columns).map(|column| value(row, column)).collect() }
+            Row { id, name, values: (0..self.table.metrics.len()).map(|column| value(row, column)).collect() }
         };
         table.keys().iter().enumerate().map(row).collect()
     }

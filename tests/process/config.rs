@@ -60,7 +60,7 @@ fn modules(peer: &mut Peer) -> BTreeMap<String, (String, String, Option<String>)
 
 /// The answer to a fetch of a module's first metric: how many values, or the error.
 fn answer(peer: &mut Peer, module: &str) -> i32 {
-    wire::result(&peer.ask(&wire::fetch(&[Pmid::new(149, find(module).unwrap().cluster, 0)]))).remove(0).numval
+    wire::result(&peer.ask(&wire::fetch(&[Pmid::new(149, find(module).unwrap().cluster(), 0)]))).remove(0).numval
 }
 
 /// The shipped configuration with this list of modules.
@@ -287,7 +287,7 @@ fn absurd_values_are_told_with_what_was_expected() {
         |option: &str| format!("[pmda]\nmodules = tcplife\n[tcplife]\nmodule = tcplife\ncluster = 3\n{option}\n");
     for (config, parts) in [
         (ONE.replace("cluster = 2", "cluster = 4096"), &["corebcc.conf:6", "cluster", "4096", "4095"][..]),
-        (ONE.replace("cluster = 2", "cluster = 305"), &["corebcc.conf:6", "cluster", "300 to 319", "the agent's own"]),
+        (ONE.replace("cluster = 2", "cluster = 305"), &["corebcc.conf:6", "cluster", "300 to 349", "the agent's own"]),
         (ONE.replace("[pmda]\n", "[pmda]\nbpf_stats = maybe\n"), &["corebcc.conf:2", "bpf_stats", "maybe", "boolean"]),
         (ONE.replace("cluster = 2", "cluster = -1"), &["corebcc.conf:6", "cluster", "-1"]),
         (ONE.replace("cluster = 2", "cluster ="), &["corebcc.conf:6", "cluster"]),

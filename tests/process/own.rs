@@ -94,7 +94,7 @@ fn states_and_sentences(condition: &'static str) {
         [("filter", "1"), ("kprobe_hits", "0"), ("profile", "1"), ("sysfork", "1"), ("tracepoint_hits", "1")];
     assert_eq!(up, expected.map(|(name, up)| (name.to_owned(), up.to_owned())).into());
     // The names of a module that failed are there; asked for, they send here.
-    let cluster = corebcc::modules::find("kprobe_hits").unwrap().cluster;
+    let cluster = corebcc::modules::find("kprobe_hits").unwrap().cluster();
     let failed = wire::result(&peer.ask(&wire::fetch(&[corebcc::pcp::Pmid::new(149, cluster, 0)]))).remove(0);
     assert_eq!(failed.numval, PmErr::APPVERSION.0);
     assert_eq!(peer.close().0.code(), Some(0));

@@ -82,11 +82,7 @@ macro_rules! file_system {
         const ROWS: Rows<fs_row> = Rows::new(concat!($name, "_rows"));
         const STARTS: MapDef = MapDef::slots::<way_numbers>(concat!($name, "_starts"));
 
-        /// The declaration.
-        pub const SPEC: Spec = Spec {
-            name: $module,
-            path: concat!("fs.", $module),
-            summary: concat!("latency of file operations on ", $called),
+        static TABLE: TableSpec = TableSpec {
             cluster: $cluster,
             shape: Shape::Log2(Log2 { slots: OPERATION_SLOTS as u32 }),
             metrics: &[
@@ -111,7 +107,15 @@ macro_rules! file_system {
                     concat!("synchronisations of files on ", $called, " by the time they took"),
                 ),
             ],
-            addition: None,
+            ..TableSpec::NEW
+        };
+
+        /// The declaration.
+        pub const SPEC: Spec = Spec {
+            name: $module,
+            directory: "fs.",
+            summary: concat!("latency of file operations on ", $called),
+            tables: &[&TABLE],
             options: OPTIONS,
             hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
             maps: &[ROWS.def, STARTS],
@@ -128,6 +132,7 @@ macro_rules! file_system {
                     process: options.process,
                 }))
             },
+            ..Spec::NEW
         };
     };
 }

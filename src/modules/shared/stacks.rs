@@ -14,7 +14,8 @@ metrics! {
 }
 
 /// The declaration of what it adds to the module.
-pub const SPEC: Spec = Spec::unasked("profile", "each stack", 310, Shape::Numbered, METRICS);
+pub static STACKS: TableSpec =
+    TableSpec { summary: "each stack", cluster: 310, shape: Shape::Numbered, metrics: METRICS, ..TableSpec::NEW };
 
 /// A frame's name and where it runs.
 type Frame = (String, &'static str);

@@ -1,0 +1,80 @@
+//! How a table of a module is declared.
+
+use super::{Log2, MetricDef, Reading, Table};
+
+/// Metrics that share an instance domain: a PMID cluster.
+pub struct TableSpec {
+    /// What the rows stand for, for the documentation: `each stack`.
+    pub summary: &'static str,
+    /// The PMID cluster, and the serial of the instance domain.
+    pub cluster: u32,
+    /// The instance domain.
+    pub shape: Shape,
+    /// The metrics, in the order of their items.
+    pub metrics: &'static [MetricDef],
+    /// How it is filled; none: by [`super::Module::refresh`].
+    pub readings: &'static [&'static dyn Reading],
+}
+
+impl TableSpec {
+    /// What most tables leave as it is.
+    pub const NEW: TableSpec = TableSpec { summary: "", cluster: 0, shape: Shape::Single, metrics: &[], readings: &[] };
+}
+
+impl Table {
+    /// An empty table as it is declared.
+    pub fn of(spec: &TableSpec) -> Table {
+        Table::numbered_by(spec.cluster, spec.metrics.len())
+    }
+
+    /// Whether it is the one that is declared so.
+    pub fn is(&self, spec: &TableSpec) -> bool {
+        self.cluster() == Some(spec.cluster)
+    }
+}
+
+/// A table as whoever serves it and whoever fills it know it: its PMID cluster, which no two tables of an agent share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableId(u16);
+
+impl TableId {
+    /// The table of this cluster.
+    pub const fn new(cluster: u16) -> TableId {
+        TableId(cluster)
+    }
+
+    /// The PMID cluster.
+    pub const fn cluster(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// An instance domain's shape: it owns naming, identifiers, persistence, trimming and labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// No instance domain.
+    Single,
+    /// Powers of two: `0-1`, `2-3`, `4-7`, ... up to the highest that ever counted; the identifier is the slot.
+    Log2(Log2),
+    /// Rows `0` to n-1, most recent or highest first; the identifier is the row. The option named here says how many.
+    Rows {
+        /// The option that holds the number of rows.
+        count: &'static str,
+        /// Which row comes first, for the documents.
+        order: &'static str,
+    },
+    /// Any names, at most `max`: identifiers are handed out once and kept over restarts.
+    Named {
+        /// Names beyond it are refused, and counted.
+        max: usize,
+    },
+    /// As [`Shape::Named`], but the first word of a name alone gets the identifier and is kept. What follows it may change.
+    Words {
+        /// Words beyond it are refused, and counted.
+        max: usize,
+    },
+    /// Processes: the identifier is the process id.
+    Pids,
+    /// Numbers that have names: the identifier is the number.
+    Numbered,
+}
