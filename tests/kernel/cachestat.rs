@@ -171,7 +171,7 @@ fn a_file_read_cold_misses_with_every_page_and_read_warm_with_none() {
     let dirtied = vmstat("nr_dirtied") - before + 256;
     // Blocks of the file system that say where the file's are come in too.
     let misses = cold.counted[1].unwrap();
-    assert_eq!(cold.file, PAGES, "{cold:?}");
+    assert!((PAGES..=PAGES + 32).contains(&cold.file), "read ahead, up to behind its end: {cold:?}");
     assert!(misses + dirtied >= PAGES && misses <= cold.own.added + cold.others.added, "{dirtied} dirtied {cold:?}");
     let warm = during_with_others(TEST, &mut agent, &files, || read(&path)).unwrap();
     // The kernel may take a page back at any time.
