@@ -180,6 +180,15 @@ impl Slot {
 impl Group {
     /// Loads the modules as far as the kernel allows, and logs each one's fate.
     pub fn load(members: Members, btf: Option<PathBuf>) -> Group {
+        Group::load_and_log(members, btf, true)
+    }
+
+    /// The same for a caller that reports failed modules itself, from [`Modules::fates`]: the log does not repeat them.
+    pub fn load_without_failures_logged(members: Members, btf: Option<PathBuf>) -> Group {
+        Group::load_and_log(members, btf, false)
+    }
+
+    fn load_and_log(members: Members, btf: Option<PathBuf>, log_failures: bool) -> Group {
         log::info!("Compiling modules:");
         let begin = Instant::now();
         let Members { mut modules, process_refresh } = members;
@@ -250,7 +259,7 @@ impl Group {
             own: OnceLock::new(),
         };
         let mut group = Group { modules: Arc::new(modules), ticks: 0, next_tick: Instant::now() + TICK };
-        group.log_fates();
+        group.log_fates(log_failures);
         log::info!("Modules compiled.");
         log::info!("Freeing memory:");
         for slot in &group.slots {
@@ -385,7 +394,7 @@ fn say_detached(modules: &[Slot]) {
 }
 
 impl Modules {
-    fn log_fates(&self) {
+    fn log_fates(&self, log_failures: bool) {
         for reach in self.loaded.reaches() {
             match &reach.result {
                 Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
@@ -409,6 +418,7 @@ impl Modules {
                     log::info!("{name}: Compiled.");
                     log::info!("{name}: {}", self.state(slot).1);
                 }
+                Err(_) if !log_failures => {}
                 Err(failure) => {
                     // An error in the configuration was logged as it was read.
                     if failure.hook != CONFIGURATION {
