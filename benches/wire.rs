@@ -8,8 +8,8 @@ use corebcc::bpf::{self, record_bytes, types::tcp_session};
 use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry};
 use corebcc::config::Config;
 use corebcc::kit::{
-    fill, Attachment, Hook, Host, Kernel, MapDef, MapKind, Module, Plan, Sampling, Setup, Table, TableId, TableSpec,
-    Target,
+    fill, Attachment, Hook, Host, Kernel, KernelError, MapDef, MapKind, Module, Plan, Sampling, Setup, Table, TableId,
+    TableSpec, Target,
 };
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Atom, PmErr, Pmid};
@@ -72,7 +72,7 @@ impl Kernel for Maps {
         self.sessions.iter().for_each(|session| each(session));
     }
 
-    fn call(&self, _hook: &'static Hook, _arguments: &[u64]) -> Result<u32, String> {
+    fn call(&self, _hook: &'static Hook, _arguments: &[u64]) -> Result<u32, KernelError> {
         Ok(0)
     }
 
@@ -80,17 +80,17 @@ impl Kernel for Maps {
         true
     }
 
-    fn sample(&self, _hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {
+    fn sample(&self, _hook: &'static Hook, _sampling: Sampling) -> Result<(), KernelError> {
         Ok(())
     }
 
     fn detach(&self, _hook: &'static Hook) {}
 
-    fn attach(&self, _hook: &'static Hook) -> Result<(), String> {
+    fn attach(&self, _hook: &'static Hook) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn attach_to(&self, _template: &'static Hook, _target: &Target, _number: u32) -> Result<Attachment, String> {
+    fn attach_to(&self, _template: &'static Hook, _target: &Target, _number: u32) -> Result<Attachment, KernelError> {
         Ok(Attachment::new(()))
     }
 }

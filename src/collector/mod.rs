@@ -401,7 +401,7 @@ impl Modules {
             for Attempt { hook, kind, result, .. } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
                 match result {
                     Ok(()) => log::log!(level, "{name}: {hook}: loaded as {kind}"),
-                    Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {}", refusal.words),
+                    Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {refusal}"),
                 }
             }
             match &slot.module {

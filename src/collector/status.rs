@@ -382,7 +382,7 @@ impl Modules {
             } else if attempts().any(|attempt| attempt.result.is_ok()) {
                 idle.push(hook.name);
             } else if let Some(Err(refusal)) = attempts().next_back().map(|attempt| &attempt.result) {
-                missing.push(format!("{} ({})", hook.name, refusal.words));
+                missing.push(format!("{} ({refusal})", hook.name));
             }
         }
         let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == spec.name);

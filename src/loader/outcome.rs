@@ -64,8 +64,7 @@ pub struct Said(pub Vec<(&'static Tier, Refusal)>);
 
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of_each: Vec<String> =
-            self.0.iter().map(|(tier, refusal)| format!("{}: {}", tier.kind, refusal.words)).collect();
+        let of_each: Vec<String> = self.0.iter().map(|(tier, refusal)| format!("{}: {refusal}", tier.kind)).collect();
         f.write_str(&of_each.join("; "))
     }
 }

@@ -87,7 +87,8 @@ impl TracepointHits {
                 }
             }
             if found.is_empty() {
-                plan.leave_out(entry, events.list().err().unwrap_or("matches no tracepoint"));
+                let reason = events.list().err().map(ToString::to_string);
+                plan.leave_out(entry, reason.unwrap_or_else(|| "matches no tracepoint".into()));
             }
         }
         if let Err(reason) = events.list() {

@@ -2,7 +2,7 @@
 
 use super::shared::hits::Hits;
 use crate::bpf::types::{self, hit};
-use crate::host::{library, Elf};
+use crate::host::{library, Elf, HostError};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, user_code};
 use std::collections::HashMap;
@@ -65,11 +65,11 @@ struct UprobeHits {
 
 impl UprobeHits {
     fn find(&mut self, plan: &mut Plan) {
-        let mut files: HashMap<PathBuf, Result<Elf, String>> = HashMap::new();
+        let mut files: HashMap<PathBuf, Result<Elf, HostError>> = HashMap::new();
         for (name, symbol) in &self.entries {
             let code = library(name).ok_or_else(|| format!("no library or file `{name}`")).and_then(|path| {
-                let elf =
-                    files.entry(path.clone()).or_insert_with(|| Elf::read(&path)).as_ref().map_err(String::clone)?;
+                let elf = files.entry(path.clone()).or_insert_with(|| Elf::read(&path));
+                let elf = elf.as_ref().map_err(ToString::to_string)?;
                 let code = elf.function(symbol);
                 let code = code.ok_or_else(|| format!("{}: no function `{symbol}`", path.display()))?;
                 Ok((path, code))

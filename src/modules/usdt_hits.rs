@@ -5,7 +5,7 @@ use super::shared::runtimes::BEYOND;
 use crate::bpf::types::{self, hit};
 use crate::host::{open_regular, open_regular_of, program_or_library, Probe, ProbeFiles};
 use crate::kit::*;
-use crate::process::{Site, Sites, Tracees};
+use crate::process::{NoProbes, Site, Sites, Tracees};
 use crate::{maps, metrics, options, user_code};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ impl UsdtHits {
             }
             if !any {
                 let fault = match &file {
-                    Err(fault) => fault.clone(),
+                    Err(fault) => fault.to_string(),
                     Ok(file) if file.probes.is_empty() => format!("{}: no probes in this build", entry.path),
                     Ok(_) => format!("{}: no probe `{}`", entry.path, entry.probe),
                 };
@@ -181,13 +181,13 @@ fn sites(found: &[Found], files: &mut ProbeFiles, open: impl Fn(&Path) -> std::i
                 let site = |(probe, _)| Site { file: Arc::clone(&file), probe, number: number as u32 };
                 sites.extend(probes.map(site));
             }
-            Err(fault) => faults.push(fault),
+            Err(fault) => faults.push(fault.to_string()),
         }
     }
     faults.dedup();
     match sites.is_empty() {
-        true if faults.is_empty() => Err("its files are of another build, without the probes".into()),
-        true => Err(faults.join("; ")),
+        true if faults.is_empty() => Err(NoProbes("its files are of another build, without the probes".into())),
+        true => Err(NoProbes(faults.join("; "))),
         false => Ok(sites),
     }
 }
