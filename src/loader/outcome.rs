@@ -4,6 +4,7 @@ use super::refusal::Refusal;
 use crate::kit::{MapDef, Plan, Target, Tier};
 use std::collections::BTreeSet;
 use std::fmt;
+use thiserror::Error;
 
 /// A module to load.
 pub struct LoadRequest {
@@ -18,7 +19,8 @@ pub struct LoadRequest {
 }
 
 /// Why a module is not loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Error, PartialEq, Eq)]
+#[error("{reason}")]
 pub struct Failure {
     /// The hook, or `-` if it was not one that failed.
     pub hook: &'static str,
