@@ -15,6 +15,7 @@ use corebcc::{logging, show};
 use log::{error, info, LevelFilter};
 use nix::sys::eventfd::EventFd;
 use nix::unistd::{initgroups, setgid, setuid, Uid, User};
+use std::error::Error;
 use std::ffi::CString;
 use std::io::{stdin, stdout, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -61,24 +62,23 @@ fn main() -> ExitCode {
         eprintln!("{}: {error}", common.program);
         return ExitCode::FAILURE;
     }
-    let status = signals.map_err(|error| error.to_string()).and_then(|signals| run(command, &signals)).unwrap_or_else(
-        |message| {
-            error!("{message}");
-            1
-        },
-    );
+    let status = signals.map_err(Into::into).and_then(|signals| run(command, &signals)).unwrap_or_else(|error| {
+        error!("{error}");
+        1
+    });
     logging::finish();
     ExitCode::from(status)
 }
 
-fn run(command: Command, signals: &Signals) -> Result<u8, String> {
+fn run(command: Command, signals: &Signals) -> Result<u8, Box<dyn Error>> {
     match command {
         Command::Serve(options) => serve(options, signals),
         Command::Check(options) => run_check(options),
         Command::Show(mut options) => {
             let usual = || usual_config(&PcpConf::load()).ok();
             options.common.config = options.common.config.or_else(usual);
-            show::run(&options, signals).map(|()| 0)
+            show::run(&options, signals)?;
+            Ok(0)
         }
     }
 }
@@ -156,7 +156,7 @@ impl Handler for Server {
     }
 }
 
-fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
+fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, Box<dyn Error>> {
     let common = &options.common;
     info!("Initializing, currently in 'notready' state.");
     let conf = PcpConf::load();
@@ -190,7 +190,7 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
             info!("ended by signal {signal} before pmcd came");
             return Ok(0);
         }
-        connection => connection.map_err(|error| error.to_string())?,
+        connection => connection?,
     };
     staged("Registering metrics:", "Metrics registered.", &names);
     staged("Registering helpers:", "Helpers registered.", &names);
@@ -214,19 +214,19 @@ fn serve(options: ServeOptions, signals: &Signals) -> Result<u8, String> {
         _ => {}
     }
     server.agent.source_mut().stop();
-    match end.map_err(|error| error.to_string())? {
+    match end? {
         End::Eof | End::Signal(_) => Ok(0),
         End::Handler if server.agent.source().is_lost() => Err(
             "no values will come any more: the thread that collects them has ended; pmcd has to start the agent again"
                 .into(),
         ),
-        End::Handler => Err(server.agent.source().failures()),
-        End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}")),
+        End::Handler => Err(server.agent.source().failures().into()),
+        End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}").into()),
     }
 }
 
 /// `-U`, as `pmdaSetUser` of PCP's own agents. The log is open; what takes root comes after, and says so if it is refused.
-fn run_as(name: &str) -> Result<(), String> {
+fn run_as(name: &str) -> Result<(), Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
     let user =
         User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
@@ -236,7 +236,7 @@ fn run_as(name: &str) -> Result<(), String> {
     let c_name = CString::new(name).map_err(|error| failed(&error))?;
     initgroups(&c_name, user.gid).map_err(|error| failed(&error))?;
     setgid(user.gid).map_err(|error| failed(&error))?;
-    setuid(user.uid).map_err(|error| failed(&error))
+    Ok(setuid(user.uid).map_err(|error| failed(&error))?)
 }
 
 /// The log lines of a stage, which scripts of the Python agent's users look for.
@@ -248,7 +248,7 @@ fn staged(begin: &str, end: &str, names: &[&str]) {
     info!("{end}");
 }
 
-fn run_check(options: CheckOptions) -> Result<u8, String> {
+fn run_check(options: CheckOptions) -> Result<u8, Box<dyn Error>> {
     if let Some(announcement) = &options.announcement {
         cli::print(&format!("{announcement}\n"))?;
     }

@@ -56,6 +56,17 @@ fn no_module_logs_under_a_name_of_its_own() {
     }
 }
 
+/// A text cannot say what to answer to it.
+#[test]
+fn no_error_is_a_mere_text() {
+    for file in sources(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))) {
+        for line in code(&file).lines() {
+            let result = line.split_once("Result<").map_or("", |(_, types)| types);
+            assert!(!result.contains(", String>"), "{}: {line}", file.display());
+        }
+    }
+}
+
 /// The first components after `crate::`, also in `use crate::{a::.., b}`.
 fn named(code: &str) -> Vec<String> {
     let mut named = Vec::new();

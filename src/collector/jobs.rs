@@ -1,10 +1,9 @@
 //! The collector as the thread that answers pmcd sees it: jobs go in, what is done comes out. All jobs are for the thread that owns the
 //! modules. Where it does not come back from one of them, another thread takes over what waits, but for the module at work.
 
-use super::{held, inject, message, Group, Members, Modules, Own};
-use crate::catalog::Collect;
+use super::{held, inject, Fault, Group, Members, Modules, Own};
+use crate::catalog::{Collect, TableError};
 use crate::kit::{Table, TableId};
-use crate::pcp::PmErr;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsFd;
@@ -37,15 +36,15 @@ enum Job {
 }
 
 enum Done {
-    Loaded(Vec<(TableId, Result<(), String>)>),
+    Loaded(Vec<(TableId, Result<(), TableError>)>),
     Refreshed(Refreshed),
-    Stored(u64, Result<(), PmErr>),
+    Stored(u64, Result<(), TableError>),
 }
 
 struct Refreshed {
     id: TableId,
     table: Table,
-    result: Result<(), String>,
+    result: Result<(), TableError>,
     took: Duration,
 }
 
@@ -111,7 +110,7 @@ impl Shared {
     /// Does the work of a thread; a panic that nobody has caught is told to the other side.
     fn run(&self, work: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-            log::error!("{}", message(panic.as_ref()));
+            log::error!("{}", Fault::of(panic.as_ref()));
             self.lost.store(true, Relaxed);
             let _ = self.ready.write(1);
         }
@@ -285,7 +284,7 @@ impl Collect for Collector {
         self.shared.lost.load(Relaxed)
     }
 
-    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), String>)>> {
+    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), TableError>)>> {
         if self.is_loaded {
             return None;
         }
@@ -295,14 +294,14 @@ impl Collect for Collector {
         Some(fates)
     }
 
-    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), PmErr> {
+    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
         self.stores += 1;
         self.shared.put([Job::Store(self.stores, table, column, value.to_vec())]);
         let until = Instant::now() + self.patience;
         loop {
             let done = self.receive(until);
             if done.is_empty() {
-                return Err(PmErr::AGAIN);
+                return Err(TableError::Late);
             }
             let mut answer = None;
             for done in done {
@@ -318,7 +317,7 @@ impl Collect for Collector {
         }
     }
 
-    fn late(&mut self, back: &mut dyn FnMut(TableId, Table, Result<(), String>, bool)) {
+    fn late(&mut self, back: &mut dyn FnMut(TableId, Table, Result<(), TableError>, bool)) {
         let mut early = std::mem::take(&mut self.early);
         for done in std::mem::take(&mut *held(&self.shared.finished)) {
             self.patience = PATIENCE;
@@ -335,7 +334,7 @@ impl Collect for Collector {
     fn refresh(
         &mut self,
         tables: &mut dyn Iterator<Item = (TableId, Table)>,
-        back: &mut dyn FnMut(TableId, Table, Result<(), String>),
+        back: &mut dyn FnMut(TableId, Table, Result<(), TableError>),
     ) {
         let (slow, quick): (Vec<_>, Vec<_>) = tables.partition(|(id, _)| self.slow.contains(id));
         let mut awaited: BTreeSet<TableId> = quick.iter().map(|(id, _)| *id).collect();
@@ -387,7 +386,7 @@ mod tests {
         let waits: Vec<Duration> = (0..20).map(|table| ask(&mut collector, &[TableId::new(table)]).1).collect();
         assert!(waits[0] >= PATIENCE && waits.iter().sum::<Duration>() < 3 * PATIENCE, "{waits:?}");
         assert!(ask(&mut collector, &[]).1 < MOMENT);
-        assert!(collector.store(ZERO, 0, b"start") == Err(PmErr::AGAIN));
+        assert!(collector.store(ZERO, 0, b"start") == Err(TableError::Late));
 
         done(&collector.shared, Duration::ZERO);
         let mut late = Vec::new();

@@ -7,7 +7,7 @@ mod prepared;
 mod status;
 
 use crate::bpf;
-use crate::catalog::EnabledModule;
+use crate::catalog::{EnabledModule, TableError};
 use crate::config::Config;
 use crate::kit::{
     fill, speaking_as, Kernel, Module, Plan, RefreshError, Setup, SetupError, Spec, Table, TableId, TableSpec,
@@ -24,6 +24,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 pub use jobs::Collector;
 pub use prepared::{prepare, Configuration, Prepared};
@@ -43,8 +44,8 @@ pub struct Member {
     tables: Vec<(TableId, &'static TableSpec)>,
     /// The option `debug` of its section.
     debug: bool,
-    /// The error in its section, if there is one: the module fails, with this for its reason.
-    module: Result<Box<dyn Module + Send>, String>,
+    /// With an error in its section, the module fails for that.
+    module: Result<Box<dyn Module + Send>, Failure>,
 }
 
 /// What stands in the place of the hook that failed, where the section is in error.
@@ -84,7 +85,7 @@ fn make(
 }
 
 impl Member {
-    fn new(enabled: &EnabledModule, module: Result<Box<dyn Module + Send>, String>) -> Member {
+    fn new(enabled: &EnabledModule, module: Result<Box<dyn Module + Send>, Failure>) -> Member {
         let (name, debug) = (Arc::from(enabled.settings.section.as_str()), enabled.settings.debug);
         if debug {
             log::info!("{name}: Debug logging enabled.");
@@ -163,6 +164,11 @@ impl Slot {
         self.spec.hooks.iter().any(|known| known.name == hook)
     }
 
+    /// The module, or why its tables are not served.
+    fn module(&self) -> Result<&Mutex<Working>, TableError> {
+        self.module.as_ref().map_err(|failure| TableError::NotLoaded(failure.reason.clone()))
+    }
+
     /// The module, if it is loaded and no other thread has it at work.
     fn idle(&self) -> Option<MutexGuard<'_, Working>> {
         match self.module.as_ref().ok()?.try_lock() {
@@ -201,11 +207,12 @@ impl Group {
                 Ok(module) => guarded(&member.name, || {
                     inject("plan", &member.name);
                     module.plan(&host, &mut plan, &mut constants);
-                }),
-                Err(fault) => Err(fault.clone()),
+                })
+                .map_err(|fault| fault.to_string()),
+                Err(failure) => Err(failure.reason.clone()),
             };
-            if let Err(fault) = planned {
-                plan = Plan { number, refusal: Some(fault), ..Plan::default() };
+            if let Err(reason) = planned {
+                plan = Plan { number, refusal: Some(reason), ..Plan::default() };
             }
             plans.push(plan);
         }
@@ -243,10 +250,9 @@ impl Group {
             spec: member.spec,
             tables: member.tables,
             debug: member.debug,
-            module: match member.module {
-                Ok(module) => fate.map(|()| Mutex::new(Working { module, losses: HashMap::new() })),
-                Err(reason) => Err(Failure { hook: CONFIGURATION, errno: 0, reason, words: String::new() }),
-            },
+            module: member
+                .module
+                .and_then(|module| fate.map(|()| Mutex::new(Working { module, losses: HashMap::new() }))),
             missing,
             told: Mutex::default(),
         });
@@ -276,7 +282,7 @@ impl Group {
     }
 
     /// Fills a table, as [`Modules::refresh`].
-    pub fn refresh(&mut self, id: TableId, table: &mut Table) -> Result<(), String> {
+    pub fn refresh(&mut self, id: TableId, table: &mut Table) -> Result<(), TableError> {
         self.modules.refresh(id, table)
     }
 
@@ -410,7 +416,7 @@ impl Modules {
             for Attempt { hook, kind, result, .. } in self.attempts.iter().filter(|attempt| slot.has(attempt.hook)) {
                 match result {
                     Ok(()) => log::log!(level, "{name}: {hook}: loaded as {kind}"),
-                    Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {}", refusal.words),
+                    Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {refusal}"),
                 }
             }
             match &slot.module {
@@ -462,10 +468,10 @@ impl Modules {
         self.loaded.reaches()
     }
 
-    /// Whether each table is served; a sentence for one that is not.
-    fn served(&self) -> Vec<(TableId, Result<(), String>)> {
+    /// Whether each table is served, or why not.
+    fn served(&self) -> Vec<(TableId, Result<(), TableError>)> {
         let of_modules = self.slots.iter().flat_map(|slot| {
-            let fate = slot.module.as_ref().map(drop).map_err(|failure| failure.reason.clone());
+            let fate = slot.module().map(drop);
             slot.tables.iter().map(move |(id, _)| (*id, fate.clone()))
         });
         of_modules.chain(STATUS.iter().map(|table| (table.id(), Ok(())))).collect()
@@ -480,22 +486,19 @@ impl Modules {
     }
 
     /// Fills a table. A module that panics costs its own values, no more.
-    pub fn refresh(&self, id: TableId, table: &mut Table) -> Result<(), String> {
+    pub fn refresh(&self, id: TableId, table: &mut Table) -> Result<(), TableError> {
         table.clear();
         let Some((slot, spec)) = self.slot(id) else { return self.refresh_status(id, table) };
         let begin = Instant::now();
-        let Slot { name, debug, module: Ok(module), told, .. } = slot else {
-            return Err("not loaded".into());
-        };
+        let Slot { name, debug, told, .. } = slot;
         let kernel: &dyn Kernel = &self.loaded;
-        let module = &mut *held(module).module;
+        let module = &mut *held(slot.module()?).module;
         let result = guarded(name, || fill(spec, module, kernel, table))
-            .unwrap_or_else(|fault| Err(RefreshError(fault)))
-            .map_err(|error| error.to_string());
+            .unwrap_or_else(|fault| Err(RefreshError(fault.to_string())));
         let before = {
             let mut told = held(told);
             (told.count, told.time) = (told.count + 1, told.time + begin.elapsed());
-            std::mem::replace(&mut told.trouble, result.clone().err())
+            std::mem::replace(&mut told.trouble, result.as_ref().err().map(ToString::to_string))
         };
         match (&result, before) {
             (Err(error), None) => log::error!("{name}: no values: {error}"),
@@ -505,22 +508,22 @@ impl Modules {
         if *debug {
             log::info!("{name}: refreshed, {} instances", table.len());
         }
-        result
+        Ok(result?)
     }
 
     /// Changes a string of a table.
-    pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), PmErr> {
-        let (slot, spec) = self.slot(id).ok_or(PmErr::PERMISSION)?;
+    pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
+        let (slot, spec) = self.slot(id).ok_or(TableError::ReadOnly)?;
         let metric = spec.metrics.get(column).ok_or(PmErr::PMID)?;
-        let Slot { name, module: Ok(module), .. } = slot else { return Err(PmErr::APPVERSION) };
+        let name = &slot.name;
         let kernel: &dyn Kernel = &self.loaded;
-        let module = &mut held(module).module;
+        let module = &mut held(slot.module()?).module;
         let stored = guarded(name, || module.store(kernel, metric, value)).unwrap_or_else(|fault| {
             log::error!("{name}: {fault}");
             Err(PmErr::GENERIC)
         });
         give_back(); // what the end of a run left
-        stored
+        Ok(stored?)
     }
 
     /// Whether the module of a table is at work already, so that whoever asks it has to wait.
@@ -529,14 +532,21 @@ impl Modules {
     }
 }
 
-/// Has a module of a section do something; if it panics, yields what to say of it.
-fn guarded<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> Result<R, String> {
-    speaking_as(section, || catch_unwind(AssertUnwindSafe(work))).map_err(|panic| message(panic.as_ref()))
+/// A panic that was caught.
+#[derive(Debug, Error)]
+#[error("a fault of the agent, please report it: {0}")]
+struct Fault(String);
+
+impl Fault {
+    fn of(panic: &(dyn Any + Send)) -> Fault {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Fault(text.unwrap_or("panic").into())
+    }
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("a fault of the agent, please report it: {}", text.unwrap_or("panic"))
+/// Has a module of a section do something, and catches its panic.
+fn guarded<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> Result<R, Fault> {
+    speaking_as(section, || catch_unwind(AssertUnwindSafe(work))).map_err(|panic| Fault::of(panic.as_ref()))
 }
 
 /// For tests: panics where the environment variable names this place, as `plan:sysfork`. Not in what is installed.

@@ -1,10 +1,11 @@
 //! From a configuration to modules that can be loaded. Whatever the configuration says there is an agent; this tells what is wrong, and
 //! what it costs.
 
-use super::{make, Member, Members};
+use super::{make, Member, Members, CONFIGURATION};
 use crate::catalog::{enabled_module, Enabled, EnabledModule};
 use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
 use crate::kit::{show_arguments, Spec};
+use crate::loader::Failure;
 
 /// A configuration that was read, and its modules made.
 pub struct Prepared {
@@ -77,7 +78,7 @@ pub fn prepare(config: &Result<Config, ConfigError>, path: &str, specs: &'static
     let modules = enabled.iter().zip(modules).map(|(enabled, (cost, module))| {
         let module = match (why(&cost), module) {
             (None, Some(module)) => Ok(module),
-            (why, _) => Err(why.unwrap_or_default()),
+            (why, _) => Err(Failure { hook: CONFIGURATION, reason: why.unwrap_or_default(), ..Failure::default() }),
         };
         Member::new(enabled, module)
     });

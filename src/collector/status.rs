@@ -1,10 +1,10 @@
 //! The agent's own metrics, `agent.*`: what became of each module, what its programs and maps cost, what was lost. To a client
 //! they are like a module's; the configuration has no section for them, and they are always there.
 
-use super::{held, Configuration, Modules, Slot};
+use super::{held, Configuration, Fault, Modules, Slot};
 use crate::bpf::OBJECT;
-use crate::catalog::ServedTable;
-use crate::kit::{Kernel, Metric, Number, RowMut, Shape, Spec, Table, TableId, TableSpec};
+use crate::catalog::{ServedTable, TableError};
+use crate::kit::{Kernel, Metric, Number, RefreshError, RowMut, Shape, Spec, Table, TableId, TableSpec};
 use crate::loader::{self, Finding, Reach};
 use crate::metrics;
 use crate::state::Restarts;
@@ -340,14 +340,16 @@ pub fn status_tables(prefix: &str) -> impl Iterator<Item = ServedTable> + '_ {
 
 impl Modules {
     /// Fills one of the tables of [`STATUS`].
-    pub(super) fn refresh_status(&self, id: TableId, table: &mut Table) -> Result<(), String> {
+    pub(super) fn refresh_status(&self, id: TableId, table: &mut Table) -> Result<(), TableError> {
         let status = STATUS.iter().find(|status| status.id() == id);
-        let (Some(status), Some(own)) = (status, self.own.get()) else { return Err("not served".into()) };
+        let (Some(status), Some(own)) = (status, self.own.get()) else {
+            return Err(RefreshError("not served".into()).into());
+        };
         catch_unwind(AssertUnwindSafe(|| (status.fill)(self, own, table))).map_err(|panic| {
             table.clear();
-            let error = super::message(panic.as_ref());
-            log::error!("{}: {error}", status.spec.summary);
-            error
+            let fault = Fault::of(panic.as_ref());
+            log::error!("{}: {fault}", status.spec.summary);
+            RefreshError(fault.to_string()).into()
         })
     }
 
@@ -381,7 +383,7 @@ impl Modules {
             } else if attempts().any(|attempt| attempt.result.is_ok()) {
                 idle.push(hook.name);
             } else if let Some(Err(refusal)) = attempts().next_back().map(|attempt| &attempt.result) {
-                missing.push(format!("{} ({})", hook.name, refusal.words));
+                missing.push(format!("{} ({refusal})", hook.name));
             }
         }
         let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == spec.name);

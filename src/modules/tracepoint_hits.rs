@@ -1,6 +1,6 @@
 //! Hits of tracepoints that the configuration names. Kernel side: bpf/tracepoint_hits.bpf.c.
 
-use super::shared::hits::{Finder, Found, Hits, TargetList};
+use super::shared::hits::{Finder, Found, Hits, NoTargets, TargetList};
 use crate::bpf::types::{self, hit};
 use crate::host::Events;
 use crate::kit::*;
@@ -90,10 +90,10 @@ fn look(events: &Events, entry: &str, names: &Expression) -> Found {
         Ok(list) => list.iter().map(String::as_str).filter(|event| names.matches(event.as_bytes())).collect(),
         // A tracepoint can be attached to by its event's name alone.
         Err(_) if is_name(entry) => vec![entry],
-        Err(reason) => return Err(reason.into()),
+        Err(reason) => return Err(NoTargets::new(reason)),
     };
     if found.is_empty() {
-        return Err("matches no tracepoint".into());
+        return Err(NoTargets::new("matches no tracepoint"));
     }
     let target = |event: &str| {
         let (category, name) = event.split_once(':')?;

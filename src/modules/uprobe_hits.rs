@@ -1,8 +1,8 @@
 //! Calls of functions of programs and libraries that the configuration names. Kernel side: bpf/uprobe_hits.bpf.c.
 
-use super::shared::hits::{Finder, Found, Hits, TargetList};
+use super::shared::hits::{Finder, Found, Hits, NoTargets, TargetList};
 use crate::bpf::types::{self, hit};
-use crate::host::{library, Elf};
+use crate::host::{library, Elf, HostError};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, user_code};
 use std::collections::HashMap;
@@ -63,13 +63,14 @@ struct FunctionFinder {
 }
 
 /// The files that were read, or why they cannot be.
-type Files = HashMap<PathBuf, Result<Elf, String>>;
+type Files = HashMap<PathBuf, Result<Elf, HostError>>;
 
 /// The function that an entry means.
 fn look(files: &mut Files, name: &str, symbol: &str) -> Found {
-    let path = library(name).ok_or_else(|| format!("no library or file `{name}`"))?;
-    let elf = files.entry(path.clone()).or_insert_with(|| Elf::read(&path)).as_ref().map_err(String::clone)?;
-    let code = elf.function(symbol).ok_or_else(|| format!("{}: no function `{symbol}`", path.display()))?;
+    let path = library(name).ok_or_else(|| NoTargets::new(format_args!("no library or file `{name}`")))?;
+    let elf = files.entry(path.clone()).or_insert_with(|| Elf::read(&path)).as_ref().map_err(NoTargets::new)?;
+    let code = elf.function(symbol);
+    let code = code.ok_or_else(|| NoTargets::new(format_args!("{}: no function `{symbol}`", path.display())))?;
     if code.chooses {
         tell!(
             warn,

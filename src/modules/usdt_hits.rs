@@ -1,11 +1,11 @@
 //! Hits of USDT probes that the configuration names. Kernel side: bpf/usdt_hits.bpf.c.
 
-use super::shared::hits::{Finder, Found, Hits, TargetList};
+use super::shared::hits::{Finder, Found, Hits, NoTargets, TargetList};
 use super::shared::runtimes::BEYOND;
 use crate::bpf::types::{self, hit};
 use crate::host::{open_regular, open_regular_of, program_or_library, Probe, ProbeFiles};
 use crate::kit::*;
-use crate::process::{Site, Sites, Tracees};
+use crate::process::{NoProbes, Site, Sites, Tracees};
 use crate::{maps, metrics, options, user_code};
 use std::collections::HashMap;
 use std::fs::File;
@@ -110,7 +110,7 @@ fn hits(name: &str, entries: Vec<Entry>, process: ProcessFilter) -> Hits<UsdtFin
 /// The probes that an entry means. Its instances are called by the path as it was written, and the probe.
 fn look(files: &mut ProbeFiles, known: &mut Known, entry: &Entry) -> Found {
     let path = program_or_library(&entry.path).unwrap_or_else(|| PathBuf::from(&entry.path));
-    let file = files.read(open_regular(&path), &path)?;
+    let file = files.read(open_regular(&path), &path).map_err(NoTargets::new)?;
     let target = |probe: &Probe| {
         let instance = format!("{}::{}", entry.path, probe.name);
         known.entry(instance.clone()).or_insert_with(|| (path.clone(), probe.name.clone()));
@@ -119,10 +119,10 @@ fn look(files: &mut ProbeFiles, known: &mut Known, entry: &Entry) -> Found {
     };
     let targets: Vec<_> = file.probes.iter().filter(|probe| entry.means(probe)).map(target).collect();
     if file.probes.is_empty() {
-        return Err(format!("{}: no probes in this build", entry.path));
+        return Err(NoTargets::new(format_args!("{}: no probes in this build", entry.path)));
     }
     if targets.is_empty() {
-        return Err(format!("{}: no probe `{}`", entry.path, entry.probe));
+        return Err(NoTargets::new(format_args!("{}: no probe `{}`", entry.path, entry.probe)));
     }
     Ok(targets)
 }
@@ -144,13 +144,13 @@ fn sites(
                 let site = |(probe, _)| Site { file: Arc::clone(&file), probe, number: number as u32 };
                 sites.extend(probes.map(site));
             }
-            Err(fault) => faults.push(fault),
+            Err(fault) => faults.push(fault.to_string()),
         }
     }
     faults.dedup();
     match sites.is_empty() {
-        true if faults.is_empty() => Err("its files are of another build, without the probes".into()),
-        true => Err(faults.join("; ")),
+        true if faults.is_empty() => Err(NoProbes("its files are of another build, without the probes".into())),
+        true => Err(NoProbes(faults.join("; "))),
         false => Ok(sites),
     }
 }

@@ -5,7 +5,7 @@ use super::shared::runtimes::{numbered, runtime, Event, Language, BEYOND, EVENTS
 use crate::bpf::types::{self, us_row, us_stat};
 use crate::host::exists;
 use crate::kit::*;
-use crate::process::Tracees;
+use crate::process::{NoProbes, Tracees};
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -104,7 +104,7 @@ impl Module for Ustat {
                 event.map(|(_, event)| *event as u32)
             });
             if sites.is_empty() {
-                return Err(format!("no probes of {} events in its build", runtime.language));
+                return Err(NoProbes(format!("no probes of {} events in its build", runtime.language)));
             }
             Ok(sites)
         });

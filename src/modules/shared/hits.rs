@@ -3,7 +3,9 @@
 
 use crate::bpf::types::{hit, rodata};
 use crate::kit::{Hook, Host, Kernel, Metric, Module, Plan, RefreshError, Rows, Table, Target};
+use std::fmt::Display;
 use std::time::Instant;
+use thiserror::Error;
 
 /// Counters of one CPU lie in whole cache lines, so that CPUs do not share one.
 const LINE: usize = 8;
@@ -35,7 +37,19 @@ impl Counters {
 }
 
 /// The targets of an entry of the configuration, each with its instance name; or why there are none.
-pub type Found = Result<Vec<(String, Target)>, String>;
+pub type Found = Result<Vec<(String, Target)>, NoTargets>;
+
+/// Why an entry of the configuration has no targets.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct NoTargets(String);
+
+impl NoTargets {
+    /// For this reason.
+    pub fn new(reason: impl Display) -> NoTargets {
+        NoTargets(reason.to_string())
+    }
+}
 
 /// The targets of a template that the configuration names. Targets with the same instance name have the same number.
 pub struct TargetList {
@@ -62,7 +76,7 @@ impl TargetList {
         for (entry, found) in entries {
             match found {
                 Ok(targets) => self.add(plan, targets),
-                Err(reason) => plan.leave_out(entry, reason),
+                Err(reason) => plan.leave_out(entry, reason.to_string()),
             }
         }
         if self.is_empty() {
@@ -191,7 +205,7 @@ mod tests {
         let mut list = TargetList::new(&HOOK);
         let entries = vec![
             ("a", Ok(vec![code("x", 1), code("y", 2), code("x", 3)])),
-            ("b", Err("is not there".into())),
+            ("b", Err(NoTargets::new("is not there"))),
             ("c", Ok(vec![code("y", 4), code("z", 5)])),
         ];
         let (targets, plan) = found(&mut list, entries);
@@ -211,7 +225,10 @@ mod tests {
 
     #[test]
     fn a_list_without_a_target_refuses_with_every_reason() {
-        let (_, plan) = found(&mut TargetList::new(&HOOK), vec![("a", Err("one".into())), ("b", Err("two".into()))]);
+        let (_, plan) = found(
+            &mut TargetList::new(&HOOK),
+            vec![("a", Err(NoTargets::new("one"))), ("b", Err(NoTargets::new("two")))],
+        );
         assert_eq!(plan.refusal.as_deref(), Some("one; two"));
     }
 }
