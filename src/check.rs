@@ -1,10 +1,12 @@
 //! `--check` and `--trycompile`: loads everything a configuration asks for, says what became of it, detaches.
 
 use crate::catalog::EnabledModule;
+use crate::cli::{configuration, print, CheckOptions};
 use crate::collector::{prepare, Group, Prepared, CONFIGURATION};
 use crate::config::{Config, ConfigError};
 use crate::kit::unknown;
 use crate::modules::MODULES;
+use crate::pcpconf::PcpConf;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -20,6 +22,21 @@ pub struct Report {
     pub missing: Vec<String>,
     /// `module_failure_fatal`.
     pub fatal: bool,
+}
+
+/// Checks, prints the table, and yields the exit status.
+pub fn run(options: &CheckOptions) -> Result<u8, String> {
+    if let Some(announcement) = &options.announcement {
+        print(&format!("{announcement}\n"))?;
+    }
+    let (config, path) = configuration(&options.common, &PcpConf::load());
+    let report = check(&config, &path, options.common.btf.clone());
+    print(&report.table)?;
+    let incomplete = options.strict && !report.missing.is_empty();
+    if incomplete {
+        log::error!("not attached to: {}", report.missing.join(", "));
+    }
+    Ok(u8::from(!report.is_right || incomplete || !report.passed && (options.strict || report.fatal)))
 }
 
 /// Logs the errors in a configuration, loads its modules as far as they are right, and detaches them.

@@ -1,11 +1,12 @@
 //! `corebcc`: the `bcc.*` metrics of Performance Co-Pilot from CO-RE BPF programs.
 //!
 //! ```text
-//! main -> transport -> pdu -> pcp      the protocol: bytes, frames, requests
-//!      -> agent -> kit -> pcp          a request in, a reply out
-//!      -> collector -> probe -> bpf    the modules' thread, and the kernel
-//!      modules -> kit                  what is measured
-//!      -> check, show                  the modules without pmcd
+//! main -> serve -> transport -> pdu -> pcp      the protocol: bytes, frames, requests
+//!               -> agent -> pdu                 a request in, a reply out
+//!               -> catalog -> kit, state        what is served: names, instances, help
+//!               -> collector -> loader -> bpf   the modules' thread, and the kernel
+//!      modules -> kit                           what is measured
+//!      -> check, show                           the modules without pmcd
 //! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -27,6 +28,7 @@ pub mod pcpconf;
 pub mod pdu;
 pub mod process;
 pub mod reference;
+pub mod serve;
 pub mod show;
 pub mod state;
 pub mod transport;
