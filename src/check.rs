@@ -2,7 +2,7 @@
 
 use crate::catalog::EnabledModule;
 use crate::cli::{configuration, print, CheckOptions};
-use crate::collector::{prepare, Group, Prepared, CONFIGURATION};
+use crate::collector::{prepare, survey, Group, Prepared, CONFIGURATION};
 use crate::config::{Config, ConfigError};
 use crate::kit::unknown;
 use crate::modules::MODULES;
@@ -41,7 +41,8 @@ pub fn run(options: &CheckOptions) -> Result<u8, String> {
 
 /// Logs the errors in a configuration, loads its modules as far as they are right, and detaches them.
 pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathBuf>) -> Report {
-    let Prepared { settings, modules, members, configuration } = prepare(config, path, MODULES);
+    let Prepared { settings, modules, members, configuration } =
+        prepare(config, path, survey(config, MODULES), MODULES);
     configuration.errors.iter().for_each(|error| log::error!("{error}"));
     if let Ok(config) = config {
         warn_of_unknown(config, &modules);
@@ -51,6 +52,7 @@ pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathB
         return Report { table: String::new(), is_right, passed: false, missing: Vec::new(), fatal };
     }
     let group = Group::load(members, btf);
+    group.log_outcomes();
     let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
     let attached = group.attached();
     let mut missing = Vec::new();

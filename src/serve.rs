@@ -4,7 +4,7 @@ use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::warn_of_unknown;
 use crate::cli::{configuration, ServeOptions};
-use crate::collector::{prepare, status_tables, Collector, Own, Prepared};
+use crate::collector::{prepare, status_tables, survey, Collector, Own, Prepared};
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
@@ -16,6 +16,7 @@ use nix::unistd::{initgroups, setgid, setuid, Uid, User};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 const HELP: &str = include_str!("../help");
 
@@ -23,6 +24,9 @@ const HELP: &str = include_str!("../help");
 struct Server {
     agent: Agent<Registry>,
     ready: Arc<EventFd>,
+    /// The number of enabled modules, and when the first of them began to be loaded.
+    modules: usize,
+    begin: Instant,
     /// `module_failure_fatal`, and whether it came to that.
     fatal: bool,
     failed: bool,
@@ -40,12 +44,16 @@ impl Handler for Server {
             return;
         }
         if self.agent.source_mut().poll() {
-            if self.fatal && self.agent.source().any_failed() {
+            let failed = self.agent.source().failed_modules();
+            if self.fatal && !failed.is_empty() {
                 self.failed = true;
                 return;
             }
+            let (enabled, took) = (self.modules, self.begin.elapsed().as_secs_f64());
+            let failures =
+                if failed.is_empty() { String::new() } else { format!(", not loaded: {}", failed.join(", ")) };
+            info!("ready: {} of {enabled} modules loaded in {took:.2} s{failures}", enabled - failed.len());
             self.agent.ready(out);
-            info!("Ready to process requests.");
         }
     }
 
@@ -69,27 +77,27 @@ impl Handler for Server {
 /// Serves pmcd until the connection or the agent ends.
 pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
     let common = &options.common;
-    info!("Initializing, currently in 'notready' state.");
     let conf = PcpConf::load();
     let (config, path) = configuration(common, &conf);
-    let Prepared { settings, modules, members, configuration } = prepare(&config, &path, MODULES);
+    let enabled = survey(&config, MODULES);
+    let modules = enabled.modules.len();
+    info!(
+        "version {}, pid {}, configuration {path}, {modules} module{} enabled",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        if modules == 1 { "" } else { "s" }
+    );
+    let Prepared { settings, modules, members, configuration } = prepare(&config, &path, enabled, MODULES);
     configuration.errors.iter().for_each(|error| error!("{error}"));
+    if configuration.halted {
+        error!("no module is loaded until the configuration is corrected and the agent started again");
+    }
     // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
     let fatal = settings.module_failure_fatal && configuration.errors.is_empty();
     let mut own = Own::new(configuration, settings.bpf_stats);
-    let names: Vec<&str> = modules.iter().map(|module| module.settings.section.as_str()).collect();
-    info!("Enabled modules:");
-    info!("['{}']", names.join("', '"));
     if let Ok(config) = &config {
         warn_of_unknown(config, &modules);
     }
-    staged("Configuring modules:", "Modules configured.", &names);
-    info!("Initializing modules:");
-    for name in &names {
-        info!("{name}");
-        info!("{name}: Initialized.");
-    }
-    info!("Modules initialized.");
 
     if let Some(name) = &options.username {
         run_as(name)?;
@@ -103,8 +111,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
         }
         connection => connection.map_err(|error| error.to_string())?,
     };
-    staged("Registering metrics:", "Metrics registered.", &names);
-    staged("Registering helpers:", "Helpers registered.", &names);
+    let begin = Instant::now();
     let collector = Collector::start(members, common.btf.clone(), own)
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     let ready = collector.ready();
@@ -117,7 +124,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
     };
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());
-    let mut server = Server { agent, ready, fatal, failed: false, restarts };
+    let mut server = Server { agent, ready, modules: modules.len(), begin, fatal, failed: false, restarts };
     let end = transport::run(connection, &greeting, signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),
@@ -131,9 +138,18 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
             "no values will come any more: the thread that collects them has ended; pmcd has to start the agent again"
                 .into(),
         ),
-        End::Handler => Err(server.agent.source().failures()),
+        End::Handler => Err(not_loaded(&server.agent.source().failed_modules(), &path)),
         End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}")),
     }
+}
+
+/// Why the agent ends that is to have all of its modules or none.
+fn not_loaded(failed: &[&str], path: &str) -> String {
+    format!(
+        "the agent ends, since {} could not be loaded (see above) and `module_failure_fatal` is True, the default; to run the \
+         other modules, set `module_failure_fatal = False` in [pmda] of {path}",
+        failed.join(", ")
+    )
 }
 
 /// `-U`, as `pmdaSetUser` of PCP's own agents. The log is open; what takes root comes after, and says so if it is refused.
@@ -148,13 +164,4 @@ fn run_as(name: &str) -> Result<(), String> {
     initgroups(&c_name, user.gid).map_err(|error| failed(&error))?;
     setgid(user.gid).map_err(|error| failed(&error))?;
     setuid(user.uid).map_err(|error| failed(&error))
-}
-
-/// The log lines of a stage, which scripts of the Python agent's users look for.
-fn staged(begin: &str, end: &str, names: &[&str]) {
-    info!("{begin}");
-    for name in names {
-        info!("{name}");
-    }
-    info!("{end}");
 }

@@ -137,13 +137,8 @@ impl Registry {
         self.collector.is_lost()
     }
 
-    /// Whether a module could not be loaded.
-    pub fn any_failed(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot.state, State::Failed))
-    }
-
-    /// The modules that could not be loaded, in the words of the Python agent's last line.
-    pub fn failures(&self) -> String {
+    /// The modules that could not be loaded.
+    pub fn failed_modules(&self) -> Vec<&str> {
         let failed = self.slots.iter().filter(|slot| matches!(slot.state, State::Failed));
         let mut names: Vec<&str> = Vec::new();
         for name in failed.map(|slot| slot.served.section.as_str()) {
@@ -151,7 +146,7 @@ impl Registry {
                 names.push(name); // once for all of its tables
             }
         }
-        format!("Failed to compile module {}, aborting.", names.join(", "))
+        names
     }
 
     /// Writes what has to outlive the agent. To be called before [`Registry::stop`], since a pmcd that ends kills its agents a tenth

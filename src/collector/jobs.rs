@@ -127,6 +127,7 @@ fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
 /// The owner of the modules: loads them, says what became of them, and does what there is.
 fn collect(members: Members, btf: Option<PathBuf>, own: Own, shared: &Shared) {
     let mut group = Group::load(members, btf);
+    group.log_outcomes();
     group.serve_own(own);
     let _ = shared.modules.set(Arc::downgrade(&group.modules)); // once
     shared.finish(Done::Loaded(group.served()));

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 pub use jobs::Collector;
-pub use prepared::{prepare, Configuration, Prepared};
+pub use prepared::{prepare, survey, Configuration, Prepared};
 pub use status::{status_tables, Own, STATUS};
 
 /// Between two looks at rings, ended processes and losses.
@@ -178,15 +178,13 @@ impl Slot {
 }
 
 impl Group {
-    /// Loads the modules as far as the kernel allows, and logs each one's fate.
+    /// Loads the modules as far as the kernel allows.
     pub fn load(members: Members, btf: Option<PathBuf>) -> Group {
-        log::info!("Compiling modules:");
         let begin = Instant::now();
         let Members { mut modules, process_refresh } = members;
         let (host, mut constants) = (crate::host::host(), bpf::constants());
         let mut plans = Vec::new();
         for (number, member) in modules.iter_mut().enumerate() {
-            log::info!("{}", member.name);
             let mut plan = Plan { number, ..Plan::default() };
             let planned = match &mut member.module {
                 Ok(module) => guarded(&member.name, || {
@@ -250,13 +248,7 @@ impl Group {
             own: OnceLock::new(),
         };
         let mut group = Group { modules: Arc::new(modules), ticks: 0, next_tick: Instant::now() + TICK };
-        group.log_fates();
-        log::info!("Modules compiled.");
-        log::info!("Freeing memory:");
-        for slot in &group.slots {
-            log::info!("{}: Compilation memory freed.", slot.name);
-        }
-        log::info!("Memory freed.");
+        group.log_attempts();
         group.tick();
         group
     }
@@ -356,36 +348,26 @@ impl Group {
         }
     }
 
-    /// Detaches everything and says so.
+    /// Detaches everything.
     pub fn detach(self) {
         // The threads that helped out have been told to end. One that is stuck is left: the kernel detaches when the process ends.
         let until = Instant::now() + MOMENT;
         while Arc::strong_count(&self.modules) > 1 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let Some(Modules { slots, loaded, .. }) = Arc::into_inner(self.modules) else { return };
-        drop(loaded);
-        say_detached(&slots);
+        drop(Arc::into_inner(self.modules));
     }
 
-    /// Leaves it to the end of the process to detach everything, and says so. Where the end of the process comes while this thread
-    /// takes a probe off, the kernel gives up and keeps it ("failed to unregister, leaking uprobe").
+    /// Leaves it to the end of the process to detach everything. Where the end of the process comes while this thread takes a probe
+    /// off, the kernel gives up and keeps it ("failed to unregister, leaking uprobe").
     fn leave(self) {
-        say_detached(&self.modules.slots);
         std::mem::forget(self);
     }
 }
 
-fn say_detached(modules: &[Slot]) {
-    log::info!("Cleaning up modules:");
-    for slot in modules.iter().filter(|slot| slot.module.is_ok()) {
-        log::info!("{}: BPF detached.", slot.name);
-    }
-    log::info!("Modules cleaned up.");
-}
-
 impl Modules {
-    fn log_fates(&self) {
+    /// Logs the targets that modules go without, and, for debugging, each way to attach that was tried.
+    fn log_attempts(&self) {
         for reach in self.loaded.reaches() {
             match &reach.result {
                 Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
@@ -404,21 +386,19 @@ impl Modules {
                     Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {}", refusal.words),
                 }
             }
+        }
+    }
+
+    /// Logs a line for each module: how it is attached, or why it is not loaded.
+    pub fn log_outcomes(&self) {
+        for slot in &self.slots {
+            let (name, (_, sentence)) = (&slot.name, self.state(slot));
             match &slot.module {
-                Ok(_) => {
-                    log::info!("{name}: Compiled.");
-                    log::info!("{name}: {}", self.state(slot).1);
-                }
-                Err(failure) => {
-                    // An error in the configuration was logged as it was read.
-                    if failure.hook != CONFIGURATION {
-                        log::error!("{name}: {}", failure.reason);
-                    }
-                    if !failure.words.is_empty() {
-                        log::error!("{name}: the kernel said: {}", failure.words);
-                    }
-                    log::error!("{name}: Module NOT active!");
-                }
+                Ok(_) if sentence.is_empty() => log::info!("{name}: loaded, nothing to attach to yet"),
+                Ok(_) => log::info!("{name}: {sentence}"),
+                // The error was logged as the configuration was read, and names the section.
+                Err(failure) if failure.hook == CONFIGURATION => {}
+                Err(_) => log::error!("{name}: not loaded: {sentence}"),
             }
         }
     }

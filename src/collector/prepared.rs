@@ -33,12 +33,22 @@ pub struct Configuration {
     pub off: Vec<(String, String)>,
 }
 
-/// Makes the modules that a configuration enables. `path` is the file, for sentences.
-pub fn prepare(config: &Result<Config, ConfigError>, path: &str, specs: &'static [&'static Spec]) -> Prepared {
-    let Enabled { settings, modules: enabled, mut faults } = match config {
+/// What a configuration enables: nothing, if it could not be read.
+pub fn survey(config: &Result<Config, ConfigError>, specs: &'static [&'static Spec]) -> Enabled {
+    match config {
         Ok(config) => Enabled::survey(config, specs),
         Err(_) => Enabled { settings: Settings::default(), modules: Vec::new(), faults: Vec::new() },
-    };
+    }
+}
+
+/// Makes the modules that a configuration enables. `path` is the file, for sentences.
+pub fn prepare(
+    config: &Result<Config, ConfigError>,
+    path: &str,
+    enabled: Enabled,
+    specs: &'static [&'static Spec],
+) -> Prepared {
+    let Enabled { settings, modules: enabled, mut faults } = enabled;
     show_arguments(settings.show_arguments);
     let refresh = settings.process_refresh;
     let mut modules = Vec::new();
