@@ -1,7 +1,11 @@
 //! The collector as the thread that answers pmcd sees it: jobs go in, what is done comes out. All jobs are for the thread that owns the
 //! modules. Where it does not come back from one of them, another thread takes over what waits, but for the module at work.
 
-use super::{held, inject, message, Group, Members, Modules, Own};
+use super::guard::{held, inject, message};
+use super::module_set::Group;
+use super::modules::Modules;
+use super::prepared_module::Members;
+use super::status::Own;
 use crate::catalog::Collect;
 use crate::kit::{Table, TableId};
 use crate::pcp::PmErr;
@@ -363,7 +367,7 @@ impl Collect for Collector {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MOMENT;
+    use super::super::module_set::MOMENT;
     use super::*;
 
     const ZERO: TableId = TableId::new(0);

@@ -1,7 +1,7 @@
 //! From a configuration to modules that can be loaded. Whatever the configuration says there is an agent; this tells what is wrong, and
 //! what it costs.
 
-use super::{make, Member, Members};
+use super::prepared_module::{make, Member, Members};
 use crate::catalog::{enabled_module, Enabled, EnabledModule};
 use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
 use crate::kit::{show_arguments, Spec};

@@ -1,0 +1,62 @@
+//! Modules that are made, to be loaded.
+
+use crate::catalog::EnabledModule;
+use crate::config::Config;
+use crate::kit::{speaking_as, Module, Setup, SetupError, Spec, TableId, TableSpec};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A module with its name, to be loaded.
+pub struct Member {
+    pub name: Arc<str>,
+    pub spec: &'static Spec,
+    pub tables: Vec<(TableId, &'static TableSpec)>,
+    /// The option `debug` of its section.
+    pub debug: bool,
+    /// The error in its section, if there is one: the module fails, with this for its reason.
+    pub module: Result<Box<dyn Module + Send>, String>,
+}
+
+/// The modules of a configuration, to be loaded.
+pub struct Members {
+    pub(super) modules: Vec<Member>,
+    pub(super) process_refresh: Option<Duration>,
+}
+
+/// Makes the modules of a configuration; the first error is the result. Quick, since pmcd gives an agent that it has started three
+/// seconds to say something: they plan when they are loaded.
+pub fn members(
+    config: &Config,
+    modules: &[EnabledModule],
+    process_refresh: Option<Duration>,
+) -> Result<Members, SetupError> {
+    let modules = modules.iter().map(|module| {
+        let made = make(config, module, process_refresh)?;
+        Ok(Member::new(module, Ok(made)))
+    });
+    Ok(Members { modules: modules.collect::<Result<_, _>>()?, process_refresh })
+}
+
+/// Makes the module of a section.
+pub fn make(
+    config: &Config,
+    module: &EnabledModule,
+    process_refresh: Option<Duration>,
+) -> Result<Box<dyn Module + Send>, SetupError> {
+    let name = Arc::from(module.settings.section.as_str());
+    let section = config
+        .section(&module.settings.section)
+        .ok_or_else(|| SetupError::Missing { path: config.path().into(), reason: format!("no section [{name}]") })?;
+    speaking_as(&name, || (module.spec.make)(&Setup { section: &section, process_refresh }))
+}
+
+impl Member {
+    pub fn new(enabled: &EnabledModule, module: Result<Box<dyn Module + Send>, String>) -> Member {
+        let (name, debug) = (Arc::from(enabled.settings.section.as_str()), enabled.settings.debug);
+        if debug {
+            log::info!("{name}: Debug logging enabled.");
+        }
+        let tables = enabled.tables().map(|table| (table.id, table.spec)).collect();
+        Member { name, spec: enabled.spec, tables, debug, module }
+    }
+}
