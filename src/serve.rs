@@ -4,7 +4,7 @@ use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::warn_of_unknown;
 use crate::cli::{configuration, ServeOptions};
-use crate::collector::{prepare, status_tables, survey, Collector, Own, Prepared};
+use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared};
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
@@ -80,30 +80,30 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
     let conf = PcpConf::load();
     let (config, path) = configuration(common, &conf);
     let enabled = survey(&config, MODULES);
-    let modules = enabled.modules.len();
+    let count = enabled.modules.len();
     info!(
-        "version {}, pid {}, configuration {path}, {modules} module{} enabled",
+        "version {}, pid {}, configuration {path}, {count} module{} enabled",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
-        if modules == 1 { "" } else { "s" }
+        if count == 1 { "" } else { "s" }
     );
-    let Prepared { settings, modules, members, configuration } = prepare(&config, &path, enabled, MODULES);
+    let Prepared { settings, enabled, modules, configuration } = prepare(&config, &path, enabled, MODULES);
     configuration.errors.iter().for_each(|error| error!("{error}"));
     if configuration.halted {
         error!("no module is loaded until the configuration is corrected and the agent started again");
     }
     // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
     let fatal = settings.module_failure_fatal && configuration.errors.is_empty();
-    let mut own = Own::new(configuration, settings.bpf_stats);
+    let mut status = AgentStatus::new(configuration, settings.bpf_stats);
     if let Ok(config) = &config {
-        warn_of_unknown(config, &modules);
+        warn_of_unknown(config, &enabled);
     }
 
     if let Some(name) = &options.username {
         run_as(name)?;
     }
     let restarts = Restarts::begin(&conf.path("PCP_RUN_DIR", "corebcc.starts"));
-    own.restarts.clone_from(&restarts);
+    status.restarts.clone_from(&restarts);
     let connection = match transport::connect(&options.endpoint, &conf, signals) {
         Err(TransportError::Signal(signal)) => {
             info!("ended by signal {signal} before pmcd came");
@@ -112,11 +112,11 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
         connection => connection.map_err(|error| error.to_string())?,
     };
     let begin = Instant::now();
-    let collector = Collector::start(members, common.btf.clone(), own)
+    let collector = Collector::start(modules, common.btf.clone(), status)
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     let ready = collector.ready();
     let caches = Some(conf.path("PCP_VAR_DIR", "config/pmda"));
-    let tables = modules.iter().flat_map(EnabledModule::tables).chain(status_tables(&settings.prefix));
+    let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&settings.prefix));
     let registry = Registry::new(common.domain, tables, Help::parse(HELP), caches, Box::new(collector));
     let registry = match restarts.clone() {
         Some(restarts) => registry.writing_while(move || restarts.is_latest()),
@@ -124,7 +124,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
     };
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());
-    let mut server = Server { agent, ready, modules: modules.len(), begin, fatal, failed: false, restarts };
+    let mut server = Server { agent, ready, modules: enabled.len(), begin, fatal, failed: false, restarts };
     let end = transport::run(connection, &greeting, signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),

@@ -2,7 +2,7 @@
 
 use crate::catalog::{Enabled, EnabledModule, ServedTable};
 use crate::cli::{print, CommonOptions, ShowOptions};
-use crate::collector::{members, Group};
+use crate::collector::{prepared_modules, ModuleSet};
 use crate::config::{Config, ConfigError, Cost, Settings};
 use crate::kit::{show_arguments, Key, Log2, MetricDef, Shape, Table};
 use crate::modules::MODULES;
@@ -25,21 +25,21 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
         return Err(no_metric(metric));
     }
     let mut left_out = Vec::new();
-    let members = match members(&config, &modules, settings.process_refresh) {
-        Ok(members) => members,
+    let prepared_modules = match prepared_modules(&config, &modules, settings.process_refresh) {
+        Ok(prepared_modules) => prepared_modules,
         Err(_) => {
             // One that cannot be made costs its own metrics only.
             modules.retain(|module| {
-                let made = members(&config, std::slice::from_ref(module), settings.process_refresh);
+                let made = prepared_modules(&config, std::slice::from_ref(module), settings.process_refresh);
                 left_out.extend(made.as_ref().err().map(|error| (module.settings.section.clone(), error.to_string())));
                 made.is_ok()
             });
-            members(&config, &modules, settings.process_refresh).map_err(words)?
+            prepared_modules(&config, &modules, settings.process_refresh).map_err(words)?
         }
     };
-    let mut group = Group::load(members, common.btf.clone());
-    for (module, fate) in modules.iter().zip(group.fates()) {
-        left_out.extend(fate.err().map(|failure| (module.settings.section.clone(), failure.reason)));
+    let mut set = ModuleSet::load(prepared_modules, common.btf.clone());
+    for (module, outcome) in modules.iter().zip(set.outcomes()) {
+        left_out.extend(outcome.err().map(|failure| (module.settings.section.clone(), failure.reason)));
     }
     let tables: Vec<ServedTable> = modules.iter().flat_map(EnabledModule::tables).collect();
     let mut selected = select(&tables, metric);
@@ -52,7 +52,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
     }
     for table in modules.iter().filter_map(|module| module.tables().next()) {
         // What samples on demand; the others refuse.
-        let _ = group.store(table.id, 0, b"start");
+        let _ = set.store(table.id, 0, b"start");
     }
     if interval.is_none() {
         eprintln!("Counting... Ctrl-C ends and shows.");
@@ -62,7 +62,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
     for round in 1.. {
         let until = interval.map(|interval| Instant::now() + interval);
         let ended = loop {
-            match group.attend(signals.as_fd(), until) {
+            match set.attend(signals.as_fd(), until) {
                 false => break false,
                 true if signals.take().is_some() => break true,
                 true => {}
@@ -70,7 +70,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
         };
         for ((served, columns), (table, earlier)) in selected.iter().zip(&mut values) {
             std::mem::swap(table, earlier);
-            if let Err(reason) = group.refresh(served.id, table) {
+            if let Err(reason) = set.refresh(served.id, table) {
                 if selected.len() == 1 {
                     return Err(reason);
                 }

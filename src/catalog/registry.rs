@@ -121,10 +121,10 @@ impl Registry {
 
     /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
     pub fn poll(&mut self) -> bool {
-        if let Some(fates) = self.collector.loaded() {
-            for (id, fate) in fates {
+        if let Some(outcomes) = self.collector.loaded() {
+            for (id, outcome) in outcomes {
                 if let Some(slot) = self.slots.iter_mut().find(|slot| slot.served.id == id) {
-                    slot.state = if fate.is_ok() { State::Serving } else { State::Failed };
+                    slot.state = if outcome.is_ok() { State::Serving } else { State::Failed };
                 }
             }
             self.loaded = true;

@@ -2,10 +2,10 @@
 //! modules. Where it does not come back from one of them, another thread takes over what waits, but for the module at work.
 
 use super::guard::{held, inject, message};
-use super::module_set::Group;
+use super::module_set::ModuleSet;
 use super::modules::Modules;
-use super::prepared_module::Members;
-use super::status::Own;
+use super::prepared_module::PreparedModules;
+use super::status::AgentStatus;
 use crate::catalog::Collect;
 use crate::kit::{Table, TableId};
 use crate::pcp::PmErr;
@@ -129,22 +129,22 @@ fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
 }
 
 /// The owner of the modules: loads them, says what became of them, and does what there is.
-fn collect(members: Members, btf: Option<PathBuf>, own: Own, shared: &Shared) {
-    let mut group = Group::load(members, btf);
-    group.log_outcomes();
-    group.serve_own(own);
-    let _ = shared.modules.set(Arc::downgrade(&group.modules)); // once
-    shared.finish(Done::Loaded(group.served()));
+fn collect(prepared: PreparedModules, btf: Option<PathBuf>, status: AgentStatus, shared: &Shared) {
+    let mut set = ModuleSet::load(prepared, btf);
+    set.log_outcomes();
+    set.serve_status(status);
+    let _ = shared.modules.set(Arc::downgrade(&set.modules)); // once
+    shared.finish(Done::Loaded(set.served()));
     let _ = shared.ready.write(1);
     loop {
         inject("attend", "all");
-        group.attend(shared.call.as_fd(), None);
+        set.attend(shared.call.as_fd(), None);
         let _ = shared.call.read();
         while let Some(job) = shared.next() {
             shared.finish(match job {
-                Job::Refresh(id, table) => refreshed(&group.modules, id, table),
-                Job::Store(number, id, column, value) => Done::Stored(number, group.store(id, column, &value)),
-                Job::Stop => return group.leave(),
+                Job::Refresh(id, table) => refreshed(&set.modules, id, table),
+                Job::Store(number, id, column, value) => Done::Stored(number, set.store(id, column, &value)),
+                Job::Stop => return set.leave(),
             });
         }
     }
@@ -166,11 +166,11 @@ pub struct Collector {
 
 impl Collector {
     /// Starts the thread, which begins to load.
-    pub fn start(members: Members, btf: Option<PathBuf>, own: Own) -> std::io::Result<Collector> {
-        let mut collector = Collector::new(own.fetches())?;
+    pub fn start(prepared: PreparedModules, btf: Option<PathBuf>, status: AgentStatus) -> std::io::Result<Collector> {
+        let mut collector = Collector::new(status.fetches())?;
         let thread = Builder::new().name("collector".into()).spawn({
             let shared = Arc::clone(&collector.shared);
-            move || shared.run(|| collect(members, btf, own, &shared))
+            move || shared.run(|| collect(prepared, btf, status, &shared))
         })?;
         collector.thread = Some(thread);
         Ok(collector)
@@ -295,9 +295,9 @@ impl Collect for Collector {
             return None;
         }
         // It is the first that comes, before anybody asks for anything else.
-        let Done::Loaded(fates) = held(&self.shared.finished).pop()? else { return None };
+        let Done::Loaded(outcomes) = held(&self.shared.finished).pop()? else { return None };
         self.is_loaded = true;
-        Some(fates)
+        Some(outcomes)
     }
 
     fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), PmErr> {

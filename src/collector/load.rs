@@ -1,9 +1,9 @@
 //! From modules that are made to modules that are loaded: each plans, then the kernel is asked.
 
 use super::guard::{guarded, inject};
-use super::loaded_module::{Slot, Working, CONFIGURATION};
+use super::loaded_module::{LoadedModule, Working, CONFIGURATION};
 use super::loaded_modules::LoadedModules;
-use super::prepared_module::{Member, Members};
+use super::prepared_module::{PreparedModule, PreparedModules};
 use crate::bpf;
 use crate::kit::{Module, Plan};
 use crate::loader::{self, Failure, LoadRequest};
@@ -14,16 +14,16 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 /// Loads the modules as far as the kernel allows.
-pub fn load(members: Members, btf: Option<PathBuf>) -> LoadedModules {
+pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> LoadedModules {
     let begin = Instant::now();
-    let Members { mut modules, process_refresh } = members;
+    let PreparedModules { mut modules, process_refresh } = prepared;
     let (host, mut constants) = (crate::host::host(), bpf::constants());
     let mut plans = Vec::new();
-    for (number, member) in modules.iter_mut().enumerate() {
+    for (number, prepared) in modules.iter_mut().enumerate() {
         let mut plan = Plan { number, ..Plan::default() };
-        let planned = match &mut member.module {
-            Ok(module) => guarded(&member.name, || {
-                inject("plan", &member.name);
+        let planned = match &mut prepared.module {
+            Ok(module) => guarded(&prepared.name, || {
+                inject("plan", &prepared.name);
                 module.plan(&host, &mut plan, &mut constants);
             }),
             Err(fault) => Err(fault.clone()),
@@ -33,7 +33,7 @@ pub fn load(members: Members, btf: Option<PathBuf>) -> LoadedModules {
         }
         plans.push(plan);
     }
-    let filtered = modules.iter().zip(&plans).map(|(member, plan)| (&*member.name, member.spec.name, plan));
+    let filtered = modules.iter().zip(&plans).map(|(prepared, plan)| (&*prepared.name, prepared.spec.name, plan));
     let mut filters_at = None;
     if let Some(mut filters) = Filters::of(filtered, process_refresh) {
         let mut plan = Plan::default();
@@ -41,7 +41,7 @@ pub fn load(members: Members, btf: Option<PathBuf>) -> LoadedModules {
         plans.push(plan);
         filters_at = Some(modules.len());
         let spec = &Filters::SPEC;
-        modules.push(Member {
+        modules.push(PreparedModule {
             name: spec.name.into(),
             spec,
             tables: Vec::new(),
@@ -53,32 +53,33 @@ pub fn load(members: Members, btf: Option<PathBuf>) -> LoadedModules {
     let wanted: Vec<LoadRequest> = modules
         .iter()
         .zip(plans)
-        .map(|(member, plan)| LoadRequest {
-            name: member.spec.name,
+        .map(|(prepared, plan)| LoadRequest {
+            name: prepared.spec.name,
             depends_on: plan.filter.as_ref().and(filters_at),
             plan,
-            maps: member.spec.maps,
+            maps: prepared.spec.maps,
         })
         .collect();
     inject("load", "all");
     let outcome = loader::load(&bpf::OBJECT, &wanted, &constants, btf.as_deref());
-    let slots = modules.into_iter().zip(outcome.modules).zip(missing).map(|((member, fate), missing)| Slot {
-        name: member.name,
-        spec: member.spec,
-        tables: member.tables,
-        debug: member.debug,
-        module: match member.module {
-            Ok(module) => fate.map(|()| Mutex::new(Working { module, losses: HashMap::new() })),
-            Err(reason) => Err(Failure { hook: CONFIGURATION, errno: 0, reason, words: String::new() }),
-        },
-        missing,
-        told: Mutex::default(),
-    });
+    let modules =
+        modules.into_iter().zip(outcome.modules).zip(missing).map(|((prepared, result), missing)| LoadedModule {
+            name: prepared.name,
+            spec: prepared.spec,
+            tables: prepared.tables,
+            debug: prepared.debug,
+            module: match prepared.module {
+                Ok(module) => result.map(|()| Mutex::new(Working { module, losses: HashMap::new() })),
+                Err(reason) => Err(Failure { hook: CONFIGURATION, errno: 0, reason, words: String::new() }),
+            },
+            missing,
+            refreshes: Mutex::default(),
+        });
     LoadedModules {
-        slots: slots.collect(),
+        kernel: outcome.loaded,
+        modules: modules.collect(),
         attempts: outcome.attempts,
         findings: outcome.findings,
-        loaded: outcome.loaded,
         loading: begin.elapsed(),
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub const CONFIGURATION: &str = "configuration";
 
 /// A module, or why it is not there.
-pub struct Slot {
+pub struct LoadedModule {
     pub name: Arc<str>,
     pub spec: &'static Spec,
     pub tables: Vec<(TableId, &'static TableSpec)>,
@@ -19,7 +19,7 @@ pub struct Slot {
     pub module: Result<Mutex<Working>, Failure>,
     /// Entries of its section that no target was found for, each with the reason.
     pub missing: Vec<(String, String)>,
-    pub told: Mutex<Told>,
+    pub refreshes: Mutex<RefreshRecord>,
 }
 
 /// A module at work.
@@ -30,9 +30,9 @@ pub struct Working {
 
 /// What the refreshes of a module came to, to be read while it works.
 #[derive(Default)]
-pub struct Told {
+pub struct RefreshRecord {
     /// Why the last one had no values.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
     pub count: u64,
     pub time: Duration,
 }
@@ -40,10 +40,10 @@ pub struct Told {
 #[derive(Default)]
 pub struct Loss {
     pub count: u64,
-    pub said_at: Option<u64>,
+    pub logged_at: Option<u64>,
 }
 
-impl Slot {
+impl LoadedModule {
     /// Whether the module can attach to the hook.
     pub fn has(&self, hook: &str) -> bool {
         self.spec.hooks.iter().any(|known| known.name == hook)

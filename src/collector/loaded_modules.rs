@@ -1,18 +1,19 @@
 //! All modules of a configuration once loading is over, and their tables.
 
 use super::guard::{guarded, held};
-use super::loaded_module::Slot;
+use super::loaded_module::LoadedModule;
 use crate::kit::{fill, Kernel, RefreshError, Table, TableId, TableSpec};
 use crate::loader::{give_back, Attempt, Finding, Loaded};
 use crate::pcp::PmErr;
+use std::slice::Iter;
 use std::time::{Duration, Instant};
 
 /// Loaded modules, for any thread: each works for one thread at a time.
 pub struct LoadedModules {
     /// Their programs and maps; the first field, so that all is detached before a module is dropped.
-    pub loaded: Loaded,
+    pub kernel: Loaded,
     /// In the order of the configuration; the filters of their `process` options, if there are any, are the last.
-    pub slots: Vec<Slot>,
+    pub modules: Vec<LoadedModule>,
     /// What was tried at the hooks.
     pub attempts: Vec<Attempt>,
     /// What that says of the kernel.
@@ -22,30 +23,35 @@ pub struct LoadedModules {
 }
 
 impl LoadedModules {
+    /// Each of them.
+    pub fn iter(&self) -> Iter<'_, LoadedModule> {
+        self.modules.iter()
+    }
+
     /// The module of a table, and the table as it is declared.
-    fn slot(&self, id: TableId) -> Option<(&Slot, &'static TableSpec)> {
-        self.slots.iter().find_map(|slot| {
-            let (_, spec) = slot.tables.iter().find(|(own, _)| *own == id)?;
-            Some((slot, *spec))
+    fn module(&self, id: TableId) -> Option<(&LoadedModule, &'static TableSpec)> {
+        self.iter().find_map(|loaded| {
+            let (_, spec) = loaded.tables.iter().find(|(own, _)| *own == id)?;
+            Some((loaded, *spec))
         })
     }
 
     /// Fills a table, which is empty; `None` if it is no module's. A module that panics costs its own values, no more.
     pub fn refresh(&self, id: TableId, table: &mut Table) -> Option<Result<(), String>> {
-        let (slot, spec) = self.slot(id)?;
+        let (loaded, spec) = self.module(id)?;
         let begin = Instant::now();
-        let Slot { name, debug, module: Ok(module), told, .. } = slot else {
+        let LoadedModule { name, debug, module: Ok(module), refreshes, .. } = loaded else {
             return Some(Err("not loaded".into()));
         };
-        let kernel: &dyn Kernel = &self.loaded;
+        let kernel: &dyn Kernel = &self.kernel;
         let module = &mut *held(module).module;
         let result = guarded(name, || fill(spec, module, kernel, table))
             .unwrap_or_else(|fault| Err(RefreshError(fault)))
             .map_err(|error| error.to_string());
         let before = {
-            let mut told = held(told);
-            (told.count, told.time) = (told.count + 1, told.time + begin.elapsed());
-            std::mem::replace(&mut told.trouble, result.clone().err())
+            let mut record = held(refreshes);
+            (record.count, record.time) = (record.count + 1, record.time + begin.elapsed());
+            std::mem::replace(&mut record.error, result.clone().err())
         };
         match (&result, before) {
             (Err(error), None) => log::error!("{name}: no values: {error}"),
@@ -60,10 +66,10 @@ impl LoadedModules {
 
     /// Changes a string of a table.
     pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), PmErr> {
-        let (slot, spec) = self.slot(id).ok_or(PmErr::PERMISSION)?;
+        let (loaded, spec) = self.module(id).ok_or(PmErr::PERMISSION)?;
         let metric = spec.metrics.get(column).ok_or(PmErr::PMID)?;
-        let Slot { name, module: Ok(module), .. } = slot else { return Err(PmErr::APPVERSION) };
-        let kernel: &dyn Kernel = &self.loaded;
+        let LoadedModule { name, module: Ok(module), .. } = loaded else { return Err(PmErr::APPVERSION) };
+        let kernel: &dyn Kernel = &self.kernel;
         let module = &mut held(module).module;
         let stored = guarded(name, || module.store(kernel, metric, value)).unwrap_or_else(|fault| {
             log::error!("{name}: {fault}");
@@ -75,6 +81,6 @@ impl LoadedModules {
 
     /// Whether the module of a table is at work already, so that whoever asks it has to wait.
     pub fn is_busy(&self, id: TableId) -> bool {
-        self.slot(id).is_some_and(|(slot, _)| slot.is_busy())
+        self.module(id).is_some_and(|(loaded, _)| loaded.is_busy())
     }
 }

@@ -16,7 +16,7 @@ mod status;
 
 pub use jobs::Collector;
 pub use loaded_module::CONFIGURATION;
-pub use module_set::Group;
+pub use module_set::ModuleSet;
 pub use prepared::{prepare, survey, Configuration, Prepared};
-pub use prepared_module::{members, Members};
-pub use status::{status_tables, Own, STATUS};
+pub use prepared_module::{prepared_modules, PreparedModules};
+pub use status::{status_tables, AgentStatus, STATUS};

@@ -2,10 +2,10 @@
 
 use super::guard::guarded;
 use super::load::load;
-use super::loaded_module::{Slot, Working};
+use super::loaded_module::{LoadedModule, Working};
 use super::modules::Modules;
-use super::prepared_module::Members;
-use super::status::Own;
+use super::prepared_module::PreparedModules;
+use super::status::AgentStatus;
 use crate::kit::{Kernel, Table, TableId};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::ops::Deref;
@@ -22,13 +22,13 @@ pub const MOMENT: Duration = Duration::from_millis(100);
 const QUIET: u64 = 60;
 
 /// Loaded modules, and what the thread that owns them does for them by itself.
-pub struct Group {
+pub struct ModuleSet {
     pub(super) modules: Arc<Modules>,
     ticks: u64,
     next_tick: Instant,
 }
 
-impl Deref for Group {
+impl Deref for ModuleSet {
     type Target = Modules;
 
     fn deref(&self) -> &Modules {
@@ -36,19 +36,19 @@ impl Deref for Group {
     }
 }
 
-impl Group {
+impl ModuleSet {
     /// Loads the modules as far as the kernel allows.
-    pub fn load(members: Members, btf: Option<PathBuf>) -> Group {
-        let modules = Arc::new(Modules::new(load(members, btf)));
-        let mut group = Group { modules, ticks: 0, next_tick: Instant::now() + TICK };
-        group.log_attempts();
-        group.tick();
-        group
+    pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> ModuleSet {
+        let modules = Arc::new(Modules::new(load(prepared, btf)));
+        let mut set = ModuleSet { modules, ticks: 0, next_tick: Instant::now() + TICK };
+        set.log_attempts();
+        set.tick();
+        set
     }
 
     /// Serves the agent's own tables too.
-    pub fn serve_own(&mut self, own: Own) {
-        self.modules.serve_own(own);
+    pub fn serve_status(&mut self, status: AgentStatus) {
+        self.modules.serve_status(status);
     }
 
     /// Fills a table, as [`Modules::refresh`].
@@ -59,19 +59,19 @@ impl Group {
     /// What is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &self.modules.loaded);
-        for slot in &self.modules.slots {
-            let name = &slot.name;
-            let Some(mut working) = slot.idle() else { continue };
+        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &self.modules.kernel);
+        for loaded in self.modules.iter() {
+            let name = &loaded.name;
+            let Some(mut working) = loaded.idle() else { continue };
             let Working { module, losses } = &mut *working;
             let result = guarded(name, || {
                 module.tick(kernel);
                 module.losses(kernel, &mut |reason, count| {
                     let loss = losses.entry(reason).or_default();
-                    let quiet = loss.said_at.is_some_and(|said| now - said < QUIET);
+                    let quiet = loss.logged_at.is_some_and(|said| now - said < QUIET);
                     if count > loss.count && !quiet {
                         log::warn!("{name}: {} {reason}", count - loss.count);
-                        (loss.count, loss.said_at) = (count, Some(now));
+                        (loss.count, loss.logged_at) = (count, Some(now));
                     }
                 });
             });
@@ -83,10 +83,10 @@ impl Group {
 
     /// Wakes the modules whose rings have records, to drain them, and those that are due.
     fn wake(&mut self, rings: &[&str]) {
-        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &self.modules.loaded);
-        for slot in &self.modules.slots {
-            let Slot { name, spec, .. } = slot;
-            let Some(mut working) = slot.idle() else { continue };
+        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &self.modules.kernel);
+        for loaded in self.modules.iter() {
+            let LoadedModule { name, spec, .. } = loaded;
+            let Some(mut working) = loaded.idle() else { continue };
             let module = &mut working.module;
             let is_due = module.due().is_some_and(|due| due <= now);
             if is_due || spec.maps.iter().any(|map| rings.contains(&map.name)) {
@@ -100,7 +100,7 @@ impl Group {
     /// Whether a module wants to be woken at once.
     pub fn is_due(&self) -> bool {
         let now = Instant::now();
-        self.modules.slots.iter().filter_map(|slot| slot.idle()?.module.due()).any(|due| due <= now)
+        self.modules.iter().filter_map(|loaded| loaded.idle()?.module.due()).any(|due| due <= now)
     }
 
     /// Wakes modules as their rings fill and as they are due, and ticks once a second, until the descriptor is readable (then
@@ -117,14 +117,14 @@ impl Group {
             }
             // One of a module that another thread has at work could not be drained: it would wake this one at once, again and again.
             let drained = |ring: &str| {
-                let owner = |slot: &&Slot| slot.spec.maps.iter().any(|map| map.name == ring);
-                !self.modules.slots.iter().find(owner).is_some_and(Slot::is_busy)
+                let owner = |loaded: &&LoadedModule| loaded.spec.maps.iter().any(|map| map.name == ring);
+                !self.modules.iter().find(owner).is_some_and(LoadedModule::is_busy)
             };
-            let rings = self.modules.loaded.rings().filter(|(ring, _)| drained(ring));
+            let rings = self.modules.kernel.rings().filter(|(ring, _)| drained(ring));
             let rings: Vec<(&str, BorrowedFd<'_>)> = rings.collect();
             let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
             fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
-            let due = self.modules.slots.iter().filter_map(|slot| slot.idle()?.module.due());
+            let due = self.modules.iter().filter_map(|loaded| loaded.idle()?.module.due());
             let next = due.chain(until).fold(self.next_tick, Instant::min);
             // Rounded up: a poll that ends a fraction early would spin.
             let left = next.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000) as u16;

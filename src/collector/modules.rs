@@ -1,7 +1,7 @@
 //! The tables of the modules and those of the agent itself, for any thread.
 
 use super::loaded_modules::LoadedModules;
-use super::status::{Own, STATUS};
+use super::status::{AgentStatus, STATUS};
 use crate::kit::{Table, TableId};
 use std::ops::Deref;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// Loaded modules and what the agent knows of itself.
 pub struct Modules {
     loaded: LoadedModules,
-    own: OnceLock<Own>,
+    status: OnceLock<AgentStatus>,
 }
 
 impl Deref for Modules {
@@ -23,19 +23,19 @@ impl Deref for Modules {
 impl Modules {
     /// Without the agent's own tables.
     pub fn new(loaded: LoadedModules) -> Modules {
-        Modules { loaded, own: OnceLock::new() }
+        Modules { loaded, status: OnceLock::new() }
     }
 
     /// Serves the agent's own tables from now on: [`STATUS`].
-    pub fn serve_own(&self, own: Own) {
-        let _ = self.own.set(own); // once
+    pub fn serve_status(&self, status: AgentStatus) {
+        let _ = self.status.set(status); // once
     }
 
     /// Whether each table is served; a sentence for one that is not.
     pub fn served(&self) -> Vec<(TableId, Result<(), String>)> {
-        let of_modules = self.slots.iter().flat_map(|slot| {
-            let fate = slot.module.as_ref().map(drop).map_err(|failure| failure.reason.clone());
-            slot.tables.iter().map(move |(id, _)| (*id, fate.clone()))
+        let of_modules = self.iter().flat_map(|loaded| {
+            let outcome = loaded.module.as_ref().map(drop).map_err(|failure| failure.reason.clone());
+            loaded.tables.iter().map(move |(id, _)| (*id, outcome.clone()))
         });
         of_modules.chain(STATUS.iter().map(|table| (table.id(), Ok(())))).collect()
     }
@@ -45,9 +45,9 @@ impl Modules {
         table.clear();
         let of_module = self.loaded.refresh(id, table);
         of_module.unwrap_or_else(|| {
-            let status = STATUS.iter().find(|status| status.id() == id);
-            let (Some(status), Some(own)) = (status, self.own.get()) else { return Err("not served".into()) };
-            status.refresh(&self.loaded, own, table)
+            let declared = STATUS.iter().find(|declared| declared.id() == id);
+            let (Some(declared), Some(status)) = (declared, self.status.get()) else { return Err("not served".into()) };
+            declared.refresh(&self.loaded, status, table)
         })
     }
 }

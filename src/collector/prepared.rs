@@ -1,7 +1,7 @@
 //! From a configuration to modules that can be loaded. Whatever the configuration says there is an agent; this tells what is wrong, and
 //! what it costs.
 
-use super::prepared_module::{make, Member, Members};
+use super::prepared_module::{make, PreparedModule, PreparedModules};
 use crate::catalog::{enabled_module, Enabled, EnabledModule};
 use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
 use crate::kit::{show_arguments, Spec};
@@ -11,9 +11,9 @@ pub struct Prepared {
     /// The options of `[pmda]`.
     pub settings: Settings,
     /// The modules whose metrics have identifiers; some of them fail.
-    pub modules: Vec<EnabledModule>,
+    pub enabled: Vec<EnabledModule>,
     /// The same modules, to be loaded.
-    pub members: Members,
+    pub modules: PreparedModules,
     /// What there is to say of it.
     pub configuration: Configuration,
 }
@@ -89,10 +89,10 @@ pub fn prepare(
             (None, Some(module)) => Ok(module),
             (why, _) => Err(why.unwrap_or_default()),
         };
-        Member::new(enabled, module)
+        PreparedModule::new(enabled, module)
     });
-    let members = Members { modules: modules.collect(), process_refresh: refresh };
-    Prepared { settings, members, configuration, modules: enabled }
+    let modules = PreparedModules { modules: modules.collect(), process_refresh: refresh };
+    Prepared { settings, enabled, modules, configuration }
 }
 
 /// Why no module may be loaded at all.

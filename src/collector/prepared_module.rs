@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A module with its name, to be loaded.
-pub struct Member {
+pub struct PreparedModule {
     pub name: Arc<str>,
     pub spec: &'static Spec,
     pub tables: Vec<(TableId, &'static TableSpec)>,
@@ -18,23 +18,23 @@ pub struct Member {
 }
 
 /// The modules of a configuration, to be loaded.
-pub struct Members {
-    pub(super) modules: Vec<Member>,
+pub struct PreparedModules {
+    pub(super) modules: Vec<PreparedModule>,
     pub(super) process_refresh: Option<Duration>,
 }
 
 /// Makes the modules of a configuration; the first error is the result. Quick, since pmcd gives an agent that it has started three
 /// seconds to say something: they plan when they are loaded.
-pub fn members(
+pub fn prepared_modules(
     config: &Config,
     modules: &[EnabledModule],
     process_refresh: Option<Duration>,
-) -> Result<Members, SetupError> {
+) -> Result<PreparedModules, SetupError> {
     let modules = modules.iter().map(|module| {
         let made = make(config, module, process_refresh)?;
-        Ok(Member::new(module, Ok(made)))
+        Ok(PreparedModule::new(module, Ok(made)))
     });
-    Ok(Members { modules: modules.collect::<Result<_, _>>()?, process_refresh })
+    Ok(PreparedModules { modules: modules.collect::<Result<_, _>>()?, process_refresh })
 }
 
 /// Makes the module of a section.
@@ -50,13 +50,13 @@ pub fn make(
     speaking_as(&name, || (module.spec.make)(&Setup { section: &section, process_refresh }))
 }
 
-impl Member {
-    pub fn new(enabled: &EnabledModule, module: Result<Box<dyn Module + Send>, String>) -> Member {
+impl PreparedModule {
+    pub fn new(enabled: &EnabledModule, module: Result<Box<dyn Module + Send>, String>) -> PreparedModule {
         let (name, debug) = (Arc::from(enabled.settings.section.as_str()), enabled.settings.debug);
         if debug {
             log::info!("{name}: Debug logging enabled.");
         }
         let tables = enabled.tables().map(|table| (table.id, table.spec)).collect();
-        Member { name, spec: enabled.spec, tables, debug, module }
+        PreparedModule { name, spec: enabled.spec, tables, debug, module }
     }
 }

@@ -1,6 +1,6 @@
 //! The agent as a whole.
 
-use super::{some, LoadedModules, Own};
+use super::{some, AgentStatus, LoadedModules};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader;
 use crate::metrics;
@@ -27,18 +27,18 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(group: &LoadedModules, own: &Own, table: &mut Table) {
+pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
     let kernel = nix::sys::utsname::uname().map(|names| names.release().to_os_string()).unwrap_or_default();
     let row = table
         .single()
         .text(VERSION, env!("CARGO_PKG_VERSION").as_bytes())
         .text(RELEASE, kernel.as_encoded_bytes())
-        .set(LOADING, group.loading.as_millis() as u64)
-        .set(UPTIME, own.started.elapsed().as_secs())
-        .set(FETCHES, own.fetches.load(Relaxed))
-        .text(CONFIGURATION, own.configuration.status.as_bytes())
-        .set(ERRORS, own.configuration.errors.len() as u32);
+        .set(LOADING, modules.loading.as_millis() as u64)
+        .set(UPTIME, status.started.elapsed().as_secs())
+        .set(FETCHES, status.fetches.load(Relaxed))
+        .text(CONFIGURATION, status.configuration.status.as_bytes())
+        .set(ERRORS, status.configuration.errors.len() as u32);
     let row = some(row, RESIDENT, loader::resident());
-    let row = some(row, RESTARTS, own.restarts.as_ref().map(|restarts| restarts.count));
-    some(row, CRASHES, own.restarts.as_ref().map(|restarts| restarts.crashes));
+    let row = some(row, RESTARTS, status.restarts.as_ref().map(|restarts| restarts.count));
+    some(row, CRASHES, status.restarts.as_ref().map(|restarts| restarts.crashes));
 }

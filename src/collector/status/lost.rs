@@ -1,6 +1,6 @@
 //! What was lost, by module and reason.
 
-use super::{LoadedModules, Own, NAMES};
+use super::{AgentStatus, LoadedModules, NAMES};
 use crate::kit::{Kernel, Shape, Table, TableSpec};
 use crate::metrics;
 
@@ -16,12 +16,12 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(group: &LoadedModules, _own: &Own, table: &mut Table) {
-    let kernel: &dyn Kernel = &group.loaded;
-    for slot in &group.slots {
-        let name = &slot.name;
+pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
+    let kernel: &dyn Kernel = &modules.kernel;
+    for loaded in modules.iter() {
+        let name = &loaded.name;
         // One that is at work is not waited for.
-        let Some(working) = slot.idle() else { continue };
+        let Some(working) = loaded.idle() else { continue };
         working.module.losses(kernel, &mut |reason, count| {
             table.named(instance(name, reason).as_bytes()).set(EVENTS, count);
         });

@@ -1,6 +1,6 @@
 //! What each BPF map holds.
 
-use super::{some, LoadedModules, Own, NAMES};
+use super::{some, AgentStatus, LoadedModules, NAMES};
 use crate::kit::{Kernel, Shape, Table, TableSpec};
 use crate::metrics;
 
@@ -25,14 +25,14 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(group: &LoadedModules, _own: &Own, table: &mut Table) {
-    let kernel: &dyn Kernel = &group.loaded;
-    for map in group.loaded.maps() {
-        let specs = group.slots.iter().map(|slot| slot.spec);
+pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
+    let kernel: &dyn Kernel = &modules.kernel;
+    for map in modules.kernel.maps() {
+        let specs = modules.iter().map(|loaded| loaded.spec);
         let def =
             specs.flat_map(|spec| spec.maps.iter().map(|def| (def, spec.maps))).find(|(def, _)| def.name == map.name);
         let taken = def.and_then(|(def, _)| kernel.taken(def));
-        let users = group.users(|spec| spec.maps.iter().any(|def| def.name == map.name));
+        let users = modules.users(|spec| spec.maps.iter().any(|def| def.name == map.name));
         let row = table.named(map.name.as_bytes()).text(KIND, map.kind.as_bytes()).text(MODULES, users.as_bytes());
         let row = some(row, MEMORY, map.memory);
         let row = some(row, LOST, def.and_then(|(def, maps)| kernel.lost(def, maps)));

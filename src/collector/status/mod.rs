@@ -25,7 +25,7 @@ use std::time::Instant;
 pub struct StatusTable {
     /// Its declaration.
     pub spec: &'static TableSpec,
-    fill: fn(&LoadedModules, &Own, &mut Table),
+    fill: fn(&LoadedModules, &AgentStatus, &mut Table),
 }
 
 impl StatusTable {
@@ -35,8 +35,8 @@ impl StatusTable {
     }
 
     /// Fills the table; a panic costs its values.
-    pub fn refresh(&self, group: &LoadedModules, own: &Own, table: &mut Table) -> Result<(), String> {
-        catch_unwind(AssertUnwindSafe(|| (self.fill)(group, own, table))).map_err(|panic| {
+    pub fn refresh(&self, modules: &LoadedModules, status: &AgentStatus, table: &mut Table) -> Result<(), String> {
+        catch_unwind(AssertUnwindSafe(|| (self.fill)(modules, status, table))).map_err(|panic| {
             table.clear();
             let error = message(panic.as_ref());
             log::error!("{}: {error}", self.spec.summary);
@@ -67,7 +67,7 @@ fn some<T: Number>(row: RowMut<'_>, metric: Metric<T>, value: Option<T>) -> RowM
 }
 
 /// What the metrics about the agent need to know besides the modules' thread.
-pub struct Own {
+pub struct AgentStatus {
     started: Instant,
     fetches: Arc<AtomicU64>,
     configuration: Configuration,
@@ -79,9 +79,9 @@ pub struct Own {
     pub restarts: Option<Restarts>,
 }
 
-impl Own {
+impl AgentStatus {
     /// Begins the time since the start. `bpf_stats`: let the kernel count the runs of programs.
-    pub fn new(configuration: Configuration, bpf_stats: bool) -> Own {
+    pub fn new(configuration: Configuration, bpf_stats: bool) -> AgentStatus {
         let found = |there, said: String| Finding::new("bpf_stats", there, said);
         let (runs, counting) = match bpf_stats.then(loader::count_runs).transpose() {
             Ok(None) => (None, found(None, "not tried: [pmda] has no `bpf_stats = True`".into())),
@@ -92,7 +92,7 @@ impl Own {
                 (None, found(Some(false), reason))
             }
         };
-        Own { started: Instant::now(), fetches: Arc::default(), configuration, runs, counting, restarts: None }
+        AgentStatus { started: Instant::now(), fetches: Arc::default(), configuration, runs, counting, restarts: None }
     }
 
     /// The count of fetches, for whoever sees them.

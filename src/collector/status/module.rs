@@ -1,7 +1,7 @@
 //! What became of each module.
 
 use super::super::guard::held;
-use super::{LoadedModules, Own, NAMES};
+use super::{AgentStatus, LoadedModules, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
 
@@ -23,28 +23,28 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(group: &LoadedModules, own: &Own, table: &mut Table) {
-    for slot in &group.slots {
-        let (state, status) = group.state(slot);
+pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
+    for loaded in modules.iter() {
+        let (state, sentence) = modules.state(loaded);
         let (count, time) = {
-            let told = held(&slot.told);
-            (told.count, told.time)
+            let record = held(&loaded.refreshes);
+            (record.count, record.time)
         };
-        let (attached, missing) = group.targets(slot);
+        let (attached, missing) = modules.targets(loaded);
         table
-            .named(slot.name.as_bytes())
+            .named(loaded.name.as_bytes())
             .text(STATE, state.as_bytes())
-            .text(STATUS, status.as_bytes())
+            .text(STATUS, sentence.as_bytes())
             .set(UP, u32::from(!matches!(state, "failed" | "no values")))
             .set(REFRESHES, count)
             .set(TIME, time.as_nanos() as u64)
             .set(ATTACHED, attached)
             .set(MISSING, missing);
     }
-    for (name, why) in &own.configuration.lost {
+    for (name, why) in &status.configuration.lost {
         table.named(name.as_bytes()).text(STATE, b"failed").text(STATUS, why.as_bytes()).set(UP, 0);
     }
-    for (name, how) in &own.configuration.off {
+    for (name, how) in &status.configuration.off {
         table.named(name.as_bytes()).text(STATE, b"off").text(STATUS, how.as_bytes());
     }
 }

@@ -1,6 +1,6 @@
 //! What each BPF program costs.
 
-use super::{some, LoadedModules, Own, NAMES};
+use super::{some, AgentStatus, LoadedModules, NAMES};
 use crate::bpf::OBJECT;
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader;
@@ -24,14 +24,14 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(group: &LoadedModules, own: &Own, table: &mut Table) {
-    let counting = own.runs.is_some() || loader::counts_runs();
-    for program in group.loaded.programs() {
-        let modules = OBJECT.users(&program.name).unwrap_or_default();
+pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
+    let counting = status.runs.is_some() || loader::counts_runs();
+    for program in modules.kernel.programs() {
+        let users = OBJECT.users(&program.name).unwrap_or_default();
         let row = table
             .named(program.name.as_bytes())
             .text(KIND, program.kind.as_bytes())
-            .text(MODULES, group.users(|spec| modules.contains(&spec.name)).as_bytes())
+            .text(MODULES, modules.users(|spec| users.contains(&spec.name)).as_bytes())
             .set(ATTACHED, u32::from(program.attached));
         let row = match &program.hook {
             Some(hook) => row.text(HOOK, hook.as_bytes()),
