@@ -2,7 +2,7 @@
 
 use crate::catalog::{Enabled, EnabledModule, ServedTable, TableError};
 use crate::cli::{print, CommonOptions, PrintError, ShowOptions};
-use crate::collector::{members, Group};
+use crate::collector::{prepared_modules, ModuleSet};
 use crate::config::{Config, ConfigError, Cost, Settings};
 use crate::kit::{show_arguments, Key, Log2, MetricDef, Shape, Table};
 use crate::modules::MODULES;
@@ -50,21 +50,21 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
         return Err(no_metric(metric));
     }
     let mut left_out = Vec::new();
-    let members = match members(&config, &modules, settings.process_refresh) {
-        Ok(members) => members,
+    let prepared_modules = match prepared_modules(&config, &modules, settings.process_refresh) {
+        Ok(prepared_modules) => prepared_modules,
         Err(_) => {
             // One that cannot be made costs its own metrics only.
             modules.retain(|module| {
-                let made = members(&config, std::slice::from_ref(module), settings.process_refresh);
+                let made = prepared_modules(&config, std::slice::from_ref(module), settings.process_refresh);
                 left_out.extend(made.as_ref().err().map(|error| (module.settings.section.clone(), error.to_string())));
                 made.is_ok()
             });
-            members(&config, &modules, settings.process_refresh)?
+            prepared_modules(&config, &modules, settings.process_refresh)?
         }
     };
-    let mut group = Group::load_without_failures_logged(members, common.btf.clone());
-    for (module, fate) in modules.iter().zip(group.fates()) {
-        left_out.extend(fate.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
+    let mut set = ModuleSet::load(prepared_modules, common.btf.clone());
+    for (module, outcome) in modules.iter().zip(set.outcomes()) {
+        left_out.extend(outcome.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
     }
     let tables: Vec<ServedTable> = modules.iter().flat_map(EnabledModule::tables).collect();
     let mut selected = select(&tables, metric);
@@ -78,7 +78,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     }
     for table in modules.iter().filter_map(|module| module.tables().next()) {
         // What samples on demand; the others refuse.
-        let _ = group.store(table.id, 0, b"start");
+        let _ = set.store(table.id, 0, b"start");
     }
     if interval.is_none() {
         eprintln!("Counting... Ctrl-C ends and shows.");
@@ -88,7 +88,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     for round in 1.. {
         let until = interval.map(|interval| Instant::now() + interval);
         let ended = loop {
-            match group.attend(signals.as_fd(), until) {
+            match set.attend(signals.as_fd(), until) {
                 false => break false,
                 true if signals.take().is_some() => break true,
                 true => {}
@@ -96,7 +96,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
         };
         for ((served, columns), (table, earlier)) in selected.iter().zip(&mut values) {
             std::mem::swap(table, earlier);
-            if let Err(error) = group.refresh(served.id, table) {
+            if let Err(error) = set.refresh(served.id, table) {
                 if selected.len() == 1 {
                     return Err(error.into());
                 }

@@ -25,9 +25,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("loader", &["kit", "host", "process", "bpf"]),
     ("collector", &["catalog", "state", "kit", "host", "process", "loader", "bpf", "pcp", "config"]),
     ("reference", &["kit"]),
-    ("cli", &["transport", "logging", "pcpconf"]),
+    ("cli", &["transport", "logging", "pcpconf", "config"]),
     ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "transport"]),
-    ("check", &["catalog", "kit", "collector", "config", "modules"]),
+    ("check", &["catalog", "kit", "cli", "collector", "config", "modules", "pcpconf"]),
+    ("serve", &["agent", "catalog", "check", "cli", "collector", "modules", "pcpconf", "pdu", "state", "transport"]),
 ];
 
 fn sources(path: &Path) -> Vec<PathBuf> {

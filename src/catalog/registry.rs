@@ -112,10 +112,10 @@ impl Registry {
 
     /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
     pub fn poll(&mut self) -> bool {
-        if let Some(fates) = self.collector.loaded() {
-            for (id, fate) in fates {
+        if let Some(outcomes) = self.collector.loaded() {
+            for (id, outcome) in outcomes {
                 if let Some(slot) = self.slots.iter_mut().find(|slot| slot.served.id == id) {
-                    slot.state = fate;
+                    slot.state = outcome;
                 }
             }
             self.loaded = true;
@@ -128,13 +128,8 @@ impl Registry {
         self.collector.is_lost()
     }
 
-    /// Whether a module could not be loaded.
-    pub fn any_failed(&self) -> bool {
-        self.slots.iter().any(Slot::has_failed)
-    }
-
-    /// The modules that could not be loaded, in the words of the Python agent's last line.
-    pub fn failures(&self) -> String {
+    /// The modules that could not be loaded.
+    pub fn failed_modules(&self) -> Vec<&str> {
         let failed = self.slots.iter().filter(|slot| slot.has_failed());
         let mut names: Vec<&str> = Vec::new();
         for name in failed.map(|slot| slot.served.section.as_str()) {
@@ -142,7 +137,7 @@ impl Registry {
                 names.push(name); // once for all of its tables
             }
         }
-        format!("Failed to compile module {}, aborting.", names.join(", "))
+        names
     }
 
     /// Writes what has to outlive the agent. To be called before [`Registry::stop`], since a pmcd that ends kills its agents a tenth

@@ -1,12 +1,13 @@
 //! The command line: what every PCP agent understands (PMDA(3), `pmdaGetOptions`) and what only this one does. Reads
 //! arguments; yields a [`Command`], or an [`Exit`] that says what to print where.
 
+mod configuration;
 mod declared;
 
+pub use configuration::{configuration, usual_config};
 pub use declared::command;
 
 use crate::logging::Target;
-use crate::pcpconf::PcpConf;
 use crate::transport::{self, Endpoint, PortError};
 use clap::{ArgMatches, FromArgMatches};
 use declared::{describe, usage, Cli, Sub};
@@ -44,7 +45,7 @@ pub struct CommonOptions {
     pub log: Target,
     /// Names given to `-D`; any asks for debug lines.
     pub debug: Vec<String>,
-    /// The configuration, if named; else see [`default_config`].
+    /// The configuration, if named; else see [`usual_config`].
     pub config: Option<PathBuf>,
     /// Kernel types to use in place of the running kernel's own.
     pub btf: Option<PathBuf>,
@@ -162,22 +163,6 @@ pub fn not_for_terminals(program: &str) -> String {
     refuse(program, "standard input and output are for pmcd, not for a terminal; try one of the examples below").stderr
 }
 
-/// The configuration to read when none was named: that of the system, else the one beside the program `exe`.
-pub fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
-    let system = conf.path("PCP_SYSCONF_DIR", "corebcc/corebcc.conf");
-    if is_there(&system) {
-        system
-    } else {
-        exe.with_file_name("corebcc.conf")
-    }
-}
-
-/// Whether there is something to read, or to fail at reading: a file that cannot be looked at, or a link to nowhere, is not taken for
-/// none.
-pub fn is_there(path: &Path) -> bool {
-    !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
-}
-
 fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageError> {
     let domain = match cli.common.domain.as_deref() {
         None => DOMAIN,
@@ -263,6 +248,7 @@ fn refuse(program: &str, message: &str) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pcpconf::PcpConf;
 
     fn run(line: &str) -> Result<Command, Exit> {
         parse(["/x/pmdacorebcc"].into_iter().chain(line.split_whitespace()).map(OsString::from))
@@ -385,7 +371,7 @@ mod tests {
     #[test]
     fn the_usual_configuration_is_the_systems_or_the_programs() {
         let exe = Path::new("/opt/bin/pmdacorebcc");
-        let conf = default_config(&PcpConf::default(), exe);
+        let conf = configuration::default_config(&PcpConf::default(), exe);
         assert!(conf == Path::new("/opt/bin/corebcc.conf") || conf == Path::new("/etc/pcp/corebcc/corebcc.conf"));
     }
 }

@@ -1,7 +1,11 @@
 //! The collector as the thread that answers pmcd sees it: jobs go in, what is done comes out. All jobs are for the thread that owns the
 //! modules. Where it does not come back from one of them, another thread takes over what waits, but for the module at work.
 
-use super::{held, inject, Fault, Group, Members, Modules, Own};
+use super::guard::{held, inject, Fault};
+use super::module_set::ModuleSet;
+use super::modules::Modules;
+use super::prepared_module::PreparedModules;
+use super::status::AgentStatus;
 use crate::catalog::{Collect, TableError};
 use crate::kit::{Table, TableId};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -124,21 +128,22 @@ fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
 }
 
 /// The owner of the modules: loads them, says what became of them, and does what there is.
-fn collect(members: Members, btf: Option<PathBuf>, own: Own, shared: &Shared) {
-    let mut group = Group::load(members, btf);
-    group.serve_own(own);
-    let _ = shared.modules.set(Arc::downgrade(&group.modules)); // once
-    shared.finish(Done::Loaded(group.served()));
+fn collect(prepared: PreparedModules, btf: Option<PathBuf>, status: AgentStatus, shared: &Shared) {
+    let mut set = ModuleSet::load(prepared, btf);
+    set.log_outcomes();
+    set.serve_status(status);
+    let _ = shared.modules.set(Arc::downgrade(&set.modules)); // once
+    shared.finish(Done::Loaded(set.served()));
     let _ = shared.ready.write(1);
     loop {
         inject("attend", "all");
-        group.attend(shared.call.as_fd(), None);
+        set.attend(shared.call.as_fd(), None);
         let _ = shared.call.read();
         while let Some(job) = shared.next() {
             shared.finish(match job {
-                Job::Refresh(id, table) => refreshed(&group.modules, id, table),
-                Job::Store(number, id, column, value) => Done::Stored(number, group.store(id, column, &value)),
-                Job::Stop => return group.leave(),
+                Job::Refresh(id, table) => refreshed(&set.modules, id, table),
+                Job::Store(number, id, column, value) => Done::Stored(number, set.store(id, column, &value)),
+                Job::Stop => return set.leave(),
             });
         }
     }
@@ -160,11 +165,11 @@ pub struct Collector {
 
 impl Collector {
     /// Starts the thread, which begins to load.
-    pub fn start(members: Members, btf: Option<PathBuf>, own: Own) -> std::io::Result<Collector> {
-        let mut collector = Collector::new(own.fetches())?;
+    pub fn start(prepared: PreparedModules, btf: Option<PathBuf>, status: AgentStatus) -> std::io::Result<Collector> {
+        let mut collector = Collector::new(status.fetches())?;
         let thread = Builder::new().name("collector".into()).spawn({
             let shared = Arc::clone(&collector.shared);
-            move || shared.run(|| collect(members, btf, own, &shared))
+            move || shared.run(|| collect(prepared, btf, status, &shared))
         })?;
         collector.thread = Some(thread);
         Ok(collector)
@@ -289,9 +294,9 @@ impl Collect for Collector {
             return None;
         }
         // It is the first that comes, before anybody asks for anything else.
-        let Done::Loaded(fates) = held(&self.shared.finished).pop()? else { return None };
+        let Done::Loaded(outcomes) = held(&self.shared.finished).pop()? else { return None };
         self.is_loaded = true;
-        Some(fates)
+        Some(outcomes)
     }
 
     fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
@@ -361,7 +366,7 @@ impl Collect for Collector {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MOMENT;
+    use super::super::module_set::MOMENT;
     use super::*;
 
     const ZERO: TableId = TableId::new(0);

@@ -1,7 +1,7 @@
 //! What the tests share: modules loaded without pmcd, what they logged, scripts that work in steps, disks of their own.
 
 use corebcc::catalog::enabled_modules;
-use corebcc::collector::{members, Group};
+use corebcc::collector::{prepared_modules, ModuleSet};
 use corebcc::config::Config;
 use corebcc::kit::{Key, Table, TableId, TableSpec};
 use corebcc::loader::Failure;
@@ -55,7 +55,7 @@ const MOMENT: Duration = Duration::from_millis(10);
 
 /// A loaded module.
 pub struct Agent {
-    group: Group,
+    group: ModuleSet,
     /// Nobody writes to it.
     never: EventFd,
     name: String,
@@ -117,9 +117,9 @@ impl Agent {
         let text = format!("[pmda]\nmodules = {name}\n[{name}]\nmodule = {module}\ncluster = 7\n{options}\n");
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
         let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-        let members = members(&config, &modules, process_refresh).unwrap();
-        let group = Group::load(members, None);
-        for fate in group.fates() {
+        let prepared_modules = prepared_modules(&config, &modules, process_refresh).unwrap();
+        let group = ModuleSet::load(prepared_modules, None);
+        for fate in group.outcomes() {
             fate?;
         }
         let mut agent = Agent { group, never: EventFd::new().unwrap(), name, table: find(module).unwrap().tables[0] };
