@@ -13,6 +13,7 @@ use crate::transport::{self, End, Handler, Signals, TransportError};
 use log::{error, info};
 use nix::sys::eventfd::EventFd;
 use nix::unistd::{initgroups, setgid, setuid, Uid, User};
+use std::error::Error;
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -75,7 +76,7 @@ impl Handler for Server {
 }
 
 /// Serves pmcd until the connection or the agent ends.
-pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
+pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Error>> {
     let common = &options.common;
     let conf = PcpConf::load();
     let (config, path) = configuration(common, &conf);
@@ -109,7 +110,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
             info!("ended by signal {signal} before pmcd came");
             return Ok(());
         }
-        connection => connection.map_err(|error| error.to_string())?,
+        connection => connection?,
     };
     let begin = Instant::now();
     let collector = Collector::start(modules, common.btf.clone(), status)
@@ -132,14 +133,14 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), String> {
         _ => {}
     }
     server.agent.source_mut().stop();
-    match end.map_err(|error| error.to_string())? {
+    match end? {
         End::Eof | End::Signal(_) => Ok(()),
         End::Handler if server.agent.source().is_lost() => Err(
             "no values will come any more: the thread that collects them has ended; pmcd has to start the agent again"
                 .into(),
         ),
-        End::Handler => Err(not_loaded(&server.agent.source().failed_modules(), &path)),
-        End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}")),
+        End::Handler => Err(not_loaded(&server.agent.source().failed_modules(), &path).into()),
+        End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}").into()),
     }
 }
 
@@ -153,7 +154,7 @@ fn not_loaded(failed: &[&str], path: &str) -> String {
 }
 
 /// `-U`, as `pmdaSetUser` of PCP's own agents. The log is open; what takes root comes after, and says so if it is refused.
-fn run_as(name: &str) -> Result<(), String> {
+fn run_as(name: &str) -> Result<(), Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
     let user =
         User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
@@ -163,5 +164,5 @@ fn run_as(name: &str) -> Result<(), String> {
     let c_name = CString::new(name).map_err(|error| failed(&error))?;
     initgroups(&c_name, user.gid).map_err(|error| failed(&error))?;
     setgid(user.gid).map_err(|error| failed(&error))?;
-    setuid(user.uid).map_err(|error| failed(&error))
+    Ok(setuid(user.uid).map_err(|error| failed(&error))?)
 }
