@@ -208,8 +208,7 @@ mod tests {
     }
 
     fn refreshed(fake: &Fake, module: &mut Syscount) -> Table {
-        let table = fake.filled(&TABLE, module);
-        table
+        fake.filled(&TABLE, module)
     }
 
     #[test]

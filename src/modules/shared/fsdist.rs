@@ -117,7 +117,6 @@ macro_rules! file_system {
                     process: options.process,
                 }))
             },
-            ..Spec::NEW
         };
     };
 }
