@@ -11,12 +11,15 @@ pub trait Reading: Sync {
     fn read(&self, kernel: &dyn Kernel, table: &mut Table);
 }
 
+/// A metric, and the fields it is the sum of.
+pub type Sum<T> = (Metric<u64>, &'static [Field<T, u64>]);
+
 /// Single values: each the sum of fields over all rows.
 pub struct Sums<T: 'static> {
     /// The counters, a row per CPU.
     pub rows: Rows<T>,
-    /// Each metric, and the fields it is the sum of.
-    pub cells: &'static [(Metric<u64>, &'static [Field<T, u64>])],
+    /// Each metric with its fields.
+    pub cells: &'static [Sum<T>],
 }
 
 impl<T> Reading for Sums<T> {

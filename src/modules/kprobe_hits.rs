@@ -20,8 +20,7 @@ maps! {
 }
 
 options! {
-    /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only calls by these";
     /// The kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone. There have to be some.
     kprobes: ProbeList = ProbeList::default(), for example "kprobe:vfs_open";
     /// Only calls that return this error, whatever its sign.

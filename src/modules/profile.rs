@@ -226,8 +226,7 @@ mod tests {
     }
 
     fn value(module: &mut Profile, fake: &Fake) -> String {
-        let mut table = Table::new(1);
-        module.refresh(fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, module);
         match table.value(0, 0) {
             Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
             other => panic!("{other:?}"),

@@ -16,8 +16,7 @@ maps! {
 }
 
 options! {
-    /// Only threads of these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only threads of these";
 }
 
 static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF");

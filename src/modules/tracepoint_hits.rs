@@ -15,8 +15,7 @@ maps! {
 }
 
 options! {
-    /// Only hits by these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only hits by these";
     /// The tracepoints: regular expressions that have to match a whole CATEGORY:EVENT of tracefs. There have to be some.
     tracepoints: ProbeList = ProbeList::default(), for example "sched:sched_process_exec,sched:sched_process_exit";
     /// Has no effect: tracepoints that cannot be attached to are always left out, and the log names them.

@@ -287,14 +287,12 @@ mod tests {
         put(&fake, 1, b"a/B", b"f", [3, 10_000, 2]);
         put(&fake, 4, b"a.B", b"f", [1, 20_000, 1]);
         put(&fake, 5, b"a/B", b"g", [7, 0, 0]);
-        let mut table = Table::new(3);
-        module(true).refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module(true));
         let values = |row| [0, 1, 2].map(|column| table.value(row, column));
         assert_eq!(table.len(), 2);
         assert_eq!(values(0), [4, 10, 30].map(|value| Some(Atom::U64(value))));
         assert_eq!(values(1), [Some(Atom::U64(7)), None, None], "none was timed");
-        table.clear();
-        module(false).refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module(false));
         assert_eq!((table.value(0, 0), table.value(0, 1)), (Some(Atom::U64(4)), None));
     }
 

@@ -17,8 +17,7 @@ maps! {
 }
 
 options! {
-    /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only calls by these";
     /// The functions, each LIBRARY:SYMBOL. LIBRARY is a short name (`c` for libc.so.6) or the path of a library or program.
     /// There have to be some.
     uprobes: ProbeList = ProbeList::default(), for example "c:malloc,c:fork";

@@ -181,8 +181,7 @@ mod tests {
             fake.set(ROWS, place, us_row::claims, 1);
             fake.set(ROWS, place, gc, collections);
         }
-        let mut table = Table::new(6);
-        module.refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module);
         let name = table.keys()[0].clone();
         assert!(
             matches!(&name, Key::Pid(pid, text) if *pid == child.id() && table.text(text) == pid.to_string().as_bytes())
@@ -192,8 +191,7 @@ mod tests {
         child.wait().unwrap();
         std::thread::sleep(Duration::from_secs(1)); // as ticks are
         module.tick(&fake);
-        table.clear();
-        module.refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module);
         assert_eq!((table.len(), fake.targets().len()), (0, 0));
         let kernel: &dyn Kernel = &fake;
         let rows: Vec<[u64; 3]> = kernel

@@ -50,8 +50,7 @@ macro_rules! file_system {
         use $crate::modules::shared::fsdist::{operation_latency, operation_metric, Operations};
 
         $crate::options! {
-            /// Only operations by these processes (ids, command names, or regular expressions for whole command lines).
-            process: ProcessFilter = ProcessFilter::default();
+            process: "Only operations by these";
         }
 
         static OPEN: Hook = $crate::function!($open, $needs);
@@ -118,7 +117,6 @@ macro_rules! file_system {
                     process: options.process,
                 }))
             },
-            ..Spec::NEW
         };
     };
 }
