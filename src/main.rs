@@ -6,6 +6,7 @@ use corebcc::check::{check, warn_of_unknown};
 use corebcc::cli::{self, CheckOptions, Command, CommonOptions, ServeOptions};
 use corebcc::collector::{prepare, status_tables, Collector, Own, Prepared};
 use corebcc::config::{Config, ConfigError};
+use corebcc::loader::use_one_arena;
 use corebcc::modules::MODULES;
 use corebcc::pcpconf::PcpConf;
 use corebcc::pdu::Frame;
@@ -52,7 +53,8 @@ fn main() -> ExitCode {
         Command::Check(options) => options.common.clone(),
         Command::Show(options) => options.common.clone(),
     };
-    // Before any thread: it applies to those started later.
+    // Both before any thread: they apply to those started later.
+    use_one_arena();
     let signals = Signals::block();
     // The log of an agent tells of its stages; a person at a terminal wants to know what went wrong.
     let usual = if agent { LevelFilter::Info } else { LevelFilter::Warn };
