@@ -1,6 +1,7 @@
 //! `pmdacorebcc`: from arguments to one of serve, check and show; the only place that exits.
 
 use corebcc::cli::{self, Command, ServeOptions};
+use corebcc::loader::use_one_arena;
 use corebcc::pcpconf::PcpConf;
 use corebcc::transport::{Endpoint, Signals};
 use corebcc::{check, logging, serve, show};
@@ -35,7 +36,8 @@ fn main() -> ExitCode {
         Command::Check(options) => options.common.clone(),
         Command::Show(options) => options.common.clone(),
     };
-    // Before any thread: it applies to those started later.
+    // Both before any thread: they apply to those started later.
+    use_one_arena();
     let signals = Signals::block();
     // The log of an agent tells of its stages; a person at a terminal wants to know what went wrong.
     let usual = if agent { LevelFilter::Info } else { LevelFilter::Warn };
@@ -55,7 +57,7 @@ fn main() -> ExitCode {
 fn run(command: Command, signals: &Signals) -> Result<u8, Box<dyn Error>> {
     match command {
         Command::Serve(options) => serve::run(&options, signals).map(|()| 0),
-        Command::Check(options) => check::run(&options),
+        Command::Check(options) => Ok(check::run(&options)?),
         Command::Show(mut options) => {
             let usual = || cli::usual_config(&PcpConf::load()).ok();
             options.common.config = options.common.config.or_else(usual);

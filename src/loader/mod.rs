@@ -15,7 +15,7 @@ mod template;
 mod trial;
 mod usage;
 
-pub use footprint::give_back;
+pub use footprint::{give_back, use_one_arena};
 pub use object::Loaded;
 pub use outcome::{Attempt, Failure, Finding, LoadRequest, Reach, Said};
 pub use refusal::Refusal;
