@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_has_its_own_slots_and_they_share_the_widest_range() {
+    fn operations_have_own_buckets_and_share_the_widest_range() {
         let fake = Fake::new().with(ROWS, 2);
         let slot = |operation: usize, slot: usize| fs_row::slots.nth(operation * OPERATION_SLOTS + slot);
         fake.set(ROWS, 0, slot(0, 1), 5);
