@@ -119,7 +119,25 @@ impl Programs {
         let file = source.file_name().expect("it was listed").to_string_lossy().into_owned();
         let module = file.trim_end_matches(".bpf.c").to_string();
         let text = fs::read_to_string(source).unwrap_or_else(|error| panic!("{file}: {error}"));
+        self.scan_lines(source, &module, &text);
+        self.modules.push(module);
+    }
+
+    /// Takes the handlers of a header for those of the module that includes it, unless it is one that is there once for all.
+    fn scan_header(&mut self, header: &Path, module: &str) {
+        let text = fs::read_to_string(header).unwrap_or_else(|error| panic!("{}: {error}", header.display()));
+        if !text.lines().any(|line| line == "#pragma once") {
+            self.scan_lines(header, module, &text);
+        }
+    }
+
+    fn scan_lines(&mut self, source: &Path, module: &str, text: &str) {
+        let file = source.file_name().expect("it was read").to_string_lossy().into_owned();
         for (number, line) in text.lines().enumerate() {
+            if let Some(header) = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"')) {
+                self.scan_header(&source.with_file_name(header), module);
+                continue;
+            }
             let Some((keyword, rest)) = line.split_once('(') else { continue };
             let at = format!("{file}:{}", number + 1);
             let number = |count: &str| -> usize {
@@ -131,37 +149,36 @@ impl Programs {
                 inside.split(',').map(|part| part.trim().to_string()).collect()
             };
             match keyword {
-                "ON" => Self::add(&mut self.tracepoints, &at, &module, arguments(), 0),
-                "ON_ENTRY" => Self::add(&mut self.entries, &at, &module, arguments(), 0),
+                "ON" => Self::add(&mut self.tracepoints, &at, module, arguments(), 0),
+                "ON_ENTRY" => Self::add(&mut self.entries, &at, module, arguments(), 0),
                 "ON_RETURN" => {
                     let mut arguments = arguments();
                     let count = arguments.remove(1);
-                    Self::add(&mut self.returns, &at, &module, arguments, number(&count));
+                    Self::add(&mut self.returns, &at, module, arguments, number(&count));
                 }
                 "ON_SPAN" => {
                     let mut arguments = arguments();
                     arguments.truncate(4); // what follows is C
                     let [function, count, argument, ret] = <[String; 4]>::try_from(arguments)
                         .unwrap_or_else(|_| panic!("{at}: expected a function, count, argument and return value"));
-                    Self::add(&mut self.entries, &at, &module, vec![function.clone(), argument], 0);
-                    Self::add(&mut self.returns, &at, &module, vec![function, ret], number(&count));
+                    Self::add(&mut self.entries, &at, module, vec![function.clone(), argument], 0);
+                    Self::add(&mut self.returns, &at, module, vec![function, ret], number(&count));
                 }
-                "ON_EACH_TRACEPOINT" => self.each.push((Each::Tracepoint, module.clone())),
-                "ON_EACH_ENTRY" => self.each.push((Each::Entry, module.clone())),
-                "ON_EACH_RETURN" => self.each.push((Each::Return, module.clone())),
-                "ON_EACH_CODE" => self.each.push((Each::Code, module.clone())),
-                "ON_SAMPLE" => self.samples.push((module.clone(), arguments().swap_remove(0))),
+                "ON_EACH_TRACEPOINT" => self.each.push((Each::Tracepoint, module.to_string())),
+                "ON_EACH_ENTRY" => self.each.push((Each::Entry, module.to_string())),
+                "ON_EACH_RETURN" => self.each.push((Each::Return, module.to_string())),
+                "ON_EACH_CODE" => self.each.push((Each::Code, module.to_string())),
+                "ON_SAMPLE" => self.samples.push((module.to_string(), arguments().swap_remove(0))),
                 "ON_CALL" => {
                     let mut arguments = arguments();
                     let name = arguments.remove(0);
                     let types = arguments.iter().map(|argument| type_of(argument)).collect();
-                    self.calls.push((module.clone(), name, types));
+                    self.calls.push((module.to_string(), name, types));
                 }
-                "FEATURE" => self.features.push((module.clone(), arguments().swap_remove(0))),
+                "FEATURE" => self.features.push((module.to_string(), arguments().swap_remove(0))),
                 _ => {}
             }
         }
-        self.modules.push(module);
     }
 
     fn add(hooks: &mut BTreeMap<String, Hook>, at: &str, module: &str, mut arguments: Vec<String>, skip: usize) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * TCP and UDP calls and bytes of each thread. From 6.3 two tracepoints sit behind every send and receive, with the length
- * returned. Before that, the functions they were later put around, by fexit; and where only kprobes are to be had, which do
- * not see arguments and return value together, functions of each protocol.
+ * TCP and UDP calls and bytes of each thread, by shared/sock_calls.bpf.h; where only kprobes are to be had, by functions of
+ * each protocol.
  */
 #include "shared/sock.bpf.h"
 #include "shared/threads.bpf.h"
@@ -50,13 +49,13 @@ static __always_inline void net_sock(const bool raw, struct sock *sk, enum net_c
 		net_add(tcp + UDP_SEND, bytes);
 }
 
-ON(sock_send_length, struct sock *sk, int ret, int flags)
+static __always_inline void OWN(sent)(const bool raw, struct sock *sk, void *at, int ret)
 {
 	net_sock(raw, sk, TCP_SEND, ret);
 }
 
 /* A receive counts when it delivered something; an empty datagram is something, the end of a stream is not. */
-ON(sock_recv_length, struct sock *sk, int ret, int flags)
+static __always_inline void OWN(received)(const bool raw, struct sock *sk, void *at, int flags, int ret)
 {
 	if (ret < 0 || flags & (MSG_PEEK | MSG_ERRQUEUE))
 		return;
@@ -64,37 +63,7 @@ ON(sock_recv_length, struct sock *sk, int ret, int flags)
 		net_sock(raw, sk, TCP_RECV, ret);
 }
 
-static __always_inline void net_received(struct sock *sk, int flags, int ret)
-{
-	if (ret < 0 || flags & (MSG_PEEK | MSG_ERRQUEUE))
-		return;
-	if (ret || sk->sk_protocol == IPPROTO_UDP)
-		net_sock(false, sk, TCP_RECV, ret);
-}
-
-ON_RETURN(inet_sendmsg, 3, int ret)
-{
-	if (!raw)
-		net_sock(raw, sock_of(ctx), TCP_SEND, ret);
-}
-
-ON_RETURN(inet6_sendmsg, 3, int ret)
-{
-	if (!raw)
-		net_sock(raw, sock_of(ctx), TCP_SEND, ret);
-}
-
-ON_RETURN(inet_recvmsg, 4, int ret)
-{
-	if (!raw)
-		net_received(sock_of(ctx), ((__u64 *)ctx)[3], ret);
-}
-
-ON_RETURN(inet6_recvmsg, 4, int ret)
-{
-	if (!raw)
-		net_received(sock_of(ctx), ((__u64 *)ctx)[3], ret);
-}
+#include "shared/sock_calls.bpf.h"
 
 ON_RETURN(tcp_sendmsg, 3, int ret)
 {

@@ -191,49 +191,18 @@ static __always_inline void retrans_used(const bool raw, struct sock *sk, __u64 
 		retrans_owned(number);
 }
 
-ON(sock_send_length, struct sock *sk, int ret, int flags)
+static __always_inline void OWN(sent)(const bool raw, struct sock *sk, void *at, int ret)
 {
 	if (retrans_filter)
-		retrans_used(raw, sk, sock_number(raw, ctx, sk));
+		retrans_used(raw, sk, sock_number(raw, at, sk));
 }
 
-ON(sock_recv_length, struct sock *sk, int ret, int flags)
+static __always_inline void OWN(received)(const bool raw, struct sock *sk, void *at, int flags, int ret)
 {
-	if (retrans_filter)
-		retrans_used(raw, sk, sock_number(raw, ctx, sk));
+	OWN(sent)(raw, sk, at, ret);
 }
 
-/* inet_sendmsg and its like, in fexit. */
-static __always_inline void retrans_used_by(const bool raw, void *ctx)
-{
-	struct socket *sock = (void *)((__u64 *)ctx)[0];
-	__u64 number = 0;
-
-	if (raw || !retrans_filter)
-		return;
-	bpf_core_read(&number, sizeof(number), &sock->sk);
-	retrans_used(raw, sock_of(ctx), number);
-}
-
-ON_RETURN(inet_sendmsg, 3, int ret)
-{
-	retrans_used_by(raw, ctx);
-}
-
-ON_RETURN(inet6_sendmsg, 3, int ret)
-{
-	retrans_used_by(raw, ctx);
-}
-
-ON_RETURN(inet_recvmsg, 4, int ret)
-{
-	retrans_used_by(raw, ctx);
-}
-
-ON_RETURN(inet6_recvmsg, 4, int ret)
-{
-	retrans_used_by(raw, ctx);
-}
+#include "shared/sock_calls.bpf.h"
 
 ON_ENTRY(tcp_sendmsg, struct sock *sk)
 {

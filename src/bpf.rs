@@ -27,6 +27,28 @@ mod fields {
 }
 
 /// A field of type `F` in the C struct `S`. build.rs makes a constant of each: `fork_row::threads`.
+///
+/// ```
+/// use corebcc::bpf::types::{exec_row, fork_row};
+/// use corebcc::kit::{Fake, Rows};
+///
+/// const FORKS: Rows<fork_row> = Rows::new("fork_rows");
+/// let kernel = Fake::new().with(FORKS, 1);
+/// kernel.set(FORKS, 0, fork_row::threads, 7);
+/// assert_eq!(kernel.row(FORKS, 0).get(fork_row::threads), 7);
+/// assert_eq!(exec_row::claims.offset() % 8, 0);
+/// ```
+///
+/// A field of another struct does not compile:
+///
+/// ```compile_fail,E0308
+/// use corebcc::bpf::types::{exec_row, fork_row};
+/// use corebcc::kit::{Fake, Rows};
+///
+/// const FORKS: Rows<fork_row> = Rows::new("fork_rows");
+/// let kernel = Fake::new().with(FORKS, 1);
+/// kernel.row(FORKS, 0).get(exec_row::claims);
+/// ```
 pub struct Field<S, F> {
     offset: usize,
     of: PhantomData<fn(S) -> F>,

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_over_the_file_and_the_file_over_the_usual() {
+    fn the_environment_wins_over_the_file_and_it_over_defaults() {
         let text = "# PCP_RUN_DIR=/no\nPCP_LOG_DIR=/file/log\nPCP_USER=two words\n PCP_GROUP=no\nHOME=/no\nPCP_JUNK\n";
         let conf = load(&[("PCP_LOG_DIR", "/env/log"), ("HOME", "/root")], "/etc/pcp.conf", text);
         assert_eq!(conf.path("PCP_LOG_DIR", "pmcd"), Path::new("/env/log/pmcd"));

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_understood_with_and_without_the_prefix_and_as_nodes() {
+    fn names_have_the_prefix_or_not_and_may_be_nodes() {
         let tables = configured();
         let columns = |name| select(&tables, name).iter().map(|(_, columns)| columns.len()).sum::<usize>();
         assert_eq!(columns("disk.all.latency"), 1);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_headed_by_its_metric_or_the_node_above_its_metrics() {
+    fn a_table_is_headed_by_its_metric_or_the_node_above_them() {
         let tables = configured();
         let mut table = Table::new(8);
         table.process(77, b"000077 a").set(Metric::<u64>::new(1), 5);

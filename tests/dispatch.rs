@@ -41,7 +41,7 @@ fn dbpmda_conversation_is_reproduced() {
 
 /// The agent in this capture is another one; requests about metrics the reference agent cannot know fail as they did there.
 #[test]
-fn dbpmda_conversation_with_another_agent_is_answered_pdu_for_pdu() {
+fn dbpmdas_talk_with_another_agent_is_answered_pdu_for_pdu() {
     let mut agent = Agent::new(Reference::default(), Options::default());
     let (mut asked, mut answered) = (0, 0);
     for line in conversation("dbpmda-simple") {

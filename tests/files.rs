@@ -34,7 +34,7 @@ fn the_default_configuration_is_what_the_declarations_say() {
 
 /// Whoever takes the `#` away from lines as they stand, one or all of a section, has a configuration that works.
 #[test]
-fn every_sample_line_of_the_default_configuration_is_one_that_works() {
+fn every_sample_line_of_the_configuration_works() {
     let shipped = read("corebcc.conf");
     let modules = shipped.lines().find(|line| line.starts_with("modules = ")).unwrap();
     for spec in MODULES {
@@ -82,7 +82,7 @@ fn the_readmes_module_table_is_what_the_declarations_say() {
 }
 
 #[test]
-fn the_table_of_the_agents_own_metrics_is_what_the_declarations_say() {
+fn the_table_of_agent_metrics_is_what_the_declarations_say() {
     current_part("docs/agent.md", "metrics", &reference::status_table(STATUS.iter().map(|table| table.spec)));
 }
 
@@ -134,4 +134,29 @@ fn every_test_that_a_table_names_is_there() {
         let before = text[..at].lines().rev().take_while(|line| !line.ends_with('}')).collect::<Vec<_>>();
         assert!(before.iter().any(|line| line.trim() == "#[test]"), "{file}: {test} is no test");
     }
+}
+
+/// The functions behind `#[test]` in the sources below a directory.
+fn tests_below(directory: &str) -> Vec<(String, String)> {
+    let mut tests = Vec::new();
+    for entry in fs::read_dir(path(directory)).unwrap().map(|entry| entry.unwrap().path()) {
+        let file = format!("{directory}/{}", entry.file_name().unwrap().to_str().unwrap());
+        if entry.is_dir() {
+            tests.extend(tests_below(&file));
+        } else if file.ends_with(".rs") {
+            let text = read(&file);
+            let functions =
+                text.split("#[test]\n").skip(1).filter_map(|rest| rest.split_once("fn ")?.1.split_once('('));
+            tests.extend(functions.map(|(name, _)| (file.clone(), name.to_string())));
+        }
+    }
+    tests
+}
+
+#[test]
+fn test_names_have_at_most_60_letters() {
+    let tests = [tests_below("src"), tests_below("tests")].concat();
+    assert!(tests.len() > 700, "{}", tests.len());
+    let long: Vec<_> = tests.iter().filter(|(_, name)| name.len() > 60).collect();
+    assert!(long.is_empty(), "{long:?}");
 }

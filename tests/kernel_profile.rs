@@ -140,7 +140,7 @@ fn a_busy_function_has_as_many_samples_as_it_had_time() {
 }
 
 #[test]
-fn the_stack_that_is_busy_has_its_functions_in_order_and_counts_grow_to_those_of_the_tree() {
+fn the_busy_stack_is_in_order_and_counts_reach_the_trees() {
     let Some(burner) = burner() else { return };
     let options = format!("process = {}\nsample_frequency = 99\n", burner.id());
     let Some((mut group, _)) = started(&options) else { return };

@@ -63,7 +63,7 @@ fn a_map_that_is_too_large_costs_its_module_only() {
 
 /// Without its filter a module would count what it was not to count.
 #[test]
-fn what_filters_is_out_when_the_filters_are_and_for_their_reason() {
+fn modules_that_filter_fail_with_the_filters_reason() {
     if !may_load() {
         return;
     }
@@ -88,7 +88,7 @@ fn what_filters_is_out_when_the_filters_are_and_for_their_reason() {
 }
 
 #[test]
-fn a_refused_tier_gives_way_to_the_next_and_a_hook_without_one_left_names_itself() {
+fn a_refused_tier_gives_way_and_the_last_names_its_hook() {
     static NEVER: Hook = Hook {
         name: "nowhere",
         tiers: &[Tier { kind: "tp_btf", programs: &["tp__nowhere"] }],
@@ -122,7 +122,7 @@ fn a_refused_tier_gives_way_to_the_next_and_a_hook_without_one_left_names_itself
 }
 
 #[test]
-fn a_program_the_kernel_refuses_is_taken_out_with_the_verifiers_words() {
+fn a_refused_program_is_left_out_with_the_verifiers_words() {
     static FUNCTION: Hook = Hook {
         name: "tcp_sendmsg",
         tiers: &[Tier { kind: "fexit", programs: &["fexit__tcp_sendmsg"] }],

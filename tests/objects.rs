@@ -106,7 +106,7 @@ fn every_part_of_a_module_is_reached_by_one_of_its_hooks() {
 }
 
 #[test]
-fn the_object_says_that_it_is_under_the_gpl_and_asks_what_it_answers() {
+fn the_object_is_under_the_gpl_and_asks_each_feature_once() {
     let object = open();
     assert!(object.progs().any(|program| program.name() == "ask_features"));
     assert_eq!(

@@ -257,7 +257,7 @@ fn a_stream_is_cut_into_the_same_frames_however_it_is_read() {
 }
 
 #[test]
-fn several_pdus_in_one_read_come_one_by_one_and_half_a_pdu_is_not_a_clean_end() {
+fn joined_pdus_come_one_by_one_and_half_a_pdu_is_no_clean_end() {
     let pdu = vector("error_notconn_from1.req.hex");
     let mut deframer = Deframer::new();
     feed(&mut deframer, &[&pdu[..], &pdu, &pdu[..15]].concat());

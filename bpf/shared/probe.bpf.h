@@ -18,6 +18,9 @@
  * build.rs collects these from all modules and writes the programs: one per hook, shared by the modules that use it,
  * as tp_btf and raw_tp (tracepoints) or fentry/fexit and kprobe/kretprobe (functions). Each module's part is behind
  * its constant `<module>_on`, so the verifier drops the parts of modules that are off and their maps need not exist.
+ *
+ * Handlers that several modules share are in a header without `#pragma once`: each module that includes it has them, and
+ * OWN(name) is there what is the module's own, <module>_name.
  */
 #pragma once
 
@@ -28,6 +31,9 @@
 
 #define PASTE_(a, b) a##__##b
 #define PASTE(a, b) PASTE_(a, b)
+#define OWN_(module, name) module##_##name
+#define OWN_OF(module, name) OWN_(module, name)
+#define OWN(name) OWN_OF(MODULE, name)
 
 #define ON(hook, ...) static __always_inline void PASTE(MODULE, hook)(const bool raw, void *ctx, ##__VA_ARGS__)
 #define ON_ENTRY(function, ...) static __always_inline void PASTE(MODULE, function)(const bool raw, void *ctx, ##__VA_ARGS__)

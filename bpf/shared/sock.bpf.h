@@ -70,14 +70,17 @@ static __always_inline bool ends_of(const bool raw, struct sock *sk, struct ends
 	return true;
 }
 
-/* A socket's address as a number: the verifier allows no arithmetic on a typed pointer, but what is read from ctx is one. */
-static __always_inline __u64 sock_number(const bool raw, void *ctx, struct sock *sk)
+/*
+ * A socket's address as a number: the verifier allows no arithmetic on a typed pointer, but what is read from memory is one.
+ * `at` is where it stands: ctx for the first argument of a tracepoint.
+ */
+static __always_inline __u64 sock_number(const bool raw, void *at, struct sock *sk)
 {
 	__u64 number = 0;
 
 	if (raw)
 		return (__u64)sk;
-	bpf_probe_read_kernel(&number, sizeof(number), ctx);
+	bpf_probe_read_kernel(&number, sizeof(number), at);
 	return number;
 }
 
@@ -87,6 +90,14 @@ static __always_inline struct sock *sock_of(void *ctx)
 	struct socket *sock = (void *)((__u64 *)ctx)[0];
 
 	return sock->sk;
+}
+
+/* Where the pointer to it stands. */
+static __always_inline void *sock_at(void *ctx)
+{
+	struct socket *sock = (void *)((__u64 *)ctx)[0];
+
+	return __builtin_preserve_access_index(&sock->sk);
 }
 
 /* The bytes that readers took from a socket, as of the last look; a table of each module that looks. */

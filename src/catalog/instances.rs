@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_keeps_its_identifier_whatever_follows_it_also_over_restarts() {
+    fn a_word_keeps_its_identifier_over_restarts() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("149.1");
         std::fs::write(&file, "2 0 2147483647\n0 1 vda::000007\n3 1 vda::000077\n").unwrap();

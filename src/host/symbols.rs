@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_in_the_function_that_begins_before_it_also_in_a_module() {
+    fn an_address_is_in_the_function_that_begins_before_it() {
         assert_eq!(at(0xffff_ffff_8100_0000), Some(("before".into(), 0)));
         assert_eq!(
             at(0xffff_ffff_8100_002f),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_nobody_has_code_at_have_no_symbol_and_their_places_stay() {
+    fn addresses_without_code_have_no_symbol() {
         assert!(symbols(&[], CodeOf::Kernel).is_empty());
         for of in [CodeOf::Kernel, CodeOf::Process(std::process::id())] {
             assert_eq!(symbols(&[1, 2], of), [None, None]);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_list_that_can_be_read_counts_and_without_one_each_place_is_named() {
+    fn the_first_readable_list_counts_else_each_path_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let (there, missing) = (dir.path().join("b/available_events"), dir.path().join("a/available_events"));
         fs::create_dir(dir.path().join("b")).unwrap();

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_moved_since_the_note_was_written_is_found_where_it_is_now() {
+    fn sites_moved_since_the_note_are_found_where_they_are() {
         let bytes = own();
         let file = elf(&bytes).unwrap();
         let probe = file.probes().into_iter().find(|probe| probe.provider == "corebcc").unwrap();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_notes_has_no_probes_and_one_that_is_cut_no_panic() {
+    fn files_without_notes_or_cut_short_have_no_probes() {
         let bytes = own();
         let length = bytes.len();
         for length in (0..1024).chain((0..64).map(|part| length - length / 64 * part)) {

@@ -11,11 +11,16 @@ pub struct MapDef {
     pub kind: MapKind,
     /// Bytes of a value; for a ring, of a record.
     pub value_size: usize,
+    /// Rows per CPU, where the module is [`super::Declared`].
+    pub per_cpu: usize,
     /// The word of a row, by its offset, that is not 0 while somebody has the row.
     pub taken: Option<usize>,
     /// What found no place here: the map of counters that counts it, and the counter's offset.
     pub lost: Option<(&'static str, usize)>,
 }
+
+/// Rows per CPU of a map of counters by key (bpf/shared/keys.bpf.h).
+pub const KEYS: usize = 64;
 
 /// What a map is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +43,7 @@ impl MapDef {
 
     /// A map of `T`; [`crate::maps!`] calls it.
     pub const fn of<T>(name: &'static str, kind: MapKind) -> MapDef {
-        MapDef { name, kind, value_size: size_of::<T>(), taken: None, lost: None }
+        MapDef { name, kind, value_size: size_of::<T>(), per_cpu: 1, taken: None, lost: None }
     }
 }
 
@@ -66,7 +71,8 @@ impl<T> Rows<T> {
 
 /// Declares a module's maps: a constant per line and `MAPS`. `rows` are counters the agent reads, `slots` and a `hash` are the
 /// programs' own, a `ring` carries records. Of a table that fills up a line says which field shows that a row is taken, and of
-/// what can overflow, which field of which other map counts what was lost.
+/// what can overflow, which field of which other map counts what was lost. `keyed` are counters by CPU and key
+/// (bpf/shared/keys.bpf.h), of which both follow.
 ///
 /// ```text
 /// maps! { rows ROWS: runq_row = "runq_rows"; slots DELAYS: runq_delay = "runq_delays"; }
@@ -78,6 +84,20 @@ macro_rules! maps {
     (@kind slots) => { $crate::kit::MapKind::Slots };
     (@kind ring) => { $crate::kit::MapKind::Ring };
     (@kind hash) => { $crate::kit::MapKind::Hash };
+    (@def keyed $ty:ty, $name:literal) => {
+        $crate::kit::MapDef {
+            per_cpu: $crate::kit::KEYS,
+            taken: Some(<$ty>::key.offset()),
+            lost: Some(($name, <$ty>::lost.offset())),
+            ..$crate::kit::MapDef::of::<$ty>($name, $crate::kit::MapKind::Rows)
+        }
+    };
+    (@def $kind:ident $ty:ty, $name:literal) => {
+        $crate::kit::MapDef::of::<$ty>($name, $crate::maps!(@kind $kind))
+    };
+    (@const keyed $id:ident $ty:ty, $name:literal) => {
+        $crate::maps!(@const rows $id $ty, $name);
+    };
     (@const rows $id:ident $ty:ty, $name:literal) => {
         const $id: $crate::kit::Rows<$ty> = $crate::kit::Rows::new($name);
     };
@@ -90,7 +110,7 @@ macro_rules! maps {
         $($crate::maps!(@const $kind $id $ty, $name);)*
         const MAPS: &[$crate::kit::MapDef] = &[$({
             #[allow(unused_mut)]
-            let mut def = $crate::kit::MapDef::of::<$ty>($name, $crate::maps!(@kind $kind));
+            let mut def = $crate::maps!(@def $kind $ty, $name);
             $(def.taken = Some(<$ty>::$taken.offset());)?
             $(def.lost = Some(($stats, <$stat>::$lost.offset()));)?
             def

@@ -1,6 +1,7 @@
 //! What a module file imports: declarations, the table it fills, and the kernel as it sees it.
 
 mod arguments;
+mod declared;
 mod histogram;
 mod hook;
 mod kernel;
@@ -18,11 +19,12 @@ mod table_spec;
 mod text;
 
 pub use arguments::{in_log, show_arguments, shows_arguments};
+pub use declared::Declared;
 pub use histogram::Log2;
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, Row, RowsView};
 pub use log::{speaker, speaking_as};
-pub use map::{MapDef, MapKind, Rows};
+pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
 pub use module::{fill, table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When};
 pub use options::{

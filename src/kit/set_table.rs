@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_whose_ids_differ_by_any_power_of_two_have_places_of_their_own() {
+    fn ids_that_differ_by_a_power_of_two_displace_none() {
         for step in (0..9).map(|power| 1 << power) {
             let threads = (0..4000).map(|i| 1000 + i * step);
             assert_eq!(displaced(by_thread(&small()), threads.clone().map(|thread| thread << 32 | 1)), 0, "{step}");

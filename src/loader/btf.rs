@@ -498,8 +498,8 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_a_type_with_what_it_contains_and_nothing_behind_pointers() {
-        let Some(bytes) = kernel("a_copy_has_a_type_with_what_it_contains_and_nothing_behind_pointers") else { return };
+    fn a_copied_type_has_its_members_and_no_pointees() {
+        let Some(bytes) = kernel("a_copied_type_has_its_members_and_no_pointees") else { return };
         let types = Types::read(&bytes, None).expect("it is BTF");
         let copy = types.copy(&BTreeSet::from(["sched_entity"])).expect("every reference leads somewhere");
         let copy = Types::read(&copy, None).expect("it is BTF");
@@ -514,8 +514,8 @@ mod tests {
     }
 
     #[test]
-    fn cut_short_anywhere_or_changed_it_is_refused_or_read_and_never_more() {
-        let Some(bytes) = kernel("cut_short_anywhere_or_changed_it_is_refused_or_read_and_never_more") else { return };
+    fn damaged_btf_is_refused_or_read_and_never_panics() {
+        let Some(bytes) = kernel("damaged_btf_is_refused_or_read_and_never_panics") else { return };
         let types = Types::read(&bytes, None).expect("it is BTF");
         let small = types.copy(&BTreeSet::from(["sched_entity"])).expect("every reference leads somewhere");
         let names = BTreeSet::from(["sched_entity"]);

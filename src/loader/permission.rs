@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_that_lockdown_takes_away_is_told_from_one_that_is_not_there() {
+    fn a_helper_under_lockdown_is_told_from_a_missing_one() {
         let words = "85: (85) call bpf_probe_read#4; unknown func bpf_probe_read#4";
         let locked = Standing { lockdown: Lockdown::Level(CONFIDENTIALITY), ..FREE };
         assert_eq!(locked.explains(&refused(22, words)).as_deref(), Some(LOCKED_DOWN));

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_without_a_name_and_processes_without_bytes_are_not_shown() {
+    fn nameless_disks_and_idle_processes_are_not_shown() {
         let fake = fake();
         owner(&fake, 0, (77, 7, 3), b"dd\0\0\0\0\0\0", [[1, 4096, 9, 0], [0; 4]]);
         owner(&fake, 1, (78, 254, 0), b"dd\0\0\0\0\0\0", [[0; 4]; 2]);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn refreshing_takes_no_process_away_and_an_ended_one_stays_a_minute() {
+    fn an_ended_process_stays_a_minute_however_often_refreshed() {
         let fake = fake();
         owner(&fake, 8, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1, 4096, 9, 0], [0; 4]]);
         let mut module = Bioperpid::new(below_1000, names);

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_follow_only_when_there_are_more_arguments_than_asked_for() {
+    fn dots_follow_only_when_arguments_were_left_out() {
         let three = || exec(1, "/bin/ls", b"ls\0a\0b\0");
         assert_eq!(shown("max_args = 3", three()).unwrap(), "/bin/ls a b");
         assert_eq!(shown("max_args = 2", three()).unwrap(), "/bin/ls a ...");

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_of_the_same_name_are_added_up_and_the_longest_time_is_the_longest_of_all() {
+    fn callers_of_one_name_add_up_and_share_the_longest_time() {
         let (fake, mut module) = (fake(), module("").unwrap());
         let long = 5_000_000_000; // beyond 32 bits
         row(&fake, &mut module, 1, "f", [Times { count: 3, ns: 30, max: 20 }, Times { count: 2, ns: 10, max: 9 }]);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_is_not_known_has_a_name_and_is_not_what_a_filter_means() {
+    fn an_unknown_stack_has_a_name_and_matches_no_filter() {
         assert_eq!(module("").unwrap().options.name(&[]), Some("<Missed Kernel Stack>".into()));
         assert_eq!(module("caller_filter = tty_").unwrap().options.name(&[]), None);
     }

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_between_two_fetches_is_shown_for_a_minute() {
+    fn a_process_that_ended_between_fetches_stays_a_minute() {
         let fake = fake();
         let mut module = module();
         thread(&fake, 3, 1001, 1001, 1, 50);
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_with_sockets_are_there_from_the_start_and_begin_at_zero() {
+    fn processes_with_sockets_begin_at_zero_from_the_start() {
         let fake = fake();
         let mut module = module();
         module.with_sockets = || vec![77];

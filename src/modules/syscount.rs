@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_added_up_and_the_average_is_total_by_count_at_every_fetch() {
+    fn cpus_add_up_and_the_average_is_total_by_count() {
         let fake = Fake::new().with(ROWS, 2);
         set(&fake, ROWS, 0, 3, [4, 3, 300]);
         set(&fake, ROWS, 1, 3, [1, 1, 100]);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn every_named_call_is_an_instance_and_only_calls_made_have_values() {
+    fn named_calls_are_instances_and_only_made_ones_have_values() {
         let fake = Fake::new().with(ROWS, 1);
         set(&fake, ROWS, 0, 0, [1, 0, 0]);
         let table = refreshed(&fake, &mut module(""));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_calls_from_424_on_count_and_those_without_a_name_are_undefined() {
+    fn calls_from_424_on_count_and_nameless_ones_are_undefined() {
         let fake = Fake::new().with(ROWS, 1);
         for number in [400, 424, 437, 511] {
             set(&fake, ROWS, 0, number, [7, 0, 0]);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_displaced_is_one_loss_and_not_of_those_begun_before_the_agent() {
+    fn a_displaced_session_is_one_loss_and_not_an_early_one() {
         let fake = Fake::new().with(STATS, 2);
         for (at, count) in [(tcp_stat::unborn, 5), (tcp_stat::displaced, 3)] {
             fake.set(STATS, 1, at, count);

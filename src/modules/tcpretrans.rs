@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_counts_for_the_process_that_owns_it_from_its_first_retransmission() {
+    fn a_connection_counts_for_its_owner_from_the_beginning() {
         let fake = fake();
         let mut module = of_process("77");
         socket(&fake, 1, 1, 5);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_closed_without_an_owner_is_a_loss_where_processes_are_asked_for() {
+    fn with_a_filter_a_closed_ownerless_connection_is_a_loss() {
         let fake = fake();
         let mut module = of_process("1");
         socket(&fake, 1, 1, 5);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_the_traffic_of_one_interval_and_stays_until_the_next_is_over() {
+    fn a_table_shows_one_interval_until_the_next_is_over() {
         let fake = fake();
         let (mut module, start) = (module(Interval::Seconds(2), 20), Instant::now());
         module.tick_at(&fake, start);

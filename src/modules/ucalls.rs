@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_python_agent_where_it_did_not_cut_them() {
+    fn names_are_the_python_agents_where_it_did_not_cut_them() {
         let name = |class: &[u8], method: &[u8]| String::from_utf8_lossy(&instance(class, method)).into_owned();
         assert_eq!(name(b"java/lang/String", b"<init>"), "java.lang.String.<init>");
         assert_eq!(name(b"[Ljava/lang/Object;", b"x"), "Ljava.lang.Object;.x");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_that_read_the_same_share_a_row_and_one_that_cannot_be_read_is_an_error() {
+    fn equal_sites_share_a_row_and_unreadable_ones_are_errors() {
         let fake = Fake::new().with(SITES, 4);
         let (mut sites, java) = (Vec::new(), super::super::shared::runtimes::JAVA.calls.as_ref().unwrap());
         let probe = |name: &str, arguments: &str| Probe {

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_named_as_written_with_the_colon_doubled_whatever_their_characters() {
+    fn functions_are_named_as_written_with_the_colon_doubled() {
         let path = library("c").unwrap().display().to_string();
         let mut module = module(&[("c", "malloc"), (&path, "free"), ("c", "no-such.symbol@V"), ("c", "malloc")]);
         let plan = plan(&mut module);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_found_is_the_end_of_the_module_and_says_what_was_missing() {
+    fn a_module_that_finds_no_target_fails_and_names_each() {
         let plan = plan(&mut module(&[("no_such_library", "f"), ("c", "no_such_function")]));
         let reason = plan.refusal.unwrap();
         assert!(reason.contains("no library or file `no_such_library`"), "{reason}");

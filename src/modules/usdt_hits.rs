@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_found_is_the_end_of_the_module_and_says_what_was_missing() {
+    fn a_module_that_finds_no_target_fails_and_names_each() {
         let exe = std::env::current_exe().unwrap().display().to_string();
         let plan = make(&format!("usdts = /no/such/file:x,{exe}:no_such_probe,/etc/passwd:x")).unwrap();
         let reason = plan.refusal.unwrap();
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn each_probe_is_an_instance_and_with_a_filter_it_is_attached_to_processes_only() {
+    fn each_probe_is_an_instance_and_a_filter_attaches_by_process() {
         let exe = std::env::current_exe().unwrap().display().to_string();
         let pid = std::process::id();
         let plan = make(&format!("usdts = {exe}:passed_.*,{exe}:passed__by,{exe}:gone")).unwrap();

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_a_process_add_up_while_it_lives_and_its_rows_are_emptied_for_the_next() {
+    fn events_add_up_and_rows_are_emptied_for_the_next_process() {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let mut module = ustat(&format!("process = {}", child.id())).unwrap();
         let mut plan = Plan::default();

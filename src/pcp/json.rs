@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_strings_escape_quotes_backslashes_and_control_characters() {
+    fn json_escapes_quotes_backslashes_and_control_characters() {
         assert_eq!(json_string("a\"b\\c\nd\u{1}é"), "\"a\\\"b\\\\c\\nd\\u0001é\"");
     }
 }

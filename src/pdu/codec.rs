@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_beyond_the_remaining_bytes_is_refused_before_the_list_is_read() {
+    fn a_count_beyond_the_bytes_left_is_refused_before_reading() {
         let mut r = Reader::body(&[0x7f, 0xff, 0xff, 0xff, 1, 2, 3, 4]);
         let count = DecodeError::Count { what: "things", count: i32::MAX, left: 4 };
         assert_eq!(r.count(4, "things"), Err(count));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_padded_to_words_and_their_length_does_not_count_the_padding() {
+    fn strings_are_padded_to_words_beyond_their_length() {
         let mut out = Vec::new();
         Writer::new(&mut out).string(b"abcde");
         assert_eq!(out, b"\0\0\0\x05abcde~~~");

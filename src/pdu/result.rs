@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_follow_the_sets_and_are_indexed_from_the_start_of_the_pdu() {
+    fn blocks_follow_the_sets_and_are_indexed_from_the_pdu() {
         let (mut writer, mut out) = (ResultWriter::new(), vec![0; 5]);
         let mut b = writer.begin(&mut out, 0, 8, 3);
         b.metric(Pmid(1));

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_in_the_filters_that_name_it_match_it_or_have_its_id() {
+    fn a_process_is_in_filters_of_its_name_pattern_or_id() {
         let filters = filters(&["java", "77,java", ".*-jar x.*,node_exporter", "sh"]);
         assert_eq!(filters.judge(&process(77, "java", "java -jar x")), [0b0011, 0b0100, 0b0010]);
         assert_eq!(filters.judge(&process(78, "javac", "javac")), [0, 0, 0]);
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_before_the_first_look_and_a_look_tells_of_every_process() {
+    fn names_come_first_and_a_scan_tells_of_every_process() {
         let me = u64::from(std::process::id());
         let mut filters = filters(&[&format!("bash,{me}")]);
         let fake = Fake::new();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_emptied_by_all_modules_before_another_process_gets_it() {
+    fn all_modules_empty_a_row_before_another_process_has_it() {
         const ROWS: Rows<fs_row> = Rows::new("test_rows");
         let me = std::process::id();
         let fake = Places::fake(&[me, me]).with(ROWS, 2 * Places::COUNT);

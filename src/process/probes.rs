@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_attached_to_once_its_sites_are_there_and_until_it_ends() {
+    fn a_process_is_attached_to_from_its_sites_to_its_end() {
         let child = shell();
         let pid = child.id();
         let (fake, mut tracees, file) = (Fake::new(), tracees_of(pid), ProbeFile::with(3));
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_is_attached_to_before_anyone_has_it_and_for_good_unless_there_are_ids_only() {
+    fn expected_files_are_attached_for_good_unless_ids_are_given() {
         let file = ProbeFile::with(3);
         let mut now = Instant::now();
         for (process, wanted) in
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_filter_means_processes_to_come_files_are_attached_to_and_stay_so() {
+    fn files_stay_attached_for_filters_of_processes_to_come() {
         let children = [shell(), shell()];
         let (fake, mut tracees, file) = (Fake::new(), tracees("s.*h,77"), ProbeFile::with(3));
         let mut now = Instant::now();
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_looked_at_anew_in_its_next_program_and_stays_attached_if_the_sites_are_the_same() {
+    fn after_an_exec_equal_sites_stay_attached() {
         use std::io::Write;
         let mut child = shell();
         let pid = child.id();

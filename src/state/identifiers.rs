@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn names_no_longer_used_give_way_and_their_identifiers_are_not_used_again() {
+    fn unused_names_give_way_and_their_identifiers_stay_retired() {
         let mut cache = Cache::new(None, 2);
         cache.id(&mut b"oldest".to_vec(), at(1000));
         cache.id(&mut b"old".to_vec(), at(1001));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_file_keeps_what_is_used_and_no_identifier_is_handed_out_twice() {
+    fn an_old_file_keeps_used_names_and_no_identifier_comes_twice() {
         const DAY: u64 = 86_400;
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("149.13");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_renews_the_times_of_what_was_used_and_makes_no_file_of_nothing() {
+    fn the_end_renews_times_of_use_and_writes_no_empty_file() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("149.13");
         load(&path).expect("loaded").save(at(1000), true, &|| true).expect("nothing to save");

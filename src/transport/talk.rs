@@ -245,12 +245,12 @@ mod tests {
     }
 
     #[test]
-    fn end_of_file_between_pdus_is_orderly_and_the_greeting_is_first() {
+    fn the_greeting_is_first_and_eof_between_pdus_is_orderly() {
         assert_eq!(talk(echo(1), send(Vec::new(), 1)), (End::Eof, b"hi".to_vec()));
     }
 
     #[test]
-    fn requests_in_single_bytes_and_many_in_one_write_are_answered_in_order() {
+    fn requests_split_or_joined_are_answered_in_order() {
         let requests = (0..50).flat_map(|ty| pdu(ty, &vec![7; ty as usize])).collect::<Vec<_>>();
         for piece in [1, requests.len()] {
             let (end, got) = talk(echo(1), send(requests.clone(), piece));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_it_while_the_peer_does_not_read_and_no_request_is_read_meanwhile() {
+    fn a_signal_ends_it_though_the_peer_does_not_read() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let ours = Connection::new(ours.try_clone().unwrap().into(), ours.into()).unwrap();
         theirs.write_all(&pdu(1, &[0; 1000]).repeat(10)).unwrap();

@@ -37,7 +37,7 @@ fn c03_nothing_is_written_before_pmcds_creds() {
 }
 
 #[test]
-fn c04_creds_with_any_flags_and_several_credentials_are_accepted() {
+fn c04_creds_with_any_flags_and_number_are_accepted() {
     let several = pmcd::words(PduType::CREDS, &[3, 0x0200_0000, 0x0102_0004, 0x7fff_ffff]);
     let none = pmcd::words(PduType::CREDS, &[0]);
     for creds in [pmcd::creds(0), pmcd::creds(4), pmcd::creds(0xffff), several, none] {
@@ -48,7 +48,7 @@ fn c04_creds_with_any_flags_and_several_credentials_are_accepted() {
 }
 
 #[test]
-fn c05_requests_in_single_bytes_or_all_at_once_are_answered_in_order() {
+fn c05_requests_split_or_joined_are_answered_in_order() {
     let requests = [
         pmcd::creds(4),
         pmcd::desc(pmid(0, 1)),
@@ -106,7 +106,7 @@ fn c06_a_reply_larger_than_a_pipe_holds_is_whole() {
 }
 
 #[test]
-fn c07_a_length_below_12_or_a_negative_type_ends_the_conversation() {
+fn c07_a_short_length_or_negative_type_ends_the_connection() {
     for header in [[11, 0x7004, 0], [0, 0x7004, 0], [0xffff_fff0, 0x7004, 0], [16, 0x8000_7004, 0]] {
         let mut deframer = Deframer::new();
         let bytes: Vec<u8> = header.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
@@ -184,7 +184,7 @@ fn c13_an_error_from_pmcd_is_not_answered() {
 }
 
 #[test]
-fn c14_an_unknown_type_is_not_answered_and_the_next_request_works() {
+fn c14_an_unknown_type_has_no_answer_and_the_next_has() {
     let mut pmcd = Pmcd::connected();
     for ty in [0, 1, 0x6fff, 0x700a, 0x700b, 0x700c, 0x7014, 0x7016, 0x7018, 0x7fff_ffff] {
         pmcd.tell(&pmcd::pdu(PduType(ty), b""));

@@ -97,7 +97,7 @@ fn c56_no_labels_are_zero_sets() {
 }
 
 #[test]
-fn c57_instance_labels_follow_the_profile_and_address_their_text() {
+fn c57_instance_labels_follow_profile_and_address_text() {
     let mut pmcd = Pmcd::connected();
     let set = |inst: InstId| Set {
         inst,

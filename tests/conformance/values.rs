@@ -97,7 +97,7 @@ fn c25_only_32_bit_values_stand_in_the_set() {
 }
 
 #[test]
-fn c26_strings_of_any_length_have_their_nul_counted_and_padding_not() {
+fn c26_a_strings_length_counts_its_nul_and_no_padding() {
     for len in 0..=5 {
         let reference = Reference { string: b"abcde"[..len].to_vec(), ..Reference::default() };
         let mut pmcd = Pmcd::with(reference, Options::default());

@@ -129,7 +129,7 @@ fn least_mean(histogram: &[u64]) -> f64 {
 const NO_ISSUE: &str = "plug_clock";
 
 #[test]
-fn single_direct_reads_are_counted_one_by_one_and_not_slower_than_fio_saw_them() {
+fn direct_reads_count_once_and_no_slower_than_fio_saw() {
     single_direct_reads("");
 }
 
@@ -164,7 +164,7 @@ fn batches_are_counted_request_by_request() {
 }
 
 #[test]
-fn batches_are_counted_request_by_request_with_the_kernels_times_too() {
+fn batches_count_by_request_with_the_kernels_times_too() {
     batches(NO_ISSUE);
 }
 
@@ -206,7 +206,7 @@ fn a_flush_is_counted_once_and_its_parent_not() {
 }
 
 #[test]
-fn synchronous_writes_are_counted_with_their_flushes_and_without_ghosts() {
+fn synchronous_writes_count_with_flushes_without_ghosts() {
     let _alone = alone();
     let disk = Disk::new(16);
     let mut agent = Agent::new("biolatency", "");
@@ -322,7 +322,7 @@ fn the_queued_distribution_is_not_below_the_other() {
 }
 
 #[test]
-fn a_disk_without_accounting_is_measured_or_counted_as_unmeasured() {
+fn unaccounted_disks_are_measured_or_counted_as_unmeasured() {
     let _alone = alone();
     if !has("biolatency", "fio") {
         return;

@@ -150,8 +150,8 @@ fn sees_accesses(agent: &mut Agent) -> bool {
 }
 
 #[test]
-fn a_file_read_cold_misses_with_every_page_and_read_warm_with_none() {
-    const TEST: &str = "a_file_read_cold_misses_with_every_page_and_read_warm_with_none";
+fn a_cold_read_misses_every_page_and_a_warm_read_none() {
+    const TEST: &str = "a_cold_read_misses_every_page_and_a_warm_read_none";
     let _alone = alone();
     if !has("cachestat", "mkfs.ext4") {
         return;
@@ -207,7 +207,7 @@ fn a_file_written_dirties_its_blocks_and_misses_nothing() {
 }
 
 #[test]
-fn sizes_are_those_of_proc_meminfo_however_often_they_are_fetched() {
+fn sizes_are_meminfos_however_often_they_are_fetched() {
     let _alone = alone();
     let mut agent = Agent::new("cachestat", "");
     let cached = || -> u64 {

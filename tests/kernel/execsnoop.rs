@@ -16,7 +16,7 @@ fn column(rows: &[Row], column: usize) -> Vec<String> {
 }
 
 #[test]
-fn execs_of_a_script_are_shown_latest_first_with_the_scripts_arguments() {
+fn script_execs_are_latest_first_with_their_arguments() {
     let _alone = alone();
     let mut agent = Agent::new("execsnoop", "args = corebcc-known\nprocess_count = 3");
     assert_eq!(agent.hooks(), ["sched_process_exec"]);

@@ -53,7 +53,7 @@ fn failed_execs_are_not_counted_under_either_name() {
 }
 
 #[test]
-fn names_with_one_first_word_are_two_names_and_bytes_need_not_be_text() {
+fn names_may_share_a_first_word_and_need_not_be_text() {
     let _alone = alone();
     let mut agent = Agent::new("exectop", "");
     let directory = copies(&["corebcc one", "corebcc two"]);

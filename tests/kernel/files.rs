@@ -148,7 +148,7 @@ fn an_operation_inside_another_on_zfs_has_its_own_start() {
 }
 
 #[test]
-fn a_file_system_that_is_not_there_fails_alone_and_says_what_to_load() {
+fn a_missing_file_system_fails_alone_and_says_what_to_load() {
     if std::fs::read_to_string("/proc/filesystems").unwrap().contains("zfs") {
         println!("skipped: a_file_system_that_is_not_there_fails_alone: a kernel without OpenZFS");
         return;

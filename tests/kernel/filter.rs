@@ -127,8 +127,8 @@ fn traced(file: &Path) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn a_short_lived_process_is_counted_from_its_first_system_call_to_its_last() {
-    const TEST: &str = "a_short_lived_process_is_counted_from_its_first_system_call_to_its_last";
+fn a_short_process_counts_from_its_first_call_to_its_last() {
+    const TEST: &str = "a_short_process_counts_from_its_first_call_to_its_last";
     let _alone = alone();
     if !has(TEST, "strace") {
         return;
@@ -238,7 +238,7 @@ fn a_process_id_used_again_is_another_process() {
 }
 
 #[test]
-fn a_command_line_that_the_kernel_cannot_judge_is_matched_soon_after_the_exec_and_its_children_count() {
+fn a_line_the_kernel_cannot_judge_is_matched_after_the_exec() {
     let _alone = alone();
     let programs = Programs::new();
     let cases = [

@@ -50,8 +50,8 @@ fn a_tracepoint_counts_every_hit_of_the_process_and_no_other() {
 }
 
 #[test]
-fn several_tracepoints_count_at_once_as_often_as_the_kernel_says() {
-    const TEST: &str = "several_tracepoints_count_at_once_as_often_as_the_kernel_says";
+fn several_tracepoints_count_as_often_as_the_kernel_says() {
+    const TEST: &str = "several_tracepoints_count_as_often_as_the_kernel_says";
     let _alone = alone();
     let lines = "tracepoints = sched:sched_process_fork, sched:sched_process_exec, nothing:at_all";
     let Some(mut agent) = Agent::where_possible(TEST, NEEDS_TRACEPOINTS, "tracepoint_hits", lines) else { return };
@@ -86,8 +86,8 @@ fn with_tracefs(test: &str) -> bool {
 }
 
 #[test]
-fn expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints() {
-    const TEST: &str = "hits::expressions_find_tracepoints_and_events_that_are_no_raw_tracepoints";
+fn expressions_find_tracepoints_and_events_of_tracefs_only() {
+    const TEST: &str = "hits::expressions_find_tracepoints_and_events_of_tracefs_only";
     if !with_tracefs(TEST) {
         return;
     }
@@ -112,8 +112,8 @@ const NEEDS_UPROBES: &str = "root on a kernel with CONFIG_UPROBE_EVENTS";
 const FORKS: &str = "i=0; while [ $i -lt 500 ]; do (:); i=$((i + 1)); done";
 
 #[test]
-fn a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path() {
-    const TEST: &str = "a_user_function_counts_every_call_of_the_process_by_short_name_and_by_path";
+fn a_user_function_counts_by_short_name_and_by_path() {
+    const TEST: &str = "a_user_function_counts_by_short_name_and_by_path";
     let _alone = alone();
     let (mut chosen, mut other) = (shell(FORKS), shell(FORKS));
     let libc = corebcc::host::library("c").unwrap().display().to_string();
@@ -145,8 +145,8 @@ const OPENS: &str = "i=0; while [ $i -lt 300 ]; do true < /proc/self/stat; i=$((
     i=0; while [ $i -lt 200 ]; do true < /proc/self/nothing; i=$((i + 1)); done";
 
 #[test]
-fn a_kernel_function_counts_its_calls_failures_and_time_by_process() {
-    const TEST: &str = "a_kernel_function_counts_its_calls_failures_and_time_by_process";
+fn a_kernel_function_counts_calls_failures_and_time() {
+    const TEST: &str = "a_kernel_function_counts_calls_failures_and_time";
     let _alone = alone();
     let (mut chosen, mut other) = (shell(RENAMES), shell(RENAMES));
     let pid = chosen.pid();
@@ -168,8 +168,8 @@ fn a_kernel_function_counts_its_calls_failures_and_time_by_process() {
 
 /// Writing the name of a command is a write: the one's start is not the other's.
 #[test]
-fn a_kernel_function_inside_another_that_is_counted_has_its_own_start() {
-    const TEST: &str = "a_kernel_function_inside_another_that_is_counted_has_its_own_start";
+fn a_kernel_function_inside_another_has_its_own_start() {
+    const TEST: &str = "a_kernel_function_inside_another_has_its_own_start";
     let _alone = alone();
     let mut chosen = shell(RENAMES);
     let lines = format!("kprobes = kprobe:vfs_write, kprobe:comm_write\nlatency = True\nprocess = {}", chosen.pid());
@@ -188,8 +188,8 @@ fn a_kernel_function_inside_another_that_is_counted_has_its_own_start() {
 }
 
 #[test]
-fn a_kernel_function_in_which_two_thousand_threads_wait_is_timed_in_each() {
-    const TEST: &str = "a_kernel_function_in_which_two_thousand_threads_wait_is_timed_in_each";
+fn a_kernel_function_where_2000_threads_wait_is_timed_in_each() {
+    const TEST: &str = "a_kernel_function_where_2000_threads_wait_is_timed_in_each";
     const THREADS: u64 = 2000;
     let _alone = alone();
     let functions = ["pipe_read", "anon_pipe_read"]; // until 6.14 and after
@@ -228,8 +228,8 @@ fn dotted_functions() -> Vec<String> {
 }
 
 #[test]
-fn a_kernel_function_with_a_long_name_or_one_with_a_dot_counts_under_it() {
-    const TEST: &str = "a_kernel_function_with_a_long_name_or_one_with_a_dot_counts_under_it";
+fn a_kernel_function_with_a_long_name_or_a_dot_counts() {
+    const TEST: &str = "a_kernel_function_with_a_long_name_or_a_dot_counts";
     let _alone = alone();
     let long = match std::env::consts::ARCH {
         "x86_64" => "__x64_sys_sched_get_priority_max",

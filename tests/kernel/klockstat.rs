@@ -79,7 +79,7 @@ fn each_operation_on_a_pipe_is_one_acquisition_by_its_function() {
 }
 
 #[test]
-fn longer_names_have_the_callers_of_the_caller_and_a_filter_keeps_what_it_means() {
+fn longer_names_have_more_callers_and_filters_select_them() {
     const TEST: &str = "klockstat: longer_names_have_the_callers_of_the_caller";
     let _alone = alone();
     // The kernel has the function by one of its names.
@@ -132,8 +132,8 @@ fn reader(mut terminal: File) -> std::thread::JoinHandle<usize> {
 /// A writer tries (`mutex_trylock`), a reader waits interruptibly and keeps the lock until there is something to read; who
 /// only tries meanwhile fails, which is no acquisition.
 #[test]
-fn a_terminal_is_locked_by_who_tries_and_who_waits_and_not_by_who_fails() {
-    const TEST: &str = "klockstat: a_terminal_is_locked_by_who_tries_and_who_waits_and_not_by_who_fails";
+fn a_terminals_lock_counts_tries_and_waits_but_no_failures() {
+    const TEST: &str = "klockstat: a_terminals_lock_counts_tries_and_waits_but_no_failures";
     let _alone = alone();
     let Some((mut master, mut slave)) = terminal() else {
         println!("skipped: {TEST}: terminals (devpts)");

@@ -296,7 +296,7 @@ os.execv('{0}', ['once', '-c', again, 'first', again])
 }
 
 #[test]
-fn five_thousand_short_threads_lose_no_count_and_leave_no_place_taken() {
+fn five_thousand_threads_lose_no_count_and_leave_no_row() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
     let source = "

@@ -122,9 +122,9 @@ fn in_a_pid_namespace_modules_with_a_filter_say_what_they_need() {
 }
 
 #[test]
-fn in_a_pid_namespace_profile_cannot_find_its_process_and_works_without() {
+fn in_a_pid_namespace_profile_works_without_its_process() {
     let _alone = alone();
-    if lacks("in_a_pid_namespace_profile_cannot_find_its_process_and_works_without", &["unshare"]) {
+    if lacks("in_a_pid_namespace_profile_works_without_its_process", &["unshare"]) {
         return;
     }
     let inside = ["unshare", "--pid", "--fork", "--mount-proc"];
@@ -298,9 +298,9 @@ fn types_of_the_kernel_can_come_from_a_file() {
 }
 
 #[test]
-fn a_tracefs_that_is_not_mounted_costs_what_needs_it_and_names_the_command() {
+fn an_unmounted_tracefs_costs_its_users_and_names_the_command() {
     let _alone = alone();
-    let test = "a_tracefs_that_is_not_mounted_costs_what_needs_it_and_names_the_command";
+    let test = "an_unmounted_tracefs_costs_its_users_and_names_the_command";
     if lacks(test, &["unshare"]) {
         return;
     }

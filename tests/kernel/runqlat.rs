@@ -124,7 +124,7 @@ os._exit(0)
 }
 
 #[test]
-fn the_total_is_bpftraces_count_of_switches_to_tasks_and_below_proc_stat() {
+fn the_total_is_bpftraces_count_and_below_proc_stats() {
     let _alone = alone();
     if !has("runqlat", "bpftrace") {
         return;

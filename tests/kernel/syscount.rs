@@ -79,7 +79,7 @@ fn each_call_is_counted_once_under_its_name_and_number() {
 }
 
 #[test]
-fn forks_are_counted_in_the_parent_only_and_other_processes_not_at_all() {
+fn forks_count_in_the_parent_and_others_not_at_all() {
     let _alone = alone();
     let work = format!("for (1..40) {{ if (!fork) {{ {}; exit 0 }} wait }}", calls(GETPPID, "", 10));
     for options in ["", "latency = True"] {
@@ -126,7 +126,7 @@ fn failed_and_errno_count_the_calls_that_return_an_error() {
 }
 
 #[test]
-fn latency_is_the_time_calls_took_and_its_average_the_total_by_the_number() {
+fn latency_is_the_time_of_calls_and_average_is_total_by_count() {
     let _alone = alone();
     let sleeps = calls(NANOSLEEP, ", $t, 0", 20);
     let mut caller = caller(&format!("$t = pack('q2', 0, 5_000_000); {sleeps}; {}", calls(GETPPID, "", 1000)));

@@ -112,13 +112,13 @@ fn session(family: &str, listen: &str, connect: &str, laddr: &str, raddr: &str) 
 }
 
 #[test]
-fn a_session_over_ipv4_has_both_ends_with_addresses_bytes_owner_and_duration() {
+fn a_session_over_ipv4_is_shown_in_full_for_both_ends() {
     let _alone = alone();
     session("socket.AF_INET", "127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1");
 }
 
 #[test]
-fn a_session_over_ipv6_has_both_ends_with_addresses_bytes_owner_and_duration() {
+fn a_session_over_ipv6_is_shown_in_full_for_both_ends() {
     let _alone = alone();
     session("socket.AF_INET6", "::1", "::1", "::1", "::1");
 }
@@ -168,7 +168,7 @@ fn a_reset_ends_both_ends_and_the_one_that_reset_is_known() {
 
 /// It closes in an interrupt, whoever runs then.
 #[test]
-fn an_accepted_session_that_the_other_end_resets_is_that_of_who_accepted_it() {
+fn a_reset_session_belongs_to_who_accepted_it() {
     let _alone = alone();
     let rest = "d, _ = s.accept()\nassert d.recv(5) == b'hello'\nstep('sleeps')";
     let mut server = server("socket.AF_INET", "127.0.0.1", rest);
@@ -251,7 +251,7 @@ step(s.getsockname()[1])
 ";
 
 #[test]
-fn a_burst_beyond_the_ring_is_counted_as_dropped_and_the_rows_remain() {
+fn a_burst_beyond_the_ring_counts_as_dropped_and_rows_remain() {
     let _alone = alone();
     let mut agent = Agent::new("tcplife", "buffer_page_count = 1\nsession_count = 10000");
     let mut script = Script::python(&format!("{MANY}sessions(300)\nstep('done')"));

@@ -134,9 +134,9 @@ fn when(script: &mut Script, least: u64, count: &mut dyn FnMut() -> u64) -> (u64
 }
 
 #[test]
-fn every_retransmission_of_a_connection_counts_and_loss_probes_if_asked_for() {
+fn every_retransmission_counts_and_loss_probes_if_asked_for() {
     let _alone = alone();
-    let Some(net) = Net::new("every_retransmission_of_a_connection_counts_and_loss_probes_if_asked_for") else {
+    let Some(net) = Net::new("every_retransmission_counts_and_loss_probes_if_asked_for") else {
         return;
     };
     let _server = net.server();
@@ -209,9 +209,9 @@ fn retransmissions_that_fail_do_not_count() {
 }
 
 #[test]
-fn the_latest_closed_connection_stays_the_earlier_go_and_the_living_stay() {
+fn only_the_latest_closed_connection_stays_with_the_living() {
     let _alone = alone();
-    let Some(net) = Net::new("the_latest_closed_connection_stays_the_earlier_go_and_the_living_stay") else { return };
+    let Some(net) = Net::new("only_the_latest_closed_connection_stays_with_the_living") else { return };
     let _server = net.server();
     let mut agent = Agent::new("tcpretrans", "flow_count = 1\ninclude_tlp = True");
     let mut scripts: Vec<Script> = (0..3).map(|_| client(&net, "10.77.0.2")).collect();
@@ -234,9 +234,9 @@ fn the_latest_closed_connection_stays_the_earlier_go_and_the_living_stay() {
 }
 
 #[test]
-fn a_retransmission_counts_for_the_process_that_connected_or_accepted() {
+fn a_retransmission_counts_for_who_connected_or_accepted() {
     let _alone = alone();
-    let Some(net) = Net::new("a_retransmission_counts_for_the_process_that_connected_or_accepted") else { return };
+    let Some(net) = Net::new("a_retransmission_counts_for_who_connected_or_accepted") else { return };
     let _server = net.server();
     // Owned since before the agent came, of a process not asked for, and connected under its eyes.
     let mut before = client(&net, "10.77.0.2");

@@ -52,8 +52,8 @@ fn work(script: &mut Script) {
 }
 
 #[test]
-fn a_probe_with_a_semaphore_counts_in_all_processes_those_that_run_and_those_to_come() {
-    const TEST: &str = "a_probe_with_a_semaphore_counts_in_all_processes_those_that_run_and_those_to_come";
+fn a_probe_with_a_semaphore_counts_in_old_and_new_processes() {
+    const TEST: &str = "a_probe_with_a_semaphore_counts_in_old_and_new_processes";
     let Some(python) = with_probe(TEST, PYTHON, "gc__start") else { return };
     let _alone = alone();
     let mut running = collector(&python, 300);
@@ -70,8 +70,8 @@ fn a_probe_with_a_semaphore_counts_in_all_processes_those_that_run_and_those_to_
 }
 
 #[test]
-fn with_a_filter_a_probe_counts_its_processes_exactly_also_one_that_starts_later() {
-    const TEST: &str = "with_a_filter_a_probe_counts_its_processes_exactly_also_one_that_starts_later";
+fn a_filtered_probe_counts_exactly_also_in_later_processes() {
+    const TEST: &str = "a_filtered_probe_counts_exactly_also_in_later_processes";
     let Some(python) = with_probe(TEST, PYTHON, "gc__start") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
@@ -144,8 +144,8 @@ fn probed(test: &str, dir: &Path, main: &str) -> Option<PathBuf> {
 
 /// Several processes on the probes of one program at once: nothing is lost between CPUs, nor by whoever fetches meanwhile.
 #[test]
-fn hits_of_processes_at_once_add_up_exactly_however_often_they_are_fetched() {
-    const TEST: &str = "hits_of_processes_at_once_add_up_exactly_however_often_they_are_fetched";
+fn hits_of_many_processes_add_up_while_they_are_fetched() {
+    const TEST: &str = "hits_of_many_processes_add_up_while_they_are_fetched";
     const ROUNDS: u64 = 200;
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
@@ -170,8 +170,8 @@ fn hits_of_processes_at_once_add_up_exactly_however_often_they_are_fetched() {
 }
 
 #[test]
-fn a_probe_that_two_files_have_by_one_name_counts_for_each_by_itself() {
-    const TEST: &str = "a_probe_that_two_files_have_by_one_name_counts_for_each_by_itself";
+fn a_probe_of_one_name_in_two_files_counts_for_each() {
+    const TEST: &str = "a_probe_of_one_name_in_two_files_counts_for_each";
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let Some(one) = probed(TEST, dir.path(), PROBED) else { return };
@@ -192,8 +192,8 @@ fn a_probe_that_two_files_have_by_one_name_counts_for_each_by_itself() {
 }
 
 #[test]
-fn a_semaphore_is_raised_in_the_processes_that_count_and_lowered_afterwards() {
-    const TEST: &str = "a_semaphore_is_raised_in_the_processes_that_count_and_lowered_afterwards";
+fn a_semaphore_is_raised_where_it_counts_and_lowered_after() {
+    const TEST: &str = "a_semaphore_is_raised_where_it_counts_and_lowered_after";
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let Some(program) = probed(TEST, dir.path(), PROBED) else { return };
@@ -282,8 +282,8 @@ fn threads_of_chosen_jvms_add_up_and_never_step_back() {
 }
 
 #[test]
-fn without_a_process_the_threads_of_all_jvms_of_the_library_count() {
-    const TEST: &str = "without_a_process_the_threads_of_all_jvms_of_the_library_count";
+fn without_a_filter_threads_of_all_jvms_of_the_library_count() {
+    const TEST: &str = "without_a_filter_threads_of_all_jvms_of_the_library_count";
     let Some(library) = has_java(TEST) else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
@@ -353,8 +353,8 @@ fn events_of_php_count_for_the_chosen_process_and_end_with_it() {
 /// Once one process in a filter by name has executed a file, the next is counted from its first call, however soon that comes; one
 /// that executes the same file under another name is not.
 #[test]
-fn the_first_call_of_a_process_that_begins_meanwhile_counts_and_nobody_elses() {
-    const TEST: &str = "the_first_call_of_a_process_that_begins_meanwhile_counts_and_nobody_elses";
+fn the_first_call_of_a_new_process_counts_and_no_others() {
+    const TEST: &str = "the_first_call_of_a_new_process_counts_and_no_others";
     let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
@@ -381,8 +381,8 @@ fn the_first_call_of_a_process_that_begins_meanwhile_counts_and_nobody_elses() {
 /// One that its command line chooses counts from its first instruction, the very first of them as well since the option `usdts` names
 /// the file; one that executes the same file does not count.
 #[test]
-fn a_process_that_its_command_line_chooses_counts_from_its_first_probe() {
-    const TEST: &str = "a_process_that_its_command_line_chooses_counts_from_its_first_probe";
+fn a_process_chosen_by_command_line_counts_from_its_start() {
+    const TEST: &str = "a_process_chosen_by_command_line_counts_from_its_start";
     let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
@@ -428,8 +428,8 @@ fn a_program_of_any_name_counts_where_its_language_is_told() {
 
 /// Two processes in the same function at once, looked at while they work: nothing is lost and nothing steps back.
 #[test]
-fn calls_and_events_of_processes_at_once_add_up_while_they_are_fetched() {
-    const TEST: &str = "calls_and_events_of_processes_at_once_add_up_while_they_are_fetched";
+fn calls_of_many_processes_add_up_while_they_are_fetched() {
+    const TEST: &str = "calls_of_many_processes_add_up_while_they_are_fetched";
     let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
@@ -684,8 +684,8 @@ fn the_innermost_calls_are_timed_however_many_are_open() {
 }
 
 #[test]
-fn methods_of_java_have_names_of_their_length_and_objects_threads_and_collections_count() {
-    const TEST: &str = "methods_of_java_have_names_of_their_length_and_objects_threads_and_collections_count";
+fn java_methods_have_whole_names_and_java_events_count() {
+    const TEST: &str = "java_methods_have_whole_names_and_java_events_count";
     if has_java(TEST).is_none() {
         return;
     }

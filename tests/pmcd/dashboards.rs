@@ -158,7 +158,7 @@ fn the_four_panels_of_the_overview_fill() {
 
 /// The instance domain is asked for after the fetch, and pmproxy drops what it does not find there.
 #[test]
-fn an_instance_that_was_fetched_has_its_name_after_its_process_has_ended() {
+fn a_fetched_instance_keeps_its_name_after_its_process() {
     if lacks(&[PMPROXY]) {
         return;
     }
@@ -202,7 +202,7 @@ fn an_instance_request_before_any_fetch_has_instances() {
 
 /// pmseries of PCP 6.0.3 keeps host name, domain's and instance domain's labels of what it loads, whichever agent it is from.
 #[test]
-fn series_are_found_by_name_and_labels_and_have_the_buckets_as_instances() {
+fn series_are_found_by_name_and_label_with_their_buckets() {
     if lacks(&[PMPROXY, "redis-server", "pmseries", "pmlogger"]) {
         return;
     }

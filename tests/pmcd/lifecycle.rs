@@ -22,7 +22,7 @@ fn numbers(pmcd: &Pmcd) -> Vec<(String, String)> {
 }
 
 #[test]
-fn an_agent_whose_pmcd_is_killed_ends_and_the_next_one_keeps_its_instances() {
+fn an_agent_ends_with_pmcd_and_the_next_keeps_its_instances() {
     let Some(mut pmcd) = Pmcd::start() else { return };
     let (agent, programs) = (pmcd.agent(), pmcd.agents_programs());
     let before = numbers(&pmcd);
@@ -93,7 +93,7 @@ fn an_agent_that_is_asked_to_end_says_so_and_is_started_again() {
 }
 
 #[test]
-fn a_pmcd_that_reads_its_configuration_again_keeps_the_agent_and_its_counts() {
+fn a_reconfigured_pmcd_keeps_the_agent_and_its_counts() {
     let Some(pmcd) = Pmcd::start() else { return };
     let agent = pmcd.agent();
     let count = || pmcd.values("bcc.proc.sysfork")[0].1.parse::<u64>().unwrap();

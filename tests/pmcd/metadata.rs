@@ -60,7 +60,7 @@ fn description(row: &Row) -> [String; 3] {
 
 /// All modules at once; what this kernel refuses included, since a module that cannot be loaded keeps its metadata.
 #[test]
-fn every_metric_of_the_table_is_served_with_its_metadata_and_labels() {
+fn every_metric_is_served_with_its_metadata_and_labels() {
     let Some(pmcd) = Pmcd::beside(&all_modules(), &[]) else { return };
     session();
     let declared = |row: &Row| MODULES.iter().any(|spec| spec.name == row.module);

@@ -44,7 +44,7 @@ fn samples(text: &str) -> (u64, u64) {
 
 /// The command line that help text and README give makes the text for flame graphs of the instances.
 #[test]
-fn a_run_begun_by_pmstore_has_its_stacks_as_instances_while_it_goes_on_and_after() {
+fn a_run_begun_by_pmstore_has_stacks_while_it_lasts_and_after() {
     if lacks(&["pmstore", "sed", "tr"]) {
         return;
     }

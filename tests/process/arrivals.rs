@@ -31,7 +31,7 @@ fn values(peer: &mut Peer) -> BTreeMap<(Pmid, u32), u64> {
 
 /// One module counts in the kernel who comes, the other at probes of the file that they execute.
 #[test]
-fn values_are_there_and_never_step_back_while_processes_come_and_go() {
+fn values_never_step_back_while_processes_come_and_go() {
     if lacks_bpf() || lacks(&[PYTHON]) {
         return;
     }

@@ -269,7 +269,7 @@ fn bad_syntax_is_told_with_its_line() {
 }
 
 #[test]
-fn unknown_modules_and_sections_are_told_with_the_ones_there_are() {
+fn unknown_modules_and_sections_are_told_with_the_known() {
     refused(
         &ONE.replace("module = sysfork", "module = sysfrok"),
         &["corebcc.conf:5", "sysfrok", "netproc", "biolatency"],
@@ -306,7 +306,7 @@ fn absurd_values_are_told_with_what_was_expected() {
 
 /// What the Python agent ran with, in the words of a `bcc.conf` that nobody means to look at again.
 #[test]
-fn values_that_once_worked_end_no_agent_and_are_warned_of_where_they_are_changed() {
+fn values_that_once_worked_are_warned_of_where_they_change() {
     for (module, line, said) in [
         ("tcplife", "session_count = 99999999999", "from 0 to 10000; it counts as 10000"),
         ("tcplife", "session_count = -1", "it counts as 0"),
@@ -344,7 +344,7 @@ fn values_that_once_worked_end_no_agent_and_are_warned_of_where_they_are_changed
 }
 
 #[test]
-fn an_option_that_no_module_has_is_warned_of_with_its_line_and_the_rest_runs() {
+fn an_unknown_option_is_warned_of_with_its_line() {
     let home = Home::new(&format!("{ONE}queued = yes\n"));
     let mut peer = Peer::ready(&home, &[]);
     peer.unanswered();

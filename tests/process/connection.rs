@@ -20,7 +20,7 @@ fn c01_the_first_bytes_are_creds_of_20_bytes_from_the_own_pid() {
 
 /// Initialisation cannot finish: nobody writes to the FIFO that the kernel's types are to come from.
 #[test]
-fn c02_creds_come_within_a_second_of_the_start_and_before_initialisation_ends() {
+fn c02_creds_come_in_a_second_and_before_initialisation_ends() {
     let home = Home::new(ALL);
     let fifo = home.path("btf");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -43,7 +43,7 @@ fn c03_nothing_else_is_written_before_pmcds_creds() {
 }
 
 #[test]
-fn c05_requests_in_single_bytes_or_all_at_once_are_answered_in_order() {
+fn c05_requests_split_or_joined_are_answered_in_order() {
     let home = Home::new(ALL);
     let mut peer = Peer::ready(&home, &[]);
     let requests = [
@@ -68,7 +68,7 @@ fn c05_requests_in_single_bytes_or_all_at_once_are_answered_in_order() {
 }
 
 #[test]
-fn c06_a_reply_beyond_the_pipe_buffer_is_written_completely_to_a_late_reader() {
+fn c06_a_reply_beyond_the_pipe_reaches_a_late_reader_whole() {
     if lacks_bpf() {
         return;
     }
@@ -84,7 +84,7 @@ fn c06_a_reply_beyond_the_pipe_buffer_is_written_completely_to_a_late_reader() {
 }
 
 #[test]
-fn c07_a_length_below_12_ends_the_agent_with_a_log_line_and_no_reply() {
+fn c07_a_length_below_12_ends_the_agent_with_a_log_line() {
     for length in [0u32, 11, 0xffff_fff0, 0x7fff_ffff] {
         let home = Home::new(ONE);
         let mut peer = Peer::start(&home, &[]);
@@ -98,7 +98,7 @@ fn c07_a_length_below_12_ends_the_agent_with_a_log_line_and_no_reply() {
 }
 
 #[test]
-fn c07_end_of_file_inside_a_pdu_ends_the_agent_with_a_log_line_and_no_reply() {
+fn c07_eof_inside_a_pdu_ends_the_agent_with_a_log_line() {
     for cut in [1, 4, 11, 12, 15] {
         let home = Home::new(ONE);
         let mut peer = Peer::start(&home, &[]);
@@ -112,7 +112,7 @@ fn c07_end_of_file_inside_a_pdu_ends_the_agent_with_a_log_line_and_no_reply() {
 
 /// The best of three: others use this machine too.
 #[test]
-fn c08_end_of_file_between_pdus_ends_the_agent_with_status_0_in_100_ms_without_output() {
+fn c08_eof_between_pdus_ends_with_status_0_in_100_ms() {
     let times = (0..3).map(|_| {
         let home = Home::new(ALL);
         let mut peer = Peer::ready(&home, &[]);

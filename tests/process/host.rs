@@ -44,7 +44,7 @@ fn without_btf_the_metrics_say_so_and_the_agent_serves_on() {
 }
 
 #[test]
-fn with_garbage_for_btf_the_metrics_say_so_and_the_agent_serves_on() {
+fn with_garbage_for_btf_metrics_say_so_and_the_agent_serves() {
     if lacks_bpf() {
         return;
     }
@@ -105,7 +105,7 @@ fn without_privilege_the_metrics_say_so_and_the_agent_serves_on() {
 }
 
 #[test]
-fn without_privilege_a_check_fails_and_so_does_an_agent_that_needs_all_its_modules() {
+fn unprivileged_checks_and_agents_that_need_all_modules_fail() {
     if lacks_bpf() || lacks(&["setpriv"]) {
         return;
     }
@@ -124,7 +124,7 @@ fn without_privilege_a_check_fails_and_so_does_an_agent_that_needs_all_its_modul
 
 /// From too few to say anything, over enough for the connection alone, to enough for everything.
 #[test]
-fn with_few_descriptors_it_ends_with_a_sentence_or_serves_what_it_can() {
+fn with_few_descriptors_it_says_why_it_ends_or_serves() {
     if lacks_bpf() || lacks(&["prlimit"]) {
         return;
     }

@@ -77,7 +77,7 @@ fn mixture(count: usize) -> Vec<Pmid> {
 }
 
 #[test]
-fn c20_one_two_and_a_thousand_metrics_come_in_the_order_asked_for() {
+fn c20_up_to_a_thousand_metrics_come_in_the_order_asked_for() {
     if lacks_bpf() {
         return;
     }
@@ -103,7 +103,7 @@ fn c33_16_000_metrics_in_one_fetch_are_answered() {
 }
 
 #[test]
-fn c46_every_metric_and_instance_domain_has_both_texts_without_a_newline_at_the_end() {
+fn c46_every_metric_and_domain_has_both_texts_and_no_newline() {
     let (_home, mut peer) = served();
     let metrics = all().map(|row| (row.pmid().0, 4));
     let indoms = INDOMS.iter().map(|&serial| (Indom::new(DOMAIN, serial).0, 8));
@@ -128,7 +128,7 @@ fn c47_what_there_is_not_has_no_text() {
 }
 
 #[test]
-fn c48_every_name_of_the_tree_resolves_to_a_described_metric_that_has_this_name() {
+fn c48_every_name_resolves_to_a_described_metric_and_back() {
     let (_home, mut peer) = served();
     let listed: Vec<String> = names(&peer.ask(&wire::traverse("bcc"))).into_iter().map(|(_, name)| name).collect();
     let mut wanted: Vec<&str> = all().map(|row| row.name).collect();

@@ -134,7 +134,7 @@ fn pmdabpfs_names_are_served_where_they_are_asked_for() {
 /// Without a process to begin with the Python agent's modules failed, unless it was to look again: now new ones count, looked for
 /// or not.
 #[test]
-fn the_log_tells_of_processes_to_filter_in_the_original_agents_words() {
+fn the_log_tells_of_filters_in_the_original_agents_words() {
     if crate::support::lacks_bpf() {
         return;
     }
@@ -179,7 +179,7 @@ fn the_log_tells_of_processes_to_filter_in_the_original_agents_words() {
 
 /// The section may be called otherwise than its module.
 #[test]
-fn modules_log_under_the_names_of_their_sections_and_say_where_they_are_attached() {
+fn modules_log_under_their_sections_and_say_their_hooks() {
     for (module, line, said) in [
         ("biolatency", "", "Without time in the queue: from the issue of a request to the device."),
         ("biolatency", "queued = True", "Including time in the queue: from the allocation of a request."),

@@ -148,7 +148,7 @@ fn a_target_that_is_missing_is_named_counted_and_fails_a_check() {
 }
 
 #[test]
-fn without_types_of_the_kernel_every_module_says_so_and_the_agent_still_tells_of_itself() {
+fn without_btf_every_module_says_so_and_the_agent_serves_on() {
     let home = Home::new(ALL);
     let mut peer = Peer::ready(&home, &["--btf", "/nonexistent"]);
     let sentences = values(&mut peer, "bcc.agent.module.status");
@@ -251,7 +251,7 @@ fn anybody_counts_runs() -> bool {
 }
 
 #[test]
-fn runs_are_counted_where_that_is_asked_for_and_as_long_as_the_agent_lives() {
+fn runs_are_counted_if_asked_for_while_the_agent_lives() {
     if lacks_bpf() {
         return;
     }
@@ -306,7 +306,7 @@ fn maps_of(pid: i32) -> BTreeMap<u64, u64> {
 }
 
 #[test]
-fn the_memory_of_maps_is_what_the_kernel_says_of_the_descriptors() {
+fn the_memory_of_maps_is_what_the_kernel_says() {
     if lacks_bpf() {
         return;
     }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_asks_for_nothing_and_one_that_cannot_be_for_what_never_comes() {
+    fn errno_0_asks_for_nothing_and_4096_never_comes() {
         assert_eq!(errno("0").unwrap(), Errno::default());
         assert_eq!(errno("4096").unwrap(), Errno(4096));
     }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_pattern_is_refused_with_its_fault_when_the_configuration_is_read() {
+    fn a_bad_pattern_is_refused_with_its_fault() {
         let error = pattern("a(b").unwrap_err().to_string();
         assert_eq!(error, "f.conf:2: [s] k: expected a regular expression (unclosed group), got `a(b`");
         let error = pattern("(?<=a*)b").unwrap_err().to_string();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_an_entry_per_line_and_its_comments_begin_lines_or_follow_blanks() {
+    fn a_probe_file_has_an_entry_per_line_and_comments() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("list"), "# all\n  c:malloc \n\n/opt/a#b.so:f  # why\n\tc:free\n").unwrap();
         let wanted = ["c:malloc", "/opt/a#b.so:f", "c:free"];
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_without_a_colon_that_is_no_file_says_where_it_was_looked_for() {
+    fn a_missing_probe_file_says_where_it_was_looked_for() {
         let error = read("/nonexistent/x.conf", "sched_fork").unwrap_err();
         assert!(error.starts_with("/nonexistent/x.conf:2: [s] probes: expected entries with a colon"), "{error}");
         assert!(error.contains("/nonexistent/sched_fork"), "{error}");

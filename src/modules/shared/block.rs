@@ -302,7 +302,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_place_of_an_ended_process_is_freed_after_a_minute_and_process_0_never() {
+    fn rows_of_ended_processes_are_freed_but_never_process_0() {
         let fake = fake();
         owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
         owner(&fake, 1, (77, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
@@ -337,7 +337,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_crowded_table_frees_ended_processes_soon_and_broken_claims_are_freed_at_the_second_look() {
+    fn a_crowded_table_frees_ended_rows_and_broken_claims_soon() {
         let fake = fake();
         owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
         fake.set(OWNERS, 9, io_owner::claims, 2);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_has_its_own_buckets_and_they_share_the_widest_range() {
+    fn operations_have_own_buckets_and_share_the_widest_range() {
         let fake = Fake::new().with(ROWS, 2);
         let bucket = |operation: usize, bucket: usize| fs_row::slots.nth(operation).nth(bucket);
         fake.set(ROWS, 0, bucket(0, 1), 5);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_number_and_what_an_earlier_entry_had_is_not_attached_again() {
+    fn a_name_has_one_number_and_is_attached_to_once() {
         let mut list = TargetList::new(&HOOK);
         let entries = vec![
             ("a", Ok(vec![code("x", 1), code("y", 2), code("x", 3)])),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_by_process_have_numbers_and_are_not_attached_at_the_start() {
+    fn targets_by_process_are_not_attached_to_at_the_start() {
         let mut list = TargetList::by_process(&HOOK);
         let (targets, plan) = found(&mut list, vec![("a", Ok(vec![code("x", 1)]))]);
         assert_eq!((targets.len(), plan.refusal), (0, None));

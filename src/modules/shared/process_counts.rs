@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_used_again_begins_anew_and_what_comes_late_of_the_earlier_process_does_not_count_for_it() {
+    fn a_reused_id_begins_anew_without_the_counts_that_come_late() {
         let mut lives = Lives::<u64>::default();
         *lives.of(7, 1).unwrap() += 5;
         *lives.of(7, 1).unwrap() += 5;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_stays_for_a_minute_or_for_good_and_the_oldest_go_where_there_are_too_many() {
+    fn ended_processes_stay_a_minute_or_until_there_are_too_many() {
         let mut lives = filled(2);
         for _ in 0..Lives::<u64>::GRACE {
             lives.tick(false, |pid, _| pid == 1, |count| *count);

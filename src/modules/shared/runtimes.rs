@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_a_runtime_says_so_and_one_that_is_said_to_be_one_is_read() {
+    fn a_runtime_is_detected_or_taken_from_the_option() {
         let mut files = ProbeFiles::default();
         let pid = std::process::id();
         let fault = runtime(&mut files, pid, Language(None)).err().unwrap().to_string();

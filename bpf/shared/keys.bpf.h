@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Counters by CPU and key: a disk, an operation, whatever has at most about KEYS different numbers, none of them 0. A row begins
+ * with two words, `key` and `lost`. The first row of a CPU belongs to no key: its `lost` counts what found no row.
+ */
+#pragma once
+
+#include "claim.bpf.h"
+
+#define KEYS 64 /* rows per CPU, as in src/kit/map.rs */
+#define KEY_PLACES 8
+
+static __always_inline void *keyed_row(void *rows, __u64 key)
+{
+	__u32 first = bpf_get_smp_processor_id() * KEYS, hash = number_hash(key);
+	__u64 *rest;
+
+#pragma unroll
+	for (int i = 0; i < KEY_PLACES; i++) {
+		__u32 at = number_place(hash, i) & (KEYS - 1);
+		__u64 *r = at ? row(rows, first + at) : NULL;
+
+		if (!r)
+			continue;
+		if (!*r)
+			*r = key;
+		if (*r == key)
+			return r;
+	}
+	rest = row(rows, first);
+	if (rest)
+		COUNT(rest[1]);
+	return NULL;
+}

@@ -1,0 +1,61 @@
+//! A module that is declared and needs no code of its own.
+
+use super::{Host, Kernel, MapKind, Module, Plan, Spec};
+use crate::bpf::types;
+
+/// A module without options whose tables have readings: it attaches all of its hooks and has its rows per CPU.
+pub struct Declared(pub &'static Spec);
+
+impl Module for Declared {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, _constants: &mut types::rodata) {
+        self.0.hooks.iter().for_each(|hook| plan.attach(hook));
+        for map in self.0.maps.iter().filter(|map| map.kind == MapKind::Rows) {
+            plan.entries(map.name, map.per_cpu.saturating_mul(host.cpus));
+        }
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let lost = self.0.maps.iter().filter_map(|map| kernel.lost(map, self.0.maps));
+        each("events whose key found no row", lost.fold(0, u64::wrapping_add));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::types::{exec_row, exec_stat, fork_row};
+    use crate::kit::{Fake, When, KEYS};
+
+    crate::maps! {
+        rows ROWS: exec_row = "exec_rows", taken claims, lost exec_stat.lost in "exec_stats";
+        rows STATS: exec_stat = "exec_stats";
+        slots STARTS: fork_row = "fork_starts";
+    }
+
+    static HOOK: crate::kit::Hook = crate::tracepoint!("task_newtask", "a kernel");
+    static SPEC: Spec = Spec { hooks: &[&HOOK], maps: MAPS, ..Spec::NEW };
+
+    #[test]
+    fn a_declared_module_attaches_its_hooks_and_sizes_its_rows() {
+        let mut plan = Plan::default();
+        Declared(&SPEC).plan(&Host { cpus: 4, ..Host::SMALL }, &mut plan, &mut crate::bpf::constants());
+        assert_eq!(plan.hooks, [(&HOOK, When::Needed)]);
+        assert_eq!(plan.entries, [("exec_rows", 4), ("exec_stats", 4)]);
+        assert!(SPEC.maps.contains(&STARTS), "which only the programs size");
+    }
+
+    #[test]
+    fn a_declared_module_says_what_found_no_row() {
+        let fake = Fake::new().with(ROWS, 1).with(STATS, 2);
+        fake.set(STATS, 1, exec_stat::lost, 5);
+        let mut losses = Vec::new();
+        Declared(&SPEC).losses(&fake, &mut |reason, count| losses.push((reason, count)));
+        assert_eq!(losses, [("events whose key found no row", 5)]);
+    }
+
+    #[test]
+    fn the_rows_of_a_key_are_as_many_in_the_programs() {
+        let header = include_str!("../../bpf/shared/keys.bpf.h");
+        assert!(header.contains(&format!("\n#define KEYS {KEYS} ")), "{KEYS}");
+    }
+}
