@@ -125,8 +125,8 @@ fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
 }
 
 /// The owner of the modules: loads them, says what became of them, and does what there is.
-fn collect(members: Members, btf: Option<PathBuf>, own: Own, shared: &Shared) {
-    let mut group = Group::load(members, btf);
+fn collect(load: impl FnOnce() -> Group, own: Own, shared: &Shared) {
+    let mut group = load();
     group.serve_own(own);
     let _ = shared.modules.set(Arc::downgrade(&group.modules)); // once
     shared.finish(Done::Loaded(group.served()));
@@ -162,10 +162,15 @@ pub struct Collector {
 impl Collector {
     /// Starts the thread, which begins to load.
     pub fn start(members: Members, btf: Option<PathBuf>, own: Own) -> std::io::Result<Collector> {
+        Collector::over(move || Group::load(members, btf), own)
+    }
+
+    /// Starts the thread, which loads the modules by this.
+    pub fn over(load: impl FnOnce() -> Group + Send + 'static, own: Own) -> std::io::Result<Collector> {
         let mut collector = Collector::new(own.fetches())?;
         let thread = Builder::new().name("collector".into()).spawn({
             let shared = Arc::clone(&collector.shared);
-            move || shared.run(|| collect(members, btf, own, &shared))
+            move || shared.run(|| collect(load, own, &shared))
         })?;
         collector.thread = Some(thread);
         Ok(collector)

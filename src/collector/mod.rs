@@ -6,13 +6,13 @@ mod jobs;
 mod prepared;
 mod status;
 
-use crate::bpf;
+use crate::bpf::{self, types};
 use crate::catalog::EnabledModule;
 use crate::config::Config;
 use crate::kit::{
     fill, speaking_as, Kernel, Module, Plan, RefreshError, Setup, SetupError, Spec, Table, TableId, TableSpec,
 };
-use crate::loader::{self, give_back, Attempt, Failure, Finding, LoadRequest, Loaded, Reach};
+use crate::loader::{self, give_back, Attempt, Failure, Finding, LoadRequest, LoadedObject, Outcome, Reach};
 use crate::pcp::PmErr;
 use crate::process::Filters;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -117,7 +117,7 @@ pub struct Modules {
     pub attempts: Vec<Attempt>,
     /// What that says of the kernel.
     findings: Vec<Finding>,
-    loaded: Loaded,
+    loaded: Box<dyn LoadedObject>,
     /// How long loading took.
     loading: Duration,
     own: OnceLock<Own>,
@@ -180,6 +180,14 @@ impl Slot {
 impl Group {
     /// Loads the modules as far as the kernel allows, and logs each one's fate.
     pub fn load(members: Members, btf: Option<PathBuf>) -> Group {
+        Group::over(members, |wanted, constants| loader::load(&bpf::OBJECT, wanted, constants, btf.as_deref()))
+    }
+
+    /// Has something else than the loader load the modules: tests do without a kernel.
+    pub fn over<L: LoadedObject + 'static>(
+        members: Members,
+        load: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
+    ) -> Group {
         log::info!("Compiling modules:");
         let begin = Instant::now();
         let Members { mut modules, process_refresh } = members;
@@ -228,7 +236,7 @@ impl Group {
             })
             .collect();
         inject("load", "all");
-        let outcome = loader::load(&bpf::OBJECT, &wanted, &constants, btf.as_deref());
+        let outcome = load(&wanted, &constants);
         let slots = modules.into_iter().zip(outcome.modules).zip(missing).map(|((member, fate), missing)| Slot {
             name: member.name,
             spec: member.spec,
@@ -245,7 +253,7 @@ impl Group {
             slots: slots.collect(),
             attempts: outcome.attempts,
             findings: outcome.findings,
-            loaded: outcome.loaded,
+            loaded: Box::new(outcome.loaded),
             loading: begin.elapsed(),
             own: OnceLock::new(),
         };
@@ -274,7 +282,7 @@ impl Group {
     /// What is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &self.modules.loaded);
+        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &*self.modules.loaded);
         for slot in &self.modules.slots {
             let name = &slot.name;
             let Some(mut working) = slot.idle() else { continue };
@@ -298,7 +306,7 @@ impl Group {
 
     /// Wakes the modules whose rings have records, to drain them, and those that are due.
     fn wake(&mut self, rings: &[&str]) {
-        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &self.modules.loaded);
+        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &*self.modules.loaded);
         for slot in &self.modules.slots {
             let Slot { name, spec, .. } = slot;
             let Some(mut working) = slot.idle() else { continue };
@@ -335,8 +343,8 @@ impl Group {
                 let owner = |slot: &&Slot| slot.spec.maps.iter().any(|map| map.name == ring);
                 !self.modules.slots.iter().find(owner).is_some_and(Slot::is_busy)
             };
-            let rings = self.modules.loaded.rings().filter(|(ring, _)| drained(ring));
-            let rings: Vec<(&str, BorrowedFd<'_>)> = rings.collect();
+            let mut rings = self.modules.loaded.rings();
+            rings.retain(|(ring, _)| drained(ring));
             let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
             fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
             let due = self.modules.slots.iter().filter_map(|slot| slot.idle()?.module.due());
@@ -386,7 +394,7 @@ fn say_detached(modules: &[Slot]) {
 
 impl Modules {
     fn log_fates(&self) {
-        for reach in self.loaded.reaches() {
+        for reach in self.loaded.targets() {
             match &reach.result {
                 Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
                 Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
@@ -441,7 +449,7 @@ impl Modules {
 
     fn missing(&self, slot: &Slot) -> Vec<(String, String)> {
         let refused =
-            self.loaded.reaches().iter().filter(|reach| reach.module == slot.spec.name).filter_map(|reach| {
+            self.loaded.targets().iter().filter(|reach| reach.module == slot.spec.name).filter_map(|reach| {
                 reach.result.as_ref().err().map(|said| (reach.target.to_string(), said.to_string()))
             });
         slot.missing.iter().cloned().chain(refused).collect()
@@ -449,7 +457,7 @@ impl Modules {
 
     /// The targets that the configuration names, and what became of each.
     pub fn reaches(&self) -> &[Reach] {
-        self.loaded.reaches()
+        self.loaded.targets()
     }
 
     /// Whether each table is served; a sentence for one that is not.
@@ -477,7 +485,7 @@ impl Modules {
         let Slot { name, debug, module: Ok(module), told, .. } = slot else {
             return Err("not loaded".into());
         };
-        let kernel: &dyn Kernel = &self.loaded;
+        let kernel: &dyn Kernel = &*self.loaded;
         let module = &mut *held(module).module;
         let result = guarded(name, || fill(spec, module, kernel, table))
             .unwrap_or_else(|fault| Err(RefreshError(fault)))
@@ -503,7 +511,7 @@ impl Modules {
         let (slot, spec) = self.slot(id).ok_or(PmErr::PERMISSION)?;
         let metric = spec.metrics.get(column).ok_or(PmErr::PMID)?;
         let Slot { name, module: Ok(module), .. } = slot else { return Err(PmErr::APPVERSION) };
-        let kernel: &dyn Kernel = &self.loaded;
+        let kernel: &dyn Kernel = &*self.loaded;
         let module = &mut held(module).module;
         let stored = guarded(name, || module.store(kernel, metric, value)).unwrap_or_else(|fault| {
             log::error!("{name}: {fault}");

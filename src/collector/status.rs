@@ -201,7 +201,7 @@ mod map {
     };
 
     pub fn fill(group: &Modules, _own: &Own, table: &mut Table) {
-        let kernel: &dyn Kernel = &group.loaded;
+        let kernel: &dyn Kernel = &*group.loaded;
         for map in group.loaded.maps() {
             let specs = group.slots.iter().map(|slot| slot.spec);
             let def = specs
@@ -241,7 +241,7 @@ mod lost {
     };
 
     pub fn fill(group: &Modules, _own: &Own, table: &mut Table) {
-        let kernel: &dyn Kernel = &group.loaded;
+        let kernel: &dyn Kernel = &*group.loaded;
         for slot in &group.slots {
             let name = &slot.name;
             // One that is at work is not waited for.
@@ -360,7 +360,7 @@ impl Modules {
     /// The number of configured targets that a module is attached to, and of those that it works without.
     fn targets(&self, slot: &Slot) -> (u64, u64) {
         let is_attached = |reach: &&Reach| reach.module == slot.spec.name && reach.result.is_ok();
-        (self.loaded.reaches().iter().filter(is_attached).count() as u64, self.missing(slot).len() as u64)
+        (self.loaded.targets().iter().filter(is_attached).count() as u64, self.missing(slot).len() as u64)
     }
 
     /// A module's state in a word, and in a sentence that says why and what to do.
@@ -385,7 +385,7 @@ impl Modules {
                 missing.push(format!("{} ({})", hook.name, refusal.words));
             }
         }
-        let reaches = self.loaded.reaches().iter().filter(|reach| reach.module == spec.name);
+        let reaches = self.loaded.targets().iter().filter(|reach| reach.module == spec.name);
         let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
         for tier in reaches.filter_map(|reach| reach.result.as_ref().ok()) {
             *targets.entry(tier.kind).or_default() += 1;
