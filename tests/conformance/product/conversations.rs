@@ -1,0 +1,3 @@
+//! Conversations that pmcd and dbpmda held, held again with the product.
+
+use super::{Product, BCC, FORKS, PROFILE};
