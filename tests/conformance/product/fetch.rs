@@ -146,8 +146,9 @@ fn names_keep_their_identifiers_as_others_come() {
     let row = product.kernel.row(super::EXEC_ROWS, 7);
     row.set_bytes(corebcc::bpf::types::exec_row::comm, b"awk");
     row.set(corebcc::bpf::types::exec_row::count, 1);
-    let after = product.instances(COMMANDS, IN_NULL, "");
-    assert_eq!(after.len(), 4);
+    let four =
+        |product: &mut Product| Some(product.instances(COMMANDS, IN_NULL, "")).filter(|instances| instances.len() == 4);
+    let after = product.eventually(four);
     assert!(before.iter().all(|instance| after.contains(instance)), "{before:?}, then {after:?}");
 }
 
