@@ -37,9 +37,9 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
             members(&config, &modules, settings.process_refresh).map_err(words)?
         }
     };
-    let mut group = Group::load(members, common.btf.clone());
+    let mut group = Group::load_without_failures_logged(members, common.btf.clone());
     for (module, fate) in modules.iter().zip(group.fates()) {
-        left_out.extend(fate.err().map(|failure| (module.settings.section.clone(), failure.reason)));
+        left_out.extend(fate.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
     }
     let tables: Vec<ServedTable> = modules.iter().flat_map(EnabledModule::tables).collect();
     let mut selected = select(&tables, metric);

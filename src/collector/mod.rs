@@ -180,13 +180,26 @@ impl Slot {
 impl Group {
     /// Loads the modules as far as the kernel allows, and logs each one's fate.
     pub fn load(members: Members, btf: Option<PathBuf>) -> Group {
-        Group::over(members, |wanted, constants| loader::load(&bpf::OBJECT, wanted, constants, btf.as_deref()))
+        Group::over(members, by_loader(btf))
+    }
+
+    /// The same for a caller that reports failed modules itself, from [`Modules::fates`]: the log does not repeat them.
+    pub fn load_without_failures_logged(members: Members, btf: Option<PathBuf>) -> Group {
+        Group::load_and_log(members, by_loader(btf), false)
     }
 
     /// Has something else than the loader load the modules: tests do without a kernel.
     pub fn over<L: LoadedObject + 'static>(
         members: Members,
         load: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
+    ) -> Group {
+        Group::load_and_log(members, load, true)
+    }
+
+    fn load_and_log<L: LoadedObject + 'static>(
+        members: Members,
+        load: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
+        log_failures: bool,
     ) -> Group {
         log::info!("Compiling modules:");
         let begin = Instant::now();
@@ -258,7 +271,7 @@ impl Group {
             own: OnceLock::new(),
         };
         let mut group = Group { modules: Arc::new(modules), ticks: 0, next_tick: Instant::now() + TICK };
-        group.log_fates();
+        group.log_fates(log_failures);
         log::info!("Modules compiled.");
         log::info!("Freeing memory:");
         for slot in &group.slots {
@@ -384,6 +397,10 @@ impl Group {
     }
 }
 
+fn by_loader(btf: Option<PathBuf>) -> impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome {
+    move |wanted, constants| loader::load(&bpf::OBJECT, wanted, constants, btf.as_deref())
+}
+
 fn say_detached(modules: &[Slot]) {
     log::info!("Cleaning up modules:");
     for slot in modules.iter().filter(|slot| slot.module.is_ok()) {
@@ -393,7 +410,7 @@ fn say_detached(modules: &[Slot]) {
 }
 
 impl Modules {
-    fn log_fates(&self) {
+    fn log_fates(&self, log_failures: bool) {
         for reach in self.loaded.targets() {
             match &reach.result {
                 Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
@@ -417,6 +434,7 @@ impl Modules {
                     log::info!("{name}: Compiled.");
                     log::info!("{name}: {}", self.state(slot).1);
                 }
+                Err(_) if !log_failures => {}
                 Err(failure) => {
                     // An error in the configuration was logged as it was read.
                     if failure.hook != CONFIGURATION {

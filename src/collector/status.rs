@@ -366,8 +366,7 @@ impl Modules {
     /// A module's state in a word, and in a sentence that says why and what to do.
     pub(super) fn state(&self, slot: &Slot) -> (&'static str, String) {
         if let Err(failure) = &slot.module {
-            let said = if failure.words.is_empty() { "" } else { "; the kernel said: " };
-            return ("failed", format!("{}{said}{}", failure.reason, failure.words));
+            return ("failed", failure.to_string());
         }
         if let Some(error) = &held(&slot.told).trouble {
             return ("no values", error.clone());

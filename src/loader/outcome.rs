@@ -30,6 +30,16 @@ pub struct Failure {
     pub words: String,
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)?;
+        if self.words.is_empty() {
+            return Ok(());
+        }
+        write!(f, "; the kernel said: {}", self.words)
+    }
+}
+
 /// One tier of a hook that was tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {

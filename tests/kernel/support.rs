@@ -719,6 +719,20 @@ impl Bpftrace {
     }
 }
 
+/// Writes a program. Another process moves it to its place: a file that this one has open for writing cannot be run, and a child that another
+/// test begins meanwhile has it open, too, for a moment.
+pub fn write_program(path: &Path, code: impl AsRef<[u8]>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), code).unwrap();
+    copy_program(file.path(), path);
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// Copies a program, by another process for the same reason.
+pub fn copy_program(from: &Path, to: &Path) {
+    run("cp", &[from.to_str().unwrap(), to.to_str().unwrap()]);
+}
+
 /// Where [`i386_program`] has the first byte of its code.
 pub const I386_CODE: u32 = 0x0804_8054;
 
@@ -734,8 +748,7 @@ pub fn i386_program(test: &str, path: &Path, code: &[u8]) -> bool {
     elf.extend([half(52), half(32), half(1), half(0), half(0), half(0)].concat());
     elf.extend([1, 0, base, base, size, size, 5, 4096].into_iter().flat_map(word));
     elf.extend(code);
-    std::fs::write(path, elf).unwrap();
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(path, elf);
     let result = Command::new(path).status();
     if let Err(error) = &result {
         println!("skipped: {test}: a kernel that runs 32-bit programs for x86 ({error})");

@@ -266,9 +266,7 @@ pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf
 /// One of pmrep's sets over a second or so: its header and rows, without a word on standard error.
 #[track_caller]
 pub fn pmrep(pmcd: &Pmcd, configuration: &Path, set: &[&str]) -> Vec<Vec<String>> {
-    let mut command = pmcd.local_client("pmrep");
-    command.arg("-c").arg(configuration).args(["-o", "csv", "-l", "\t", "-s", "3", "-t", "0.3"]).args(set);
-    let output = command.output().unwrap();
+    let output = pmcd.pmrep(configuration, &[&["-o", "csv", "-l", "\t", "-s", "3", "-t", "0.3"], set].concat());
     assert!(output.status.success() && output.stderr.is_empty(), "{set:?}: {}", told(&output));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().map(|line| line.split('\t').map(|field| field.trim_matches('"').to_owned()).collect()).collect()

@@ -4,7 +4,7 @@ use crate::support::{lacks, lacks_bpf, programs_of, told, wait_for, wait_seconds
 use nix::sys::signal::Signal;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 const PMCD: &str = "/usr/lib/pcp/bin/pmcd";
@@ -152,6 +152,14 @@ impl Pmcd {
         let mut command = Command::new(program);
         apart(&mut command, &self.home).args(["-h", &self.local()]);
         command
+    }
+
+    /// Runs pmrep, again where it gave up since the agent of a busy machine told it once to try again.
+    pub fn pmrep(&self, configuration: &Path, args: &[&str]) -> Output {
+        wait_for("pmrep to get values", || {
+            let output = self.local_client("pmrep").arg("-c").arg(configuration).args(args).output().unwrap();
+            (!told(&output).contains("PM_ERR_AGAIN")).then_some(output)
+        })
     }
 
     /// What a client calls this pmcd's socket.

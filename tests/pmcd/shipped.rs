@@ -183,9 +183,7 @@ fn pmrep_shows_the_shipped_sets() {
     let placed = Placed::new();
     let traffic = Traffic::steady();
     for (set, columns) in [(":bcc-net", 4), (":bcc-net-calls", 4), (":bcc-activity", 4)] {
-        let mut command = pmcd.local_client("pmrep");
-        command.arg("-c").arg(placed.path(SETS)).args(["-s", "3", "-t", "0.3", set]);
-        let output = command.output().unwrap();
+        let output = pmcd.pmrep(&placed.path(SETS), &["-s", "3", "-t", "0.3", set]);
         assert!(output.status.success() && output.stderr.is_empty(), "{set}: {}", told(&output));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         // A row per process: its whole name, then the values, the last time as numbers; as wide as a terminal.

@@ -70,7 +70,9 @@ fn a_module_that_fails_ends_the_agent_where_that_is_asked_for() {
 /// A copy of the binary that everybody may run, and the command that runs it as nobody.
 pub fn as_nobody(home: &Home) -> Command {
     let binary = home.path("pmdacorebcc");
-    fs::copy(BINARY, &binary).unwrap();
+    // By another process: a file that a thread of this one has open for writing cannot be run, and a child that another thread begins
+    // meanwhile has it open, too, for a moment.
+    assert!(Command::new("cp").arg(BINARY).arg(&binary).status().unwrap().success());
     for path in [home.path(""), binary.clone()] {
         fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
     }
