@@ -115,24 +115,79 @@ fn the_namespace_is_one_dynamic_node_of_the_domain() {
     assert!(read("domain.h").contains("#define BCC 149"));
 }
 
+/// `FILE.rs::TEST`, wherever a text has one.
+fn tests_named_in(text: &str) -> Vec<(String, String)> {
+    let words = text.split(|c: char| c.is_whitespace() || c == '`' || c == ',');
+    words.filter_map(|word| word.split_once(".rs::")).map(|(file, test)| (format!("{file}.rs"), test.into())).collect()
+}
+
+fn assert_is_test(file: &str, test: &str) {
+    let text = read(file);
+    let at = text.find(&format!("fn {test}()")).unwrap_or_else(|| panic!("{file} has no test {test}"));
+    let before = text[..at].lines().rev().take_while(|line| !line.ends_with('}')).collect::<Vec<_>>();
+    assert!(before.iter().any(|line| line.trim() == "#[test]"), "{file}: {test} is no test");
+}
+
 /// The tables that name a test for each defect and option name tests that there are.
 #[test]
 fn every_test_that_a_table_names_is_there() {
-    let (defects, options) = (read("docs/defects.md"), read("tests/data/bcc-options.tsv"));
-    let named = |text: &str| -> Vec<(String, String)> {
-        let words = text.split(|c: char| c.is_whitespace() || c == '`' || c == ',');
-        words
-            .filter_map(|word| word.split_once(".rs::"))
-            .map(|(file, test)| (format!("{file}.rs"), test.into()))
-            .collect()
-    };
-    let (of_defects, of_options) = (named(&defects), named(&options));
+    let of_defects = tests_named_in(&read("docs/defects.md"));
+    let of_options = tests_named_in(&read("tests/data/bcc-options.tsv"));
     assert!(of_defects.len() > 80 && of_options.len() > 60, "{} and {}", of_defects.len(), of_options.len());
     for (file, test) in of_defects.iter().chain(&of_options) {
-        let text = read(file);
-        let at = text.find(&format!("fn {test}()")).unwrap_or_else(|| panic!("{file} has no test {test}"));
-        let before = text[..at].lines().rev().take_while(|line| !line.ends_with('}')).collect::<Vec<_>>();
-        assert!(before.iter().any(|line| line.trim() == "#[test]"), "{file}: {test} is no test");
+        assert_is_test(file, test);
+    }
+}
+
+/// Every `.rs` file below a directory, by its path from the root of the project.
+fn sources_below(dir: &str) -> Vec<String> {
+    let entries = fs::read_dir(path(dir)).unwrap().map(|entry| entry.unwrap());
+    let below = entries.flat_map(|entry| {
+        let name = format!("{dir}/{}", entry.file_name().to_string_lossy());
+        match entry.file_type().unwrap().is_dir() {
+            true => sources_below(&name),
+            false => vec![name],
+        }
+    });
+    below.filter(|name| name.ends_with(".rs")).collect()
+}
+
+/// The number that a test is named after: `c20_...`.
+fn statement_of(test: &str) -> Option<usize> {
+    let (number, _) = test.strip_prefix('c')?.split_once('_')?;
+    (number.len() == 2).then(|| number.parse().ok())?
+}
+
+#[test]
+fn every_conformance_statement_is_written_down_with_its_tests() {
+    let text = read("docs/protocol.md");
+    let mut named = BTreeSet::new();
+    let mut numbers = Vec::new();
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let (Some(Ok(number)), [_, _, statement, shown, _]) = (cells.get(1).map(|cell| cell.parse()), &cells[..])
+        else {
+            continue;
+        };
+        assert!(statement.ends_with('.'), "{number}: {statement}");
+        assert!(shown.starts_with("`tests/"), "{number} is shown by nothing");
+        for file in shown.split(['`', ',', ' ']).filter(|word| word.starts_with("tests/")) {
+            read(file.split("::").next().unwrap());
+        }
+        for (file, test) in tests_named_in(shown) {
+            assert_is_test(&file, &test);
+            named.insert((number, file, test));
+        }
+        numbers.push(number);
+    }
+    assert_eq!(numbers, (1..=72).collect::<Vec<usize>>());
+    for file in ["tests/conformance", "tests/process", "tests/pmcd"].into_iter().flat_map(sources_below) {
+        let code = read(&file);
+        for test in code.split("fn ").skip(1).filter_map(|rest| rest.split_once("()")).map(|(test, _)| test) {
+            let Some(number) = statement_of(test) else { continue };
+            let entry = (number, file.clone(), test.to_owned());
+            assert!(named.contains(&entry), "docs/protocol.md: statement {number} does not name {file}::{test}");
+        }
     }
 }
 

@@ -128,8 +128,8 @@ fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
 }
 
 /// The owner of the modules: loads them, says what became of them, and does what there is.
-fn collect(prepared: PreparedModules, btf: Option<PathBuf>, status: AgentStatus, shared: &Shared) {
-    let mut set = ModuleSet::load(prepared, btf);
+fn collect(load: impl FnOnce() -> ModuleSet, status: AgentStatus, shared: &Shared) {
+    let mut set = load();
     set.log_outcomes();
     set.serve_status(status);
     let _ = shared.modules.set(Arc::downgrade(&set.modules)); // once
@@ -166,10 +166,15 @@ pub struct Collector {
 impl Collector {
     /// Starts the thread, which begins to load.
     pub fn start(prepared: PreparedModules, btf: Option<PathBuf>, status: AgentStatus) -> std::io::Result<Collector> {
+        Collector::over(move || ModuleSet::load(prepared, btf), status)
+    }
+
+    /// Starts the thread, which loads the modules by this.
+    pub fn over(load: impl FnOnce() -> ModuleSet + Send + 'static, status: AgentStatus) -> std::io::Result<Collector> {
         let mut collector = Collector::new(status.fetches())?;
         let thread = Builder::new().name("collector".into()).spawn({
             let shared = Arc::clone(&collector.shared);
-            move || shared.run(|| collect(prepared, btf, status, &shared))
+            move || shared.run(|| collect(load, status, &shared))
         })?;
         collector.thread = Some(thread);
         Ok(collector)

@@ -4,17 +4,19 @@ use super::guard::{guarded, inject};
 use super::loaded_module::{LoadedModule, Working};
 use super::loaded_modules::LoadedModules;
 use super::prepared_module::{PreparedModule, PreparedModules};
-use crate::bpf;
+use crate::bpf::{self, types};
 use crate::kit::{Module, Plan};
-use crate::loader::{self, LoadRequest};
+use crate::loader::{LoadRequest, LoadedObject, Outcome};
 use crate::process::Filters;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Loads the modules as far as the kernel allows.
-pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> LoadedModules {
+/// Plans the modules and has something load them: the loader, or a stand-in of tests that do without a kernel.
+pub fn load<L: LoadedObject + 'static>(
+    prepared: PreparedModules,
+    load: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
+) -> LoadedModules {
     let begin = Instant::now();
     let PreparedModules { mut modules, process_refresh } = prepared;
     let (host, mut constants) = (crate::host::host(), bpf::constants());
@@ -62,7 +64,7 @@ pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> LoadedModules {
         })
         .collect();
     inject("load", "all");
-    let outcome = loader::load(&bpf::OBJECT, &wanted, &constants, btf.as_deref());
+    let outcome = load(&wanted, &constants);
     let modules =
         modules.into_iter().zip(outcome.modules).zip(missing).map(|((prepared, result), missing)| LoadedModule {
             name: prepared.name,
@@ -76,7 +78,7 @@ pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> LoadedModules {
             refreshes: Mutex::default(),
         });
     LoadedModules {
-        kernel: outcome.loaded,
+        kernel: Box::new(outcome.loaded),
         modules: modules.collect(),
         attempts: outcome.attempts,
         findings: outcome.findings,

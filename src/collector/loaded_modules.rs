@@ -4,7 +4,7 @@ use super::guard::{guarded, held};
 use super::loaded_module::LoadedModule;
 use crate::catalog::TableError;
 use crate::kit::{fill, Kernel, RefreshError, Table, TableId, TableSpec};
-use crate::loader::{give_back, Attempt, Finding, Loaded};
+use crate::loader::{give_back, Attempt, Finding, LoadedObject};
 use crate::pcp::PmErr;
 use std::slice::Iter;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Loaded modules, for any thread: each works for one thread at a time.
 pub struct LoadedModules {
     /// Their programs and maps; the first field, so that all is detached before a module is dropped.
-    pub kernel: Loaded,
+    pub kernel: Box<dyn LoadedObject>,
     /// In the order of the configuration; the filters of their `process` options, if there are any, are the last.
     pub modules: Vec<LoadedModule>,
     /// What was tried at the hooks.
@@ -46,7 +46,7 @@ impl LoadedModules {
     fn refresh_by(&self, loaded: &LoadedModule, spec: &TableSpec, table: &mut Table) -> Result<(), TableError> {
         let begin = Instant::now();
         let LoadedModule { name, debug, refreshes, .. } = loaded;
-        let kernel: &dyn Kernel = &self.kernel;
+        let kernel: &dyn Kernel = &*self.kernel;
         let module = &mut *held(loaded.module()?).module;
         let result = guarded(name, || fill(spec, module, kernel, table))
             .unwrap_or_else(|fault| Err(RefreshError(fault.to_string())));
@@ -71,7 +71,7 @@ impl LoadedModules {
         let (loaded, spec) = self.module(id).ok_or(TableError::ReadOnly)?;
         let metric = spec.metrics.get(column).ok_or(PmErr::PMID)?;
         let name = &loaded.name;
-        let kernel: &dyn Kernel = &self.kernel;
+        let kernel: &dyn Kernel = &*self.kernel;
         let module = &mut held(loaded.module()?).module;
         let stored = guarded(name, || module.store(kernel, metric, value)).unwrap_or_else(|fault| {
             log::error!("{name}: {fault}");

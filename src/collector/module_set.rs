@@ -6,8 +6,10 @@ use super::loaded_module::{LoadedModule, Working};
 use super::modules::Modules;
 use super::prepared_module::PreparedModules;
 use super::status::AgentStatus;
+use crate::bpf::{self, types};
 use crate::catalog::TableError;
 use crate::kit::{Kernel, Table, TableId};
+use crate::loader::{self, LoadRequest, LoadedObject, Outcome};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
@@ -40,7 +42,15 @@ impl Deref for ModuleSet {
 impl ModuleSet {
     /// Loads the modules as far as the kernel allows.
     pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> ModuleSet {
-        let modules = Arc::new(Modules::new(load(prepared, btf)));
+        ModuleSet::over(prepared, |wanted, constants| loader::load(&bpf::OBJECT, wanted, constants, btf.as_deref()))
+    }
+
+    /// Has something else than the loader load the modules: tests do without a kernel.
+    pub fn over<L: LoadedObject + 'static>(
+        prepared: PreparedModules,
+        by: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
+    ) -> ModuleSet {
+        let modules = Arc::new(Modules::new(load(prepared, by)));
         let mut set = ModuleSet { modules, ticks: 0, next_tick: Instant::now() + TICK };
         set.log_attempts();
         set.tick();
@@ -60,7 +70,7 @@ impl ModuleSet {
     /// What is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &self.modules.kernel);
+        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &*self.modules.kernel);
         for loaded in self.modules.iter() {
             let name = &loaded.name;
             let Some(mut working) = loaded.idle() else { continue };
@@ -84,7 +94,7 @@ impl ModuleSet {
 
     /// Wakes the modules whose rings have records, to drain them, and those that are due.
     fn wake(&mut self, rings: &[&str]) {
-        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &self.modules.kernel);
+        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &*self.modules.kernel);
         for loaded in self.modules.iter() {
             let LoadedModule { name, spec, .. } = loaded;
             let Some(mut working) = loaded.idle() else { continue };
@@ -121,8 +131,8 @@ impl ModuleSet {
                 let owner = |loaded: &&LoadedModule| loaded.spec.maps.iter().any(|map| map.name == ring);
                 !self.modules.iter().find(owner).is_some_and(LoadedModule::is_busy)
             };
-            let rings = self.modules.kernel.rings().filter(|(ring, _)| drained(ring));
-            let rings: Vec<(&str, BorrowedFd<'_>)> = rings.collect();
+            let mut rings = self.modules.kernel.rings();
+            rings.retain(|(ring, _)| drained(ring));
             let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
             fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
             let due = self.modules.iter().filter_map(|loaded| loaded.idle()?.module.due());

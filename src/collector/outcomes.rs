@@ -13,7 +13,7 @@ const NAMED: usize = 3;
 impl LoadedModules {
     /// Logs the targets that modules go without, and, for debugging, each way to attach that was tried.
     pub fn log_attempts(&self) {
-        for reach in self.kernel.reaches() {
+        for reach in self.kernel.targets() {
             match &reach.result {
                 Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
                 Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
@@ -66,7 +66,7 @@ impl LoadedModules {
 
     fn missing(&self, loaded: &LoadedModule) -> Vec<(String, String)> {
         let refused =
-            self.kernel.reaches().iter().filter(|reach| reach.module == loaded.spec.name).filter_map(|reach| {
+            self.kernel.targets().iter().filter(|reach| reach.module == loaded.spec.name).filter_map(|reach| {
                 reach.result.as_ref().err().map(|said| (reach.target.to_string(), said.to_string()))
             });
         loaded.missing.iter().cloned().chain(refused).collect()
@@ -74,7 +74,7 @@ impl LoadedModules {
 
     /// The targets that the configuration names, and what became of each.
     pub fn reaches(&self) -> &[Reach] {
-        self.kernel.reaches()
+        self.kernel.targets()
     }
 
     /// The modules, those that failed left out, of which this holds.
@@ -86,7 +86,7 @@ impl LoadedModules {
     /// The number of configured targets that a module is attached to, and of those that it works without.
     pub fn targets(&self, loaded: &LoadedModule) -> (u64, u64) {
         let is_attached = |reach: &&Reach| reach.module == loaded.spec.name && reach.result.is_ok();
-        (self.kernel.reaches().iter().filter(is_attached).count() as u64, self.missing(loaded).len() as u64)
+        (self.kernel.targets().iter().filter(is_attached).count() as u64, self.missing(loaded).len() as u64)
     }
 
     /// A module's state in a word, and in a sentence that says why and what to do.
@@ -111,7 +111,7 @@ impl LoadedModules {
                 missing.push(format!("{} ({refusal})", hook.name));
             }
         }
-        let reaches = self.kernel.reaches().iter().filter(|reach| reach.module == spec.name);
+        let reaches = self.kernel.targets().iter().filter(|reach| reach.module == spec.name);
         let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
         for tier in reaches.filter_map(|reach| reach.result.as_ref().ok()) {
             *targets.entry(tier.kind).or_default() += 1;

@@ -3,6 +3,7 @@
 mod btf;
 mod features;
 mod footprint;
+mod loaded_object;
 mod mapping;
 mod object;
 mod outcome;
@@ -16,6 +17,7 @@ mod trial;
 mod usage;
 
 pub use footprint::{give_back, use_one_arena};
+pub use loaded_object::LoadedObject;
 pub use object::Loaded;
 pub use outcome::{Attempt, Failure, Finding, LoadRequest, Reach, Said};
 pub use refusal::Refusal;

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// What became of it all.
-pub struct Outcome {
+pub struct Outcome<L = Loaded> {
     /// For each module wanted, in order.
     pub modules: Vec<Result<(), Failure>>,
     /// What was tried, by hook; the last attempt at a hook is the one in force.
@@ -24,7 +24,7 @@ pub struct Outcome {
     /// What that says of the kernel.
     pub findings: Vec<Finding>,
     /// The maps and links; everything is detached when it is dropped.
-    pub loaded: Loaded,
+    pub loaded: L,
 }
 
 /// Loads the modules of an object as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels without their own.

@@ -9,23 +9,23 @@ use crate::{
 };
 use corebcc::pcp::{Indom, InstId};
 
-const DOMAIN_CLASS: u32 = 2;
-const INDOM: u32 = 4;
-const CLUSTER: u32 = 8;
-const ITEM: u32 = 16;
-const INSTANCES: u32 = 32;
+pub const DOMAIN_CLASS: u32 = 2;
+pub const INDOM: u32 = 4;
+pub const CLUSTER: u32 = 8;
+pub const ITEM: u32 = 16;
+pub const INSTANCES: u32 = 32;
 
 /// One label set as it stands in a LABEL: instance, JSON text, and name, value and flags of each label.
 #[derive(Debug, PartialEq)]
-struct Set {
-    inst: InstId,
-    json: String,
-    labels: Vec<(String, String, u8)>,
+pub struct Set {
+    pub inst: InstId,
+    pub json: String,
+    pub labels: Vec<(String, String, u8)>,
 }
 
 /// Reads a LABEL by the letter of the layout: sets, then their texts one after another up to the end.
 #[track_caller]
-fn sets(reply: &[u8], ident: u32, class: u32) -> Vec<Set> {
+pub fn sets(reply: &[u8], ident: u32, class: u32) -> Vec<Set> {
     assert_eq!([4, 12, 16, 20].map(|at| word(reply, at)), [0x7013, ident, class, 0]);
     let mut at = 28;
     let mut take = |reply, n| {

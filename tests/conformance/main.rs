@@ -1,5 +1,5 @@
-//! The conformance checklist of the agent protocol, one test per statement, named by its number. Here: what an agent in
-//! memory can show, with the reference agent. What takes a process, pmcd or dbpmda is in `tests/process` and
+//! The conformance checklist of the agent protocol (docs/protocol.md), one test per statement, named by its number. Here: what an
+//! agent in memory can show, the reference agent and the product. What takes a process, pmcd or dbpmda is in `tests/process` and
 //! `tests/pmcd`.
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
@@ -11,6 +11,7 @@ mod connection;
 mod labels;
 mod metadata;
 mod names;
+mod product;
 mod profile;
 mod state;
 mod values;

@@ -27,13 +27,13 @@ fn c34_an_empty_profile_selects_all() {
 fn c35_an_exclude_entry_selects_exactly_its_list() {
     assert_eq!(selected(false, &[(THREE, true, &[5])]), [5]);
     assert_eq!(selected(false, &[(THREE, true, &[LAST, 0])]), [0, LAST], "in the order of the domain");
-    assert_eq!(selected(false, &[(THREE, true, &[])]), []);
+    assert!(selected(false, &[(THREE, true, &[])]).is_empty());
 }
 
 #[test]
 fn c36_an_include_entry_selects_all_but_its_list() {
     assert_eq!(selected(false, &[(THREE, false, &[5])]), [0, LAST]);
-    assert_eq!(selected(false, &[(THREE, false, &[LAST, 5, 0])]), []);
+    assert!(selected(false, &[(THREE, false, &[LAST, 5, 0])]).is_empty());
     assert_eq!(selected(true, &[(THREE, false, &[])]), [0, 5, LAST]);
 }
 
@@ -49,7 +49,7 @@ fn c37_a_global_exclude_leaves_single_values_only() {
 #[test]
 fn c38_a_global_exclude_with_one_domain_leaves_that_domain() {
     assert_eq!(selected(true, &[(THREE, true, &[0])]), [0]);
-    assert_eq!(selected(true, &[(EMPTY, false, &[])]), []);
+    assert!(selected(true, &[(EMPTY, false, &[])]).is_empty());
     assert_eq!(selected(true, &[(Indom::new(60, 1), true, &[5]), (THREE, true, &[5])]), [5]);
 }
 
@@ -70,5 +70,5 @@ fn c39_a_later_profile_replaces_the_earlier_one_whoever_sent_it() {
 fn c40_a_listed_instance_that_does_not_exist_is_ignored() {
     assert_eq!(selected(false, &[(THREE, true, &[6, 5, 7])]), [5]);
     assert_eq!(selected(false, &[(THREE, false, &[6])]), [0, 5, LAST]);
-    assert_eq!(selected(false, &[(THREE, true, &[6])]), []);
+    assert!(selected(false, &[(THREE, true, &[6])]).is_empty());
 }

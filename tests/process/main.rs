@@ -1,5 +1,5 @@
-//! The finished binary, with tests in pmcd's place: the statements of the conformance checklist that take a process, by
-//! their numbers, and bad days. They load BPF programs, and say so where that is not to be had.
+//! The finished binary, with tests in pmcd's place: the statements of the conformance checklist (docs/protocol.md) that take
+//! a process, by their numbers, and bad days. They load BPF programs, and say so where that is not to be had.
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
 

@@ -17,7 +17,7 @@ pub static TABLE: TableSpec = TableSpec {
 };
 
 pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
-    let kernel: &dyn Kernel = &modules.kernel;
+    let kernel: &dyn Kernel = &*modules.kernel;
     for loaded in modules.iter() {
         let name = &loaded.name;
         // One that is at work is not waited for.

@@ -26,7 +26,7 @@ pub static TABLE: TableSpec = TableSpec {
 };
 
 pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
-    let kernel: &dyn Kernel = &modules.kernel;
+    let kernel: &dyn Kernel = &*modules.kernel;
     for map in modules.kernel.maps() {
         let specs = modules.iter().map(|loaded| loaded.spec);
         let def =

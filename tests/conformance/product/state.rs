@@ -1,0 +1,181 @@
+//! Stores, and modules that are not loaded, slow, or at fault (60 to 66).
+
+use super::{Product, Trouble, AGAIN, BCC, FORKS, LATENCY, PROCESSES, PROFILE, SECOND, SESSIONS};
+use crate::reference::pmcd::{self, frame, split};
+use corebcc::pcp::{Pmid, IN_NULL};
+use std::time::Instant;
+
+const APPVERSION: i32 = -12350;
+const VALUE: i32 = -12351;
+const SENT: Pmid = Pmid::new(BCC, 40, 1);
+const CALLS: Pmid = Pmid::new(BCC, 15, 0);
+const PORTS: Pmid = Pmid::new(BCC, 3, 5);
+
+#[test]
+fn c60_nothing_of_the_product_can_be_stored_but_the_profile() {
+    let mut product = Product::started();
+    assert_eq!(product.pmcd.error(&pmcd::store_block(FORKS, IN_NULL, 3, &[0; 8])), -12387);
+    assert_eq!(product.pmcd.error(&pmcd::store(PORTS, 0, 1)), -12387);
+    let version = Pmid::new(BCC, 300, 0);
+    assert_eq!(product.pmcd.error(&pmcd::store_block(version, IN_NULL, 6, b"2.0\0")), -12387);
+    assert_eq!(product.pmcd.error(&pmcd::store_block(Pmid::new(BCC, 299, 0), IN_NULL, 6, b"x\0")), -12358);
+    assert_eq!(product.store(b"pause"), -12400);
+    assert_eq!(product.numbers(FORKS), [(IN_NULL, 42)]);
+}
+
+#[test]
+fn c61_a_store_starts_the_products_profile_and_the_next_fetch_shows_it() {
+    let mut product = Product::started();
+    let value = |product: &mut Product| product.strings(PROFILE)[0].1.clone();
+    assert_eq!(value(&mut product), r#"{"status": "stopped", "data": null}"#);
+    assert_eq!(product.store(b"start"), 0);
+    assert_eq!(value(&mut product), r#"{"status": "started", "data": null}"#);
+    assert!(product.kernel.hooks().contains("cpu-clock"));
+    assert_eq!(product.store(b"stop"), 0);
+    assert!(value(&mut product).starts_with(r#"{"status": "stopped", "data": {"name": "root""#));
+    assert!(!product.kernel.hooks().contains("cpu-clock"));
+    assert_eq!(product.store(b"clear"), 0);
+    assert_eq!(value(&mut product), r#"{"status": "stopped", "data": null}"#);
+}
+
+#[test]
+fn c65_the_product_answers_while_it_loads() {
+    let (mut product, load) = Product::loading(&[]);
+    let sets = product.fetch_now(&[FORKS, SENT, Pmid::new(BCC, 299, 0)]);
+    assert_eq!(sets.iter().map(|set| set.numval).collect::<Vec<_>>(), [AGAIN, AGAIN, -12358]);
+    assert_eq!(product.store(b"start"), AGAIN);
+    assert_eq!(product.pmcd.error(&pmcd::instance(LATENCY, IN_NULL, "")), AGAIN);
+    assert_eq!(product.instances(SESSIONS, IN_NULL, "").len(), 3, "known before");
+    product.pmcd.ask(&pmcd::desc(FORKS));
+    product.pmcd.ask(&pmcd::text(FORKS.0, 5));
+    product.pmcd.ask(&pmcd::traverse("bcc"));
+    drop(load);
+    product.wait();
+    product.count();
+    assert_eq!(product.numbers(FORKS), [(IN_NULL, 42)]);
+}
+
+#[test]
+fn c65_a_slow_module_of_the_product_costs_only_itself() {
+    let mut product = Product::started();
+    assert_eq!(product.fetch(&[SENT, FORKS])[1].numval, 1);
+    product.kernel.begin("threads", Trouble::Hangs);
+    let in_time = |product: &mut Product| {
+        let begin = Instant::now();
+        let sets = product.fetch_now(&[SENT, FORKS, CALLS, PORTS]);
+        assert_eq!(sets[0].numval, AGAIN);
+        let others: Vec<i32> = sets[1..].iter().map(|set| set.numval).collect();
+        (begin.elapsed() < SECOND && others == [1, 2, 2]).then_some(())
+    };
+    for _ in 0..5 {
+        product.eventually(in_time);
+    }
+    let request = pmcd::instance(PROCESSES, IN_NULL, "");
+    assert_eq!(product.pmcd.error(&request), AGAIN, "not the empty domain");
+    product.session(8080);
+    product.eventually(|product| (product.numbers(PORTS)[0] == (0, 8080)).then_some(()));
+    product.kernel.calm();
+    assert!(product.fetch(&[SENT])[0].numval > 0);
+    product.eventually(|product| (product.store(b"start") == 0).then_some(()));
+}
+
+#[test]
+fn c65_a_store_that_is_stuck_behind_a_module_is_to_be_tried_again() {
+    let mut product = Product::started();
+    product.kernel.begin("threads", Trouble::Hangs);
+    assert_eq!(product.fetch_now(&[SENT])[0].numval, AGAIN);
+    let begin = Instant::now();
+    assert_eq!(product.store(b"start"), AGAIN);
+    assert!(begin.elapsed() < SECOND, "{:?}", begin.elapsed());
+    assert_eq!(product.numbers(FORKS), [(IN_NULL, 42)]);
+}
+
+#[test]
+fn a_module_of_the_product_that_panics_costs_its_own_values() {
+    let mut product = Product::started();
+    product.kernel.begin("syscall_rows", Trouble::Panics);
+    let sets = product.fetch(&[CALLS, FORKS, SENT]);
+    assert_eq!((sets[0].numval, sets[1].numval), (VALUE, 1));
+    assert!(sets[2].numval > 0);
+    let (state, status) = product.state("syscount");
+    assert_eq!(state, "no values");
+    assert!(status.contains("a fault of the agent") && status.contains("syscall_rows"), "{status}");
+    assert_eq!(product.state("sysfork").0, "running");
+    product.kernel.calm();
+    product.eventually(|product| (product.numbers(CALLS) == [(0, 11), (1, 22)]).then_some(()));
+    assert_eq!(product.state("syscount").0, "running");
+}
+
+#[test]
+fn a_module_that_is_refused_keeps_its_names_and_has_no_values() {
+    let mut product = Product::without(&["exectop", "profile"]);
+    let execs = Pmid::new(BCC, 13, 0);
+    let sets = product.fetch(&[execs, FORKS, PROFILE]);
+    assert_eq!(sets.iter().map(|set| set.numval).collect::<Vec<_>>(), [APPVERSION, 1, APPVERSION]);
+    product.pmcd.ask(&pmcd::desc(execs));
+    product.pmcd.ask(&pmcd::lookup("bcc.proc.exec.count"));
+    assert_eq!(product.store(b"start"), APPVERSION);
+    assert_eq!(product.state("exectop"), ("failed".into(), "refused by the test".into()));
+    assert_eq!(product.state("sysfork"), ("running".into(), "attached to task_newtask by tp_btf".into()));
+    assert_eq!(product.state("profile").0, "failed");
+}
+
+#[test]
+fn the_products_own_metrics_tell_of_its_modules_programs_and_maps() {
+    let mut product = Product::started();
+    product.fetch(&[FORKS]);
+    let names = |product: &mut Product, cluster| -> Vec<String> {
+        let indom = corebcc::pcp::Indom::new(BCC, cluster);
+        product.instances(indom, IN_NULL, "").into_iter().map(|(_, name)| name).collect()
+    };
+    let modules = names(&mut product, 301);
+    for module in ["biolatency", "sysfork", "netproc", "tcplife", "exectop", "syscount", "profile"] {
+        assert!(modules.iter().any(|name| name == module), "{modules:?}");
+    }
+    assert_eq!(product.state("profile").0, "postponed");
+    assert_eq!(product.state("runqlat").0, "off");
+    assert!(names(&mut product, 302).contains(&"tp__task_newtask".to_string()));
+    assert!(names(&mut product, 303).contains(&"exec_rows".to_string()));
+    assert!(names(&mut product, 304).iter().any(|name| name.starts_with("netproc::")));
+    assert_eq!(names(&mut product, 305)[0], "types");
+    let fetches = product.numbers(Pmid::new(BCC, 300, 5))[0].1;
+    assert_eq!(product.numbers(Pmid::new(BCC, 300, 5))[0].1, fetches + 1);
+}
+
+/// A ring is drained as it fills, without a fetch: its room is small.
+#[test]
+fn a_ring_of_the_product_is_drained_without_a_fetch() {
+    let mut product = Product::started();
+    for port in 1..=5 {
+        product.session(port);
+    }
+    product.eventually(|product| (!product.kernel.waits_in("tcp_sessions")).then_some(()));
+    assert_eq!(product.numbers(PORTS), [(0, 5), (1, 4), (2, 3)]);
+}
+
+#[test]
+fn c66_a_malformed_request_to_the_product_is_a_generic_error() {
+    let mut product = Product::started();
+    let requests = [
+        pmcd::fetch(&[FORKS]),
+        pmcd::store_block(PROFILE, IN_NULL, 6, b"start\0"),
+        pmcd::desc(FORKS),
+        pmcd::instance(LATENCY, IN_NULL, "0-1"),
+        pmcd::text(FORKS.0, 5),
+        pmcd::label(BCC, 2),
+        pmcd::names_of(FORKS),
+        pmcd::lookup("bcc.proc"),
+        pmcd::children("bcc", true),
+        pmcd::traverse("bcc"),
+    ];
+    for request in requests {
+        let ty = frame(&request).ty;
+        for cut in (0..request.len() - 12).step_by(3) {
+            let out = product.pmcd.send(&pmcd::pdu(ty, &request[12..12 + cut]));
+            assert_eq!(split(&out).len(), 1, "{ty} cut to {cut}");
+            let code = product.pmcd.error(&pmcd::pdu(ty, &request[12..12 + cut]));
+            assert_eq!(code, -12345, "{ty} cut to {cut}");
+        }
+    }
+    assert_eq!(product.strings(PROFILE)[0].1, r#"{"status": "stopped", "data": null}"#);
+}
