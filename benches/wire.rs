@@ -5,14 +5,14 @@
 
 use corebcc::agent::{Agent, Options};
 use corebcc::bpf::{self, record_bytes, types::tcp_session};
-use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry};
+use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry, TableError};
 use corebcc::config::Config;
 use corebcc::kit::{
-    fill, Attachment, Hook, Host, Kernel, MapDef, MapKind, Module, Plan, Sampling, Setup, Table, TableId, TableSpec,
-    Target,
+    fill, Attachment, Hook, Host, Kernel, KernelError, MapDef, MapKind, Module, Plan, Sampling, Setup, Table, TableId,
+    TableSpec, Target,
 };
 use corebcc::modules::MODULES;
-use corebcc::pcp::{Atom, PmErr, Pmid};
+use corebcc::pcp::{Atom, Pmid};
 use corebcc::pdu::{Creds, Deframer, Pdu, ResultWriter};
 use criterion::{criterion_group, criterion_main, Criterion};
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ impl Kernel for Maps {
         self.sessions.iter().for_each(|session| each(session));
     }
 
-    fn call(&self, _hook: &'static Hook, _arguments: &[u64]) -> Result<u32, String> {
+    fn call(&self, _hook: &'static Hook, _arguments: &[u64]) -> Result<u32, KernelError> {
         Ok(0)
     }
 
@@ -80,17 +80,17 @@ impl Kernel for Maps {
         true
     }
 
-    fn sample(&self, _hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {
+    fn sample(&self, _hook: &'static Hook, _sampling: Sampling) -> Result<(), KernelError> {
         Ok(())
     }
 
     fn detach(&self, _hook: &'static Hook) {}
 
-    fn attach(&self, _hook: &'static Hook) -> Result<(), String> {
+    fn attach(&self, _hook: &'static Hook) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn attach_to(&self, _template: &'static Hook, _target: &Target, _number: u32) -> Result<Attachment, String> {
+    fn attach_to(&self, _template: &'static Hook, _target: &Target, _number: u32) -> Result<Attachment, KernelError> {
         Ok(Attachment::new(()))
     }
 }
@@ -102,26 +102,26 @@ struct Direct {
 }
 
 impl Collect for Direct {
-    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), String>)>> {
+    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), TableError>)>> {
         (!std::mem::replace(&mut self.said, true)).then(|| self.modules.keys().map(|id| (*id, Ok(()))).collect())
     }
 
     fn stop(&mut self) {}
 
-    fn store(&mut self, _table: TableId, _column: usize, _value: &[u8]) -> Result<(), PmErr> {
-        Err(PmErr::PERMISSION)
+    fn store(&mut self, _table: TableId, _column: usize, _value: &[u8]) -> Result<(), TableError> {
+        Err(TableError::ReadOnly)
     }
 
     fn refresh(
         &mut self,
         tables: &mut dyn Iterator<Item = (TableId, Table)>,
-        back: &mut dyn FnMut(TableId, Table, Result<(), String>),
+        back: &mut dyn FnMut(TableId, Table, Result<(), TableError>),
     ) {
         for (id, mut table) in tables {
             let Some((spec, module, maps)) = self.modules.get_mut(&id) else { continue };
             table.clear();
-            let result = fill(spec, module.as_mut(), maps, &mut table).map_err(|error| error.to_string());
-            back(id, table, result);
+            let result = fill(spec, module.as_mut(), maps, &mut table);
+            back(id, table, result.map_err(TableError::from));
         }
     }
 }

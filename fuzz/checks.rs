@@ -1,7 +1,7 @@
 //! What must hold for any bytes. The fuzz targets and tests/wire.rs, which replays the corpus, call these.
 
 use corebcc::catalog::enabled_modules;
-use corebcc::collector::{members, prepare};
+use corebcc::collector::{prepare, prepared_modules, survey};
 use corebcc::config::Config;
 use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
@@ -54,11 +54,11 @@ pub fn config(data: &[u8]) {
         }
     }
     let config = Ok(config);
-    let errors = prepare(&config, "fuzz.conf", MODULES).configuration.errors;
+    let errors = prepare(&config, "fuzz.conf", survey(&config, MODULES), MODULES).configuration.errors;
     let Ok(config) = config else { return };
     // What is prepared tells an error if and only if the strict way does.
     let strict = enabled_modules(&config, MODULES)
-        .and_then(|(settings, modules)| members(&config, &modules, settings.process_refresh).map(drop));
+        .and_then(|(settings, modules)| prepared_modules(&config, &modules, settings.process_refresh).map(drop));
     assert_eq!(strict.is_err(), !errors.is_empty(), "{errors:?}");
     errors.into_iter().for_each(named);
 }

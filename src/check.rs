@@ -1,10 +1,12 @@
 //! `--check` and `--trycompile`: loads everything a configuration asks for, says what became of it, detaches.
 
 use crate::catalog::EnabledModule;
-use crate::collector::{prepare, Group, Prepared, CONFIGURATION};
+use crate::cli::{configuration, print, CheckOptions, PrintError};
+use crate::collector::{prepare, survey, ModuleSet, Prepared, CONFIGURATION};
 use crate::config::{Config, ConfigError};
 use crate::kit::unknown;
 use crate::modules::MODULES;
+use crate::pcpconf::PcpConf;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -22,26 +24,43 @@ pub struct Report {
     pub fatal: bool,
 }
 
+/// Checks, prints the table, and yields the exit status.
+pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
+    if let Some(announcement) = &options.announcement {
+        print(&format!("{announcement}\n"))?;
+    }
+    let (config, path) = configuration(&options.common, &PcpConf::load());
+    let report = check(&config, &path, options.common.btf.clone());
+    print(&report.table)?;
+    let incomplete = options.strict && !report.missing.is_empty();
+    if incomplete {
+        log::error!("not attached to: {}", report.missing.join(", "));
+    }
+    Ok(u8::from(!report.is_right || incomplete || !report.passed && (options.strict || report.fatal)))
+}
+
 /// Logs the errors in a configuration, loads its modules as far as they are right, and detaches them.
 pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathBuf>) -> Report {
-    let Prepared { settings, modules, members, configuration } = prepare(config, path, MODULES);
+    let Prepared { settings, enabled, modules, configuration } =
+        prepare(config, path, survey(config, MODULES), MODULES);
     configuration.errors.iter().for_each(|error| log::error!("{error}"));
     if let Ok(config) = config {
-        warn_of_unknown(config, &modules);
+        warn_of_unknown(config, &enabled);
     }
     let (is_right, fatal) = (configuration.errors.is_empty(), settings.module_failure_fatal);
     if configuration.halted {
         return Report { table: String::new(), is_right, passed: false, missing: Vec::new(), fatal };
     }
-    let group = Group::load(members, btf);
+    let set = ModuleSet::load(modules, btf);
+    set.log_outcomes();
     let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
-    let attached = group.attached();
+    let attached = set.attached();
     let mut missing = Vec::new();
-    for ((instance, fate), targets) in modules.iter().zip(group.fates()).zip(group.missing_targets()) {
+    for ((instance, outcome), targets) in enabled.iter().zip(set.outcomes()).zip(set.missing_targets()) {
         let name = &instance.settings.section;
         for hook in instance.spec.hooks {
             let how = attached.iter().find(|(attached, _)| *attached == hook.name).map(|(_, kind)| *kind);
-            for attempt in group.attempts.iter().filter(|attempt| attempt.hook == hook.name) {
+            for attempt in set.attempts.iter().filter(|attempt| attempt.hook == hook.name) {
                 let result = match &attempt.result {
                     Err(refusal) => format!("refused: {}", refusal.last_words()),
                     Ok(()) if how == Some(attempt.kind) => "ok".into(),
@@ -50,25 +69,25 @@ pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathB
                 rows.push([name.clone(), hook.name.into(), attempt.kind.into(), result]);
             }
         }
-        for reach in group.reaches().iter().filter(|reach| reach.module == instance.spec.name) {
+        for reach in set.reaches().iter().filter(|reach| reach.module == instance.spec.name) {
             let Ok(tier) = &reach.result else { continue };
             rows.push([name.clone(), reach.target.to_string(), tier.kind.into(), "ok".into()]);
         }
         for (target, reason) in targets {
-            if fate.is_ok() {
+            if outcome.is_ok() {
                 missing.push(format!("{name}: {target}"));
             }
             rows.push([name.clone(), target, "-".into(), format!("left out: {reason}")]);
         }
-        if let Err(failure) = fate {
+        if let Err(failure) = outcome {
             rows.push([name.clone(), failure.hook.into(), "-".into(), format!("FAILED: {}", failure.reason)]);
         }
     }
     for (name, why) in &configuration.lost {
         rows.push([name.clone(), CONFIGURATION.into(), "-".into(), format!("FAILED: {why}")]);
     }
-    let passed = is_right && group.fates().iter().all(Result::is_ok);
-    group.detach();
+    let passed = is_right && set.outcomes().iter().all(Result::is_ok);
+    set.detach();
     Report { table: columns(&rows), is_right, passed, missing, fatal }
 }
 

@@ -1,12 +1,14 @@
 //! `corebcc`: the `bcc.*` metrics of Performance Co-Pilot from CO-RE BPF programs.
 //!
 //! ```text
-//! main -> transport -> pdu -> pcp      the protocol: bytes, frames, requests
-//!      -> agent -> kit -> pcp          a request in, a reply out
-//!      -> collector -> probe -> bpf    the modules' thread, and the kernel
-//!      modules -> kit                  what is measured
-//!      -> check, show                  the modules without pmcd
+//! main -> serve -> transport -> pdu -> pcp          the protocol: bytes, frames, requests
+//!               -> agent <- catalog -> kit, state   a request in, a reply out; what is served
+//!               -> collector -> loader -> bpf       the modules at work, and the kernel
+//!      modules -> kit, host, process                what is measured
+//!      -> check, show                               the modules without pmcd
 //! ```
+//!
+//! docs/design.md says what is in each room; tests/layers.rs holds who may use whom.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -27,6 +29,7 @@ pub mod pcpconf;
 pub mod pdu;
 pub mod process;
 pub mod reference;
+pub mod serve;
 pub mod show;
 pub mod state;
 pub mod transport;

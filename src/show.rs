@@ -1,8 +1,8 @@
 //! `show`: a module without pmcd, drawn as people know it from bcc's tools: range, count, bar; other metrics as columns.
 
-use crate::catalog::{Enabled, EnabledModule, ServedTable};
-use crate::cli::{print, CommonOptions, ShowOptions};
-use crate::collector::{members, Group};
+use crate::catalog::{Enabled, EnabledModule, ServedTable, TableError};
+use crate::cli::{print, CommonOptions, PrintError, ShowOptions};
+use crate::collector::{prepared_modules, ModuleSet};
 use crate::config::{Config, ConfigError, Cost, Settings};
 use crate::kit::{show_arguments, Key, Log2, MetricDef, Shape, Table};
 use crate::modules::MODULES;
@@ -11,48 +11,74 @@ use crate::transport::Signals;
 use std::fmt::Write;
 use std::os::fd::AsFd;
 use std::time::Instant;
+use thiserror::Error;
 
 /// Width of a full bar.
 const BAR: u64 = 40;
 
+/// Why nothing can be shown.
+#[derive(Debug, Error)]
+pub enum ShowError {
+    /// The configuration is in error.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No module has the metric.
+    #[error("no metric `{metric}`; there are {known}")]
+    NoMetric {
+        /// The metric that was asked for.
+        metric: String,
+        /// The metrics that there are.
+        known: String,
+    },
+    /// None of the modules that have the metric was loaded; with the reasons.
+    #[error("{0}")]
+    NotLoaded(String),
+    /// The metric has no values.
+    #[error(transparent)]
+    NoValues(#[from] TableError),
+    /// Nothing can be printed.
+    #[error(transparent)]
+    Print(#[from] PrintError),
+}
+
 /// Draws a metric, or all below a node, every `interval`, `count` times; without an interval once, when a signal ends it.
-pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
+pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     let ShowOptions { common, metric, interval, count, folded } = options;
-    let words = |error: ConfigError| error.to_string();
-    let (config, settings, mut modules) = chosen(common, metric).map_err(words)?;
+    let (config, settings, mut modules) = chosen(common, metric)?;
     show_arguments(settings.show_arguments);
     if modules.is_empty() {
         return Err(no_metric(metric));
     }
     let mut left_out = Vec::new();
-    let members = match members(&config, &modules, settings.process_refresh) {
-        Ok(members) => members,
+    let prepared_modules = match prepared_modules(&config, &modules, settings.process_refresh) {
+        Ok(prepared_modules) => prepared_modules,
         Err(_) => {
             // One that cannot be made costs its own metrics only.
             modules.retain(|module| {
-                let made = members(&config, std::slice::from_ref(module), settings.process_refresh);
+                let made = prepared_modules(&config, std::slice::from_ref(module), settings.process_refresh);
                 left_out.extend(made.as_ref().err().map(|error| (module.settings.section.clone(), error.to_string())));
                 made.is_ok()
             });
-            members(&config, &modules, settings.process_refresh).map_err(words)?
+            prepared_modules(&config, &modules, settings.process_refresh)?
         }
     };
-    let mut group = Group::load_without_failures_logged(members, common.btf.clone());
-    for (module, fate) in modules.iter().zip(group.fates()) {
-        left_out.extend(fate.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
+    let mut set = ModuleSet::load(prepared_modules, common.btf.clone());
+    for (module, outcome) in modules.iter().zip(set.outcomes()) {
+        left_out.extend(outcome.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
     }
     let tables: Vec<ServedTable> = modules.iter().flat_map(EnabledModule::tables).collect();
     let mut selected = select(&tables, metric);
     selected.retain(|(table, _)| left_out.iter().all(|(name, _)| *name != table.section));
     if selected.is_empty() {
-        return Err(left_out.into_iter().map(|(_, reason)| reason).collect::<Vec<_>>().join("; "));
+        let reasons: Vec<String> = left_out.into_iter().map(|(_, reason)| reason).collect();
+        return Err(ShowError::NotLoaded(reasons.join("; ")));
     }
     for (name, reason) in left_out {
         eprintln!("{}: {name} is not shown: {reason}", common.program);
     }
     for table in modules.iter().filter_map(|module| module.tables().next()) {
         // What samples on demand; the others refuse.
-        let _ = group.store(table.id, 0, b"start");
+        let _ = set.store(table.id, 0, b"start");
     }
     if interval.is_none() {
         eprintln!("Counting... Ctrl-C ends and shows.");
@@ -62,7 +88,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
     for round in 1.. {
         let until = interval.map(|interval| Instant::now() + interval);
         let ended = loop {
-            match group.attend(signals.as_fd(), until) {
+            match set.attend(signals.as_fd(), until) {
                 false => break false,
                 true if signals.take().is_some() => break true,
                 true => {}
@@ -70,9 +96,9 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), String> {
         };
         for ((served, columns), (table, earlier)) in selected.iter().zip(&mut values) {
             std::mem::swap(table, earlier);
-            if let Err(reason) = group.refresh(served.id, table) {
+            if let Err(error) = set.refresh(served.id, table) {
                 if selected.len() == 1 {
-                    return Err(reason);
+                    return Err(error.into());
                 }
                 continue; // the log says it
             }
@@ -132,9 +158,9 @@ fn having(mut modules: Vec<EnabledModule>, metric: &str) -> Vec<EnabledModule> {
     modules
 }
 
-fn no_metric(metric: &str) -> String {
+fn no_metric(metric: &str) -> ShowError {
     let names: Vec<&str> = MODULES.iter().flat_map(|spec| spec.metrics()).map(|metric| metric.name).collect();
-    format!("no metric `{metric}`; there are {}", names.join(", "))
+    ShowError::NoMetric { metric: metric.into(), known: names.join(", ") }
 }
 
 /// Every module there is, with its defaults and with examples where there are none.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use corebcc::catalog::{enabled_modules, Help};
-use corebcc::collector::{members, STATUS};
+use corebcc::collector::{prepared_modules, STATUS};
 use corebcc::config::Config;
 use corebcc::kit::{OptionDef, Shape};
 use corebcc::modules::MODULES;
@@ -52,7 +52,7 @@ fn every_sample_line_of_the_default_configuration_is_one_that_works() {
             let text = format!("{}{section}{}", &shipped[..begin], &shipped[end..]);
             let config = Config::parse("corebcc.conf", text.as_bytes()).unwrap();
             let made = enabled_modules(&config, MODULES)
-                .and_then(|(settings, modules)| members(&config, &modules, settings.process_refresh));
+                .and_then(|(settings, modules)| prepared_modules(&config, &modules, settings.process_refresh));
             assert!(made.is_ok(), "{}: {said}: {}", spec.name, made.err().unwrap());
         };
         works("all", &|_| true);

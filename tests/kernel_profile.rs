@@ -7,7 +7,7 @@ mod burner;
 
 use burner::Burner;
 use corebcc::catalog::enabled_modules;
-use corebcc::collector::{members, Group};
+use corebcc::collector::{prepared_modules, ModuleSet};
 use corebcc::config::Config;
 use corebcc::kit::{Key, Table, TableId};
 use corebcc::modules::MODULES;
@@ -62,7 +62,7 @@ fn copier() -> Option<Alone> {
     Alone::with(|| Some(burner::of(start()?, tempfile::tempdir().unwrap())), "dd")
 }
 
-fn value(group: &mut Group) -> String {
+fn value(group: &mut ModuleSet) -> String {
     let mut table = Table::new(1);
     group.refresh(PROFILE, &mut table).unwrap();
     match table.value(0, 0) {
@@ -77,7 +77,7 @@ fn profile(busy: &mut Alone, options: &str) -> Option<(String, f64)> {
 }
 
 /// Stacks, with the samples of each.
-fn stacks_now(group: &mut Group) -> BTreeMap<String, u64> {
+fn stacks_now(group: &mut ModuleSet) -> BTreeMap<String, u64> {
     let mut table = Table::of(corebcc::modules::find("profile").unwrap().tables[1]);
     group.refresh(STACKS, &mut table).unwrap();
     let row = |(row, key): (usize, &Key)| match (key, table.value(row, 0)) {
@@ -91,7 +91,7 @@ fn stacks_now(group: &mut Group) -> BTreeMap<String, u64> {
 
 /// Lets the agent do for a second what it does between requests, and longer until the program was on a CPU for half of one: a
 /// machine that is busy gives it little.
-fn attend(group: &mut Group, busy: &Alone) {
+fn attend(group: &mut ModuleSet, busy: &Alone) {
     let (quiet, _other) = UnixStream::pair().unwrap();
     let (before, until) = (busy.ticks(), Instant::now() + Duration::from_secs(60));
     loop {
@@ -113,14 +113,14 @@ fn profile_until(busy: &mut Alone, options: &str, end: impl FnOnce(&mut Alone)) 
 }
 
 /// The module with a run begun, and when.
-fn started(busy: &Alone, options: &str) -> Option<(Group, Instant)> {
+fn started(busy: &Alone, options: &str) -> Option<(ModuleSet, Instant)> {
     let section = format!("[profile]\nmodule = profile\ncluster = 14\nprocess = {}\n{options}", busy.id());
     let text = format!("[pmda]\nmodules = profile\n{section}");
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-    let members = members(&config, &modules, None).unwrap();
-    let mut group = Group::load(members, None);
-    if let Err(failure) = &group.fates()[0] {
+    let prepared_modules = prepared_modules(&config, &modules, None).unwrap();
+    let mut group = ModuleSet::load(prepared_modules, None);
+    if let Err(failure) = &group.outcomes()[0] {
         println!("skipped: profile: {}", failure.reason);
         return None;
     }
@@ -254,9 +254,9 @@ fn without_the_process_nothing_is_started() {
     let text = "[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\nprocess = nosuchprocess\n";
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-    let members = members(&config, &modules, None).unwrap();
-    let mut group = Group::load(members, None);
-    if let Err(failure) = &group.fates()[0] {
+    let prepared_modules = prepared_modules(&config, &modules, None).unwrap();
+    let mut group = ModuleSet::load(prepared_modules, None);
+    if let Err(failure) = &group.outcomes()[0] {
         return println!("skipped: profile: {}", failure.reason);
     }
     group.store(PROFILE, 0, b"start").unwrap();

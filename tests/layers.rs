@@ -25,9 +25,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("loader", &["kit", "host", "process", "bpf"]),
     ("collector", &["catalog", "state", "kit", "host", "process", "loader", "bpf", "pcp", "config"]),
     ("reference", &["kit"]),
-    ("cli", &["transport", "logging", "pcpconf"]),
+    ("cli", &["transport", "logging", "pcpconf", "config"]),
     ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "transport"]),
-    ("check", &["catalog", "kit", "collector", "config", "modules"]),
+    ("check", &["catalog", "kit", "cli", "collector", "config", "modules", "pcpconf"]),
+    ("serve", &["agent", "catalog", "check", "cli", "collector", "modules", "pcpconf", "pdu", "state", "transport"]),
 ];
 
 fn sources(path: &Path) -> Vec<PathBuf> {
@@ -52,6 +53,17 @@ fn no_module_logs_under_a_name_of_its_own() {
             let line: String = code(&file)[at..].chars().take(60).filter(|c| !c.is_whitespace()).collect();
             let words = line.split_once("!(\"").map(|(_, words)| words);
             assert!(words.is_some_and(|words| words.starts_with("{}:")), "{}: {line}", file.display());
+        }
+    }
+}
+
+/// A text cannot say what to answer to it.
+#[test]
+fn no_error_is_a_mere_text() {
+    for file in sources(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))) {
+        for line in code(&file).lines() {
+            let result = line.split_once("Result<").map_or("", |(_, types)| types);
+            assert!(!result.contains(", String>"), "{}: {line}", file.display());
         }
     }
 }

@@ -21,7 +21,7 @@ struct fs_row {
 	__u64 unmatched; /* returns without a start time */
 	__u64 displaced; /* start times that gave way to another's */
 	__u64 pad[6];
-	__u64 slots[FS_OPS * HIST_SLOTS]; /* those of open, then those of read, ... */
+	__u64 slots[FS_OPS][HIST_SLOTS];
 };
 
 static __always_inline void fs_enter(void *rows, void *starts, __u32 mask, __u64 filter, enum fs_op op)
@@ -44,7 +44,7 @@ static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, __u64
 	if (!r)
 		return;
 	if (way_recall(starts, mask, id << 32 | (op + 1), &since))
-		COUNT(r->slots[op * HIST_SLOTS + usec_slot(now - since)]);
+		COUNT(r->slots[op][usec_slot(now - since)]);
 	else if (!filter)
 		ADD(r->unmatched, 1);
 }

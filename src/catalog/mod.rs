@@ -4,7 +4,9 @@ mod enabled;
 mod help;
 mod instances;
 mod registry;
+mod table_error;
 
 pub use enabled::{enabled_module, enabled_modules, Enabled, EnabledModule, ServedTable};
 pub use help::Help;
 pub use registry::{Collect, Registry};
+pub use table_error::TableError;

@@ -2,6 +2,7 @@
 
 use super::enabled::ServedTable;
 use super::instances::Instances;
+use super::table_error::TableError;
 use super::Help;
 use crate::agent::{Client, Label, LabelValue, Source, Subject, Wanted};
 use crate::kit::{Log2, Shape, Table, TableId};
@@ -12,7 +13,7 @@ use std::time::SystemTime;
 /// The thread that loads and refreshes the modules, seen from the one that answers pmcd.
 pub trait Collect {
     /// Whether loading is over; then whether each table is served, a sentence for each that is not. Said once.
-    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), String>)>>;
+    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), TableError>)>>;
 
     /// Detaches everything.
     fn stop(&mut self);
@@ -25,36 +26,26 @@ pub trait Collect {
     /// Told once a fetch, for those who count them.
     fn fetch_begins(&mut self) {}
 
-    /// Changes a string of a table; `PmErr::AGAIN` if the answer does not come within a second.
-    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), PmErr>;
+    /// Changes a string of a table; [`TableError::Late`] if the answer does not come within a second.
+    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), TableError>;
 
     /// Returns the tables that came too late for the request they were refreshed for, each with whether its module takes longer than
     /// a request waits.
-    fn late(&mut self, _back: &mut dyn FnMut(TableId, Table, Result<(), String>, bool)) {}
+    fn late(&mut self, _back: &mut dyn FnMut(TableId, Table, Result<(), TableError>, bool)) {}
 
     /// Refreshes these tables. Within a second they are back, filled or with the reason why not; one whose module takes longer
     /// comes back by [`Collect::late`].
     fn refresh(
         &mut self,
         tables: &mut dyn Iterator<Item = (TableId, Table)>,
-        back: &mut dyn FnMut(TableId, Table, Result<(), String>),
+        back: &mut dyn FnMut(TableId, Table, Result<(), TableError>),
     );
-}
-
-enum State {
-    /// Not loaded yet: `PM_ERR_AGAIN`.
-    Loading,
-    /// The table is as of the last refresh.
-    Serving,
-    /// The last refresh failed: `PM_ERR_VALUE`.
-    NoValues,
-    /// Could not be loaded: `PM_ERR_APPVERSION`.
-    Failed,
 }
 
 struct Slot {
     served: ServedTable,
-    state: State,
+    /// What came of loading and of the last refresh.
+    state: Result<(), TableError>,
     /// `None` while the collector has it.
     table: Option<Table>,
     /// The table came too late for a fetch, as this module's always will: it is for the next one.
@@ -96,7 +87,7 @@ impl Registry {
                 units: metric.units,
             };
             Slot {
-                state: State::Loading,
+                state: Err(TableError::Loading),
                 table: Some(Table::of(spec)),
                 overdue: false,
                 instances: Instances::new(spec.shape, served.rows, file),
@@ -121,10 +112,10 @@ impl Registry {
 
     /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
     pub fn poll(&mut self) -> bool {
-        if let Some(fates) = self.collector.loaded() {
-            for (id, fate) in fates {
+        if let Some(outcomes) = self.collector.loaded() {
+            for (id, outcome) in outcomes {
                 if let Some(slot) = self.slots.iter_mut().find(|slot| slot.served.id == id) {
-                    slot.state = if fate.is_ok() { State::Serving } else { State::Failed };
+                    slot.state = outcome;
                 }
             }
             self.loaded = true;
@@ -137,21 +128,16 @@ impl Registry {
         self.collector.is_lost()
     }
 
-    /// Whether a module could not be loaded.
-    pub fn any_failed(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot.state, State::Failed))
-    }
-
-    /// The modules that could not be loaded, in the words of the Python agent's last line.
-    pub fn failures(&self) -> String {
-        let failed = self.slots.iter().filter(|slot| matches!(slot.state, State::Failed));
+    /// The modules that could not be loaded.
+    pub fn failed_modules(&self) -> Vec<&str> {
+        let failed = self.slots.iter().filter(|slot| slot.has_failed());
         let mut names: Vec<&str> = Vec::new();
         for name in failed.map(|slot| slot.served.section.as_str()) {
             if !names.contains(&name) {
                 names.push(name); // once for all of its tables
             }
         }
-        format!("Failed to compile module {}, aborting.", names.join(", "))
+        names
     }
 
     /// Writes what has to outlive the agent. To be called before [`Registry::stop`], since a pmcd that ends kills its agents a tenth
@@ -191,26 +177,38 @@ impl Registry {
         let Registry { slots, collector, may_write, .. } = self;
         collector.late(&mut |id, table, result, is_slow| {
             let Some(slot) = slots.iter_mut().find(|slot| slot.served.id == id) else { return };
-            slot.take_back(table, &result, may_write);
+            slot.take_back(table, result, may_write);
             slot.overdue = is_slow;
         });
         let mut tables: Vec<(TableId, Table)> = Vec::new();
         for slot in slots.iter_mut() {
-            if matches!(slot.state, State::Serving | State::NoValues) && !slot.overdue && wanted(slot) {
+            if slot.loaded().is_ok() && !slot.overdue && wanted(slot) {
                 tables.extend(slot.table.take().map(|table| (slot.served.id, table)));
             }
         }
         collector.refresh(&mut tables.into_iter(), &mut |id, table, result| {
             if let Some(slot) = slots.iter_mut().find(|slot| slot.served.id == id) {
-                slot.take_back(table, &result, may_write);
+                slot.take_back(table, result, may_write);
             }
         });
     }
 }
 
 impl Slot {
-    fn take_back(&mut self, table: Table, result: &Result<(), String>, may_write: &dyn Fn() -> bool) {
-        self.state = if result.is_ok() { State::Serving } else { State::NoValues };
+    fn has_failed(&self) -> bool {
+        matches!(self.state, Err(TableError::NotLoaded(_)))
+    }
+
+    /// What a client is told of a table whose module is not loaded.
+    fn loaded(&self) -> Result<(), PmErr> {
+        match &self.state {
+            Err(error @ (TableError::Loading | TableError::NotLoaded(_))) => Err(error.code()),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_back(&mut self, table: Table, result: Result<(), TableError>, may_write: &dyn Fn() -> bool) {
+        self.state = result;
         self.instances.update(&table, SystemTime::now(), may_write);
         self.table = Some(table);
     }
@@ -261,13 +259,8 @@ impl Source for Registry {
         out: &mut dyn FnMut(InstId, Atom<'_>),
     ) -> Result<(), PmErr> {
         let (slot, column) = self.metric(pmid)?;
-        match slot.state {
-            State::Failed => return Err(PmErr::APPVERSION),
-            State::NoValues => return Err(PmErr::VALUE),
-            State::Loading => return Err(PmErr::AGAIN),
-            State::Serving => {}
-        }
-        let table = slot.table.as_ref().ok_or(PmErr::AGAIN)?;
+        slot.state.as_ref().map_err(TableError::code)?;
+        let table = slot.table.as_ref().ok_or(TableError::Late.code())?;
         for (row, id) in slot.instances.ids().iter().enumerate() {
             if let (Some(id), Some(value)) = (id, table.value(row, column)) {
                 if *id == IN_NULL || wanted(*id) {
@@ -283,10 +276,10 @@ impl Source for Registry {
         let id = self.slots[index].served.id;
         self.refresh_slots(&|slot| slot.served.id == id);
         let slot = &self.slots[index];
-        let late = slot.table.is_none() || matches!(slot.state, State::Loading);
+        let late = slot.table.is_none() || slot.state == Err(TableError::Loading);
         if late && !matches!(slot.served.spec.shape, Shape::Rows { .. }) {
             // Not the empty domain: a client would take the instances for gone.
-            return Err(PmErr::AGAIN);
+            return Err(TableError::Late.code());
         }
         slot.instances.each(slot.table.as_ref(), out);
         Ok(())
@@ -346,13 +339,14 @@ impl Source for Registry {
     fn store(&mut self, _client: Client, pmid: Pmid, _inst: InstId, value: &Atom<'_>) -> Result<(), PmErr> {
         let (_, column) = self.metric(pmid)?;
         let index = self.slot(pmid.cluster()).ok_or(PmErr::PMID)?;
-        match (value, &self.slots[index].state) {
-            (_, State::Loading) => Err(PmErr::AGAIN),
-            (_, State::Failed) => Err(PmErr::APPVERSION),
+        let slot = &self.slots[index];
+        slot.loaded()?;
+        let stored = match value {
             // No metric that can be changed is anything but a string.
-            (Atom::Str(text), _) => self.collector.store(self.slots[index].served.id, column, text),
-            _ => Err(PmErr::PERMISSION),
-        }
+            Atom::Str(text) => self.collector.store(slot.served.id, column, text),
+            _ => Err(TableError::ReadOnly),
+        };
+        stored.map_err(|error| error.code())
     }
 }
 

@@ -1,19 +1,21 @@
 //! The command line: what every PCP agent understands (PMDA(3), `pmdaGetOptions`) and what only this one does. Reads
 //! arguments; yields a [`Command`], or an [`Exit`] that says what to print where.
 
+mod configuration;
 mod declared;
 
+pub use configuration::{configuration, usual_config};
 pub use declared::command;
 
 use crate::logging::Target;
-use crate::pcpconf::PcpConf;
-use crate::transport::{self, Endpoint};
+use crate::transport::{self, Endpoint, PortError};
 use clap::{ArgMatches, FromArgMatches};
 use declared::{describe, usage, Cli, Sub};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use thiserror::Error;
 
 /// The domain of the BCC agent in PCP's `stdpmid`.
 const DOMAIN: u32 = 149;
@@ -43,7 +45,7 @@ pub struct CommonOptions {
     pub log: Target,
     /// Names given to `-D`; any asks for debug lines.
     pub debug: Vec<String>,
-    /// The configuration, if named; else see [`default_config`].
+    /// The configuration, if named; else see [`usual_config`].
     pub config: Option<PathBuf>,
     /// Kernel types to use in place of the running kernel's own.
     pub btf: Option<PathBuf>,
@@ -102,6 +104,32 @@ pub struct Exit {
     pub stderr: String,
 }
 
+/// What is wrong with the options.
+#[derive(Debug, Error)]
+enum UsageError {
+    #[error("-d requires a domain number from 0 to {most}, got {0}", most = MAX_DOMAIN)]
+    Domain(i64),
+    #[error("-d requires numeric domain number")]
+    DomainIsNoNumber,
+    #[error("{0} option clashes with {1} option")]
+    Clash(&'static str, &'static str),
+    #[error("{0} option: {1}")]
+    Port(&'static str, PortError),
+    #[error("show and a check exclude each other")]
+    ShowAndCheck,
+    #[error("show requires a metric, such as bcc.disk.all.latency")]
+    NoMetric,
+    #[error("show requires an INTERVAL of 0.001 to 86400 seconds, got `{0}`")]
+    Interval(String),
+    #[error("show requires a COUNT of 1 or more, got `{0}`")]
+    Count(String),
+}
+
+/// Why standard output does not take a text.
+#[derive(Debug, Error)]
+#[error("cannot write to standard output: {0}")]
+pub struct PrintError(std::io::Error);
+
 /// Parses `args`, the program's path first.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> {
     let args = args.into_iter().collect::<Vec<_>>();
@@ -117,16 +145,16 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
         let stdout = format!("{program} {}\n", env!("CARGO_PKG_VERSION"));
         return Err(Exit { status: 0, stdout, stderr: String::new() });
     }
-    read(cli, &matches, &program).map_err(|message| refuse(&program, &message))
+    read(cli, &matches, &program).map_err(|error| refuse(&program, &error.to_string()))
 }
 
 /// Prints on standard output; false if the reader has gone (`| head`), which is no error.
-pub fn print(text: &str) -> Result<bool, String> {
+pub fn print(text: &str) -> Result<bool, PrintError> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(format!("cannot write to standard output: {error}")),
+        Err(error) => Err(PrintError(error)),
     }
 }
 
@@ -135,31 +163,14 @@ pub fn not_for_terminals(program: &str) -> String {
     refuse(program, "standard input and output are for pmcd, not for a terminal; try one of the examples below").stderr
 }
 
-/// The configuration to read when none was named: that of the system, else the one beside the program `exe`.
-pub fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
-    let system = conf.path("PCP_SYSCONF_DIR", "corebcc/corebcc.conf");
-    if is_there(&system) {
-        system
-    } else {
-        exe.with_file_name("corebcc.conf")
-    }
-}
-
-/// Whether there is something to read, or to fail at reading: a file that cannot be looked at, or a link to nowhere, is not taken for
-/// none.
-pub fn is_there(path: &Path) -> bool {
-    !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
-}
-
-fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, String> {
+fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageError> {
     let domain = match cli.common.domain.as_deref() {
         None => DOMAIN,
         Some(text) => match text.trim().parse::<i64>() {
-            Ok(number) => u32::try_from(number)
-                .ok()
-                .filter(|&domain| domain <= MAX_DOMAIN)
-                .ok_or_else(|| format!("-d requires a domain number from 0 to {MAX_DOMAIN}, got {number}"))?,
-            Err(_) => return Err("-d requires numeric domain number".to_owned()),
+            Ok(number) => {
+                u32::try_from(number).ok().filter(|&domain| domain <= MAX_DOMAIN).ok_or(UsageError::Domain(number))?
+            }
+            Err(_) => return Err(UsageError::DomainIsNoNumber),
         },
     };
     let endpoint = endpoint(&cli, matches)?;
@@ -183,13 +194,13 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, String
     };
     if let Some(Sub::Show { metric, interval, count, folded }) = cli.command {
         if trycompile || cli.check.is_some() {
-            return Err("show and a check exclude each other".to_owned());
+            return Err(UsageError::ShowAndCheck);
         }
-        let metric = metric.ok_or("show requires a metric, such as bcc.disk.all.latency")?;
+        let metric = metric.ok_or(UsageError::NoMetric)?;
         let interval = interval.as_deref().map(seconds).transpose()?;
         let count = count.map(|text| {
             let count = text.parse().ok().filter(|&count| count > 0);
-            count.ok_or_else(|| format!("show requires a COUNT of 1 or more, got `{text}`"))
+            count.ok_or(UsageError::Count(text))
         });
         return Ok(Command::Show(ShowOptions { common, metric, interval, count: count.transpose()?, folded }));
     }
@@ -206,16 +217,16 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, String
 }
 
 /// At most one of `-p -i -6 -u`; the complaint names the later one first, as `pmdaGetOptions` does.
-fn endpoint(cli: &Cli, matches: &ArgMatches) -> Result<Endpoint, String> {
+fn endpoint(cli: &Cli, matches: &ArgMatches) -> Result<Endpoint, UsageError> {
     let given = [("pipe", "-p"), ("inet", "-i"), ("ipv6", "-6"), ("unix", "-u")];
     // A flag that is not given has an index too, for its default value.
     let is_given = |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
     let mut given = given.into_iter().filter(|(id, _)| is_given(id)).collect::<Vec<_>>();
     given.sort_by_key(|(id, _)| matches.index_of(id));
     if let [(_, first), (_, second), ..] = given[..] {
-        return Err(format!("{second} option clashes with {first} option"));
+        return Err(UsageError::Clash(second, first));
     }
-    let port = |option: &str, text: &str| transport::port(text).map_err(|reason| format!("{option} option: {reason}"));
+    let port = |option, text: &str| transport::port(text).map_err(|error| UsageError::Port(option, error));
     match (&cli.inet, &cli.ipv6, &cli.unix) {
         (Some(text), ..) => Ok(Endpoint::Inet(port("-i", text)?)),
         (_, Some(text), _) => Ok(Endpoint::Inet6(port("-6", text)?)),
@@ -225,11 +236,9 @@ fn endpoint(cli: &Cli, matches: &ArgMatches) -> Result<Endpoint, String> {
 }
 
 /// From a millisecond to a day.
-fn seconds(text: &str) -> Result<Duration, String> {
+fn seconds(text: &str) -> Result<Duration, UsageError> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=86400.0).contains(seconds));
-    let seconds =
-        seconds.ok_or_else(|| format!("show requires an INTERVAL of 0.001 to 86400 seconds, got `{text}`"))?;
-    Ok(Duration::from_secs_f64(seconds))
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| UsageError::Interval(text.into()))
 }
 
 fn refuse(program: &str, message: &str) -> Exit {
@@ -239,6 +248,7 @@ fn refuse(program: &str, message: &str) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pcpconf::PcpConf;
 
     fn run(line: &str) -> Result<Command, Exit> {
         parse(["/x/pmdacorebcc"].into_iter().chain(line.split_whitespace()).map(OsString::from))
@@ -361,7 +371,7 @@ mod tests {
     #[test]
     fn the_usual_configuration_is_the_systems_or_the_programs() {
         let exe = Path::new("/opt/bin/pmdacorebcc");
-        let conf = default_config(&PcpConf::default(), exe);
+        let conf = configuration::default_config(&PcpConf::default(), exe);
         assert!(conf == Path::new("/opt/bin/corebcc.conf") || conf == Path::new("/etc/pcp/corebcc/corebcc.conf"));
     }
 }

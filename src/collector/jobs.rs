@@ -1,10 +1,13 @@
 //! The collector as the thread that answers pmcd sees it: jobs go in, what is done comes out. All jobs are for the thread that owns the
 //! modules. Where it does not come back from one of them, another thread takes over what waits, but for the module at work.
 
-use super::{held, inject, message, Group, Members, Modules, Own};
-use crate::catalog::Collect;
+use super::guard::{held, inject, Fault};
+use super::module_set::ModuleSet;
+use super::modules::Modules;
+use super::prepared_module::PreparedModules;
+use super::status::AgentStatus;
+use crate::catalog::{Collect, TableError};
 use crate::kit::{Table, TableId};
-use crate::pcp::PmErr;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsFd;
@@ -37,15 +40,15 @@ enum Job {
 }
 
 enum Done {
-    Loaded(Vec<(TableId, Result<(), String>)>),
+    Loaded(Vec<(TableId, Result<(), TableError>)>),
     Refreshed(Refreshed),
-    Stored(u64, Result<(), PmErr>),
+    Stored(u64, Result<(), TableError>),
 }
 
 struct Refreshed {
     id: TableId,
     table: Table,
-    result: Result<(), String>,
+    result: Result<(), TableError>,
     took: Duration,
 }
 
@@ -111,7 +114,7 @@ impl Shared {
     /// Does the work of a thread; a panic that nobody has caught is told to the other side.
     fn run(&self, work: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-            log::error!("{}", message(panic.as_ref()));
+            log::error!("{}", Fault::of(panic.as_ref()));
             self.lost.store(true, Relaxed);
             let _ = self.ready.write(1);
         }
@@ -125,21 +128,22 @@ fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
 }
 
 /// The owner of the modules: loads them, says what became of them, and does what there is.
-fn collect(members: Members, btf: Option<PathBuf>, own: Own, shared: &Shared) {
-    let mut group = Group::load(members, btf);
-    group.serve_own(own);
-    let _ = shared.modules.set(Arc::downgrade(&group.modules)); // once
-    shared.finish(Done::Loaded(group.served()));
+fn collect(prepared: PreparedModules, btf: Option<PathBuf>, status: AgentStatus, shared: &Shared) {
+    let mut set = ModuleSet::load(prepared, btf);
+    set.log_outcomes();
+    set.serve_status(status);
+    let _ = shared.modules.set(Arc::downgrade(&set.modules)); // once
+    shared.finish(Done::Loaded(set.served()));
     let _ = shared.ready.write(1);
     loop {
         inject("attend", "all");
-        group.attend(shared.call.as_fd(), None);
+        set.attend(shared.call.as_fd(), None);
         let _ = shared.call.read();
         while let Some(job) = shared.next() {
             shared.finish(match job {
-                Job::Refresh(id, table) => refreshed(&group.modules, id, table),
-                Job::Store(number, id, column, value) => Done::Stored(number, group.store(id, column, &value)),
-                Job::Stop => return group.leave(),
+                Job::Refresh(id, table) => refreshed(&set.modules, id, table),
+                Job::Store(number, id, column, value) => Done::Stored(number, set.store(id, column, &value)),
+                Job::Stop => return set.leave(),
             });
         }
     }
@@ -161,11 +165,11 @@ pub struct Collector {
 
 impl Collector {
     /// Starts the thread, which begins to load.
-    pub fn start(members: Members, btf: Option<PathBuf>, own: Own) -> std::io::Result<Collector> {
-        let mut collector = Collector::new(own.fetches())?;
+    pub fn start(prepared: PreparedModules, btf: Option<PathBuf>, status: AgentStatus) -> std::io::Result<Collector> {
+        let mut collector = Collector::new(status.fetches())?;
         let thread = Builder::new().name("collector".into()).spawn({
             let shared = Arc::clone(&collector.shared);
-            move || shared.run(|| collect(members, btf, own, &shared))
+            move || shared.run(|| collect(prepared, btf, status, &shared))
         })?;
         collector.thread = Some(thread);
         Ok(collector)
@@ -285,24 +289,24 @@ impl Collect for Collector {
         self.shared.lost.load(Relaxed)
     }
 
-    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), String>)>> {
+    fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), TableError>)>> {
         if self.is_loaded {
             return None;
         }
         // It is the first that comes, before anybody asks for anything else.
-        let Done::Loaded(fates) = held(&self.shared.finished).pop()? else { return None };
+        let Done::Loaded(outcomes) = held(&self.shared.finished).pop()? else { return None };
         self.is_loaded = true;
-        Some(fates)
+        Some(outcomes)
     }
 
-    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), PmErr> {
+    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
         self.stores += 1;
         self.shared.put([Job::Store(self.stores, table, column, value.to_vec())]);
         let until = Instant::now() + self.patience;
         loop {
             let done = self.receive(until);
             if done.is_empty() {
-                return Err(PmErr::AGAIN);
+                return Err(TableError::Late);
             }
             let mut answer = None;
             for done in done {
@@ -318,7 +322,7 @@ impl Collect for Collector {
         }
     }
 
-    fn late(&mut self, back: &mut dyn FnMut(TableId, Table, Result<(), String>, bool)) {
+    fn late(&mut self, back: &mut dyn FnMut(TableId, Table, Result<(), TableError>, bool)) {
         let mut early = std::mem::take(&mut self.early);
         for done in std::mem::take(&mut *held(&self.shared.finished)) {
             self.patience = PATIENCE;
@@ -335,7 +339,7 @@ impl Collect for Collector {
     fn refresh(
         &mut self,
         tables: &mut dyn Iterator<Item = (TableId, Table)>,
-        back: &mut dyn FnMut(TableId, Table, Result<(), String>),
+        back: &mut dyn FnMut(TableId, Table, Result<(), TableError>),
     ) {
         let (slow, quick): (Vec<_>, Vec<_>) = tables.partition(|(id, _)| self.slow.contains(id));
         let mut awaited: BTreeSet<TableId> = quick.iter().map(|(id, _)| *id).collect();
@@ -362,7 +366,7 @@ impl Collect for Collector {
 
 #[cfg(test)]
 mod tests {
-    use super::super::MOMENT;
+    use super::super::module_set::MOMENT;
     use super::*;
 
     const ZERO: TableId = TableId::new(0);
@@ -387,7 +391,7 @@ mod tests {
         let waits: Vec<Duration> = (0..20).map(|table| ask(&mut collector, &[TableId::new(table)]).1).collect();
         assert!(waits[0] >= PATIENCE && waits.iter().sum::<Duration>() < 3 * PATIENCE, "{waits:?}");
         assert!(ask(&mut collector, &[]).1 < MOMENT);
-        assert!(collector.store(ZERO, 0, b"start") == Err(PmErr::AGAIN));
+        assert!(collector.store(ZERO, 0, b"start") == Err(TableError::Late));
 
         done(&collector.shared, Duration::ZERO);
         let mut late = Vec::new();

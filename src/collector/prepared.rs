@@ -1,19 +1,21 @@
 //! From a configuration to modules that can be loaded. Whatever the configuration says there is an agent; this tells what is wrong, and
 //! what it costs.
 
-use super::{make, Member, Members};
+use super::loaded_module::CONFIGURATION;
+use super::prepared_module::{make, PreparedModule, PreparedModules};
 use crate::catalog::{enabled_module, Enabled, EnabledModule};
 use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
 use crate::kit::{show_arguments, Spec};
+use crate::loader::Failure;
 
 /// A configuration that was read, and its modules made.
 pub struct Prepared {
     /// The options of `[pmda]`.
     pub settings: Settings,
     /// The modules whose metrics have identifiers; some of them fail.
-    pub modules: Vec<EnabledModule>,
+    pub enabled: Vec<EnabledModule>,
     /// The same modules, to be loaded.
-    pub members: Members,
+    pub modules: PreparedModules,
     /// What there is to say of it.
     pub configuration: Configuration,
 }
@@ -33,12 +35,22 @@ pub struct Configuration {
     pub off: Vec<(String, String)>,
 }
 
-/// Makes the modules that a configuration enables. `path` is the file, for sentences.
-pub fn prepare(config: &Result<Config, ConfigError>, path: &str, specs: &'static [&'static Spec]) -> Prepared {
-    let Enabled { settings, modules: enabled, mut faults } = match config {
+/// What a configuration enables: nothing, if it could not be read.
+pub fn survey(config: &Result<Config, ConfigError>, specs: &'static [&'static Spec]) -> Enabled {
+    match config {
         Ok(config) => Enabled::survey(config, specs),
         Err(_) => Enabled { settings: Settings::default(), modules: Vec::new(), faults: Vec::new() },
-    };
+    }
+}
+
+/// Makes the modules that a configuration enables. `path` is the file, for sentences.
+pub fn prepare(
+    config: &Result<Config, ConfigError>,
+    path: &str,
+    enabled: Enabled,
+    specs: &'static [&'static Spec],
+) -> Prepared {
+    let Enabled { settings, modules: enabled, mut faults } = enabled;
     show_arguments(settings.show_arguments);
     let refresh = settings.process_refresh;
     let mut modules = Vec::new();
@@ -77,12 +89,12 @@ pub fn prepare(config: &Result<Config, ConfigError>, path: &str, specs: &'static
     let modules = enabled.iter().zip(modules).map(|(enabled, (cost, module))| {
         let module = match (why(&cost), module) {
             (None, Some(module)) => Ok(module),
-            (why, _) => Err(why.unwrap_or_default()),
+            (why, _) => Err(Failure { hook: CONFIGURATION, reason: why.unwrap_or_default(), ..Failure::default() }),
         };
-        Member::new(enabled, module)
+        PreparedModule::new(enabled, module)
     });
-    let members = Members { modules: modules.collect(), process_refresh: refresh };
-    Prepared { settings, members, configuration, modules: enabled }
+    let modules = PreparedModules { modules: modules.collect(), process_refresh: refresh };
+    Prepared { settings, enabled, modules, configuration }
 }
 
 /// Why no module may be loaded at all.

@@ -1,6 +1,8 @@
 //! Percent references as `configparser.BasicInterpolation` resolves them: `%(other)s` is another option of the section
 //! or of `[DEFAULT]`, `%%` a percent sign, and nothing else may follow a percent sign.
 
+use thiserror::Error;
+
 /// `configparser.MAX_INTERPOLATION_DEPTH`.
 const MAX_DEPTH: usize = 10;
 
@@ -8,13 +10,28 @@ const MAX_DEPTH: usize = 10;
 /// that references to empty options end as well.
 const MAX_WORK: usize = 1 << 20;
 
+/// What is wrong with a value's references.
+#[derive(Debug, Error)]
+pub(super) enum InterpolationError {
+    #[error("`%(...)s` references are nested more than {} deep; does one refer to itself?", MAX_DEPTH)]
+    TooDeep,
+    #[error("the value is longer than {} bytes", MAX_WORK)]
+    TooLong,
+    #[error("expected `%(option)s` after `%(`; write `%%` for a percent sign")]
+    Unfinished,
+    #[error("`%({name})s` names no option of [{section}] or [DEFAULT]; write `%%` for a percent sign")]
+    Unknown { name: String, section: String },
+    #[error("expected `%(option)s` or `%%` at a percent sign; write `%%` for the sign itself")]
+    Alone,
+}
+
 /// Resolves `raw`, looking names (in lower case) up with `find`. The error is a sentence without its place; `section`
 /// is for that sentence.
 pub(super) fn interpolate<'a>(
     raw: &'a str,
     section: &str,
     find: impl Fn(&str) -> Option<&'a str>,
-) -> Result<String, String> {
+) -> Result<String, InterpolationError> {
     let mut out = String::new();
     let mut work = MAX_WORK;
     expand(raw, section, &find, 1, &mut work, &mut out)?;
@@ -28,9 +45,9 @@ fn expand<'a>(
     depth: usize,
     work: &mut usize,
     out: &mut String,
-) -> Result<(), String> {
+) -> Result<(), InterpolationError> {
     if depth > MAX_DEPTH {
-        return Err(format!("`%(...)s` references are nested more than {MAX_DEPTH} deep; does one refer to itself?"));
+        return Err(InterpolationError::TooDeep);
     }
     let mut rest = raw;
     while let Some(at) = rest.find('%') {
@@ -44,22 +61,21 @@ fn expand<'a>(
                 .split_once(')')
                 .and_then(|(name, after)| Some((name, after.strip_prefix('s')?)))
                 .filter(|(name, _)| !name.is_empty())
-                .ok_or("expected `%(option)s` after `%(`; write `%%` for a percent sign")?;
-            let value = find(&name.to_lowercase()).ok_or_else(|| {
-                format!("`%({name})s` names no option of [{section}] or [DEFAULT]; write `%%` for a percent sign")
-            })?;
+                .ok_or(InterpolationError::Unfinished)?;
+            let value = find(&name.to_lowercase())
+                .ok_or_else(|| InterpolationError::Unknown { name: name.into(), section: section.into() })?;
             expand(value, section, find, depth + 1, work, out)?;
             rest = after;
         } else {
-            return Err("expected `%(option)s` or `%%` at a percent sign; write `%%` for the sign itself".to_owned());
+            return Err(InterpolationError::Alone);
         }
     }
     put(rest, work, out)
 }
 
-fn put(text: &str, work: &mut usize, out: &mut String) -> Result<(), String> {
+fn put(text: &str, work: &mut usize, out: &mut String) -> Result<(), InterpolationError> {
     let cost = text.len() + 1;
-    *work = work.checked_sub(cost).ok_or_else(|| format!("the value is longer than {MAX_WORK} bytes"))?;
+    *work = work.checked_sub(cost).ok_or(InterpolationError::TooLong)?;
     out.push_str(text);
     Ok(())
 }

@@ -209,10 +209,10 @@ fn modules(config: &Config, names: &Value<'_>, prefix: &str, faults: &mut Vec<Fa
             faults.push(Fault { cost: Cost::Option, error });
             continue;
         }
-        let section = match meant(config, name) {
+        let section = match meant(config, names, name) {
             Ok(section) => section,
-            Err(reason) => {
-                faults.push(Fault { cost: Cost::Module(name.to_owned()), error: names.reject(reason) });
+            Err(error) => {
+                faults.push(Fault { cost: Cost::Module(name.to_owned()), error });
                 continue;
             }
         };
@@ -233,7 +233,7 @@ fn modules(config: &Config, names: &Value<'_>, prefix: &str, faults: &mut Vec<Fa
 }
 
 /// The section that an entry of `modules` means: by its name, else by the module that it configures.
-fn meant<'a>(config: &'a Config, name: &str) -> Result<Section<'a>, String> {
+fn meant<'a>(config: &'a Config, names: &Value<'_>, name: &str) -> Result<Section<'a>, ConfigError> {
     if let Some(section) = config.section(name) {
         return Ok(section);
     }
@@ -245,11 +245,15 @@ fn meant<'a>(config: &'a Config, name: &str) -> Result<Section<'a>, String> {
     match found[..] {
         [section] => Ok(section),
         [first, second, ..] => {
-            Err(format!("{} is the module of [{}] and [{}]; name the section", shown(name), first.name, second.name))
+            let name = shown(name);
+            Err(names
+                .reject(format!("{name} is the module of [{}] and [{}]; name the section", first.name, second.name)))
         }
         [] => {
             let name = shown(name);
-            Err(format!("no section has the name {name}, and none the module; add one, or take {name} out of the list"))
+            Err(names.reject(format!(
+                "no section has the name {name}, and none the module; add one, or take {name} out of the list"
+            )))
         }
     }
 }

@@ -23,7 +23,7 @@ impl<'a> Value<'a> {
     }
 
     pub(super) fn resolve(&mut self, find: impl Fn(&str) -> Option<&'a str>, section: &str) -> Result<(), ConfigError> {
-        self.text = interpolate(self.raw, section, find).map_err(|reason| self.reject(reason))?;
+        self.text = interpolate(self.raw, section, find).map_err(|error| self.reject(error.to_string()))?;
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 //! read with pread(2) and not mapped (a mapped file that is cut kills who looks at it), and why it is done by hand: the crates
 //! that parse ELF want the file as one slice, or allocate what a header says and keep it all until they are dropped.
 
+use super::error::HostError;
 use super::open_regular;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -72,14 +73,12 @@ impl Elf {
     const SECTIONS: usize = 4096;
 
     /// Opens a file and reads its header.
-    pub fn read(path: &Path) -> Result<Elf, String> {
-        let file = open_regular(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Elf::of(file, path)
+    pub fn read(path: &Path) -> Result<Elf, HostError> {
+        Elf::of(open_regular(path).map_err(HostError::of(path))?, path)
     }
 
-    pub(super) fn of(file: fs::File, path: &Path) -> Result<Elf, String> {
-        Elf::new(Box::new(file))
-            .ok_or_else(|| format!("{}: not a 64-bit ELF file of this machine's byte order", path.display()))
+    pub(super) fn of(file: fs::File, path: &Path) -> Result<Elf, HostError> {
+        Elf::new(Box::new(file)).ok_or_else(|| HostError::NotElf(path.into()))
     }
 
     /// One that is in memory.

@@ -1,5 +1,6 @@
 //! The files that processes execute, and the probes they declare.
 
+use super::error::HostError;
 use super::{open_regular, open_regular_of, Elf, Probe};
 use crate::kit::Target;
 use nix::sys::stat::{major, minor};
@@ -176,8 +177,8 @@ impl ProbeFiles {
     }
 
     /// The probes that a file declares; `path` is for messages.
-    pub fn read(&mut self, file: Result<File>, path: &Path) -> std::result::Result<Arc<ProbeFile>, String> {
-        let fault = |error: Error| format!("{}: {error}", path.display());
+    pub fn read(&mut self, file: Result<File>, path: &Path) -> std::result::Result<Arc<ProbeFile>, HostError> {
+        let fault = HostError::of(path);
         let file = file.map_err(fault)?;
         let about = file.metadata().map_err(fault)?;
         let identity = (about.dev(), about.ino(), about.size(), about.ctime(), about.ctime_nsec());

@@ -1,6 +1,7 @@
 //! The machine as its files show it: no BPF.
 
 mod elf;
+mod error;
 mod executables;
 mod identity;
 mod libraries;
@@ -13,6 +14,7 @@ mod tracefs;
 mod usdt;
 
 pub use elf::{Code, Elf};
+pub use error::HostError;
 pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};
 pub use identity::ProcessIdentity;
 pub use libraries::{library, program_or_library};
@@ -22,4 +24,4 @@ pub use processes::{cmdline, comm, command_word, exists, in_namespace, until_nul
 pub use regular::{open_regular, open_regular_of};
 pub use symbols::{forget_symbols, kernel_function, symbols, unnamed, CodeOf};
 pub use tracefs::{tracefs, Events, TRACEFS};
-pub use usdt::{Argument, Place, Probe};
+pub use usdt::{Argument, ArgumentError, Place, Probe};

@@ -1,5 +1,6 @@
 //! The events that tracefs lists.
 
+use super::error::HostError;
 use nix::libc;
 use std::fs;
 use std::io::ErrorKind;
@@ -18,7 +19,7 @@ const LISTS: [&str; 2] = ["/sys/kernel/tracing/available_events", "/sys/kernel/d
 
 /// The kernel's events, each `category:event`.
 pub struct Events {
-    list: Result<Vec<String>, String>,
+    list: Result<Vec<String>, HostError>,
 }
 
 impl Events {
@@ -50,7 +51,7 @@ impl Events {
             }
         }
         let advice = advice.unwrap_or("mount it with `mount -t tracefs tracefs /sys/kernel/tracing`");
-        Events { list: Err(format!("{}; {advice}", reasons.join(", "))) }
+        Events::unknown(&format!("{}; {advice}", reasons.join(", ")))
     }
 
     /// A list that is known.
@@ -60,12 +61,12 @@ impl Events {
 
     /// No list, for this reason.
     pub fn unknown(reason: &str) -> Events {
-        Events { list: Err(reason.into()) }
+        Events { list: Err(HostError::NoEvents(reason.into())) }
     }
 
     /// The events; or why they are not known.
-    pub fn list(&self) -> Result<&[String], &str> {
-        self.list.as_deref().map_err(String::as_str)
+    pub fn list(&self) -> Result<&[String], &HostError> {
+        self.list.as_deref()
     }
 }
 

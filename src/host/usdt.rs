@@ -3,6 +3,7 @@
 //! (a semaphore, which some programs look at before they come by), and the places of its arguments.
 
 use super::elf::{string, u32_at, u64_at, Elf};
+use thiserror::Error;
 
 /// What notes are of, and their type (SystemTap, `UserSpaceProbeImplementation`).
 const OWNER: &[u8] = b"stapsdt\0";
@@ -69,11 +70,16 @@ impl Elf {
 
 impl Probe {
     /// Where its arguments are, the first first; an error for each that cannot be read.
-    pub fn arguments(&self) -> Vec<Result<Argument, String>> {
+    pub fn arguments(&self) -> Vec<Result<Argument, ArgumentError>> {
         let machine = if cfg!(target_arch = "aarch64") { Machine::Aarch64 } else { Machine::X86_64 };
         words(&self.arguments).into_iter().map(|text| machine.argument(text)).collect()
     }
 }
+
+/// The text of an argument whose place is of no known form.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("an argument that cannot be read: `{0}`")]
+pub struct ArgumentError(String);
 
 /// Where an argument is when a probe is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +132,7 @@ enum Machine {
 
 impl Machine {
     /// `SIZE@PLACE`; the size is negative for signed numbers and, before GCC knew better, missing.
-    fn argument(self, text: &str) -> Result<Argument, String> {
+    fn argument(self, text: &str) -> Result<Argument, ArgumentError> {
         let (size, place) = text.split_once('@').unwrap_or(("8", text));
         let signed = size.starts_with('-');
         let size = size.trim_start_matches('-').parse().ok().filter(|size| [1, 2, 4, 8].contains(size));
@@ -135,7 +141,7 @@ impl Machine {
             Machine::Aarch64 => aarch64(place),
         };
         let argument = size.zip(place).map(|(size, place)| Argument { size, signed, place });
-        argument.ok_or_else(|| format!("an argument that cannot be read: `{text}`"))
+        argument.ok_or_else(|| ArgumentError(text.into()))
     }
 }
 

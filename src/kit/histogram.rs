@@ -1,22 +1,25 @@
-//! Histograms of powers of two: names, bounds and labels of their slots.
+//! Histograms of powers of two: names, bounds and labels of their buckets.
 
 /// The instance domain of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log2 {
-    /// How many slots the programs have.
-    pub slots: u32,
+    /// How many buckets the programs have.
+    pub buckets: u32,
 }
 
 impl Log2 {
-    /// What a slot holds, both ends included: 0-1, 2-3, 4-7, ...
-    pub fn bounds(slot: u32) -> (u64, u64) {
-        let low = if slot == 0 { 0 } else { 1u64.checked_shl(slot).unwrap_or(u64::MAX) };
+    /// The histograms of microseconds that the programs count (bpf/shared/hist.bpf.h): up to 71 minutes.
+    pub const MICROSECONDS: Log2 = Log2 { buckets: 32 };
+
+    /// What a bucket holds, both ends included: 0-1, 2-3, 4-7, ...
+    pub fn bounds(bucket: u32) -> (u64, u64) {
+        let low = if bucket == 0 { 0 } else { 1u64.checked_shl(bucket).unwrap_or(u64::MAX) };
         (low, low.max(1) + (low.max(1) - 1))
     }
 
-    /// The slot a name stands for.
-    pub fn slot(name: &str) -> Option<u32> {
-        (0..64).find(|&slot| Log2::name(slot) == name)
+    /// The bucket a name stands for.
+    pub fn bucket(name: &str) -> Option<u32> {
+        (0..64).find(|&bucket| Log2::name(bucket) == name)
     }
 
     /// Number of buckets up to the highest that counted; at least one, so that a client sees the metric before the first event.
@@ -25,8 +28,8 @@ impl Log2 {
     }
 
     /// The instance name: decimal, one dash, no unit (Grafana's heatmap takes what follows the dash for the upper bound).
-    pub fn name(slot: u32) -> String {
-        let (low, high) = Log2::bounds(slot);
+    pub fn name(bucket: u32) -> String {
+        let (low, high) = Log2::bounds(bucket);
         format!("{low}-{high}")
     }
 }
@@ -36,13 +39,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_meet_without_gap_or_overlap() {
+    fn buckets_meet_without_gap_or_overlap() {
         let names: Vec<String> = (0..5).map(Log2::name).collect();
         assert_eq!(names, ["0-1", "2-3", "4-7", "8-15", "16-31"]);
-        for slot in 1..64 {
-            assert_eq!(Log2::bounds(slot).0, Log2::bounds(slot - 1).1.wrapping_add(1));
+        for bucket in 1..64 {
+            assert_eq!(Log2::bounds(bucket).0, Log2::bounds(bucket - 1).1.wrapping_add(1));
         }
         assert_eq!(Log2::bounds(63).1, u64::MAX);
-        assert_eq!(Log2::slot("16-31"), Some(4));
+        assert_eq!(Log2::bucket("16-31"), Some(4));
     }
 }

@@ -5,6 +5,18 @@ use crate::bpf::{Field, Untyped};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use thiserror::Error;
+
+/// Why the kernel does not do what a module at work asks for.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum KernelError {
+    /// The hook, or one of its programs, was not loaded.
+    #[error("{0} was not loaded")]
+    NotLoaded(&'static str),
+    /// The kernel's answer.
+    #[error("{0}")]
+    Refused(String),
+}
 
 /// The loaded maps.
 pub trait Kernel {
@@ -15,23 +27,23 @@ pub trait Kernel {
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
 
     /// Runs the program of an `ON_CALL` hook; yields what it returns.
-    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, String>;
+    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, KernelError>;
 
     /// Whether a template is attached to the target that has this number.
     fn reaches(&self, template: &'static Hook, number: u32) -> bool;
 
     /// Attaches a perf event hook that was loaded for later, to an event on each CPU.
-    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String>;
+    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), KernelError>;
 
     /// Detaches a hook; not attached is fine.
     fn detach(&self, hook: &'static Hook);
 
     /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
-    fn attach(&self, hook: &'static Hook) -> Result<(), String>;
+    fn attach(&self, hook: &'static Hook) -> Result<(), KernelError>;
 
     /// Attaches a template to one more target, under a number that its program gets; the plan named the template
     /// ([`super::Plan::template`]).
-    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String>;
+    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, KernelError>;
 }
 
 /// Keeps a template attached to a target until it is dropped.
@@ -305,7 +317,7 @@ impl Kernel for Fake {
     }
 
     /// Yields 0.
-    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, String> {
+    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, KernelError> {
         self.calls.borrow_mut().push((hook.name, arguments.to_vec()));
         Ok(0)
     }
@@ -314,7 +326,7 @@ impl Kernel for Fake {
         !self.unreached.contains(&number)
     }
 
-    fn sample(&self, hook: &'static Hook, _sampling: Sampling) -> Result<(), String> {
+    fn sample(&self, hook: &'static Hook, _sampling: Sampling) -> Result<(), KernelError> {
         self.attach(hook)
     }
 
@@ -322,17 +334,17 @@ impl Kernel for Fake {
         self.attached.borrow_mut().retain(|name| *name != hook.name);
     }
 
-    fn attach(&self, hook: &'static Hook) -> Result<(), String> {
+    fn attach(&self, hook: &'static Hook) -> Result<(), KernelError> {
         if self.missing.contains(&hook.name) {
-            return Err(format!("{} was not loaded", hook.name));
+            return Err(KernelError::NotLoaded(hook.name));
         }
         self.attached.borrow_mut().push(hook.name);
         Ok(())
     }
 
-    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
+    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, KernelError> {
         if self.missing.contains(&template.name) {
-            return Err(format!("{} was not loaded", template.name));
+            return Err(KernelError::NotLoaded(template.name));
         }
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).push((target.clone(), number));
         Ok(Attachment::new(FakeTarget(Arc::clone(&self.targets), (target.clone(), number))))

@@ -98,15 +98,15 @@ impl Number for i32 {
 /// metrics! { LATENCY: u64 = 0 "disk.all.latency" COUNTER USEC "block I/O latency distribution"; }
 /// ```
 ///
-/// A second, complete name follows the first after a `|`.
+/// A second, complete name follows the first after a `|`. A module that sets its metrics by column writes `_` for the constants.
 #[macro_export]
 macro_rules! metrics {
     (@columns $column:expr;) => {};
-    (@columns $column:expr; $id:ident: $ty:ty, $($rest:tt)*) => {
+    (@columns $column:expr; $id:tt: $ty:ty, $($rest:tt)*) => {
         const $id: $crate::kit::Metric<$ty> = $crate::kit::Metric::new($column);
         $crate::metrics!(@columns $column + 1; $($rest)*);
     };
-    ($($id:ident: $ty:ty = $item:literal $name:literal $(| $also:literal)? $sem:ident $units:ident $oneline:literal;)*) => {
+    ($($id:tt: $ty:ty = $item:literal $name:literal $(| $also:literal)? $sem:ident $units:ident $oneline:literal;)*) => {
         $crate::metrics!(@columns 0; $($id: $ty,)*);
         const METRICS: &[$crate::kit::MetricDef] = &[$($crate::kit::MetricDef {
             item: $item,

@@ -20,7 +20,7 @@ mod text;
 pub use arguments::{in_log, show_arguments, shows_arguments};
 pub use histogram::Log2;
 pub use hook::{Hook, Sampling, Target, Tier};
-pub use kernel::{Attachment, Fake, Kernel, Row, RowsView};
+pub use kernel::{Attachment, Fake, Kernel, KernelError, Row, RowsView};
 pub use log::{speaker, speaking_as};
 pub use map::{MapDef, MapKind, Rows};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};

@@ -1,6 +1,6 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
-use super::{Hook, Kernel, MetricDef, ProcessFilter, Table, TableSpec, Target};
+use super::{Fake, Hook, Kernel, MetricDef, ProcessFilter, Table, TableSpec, Target};
 use crate::bpf::{types, Feature};
 use crate::config::{ConfigError, Section};
 use crate::pcp::PmErr;
@@ -244,4 +244,13 @@ pub fn fill(
     }
     spec.readings.iter().for_each(|reading| reading.read(kernel, table));
     Ok(())
+}
+
+impl Fake {
+    /// A table of a module, filled from these maps.
+    pub fn filled(&self, spec: &TableSpec, module: &mut dyn Module) -> Table {
+        let mut table = Table::of(spec);
+        fill(spec, module, self, &mut table).expect("the test gave the module what it needs");
+        table
+    }
 }

@@ -11,12 +11,15 @@ pub trait Reading: Sync {
     fn read(&self, kernel: &dyn Kernel, table: &mut Table);
 }
 
+/// A metric, and the fields it is the sum of.
+pub type Sum<T> = (Metric<u64>, &'static [Field<T, u64>]);
+
 /// Single values: each the sum of fields over all rows.
 pub struct Sums<T: 'static> {
     /// The counters, a row per CPU.
     pub rows: Rows<T>,
-    /// Each metric, and the fields it is the sum of.
-    pub cells: &'static [(Metric<u64>, &'static [Field<T, u64>])],
+    /// Each metric with its fields.
+    pub cells: &'static [Sum<T>],
 }
 
 impl<T> Reading for Sums<T> {
@@ -40,12 +43,14 @@ pub struct Histogram<T: 'static, const N: usize> {
     pub buckets: Field<T, [u64; N]>,
     /// Which rows count.
     pub of: fn(Row<'_, T>) -> bool,
+    /// Whether its first bucket is there before the first event.
+    pub from_start: bool,
 }
 
 impl<T, const N: usize> Histogram<T, N> {
-    /// Counts every row.
-    pub fn all(_row: Row<'_, T>) -> bool {
-        true
+    /// Counts every row, and is there from the start.
+    pub const fn new(metric: Metric<u64>, rows: Rows<T>, buckets: Field<T, [u64; N]>) -> Self {
+        Histogram { metric, rows, buckets, of: |_| true, from_start: true }
     }
 }
 
@@ -55,7 +60,9 @@ impl<T, const N: usize> Reading for Histogram<T, N> {
         for row in kernel.rows(self.rows).iter().filter(|&row| (self.of)(row)) {
             add(&mut counts, row.words(self.buckets));
         }
-        table.log2(self.metric, &counts);
+        if self.from_start || counts.iter().any(|&count| count > 0) {
+            table.log2(self.metric, &counts);
+        }
     }
 }
 
@@ -168,8 +175,23 @@ mod tests {
         }
         let mut table = Table::new(1);
         let of = |row: Row<'_, bio_row>| row.get(bio_row::disk) == 1;
-        Histogram { metric: A, rows: DISKS, buckets: bio_row::slots, of }.read(&fake, &mut table);
+        Histogram { of, ..Histogram::new(A, DISKS, bio_row::slots) }.read(&fake, &mut table);
         assert_eq!((table.len(), table.value(1, 0)), (2, Some(Atom::U64(101))));
+    }
+
+    #[test]
+    fn a_histogram_may_be_there_from_its_first_event_only() {
+        let fake = Fake::new().with(DISKS, 1);
+        let from_start = Histogram::new(A, DISKS, bio_row::slots);
+        let from_first = Histogram { from_start: false, ..Histogram::new(A, DISKS, bio_row::slots) };
+        let len = |histogram: &Histogram<_, 32>| {
+            let mut table = Table::new(1);
+            histogram.read(&fake, &mut table);
+            table.len()
+        };
+        assert_eq!((len(&from_start), len(&from_first)), (1, 0));
+        fake.set(DISKS, 0, bio_row::slots.nth(2), 1);
+        assert_eq!((len(&from_start), len(&from_first)), (3, 3));
     }
 
     #[test]

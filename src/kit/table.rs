@@ -76,7 +76,7 @@ impl Table {
         self.push(Key::Single)
     }
 
-    /// The next row of a row table, or the next slot.
+    /// The next row of a row table, or the next bucket.
     pub fn indexed(&mut self, index: u32) -> RowMut<'_> {
         self.push(Key::Index(index))
     }
@@ -107,7 +107,7 @@ impl Table {
             let index = self.keys.len() as u32;
             let earlier = self.cells.len();
             self.indexed(index);
-            // The other histograms did not reach this slot: they counted nothing in it.
+            // The other histograms did not reach this bucket: they counted nothing in it.
             self.cells[earlier..].fill(Cell::Number(Atom::U64(0)));
         }
         for (row, &count) in counts.iter().enumerate().take(self.keys.len()) {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_histogram_has_its_first_slot() {
+    fn an_empty_histogram_has_its_first_bucket() {
         let mut table = Table::new(1);
         table.log2(A, &[0; 32]);
         assert_eq!((table.len(), table.value(0, 0)), (1, Some(Atom::U64(0))));

@@ -54,7 +54,7 @@ impl TableId {
 pub enum Shape {
     /// No instance domain.
     Single,
-    /// Powers of two: `0-1`, `2-3`, `4-7`, ... up to the highest that ever counted; the identifier is the slot.
+    /// Powers of two: `0-1`, `2-3`, `4-7`, ... up to the highest that ever counted; the identifier is the bucket.
     Log2(Log2),
     /// Rows `0` to n-1, most recent or highest first; the identifier is the row. The option named here says how many.
     Rows {

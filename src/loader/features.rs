@@ -113,4 +113,18 @@ mod tests {
         assert_eq!(of("uprobe"), Some((Some(true), "accepted for main")));
         assert_eq!(of("perf_event"), Some((None, "not tried: nothing that is enabled asked for it")));
     }
+
+    #[test]
+    fn a_way_that_needs_a_later_kernel_is_refused_and_not_untried() {
+        let uprobe = |refusal| {
+            let target = Target::Function("main".into());
+            let result = Err(Said(vec![(&CODE, refusal)]));
+            let found = ways(&[], &[Reach { module: "m", template: "t", target, number: 0, result }]);
+            found.into_iter().find(|finding| finding.feature == "uprobe").map(|way| (way.there, way.said)).unwrap()
+        };
+        let later = uprobe(Refusal::unsupported("it needs Linux 4.20"));
+        assert_eq!(later, (Some(false), "refused for main: it needs Linux 4.20".into()));
+        let missing = uprobe(Refusal::missing("no function main"));
+        assert_eq!(missing, (None, "not tried: main: no function main".into()));
+    }
 }

@@ -7,7 +7,7 @@ use super::refusal::Refusal;
 use super::ring::Ring;
 use super::{held, perf_event, program, template};
 use crate::bpf::{BpfObject, Feature};
-use crate::kit::{Attachment, Hook, Kernel, MapDef, MapKind, Sampling, Target, Tier};
+use crate::kit::{Attachment, Hook, Kernel, KernelError, MapDef, MapKind, Sampling, Target, Tier};
 use libbpf_rs::{MapCore, MapFlags, Object};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -80,7 +80,7 @@ impl Loaded {
             let refused = |error: nix::Error| Refusal {
                 map: Some(name.to_string()),
                 errno: error as i32,
-                words: format!("mmap: {error}"),
+                message: format!("mmap: {error}"),
             };
             match def.map(|def| (def, def.kind)) {
                 Some((def, MapKind::Rows)) => {
@@ -184,7 +184,7 @@ impl Loaded {
         let (object, btf) = self.parts()?;
         let attach = |name: &&'static str| {
             let template = object.progs().find(|program| program.name() == *name);
-            let template = template.ok_or_else(|| format!("no program {name} in the BPF object"))?;
+            let template = template.ok_or_else(|| Refusal::missing(format!("no program {name} in the BPF object")))?;
             template::attach(object, &template, target, number, btf, &mut held(&self.copies))
         };
         let links = tier.programs.iter().map(attach).collect::<Result<_, Refusal>>()?;
@@ -245,10 +245,10 @@ impl Kernel for Loaded {
         }
     }
 
-    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, String> {
+    fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, KernelError> {
         let program = hook.tiers.iter().flat_map(|tier| tier.programs).find_map(|name| self.programs.get(name));
-        let program = program.ok_or_else(|| format!("{} was not loaded", hook.name))?;
-        program::run(program.as_fd(), arguments).map_err(|error| error.to_string())
+        let program = program.ok_or(KernelError::NotLoaded(hook.name))?;
+        Ok(program::run(program.as_fd(), arguments).map_err(Refusal::from)?)
     }
 
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {
@@ -256,14 +256,14 @@ impl Kernel for Loaded {
         self.reaches.iter().any(|reach| is(reach) && reach.result.is_ok())
     }
 
-    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), String> {
+    fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), KernelError> {
         let known = self.hooks.iter().find(|(known, _)| known.name == hook.name);
-        let Some(&(_, tier)) = known else { return Err(format!("{} was not loaded", hook.name)) };
+        let &(_, tier) = known.ok_or(KernelError::NotLoaded(hook.name))?;
         let mut links = Vec::new();
         for name in tier.programs {
-            let program = self.programs.get(name).ok_or_else(|| format!("{name} was not loaded"))?;
+            let program = self.programs.get(name).ok_or(KernelError::NotLoaded(name))?;
             for event in perf_event::cpu_clock(sampling)? {
-                template::run_at(&event, program).map_err(|error| error.to_string())?;
+                template::run_at(&event, program).map_err(Refusal::from)?;
                 links.push((*name, event));
             }
         }
@@ -275,17 +275,16 @@ impl Kernel for Loaded {
         held(&self.links).remove(hook.name);
     }
 
-    fn attach(&self, hook: &'static Hook) -> Result<(), String> {
+    fn attach(&self, hook: &'static Hook) -> Result<(), KernelError> {
         if held(&self.links).contains_key(hook.name) {
             return Ok(());
         }
-        match self.hooks.iter().find(|(known, _)| known.name == hook.name) {
-            Some(&(hook, tier)) => self.attach_tier(hook, tier).map_err(|(_, refusal)| refusal.words),
-            None => Err(format!("{} was not loaded", hook.name)),
-        }
+        let known = self.hooks.iter().find(|(known, _)| known.name == hook.name);
+        let &(hook, tier) = known.ok_or(KernelError::NotLoaded(hook.name))?;
+        self.attach_tier(hook, tier).map_err(|(_, refusal)| refusal.into())
     }
 
-    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
+    fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, KernelError> {
         let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.programs.contains_key(program));
         let mut said = Said::default();
         for tier in template.tiers.iter().filter(loaded) {
@@ -294,7 +293,10 @@ impl Kernel for Loaded {
                 Err(refusal) => said.0.push((tier, refusal)),
             }
         }
-        Err(if said.0.is_empty() { format!("{} was not loaded", template.name) } else { said.to_string() })
+        Err(match said.0.is_empty() {
+            true => KernelError::NotLoaded(template.name),
+            false => KernelError::Refused(said.to_string()),
+        })
     }
 }
 

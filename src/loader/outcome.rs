@@ -4,6 +4,7 @@ use super::refusal::Refusal;
 use crate::kit::{MapDef, Plan, Target, Tier};
 use std::collections::BTreeSet;
 use std::fmt;
+use thiserror::Error;
 
 /// A module to load.
 pub struct LoadRequest {
@@ -18,7 +19,7 @@ pub struct LoadRequest {
 }
 
 /// Why a module is not loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Error, PartialEq, Eq)]
 pub struct Failure {
     /// The hook, or `-` if it was not one that failed.
     pub hook: &'static str,
@@ -74,8 +75,7 @@ pub struct Said(pub Vec<(&'static Tier, Refusal)>);
 
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of_each: Vec<String> =
-            self.0.iter().map(|(tier, refusal)| format!("{}: {}", tier.kind, refusal.words)).collect();
+        let of_each: Vec<String> = self.0.iter().map(|(tier, refusal)| format!("{}: {refusal}", tier.kind)).collect();
         f.write_str(&of_each.join("; "))
     }
 }

@@ -1,5 +1,6 @@
 //! Perf events (`perf_event_open(2)`): the software CPU clock, which needs no hardware counters.
 
+use super::refusal::Refusal;
 use crate::host::cpus;
 use crate::kit::Sampling;
 use libbpf_rs::libbpf_sys::perf_event_attr;
@@ -8,7 +9,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 /// An event on each CPU, or on the one asked for, not enabled before a program is attached. A CPU that is off line has
 /// none, nor has an id that no CPU has.
-pub fn cpu_clock(sampling: Sampling) -> Result<Vec<OwnedFd>, String> {
+pub fn cpu_clock(sampling: Sampling) -> Result<Vec<OwnedFd>, Refusal> {
     let cpus = match sampling.cpu {
         Some(cpu) => cpu..cpu + 1,
         None => 0..cpus() as u32,
@@ -19,12 +20,15 @@ pub fn cpu_clock(sampling: Sampling) -> Result<Vec<OwnedFd>, String> {
         match open(sampling, cpu) {
             Ok(event) => events.push(event),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
-            Err(error) => refused = Some(format!("perf_event_open on CPU {cpu}: {error}")),
+            Err(error) => {
+                let message = format!("perf_event_open on CPU {cpu}: {error}");
+                refused = Some(Refusal::new(error.raw_os_error().unwrap_or(0), message));
+            }
         }
     }
     match refused {
         Some(refused) if events.is_empty() => Err(refused),
-        _ if events.is_empty() => Err("no CPU to sample on".into()),
+        _ if events.is_empty() => Err(Refusal::missing("no CPU to sample on")),
         _ => Ok(events),
     }
 }

@@ -99,10 +99,10 @@ impl Standing {
             EPERM => true,
             // Also what the verifier says of a program; of a map it comes from a security module.
             EACCES => refusal.map.is_some(),
-            _ => refusal.words.contains("Operation not permitted"),
+            _ => refusal.message.contains("Operation not permitted"),
         };
         match () {
-            () if unread(&refusal.words) => self.lockdown.forbids(),
+            () if unread(&refusal.message) => self.lockdown.forbids(),
             () if denied => self.hindrance(refusal.errno != EACCES),
             () => None,
         }

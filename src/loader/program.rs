@@ -4,6 +4,7 @@ use super::btf::{Function, Known};
 use super::refusal::Refusal;
 use libbpf_rs::libbpf_sys::{self, bpf_func_info, bpf_insn};
 use libbpf_rs::{AsRawLibbpf, Object, Program};
+use nix::libc::{EINVAL, ENOSPC};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +18,7 @@ pub fn section<'a>(program: &Program<'a>) -> (&'a str, &'a str) {
 /// Loads a program for what its section names.
 pub fn load(object: &Object, name: &str, btf: &Known) -> Result<OwnedFd, Refusal> {
     let program = object.progs().find(|program| program.name() == name);
-    let program = program.ok_or_else(|| Refusal::new(2, format!("no program {name} in the BPF object")))?;
+    let program = program.ok_or_else(|| Refusal::missing(format!("no program {name} in the BPF object")))?;
     let function = match section(&program) {
         ("tp_btf", name) => Some(btf.tracepoint(name).ok_or_else(|| unknown("tracepoint", name))?),
         ("fentry" | "fexit", name) => Some(btf.function(name).ok_or_else(|| unknown("function", name))?),
@@ -27,7 +28,7 @@ pub fn load(object: &Object, name: &str, btf: &Known) -> Result<OwnedFd, Refusal
 }
 
 fn unknown(what: &str, name: &str) -> Refusal {
-    Refusal::new(2, format!("the kernel has no {what} {name} in its BTF"))
+    Refusal::missing(format!("the kernel has no {what} {name} in its BTF"))
 }
 
 /// Loads instructions as this program; `function` is what it is for if it is typed.
@@ -47,7 +48,7 @@ pub fn load_code(
         options.attach_btf_obj_fd = function.module.as_ref().map_or(0, |module| module.as_raw_fd() as u32);
     }
     // The kernel cuts the name to 15 bytes; tools show the one in the types.
-    let name = CString::new(program.name().as_bytes()).map_err(|_| Refusal::new(22, "a name with a NUL"))?;
+    let name = CString::new(program.name().as_bytes()).map_err(|_| Refusal::new(EINVAL, "a name with a NUL"))?;
     // SAFETY: object and program live, and their pointers are libbpf's.
     let (types, info, count) = unsafe {
         let program = program.as_libbpf_object().as_ptr();
@@ -87,7 +88,7 @@ pub fn load_code(
     let mut log = vec![0; LOG];
     // Before 6.4 a log that is too short keeps the beginning, and the cause is at the end.
     while let Err(error) = load(&mut log) {
-        if error.raw_os_error() != Some(nix::libc::ENOSPC) || log.len() >= LONGEST_LOG {
+        if error.raw_os_error() != Some(ENOSPC) || log.len() >= LONGEST_LOG {
             break;
         }
         log = vec![0; log.len() * 16];

@@ -1,17 +1,21 @@
 //! What libbpf and the verifier say when the kernel refuses something: which program or map, and why.
 
+use crate::kit::KernelError;
 use libbpf_rs::PrintLevel;
+use nix::libc::{ENOENT, EOPNOTSUPP};
 use std::cell::RefCell;
+use thiserror::Error;
 
-/// What the kernel refused: a program, or all of the object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Why a program, a map, an attachment or all of the object is refused.
+#[derive(Clone, Debug, Default, Error, PartialEq, Eq)]
+#[error("{message}")]
 pub struct Refusal {
     /// The map, if it was one.
     pub map: Option<String>,
     /// The error number, positive; 0 if unknown.
     pub errno: i32,
     /// What libbpf or the verifier said: a few lines at most.
-    pub words: String,
+    pub message: String,
 }
 
 /// The verifier's log can be megabytes; the cause is at its end.
@@ -46,42 +50,45 @@ impl Refusal {
         let map = lines.iter().rev().filter(failed).find_map(|line| quoted(line, "map '")).map(String::from);
         let errno = if errno == 0 { said_errno(&lines) } else { errno };
         let spoken = lines.iter().filter(|line| !line.trim().is_empty() && !repeats(line));
-        let words = spoken.take(WORDS).copied().collect::<Vec<_>>().join("; ");
-        Refusal { map, errno, words }
+        let message = spoken.take(WORDS).copied().collect::<Vec<_>>().join("; ");
+        Refusal { map, errno, message }
     }
 
     /// What the kernel answers to a program: the end of the verifier's log if it spoke, else what the number means.
     pub fn of_program(error: &std::io::Error, log: &str) -> Refusal {
         let said: Vec<&str> =
             log.lines().filter(|line| !line.starts_with("processed ") && !line.trim().is_empty()).collect();
-        let words = match said.len() {
+        let message = match said.len() {
             0 => format!("the program is refused: {error}"),
             count => said[count.saturating_sub(WORDS)..].join("; "),
         };
-        Refusal { map: None, errno: error.raw_os_error().unwrap_or(0), words }
+        Refusal::new(error.raw_os_error().unwrap_or(0), message)
     }
 
     /// The end of what the verifier said is the cause.
     pub fn last_words(&self) -> &str {
-        self.words.rsplit("; ").next().unwrap_or(&self.words)
+        self.message.rsplit("; ").next().unwrap_or(&self.message)
     }
 
-    /// What failed before the kernel was asked, or where it does not say more.
-    pub fn new(errno: i32, words: impl Into<String>) -> Refusal {
-        Refusal { map: None, errno, words: words.into() }
+    /// A refusal of a program or an attachment, with an error number of errno(3).
+    pub fn new(errno: i32, message: impl Into<String>) -> Refusal {
+        Refusal { map: None, errno, message: message.into() }
+    }
+
+    /// The place to attach to does not exist, which says nothing about the way to attach.
+    pub fn missing(message: impl Into<String>) -> Refusal {
+        Refusal::new(ENOENT, message)
+    }
+
+    /// The running kernel lacks what the way to attach needs.
+    pub fn unsupported(message: impl Into<String>) -> Refusal {
+        Refusal::new(EOPNOTSUPP, message)
     }
 }
 
-/// What there is nothing of to be attached to.
-impl From<String> for Refusal {
-    fn from(words: String) -> Refusal {
-        Refusal::new(nix::libc::ENOENT, words)
-    }
-}
-
-impl From<&str> for Refusal {
-    fn from(words: &str) -> Refusal {
-        words.to_owned().into()
+impl From<Refusal> for KernelError {
+    fn from(refusal: Refusal) -> KernelError {
+        KernelError::Refused(refusal.message)
     }
 }
 
@@ -156,12 +163,12 @@ mod tests {
         let log = "0: R1=ctx\n1: (79) r1\nR0 invalid mem access 'scalar'\nprocessed 12 insns\n";
         let refusal = Refusal::of_program(&std::io::Error::from_raw_os_error(13), log);
         assert_eq!(
-            (refusal.errno, refusal.words.ends_with("R0 invalid mem access 'scalar'")),
+            (refusal.errno, refusal.message.ends_with("R0 invalid mem access 'scalar'")),
             (13, true),
             "{refusal:?}"
         );
         let refusal = Refusal::of_program(&std::io::Error::from_raw_os_error(1), "");
-        assert!(refusal.words.contains("not permitted"), "{refusal:?}");
+        assert!(refusal.message.contains("not permitted"), "{refusal:?}");
     }
 
     #[test]

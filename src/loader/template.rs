@@ -55,7 +55,7 @@ pub fn attach(
             event.process = *process;
             Place::Perf(event)
         }
-        _ => return Err(format!("{name} is no program for {target}").into()),
+        _ => return Err(Refusal::new(libc::EINVAL, format!("{name} is no program for {target}"))),
     };
     let function = match target {
         Target::Function(function) => btf.function(function),
@@ -66,7 +66,7 @@ pub fn attach(
         _ => 0,
     };
     if matches!(place, Place::Typed) && function.is_none() {
-        return Err("the function is not in the BTF of the kernel".into());
+        return Err(Refusal::missing("the function is not in the BTF of the kernel"));
     }
     let typed = function.filter(|_| matches!(place, Place::Typed));
     let number = u64::from(number) | u64::from(bits) << 32;
@@ -85,7 +85,7 @@ pub fn attach_named(program: &Program<'_>, fd: &OwnedFd) -> Result<Attached, Ref
         (kind @ ("kprobe" | "kretprobe"), function) => {
             Place::Perf(Event::probe("kprobe", kind == "kretprobe", OsStr::new(function), 0)?)
         }
-        (kind, _) => return Err(format!("{kind} is no way to attach").into()),
+        (kind, _) => return Err(Refusal::new(libc::EINVAL, format!("{kind} is no way to attach"))),
     };
     place.attach(fd)
 }
@@ -119,19 +119,20 @@ fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&
         }
     }
     if !found {
-        return Err(format!("{} does not use the number of its target", template.name().to_string_lossy()).into());
+        let message = format!("{} does not use the number of its target", template.name().to_string_lossy());
+        return Err(Refusal::new(libc::EINVAL, message));
     }
     load_code(object, template, &code, function)
 }
 
 /// A raw tracepoint by its name, or the function a trampoline program was loaded for.
 fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
-    let event = event.map(CString::new).transpose().map_err(|_| Refusal::new(libc::EINVAL, "a name with a NUL"))?;
+    let event = event.map(terminated).transpose()?;
     let name = event.as_ref().map_or(std::ptr::null(), |event| event.as_ptr());
     // SAFETY: `name` is null or a string that ends in NUL and lives until the call returns.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name, program.as_raw_fd()) };
     owned(fd).map_err(|error| match (error.raw_os_error(), event.is_some()) {
-        (Some(libc::ENOENT), true) => Refusal::new(libc::ENOENT, "the kernel has no tracepoint of this name"),
+        (Some(libc::ENOENT), true) => Refusal::missing("the kernel has no tracepoint of this name"),
         _ => Refusal::from(error),
     })
 }
@@ -166,7 +167,7 @@ impl Event {
             .iter()
             .map(|root| format!("{root}/events/{category}/{event}/id"))
             .find(|file| fs::metadata(file).is_ok())
-            .ok_or("tracefs does not have it")?;
+            .ok_or_else(|| Refusal::missing("tracefs does not have it"))?;
         let id = number(&file)?;
         let attributes = Attributes { ty: Event::TRACEPOINT, config: id, ..Attributes::default() };
         Ok(Event { attributes, name: None, process: None })
@@ -183,22 +184,17 @@ impl Event {
             let bit = format.trim().strip_prefix("config:").and_then(|bit| bit.parse::<u32>().ok()).unwrap_or(0);
             config = 1 << bit.min(63);
         }
-        let name = CString::new(name.as_bytes()).map_err(|_| "a name with a NUL")?;
+        let name = terminated(name.as_bytes())?;
         let attributes = Attributes { ty: ty as u32, config, config2: offset, ..Attributes::default() };
         Ok(Event { attributes, name: Some(name), process: None })
     }
 
-    /// Has the kernel count the users of a probe at this offset in its file (4.20).
+    /// Has the kernel count the users of a probe at this offset in its file.
     fn count_users(&mut self, semaphore: u64) -> Result<(), Refusal> {
-        if semaphore == 0 {
-            return Ok(());
+        if semaphore != 0 {
+            let format = fs::read_to_string("/sys/bus/event_source/devices/uprobe/format/ref_ctr_offset");
+            self.attributes.config |= semaphore_bits(semaphore, &format.unwrap_or_default())?;
         }
-        let format = fs::read_to_string("/sys/bus/event_source/devices/uprobe/format/ref_ctr_offset");
-        let first =
-            format.ok().and_then(|format| format.trim().strip_prefix("config:")?.split('-').next()?.parse().ok());
-        let first: u32 = first.ok_or("the kernel does not count the users of probes (it needs Linux 4.20)")?;
-        let place = semaphore.checked_shl(first).filter(|place| place >> first == semaphore);
-        self.attributes.config |= place.ok_or("the probe's semaphore is too far into the file")?;
         Ok(())
     }
 
@@ -223,6 +219,16 @@ impl Event {
     }
 }
 
+/// The bits of `config` for a semaphore; `format` says which, where the kernel counts the users of probes.
+fn semaphore_bits(semaphore: u64, format: &str) -> Result<u64, Refusal> {
+    let first: Option<u32> =
+        format.trim().strip_prefix("config:").and_then(|bits| bits.split('-').next()?.parse().ok());
+    let first = first
+        .ok_or_else(|| Refusal::unsupported("the kernel does not count the users of probes (it needs Linux 4.20)"))?;
+    let bits = semaphore.checked_shl(first).filter(|bits| bits >> first == semaphore);
+    bits.ok_or_else(|| Refusal::missing("the probe's semaphore is too far into the file"))
+}
+
 /// Has a program run at a perf event.
 pub fn run_at(event: &OwnedFd, program: &OwnedFd) -> std::io::Result<()> {
     /// `PERF_EVENT_IOC_SET_BPF` and `PERF_EVENT_IOC_ENABLE` of linux/perf_event.h.
@@ -239,7 +245,26 @@ pub fn run_at(event: &OwnedFd, program: &OwnedFd) -> std::io::Result<()> {
     Ok(())
 }
 
-fn number(file: &str) -> Result<u64, String> {
-    let text = fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
-    text.trim().parse().map_err(|_| format!("{file}: expected a number, got `{}`", text.trim()))
+fn number(file: &str) -> Result<u64, Refusal> {
+    let unread = |error: std::io::Error| Refusal::new(error.raw_os_error().unwrap_or(0), format!("{file}: {error}"));
+    let text = fs::read_to_string(file).map_err(unread)?;
+    let expected = |_| Refusal::new(libc::EINVAL, format!("{file}: expected a number, got `{}`", text.trim()));
+    text.trim().parse().map_err(expected)
+}
+
+fn terminated(name: impl Into<Vec<u8>>) -> Result<CString, Refusal> {
+    CString::new(name).map_err(|_| Refusal::new(libc::EINVAL, "a name with a NUL"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_counts_no_users_of_probes_refuses_them() {
+        let errno = |semaphore, format| semaphore_bits(semaphore, format).map_err(|refusal| refusal.errno);
+        assert_eq!(errno(5, "config:32-63\n"), Ok(5 << 32));
+        assert_eq!(errno(5, ""), Err(libc::EOPNOTSUPP));
+        assert_eq!(errno(1 << 32, "config:32-63\n"), Err(libc::ENOENT), "it says nothing of other probes");
+    }
 }

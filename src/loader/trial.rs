@@ -341,7 +341,7 @@ impl Trial<'_> {
                 1 => format!("{} cannot be attached to{cause}", first.target),
                 _ => format!("none of {count} targets can be attached to; the first is {}{cause}", first.target),
             },
-            words: refusal.words,
+            words: refusal.message,
         });
     }
 
@@ -364,7 +364,7 @@ impl Trial<'_> {
         let owners: Vec<usize> = active.iter().copied().filter(|&module| owns(module)).collect();
         let maps = || owners.iter().flat_map(|&module| self.wanted[module].maps);
         if maps().any(|def| def.kind == MapKind::Ring && refusal.map.as_deref() == Some(def.name)) {
-            *self.no_ring = Some(refusal.words.clone());
+            *self.no_ring = Some(refusal.message.clone());
         }
         let reason = match (&refusal.map, refusal.errno) {
             (_, errno @ (1 | 13)) => match Standing::read().explains(refusal) {
@@ -379,8 +379,12 @@ impl Trial<'_> {
             (None, errno) => format!("the BPF object cannot be loaded (errno {errno})"),
         };
         for &module in if owners.is_empty() { active } else { &owners } {
-            self.modules[module] =
-                Err(Failure { hook: "-", errno: refusal.errno, reason: reason.clone(), words: refusal.words.clone() });
+            self.modules[module] = Err(Failure {
+                hook: "-",
+                errno: refusal.errno,
+                reason: reason.clone(),
+                words: refusal.message.clone(),
+            });
         }
     }
 
@@ -470,8 +474,8 @@ impl Trial<'_> {
         object.map_err(|error| {
             let refusal = Refusal::read(&said, errno(&error));
             // libbpf says nothing of what fails before it looks at the object, for want of a descriptor for instance.
-            let words = if refusal.words.is_empty() { chain(&error) } else { refusal.words };
-            Refusal { words, ..refusal }
+            let message = if refusal.message.is_empty() { chain(&error) } else { refusal.message };
+            Refusal { message, ..refusal }
         })
     }
 }
@@ -520,7 +524,7 @@ fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
         hook: hook.name,
         errno: refusal.errno,
         reason: format!("no way to attach to {} (errno {}):{cause}", hook.name, refusal.errno),
-        words: refusal.words.clone(),
+        words: refusal.message.clone(),
     }
 }
 

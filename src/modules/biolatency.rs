@@ -5,6 +5,7 @@ use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types::{self, bio_row, bio_start};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell};
+use std::sync::LazyLock;
 
 metrics! {
     LATENCY: u64 = 0 "disk.all.latency" COUNTER USEC "block I/O requests by the time they took";
@@ -21,10 +22,26 @@ options! {
     queued: bool = false;
 }
 
-const SLOTS: usize = 32;
+/// The major number of device-mapper disks.
+static MAPPER: LazyLock<Option<u64>> = LazyLock::new(|| device_mapper(&std::fs::read_to_string("/proc/devices").ok()?));
 
-static TABLE: TableSpec =
-    TableSpec { cluster: 0, shape: Shape::Log2(Log2 { slots: SLOTS as u32 }), metrics: METRICS, ..TableSpec::NEW };
+static TABLE: TableSpec = TableSpec {
+    cluster: 0,
+    shape: Shape::Log2(Log2::MICROSECONDS),
+    metrics: METRICS,
+    readings: &[&latency(|row| is_disk(row, *MAPPER))],
+    ..TableSpec::NEW
+};
+
+/// The histogram over the disks that count.
+const fn latency(of: fn(Row<'_, bio_row>) -> bool) -> Histogram<bio_row, 32> {
+    Histogram { of, ..Histogram::new(LATENCY, ROWS, bio_row::slots) }
+}
+
+/// Whether a row's requests are its disk's own: those of device-mapper disks are requests of the disks below, seen again.
+fn is_disk(row: Row<'_, bio_row>, mapper: Option<u64>) -> bool {
+    mapper != Some(row.get(bio_row::disk) << 1 >> 33)
+}
 
 /// The declaration.
 pub const SPEC: Spec = Spec {
@@ -40,15 +57,14 @@ pub const SPEC: Spec = Spec {
             true => tell!(info, "Including time in the queue: from the allocation of a request."),
             false => tell!(info, "Without time in the queue: from the issue of a request to the device."),
         }
-        Ok(Box::new(Biolatency { options, mapper: device_mapper(), unmeasured: 0 }))
+        LazyLock::force(&MAPPER);
+        Ok(Box::new(Biolatency { options, unmeasured: 0 }))
     },
     ..Spec::NEW
 };
 
 struct Biolatency {
     options: Options,
-    /// The major number of device-mapper disks: their requests are those of the disks below, seen again.
-    mapper: Option<u64>,
     unmeasured: u64,
 }
 
@@ -64,21 +80,6 @@ impl Module for Biolatency {
         plan.attach_if(&ISSUE, PLUG_CLOCK);
         plan.entries(ROWS.def.name, disks * host.cpus);
         plan.entries(STARTS.name, starts);
-    }
-
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let mut counts = [0u64; SLOTS];
-        for row in kernel.rows(ROWS).iter() {
-            let major = row.get(bio_row::disk) << 1 >> 33;
-            if self.mapper == Some(major) {
-                continue;
-            }
-            for (count, word) in counts.iter_mut().zip(row.words(bio_row::slots)) {
-                *count += word;
-            }
-        }
-        table.log2(LATENCY, &counts);
-        Ok(())
     }
 
     /// Devices without request time stamps: from now on the time of issue is taken by a program.
@@ -101,8 +102,7 @@ impl Module for Biolatency {
 }
 
 /// The major number in the line `253 device-mapper` of /proc/devices.
-fn device_mapper() -> Option<u64> {
-    let devices = std::fs::read_to_string("/proc/devices").ok()?;
+fn device_mapper(devices: &str) -> Option<u64> {
     devices.lines().find_map(|line| line.trim().strip_suffix(" device-mapper")?.parse().ok())
 }
 
@@ -110,6 +110,10 @@ fn device_mapper() -> Option<u64> {
 mod tests {
     use super::*;
     use crate::pcp::Atom;
+
+    fn module() -> Biolatency {
+        Biolatency { options: Options::default(), unmeasured: 0 }
+    }
 
     fn disk(major: u64, minor: u64) -> u64 {
         1 << 63 | major << 32 | minor
@@ -123,16 +127,24 @@ mod tests {
             fake.set(ROWS, row, bio_row::disk, disk(major, 16));
             fake.set(ROWS, row, bio_row::slots.nth(1), count);
         }
-        let mut module = Biolatency { options: Options::default(), mapper: Some(253), unmeasured: 0 };
-        let mut table = Table::new(1);
-        module.refresh(&fake, &mut table).expect("nothing can fail");
+        let mut table = Table::of(&TABLE);
+        latency(|row| is_disk(row, Some(253))).read(&fake, &mut table);
         assert_eq!(table.value(1, 0), Some(Atom::U64(1011)));
+        let here = fake.filled(&TABLE, &mut module());
+        let counted = rows.iter().filter(|(_, major, _)| *MAPPER != Some(*major));
+        assert_eq!(here.value(1, 0), Some(Atom::U64(counted.map(|(.., count)| count).sum())));
+    }
+
+    #[test]
+    fn device_mapper_is_known_by_its_line() {
+        let devices = "Character devices:\n  1 mem\n253 hidraw\n\nBlock devices:\n259 blkext\n252 device-mapper\n";
+        assert_eq!((device_mapper(devices), device_mapper("")), (Some(252), None));
     }
 
     #[test]
     fn the_time_of_issue_is_taken_once_requests_come_without_one() {
         let fake = Fake::new().with(ROWS, 1);
-        let mut module = Biolatency { options: Options::default(), mapper: None, unmeasured: 0 };
+        let mut module = module();
         module.tick(&fake);
         assert!(fake.attached().is_empty());
         fake.set(ROWS, 0, bio_row::unmeasured, 3);

@@ -83,8 +83,7 @@ mod tests {
     use crate::pcp::Atom;
 
     fn totals(module: &mut Bioperpid, fake: &Fake) -> Vec<(String, u64)> {
-        let mut table = Table::new(1);
-        module.refresh(fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, module);
         let name = |key: &Key| match key {
             Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
             other => panic!("{other:?}"),

@@ -208,8 +208,7 @@ mod tests {
 
     /// Each row: process, direction, requests, bytes, average.
     fn rows(module: &mut Biotop, fake: &Fake) -> Vec<(u32, String, u32, u64, Option<u32>)> {
-        let mut table = Table::new(METRICS.len());
-        module.refresh(fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, module);
         let number = |row, column| match table.value(row, column) {
             Some(Atom::U32(value)) => Some(value),
             None => None,
@@ -261,8 +260,7 @@ mod tests {
         let fake = fake();
         owner(&fake, 0, (77, 254, 0), b"caf\xc3\xa9\0\0\0", [[2, 8192, 300_000, 0], [0; 4]]);
         owner(&fake, 1, (78, 9, 4), DD, [[0; 4], [1, 1, 1_000, 0]]);
-        let mut table = Table::new(METRICS.len());
-        biotop(at_fetch()).refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut biotop(at_fetch()));
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"caf\xc3\xa9")));
         assert_eq!(table.value(0, DISK.column), Some(Atom::Str(b"vda")));
         assert_eq!(table.value(0, MAJOR.column), Some(Atom::U32(254)));

@@ -186,8 +186,7 @@ mod tests {
     }
 
     fn values(module: &mut Cachestat, fake: &Fake) -> Vec<Option<u64>> {
-        let mut table = Table::new(METRICS.len());
-        module.refresh(fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, module);
         let value = |column| match table.value(0, column) {
             Some(Atom::U64(value)) => Some(value),
             None => None,

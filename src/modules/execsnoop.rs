@@ -191,8 +191,7 @@ mod tests {
     fn shown_by(mut module: Execsnoop, event: (exec_event, Vec<u8>)) -> Option<String> {
         let fake = Fake::new();
         send(&fake, event);
-        let mut table = Table::new(5);
-        module.refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module);
         match table.value(0, ARGS.column) {
             Some(Atom::Str(text)) => Some(String::from_utf8_lossy(text).into_owned()),
             _ => None,
@@ -205,8 +204,7 @@ mod tests {
         for pid in 1..=5 {
             send(&fake, exec(pid, "/bin/ls", b"ls\0-l\0"));
         }
-        let mut table = Table::new(5);
-        module("process_count = 3").refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module("process_count = 3"));
         assert_eq!(table.len(), 3);
         assert_eq!(table.value(0, PID.column), Some(Atom::U32(5)));
         assert_eq!(table.value(2, PID.column), Some(Atom::U32(3)));
@@ -221,8 +219,7 @@ mod tests {
         send(&fake, exec(7, "/bin/ls", b"ls\0"));
         let mut module = module("");
         for _ in 0..2 {
-            let mut table = Table::new(5);
-            module.refresh(&fake, &mut table).unwrap();
+            let table = fake.filled(&TABLE, &mut module);
             assert_eq!(table.value(0, PID.column), Some(Atom::U32(7)));
         }
     }
@@ -283,8 +280,7 @@ mod tests {
         let (mut event, _) = exec(1, "/bin/ls", b"");
         event.length = 1 << 30;
         fake.record(&record_bytes(&event));
-        let mut table = Table::new(5);
-        module("").refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module(""));
         assert_eq!(table.value(0, ARGS.column), Some(Atom::Str(b"/bin/ls")));
     }
 

@@ -29,8 +29,18 @@ const GIVE_WAY: usize = NAMES / 4;
 
 static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
 
-static TABLE: TableSpec =
-    TableSpec { cluster: 13, shape: Shape::Named { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
+/// A name has two rows if it was new on two CPUs at once.
+static TABLE: TableSpec = TableSpec {
+    cluster: 13,
+    shape: Shape::Named { max: NAMES },
+    metrics: METRICS,
+    readings: &[&PerKey {
+        rows: ROWS,
+        name: |row| used(row).map(|comm| until_nul(&comm).to_vec()),
+        cells: &[(COUNT, exec_row::count)],
+    }],
+    ..TableSpec::NEW
+};
 
 /// The declaration.
 pub const SPEC: Spec = Spec {
@@ -112,13 +122,18 @@ fn lost(kernel: &dyn Kernel) -> u64 {
     kernel.rows(STATS).sum(exec_stat::lost)
 }
 
-/// Execs by name. A name has two rows if it was new on two CPUs at once.
+/// The name of a row that counted something.
+fn used(row: Row<'_, exec_row>) -> Option<Comm> {
+    let comm = comm_of(row);
+    (row.get(exec_row::count) > 0 && comm != Comm::default()).then_some(comm)
+}
+
+/// Execs by name.
 fn counts(kernel: &dyn Kernel) -> BTreeMap<Comm, u64> {
     let mut counts = BTreeMap::new();
     for row in kernel.rows(ROWS).iter() {
-        let (comm, count) = (comm_of(row), row.get(exec_row::count));
-        if count > 0 && comm != Comm::default() {
-            *counts.entry(comm).or_default() += count;
+        if let Some(comm) = used(row) {
+            *counts.entry(comm).or_default() += row.get(exec_row::count);
         }
     }
     counts
@@ -130,13 +145,6 @@ impl Module for Exectop {
         plan.attach(&EXEC);
         plan.entries(ROWS.def.name, NAMES);
         plan.entries(STATS.def.name, host.cpus);
-    }
-
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        for (comm, count) in counts(kernel) {
-            table.named(until_nul(&comm)).set(COUNT, count);
-        }
-        Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -163,8 +171,7 @@ mod tests {
         let fake = Fake::new().with(ROWS, 8);
         fake.row(ROWS, 3).set_bytes(exec_row::comm, b"bash");
         fake.set(ROWS, 3, exec_row::count, 12);
-        let mut table = Table::new(1);
-        Exectop::new().refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut Exectop::new());
         assert_eq!(table.len(), 1);
         assert_eq!(table.value(0, 0), Some(Atom::U64(12)));
         assert!(matches!(&table.keys()[0], Key::Name(name) if table.text(name) == b"bash"));
@@ -186,14 +193,12 @@ mod tests {
     /// A row with a name and a count.
     fn fill(fake: &Fake, row: usize, name: u64, count: u64) {
         fake.set(ROWS, row, exec_row::claims, 1);
-        fake.set(ROWS, row, exec_row::comm.nth(0), 0x6161_6161_0000_0000 | (name + 1));
+        fake.row(ROWS, row).set_bytes(exec_row::comm, format!("name{name}").as_bytes());
         fake.set(ROWS, row, exec_row::count, count);
     }
 
     fn shown(module: &mut Exectop, fake: &Fake) -> usize {
-        let mut table = Table::new(1);
-        module.refresh(fake, &mut table).expect("nothing can fail");
-        table.len()
+        fake.filled(&TABLE, module).len()
     }
 
     #[test]
@@ -201,8 +206,7 @@ mod tests {
         let fake = Fake::new().with(ROWS, 8);
         fill(&fake, 2, 7, 3);
         fill(&fake, 5, 7, 4);
-        let mut table = Table::new(1);
-        Exectop::new().refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut Exectop::new());
         assert_eq!((table.len(), table.value(0, 0)), (1, Some(Atom::U64(7))));
     }
 

@@ -25,8 +25,7 @@ maps! {
 }
 
 options! {
-    /// Only locks taken by these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only locks taken by these";
     /// Only callers whose name begins with this.
     caller_filter: String = String::new();
     /// How many callers the name has, the innermost first.
@@ -280,8 +279,7 @@ mod tests {
     }
 
     fn values(module: &mut Klockstat, fake: &Fake) -> Vec<(String, Vec<u64>)> {
-        let mut table = Table::new(METRICS.len());
-        module.refresh(fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, module);
         let value = |row, column| match table.value(row, column) {
             Some(Atom::U64(value)) => value,
             other => panic!("{other:?}"),

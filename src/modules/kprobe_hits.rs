@@ -1,5 +1,6 @@
 //! Calls, failures and durations of kernel functions that the configuration names. Kernel side: bpf/kprobe_hits.bpf.c.
 
+use super::shared::hits::TargetList;
 use crate::bpf::types::{self, kp_row, way_numbers};
 use crate::kit::*;
 use crate::process::Places;
@@ -19,8 +20,7 @@ maps! {
 }
 
 options! {
-    /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only calls by these";
     /// The kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone. There have to be some.
     kprobes: ProbeList = ProbeList::default(), for example "kprobe:vfs_open";
     /// Only calls that return this error, whatever its sign.
@@ -84,6 +84,7 @@ pub const SPEC: Spec = Spec {
             tell!(warn, "details have no effect without the option process");
         }
         Ok(Box::new(KprobeHits {
+            targets: targets(options.latency),
             functions,
             errno: options.errno.0 as i32,
             check: options.ret_chk,
@@ -97,6 +98,7 @@ pub const SPEC: Spec = Spec {
 
 struct KprobeHits {
     functions: Vec<String>,
+    targets: TargetList,
     errno: i32,
     check: ReturnCheck,
     detailed: bool,
@@ -104,13 +106,15 @@ struct KprobeHits {
     process: ProcessFilter,
 }
 
+fn targets(timed: bool) -> TargetList {
+    TargetList::new(if timed { &TIMED } else { &CALLS })
+}
+
 impl KprobeHits {
-    fn hook(&self) -> &'static Hook {
-        if self.timed {
-            &TIMED
-        } else {
-            &CALLS
-        }
+    fn find(&mut self, plan: &mut Plan) {
+        let found =
+            |function: &String| (function.clone(), Ok(vec![(function.clone(), Target::Function(function.clone()))]));
+        self.targets.find(plan, self.functions.iter().map(found));
     }
 
     /// The sums of one field over rows.
@@ -130,9 +134,7 @@ impl KprobeHits {
 impl Module for KprobeHits {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let count = self.functions.len();
-        for (number, function) in self.functions.iter().enumerate() {
-            plan.attach_template(self.hook(), Target::Function(function.clone()), number as u32);
-        }
+        self.find(plan);
         constants.kp_targets = count as u32;
         constants.kp_start_mask = ways(plan, STARTS.name, if self.timed { by_thread(host) } else { 1 });
         constants.kp_errno = self.errno;
@@ -150,16 +152,15 @@ impl Module for KprobeHits {
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let count = self.functions.len();
-        let reached: Vec<usize> = (0..count).filter(|&number| kernel.reaches(self.hook(), number as u32)).collect();
-        for &number in &reached {
+        let attached: Vec<(usize, &str)> = self.targets.attached(kernel).collect();
+        for &(number, name) in &attached {
             let rows: Vec<Row<'_, kp_row>> = kernel.rows(ROWS).iter().skip(number).step_by(count).collect();
-            self.set(table.named(self.functions[number].as_bytes()), &rows, true);
+            self.set(table.named(name.as_bytes()), &rows, true);
         }
         for (place, pid) in Places::living(kernel) {
-            for &number in &reached {
+            for &(number, name) in &attached {
                 let row = kernel.rows(DETAILS).get(place * count + number);
-                let name = format!("{pid}::{}", self.functions[number]);
-                self.set(table.named(name.as_bytes()), row.as_slice(), false);
+                self.set(table.named(format!("{pid}::{name}").as_bytes()), row.as_slice(), false);
             }
         }
         Ok(())
@@ -195,14 +196,17 @@ mod tests {
     }
 
     fn module(functions: &[&str], timed: bool, detailed: bool) -> KprobeHits {
-        KprobeHits {
+        let mut module = KprobeHits {
             functions: functions.iter().map(|name| (*name).to_string()).collect(),
+            targets: targets(timed),
             errno: 0,
             check: ReturnCheck::default(),
             detailed,
             timed,
             process: ProcessFilter::default(),
-        }
+        };
+        module.find(&mut Plan::default());
+        module
     }
 
     fn name(table: &Table, row: usize) -> String {
@@ -248,8 +252,7 @@ mod tests {
         }
         let mut module = module(&["f", "refused"], true, false);
         for _ in 0..2 {
-            let mut table = Table::new(4);
-            module.refresh(&fake, &mut table).unwrap();
+            let table = fake.filled(&TABLE, &mut module);
             assert_eq!((table.len(), name(&table, 0)), (1, "f".into()));
             let values: Vec<_> = (0..4).map(|column| table.value(0, column)).collect();
             assert_eq!(values, [20, 2, 100, 1000].map(|value| Some(Atom::U64(value))));
@@ -259,8 +262,7 @@ mod tests {
     #[test]
     fn without_latency_its_metrics_have_no_values() {
         let fake = Fake::new().with(ROWS, 2);
-        let mut table = Table::new(4);
-        module(&["f"], false, false).refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module(&["f"], false, false));
         assert_eq!((table.value(0, 0), table.value(0, 2)), (Some(Atom::U64(0)), None));
     }
 
@@ -271,8 +273,7 @@ mod tests {
         let mut module = module(&["f"], false, true);
         fake.set(DETAILS, 0, kp_row::calls, 7);
         fake.set(DETAILS, 1, kp_row::calls, 9);
-        let mut table = Table::new(4);
-        module.refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module);
         assert_eq!((table.len(), name(&table, 1)), (2, format!("{me}::f")));
         assert_eq!((table.value(1, 0), table.value(1, 1)), (Some(Atom::U64(9)), None), "no failures in details");
     }

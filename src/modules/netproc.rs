@@ -8,36 +8,25 @@ use crate::host::{cmdline, comm, command_word, exists, until_nul, with_sockets};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, tracepoint};
 
+// In the order of the cells of `struct net_row`.
 metrics! {
-    TCP_SEND_CALLS: u64 = 0 "proc.net.tcp.send.calls"
+    _: u64 = 0 "proc.net.tcp.send.calls"
         | "bpf.proc.net.tcp.send.packets" COUNTER COUNT "TCP send calls";
-    TCP_SEND_BYTES: u64 = 1 "proc.net.tcp.send.bytes"
+    _: u64 = 1 "proc.net.tcp.send.bytes"
         | "bpf.proc.net.tcp.send.bytes" COUNTER BYTE "bytes sent over TCP";
-    TCP_RECV_CALLS: u64 = 2 "proc.net.tcp.recv.calls"
+    _: u64 = 2 "proc.net.tcp.recv.calls"
         | "bpf.proc.net.tcp.recv.packets" COUNTER COUNT "TCP receive calls that returned data";
-    TCP_RECV_BYTES: u64 = 3 "proc.net.tcp.recv.bytes"
+    _: u64 = 3 "proc.net.tcp.recv.bytes"
         | "bpf.proc.net.tcp.recv.bytes" COUNTER BYTE "bytes received over TCP";
-    UDP_SEND_CALLS: u64 = 4 "proc.net.udp.send.calls"
+    _: u64 = 4 "proc.net.udp.send.calls"
         | "bpf.proc.net.udp.send.packets" COUNTER COUNT "UDP send calls";
-    UDP_SEND_BYTES: u64 = 5 "proc.net.udp.send.bytes"
+    _: u64 = 5 "proc.net.udp.send.bytes"
         | "bpf.proc.net.udp.send.bytes" COUNTER BYTE "bytes sent over UDP";
-    UDP_RECV_CALLS: u64 = 6 "proc.net.udp.recv.calls"
+    _: u64 = 6 "proc.net.udp.recv.calls"
         | "bpf.proc.net.udp.recv.packets" COUNTER COUNT "UDP datagrams received";
-    UDP_RECV_BYTES: u64 = 7 "proc.net.udp.recv.bytes"
+    _: u64 = 7 "proc.net.udp.recv.bytes"
         | "bpf.proc.net.udp.recv.bytes" COUNTER BYTE "bytes received over UDP";
 }
-
-/// In the order of the cells of `struct net_row`.
-const CELLS: [Metric<u64>; 8] = [
-    TCP_SEND_CALLS,
-    TCP_SEND_BYTES,
-    TCP_RECV_CALLS,
-    TCP_RECV_BYTES,
-    UDP_SEND_CALLS,
-    UDP_SEND_BYTES,
-    UDP_RECV_CALLS,
-    UDP_RECV_BYTES,
-];
 
 maps! {
     rows THREADS: thread = "threads", taken claims, lost thread_stat.lost in "thread_stats";
@@ -219,8 +208,8 @@ impl Module for Netproc {
         self.sweep(kernel);
         for (pid, process) in self.processes.iter() {
             let mut row = table.process(pid, &process.name);
-            for (i, metric) in CELLS.iter().enumerate() {
-                row = row.set(*metric, process.past[i] + process.live[i]);
+            for (column, (past, live)) in process.past.iter().zip(process.live).enumerate() {
+                row = row.set(Metric::new(column), past + live);
             }
         }
         Ok(())
@@ -286,6 +275,9 @@ mod tests {
     use super::*;
     use crate::pcp::Atom;
 
+    /// The column of proc.net.tcp.send.bytes.
+    const TCP_SEND_BYTES: usize = 1;
+
     const PLACES: usize = 16;
 
     fn fake() -> Fake {
@@ -313,13 +305,12 @@ mod tests {
     }
 
     fn sent(module: &mut Netproc, fake: &Fake) -> Vec<(String, Option<Atom<'static>>)> {
-        let mut table = Table::new(METRICS.len());
-        module.refresh(fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, module);
         let name = |key: &Key| match key {
             Key::Pid(_, name) => String::from_utf8_lossy(table.text(name)).into_owned(),
             other => panic!("{other:?}"),
         };
-        let value = |row| match table.value(row, TCP_SEND_BYTES.column) {
+        let value = |row| match table.value(row, TCP_SEND_BYTES) {
             Some(Atom::U64(value)) => Some(Atom::U64(value)),
             _ => None,
         };
@@ -387,8 +378,7 @@ mod tests {
             let values: Vec<_> = sent(&mut module, &fake).into_iter().map(|(_, value)| value).collect();
             assert_eq!(values, [Some(Atom::U64(100)), Some(Atom::U64(200))]);
         }
-        let mut table = Table::new(METRICS.len());
-        module.refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut module);
         let Key::Pid(77, name) = &table.keys()[0] else { panic!("{:?}", table.keys()) };
         assert_eq!(table.text(name), b"000077 /opt/caf\xc3");
     }
@@ -493,8 +483,7 @@ mod tests {
     fn every_metric_has_a_value_for_every_process() {
         let fake = fake();
         thread(&fake, 0, 5, 5, 1, 1);
-        let mut table = Table::new(METRICS.len());
-        module().refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut module());
         assert!((0..METRICS.len()).all(|column| table.value(0, column).is_some()));
     }
 }

@@ -7,6 +7,7 @@ use crate::host::{forget_symbols, in_namespace, unnamed, Watch};
 use crate::kit::*;
 use crate::pcp::PmErr;
 use crate::{maps, metrics, options};
+use thiserror::Error;
 
 metrics! {
     PROFILE: str = 0 "proc.profile" INSTANT NONE "stack sampling: its status, and the stacks of the last run";
@@ -86,9 +87,18 @@ struct Profile {
     unkept: u64,
 }
 
+/// Why a run does not start.
+#[derive(Debug, Error)]
+enum StartError {
+    #[error("no process to profile")]
+    NoProcess,
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
 impl Profile {
-    fn start(&mut self, kernel: &dyn Kernel) -> Result<(), String> {
-        let process = if self.options.process.is_all() { 0 } else { self.find()? };
+    fn start(&mut self, kernel: &dyn Kernel) -> Result<(), StartError> {
+        let process = if self.options.process.is_all() { 0 } else { self.find().ok_or(StartError::NoProcess)? };
         if let Some(row) = kernel.rows(STATS).get(0) {
             row.set(prof_stat::process, u64::from(process));
         }
@@ -105,7 +115,7 @@ impl Profile {
     }
 
     /// The first process the option means.
-    fn find(&self) -> Result<u32, String> {
+    fn find(&self) -> Option<u32> {
         let mut found = Vec::new();
         let filter = self.options.process.clone();
         Watch::new(&self.name, filter, None).tick(&mut |pid, _| found.push(pid));
@@ -113,7 +123,7 @@ impl Profile {
         if found.len() > 1 {
             log::info!("{}: Several PIDs found, tracing the first one.", self.name);
         }
-        found.first().copied().ok_or_else(|| "no process to profile".into())
+        found.first().copied()
     }
 
     fn stop(&mut self, kernel: &dyn Kernel) {
@@ -216,8 +226,7 @@ mod tests {
     }
 
     fn value(module: &mut Profile, fake: &Fake) -> String {
-        let mut table = Table::new(1);
-        module.refresh(fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, module);
         match table.value(0, 0) {
             Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
             other => panic!("{other:?}"),

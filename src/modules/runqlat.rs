@@ -16,18 +16,20 @@ maps! {
 }
 
 options! {
-    /// Only threads of these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only threads of these";
 }
-
-const SLOTS: usize = 32;
 
 static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF");
 static WAKEUP: Hook = tracepoint!("sched_wakeup", "a kernel with BTF");
 static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", "a kernel with BTF");
 
-static TABLE: TableSpec =
-    TableSpec { cluster: 4, shape: Shape::Log2(Log2 { slots: SLOTS as u32 }), metrics: METRICS, ..TableSpec::NEW };
+static TABLE: TableSpec = TableSpec {
+    cluster: 4,
+    shape: Shape::Log2(Log2::MICROSECONDS),
+    metrics: METRICS,
+    readings: &[&Histogram::new(LATENCY, ROWS, runq_row::slots)],
+    ..TableSpec::NEW
+};
 
 /// The declaration.
 pub const SPEC: Spec = Spec {
@@ -87,17 +89,6 @@ impl Module for Runqlat {
         plan.entries(WAITS.name, delays);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let mut counts = [0u64; SLOTS];
-        for row in kernel.rows(ROWS).iter() {
-            for (count, word) in counts.iter_mut().zip(row.words(runq_row::slots)) {
-                *count += word;
-            }
-        }
-        table.log2(LATENCY, &counts);
-        Ok(())
-    }
-
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.watch_for_times(kernel);
     }
@@ -132,15 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_added_up_slot_by_slot() {
+    fn cpus_are_added_up_bucket_by_bucket() {
         let fake = Fake::new().with(ROWS, 2);
         fake.set(ROWS, 0, runq_row::slots.nth(0), 2);
         fake.set(ROWS, 0, runq_row::slots.nth(3), 5);
         fake.set(ROWS, 1, runq_row::slots.nth(3), 1);
         fake.set(ROWS, 1, runq_row::unmeasured, 7);
-        let mut table = Table::new(1);
         let mut module = module();
-        module.refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut module);
         assert_eq!(table.len(), 4);
         assert_eq!(table.value(0, 0), Some(Atom::U64(2)));
         assert_eq!(table.value(3, 0), Some(Atom::U64(6)));

@@ -22,8 +22,7 @@ maps! {
 }
 
 options! {
-    /// Only calls of these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only calls of these";
     /// Only calls that return this error.
     errno: Errno = Errno::default();
     /// Only calls that return an error.
@@ -209,9 +208,7 @@ mod tests {
     }
 
     fn refreshed(fake: &Fake, module: &mut Syscount) -> Table {
-        let mut table = Table::new(3);
-        module.refresh(fake, &mut table).unwrap();
-        table
+        fake.filled(&TABLE, module)
     }
 
     #[test]

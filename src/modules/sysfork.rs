@@ -14,7 +14,12 @@ maps! {
 
 static NEWTASK: Hook = tracepoint!("task_newtask", "a kernel with BTF");
 
-static TABLE: TableSpec = TableSpec { cluster: 2, shape: Shape::Single, metrics: METRICS, ..TableSpec::NEW };
+static TABLE: TableSpec = TableSpec {
+    cluster: 2,
+    metrics: METRICS,
+    readings: &[&Sums { rows: ROWS, cells: &[(FORKS, &[fork_row::processes, fork_row::vforks, fork_row::threads])] }],
+    ..TableSpec::NEW
+};
 
 /// The declaration.
 pub const SPEC: Spec = Spec {
@@ -34,13 +39,6 @@ impl Module for Sysfork {
         plan.attach(&NEWTASK);
         plan.entries(ROWS.def.name, host.cpus);
     }
-
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let rows = kernel.rows(ROWS);
-        let forks = rows.sum(fork_row::processes) + rows.sum(fork_row::vforks) + rows.sum(fork_row::threads);
-        table.single().set(FORKS, forks);
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -54,8 +52,7 @@ mod tests {
         fake.set(ROWS, 0, fork_row::processes, 1);
         fake.set(ROWS, 1, fork_row::vforks, 10);
         fake.set(ROWS, 1, fork_row::threads, 100);
-        let mut table = Table::new(1);
-        Sysfork.refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut Sysfork);
         assert_eq!(table.value(0, 0), Some(Atom::U64(111)));
     }
 }

@@ -26,8 +26,7 @@ maps! {
 }
 
 options! {
-    /// Only sessions of these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only sessions of these";
     /// Only sessions with these remote ports.
     dport: Ports = Ports::default();
     /// Only sessions with these local ports.
@@ -165,8 +164,7 @@ mod tests {
             fake.record(&record_bytes(&session(lport, 1)));
         }
         let mut tcplife = module(Options { session_count: RowCount(3), ..Options::default() });
-        let mut table = Table::new(9);
-        tcplife.refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut tcplife);
         assert_eq!(table.len(), 3);
         assert_eq!(table.value(0, LPORT.column), Some(Atom::U32(5)));
         assert_eq!(table.value(2, LPORT.column), Some(Atom::U32(3)));
@@ -179,8 +177,7 @@ mod tests {
     fn a_duration_beyond_71_minutes_saturates() {
         let fake = Fake::new();
         fake.record(&record_bytes(&session(1, 5000)));
-        let mut table = Table::new(9);
-        module(Options::default()).refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut module(Options::default()));
         assert_eq!(table.value(0, DURATION.column), Some(Atom::U32(u32::MAX)));
     }
 
@@ -190,8 +187,7 @@ mod tests {
         let mut named = session(1, 1);
         named.comm[..4].copy_from_slice(b"caf\xc3");
         fake.record(&record_bytes(&named));
-        let mut table = Table::new(9);
-        module(Options::default()).refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut module(Options::default()));
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"caf\xc3")));
     }
 
@@ -201,8 +197,7 @@ mod tests {
         fake.record(&record_bytes(&session(1, 1)));
         fake.record(&record_bytes(&session(2, 1)));
         let mut tcplife = module(Options { lport: Ports(vec![2]), ..Options::default() });
-        let mut table = Table::new(9);
-        tcplife.refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut tcplife);
         assert_eq!(table.len(), 1);
         assert_eq!(table.value(0, LPORT.column), Some(Atom::U32(2)));
     }
@@ -222,8 +217,7 @@ mod tests {
     fn half_a_record_is_passed_over() {
         let fake = Fake::new();
         fake.record(&[1, 2, 3]);
-        let mut table = Table::new(9);
-        module(Options::default()).refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut module(Options::default()));
         assert!(table.is_empty());
     }
 }

@@ -22,8 +22,7 @@ maps! {
 }
 
 options! {
-    /// Only these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only these";
     /// Only connections with these remote ports.
     dport: Ports = Ports::default();
     /// Only connections with these local ports.
@@ -140,8 +139,7 @@ mod tests {
 
     /// Name, sent, received of each instance.
     fn rows(module: &mut Tcpperpid, fake: &Fake) -> Vec<(String, u64, u64)> {
-        let mut table = Table::new(METRICS.len());
-        module.refresh(fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, module);
         let name = |key: &Key| match key {
             Key::Pid(_, name) => String::from_utf8_lossy(table.text(name)).into_owned(),
             other => panic!("{other:?}"),

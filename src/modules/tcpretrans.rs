@@ -209,8 +209,7 @@ mod tests {
     }
 
     fn rows(module: &mut Tcpretrans, fake: &Fake) -> Vec<(String, u64)> {
-        let mut table = Table::new(METRICS.len());
-        module.refresh(fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, module);
         let name = |key: &Key| match key {
             Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
             other => panic!("{other:?}"),

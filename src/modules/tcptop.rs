@@ -190,8 +190,7 @@ mod tests {
 
     /// Process, received, sent of each row.
     fn rows(module: &mut Tcptop, fake: &Fake) -> Vec<(u32, u64, u64)> {
-        let mut table = Table::new(METRICS.len());
-        module.refresh(fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, module);
         let number = |row, metric: usize| match table.value(row, metric) {
             Some(Atom::U32(value)) => u64::from(value),
             Some(Atom::U64(value)) => value,
@@ -270,8 +269,7 @@ mod tests {
         let fake = fake();
         put(&fake, FLOWS, 1, ends(1, 1, 80), 20, 0);
         put(&fake, FLOWS, 2, ends(1001, 2, 80), 10, 0);
-        let mut table = Table::new(METRICS.len());
-        module(Interval::AtFetch, 20).refresh(&fake, &mut table).expect("nothing can fail");
+        let table = fake.filled(&TABLE, &mut module(Interval::AtFetch, 20));
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"curl")));
         assert_eq!(table.value(1, COMM.column), Some(Atom::Str(b"thread")));
         assert_eq!(table.value(1, LADDR.column), Some(Atom::Str(b"10.0.0.1")));

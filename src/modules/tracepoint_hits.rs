@@ -1,6 +1,6 @@
 //! Hits of tracepoints that the configuration names. Kernel side: bpf/tracepoint_hits.bpf.c.
 
-use super::shared::hits::Hits;
+use super::shared::hits::{Finder, Found, Hits, NoTargets, TargetList};
 use crate::bpf::types::{self, hit};
 use crate::host::Events;
 use crate::kit::*;
@@ -15,8 +15,7 @@ maps! {
 }
 
 options! {
-    /// Only hits by these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only hits by these";
     /// The tracepoints: regular expressions that have to match a whole CATEGORY:EVENT of tracefs. There have to be some.
     tracepoints: ProbeList = ProbeList::default(), for example "sched:sched_process_exec,sched:sched_process_exit";
     /// Has no effect: tracepoints that cannot be attached to are always left out, and the log names them.
@@ -58,47 +57,48 @@ pub const SPEC: Spec = Spec {
             Ok((entry.clone(), names))
         };
         let entries: Result<Vec<_>, SetupError> = entries.entries().iter().map(expression).collect();
-        let hits = Hits::new(&TRACEPOINT, ROWS);
-        Ok(Box::new(TracepointHits { entries: entries?, hits, process: options.process }))
+        let finder = TracepointFinder { entries: entries?, process: options.process };
+        Ok(Box::new(Hits { finder, targets: TargetList::new(&TRACEPOINT), rows: ROWS, count: HITS }))
     },
     ..Spec::NEW
 };
 
-struct TracepointHits {
+struct TracepointFinder {
     /// As written, and as an expression.
     entries: Vec<(String, Expression)>,
-    hits: Hits,
     process: ProcessFilter,
 }
 
-impl TracepointHits {
-    fn find(&mut self, events: &Events, plan: &mut Plan) {
-        for (entry, names) in &self.entries {
-            let found: Vec<&str> = match events.list() {
-                Ok(list) => list.iter().map(String::as_str).filter(|event| names.matches(event.as_bytes())).collect(),
-                // A tracepoint can be attached to by its event's name alone.
-                Err(_) if is_name(entry) => vec![entry],
-                Err(_) => Vec::new(),
-            };
-            for event in &found {
-                if let Some((category, name)) = event.split_once(':') {
-                    let target = Target::Tracepoint { category: category.into(), event: name.into() };
-                    self.hits.add(plan, target, (*event).to_string());
-                }
-            }
-            if found.is_empty() {
-                plan.leave_out(entry, events.list().err().unwrap_or("matches no tracepoint"));
-            }
-        }
+impl TracepointFinder {
+    fn find_among(&self, events: &Events, targets: &mut TargetList, plan: &mut Plan) {
+        targets.find(plan, self.entries.iter().map(|(entry, names)| (entry.clone(), look(events, entry, names))));
         if let Err(reason) = events.list() {
             tell!(warn, "names are tried as they are, expressions match nothing: {reason}");
         }
-        if plan.missing.len() == self.entries.len() {
+        if targets.is_empty() {
             let why = events.list().err().map(|reason| format!(" ({reason})")).unwrap_or_default();
             let entries: Vec<&str> = self.entries.iter().map(|(entry, _)| entry.as_str()).collect();
             plan.refuse(format!("no tracepoint matches {}{why}", entries.join(", ")));
         }
     }
+}
+
+/// The tracepoints that an entry means.
+fn look(events: &Events, entry: &str, names: &Expression) -> Found {
+    let found: Vec<&str> = match events.list() {
+        Ok(list) => list.iter().map(String::as_str).filter(|event| names.matches(event.as_bytes())).collect(),
+        // A tracepoint can be attached to by its event's name alone.
+        Err(_) if is_name(entry) => vec![entry],
+        Err(reason) => return Err(NoTargets::new(reason)),
+    };
+    if found.is_empty() {
+        return Err(NoTargets::new("matches no tracepoint"));
+    }
+    let target = |event: &str| {
+        let (category, name) = event.split_once(':')?;
+        Some((event.to_string(), Target::Tracepoint { category: category.into(), event: name.into() }))
+    };
+    Ok(found.into_iter().filter_map(target).collect())
 }
 
 /// Whether an entry is a plain `category:event`.
@@ -108,15 +108,14 @@ fn is_name(entry: &str) -> bool {
     entry.split_once(':').is_some_and(|(category, event)| word(category) && word(event))
 }
 
-impl Module for TracepointHits {
-    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        self.find(&Events::read(), plan);
-        constants.tp_stride = self.hits.size(host, plan);
+impl Finder for TracepointFinder {
+    fn find(&mut self, targets: &mut TargetList, plan: &mut Plan, constants: &mut types::rodata) {
+        self.find_among(&Events::read(), targets, plan);
         constants.tp_filter = plan.only(&self.process);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        self.hits.refresh(kernel, table, HITS)
+    fn stride(constants: &mut types::rodata) -> &mut u32 {
+        &mut constants.tp_stride
     }
 }
 
@@ -125,12 +124,16 @@ mod tests {
     use super::*;
     use crate::pcp::Atom;
 
-    fn module(entries: &[&str]) -> TracepointHits {
+    fn module(entries: &[&str]) -> Hits<TracepointFinder> {
         let entry = |entry: &&str| ((*entry).to_string(), Expression::new(&format!("^(?:{entry})$")).unwrap());
-        TracepointHits {
-            entries: entries.iter().map(entry).collect(),
-            hits: Hits::new(&TRACEPOINT, ROWS),
-            process: ProcessFilter::default(),
+        let entries = entries.iter().map(entry).collect();
+        let finder = TracepointFinder { entries, process: ProcessFilter::default() };
+        Hits { finder, targets: TargetList::new(&TRACEPOINT), rows: ROWS, count: HITS }
+    }
+
+    impl Hits<TracepointFinder> {
+        fn find(&mut self, events: &Events, plan: &mut Plan) {
+            self.finder.find_among(events, &mut self.targets, plan);
         }
     }
 
@@ -174,8 +177,7 @@ mod tests {
         let mut plan = Plan::default();
         module.find(&Events::of(&[&long]), &mut plan);
         assert_eq!(plan.targets[0].1.to_string(), long);
-        let mut table = Table::new(1);
-        module.refresh(&Fake::new().with(ROWS, 8), &mut table).unwrap();
+        let table = Fake::new().with(ROWS, 8).filled(&TABLE, &mut module);
         let names: Vec<&[u8]> =
             table.keys().iter().map(|key| if let Key::Name(name) = key { table.text(name) } else { b"" }).collect();
         assert_eq!(names, [long.as_bytes()]);
@@ -202,8 +204,7 @@ mod tests {
         fake.set(ROWS, 0, hit::count, 5);
         fake.set(ROWS, 16, hit::count, 2);
         fake.set(ROWS, 16 + 7, hit::count, 9);
-        let mut table = Table::new(1);
-        module.refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module);
         let value = |row| table.value(row, 0);
         assert_eq!(table.len(), 8);
         assert_eq!((value(0), value(1), value(7)), (Some(Atom::U64(7)), Some(Atom::U64(0)), Some(Atom::U64(9))));

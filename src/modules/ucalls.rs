@@ -3,12 +3,13 @@
 use super::shared::runtimes::{numbered, runtime, Calls, Language, BEYOND};
 use crate::bpf::types::{self, uc_argument, uc_row, uc_site, uc_stack, uc_stat};
 use crate::bpf::Field;
-use crate::host::{until_nul, Argument, Place, Probe};
+use crate::host::{until_nul, Argument, ArgumentError, Place, Probe};
 use crate::kit::*;
-use crate::process::Tracees;
+use crate::process::{NoProbes, Tracees};
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
 use std::time::Instant;
+use thiserror::Error;
 
 metrics! {
     COUNT: u64 = 0 "proc.ucall.count" COUNTER COUNT "calls of each method";
@@ -94,14 +95,24 @@ fn encoded(argument: Argument) -> uc_argument {
     uc_argument { value: value as u64, place: u64::from_le_bytes(bytes) }
 }
 
+/// Why the calls at a site are not counted.
+#[derive(Debug, Error, PartialEq, Eq)]
+enum SiteError {
+    #[error(transparent)]
+    Argument(#[from] ArgumentError),
+    #[error("no argument {0}")]
+    NoArgument(usize),
+    #[error("more than {} sites whose arguments differ", SITES_MOST)]
+    TooMany,
+}
+
 /// The row of a site of calls; an error if an argument that is needed cannot be read.
-fn site(calls: &Calls, probe: &Probe) -> Result<SiteWords, String> {
+fn site(calls: &Calls, probe: &Probe) -> Result<SiteWords, SiteError> {
     let arguments = probe.arguments();
     let mut words = SiteWords::default();
-    let mut set = |field: Field<uc_site, uc_argument>, number: Option<usize>| -> Result<(), String> {
+    let mut set = |field: Field<uc_site, uc_argument>, number: Option<usize>| -> Result<(), SiteError> {
         let Some(number) = number else { return Ok(()) };
-        let argument = arguments.get(number - 1).cloned();
-        let argument = argument.unwrap_or_else(|| Err(format!("no argument {number}")))?;
+        let argument = arguments.get(number - 1).cloned().ok_or(SiteError::NoArgument(number))??;
         let encoded = encoded(argument);
         let at = field.offset() / 8;
         (words[at], words[at + 1]) = (encoded.value, encoded.place);
@@ -116,12 +127,12 @@ fn site(calls: &Calls, probe: &Probe) -> Result<SiteWords, String> {
 }
 
 /// The number of a site's row, written into the map when it is seen first.
-fn numbered_site(sites: &mut Vec<SiteWords>, kernel: &dyn Kernel, words: SiteWords) -> Result<u32, String> {
+fn numbered_site(sites: &mut Vec<SiteWords>, kernel: &dyn Kernel, words: SiteWords) -> Result<u32, SiteError> {
     if let Some(known) = sites.iter().position(|known| *known == words) {
         return Ok(known as u32);
     }
     if sites.len() == SITES_MOST {
-        return Err(format!("more than {SITES_MOST} sites whose arguments differ"));
+        return Err(SiteError::TooMany);
     }
     if let Some(row) = kernel.rows(SITES).get(sites.len()) {
         row.write(&words);
@@ -189,7 +200,7 @@ impl Module for Ucalls {
         tracees.tick(kernel, &SITE, &mut |files, pid| {
             let (runtime, its) = runtime(files, pid, *language)?;
             let calls = runtime.calls.as_ref();
-            let calls = calls.ok_or_else(|| format!("{} has no probes of calls", runtime.language))?;
+            let calls = calls.ok_or_else(|| NoProbes(format!("{} has no probes of calls", runtime.language)))?;
             let mut fault = format!("no probes of calls in this build of {}", runtime.language);
             let mut found = numbered(&its, |probe| {
                 let name = probe.name.as_str();
@@ -204,7 +215,7 @@ impl Module for Ucalls {
                 number.map_err(|reason| fault = format!("{name}: {reason}")).ok()
             });
             if found.is_empty() {
-                return Err(fault);
+                return Err(NoProbes(fault));
             }
             // Returns are attached to first: calls that are seen to begin but not to end would stay in their threads' stacks.
             found.sort_by_key(|found| sites[found.number as usize][uc_site::returns.offset() / 8] == 0);
@@ -276,14 +287,12 @@ mod tests {
         put(&fake, 1, b"a/B", b"f", [3, 10_000, 2]);
         put(&fake, 4, b"a.B", b"f", [1, 20_000, 1]);
         put(&fake, 5, b"a/B", b"g", [7, 0, 0]);
-        let mut table = Table::new(3);
-        module(true).refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module(true));
         let values = |row| [0, 1, 2].map(|column| table.value(row, column));
         assert_eq!(table.len(), 2);
         assert_eq!(values(0), [4, 10, 30].map(|value| Some(Atom::U64(value))));
         assert_eq!(values(1), [Some(Atom::U64(7)), None, None], "none was timed");
-        table.clear();
-        module(false).refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module(false));
         assert_eq!((table.value(0, 0), table.value(0, 1)), (Some(Atom::U64(4)), None));
     }
 
@@ -312,10 +321,10 @@ mod tests {
             );
             let kernel: &dyn Kernel = &fake;
             assert_eq!(kernel.rows(SITES).get(1).unwrap().get(uc_site::returns), 1);
-            let fault = site(java, &probe("method__entry", "8@%rax 8@x(%rip)")).unwrap_err();
+            let fault = site(java, &probe("method__entry", "8@%rax 8@x(%rip)")).unwrap_err().to_string();
             assert!(fault.contains("8@x(%rip)"), "{fault}");
         }
-        assert_eq!(site(java, &probe("method__entry", "")).unwrap_err(), "no argument 2");
+        assert_eq!(site(java, &probe("method__entry", "")).unwrap_err(), SiteError::NoArgument(2));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Calls of functions of programs and libraries that the configuration names. Kernel side: bpf/uprobe_hits.bpf.c.
 
-use super::shared::hits::Hits;
+use super::shared::hits::{Finder, Found, Hits, NoTargets, TargetList};
 use crate::bpf::types::{self, hit};
-use crate::host::{library, Elf};
+use crate::host::{library, Elf, HostError};
 use crate::kit::*;
 use crate::{maps, metrics, options, tell, user_code};
 use std::collections::HashMap;
@@ -17,8 +17,7 @@ maps! {
 }
 
 options! {
-    /// Only calls by these processes (ids, command names, or regular expressions for whole command lines).
-    process: ProcessFilter = ProcessFilter::default();
+    process: "Only calls by these";
     /// The functions, each LIBRARY:SYMBOL. LIBRARY is a short name (`c` for libc.so.6) or the path of a library or program.
     /// There have to be some.
     uprobes: ProbeList = ProbeList::default(), for example "c:malloc,c:fork";
@@ -50,62 +49,49 @@ pub const SPEC: Spec = Spec {
             parts.ok_or_else(|| setup.section.reject("uprobes", format!("expected LIBRARY:SYMBOL, got `{entry}`")))
         };
         let entries: Result<Vec<_>, SetupError> = list.entries().iter().map(split).collect();
-        let hits = Hits::new(&FUNCTION, ROWS);
-        Ok(Box::new(UprobeHits { entries: entries?, hits, process: options.process }))
+        let finder = FunctionFinder { entries: entries?, process: options.process };
+        Ok(Box::new(Hits { finder, targets: TargetList::new(&FUNCTION), rows: ROWS, count: HITS }))
     },
     ..Spec::NEW
 };
 
-struct UprobeHits {
+struct FunctionFinder {
     /// Library and symbol.
     entries: Vec<(String, String)>,
-    hits: Hits,
     process: ProcessFilter,
 }
 
-impl UprobeHits {
-    fn find(&mut self, plan: &mut Plan) {
-        let mut files: HashMap<PathBuf, Result<Elf, String>> = HashMap::new();
-        for (name, symbol) in &self.entries {
-            let code = library(name).ok_or_else(|| format!("no library or file `{name}`")).and_then(|path| {
-                let elf =
-                    files.entry(path.clone()).or_insert_with(|| Elf::read(&path)).as_ref().map_err(String::clone)?;
-                let code = elf.function(symbol);
-                let code = code.ok_or_else(|| format!("{}: no function `{symbol}`", path.display()))?;
-                Ok((path, code))
-            });
-            match code {
-                Ok((path, code)) => {
-                    if code.chooses {
-                        tell!(
-                            warn,
-                            "{name}:{symbol} only chooses an implementation for the CPU (IFUNC) when a program \
-                             starts: that counts, and no call"
-                        );
-                    }
-                    let instance = format!("{name}::{symbol}");
-                    let name = instance.clone();
-                    let target = Target::Code { path, offset: code.offset, semaphore: 0, process: None, name };
-                    self.hits.add(plan, target, instance);
-                }
-                Err(fault) => plan.leave_out(format!("{name}:{symbol}"), fault),
-            }
-        }
-        if plan.missing.len() == self.entries.len() {
-            plan.refuse_for_missing();
-        }
+/// The files that were read, or why they cannot be.
+type Files = HashMap<PathBuf, Result<Elf, HostError>>;
+
+/// The function that an entry means.
+fn look(files: &mut Files, name: &str, symbol: &str) -> Found {
+    let path = library(name).ok_or_else(|| NoTargets::new(format_args!("no library or file `{name}`")))?;
+    let elf = files.entry(path.clone()).or_insert_with(|| Elf::read(&path)).as_ref().map_err(NoTargets::new)?;
+    let code = elf.function(symbol);
+    let code = code.ok_or_else(|| NoTargets::new(format_args!("{}: no function `{symbol}`", path.display())))?;
+    if code.chooses {
+        tell!(
+            warn,
+            "{name}:{symbol} only chooses an implementation for the CPU (IFUNC) when a program starts: that counts, \
+             and no call"
+        );
     }
+    let instance = format!("{name}::{symbol}");
+    let name = instance.clone();
+    Ok(vec![(instance, Target::Code { path, offset: code.offset, semaphore: 0, process: None, name })])
 }
 
-impl Module for UprobeHits {
-    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        self.find(plan);
-        constants.up_stride = self.hits.size(host, plan);
+impl Finder for FunctionFinder {
+    fn find(&mut self, targets: &mut TargetList, plan: &mut Plan, constants: &mut types::rodata) {
+        let mut files = Files::new();
+        let entry = |(name, symbol): &(String, String)| (format!("{name}:{symbol}"), look(&mut files, name, symbol));
+        targets.find(plan, self.entries.iter().map(entry));
         constants.up_filter = plan.only(&self.process);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        self.hits.refresh(kernel, table, HITS)
+    fn stride(constants: &mut types::rodata) -> &mut u32 {
+        &mut constants.up_stride
     }
 }
 
@@ -114,20 +100,23 @@ mod tests {
     use super::*;
     use crate::pcp::Atom;
 
-    fn module(entries: &[(&str, &str)]) -> UprobeHits {
-        UprobeHits {
-            entries: entries.iter().map(|(library, symbol)| (library.to_string(), symbol.to_string())).collect(),
-            hits: Hits::new(&FUNCTION, ROWS),
-            process: ProcessFilter::default(),
-        }
+    fn module(entries: &[(&str, &str)]) -> Hits<FunctionFinder> {
+        let entries = entries.iter().map(|(library, symbol)| (library.to_string(), symbol.to_string())).collect();
+        let finder = FunctionFinder { entries, process: ProcessFilter::default() };
+        Hits { finder, targets: TargetList::new(&FUNCTION), rows: ROWS, count: HITS }
+    }
+
+    fn plan(module: &mut Hits<FunctionFinder>) -> Plan {
+        let mut plan = Plan::default();
+        module.plan(&Host::SMALL, &mut plan, &mut crate::bpf::constants());
+        plan
     }
 
     #[test]
     fn functions_are_named_as_written_with_the_colon_doubled_whatever_their_characters() {
         let path = library("c").unwrap().display().to_string();
         let mut module = module(&[("c", "malloc"), (&path, "free"), ("c", "no-such.symbol@V"), ("c", "malloc")]);
-        let mut plan = Plan::default();
-        module.find(&mut plan);
+        let plan = plan(&mut module);
         assert_eq!((plan.targets.len(), plan.refusal.as_deref()), (2, None));
         let [(entry, reason)] = &plan.missing[..] else { panic!("{:?}", plan.missing) };
         assert_eq!(
@@ -137,8 +126,7 @@ mod tests {
         let fake = Fake::new().with(ROWS, 16);
         fake.set(ROWS, 1, hit::count, 3);
         fake.set(ROWS, 9, hit::count, 4);
-        let mut table = Table::new(1);
-        module.refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module);
         let name = |row: usize| match &table.keys()[row] {
             Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
             other => panic!("{other:?}"),
@@ -149,8 +137,7 @@ mod tests {
 
     #[test]
     fn nothing_found_is_the_end_of_the_module_and_says_what_was_missing() {
-        let mut plan = Plan::default();
-        module(&[("no_such_library", "f"), ("c", "no_such_function")]).find(&mut plan);
+        let plan = plan(&mut module(&[("no_such_library", "f"), ("c", "no_such_function")]));
         let reason = plan.refusal.unwrap();
         assert!(reason.contains("no library or file `no_such_library`"), "{reason}");
         assert!(reason.contains("no function `no_such_function`"), "{reason}");

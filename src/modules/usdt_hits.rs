@@ -1,12 +1,13 @@
 //! Hits of USDT probes that the configuration names. Kernel side: bpf/usdt_hits.bpf.c.
 
-use super::shared::hits::Counters;
+use super::shared::hits::{Finder, Found, Hits, NoTargets, TargetList};
 use super::shared::runtimes::BEYOND;
 use crate::bpf::types::{self, hit};
 use crate::host::{open_regular, open_regular_of, program_or_library, Probe, ProbeFiles};
 use crate::kit::*;
-use crate::process::{Site, Sites, Tracees};
+use crate::process::{NoProbes, Site, Sites, Tracees};
 use crate::{maps, metrics, options, user_code};
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,7 +64,7 @@ pub const SPEC: Spec = Spec {
             Ok(Entry { path: path.into(), probe: probe.into(), names })
         };
         let entries: Result<Vec<_>, SetupError> = list.entries().iter().map(entry).collect();
-        Ok(Box::new(UsdtHits::new(setup.section.name(), entries?, options.process)))
+        Ok(Box::new(hits(setup.section.name(), entries?, options.process)))
     },
     ..Spec::NEW
 };
@@ -90,126 +91,91 @@ impl Entry {
     }
 }
 
-/// A probe that was found.
-struct Found {
-    file: PathBuf,
-    probe: String,
-    /// The path as it was written, and the probe.
-    instance: String,
-}
+/// The probes that were found by the instance names they have: the file, and the name in it.
+type Known = HashMap<String, (PathBuf, String)>;
 
-struct UsdtHits {
+struct UsdtFinder {
     entries: Vec<Entry>,
-    /// The place of each is its number.
-    found: Vec<Found>,
+    known: Known,
     /// With a filter: what is attached to each process. Without one the loader attaches to all.
     tracees: Option<Tracees>,
 }
 
-impl UsdtHits {
-    fn new(name: &str, entries: Vec<Entry>, process: ProcessFilter) -> UsdtHits {
-        let tracees = (!process.is_all()).then(|| Tracees::new(name, process));
-        UsdtHits { entries, found: Vec::new(), tracees }
-    }
-
-    /// Yields the filter as the programs know it.
-    fn find(&mut self, plan: &mut Plan) -> u64 {
-        let mut files = ProbeFiles::default();
-        for entry in &self.entries {
-            let path = program_or_library(&entry.path).unwrap_or_else(|| PathBuf::from(&entry.path));
-            let file = files.read(open_regular(&path), &path);
-            let probes = file.as_ref().map(|file| file.probes.as_slice()).unwrap_or_default();
-            let (mut any, earlier) = (false, self.found.len());
-            for probe in probes.iter().filter(|probe| entry.means(probe)) {
-                any = true;
-                let number = number(&mut self.found, entry, &path, &probe.name);
-                // What an earlier entry found is attached to already.
-                if self.tracees.is_none() && number as usize >= earlier {
-                    let target = Target::Code {
-                        path: path.clone(),
-                        offset: probe.offset,
-                        semaphore: probe.semaphore,
-                        process: None,
-                        name: self.found[number as usize].instance.clone(),
-                    };
-                    plan.attach_template(&SITE, target, number);
-                }
-            }
-            if !any {
-                let fault = match &file {
-                    Err(fault) => fault.clone(),
-                    Ok(file) if file.probes.is_empty() => format!("{}: no probes in this build", entry.path),
-                    Ok(_) => format!("{}: no probe `{}`", entry.path, entry.probe),
-                };
-                plan.leave_out(format!("{}:{}", entry.path, entry.probe), fault);
-            }
-        }
-        if self.found.is_empty() {
-            plan.refuse_for_missing();
-            return 0;
-        }
-        let Some(tracees) = &mut self.tracees else { return 0 };
-        tracees.allow(sites(&self.found, &mut files, open_regular).map_or(0, |sites| sites.len()));
-        tracees.expect(|files| sites(&self.found, files, open_regular).unwrap_or_default());
-        tracees.plan(plan, &SITE)
-    }
-
-    fn counters(&self) -> Counters {
-        Counters::new(ROWS, self.found.len())
-    }
+fn hits(name: &str, entries: Vec<Entry>, process: ProcessFilter) -> Hits<UsdtFinder> {
+    let tracees = (!process.is_all()).then(|| Tracees::new(name, process));
+    let targets = if tracees.is_some() { TargetList::by_process(&SITE) } else { TargetList::new(&SITE) };
+    Hits { finder: UsdtFinder { entries, known: Known::new(), tracees }, targets, rows: ROWS, count: HITS }
 }
 
-/// The number of a probe, which it gets when it is seen first; all its sites have it.
-fn number(found: &mut Vec<Found>, entry: &Entry, file: &Path, probe: &str) -> u32 {
-    let instance = format!("{}::{probe}", entry.path);
-    let known = found.iter().position(|known| known.instance == instance);
-    known.unwrap_or_else(|| {
-        found.push(Found { file: file.into(), probe: probe.into(), instance });
-        found.len() - 1
-    }) as u32
+/// The probes that an entry means. Its instances are called by the path as it was written, and the probe.
+fn look(files: &mut ProbeFiles, known: &mut Known, entry: &Entry) -> Found {
+    let path = program_or_library(&entry.path).unwrap_or_else(|| PathBuf::from(&entry.path));
+    let file = files.read(open_regular(&path), &path).map_err(NoTargets::new)?;
+    let target = |probe: &Probe| {
+        let instance = format!("{}::{}", entry.path, probe.name);
+        known.entry(instance.clone()).or_insert_with(|| (path.clone(), probe.name.clone()));
+        let (offset, semaphore, name) = (probe.offset, probe.semaphore, instance.clone());
+        (instance, Target::Code { path: path.clone(), offset, semaphore, process: None, name })
+    };
+    let targets: Vec<_> = file.probes.iter().filter(|probe| entry.means(probe)).map(target).collect();
+    if file.probes.is_empty() {
+        return Err(NoTargets::new(format_args!("{}: no probes in this build", entry.path)));
+    }
+    if targets.is_empty() {
+        return Err(NoTargets::new(format_args!("{}: no probe `{}`", entry.path, entry.probe)));
+    }
+    Ok(targets)
 }
 
 /// The sites in the files that `open` finds: those of a process may be others than those of the same names here, in a container or
 /// after an update.
-fn sites(found: &[Found], files: &mut ProbeFiles, open: impl Fn(&Path) -> std::io::Result<File>) -> Sites {
+fn sites(
+    targets: &TargetList,
+    known: &Known,
+    files: &mut ProbeFiles,
+    open: impl Fn(&Path) -> std::io::Result<File>,
+) -> Sites {
     let mut sites = Vec::new();
     let mut faults = Vec::new();
-    for (number, known) in found.iter().enumerate() {
-        match files.read(open(&known.file), &known.file) {
+    for (number, (path, name)) in targets.iter().filter_map(|(number, name)| Some((number, known.get(name)?))) {
+        match files.read(open(path), path) {
             Ok(file) => {
-                let probes = file.probes.iter().enumerate().filter(|(_, probe)| probe.name == known.probe);
+                let probes = file.probes.iter().enumerate().filter(|(_, probe)| probe.name == *name);
                 let site = |(probe, _)| Site { file: Arc::clone(&file), probe, number: number as u32 };
                 sites.extend(probes.map(site));
             }
-            Err(fault) => faults.push(fault),
+            Err(fault) => faults.push(fault.to_string()),
         }
     }
     faults.dedup();
     match sites.is_empty() {
-        true if faults.is_empty() => Err("its files are of another build, without the probes".into()),
-        true => Err(faults.join("; ")),
+        true if faults.is_empty() => Err(NoProbes("its files are of another build, without the probes".into())),
+        true => Err(NoProbes(faults.join("; "))),
         false => Ok(sites),
     }
 }
 
-impl Module for UsdtHits {
-    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        constants.ud_filter = self.find(plan);
-        constants.ud_stride = self.counters().size(host, plan);
+impl Finder for UsdtFinder {
+    fn find(&mut self, targets: &mut TargetList, plan: &mut Plan, constants: &mut types::rodata) {
+        let UsdtFinder { entries, known, tracees } = self;
+        let mut files = ProbeFiles::default();
+        let entry = |entry: &Entry| (format!("{}:{}", entry.path, entry.probe), look(&mut files, known, entry));
+        targets.find(plan, entries.iter().map(entry));
+        let Some(tracees) = tracees.as_mut().filter(|_| !targets.is_empty()) else { return };
+        let sites = |files: &mut ProbeFiles| sites(targets, known, files, open_regular);
+        tracees.allow(sites(&mut files).map_or(0, |sites| sites.len()));
+        tracees.expect(|files| sites(files).unwrap_or_default());
+        constants.ud_filter = tracees.plan(plan, &SITE);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        for (number, found) in self.found.iter().enumerate() {
-            if self.tracees.is_some() || kernel.reaches(&SITE, number as u32) {
-                table.named(found.instance.as_bytes()).set(HITS, self.counters().sum(kernel, number));
-            }
-        }
-        Ok(())
+    fn stride(constants: &mut types::rodata) -> &mut u32 {
+        &mut constants.ud_stride
     }
 
-    fn tick(&mut self, kernel: &dyn Kernel) {
+    fn tick(&mut self, targets: &TargetList, kernel: &dyn Kernel) {
         if let Some(tracees) = &mut self.tracees {
-            tracees.tick(kernel, &SITE, &mut |files, pid| sites(&self.found, files, |path| open_regular_of(pid, path)));
+            let open = |pid| move |path: &Path| open_regular_of(pid, path);
+            tracees.tick(kernel, &SITE, &mut |files, pid| sites(targets, &self.known, files, open(pid)));
         }
     }
 
@@ -217,7 +183,7 @@ impl Module for UsdtHits {
         self.tracees.as_ref()?.due()
     }
 
-    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.tracees.iter().for_each(|tracees| each(BEYOND, tracees.beyond()));
     }
 }
@@ -301,9 +267,9 @@ mod tests {
         let value = config.section("u").unwrap().get("process").unwrap().unwrap();
         let process = ProcessFilter::read(&value).unwrap();
         let names = Expression::new("passed__by").unwrap();
-        let mut module = UsdtHits::new("u", vec![Entry { path: exe.clone(), probe: "x".into(), names }], process);
+        let mut module = hits("u", vec![Entry { path: exe.clone(), probe: "x".into(), names }], process);
         let mut plan = Plan::default();
-        module.find(&mut plan);
+        module.plan(&Host::SMALL, &mut plan, &mut crate::bpf::constants());
         assert_eq!((plan.targets.len(), plan.templates.len()), (0, 1));
         plan.arrivals.unwrap().tell(pid, true);
         let fake = Fake::new().with(ROWS, 16);
@@ -312,8 +278,7 @@ mod tests {
         module.tick(&fake);
         let [(Target::Code { process, .. }, 0)] = fake.targets()[..] else { panic!("{:?}", fake.targets()) };
         assert_eq!(process, Some(pid));
-        let mut table = Table::new(1);
-        module.refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module);
         let Key::Name(name) = &table.keys()[0] else { panic!() };
         assert_eq!(table.text(name), format!("{exe}::passed__by").as_bytes());
         assert_eq!(table.value(0, 0), Some(Atom::U64(7)));

@@ -5,7 +5,7 @@ use super::shared::runtimes::{numbered, runtime, Language, BEYOND, JAVA};
 use crate::bpf::types::{self, hit};
 use crate::host::{open_regular, Probe, ProbeFiles};
 use crate::kit::*;
-use crate::process::{Sites, Tracees};
+use crate::process::{NoProbes, Sites, Tracees};
 use crate::{maps, metrics, options, user_code};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -82,7 +82,7 @@ fn number(probe: &Probe) -> Option<u32> {
 fn find(files: &mut ProbeFiles, pid: u32) -> Sites {
     let (_, its) = runtime(files, pid, Language(Some(JAVA)))?;
     match numbered(&its, number) {
-        sites if sites.is_empty() => Err("no probes of threads in this build of java".into()),
+        sites if sites.is_empty() => Err(NoProbes("no probes of threads in this build of java".into())),
         sites => Ok(sites),
     }
 }

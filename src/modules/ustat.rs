@@ -5,7 +5,7 @@ use super::shared::runtimes::{numbered, runtime, Event, Language, BEYOND, EVENTS
 use crate::bpf::types::{self, us_row, us_stat};
 use crate::host::exists;
 use crate::kit::*;
-use crate::process::Tracees;
+use crate::process::{NoProbes, Tracees};
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -104,7 +104,7 @@ impl Module for Ustat {
                 event.map(|(_, event)| *event as u32)
             });
             if sites.is_empty() {
-                return Err(format!("no probes of {} events in its build", runtime.language));
+                return Err(NoProbes(format!("no probes of {} events in its build", runtime.language)));
             }
             Ok(sites)
         });
@@ -181,8 +181,7 @@ mod tests {
             fake.set(ROWS, place, us_row::claims, 1);
             fake.set(ROWS, place, gc, collections);
         }
-        let mut table = Table::new(6);
-        module.refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module);
         let name = table.keys()[0].clone();
         assert!(
             matches!(&name, Key::Pid(pid, text) if *pid == child.id() && table.text(text) == pid.to_string().as_bytes())
@@ -192,8 +191,7 @@ mod tests {
         child.wait().unwrap();
         std::thread::sleep(Duration::from_secs(1)); // as ticks are
         module.tick(&fake);
-        table.clear();
-        module.refresh(&fake, &mut table).unwrap();
+        let table = fake.filled(&TABLE, &mut module);
         assert_eq!((table.len(), fake.targets().len()), (0, 0));
         let kernel: &dyn Kernel = &fake;
         let rows: Vec<[u64; 3]> = kernel

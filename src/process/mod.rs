@@ -6,4 +6,4 @@ mod probes;
 
 pub use automaton::Automaton;
 pub use filter::{Filters, Places};
-pub use probes::{Site, Sites, Tracees};
+pub use probes::{NoProbes, Site, Sites, Tracees};

@@ -9,12 +9,13 @@
 //! slice at a time, between which the collector serves others, and sites are bounded by process and in all; where there are too
 //! many, files that nobody executes any more go first, the least recently used before others.
 
-use crate::host::{exists, ProbeFile, ProbeFiles, ProcessIdentity};
+use crate::host::{exists, HostError, ProbeFile, ProbeFiles, ProcessIdentity};
 use crate::kit::{Arrival, Arrivals, Attachment, Hook, Kernel, Plan, ProcessFilter};
 use nix::sys::resource::{getrlimit, Resource};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 /// A probe to attach to, and its number.
 #[derive(Clone)]
@@ -33,8 +34,19 @@ impl PartialEq for Site {
     }
 }
 
-/// What to attach to in a process; or what it lacks, so far: a program may load its libraries later.
-pub type Sites = Result<Vec<Site>, String>;
+/// What to attach to in a process.
+pub type Sites = Result<Vec<Site>, NoProbes>;
+
+/// What a process lacks, so that there is nothing to attach to in it; so far, since a program may load its libraries later.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct NoProbes(pub String);
+
+impl From<HostError> for NoProbes {
+    fn from(error: HostError) -> NoProbes {
+        NoProbes(error.to_string())
+    }
+}
 
 #[derive(Default)]
 struct Tracee {
@@ -377,7 +389,7 @@ fn pause(looks: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::{Fake, OptionType, Target, Tier};
+    use crate::kit::{Fake, KernelError, OptionType, Target, Tier};
     use std::process::{Child, Command};
 
     static TEMPLATE: Hook =
@@ -427,7 +439,7 @@ mod tests {
         let (fake, mut tracees, file) = (Fake::new(), tracees_of(pid), ProbeFile::with(3));
         let now = Instant::now();
         assert!(tracees.due().is_some(), "it is there");
-        tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Err("no library".into()));
+        tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Err(NoProbes("no library".into())));
         assert_eq!((attached(&fake).len(), tracees.attached().count()), (0, 0));
         let due = tracees.due().unwrap();
         assert_eq!(due - now, Duration::from_millis(1));
@@ -571,20 +583,25 @@ mod tests {
                 self.0.words(map)
             }
             fn drain(&self, _: &crate::kit::MapDef, _: &mut dyn FnMut(&[u8])) {}
-            fn call(&self, _: &'static Hook, _: &[u64]) -> Result<u32, String> {
+            fn call(&self, _: &'static Hook, _: &[u64]) -> Result<u32, KernelError> {
                 Ok(0)
             }
             fn reaches(&self, _: &'static Hook, _: u32) -> bool {
                 false
             }
-            fn sample(&self, _: &'static Hook, _: crate::kit::Sampling) -> Result<(), String> {
+            fn sample(&self, _: &'static Hook, _: crate::kit::Sampling) -> Result<(), KernelError> {
                 Ok(())
             }
             fn detach(&self, _: &'static Hook) {}
-            fn attach(&self, _: &'static Hook) -> Result<(), String> {
+            fn attach(&self, _: &'static Hook) -> Result<(), KernelError> {
                 Ok(())
             }
-            fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, String> {
+            fn attach_to(
+                &self,
+                template: &'static Hook,
+                target: &Target,
+                number: u32,
+            ) -> Result<Attachment, KernelError> {
                 std::thread::sleep(Tracees::SLICE / 4);
                 self.0.attach_to(template, target, number)
             }
@@ -616,7 +633,7 @@ mod tests {
         while now < after {
             tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| {
                 looks += 1;
-                Err("no probes in this build".into())
+                Err(NoProbes("no probes in this build".into()))
             });
             now = tracees.due().unwrap();
         }

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// How pmcd reaches the agent, as its line in `pmcd.conf` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,13 +141,22 @@ fn tcp(
     Connection::of_socket(stream.into())
 }
 
+/// Who is not pmcd.
+#[derive(Debug, Error)]
+enum Stranger {
+    #[error("refused a connection of user {0}, who is neither root nor PCP_USER")]
+    User(Uid),
+    #[error("refused a connection that was closed at once, or whose user is not in /proc/net/tcp")]
+    Unknown,
+}
+
 /// Any local account can connect to a port, and is not pmcd for that.
-fn admit(trusted: &Trusted, stream: &TcpStream) -> Result<(), String> {
+fn admit(trusted: &Trusted, stream: &TcpStream) -> Result<(), Stranger> {
     let owner = stream.peer_addr().ok().zip(stream.local_addr().ok()).and_then(|(peer, own)| peer::owner(peer, own));
     match owner {
         Some(uid) if trusted.has(uid) => Ok(()),
-        Some(uid) => Err(format!("refused a connection of user {uid}, who is neither root nor PCP_USER")),
-        None => Err("refused a connection that was closed at once, or whose user is not in /proc/net/tcp".into()),
+        Some(uid) => Err(Stranger::User(uid)),
+        None => Err(Stranger::Unknown),
     }
 }
 
@@ -243,15 +253,26 @@ fn accept<S>(
     }
 }
 
+/// What is no port.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum PortError {
+    /// A number that no port has.
+    #[error("expected a port number from 1 to 65535, got `{0}`")]
+    Number(String),
+    /// Another word than the name of a service.
+    #[error("`{0}` is no port number and no TCP service in /etc/services")]
+    Service(String),
+}
+
 /// A port by number, or by its name in `services(5)`.
-pub fn port(text: &str) -> Result<u16, String> {
+pub fn port(text: &str) -> Result<u16, PortError> {
     named_port(text, || fs::read_to_string("/etc/services").unwrap_or_default())
 }
 
-fn named_port(text: &str, services: impl Fn() -> String) -> Result<u16, String> {
+fn named_port(text: &str, services: impl Fn() -> String) -> Result<u16, PortError> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         let port = text.parse().ok().filter(|&port| port > 0);
-        return port.ok_or_else(|| format!("expected a port number from 1 to 65535, got `{text}`"));
+        return port.ok_or_else(|| PortError::Number(text.into()));
     }
     let of_line = |line: &str| {
         let mut words = line.split('#').next()?.split_whitespace();
@@ -259,10 +280,7 @@ fn named_port(text: &str, services: impl Fn() -> String) -> Result<u16, String> 
         let port = words.next()?.strip_suffix("/tcp")?.parse().ok()?;
         (name == text || words.any(|alias| alias == text)).then_some(port)
     };
-    services()
-        .lines()
-        .find_map(of_line)
-        .ok_or_else(|| format!("`{text}` is no port number and no TCP service in /etc/services"))
+    services().lines().find_map(of_line).ok_or_else(|| PortError::Service(text.into()))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod peer;
 mod signals;
 mod talk;
 
-pub use endpoint::{connect, port, Connection, Endpoint};
+pub use endpoint::{connect, port, Connection, Endpoint, PortError};
 pub use signals::Signals;
 pub use talk::{run, End, Handler};
 

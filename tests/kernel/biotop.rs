@@ -3,7 +3,7 @@
 use crate::bioperpid::{direct, exact, Unit};
 use crate::support::{alone, command, has, number, settle, Agent, Disk, Script};
 use corebcc::catalog::enabled_modules;
-use corebcc::collector::{members, Group};
+use corebcc::collector::{prepared_modules, ModuleSet};
 use corebcc::config::Config;
 use corebcc::kit::{Key, Table, TableId};
 use corebcc::modules::MODULES;
@@ -146,9 +146,9 @@ fn bioperpid_and_biotop_together_count_once() {
     );
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-    let members = members(&config, &modules, None).unwrap();
-    let mut group = Group::load(members, None);
-    assert!(group.fates().iter().all(Result::is_ok), "{:?}", group.fates());
+    let prepared_modules = prepared_modules(&config, &modules, None).unwrap();
+    let mut group = ModuleSet::load(prepared_modules, None);
+    assert!(group.outcomes().iter().all(Result::is_ok), "{:?}", group.outcomes());
     let [top_id, totals_id] = [10, 1].map(TableId::new);
     let [mut top, mut totals] = [0, 1].map(|module: usize| Table::of(modules[module].spec.tables[0]));
     group.refresh(top_id, &mut top).unwrap();

@@ -171,10 +171,11 @@ fn a_file_read_cold_misses_with_every_page_and_read_warm_with_none() {
     let dirtied = vmstat("nr_dirtied") - before + 256;
     // Blocks of the file system that say where the file's are come in too.
     let misses = cold.counted[1].unwrap();
-    assert_eq!(cold.file, PAGES, "{cold:?}");
+    assert!((PAGES..=PAGES + 32).contains(&cold.file), "read ahead, up to behind its end: {cold:?}");
     assert!(misses + dirtied >= PAGES && misses <= cold.own.added + cold.others.added, "{dirtied} dirtied {cold:?}");
     let warm = during_with_others(TEST, &mut agent, &files, || read(&path)).unwrap();
-    assert_eq!(warm.file, 0, "{warm:?}");
+    // The kernel may take a page back at any time.
+    assert!(warm.file < PAGES / 100, "{warm:?}");
     assert!(warm.counted[1].unwrap() <= warm.own.added + warm.others.added, "{warm:?}");
     if sees_accesses {
         // A cold read of the loop device is a read of the file in memory behind it, which is an access to each of its pages.

@@ -1,9 +1,8 @@
 //! execsnoop on the agent kernel: execs of a known script, of long command lines, of failures. The patterns keep what
 //! other processes do meanwhile out of the table.
 
-use crate::support::{alone, i386_program, python, Agent, Row, I386_CODE};
+use crate::support::{alone, i386_program, python, write_program, Agent, Row, I386_CODE};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 const COMM: usize = 0;
@@ -16,11 +15,6 @@ fn column(rows: &[Row], column: usize) -> Vec<String> {
     rows.iter().map(|row| row.values[column].clone().unwrap()).collect()
 }
 
-fn executable(path: &std::path::Path, text: &str) {
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
 #[test]
 fn execs_of_a_script_are_shown_latest_first_with_the_scripts_arguments() {
     let _alone = alone();
@@ -28,7 +22,7 @@ fn execs_of_a_script_are_shown_latest_first_with_the_scripts_arguments() {
     assert_eq!(agent.hooks(), ["sched_process_exec"]);
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("corebcc-known");
-    executable(&script, "#!/bin/sh -e\nexit 0\n");
+    write_program(&script, "#!/bin/sh -e\nexit 0\n");
     let mut pids = Vec::new();
     for i in 1..=5 {
         let mut child = Command::new(&script).args([&format!("n{i}"), "two words", "", "a\nb"]).spawn().unwrap();

@@ -3,7 +3,7 @@
 
 use crate::support::{alone, has, python, Script, UnseenArrivals};
 use corebcc::catalog::{enabled_modules, EnabledModule};
-use corebcc::collector::{members, Group};
+use corebcc::collector::{prepared_modules, ModuleSet};
 use corebcc::config::Config;
 use corebcc::kit::{Key, Table, TableId};
 use corebcc::modules::MODULES;
@@ -24,7 +24,7 @@ const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Loaded modules.
 struct Modules {
-    group: Group,
+    group: ModuleSet,
     /// Nobody writes to it.
     never: EventFd,
     modules: Vec<EnabledModule>,
@@ -40,9 +40,9 @@ impl Modules {
         }
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
         let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-        let members = members(&config, &modules, refresh).unwrap();
-        let group = Group::load(members, None);
-        assert!(group.fates().iter().all(Result::is_ok), "root is needed: {:?}", group.fates());
+        let prepared_modules = prepared_modules(&config, &modules, refresh).unwrap();
+        let group = ModuleSet::load(prepared_modules, None);
+        assert!(group.outcomes().iter().all(Result::is_ok), "root is needed: {:?}", group.outcomes());
         Modules { group, never: EventFd::new().unwrap(), modules }
     }
 

@@ -313,7 +313,7 @@ for i in range(2):
     script.line();
     for round in 1..=2 {
         let (_, counted) = step(&mut agent, &mut script);
-        assert_eq!(counted[4..6], [5000, 15_000], "round {round}");
+        assert_eq!(counted[4..6], [5000, 15_000], "round {round}: {:?}", agent.warnings());
         // As in two seconds of the agent: ended threads are noticed, then taken over and their places freed.
         agent.tick();
         agent.tick();

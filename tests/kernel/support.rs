@@ -1,7 +1,7 @@
 //! What the tests share: modules loaded without pmcd, what they logged, scripts that work in steps, disks of their own.
 
 use corebcc::catalog::enabled_modules;
-use corebcc::collector::{members, Group};
+use corebcc::collector::{prepared_modules, ModuleSet};
 use corebcc::config::Config;
 use corebcc::kit::{Key, Table, TableId, TableSpec};
 use corebcc::loader::Failure;
@@ -55,7 +55,7 @@ const MOMENT: Duration = Duration::from_millis(10);
 
 /// A loaded module.
 pub struct Agent {
-    group: Group,
+    group: ModuleSet,
     /// Nobody writes to it.
     never: EventFd,
     name: String,
@@ -117,9 +117,9 @@ impl Agent {
         let text = format!("[pmda]\nmodules = {name}\n[{name}]\nmodule = {module}\ncluster = 7\n{options}\n");
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
         let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-        let members = members(&config, &modules, process_refresh).unwrap();
-        let group = Group::load(members, None);
-        for fate in group.fates() {
+        let prepared_modules = prepared_modules(&config, &modules, process_refresh).unwrap();
+        let group = ModuleSet::load(prepared_modules, None);
+        for fate in group.outcomes() {
             fate?;
         }
         let mut agent = Agent { group, never: EventFd::new().unwrap(), name, table: find(module).unwrap().tables[0] };
@@ -719,6 +719,20 @@ impl Bpftrace {
     }
 }
 
+/// Writes a program. Another process moves it to its place: a file that this one has open for writing cannot be run, and a child that another
+/// test begins meanwhile has it open, too, for a moment.
+pub fn write_program(path: &Path, code: impl AsRef<[u8]>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), code).unwrap();
+    copy_program(file.path(), path);
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// Copies a program, by another process for the same reason.
+pub fn copy_program(from: &Path, to: &Path) {
+    run("cp", &[from.to_str().unwrap(), to.to_str().unwrap()]);
+}
+
 /// Where [`i386_program`] has the first byte of its code.
 pub const I386_CODE: u32 = 0x0804_8054;
 
@@ -734,8 +748,7 @@ pub fn i386_program(test: &str, path: &Path, code: &[u8]) -> bool {
     elf.extend([half(52), half(32), half(1), half(0), half(0), half(0)].concat());
     elf.extend([1, 0, base, base, size, size, 5, 4096].into_iter().flat_map(word));
     elf.extend(code);
-    std::fs::write(path, elf).unwrap();
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(path, elf);
     let result = Command::new(path).status();
     if let Err(error) = &result {
         println!("skipped: {test}: a kernel that runs 32-bit programs for x86 ({error})");

@@ -1,6 +1,6 @@
 //! usdt_hits, usdt_jvm_threads, ustat and ucalls on real runtimes, each against work of known size.
 
-use crate::support::{alone, has, Agent, Script};
+use crate::support::{alone, copy_program, has, Agent, Script};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -177,7 +177,7 @@ fn a_probe_that_two_files_have_by_one_name_counts_for_each_by_itself() {
     let Some(one) = probed(TEST, dir.path(), PROBED) else { return };
     // Uprobes are of files: a copy is another one.
     let two = dir.path().join("copied");
-    std::fs::copy(&one, &two).unwrap();
+    copy_program(&one, &two);
     let mut scripts = [&one, &two].map(|program| Script::new(&mut Command::new(program)));
     let lines = format!("usdts = {}:site,{}:si.*", one.display(), two.display());
     let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
@@ -410,7 +410,7 @@ fn a_program_of_any_name_counts_where_its_language_is_told() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("embedding");
-    std::fs::copy(&php, &program).unwrap();
+    copy_program(&php, &program);
     let mut script = interpreted(dir.path(), &program, "embedding", PHP);
     let lines = "process = embedding";
     let told = format!("{lines}\nlanguage = php");

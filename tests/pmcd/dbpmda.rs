@@ -61,7 +61,7 @@ fn c72_dbpmda_completes_every_request_on_every_metric() {
     let open = format!("open pipe {BINARY} -d 149 -c {0}/corebcc.conf -l {0}/corebcc.log", home.path("").display());
     let disks = Cell::new(false);
     let ready = || {
-        home.wait_for_log("Ready to process requests.");
+        home.wait_for_log("ready: ");
         session();
         // An exec and a fork, so that exectop has an instance on a machine that does nothing else.
         assert!(Command::new("true").status().unwrap().success());
@@ -127,7 +127,7 @@ fn c69_dbpmda_meets_the_agent_over_its_sockets() {
             continue;
         }
         let commands = ["desc bcc.proc.sysfork".to_owned(), "fetch bcc.proc.sysfork".to_owned()];
-        let ready = || home.wait_for_log("Ready to process requests.");
+        let ready = || home.wait_for_log("ready: ");
         let said = dbpmda(&home, &format!("open socket {open} {place}"), ready, &commands);
         assert!(said["desc bcc.proc.sysfork"].contains("PMID: 149.2.0"), "{option}: {said:#?}");
         assert!(said["fetch bcc.proc.sysfork"].contains("numval: 1"), "{option}: {said:#?}");

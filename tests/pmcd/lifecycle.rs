@@ -87,7 +87,7 @@ fn an_agent_that_is_asked_to_end_says_so_and_is_started_again() {
     kill(Pid::from_raw(agent), Signal::SIGTERM).unwrap();
     pmcd.wait_for_values();
     let old = pmcd.home.read("corebcc.log.prev");
-    assert!(old.contains("ended by signal 15") && old.contains("sysfork: BPF detached."), "{old}");
+    assert!(old.contains("ended by signal 15"), "{old}");
     assert_ne!(pmcd.agent(), agent);
     assert_eq!(restarts(&pmcd), ["1", "0"]);
 }

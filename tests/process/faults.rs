@@ -39,7 +39,7 @@ fn a_module_whose_plan_panics_costs_itself_only() {
     }
     assert!(!values(&mut peer, "bcc.proc.sysfork").is_empty());
     assert_eq!(peer.close().0.code(), Some(0));
-    assert!(last_words(&home).contains("tcplife: Module NOT active!"));
+    assert!(last_words(&home).contains("tcplife: not loaded: a fault of the agent"));
 }
 
 /// While loading, and later.

@@ -340,9 +340,11 @@ pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<(&'a str
 
 /// Declares a module's options: `Options`, how to read it from a section, and `OPTIONS`. The doc comment is the text of the
 /// default configuration and of the man page. An option without which there is no module has an example instead of a default.
+/// The option `process`, which most modules have, is declared by the words before `processes`; it comes first.
 ///
 /// ```text
 /// options! {
+///     process: "Only requests of these";
 ///     /// Include the time a request was queued in the operating system.
 ///     queued: bool = false;
 ///     /// The kernel functions.
@@ -351,7 +353,18 @@ pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<(&'a str
 /// ```
 #[macro_export]
 macro_rules! options {
-    ($($(#[doc = $doc:literal])+ $name:ident: $ty:ty = $default:expr $(, for example $example:literal)?;)*) => {
+    (process: $which:literal; $($others:tt)*) => {
+        $crate::options! {
+            #[doc = concat!(
+                " ",
+                $which,
+                " processes (ids, command names, or regular expressions for whole command lines)."
+            )]
+            process: $crate::kit::ProcessFilter = $crate::kit::ProcessFilter::default();
+            $($others)*
+        }
+    };
+    ($($(#[doc = $doc:expr])+ $name:ident: $ty:ty = $default:expr $(, for example $example:literal)?;)*) => {
         #[derive(Debug)]
         struct Options {
             $($(#[doc = $doc])+ $name: $ty,)*

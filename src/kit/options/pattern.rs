@@ -4,6 +4,7 @@
 use super::OptionType;
 use crate::config::{ConfigError, Value};
 use regex::bytes::Regex;
+use thiserror::Error;
 
 /// One regular expression.
 #[derive(Clone, Debug)]
@@ -22,9 +23,14 @@ enum By {
     Steps(fancy_regex::Regex),
 }
 
+/// What is wrong with a regular expression.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct ExpressionError(String);
+
 impl Expression {
     /// Compiles it; the error is what is wrong with it.
-    pub fn new(text: &str) -> Result<Expression, String> {
+    pub fn new(text: &str) -> Result<Expression, ExpressionError> {
         let text = end_of_text(text);
         let fault = match Regex::new(&text) {
             Ok(regex) => return Ok(Expression { text, by: By::States(regex) }),
@@ -33,8 +39,8 @@ impl Expression {
         };
         match fancy_regex::Regex::new(&text) {
             Ok(regex) => Ok(Expression { text, by: By::Steps(regex) }),
-            Err(error) if fault.ends_with("not supported") => Err(error.to_string()),
-            Err(_) => Err(fault),
+            Err(error) if fault.ends_with("not supported") => Err(ExpressionError(error.to_string())),
+            Err(_) => Err(ExpressionError(fault)),
         }
     }
 

@@ -3,13 +3,9 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, ways, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter, RefreshError, Rows,
-    Table,
+    by_thread, ways, Histogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter, Rows,
 };
 use crate::pcp::{Sem, Type, Units};
-
-/// Histogram slots of an operation: microseconds up to 71 minutes.
-pub const OPERATION_SLOTS: usize = 32;
 
 /// The operations of a file system; it is the whole module.
 pub struct Operations {
@@ -33,22 +29,6 @@ impl Module for Operations {
         plan.entries(self.rows.def.name, host.cpus);
     }
 
-    /// No instances before the first operation, then those of the widest range.
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let mut counts = [[0u64; OPERATION_SLOTS]; 4];
-        for row in kernel.rows(self.rows).iter() {
-            for (count, word) in counts.as_flattened_mut().iter_mut().zip(row.words(fs_row::slots)) {
-                *count += word;
-            }
-        }
-        if counts.as_flattened().iter().any(|&count| count > 0) {
-            for (column, counts) in counts.iter().enumerate() {
-                table.log2(Metric::new(column), counts);
-            }
-        }
-        Ok(())
-    }
-
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let rows = kernel.rows(self.rows);
         let (unmatched, displaced) = (rows.sum(fs_row::unmatched), rows.sum(fs_row::displaced));
@@ -67,11 +47,10 @@ macro_rules! file_system {
     ) => {
         use $crate::bpf::types::{fs_row, way_numbers};
         use $crate::kit::*;
-        use $crate::modules::shared::fsdist::{operation_metric, Operations, OPERATION_SLOTS};
+        use $crate::modules::shared::fsdist::{operation_latency, operation_metric, Operations};
 
         $crate::options! {
-            /// Only operations by these processes (ids, command names, or regular expressions for whole command lines).
-            process: ProcessFilter = ProcessFilter::default();
+            process: "Only operations by these";
         }
 
         static OPEN: Hook = $crate::function!($open, $needs);
@@ -84,7 +63,7 @@ macro_rules! file_system {
 
         static TABLE: TableSpec = TableSpec {
             cluster: $cluster,
-            shape: Shape::Log2(Log2 { slots: OPERATION_SLOTS as u32 }),
+            shape: Shape::Log2(Log2::MICROSECONDS),
             metrics: &[
                 operation_metric(
                     0,
@@ -106,6 +85,12 @@ macro_rules! file_system {
                     concat!("fs.", $name, ".latency.fsync"),
                     concat!("synchronisations of files on ", $called, " by the time they took"),
                 ),
+            ],
+            readings: &[
+                &operation_latency(ROWS, 0),
+                &operation_latency(ROWS, 1),
+                &operation_latency(ROWS, 2),
+                &operation_latency(ROWS, 3),
             ],
             ..TableSpec::NEW
         };
@@ -132,7 +117,6 @@ macro_rules! file_system {
                     process: options.process,
                 }))
             },
-            ..Spec::NEW
         };
     };
 }
@@ -142,13 +126,20 @@ pub const fn operation_metric(item: u32, name: &'static str, oneline: &'static s
     MetricDef { item, name, also: &[], ty: Type::U64, sem: Sem::COUNTER, units: Units::USEC, oneline }
 }
 
+/// The histogram of an operation; [`file_system!`] calls it. There is none before the first operation of any kind.
+pub const fn operation_latency(rows: Rows<fs_row>, operation: usize) -> Histogram<fs_row, 32> {
+    let buckets = fs_row::slots.nth(operation);
+    Histogram { from_start: false, ..Histogram::new(Metric::new(operation), rows, buckets) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::Fake;
+    use crate::kit::{Fake, Table};
+    use crate::modules::find;
     use crate::pcp::Atom;
 
-    const ROWS: Rows<fs_row> = Rows::new("test_rows");
+    const ROWS: Rows<fs_row> = Rows::new("zfs_rows");
     static HOOK: Hook = Hook { name: "f", tiers: &[], needs: "" };
 
     fn module() -> Operations {
@@ -161,26 +152,27 @@ mod tests {
         }
     }
 
-    #[test]
-    fn there_is_no_instance_before_the_first_operation() {
-        let mut table = Table::new(4);
-        module().refresh(&Fake::new().with(ROWS, 2), &mut table).unwrap();
-        assert!(table.is_empty());
+    fn filled(fake: &Fake) -> Table {
+        fake.filled(find("zfsdist").unwrap().tables[0], &mut module())
     }
 
     #[test]
-    fn every_operation_has_its_own_slots_and_they_share_the_widest_range() {
+    fn there_is_no_instance_before_the_first_operation() {
+        assert!(filled(&Fake::new().with(ROWS, 2)).is_empty());
+    }
+
+    #[test]
+    fn every_operation_has_its_own_buckets_and_they_share_the_widest_range() {
         let fake = Fake::new().with(ROWS, 2);
-        let slot = |operation: usize, slot: usize| fs_row::slots.nth(operation * OPERATION_SLOTS + slot);
-        fake.set(ROWS, 0, slot(0, 1), 5);
-        fake.set(ROWS, 1, slot(0, 1), 6);
-        fake.set(ROWS, 1, slot(3, 31), 7);
-        let mut table = Table::new(4);
-        module().refresh(&fake, &mut table).unwrap();
+        let bucket = |operation: usize, bucket: usize| fs_row::slots.nth(operation).nth(bucket);
+        fake.set(ROWS, 0, bucket(0, 1), 5);
+        fake.set(ROWS, 1, bucket(0, 1), 6);
+        fake.set(ROWS, 1, bucket(3, 31), 7);
+        let table = filled(&fake);
         assert_eq!(table.len(), 32);
         assert_eq!(table.value(1, 0), Some(Atom::U64(11)));
         assert_eq!(table.value(31, 3), Some(Atom::U64(7)));
-        assert_eq!(table.value(31, 1), Some(Atom::U64(0)), "a slot that another operation reached");
+        assert_eq!(table.value(31, 1), Some(Atom::U64(0)), "a bucket that another operation reached");
     }
 
     #[test]

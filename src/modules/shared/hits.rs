@@ -1,8 +1,11 @@
 //! Counting how often the targets of a template are hit: what the modules that count hits have in common. Kernel side:
 //! bpf/shared/hits.bpf.h.
 
-use crate::bpf::types::hit;
-use crate::kit::{Hook, Host, Kernel, Metric, Plan, RefreshError, Rows, Table, Target};
+use crate::bpf::types::{hit, rodata};
+use crate::kit::{Hook, Host, Kernel, Metric, Module, Plan, RefreshError, Rows, Table, Target};
+use std::fmt::Display;
+use std::time::Instant;
+use thiserror::Error;
 
 /// Counters of one CPU lie in whole cache lines, so that CPUs do not share one.
 const LINE: usize = 8;
@@ -33,45 +36,199 @@ impl Counters {
     }
 }
 
-/// Targets and their counters.
-pub struct Hits {
-    /// The names of the targets' instances; the place is the target's number.
-    names: Vec<String>,
-    template: &'static Hook,
-    rows: Rows<hit>,
+/// The targets of an entry of the configuration, each with its instance name; or why there are none.
+pub type Found = Result<Vec<(String, Target)>, NoTargets>;
+
+/// Why an entry of the configuration has no targets.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct NoTargets(String);
+
+impl NoTargets {
+    /// For this reason.
+    pub fn new(reason: impl Display) -> NoTargets {
+        NoTargets(reason.to_string())
+    }
 }
 
-impl Hits {
-    /// Nothing to count yet.
-    pub fn new(template: &'static Hook, rows: Rows<hit>) -> Hits {
-        Hits { names: Vec::new(), template, rows }
+/// The targets of a template that the configuration names. Targets with the same instance name have the same number.
+pub struct TargetList {
+    template: &'static Hook,
+    /// The instance names; the place is the number.
+    names: Vec<String>,
+    /// The module attaches to processes that come and go, not the loader at the start.
+    by_process: bool,
+}
+
+impl TargetList {
+    /// Targets that the loader attaches to at the start.
+    pub fn new(template: &'static Hook) -> TargetList {
+        TargetList { template, names: Vec::new(), by_process: false }
     }
 
-    /// One more target, whose instance has this name; one that is there already is passed over.
-    pub fn add(&mut self, plan: &mut Plan, target: Target, name: String) {
-        if !self.names.contains(&name) {
-            plan.attach_template(self.template, target, self.names.len() as u32);
-            self.names.push(name);
-        }
+    /// Targets that the module attaches to in each process.
+    pub fn by_process(template: &'static Hook) -> TargetList {
+        TargetList { by_process: true, ..TargetList::new(template) }
     }
 
-    /// Sizes the maps once all targets are added; yields the number of counters per CPU, which the program has to know.
-    pub fn size(&self, host: &Host, plan: &mut Plan) -> u32 {
-        self.counters().size(host, plan)
-    }
-
-    fn counters(&self) -> Counters {
-        Counters::new(self.rows, self.names.len())
-    }
-
-    /// A row for each target that is attached, never hit or not.
-    pub fn refresh(&self, kernel: &dyn Kernel, table: &mut Table, count: Metric<u64>) -> Result<(), RefreshError> {
-        let counters = self.counters();
-        for (number, name) in self.names.iter().enumerate() {
-            if kernel.reaches(self.template, number as u32) {
-                table.named(name.as_bytes()).set(count, counters.sum(kernel, number));
+    /// Adds what was found for each entry of the configuration; refuses if that is nothing at all.
+    pub fn find(&mut self, plan: &mut Plan, entries: impl Iterator<Item = (String, Found)>) {
+        for (entry, found) in entries {
+            match found {
+                Ok(targets) => self.add(plan, targets),
+                Err(reason) => plan.leave_out(entry, reason.to_string()),
             }
         }
+        if self.is_empty() {
+            plan.refuse_for_missing();
+        }
+    }
+
+    /// Adds the targets of an entry; those of a name that an earlier entry had are attached to already.
+    fn add(&mut self, plan: &mut Plan, targets: Vec<(String, Target)>) {
+        let earlier = self.names.len();
+        for (name, target) in targets {
+            let number = self.names.iter().position(|known| *known == name).unwrap_or_else(|| {
+                self.names.push(name);
+                self.names.len() - 1
+            });
+            if number >= earlier && !self.by_process {
+                plan.attach_template(self.template, target, number as u32);
+            }
+        }
+    }
+
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether nothing was found.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The names and their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.names.iter().map(String::as_str).enumerate()
+    }
+
+    /// The names that are attached to, with their numbers. One without a process to attach to is there too.
+    pub fn attached<'a>(&'a self, kernel: &'a dyn Kernel) -> impl Iterator<Item = (usize, &'a str)> {
+        self.iter().filter(|(number, _)| self.by_process || kernel.reaches(self.template, *number as u32))
+    }
+}
+
+/// What a module that counts hits has of its own.
+pub trait Finder: Send {
+    /// Finds the targets, and sets the filter of the programs.
+    fn find(&mut self, targets: &mut TargetList, plan: &mut Plan, constants: &mut rodata);
+
+    /// The constant that has the number of counters per CPU.
+    fn stride(constants: &mut rodata) -> &mut u32;
+
+    /// As [`Module::tick`].
+    fn tick(&mut self, _targets: &TargetList, _kernel: &dyn Kernel) {}
+
+    /// As [`Module::due`].
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// As [`Module::losses`].
+    fn losses(&self, _each: &mut dyn FnMut(&'static str, u64)) {}
+}
+
+/// A module that counts the hits of targets: an instance each, never hit or not.
+pub struct Hits<F> {
+    pub finder: F,
+    pub targets: TargetList,
+    /// The counters.
+    pub rows: Rows<hit>,
+    /// The metric.
+    pub count: Metric<u64>,
+}
+
+impl<F> Hits<F> {
+    fn counters(&self) -> Counters {
+        Counters::new(self.rows, self.targets.len())
+    }
+}
+
+impl<F: Finder> Module for Hits<F> {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
+        self.finder.find(&mut self.targets, plan, constants);
+        *F::stride(constants) = self.counters().size(host, plan);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        for (number, name) in self.targets.attached(kernel) {
+            table.named(name.as_bytes()).set(self.count, self.counters().sum(kernel, number));
+        }
         Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        self.finder.tick(&self.targets, kernel);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.finder.due()
+    }
+
+    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        self.finder.losses(each);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::Fake;
+
+    static HOOK: Hook = Hook { name: "f", tiers: &[], needs: "" };
+
+    fn code(name: &str, offset: u64) -> (String, Target) {
+        let target = Target::Code { path: "/f".into(), offset, semaphore: 0, process: None, name: name.into() };
+        (name.into(), target)
+    }
+
+    fn found(list: &mut TargetList, entries: Vec<(&str, Found)>) -> (Vec<(u64, u32)>, Plan) {
+        let mut plan = Plan::default();
+        list.find(&mut plan, entries.into_iter().map(|(entry, found)| (entry.to_string(), found)));
+        let offset = |target: &Target| if let Target::Code { offset, .. } = target { *offset } else { 0 };
+        (plan.targets.iter().map(|(_, target, number)| (offset(target), *number)).collect(), plan)
+    }
+
+    #[test]
+    fn a_name_has_one_number_and_what_an_earlier_entry_had_is_not_attached_again() {
+        let mut list = TargetList::new(&HOOK);
+        let entries = vec![
+            ("a", Ok(vec![code("x", 1), code("y", 2), code("x", 3)])),
+            ("b", Err(NoTargets::new("is not there"))),
+            ("c", Ok(vec![code("y", 4), code("z", 5)])),
+        ];
+        let (targets, plan) = found(&mut list, entries);
+        assert_eq!(targets, [(1, 0), (2, 1), (3, 0), (5, 2)]);
+        assert_eq!((plan.missing, plan.refusal), (vec![("b".into(), "is not there".into())], None));
+        let fake = Fake::new().out_of_reach(1);
+        assert_eq!(list.attached(&fake).collect::<Vec<_>>(), [(0, "x"), (2, "z")]);
+    }
+
+    #[test]
+    fn targets_by_process_have_numbers_and_are_not_attached_at_the_start() {
+        let mut list = TargetList::by_process(&HOOK);
+        let (targets, plan) = found(&mut list, vec![("a", Ok(vec![code("x", 1)]))]);
+        assert_eq!((targets.len(), plan.refusal), (0, None));
+        assert_eq!(list.attached(&Fake::new().out_of_reach(0)).collect::<Vec<_>>(), [(0, "x")]);
+    }
+
+    #[test]
+    fn a_list_without_a_target_refuses_with_every_reason() {
+        let (_, plan) = found(
+            &mut TargetList::new(&HOOK),
+            vec![("a", Err(NoTargets::new("one"))), ("b", Err(NoTargets::new("two")))],
+        );
+        assert_eq!(plan.refusal.as_deref(), Some("one; two"));
     }
 }

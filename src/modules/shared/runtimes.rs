@@ -2,7 +2,7 @@
 
 use crate::host::{mapped, open_regular, Probe, ProbeFile, ProbeFiles};
 use crate::kit::*;
-use crate::process::Site;
+use crate::process::{NoProbes, Site};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -186,11 +186,12 @@ pub fn runtime(
     files: &mut ProbeFiles,
     pid: u32,
     language: Language,
-) -> Result<(&'static Runtime, Vec<Arc<ProbeFile>>), String> {
+) -> Result<(&'static Runtime, Vec<Arc<ProbeFile>>), NoProbes> {
     let mut mapped = mapped(pid, |name| RUNTIMES.iter().any(|runtime| runtime.has(name)));
     let known = |runtime: &&Runtime| mapped.iter().any(|file| runtime.has(&file.name));
     let runtime = language.0.or_else(|| RUNTIMES.iter().find(known));
-    let runtime = runtime.ok_or_else(|| format!("no runtime of a language that is known: {}", Language::EXPECTED))?;
+    let runtime =
+        runtime.ok_or_else(|| NoProbes(format!("no runtime of a language that is known: {}", Language::EXPECTED)))?;
     mapped.retain(|file| runtime.has(&file.name));
     mapped.truncate(FILES);
     let mut its: Vec<_> = mapped.into_iter().map(|file| (file.open(), file.path)).collect();
@@ -200,10 +201,10 @@ pub fn runtime(
         its.push((open_regular(&program), program));
     }
     let names = its.iter().map(|(_, path)| path.display().to_string()).collect::<Vec<_>>().join(", ");
-    let read = its.into_iter().map(|(file, path)| files.read(file, &path)).collect::<Result<Vec<_>, String>>()?;
+    let read = its.into_iter().map(|(file, path)| files.read(file, &path)).collect::<Result<Vec<_>, _>>()?;
     let with_probes: Vec<Arc<ProbeFile>> = read.into_iter().filter(|file| !file.probes.is_empty()).collect();
     if with_probes.is_empty() {
-        return Err(format!("no probes in this build of {} ({names})", runtime.language));
+        return Err(NoProbes(format!("no probes in this build of {} ({names})", runtime.language)));
     }
     Ok((runtime, with_probes))
 }
@@ -255,7 +256,7 @@ mod tests {
     fn a_process_without_a_runtime_says_so_and_one_that_is_said_to_be_one_is_read() {
         let mut files = ProbeFiles::default();
         let pid = std::process::id();
-        let fault = runtime(&mut files, pid, Language(None)).err().unwrap();
+        let fault = runtime(&mut files, pid, Language(None)).err().unwrap().to_string();
         assert!(fault.contains("no runtime"), "{fault}");
         if cfg!(target_arch = "x86_64") {
             let (runtime, files) = runtime(&mut files, pid, Language(Some(JAVA))).unwrap();

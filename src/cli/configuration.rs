@@ -1,0 +1,52 @@
+//! The configuration that a command works with: the file that was named, that of the system, or the one that is compiled in.
+
+use super::CommonOptions;
+use crate::config::{Config, ConfigError};
+use crate::pcpconf::PcpConf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// What runs where no configuration file is: the one that is installed.
+const BUILT_IN: &str = include_str!("../../corebcc.conf");
+
+/// The configuration, and the file, as sentences name it.
+pub fn configuration(common: &CommonOptions, conf: &PcpConf) -> (Result<Config, ConfigError>, String) {
+    if let Some(path) = &common.config {
+        return (Config::read(path), path.display().to_string());
+    }
+    match usual_config(conf) {
+        Ok(path) => (Config::read(&path), path.display().to_string()),
+        Err(path) => {
+            log::info!("{}: not there, running the default modules", path.display());
+            let shown = format!("{} (not there: this is the built-in one, which Install puts there)", path.display());
+            (Config::parse(&shown, BUILT_IN.as_bytes()), shown)
+        }
+    }
+}
+
+/// The file that is read where none is named; an error where it is not there.
+pub fn usual_config(conf: &PcpConf) -> Result<PathBuf, PathBuf> {
+    let exe = std::env::current_exe().unwrap_or_default();
+    let path = default_config(conf, &exe);
+    if is_there(&path) {
+        Ok(path)
+    } else {
+        Err(path)
+    }
+}
+
+/// The configuration to read when none was named: that of the system, else the one beside the program `exe`.
+pub(super) fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
+    let system = conf.path("PCP_SYSCONF_DIR", "corebcc/corebcc.conf");
+    if is_there(&system) {
+        system
+    } else {
+        exe.with_file_name("corebcc.conf")
+    }
+}
+
+/// Whether there is something to read, or to fail at reading: a file that cannot be looked at, or a link to nowhere, is not taken for
+/// none.
+fn is_there(path: &Path) -> bool {
+    !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}

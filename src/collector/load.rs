@@ -1,0 +1,85 @@
+//! From modules that are made to modules that are loaded: each plans, then the kernel is asked.
+
+use super::guard::{guarded, inject};
+use super::loaded_module::{LoadedModule, Working};
+use super::loaded_modules::LoadedModules;
+use super::prepared_module::{PreparedModule, PreparedModules};
+use crate::bpf;
+use crate::kit::{Module, Plan};
+use crate::loader::{self, LoadRequest};
+use crate::process::Filters;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// Loads the modules as far as the kernel allows.
+pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> LoadedModules {
+    let begin = Instant::now();
+    let PreparedModules { mut modules, process_refresh } = prepared;
+    let (host, mut constants) = (crate::host::host(), bpf::constants());
+    let mut plans = Vec::new();
+    for (number, prepared) in modules.iter_mut().enumerate() {
+        let mut plan = Plan { number, ..Plan::default() };
+        let planned = match &mut prepared.module {
+            Ok(module) => guarded(&prepared.name, || {
+                inject("plan", &prepared.name);
+                module.plan(&host, &mut plan, &mut constants);
+            })
+            .map_err(|fault| fault.to_string()),
+            Err(failure) => Err(failure.reason.clone()),
+        };
+        if let Err(reason) = planned {
+            plan = Plan { number, refusal: Some(reason), ..Plan::default() };
+        }
+        plans.push(plan);
+    }
+    let filtered = modules.iter().zip(&plans).map(|(prepared, plan)| (&*prepared.name, prepared.spec.name, plan));
+    let mut filters_at = None;
+    if let Some(mut filters) = Filters::of(filtered, process_refresh) {
+        let mut plan = Plan::default();
+        filters.plan(&host, &mut plan, &mut constants);
+        plans.push(plan);
+        filters_at = Some(modules.len());
+        let spec = &Filters::SPEC;
+        modules.push(PreparedModule {
+            name: spec.name.into(),
+            spec,
+            tables: Vec::new(),
+            debug: false,
+            module: Ok(Box::new(filters)),
+        });
+    }
+    let missing: Vec<_> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.missing)).collect();
+    let wanted: Vec<LoadRequest> = modules
+        .iter()
+        .zip(plans)
+        .map(|(prepared, plan)| LoadRequest {
+            name: prepared.spec.name,
+            depends_on: plan.filter.as_ref().and(filters_at),
+            plan,
+            maps: prepared.spec.maps,
+        })
+        .collect();
+    inject("load", "all");
+    let outcome = loader::load(&bpf::OBJECT, &wanted, &constants, btf.as_deref());
+    let modules =
+        modules.into_iter().zip(outcome.modules).zip(missing).map(|((prepared, result), missing)| LoadedModule {
+            name: prepared.name,
+            spec: prepared.spec,
+            tables: prepared.tables,
+            debug: prepared.debug,
+            module: prepared
+                .module
+                .and_then(|module| result.map(|()| Mutex::new(Working { module, losses: HashMap::new() }))),
+            missing,
+            refreshes: Mutex::default(),
+        });
+    LoadedModules {
+        kernel: outcome.loaded,
+        modules: modules.collect(),
+        attempts: outcome.attempts,
+        findings: outcome.findings,
+        loading: begin.elapsed(),
+    }
+}

@@ -1,0 +1,88 @@
+//! All modules of a configuration once loading is over, and their tables.
+
+use super::guard::{guarded, held};
+use super::loaded_module::LoadedModule;
+use crate::catalog::TableError;
+use crate::kit::{fill, Kernel, RefreshError, Table, TableId, TableSpec};
+use crate::loader::{give_back, Attempt, Finding, Loaded};
+use crate::pcp::PmErr;
+use std::slice::Iter;
+use std::time::{Duration, Instant};
+
+/// Loaded modules, for any thread: each works for one thread at a time.
+pub struct LoadedModules {
+    /// Their programs and maps; the first field, so that all is detached before a module is dropped.
+    pub kernel: Loaded,
+    /// In the order of the configuration; the filters of their `process` options, if there are any, are the last.
+    pub modules: Vec<LoadedModule>,
+    /// What was tried at the hooks.
+    pub attempts: Vec<Attempt>,
+    /// What that says of the kernel.
+    pub findings: Vec<Finding>,
+    /// How long loading took.
+    pub loading: Duration,
+}
+
+impl LoadedModules {
+    /// Each of them.
+    pub fn iter(&self) -> Iter<'_, LoadedModule> {
+        self.modules.iter()
+    }
+
+    /// The module of a table, and the table as it is declared.
+    fn module(&self, id: TableId) -> Option<(&LoadedModule, &'static TableSpec)> {
+        self.iter().find_map(|loaded| {
+            let (_, spec) = loaded.tables.iter().find(|(own, _)| *own == id)?;
+            Some((loaded, *spec))
+        })
+    }
+
+    /// Fills a table, which is empty; `None` if it is no module's. A module that panics costs its own values, no more.
+    pub fn refresh(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
+        let (loaded, spec) = self.module(id)?;
+        Some(self.refresh_by(loaded, spec, table))
+    }
+
+    fn refresh_by(&self, loaded: &LoadedModule, spec: &TableSpec, table: &mut Table) -> Result<(), TableError> {
+        let begin = Instant::now();
+        let LoadedModule { name, debug, refreshes, .. } = loaded;
+        let kernel: &dyn Kernel = &self.kernel;
+        let module = &mut *held(loaded.module()?).module;
+        let result = guarded(name, || fill(spec, module, kernel, table))
+            .unwrap_or_else(|fault| Err(RefreshError(fault.to_string())));
+        let before = {
+            let mut record = held(refreshes);
+            (record.count, record.time) = (record.count + 1, record.time + begin.elapsed());
+            std::mem::replace(&mut record.error, result.as_ref().err().map(ToString::to_string))
+        };
+        match (&result, before) {
+            (Err(error), None) => log::error!("{name}: no values: {error}"),
+            (Ok(()), Some(_)) => log::info!("{name}: values again"),
+            _ => {}
+        }
+        if *debug {
+            log::info!("{name}: refreshed, {} instances", table.len());
+        }
+        Ok(result?)
+    }
+
+    /// Changes a string of a table.
+    pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
+        let (loaded, spec) = self.module(id).ok_or(TableError::ReadOnly)?;
+        let metric = spec.metrics.get(column).ok_or(PmErr::PMID)?;
+        let name = &loaded.name;
+        let kernel: &dyn Kernel = &self.kernel;
+        let module = &mut held(loaded.module()?).module;
+        let stored = guarded(name, || module.store(kernel, metric, value)).unwrap_or_else(|fault| {
+            log::error!("{name}: {fault}");
+            Err(PmErr::GENERIC)
+        });
+        give_back(); // what the end of a run left
+        Ok(stored?)
+    }
+
+    /// Whether the module of a table is at work already, so that whoever asks it has to wait.
+    pub fn is_busy(&self, id: TableId) -> bool {
+        self.module(id).is_some_and(|(loaded, _)| loaded.is_busy())
+    }
+}

@@ -1,0 +1,140 @@
+//! What became of each module: a result, a word and a sentence, and the lines of the log.
+
+use super::guard::held;
+use super::loaded_module::{LoadedModule, CONFIGURATION};
+use super::loaded_modules::LoadedModules;
+use crate::kit::Spec;
+use crate::loader::{Attempt, Failure, Reach};
+use std::collections::BTreeMap;
+
+/// Targets that a sentence names one by one.
+const NAMED: usize = 3;
+
+impl LoadedModules {
+    /// Logs the targets that modules go without, and, for debugging, each way to attach that was tried.
+    pub fn log_attempts(&self) {
+        for reach in self.kernel.reaches() {
+            match &reach.result {
+                Ok(tier) => log::debug!("{}: {}: attached as {}", reach.module, reach.target, tier.kind),
+                Err(words) => log::warn!("{}: {} cannot be attached to: {words}", reach.module, reach.target),
+            }
+        }
+        for loaded in self.iter() {
+            let name = &loaded.name;
+            for (entry, reason) in &loaded.missing {
+                log::warn!("{name}: {entry} is left out: {reason}");
+            }
+            let level = if loaded.debug { log::Level::Info } else { log::Level::Debug };
+            for Attempt { hook, kind, result, .. } in self.attempts.iter().filter(|attempt| loaded.has(attempt.hook)) {
+                match result {
+                    Ok(()) => log::log!(level, "{name}: {hook}: loaded as {kind}"),
+                    Err(refusal) => log::log!(level, "{name}: {hook}: {kind} is refused: {refusal}"),
+                }
+            }
+        }
+    }
+
+    /// Logs a line for each module: how it is attached, or why it is not loaded.
+    pub fn log_outcomes(&self) {
+        for loaded in self.iter() {
+            let (name, (_, sentence)) = (&loaded.name, self.state(loaded));
+            match &loaded.module {
+                Ok(_) if sentence.is_empty() => log::info!("{name}: loaded, nothing to attach to yet"),
+                Ok(_) => log::info!("{name}: {sentence}"),
+                // The error was logged as the configuration was read, and names the section.
+                Err(failure) if failure.hook == CONFIGURATION => {}
+                Err(_) => log::error!("{name}: not loaded: {sentence}"),
+            }
+        }
+    }
+
+    /// For each module why it is not there.
+    pub fn outcomes(&self) -> Vec<Result<(), Failure>> {
+        self.iter().map(|loaded| loaded.module.as_ref().map(|_| ()).map_err(Failure::clone)).collect()
+    }
+
+    /// How the attached hooks are attached.
+    pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
+        self.kernel.attached()
+    }
+
+    /// The targets that each module goes without though its section names them, with the reason: first those that were not found,
+    /// then those that cannot be attached to.
+    pub fn missing_targets(&self) -> Vec<Vec<(String, String)>> {
+        self.iter().map(|loaded| self.missing(loaded)).collect()
+    }
+
+    fn missing(&self, loaded: &LoadedModule) -> Vec<(String, String)> {
+        let refused =
+            self.kernel.reaches().iter().filter(|reach| reach.module == loaded.spec.name).filter_map(|reach| {
+                reach.result.as_ref().err().map(|said| (reach.target.to_string(), said.to_string()))
+            });
+        loaded.missing.iter().cloned().chain(refused).collect()
+    }
+
+    /// The targets that the configuration names, and what became of each.
+    pub fn reaches(&self) -> &[Reach] {
+        self.kernel.reaches()
+    }
+
+    /// The modules, those that failed left out, of which this holds.
+    pub fn users(&self, is: impl Fn(&Spec) -> bool) -> String {
+        let users = self.iter().filter(|loaded| loaded.module.is_ok() && is(loaded.spec));
+        users.map(|loaded| &*loaded.name).collect::<Vec<_>>().join(",")
+    }
+
+    /// The number of configured targets that a module is attached to, and of those that it works without.
+    pub fn targets(&self, loaded: &LoadedModule) -> (u64, u64) {
+        let is_attached = |reach: &&Reach| reach.module == loaded.spec.name && reach.result.is_ok();
+        (self.kernel.reaches().iter().filter(is_attached).count() as u64, self.missing(loaded).len() as u64)
+    }
+
+    /// A module's state in a word, and in a sentence that says why and what to do.
+    pub fn state(&self, loaded: &LoadedModule) -> (&'static str, String) {
+        if let Err(failure) = &loaded.module {
+            let said = if failure.words.is_empty() { "" } else { "; the kernel said: " };
+            return ("failed", format!("{}{said}{}", failure.reason, failure.words));
+        }
+        if let Some(error) = &held(&loaded.refreshes).error {
+            return ("no values", error.clone());
+        }
+        let spec = loaded.spec;
+        let (mut ways, mut idle, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        let attached = self.kernel.attached();
+        for hook in spec.hooks {
+            let attempts = || self.attempts.iter().filter(|attempt| attempt.hook == hook.name);
+            if let Some((_, kind)) = attached.iter().find(|(name, _)| *name == hook.name) {
+                ways.push(format!("{} by {kind}", hook.name));
+            } else if attempts().any(|attempt| attempt.result.is_ok()) {
+                idle.push(hook.name);
+            } else if let Some(Err(refusal)) = attempts().next_back().map(|attempt| &attempt.result) {
+                missing.push(format!("{} ({refusal})", hook.name));
+            }
+        }
+        let reaches = self.kernel.reaches().iter().filter(|reach| reach.module == spec.name);
+        let mut targets: BTreeMap<&str, usize> = BTreeMap::new();
+        for tier in reaches.filter_map(|reach| reach.result.as_ref().ok()) {
+            *targets.entry(tier.kind).or_default() += 1;
+        }
+        missing.extend(self.missing(loaded).into_iter().map(|(target, reason)| format!("{target} ({reason})")));
+        ways.extend(
+            targets
+                .iter()
+                .map(|(kind, count)| format!("{count} target{} by {kind}", if *count == 1 { "" } else { "s" })),
+        );
+        let mut parts = Vec::new();
+        if !ways.is_empty() {
+            parts.push(format!("attached to {}", ways.join(", ")));
+        }
+        if !idle.is_empty() {
+            parts.push(format!("loaded, attached when needed: {}", idle.join(", ")));
+        }
+        if !missing.is_empty() {
+            let named = missing.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+            let others = missing.len().saturating_sub(NAMED);
+            let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+            parts.push(format!("not attached to {named}{others}"));
+        }
+        (if ways.is_empty() { "postponed" } else { "running" }, parts.join("; "))
+    }
+}

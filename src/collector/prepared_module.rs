@@ -1,0 +1,63 @@
+//! Modules that are made, to be loaded.
+
+use crate::catalog::EnabledModule;
+use crate::config::Config;
+use crate::kit::{speaking_as, Module, Setup, SetupError, Spec, TableId, TableSpec};
+use crate::loader::Failure;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A module with its name, to be loaded.
+pub struct PreparedModule {
+    pub name: Arc<str>,
+    pub spec: &'static Spec,
+    pub tables: Vec<(TableId, &'static TableSpec)>,
+    /// The option `debug` of its section.
+    pub debug: bool,
+    /// With an error in its section, the module fails for that.
+    pub module: Result<Box<dyn Module + Send>, Failure>,
+}
+
+/// The modules of a configuration, to be loaded.
+pub struct PreparedModules {
+    pub(super) modules: Vec<PreparedModule>,
+    pub(super) process_refresh: Option<Duration>,
+}
+
+/// Makes the modules of a configuration; the first error is the result. Quick, since pmcd gives an agent that it has started three
+/// seconds to say something: they plan when they are loaded.
+pub fn prepared_modules(
+    config: &Config,
+    modules: &[EnabledModule],
+    process_refresh: Option<Duration>,
+) -> Result<PreparedModules, SetupError> {
+    let modules = modules.iter().map(|module| {
+        let made = make(config, module, process_refresh)?;
+        Ok(PreparedModule::new(module, Ok(made)))
+    });
+    Ok(PreparedModules { modules: modules.collect::<Result<_, _>>()?, process_refresh })
+}
+
+/// Makes the module of a section.
+pub fn make(
+    config: &Config,
+    module: &EnabledModule,
+    process_refresh: Option<Duration>,
+) -> Result<Box<dyn Module + Send>, SetupError> {
+    let name = Arc::from(module.settings.section.as_str());
+    let section = config
+        .section(&module.settings.section)
+        .ok_or_else(|| SetupError::Missing { path: config.path().into(), reason: format!("no section [{name}]") })?;
+    speaking_as(&name, || (module.spec.make)(&Setup { section: &section, process_refresh }))
+}
+
+impl PreparedModule {
+    pub fn new(enabled: &EnabledModule, module: Result<Box<dyn Module + Send>, Failure>) -> PreparedModule {
+        let (name, debug) = (Arc::from(enabled.settings.section.as_str()), enabled.settings.debug);
+        if debug {
+            log::info!("{name}: Debug logging enabled.");
+        }
+        let tables = enabled.tables().map(|table| (table.id, table.spec)).collect();
+        PreparedModule { name, spec: enabled.spec, tables, debug, module }
+    }
+}

@@ -1,0 +1,44 @@
+//! The agent as a whole.
+
+use super::{some, AgentStatus, LoadedModules};
+use crate::kit::{Shape, Table, TableSpec};
+use crate::loader;
+use crate::metrics;
+use std::sync::atomic::Ordering::Relaxed;
+
+metrics! {
+    VERSION: str = 0 "agent.version" DISCRETE NONE "version of the agent";
+    RELEASE: str = 1 "agent.kernel.release" DISCRETE NONE "release of the running kernel";
+    LOADING: u64 = 2 "agent.load.time" DISCRETE MSEC "time it took to load the modules";
+    UPTIME: u64 = 3 "agent.uptime" INSTANT SEC "time since the agent started";
+    RESIDENT: u64 = 4 "agent.memory.resident" INSTANT BYTE "memory of the agent's process";
+    FETCHES: u64 = 5 "agent.fetches" COUNTER COUNT "fetches answered";
+    RESTARTS: u64 = 6 "agent.restarts" COUNTER COUNT "starts of the agent since the machine's, but for the first";
+    CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "restarts after an agent that did not end in order";
+    CONFIGURATION: str = 8 "agent.configuration.status" DISCRETE NONE "errors in the configuration, each with file, line and remedy";
+    ERRORS: u32 = 9 "agent.configuration.errors" DISCRETE COUNT "number of errors in the configuration";
+}
+
+pub static TABLE: TableSpec = TableSpec {
+    summary: "the agent as a whole",
+    cluster: 300,
+    shape: Shape::Single,
+    metrics: METRICS,
+    ..TableSpec::NEW
+};
+
+pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
+    let kernel = nix::sys::utsname::uname().map(|names| names.release().to_os_string()).unwrap_or_default();
+    let row = table
+        .single()
+        .text(VERSION, env!("CARGO_PKG_VERSION").as_bytes())
+        .text(RELEASE, kernel.as_encoded_bytes())
+        .set(LOADING, modules.loading.as_millis() as u64)
+        .set(UPTIME, status.started.elapsed().as_secs())
+        .set(FETCHES, status.fetches.load(Relaxed))
+        .text(CONFIGURATION, status.configuration.status.as_bytes())
+        .set(ERRORS, status.configuration.errors.len() as u32);
+    let row = some(row, RESIDENT, loader::resident());
+    let row = some(row, RESTARTS, status.restarts.as_ref().map(|restarts| restarts.count));
+    some(row, CRASHES, status.restarts.as_ref().map(|restarts| restarts.crashes));
+}

@@ -1,0 +1,168 @@
+//! `serve`: the order of a start, and what pmcd's connection is wired to.
+
+use crate::agent::{Agent, Options};
+use crate::catalog::{EnabledModule, Help, Registry};
+use crate::check::warn_of_unknown;
+use crate::cli::{configuration, ServeOptions};
+use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared};
+use crate::modules::MODULES;
+use crate::pcpconf::PcpConf;
+use crate::pdu::Frame;
+use crate::state::Restarts;
+use crate::transport::{self, End, Handler, Signals, TransportError};
+use log::{error, info};
+use nix::sys::eventfd::EventFd;
+use nix::unistd::{initgroups, setgid, setuid, Uid, User};
+use std::error::Error;
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+const HELP: &str = include_str!("../help");
+
+/// The connection's side of the agent.
+struct Server {
+    agent: Agent<Registry>,
+    ready: Arc<EventFd>,
+    /// The number of enabled modules, and when the first of them began to be loaded.
+    modules: usize,
+    begin: Instant,
+    /// `module_failure_fatal`, and whether it came to that.
+    fatal: bool,
+    failed: bool,
+    restarts: Option<Restarts>,
+}
+
+impl Handler for Server {
+    fn frame(&mut self, frame: Frame<'_>, out: &mut Vec<u8>) {
+        self.agent.handle(&frame, out);
+    }
+
+    fn woken(&mut self, out: &mut Vec<u8>) {
+        let _ = self.ready.read();
+        if self.agent.source().is_lost() {
+            return;
+        }
+        if self.agent.source_mut().poll() {
+            let failed = self.agent.source().failed_modules();
+            if self.fatal && !failed.is_empty() {
+                self.failed = true;
+                return;
+            }
+            let (enabled, took) = (self.modules, self.begin.elapsed().as_secs_f64());
+            let failures =
+                if failed.is_empty() { String::new() } else { format!(", not loaded: {}", failed.join(", ")) };
+            info!("ready: {} of {enabled} modules loaded in {took:.2} s{failures}", enabled - failed.len());
+            self.agent.ready(out);
+        }
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ready.as_fd())
+    }
+
+    fn is_over(&self) -> bool {
+        self.failed || self.agent.source().is_lost()
+    }
+
+    /// pmcd closes the connection of an agent that owes it no answer. One that it has dropped for being late did not end in order.
+    fn ended(&mut self, end: &End) {
+        self.agent.source_mut().save();
+        if !matches!(end, End::Broken(_)) && !self.agent.source().is_lost() {
+            self.restarts.iter().for_each(Restarts::end);
+        }
+    }
+}
+
+/// Serves pmcd until the connection or the agent ends.
+pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Error>> {
+    let common = &options.common;
+    let conf = PcpConf::load();
+    let (config, path) = configuration(common, &conf);
+    let enabled = survey(&config, MODULES);
+    let count = enabled.modules.len();
+    info!(
+        "version {}, pid {}, configuration {path}, {count} module{} enabled",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        if count == 1 { "" } else { "s" }
+    );
+    let Prepared { settings, enabled, modules, configuration } = prepare(&config, &path, enabled, MODULES);
+    configuration.errors.iter().for_each(|error| error!("{error}"));
+    if configuration.halted {
+        error!("no module is loaded until the configuration is corrected and the agent started again");
+    }
+    // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
+    let fatal = settings.module_failure_fatal && configuration.errors.is_empty();
+    let mut status = AgentStatus::new(configuration, settings.bpf_stats);
+    if let Ok(config) = &config {
+        warn_of_unknown(config, &enabled);
+    }
+
+    if let Some(name) = &options.username {
+        run_as(name)?;
+    }
+    let restarts = Restarts::begin(&conf.path("PCP_RUN_DIR", "corebcc.starts"));
+    status.restarts.clone_from(&restarts);
+    let connection = match transport::connect(&options.endpoint, &conf, signals) {
+        Err(TransportError::Signal(signal)) => {
+            info!("ended by signal {signal} before pmcd came");
+            return Ok(());
+        }
+        connection => connection?,
+    };
+    let begin = Instant::now();
+    let collector = Collector::start(modules, common.btf.clone(), status)
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    let ready = collector.ready();
+    let caches = Some(conf.path("PCP_VAR_DIR", "config/pmda"));
+    let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&settings.prefix));
+    let registry = Registry::new(common.domain, tables, Help::parse(HELP), caches, Box::new(collector));
+    let registry = match restarts.clone() {
+        Some(restarts) => registry.writing_while(move || restarts.is_latest()),
+        None => registry,
+    };
+    let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
+    let greeting = agent.creds(std::process::id());
+    let mut server = Server { agent, ready, modules: enabled.len(), begin, fatal, failed: false, restarts };
+    let end = transport::run(connection, &greeting, signals, &mut server);
+    match &end {
+        Ok(End::Eof) => info!("pmcd closed the connection"),
+        Ok(End::Signal(signal)) => info!("ended by signal {signal}"),
+        _ => {}
+    }
+    server.agent.source_mut().stop();
+    match end? {
+        End::Eof | End::Signal(_) => Ok(()),
+        End::Handler if server.agent.source().is_lost() => Err(
+            "no values will come any more: the thread that collects them has ended; pmcd has to start the agent again"
+                .into(),
+        ),
+        End::Handler => Err(not_loaded(&server.agent.source().failed_modules(), &path).into()),
+        End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}").into()),
+    }
+}
+
+/// Why the agent ends that is to have all of its modules or none.
+fn not_loaded(failed: &[&str], path: &str) -> String {
+    format!(
+        "the agent ends, since {} could not be loaded (see above) and `module_failure_fatal` is True, the default; to run the \
+         other modules, set `module_failure_fatal = False` in [pmda] of {path}",
+        failed.join(", ")
+    )
+}
+
+/// `-U`, as `pmdaSetUser` of PCP's own agents. The log is open; what takes root comes after, and says so if it is refused.
+fn run_as(name: &str) -> Result<(), Box<dyn Error>> {
+    let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
+    let user =
+        User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
+    if user.uid == Uid::effective() {
+        return Ok(());
+    }
+    let c_name = CString::new(name).map_err(|error| failed(&error))?;
+    initgroups(&c_name, user.gid).map_err(|error| failed(&error))?;
+    setgid(user.gid).map_err(|error| failed(&error))?;
+    Ok(setuid(user.uid).map_err(|error| failed(&error))?)
+}
