@@ -9,6 +9,7 @@ prog=tests/commands.sh
 # Commands that cannot run here, with the reason. One that stands nowhere any more is an error.
 # shellcheck disable=SC2016 # they are shown as they stand
 cannot_run='sudo ./tests/run	it is what runs this
+sudo ./tests/run lints cargo	it is what runs this
 UPDATE=1 cargo test --locked --test files     # rewrites corebcc.conf and the README'\''s table	it writes to the sources; tests/run runs the test itself
 cargo test --locked --test objects            # the object agrees with the declaration	tests/run runs it
 readelf -n PROGRAM | awk '\''/Name:/ { print $2 }'\'' | sort -u	PROGRAM stands for a file'
@@ -68,10 +69,10 @@ fi
 chmod 755 "$scratch"/bin/* 2>/dev/null
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$scratch/bin
 
-# commands FILE: its commands, one a line
+# commands FILE: its commands, one a line; the man page has lines of pmcd.conf too
 commands() {
 	case $1 in
-	*.1) awk '/^\.RS/ { on = 1; next } /^\.RE/ { on = 0 } on && !/^\./ { gsub(/\\-/, "-"); gsub(/\\e/, "\\"); print }' "$1" ;;
+	*.1) awk '/^\.RS/ { on = 1; next } /^\.RE/ { on = 0 } on && !/^(\.|\[|allow |disallow )/ { gsub(/\\-/, "-"); gsub(/\\e/, "\\"); print }' "$1" ;;
 	*) awk '
 		/^```/ { block = block ? "" : ($0 == "```sh" ? "sh" : "other"); next }
 		block == "sh" && !/^ *(#|$)/ { print; next }

@@ -42,6 +42,13 @@ impl Alone {
     fn id(&self) -> u32 {
         self.burner.child.id()
     }
+
+    /// Its time on CPUs so far, in hundredths of a second.
+    fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum() // utime and stime
+    }
 }
 
 /// Busy in a function of its own.
@@ -64,9 +71,9 @@ fn value(group: &mut ModuleSet) -> String {
     }
 }
 
-/// Runs for a second with these options; the value at the end, and how long it ran.
-fn profile(options: &str) -> Option<(String, f64)> {
-    profile_until(options, || ())
+/// Samples a busy program with these options; the value at the end, and how long the run was.
+fn profile(busy: &mut Alone, options: &str) -> Option<(String, f64)> {
+    profile_until(busy, options, |_| ())
 }
 
 /// Stacks, with the samples of each.
@@ -82,24 +89,33 @@ fn stacks_now(group: &mut ModuleSet) -> BTreeMap<String, u64> {
     table.keys().iter().enumerate().map(row).collect()
 }
 
-/// Lets the agent do for a second what it does between requests.
-fn attend(group: &mut ModuleSet) {
+/// Lets the agent do for a second what it does between requests, and longer until the program was on a CPU for half of one: a
+/// machine that is busy gives it little.
+fn attend(group: &mut ModuleSet, busy: &Alone) {
     let (quiet, _other) = UnixStream::pair().unwrap();
-    group.attend(quiet.as_fd(), Some(Instant::now() + Duration::from_secs(1)));
+    let (before, until) = (busy.ticks(), Instant::now() + Duration::from_secs(60));
+    loop {
+        group.attend(quiet.as_fd(), Some(Instant::now() + Duration::from_secs(1)));
+        if busy.ticks() - before >= 50 {
+            return;
+        }
+        assert!(Instant::now() < until, "{} of 50 ticks in a minute", busy.ticks() - before);
+    }
 }
 
 /// As `profile`, and does this just before the stop.
-fn profile_until(options: &str, end: impl FnOnce()) -> Option<(String, f64)> {
-    let (mut group, start) = started(options)?;
-    attend(&mut group);
-    end();
+fn profile_until(busy: &mut Alone, options: &str, end: impl FnOnce(&mut Alone)) -> Option<(String, f64)> {
+    let (mut group, start) = started(busy, options)?;
+    attend(&mut group, busy);
+    end(busy);
     group.store(PROFILE, 0, b"stop").unwrap();
     Some((value(&mut group), start.elapsed().as_secs_f64()))
 }
 
 /// The module with a run begun, and when.
-fn started(options: &str) -> Option<(ModuleSet, Instant)> {
-    let text = format!("[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\n{options}");
+fn started(busy: &Alone, options: &str) -> Option<(ModuleSet, Instant)> {
+    let section = format!("[profile]\nmodule = profile\ncluster = 14\nprocess = {}\n{options}", busy.id());
+    let text = format!("[pmda]\nmodules = profile\n{section}");
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, modules) = enabled_modules(&config, MODULES).unwrap();
     let prepared_modules = prepared_modules(&config, &modules, None).unwrap();
@@ -128,8 +144,8 @@ fn samples(json: &str, name: &str) -> u64 {
 
 #[test]
 fn a_busy_function_has_as_many_samples_as_it_had_time() {
-    let Some(burner) = burner() else { return };
-    let Some((json, seconds)) = profile(&format!("process = {}\nsample_frequency = 99\n", burner.id())) else {
+    let Some(mut burner) = burner() else { return };
+    let Some((json, seconds)) = profile(&mut burner, "sample_frequency = 99\n") else {
         return;
     };
     let total = samples(&json, "root");
@@ -142,11 +158,10 @@ fn a_busy_function_has_as_many_samples_as_it_had_time() {
 #[test]
 fn the_busy_stack_is_in_order_and_counts_reach_the_trees() {
     let Some(burner) = burner() else { return };
-    let options = format!("process = {}\nsample_frequency = 99\n", burner.id());
-    let Some((mut group, _)) = started(&options) else { return };
-    attend(&mut group);
+    let Some((mut group, _)) = started(&burner, "sample_frequency = 99\n") else { return };
+    attend(&mut group, &burner);
     let first = stacks_now(&mut group);
-    attend(&mut group);
+    attend(&mut group, &burner);
     let second = stacks_now(&mut group);
     group.store(PROFILE, 0, b"stop").unwrap();
     let (tree, last) = (value(&mut group), stacks_now(&mut group));
@@ -161,7 +176,7 @@ fn the_busy_stack_is_in_order_and_counts_reach_the_trees() {
     assert!(total(&last) > 20 && samples * 10 >= total(&last) * 9, "{last:?}");
 
     group.store(PROFILE, 0, b"start").unwrap();
-    attend(&mut group);
+    attend(&mut group, &burner);
     group.store(PROFILE, 0, b"stop").unwrap();
     let (tree, again) = (value(&mut group), stacks_now(&mut group));
     assert!(last.iter().all(|(name, samples)| again.get(name) >= Some(samples)), "a step back: {last:?} {again:?}");
@@ -173,10 +188,10 @@ fn the_busy_stack_is_in_order_and_counts_reach_the_trees() {
 #[test]
 fn frames_of_the_kernel_follow_the_users_and_say_so() {
     let Some(copier) = copier() else { return };
-    let Some((mut group, _)) = started(&format!("process = {}\nsample_frequency = 99\n", copier.id())) else {
+    let Some((mut group, _)) = started(&copier, "sample_frequency = 99\n") else {
         return;
     };
-    attend(&mut group);
+    attend(&mut group, &copier);
     let stacks = stacks_now(&mut group);
     let reads = |name: &str| ["read_zero_[k]", "read_iter_zero_[k]"].iter().any(|frame| name.contains(frame));
     let read: u64 = stacks.iter().filter(|(name, _)| reads(name)).map(|(_, samples)| samples).sum();
@@ -189,12 +204,11 @@ fn frames_of_the_kernel_follow_the_users_and_say_so() {
 #[test]
 fn a_process_that_is_gone_at_the_stop_has_its_names() {
     let Some(mut burner) = burner() else { return };
-    let options = format!("process = {}\nsample_frequency = 99\n", burner.id());
-    let end = || {
+    let end = |burner: &mut Alone| {
         burner.burner.child.kill().unwrap();
         burner.burner.child.wait().unwrap();
     };
-    let Some((json, _)) = profile_until(&options, end) else { return };
+    let Some((json, _)) = profile_until(&mut burner, "sample_frequency = 99\n", end) else { return };
     let total = samples(&json, "root");
     // What came since the agent last looked cannot be named: it looks once a second, and whenever there are samples.
     assert!(total > 10 && samples(&json, "burn_cycles") * 2 >= total, "{json}");
@@ -218,9 +232,8 @@ fn stacks(json: &str) -> Vec<Vec<(&str, &str)>> {
 
 #[test]
 fn the_innermost_frame_of_the_kernel_is_there_once() {
-    let Some(copier) = copier() else { return };
-    let options = format!("process = {}\nsample_frequency = 99\n", copier.id());
-    let Some((json, _)) = profile(&options) else { return };
+    let Some(mut copier) = copier() else { return };
+    let Some((json, _)) = profile(&mut copier, "sample_frequency = 99\n") else { return };
     let stacks = stacks(&json);
     let of_kernel = stacks.iter().filter(|stack| stack.last().is_some_and(|(_, kind)| *kind == "kernel"));
     let ends: Vec<_> = of_kernel.map(|stack| &stack[stack.len() - 2..]).collect();
@@ -230,12 +243,9 @@ fn the_innermost_frame_of_the_kernel_is_there_once() {
 
 #[test]
 fn kernel_stacks_only_leaves_the_users_frames_out() {
-    let Some(burner) = burner() else { return };
-    let options = format!(
-        "process = {}\nkernel_stacks_only = True\nsample_frequency = 0\nsample_period = 5000000\n",
-        burner.id()
-    );
-    let Some((json, _)) = profile(&options) else { return };
+    let Some(mut burner) = burner() else { return };
+    let options = "kernel_stacks_only = True\nsample_frequency = 0\nsample_period = 5000000\n";
+    let Some((json, _)) = profile(&mut burner, options) else { return };
     assert!(samples(&json, "burn_test") > 10 && !json.contains("burn_cycles"), "{json}");
 }
 
@@ -255,10 +265,10 @@ fn without_the_process_nothing_is_started() {
 
 #[test]
 fn user_stacks_only_leaves_the_kernels_frames_out() {
-    let Some(copier) = copier() else { return };
+    let Some(mut copier) = copier() else { return };
     for (only, kernel) in [("False", true), ("True", false)] {
-        let options = format!("process = {}\nuser_stacks_only = {only}\nsample_frequency = 99\n", copier.id());
-        let Some((json, _)) = profile(&options) else { return };
+        let options = format!("user_stacks_only = {only}\nsample_frequency = 99\n");
+        let Some((json, _)) = profile(&mut copier, &options) else { return };
         assert!(samples(&json, "dd") > 10, "{json}");
         assert_eq!(json.contains(r#""libtype": "kernel""#), kernel, "user_stacks_only = {only}: {json}");
     }
@@ -266,15 +276,15 @@ fn user_stacks_only_leaves_the_kernels_frames_out() {
 
 #[test]
 fn one_cpu_has_the_samples_of_what_ran_there() {
-    let Some(burner) = burner() else { return };
+    let Some(mut burner) = burner() else { return };
     let pid = burner.id().to_string();
     let pinned = Command::new("taskset").args(["-pc", "0", &pid]).output().is_ok_and(|output| output.status.success());
     if !pinned || std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return println!("skipped: profile: taskset and two CPUs");
     }
     for (cpu, there) in [(0, true), (1, false)] {
-        let options = format!("process = {pid}\ncpu = {cpu}\nsample_frequency = 99\n");
-        let Some((json, _)) = profile(&options) else { return };
+        let options = format!("cpu = {cpu}\nsample_frequency = 99\n");
+        let Some((json, _)) = profile(&mut burner, &options) else { return };
         assert_eq!(samples(&json, "burn_test") > 0, there, "CPU {cpu}: {json}");
     }
 }
