@@ -40,8 +40,7 @@ mod tests {
         let mut plan = Plan::default();
         Declared(&SPEC).plan(&Host { cpus: 4, ..Host::SMALL }, &mut plan, &mut crate::bpf::constants());
         assert_eq!(plan.hooks, [(&HOOK, When::Needed)]);
-        assert_eq!(plan.entries, [("exec_rows", 4), ("exec_stats", 4)]);
-        assert!(SPEC.maps.contains(&STARTS), "which only the programs size");
+        assert_eq!(plan.entries, [(ROWS.def.name, 4), (STATS.def.name, 4)], "not {}", STARTS.name);
     }
 
     #[test]

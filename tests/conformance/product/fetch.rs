@@ -23,7 +23,7 @@ fn c20_the_products_metrics_come_in_the_order_asked_for() {
 }
 
 #[test]
-fn c24_every_value_of_the_product_has_the_form_its_type_asks_for() {
+fn c24_every_value_has_the_form_its_type_asks_for() {
     let mut product = Product::started();
     let mut with_values = 0;
     for desc in product.descs() {
@@ -99,7 +99,7 @@ fn c34_the_profile_selects_the_products_instances() {
 }
 
 #[test]
-fn c41_the_products_instances_are_listed_whatever_the_profile_says() {
+fn c41_instances_are_listed_whatever_the_profile_says() {
     let mut product = Product::started();
     product.pmcd.tell(&pmcd::profile(true, &[]));
     let names = |list: Vec<(u32, String)>| list.into_iter().map(|(_, name)| name).collect::<Vec<_>>();

@@ -24,7 +24,7 @@ fn c60_nothing_of_the_product_can_be_stored_but_the_profile() {
 }
 
 #[test]
-fn c61_a_store_starts_the_products_profile_and_the_next_fetch_shows_it() {
+fn c61_a_store_starts_the_profile_and_the_next_fetch_shows_it() {
     let mut product = Product::started();
     let value = |product: &mut Product| product.strings(PROFILE)[0].1.clone();
     assert_eq!(value(&mut product), r#"{"status": "stopped", "data": null}"#);
@@ -80,7 +80,7 @@ fn c65_a_slow_module_of_the_product_costs_only_itself() {
 }
 
 #[test]
-fn c65_a_store_that_is_stuck_behind_a_module_is_to_be_tried_again() {
+fn c65_a_store_stuck_behind_a_module_is_to_be_tried_again() {
     let mut product = Product::started();
     product.kernel.begin("threads", Trouble::Hangs);
     assert_eq!(product.fetch_now(&[SENT])[0].numval, AGAIN);
@@ -121,7 +121,7 @@ fn a_module_that_is_refused_keeps_its_names_and_has_no_values() {
 }
 
 #[test]
-fn the_products_own_metrics_tell_of_its_modules_programs_and_maps() {
+fn the_agents_metrics_tell_of_modules_programs_and_maps() {
     let mut product = Product::started();
     product.fetch(&[FORKS]);
     let names = |product: &mut Product, cluster| -> Vec<String> {
