@@ -10,7 +10,9 @@ prog=tests/commands.sh
 # shellcheck disable=SC2016 # they are shown as they stand
 cannot_run='sudo ./tests/run	it is what runs this
 sudo ./tests/run lints cargo	it is what runs this
-UPDATE=1 cargo test --locked --test files     # rewrites corebcc.conf and the README'\''s table	it writes to the sources; tests/run runs the test itself
+target/debug/pmdacorebcc show bcc.disk.dev.latency     # until Ctrl-C	tests/new_module.rs builds the module and runs it
+pminfo -f bcc.disk.dev.latency	tests/new_module.rs builds the module and runs it
+UPDATE=1 cargo test --locked --test files     # rewrites corebcc.conf, the man page and the README'\''s table	it writes to the sources; tests/run runs the test itself
 cargo test --locked --test objects            # the object agrees with the declaration	tests/run runs it
 readelf -n PROGRAM | awk '\''/Name:/ { print $2 }'\'' | sort -u	PROGRAM stands for a file'
 # These come last, since there is nothing to ask afterwards.
@@ -140,6 +142,10 @@ run README.md "sudo ./Install"
 for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1"; do
 	[ -e "$link" ] || { : >"$scratch/out"; fail "$link is not there after Install"; }
 done
+# The samples show a disk that is written to.
+written=${binary%/debug/*}/commands.$$
+(while sleep 0.1; do dd if=/dev/zero of="$written" bs=4k count=1 oflag=dsync; done) >/dev/null 2>&1 &
+disk=$!
 while IFS=$'\t' read -r number command; do
 	timeout 60 bash -c "$command" </dev/null >"$scratch/real" 2>&1
 	samples README.md | awk -F '\t' -v n="$number" '$1 == n { print $3 }' | shape >"$scratch/sample"
@@ -151,6 +157,10 @@ while IFS=$'\t' read -r number command; do
 		echo "ok: README.md: the sample of $command"
 	fi
 done < <(samples README.md | cut -f 1,2 | sort -u)
+
+kill "$disk"
+wait "$disk" 2>/dev/null
+rm -f "$written"
 
 # The texts speak of modules besides the default ones, of counted runs, and of modules that fail: two, without their lists of probes.
 config=$PCP_SYSCONF_DIR/corebcc/corebcc.conf

@@ -25,6 +25,12 @@ fn short_lived() -> Vec<u32> {
     (0..5).map(run).collect()
 }
 
+/// Whether `-i` takes a number or a program for all the instances of it, as from PCP 6 on; before that it takes whole names.
+fn takes_parts_of_names() -> bool {
+    let look = "import sys, pcp.pmconfig; sys.exit(not hasattr(pcp.pmconfig.pmConfig, 'get_proc_basename'))";
+    Command::new(PYTHON).args(["-c", look]).status().unwrap().success()
+}
+
 /// What a program prints that succeeds and has no complaint.
 #[track_caller]
 fn said(what: &str, output: Output) -> String {
@@ -57,11 +63,15 @@ fn pythons_programs_find_instances_by_number_and_by_program() {
     if !lacks(&["pcp2json"]) {
         programs.push("pcp2json");
     }
+    let (by_program_alone, by_number_alone) = match takes_parts_of_names() {
+        true => ("python3".to_owned(), pids[0].to_string()),
+        false => ("[0-9]+ python3.*".to_owned(), format!("{:06} .*", pids[0])),
+    };
     for program in programs {
         for metric in METRICS {
             let by_program: Vec<String> = pids.iter().map(|pid| format!("{pid:06} ")).collect();
             let by_number = &by_program[..1];
-            for (wanted, names) in [("python3", &by_program[..]), (&pids[0].to_string(), by_number)] {
+            for (wanted, names) in [(&by_program_alone, &by_program[..]), (&by_number_alone, by_number)] {
                 let of = |command: &mut Command| {
                     let how = ["-t", "0.2", "-r", "-i", wanted, metric];
                     let raw = if program == "pmrep" { &["-o", "csv"][..] } else { &[] };
