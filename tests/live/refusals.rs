@@ -22,7 +22,7 @@ fn configuration(modules: &[&str], lines: &str) -> tempfile::NamedTempFile {
 
 fn binary() -> &'static str {
     let built = env!("CARGO_BIN_EXE_pmdacorebcc");
-    // In a virtual machine of tests/kernels it is where programs are.
+    // In a virtual machine of tests/vm it is where programs are.
     if Path::new(built).exists() {
         built
     } else {
@@ -325,7 +325,7 @@ fn an_unmounted_tracefs_costs_its_users_and_names_the_command() {
     assert!(with.values().all(Option::is_none), "what the sentence says helps: {with:?}");
 }
 
-/// Locks this kernel down until it is booted again: only where that is asked for, in the virtual machines of tests/kernels.
+/// Locks this kernel down until it is booted again: only where that is asked for, in the virtual machines of tests/vm.
 #[test]
 fn lockdown_costs_what_it_forbids_and_is_named() {
     const FILE: &str = "/sys/kernel/security/lockdown";
