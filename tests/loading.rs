@@ -135,7 +135,7 @@ fn a_refused_program_is_left_out_with_the_verifiers_words() {
     wanted[0].plan.hooks[0] = (&FUNCTION, When::Needed);
     let outcome = load(&OBJECT, &wanted, &constants, None);
     let Err(failure) = &outcome.modules[0] else {
-        println!("skipped: a_program_the_kernel_refuses_is_taken_out: a kernel that refuses fexit");
+        println!("skipped: a_refused_program_is_left_out_with_the_verifiers_words: a kernel that refuses fexit");
         return;
     };
     assert_eq!((failure.hook, failure.errno > 0), ("tcp_sendmsg", true));
