@@ -66,8 +66,8 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # Options of every section:\n\
          #   module   the module; it cannot run twice\n\
          #   enabled  True or False: whether it runs, whatever `modules` lists\n\
-         #   cluster  the cluster in the PMIDs of its metrics, 0 to 4095. 200 to 299 are for a site's own use, 300 to 349 are taken\n\
-         #            by settings and additions of the agent, and new modules have 400 to 499\n\
+         #   cluster  the cluster in the PMIDs of its metrics, 0 to 4095. 200 to 299 are for a site's own use, 300 to 349 are\n\
+         #            taken by settings and additions of the agent, and new modules have 400 to 499\n\
          #   prefix   instead of the prefix above\n\
          #   debug    log more\n\
          #\n\

@@ -26,7 +26,7 @@ pub(super) fn parts(config: &Path) -> Vec<(String, std::result::Result<Vec<u8>, 
     };
     let read = |name: &OsString| {
         let shown = path.join(name).display().to_string();
-        let read = open(&of(&dir).join(name), 0).and_then(|file| bytes(file));
+        let read = open(&of(&dir).join(name), 0).and_then(bytes);
         (shown.clone(), read.map_err(|error| ConfigError::unread(&shown, &error)))
     };
     names.iter().map(read).collect()

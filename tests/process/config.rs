@@ -428,8 +428,8 @@ fn a_check_says_what_may_have_been_meant() {
         (biolatency("").replace("[pmda]", "[PMDA]"), ":1: [PMDA] has to be written [pmda]"),
         (biolatency("").replace("[pmda]\n", "[pmda]\nproces_refresh = 1\n"), "did you mean `process_refresh`?"),
         (biolatency("[bioltaency]\nqueued = True"), ":6: [bioltaency] has no effect: it has no option `module`, and is not enabled; did you mean `biolatency`?"),
-        (biolatency("[runqlat]\nmodule = runqlat\ncluster = 4\nprocess = java # the shop"), ":10: [runqlat] process: `# the shop` counts as part of the value; a comment needs a line of its own"),
-        (biolatency("[tcplife]\nmodule = tcplife\ncluster = 3\nenabled = True\nsession_count = 20000"), ":11: [tcplife] session_count: `20000` is not from 0 to 10000; it counts as 10000"),
+        (biolatency("[runqlat]\nmodule = runqlat\ncluster = 4\nprocess = java # the shop"), ":9: [runqlat] process: `# the shop` counts as part of the value; a comment needs a line of its own"),
+        (biolatency("[tcplife]\nmodule = tcplife\ncluster = 3\nenabled = True\nsession_count = 20000"), ":10: [tcplife] session_count: `20000` is not from 0 to 10000; it counts as 10000"),
     ] {
         let home = Home::new(&config);
         let output = home.run(&["--check-syntax"]);

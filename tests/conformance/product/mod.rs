@@ -94,7 +94,7 @@ impl Product {
         let config = Config::parse("test.conf", CONFIG.as_bytes());
         let Prepared { settings, enabled, modules, configuration } =
             prepare(&config, "test.conf", survey(&config, MODULES), MODULES);
-        assert_eq!(configuration.errors, [""; 0]);
+        assert!(configuration.errors.is_empty(), "{:?}", configuration.errors);
         let kernel = FakeKernel::default();
         let (hold, held) = mpsc::channel();
         let load = {
@@ -122,7 +122,7 @@ impl Product {
         let disk = kernel.row(BIO_ROWS, 0);
         disk.set(bio_row::disk, 1 << 63 | 8 << 32);
         for (bucket, count) in [(0, 7), (1, 20), (3, 5)] {
-            disk.set(bio_row::slots.nth(bucket), count);
+            disk.set(bio_row::buckets.nth(bucket), count);
         }
         kernel.row(FORK_ROWS, 0).set(fork_row::processes, 40);
         kernel.row(FORK_ROWS, 0).set(fork_row::threads, 2);
