@@ -1,6 +1,6 @@
 //! What the kernel has, or has not.
 
-use super::{some, AgentStatus, LoadedModules, NAMES};
+use super::{set_opt, AgentStatus, LoadedModules, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader::Finding;
 use crate::metrics;
@@ -39,7 +39,7 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
             Some((_, name, meaning)) => (*name, format!("{meaning}: {said}")),
             None => (*feature, said.clone()),
         };
-        some(table.named(name.as_bytes()).text(STATUS, said.as_bytes()), THERE, there.map(u32::from));
+        set_opt(table.named(name.as_bytes()).text(STATUS, said.as_bytes()), THERE, there.map(u32::from));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What each BPF program costs.
 
-use super::{some, AgentStatus, LoadedModules, NAMES};
+use super::{set_opt, AgentStatus, LoadedModules, NAMES};
 use crate::bpf::OBJECT;
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
@@ -37,9 +37,9 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
             None => row,
         };
         // Numbers that stand still would look like a program that does not run.
-        let row = some(row, RUNS, is_counted.then_some(program.runs));
-        let row = some(row, TIME, is_counted.then_some(program.time));
-        some(row, MISSES, program.misses);
+        let row = set_opt(row, RUNS, is_counted.then_some(program.runs));
+        let row = set_opt(row, TIME, is_counted.then_some(program.time));
+        set_opt(row, MISSES, program.misses);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The agent at a glance.
 
 use super::standing::{standings, Standing};
-use super::{lost, program, some, AgentStatus, LoadedModules};
+use super::{lost, program, set_opt, AgentStatus, LoadedModules};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader;
 use crate::metrics;
@@ -41,6 +41,6 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
         .set(LOSSES, lost::total(modules, status))
         .set(MEMORY, modules.kernel.memory())
         .text(CONFIGURATION, status.configuration.status.as_bytes());
-    let row = some(row, AGENT, loader::cpu_time().map(|time| time.as_micros() as u64));
-    some(row, PROGRAMS, program::time(modules, status).map(|nanoseconds| nanoseconds / 1000));
+    let row = set_opt(row, AGENT, loader::cpu_time().map(|time| time.as_micros() as u64));
+    set_opt(row, PROGRAMS, program::time(modules, status).map(|nanoseconds| nanoseconds / 1000));
 }
