@@ -6,7 +6,7 @@ use crate::{
     pdu::Pdu,
 };
 
-/// Complete metric names and their identifiers, sorted component by component.
+/// Complete metric names and their identifiers, sorted component by component; a node `summary` comes before its siblings.
 #[derive(Debug, Default)]
 pub struct Names(Vec<(Vec<u8>, Pmid)>);
 
@@ -103,8 +103,9 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-fn components(name: &[u8]) -> impl Iterator<Item = &[u8]> {
-    name.split(|&byte| byte == b'.')
+/// The components of a name, each with what it is sorted by before its letters.
+fn components(name: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
+    name.split(|&byte| byte == b'.').map(|component| (component != b"summary", component))
 }
 
 fn is_below(name: &[u8], node: &[u8]) -> bool {
@@ -128,6 +129,16 @@ mod tests {
         let children = names.children(b"x").unwrap();
         let list: Vec<_> = children.iter().map(|c| (std::str::from_utf8(c.name).unwrap(), c.leaf)).collect();
         assert_eq!(list, [("a", false), ("a-b", true), ("ab", true)]);
+    }
+
+    #[test]
+    fn a_summary_comes_before_its_siblings_and_is_found() {
+        let names = names(&["x.a", "x.summary.b", "x.t", "x.summary.a", "w", "x.summaries"]);
+        let all = ["x.summary.a", "x.summary.b", "x.a", "x.summaries", "x.t"];
+        assert_eq!(names.leaves(b"x").collect::<Vec<_>>(), all.map(str::as_bytes));
+        assert_eq!(names.leaves(b"x.summary").count(), 2);
+        assert_eq!(names.pmid(b"x.summary.b"), Some(Pmid(1)));
+        assert_eq!(names.children(b"x").unwrap().len(), 4);
     }
 
     #[test]

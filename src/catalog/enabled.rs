@@ -45,6 +45,19 @@ pub struct ServedTable {
     pub bpf_names: bool,
 }
 
+impl ServedTable {
+    /// The complete names of its metrics, each with the column: one may have two.
+    pub fn names(&self) -> Vec<(String, usize)> {
+        let mut names = Vec::new();
+        for (column, metric) in self.spec.metrics.iter().enumerate() {
+            names.push((format!("{}{}", self.prefix, metric.name), column));
+            let also = metric.also.iter().filter(|_| self.bpf_names);
+            names.extend(also.map(|name| (String::from(*name), column)));
+        }
+        names
+    }
+}
+
 /// What a configuration enables, as far as it can be made out.
 pub struct Enabled {
     /// The options of `[pmda]`.

@@ -26,7 +26,7 @@ pub trait Collect {
     /// Told once a fetch, for those who count them.
     fn fetch_begins(&mut self) {}
 
-    /// Changes a string of a table; [`TableError::Late`] if the answer does not come within a second.
+    /// Changes a value of a table, given as text; [`TableError::Late`] if the answer does not come within a second.
     fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), TableError>;
 
     /// Returns the tables that came too late for the request they were refreshed for, each with whether its module takes longer than
@@ -222,11 +222,7 @@ impl Source for Registry {
     fn names(&self) -> Vec<(String, Pmid)> {
         let mut names = Vec::new();
         for TableEntry { served, descs, .. } in &self.entries {
-            for (metric, desc) in served.spec.metrics.iter().zip(descs) {
-                names.push((format!("{}{}", served.prefix, metric.name), desc.pmid));
-                let also = metric.also.iter().filter(|_| served.bpf_names);
-                names.extend(also.map(|name| (String::from(*name), desc.pmid)));
-            }
+            names.extend(served.names().into_iter().map(|(name, column)| (name, descs[column].pmid)));
         }
         names
     }
@@ -342,8 +338,9 @@ impl Source for Registry {
         let entry = &self.entries[index];
         entry.loaded()?;
         let stored = match value {
-            // No metric that can be changed is anything but a string.
+            // No metric that can be changed is anything else.
             Atom::Str(text) => self.collector.store(entry.served.id, column, text),
+            Atom::U32(number) => self.collector.store(entry.served.id, column, number.to_string().as_bytes()),
             _ => Err(TableError::ReadOnly),
         };
         stored.map_err(|error| error.code())

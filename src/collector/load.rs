@@ -48,6 +48,7 @@ pub fn load<L: LoadedObject + 'static>(
             name: spec.name.into(),
             spec,
             tables: Vec::new(),
+            metrics: Vec::new(),
             debug: false,
             module: Ok(Box::new(filters)),
         });
@@ -70,6 +71,7 @@ pub fn load<L: LoadedObject + 'static>(
             name: prepared.name,
             spec: prepared.spec,
             tables: prepared.tables,
+            metrics: prepared.metrics,
             debug: prepared.debug,
             module: prepared
                 .module

@@ -1,9 +1,10 @@
 //! A module of a configuration once its loading is over.
 
+use super::prepared_module::ServedMetric;
 use crate::catalog::TableError;
 use crate::kit::{Module, Spec, TableId, TableSpec};
 use crate::loader::Failure;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ pub struct LoadedModule {
     pub name: Arc<str>,
     pub spec: &'static Spec,
     pub tables: Vec<(TableId, &'static TableSpec)>,
+    pub metrics: Vec<ServedMetric>,
     /// The option `debug` of its section.
     pub debug: bool,
     pub module: Result<Mutex<Working>, Failure>,
@@ -36,6 +38,15 @@ pub struct RefreshRecord {
     pub error: Option<String>,
     pub count: u64,
     pub time: Duration,
+    /// By the declared cluster of a table, the columns that had no value: a bit each.
+    pub empty: BTreeMap<u32, u64>,
+}
+
+impl RefreshRecord {
+    /// Whether the last refresh, if there was one, had no value of the metric.
+    pub fn is_empty(&self, metric: &ServedMetric) -> bool {
+        self.empty.get(&metric.cluster).is_some_and(|columns| columns & metric.bit() != 0)
+    }
 }
 
 #[derive(Default)]

@@ -50,8 +50,10 @@ impl LoadedModules {
         let module = &mut *held(loaded.module()?).module;
         let result = guarded(name, || fill(spec, module, kernel, table))
             .unwrap_or_else(|fault| Err(RefreshError(fault.to_string())));
+        let empty = table.empty_columns();
         let before = {
             let mut record = held(refreshes);
+            record.empty.insert(spec.cluster, empty);
             (record.count, record.time) = (record.count + 1, record.time + begin.elapsed());
             std::mem::replace(&mut record.error, result.as_ref().err().map(ToString::to_string))
         };
@@ -66,7 +68,7 @@ impl LoadedModules {
         Ok(result?)
     }
 
-    /// Changes a string of a table.
+    /// Changes a value of a module's table, given as text.
     pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
         let (loaded, spec) = self.module(id).ok_or(TableError::ReadOnly)?;
         let metric = spec.metrics.get(column).ok_or(PmErr::PMID)?;

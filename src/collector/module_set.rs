@@ -8,7 +8,7 @@ use super::prepared_module::PreparedModules;
 use super::status::AgentStatus;
 use crate::bpf::{self, types};
 use crate::catalog::TableError;
-use crate::kit::{Kernel, Table, TableId};
+use crate::kit::{loss_words, Kernel, Table, TableId};
 use crate::loader::{self, LoadRequest, LoadedObject, Outcome};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::ops::Deref;
@@ -81,7 +81,7 @@ impl ModuleSet {
                     let loss = losses.entry(reason).or_default();
                     let quiet = loss.logged_at.is_some_and(|said| now - said < QUIET);
                     if count > loss.count && !quiet {
-                        log::warn!("{name}: {} {reason}", count - loss.count);
+                        log::warn!("{name}: {} {}", count - loss.count, loss_words(reason).1);
                         (loss.count, loss.logged_at) = (count, Some(now));
                     }
                 });

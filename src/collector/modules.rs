@@ -41,6 +41,14 @@ impl Modules {
         of_modules.chain(STATUS.iter().map(|table| (table.id(), Ok(())))).collect()
     }
 
+    /// Changes a value of a table, given as text.
+    pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
+        match (STATUS.iter().find(|table| table.id() == id), self.status.get()) {
+            (Some(table), Some(status)) => table.store(&self.loaded, status, column, value),
+            _ => self.loaded.store(id, column, value),
+        }
+    }
+
     /// Fills a table.
     pub fn refresh(&self, id: TableId, table: &mut Table) -> Result<(), TableError> {
         table.clear();

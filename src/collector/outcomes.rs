@@ -3,7 +3,7 @@
 use super::guard::held;
 use super::loaded_module::{LoadedModule, CONFIGURATION};
 use super::loaded_modules::LoadedModules;
-use crate::kit::Spec;
+use crate::kit::{Hook, Spec};
 use crate::loader::{Attempt, Failure, TargetOutcome};
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ impl LoadedModules {
         for hook in spec.hooks {
             let attempts = || self.attempts.iter().filter(|attempt| attempt.hook == hook.name);
             if let Some((_, kind)) = attached.iter().find(|(name, _)| *name == hook.name) {
-                ways.push(format!("{} by {kind}", hook.name));
+                ways.push(way(hook, kind));
             } else if attempts().any(|attempt| attempt.result.is_ok()) {
                 idle.push(hook.name);
             } else if let Some(Err(refusal)) = attempts().next_back().map(|attempt| &attempt.result) {
@@ -136,5 +136,36 @@ impl LoadedModules {
             parts.push(format!("not attached to {named}{others}"));
         }
         (if ways.is_empty() { "postponed" } else { "running" }, parts.join("; "))
+    }
+}
+
+/// How a hook is attached: `HOOK by KIND`, and where, if another place in the kernel stands in for it.
+fn way(hook: &Hook, kind: &str) -> String {
+    let Some((plain, _)) = kind.split_once(" of ") else { return format!("{} by {kind}", hook.name) };
+    let programs = hook.tiers.iter().filter(|tier| tier.kind == kind).flat_map(|tier| tier.programs);
+    let mut places: Vec<&str> = programs.filter_map(|program| Some(program.split_once("__")?.1)).collect();
+    places.dedup();
+    format!("{} by {plain} at {}", hook.name, places.join(" and "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::Tier;
+
+    #[test]
+    fn a_way_names_the_places_that_stand_in_for_a_hook() {
+        static HOOK: Hook = Hook {
+            name: "inet_csk_accept",
+            tiers: &[
+                Tier { kind: "fexit", programs: &["fexit__inet_csk_accept"] },
+                Tier { kind: "tp_btf of traffic", programs: &["tp__sock_send_length", "tp__sock_recv_length"] },
+                Tier { kind: "fentry of 5.15", programs: &["fentry____blk_account_io_start"] },
+            ],
+            needs: "",
+        };
+        let ways = HOOK.tiers.iter().map(|tier| way(&HOOK, tier.kind)).collect::<Vec<_>>();
+        let others = ["fexit", "tp_btf at sock_send_length and sock_recv_length", "fentry at __blk_account_io_start"];
+        assert_eq!(ways, others.map(|other| format!("inet_csk_accept by {other}")));
     }
 }

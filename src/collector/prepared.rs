@@ -6,7 +6,7 @@ use super::loaded_module::CONFIGURATION;
 use super::prepared_module::{make, PreparedModule, PreparedModules};
 use crate::catalog::{enabled_module, Enabled, EnabledModule};
 use crate::config::{noting, Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
-use crate::kit::{show_arguments, Spec};
+use crate::kit::{show_arguments, MetricDef, Spec};
 use crate::loader::Failure;
 use log::Level;
 use std::collections::HashSet;
@@ -38,6 +38,19 @@ pub struct Configuration {
     pub lost: Vec<(String, String)>,
     /// Modules that are not enabled, and how to enable them.
     pub off: Vec<(String, String)>,
+    /// The metrics of both.
+    pub unserved: Vec<Unserved>,
+}
+
+/// A metric that is not served.
+#[derive(Clone, Debug)]
+pub struct Unserved {
+    /// The complete name that it would have.
+    pub name: String,
+    /// The state of its module: `failed` or `off`.
+    pub state: &'static str,
+    /// What is wrong, or what to write to have it.
+    pub why: String,
 }
 
 impl Configuration {
@@ -102,20 +115,29 @@ pub fn prepare(
     let why = |cost: &Cost| halt.clone().or_else(|| sentence(&faults, cost));
     let lost = lost(&faults, &enabled, halt.as_deref());
     let off = specs.iter().filter(|spec| !enabled.iter().any(|module| module.spec.name == spec.name));
-    let off = off.filter(|spec| !is_lost(config, spec, &lost)).map(|spec| {
+    let meant = |name: &str| meant(config, name, specs);
+    let is_lost = |spec: &Spec| lost.iter().any(|(name, _)| meant(name).is_some_and(|known| known.name == spec.name));
+    let off = off.filter(|spec| !is_lost(spec)).map(|spec| {
         let how = match (config, &halt) {
             (Ok(config), None) => how_to_enable(config, spec, &settings, &enabled),
             _ => format!("not enabled; first put right what is wrong in {path}: {sentences}"),
         };
-        (spec.name.to_owned(), how)
+        (*spec, how)
     });
-    let off = off.collect();
     let summary = summary(path, errors.len(), halt.is_some(), enabled.len());
+    let off: Vec<(&'static Spec, String)> = off.collect();
+    let unserved = |state, spec: &'static Spec, why: &str| {
+        let name = |metric: &MetricDef| format!("{}{}", settings.prefix, metric.name);
+        spec.metrics().map(|metric| Unserved { name: name(metric), state, why: why.to_owned() }).collect::<Vec<_>>()
+    };
+    let failed = lost.iter().filter_map(|(name, why)| Some(unserved("failed", meant(name)?, why)));
+    let unserved = failed.chain(off.iter().map(|(spec, how)| unserved("off", spec, how))).flatten().collect();
     let configuration = Configuration {
         status: if errors.is_empty() { summary.clone() } else { format!("{summary}: {sentences}") },
         summary,
         halted: halt.is_some(),
-        off,
+        off: off.into_iter().map(|(spec, how)| (spec.name.to_owned(), how)).collect(),
+        unserved,
         lost,
         errors,
     };
@@ -169,14 +191,12 @@ fn lost(faults: &[Fault], modules: &[EnabledModule], halt: Option<&str>) -> Vec<
     lost
 }
 
-/// Whether a module is enabled by one of these entries.
-fn is_lost(config: &Result<Config, ConfigError>, spec: &Spec, lost: &[(String, String)]) -> bool {
-    lost.iter().any(|(name, _)| {
-        let section = config.as_ref().ok().and_then(|config| config.section(name));
-        let module = section.and_then(|section| section.get("module").ok().flatten());
-        let module = module.map_or(name.clone(), |module| module.text().to_owned());
-        spec.is_named(&module)
-    })
+/// The kind of module that an entry of `modules` means.
+fn meant(config: &Result<Config, ConfigError>, entry: &str, specs: &[&'static Spec]) -> Option<&'static Spec> {
+    let section = config.as_ref().ok().and_then(|config| config.section(entry));
+    let module = section.and_then(|section| section.get("module").ok().flatten());
+    let module = module.map_or(entry.to_owned(), |module| module.text().to_owned());
+    specs.iter().find(|spec| spec.is_named(&module)).copied()
 }
 
 fn summary(path: &str, errors: usize, halted: bool, enabled: usize) -> String {

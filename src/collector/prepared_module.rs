@@ -1,6 +1,6 @@
 //! Modules that are made, to be loaded.
 
-use crate::catalog::EnabledModule;
+use crate::catalog::{EnabledModule, ServedTable};
 use crate::config::Config;
 use crate::kit::{with_section, Module, Setup, SetupError, Spec, TableId, TableSpec};
 use crate::loader::Failure;
@@ -12,10 +12,28 @@ pub struct PreparedModule {
     pub name: Arc<str>,
     pub spec: &'static Spec,
     pub tables: Vec<(TableId, &'static TableSpec)>,
+    pub metrics: Vec<ServedMetric>,
     /// The option `debug` of its section.
     pub debug: bool,
     /// With an error in its section, the module fails for that.
     pub module: Result<Box<dyn Module + Send>, Failure>,
+}
+
+/// A metric as clients know it.
+pub struct ServedMetric {
+    /// The complete name.
+    pub name: String,
+    /// Of its table, as that is declared.
+    pub cluster: u32,
+    /// Its column in the table.
+    pub column: usize,
+}
+
+impl ServedMetric {
+    /// Its bit in a set of columns, as [`crate::kit::Table::empty_columns`] has them.
+    pub fn bit(&self) -> u64 {
+        1_u64.checked_shl(self.column as u32).unwrap_or(0)
+    }
 }
 
 /// The modules of a configuration, to be loaded.
@@ -58,6 +76,11 @@ impl PreparedModule {
             log::info!("{name}: Debug logging enabled.");
         }
         let tables = enabled.tables().map(|table| (table.id, table.spec)).collect();
-        PreparedModule { name, spec: enabled.spec, tables, debug, module }
+        let served = |table: ServedTable| {
+            let metric = |(name, column)| ServedMetric { name, cluster: table.spec.cluster, column };
+            table.names().into_iter().map(metric).collect::<Vec<_>>()
+        };
+        let metrics = enabled.tables().flat_map(served).collect();
+        PreparedModule { name, spec: enabled.spec, tables, metrics, debug, module }
     }
 }

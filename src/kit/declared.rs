@@ -17,7 +17,7 @@ impl Module for Declared {
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let lost = self.0.maps.iter().filter_map(|map| kernel.lost(map, self.0.maps));
         if let Some(lost) = lost.reduce(u64::wrapping_add) {
-            each("events whose key found no row", lost);
+            each("table-full: events whose key has no row in the table", lost);
         }
     }
 }
@@ -51,7 +51,7 @@ mod tests {
         fake.set(STATS, 1, exec_stat::lost, 5);
         let mut losses = Vec::new();
         Declared(&SPEC).losses(&fake, &mut |reason, count| losses.push((reason, count)));
-        assert_eq!(losses, [("events whose key found no row", 5)]);
+        assert_eq!(losses, [("table-full: events whose key has no row in the table", 5)]);
         let unkeyed = Spec { maps: &[STARTS], ..Spec::NEW };
         Declared(Box::leak(Box::new(unkeyed))).losses(&fake, &mut |reason, _| panic!("{reason}: of no map"));
     }

@@ -26,7 +26,9 @@ pub use kernel::{Attachment, Fake, Kernel, KernelError, Row, RowsView};
 pub use log::{current_section, with_section};
 pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
-pub use module::{fill, table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When};
+pub use module::{
+    fill, loss_words, table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When,
+};
 pub use options::{
     unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
     Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount,

@@ -223,13 +223,18 @@ pub trait Module {
         None
     }
 
-    /// Changes the value of a metric, which is a string; `PmErr::PERMISSION` where nothing can be changed.
+    /// Changes the value of a metric, a string or the digits of a number; `PmErr::PERMISSION` where nothing can be changed.
     fn store(&mut self, _kernel: &dyn Kernel, _metric: &MetricDef, _value: &[u8]) -> Result<(), PmErr> {
         Err(PmErr::PERMISSION)
     }
 
-    /// What was seen but could not be counted, by reason. Only ever grows.
+    /// What was seen but could not be counted: `NAME: SENTENCE`, as [`loss_words`] takes apart, and a count that only ever grows.
     fn losses(&self, _kernel: &dyn Kernel, _each: &mut dyn FnMut(&'static str, u64)) {}
+}
+
+/// The two parts of a loss: a name, which is short since pmval(1) shows 21 characters of `MODULE::NAME`, and the sentence for the log.
+pub fn loss_words(loss: &'static str) -> (&'static str, &'static str) {
+    loss.split_once(": ").unwrap_or((loss, loss))
 }
 
 /// Fills a table: as it is declared, else by its module.

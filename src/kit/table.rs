@@ -134,6 +134,13 @@ impl Table {
         }
     }
 
+    /// The columns without a value in any row, a bit each; those beyond 64 are left out.
+    pub fn empty_columns(&self) -> u64 {
+        let is_set =
+            |column: usize| self.cells.iter().skip(column).step_by(self.columns).any(|cell| *cell != Cell::None);
+        (0..self.columns.min(64)).filter(|&column| !is_set(column)).fold(0, |bits, column| bits | 1 << column)
+    }
+
     fn keep(&mut self, text: &[u8]) -> Range<usize> {
         let start = self.text.len();
         self.text.extend_from_slice(text);
@@ -211,6 +218,15 @@ mod tests {
         assert_eq!(table.value(0, 0), Some(Atom::Str(b"caf\xc3")));
         assert_eq!(table.value(0, 1), None);
         assert_eq!(table.value(7, 0), None);
+    }
+
+    #[test]
+    fn columns_without_a_value_in_any_row_are_known() {
+        let mut table = Table::new(3);
+        assert_eq!(table.empty_columns(), 0b111);
+        table.indexed(0);
+        table.indexed(1).set(B, 0);
+        assert_eq!(table.empty_columns(), 0b101);
     }
 
     #[test]

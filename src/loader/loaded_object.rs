@@ -2,9 +2,9 @@
 
 use super::object::Loaded;
 use super::outcome::TargetOutcome;
-use super::usage::{MapUsage, ProgramUsage};
+use super::usage::{self, MapUsage, ProgramUsage};
 use crate::kit::Kernel;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// A loaded object: its maps and calls as modules see them, and what the agent tells of its programs. Any thread may use it.
 pub trait LoadedObject: Kernel + Send + Sync {
@@ -22,6 +22,15 @@ pub trait LoadedObject: Kernel + Send + Sync {
 
     /// The maps.
     fn maps(&self) -> Vec<MapUsage>;
+
+    /// Bytes of kernel memory of the maps and the programs.
+    fn memory(&self) -> u64;
+
+    /// Has the kernel count the runs of programs while the descriptor is open.
+    fn count_runs(&self) -> std::io::Result<OwnedFd>;
+
+    /// Whether the kernel counts them anyway (`kernel.bpf_stats_enabled`).
+    fn counts_runs(&self) -> bool;
 }
 
 impl LoadedObject for Loaded {
@@ -43,5 +52,17 @@ impl LoadedObject for Loaded {
 
     fn maps(&self) -> Vec<MapUsage> {
         Loaded::maps(self)
+    }
+
+    fn memory(&self) -> u64 {
+        Loaded::memory(self)
+    }
+
+    fn count_runs(&self) -> std::io::Result<OwnedFd> {
+        usage::count_runs()
+    }
+
+    fn counts_runs(&self) -> bool {
+        usage::counts_runs()
     }
 }

@@ -22,7 +22,7 @@ pub use object::Loaded;
 pub use outcome::{Attempt, Failure, Finding, LoadRequest, Refusals, TargetOutcome};
 pub use refusal::Refusal;
 pub use trial::{load, Outcome};
-pub use usage::{count_runs, counts_runs, resident, MapUsage, ProgramUsage};
+pub use usage::{count_runs, cpu_time, resident, MapUsage, ProgramUsage};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

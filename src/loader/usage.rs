@@ -5,10 +5,12 @@ use super::{held, program, Loaded};
 use libbpf_rs::libbpf_sys::{self, bpf_prog_info};
 use libbpf_rs::{MapCore, MapFlags, MapType};
 use nix::libc;
+use nix::time::{clock_gettime, ClockId};
 use std::fs::{self, File};
 use std::io::Read;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 /// A loaded program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +129,17 @@ impl Loaded {
     }
 }
 
+impl Loaded {
+    /// Bytes of kernel memory of the maps and the programs, with the copies of templates.
+    pub fn memory(&self) -> u64 {
+        let maps = self.object.iter().flat_map(libbpf_rs::Object::maps).filter(libbpf_rs::Map::autocreate);
+        let maps: u64 = maps.filter_map(|map| memory(map.as_fd())).sum();
+        let programs: u64 = self.programs.values().filter_map(|program| memory(program.as_fd())).sum();
+        let copies: u64 = held(&self.copies).values().filter_map(|copy| memory(copy.as_fd())).sum();
+        maps + programs + copies
+    }
+}
+
 /// What the kernel knows of a program; names are left to the caller.
 fn info(program: BorrowedFd<'_>) -> Option<ProgramUsage> {
     let mut info = bpf_prog_info::default();
@@ -147,7 +160,7 @@ fn info(program: BorrowedFd<'_>) -> Option<ProgramUsage> {
     })
 }
 
-/// The memory of a map as its descriptor tells.
+/// The memory of a map or a program as its descriptor tells.
 fn memory(map: BorrowedFd<'_>) -> Option<u64> {
     let mut text = [0; 1024];
     // One read: the file's size is not known before, and `read_to_string` would feel its way.
@@ -163,4 +176,9 @@ pub fn resident() -> Option<u64> {
     // SAFETY: it takes and returns numbers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     Some(pages * u64::try_from(page).ok()?)
+}
+
+/// CPU time of this process, of all threads, ended ones included.
+pub fn cpu_time() -> Option<Duration> {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok().map(Duration::from)
 }

@@ -97,8 +97,8 @@ impl Module for Biolatency {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let rows = kernel.rows(ROWS);
-        each("requests without a usable start time", rows.sum(bio_row::unmeasured));
-        each("requests counted from their other start time", rows.sum(bio_row::other_start));
+        each("untimed: requests without a usable start time", rows.sum(bio_row::unmeasured));
+        each("other-start: requests counted from their other start time", rows.sum(bio_row::other_start));
     }
 }
 

@@ -188,7 +188,7 @@ impl Module for Biotop {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         self.owners.losses(kernel, each);
-        each("requests without a usable start time, left out of averages", self.untimed);
+        each("untimed: requests without a usable start time, left out of averages", self.untimed);
     }
 }
 

@@ -150,7 +150,7 @@ impl Module for Execsnoop {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each(
-            "execs dropped because the ring buffer was full; buffer_page_count should be increased",
+            "ring-full: execs dropped because the ring buffer was full; buffer_page_count should be increased",
             kernel.rows(STATS).sum(snoop_stat::dropped),
         );
     }

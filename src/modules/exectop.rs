@@ -158,7 +158,7 @@ impl Module for Exectop {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("execs whose command name found no place", lost(kernel));
+        each("table-full: execs of commands without a row in the table", lost(kernel));
     }
 }
 

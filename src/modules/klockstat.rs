@@ -243,12 +243,15 @@ impl Module for Klockstat {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
-        each("acquisitions by callers that found no place (stack_storage_size)", stats.sum(kl_stat::homeless));
         each(
-            "locks whose hold time is not known: a thread held more than 8, or too many threads run",
+            "table-full: acquisitions by callers without a row in the table; stack_storage_size should be increased",
+            stats.sum(kl_stat::homeless),
+        );
+        each(
+            "hold-untimed: locks whose hold time is not known: a thread held more than 8, or too many threads run",
             stats.sum(kl_stat::dropped),
         );
-        each("calls of lock functions whose return was not seen", stats.sum(kl_stat::unseen));
+        each("end-unseen: calls of lock functions whose return was not seen", stats.sum(kl_stat::unseen));
     }
 }
 

@@ -175,8 +175,8 @@ impl Module for KprobeHits {
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let rows = kernel.rows(ROWS);
         let (unmatched, displaced) = (rows.sum(kp_row::unmatched), rows.sum(kp_row::displaced));
-        each("returns of functions whose start was not seen", unmatched.saturating_sub(displaced));
-        each("calls whose time is not known because too many threads were in such functions", displaced);
+        each("start-unseen: returns of functions whose start was not seen", unmatched.saturating_sub(displaced));
+        each("untimed: calls whose time is not known because too many threads were in such functions", displaced);
     }
 }
 

@@ -238,7 +238,7 @@ impl Module for Netproc {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("calls of threads that found no place in the table", kernel.rows(STATS).sum(thread_stat::lost));
+        each("table-full: calls of threads without a row in the table", kernel.rows(STATS).sum(thread_stat::lost));
     }
 }
 

@@ -202,9 +202,15 @@ impl Module for Profile {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("samples dropped because the ring buffer was full", kernel.rows(STATS).sum(prof_stat::dropped));
-        each("files that were not read for names of functions, since it would have taken too long", unnamed());
-        each("samples that count for their command only, since their stack was one too many", self.unkept);
+        each("ring-full: samples dropped because the ring buffer was full", kernel.rows(STATS).sum(prof_stat::dropped));
+        each(
+            "files-unread: files that were not read for names of functions, since it would have taken too long",
+            unnamed(),
+        );
+        each(
+            "stacks-full: samples that count for their command only, since there were too many different stacks",
+            self.unkept,
+        );
     }
 }
 

@@ -98,7 +98,10 @@ impl Module for Runqlat {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("arrivals of tasks whose time of queueing is not known", kernel.rows(ROWS).sum(runq_row::unmeasured));
+        each(
+            "untimed: tasks that came to run after an unknown time in the queue",
+            kernel.rows(ROWS).sum(runq_row::unmeasured),
+        );
     }
 }
 

@@ -175,10 +175,10 @@ impl Module for Syscount {
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each(
-            "calls of 32-bit programs, or with numbers from 512 on, which are not shown: they have other names",
+            "foreign: calls of 32-bit programs, or with numbers from 512 on, which are not shown: they have other names",
             stats.sum(syscall_stat::foreign),
         );
-        each("calls whose time is not known because too many threads run", stats.sum(syscall_stat::displaced));
+        each("untimed: calls whose time is not known because too many threads run", stats.sum(syscall_stat::displaced));
     }
 }
 

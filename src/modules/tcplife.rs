@@ -120,12 +120,12 @@ impl Module for Tcplife {
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each(
-            "sessions dropped because the ring buffer was full; buffer_page_count should be increased",
+            "ring-full: sessions dropped because the ring buffer was full; buffer_page_count should be increased",
             stats.sum(tcp_stat::dropped),
         );
         let (unborn, displaced) = (stats.sum(tcp_stat::unborn), stats.sum(tcp_stat::displaced));
-        each("sessions whose beginning was not seen", unborn.saturating_sub(displaced));
-        each("sessions whose beginning was forgotten because too many were open", displaced);
+        each("start-unseen: sessions whose beginning was not seen", unborn.saturating_sub(displaced));
+        each("too-many-open: sessions whose beginning was forgotten because too many were open", displaced);
     }
 }
 

@@ -121,7 +121,7 @@ impl Module for Tcpperpid {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each("calls whose connection found no place in the table", kernel.rows(STATS).sum(flow_stat::lost));
+        each("table-full: calls on connections without a row in the table", kernel.rows(STATS).sum(flow_stat::lost));
     }
 }
 

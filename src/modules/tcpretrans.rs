@@ -143,10 +143,10 @@ impl Module for Tcpretrans {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each(
-            "retransmissions of connections that found no place in the table",
+            "table-full: retransmissions on connections without a row in the table",
             kernel.rows(STATS).sum(retrans_stat::lost),
         );
-        each("retransmissions of connections whose process was never seen", self.ownerless);
+        each("process-unseen: retransmissions on connections whose process was never seen", self.ownerless);
     }
 }
 

@@ -236,10 +236,13 @@ impl Module for Ucalls {
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each(BEYOND, self.probes.beyond());
-        each("calls whose names found no place", stats.sum(uc_stat::crowded));
-        each("calls whose names could not be read", stats.sum(uc_stat::unread));
-        each("returns of calls whose start was not seen", stats.sum(uc_stat::unmatched));
-        each("calls that were not timed, 64 inside them being in progress", stats.sum(uc_stat::deep));
+        each("table-full: calls of methods without a row in the table", stats.sum(uc_stat::crowded));
+        each("name-unread: calls of methods whose names could not be read", stats.sum(uc_stat::unread));
+        each("start-unseen: returns of calls whose start was not seen", stats.sum(uc_stat::unmatched));
+        each(
+            "too-deep: calls that were not timed, since 64 others were in progress in their thread",
+            stats.sum(uc_stat::deep),
+        );
     }
 }
 

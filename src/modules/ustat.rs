@@ -127,7 +127,7 @@ impl Module for Ustat {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each(BEYOND, self.probes.beyond());
-        each("events of processes that found no row", kernel.rows(STATS).sum(us_stat::crowded));
+        each("table-full: events of processes without a row in the table", kernel.rows(STATS).sum(us_stat::crowded));
     }
 
     fn due(&self) -> Option<Instant> {

@@ -253,9 +253,9 @@ impl Module for Filters {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
-        each("processes that are not counted since too many are", stats.sum(filter_stat::full));
+        each("table-full: processes that are not counted since too many are", stats.sum(filter_stat::full));
         each(
-            "processes whose command line is looked at late since too many began at once",
+            "late: processes whose command line was looked at late since too many began at once",
             stats.sum(filter_stat::unasked),
         );
     }

@@ -255,6 +255,12 @@ fn what_runs_by_default_is_logged_and_so_is_the_agent() {
         for metric in ["bcc.agent.restarts", "bcc.agent.crashes", "bcc.agent.memory.resident", "bcc.agent.version"] {
             assert_eq!(logged(metric).len(), 1, "{metric}");
         }
+        assert_eq!(logged("bcc.agent.summary.modules.running")[0].1, modules.len().to_string());
+        assert_eq!(logged("bcc.agent.summary.modules.failed")[0].1, "0");
+        assert_eq!(logged("bcc.agent.summary.losses").len(), 1);
+        assert!(logged("bcc.agent.summary.cpu.programs").is_empty(), "program statistics are off");
+        assert_eq!(of("bcc.agent.metric.status", "bcc.proc.sysfork"), "\"running\"");
+        assert!(of("bcc.agent.metric.status", "bcc.proc.net.tcp.send.bytes").contains("off: not enabled"));
         assert_eq!(!logged("bcc.agent.lost.events").is_empty(), histograms);
     }
 }

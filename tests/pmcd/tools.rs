@@ -2,10 +2,11 @@
 
 use crate::instance::{session, Pmcd};
 use crate::support::{
-    lacks,
+    all_modules, lacks,
     rows::{all, rows},
-    told, use_disk, wait_for,
+    skip, told, use_disk, wait_for,
 };
+use std::collections::BTreeSet;
 
 #[test]
 fn pmprobe_finds_every_metric_with_values() {
@@ -24,6 +25,59 @@ fn pmprobe_finds_every_metric_with_values() {
         let names = pmcd.ask("pmprobe", &["-I", row.name]);
         assert!(numbers.split(' ').count() >= 2 && names.split(' ').count() >= 2, "{numbers}{names}");
     }
+}
+
+/// pmval cuts the names of instances to the width of its columns.
+#[test]
+fn pmval_tells_the_kinds_of_losses_apart() {
+    let Some(pmcd) = Pmcd::beside(&all_modules(), &[]) else { return };
+    let text = pmcd.ask("pmval", &["-s", "2", "-t", "0.1", "bcc.agent.lost.events"]);
+    let titles = text.lines().find(|line| line.contains("::") && !line.starts_with("full label")).unwrap();
+    let titles: Vec<&str> = titles.split_whitespace().collect();
+    let losses = pmcd.values("bcc.agent.lost.events");
+    assert_eq!(titles.iter().collect::<BTreeSet<_>>().len(), losses.len(), "{titles:?}");
+    assert!(titles.iter().zip(&losses).all(|(title, (name, _))| name.starts_with(title)), "{titles:?} {losses:?}");
+    assert_eq!(pmcd.values("bcc.agent.lost.reason").len(), losses.len());
+}
+
+#[test]
+fn pminfo_shows_the_summary_of_the_agent_first() {
+    let Some(pmcd) = Pmcd::start() else { return };
+    let names = pmcd.ask("pminfo", &["bcc.agent"]);
+    let names: Vec<&str> = names.lines().map(str::trim).collect();
+    let summary = names.iter().take_while(|name| name.starts_with("bcc.agent.summary.")).count();
+    assert!((5..=10).contains(&summary) && names.len() > 40, "{names:?}");
+    assert_eq!(pmcd.values("bcc.agent.summary.modules.running")[0].1, "6");
+    let text = pmcd.ask("pminfo", &["-f", "bcc.agent.summary.configuration"]);
+    assert!(text.contains("no errors, 6 modules enabled"), "{text}");
+    let help = pmcd.ask("pminfo", &["-T", "bcc.agent.summary.cpu.programs"]);
+    assert!(help.contains("pmstore bcc.agent.program.stats 1"), "{help}");
+}
+
+#[test]
+fn pmstore_switches_program_statistics() {
+    if lacks(&["pmstore"]) {
+        return;
+    }
+    let Some(pmcd) = Pmcd::start() else { return };
+    let has_descriptor = || {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", pmcd.agent())).unwrap().flatten();
+        fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|link| link.as_os_str() == "anon_inode:bpf-stats")
+    };
+    assert!(!has_descriptor());
+    let on = pmcd.run("pmstore", &["bcc.agent.program.stats", "1"]);
+    if !on.status.success() {
+        return skip(&format!("a kernel that counts runs for a descriptor, and the right to ask it: {}", told(&on)));
+    }
+    assert!(told(&on).contains("old value=0 new value=1"), "{}", told(&on));
+    assert!(has_descriptor());
+    assert_eq!(pmcd.values("bcc.agent.summary.cpu.programs").len(), 1);
+    assert_eq!(pmcd.values("bcc.agent.program.runs").len(), pmcd.values("bcc.agent.program.kind").len());
+    let wrong = pmcd.run("pmstore", &["bcc.agent.program.stats", "7"]);
+    assert!(!wrong.status.success() && has_descriptor(), "{}", told(&wrong));
+    pmcd.ask("pmstore", &["bcc.agent.program.stats", "0"]);
+    assert!(!has_descriptor());
+    assert_eq!(pmcd.values("bcc.agent.program.stats")[0].1, "0");
 }
 
 #[test]

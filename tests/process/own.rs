@@ -182,9 +182,9 @@ fn what_loading_found_of_the_kernel_is_told() {
     is("raw_tp", None, "not tried");
     is("perf_event", None, "not tried: nothing that is enabled asked for it");
     is("ringbuf", Some("1"), "made for tcp_sessions");
-    is("bpf_stats", None, "bpf_stats = True");
-    for feature in corebcc::bpf::OBJECT.features {
-        assert_eq!(said[feature.0], "as the kernel's types say");
+    is("bpf_stats", None, "off: `pmstore bcc.agent.program.stats 1`, or `bpf_stats = True`");
+    for feature in ["block_time_cached", "no_queue_time"] {
+        assert!(found.contains_key(feature) && said[feature].ends_with(": as the kernel's types say"), "{said:?}");
     }
     match fs::read_to_string("/sys/kernel/security/lockdown") {
         Ok(text) => is("lockdown", Some(if text.contains("[none]") { "0" } else { "1" }), ""),
@@ -291,15 +291,153 @@ fn runs_are_counted_if_asked_for_while_the_agent_lives() {
     assert!(!Path::new(&agent).exists());
 }
 
-/// The maps that a process holds: identifier, and the bytes that the kernel says they take.
-fn maps_of(pid: i32) -> BTreeMap<u64, u64> {
-    let mut maps = BTreeMap::new();
+/// The switch of program statistics.
+const STATISTICS: corebcc::pcp::Pmid = corebcc::pcp::Pmid::new(149, 300, 10);
+
+/// The runs of all programs of a process, as the kernel tells them.
+fn runs_of(pid: i32) -> u64 {
+    bpf_of(pid, "prog_id:", "run_cnt:").values().sum()
+}
+
+#[test]
+fn program_statistics_are_switched_by_a_store() {
+    const PROGRAM: &str = "tp__task_newtask";
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(ONE);
+    let mut peer = Peer::ready(&home, &[]);
+    let pid = peer.agent.pid();
+    let agent = format!("/proc/{pid}");
+    let switch = |peer: &mut Peer, on: u32| peer.error(&wire::store(STATISTICS, IN_NULL, on));
+    match switch(&mut peer, 1) {
+        0 => {}
+        -1 => return skip("CAP_SYS_ADMIN in the first user namespace"),
+        code => return skip(&format!("a kernel that counts runs for a descriptor: 5.8 (the store answers {code})")),
+    }
+    assert!(counts_runs(Path::new(&agent)), "the descriptor is open");
+    assert_eq!(number(&mut peer, "bcc.agent.program.stats", ""), 1);
+    assert_eq!(values(&mut peer, "bcc.agent.kernel.feature")["bpf_stats"], "1");
+    let forks = number(&mut peer, "bcc.proc.sysfork", "");
+    let (runs, kernel) = (number(&mut peer, "bcc.agent.program.runs", PROGRAM), runs_of(pid));
+    for _ in 0..100 {
+        thread::spawn(|| ()).join().unwrap();
+    }
+    let (more, more_in_kernel) = (number(&mut peer, "bcc.agent.program.runs", PROGRAM), runs_of(pid));
+    let forked = number(&mut peer, "bcc.proc.sysfork", "") - forks;
+    assert!((100..=forked).contains(&(more - runs)), "{runs} {more} {forked}");
+    assert!(
+        runs <= kernel && kernel + 100 <= more && more <= more_in_kernel,
+        "{runs} {kernel} {more} {more_in_kernel}"
+    );
+    let [of_programs, summary] = ["bcc.agent.program.time", "bcc.agent.summary.cpu.programs"]
+        .map(|name| values(&mut peer, name).values().map(|value| value.parse::<u64>().unwrap()).sum::<u64>());
+    assert!(of_programs > 0 && summary >= of_programs / 1000, "{of_programs} ns, then {summary} us");
+
+    assert_eq!(switch(&mut peer, 0), 0);
+    assert!(!counts_runs(Path::new(&agent)), "the descriptor is closed");
+    assert_eq!(number(&mut peer, "bcc.agent.program.stats", ""), 0);
+    let is_alone = !anybody_counts_runs();
+    let before = runs_of(pid);
+    for _ in 0..100 {
+        thread::spawn(|| ()).join().unwrap();
+    }
+    let after = runs_of(pid);
+    if is_alone && !anybody_counts_runs() {
+        assert_eq!(after, before, "the kernel keeps no statistics");
+        assert!(values(&mut peer, "bcc.agent.program.runs").is_empty());
+        assert!(values(&mut peer, "bcc.agent.summary.cpu.programs").is_empty());
+    } else {
+        println!("somebody else counts runs: that there are none after the switch was not looked at");
+    }
+    assert_eq!(switch(&mut peer, 1), 0);
+    assert_eq!(peer.close().0.code(), Some(0));
+    assert!(!Path::new(&agent).exists(), "the descriptor has ended with the agent");
+}
+
+#[test]
+fn the_summary_agrees_with_the_kernel_and_the_other_tables() {
+    if lacks_bpf() {
+        return;
+    }
+    let lines = [("tracepoint_hits", "tracepoints = sched:sched_process_exec\nprocess = nobody")];
+    let home = with_lines("sysfork,netproc,tracepoint_hits,kprobe_hits", "frob = 1", &lines);
+    let mut peer = Peer::ready(&home, &[]);
+    let pid = peer.agent.pid();
+    let kernel: u64 = ["map_id:", "prog_id:"].iter().flat_map(|id| bpf_of(pid, id, "memlock:").into_values()).sum();
+    assert_eq!(number(&mut peer, "bcc.agent.summary.memory.kernel", ""), kernel);
+
+    let mut states = values(&mut peer, "bcc.agent.module.state");
+    states.remove("filter").expect("tracepoint_hits has one");
+    let count = |words: &[&str]| states.values().filter(|state| words.contains(&state.as_str())).count() as u64;
+    let of = |peer: &mut Peer, state: &str| number(peer, &format!("bcc.agent.summary.modules.{state}"), "");
+    assert_eq!(of(&mut peer, "running"), count(&["running", "postponed"]));
+    assert_eq!(of(&mut peer, "failed"), count(&["failed", "no values"]));
+    assert_eq!(of(&mut peer, "off"), count(&["off"]));
+    let configuration = &values(&mut peer, "bcc.agent.summary.configuration")[""];
+    assert!(configuration.contains("corebcc.conf:4") && configuration.contains("frob"), "{configuration}");
+
+    let losses = values(&mut peer, "bcc.agent.lost.events");
+    let reasons = values(&mut peer, "bcc.agent.lost.reason");
+    assert!(losses.keys().eq(reasons.keys()) && !losses.is_empty(), "{losses:?} {reasons:?}");
+    let sum: u64 = losses.values().map(|count| count.parse::<u64>().unwrap()).sum();
+    assert!(number(&mut peer, "bcc.agent.summary.losses", "") >= sum);
+
+    // Fields 14 and 15 of stat, in hundredths of a second.
+    let ticks = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = ticks();
+    let spent = number(&mut peer, "bcc.agent.summary.cpu.agent", "") / 10_000;
+    assert!((before.saturating_sub(2)..=ticks() + 2).contains(&spent), "{before} {spent} {}", ticks());
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn each_metric_tells_why_it_has_no_values() {
+    if lacks_bpf() {
+        return;
+    }
+    let lines = [("kprobe_hits", "kprobes = kprobe:no_such_function")];
+    let mut text =
+        String::from("[pmda]\nmodules = sysfork,syscount,kprobe_hits,twin,nonsense\nmodule_failure_fatal = False\n");
+    for module in ["sysfork", "syscount", "kprobe_hits"] {
+        let its = lines.iter().find(|(name, _)| *name == module).map_or("", |(_, lines)| lines);
+        text += &corebcc::modules::find(module).unwrap().section(its);
+    }
+    text += "[twin]\nmodule = sysfork\ncluster = 250\n";
+    let home = Home::new(&text);
+    let mut peer = Peer::ready(&home, &[]);
+    values(&mut peer, "bcc.proc.syscall.count");
+    let status = values(&mut peer, "bcc.agent.metric.status");
+    assert_eq!(status["bcc.proc.sysfork"], "running", "the second section of the module costs it nothing");
+    assert_eq!(status["bcc.proc.syscall.count"], "running");
+    assert!(
+        status["bcc.proc.syscall.latency.avg"].starts_with("no value at the last fetch: attached to "),
+        "{status:?}"
+    );
+    assert!(
+        status["bcc.kprobe.hits.count"].starts_with("failed: ")
+            && status["bcc.kprobe.hits.count"].contains("no_such_function")
+    );
+    assert!(status["bcc.runq.latency"].starts_with("off: not enabled; to have it, add runqlat"), "{status:?}");
+    let all = corebcc::modules::MODULES.iter().flat_map(|spec| spec.metrics()).count();
+    assert_eq!(status.len(), all, "each metric once: {status:?}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// What a process holds of BPF: identifier, and a number that the kernel tells of it.
+fn bpf_of(pid: i32, id: &str, number: &str) -> BTreeMap<u64, u64> {
+    let mut found = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
         let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        // Links name the program that they attach, but have no numbers of it.
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-        maps.extend(field("map_id:").zip(field("memlock:")));
+        found.extend(field(id).zip(field(number)));
     }
-    maps
+    found
 }
 
 #[test]
@@ -310,7 +448,7 @@ fn the_memory_of_maps_is_what_the_kernel_says() {
     let home = Home::new(ALL);
     let mut peer = Peer::ready(&home, &[]);
     let memory = values(&mut peer, "bcc.agent.map.memory");
-    let held = maps_of(peer.agent.pid());
+    let held = bpf_of(peer.agent.pid(), "map_id:", "memlock:");
     assert_eq!(memory.len(), held.len(), "{memory:?} {held:?}");
     assert_eq!(memory.values().map(|bytes| bytes.parse::<u64>().unwrap()).sum::<u64>(), held.values().sum::<u64>());
     assert_eq!(values(&mut peer, "bcc.agent.map.modules")["tcp_sessions"], "tcplife");
@@ -377,7 +515,7 @@ fn a_loss_that_is_made_is_counted() {
     if lacks_bpf() {
         return;
     }
-    const UNBORN: &str = "tcplife::sessions-whose-beginning-was-not-seen";
+    const UNBORN: &str = "tcplife::start-unseen";
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let born_before: Vec<TcpStream> =
         (0..5).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();

@@ -41,7 +41,16 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [Beside; 37] = [
+const OWN: [Beside; 49] = [
+    ("bcc.agent.summary.version",         "", 306, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.summary.modules.running", "", 306, 1, Type::U32,    Sem::INSTANT,  "count"),
+    ("bcc.agent.summary.modules.failed",  "", 306, 2, Type::U32,    Sem::INSTANT,  "count"),
+    ("bcc.agent.summary.modules.off",     "", 306, 3, Type::U32,    Sem::INSTANT,  "count"),
+    ("bcc.agent.summary.losses",          "", 306, 4, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.summary.memory.kernel",   "", 306, 5, Type::U64,    Sem::INSTANT,  "byte"),
+    ("bcc.agent.summary.cpu.agent",       "", 306, 6, Type::U64,    Sem::COUNTER,  "microsec"),
+    ("bcc.agent.summary.cpu.programs",    "", 306, 7, Type::U64,    Sem::COUNTER,  "microsec"),
+    ("bcc.agent.summary.configuration",   "", 306, 8, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.version",              "", 300, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.release",       "", 300, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.load.time",            "", 300, 2, Type::U64,    Sem::DISCRETE, "millisec"),
@@ -52,6 +61,8 @@ const OWN: [Beside; 37] = [
     ("bcc.agent.crashes",              "", 300, 7, Type::U64,    Sem::COUNTER,  "count"),
     ("bcc.agent.configuration.status", "", 300, 8, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.configuration.errors", "", 300, 9, Type::U32,    Sem::DISCRETE, "count"),
+    ("bcc.agent.program.stats",        "", 300, 10, Type::U32,   Sem::INSTANT,  "none"),
+    ("bcc.agent.metric.status",        "", 307, 0, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.module.state",         "", 301, 0, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.module.status",        "", 301, 1, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.module.up",            "", 301, 2, Type::U32,    Sem::INSTANT,  "none"),
@@ -77,6 +88,7 @@ const OWN: [Beside; 37] = [
     ("bcc.agent.map.ring.used",        "", 303, 8, Type::U64,    Sem::INSTANT,  "byte"),
     ("bcc.agent.map.lost",             "", 303, 9, Type::U64,    Sem::COUNTER,  "count"),
     ("bcc.agent.lost.events",          "", 304, 0, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.lost.reason",          "", 304, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.feature",       "", 305, 0, Type::U32,    Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.status",        "", 305, 1, Type::STRING, Sem::DISCRETE, "none"),
 ];
@@ -98,7 +110,7 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = cluster != 300;
+        let instances = ![300, 306].contains(&cluster);
         Row {
             name,
             module,
@@ -121,7 +133,7 @@ pub fn all() -> impl Iterator<Item = Row> {
 }
 
 /// Their instance domains, by serial.
-pub const INDOMS: [u32; 10] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305];
+pub const INDOMS: [u32; 11] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307];
 /// Those of histograms, of all modules.
 pub const HISTOGRAMS: [u32; 5] = [0, 4, 5, 6, 7];
 

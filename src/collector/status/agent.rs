@@ -1,22 +1,25 @@
 //! The agent as a whole.
 
 use super::{set_opt, AgentStatus, LoadedModules};
+use crate::catalog::TableError;
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader;
 use crate::metrics;
+use crate::pcp::PmErr;
 use std::sync::atomic::Ordering::Relaxed;
 
 metrics! {
     VERSION: str = 0 "agent.version" DISCRETE NONE "version of the agent";
     RELEASE: str = 1 "agent.kernel.release" DISCRETE NONE "release of the running kernel";
-    LOADING: u64 = 2 "agent.load.time" DISCRETE MSEC "time it took to load the modules";
+    LOADING: u64 = 2 "agent.load.time" DISCRETE MSEC "time spent loading the modules";
     UPTIME: u64 = 3 "agent.uptime" INSTANT SEC "time since the agent started";
-    RESIDENT: u64 = 4 "agent.memory.resident" INSTANT BYTE "memory of the agent's process";
+    RESIDENT: u64 = 4 "agent.memory.resident" INSTANT BYTE "resident memory of the agent's process";
     FETCHES: u64 = 5 "agent.fetches" COUNTER COUNT "fetches answered";
-    RESTARTS: u64 = 6 "agent.restarts" COUNTER COUNT "starts of the agent since the machine's, but for the first";
-    CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "restarts after an agent that did not end in order";
+    RESTARTS: u64 = 6 "agent.restarts" COUNTER COUNT "agent restarts since boot";
+    CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "unclean agent exits since boot";
     CONFIGURATION: str = 8 "agent.configuration.status" DISCRETE NONE "errors in the configuration, each with file, line and remedy";
     ERRORS: u32 = 9 "agent.configuration.errors" DISCRETE COUNT "number of errors in the configuration";
+    STATISTICS: u32 = 10 "agent.program.stats" INSTANT NONE "1 if program statistics are on, else 0; pmstore changes it";
 }
 
 pub static TABLE: TableSpec = TableSpec {
@@ -37,8 +40,27 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
         .set(UPTIME, status.started.elapsed().as_secs())
         .set(FETCHES, status.fetches.load(Relaxed))
         .text(CONFIGURATION, status.configuration.status.as_bytes())
-        .set(ERRORS, status.configuration.errors.len() as u32);
+        .set(ERRORS, status.configuration.errors.len() as u32)
+        .set(STATISTICS, u32::from(status.statistics.are_on()));
     let row = set_opt(row, RESIDENT, loader::resident());
     let row = set_opt(row, RESTARTS, status.restarts.as_ref().map(|restarts| restarts.count));
     set_opt(row, CRASHES, status.restarts.as_ref().map(|restarts| restarts.crashes));
+}
+
+/// Switches program statistics on (`1`) and off (`0`); nothing else can be changed.
+pub fn store(modules: &LoadedModules, status: &AgentStatus, column: usize, value: &[u8]) -> Result<(), TableError> {
+    if column != STATISTICS.column {
+        return Err(TableError::ReadOnly);
+    }
+    let on = match value {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(PmErr::BADSTORE.into()),
+    };
+    status.statistics.switch(on, || modules.kernel.count_runs()).map_err(|error| {
+        log::error!("program statistics: {}", status.statistics.finding().said);
+        PmErr::errno(error.raw_os_error().unwrap_or(0).max(1))
+    })?;
+    log::info!("program statistics: {}", status.statistics.finding().said);
+    Ok(())
 }

@@ -7,7 +7,7 @@ use crate::metrics;
 
 metrics! {
     THERE: u32 = 0 "agent.kernel.feature" DISCRETE NONE "1 if the kernel has the feature, 0 if not";
-    STATUS: str = 1 "agent.kernel.status" DISCRETE NONE "how a feature of the kernel showed, or why it is not there";
+    STATUS: str = 1 "agent.kernel.status" DISCRETE NONE "how the agent knows of a feature, or why it is not available";
 }
 
 pub static TABLE: TableSpec = TableSpec {
@@ -18,9 +18,42 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
+/// What modules ask the kernel's types, in an administrator's words: the name in the sources, the instance, and what a 1 means.
+const QUESTIONS: [(&str, &str, &str); 2] = [
+    (
+        "plug_clock",
+        "block_time_cached",
+        "the block layer gives requests that are submitted together one time stamp (blk_plug.cur_ktime)",
+    ),
+    (
+        "no_sched_info",
+        "no_queue_time",
+        "the scheduler does not note when a task is queued (no CONFIG_SCHED_INFO, task_struct.sched_info)",
+    ),
+];
+
 pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
-    for Finding { feature, there, said } in modules.findings.iter().chain([&status.counting]) {
-        let row = table.named(feature.as_bytes()).text(STATUS, said.as_bytes());
-        set_opt(row, THERE, there.map(u32::from));
+    for Finding { feature, there, said } in modules.findings.iter().chain([&status.statistics.finding()]) {
+        let question = QUESTIONS.iter().find(|(name, ..)| name == feature);
+        let (name, said) = match question {
+            Some((_, name, meaning)) => (*name, format!("{meaning}: {said}")),
+            None => (*feature, said.clone()),
+        };
+        set_opt(table.named(name.as_bytes()).text(STATUS, said.as_bytes()), THERE, there.map(u32::from));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::OBJECT;
+
+    #[test]
+    fn every_question_of_a_module_has_an_administrators_words() {
+        let named: Vec<&str> = QUESTIONS.iter().map(|(name, ..)| *name).collect();
+        for feature in OBJECT.features {
+            assert!(named.contains(&feature.0), "{}: add it to QUESTIONS, and to BCC.305 in help", feature.0);
+        }
+        assert_eq!(named.len(), OBJECT.features.len());
     }
 }

@@ -1,11 +1,14 @@
-//! What was lost, by module and reason.
+//! What was lost, by module and kind.
 
+use super::super::guard::held;
 use super::{AgentStatus, LoadedModules, NAMES};
-use crate::kit::{Kernel, Shape, Table, TableSpec};
+use crate::kit::{loss_words, Kernel, Shape, Table, TableSpec};
 use crate::metrics;
+use std::collections::BTreeMap;
 
 metrics! {
-    EVENTS: u64 = 0 "agent.lost.events" COUNTER COUNT "what a module saw but could not count, by reason";
+    EVENTS: u64 = 0 "agent.lost.events" COUNTER COUNT "events that a module saw and could not count";
+    REASON: str = 1 "agent.lost.reason" DISCRETE NONE "what is counted as lost, and why";
 }
 
 pub static TABLE: TableSpec = TableSpec {
@@ -17,19 +20,33 @@ pub static TABLE: TableSpec = TableSpec {
 };
 
 pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
+    each(modules, &mut |module, loss, count| {
+        let (name, reason) = loss_words(loss);
+        table.named(instance(module, name).as_bytes()).set(EVENTS, count).text(REASON, reason.as_bytes());
+    });
+}
+
+/// Whatever was lost so far. A module at work counts with what it had lost before: a counter does not step back.
+pub fn total(modules: &LoadedModules, status: &AgentStatus) -> u64 {
+    let mut now: BTreeMap<&str, u64> = BTreeMap::new();
+    each(modules, &mut |module, _, count| *now.entry(module).or_default() += count);
+    let mut known = held(&status.lost);
+    for (module, count) in now {
+        known.insert(module.to_owned(), count);
+    }
+    known.values().sum()
+}
+
+/// Hands out the losses of each module. One that is at work is not waited for.
+fn each<'a>(modules: &'a LoadedModules, out: &mut dyn FnMut(&'a str, &'static str, u64)) {
     let kernel: &dyn Kernel = &*modules.kernel;
     for loaded in modules.iter() {
-        let name = &loaded.name;
-        // One that is at work is not waited for.
         let Some(working) = loaded.idle() else { continue };
-        working.module.losses(kernel, &mut |reason, count| {
-            table.named(instance(name, reason).as_bytes()).set(EVENTS, count);
-        });
+        working.module.losses(kernel, &mut |loss, count| out(&loaded.name, loss, count));
     }
 }
 
-/// `MODULE::reason` up to its first comma or the like, without blanks, since libpcp takes what precedes the first for the name.
-pub fn instance(module: &str, reason: &str) -> String {
-    let short = reason.split([',', ';', ':', '(']).next().unwrap_or(reason).trim();
-    format!("{module}::{}", short.replace(' ', "-"))
+/// `MODULE::NAME`.
+pub fn instance(module: &str, name: &str) -> String {
+    format!("{module}::{name}")
 }

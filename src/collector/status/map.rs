@@ -6,15 +6,15 @@ use crate::metrics;
 
 metrics! {
     KIND: str = 0 "agent.map.kind" DISCRETE NONE "kind of a BPF map: array, hash, ringbuf, ...";
-    MODULES: str = 1 "agent.map.modules" DISCRETE NONE "the modules that use a BPF map";
-    CAPACITY: u64 = 2 "agent.map.entries.capacity" DISCRETE COUNT "entries that a BPF map has room for";
-    USED: u64 = 3 "agent.map.entries.used" INSTANT COUNT "entries in a BPF map that can have fewer than its capacity";
+    MODULES: str = 1 "agent.map.modules" DISCRETE NONE "modules that use a BPF map";
+    CAPACITY: u64 = 2 "agent.map.entries.capacity" DISCRETE COUNT "entries that fit into a BPF map";
+    USED: u64 = 3 "agent.map.entries.used" INSTANT COUNT "entries in use of a BPF map";
     KEY: u64 = 4 "agent.map.key.size" DISCRETE BYTE "size of a key of a BPF map";
     VALUE: u64 = 5 "agent.map.value.size" DISCRETE BYTE "size of a value of a BPF map";
-    MEMORY: u64 = 6 "agent.map.memory" INSTANT BYTE "memory of a BPF map in the kernel";
+    MEMORY: u64 = 6 "agent.map.memory" INSTANT BYTE "kernel memory of a BPF map";
     RING_SIZE: u64 = 7 "agent.map.ring.size" DISCRETE BYTE "size of a ring buffer";
-    RING_USED: u64 = 8 "agent.map.ring.used" INSTANT BYTE "records in a ring buffer that the agent has not read yet";
-    LOST: u64 = 9 "agent.map.lost" COUNTER COUNT "what found no place in a BPF map";
+    RING_USED: u64 = 8 "agent.map.ring.used" INSTANT BYTE "bytes in a ring buffer that the agent has not read yet";
+    LOST: u64 = 9 "agent.map.lost" COUNTER COUNT "events dropped because a BPF map was full";
 }
 
 pub static TABLE: TableSpec = TableSpec {

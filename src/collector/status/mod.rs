@@ -1,24 +1,29 @@
-//! The agent's own metrics, `agent.*`: what became of each module, what its programs and maps cost, what was lost. To a client
-//! they are like a module's; the configuration has no section for them, and they are always there.
+//! The agent's own metrics, `agent.*`: a summary, what became of each module and metric, what programs and maps cost, what was lost.
+//! To a client they are like a module's; the configuration has no section for them, and they are always there.
 
 mod agent;
 mod kernel;
 mod lost;
 mod map;
+mod metric;
 mod module;
 mod program;
+mod standing;
+mod statistics;
+mod summary;
 
 use super::guard::Fault;
 use super::loaded_modules::LoadedModules;
 use super::prepared::Configuration;
-use crate::catalog::ServedTable;
+use crate::catalog::{ServedTable, TableError};
 use crate::kit::{Metric, Number, RefreshError, RowMut, Table, TableId, TableSpec};
-use crate::loader::{self, Finding};
+use crate::loader;
 use crate::state::Restarts;
-use std::os::fd::OwnedFd;
+use statistics::Statistics;
+use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A table of the agent's own.
@@ -48,12 +53,28 @@ impl StatusTable {
             error
         })
     }
+
+    /// Changes a value, given as text.
+    pub fn store(
+        &self,
+        modules: &LoadedModules,
+        status: &AgentStatus,
+        column: usize,
+        value: &[u8],
+    ) -> Result<(), TableError> {
+        match self.spec.cluster == agent::TABLE.cluster {
+            true => agent::store(modules, status, column, value),
+            false => Err(TableError::ReadOnly),
+        }
+    }
 }
 
-/// All of them: clusters 300 to 305.
-pub static STATUS: [StatusTable; 6] = [
+/// All of them: clusters 300 to 307.
+pub static STATUS: [StatusTable; 8] = [
+    StatusTable { spec: &summary::TABLE, fill: summary::fill },
     StatusTable { spec: &agent::TABLE, fill: agent::fill },
     StatusTable { spec: &module::TABLE, fill: module::fill },
+    StatusTable { spec: &metric::TABLE, fill: metric::fill },
     StatusTable { spec: &program::TABLE, fill: program::fill },
     StatusTable { spec: &map::TABLE, fill: map::fill },
     StatusTable { spec: &lost::TABLE, fill: lost::fill },
@@ -76,28 +97,28 @@ pub struct AgentStatus {
     started: Instant,
     fetches: Arc<AtomicU64>,
     configuration: Configuration,
-    /// Held as long as the kernel is to count runs.
-    runs: Option<OwnedFd>,
-    /// Whether it does.
-    counting: Finding,
+    statistics: Statistics,
+    /// What each module had lost at the last look.
+    lost: Mutex<BTreeMap<String, u64>>,
     /// The starts before this one, where they can be counted.
     pub restarts: Option<Restarts>,
 }
 
 impl AgentStatus {
-    /// Begins the time since the start. `bpf_stats`: let the kernel count the runs of programs.
+    /// Begins the time since the start. `bpf_stats`: program statistics are on from the beginning.
     pub fn new(configuration: Configuration, bpf_stats: bool) -> AgentStatus {
-        let found = |there, said: String| Finding::new("bpf_stats", there, said);
-        let (runs, counting) = match bpf_stats.then(loader::count_runs).transpose() {
-            Ok(None) => (None, found(None, "not tried: [pmda] has no `bpf_stats = True`".into())),
-            Ok(runs) => (runs, found(Some(true), "the kernel counts runs of programs and their time".into())),
-            Err(error) => {
-                let reason = format!("the kernel refuses to count runs ({error}); it needs Linux 5.8 and root");
-                log::warn!("bpf_stats has no effect: {reason}");
-                (None, found(Some(false), reason))
-            }
-        };
-        AgentStatus { started: Instant::now(), fetches: Arc::default(), configuration, runs, counting, restarts: None }
+        let statistics = Statistics::off();
+        if bpf_stats && statistics.switch(true, loader::count_runs).is_err() {
+            log::warn!("bpf_stats has no effect: {}", statistics.finding().said);
+        }
+        AgentStatus {
+            started: Instant::now(),
+            fetches: Arc::default(),
+            configuration,
+            statistics,
+            lost: Mutex::default(),
+            restarts: None,
+        }
     }
 
     /// The count of fetches, for whoever sees them.
@@ -123,26 +144,30 @@ mod tests {
     use super::*;
     use crate::bpf;
     use crate::config::Config;
-    use crate::kit::{Fake, Host, Plan, Setup};
+    use crate::kit::{loss_words, Fake, Host, Plan, Setup};
     use crate::modules::MODULES;
     use std::collections::BTreeSet;
 
+    /// The columns of pmval(1) are as wide for counters of 64 bits.
+    const SHOWN: usize = 21;
+
     #[test]
-    fn losses_have_names_of_their_own_without_blanks() {
-        assert_eq!(lost::instance("a", "b c; d should be e"), "a::b-c");
+    fn losses_have_short_names_that_differ_where_pmval_cuts() {
         let host = Host::SMALL;
-        let mut names = BTreeSet::new();
+        let mut heads = BTreeSet::new();
         for spec in MODULES {
             let config = Config::parse("test", spec.section("").as_bytes()).unwrap();
             let setup = Setup { section: &config.section(spec.name).unwrap(), process_refresh: None };
             let mut module = (spec.make)(&setup).unwrap();
             module.plan(&host, &mut Plan::default(), &mut bpf::constants());
-            module.losses(&Fake::new(), &mut |reason, _| {
-                let name = lost::instance(spec.name, reason);
-                assert!(!name.contains(char::is_whitespace) && name.len() < 100, "{name}");
-                assert!(names.insert(name), "{reason}: the same up to its first comma as another of {}", spec.name);
+            module.losses(&Fake::new(), &mut |loss, _| {
+                let (short, sentence) = loss_words(loss);
+                let name = lost::instance(spec.name, short);
+                assert!(sentence.len() > short.len() && !name.contains(char::is_whitespace), "{loss}");
+                let head: String = name.chars().take(SHOWN).collect();
+                assert!(heads.insert(head.clone()), "{head}: two losses look alike");
             });
         }
-        assert!(names.len() > 10, "{names:?}");
+        assert!(heads.len() > 10, "{heads:?}");
     }
 }

@@ -1,18 +1,19 @@
 //! What became of each module.
 
 use super::super::guard::held;
+use super::standing::{standings, Standing};
 use super::{AgentStatus, LoadedModules, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
 
 metrics! {
-    STATE: str = 0 "agent.module.state" INSTANT NONE "running, postponed, no values, failed or off";
-    STATUS: str = 1 "agent.module.status" INSTANT NONE "a sentence: how the module is attached, or why it is not";
+    STATE: str = 0 "agent.module.state" INSTANT NONE "failed, no values, running, postponed or off";
+    STATUS: str = 1 "agent.module.status" INSTANT NONE "how the module is attached, or why it is not, in a sentence";
     UP: u32 = 2 "agent.module.up" INSTANT NONE "1 if an enabled module is loaded and has values, else 0";
-    REFRESHES: u64 = 3 "agent.module.refresh.count" COUNTER COUNT "refreshes of the module's values";
-    TIME: u64 = 4 "agent.module.refresh.time" COUNTER NSEC "time that refreshes of the module's values took";
+    REFRESHES: u64 = 3 "agent.module.refresh.count" COUNTER COUNT "how often the module's values were read from the kernel";
+    TIME: u64 = 4 "agent.module.refresh.time" COUNTER NSEC "time spent reading the module's values from the kernel";
     ATTACHED: u64 = 5 "agent.module.targets.attached" INSTANT COUNT "configured targets that the module is attached to";
-    MISSING: u64 = 6 "agent.module.targets.missing" INSTANT COUNT "configured targets that the module works without";
+    MISSING: u64 = 6 "agent.module.targets.missing" INSTANT COUNT "configured targets that were not found or refused";
 }
 
 pub static TABLE: TableSpec = TableSpec {
@@ -24,27 +25,19 @@ pub static TABLE: TableSpec = TableSpec {
 };
 
 pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
-    for loaded in modules.iter() {
-        let (state, sentence) = modules.state(loaded);
+    for standing in standings(modules, status) {
+        let Standing { name, state, sentence, loaded } = &standing;
+        let row = table.named(name.as_bytes()).text(STATE, state.as_bytes()).text(STATUS, sentence.as_bytes());
+        if *state == "off" {
+            continue;
+        }
+        let row = row.set(UP, u32::from(!standing.has_failed()));
+        let Some(loaded) = loaded else { continue };
         let (count, time) = {
             let record = held(&loaded.refreshes);
             (record.count, record.time)
         };
         let (attached, missing) = modules.targets(loaded);
-        table
-            .named(loaded.name.as_bytes())
-            .text(STATE, state.as_bytes())
-            .text(STATUS, sentence.as_bytes())
-            .set(UP, u32::from(!matches!(state, "failed" | "no values")))
-            .set(REFRESHES, count)
-            .set(TIME, time.as_nanos() as u64)
-            .set(ATTACHED, attached)
-            .set(MISSING, missing);
-    }
-    for (name, why) in &status.configuration.lost {
-        table.named(name.as_bytes()).text(STATE, b"failed").text(STATUS, why.as_bytes()).set(UP, 0);
-    }
-    for (name, how) in &status.configuration.off {
-        table.named(name.as_bytes()).text(STATE, b"off").text(STATUS, how.as_bytes());
+        row.set(REFRESHES, count).set(TIME, time.as_nanos() as u64).set(ATTACHED, attached).set(MISSING, missing);
     }
 }

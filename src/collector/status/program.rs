@@ -3,17 +3,16 @@
 use super::{set_opt, AgentStatus, LoadedModules, NAMES};
 use crate::bpf::OBJECT;
 use crate::kit::{Shape, Table, TableSpec};
-use crate::loader;
 use crate::metrics;
 
 metrics! {
-    HOOK: str = 0 "agent.program.hook" DISCRETE NONE "where a BPF program is attached";
+    HOOK: str = 0 "agent.program.hook" DISCRETE NONE "tracepoint or kernel function that a BPF program is attached to";
     KIND: str = 1 "agent.program.kind" DISCRETE NONE "kind of a BPF program: tp_btf, raw_tp, fentry, kprobe, ...";
-    MODULES: str = 2 "agent.program.modules" DISCRETE NONE "the modules that a BPF program serves";
+    MODULES: str = 2 "agent.program.modules" DISCRETE NONE "modules that a BPF program counts for";
     ATTACHED: u32 = 3 "agent.program.attached" INSTANT NONE "1 if a BPF program is attached, else 0";
-    RUNS: u64 = 4 "agent.program.runs" COUNTER COUNT "runs of a BPF program";
-    TIME: u64 = 5 "agent.program.time" COUNTER NSEC "time that the runs of a BPF program took";
-    MISSES: u64 = 6 "agent.program.misses" COUNTER COUNT "runs of a BPF program that the kernel left out";
+    RUNS: u64 = 4 "agent.program.runs" COUNTER COUNT "runs of a BPF program, with program statistics on";
+    TIME: u64 = 5 "agent.program.time" COUNTER NSEC "CPU time of a BPF program, with program statistics on";
+    MISSES: u64 = 6 "agent.program.misses" COUNTER COUNT "runs of a BPF program that the kernel skipped";
 }
 
 pub static TABLE: TableSpec = TableSpec {
@@ -25,7 +24,7 @@ pub static TABLE: TableSpec = TableSpec {
 };
 
 pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
-    let counting = status.runs.is_some() || loader::counts_runs();
+    let is_counted = is_counted(modules, status);
     for program in modules.kernel.programs() {
         let users = OBJECT.users(&program.name).unwrap_or_default();
         let row = table
@@ -37,10 +36,18 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
             Some(hook) => row.text(HOOK, hook.as_bytes()),
             None => row,
         };
-        // A zero would look like a program that never ran.
-        let counted = counting || program.runs > 0;
-        let row = set_opt(row, RUNS, counted.then_some(program.runs));
-        let row = set_opt(row, TIME, counted.then_some(program.time));
+        // Numbers that stand still would look like a program that does not run.
+        let row = set_opt(row, RUNS, is_counted.then_some(program.runs));
+        let row = set_opt(row, TIME, is_counted.then_some(program.time));
         set_opt(row, MISSES, program.misses);
     }
+}
+
+/// The nanoseconds that all programs ran while that was counted; `None` while it is not.
+pub fn time(modules: &LoadedModules, status: &AgentStatus) -> Option<u64> {
+    is_counted(modules, status).then(|| modules.kernel.programs().iter().map(|program| program.time).sum())
+}
+
+fn is_counted(modules: &LoadedModules, status: &AgentStatus) -> bool {
+    status.statistics.are_on() || modules.kernel.counts_runs()
 }

@@ -205,14 +205,14 @@ impl SubmitterTable {
     pub fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each(
-            "requests of processes that found no place in the table, counted under process 0",
+            "table-full: requests of processes without a row in the table, counted under process 0",
             stats.sum(io_stat::crowded),
         );
         each(
-            "requests whose beginning was not seen, counted under process 0",
+            "start-unseen: requests whose beginning was not seen, counted under process 0",
             stats.sum(io_stat::unknown).saturating_sub(self.under_way),
         );
-        each("requests that could not be counted", stats.sum(io_stat::lost));
+        each("uncounted: requests that could not be counted", stats.sum(io_stat::lost));
     }
 }
 

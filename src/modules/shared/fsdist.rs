@@ -33,8 +33,8 @@ impl Module for Operations {
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let rows = kernel.rows(self.rows);
         let (unmatched, displaced) = (rows.sum(fs_row::unmatched), rows.sum(fs_row::displaced));
-        each("operations whose start was not seen", unmatched.saturating_sub(displaced));
-        each("operations whose time is not known because too many threads were in one", displaced);
+        each("start-unseen: operations whose start was not seen", unmatched.saturating_sub(displaced));
+        each("untimed: operations whose time is not known because too many threads were in one", displaced);
     }
 }
 

@@ -8,7 +8,9 @@ use corebcc::loader::{
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -26,6 +28,10 @@ struct State {
     attached: Mutex<BTreeMap<&'static str, &'static Hook>>,
     trouble: Mutex<BTreeMap<&'static str, Trouble>>,
     calm: Condvar,
+    /// The other end of the descriptor by which the agent asks for runs to be counted.
+    counting: Mutex<Option<UnixStream>>,
+    /// Runs and nanoseconds by program.
+    runs: Mutex<BTreeMap<&'static str, (u64, u64)>>,
 }
 
 struct Map {
@@ -100,6 +106,17 @@ impl FakeKernel {
     pub fn calm(&self) {
         held(&self.0.trouble).clear();
         self.0.calm.notify_all();
+    }
+
+    /// A program ran so often, and took so many nanoseconds.
+    pub fn ran(&self, program: &'static str, runs: u64, time: u64) {
+        held(&self.0.runs).insert(program, (runs, time));
+    }
+
+    /// Whether the agent holds a descriptor to have runs counted.
+    pub fn is_counting(&self) -> bool {
+        let end = held(&self.0.counting);
+        end.as_ref().is_some_and(|mut end| end.read(&mut [0]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock))
     }
 
     /// The hooks that are attached.
@@ -196,14 +213,11 @@ impl LoadedObject for FakeKernel {
     fn programs(&self) -> Vec<ProgramUsage> {
         let attached = self.attached();
         let programs = attached.values().flat_map(|hook| hook.tiers[0].programs.iter().map(move |name| (hook, name)));
-        let usage = programs.map(|(hook, name)| ProgramUsage {
-            name: (*name).into(),
-            kind: hook.tiers[0].kind.into(),
-            hook: Some(hook.name.into()),
-            attached: true,
-            runs: 0,
-            time: 0,
-            misses: None,
+        let runs = held(&self.0.runs);
+        let usage = programs.map(|(hook, name)| {
+            let (runs, time) = runs.get(name).copied().unwrap_or_default();
+            let (kind, hook) = (hook.tiers[0].kind.into(), Some(hook.name.into()));
+            ProgramUsage { name: (*name).into(), kind, hook, attached: true, runs, time, misses: None }
         });
         usage.collect()
     }
@@ -219,6 +233,21 @@ impl LoadedObject for FakeKernel {
             memory: None,
         });
         usage.collect()
+    }
+
+    fn memory(&self) -> u64 {
+        self.0.maps.get().unwrap().values().map(|map| 8 * map.words.len() as u64).sum()
+    }
+
+    fn count_runs(&self) -> io::Result<OwnedFd> {
+        let (ours, agents) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        *held(&self.0.counting) = Some(ours);
+        Ok(agents.into())
+    }
+
+    fn counts_runs(&self) -> bool {
+        false
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Product, Trouble, AGAIN, BCC, FORKS, LATENCY, PROCESSES, PROFILE, SECOND, SESSIONS};
 use crate::reference::pmcd::{self, frame, split};
+use corebcc::bpf::types::thread_stat;
 use corebcc::pcp::{Pmid, IN_NULL};
 use std::time::Instant;
 
@@ -9,16 +10,18 @@ const APPVERSION: i32 = -12350;
 const VALUE: i32 = -12351;
 const SENT: Pmid = Pmid::new(BCC, 40, 1);
 const CALLS: Pmid = Pmid::new(BCC, 15, 0);
+const STATISTICS: Pmid = Pmid::new(BCC, 300, 10);
 const PORTS: Pmid = Pmid::new(BCC, 3, 5);
 
 #[test]
-fn c60_nothing_of_the_product_can_be_stored_but_the_profile() {
+fn c60_only_two_metrics_of_the_product_can_be_stored() {
     let mut product = Product::started();
     assert_eq!(product.pmcd.error(&pmcd::store_block(FORKS, IN_NULL, 3, &[0; 8])), -12387);
     assert_eq!(product.pmcd.error(&pmcd::store(PORTS, 0, 1)), -12387);
     let version = Pmid::new(BCC, 300, 0);
     assert_eq!(product.pmcd.error(&pmcd::store_block(version, IN_NULL, 6, b"2.0\0")), -12387);
     assert_eq!(product.pmcd.error(&pmcd::store_block(Pmid::new(BCC, 299, 0), IN_NULL, 6, b"x\0")), -12358);
+    assert_eq!(product.pmcd.error(&pmcd::store(STATISTICS, IN_NULL, 2)), -12400);
     assert_eq!(product.store(b"pause"), -12400);
     assert_eq!(product.numbers(FORKS), [(IN_NULL, 42)]);
 }
@@ -36,6 +39,28 @@ fn c61_a_store_starts_the_profile_and_the_next_fetch_shows_it() {
     assert!(!product.kernel.hooks().contains("cpu-clock"));
     assert_eq!(product.store(b"clear"), 0);
     assert_eq!(value(&mut product), r#"{"status": "stopped", "data": null}"#);
+}
+
+#[test]
+fn c61_a_store_switches_program_statistics_on_and_off() {
+    const RUNS: Pmid = Pmid::new(BCC, 302, 4);
+    const TIME: Pmid = Pmid::new(BCC, 306, 7);
+    let mut product = Product::started();
+    product.kernel.ran("tp__task_newtask", 7, 21_500);
+    let counts = |product: &mut Product| {
+        [STATISTICS, RUNS, TIME].map(|pmid| product.numbers(pmid).iter().map(|(_, value)| *value).collect::<Vec<_>>())
+    };
+    for _ in 0..2 {
+        assert_eq!(counts(&mut product), [vec![0], vec![], vec![]]);
+        assert!(!product.kernel.is_counting());
+        assert_eq!(product.pmcd.error(&pmcd::store(STATISTICS, IN_NULL, 1)), 0);
+        let [on, mut runs, time] = counts(&mut product);
+        runs.retain(|runs| *runs > 0);
+        assert_eq!([on, runs, time], [[1], [7], [21]]);
+        assert!(product.kernel.is_counting());
+        assert_eq!(product.pmcd.error(&pmcd::store(STATISTICS, IN_NULL, 0)), 0);
+    }
+    assert_eq!(counts(&mut product), [vec![0], vec![], vec![]]);
 }
 
 #[test]
@@ -141,6 +166,60 @@ fn the_agents_metrics_tell_of_modules_programs_and_maps() {
     let fetches = product.numbers(Pmid::new(BCC, 300, 5))[0].1;
     assert_eq!(product.numbers(Pmid::new(BCC, 300, 5))[0].1, fetches + 1);
 }
+
+#[test]
+fn the_summary_comes_first_and_counts_modules_and_losses() {
+    const LOST: corebcc::kit::Rows<thread_stat> = corebcc::kit::Rows::new("thread_stats");
+    let summary = |item| Pmid::new(BCC, 306, item);
+    let mut product = Product::without(&["exectop", "profile"]);
+    product.kernel.row(LOST, 0).set(thread_stat::lost, 5);
+    for (request, first) in [
+        (pmcd::children("bcc.agent", false), "summary"),
+        (pmcd::traverse("bcc.agent"), "bcc.agent.summary.configuration"),
+    ] {
+        let reply = product.pmcd.ask(&request);
+        let corebcc::pdu::Pdu::PmnsNames { names } = pmcd::decode(&reply) else { panic!("no names") };
+        assert_eq!(names[0].1, first.as_bytes());
+    }
+    assert!(pmcd::names(&product.pmcd.ask(&pmcd::traverse("bcc.agent"))).len() > 40);
+    assert!(pmcd::names(&product.pmcd.ask(&pmcd::traverse("bcc.agent.summary"))).len() <= 10);
+    assert_eq!(product.strings(summary(0))[0].1, env!("CARGO_PKG_VERSION"));
+    let states = [1, 2, 3].map(|item| product.numbers(summary(item))[0].1);
+    assert_eq!(states, [5, 2, corebcc::modules::MODULES.len() as u64 - 7]);
+    assert_eq!(product.numbers(summary(4)), [(IN_NULL, 5)]);
+    assert!(product.numbers(summary(5))[0].1 > 0 && product.numbers(summary(6))[0].1 > 0);
+    assert_eq!(product.strings(summary(8))[0].1, "test.conf: no errors, 7 modules enabled");
+    // While a module is at work its losses are not to be had, but what is known of them stays.
+    product.kernel.begin("threads", Trouble::Hangs);
+    assert_eq!(product.fetch_now(&[SENT])[0].numval, AGAIN);
+    assert_eq!(product.numbers(summary(4)), [(IN_NULL, 5)]);
+}
+
+#[test]
+fn what_failed_comes_first_among_modules_and_metrics() {
+    let mut product = Product::without(&["exectop", "profile"]);
+    let names = |product: &mut Product, cluster| -> Vec<String> {
+        let indom = corebcc::pcp::Indom::new(BCC, cluster);
+        product.instances(indom, IN_NULL, "").into_iter().map(|(_, name)| name).collect()
+    };
+    assert_eq!(names(&mut product, 301)[..2], ["exectop", "profile"]);
+    product.fetch(&[FORKS, CALLS]);
+    let (names, values) = (names(&mut product, 307), product.strings(Pmid::new(BCC, 307, 0)));
+    let rows: Vec<(&str, &str)> =
+        names.iter().map(String::as_str).zip(values.iter().map(|(_, v)| v.as_str())).collect();
+    assert_eq!(rows[..3].iter().map(|(name, _)| *name).collect::<Vec<_>>(), FAILED);
+    assert!(rows[..3].iter().all(|(_, status)| *status == "failed: refused by the test"), "{rows:?}");
+    let of = |name: &str| rows.iter().find(|(known, _)| *known == name).unwrap().1;
+    assert_eq!(of("bcc.proc.sysfork"), "running");
+    assert_eq!(of("bcc.disk.all.latency"), "running", "not fetched yet");
+    assert_eq!(of("bcc.proc.syscall.latency.avg"), "no value at the last fetch: attached to sys_enter by tp_btf");
+    assert!(of("bcc.runq.latency").starts_with("off: not enabled; to have it, add"), "{}", of("bcc.runq.latency"));
+    let (last, all) =
+        (rows.last().unwrap().1, corebcc::modules::MODULES.iter().flat_map(|spec| spec.metrics()).count());
+    assert!(last.starts_with("off: ") && rows.len() == all, "{} of {all} metrics, {last} last", rows.len());
+}
+
+const FAILED: [&str; 3] = ["bcc.proc.exec.count", "bcc.proc.profile", "bcc.proc.stacks"];
 
 /// A ring is drained as it fills, without a fetch: its room is small.
 #[test]

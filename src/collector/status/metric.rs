@@ -1,0 +1,45 @@
+//! Why a metric of a module has no values.
+
+use super::super::guard::held;
+use super::standing::{rank, standings};
+use super::{AgentStatus, LoadedModules, NAMES};
+use crate::kit::{Shape, Table, TableSpec};
+use crate::metrics;
+use std::collections::BTreeSet;
+
+metrics! {
+    STATUS: str = 0 "agent.metric.status" INSTANT NONE "running, or why a metric has no values";
+}
+
+pub static TABLE: TableSpec = TableSpec {
+    summary: "each metric of a module",
+    cluster: 307,
+    shape: Shape::Named { max: NAMES },
+    metrics: METRICS,
+    ..TableSpec::NEW
+};
+
+pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
+    let mut rows: Vec<(&str, &str, String)> = Vec::new();
+    for standing in standings(modules, status) {
+        let Some(loaded) = standing.loaded else { continue };
+        let record = held(&loaded.refreshes);
+        for metric in &loaded.metrics {
+            let text = match (standing.state, record.is_empty(metric)) {
+                ("running", false) => "running".into(),
+                ("running", true) => format!("no value at the last fetch: {}", standing.sentence),
+                (state, _) => format!("{state}: {}", standing.sentence),
+            };
+            rows.push((&metric.name, standing.state, text));
+        }
+    }
+    let unserved = status.configuration.unserved.iter();
+    rows.extend(unserved.map(|metric| (&*metric.name, metric.state, format!("{}: {}", metric.state, metric.why))));
+    // A section that enables a module once more has failed, but the metrics are there: the first row of a name is the module's.
+    let mut known = BTreeSet::new();
+    rows.retain(|(name, ..)| known.insert(*name));
+    rows.sort_by_key(|(_, state, _)| rank(state));
+    for (name, _, text) in rows {
+        table.named(name.as_bytes()).text(STATUS, text.as_bytes());
+    }
+}

@@ -1,0 +1,50 @@
+//! How each module stands, in the order of what an administrator has to see first.
+
+use super::super::loaded_module::LoadedModule;
+use super::{AgentStatus, LoadedModules};
+
+/// A module and its state, enabled or not.
+pub struct Standing<'a> {
+    /// Its section, or the name that this would have.
+    pub name: &'a str,
+    /// `failed`, `no values`, `running`, `postponed` or `off`.
+    pub state: &'static str,
+    /// How it is attached, or why it is not.
+    pub sentence: String,
+    /// The module, unless the configuration makes none of it.
+    pub loaded: Option<&'a LoadedModule>,
+}
+
+impl Standing<'_> {
+    /// Whether it is enabled and has no values.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.state, "failed" | "no values")
+    }
+}
+
+/// Failed modules come first, those that are off last; else they keep the order of the configuration.
+pub fn standings<'a>(modules: &'a LoadedModules, status: &'a AgentStatus) -> Vec<Standing<'a>> {
+    let mut standings: Vec<Standing<'a>> = modules
+        .iter()
+        .map(|loaded| {
+            let (state, sentence) = modules.state(loaded);
+            Standing { name: &loaded.name, state, sentence, loaded: Some(loaded) }
+        })
+        .collect();
+    for (state, absent) in [("failed", &status.configuration.lost), ("off", &status.configuration.off)] {
+        standings.extend(absent.iter().map(|(name, why)| Standing {
+            name,
+            state,
+            sentence: why.clone(),
+            loaded: None,
+        }));
+    }
+    standings.sort_by_key(|standing| rank(standing.state));
+    standings
+}
+
+/// The place of a state among the others.
+pub fn rank(state: &str) -> usize {
+    const ORDER: [&str; 4] = ["failed", "no values", "running", "postponed"];
+    ORDER.iter().position(|known| *known == state).unwrap_or(ORDER.len())
+}

@@ -1,0 +1,46 @@
+//! The agent at a glance.
+
+use super::standing::{standings, Standing};
+use super::{lost, program, set_opt, AgentStatus, LoadedModules};
+use crate::kit::{Shape, Table, TableSpec};
+use crate::loader;
+use crate::metrics;
+
+metrics! {
+    VERSION: str = 0 "agent.summary.version" DISCRETE NONE "version of the agent";
+    RUNNING: u32 = 1 "agent.summary.modules.running" INSTANT COUNT "modules that are loaded and have values";
+    FAILED: u32 = 2 "agent.summary.modules.failed" INSTANT COUNT "modules that are enabled and have no values";
+    OFF: u32 = 3 "agent.summary.modules.off" INSTANT COUNT "modules that are not enabled";
+    LOSSES: u64 = 4 "agent.summary.losses" COUNTER COUNT "events that modules saw and could not count";
+    MEMORY: u64 = 5 "agent.summary.memory.kernel" INSTANT BYTE "kernel memory of the agent's BPF maps and programs";
+    AGENT: u64 = 6 "agent.summary.cpu.agent" COUNTER USEC "CPU time of the agent's process";
+    PROGRAMS: u64 = 7 "agent.summary.cpu.programs" COUNTER USEC "CPU time of the agent's BPF programs, with program statistics on";
+    CONFIGURATION: str = 8 "agent.summary.configuration" DISCRETE NONE "what is wrong with the configuration";
+}
+
+pub static TABLE: TableSpec = TableSpec {
+    summary: "the agent at a glance",
+    cluster: 306,
+    shape: Shape::Single,
+    metrics: METRICS,
+    ..TableSpec::NEW
+};
+
+pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
+    // The filter of processes is no module that anybody enables.
+    let is_module = |standing: &Standing<'_>| standing.loaded.is_none_or(|loaded| !loaded.tables.is_empty());
+    let standings: Vec<Standing<'_>> = standings(modules, status).into_iter().filter(is_module).collect();
+    let count = |is: &dyn Fn(&Standing<'_>) -> bool| standings.iter().filter(|standing| is(standing)).count() as u32;
+    let (failed, off) = (count(&|standing| standing.has_failed()), count(&|standing| standing.state == "off"));
+    let row = table
+        .single()
+        .text(VERSION, env!("CARGO_PKG_VERSION").as_bytes())
+        .set(RUNNING, standings.len() as u32 - failed - off)
+        .set(FAILED, failed)
+        .set(OFF, off)
+        .set(LOSSES, lost::total(modules, status))
+        .set(MEMORY, modules.kernel.memory())
+        .text(CONFIGURATION, status.configuration.status.as_bytes());
+    let row = set_opt(row, AGENT, loader::cpu_time().map(|time| time.as_micros() as u64));
+    set_opt(row, PROGRAMS, program::time(modules, status).map(|nanoseconds| nanoseconds / 1000));
+}
