@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/mod.rs"]
+mod support;
+
 use corebcc::bpf::OBJECT;
 use libbpf_rs::btf::types::{Func, Typedef};
 use libbpf_rs::btf::Btf;
@@ -271,6 +274,6 @@ fn what_x86_64_finds_in_a_kernel_arm64_finds_in_its_own() {
         }
     }
     if !absent.is_empty() {
-        println!("skipped: architectures: {}", absent.join(", "));
+        support::skip(&absent.join(", "));
     }
 }

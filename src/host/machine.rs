@@ -84,7 +84,7 @@ mod tests {
     fn this_machine_has_the_cpus_and_memory_it_has() {
         let page = sysconf(SysconfVar::PAGE_SIZE).unwrap().unwrap();
         let pages = sysconf(SysconfVar::_PHYS_PAGES).unwrap().unwrap();
-        assert_eq!(host().memory as i64, page * pages >> 20);
+        assert_eq!(host().memory as i64, (page * pages) >> 20);
         let directories = fs::read_dir("/sys/devices/system/cpu").unwrap().flatten();
         let ids =
             directories.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse::<usize>().ok());
