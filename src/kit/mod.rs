@@ -9,6 +9,7 @@ mod log;
 mod map;
 mod metric;
 mod module;
+mod need;
 mod options;
 mod readings;
 mod row_claims;
@@ -27,6 +28,7 @@ pub use log::{speaker, speaking_as};
 pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
 pub use module::{fill, table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When};
+pub use need::Need;
 pub use options::{
     unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
     Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount,
