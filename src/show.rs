@@ -74,7 +74,12 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     let mut selected = select(&tables, metric);
     selected.retain(|(table, _)| left_out.iter().all(|(name, _)| *name != table.section));
     if selected.is_empty() {
-        let reasons: Vec<String> = left_out.into_iter().map(|(_, reason)| reason).collect();
+        let mut reasons: Vec<String> = Vec::new();
+        for (_, reason) in left_out {
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
         return Err(ShowError::NotLoaded(reasons.join("; ")));
     }
     for (name, reason) in left_out {

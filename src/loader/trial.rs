@@ -366,9 +366,13 @@ impl Trial<'_> {
         if maps().any(|def| def.kind == MapKind::Ring && refusal.map.as_deref() == Some(def.name)) {
             *self.no_ring = Some(refusal.message.clone());
         }
+        let mut words = refusal.message.clone();
         let reason = match (&refusal.map, refusal.errno) {
             (_, errno @ (1 | 13)) => match Standing::read().explains(refusal) {
-                Some(cause) => format!("loading BPF is not permitted (errno {errno}): {cause}"),
+                Some(cause) => {
+                    words.clear(); // they say no more than the number
+                    format!("loading BPF is not permitted (errno {errno}): {cause}")
+                }
                 None => format!(
                     "loading BPF is not permitted (errno {errno}), and nothing that the agent knows of forbids it; see what \
                      security modules log (dmesg, the audit log)"
@@ -379,12 +383,8 @@ impl Trial<'_> {
             (None, errno) => format!("the BPF object cannot be loaded (errno {errno})"),
         };
         for &module in if owners.is_empty() { active } else { &owners } {
-            self.modules[module] = Err(Failure {
-                hook: "-",
-                errno: refusal.errno,
-                reason: reason.clone(),
-                words: refusal.message.clone(),
-            });
+            self.modules[module] =
+                Err(Failure { hook: "-", errno: refusal.errno, reason: reason.clone(), words: words.clone() });
         }
     }
 
