@@ -6,6 +6,7 @@
 //!               -> collector -> loader -> bpf       the modules at work, and the kernel
 //!      modules -> kit, host, process                what is measured
 //!      -> check, show                               the modules without pmcd
+//!      serve, show -> privilege                     what is given up after loading
 //! ```
 //!
 //! docs/design.md says what is in each room; tests/layers.rs holds who may use whom.
@@ -27,6 +28,7 @@ pub mod modules;
 pub mod pcp;
 pub mod pcpconf;
 pub mod pdu;
+pub mod privilege;
 pub mod process;
 pub mod reference;
 pub mod serve;

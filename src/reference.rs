@@ -1,7 +1,8 @@
 //! The files that follow from the declarations: the default configuration, the man page, the README's module table. `UPDATE=1 cargo test
 //! --test files` writes them.
 
-use crate::kit::{OptionDef, OverheadClass, Shape, Spec, TableSpec};
+use crate::kit::{Need, OptionDef, OverheadClass, Shape, Spec, TableSpec};
+use crate::privilege::capabilities;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -62,6 +63,9 @@ pub fn configuration(specs: &[&Spec]) -> String {
          #   disallow \":*\" : all;\n\
          #   allow \"local:*\" : all;\n\
          show_arguments = True\n\
+         # Whether the agent gives up, once its modules are loaded, the capabilities and system calls that they do not need any\n\
+         # more. The log names the capabilities that it keeps; docs/agent.md has them by module.\n\
+         drop_privileges = True\n\
          \n\
          # Options of every section:\n\
          #   module   the module; it cannot run twice\n\
@@ -222,6 +226,42 @@ pub fn status_table<'a>(tables: impl Iterator<Item = &'a TableSpec>) -> String {
     text
 }
 
+/// The capabilities of modules in Markdown: beyond CAP_BPF and CAP_PERFMON to be loaded, and beyond CAP_BPF afterwards.
+pub fn capability_table(specs: &[&Spec]) -> String {
+    let mut rows: Vec<([String; 2], Vec<&str>)> = Vec::new();
+    for spec in sorted(specs) {
+        let afterwards = spec.running_needs();
+        let loading = [spec.needs_to_load, &afterwards].concat();
+        let cells = [needed(&loading, &["CAP_PERFMON"]), needed(&afterwards, &[])];
+        match rows.iter_mut().find(|(others, _)| *others == cells) {
+            Some((_, modules)) => modules.push(spec.name),
+            None => rows.push((cells, vec![spec.name])),
+        }
+    }
+    let mut table = "| modules | while loading | afterwards |\n| --- | --- | --- |\n".to_owned();
+    for ([loading, afterwards], modules) in rows {
+        let _ = writeln!(table, "| {} | {loading} | {afterwards} |", modules.join(", "));
+    }
+    table
+}
+
+/// The capabilities that needs come to, without these.
+fn needed(needs: &[Need], without: &[&str]) -> String {
+    let names = |needs: &mut dyn Iterator<Item = &Need>| -> BTreeSet<String> {
+        needs.flat_map(|&need| capabilities(need)).map(ToString::to_string).collect()
+    };
+    let always = names(&mut needs.iter().filter(|need| **need != Need::Processes));
+    let hidden = names(&mut needs.iter().filter(|need| **need == Need::Processes));
+    let always_cells = always.iter().filter(|name| !without.contains(&name.as_str())).map(|name| format!("`{name}`"));
+    let hidden_cells = hidden.difference(&always).map(|name| format!("`{name}` with `hidepid`"));
+    let cells: Vec<String> = always_cells.chain(hidden_cells).collect();
+    if cells.is_empty() {
+        "-".into()
+    } else {
+        cells.join(", ")
+    }
+}
+
 /// `pmdacorebcc(1)` in man(7): the options from the command line's declaration, the configuration from the modules'.
 pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
     let mut page = String::from(
@@ -254,7 +294,9 @@ pub fn man_page(command: &clap::Command, specs: &[&Spec]) -> String {
          .TP\n.B module_failure_fatal\nTrue, which is the default: a module that cannot be loaded ends the agent, and an error in the file keeps all \
          modules from running. False: it costs the module only.\n\
          .TP\n.B bpf_stats\nWhether the kernel counts the runs of BPF programs and their time, for bcc.agent.program (False).\n\
-         .TP\n.B show_arguments\nWhether the arguments of processes are shown by bcc.proc.exec.args and in the log (True). An error in it hides them.\n",
+         .TP\n.B show_arguments\nWhether the arguments of processes are shown by bcc.proc.exec.args and in the log (True). An error in it hides them.\n\
+         .TP\n.B drop_privileges\nWhether the agent gives up, once its modules are loaded, the capabilities and system calls that they do not need \
+         any more (True). The log names the capabilities that it keeps.\n",
     );
     for spec in sorted(specs) {
         let _ = writeln!(page, ".SS [{}]\n{}; cluster {}.", spec.name, roff(spec.summary), spec.cluster());

@@ -8,10 +8,13 @@ use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, P
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
+use crate::privilege::{self, hold, limit_calls};
 use crate::state::Restarts;
 use crate::transport::{self, End, Handler, Signals, TransportError};
-use log::{error, info};
+use caps::CapsHashSet;
+use log::{error, info, warn};
 use nix::sys::eventfd::EventFd;
+use nix::sys::prctl::set_keepcaps;
 use nix::unistd::{initgroups, setgid, setuid, Uid, User};
 use std::error::Error;
 use std::ffi::CString;
@@ -32,6 +35,18 @@ struct Server {
     fatal: bool,
     failed: bool,
     restarts: Option<Restarts>,
+    /// The capabilities that are left, if privileges are dropped.
+    capabilities: Option<CapsHashSet>,
+}
+
+impl Server {
+    /// The other thread holds no capabilities but these either by now; both need no other system calls.
+    fn give_up_calls(&self) {
+        let Some(capabilities) = &self.capabilities else { return };
+        let calls = limit_calls().map_or_else(|error| format!("not limited ({error})"), |()| "limited".into());
+        let kept = privilege::names(capabilities);
+        info!("privileges dropped; kept for the modules: {kept}; system calls {calls}");
+    }
 }
 
 impl Handler for Server {
@@ -50,6 +65,7 @@ impl Handler for Server {
                 self.failed = true;
                 return;
             }
+            self.give_up_calls();
             let (enabled, took) = (self.modules, self.begin.elapsed().as_secs_f64());
             let failures =
                 if failed.is_empty() { String::new() } else { format!(", not loaded: {}", failed.join(", ")) };
@@ -100,8 +116,16 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         note_without_effect(config, &enabled);
     }
 
+    let specs = || enabled.iter().map(|module| module.spec);
     if let Some(name) = &options.username {
-        run_as(name)?;
+        run_as(name, &privilege::to_load(specs()))?;
+    }
+    let caches = conf.path("PCP_VAR_DIR", "config/pmda");
+    let mut to_run = privilege::to_run(specs());
+    let drops = settings.drop_privileges;
+    match drops {
+        true => privilege::to_write(&[&caches, &conf.path("PCP_RUN_DIR", "")], &mut to_run),
+        false => info!("privileges kept: `drop_privileges = False` in [pmda]"),
     }
     let restarts = Restarts::begin(&conf.path("PCP_RUN_DIR", "corebcc.starts"));
     status.restarts.clone_from(&restarts);
@@ -113,19 +137,26 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         connection => connection?,
     };
     let begin = Instant::now();
-    let collector = Collector::start(modules, common.btf.clone(), status)
-        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    let held = to_run.clone();
+    let collector = Collector::start(modules, common.btf.clone(), status, move || {
+        if drops {
+            held_by(&held);
+        }
+    })
+    .map_err(|error| format!("cannot start a thread: {error}"))?;
+    // The threads that help out are started by this one, which itself only writes small files from here on.
+    let capabilities = drops.then(|| held_by(&to_run)).flatten();
     let ready = collector.ready();
-    let caches = Some(conf.path("PCP_VAR_DIR", "config/pmda"));
     let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&settings.prefix));
-    let registry = Registry::new(common.domain, tables, Help::parse(HELP), caches, Box::new(collector));
+    let registry = Registry::new(common.domain, tables, Help::parse(HELP), Some(caches), Box::new(collector));
     let registry = match restarts.clone() {
         Some(restarts) => registry.writing_while(move || restarts.is_latest()),
         None => registry,
     };
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());
-    let mut server = Server { agent, ready, modules: enabled.len(), begin, fatal, failed: false, restarts };
+    let mut server =
+        Server { agent, ready, modules: enabled.len(), begin, fatal, failed: false, restarts, capabilities };
     let end = transport::run(connection, &greeting, signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),
@@ -153,8 +184,14 @@ fn not_loaded(failed: &[&str], path: &str) -> String {
     )
 }
 
-/// `-U`, as `pmdaSetUser` of PCP's own agents. The log is open; what takes root comes after, and says so if it is refused.
-fn run_as(name: &str) -> Result<(), Box<dyn Error>> {
+/// Has this thread hold no capability but these; `None`, and a warning, if that fails.
+fn held_by(capabilities: &CapsHashSet) -> Option<CapsHashSet> {
+    hold(capabilities).map_err(|error| warn!("privileges are not dropped: {error}")).ok()
+}
+
+/// `-U`, as `pmdaSetUser` of PCP's own agents, but that these capabilities stay. The log is open; what takes root comes after, and
+/// says so if it is refused.
+fn run_as(name: &str, capabilities: &CapsHashSet) -> Result<(), Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
     let user =
         User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
@@ -164,5 +201,8 @@ fn run_as(name: &str) -> Result<(), Box<dyn Error>> {
     let c_name = CString::new(name).map_err(|error| failed(&error))?;
     initgroups(&c_name, user.gid).map_err(|error| failed(&error))?;
     setgid(user.gid).map_err(|error| failed(&error))?;
-    Ok(setuid(user.uid).map_err(|error| failed(&error))?)
+    set_keepcaps(true)?;
+    setuid(user.uid).map_err(|error| failed(&error))?;
+    hold(capabilities).map_err(|error| failed(&error))?;
+    Ok(())
 }

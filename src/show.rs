@@ -7,6 +7,7 @@ use crate::config::{Config, ConfigError, Cost, Settings};
 use crate::kit::{show_arguments, Key, Log2, MetricDef, Shape, Table};
 use crate::modules::MODULES;
 use crate::pcp::{Atom, Sem};
+use crate::privilege;
 use crate::transport::Signals;
 use std::fmt::Write;
 use std::os::fd::AsFd;
@@ -63,6 +64,9 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
         }
     };
     let mut set = ModuleSet::load(prepared_modules, common.btf.clone());
+    if settings.drop_privileges {
+        drop_privileges(&modules);
+    }
     for (module, outcome) in modules.iter().zip(set.outcomes()) {
         left_out.extend(outcome.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
     }
@@ -70,7 +74,12 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     let mut selected = select(&tables, metric);
     selected.retain(|(table, _)| left_out.iter().all(|(name, _)| *name != table.section));
     if selected.is_empty() {
-        let reasons: Vec<String> = left_out.into_iter().map(|(_, reason)| reason).collect();
+        let mut reasons: Vec<String> = Vec::new();
+        for (_, reason) in left_out {
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
         return Err(ShowError::NotLoaded(reasons.join("; ")));
     }
     for (name, reason) in left_out {
@@ -116,6 +125,16 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
         }
     }
     Ok(())
+}
+
+/// Gives up what nothing but loading needed.
+fn drop_privileges(modules: &[EnabledModule]) {
+    let dropped = privilege::hold(&privilege::to_run(modules.iter().map(|module| module.spec)))
+        .map_err(|error| error.to_string());
+    let limited = privilege::limit_calls().map_err(|error| error.to_string());
+    if let Err(error) = dropped.and(limited) {
+        log::warn!("privileges are not dropped: {error}");
+    }
 }
 
 /// A configuration, its settings and, of its modules, those that have the metric or some below the node. The configuration is the

@@ -87,6 +87,11 @@ fn the_table_of_agent_metrics_is_what_the_declarations_say() {
 }
 
 #[test]
+fn the_table_of_capabilities_is_what_the_declarations_say() {
+    current_part("docs/agent.md", "capabilities", &reference::capability_table(MODULES));
+}
+
+#[test]
 fn every_metric_and_domain_has_its_help_and_no_other() {
     let help = Help::parse(include_str!("../help"));
     let mut wanted = BTreeSet::new();

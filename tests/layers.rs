@@ -24,11 +24,27 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("modules", &["kit", "host", "process", "bpf", "pcp"]),
     ("loader", &["kit", "host", "process", "bpf"]),
     ("collector", &["catalog", "state", "kit", "host", "process", "loader", "bpf", "pcp", "config"]),
-    ("reference", &["kit"]),
+    ("privilege", &["kit"]),
+    ("reference", &["kit", "privilege"]),
     ("cli", &["transport", "logging", "pcpconf", "config"]),
-    ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "transport"]),
-    ("check", &["catalog", "cli", "collector", "config", "logging", "modules", "pcpconf"]),
-    ("serve", &["agent", "catalog", "check", "cli", "collector", "modules", "pcpconf", "pdu", "state", "transport"]),
+    ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "privilege", "transport"]),
+    ("check", &["catalog", "kit", "cli", "collector", "config", "logging", "modules", "pcpconf"]),
+    (
+        "serve",
+        &[
+            "agent",
+            "catalog",
+            "check",
+            "cli",
+            "collector",
+            "modules",
+            "pcpconf",
+            "pdu",
+            "privilege",
+            "state",
+            "transport",
+        ],
+    ),
 ];
 
 fn sources(path: &Path) -> Vec<PathBuf> {

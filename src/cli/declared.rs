@@ -24,7 +24,7 @@ pub(super) struct Cli {
     /// Wait for pmcd on a Unix-domain socket, replacing an old one
     #[arg(short, long, value_name = "PATH")]
     pub(super) unix: Option<PathBuf>,
-    /// Run as this account (loading BPF programs takes root or CAP_BPF and CAP_PERFMON)
+    /// Run as this account, with the capabilities that the modules need and no others
     #[arg(short = 'U', long, value_name = "USER")]
     pub(super) username: Option<String>,
     /// Tell pmcd when ready: for a pmcd.conf line with the word notready, and only for one

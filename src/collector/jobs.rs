@@ -164,9 +164,19 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts the thread, which begins to load.
-    pub fn start(prepared: PreparedModules, btf: Option<PathBuf>, status: AgentStatus) -> std::io::Result<Collector> {
-        Collector::over(move || ModuleSet::load(prepared, btf), status)
+    /// Starts the thread, which begins to load. It does `afterwards` once it has, before it does anything else.
+    pub fn start(
+        prepared: PreparedModules,
+        btf: Option<PathBuf>,
+        status: AgentStatus,
+        afterwards: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<Collector> {
+        let load = move || {
+            let set = ModuleSet::load(prepared, btf);
+            afterwards();
+            set
+        };
+        Collector::over(load, status)
     }
 
     /// Starts the thread, which loads the modules by this.

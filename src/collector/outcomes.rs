@@ -34,8 +34,9 @@ impl LoadedModules {
         }
     }
 
-    /// Logs a line for each module: how it is attached, or why it is not loaded.
+    /// Logs a line for each module: how it is attached, or why it is not loaded; those that fail for the same reason share one.
     pub fn log_outcomes(&self) {
+        let mut failures: Vec<(String, Vec<&str>)> = Vec::new();
         for loaded in self.iter() {
             let (name, (_, sentence)) = (&loaded.name, self.state(loaded));
             match &loaded.module {
@@ -43,8 +44,14 @@ impl LoadedModules {
                 Ok(_) => log::info!("{name}: {sentence}"),
                 // The error was logged as the configuration was read, and names the section.
                 Err(failure) if failure.hook == CONFIGURATION => {}
-                Err(_) => log::error!("{name}: not loaded: {sentence}"),
+                Err(_) => match failures.iter_mut().find(|(other, _)| *other == sentence) {
+                    Some((_, names)) => names.push(name),
+                    None => failures.push((sentence, vec![name])),
+                },
             }
+        }
+        for (sentence, names) in failures {
+            log::error!("{}: not loaded: {sentence}", names.join(", "));
         }
     }
 

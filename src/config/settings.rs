@@ -8,7 +8,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 /// The options of `[pmda]`; anything else there is an error, as ever.
-const PMDA: [&str; 6] = ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats", "show_arguments"];
+const PMDA: [&str; 7] =
+    ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats", "show_arguments", "drop_privileges"];
 
 /// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
 const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=349;
@@ -34,6 +35,8 @@ pub struct Settings {
     pub bpf_stats: bool,
     /// Whether values and the log may have the arguments of processes.
     pub show_arguments: bool,
+    /// Whether to give up, once the modules are loaded, the privileges that they do not need any more.
+    pub drop_privileges: bool,
 }
 
 /// What every module can be told.
@@ -150,6 +153,7 @@ impl Default for Settings {
             prefix: "bcc.".to_owned(),
             bpf_stats: false,
             show_arguments: true,
+            drop_privileges: true,
         }
     }
 }
@@ -211,6 +215,7 @@ impl Settings {
         let arguments = flag(pmda, "show_arguments", true);
         settings.show_arguments = *arguments.as_ref().unwrap_or(&false); // who sets it means to hide them
         read(Cost::Option, arguments.map(drop));
+        read(Cost::Option, flag(pmda, "drop_privileges", true).map(|drops| settings.drop_privileges = drops));
         let Switches { on, off, faults: mut unclear } = Switches::read(config);
         faults.append(&mut unclear);
         let list = match pmda.get("modules") {

@@ -9,6 +9,7 @@ mod log;
 mod map;
 mod metric;
 mod module;
+mod need;
 mod options;
 mod readings;
 mod row_claims;
@@ -29,6 +30,7 @@ pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
 pub use module::{
     fill, loss_words, table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When,
 };
+pub use need::Need;
 pub use options::{
     unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
     Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount,

@@ -1,7 +1,7 @@
 //! How a module is declared: metrics, maps, options, hooks. Everything else about it (names, descriptors, instance domains,
 //! help, default configuration, checks of the BPF object) follows from the [`Spec`].
 
-use super::{Hook, MapDef, MetricDef, Module, OptionDef, Setup, SetupError, TableSpec};
+use super::{Hook, MapDef, MetricDef, Module, Need, OptionDef, Setup, SetupError, TableSpec};
 
 /// The kind of a module: `Spec { name: "sysfork", tables: &[&TABLE], .., ..Spec::NEW }`. A section of the configuration enables it.
 pub struct Spec {
@@ -23,6 +23,10 @@ pub struct Spec {
     pub hooks: &'static [&'static Hook],
     /// The maps of the BPF object that it owns or shares. A map is created only if a module that is on names it.
     pub maps: &'static [MapDef],
+    /// What takes a privilege while it is loaded only.
+    pub needs_to_load: &'static [Need],
+    /// What takes a privilege as long as it runs. That it looks at processes if it has the option `process` goes without saying.
+    pub needs_to_run: &'static [Need],
     /// Reads the section and makes the module.
     pub make: fn(&Setup<'_>) -> Result<Box<dyn Module + Send>, SetupError>,
 }
@@ -79,6 +83,8 @@ impl Spec {
         options: &[],
         hooks: &[],
         maps: &[],
+        needs_to_load: &[],
+        needs_to_run: &[],
         make: |setup| Err(setup.section.reject("module", "expected a module that can be enabled")),
     };
 
@@ -95,6 +101,16 @@ impl Spec {
     /// The PMID cluster of its first table, if the section says nothing else.
     pub fn cluster(&self) -> u32 {
         self.tables.first().map_or(0, |table| table.cluster)
+    }
+
+    /// What takes a privilege as long as it runs.
+    pub fn running_needs(&self) -> Vec<Need> {
+        let mut needs = self.needs_to_run.to_vec();
+        let filters = self.options.iter().any(|option| option.name == "process");
+        if filters && !needs.contains(&Need::Processes) {
+            needs.insert(0, Need::Processes);
+        }
+        needs
     }
 
     /// The metrics of all of its tables.

@@ -49,7 +49,7 @@ impl Refusal {
         let failed = |line: &&&str| line.contains("failed");
         let map = lines.iter().rev().filter(failed).find_map(|line| quoted(line, "map '")).map(String::from);
         let errno = if errno == 0 { said_errno(&lines) } else { errno };
-        let spoken = lines.iter().filter(|line| !line.trim().is_empty() && !repeats(line));
+        let spoken = lines.iter().filter(|line| !line.trim().is_empty() && !is_no_cause(line));
         let message = spoken.take(WORDS).copied().collect::<Vec<_>>().join("; ");
         Refusal { map, errno, message }
     }
@@ -126,9 +126,11 @@ fn quoted<'a>(line: &'a str, before: &str) -> Option<&'a str> {
     line.split_once(before)?.1.split_once('\'').map(|(name, _)| name)
 }
 
-/// What libbpf adds to every failure after its cause.
-fn repeats(line: &str) -> bool {
-    line.starts_with("failed to load object '")
+/// What libbpf adds to every failure after its cause, and its guesses at the cause where nothing at all may be loaded: what forbids
+/// it is known better (`Privileges`).
+fn is_no_cause(line: &str) -> bool {
+    let guesses = ["Failed to bump RLIMIT_MEMLOCK", "Error in bpf_object__probe_loading()"];
+    line.starts_with("failed to load object '") || guesses.iter().any(|guess| line.starts_with(guess))
 }
 
 /// An error with its causes.

@@ -371,9 +371,13 @@ impl Trial<'_> {
         if maps().any(|def| def.kind == MapKind::Ring && refusal.map.as_deref() == Some(def.name)) {
             *self.no_ring = Some(refusal.message.clone());
         }
+        let mut kernel_log = refusal.message.clone();
         let reason = match (&refusal.map, refusal.errno) {
             (_, errno @ (1 | 13)) => match Privileges::read().explains(refusal) {
-                Some(cause) => format!("loading BPF is not permitted (errno {errno}): {cause}"),
+                Some(cause) => {
+                    kernel_log.clear(); // it says no more than the number
+                    format!("loading BPF is not permitted (errno {errno}): {cause}")
+                }
                 None => format!(
                     "loading BPF is not permitted (errno {errno}), and nothing that the agent knows of forbids it; see what \
                      security modules log (dmesg, the audit log)"
@@ -388,7 +392,7 @@ impl Trial<'_> {
                 hook: "-",
                 errno: refusal.errno,
                 reason: reason.clone(),
-                kernel_log: refusal.message.clone(),
+                kernel_log: kernel_log.clone(),
             });
         }
     }

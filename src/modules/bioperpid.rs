@@ -23,6 +23,7 @@ pub const SPEC: Spec = Spec {
     tables: &[&TABLE],
     hooks: &[&block::SUBMIT, &block::COMPLETE],
     maps: block::OWNER_MAPS,
+    needs_to_run: &[Need::Processes],
     make: |_| Ok(Box::new(Bioperpid::new(exists, block::disk_name))),
     ..Spec::NEW
 };

@@ -51,6 +51,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&block::SUBMIT, &block::COMPLETE, &block::ISSUE],
     maps: block::OWNER_MAPS,
+    needs_to_run: &[Need::Processes],
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {

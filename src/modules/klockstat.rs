@@ -121,6 +121,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK, &UNLOCK],
     maps: MAPS,
+    needs_to_run: &[Need::KernelSymbols],
     make: |setup| Ok(Box::new(Klockstat::new(Options::read(setup.section)?))),
     ..Spec::NEW
 };

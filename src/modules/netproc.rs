@@ -59,6 +59,8 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&TRAFFIC, &EXIT, &EXEC],
     maps: MAPS,
+    needs_to_load: &[Need::FilesOfProcesses],
+    needs_to_run: &[Need::Processes],
     make: |setup| Ok(Box::new(Netproc::new(Options::read(setup.section)?, cmdline, with_sockets))),
     ..Spec::NEW
 };

@@ -53,6 +53,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&SAMPLE],
     maps: MAPS,
+    needs_to_run: &[Need::PerfEvents, Need::KernelSymbols, Need::FilesOfProcesses],
     make: |setup| {
         let options = Options::read(setup.section)?;
         Ok(Box::new(Profile {

@@ -45,6 +45,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&TRAFFIC],
     maps: MAPS,
+    needs_to_run: &[Need::Processes],
     make: |setup| {
         let options = Options::read(setup.section)?;
         for (option, why) in

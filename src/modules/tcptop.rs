@@ -54,6 +54,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&TRAFFIC],
     maps: MAPS,
+    needs_to_run: &[Need::Processes],
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {

@@ -47,6 +47,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&TRACEPOINT],
     maps: MAPS,
+    needs_to_load: &[Need::Tracefs],
     make: |setup| {
         let options = Options::read(setup.section)?;
         if !options.compile_test {

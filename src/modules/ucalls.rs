@@ -54,6 +54,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,
+    needs_to_run: &[Need::FilesOfProcesses, Need::UserProbes],
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.language.0.is_some_and(|runtime| runtime.calls.is_none()) {

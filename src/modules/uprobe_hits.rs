@@ -44,6 +44,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&FUNCTION],
     maps: MAPS,
+    needs_to_load: &[Need::UserProbes],
     make: |setup| {
         let options = Options::read(setup.section)?;
         let list = options.uprobes.required(setup.section, "uprobes")?;

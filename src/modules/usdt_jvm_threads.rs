@@ -60,6 +60,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,
+    needs_to_run: &[Need::FilesOfProcesses, Need::UserProbes],
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.process.is_all() && options.jvm_path.0.is_relative() {

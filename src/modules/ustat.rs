@@ -49,6 +49,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&SITE],
     maps: MAPS,
+    needs_to_run: &[Need::FilesOfProcesses, Need::UserProbes],
     make: |setup| {
         let options = Options::read(setup.section)?;
         Ok(Box::new(Ustat {

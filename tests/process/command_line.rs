@@ -165,7 +165,7 @@ fn c68_the_log_has_its_head_its_lines_and_its_foot() {
     assert_eq!(lines[1], "");
     assert_eq!(lines[lines.len() - 2], "");
     is(lines[lines.len() - 1], &format!(r"^Log finished {date} \d\d\d\d$"));
-    assert_eq!(lines.len() - 4, 4, "start, module, ready and end: {text}");
+    assert_eq!(lines.len() - 4, 5, "start, module, privileges, ready and end: {text}");
     for line in &lines[2..lines.len() - 2] {
         is(line, &format!(r"^\[{date}\] pmdacorebcc\({pid}\) (Info|Warning|Error): ."));
     }

@@ -28,10 +28,9 @@ fn without_modules(mut peer: Peer, log: impl Fn() -> String, reason: &str) {
     }
     peer.ask(&wire::traverse("bcc"));
     assert!(peer.pending().is_empty());
-    for module in ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"] {
-        let told = format!("Error: {module}: not loaded: {reason}");
-        assert_eq!(log().matches(&told).count(), 1, "{module}: {}", log());
-    }
+    let told = format!("Error: biolatency, sysfork, tcplife, runqlat, exectop, netproc: not loaded: {reason}");
+    assert_eq!(log().matches(&told).count(), 1, "{}", log());
+    assert_eq!(log().matches(" Error: ").count(), 1, "the reason is told once: {}", log());
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
@@ -101,7 +100,14 @@ fn without_privilege_the_metrics_say_so_and_the_agent_serves_on() {
     peer.greet();
     peer.read_within(Duration::from_secs(20));
     without_modules(peer, || home.read("stderr.log"), "loading BPF is not permitted");
-    assert!(home.read("stderr.log").contains("run as root or with CAP_BPF and CAP_PERFMON"), "what to do");
+    let log = home.read("stderr.log");
+    assert_eq!(log.matches("run as root or with CAP_BPF and CAP_PERFMON").count(), 1, "what to do: {log}");
+    assert!(!log.contains("the kernel said") && !log.contains("RLIMIT_MEMLOCK"), "no guess of libbpf's: {log}");
+
+    let output = as_nobody(&home).args(["show", "proc.io"]).output().unwrap();
+    let said = told(&output);
+    assert_eq!((output.status.code(), said.matches("is not permitted").count()), (Some(1), 1), "{said}");
+    assert!(!said.contains("RLIMIT_MEMLOCK"), "{said}");
 }
 
 #[test]

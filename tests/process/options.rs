@@ -25,12 +25,13 @@ fn the_log_has_a_line_for_the_start_each_module_and_the_end() {
     peer.close();
     let log = home.log();
     let texts = texts(&log);
-    let [start, sysfork, runqlat, ready, end] = &texts[..] else { panic!("not five lines: {log}") };
+    let [start, sysfork, runqlat, privileges, ready, end] = &texts[..] else { panic!("not six lines: {log}") };
     let version = env!("CARGO_PKG_VERSION");
     let file = home.config().display().to_string();
     assert_eq!(*start, format!("Info: version {version}, pid {pid}, configuration {file}, 2 modules enabled"));
     assert_eq!(sysfork, "Info: sysfork: attached to task_newtask by tp_btf");
     assert!(runqlat.starts_with("Info: runqlat: attached to sched_"), "{log}");
+    assert_eq!(privileges, "Info: privileges dropped; kept for the modules: CAP_BPF; system calls limited");
     let took = ready.strip_prefix("Info: ready: 2 of 2 modules loaded in ").and_then(|rest| rest.strip_suffix(" s"));
     assert!(took.and_then(|took| took.parse::<f64>().ok()).is_some_and(|took| took < 60.0), "{log}");
     assert_eq!(end, "Info: pmcd closed the connection");

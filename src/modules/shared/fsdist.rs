@@ -120,6 +120,7 @@ macro_rules! file_system {
                     process: options.process,
                 }))
             },
+            ..$crate::kit::Spec::NEW
         };
     };
 }

@@ -1,0 +1,292 @@
+//! What the agent holds while it loads and what is left of it afterwards; and that the modules lose nothing by it.
+
+use crate::host::as_nobody;
+use crate::own::values;
+use crate::peer::Peer;
+use crate::reference::pmcd::{self as wire, decode};
+use crate::support::{all_modules, config, lacks, lacks_bpf, skip, wait_for, Home, Proc};
+use caps::{Capability, CapsHashSet};
+use corebcc::kit::Spec;
+use corebcc::modules::{find, MODULES};
+use corebcc::pcp::{Pmid, IN_NULL};
+use corebcc::pdu::Pdu;
+use corebcc::privilege::{names, to_load, to_run};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
+use std::process::{Command, Stdio};
+
+const PYTHON: &str = "/usr/bin/python3";
+const NOBODY: u32 = 65534;
+/// PM_ERR_AGAIN.
+const AGAIN: i32 = -12389;
+
+/// A field of the status of each thread of a process.
+fn of_threads(pid: i32, field: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let of =
+        |status: &str| Some(status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?.trim().into());
+    tasks.filter_map(|task| of(&fs::read_to_string(task.path().join("status")).ok()?)).collect()
+}
+
+fn bits(capabilities: &CapsHashSet) -> u64 {
+    capabilities.iter().map(Capability::bitmask).sum()
+}
+
+/// Those of the capabilities that this process has.
+fn had(capabilities: CapsHashSet) -> CapsHashSet {
+    let permitted = caps::read(None, caps::CapSet::Permitted).unwrap();
+    capabilities.intersection(&permitted).copied().collect()
+}
+
+#[track_caller]
+fn holds(peer: &Peer, capabilities: &CapsHashSet) {
+    let pid = peer.agent.pid();
+    let expected = format!("{:016x}", bits(capabilities));
+    let none = format!("{:016x}", 0);
+    for (field, expected) in [("CapPrm", &*expected), ("CapEff", &*expected), ("CapInh", &*none), ("CapAmb", &*none)] {
+        let found = of_threads(pid, field);
+        assert!(found.len() >= 2 && found.iter().all(|found| found == expected), "{field}: {found:?}, not {expected}");
+    }
+    for (field, expected) in [("NoNewPrivs", "1"), ("Seccomp", "2")] {
+        let found = of_threads(pid, field);
+        assert!(found.len() >= 2 && found.iter().all(|found| found == expected), "{field}: {found:?}, not {expected}");
+    }
+}
+
+fn specs<'a>(modules: &'a [&'a str]) -> impl Iterator<Item = &'static Spec> + Clone + 'a {
+    modules.iter().map(|module| find(module).unwrap())
+}
+
+#[test]
+fn each_thread_keeps_what_the_modules_need_and_no_more() {
+    if lacks_bpf() {
+        return;
+    }
+    let all: Vec<&str> = MODULES.iter().map(|spec| spec.name).collect();
+    for modules in [&["sysfork"][..], &["biolatency", "runqlat", "netproc"], &["profile", "klockstat"], &all] {
+        let home = Home::new(&config(modules));
+        let peer = Peer::ready(&home, &[]);
+        let kept = had(to_run(specs(modules)));
+        holds(&peer, &kept);
+        let bounds = of_threads(peer.agent.pid(), "CapBnd");
+        assert!(bounds.iter().all(|bound| *bound == format!("{:016x}", bits(&kept))), "{bounds:?}");
+        let line = format!("Info: privileges dropped; kept for the modules: {}; system calls limited", names(&kept));
+        assert_eq!(home.log().matches("privileges").count(), 1, "{}", home.log());
+        assert!(home.log().contains(&line), "no `{line}` in {}", home.log());
+    }
+}
+
+#[test]
+fn privileges_stay_where_that_is_asked_for() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(&config(&["sysfork"]).replace("[pmda]\n", "[pmda]\ndrop_privileges = False\n"));
+    let peer = Peer::ready(&home, &[]);
+    let (pid, own) = (peer.agent.pid(), std::process::id() as i32);
+    for field in ["CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp"] {
+        assert_eq!(of_threads(pid, field)[0], of_threads(own, field)[0], "{field}");
+    }
+    assert!(home.log().contains("Info: privileges kept: `drop_privileges = False`"), "{}", home.log());
+}
+
+/// The state of each module, and for each metric whether it has an error and which.
+fn answers(peer: &mut Peer) -> (BTreeMap<String, String>, BTreeMap<Pmid, i32>) {
+    let pmids: Vec<Pmid> = crate::support::rows::rows().map(|row| row.pmid()).collect();
+    let states = values(peer, "bcc.agent.module.state");
+    let sets = wire::result(&peer.ask(&wire::fetch(&pmids)));
+    (states, sets.iter().map(|set| (set.pmid, set.numval.min(0))).collect())
+}
+
+#[test]
+fn nothing_is_lost_with_all_modules_on() {
+    if lacks_bpf() {
+        return;
+    }
+    let text = all_modules();
+    let with = Home::new(&text.replace("[pmda]\n", "[pmda]\ndrop_privileges = False\n"));
+    let without = Home::new(&text);
+    let of = |home: &Home| {
+        let mut peer = Peer::ready(home, &[]);
+        let answers = answers(&mut peer);
+        let features = values(&mut peer, "bcc.agent.kernel.feature");
+        assert_eq!(peer.close().0.code(), Some(0));
+        (answers, features)
+    };
+    let (before, after) = (of(&with), of(&without));
+    assert!(before.0 .0.values().filter(|state| *state == "running").count() >= 10, "{before:?}");
+    assert_eq!(before, after);
+}
+
+/// What this kernel can load with all privileges, by the capabilities that it takes.
+fn by_capabilities() -> BTreeMap<u64, (CapsHashSet, Vec<&'static str>)> {
+    let home = Home::new(&all_modules());
+    let mut peer = Peer::ready(&home, &[]);
+    let states = values(&mut peer, "bcc.agent.module.state");
+    let mut groups: BTreeMap<u64, (CapsHashSet, Vec<&'static str>)> = BTreeMap::new();
+    for spec in MODULES.iter().filter(|spec| ["running", "postponed"].contains(&&*states[spec.name])) {
+        let capabilities = to_load([*spec]);
+        groups.entry(bits(&capabilities)).or_insert_with(|| (capabilities, Vec::new())).1.push(spec.name);
+    }
+    groups
+}
+
+/// As setpriv(1) names them.
+fn for_setpriv(capabilities: &CapsHashSet) -> String {
+    let each =
+        |capability: &Capability| format!(",+{}", capability.to_string().trim_start_matches("CAP_").to_lowercase());
+    format!("-all{}", had(capabilities.clone()).iter().map(each).collect::<String>())
+}
+
+/// Starts the agent with exactly these capabilities, as root or as an account without privileges.
+fn with_exactly(home: &Home, capabilities: &CapsHashSet, account: &str) -> Peer {
+    let set = for_setpriv(capabilities);
+    let mut command = as_nobody(home);
+    let program: Vec<_> =
+        command.get_args().skip_while(|arg| !arg.to_string_lossy().starts_with('/')).map(Into::into).collect();
+    let program: Vec<std::ffi::OsString> = program;
+    command = Command::new("setpriv");
+    command.arg(format!("--bounding-set={set}"));
+    match account {
+        "root" => command.arg("--inh-caps=-all"),
+        _ => {
+            chown(home.path("config/pmda"), Some(NOBODY), Some(NOBODY)).unwrap();
+            chown(home.path(""), Some(NOBODY), Some(NOBODY)).unwrap();
+            let ids = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+            command.args(ids).arg(format!("--inh-caps={set}")).arg(format!("--ambient-caps={set}"))
+        }
+    };
+    home.keep(command.args(program)).args(["-l", "-", "--notready"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+    let mut peer = Peer::adopt(command.spawn().unwrap());
+    peer.greet();
+    peer.read_within(std::time::Duration::from_secs(20));
+    peer
+}
+
+#[test]
+fn modules_work_with_exactly_the_capabilities_of_the_table() {
+    if lacks_bpf() || lacks(&["setpriv"]) {
+        return;
+    }
+    let groups = by_capabilities();
+    assert!(groups.len() >= 4, "{:?}", groups.values().map(|(_, modules)| modules).collect::<Vec<_>>());
+    for (capabilities, modules) in groups.values() {
+        for account in ["root", "nobody"] {
+            let home = Home::new(&config(modules));
+            let mut peer = with_exactly(&home, capabilities, account);
+            let case = format!("{modules:?} as {account} with {}:\n{}", names(capabilities), home.read("stderr.log"));
+            let states = values(&mut peer, "bcc.agent.module.state");
+            for module in modules {
+                assert!(["running", "postponed"].contains(&&*states[*module]), "{module}: {}: {case}", states[*module]);
+            }
+            let metrics = specs(modules).flat_map(|spec| {
+                (0..spec.tables[0].metrics.len()).map(|item| Pmid::new(149, spec.tables[0].cluster, item as u32))
+            });
+            let pmids: Vec<Pmid> = metrics.collect();
+            wait_for("all metrics", || {
+                let sets = wire::result(&peer.ask(&wire::fetch(&pmids)));
+                sets.iter().for_each(|set| assert!(set.numval >= 0 || set.numval == AGAIN, "{}: {case}", set.pmid));
+                sets.iter().all(|set| set.numval >= 0).then_some(())
+            });
+            holds(&peer, &had(to_run(specs(modules))));
+            assert_eq!(peer.close().0.code(), Some(0), "{case}");
+        }
+    }
+}
+
+/// The names of the stacks that profile has; none while it has no values yet.
+fn stacks(peer: &mut Peer) -> String {
+    let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup("bcc.proc.stacks"))) else { panic!() };
+    let Pdu::Desc(desc) = decode(&peer.ask(&wire::desc(ids[0]))) else { panic!() };
+    wire::result(&peer.ask(&wire::fetch(&ids)));
+    let reply = peer.ask(&wire::instance(desc.indom, IN_NULL, ""));
+    let Pdu::Instance { entries, .. } = decode(&reply) else { return String::new() };
+    entries.iter().map(|(_, name)| String::from_utf8_lossy(name) + "\n").collect()
+}
+
+/// Whatever a module begins after the others have been loaded, it can begin with what is left.
+#[test]
+fn what_modules_begin_later_works_with_what_is_left() {
+    if lacks_bpf() || lacks(&[PYTHON, "setpriv"]) {
+        return;
+    }
+    let python = fs::canonicalize(PYTHON).unwrap();
+    if !corebcc::host::Elf::read(&python).unwrap().probes().iter().any(|probe| probe.name == "gc__start") {
+        return skip("python3 with USDT probes");
+    }
+    let modules = ["profile", "ustat", "syscount"];
+    for account in ["root", "nobody"] {
+        let text = config(&modules).replace("process = python3", "process = latepython");
+        let text = text.replace("module = syscount", "module = syscount\nprocess = latepython");
+        let home = Home::new(&text.replace("module = profile", "module = profile\nprocess = latepython"));
+        // It comes later, and only its owner may read it.
+        let copy = home.path("latepython");
+        let mut peer = with_exactly(&home, &to_load(specs(&modules)), account);
+        assert!(Command::new("cp").args([&python, &copy]).status().unwrap().success());
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o700)).unwrap();
+        let script = "import gc, os\nwhile True: gc.collect(); os.stat('/')";
+        let _python = Proc(Command::new(&copy).args(["-c", script]).spawn().unwrap());
+        let count =
+            |peer: &mut Peer, metric: &str| values(peer, metric).values().any(|count| count != "0").then_some(());
+        wait_for("system calls", || count(&mut peer, "bcc.proc.syscall.count"));
+        wait_for("collections", || count(&mut peer, "bcc.proc.ustat.gc"));
+        assert_eq!(peer.error(&wire::store_block(Pmid::new(149, 14, 0), IN_NULL, 6, b"start\0")), 0);
+        // Functions of the process from the files that it has mapped, and the kernel's from /proc/kallsyms.
+        let named = |stacks: &str, of_kernel: bool| {
+            let frames =
+                stacks.lines().flat_map(|stack| stack.split(',').skip(1)).filter(|frame| !frame.contains("[unknown]"));
+            frames.into_iter().any(|frame| frame.ends_with("_[k]") == of_kernel)
+        };
+        wait_for("functions of the process", || named(&stacks(&mut peer), false).then_some(()));
+        wait_for("functions of the kernel", || named(&stacks(&mut peer), true).then_some(()));
+        assert_eq!(peer.close().0.code(), Some(0), "{}", home.read("stderr.log"));
+    }
+}
+
+/// The account of `-U` has the capabilities that root would keep.
+#[test]
+fn another_account_loads_the_default_modules_by_u() {
+    if lacks_bpf() {
+        return;
+    }
+    let modules = ["biolatency", "runqlat", "netproc"];
+    let home = Home::new(&config(&modules));
+    for path in ["", "config/pmda"] {
+        chown(home.path(path), Some(NOBODY), None).unwrap();
+    }
+    let mut peer = Peer::ready(&home, &["-U", "nobody"]);
+    let states = values(&mut peer, "bcc.agent.module.state");
+    modules.iter().for_each(|module| assert_eq!(states[*module], "running", "{module}: {}", home.log()));
+    assert!(values(&mut peer, "bcc.runq.latency").values().any(|count| count != "0"));
+    let uids = of_threads(peer.agent.pid(), "Uid");
+    assert!(uids.iter().all(|ids| ids.split_whitespace().all(|id| id == "65534")), "{uids:?}");
+    holds(&peer, &had(to_run(specs(&modules))));
+    assert_eq!(peer.close().0.code(), Some(0));
+    assert_eq!(fs::metadata(home.path("corebcc.starts")).unwrap().uid(), NOBODY);
+}
+
+/// PCP's directories are of the account `pcp`: without CAP_DAC_OVERRIDE, root writes there as a member of its group.
+#[test]
+fn state_files_are_written_without_the_right_to_write_all() {
+    if lacks_bpf() {
+        return;
+    }
+    for (mode, keeps) in [(0o775, false), (0o755, true)] {
+        let home = Home::new(&config(&["exectop"]));
+        for path in ["", "config/pmda"] {
+            chown(home.path(path), Some(NOBODY), Some(NOBODY)).unwrap();
+            fs::set_permissions(home.path(path), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let mut peer = Peer::ready(&home, &[]);
+        assert!(Command::new("true").status().unwrap().success());
+        assert!(values(&mut peer, "bcc.proc.exec.count").contains_key("true"));
+        let mut kept = to_run(specs(&["exectop"]));
+        kept.extend(keeps.then_some(Capability::CAP_DAC_OVERRIDE));
+        holds(&peer, &kept);
+        assert_eq!(peer.close().0.code(), Some(0));
+        assert!(home.read("config/pmda/149.13").contains("true"), "{mode:o}: {}", home.log());
+        assert!(home.read("corebcc.starts").contains("ended"), "{mode:o}: {}", home.log());
+    }
+}
