@@ -1,5 +1,6 @@
 //! The names of code: of addresses in the kernel or in a process, and where the kernel's functions are.
 
+use super::demangle::demangled;
 use super::process_symbols::{ProcessSymbols, Symbol};
 use std::cell::RefCell;
 use std::fs;
@@ -115,7 +116,7 @@ impl Functions {
         let (start, _) = *self.starts.get(beyond.checked_sub(1)?)?;
         self.starts.get(beyond)?;
         let (_, name) = *self.starts.get(self.starts.partition_point(|&(other, _)| other < start))?;
-        Some(Symbol { name: self.name(name).into(), offset: address - start })
+        Some(Symbol { name: demangled(self.name(name), Symbol::NAME), offset: address - start })
     }
 
     /// A function ends where the next one begins.
