@@ -185,6 +185,15 @@ impl Config {
         self
     }
 
+    /// The same with this value for an option of a section that it has.
+    pub fn with(mut self, section: &str, key: &str, value: &str) -> Config {
+        if let Some(&at) = self.by_name.get(section) {
+            let key = key.to_lowercase();
+            self.sections[at].1.insert(Entry { key, line: 0, raw: value.to_owned() });
+        }
+        self
+    }
+
     fn missing(&self, reason: String) -> ConfigError {
         ConfigError::Missing { path: self.path.clone(), reason }
     }

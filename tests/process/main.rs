@@ -22,4 +22,5 @@ mod metrics;
 mod options;
 mod own;
 mod peer;
+mod show;
 mod stream;
