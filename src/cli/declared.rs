@@ -83,7 +83,7 @@ pub(super) enum Sub {
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Completions {
         /// The shell
-        shell: Shell,
+        shell: Option<String>,
     },
 }
 
@@ -185,6 +185,9 @@ pub fn completions(shell: Shell, program: &str, names: Vec<String>) -> String {
         format!("complete -c {program} -n \"__fish_seen_subcommand_from show\" -f -a \"{}\"\n", names.join(" "));
     let mut command = Cli::command().mut_subcommand("show", |show| {
         show.mut_arg("words", |words| words.value_parser(PossibleValuesParser::new(names)))
+    });
+    command = command.mut_subcommand("completions", |completions| {
+        completions.mut_arg("shell", |shell| shell.value_parser(PossibleValuesParser::new(["bash", "zsh", "fish"])))
     });
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, program, &mut text);

@@ -168,6 +168,8 @@ enum UsageError {
     Surplus(String),
     #[error("show -n requires a number of rows, 1 or more, got `{0}`")]
     Rows(String),
+    #[error("completions requires a shell (bash, zsh or fish), got `{0}`")]
+    Shell(String),
     #[error("show --list takes no INTERVAL, got `{0}`")]
     ListInterval(String),
     #[error("show requires an INTERVAL of 0.001 to 86400 seconds, got `{0}`")]
@@ -251,7 +253,13 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageE
     }
     match cli.command {
         Some(Sub::Show(declared)) => return show(common, declared).map(Command::Show),
-        Some(Sub::Completions { shell }) => return Ok(Command::Completions(common, shell)),
+        Some(Sub::Completions { shell }) => {
+            let shell = shell.unwrap_or_default();
+            return shell
+                .parse()
+                .map(|shell| Command::Completions(common, shell))
+                .map_err(|_| UsageError::Shell(shell));
+        }
         None => {}
     }
     if let Some(file) = cli.trycompile {
@@ -545,7 +553,8 @@ mod tests {
             }
         }
         assert!(matches!(run("completions zsh"), Ok(Command::Completions(_, Shell::Zsh))));
-        assert!(run("completions tcsh").is_err());
+        assert_eq!(message("completions tcsh"), "completions requires a shell (bash, zsh or fish), got `tcsh`");
+        assert_eq!(message("completions"), "completions requires a shell (bash, zsh or fish), got ``");
     }
 
     #[test]

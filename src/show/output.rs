@@ -42,7 +42,9 @@ impl Output {
                 print(&text)
             }
             Output::Screen(own) => {
-                let text: Vec<String> = readings.iter().map(|reading| draw(reading, options, screen, true)).collect();
+                let options =
+                    ShowOptions { rows: options.rows.or(Some(share(screen, readings.len()))), ..options.clone() };
+                let text: Vec<String> = readings.iter().map(|reading| draw(reading, &options, screen, true)).collect();
                 own.show(&text.join("\n"), screen)
             }
             Output::Maps { maps, drawn, lines } => {
@@ -68,6 +70,14 @@ impl Output {
         }
         Ok(())
     }
+}
+
+/// The rows of a table that let all tables be seen on a screen: what is left of each one's share below its titles and notes.
+fn share(screen: Screen, tables: usize) -> usize {
+    const BESIDE_ROWS: usize = 5;
+    const LEAST: usize = 3;
+    let height = screen.size.map_or(24, |(_, height)| height);
+    (height / tables.max(1)).saturating_sub(BESIDE_ROWS).max(LEAST)
 }
 
 /// A reading in the form that is asked for.
