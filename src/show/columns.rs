@@ -20,7 +20,12 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>, 
             let cells = rows.lines.iter().map(|line| line.name.clone()).collect();
             columns.push(Column::new("instance", cells, false));
         }
+        let has_value = |at: usize| rows.lines.iter().any(|line| line.values[at] != Value::None);
         for (at, head) in reading.heads(options).iter().enumerate() {
+            // What an option of the module would have to switch on.
+            if !has_value(at) && !options.zeros {
+                continue;
+            }
             let cells = rows.lines.iter().map(|line| text(&line.values[at])).collect();
             let is_text = rows.lines.iter().any(|line| matches!(line.values[at], Value::Text(_)));
             columns.push(Column::new(head, cells, !is_text));
@@ -167,6 +172,7 @@ fn cut(text: String, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::choose::choose;
+    use super::super::reading::Earlier;
     use super::*;
     use crate::cli::{parse, Command};
     use crate::kit::{Metric, Table};
@@ -179,6 +185,7 @@ mod tests {
         let Ok(Command::Show(options)) = parse(words.map(Into::into)) else { panic!("{line}") };
         let chosen = choose(&options).unwrap();
         let (time, covers) = (Local::now(), Duration::from_secs(2));
+        let earlier = earlier.map(Earlier::new);
         let reading = Reading { of: &chosen.selected[0], table, earlier, new, time, covers };
         draw(&reading, &options, None, false).lines().map(str::to_owned).collect()
     }
@@ -209,11 +216,12 @@ mod tests {
         let lines: Vec<&str> = lines[1..].iter().map(String::as_str).collect();
         assert_eq!(
             lines,
-            [
-                "instance  tcp.send.calls  tcp.send.bytes[B]",
-                "000077 a               -                  5",
-                "000008 a               -              12345"
-            ]
+            ["instance  tcp.send.bytes[B]", "000008 a              12345", "000077 a                  5"]
+        );
+        let all = drawn("proc.net.tcp.send --zeros", &table, None, None);
+        assert_eq!(
+            all[1], "instance  tcp.send.calls  tcp.send.bytes[B]",
+            "what has no value is shown, too, if asked for"
         );
         assert!(drawn("netproc", &table, None, None)[0].ends_with("  last 2.0 s"));
     }
@@ -266,6 +274,6 @@ mod tests {
         let mut table = Table::new(8);
         table.process(77, b"000077 a\x1bb").set(Metric::<u64>::new(1), 5);
         let lines = drawn("netproc", &table, None, None);
-        assert!(lines[2].starts_with("000077 a_b "), "{lines:?}");
+        assert!(lines[2].starts_with("000077 a_b  "), "{lines:?}");
     }
 }

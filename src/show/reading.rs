@@ -6,6 +6,7 @@ use crate::kit::{Key, MetricDef, Shape, Table};
 use crate::pcp::{Atom, Sem, Units};
 use chrono::{DateTime, Local};
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// A table as it was read.
@@ -15,13 +16,31 @@ pub struct Reading<'a> {
     /// The values.
     pub table: &'a Table,
     /// The values of the reading before.
-    pub earlier: Option<&'a Table>,
+    pub earlier: Option<Earlier<'a>>,
     /// Number of events since the reading before, if the rows are events.
     pub new: Option<u64>,
     /// When it was read.
     pub time: DateTime<Local>,
     /// The time that counters cover.
     pub covers: Duration,
+}
+
+/// The values of an earlier reading, found by their instances.
+pub struct Earlier<'a> {
+    table: &'a Table,
+    rows: HashMap<(u32, &'a [u8]), usize>,
+}
+
+impl<'a> Earlier<'a> {
+    /// The rows of a table.
+    pub fn new(table: &'a Table) -> Earlier<'a> {
+        let rows = table.keys().iter().enumerate().map(|(row, key)| (identity(table, key), row)).collect();
+        Earlier { table, rows }
+    }
+
+    fn count(&self, key: (u32, &[u8]), column: usize) -> u64 {
+        self.rows.get(&key).map_or(0, |&row| count(self.table, row, column))
+    }
 }
 
 /// What a cell shows.
@@ -102,12 +121,9 @@ impl Reading<'_> {
 
     /// A counter's growth; the whole count without an earlier reading.
     pub fn since(&self, row: usize, column: usize) -> u64 {
-        let value = |table: &Table, row: usize| match table.value(row, column) {
-            Some(Atom::U64(value)) => value,
-            _ => 0,
-        };
-        let before = self.earlier.and_then(|earlier| Some(value(earlier, same(self.table, row, earlier)?)));
-        value(self.table, row).saturating_sub(before.unwrap_or(0))
+        let key = self.table.keys().get(row).map(|key| identity(self.table, key));
+        let before = self.earlier.as_ref().zip(key).map_or(0, |(earlier, key)| earlier.count(key, column));
+        count(self.table, row, column).saturating_sub(before)
     }
 
     /// A count as it is shown: itself, or a rate.
@@ -207,7 +223,11 @@ impl Reading<'_> {
         if is_ordered || self.of.table.section.is_empty() {
             return None;
         }
-        self.metrics().iter().position(|metric| metric.sem == Sem::COUNTER).map(|at| at + 1)
+        let is_counted = |&column: &usize| {
+            self.of.table.spec.metrics[column].sem == Sem::COUNTER
+                && (0..self.table.len()).any(|row| self.table.value(row, column).is_some())
+        };
+        self.of.columns.iter().position(is_counted).map(|at| at + 1)
     }
 }
 
@@ -255,18 +275,21 @@ fn compare(a: &Line, b: &Line, order: usize) -> Ordering {
     }
 }
 
-/// The row of an earlier table with the same key.
-fn same(table: &Table, row: usize, earlier: &Table) -> Option<usize> {
-    let identity = |table: &'_ Table, key: &Key| match key {
-        Key::Single => (0, Vec::new()),
-        Key::Index(index) => (*index, Vec::new()),
-        Key::Name(name) => (0, table.text(name).to_vec()),
-        Key::Pid(number, _) | Key::Numbered(number, _) => (*number, Vec::new()),
-    };
-    let wanted = identity(table, table.keys().get(row)?);
-    // Most rows keep their place.
-    let stays = earlier.keys().get(row).is_some_and(|key| identity(earlier, key) == wanted);
-    stays.then_some(row).or_else(|| earlier.keys().iter().position(|key| identity(earlier, key) == wanted))
+fn count(table: &Table, row: usize, column: usize) -> u64 {
+    match table.value(row, column) {
+        Some(Atom::U64(value)) => value,
+        _ => 0,
+    }
+}
+
+/// What makes a row the same as one of an earlier reading: its number, else its name.
+fn identity<'a>(table: &'a Table, key: &Key) -> (u32, &'a [u8]) {
+    match key {
+        Key::Single => (0, b""),
+        Key::Index(index) => (*index, b""),
+        Key::Name(name) => (0, table.text(name)),
+        Key::Pid(number, _) | Key::Numbered(number, _) => (*number, b""),
+    }
 }
 
 /// The unit of a metric as a column's title has it; empty for counts and what has none.

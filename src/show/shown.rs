@@ -2,7 +2,7 @@
 
 use super::choose::{Chosen, SetOption};
 use super::error::ShowError;
-use super::reading::Reading;
+use super::reading::{Earlier, Reading};
 use super::select::Selected;
 use crate::catalog::EnabledModule;
 use crate::cli::ShowOptions;
@@ -111,7 +111,7 @@ impl Shown {
         for ((of, values), is_read) in self.selected.iter().zip(&self.values).zip(is_read) {
             let [(table, events), (earlier, events_before)] = values;
             let new = events.map(|events| events - events_before.unwrap_or(0).min(events));
-            let earlier = has_earlier.then_some(earlier);
+            let earlier = has_earlier.then(|| Earlier::new(earlier));
             if is_read {
                 readings.push(Reading { of, table, earlier, new, time: Local::now(), covers });
             }

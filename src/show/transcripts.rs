@@ -2,7 +2,7 @@
 
 use super::choose::choose;
 use super::output::{add_columns, as_lines};
-use super::reading::Reading;
+use super::reading::{Earlier, Reading};
 use super::screen::Screen;
 use super::{list, records, suits};
 use crate::cli::{parse, Command, Form, ShowOptions};
@@ -114,7 +114,7 @@ fn transcript(command: &str) -> String {
             .map(|(of, before, now, new)| Reading {
                 of,
                 table: now,
-                earlier: Some(before),
+                earlier: Some(Earlier::new(before)),
                 new: *new,
                 time: clock(round, &options),
                 covers: options.interval.unwrap(),
