@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Serve(options) => options.common.clone(),
         Command::Check(options) => options.common.clone(),
         Command::Show(options) => options.common.clone(),
+        Command::Completions(common, _) => common.clone(),
     };
     // Both before any thread: they apply to those started later.
     use_one_arena();
@@ -46,8 +47,12 @@ fn main() -> ExitCode {
         eprintln!("{}: {error}", common.program);
         return ExitCode::FAILURE;
     }
+    let for_person = matches!(command, Command::Show(_) | Command::Completions(..));
     let status = signals.map_err(Into::into).and_then(|signals| run(command, &signals)).unwrap_or_else(|error| {
-        error!("{error}");
+        match for_person {
+            true => eprintln!("{}: {error}", common.program),
+            false => error!("{error}"),
+        }
         1
     });
     logging::finish();
@@ -62,6 +67,10 @@ fn run(command: Command, signals: &Signals) -> Result<u8, Box<dyn Error>> {
             let usual = || cli::usual_config(&PcpConf::load()).ok();
             options.common.config = options.common.config.or_else(usual);
             show::run(&options, signals)?;
+            Ok(0)
+        }
+        Command::Completions(common, shell) => {
+            cli::print(&cli::completions(shell, &common.program, show::names()))?;
             Ok(0)
         }
     }

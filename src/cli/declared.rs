@@ -1,7 +1,9 @@
 //! The options as `clap` declares them: parsing, the usage text and the manual page come from here.
 
+use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use std::path::PathBuf;
 
 #[derive(Parser)]
@@ -77,39 +79,123 @@ pub(super) struct Common {
 #[derive(Subcommand)]
 #[command(disable_help_flag = true)]
 pub(super) enum Sub {
-    /// Print the values of METRIC, or of all metrics below it, every INTERVAL seconds, COUNT times; needs no pmcd, and the
-    /// module need not be enabled
+    /// Print metrics without pmcd; their modules need not be enabled
     #[command(disable_help_flag = true, disable_version_flag = true)]
-    Show {
-        /// A metric such as bcc.disk.all.latency, or a node above several
-        metric: Option<String>,
-        /// Seconds between readings, such as 2 or 0.5; without it there is one reading
-        interval: Option<String>,
-        /// The number of readings
-        count: Option<String>,
-        /// Lines as flame graph programs read them: a stack, its frames parted by semicolons, and the count
-        #[arg(long)]
-        folded: bool,
+    Show(Show),
+    /// Print the completions of a shell: bash, zsh or fish
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Completions {
+        /// The shell
+        shell: Option<String>,
     },
+}
+
+#[derive(Args)]
+#[command(group = ArgGroup::new("form").args(["list", "top", "heatmap", "folded", "json", "csv"]))]
+#[command(group = ArgGroup::new("scale").args(["milliseconds", "microseconds"]))]
+pub(super) struct Show {
+    /// Metrics, nodes above several or modules; then the seconds between readings, and how many readings
+    #[arg(value_name = "METRIC", allow_negative_numbers = true)]
+    pub(super) words: Vec<String>,
+    /// List the modules and their metrics, and which are enabled
+    #[arg(long)]
+    pub(super) list: bool,
+    /// Refresh the screen at each reading, until Ctrl-C
+    #[arg(long)]
+    pub(super) top: bool,
+    /// Draw histograms over time, a column for each reading
+    #[arg(long)]
+    pub(super) heatmap: bool,
+    /// Print stacks as flame graph programs read them: frames separated by semicolons, and the count
+    #[arg(long)]
+    pub(super) folded: bool,
+    /// Print a JSON object for each table and reading, one per line
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Print comma-separated values; the metrics must share one table
+    #[arg(long)]
+    pub(super) csv: bool,
+    /// Show times in milliseconds
+    #[arg(short, long)]
+    pub(super) milliseconds: bool,
+    /// Show times in microseconds
+    #[arg(short = 'u', long)]
+    pub(super) microseconds: bool,
+    /// Show counters as rates per second
+    #[arg(short, long)]
+    pub(super) rate: bool,
+    /// Show rows and buckets that are zero, too
+    #[arg(short, long)]
+    pub(super) zeros: bool,
+    /// Sort rows by this column: numbers descending, text ascending [default: the first counter]
+    #[arg(long, value_name = "COLUMN")]
+    pub(super) sort: Option<String>,
+    /// Show at most N rows of a table
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(super) rows: Option<String>,
+    /// Set an option of the module in place of the configuration's; MODULE.OPTION=VALUE if several have it
+    #[arg(long, value_name = "OPTION=VALUE")]
+    pub(super) set: Vec<String>,
 }
 
 /// The declaration with the name the program was started by, for parsing, the usage text and the manual page.
 pub fn command(program: &str) -> clap::Command {
-    let usage = format!("{program} [options]\n       {program} [options] show [--folded] METRIC [INTERVAL [COUNT]]");
+    let usage = format!(
+        "{program} [options]\n       {program} show [options] METRIC... [INTERVAL [COUNT]]\n       \
+         {program} completions bash|zsh|fish"
+    );
     let examples = format!(
         "Examples:\n  \
         {program} --check                            try the configuration, then say what failed\n  \
         {program} show bcc.disk.all.latency 2 5      five readings, two seconds apart\n  \
-        {program} show --folded bcc.proc.stacks 10 1 ten seconds of stacks, for flamegraph.pl\n  \
+        {program} show --list                        the modules and their metrics\n  \
+        {program} show --help                        the options of show\n  \
         {program} -l - -i 4321 -c test.conf          an agent for a pmcd.conf line with `socket inet 4321`\n\n\
         pmcd starts the agent by itself; see pmdacorebcc(1).\n"
     );
     Cli::command().name("pmdacorebcc").override_usage(usage).after_help(examples)
 }
 
-/// What `-?` prints and each refusal ends with.
+/// The usage text, which `-?` prints and each refusal ends with.
 pub(super) fn usage(program: &str) -> String {
     command(program).render_help().to_string()
+}
+
+/// The usage text of `show`.
+pub(super) fn usage_of_show(program: &str) -> String {
+    let mut command = command(program);
+    command.build();
+    let show = command.find_subcommand("show").expect("it is declared above").clone();
+    let examples = format!(
+        "Examples:\n  \
+        {program} show biolatency 2 5                    five histograms, two seconds apart\n  \
+        {program} show -m --set queued=true biolatency   in milliseconds, with the time in the queue\n  \
+        {program} show execsnoop 1                       new programs, every second\n  \
+        {program} show --top -n 20 syscount 2            the screen of top\n  \
+        {program} show --heatmap runq.latency 1          a column every second\n  \
+        {program} show --json bcc.disk 1 | jq .rows      one object per line\n  \
+        {program} show --folded bcc.proc.stacks 10 1     ten seconds of stacks, for flamegraph.pl\n"
+    );
+    let show = show.override_usage(format!("{program} show [options] METRIC... [INTERVAL [COUNT]]"));
+    let show = show.help_template("Usage: {usage}\n\n{about}.\n\nOptions:\n{options}\n\n{after-help}");
+    show.after_help(examples).render_help().to_string()
+}
+
+/// The completions of a shell. Words of `show` are completed by `names`.
+pub fn completions(shell: Shell, program: &str, names: Vec<String>) -> String {
+    // What is generated for fish leaves out the values of arguments that are no options.
+    let for_fish =
+        format!("complete -c {program} -n \"__fish_seen_subcommand_from show\" -f -a \"{}\"\n", names.join(" "));
+    let mut command = Cli::command().mut_subcommand("show", |show| {
+        show.mut_arg("words", |words| words.value_parser(PossibleValuesParser::new(names)))
+    });
+    command = command.mut_subcommand("completions", |completions| {
+        completions.mut_arg("shell", |shell| shell.value_parser(PossibleValuesParser::new(["bash", "zsh", "fish"])))
+    });
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command, program, &mut text);
+    let text = String::from_utf8_lossy(&text);
+    format!("{text}{}", if shell == Shell::Fish { for_fish.as_str() } else { "" })
 }
 
 /// One line for an error of the argument parser, which would by itself print several and exit with 2.

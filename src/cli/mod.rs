@@ -4,13 +4,14 @@
 mod configuration;
 mod declared;
 
+pub use clap_complete::Shell;
 pub use configuration::{configuration, usual_config};
-pub use declared::command;
+pub use declared::{command, completions};
 
 use crate::logging::Target;
 use crate::transport::{self, Endpoint, PortError};
 use clap::{ArgMatches, FromArgMatches};
-use declared::{describe, usage, Cli, Sub};
+use declared::{describe, usage, usage_of_show, Cli, Show, Sub};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -30,8 +31,10 @@ pub enum Command {
     Serve(ServeOptions),
     /// Load everything once and tell how it went.
     Check(CheckOptions),
-    /// Print the values of a metric without pmcd.
+    /// Print the values of metrics without pmcd.
     Show(ShowOptions),
+    /// Print the completions of a shell.
+    Completions(CommonOptions, Shell),
 }
 
 /// What every command can be told.
@@ -80,19 +83,59 @@ pub struct CheckOptions {
     pub announcement: Option<String>,
 }
 
-/// What to show.
+/// What to show, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShowOptions {
     /// What is not special to showing.
     pub common: CommonOptions,
-    /// A metric or a node above several.
-    pub metric: String,
+    /// Metrics, nodes above several and modules.
+    pub names: Vec<String>,
     /// The time between two readings; `None`: read once.
     pub interval: Option<Duration>,
-    /// How many readings; `None` with an interval: until stopped.
+    /// The number of readings; `None` with an interval: until stopped.
     pub count: Option<u64>,
+    /// The form of the output.
+    pub form: Form,
+    /// The unit of times; `None`: each metric's own.
+    pub scale: Option<Scale>,
+    /// Whether counters are rates per second.
+    pub rate: bool,
+    /// Whether rows and buckets that are zero are shown.
+    pub zeros: bool,
+    /// The column that rows are sorted by.
+    pub sort: Option<String>,
+    /// The most rows of a table.
+    pub rows: Option<usize>,
+    /// Options of modules, `OPTION=VALUE` or `MODULE.OPTION=VALUE`.
+    pub set: Vec<String>,
+}
+
+/// The form of what `show` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Histograms and tables, one reading below the other.
+    Tables,
+    /// Histograms and tables, each reading in the place of the one before.
+    Top,
+    /// The modules and their metrics, without values.
+    List,
+    /// Histograms over time.
+    Heatmap,
     /// Lines for flame graph programs.
-    pub folded: bool,
+    Folded,
+    /// JSON objects.
+    Json,
+    /// Comma-separated values.
+    Csv,
+}
+
+/// A unit of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Milliseconds.
+    Milliseconds,
+    /// Microseconds.
+    Microseconds,
 }
 
 /// The end of the program before it began.
@@ -117,10 +160,20 @@ enum UsageError {
     Clash(&'static str, &'static str),
     #[error("{0} option: {1}")]
     Port(&'static str, PortError),
-    #[error("show and a check exclude each other")]
-    ShowAndCheck,
-    #[error("show requires a metric, such as bcc.disk.all.latency")]
+    #[error("a check cannot be combined with show or completions")]
+    CommandAndCheck,
+    #[error(
+        "show requires a metric or a module, such as bcc.disk.all.latency or biolatency; show --list has them all"
+    )]
     NoMetric,
+    #[error("show expects nothing after INTERVAL and COUNT, got `{0}`; metrics come first")]
+    Surplus(String),
+    #[error("show -n requires a number of rows, 1 or more, got `{0}`")]
+    Rows(String),
+    #[error("completions requires a shell (bash, zsh or fish), got `{0}`")]
+    Shell(String),
+    #[error("show --list takes no INTERVAL, got `{0}`")]
+    ListInterval(String),
     #[error("show requires an INTERVAL of 0.001 to 86400 seconds, got `{0}`")]
     Interval(String),
     #[error("show requires a COUNT of 1 or more, got `{0}`")]
@@ -138,16 +191,19 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     let program = args.first().and_then(|path| Path::new(path).file_name());
     let program = program.map_or_else(|| "pmdacorebcc".to_owned(), |name| name.to_string_lossy().into_owned());
     let words = std::iter::once(OsString::from(&program)).chain(args.into_iter().skip(1));
-    let matches = command(&program).try_get_matches_from(words).map_err(|error| refuse(&program, &describe(&error)))?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| refuse(&program, &describe(&error)))?;
+    let words: Vec<OsString> = words.collect();
+    let refuse = refusal(&program, &words);
+    let matches = command(&program).try_get_matches_from(&words).map_err(|error| refuse(&describe(&error)))?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| refuse(&describe(&error)))?;
     if cli.common.help {
-        return Err(Exit { status: 0, stdout: usage(&program), stderr: String::new() });
+        let stdout = if matches!(cli.command, Some(Sub::Show(_))) { usage_of_show(&program) } else { usage(&program) };
+        return Err(Exit { status: 0, stdout, stderr: String::new() });
     }
     if cli.common.version {
         let stdout = format!("{program} {}\n", env!("CARGO_PKG_VERSION"));
         return Err(Exit { status: 0, stdout, stderr: String::new() });
     }
-    read(cli, &matches, &program).map_err(|error| refuse(&program, &error.to_string()))
+    read(cli, &matches, &program).map_err(|error| refuse(&error.to_string()))
 }
 
 /// Prints on standard output; false if the reader has gone (`| head`), which is no error.
@@ -196,17 +252,19 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageE
         btf: cli.common.btf,
         helpfile: cli.common.helpfile,
     };
-    if let Some(Sub::Show { metric, interval, count, folded }) = cli.command {
-        if trycompile || check.is_some() {
-            return Err(UsageError::ShowAndCheck);
+    if cli.command.is_some() && (trycompile || check.is_some()) {
+        return Err(UsageError::CommandAndCheck);
+    }
+    match cli.command {
+        Some(Sub::Show(declared)) => return show(common, declared).map(Command::Show),
+        Some(Sub::Completions { shell }) => {
+            let shell = shell.unwrap_or_default();
+            return shell
+                .parse()
+                .map(|shell| Command::Completions(common, shell))
+                .map_err(|_| UsageError::Shell(shell));
         }
-        let metric = metric.ok_or(UsageError::NoMetric)?;
-        let interval = interval.as_deref().map(seconds).transpose()?;
-        let count = count.map(|text| {
-            let count = text.parse().ok().filter(|&count| count > 0);
-            count.ok_or(UsageError::Count(text))
-        });
-        return Ok(Command::Show(ShowOptions { common, metric, interval, count: count.transpose()?, folded }));
+        None => {}
     }
     if let Some(file) = cli.trycompile {
         let announcement = Some(format!("Trying to compile config {} ...", file.display()));
@@ -219,6 +277,59 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageE
         return Ok(Command::Check(CheckOptions { common, strict: true, load, announcement: None }));
     }
     Ok(Command::Serve(ServeOptions { common, endpoint, username: cli.username, notready: cli.notready }))
+}
+
+fn show(common: CommonOptions, mut declared: Show) -> Result<ShowOptions, UsageError> {
+    // No metric and no module begins with anything but a letter.
+    let is_name = |word: &String| word.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    let split = declared.words.iter().position(|word| !is_name(word)).unwrap_or(declared.words.len());
+    let mut names = std::mem::take(&mut declared.words);
+    let mut numbers = names.split_off(split).into_iter();
+    let form = match &declared {
+        Show { list: true, .. } => Form::List,
+        Show { top: true, .. } => Form::Top,
+        Show { heatmap: true, .. } => Form::Heatmap,
+        Show { folded: true, .. } => Form::Folded,
+        Show { json: true, .. } => Form::Json,
+        Show { csv: true, .. } => Form::Csv,
+        _ => Form::Tables,
+    };
+    let scale = match &declared {
+        Show { milliseconds: true, .. } => Some(Scale::Milliseconds),
+        Show { microseconds: true, .. } => Some(Scale::Microseconds),
+        _ => None,
+    };
+    let interval = numbers.next();
+    match (form, &interval) {
+        (Form::List, Some(text)) => return Err(UsageError::ListInterval(text.clone())),
+        (Form::List, None) => {}
+        _ if names.is_empty() => return Err(UsageError::NoMetric),
+        _ => {}
+    }
+    let is_drawn_over_time = matches!(form, Form::Top | Form::Heatmap);
+    let interval = interval.as_deref().map(seconds).transpose()?;
+    let interval = interval.or(is_drawn_over_time.then_some(Duration::from_secs(1)));
+    let positive = |text: String, error: fn(String) -> UsageError| {
+        text.parse::<u64>().ok().filter(|&number| number > 0).ok_or_else(|| error(text))
+    };
+    let count = numbers.next().map(|text| positive(text, UsageError::Count)).transpose()?;
+    if let Some(text) = numbers.next() {
+        return Err(UsageError::Surplus(text));
+    }
+    let rows = declared.rows.map(|text| positive(text, UsageError::Rows)).transpose()?;
+    Ok(ShowOptions {
+        common,
+        names,
+        interval,
+        count,
+        form,
+        scale,
+        rate: declared.rate,
+        zeros: declared.zeros,
+        sort: declared.sort,
+        rows: rows.map(|rows| usize::try_from(rows).unwrap_or(usize::MAX)),
+        set: declared.set,
+    })
 }
 
 /// At most one of `-p -i -6 -u`; the complaint names the later one first, as `pmdaGetOptions` does.
@@ -244,6 +355,18 @@ fn endpoint(cli: &Cli, matches: &ArgMatches) -> Result<Endpoint, UsageError> {
 fn seconds(text: &str) -> Result<Duration, UsageError> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=86400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| UsageError::Interval(text.into()))
+}
+
+/// How a command is refused: `show` in one sentence, everything else with the usage text, as PCP's agents do.
+fn refusal<'a>(program: &'a str, words: &[OsString]) -> impl Fn(&str) -> Exit + 'a {
+    let is_show = words.iter().any(|word| word == "show");
+    move |message| match is_show {
+        true => {
+            let stderr = format!("{program}: {message} ({program} show --help has the options)\n");
+            Exit { status: 1, stdout: String::new(), stderr }
+        }
+        false => refuse(program, message),
+    }
 }
 
 fn refuse(program: &str, message: &str) -> Exit {
@@ -328,7 +451,7 @@ mod tests {
 
     #[test]
     fn help_goes_to_standard_output_and_fits_the_page() {
-        for line in ["-?", "--help", "show --help", "-? -p"] {
+        for line in ["-?", "--help", "-? -p"] {
             let exit = run(line).unwrap_err();
             assert_eq!((exit.status, exit.stderr.as_str()), (0, ""), "{line}");
             assert!(exit.stdout.starts_with("Usage: pmdacorebcc [options]\n"), "{}", exit.stdout);
@@ -360,22 +483,88 @@ mod tests {
         assert!(!original.strict);
     }
 
-    #[test]
-    fn show_takes_an_interval_and_a_count() {
-        let show = |line: &str| match run(line) {
+    fn shown(line: &str) -> ShowOptions {
+        match run(line) {
             Ok(Command::Show(options)) => options,
             other => panic!("{line}: {other:?}"),
-        };
-        let options = show("-c a show bcc.x 0.5 3");
-        assert_eq!(options, show("show -c a bcc.x 0.5 3"));
-        assert_eq!((options.interval, options.count), (Some(Duration::from_millis(500)), Some(3)));
-        assert_eq!((show("show bcc.x").interval, show("show bcc.x").count), (None, None));
-        assert!(show("show --folded bcc.x 10 1").folded && !options.folded);
-        assert!(message("show").contains("requires a metric"));
-        for bad in ["0", "-1", "nan", "inf", "1e9", "x"] {
-            assert!(run(&format!("show bcc.x -- {bad}")).is_err(), "{bad}");
         }
-        assert!(message("show bcc.x 1 0").contains("COUNT of 1 or more"));
+    }
+
+    /// What is wrong with a line of `show`: one sentence.
+    fn show_message(line: &str) -> String {
+        let exit = run(line).unwrap_err();
+        assert_eq!((exit.status, exit.stdout.as_str(), exit.stderr.lines().count()), (1, "", 1), "{line}");
+        let message = exit.stderr.strip_prefix("pmdacorebcc: ").unwrap();
+        message.strip_suffix(" (pmdacorebcc show --help has the options)\n").unwrap().to_owned()
+    }
+
+    #[test]
+    fn show_takes_an_interval_and_a_count() {
+        let options = shown("-c a show bcc.x 0.5 3");
+        assert_eq!(options, shown("show -c a bcc.x 0.5 3"));
+        assert_eq!((options.interval, options.count), (Some(Duration::from_millis(500)), Some(3)));
+        assert_eq!((shown("show bcc.x").interval, shown("show bcc.x").count), (None, None));
+        for bad in ["0", "-1", "1e9", "86401", ".0001"] {
+            assert!(show_message(&format!("show bcc.x {bad}")).contains("INTERVAL of 0.001 to 86400"), "{bad}");
+        }
+        assert!(show_message("show bcc.x 1 0").contains("COUNT of 1 or more"));
+        assert!(show_message("show bcc.x 1 2 3").contains("nothing after INTERVAL and COUNT, got `3`"));
+        assert!(show_message("show bcc.x 1 biolatency").contains("COUNT of 1 or more, got `biolatency`"));
+    }
+
+    #[test]
+    fn show_takes_several_metrics_and_one_form() {
+        assert_eq!(shown("show a.b biolatency c 1").names, ["a.b", "biolatency", "c"]);
+        assert!(show_message("show").contains("requires a metric"));
+        assert!(show_message("show 1").contains("requires a metric"));
+        let forms = ["", "--list", "--top", "--heatmap", "--folded", "--json", "--csv"];
+        let found: Vec<Form> = forms.iter().map(|form| shown(&format!("show {form} x")).form).collect();
+        use Form::*;
+        assert_eq!(found, [Tables, List, Top, Heatmap, Folded, Json, Csv]);
+        assert!(shown("show --list").names.is_empty());
+        assert_eq!(shown("show --top x").interval, Some(Duration::from_secs(1)), "a screen wants to be refreshed");
+        assert!(show_message("show --json --csv x").contains("--json"), "{}", show_message("show --json --csv x"));
+        assert!(show_message("show --list 5").contains("takes no INTERVAL"));
+    }
+
+    #[test]
+    fn show_takes_units_rows_and_settings() {
+        let options = shown("show -m -r -z -n 5 --sort count --set a=b --set c.d=e x");
+        assert_eq!((options.scale, options.rows), (Some(Scale::Milliseconds), Some(5)));
+        assert!(options.rate && options.zeros);
+        assert_eq!((options.sort.as_deref(), options.set), (Some("count"), vec!["a=b".to_owned(), "c.d=e".into()]));
+        assert_eq!(shown("show -u x").scale, Some(Scale::Microseconds), "and no socket");
+        assert!(show_message("show -n 0 x").contains("1 or more, got `0`"));
+        assert!(
+            show_message("show --sroot x x").contains("did you mean --sort"),
+            "{}",
+            show_message("show --sroot x x")
+        );
+    }
+
+    #[test]
+    fn show_has_a_usage_text_of_its_own() {
+        let exit = run("show --help").unwrap_err();
+        assert!(exit.stdout.starts_with("Usage: pmdacorebcc show [options] METRIC..."), "{}", exit.stdout);
+        for option in
+            ["--list", "--top", "--heatmap", "--json", "--csv", "-m, --milliseconds", "-n, --rows <N>", "--set"]
+        {
+            assert!(exit.stdout.contains(option), "{option}: {}", exit.stdout);
+        }
+        assert!(exit.stdout.lines().all(|line| line.len() <= 100), "{}", exit.stdout);
+    }
+
+    #[test]
+    fn completions_name_the_options_metrics_and_modules() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let text = completions(shell, "pmdacorebcc", vec!["bcc.x.y".into()]);
+            for word in ["pmdacorebcc", "heatmap", "bcc.x.y", "check"] {
+                assert!(text.contains(word), "{shell}: {word}");
+            }
+        }
+        assert!(matches!(run("completions zsh"), Ok(Command::Completions(_, Shell::Zsh))));
+        assert_eq!(message("completions tcsh"), "completions requires a shell (bash, zsh or fish), got `tcsh`");
+        assert_eq!(message("completions"), "completions requires a shell (bash, zsh or fish), got ``");
     }
 
     #[test]

@@ -68,6 +68,12 @@ impl LoadedModules {
         Ok(result?)
     }
 
+    /// The number of events that became rows of a table so far, if its rows are events.
+    pub fn events(&self, id: TableId) -> Option<u64> {
+        let (loaded, _) = self.module(id)?;
+        held(loaded.module().ok()?).module.events()
+    }
+
     /// Changes a value of a module's table, given as text.
     pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
         let (loaded, spec) = self.module(id).ok_or(TableError::ReadOnly)?;

@@ -178,7 +178,7 @@ impl Config {
         let parts = parts.map(|(path, bytes)| bytes.and_then(|bytes| Config::parse(&path, &bytes)));
         let parts: Vec<Config> = parts.filter_map(|part| errors.take(part)).collect();
         match (own, errors.end()) {
-            (Ok(own), Ok(())) => Ok(parts.into_iter().fold(own, Config::with)),
+            (Ok(own), Ok(())) => Ok(parts.into_iter().fold(own, Config::with_file)),
             (Ok(_), Err(error)) | (Err(error), Ok(())) => Err(error),
             (Err(own), Err(parts)) => Err(ConfigError::Several(vec![own, parts])),
         }
@@ -240,8 +240,18 @@ impl Config {
         self
     }
 
+    /// The same with this value for an option of a section that it has.
+    pub fn with_option(mut self, section: &str, key: &str, value: &str) -> Config {
+        if let Some(&at) = self.by_name.get(section) {
+            let key = key.to_lowercase();
+            let options = &mut self.sections[at].1;
+            options.insert(Entry { key, path: options.path.clone(), line: 0, raw: value.to_owned() });
+        }
+        self
+    }
+
     /// The same with what another file says added, or in the place of what was said before.
-    fn with(mut self, part: Config) -> Config {
+    fn with_file(mut self, part: Config) -> Config {
         self.files.extend(part.files);
         part.defaults.entries.into_iter().for_each(|entry| self.defaults.insert(entry));
         for (name, options) in part.sections {

@@ -1,5 +1,6 @@
 //! The machine as its files show it: no BPF.
 
+mod demangle;
 mod elf;
 mod error;
 mod executables;

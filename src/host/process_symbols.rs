@@ -5,6 +5,7 @@
 //! are read, not mapped, within the bounds of [`Elf`]; no file stays open; what is kept has a bound ([`ProcessSymbols::ROOM`]); and
 //! so has the time that reading takes ([`Allowance`]): beyond it, frames have no names.
 
+use super::demangle::{demangled, MANGLED};
 use super::executables::{each_line, Mapped, Mapping};
 use super::identity::ProcessIdentity;
 use super::{elf::CodeSymbols, open_regular_of, Elf};
@@ -144,8 +145,8 @@ impl ProcessSymbols {
             }
         };
         let known = known?;
-        let (name, offset) = known.at(in_file, Symbol::NAME)?;
-        Some(Symbol { name: String::from_utf8_lossy(name).into_owned(), offset })
+        let (name, offset) = known.at(in_file, MANGLED)?;
+        Some(Symbol { name: demangled(&String::from_utf8_lossy(name), Symbol::NAME), offset })
     }
 
     /// The functions of a file.

@@ -1,5 +1,6 @@
 //! The names of code: of addresses in the kernel or in a process, and where the kernel's functions are.
 
+use super::demangle::demangled;
 use super::process_symbols::{ProcessSymbols, Symbol};
 use std::cell::RefCell;
 use std::fs;
@@ -115,7 +116,7 @@ impl Functions {
         let (start, _) = *self.starts.get(beyond.checked_sub(1)?)?;
         self.starts.get(beyond)?;
         let (_, name) = *self.starts.get(self.starts.partition_point(|&(other, _)| other < start))?;
-        Some(Symbol { name: self.name(name).into(), offset: address - start })
+        Some(Symbol { name: demangled(self.name(name), Symbol::NAME), offset: address - start })
     }
 
     /// A function ends where the next one begins.
@@ -188,6 +189,10 @@ mod tests {
             return println!("skipped: this_process_has_names: the first PID namespace");
         }
         let named = symbols(&[this_process_has_names as fn() as usize as u64], CodeOf::Process(std::process::id()));
-        assert!(named[0].as_ref().is_some_and(|symbol| symbol.name.contains("this_process_has_names")), "{named:?}");
+        let name = &named[0].as_ref().unwrap_or_else(|| panic!("{named:?}")).name;
+        assert_eq!(
+            name, "corebcc::host::symbols::tests::this_process_has_names",
+            "as it is written, not as it is linked"
+        );
     }
 }

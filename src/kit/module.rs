@@ -210,6 +210,12 @@ pub trait Module {
         Ok(())
     }
 
+    /// The number of events that became rows so far, for a module whose rows are its latest events: `show` tells by it which rows
+    /// are new, and how many were not kept.
+    fn events(&self) -> Option<u64> {
+        None
+    }
+
     /// Called about once a second.
     fn tick(&mut self, _kernel: &dyn Kernel) {}
 

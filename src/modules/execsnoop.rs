@@ -71,15 +71,17 @@ struct Execsnoop {
     shows_arguments: bool,
     /// The latest first.
     execs: VecDeque<Exec>,
+    /// Number of those that were among them so far.
+    events: u64,
 }
 
 impl Execsnoop {
     fn new(options: Options, shows_arguments: bool) -> Execsnoop {
-        Execsnoop { options, shows_arguments, execs: VecDeque::new() }
+        Execsnoop { options, shows_arguments, execs: VecDeque::new(), events: 0 }
     }
 
     fn drain(&mut self, kernel: &dyn Kernel) {
-        let Execsnoop { options, shows_arguments, execs } = self;
+        let Execsnoop { options, shows_arguments, execs, events } = self;
         kernel.drain(&EVENTS, &mut |bytes| {
             let Some(event) = record::<exec_event>(bytes) else { return };
             let block = bytes.get(size_of::<exec_event>()..).unwrap_or_default();
@@ -87,6 +89,7 @@ impl Execsnoop {
             let args = arguments(&event, block, options.max_args.0 as usize);
             if options.command.matches(until_nul(&event.comm)) && options.args.matches(&args) {
                 let args = if *shows_arguments { args } else { arguments(&event, block, 1) };
+                *events += 1;
                 execs.push_front(Exec { event, args });
                 execs.truncate(options.process_count.0 as usize);
             }
@@ -142,6 +145,10 @@ impl Module for Execsnoop {
                 .text(ARGS, &exec.args);
         }
         Ok(())
+    }
+
+    fn events(&self) -> Option<u64> {
+        Some(self.events)
     }
 
     fn woken(&mut self, kernel: &dyn Kernel) {
@@ -203,8 +210,9 @@ mod tests {
         for pid in 1..=5 {
             send(&fake, exec(pid, "/bin/ls", b"ls\0-l\0"));
         }
-        let table = fake.filled(&TABLE, &mut module("process_count = 3"));
-        assert_eq!(table.len(), 3);
+        let mut module = module("process_count = 3");
+        let table = fake.filled(&TABLE, &mut module);
+        assert_eq!((table.len(), module.events()), (3, Some(5)));
         assert_eq!(table.value(0, PID.column), Some(Atom::U32(5)));
         assert_eq!(table.value(2, PID.column), Some(Atom::U32(3)));
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"ls")));

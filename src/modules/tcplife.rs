@@ -57,7 +57,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         tell_ports(&options.dport, &options.lport);
-        Ok(Box::new(Tcplife { options, sessions: VecDeque::new() }))
+        Ok(Box::new(Tcplife { options, sessions: VecDeque::new(), events: 0 }))
     },
     ..Spec::NEW
 };
@@ -66,6 +66,8 @@ struct Tcplife {
     options: Options,
     /// The latest first.
     sessions: VecDeque<tcp_session>,
+    /// Number of those that were among them so far.
+    events: u64,
 }
 
 impl Tcplife {
@@ -76,6 +78,7 @@ impl Tcplife {
             if !self.options.lport.wants(session.lport) || !self.options.dport.wants(session.rport) {
                 return;
             }
+            self.events += 1;
             self.sessions.push_front(session);
             self.sessions.truncate(most);
         });
@@ -111,6 +114,10 @@ impl Module for Tcplife {
                 .set(DURATION, micros);
         }
         Ok(())
+    }
+
+    fn events(&self) -> Option<u64> {
+        Some(self.events)
     }
 
     fn woken(&mut self, kernel: &dyn Kernel) {
@@ -156,7 +163,7 @@ mod tests {
     }
 
     fn module(options: Options) -> Tcplife {
-        Tcplife { options, sessions: VecDeque::new() }
+        Tcplife { options, sessions: VecDeque::new(), events: 0 }
     }
 
     #[test]
@@ -167,7 +174,7 @@ mod tests {
         }
         let mut tcplife = module(Options { session_count: RowCount(3), ..Options::default() });
         let table = fake.filled(&TABLE, &mut tcplife);
-        assert_eq!(table.len(), 3);
+        assert_eq!((table.len(), tcplife.events()), (3, Some(5)));
         assert_eq!(table.value(0, LPORT.column), Some(Atom::U32(5)));
         assert_eq!(table.value(2, LPORT.column), Some(Atom::U32(3)));
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"curl")));

@@ -23,4 +23,5 @@ mod options;
 mod own;
 mod peer;
 mod privileges;
+mod show;
 mod stream;

@@ -61,16 +61,19 @@ part == "values" { seen_values[pass] = 1 }
 part == "values" && NF == 0 { section = "" }
 part == "values" && /^bcc\./ { section = $1; next }
 part == "values" && NF == 1 && $1 !~ /^[0-9]/ { section = $1; next }
-part == "values" && /^ *pid +comm +laddr .* duration$/ { section = "tcplife"; next }
-part == "values" && /^ *pid +comm +laddr .* rx +tx$/ { section = "tcptop"; next }
+part == "values" { if (sub(/^instance +/, "") && NF == 1) { section = $1; next } }
+part == "values" && /^ *pid +comm +laddr .* duration\[us\]$/ { section = "tcplife"; next }
+part == "values" && /^ *pid +comm +laddr .* rx\[B\] +tx\[B\]$/ { section = "tcptop"; next }
 part == "values" && /^ *comm +pid +ppid +ret +args$/ { section = "execsnoop"; next }
-part == "values" && /^ *count +avg +cml$/ { section = "syscount"; next }
-part == "values" && /^ *count +fail +avg +cml$/ { section = "kprobe_hits"; next }
-part == "values" && /^ *pid +comm +direction .* duration$/ { section = "biotop"; next }
+part == "values" && /^ *count +avg\[ns\] +cml\[ns\]$/ { section = "syscount"; next }
+part == "values" && /^ *count +fail +avg\[ns\] +cml\[ns\]$/ { section = "kprobe_hits"; next }
+part == "values" && /^ *pid +comm +direction .* duration\[us\]$/ { section = "biotop"; next }
 part == "values" && /^ *tcp\.send\.calls/ { section = "netproc"; next }
-part == "values" && /^ *tx +rx$/ { section = "tcpperpid"; next }
+part == "values" && /^ *tx\[B\] +rx\[B\]$/ { section = "tcpperpid"; next }
+# Rows without an instance: the fields below are counted from one.
+part == "values" && section ~ /^(tcplife|tcptop|execsnoop|biotop)$/ { $0 = "- " $0 }
 part == "values" && section == "tcpperpid" && $1 + 0 == load[pass, "pid"] + 0 && $2 == "load" && NF == 4 { process[pass] = $0 }
-part == "values" && section == "total" && NF == 3 && $1 ~ ("::0*" load[pass, "pid"] "$") && $2 == "load" {
+part == "values" && section == "total[B]" && NF == 3 && $1 ~ ("::0*" load[pass, "pid"] "$") && $2 == "load" {
 	sub(/::.*/, "", $1)
 	bytes[pass, $1] = $3
 	bytes[pass] += $3

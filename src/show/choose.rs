@@ -1,0 +1,245 @@
+//! What `show` loads: the modules that the names mean, as the configuration or `--set` has them.
+
+use super::error::ShowError;
+use super::select::{did_you_mean, means, select, Selected};
+use crate::catalog::{Enabled, EnabledModule, ServedTable};
+use crate::cli::ShowOptions;
+use crate::collector::status_tables;
+use crate::config::{Config, ConfigError, Cost, Settings};
+use crate::kit::Spec;
+use crate::modules::MODULES;
+
+/// What was chosen.
+pub struct Chosen {
+    /// The configuration, in which those modules are enabled.
+    pub config: Config,
+    /// What it says of the agent as a whole.
+    pub settings: Settings,
+    /// The modules to load.
+    pub modules: Vec<EnabledModule>,
+    /// What to show of them.
+    pub selected: Vec<Selected>,
+    /// Values of `--set` with the option that each sets.
+    pub set: Vec<SetOption>,
+}
+
+/// An option that `--set` gave a value.
+pub struct SetOption {
+    /// What followed `--set`.
+    pub text: String,
+    section: String,
+    key: String,
+}
+
+impl SetOption {
+    /// The error of `--set`, if a configuration's error is about this option.
+    pub fn blame(&self, error: &ConfigError) -> Option<ShowError> {
+        let is_own = |error: &&ConfigError| match error {
+            ConfigError::Value { section, key, .. } => *section == self.section && *key == self.key,
+            _ => false,
+        };
+        let errors = error.each();
+        let ConfigError::Value { reason, .. } = errors.into_iter().find(is_own)? else { return None };
+        Some(ShowError::Set { set: self.text.clone(), reason: reason.clone() })
+    }
+}
+
+/// Chooses modules and metrics. The configuration is the named one; where no module that it enables has a metric, another module is
+/// enabled for it, as its section says if it has one. Without a configuration every module there is can be shown.
+pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
+    let every = every()?;
+    let config = options.common.config.as_deref().map_or_else(|| Ok(every.clone()), Config::read)?;
+    let (mut settings, mut modules) = enabled_by(&config)?;
+    let mut config = with_all(config, &every, &settings, &modules, &options.names)?;
+    (settings, modules) =
+        enabled_by(&config).map(|(read, modules)| (Settings { prefix: settings.prefix, ..read }, modules))?;
+    let needs_all = !own(&settings, &options.names).is_empty();
+    if !needs_all {
+        modules.retain(|module| options.names.iter().any(|name| means(module, name)));
+    }
+    let (_, unknown) = select(&modules, own(&settings, &options.names), &options.names);
+    if let Some(name) = unknown.first() {
+        return Err(no_metric(name, &settings.prefix));
+    }
+    let set = set_options(&options.set, &modules)?;
+    for (option, text) in set.iter().zip(&options.set) {
+        let value = text.split_once('=').map_or("", |(_, value)| value);
+        config = config.with_option(&option.section, &option.key, value);
+    }
+    if !set.is_empty() {
+        let chosen: Vec<String> = modules.iter().map(|module| module.settings.section.clone()).collect();
+        modules = enabled_by(&config)?.1;
+        modules.retain(|module| chosen.contains(&module.settings.section));
+    }
+    let (selected, _) = select(&modules, own(&settings, &options.names), &options.names);
+    Ok(Chosen { config, settings, modules, selected, set })
+}
+
+/// The agent's own tables, if a name means some of them.
+fn own(settings: &Settings, names: &[String]) -> Vec<ServedTable> {
+    let (selected, _) = select(&[], status_tables(&settings.prefix).collect(), names);
+    match selected.is_empty() {
+        true => Vec::new(),
+        false => status_tables(&settings.prefix).collect(),
+    }
+}
+
+/// The configuration in which a module is enabled for each name, besides those that are anyway if they are needed.
+fn with_all(
+    config: Config,
+    every: &Config,
+    settings: &Settings,
+    modules: &[EnabledModule],
+    names: &[String],
+) -> Result<Config, ShowError> {
+    let own = own(settings, names);
+    let (_, missing) = select(modules, own, names);
+    if missing.is_empty() {
+        return Ok(config);
+    }
+    let (_, mut all) = enabled_by(every)?;
+    all.iter_mut().for_each(|module| module.settings.prefix.clone_from(&settings.prefix));
+    let mut wanted: Vec<&str> = modules.iter().map(|module| module.settings.section.as_str()).collect();
+    let more = all.iter().filter(|module| missing.iter().any(|name| means(module, name)));
+    let more: Vec<&str> = more.map(|module| module.spec.name).collect();
+    if more.is_empty() {
+        return Ok(config);
+    }
+    wanted.extend(more);
+    Ok(config.enabling(&wanted, every))
+}
+
+/// The modules of a configuration; what is wrong with one costs no other.
+pub fn enabled_by(config: &Config) -> Result<(Settings, Vec<EnabledModule>), ConfigError> {
+    let Enabled { settings, modules, faults } = Enabled::survey(config, MODULES);
+    for fault in faults {
+        match fault.cost {
+            Cost::All => return Err(fault.error),
+            _ => log::warn!("{}", fault.error),
+        }
+    }
+    Ok((settings, modules))
+}
+
+/// The names that `show` takes: modules and metrics.
+pub fn names() -> Vec<String> {
+    let metrics = MODULES.iter().flat_map(|spec| spec.metrics()).map(|metric| format!("bcc.{}", metric.name));
+    MODULES.iter().map(|spec| spec.name.to_owned()).chain(metrics).collect()
+}
+
+fn no_metric(name: &str, prefix: &str) -> ShowError {
+    let own = status_tables("").flat_map(|table| table.spec.metrics);
+    let metrics: Vec<&str> =
+        MODULES.iter().flat_map(|spec| spec.metrics()).chain(own).map(|metric| metric.name).collect();
+    let known: Vec<String> = match name.starts_with(prefix) {
+        true => metrics.iter().map(|metric| format!("{prefix}{metric}")).collect(),
+        false => metrics.iter().copied().chain(MODULES.iter().map(|spec| spec.name)).map(str::to_owned).collect(),
+    };
+    ShowError::NoMetric { name: name.into(), near: did_you_mean(name, known.iter().map(String::as_str)) }
+}
+
+/// Which option of which module each `OPTION=VALUE` or `MODULE.OPTION=VALUE` means.
+fn set_options(given: &[String], modules: &[EnabledModule]) -> Result<Vec<SetOption>, ShowError> {
+    given.iter().map(|text| set_option(text, modules)).collect()
+}
+
+fn set_option(text: &str, modules: &[EnabledModule]) -> Result<SetOption, ShowError> {
+    let fail = |reason: String| ShowError::Set { set: text.into(), reason };
+    let (name, _) =
+        text.split_once('=').ok_or_else(|| fail("expected OPTION=VALUE or MODULE.OPTION=VALUE".to_owned()))?;
+    let (wanted, key) = name.trim().rsplit_once('.').map_or((None, name.trim()), |(module, key)| (Some(module), key));
+    let key = key.to_lowercase();
+    let is_wanted = |module: &&EnabledModule| {
+        wanted.is_none_or(|wanted| module.spec.is_named(wanted) || module.settings.section == wanted)
+    };
+    let candidates: Vec<&EnabledModule> = modules.iter().filter(is_wanted).collect();
+    let named = |modules: &[&EnabledModule]| {
+        modules.iter().map(|module| module.settings.section.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    if candidates.is_empty() {
+        let shown = named(&modules.iter().collect::<Vec<_>>());
+        return Err(fail(format!("expected the option of a module that is shown: {shown}")));
+    }
+    let has = |spec: &Spec| spec.options.iter().any(|option| option.name == key);
+    let owners: Vec<&EnabledModule> = candidates.iter().copied().filter(|module| has(module.spec)).collect();
+    match owners[..] {
+        [owner] => Ok(SetOption { text: text.into(), section: owner.settings.section.clone(), key }),
+        [] => {
+            let known: Vec<&str> =
+                candidates.iter().flat_map(|module| module.spec.options).map(|option| option.name).collect();
+            let near = did_you_mean(&key, known.iter().copied());
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            Err(fail(format!("no such option of {}{near} (options: {known})", named(&candidates))))
+        }
+        [first, ..] => {
+            Err(fail(format!("{} have this option; write --set {}.{text}", named(&owners), first.settings.section)))
+        }
+    }
+}
+
+/// Every module there is, with its defaults and with examples where there are none.
+pub fn every() -> Result<Config, ConfigError> {
+    let names: Vec<&str> = MODULES.iter().map(|spec| spec.name).collect();
+    let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));
+    for spec in MODULES {
+        text += &spec.section("");
+    }
+    Config::parse("the configuration of show", text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{parse, Command};
+
+    fn options(line: &str) -> ShowOptions {
+        let words = ["pmdacorebcc", "show"].into_iter().chain(line.split(' '));
+        match parse(words.map(Into::into)) {
+            Ok(Command::Show(options)) => options,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn sections(chosen: &Chosen) -> Vec<&str> {
+        chosen.modules.iter().map(|module| module.settings.section.as_str()).collect()
+    }
+
+    /// A section of the file that is not enabled counts, with an example where something has to be given and is not.
+    #[test]
+    fn a_module_that_is_not_enabled_is_as_its_section_says() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "[pmda]\nmodules = sysfork\nprefix = x.\n[sysfork]\nmodule = sysfork\ncluster = 2\n\
+            [biotop]\nmodule = biotop\ncluster = 210\nprocess_count = 3\n[kprobe_hits]\nmodule = kprobe_hits\nkprobes =\ncluster = 7\n";
+        std::fs::write(file.path(), text).unwrap();
+        let of = |names: &str| choose(&options(&format!("-c {} {names}", file.path().display())));
+        assert_eq!(sections(&of("x").unwrap()), ["sysfork"]);
+        let chosen = of("x.proc.io.perdev").unwrap();
+        assert_eq!((sections(&chosen), chosen.modules[0].rows), (vec!["biotop"], 3));
+        assert_eq!(chosen.modules[0].settings.cluster, 210);
+        let chosen = of("kprobe.hits.count").unwrap();
+        assert_eq!((sections(&chosen), chosen.modules[0].settings.cluster), (vec!["kprobe_hits"], 7));
+        assert!(chosen.config.section("kprobe_hits").unwrap().get("kprobes").unwrap().is_some());
+        assert_eq!(sections(&of("x.proc.net").unwrap()), ["netproc"]);
+        assert_eq!(sections(&of("sysfork biotop netproc").unwrap()), ["sysfork", "biotop", "netproc"]);
+        assert!(of("bcc.proc.net").is_err() && of("x.no").is_err());
+    }
+
+    #[test]
+    fn an_option_is_set_in_the_section_of_its_module() {
+        let chosen = choose(&options("biolatency runqlat --set queued=true")).unwrap();
+        let queued = chosen.config.section("biolatency").unwrap().get("queued").unwrap().unwrap();
+        assert!(queued.bool().unwrap());
+        let chosen = choose(&options("execsnoop --set execsnoop.process_count=7")).unwrap();
+        assert_eq!(chosen.modules[0].rows, 7);
+        let error = |line: &str| choose(&options(line)).err().unwrap().to_string();
+        assert!(
+            error("biolatency --set queud=true")
+                .starts_with("--set queud=true: no such option of biolatency; did you mean queued? (options: "),
+            "{}",
+            error("biolatency --set queud=true")
+        );
+        assert_eq!(error("biolatency --set queued"), "--set queued: expected OPTION=VALUE or MODULE.OPTION=VALUE");
+        let of_several = error("execsnoop biotop --set process_count=7");
+        assert!(of_several.ends_with("have this option; write --set biotop.process_count=7"), "{of_several}");
+    }
+}

@@ -1,0 +1,279 @@
+//! Tables of text: a title for each column, text to the left and numbers to the right, within the width of the terminal.
+
+use super::reading::{Reading, Value};
+use crate::cli::ShowOptions;
+use crate::kit::Shape;
+use std::fmt::Write;
+
+/// Between two columns.
+const GAP: usize = 2;
+
+/// Draws the rows of a reading. `width`: of the terminal, if there is one. `in_place`: on a screen that shows all rows each time.
+pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>, in_place: bool) -> String {
+    let rows = reading.rows(options, in_place);
+    let mut out = heading(reading, &reading.title());
+    let notes = notes(rows.lines.len(), rows.beyond, rows.zeros, rows.unkept, options, reading);
+    if !rows.lines.is_empty() {
+        let has_names = rows.lines.iter().any(|line| !line.name.is_empty());
+        let mut columns: Vec<Column> = Vec::new();
+        if has_names {
+            let cells = rows.lines.iter().map(|line| line.name.clone()).collect();
+            columns.push(Column::new("instance", cells, false));
+        }
+        let has_value = |at: usize| rows.lines.iter().any(|line| line.values[at] != Value::None);
+        for (at, head) in reading.heads(options).iter().enumerate() {
+            // What an option of the module would have to switch on.
+            if !has_value(at) && !options.zeros {
+                continue;
+            }
+            let cells = rows.lines.iter().map(|line| text(&line.values[at])).collect();
+            let is_text = rows.lines.iter().any(|line| matches!(line.values[at], Value::Text(_)));
+            columns.push(Column::new(head, cells, !is_text));
+        }
+        fit(&mut columns, width);
+        let height = columns.iter().map(|column| column.head.len()).max().unwrap_or(0);
+        for at in 0..height {
+            let cell = |column: &Column| {
+                let missing = height - column.head.len();
+                at.checked_sub(missing).map_or(String::new(), |at| column.head[at].clone())
+            };
+            line(&mut out, &columns, cell, width);
+        }
+        for row in 0..rows.lines.len() {
+            line(&mut out, &columns, |column| column.cells[row].clone(), width);
+        }
+    }
+    out + &notes
+}
+
+/// The first line of each table and histogram: what it shows, when it was read, and the time that it covers.
+pub fn heading(reading: &Reading<'_>, title: &str) -> String {
+    let covers = match reading.covers.as_secs_f64() {
+        _ if !reading.counts() => String::new(),
+        seconds if seconds < 10.0 => format!("  last {seconds:.1} s"),
+        seconds => format!("  last {seconds:.0} s"),
+    };
+    format!("{title}  {}{covers}\n", reading.clock())
+}
+
+/// What is not shown, and how to see it.
+fn notes(
+    shown: usize,
+    beyond: usize,
+    zeros: usize,
+    unkept: u64,
+    options: &ShowOptions,
+    reading: &Reading<'_>,
+) -> String {
+    let rows = |count: u64| if count == 1 { "row".to_owned() } else { "rows".to_owned() };
+    let mut out = String::new();
+    if shown == 0 {
+        let what = if reading.new.is_some() && reading.earlier.is_some() { "nothing new" } else { "nothing yet" };
+        let _ = writeln!(out, "({what})");
+    }
+    if beyond > 0 {
+        let _ = writeln!(out, "({beyond} more {}, beyond -n {})", rows(beyond as u64), options.rows.unwrap_or(0));
+    }
+    if zeros > 0 {
+        let _ = writeln!(out, "({zeros} {} of zeros; --zeros shows them)", rows(zeros as u64));
+    }
+    if unkept > 0 {
+        let wanted = unkept + reading.table.len() as u64;
+        if let Shape::Rows { count, .. } = reading.of.table.spec.shape {
+            let _ = writeln!(out, "({unkept} more that were not kept; --set {count}={wanted} keeps as many)");
+        }
+    }
+    out
+}
+
+/// A value as text.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::None => "-".into(),
+        Value::Whole(number) => number.to_string(),
+        Value::Real(number) if number.abs() < 10.0 => format!("{number:.3}"),
+        Value::Real(number) => format!("{number:.1}"),
+        Value::Text(text) => text.clone(),
+    }
+}
+
+struct Column {
+    /// The title, one line or several.
+    head: Vec<String>,
+    cells: Vec<String>,
+    is_right: bool,
+    width: usize,
+}
+
+impl Column {
+    fn new(head: &str, cells: Vec<String>, is_right: bool) -> Column {
+        let mut column = Column { head: vec![head.to_owned()], cells, is_right, width: 0 };
+        column.measure();
+        column
+    }
+
+    fn measure(&mut self) {
+        self.width = self.head.iter().chain(&self.cells).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    }
+
+    /// Breaks the title at its dots and before its unit.
+    fn stack(&mut self) {
+        let title = self.head.concat();
+        let (name, unit) = title.find('[').map_or((title.as_str(), ""), |at| title.split_at(at));
+        self.head = name.split('.').map(str::to_owned).collect();
+        if !unit.is_empty() {
+            self.head.push(unit.to_owned());
+        }
+        self.measure();
+    }
+}
+
+/// Makes columns fit into a width: titles over several lines, then the widest text cut.
+fn fit(columns: &mut [Column], width: Option<usize>) {
+    let Some(width) = width else { return };
+    let total = |columns: &[Column]| {
+        columns.iter().map(|column| column.width).sum::<usize>() + GAP * columns.len().saturating_sub(1)
+    };
+    if total(columns) > width {
+        columns.iter_mut().for_each(Column::stack);
+    }
+    let surplus = total(columns).saturating_sub(width);
+    const LEAST: usize = 12;
+    if let Some(widest) = columns.iter_mut().filter(|column| !column.is_right).max_by_key(|column| column.width) {
+        if widest.width > LEAST {
+            widest.width = widest.width.saturating_sub(surplus).max(LEAST);
+        }
+    }
+}
+
+fn line(out: &mut String, columns: &[Column], cell: impl Fn(&Column) -> String, width: Option<usize>) {
+    let mut line = String::new();
+    for (at, column) in columns.iter().enumerate() {
+        let (cell, width) = (cut(cell(column), column.width), column.width);
+        let gap = if at == 0 { 0 } else { GAP };
+        let _ = match column.is_right {
+            true => write!(line, "{:gap$}{cell:>width$}", ""),
+            false => write!(line, "{:gap$}{cell:<width$}", ""),
+        };
+    }
+    let line = cut(line.trim_end().to_owned(), width.unwrap_or(usize::MAX));
+    let _ = writeln!(out, "{}", line.trim_end());
+}
+
+/// Text of at most this width; dots stand for what is left out.
+fn cut(text: String, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text;
+    }
+    let kept: String = text.chars().take(width.saturating_sub(3)).collect();
+    kept + "..."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choose::choose;
+    use super::super::reading::Earlier;
+    use super::*;
+    use crate::cli::{parse, Command};
+    use crate::kit::{Metric, Table};
+    use chrono::Local;
+    use std::time::Duration;
+
+    /// What `show` with these words draws of a table.
+    fn drawn(line: &str, table: &Table, earlier: Option<&Table>, new: Option<u64>) -> Vec<String> {
+        let words = ["pmdacorebcc", "show"].into_iter().chain(line.split(' '));
+        let Ok(Command::Show(options)) = parse(words.map(Into::into)) else { panic!("{line}") };
+        let chosen = choose(&options).unwrap();
+        let (time, covers) = (Local::now(), Duration::from_secs(2));
+        let earlier = earlier.map(Earlier::new);
+        let reading = Reading { of: &chosen.selected[0], table, earlier, new, time, covers };
+        draw(&reading, &options, None, false).lines().map(str::to_owned).collect()
+    }
+
+    fn processes(bytes: &[(u32, u64)]) -> Table {
+        let mut table = Table::new(8);
+        for (pid, bytes) in bytes {
+            let row = table.process(*pid, format!("{pid:06} a").as_bytes());
+            row.set(Metric::<u64>::new(1), *bytes);
+        }
+        table
+    }
+
+    #[test]
+    fn a_table_is_headed_by_its_metric_or_the_node_above_them() {
+        let table = processes(&[(77, 5)]);
+        let title = |names: &str| drawn(names, &table, None, None)[0].split(' ').next().unwrap().to_owned();
+        assert_eq!(title("bcc.proc.net.tcp.send.bytes"), "bcc.proc.net.tcp.send.bytes");
+        assert_eq!(title("bcc.proc.net.tcp.send"), "bcc.proc.net.tcp.send");
+        assert_eq!(title("bcc.proc.net.tcp"), "bcc.proc.net.tcp");
+        assert_eq!(title("netproc"), "bcc.proc.net");
+    }
+
+    #[test]
+    fn numbers_end_below_each_other_and_titles_have_units() {
+        let table = processes(&[(77, 5), (8, 12345)]);
+        let lines = drawn("proc.net.tcp.send", &table, None, None);
+        let lines: Vec<&str> = lines[1..].iter().map(String::as_str).collect();
+        assert_eq!(
+            lines,
+            ["instance  tcp.send.bytes[B]", "000008 a              12345", "000077 a                  5"]
+        );
+        let all = drawn("proc.net.tcp.send --zeros", &table, None, None);
+        assert_eq!(
+            all[1], "instance  tcp.send.calls  tcp.send.bytes[B]",
+            "what has no value is shown, too, if asked for"
+        );
+        assert!(drawn("netproc", &table, None, None)[0].ends_with("  last 2.0 s"));
+    }
+
+    #[test]
+    fn rows_are_sorted_by_the_first_counter_and_cut() {
+        let table = processes(&[(77, 5), (8, 12345), (9, 70)]);
+        let first = |line: &str| -> Vec<String> {
+            let lines = drawn(line, &table, None, None);
+            lines[2..].iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+        };
+        assert_eq!(first("proc.net.tcp.send.bytes"), ["000008", "000009", "000077"]);
+        assert_eq!(first("proc.net.tcp.send.bytes --sort instance"), ["000008", "000009", "000077"]);
+        assert_eq!(first("netproc --sort tcp.send.bytes -n 1"), ["000008", "(2"]);
+        assert_eq!(first("netproc --sort bcc.proc.net.tcp.send.bytes -n 2"), ["000008", "000009", "(1"]);
+    }
+
+    #[test]
+    fn what_did_not_count_in_the_interval_is_hidden() {
+        let (earlier, table) = (processes(&[(8, 100), (77, 5)]), processes(&[(77, 5), (8, 300)]));
+        let lines = drawn("proc.net.tcp.send.bytes", &table, Some(&earlier), None);
+        assert_eq!(lines[2..], ["000008 a                200", "(1 row of zeros; --zeros shows them)"]);
+        let lines = drawn("proc.net.tcp.send.bytes --rate --zeros", &table, Some(&earlier), None);
+        assert_eq!(
+            lines[1..],
+            ["instance  tcp.send.bytes[B/s]", "000008 a                100.0", "000077 a                0.000"]
+        );
+    }
+
+    #[test]
+    fn of_events_those_are_shown_that_are_new() {
+        let mut table = Table::new(9);
+        for row in 0..3u32 {
+            table.indexed(row).set(Metric::<u32>::new(0), 100 - row);
+        }
+        let pids = |new| -> Vec<String> {
+            let lines = drawn("proc.io.net.tcp.pid", &table, Some(&Table::new(9)), Some(new));
+            lines[1..].iter().map(|line| line.trim().to_owned()).collect()
+        };
+        assert_eq!(pids(0), ["(nothing new)"]);
+        assert_eq!(pids(2), ["pid", "99", "100"]);
+        assert_eq!(
+            pids(5),
+            ["pid", "98", "99", "100", "(2 more that were not kept; --set session_count=5 keeps as many)"]
+        );
+    }
+
+    #[test]
+    fn control_characters_of_names_are_not_printed() {
+        let mut table = Table::new(8);
+        table.process(77, b"000077 a\x1bb").set(Metric::<u64>::new(1), 5);
+        let lines = drawn("netproc", &table, None, None);
+        assert!(lines[2].starts_with("000077 a_b  "), "{lines:?}");
+    }
+}

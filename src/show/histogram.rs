@@ -1,0 +1,127 @@
+//! Histograms as people know them from bcc's tools, range, count and bar, with percentiles below.
+
+use super::columns::{heading, text};
+use super::reading::{scaling, unit, Reading};
+use crate::cli::ShowOptions;
+use crate::kit::{Log2, Shape};
+use std::fmt::Write;
+
+/// What precedes a bar, and the `|` behind it.
+const BESIDE_BAR: usize = 40;
+/// The widths that a bar has: as in bcc, and on a wide terminal.
+const BAR: usize = 40;
+const WIDEST: usize = 100;
+const NARROWEST: usize = 8;
+
+/// What was counted in each bucket of a histogram since the reading before.
+pub fn counts(reading: &Reading<'_>, column: usize) -> Vec<u64> {
+    (0..reading.table.len()).map(|row| reading.since(row, column)).collect()
+}
+
+/// Draws each histogram of a reading.
+pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>) -> String {
+    let mut out = String::new();
+    for (at, &column) in reading.of.columns.iter().enumerate() {
+        if at > 0 {
+            out.push('\n');
+        }
+        out += &histogram(reading, column, options, width);
+    }
+    out
+}
+
+fn histogram(reading: &Reading<'_>, column: usize, options: &ShowOptions, width: Option<usize>) -> String {
+    let metric = &reading.of.table.spec.metrics[column];
+    let counts = counts(reading, column);
+    let used = counts.iter().rposition(|&count| count > 0).map_or(0, |highest| highest + 1);
+    let first = counts.iter().position(|&count| count > 0).filter(|_| !options.zeros).unwrap_or(0);
+    let bar = width.map_or(BAR, |width| width.saturating_sub(BESIDE_BAR).clamp(NARROWEST, WIDEST));
+    let highest = counts.iter().copied().max().unwrap_or(0).max(1);
+    let mut out = heading(reading, &format!("{}{}", reading.of.table.prefix, metric.name));
+    let count = if options.rate { "count/s" } else { "count" };
+    let _ = writeln!(out, "{:>23}   {count:>9}  distribution", long_unit(unit(metric.units, options.scale)));
+    for (bucket, &count) in counts.iter().enumerate().take(used).skip(first) {
+        let (low, high) = bounds(reading, column, bucket, options);
+        let stars = "*".repeat((u128::from(count) * bar as u128 / u128::from(highest)) as usize);
+        let count = text(&reading.amount(count, options));
+        let _ = writeln!(out, "{low:>10} -> {high:<10}: {count:>8} |{stars:<bar$}|");
+    }
+    if used == 0 {
+        let _ = writeln!(out, "{:>23}", "(nothing yet)");
+    }
+    let total: u64 = counts.iter().sum();
+    let _ = writeln!(out, "{:>23} : {:>8}", "total", text(&reading.amount(total, options)));
+    if total > 0 {
+        let unit = unit(metric.units, options.scale);
+        let _ = writeln!(out, "  {} {unit}", percentiles(reading, column, options).join("  "));
+    }
+    out
+}
+
+/// A unit as bcc's tools head their histograms.
+fn long_unit(unit: &str) -> &str {
+    match unit {
+        "us" => "usecs",
+        "ms" => "msecs",
+        "ns" => "nsecs",
+        unit => unit,
+    }
+}
+
+/// The bounds of a bucket, in the unit that is asked for.
+pub fn bounds(reading: &Reading<'_>, column: usize, bucket: usize, options: &ShowOptions) -> (String, String) {
+    let (low, high) = Log2::bounds(bucket as u32);
+    match scaling(reading.of.table.spec.metrics[column].units, options.scale) {
+        Some(factor) => (format!("{:.3}", low as f64 * factor), format!("{:.3}", high as f64 * factor)),
+        None => (low.to_string(), high.to_string()),
+    }
+}
+
+/// The quantiles that are shown.
+pub const QUANTILES: [(&str, u64); 4] = [("p50", 50), ("p90", 90), ("p99", 99), ("max", 100)];
+
+/// `p50 <= 127` and so on: upper bounds of buckets. The highest bucket of all has none, so that its lower one stands.
+fn percentiles(reading: &Reading<'_>, column: usize, options: &ShowOptions) -> Vec<String> {
+    let counts = counts(reading, column);
+    let quantile = |(name, percent): (&str, u64)| {
+        let bucket = quantile(&counts, percent)?;
+        let (low, high) = bounds(reading, column, bucket, options);
+        Some(match is_open(reading, bucket) {
+            true => format!("{name} >= {low}"),
+            false => format!("{name} <= {high}"),
+        })
+    };
+    QUANTILES.into_iter().filter_map(quantile).collect()
+}
+
+/// Whether a bucket is the last that the programs have, where all that is higher counts.
+pub fn is_open(reading: &Reading<'_>, bucket: usize) -> bool {
+    matches!(reading.of.table.spec.shape, Shape::Log2(log2) if bucket + 1 >= log2.buckets as usize)
+}
+
+/// The lowest bucket that, with those below it, has this share of the counts; `None` where nothing was counted.
+pub fn quantile(counts: &[u64], percent: u64) -> Option<usize> {
+    let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
+    let wanted = (total * u128::from(percent)).div_ceil(100).max(1);
+    let mut below = 0;
+    counts.iter().position(|&count| {
+        below += u128::from(count);
+        below >= wanted
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_bucket_that_its_share_ends_in() {
+        let counts = [0, 50, 40, 9, 1, 0];
+        let buckets: Vec<usize> = [50, 90, 99, 100].map(|percent| quantile(&counts, percent).unwrap()).to_vec();
+        assert_eq!(buckets, [1, 2, 3, 4]);
+        assert_eq!(quantile(&[0, 0, 1], 50), Some(2), "one of one");
+        assert_eq!(quantile(&[0, 0], 50), None);
+        assert_eq!(quantile(&[], 99), None);
+        assert_eq!(quantile(&[u64::MAX, u64::MAX], 100), Some(1), "no sum is too large");
+    }
+}

@@ -1,0 +1,104 @@
+//! `show`: modules without pmcd, drawn as people know them from bcc's tools, or as records for programs.
+
+mod choose;
+mod columns;
+mod error;
+mod folded;
+mod heatmap;
+mod histogram;
+mod list;
+mod output;
+mod reading;
+mod records;
+mod screen;
+mod select;
+mod shown;
+
+pub use choose::names;
+pub use error::ShowError;
+
+use crate::cli::{print, Form, ShowOptions};
+use crate::kit::Shape;
+use crate::pcp::Sem;
+use crate::transport::Signals;
+use choose::choose;
+use output::Output;
+use reading::{column_names, find_column};
+use screen::Screen;
+use select::{did_you_mean, Selected};
+use shown::Shown;
+use std::time::Instant;
+
+/// Shows metrics every `interval`, `count` times; without an interval once, when a signal ends it.
+pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
+    if options.form == Form::List {
+        print(&list::list(options, Screen::now().width())?)?;
+        return Ok(());
+    }
+    let chosen = choose(options)?;
+    suits(options, &chosen.selected)?;
+    let mut shown = Shown::load(options, chosen)?;
+    let is_status = shown.is_status();
+    if options.interval.is_none() && !is_status {
+        eprintln!("Counting... Ctrl-C ends and shows.");
+    }
+    let mut output = Output::begin(options)?;
+    for round in 1.. {
+        let until = match options.interval {
+            None if is_status => Some(Instant::now()),
+            interval => interval.map(|interval| Instant::now() + interval),
+        };
+        let ended = shown.wait(signals, until);
+        if !output.take(&shown.read()?, options)? {
+            return Ok(());
+        }
+        if ended || options.interval.is_none() || options.count == Some(round) {
+            break;
+        }
+    }
+    Ok(output.end()?)
+}
+
+/// Whether the form can show these tables, and the column to sort by is there.
+fn suits(options: &ShowOptions, selected: &[Selected]) -> Result<(), ShowError> {
+    let title = |selected: &Selected| {
+        let metric = selected.table.spec.metrics[selected.columns[0]].name;
+        format!("{}{metric}", selected.table.prefix)
+    };
+    let is_histogram = |selected: &&Selected| matches!(selected.table.spec.shape, Shape::Log2(_));
+    let is_counter = |selected: &&Selected| {
+        selected.columns.iter().any(|&column| selected.table.spec.metrics[column].sem == Sem::COUNTER)
+    };
+    let refusal = match options.form {
+        Form::Folded => selected.iter().find(|selected| is_histogram(selected) || !is_counter(selected)).map(|other| {
+            let what = if is_histogram(&other) { "a histogram" } else { "not a counter" };
+            format!("--folded takes stacks, such as bcc.proc.stacks; {} is {what}", title(other))
+        }),
+        Form::Heatmap => selected
+            .iter()
+            .find(|selected| !is_histogram(selected))
+            .map(|other| format!("--heatmap takes histograms, such as bcc.disk.all.latency; {} is none", title(other))),
+        Form::Csv if selected.len() > 1 => Some(format!(
+            "--csv takes the metrics of one table, and {} and {} are of two; name one of them, or use --json",
+            title(&selected[0]),
+            title(&selected[1])
+        )),
+        Form::Top if !Screen::now().moves => {
+            Some("--top takes a terminal; without the option, tables are printed one after another".to_owned())
+        }
+        _ => None,
+    };
+    if let Some(refusal) = refusal {
+        return Err(ShowError::Form(refusal));
+    }
+    let Some(column) = &options.sort else { return Ok(()) };
+    if selected.iter().any(|selected| find_column(selected, column).is_some()) {
+        return Ok(());
+    }
+    let known: Vec<&str> = selected.iter().flat_map(column_names).collect();
+    let near = did_you_mean(column, known.iter().copied());
+    Err(ShowError::NoColumn { column: column.clone(), near, known: known.join(", ") })
+}
+
+#[cfg(test)]
+mod transcripts;

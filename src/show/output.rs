@@ -1,0 +1,118 @@
+//! Where readings go: below each other, onto a screen of their own, or into maps.
+
+use super::heatmap::Heatmap;
+use super::reading::{unit, Reading};
+use super::screen::{OwnScreen, Screen};
+use super::{columns, folded, histogram, records};
+use crate::cli::{print, Form, PrintError, ShowOptions};
+use crate::kit::Shape;
+
+/// Where readings go.
+pub enum Output {
+    /// Below each other; whether the first line of comma-separated values is out.
+    Lines { head: bool },
+    /// On a screen of their own.
+    Screen(OwnScreen),
+    /// Into maps, which are drawn anew where the terminal moves its cursor, else at the end; how many lines stand there.
+    Maps { maps: Vec<Heatmap>, drawn: String, lines: usize },
+}
+
+impl Output {
+    /// Begins it.
+    pub fn begin(options: &ShowOptions) -> Result<Output, PrintError> {
+        Ok(match options.form {
+            Form::Top => Output::Screen(OwnScreen::begin()?),
+            Form::Heatmap => Output::Maps { maps: Vec::new(), drawn: String::new(), lines: 0 },
+            _ => Output::Lines { head: false },
+        })
+    }
+
+    /// Takes one reading of all tables; false if nobody reads any more.
+    pub fn take(&mut self, readings: &[Reading<'_>], options: &ShowOptions) -> Result<bool, PrintError> {
+        let screen = Screen::now();
+        match self {
+            Output::Lines { head } => {
+                let mut text = String::new();
+                for reading in readings {
+                    if options.form == Form::Csv && !std::mem::replace(head, true) {
+                        text += &records::csv_head(reading);
+                    }
+                    text += &as_lines(reading, options, screen);
+                }
+                print(&text)
+            }
+            Output::Screen(own) => {
+                let options =
+                    ShowOptions { rows: options.rows.or(Some(share(screen, readings.len()))), ..options.clone() };
+                let text: Vec<String> = readings.iter().map(|reading| draw(reading, &options, screen, true)).collect();
+                own.show(&text.join("\n"), screen)
+            }
+            Output::Maps { maps, drawn, lines } => {
+                *drawn = add_columns(maps, readings, options, screen);
+                if !screen.moves {
+                    return Ok(true);
+                }
+                let height = screen.size.map_or(24, |(_, height)| height);
+                let shown: Vec<&str> = drawn.lines().take(height.saturating_sub(1)).collect();
+                let back = if *lines > 0 { format!("\x1b[{lines}A\r") } else { String::new() };
+                *lines = shown.len();
+                print(&format!("{back}\x1b[J{}\n", shown.join("\n")))
+            }
+        }
+    }
+
+    /// Prints what is printed at the end.
+    pub fn end(self) -> Result<(), PrintError> {
+        if let Output::Maps { drawn, .. } = self {
+            if !Screen::now().moves {
+                print(&drawn)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows of a table that let all tables be seen on a screen: what is left of each one's share below its titles and notes.
+fn share(screen: Screen, tables: usize) -> usize {
+    const BESIDE_ROWS: usize = 5;
+    const LEAST: usize = 3;
+    let height = screen.size.map_or(24, |(_, height)| height);
+    (height / tables.max(1)).saturating_sub(BESIDE_ROWS).max(LEAST)
+}
+
+/// A reading in the form that is asked for.
+pub fn as_lines(reading: &Reading<'_>, options: &ShowOptions, screen: Screen) -> String {
+    match options.form {
+        Form::Folded => folded::draw(reading),
+        Form::Json => records::json(reading, options),
+        Form::Csv => records::csv(reading, options),
+        _ => format!("\n{}", draw(reading, options, screen, false)),
+    }
+}
+
+fn draw(reading: &Reading<'_>, options: &ShowOptions, screen: Screen, in_place: bool) -> String {
+    match reading.of.table.spec.shape {
+        Shape::Log2(_) => histogram::draw(reading, options, screen.width()),
+        _ => columns::draw(reading, options, screen.width(), in_place),
+    }
+}
+
+/// Adds a column to the map of each histogram, and draws them.
+pub fn add_columns(maps: &mut Vec<Heatmap>, readings: &[Reading<'_>], options: &ShowOptions, screen: Screen) -> String {
+    let histograms =
+        || readings.iter().flat_map(|reading| reading.of.columns.iter().map(move |&column| (reading, column)));
+    if maps.is_empty() {
+        maps.extend(histograms().map(|(reading, column)| {
+            let metric = &reading.of.table.spec.metrics[column];
+            let title = format!("{}{}", reading.of.table.prefix, metric.name);
+            Heatmap::new(title, unit(metric.units, options.scale).to_owned())
+        }));
+    }
+    let mut drawn = Vec::new();
+    for (map, (reading, column)) in maps.iter_mut().zip(histograms()) {
+        map.add(reading.clock(), histogram::counts(reading, column));
+        let bounds = |bucket| histogram::bounds(reading, column, bucket, options);
+        drawn.push(map.draw(screen.width().unwrap_or(200), screen.colours, bounds));
+    }
+    drawn.join("\n")
+}

@@ -1,0 +1,164 @@
+//! Modules at work, and what is read of them.
+
+use super::choose::{Chosen, SetOption};
+use super::error::ShowError;
+use super::reading::{Earlier, Reading};
+use super::select::Selected;
+use crate::catalog::EnabledModule;
+use crate::cli::ShowOptions;
+use crate::collector::{prepare, prepared_modules, survey, AgentStatus, ModuleSet, PreparedModules};
+use crate::config::{Config, ConfigError, Settings};
+use crate::kit::{show_arguments, Table};
+use crate::modules::MODULES;
+use crate::privilege;
+use crate::transport::Signals;
+use chrono::Local;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Loaded modules and what is shown of them.
+pub struct Shown {
+    set: ModuleSet,
+    selected: Vec<Selected>,
+    /// For each of them the latest values and those before, with the number of events.
+    values: Vec<[(Table, Option<u64>); 2]>,
+    since: Instant,
+    rounds: u64,
+}
+
+impl Shown {
+    /// Loads the modules; what cannot be loaded is said and left out.
+    pub fn load(options: &ShowOptions, chosen: Chosen) -> Result<Shown, ShowError> {
+        let program = &options.common.program;
+        let Chosen { config, settings, mut modules, mut selected, set } = chosen;
+        show_arguments(settings.show_arguments);
+        let mut left_out = Vec::new();
+        let of_agent = selected.iter().any(|selected| selected.table.section.is_empty());
+        let (made, status) = match of_agent {
+            true => {
+                let path = config.path().to_owned();
+                let config: Result<_, ConfigError> = Ok(config);
+                let prepared = prepare(&config, &path, survey(&config, MODULES), MODULES);
+                modules = prepared.enabled;
+                (prepared.modules, Some(AgentStatus::new(prepared.configuration, settings.bpf_stats)))
+            }
+            false => (made(&config, &settings, &mut modules, &set, &mut left_out)?, None),
+        };
+        let mut set = ModuleSet::load(made, options.common.btf.clone());
+        if settings.drop_privileges {
+            drop_privileges(&modules);
+        }
+        for (module, outcome) in modules.iter().zip(set.outcomes()) {
+            left_out.extend(outcome.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
+        }
+        if let Some(status) = status {
+            set.serve_status(status);
+            left_out.retain(|(name, _)| selected.iter().any(|selected| selected.table.section == *name));
+        }
+        selected.retain(|selected| left_out.iter().all(|(name, _)| *name != selected.table.section));
+        if selected.is_empty() {
+            let mut reasons: Vec<String> = Vec::new();
+            for (_, reason) in left_out {
+                if !reasons.contains(&reason) {
+                    reasons.push(reason);
+                }
+            }
+            return Err(ShowError::NotLoaded(reasons.join("; ")));
+        }
+        for (name, reason) in left_out {
+            eprintln!("{program}: {name} is not shown: {reason}");
+        }
+        for module in &modules {
+            let Some(first) = module.tables().next() else { continue };
+            let is_beside = |selected: &Selected| {
+                selected.table.section == module.settings.section && selected.table.id != first.id
+            };
+            if selected.iter().any(is_beside) {
+                // What samples on demand fills its other table meanwhile; the others refuse.
+                let _ = set.store(first.id, 0, b"start");
+            }
+        }
+        let table = |selected: &Selected| (Table::of(selected.table.spec), None);
+        let values = selected.iter().map(|selected| [table(selected), table(selected)]).collect();
+        Ok(Shown { set, selected, values, since: Instant::now(), rounds: 0 })
+    }
+
+    /// Whether all of it is the agent's own, which need not be waited for.
+    pub fn is_status(&self) -> bool {
+        self.selected.iter().all(|selected| selected.table.section.is_empty())
+    }
+
+    /// Lets the modules work until then. Whether a signal came.
+    pub fn wait(&mut self, signals: &Signals, until: Option<Instant>) -> bool {
+        loop {
+            match self.set.attend(signals.as_fd(), until) {
+                false => return false,
+                true if signals.take().is_some() => return true,
+                true => {}
+            }
+        }
+    }
+
+    /// Reads all tables. One that has no values is left out, which the log says, unless it is the only one.
+    pub fn read(&mut self) -> Result<Vec<Reading<'_>>, ShowError> {
+        let covers: Duration = self.since.elapsed();
+        (self.since, self.rounds) = (Instant::now(), self.rounds + 1);
+        let mut is_read = Vec::new();
+        for (selected, values) in self.selected.iter().zip(&mut self.values) {
+            values.swap(0, 1);
+            let [(table, events), _] = values;
+            let result = self.set.refresh(selected.table.id, table);
+            *events = self.set.events(selected.table.id);
+            is_read.push(result.is_ok());
+            match result {
+                Err(error) if self.selected.len() == 1 => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let has_earlier = self.rounds > 1;
+        let mut readings = Vec::new();
+        for ((of, values), is_read) in self.selected.iter().zip(&self.values).zip(is_read) {
+            let [(table, events), (earlier, events_before)] = values;
+            let new = events.map(|events| events - events_before.unwrap_or(0).min(events));
+            let earlier = has_earlier.then(|| Earlier::new(earlier));
+            if is_read {
+                readings.push(Reading { of, table, earlier, new, time: Local::now(), covers });
+            }
+        }
+        Ok(readings)
+    }
+}
+
+/// Gives up what nothing but loading needed.
+fn drop_privileges(modules: &[EnabledModule]) {
+    let dropped = privilege::hold(&privilege::to_run(modules.iter().map(|module| module.spec)))
+        .map_err(|error| error.to_string());
+    let limited = privilege::limit_calls().map_err(|error| error.to_string());
+    if let Err(error) = dropped.and(limited) {
+        log::warn!("privileges are not dropped: {error}");
+    }
+}
+
+/// Makes the modules. One that cannot be made costs its own metrics only, unless `--set` is what is wrong with it.
+fn made(
+    config: &Config,
+    settings: &Settings,
+    modules: &mut Vec<EnabledModule>,
+    set: &[SetOption],
+    left_out: &mut Vec<(String, String)>,
+) -> Result<PreparedModules, ShowError> {
+    let refresh = settings.process_refresh;
+    let error = match prepared_modules(config, modules, refresh) {
+        Ok(made) => return Ok(made),
+        Err(error) => error,
+    };
+    if let Some(error) = set.iter().find_map(|option| option.blame(&error)) {
+        return Err(error);
+    }
+    modules.retain(|module| {
+        let made = prepared_modules(config, std::slice::from_ref(module), refresh);
+        left_out.extend(made.as_ref().err().map(|error| (module.settings.section.clone(), error.to_string())));
+        made.is_ok()
+    });
+    Ok(prepared_modules(config, modules, refresh)?)
+}
