@@ -2,7 +2,7 @@
 //! modules share. A module's own options are the module's business; [`Settings`] only says where they stand.
 
 use super::text::shown;
-use super::value::COMMENTS;
+use super::value::{comment, COMMENTS};
 use super::{did_you_mean, noting, Config, ConfigError, Errors, Section, Value};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -323,7 +323,7 @@ fn meant<'a>(config: &'a Config, names: &Value<'_>, name: &str) -> Result<Sectio
                 .reject(format!("{name} is the module of [{}] and [{}]; name the section", first.name, second.name)))
         }
         [] => {
-            let hint = if names.comment().is_some() {
+            let hint = if comment(name).is_some() {
                 COMMENTS.to_owned()
             } else {
                 did_you_mean(name, config.sections().map(|section| section.name))

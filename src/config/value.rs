@@ -10,6 +10,12 @@ use std::ops::RangeInclusive;
 /// The end of a sentence about a value that has a comment behind it.
 pub(super) const COMMENTS: &str = "; a comment needs a line of its own";
 
+/// What looks like a comment behind something.
+pub(super) fn comment(text: &str) -> Option<&str> {
+    let mut signs = text.match_indices(['#', ';']);
+    signs.find(|&(at, _)| text[..at].ends_with([' ', '\t'])).map(|(at, _)| &text[at..])
+}
+
 /// The value of one option. Every reading that fails names the file, the line, the section and the option.
 #[derive(Clone, Debug)]
 pub struct Value<'a> {
@@ -118,8 +124,7 @@ impl<'a> Value<'a> {
 
     /// What looks like a comment behind the value, which it is not: it counts as part of the value.
     pub fn comment(&self) -> Option<&str> {
-        let begins = |sign| self.text.match_indices(sign).find(|&(at, _)| self.text[..at].ends_with([' ', '\t']));
-        [begins("#"), begins(";")].into_iter().flatten().min().map(|(at, _)| &self.text[at..])
+        comment(&self.text)
     }
 
     /// Notes what looks like a comment where the option takes any text.

@@ -424,6 +424,7 @@ fn a_check_says_what_may_have_been_meant() {
         (biolatency("").replace("modules = biolatency", "modules = biolatancy"), ":2: [pmda] modules: no section has the name `biolatancy`"),
         (biolatency("").replace("modules = biolatency", "modules = biolatancy"), "did you mean `biolatency`?"),
         (biolatency("").replace("modules = biolatency", "modules = biolatency # disks"), "a comment needs a line of its own"),
+        (biolatency("").replace("modules = biolatency", "modules = biolatancy,biolatency # disks"), "out of the list; did you mean `biolatency`?"),
         (biolatency("").replace("module = biolatency", "module = bioltency"), "; did you mean `biolatency`?"),
         (biolatency("").replace("[pmda]", "[PMDA]"), ":1: [PMDA] has to be written [pmda]"),
         (biolatency("").replace("[pmda]\n", "[pmda]\nproces_refresh = 1\n"), "did you mean `process_refresh`?"),
