@@ -13,8 +13,8 @@ metrics! {
     UPTIME: u64 = 3 "agent.uptime" INSTANT SEC "time since the agent started";
     RESIDENT: u64 = 4 "agent.memory.resident" INSTANT BYTE "memory of the agent's process";
     FETCHES: u64 = 5 "agent.fetches" COUNTER COUNT "fetches answered";
-    RESTARTS: u64 = 6 "agent.restarts" COUNTER COUNT "starts of the agent since the machine's, but for the first";
-    CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "restarts after an agent that did not end in order";
+    RESTARTS: u64 = 6 "agent.restarts" COUNTER COUNT "agent restarts since boot";
+    CRASHES: u64 = 7 "agent.crashes" COUNTER COUNT "unclean agent exits since boot";
     CONFIGURATION: str = 8 "agent.configuration.status" DISCRETE NONE "errors in the configuration, each with file, line and remedy";
     ERRORS: u32 = 9 "agent.configuration.errors" DISCRETE COUNT "number of errors in the configuration";
 }

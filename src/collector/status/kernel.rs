@@ -7,7 +7,7 @@ use crate::metrics;
 
 metrics! {
     THERE: u32 = 0 "agent.kernel.feature" DISCRETE NONE "1 if the kernel has the feature, 0 if not";
-    STATUS: str = 1 "agent.kernel.status" DISCRETE NONE "how a feature of the kernel showed, or why it is not there";
+    STATUS: str = 1 "agent.kernel.status" DISCRETE NONE "how a kernel feature was detected, or why it is missing";
 }
 
 pub static TABLE: TableSpec = TableSpec {

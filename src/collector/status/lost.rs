@@ -5,7 +5,7 @@ use crate::kit::{Kernel, Shape, Table, TableSpec};
 use crate::metrics;
 
 metrics! {
-    EVENTS: u64 = 0 "agent.lost.events" COUNTER COUNT "what a module saw but could not count, by reason";
+    EVENTS: u64 = 0 "agent.lost.events" COUNTER COUNT "events that a module saw but could not count, by reason";
 }
 
 pub static TABLE: TableSpec = TableSpec {

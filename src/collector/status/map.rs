@@ -14,7 +14,7 @@ metrics! {
     MEMORY: u64 = 6 "agent.map.memory" INSTANT BYTE "memory of a BPF map in the kernel";
     RING_SIZE: u64 = 7 "agent.map.ring.size" DISCRETE BYTE "size of a ring buffer";
     RING_USED: u64 = 8 "agent.map.ring.used" INSTANT BYTE "records in a ring buffer that the agent has not read yet";
-    LOST: u64 = 9 "agent.map.lost" COUNTER COUNT "what found no place in a BPF map";
+    LOST: u64 = 9 "agent.map.lost" COUNTER COUNT "events dropped because a BPF map was full";
 }
 
 pub static TABLE: TableSpec = TableSpec {

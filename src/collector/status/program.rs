@@ -13,7 +13,7 @@ metrics! {
     ATTACHED: u32 = 3 "agent.program.attached" INSTANT NONE "1 if a BPF program is attached, else 0";
     RUNS: u64 = 4 "agent.program.runs" COUNTER COUNT "runs of a BPF program";
     TIME: u64 = 5 "agent.program.time" COUNTER NSEC "time that the runs of a BPF program took";
-    MISSES: u64 = 6 "agent.program.misses" COUNTER COUNT "runs of a BPF program that the kernel left out";
+    MISSES: u64 = 6 "agent.program.misses" COUNTER COUNT "runs of a BPF program that the kernel skipped";
 }
 
 pub static TABLE: TableSpec = TableSpec {
