@@ -11,6 +11,7 @@ prog=tests/commands.sh
 # shellcheck disable=SC2016 # they are shown as they stand
 cannot_run='sudo ./tests/run	it is what runs this
 sudo ./tests/run --all	it is what runs this
+./Remove	it comes last, with sudo
 sudo systemctl enable --now pmproxy	needs systemd; this script starts pmproxy
 target/debug/pmdacorebcc show bcc.disk.dev.latency     # until Ctrl-C	tests/new_module.rs builds the module and runs it
 pminfo -f bcc.disk.dev.latency	tests/new_module.rs builds the module and runs it
