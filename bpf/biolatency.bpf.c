@@ -6,13 +6,13 @@
 #include "shared/block.bpf.h"
 #include "shared/hist.bpf.h"
 
-/* One per CPU and disk; the row at index 0 of a CPU takes what found no place. */
+/* One per CPU and disk; the row at index 0 of a CPU takes what found no slot. */
 struct bio_row {
 	__u64 disk; /* major << 32 | minor, plus 1 << 63 so that none is 0 */
 	__u64 unmeasured; /* completed, but no usable start time */
 	__u64 other_start; /* counted with the other start time, the wanted one was missing */
 	__u64 pad[5];
-	__u64 slots[HIST_SLOTS];
+	__u64 buckets[HIST_BUCKETS];
 };
 
 /* Requests in flight, by tag: unique while in flight, so only the mixing below can collide. */
@@ -22,7 +22,7 @@ struct bio_start {
 };
 
 ROWS(bio_rows, struct bio_row);
-SLOTS(bio_starts, struct bio_start);
+PRIVATE(bio_starts, struct bio_start);
 
 const volatile __u32 bio_disk_mask; /* rows per CPU - 1, a power of two */
 const volatile __u32 bio_start_mask;
@@ -35,15 +35,15 @@ static __always_inline struct bio_start *bio_start_of(const bool raw, struct req
 	return row(&bio_starts, block_spread(raw, rq, GET(rq, tag)) & bio_start_mask);
 }
 
-/* The row of a disk on this CPU: claimed at first sight in one of four places. */
+/* The row of a disk on this CPU: claimed at first sight in one of four slots. */
 static __always_inline struct bio_row *bio_row_of(__u64 disk)
 {
 	__u32 base = bpf_get_smp_processor_id() * (bio_disk_mask + 1);
-	__u32 place = ((__u32)disk >> 4 ^ (__u32)disk ^ (__u32)(disk >> 32) * 7) & bio_disk_mask;
+	__u32 slot = ((__u32)disk >> 4 ^ (__u32)disk ^ (__u32)(disk >> 32) * 7) & bio_disk_mask;
 
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		__u32 at = (place + i) & bio_disk_mask;
+		__u32 at = (slot + i) & bio_disk_mask;
 		struct bio_row *r = at ? row(&bio_rows, base + at) : NULL;
 
 		if (!r)
@@ -106,5 +106,5 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 		COUNT(r->unmeasured);
 		return;
 	}
-	COUNT(r->slots[usec_slot(now - wanted)]);
+	COUNT(r->buckets[usec_bucket(now - wanted)]);
 }

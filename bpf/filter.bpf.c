@@ -17,7 +17,7 @@ struct filter_ask {
 };
 
 /* Who has the rows of this number. */
-struct filter_place {
+struct filter_slot {
 	__u64 claims;
 	__u64 process; /* 0: nobody */
 	__u64 ended;   /* 1: so has the process; 2: modules are emptying the rows */
@@ -51,7 +51,7 @@ struct filter_automaton {
 };
 
 ROWS(filter_automata, struct filter_automaton);
-ROWS(filter_places, struct filter_place);
+ROWS(filter_slots, struct filter_slot);
 ROWS(filter_stats, struct filter_stat);
 RING(filter_asks);
 EXPORT(struct filter_ask);
@@ -126,22 +126,22 @@ static __always_inline bool filter_by_line(const bool raw, struct task_struct *t
 	return true;
 }
 
-static __always_inline __u32 filter_place_of(__u32 process)
+static __always_inline __u32 filter_slot_of(__u32 process)
 {
 	for (__u32 i = 0; i < FILTER_PLACES; i++) {
-		struct filter_place *place = row(&filter_places, i);
+		struct filter_slot *slot = row(&filter_slots, i);
 
-		if (place && claim(&place->claims)) {
-			place->process = process;
+		if (slot && claim(&slot->claims)) {
+			slot->process = process;
 			return i + 1;
 		}
 	}
 	return 0;
 }
 
-static __always_inline void filter_give_back(__u32 place)
+static __always_inline void filter_give_back(__u32 slot)
 {
-	struct filter_place *of = row(&filter_places, place - 1);
+	struct filter_slot *of = row(&filter_slots, slot - 1);
 
 	if (of)
 		of->ended = 1;
@@ -151,16 +151,16 @@ static __always_inline void filter_put(__u32 process, struct filter_member *now)
 {
 	struct filter_stat *stat;
 
-	if (now->filters & filter_detailed && !now->place)
-		now->place = filter_place_of(process);
-	if (!now->filters && !now->asked && !now->place) {
+	if (now->filters & filter_detailed && !now->slot)
+		now->slot = filter_slot_of(process);
+	if (!now->filters && !now->asked && !now->slot) {
 		bpf_map_delete_elem(&filter_members, &process);
 		return;
 	}
 	if (!bpf_map_update_elem(&filter_members, &process, now, BPF_ANY))
 		return;
-	if (now->place)
-		filter_give_back(now->place);
+	if (now->slot)
+		filter_give_back(now->slot);
 	stat = cpu_row(&filter_stats);
 	if (stat)
 		ADD(stat->full, 1);
@@ -194,8 +194,8 @@ ON(task_newtask, struct task_struct *task, unsigned long clone_flags)
 		return;
 	process = GET(task, tgid);
 	stale = filter_entry(process);
-	if (stale && stale->place)
-		filter_give_back(stale->place);
+	if (stale && stale->slot)
+		filter_give_back(stale->slot);
 	parent = filter_entry(bpf_get_current_pid_tgid() >> 32);
 	if (parent) {
 		now.lines = parent->lines;
@@ -219,7 +219,7 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 
 	if (before) {
 		now.ids = before->ids;
-		now.place = before->place;
+		now.slot = before->slot;
 		followed = before->filters;
 	}
 	now.filters = filter_by_name() | now.ids;
@@ -247,8 +247,8 @@ ON(sched_process_free, struct task_struct *task)
 	/* This comes some time after the id was given back: another process may have it already. */
 	if (!member || (member->born && member->born != GET(task, start_time)))
 		return;
-	if (member->place)
-		filter_give_back(member->place);
+	if (member->slot)
+		filter_give_back(member->slot);
 	bpf_map_delete_elem(&filter_members, &process);
 }
 
@@ -262,7 +262,7 @@ ON_CALL(admit, __u32 process, __u64 names, __u64 lines, __u64 ids)
 		if (before->filters == filters && before->lines == lines && before->ids == ids && !before->asked)
 			return 0;
 		now.born = before->born;
-		now.place = before->place;
+		now.slot = before->slot;
 	} else if (!filters) {
 		return 0;
 	}

@@ -61,7 +61,7 @@ struct kl_code {
 
 ROWS(kl_rows, struct kl_row);
 ROWS(kl_stats, struct kl_stat);
-SLOTS(kl_threads, struct kl_thread);
+PRIVATE(kl_threads, struct kl_thread);
 
 const volatile struct kl_code kl_lock;
 const volatile struct kl_code kl_interruptible;

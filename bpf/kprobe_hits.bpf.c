@@ -5,7 +5,7 @@
  * call each other; one that calls itself times the inner call, and its outer return finds no start.
  */
 #include "shared/filter.bpf.h"
-#include "shared/ways.bpf.h"
+#include "shared/set_table.bpf.h"
 
 struct kp_row {
 	__u64 calls;
@@ -19,7 +19,7 @@ struct kp_row {
 
 ROWS(kp_rows, struct kp_row);
 ROWS(kp_details, struct kp_row);
-SLOTS(kp_starts, struct way_numbers);
+PRIVATE(kp_starts, struct set_numbers);
 
 /* How a returned value is compared to tell a failure. */
 enum {
@@ -84,7 +84,7 @@ ON_EACH_ENTRY(target)
 	__u64 id = bpf_get_current_pid_tgid();
 	struct kp_row *r;
 
-	if (!filter_wants(kp_filter, id >> 32) || !way_begins(&kp_starts, kp_start_mask, kp_key(id, target)))
+	if (!filter_wants(kp_filter, id >> 32) || !set_begins(&kp_starts, kp_start_mask, kp_key(id, target)))
 		return;
 	r = row(&kp_rows, bpf_get_smp_processor_id() * kp_targets + target);
 	if (r)
@@ -106,7 +106,7 @@ ON_EACH_RETURN(target, bits, ret)
 	if (kp_timed) {
 		__u64 now = bpf_ktime_get_ns();
 
-		if (way_recall(&kp_starts, kp_start_mask, kp_key(id, target), &since))
+		if (set_take(&kp_starts, kp_start_mask, kp_key(id, target), &since))
 			ns = now - since;
 	}
 	if (bits) {
@@ -119,9 +119,9 @@ ON_EACH_RETURN(target, bits, ret)
 	r = row(&kp_rows, bpf_get_smp_processor_id() * kp_targets + target);
 	if (r)
 		kp_count(r, bits && kp_failed(value), ns);
-	if (!kp_detailed || !member || !member->place)
+	if (!kp_detailed || !member || !member->slot)
 		return;
-	r = row(&kp_details, (member->place - 1) * kp_targets + target);
+	r = row(&kp_details, (member->slot - 1) * kp_targets + target);
 	if (r)
 		kp_count(r, false, ns);
 }

@@ -17,12 +17,12 @@ struct net_row {
 
 ROWS(net_rows, struct net_row);
 
-SLOTS(net_reads, struct sock_read);
+PRIVATE(net_reads, struct sock_read);
 
 static __always_inline void net_add(enum net_cell cell, __s64 bytes)
 {
-	__s64 place = thread_place();
-	struct net_row *r = place < 0 ? NULL : row(&net_rows, place);
+	__s64 slot = thread_slot();
+	struct net_row *r = slot < 0 ? NULL : row(&net_rows, slot);
 	struct thread_stat *stat;
 
 	if (r) {
@@ -98,17 +98,17 @@ ON(sched_process_exit, struct task_struct *task)
 }
 
 /*
- * A thread that execs takes over its process's id, and with it the place of the thread that had it, which is not ended then;
- * its own old place is no longer found by anybody.
+ * A thread that execs takes over its process's id, and with it the slot of the thread that had it, which is not ended then;
+ * its own old slot is no longer found by anybody.
  */
 ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
 {
 	__u64 id = bpf_get_current_pid_tgid();
-	__s64 place = thread_known(id);
-	struct thread *t = place < 0 ? NULL : row(&threads, place);
+	__s64 slot = thread_known(id);
+	struct thread *t = slot < 0 ? NULL : row(&threads, slot);
 
 	if (t)
-		thread_begin(place, t);
+		thread_begin(slot, t);
 	if ((__u32)id != (__u32)old_pid)
 		thread_end(id >> 32 << 32 | (__u32)old_pid);
 }

@@ -15,7 +15,7 @@ struct runq_row {
 	__u64 least;      /* the least that was found of it in this period; 0: nothing yet */
 	__u64 compared;   /* when the clocks were last compared, by the run queue's */
 	__u64 period;     /* when this period began, by the same */
-	__u64 slots[HIST_SLOTS];
+	__u64 buckets[HIST_BUCKETS];
 	__u64 pad[2];
 };
 
@@ -40,8 +40,8 @@ struct runq_delay {
 };
 
 ROWS(runq_rows, struct runq_row);
-SLOTS(runq_delays, struct runq_delay);
-SLOTS(runq_waits, struct runq_wait);
+PRIVATE(runq_delays, struct runq_delay);
+PRIVATE(runq_waits, struct runq_wait);
 
 const volatile __u32 runq_delay_mask;
 const volatile __u64 runq_filter;
@@ -96,7 +96,7 @@ static __always_inline void runq_count(const bool raw, struct runq_row *r, struc
 {
 	if (runq_filter && !filter_wants(runq_filter, GET(task, tgid)))
 		return;
-	r->slots[usec_slot(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
+	r->buckets[usec_bucket(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
 }
 
 static __always_inline void runq_unmeasured(const bool raw, struct runq_row *r, struct task_struct *task)

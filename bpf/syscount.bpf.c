@@ -5,7 +5,7 @@
  */
 #include "shared/filter.bpf.h"
 #include "shared/syscall.bpf.h"
-#include "shared/ways.bpf.h"
+#include "shared/set_table.bpf.h"
 
 #define CALLS 512
 
@@ -24,9 +24,9 @@ struct syscall_stat {
 };
 
 ROWS(syscall_rows, struct syscall_row);  /* by CPU */
-ROWS(syscall_procs, struct syscall_row); /* by the place of the process */
+ROWS(syscall_procs, struct syscall_row); /* by the slot of the process */
 ROWS(syscall_stats, struct syscall_stat);
-SLOTS(syscall_starts, struct way_numbers);
+PRIVATE(syscall_starts, struct set_numbers);
 
 const volatile __u64 syscall_filter;
 const volatile bool syscall_details;
@@ -42,7 +42,7 @@ static __always_inline __u64 syscall_key(__u32 tid, __u64 number)
 }
 
 /* Whether the current process counts. */
-static __always_inline bool syscall_wanted(__u64 me, __u32 *place)
+static __always_inline bool syscall_wanted(__u64 me, __u32 *slot)
 {
 	struct filter_member *member;
 
@@ -51,7 +51,7 @@ static __always_inline bool syscall_wanted(__u64 me, __u32 *place)
 	member = filter_member(syscall_filter, me >> 32);
 	if (!member)
 		return false;
-	*place = member->place - 1;
+	*slot = member->slot - 1;
 	return true;
 }
 
@@ -68,7 +68,7 @@ static __always_inline void syscall_foreign(void)
 		COUNT(stat->foreign);
 }
 
-static __always_inline void syscall_count(__u64 number, __u32 place)
+static __always_inline void syscall_count(__u64 number, __u32 slot)
 {
 	struct syscall_row *r = cpu_row(&syscall_rows);
 
@@ -77,12 +77,12 @@ static __always_inline void syscall_count(__u64 number, __u32 place)
 		COUNT(r->cells[number].calls);
 	if (!syscall_details)
 		return;
-	r = row(&syscall_procs, place);
+	r = row(&syscall_procs, slot);
 	if (r)
 		ADD(r->cells[number].calls, 1);
 }
 
-static __always_inline void syscall_add_time(__u64 number, __u32 place, __u64 ns)
+static __always_inline void syscall_add_time(__u64 number, __u32 slot, __u64 ns)
 {
 	struct syscall_row *r = cpu_row(&syscall_rows);
 
@@ -93,7 +93,7 @@ static __always_inline void syscall_add_time(__u64 number, __u32 place, __u64 ns
 	}
 	if (!syscall_details)
 		return;
-	r = row(&syscall_procs, place);
+	r = row(&syscall_procs, slot);
 	if (r) {
 		ADD(r->cells[number].timed, 1);
 		ADD(r->cells[number].ns, ns);
@@ -104,19 +104,19 @@ ON(sys_enter, struct pt_regs *regs, long id)
 {
 	__u64 me = bpf_get_current_pid_tgid();
 	struct syscall_stat *stat;
-	__u32 place = ~0;
+	__u32 slot = ~0;
 
-	if (!syscall_wanted(me, &place))
+	if (!syscall_wanted(me, &slot))
 		return;
 	if (syscall_is_foreign(raw, regs, id)) {
 		syscall_foreign();
 		return;
 	}
 	if (!syscall_failed)
-		syscall_count(id, place);
+		syscall_count(id, slot);
 	if (!syscall_timed || id == NR_exit || id == NR_exit_group)
 		return;
-	if (!way_begins(&syscall_starts, syscall_start_mask, syscall_key(me, id)))
+	if (!set_begins(&syscall_starts, syscall_start_mask, syscall_key(me, id)))
 		return;
 	stat = cpu_row(&syscall_stats);
 	if (stat)
@@ -131,7 +131,7 @@ static __always_inline __s64 syscall_time(__u32 tid, __s64 *number)
 	/* The return from a signal handler shows no number, since the thread goes on where it was interrupted. */
 	if (*number < 0)
 		*number = NR_rt_sigreturn;
-	if (!way_recall(&syscall_starts, syscall_start_mask, syscall_key(tid, *number), &since))
+	if (!set_take(&syscall_starts, syscall_start_mask, syscall_key(tid, *number), &since))
 		return -1;
 	return now - since;
 }
@@ -140,7 +140,7 @@ ON(sys_exit, struct pt_regs *regs, long ret)
 {
 	__u64 me = bpf_get_current_pid_tgid();
 	__s64 number, ns = -1;
-	__u32 place = ~0;
+	__u32 slot = ~0;
 
 	if (!syscall_timed && !syscall_failed)
 		return; /* attached for another module */
@@ -151,7 +151,7 @@ ON(sys_exit, struct pt_regs *regs, long ret)
 		return;
 	if (!syscall_failed && ns < 0)
 		return;
-	if ((syscall_details || ns < 0) && !syscall_wanted(me, &place))
+	if ((syscall_details || ns < 0) && !syscall_wanted(me, &slot))
 		return;
 	if (ns < 0 && syscall_is_foreign(raw, regs, number)) {
 		if (!syscall_timed)
@@ -159,7 +159,7 @@ ON(sys_exit, struct pt_regs *regs, long ret)
 		return;
 	}
 	if (syscall_failed)
-		syscall_count(number, place);
+		syscall_count(number, slot);
 	if (ns >= 0)
-		syscall_add_time(number, place, ns);
+		syscall_add_time(number, slot, ns);
 }

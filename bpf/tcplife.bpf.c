@@ -5,7 +5,7 @@
  */
 #include "shared/filter.bpf.h"
 #include "shared/sock.bpf.h"
-#include "shared/ways.bpf.h"
+#include "shared/set_table.bpf.h"
 
 struct tcp_birth {
 	__u64 ns;
@@ -42,7 +42,7 @@ struct tcp_stat {
 };
 
 RING(tcp_sessions);
-SLOTS(tcp_births, struct tcp_births);
+PRIVATE(tcp_births, struct tcp_births);
 ROWS(tcp_stats, struct tcp_stat);
 EXPORT(struct tcp_session);
 
@@ -117,7 +117,7 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 		return;
 	}
 	if (!known)
-		set = way_claim(&tcp_births, tcp_birth_mask, address, &way, &displaced);
+		set = set_claim(&tcp_births, tcp_birth_mask, address, &way, &displaced);
 	if (!set)
 		return;
 	if (displaced) {

@@ -7,7 +7,7 @@
 #include "shared/claim.bpf.h"
 #include "shared/filter.bpf.h"
 #include "shared/sock.bpf.h"
-#include "shared/ways.bpf.h"
+#include "shared/set_table.bpf.h"
 
 #define RETRANS_PLACES 8
 #define ICSK_TIME_LOSS_PROBE 5
@@ -45,7 +45,7 @@ struct retrans_owners {
 
 ROWS(retrans_rows, struct retrans_row);
 ROWS(retrans_stats, struct retrans_stat);
-SLOTS(retrans_owners, struct retrans_owners);
+PRIVATE(retrans_owners, struct retrans_owners);
 
 const volatile __u32 retrans_mask;       /* rows - 1 */
 const volatile __u32 retrans_owner_mask; /* sets - 1 */
@@ -60,7 +60,7 @@ static __always_inline void retrans_owned(__u64 sk)
 	bool displaced; /* that connection's retransmissions, if there are any, will have no owner, and are counted then */
 
 	if (!set)
-		set = way_claim(&retrans_owners, retrans_owner_mask, sk, &way, &displaced);
+		set = set_claim(&retrans_owners, retrans_owner_mask, sk, &way, &displaced);
 	if (!set)
 		return;
 	owner = &set->owners[way];
@@ -131,7 +131,7 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 	hash = number_hash(number);
 #pragma unroll
 	for (int i = 0; i < RETRANS_PLACES; i++) {
-		struct retrans_row *r = row(&retrans_rows, number_place(hash, i) & retrans_mask);
+		struct retrans_row *r = row(&retrans_rows, number_slot(hash, i) & retrans_mask);
 
 		if (!r)
 			break;
@@ -168,7 +168,7 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 	hash = number_hash(number);
 #pragma unroll
 	for (int i = 0; i < RETRANS_PLACES; i++) {
-		struct retrans_row *r = row(&retrans_rows, number_place(hash, i) & retrans_mask);
+		struct retrans_row *r = row(&retrans_rows, number_slot(hash, i) & retrans_mask);
 
 		if (!r || r->sk != number)
 			continue;

@@ -73,7 +73,7 @@ struct uc_stat {
 ROWS(uc_rows, struct uc_row);
 ROWS(uc_sites, struct uc_site);
 ROWS(uc_stats, struct uc_stat);
-SLOTS(uc_stacks, struct uc_stack);
+PRIVATE(uc_stacks, struct uc_stack);
 
 const volatile __u32 uc_mask;
 const volatile __u32 uc_stack_mask;
@@ -193,7 +193,7 @@ static __always_inline struct uc_row *uc_find(__u64 key, const struct uc_name *c
 
 #pragma unroll
 	for (int i = 0; i < PLACES; i++) {
-		struct uc_row *r = row(&uc_rows, number_place(hash, i) & uc_mask);
+		struct uc_row *r = row(&uc_rows, number_slot(hash, i) & uc_mask);
 
 		if (!r)
 			break;

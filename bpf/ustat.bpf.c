@@ -30,13 +30,13 @@ static __always_inline struct us_row *us_find(__u64 process)
 
 #pragma unroll
 	for (int i = 0; i < US_WAYS; i++) {
-		r = row(&us_rows, number_place(hash, i) & us_mask);
+		r = row(&us_rows, number_slot(hash, i) & us_mask);
 		if (r && r->process == process)
 			return r;
 	}
 #pragma unroll
 	for (int i = 0; i < US_WAYS; i++) {
-		r = row(&us_rows, number_place(hash, i) & us_mask);
+		r = row(&us_rows, number_slot(hash, i) & us_mask);
 		if (r && claim(&r->claims)) {
 			r->process = process;
 			return r;

@@ -179,7 +179,7 @@ fn typed(types: &Path) -> BTreeSet<&'static str> {
     OBJECT.programs.iter().map(|(name, _)| *name).filter(|name| there(name)).collect()
 }
 
-/// Places in its context that a program reads, as far as it keeps the address of it in a register or on its stack.
+/// Offsets in its context that a program reads, as far as it keeps the address of it in a register or on its stack.
 fn context(code: &[bpf_insn]) -> BTreeSet<i16> {
     const MOVE: u8 = 0xbf;
     const LOAD: u8 = 0x79;

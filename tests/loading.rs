@@ -139,7 +139,7 @@ fn a_refused_program_is_left_out_with_the_verifiers_words() {
         return;
     };
     assert_eq!((failure.hook, failure.errno > 0), ("tcp_sendmsg", true));
-    assert!(!failure.words.is_empty());
+    assert!(!failure.kernel_log.is_empty());
     // The other module shares a program with the one that failed, and has it to itself now.
     assert_eq!(outcome.modules[1], Ok(()));
     assert_eq!(hooks(&outcome), ["sched_process_exec"]);
@@ -196,8 +196,8 @@ fn maps_of_modules_that_are_off_are_not_created() {
 fn without_btf_one_sentence_says_what_is_missing_and_what_to_do() {
     let (wanted, constants) = wanted(&["sysfork", "runqlat"]);
     let outcome = load(&OBJECT, &wanted, &constants, Some(Path::new("/nonexistent/btf")));
-    for fate in outcome.modules {
-        let failure = fate.unwrap_err();
+    for outcome in outcome.modules {
+        let failure = outcome.unwrap_err();
         assert!(failure.reason.contains("/nonexistent/btf") && failure.reason.contains("--btf"), "{failure:?}");
     }
 }
@@ -218,7 +218,7 @@ fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
     }
     let kernel: &dyn Kernel = &outcome.loaded;
     let rows = kernel.rows(Rows::<runq_row>::new("runq_rows"));
-    let counted = || rows.iter().flat_map(|row| row.words(runq_row::slots)).sum::<u64>();
+    let counted = || rows.iter().flat_map(|row| row.words(runq_row::buckets)).sum::<u64>();
     let unmeasured = || rows.sum(runq_row::unmeasured);
     rows.iter().for_each(|row| row.set(runq_row::by_wakeup, 1));
     let before = (counted(), unmeasured());

@@ -27,7 +27,7 @@ fn every_declared_map_is_in_the_object_as_declared() {
         let MapDef { name, kind, value_size, .. } = def;
         let map = object.maps().find(|map| map.name() == name).unwrap_or_else(|| panic!("{module}: no map {name}"));
         let wanted = match kind {
-            MapKind::Rows | MapKind::Slots => MapType::Array,
+            MapKind::Rows | MapKind::Private => MapType::Array,
             MapKind::Ring => MapType::RingBuf,
             MapKind::Hash => MapType::Hash,
         };

@@ -25,7 +25,7 @@ static __always_inline __u32 number_hash(__u64 number)
 }
 
 /* The places a number may have, each by its own step: at half load one in 256 finds eight of them taken, of neighbours far more. */
-static __always_inline __u32 number_place(__u32 hash, __u32 nth)
+static __always_inline __u32 number_slot(__u32 hash, __u32 nth)
 {
 	return hash + nth * (hash >> 16 | 1);
 }

@@ -12,7 +12,7 @@ struct filter_member {
 	__u64 lines;   /* of these, those by its command line, which its children have too */
 	__u64 ids;     /* of these, those by its id, which stays over an exec */
 	__u64 born;    /* start time of the process; 0: not known */
-	__u32 place;   /* 1 + the number of its own rows, for modules with details; 0: none */
+	__u32 slot;    /* 1 + the number of its own rows, for modules with details; 0: none */
 	__u32 asked;   /* the agent is about to look at its command line */
 };
 

@@ -7,8 +7,8 @@
 
 ROWS(OWN(flows), struct flow);
 ROWS(OWN(stats), struct flow_stat);
-SLOTS(OWN(sends), struct way_numbers);
-SLOTS(OWN(reads), struct sock_read);
+PRIVATE(OWN(sends), struct set_numbers);
+PRIVATE(OWN(reads), struct sock_read);
 
 const volatile __u64 OWN(filter);
 

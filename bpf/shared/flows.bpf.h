@@ -9,7 +9,7 @@
 #include "claim.bpf.h"
 #include "filter.bpf.h"
 #include "sock.bpf.h"
-#include "ways.bpf.h"
+#include "set_table.bpf.h"
 
 #define FLOW_PLACES 8
 
@@ -64,7 +64,7 @@ static __always_inline void flow_add(const bool raw, void *flows, void *stats, s
 	hash = number_hash(ident ^ ends.remote[0] ^ ends.remote[1] >> 7);
 #pragma unroll
 	for (int i = 0; i < FLOW_PLACES; i++) {
-		struct flow *flow = row(flows, number_place(hash, i) & flow_mask);
+		struct flow *flow = row(flows, number_slot(hash, i) & flow_mask);
 		__u64 differs;
 
 		if (!flow)
@@ -93,7 +93,7 @@ static __always_inline void flow_add(const bool raw, void *flows, void *stats, s
 static __always_inline void flow_send_begins(void *sends, __u64 sk)
 {
 	bool displaced;
-	__u64 *sending = way_number(sends, flow_sending_mask, bpf_get_current_pid_tgid(), &displaced);
+	__u64 *sending = set_number(sends, flow_sending_mask, bpf_get_current_pid_tgid(), &displaced);
 
 	if (sending)
 		*sending = sk;
@@ -104,7 +104,7 @@ static __always_inline struct sock *flow_send_ends(void *sends)
 {
 	__u64 sk;
 
-	if (!way_recall(sends, flow_sending_mask, bpf_get_current_pid_tgid(), &sk))
+	if (!set_take(sends, flow_sending_mask, bpf_get_current_pid_tgid(), &sk))
 		return NULL;
 	return (struct sock *)sk;
 }

@@ -7,7 +7,7 @@
 
 #include "filter.bpf.h"
 #include "hist.bpf.h"
-#include "ways.bpf.h"
+#include "set_table.bpf.h"
 
 enum fs_op {
 	FS_OPEN,
@@ -21,7 +21,7 @@ struct fs_row {
 	__u64 unmatched; /* returns without a start time */
 	__u64 displaced; /* start times that gave way to another's */
 	__u64 pad[6];
-	__u64 slots[FS_OPS][HIST_SLOTS];
+	__u64 buckets[FS_OPS][HIST_BUCKETS];
 };
 
 static __always_inline void fs_enter(void *rows, void *starts, __u32 mask, __u64 filter, enum fs_op op)
@@ -29,7 +29,7 @@ static __always_inline void fs_enter(void *rows, void *starts, __u32 mask, __u64
 	__u64 id = bpf_get_current_pid_tgid();
 	struct fs_row *r;
 
-	if (!filter_wants(filter, id >> 32) || !way_begins(starts, mask, id << 32 | (op + 1)))
+	if (!filter_wants(filter, id >> 32) || !set_begins(starts, mask, id << 32 | (op + 1)))
 		return;
 	r = cpu_row(rows);
 	if (r)
@@ -43,8 +43,8 @@ static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, __u64
 
 	if (!r)
 		return;
-	if (way_recall(starts, mask, id << 32 | (op + 1), &since))
-		COUNT(r->slots[op][usec_slot(now - since)]);
+	if (set_take(starts, mask, id << 32 | (op + 1), &since))
+		COUNT(r->buckets[op][usec_bucket(now - since)]);
 	else if (!filter)
 		ADD(r->unmatched, 1);
 }
@@ -52,7 +52,7 @@ static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, __u64
 /* What belongs to one file system: its maps and constants. */
 #define FILE_SYSTEM(fs)                                                                                               \
 	ROWS(fs##_rows, struct fs_row);                                                                               \
-	SLOTS(fs##_starts, struct way_numbers);                                                                          \
+	PRIVATE(fs##_starts, struct set_numbers);                                                                          \
 	const volatile __u32 fs##_start_mask;                                                                         \
 	const volatile __u64 fs##_filter
 

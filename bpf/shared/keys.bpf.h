@@ -17,7 +17,7 @@ static __always_inline void *keyed_row(void *rows, __u64 key)
 
 #pragma unroll
 	for (int i = 0; i < KEY_PLACES; i++) {
-		__u32 at = number_place(hash, i) & (KEYS - 1);
+		__u32 at = number_slot(hash, i) & (KEYS - 1);
 		__u64 *r = at ? row(rows, first + at) : NULL;
 
 		if (!r)

@@ -44,7 +44,7 @@ struct io_stat {
 };
 
 ROWS(io_owners, struct io_owner);
-SLOTS(io_slots, struct io_slot);
+PRIVATE(io_slots, struct io_slot);
 ROWS(io_stats, struct io_stat);
 
 const volatile __u32 io_owner_mask; /* sets - 1 */

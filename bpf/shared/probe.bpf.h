@@ -125,7 +125,7 @@ static __always_inline __u64 returned(void *ctx)
 	} name SEC(".maps")
 
 /* An array only the programs use. */
-#define SLOTS(name, slot)                                                                                             \
+#define PRIVATE(name, slot)                                                                                             \
 	struct {                                                                                                      \
 		__uint(type, BPF_MAP_TYPE_ARRAY);                                                                     \
 		__uint(max_entries, 1);                                                                               \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * The table of threads: where a thread's counters are. A thread runs on one CPU at a time, so the counters of its row
- * need no locks; the agent adds up the rows of a process. A thread sits in one of four places of the set its id picks, for
- * as long as it lives; at its exit the place is marked, and the agent takes over the counts and frees it.
+ * need no locks; the agent adds up the rows of a process. A thread sits in one of four slots of the set its id picks, for
+ * as long as it lives; at its exit the slot is marked, and the agent takes over the counts and frees it.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ struct thread_name {
 };
 
 struct thread_stat {
-	__u64 lost; /* calls of threads that found no place, by their module's count of them */
+	__u64 lost; /* calls of threads that found no slot, by their module's count of them */
 	__u64 pad[7];
 };
 
@@ -40,17 +40,17 @@ static __always_inline __u32 thread_set(__u32 tid)
 }
 
 /* Begins to count for the current program: name, then state, whose number of execs has the agent read the name. */
-static __always_inline void thread_begin(__u32 place, struct thread *t)
+static __always_inline void thread_begin(__u32 slot, struct thread *t)
 {
-	struct thread_name *name = row(&thread_names, place);
+	struct thread_name *name = row(&thread_names, slot);
 
 	if (name)
 		process_name(name->comm);
 	*(volatile __u64 *)&t->state = process_execs() << 1;
 }
 
-/* The place of the current thread, claimed if it has none; negative: all four ways are taken. */
-static __always_inline __s64 thread_place(void)
+/* The slot of the current thread, claimed if it has none; negative: all four ways are taken. */
+static __always_inline __s64 thread_slot(void)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 	__u32 set = thread_set((__u32)id);
@@ -78,7 +78,7 @@ static __always_inline __s64 thread_place(void)
 	return -1;
 }
 
-/* The place of a thread; negative: it has none. */
+/* The slot of a thread; negative: it has none. */
 static __always_inline __s64 thread_known(__u64 id)
 {
 	__u32 set = thread_set((__u32)id);
@@ -95,8 +95,8 @@ static __always_inline __s64 thread_known(__u64 id)
 
 static __always_inline void thread_end(__u64 id)
 {
-	__s64 place = thread_known(id);
-	struct thread *t = place < 0 ? NULL : row(&threads, place);
+	__s64 slot = thread_known(id);
+	struct thread *t = slot < 0 ? NULL : row(&threads, slot);
 
 	if (t)
 		t->state |= 1;

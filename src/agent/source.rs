@@ -9,7 +9,7 @@ use std::borrow::Cow;
 pub type Client = i32;
 
 /// Which instances the profile in force selects.
-pub type Wanted<'a> = &'a dyn Fn(InstId) -> bool;
+pub type Selected<'a> = &'a dyn Fn(InstId) -> bool;
 
 bitflags! {
     /// State changes to announce with the next fetch result (`PMDA_EXT_*_CHANGE` in `pmda.h`).
@@ -78,7 +78,7 @@ pub trait Source {
         &self,
         client: Client,
         pmid: Pmid,
-        wanted: Wanted<'_>,
+        wanted: Selected<'_>,
         out: &mut dyn FnMut(InstId, Atom<'_>),
     ) -> Result<(), PmErr>;
 
@@ -92,7 +92,7 @@ pub trait Source {
     fn labels(&mut self, of: Subject) -> Result<Vec<Label>, PmErr>;
 
     /// Labels of the selected instances, in the domain's order; none for an unknown domain.
-    fn instance_labels(&mut self, indom: Indom, wanted: Wanted<'_>, out: &mut dyn FnMut(InstId, Vec<Label>));
+    fn instance_labels(&mut self, indom: Indom, wanted: Selected<'_>, out: &mut dyn FnMut(InstId, Vec<Label>));
 
     /// Changes a value; `IN_NULL` for a metric without instance domain.
     fn store(&mut self, client: Client, pmid: Pmid, inst: InstId, value: &Atom<'_>) -> Result<(), PmErr>;

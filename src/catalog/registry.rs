@@ -4,7 +4,7 @@ use super::enabled::ServedTable;
 use super::instances::Instances;
 use super::table_error::TableError;
 use super::Help;
-use crate::agent::{Client, Label, LabelValue, Source, Subject, Wanted};
+use crate::agent::{Client, Label, LabelValue, Selected, Source, Subject};
 use crate::kit::{Log2, Shape, Table, TableId};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub trait Collect {
     );
 }
 
-struct Slot {
+struct TableEntry {
     served: ServedTable,
     /// What came of loading and of the last refresh.
     state: Result<(), TableError>,
@@ -57,7 +57,7 @@ struct Slot {
 /// What the agent serves.
 pub struct Registry {
     domain: u32,
-    slots: Vec<Slot>,
+    entries: Vec<TableEntry>,
     help: Help,
     collector: Box<dyn Collect>,
     loaded: bool,
@@ -75,7 +75,7 @@ impl Registry {
         caches: Option<PathBuf>,
         collector: Box<dyn Collect>,
     ) -> Registry {
-        let slot = |served: ServedTable| {
+        let entry = |served: ServedTable| {
             let (cluster, spec) = (served.id.cluster(), served.spec);
             let file = caches.as_ref().map(|dir| dir.join(format!("{domain}.{cluster}")));
             let indom = if spec.shape == Shape::Single { Indom::NULL } else { Indom::new(domain, cluster) };
@@ -86,7 +86,7 @@ impl Registry {
                 sem: metric.sem,
                 units: metric.units,
             };
-            Slot {
+            TableEntry {
                 state: Err(TableError::Loading),
                 table: Some(Table::of(spec)),
                 overdue: false,
@@ -97,7 +97,7 @@ impl Registry {
         };
         Registry {
             domain,
-            slots: tables.into_iter().map(slot).collect(),
+            entries: tables.into_iter().map(entry).collect(),
             help,
             collector,
             loaded: false,
@@ -114,8 +114,8 @@ impl Registry {
     pub fn poll(&mut self) -> bool {
         if let Some(outcomes) = self.collector.loaded() {
             for (id, outcome) in outcomes {
-                if let Some(slot) = self.slots.iter_mut().find(|slot| slot.served.id == id) {
-                    slot.state = outcome;
+                if let Some(entry) = self.entries.iter_mut().find(|entry| entry.served.id == id) {
+                    entry.state = outcome;
                 }
             }
             self.loaded = true;
@@ -130,9 +130,9 @@ impl Registry {
 
     /// The modules that could not be loaded.
     pub fn failed_modules(&self) -> Vec<&str> {
-        let failed = self.slots.iter().filter(|slot| slot.has_failed());
+        let failed = self.entries.iter().filter(|entry| entry.has_failed());
         let mut names: Vec<&str> = Vec::new();
-        for name in failed.map(|slot| slot.served.section.as_str()) {
+        for name in failed.map(|entry| entry.served.section.as_str()) {
             if !names.contains(&name) {
                 names.push(name); // once for all of its tables
             }
@@ -144,9 +144,9 @@ impl Registry {
     /// of a second after it closed their connections (`Shutdown` in pmcd.c), and before the connection is closed, since pmcd may
     /// then start the next agent, which reads it.
     pub fn save(&mut self) {
-        let Registry { slots, may_write, .. } = self;
-        for slot in slots {
-            slot.instances.save(SystemTime::now(), true, may_write);
+        let Registry { entries, may_write, .. } = self;
+        for entry in entries {
+            entry.instances.save(SystemTime::now(), true, may_write);
         }
     }
 
@@ -155,46 +155,46 @@ impl Registry {
         self.collector.stop();
     }
 
-    fn slot(&self, cluster: u32) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.served.id.cluster() == cluster)
+    fn entry(&self, cluster: u32) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.served.id.cluster() == cluster)
     }
 
-    fn metric(&self, pmid: Pmid) -> Result<(&Slot, usize), PmErr> {
-        let slot = (pmid.domain() == self.domain).then(|| self.slot(pmid.cluster())).flatten().ok_or(PmErr::PMID)?;
-        let slot = &self.slots[slot];
-        let column = slot.served.spec.metrics.iter().position(|metric| metric.item == pmid.item());
-        column.map(|column| (slot, column)).ok_or(PmErr::PMID)
+    fn metric(&self, pmid: Pmid) -> Result<(&TableEntry, usize), PmErr> {
+        let entry = (pmid.domain() == self.domain).then(|| self.entry(pmid.cluster())).flatten().ok_or(PmErr::PMID)?;
+        let entry = &self.entries[entry];
+        let column = entry.served.spec.metrics.iter().position(|metric| metric.item == pmid.item());
+        column.map(|column| (entry, column)).ok_or(PmErr::PMID)
     }
 
     fn indom(&self, indom: Indom) -> Option<usize> {
-        let slot = (indom.domain() == self.domain).then(|| self.slot(indom.serial())).flatten()?;
-        (self.slots[slot].served.spec.shape != Shape::Single).then_some(slot)
+        let entry = (indom.domain() == self.domain).then(|| self.entry(indom.serial())).flatten()?;
+        (self.entries[entry].served.spec.shape != Shape::Single).then_some(entry)
     }
 
-    /// Has the tables of these slots refreshed, and takes what is back of others. Who asks for no table waits for nothing.
-    fn refresh_slots(&mut self, wanted: &dyn Fn(&Slot) -> bool) {
+    /// Has the tables of these entries refreshed, and takes what is back of others. Who asks for no table waits for nothing.
+    fn refresh_entries(&mut self, wanted: &dyn Fn(&TableEntry) -> bool) {
         self.poll();
-        let Registry { slots, collector, may_write, .. } = self;
+        let Registry { entries, collector, may_write, .. } = self;
         collector.late(&mut |id, table, result, is_slow| {
-            let Some(slot) = slots.iter_mut().find(|slot| slot.served.id == id) else { return };
-            slot.take_back(table, result, may_write);
-            slot.overdue = is_slow;
+            let Some(entry) = entries.iter_mut().find(|entry| entry.served.id == id) else { return };
+            entry.take_back(table, result, may_write);
+            entry.overdue = is_slow;
         });
         let mut tables: Vec<(TableId, Table)> = Vec::new();
-        for slot in slots.iter_mut() {
-            if slot.loaded().is_ok() && !slot.overdue && wanted(slot) {
-                tables.extend(slot.table.take().map(|table| (slot.served.id, table)));
+        for entry in entries.iter_mut() {
+            if entry.loaded().is_ok() && !entry.overdue && wanted(entry) {
+                tables.extend(entry.table.take().map(|table| (entry.served.id, table)));
             }
         }
         collector.refresh(&mut tables.into_iter(), &mut |id, table, result| {
-            if let Some(slot) = slots.iter_mut().find(|slot| slot.served.id == id) {
-                slot.take_back(table, result, may_write);
+            if let Some(entry) = entries.iter_mut().find(|entry| entry.served.id == id) {
+                entry.take_back(table, result, may_write);
             }
         });
     }
 }
 
-impl Slot {
+impl TableEntry {
     fn has_failed(&self) -> bool {
         matches!(self.state, Err(TableError::NotLoaded(_)))
     }
@@ -221,7 +221,7 @@ impl Source for Registry {
 
     fn names(&self) -> Vec<(String, Pmid)> {
         let mut names = Vec::new();
-        for Slot { served, descs, .. } in &self.slots {
+        for TableEntry { served, descs, .. } in &self.entries {
             for (metric, desc) in served.spec.metrics.iter().zip(descs) {
                 names.push((format!("{}{}", served.prefix, metric.name), desc.pmid));
                 let also = metric.also.iter().filter(|_| served.bpf_names);
@@ -232,7 +232,7 @@ impl Source for Registry {
     }
 
     fn desc(&self, pmid: Pmid) -> Result<Desc, PmErr> {
-        self.metric(pmid).map(|(slot, column)| slot.descs[column])
+        self.metric(pmid).map(|(entry, column)| entry.descs[column])
     }
 
     fn refresh(&mut self, pmids: &mut dyn Iterator<Item = Pmid>) {
@@ -241,13 +241,13 @@ impl Source for Registry {
         for cluster in pmids.map(Pmid::cluster) {
             clusters[cluster as usize / 64] |= 1 << (cluster % 64);
         }
-        let wanted = |slot: &Slot| {
-            let cluster = slot.served.id.cluster() as usize;
+        let wanted = |entry: &TableEntry| {
+            let cluster = entry.served.id.cluster() as usize;
             clusters[cluster / 64] & 1 << (cluster % 64) != 0
         };
-        self.refresh_slots(&wanted);
-        for slot in self.slots.iter_mut().filter(|slot| wanted(slot)) {
-            slot.overdue = false;
+        self.refresh_entries(&wanted);
+        for entry in self.entries.iter_mut().filter(|entry| wanted(entry)) {
+            entry.overdue = false;
         }
     }
 
@@ -255,13 +255,13 @@ impl Source for Registry {
         &self,
         _client: Client,
         pmid: Pmid,
-        wanted: Wanted<'_>,
+        wanted: Selected<'_>,
         out: &mut dyn FnMut(InstId, Atom<'_>),
     ) -> Result<(), PmErr> {
-        let (slot, column) = self.metric(pmid)?;
-        slot.state.as_ref().map_err(TableError::code)?;
-        let table = slot.table.as_ref().ok_or(TableError::Late.code())?;
-        for (row, id) in slot.instances.ids().iter().enumerate() {
+        let (entry, column) = self.metric(pmid)?;
+        entry.state.as_ref().map_err(TableError::code)?;
+        let table = entry.table.as_ref().ok_or(TableError::Late.code())?;
+        for (row, id) in entry.instances.ids().iter().enumerate() {
             if let (Some(id), Some(value)) = (id, table.value(row, column)) {
                 if *id == IN_NULL || wanted(*id) {
                     out(*id, value);
@@ -273,27 +273,27 @@ impl Source for Registry {
 
     fn instances(&mut self, indom: Indom, out: &mut dyn FnMut(InstId, &[u8])) -> Result<(), PmErr> {
         let index = self.indom(indom).ok_or(PmErr::INDOM)?;
-        let id = self.slots[index].served.id;
-        self.refresh_slots(&|slot| slot.served.id == id);
-        let slot = &self.slots[index];
-        let late = slot.table.is_none() || slot.state == Err(TableError::Loading);
-        if late && !matches!(slot.served.spec.shape, Shape::Rows { .. }) {
+        let id = self.entries[index].served.id;
+        self.refresh_entries(&|entry| entry.served.id == id);
+        let entry = &self.entries[index];
+        let late = entry.table.is_none() || entry.state == Err(TableError::Loading);
+        if late && !matches!(entry.served.spec.shape, Shape::Rows { .. }) {
             // Not the empty domain: a client would take the instances for gone.
             return Err(TableError::Late.code());
         }
-        slot.instances.each(slot.table.as_ref(), out);
+        entry.instances.each(entry.table.as_ref(), out);
         Ok(())
     }
 
     fn text(&self, of: Subject, full: bool) -> Result<&str, PmErr> {
         let name = match of {
             Subject::Metric(pmid) => {
-                let (slot, column) = self.metric(pmid).map_err(|_| PmErr::TEXT)?;
-                format!("bcc.{}", slot.served.spec.metrics[column].name)
+                let (entry, column) = self.metric(pmid).map_err(|_| PmErr::TEXT)?;
+                format!("bcc.{}", entry.served.spec.metrics[column].name)
             }
             Subject::Indom(indom) => {
-                let slot = self.indom(indom).ok_or(PmErr::TEXT)?;
-                format!("BCC.{}", self.slots[slot].served.spec.cluster)
+                let entry = self.indom(indom).ok_or(PmErr::TEXT)?;
+                format!("BCC.{}", self.entries[entry].served.spec.cluster)
             }
             Subject::Domain | Subject::Cluster(_) => return Err(PmErr::TEXT),
         };
@@ -303,14 +303,14 @@ impl Source for Registry {
     fn labels(&mut self, of: Subject) -> Result<Vec<Label>, PmErr> {
         Ok(match of {
             Subject::Domain => vec![label("agent", LabelValue::Str("bcc".into()))],
-            Subject::Cluster(cluster) => match self.slot(cluster) {
-                Some(slot) if !self.slots[slot].served.section.is_empty() => {
-                    let module = self.slots[slot].served.section.clone();
+            Subject::Cluster(cluster) => match self.entry(cluster) {
+                Some(entry) if !self.entries[entry].served.section.is_empty() => {
+                    let module = self.entries[entry].served.section.clone();
                     vec![label("bcc_module", LabelValue::Str(module.into()))]
                 }
                 _ => Vec::new(),
             },
-            Subject::Indom(indom) => match self.indom(indom).map(|slot| self.slots[slot].served.spec.shape) {
+            Subject::Indom(indom) => match self.indom(indom).map(|entry| self.entries[entry].served.spec.shape) {
                 Some(Shape::Log2(_)) => vec![label("statistic", LabelValue::Str("histogram".into()))],
                 _ => Vec::new(),
             },
@@ -318,11 +318,11 @@ impl Source for Registry {
         })
     }
 
-    fn instance_labels(&mut self, indom: Indom, wanted: Wanted<'_>, out: &mut dyn FnMut(InstId, Vec<Label>)) {
+    fn instance_labels(&mut self, indom: Indom, wanted: Selected<'_>, out: &mut dyn FnMut(InstId, Vec<Label>)) {
         let Some(index) = self.indom(indom) else { return };
-        let slot = &self.slots[index];
-        let histogram = matches!(slot.served.spec.shape, Shape::Log2(_));
-        slot.instances.each(slot.table.as_ref(), &mut |id, _| {
+        let entry = &self.entries[index];
+        let histogram = matches!(entry.served.spec.shape, Shape::Log2(_));
+        entry.instances.each(entry.table.as_ref(), &mut |id, _| {
             if !wanted(id) {
                 return;
             }
@@ -338,12 +338,12 @@ impl Source for Registry {
 
     fn store(&mut self, _client: Client, pmid: Pmid, _inst: InstId, value: &Atom<'_>) -> Result<(), PmErr> {
         let (_, column) = self.metric(pmid)?;
-        let index = self.slot(pmid.cluster()).ok_or(PmErr::PMID)?;
-        let slot = &self.slots[index];
-        slot.loaded()?;
+        let index = self.entry(pmid.cluster()).ok_or(PmErr::PMID)?;
+        let entry = &self.entries[index];
+        entry.loaded()?;
         let stored = match value {
             // No metric that can be changed is anything but a string.
-            Atom::Str(text) => self.collector.store(slot.served.id, column, text),
+            Atom::Str(text) => self.collector.store(entry.served.id, column, text),
             _ => Err(TableError::ReadOnly),
         };
         stored.map_err(|error| error.code())

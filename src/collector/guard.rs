@@ -1,6 +1,6 @@
 //! What keeps a panic of one module from the others.
 
-use crate::kit::speaking_as;
+use crate::kit::with_section;
 use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ impl Fault {
 
 /// Has a module of a section do something, and catches its panic.
 pub fn guarded<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> Result<R, Fault> {
-    speaking_as(section, || catch_unwind(AssertUnwindSafe(work))).map_err(|panic| Fault::of(panic.as_ref()))
+    with_section(section, || catch_unwind(AssertUnwindSafe(work))).map_err(|panic| Fault::of(panic.as_ref()))
 }
 
 /// For tests: panics where the environment variable names this place, as `plan:sysfork`. Not in what is installed.

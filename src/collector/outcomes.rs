@@ -4,7 +4,7 @@ use super::guard::held;
 use super::loaded_module::{LoadedModule, CONFIGURATION};
 use super::loaded_modules::LoadedModules;
 use crate::kit::Spec;
-use crate::loader::{Attempt, Failure, Reach};
+use crate::loader::{Attempt, Failure, TargetOutcome};
 use std::collections::BTreeMap;
 
 /// Targets that a sentence names one by one.
@@ -73,7 +73,7 @@ impl LoadedModules {
     }
 
     /// The targets that the configuration names, and what became of each.
-    pub fn reaches(&self) -> &[Reach] {
+    pub fn reaches(&self) -> &[TargetOutcome] {
         self.kernel.targets()
     }
 
@@ -85,15 +85,15 @@ impl LoadedModules {
 
     /// The number of configured targets that a module is attached to, and of those that it works without.
     pub fn targets(&self, loaded: &LoadedModule) -> (u64, u64) {
-        let is_attached = |reach: &&Reach| reach.module == loaded.spec.name && reach.result.is_ok();
+        let is_attached = |reach: &&TargetOutcome| reach.module == loaded.spec.name && reach.result.is_ok();
         (self.kernel.targets().iter().filter(is_attached).count() as u64, self.missing(loaded).len() as u64)
     }
 
     /// A module's state in a word, and in a sentence that says why and what to do.
     pub fn state(&self, loaded: &LoadedModule) -> (&'static str, String) {
         if let Err(failure) = &loaded.module {
-            let said = if failure.words.is_empty() { "" } else { "; the kernel said: " };
-            return ("failed", format!("{}{said}{}", failure.reason, failure.words));
+            let said = if failure.kernel_log.is_empty() { "" } else { "; the kernel said: " };
+            return ("failed", format!("{}{said}{}", failure.reason, failure.kernel_log));
         }
         if let Some(error) = &held(&loaded.refreshes).error {
             return ("no values", error.clone());

@@ -2,7 +2,7 @@
 
 use crate::catalog::EnabledModule;
 use crate::config::Config;
-use crate::kit::{speaking_as, Module, Setup, SetupError, Spec, TableId, TableSpec};
+use crate::kit::{with_section, Module, Setup, SetupError, Spec, TableId, TableSpec};
 use crate::loader::Failure;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub fn make(
     let section = config
         .section(&module.settings.section)
         .ok_or_else(|| SetupError::Missing { path: config.path().into(), reason: format!("no section [{name}]") })?;
-    speaking_as(&name, || (module.spec.make)(&Setup { section: &section, process_refresh }))
+    with_section(&name, || (module.spec.make)(&Setup { section: &section, process_refresh }))
 }
 
 impl PreparedModule {

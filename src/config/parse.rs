@@ -17,7 +17,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
     let mut config =
         Config { path: path.to_owned(), defaults: Options::default(), sections: Vec::new(), by_name: HashMap::new() };
     let mut errors = Errors::default();
-    let mut place = Place::Start;
+    let mut scope = Scope::Start;
     // The option that an indented line continues, and the indentation it must exceed.
     let mut open = false;
     let mut indent = 0;
@@ -30,13 +30,13 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
         if content.is_empty() {
             // An empty line can stand inside a value; at its end the trimming below takes it off again.
             if open {
-                place.last(&mut config).raw.push('\n');
+                scope.last(&mut config).raw.push('\n');
             }
             continue;
         }
         let depth = line.chars().take_while(|&c| blank(c)).count();
         if open && depth > indent {
-            let raw = &mut place.last(&mut config).raw;
+            let raw = &mut scope.last(&mut config).raw;
             raw.push('\n');
             raw.push_str(content);
             continue;
@@ -44,20 +44,20 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
         indent = depth;
         if let Some(name) = header(content) {
             open = false;
-            place = if name == DEFAULT {
-                Place::Defaults
+            scope = if name == DEFAULT {
+                Scope::Defaults
             } else if config.by_name.contains_key(name) {
                 errors.push(syntax(at, format!("section [{name}] is already above; join the two")));
-                Place::Nowhere
+                Scope::Nowhere
             } else {
                 config.by_name.insert(name.to_owned(), config.sections.len());
                 config.sections.push((name.to_owned(), Options { line: at, ..Options::default() }));
-                Place::Section
+                Scope::Section
             };
             continue;
         }
-        let (section, options) = match place {
-            Place::Start => {
+        let (section, options) = match scope {
+            Scope::Start => {
                 let shown = shown(content);
                 let what = if content.starts_with('[') {
                     "[section]"
@@ -66,13 +66,13 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
                 };
                 let reason = format!("expected {what}, got {shown}");
                 errors.push(syntax(at, reason));
-                place = Place::Nowhere;
+                scope = Scope::Nowhere;
                 continue;
             }
-            Place::Nowhere => continue,
-            Place::Defaults => (DEFAULT, &mut config.defaults),
-            // `Place::Section` is set right after a push.
-            Place::Section => match config.sections.last_mut() {
+            Scope::Nowhere => continue,
+            Scope::Defaults => (DEFAULT, &mut config.defaults),
+            // `Scope::Section` is set right after a push.
+            Scope::Section => match config.sections.last_mut() {
                 Some((name, options)) => (name.as_str(), options),
                 None => continue,
             },
@@ -85,7 +85,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
                 let shown = shown(content);
                 errors.push(syntax(at, format!("expected [section], `option = value` or a comment, got {shown}")));
                 if content.starts_with('[') {
-                    (place, open) = (Place::Nowhere, false);
+                    (scope, open) = (Scope::Nowhere, false);
                 }
                 continue;
             }
@@ -112,7 +112,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum Scope {
     Start,
     Defaults,
     Section,
@@ -120,12 +120,12 @@ enum Place {
     Nowhere,
 }
 
-impl Place {
+impl Scope {
     /// The option read last. Only called while one is open, so that there is one.
     fn last(self, config: &mut Config) -> &mut Entry {
         let options = match self {
-            Place::Section => config.sections.last_mut().map(|(_, options)| options),
-            Place::Start | Place::Defaults | Place::Nowhere => Some(&mut config.defaults),
+            Scope::Section => config.sections.last_mut().map(|(_, options)| options),
+            Scope::Start | Scope::Defaults | Scope::Nowhere => Some(&mut config.defaults),
         };
         options.and_then(|options| options.entries.last_mut()).expect("`open` is set only in a section with an entry")
     }

@@ -17,7 +17,7 @@ pub struct Code {
     /// Bytes from the beginning of the file.
     pub offset: u64,
     /// The code only chooses an implementation, when the program is loaded (`STT_GNU_IFUNC`).
-    pub chooses: bool,
+    pub is_ifunc: bool,
 }
 
 const HEADER: u64 = 64;
@@ -133,7 +133,7 @@ impl Elf {
         if cfg!(target_arch = "x86_64") && self.bytes(offset, ENDBR64.len() as u64)? == ENDBR64 {
             offset += ENDBR64.len() as u64;
         }
-        Some(Code { offset, chooses: kind == STT_GNU_IFUNC })
+        Some(Code { offset, is_ifunc: kind == STT_GNU_IFUNC })
     }
 
     /// Where in the file the byte is that is loaded to an address.
@@ -352,7 +352,7 @@ pub(super) mod tests {
         assert_ne!(corebcc_elf_test_function(), 0);
         let bytes = own();
         let code = elf(&bytes).unwrap().function("corebcc_elf_test_function").unwrap();
-        assert!(!code.chooses);
+        assert!(!code.is_ifunc);
         let at = code.offset as usize;
         let constant = 0x1122_3344_5566_7788u64.to_le_bytes();
         if cfg!(target_arch = "x86_64") {

@@ -24,4 +24,4 @@ pub use processes::{cmdline, comm, command_word, exists, in_namespace, until_nul
 pub use regular::{open_regular, open_regular_of};
 pub use symbols::{forget_symbols, kernel_function, symbols, unnamed, CodeOf};
 pub use tracefs::{tracefs, Events, TRACEFS};
-pub use usdt::{Argument, ArgumentError, Place, Probe};
+pub use usdt::{ArgLocation, Argument, ArgumentError, Probe};

@@ -89,12 +89,12 @@ pub struct Argument {
     /// Whether it is signed.
     pub signed: bool,
     /// Its place.
-    pub place: Place,
+    pub place: ArgLocation,
 }
 
 /// A place; a register is where the kernel keeps it, in bytes from the beginning of its `pt_regs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ArgLocation {
     /// Nowhere: this is its value.
     Constant(i64),
     /// A register.
@@ -146,12 +146,12 @@ impl Machine {
 }
 
 /// `$5`, `%rax`, `8(%rax)`, `-16(%rbp,%rcx,8)`; not what is relative to a symbol.
-fn x86_64(place: &str) -> Option<Place> {
+fn x86_64(place: &str) -> Option<ArgLocation> {
     if let Some(constant) = place.strip_prefix('$') {
-        return constant.parse().ok().map(Place::Constant);
+        return constant.parse().ok().map(ArgLocation::Constant);
     }
     let register = |text: &str| x86_64_register(text.trim().strip_prefix('%')?);
-    let Some((displacement, rest)) = place.split_once('(') else { return register(place).map(Place::Register) };
+    let Some((displacement, rest)) = place.split_once('(') else { return register(place).map(ArgLocation::Register) };
     let displacement = if displacement.is_empty() { 0 } else { displacement.parse().ok()? };
     let mut parts = rest.strip_suffix(')')?.split(',');
     let base = register(parts.next()?)?;
@@ -159,7 +159,7 @@ fn x86_64(place: &str) -> Option<Place> {
         Some(index) => Some((register(index)?, parts.next().map_or(Some(1), |factor| factor.trim().parse().ok())?)),
         None => None,
     };
-    Some(Place::Memory { base, displacement, index })
+    Some(ArgLocation::Memory { base, displacement, index })
 }
 
 /// Any width of a register; the second byte of one (`%ah`) has no place of its own.
@@ -187,7 +187,7 @@ fn x86_64_register(name: &str) -> Option<u8> {
 }
 
 /// `5`, `x3`, `[sp]`, `[x0, 16]`, `[x0, -8]`.
-fn aarch64(place: &str) -> Option<Place> {
+fn aarch64(place: &str) -> Option<ArgLocation> {
     // struct user_pt_regs, arch/arm64/include/uapi/asm/ptrace.h: 31 registers and the stack pointer.
     let register = |text: &str| match text.trim() {
         "sp" => Some(31 * 8),
@@ -200,10 +200,10 @@ fn aarch64(place: &str) -> Option<Place> {
         let mut parts = inside.strip_suffix(']')?.split(',');
         let base = register(parts.next()?)?;
         let displacement = parts.next().map_or(Some(0), |displacement| displacement.trim().parse().ok())?;
-        return Some(Place::Memory { base, displacement, index: None });
+        return Some(ArgLocation::Memory { base, displacement, index: None });
     }
-    let constant = place.parse().ok().map(Place::Constant);
-    constant.or_else(|| register(place).map(Place::Register))
+    let constant = place.parse().ok().map(ArgLocation::Constant);
+    constant.or_else(|| register(place).map(ArgLocation::Register))
 }
 
 struct Note<'a> {
@@ -304,17 +304,17 @@ mod tests {
     fn arguments_are_constants_registers_or_memory() {
         let read = |text: &str| words(text).into_iter().map(|text| Machine::X86_64.argument(text)).collect::<Vec<_>>();
         let argument = |size, signed, place| Ok(Argument { size, signed, place });
-        let memory = |base, displacement, index| Place::Memory { base, displacement, index };
+        let memory = |base, displacement, index| ArgLocation::Memory { base, displacement, index };
         assert_eq!(
             read("8@%rbp -4@$-3 1@%dil -8@-120(%rbp) 8@(%rdi,%rcx,8) 2@%r9w %rax"),
             [
-                argument(8, false, Place::Register(32)),
-                argument(4, true, Place::Constant(-3)),
-                argument(1, false, Place::Register(112)),
+                argument(8, false, ArgLocation::Register(32)),
+                argument(4, true, ArgLocation::Constant(-3)),
+                argument(1, false, ArgLocation::Register(112)),
                 argument(8, true, memory(32, -120, None)),
                 argument(8, false, memory(112, 0, Some((88, 8)))),
-                argument(2, false, Place::Register(64)),
-                argument(8, false, Place::Register(80)),
+                argument(2, false, ArgLocation::Register(64)),
+                argument(8, false, ArgLocation::Register(80)),
             ]
         );
         assert!(read("8@sym+4(%rip) 1@%ah 3@%rax 8@ 8@4(%rax").iter().all(Result::is_err));
@@ -325,10 +325,16 @@ mod tests {
     #[test]
     fn arguments_of_arm_are_constants_registers_or_memory() {
         let read = |text: &str| words(text).into_iter().map(|text| Machine::Aarch64.argument(text)).collect::<Vec<_>>();
-        let places: Vec<Place> =
+        let places: Vec<ArgLocation> =
             read("8@x0 4@w30 8@[sp, 16] 8@[x2] -4@42").into_iter().map(|argument| argument.unwrap().place).collect();
-        let memory = |base, displacement| Place::Memory { base, displacement, index: None };
-        let wanted = [Place::Register(0), Place::Register(240), memory(248, 16), memory(16, 0), Place::Constant(42)];
+        let memory = |base, displacement| ArgLocation::Memory { base, displacement, index: None };
+        let wanted = [
+            ArgLocation::Register(0),
+            ArgLocation::Register(240),
+            memory(248, 16),
+            memory(16, 0),
+            ArgLocation::Constant(42),
+        ];
         assert_eq!(places, wanted);
         assert!(read("8@x31 8@[x1, x2] 8@[x1").iter().all(Result::is_err));
     }

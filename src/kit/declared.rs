@@ -29,7 +29,7 @@ mod tests {
     crate::maps! {
         rows ROWS: exec_row = "exec_rows", taken claims, lost exec_stat.lost in "exec_stats";
         rows STATS: exec_stat = "exec_stats";
-        slots STARTS: fork_row = "fork_starts";
+        private STARTS: fork_row = "fork_starts";
     }
 
     static HOOK: crate::kit::Hook = crate::tracepoint!("task_newtask", "a kernel");

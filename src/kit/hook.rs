@@ -95,7 +95,7 @@ macro_rules! function {
     };
 }
 
-/// Places in user code, by the template of a module (`ON_EACH_CODE`).
+/// Locations in user code, by the template of a module (`ON_EACH_CODE`).
 #[macro_export]
 macro_rules! user_code {
     ($name:literal, $module:literal) => {

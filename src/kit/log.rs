@@ -7,9 +7,9 @@ thread_local! {
     static SECTION: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
-/// Does something of a module: what it logs meanwhile ([`tell!`](crate::tell)) has the name of its section.
+/// Does something of a module: what it logs meanwhile ([`module_log!`](crate::module_log)) has the name of its section.
 /// Each fetch does so, hence the name that is shared and not copied.
-pub fn speaking_as<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> R {
+pub fn with_section<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> R {
     let before = SECTION.replace(Some(Arc::clone(section)));
     let result = work();
     SECTION.set(before);
@@ -17,15 +17,15 @@ pub fn speaking_as<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> R {
 }
 
 /// The section whose module is at work.
-pub fn speaker() -> String {
+pub fn current_section() -> String {
     SECTION.with_borrow(|section| section.as_deref().unwrap_or_default().to_owned())
 }
 
-/// Logs something for the module at work: `tell!(warn, "{fault}")`.
+/// Logs something for the module at work: `module_log!(warn, "{fault}")`.
 #[macro_export]
-macro_rules! tell {
+macro_rules! module_log {
     ($level:ident, $($words:tt)+) => {
-        log::$level!("{}: {}", $crate::kit::speaker(), format_args!($($words)+))
+        log::$level!("{}: {}", $crate::kit::current_section(), format_args!($($words)+))
     };
 }
 
@@ -35,7 +35,8 @@ mod tests {
 
     #[test]
     fn the_speaker_is_the_section_at_work() {
-        let inner = speaking_as(&"outer".into(), || (speaking_as(&"inner".into(), speaker), speaker()));
-        assert_eq!((inner, speaker()), (("inner".into(), "outer".into()), String::new()));
+        let inner =
+            with_section(&"outer".into(), || (with_section(&"inner".into(), current_section), current_section()));
+        assert_eq!((inner, current_section()), (("inner".into(), "outer".into()), String::new()));
     }
 }

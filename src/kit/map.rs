@@ -28,7 +28,7 @@ pub enum MapKind {
     /// An array of counters that the agent maps into its memory: no system call reads it.
     Rows,
     /// An array that only the programs use.
-    Slots,
+    Private,
     /// A ring buffer of records.
     Ring,
     /// A hash that only the programs use.
@@ -37,8 +37,8 @@ pub enum MapKind {
 
 impl MapDef {
     /// An array of `T` that only the programs use; [`crate::maps!`] calls it.
-    pub const fn slots<T>(name: &'static str) -> MapDef {
-        MapDef::of::<T>(name, MapKind::Slots)
+    pub const fn private<T>(name: &'static str) -> MapDef {
+        MapDef::of::<T>(name, MapKind::Private)
     }
 
     /// A map of `T`; [`crate::maps!`] calls it.
@@ -69,19 +69,19 @@ impl<T> Rows<T> {
     }
 }
 
-/// Declares a module's maps: a constant per line and `MAPS`. `rows` are counters the agent reads, `slots` and a `hash` are the
+/// Declares a module's maps: a constant per line and `MAPS`. `rows` are counters the agent reads, `private` and a `hash` are the
 /// programs' own, a `ring` carries records. Of a table that fills up a line says which field shows that a row is taken, and of
 /// what can overflow, which field of which other map counts what was lost. `keyed` are counters by CPU and key
 /// (bpf/shared/keys.bpf.h), of which both follow.
 ///
 /// ```text
-/// maps! { rows ROWS: runq_row = "runq_rows"; slots DELAYS: runq_delay = "runq_delays"; }
+/// maps! { rows ROWS: runq_row = "runq_rows"; private DELAYS: runq_delay = "runq_delays"; }
 /// maps! { rows ROWS: exec_row = "exec_rows", taken claims, lost exec_stat.lost in "exec_stats"; }
 /// ```
 #[macro_export]
 macro_rules! maps {
     (@kind rows) => { $crate::kit::MapKind::Rows };
-    (@kind slots) => { $crate::kit::MapKind::Slots };
+    (@kind private) => { $crate::kit::MapKind::Private };
     (@kind ring) => { $crate::kit::MapKind::Ring };
     (@kind hash) => { $crate::kit::MapKind::Hash };
     (@def keyed $ty:ty, $name:literal) => {

@@ -23,7 +23,7 @@ pub use declared::Declared;
 pub use histogram::Log2;
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, Row, RowsView};
-pub use log::{speaker, speaking_as};
+pub use log::{current_section, with_section};
 pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
 pub use module::{fill, table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When};
@@ -33,7 +33,7 @@ pub use options::{
 };
 pub use readings::{Histogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;
-pub use set_table::{by_socket, by_thread, ways};
+pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::Spec;
 pub use table::{Key, RowMut, Table};
 pub use table_spec::{Shape, TableId, TableSpec};

@@ -171,26 +171,26 @@ mod tests {
         let fake = Fake::new().with(DISKS, 3);
         for (row, disk) in [(0, 1), (1, 2), (2, 1)] {
             fake.set(DISKS, row, bio_row::disk, disk);
-            fake.set(DISKS, row, bio_row::slots.nth(1), 10u64.pow(row as u32));
+            fake.set(DISKS, row, bio_row::buckets.nth(1), 10u64.pow(row as u32));
         }
         let mut table = Table::new(1);
         let of = |row: Row<'_, bio_row>| row.get(bio_row::disk) == 1;
-        Histogram { of, ..Histogram::new(A, DISKS, bio_row::slots) }.read(&fake, &mut table);
+        Histogram { of, ..Histogram::new(A, DISKS, bio_row::buckets) }.read(&fake, &mut table);
         assert_eq!((table.len(), table.value(1, 0)), (2, Some(Atom::U64(101))));
     }
 
     #[test]
     fn a_histogram_may_be_there_from_its_first_event_only() {
         let fake = Fake::new().with(DISKS, 1);
-        let from_start = Histogram::new(A, DISKS, bio_row::slots);
-        let from_first = Histogram { from_start: false, ..Histogram::new(A, DISKS, bio_row::slots) };
+        let from_start = Histogram::new(A, DISKS, bio_row::buckets);
+        let from_first = Histogram { from_start: false, ..Histogram::new(A, DISKS, bio_row::buckets) };
         let len = |histogram: &Histogram<_, 32>| {
             let mut table = Table::new(1);
             histogram.read(&fake, &mut table);
             table.len()
         };
         assert_eq!((len(&from_start), len(&from_first)), (1, 0));
-        fake.set(DISKS, 0, bio_row::slots.nth(2), 1);
+        fake.set(DISKS, 0, bio_row::buckets.nth(2), 1);
         assert_eq!((len(&from_start), len(&from_first)), (3, 3));
     }
 
@@ -215,10 +215,10 @@ mod tests {
         let fake = Fake::new().with(DISKS, 3);
         for (row, disk, bucket) in [(0, 1, 0), (1, 2, 2), (2, 1, 1)] {
             fake.set(DISKS, row, bio_row::disk, disk);
-            fake.set(DISKS, row, bio_row::slots.nth(bucket), 5);
+            fake.set(DISKS, row, bio_row::buckets.nth(bucket), 5);
         }
         let mut table = Table::new(1);
-        HistogramPerKey { metric: A, rows: DISKS, name: disk, buckets: bio_row::slots }.read(&fake, &mut table);
+        HistogramPerKey { metric: A, rows: DISKS, name: disk, buckets: bio_row::buckets }.read(&fake, &mut table);
         assert_eq!(names(&table), ["0-1::disk1", "2-3::disk1", "0-1::disk2", "2-3::disk2", "4-7::disk2"]);
         assert_eq!(table.value(4, 0), Some(Atom::U64(5)));
     }

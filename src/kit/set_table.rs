@@ -1,13 +1,13 @@
-//! Sizes of the tables whose entries have a choice of two sets of ways (bpf/shared/ways.bpf.h).
+//! Sizes of the tables whose entries have a choice of two sets of ways (bpf/shared/set_table.bpf.h).
 
 use super::{table_size, Host, Plan};
-use crate::bpf::types::way_numbers;
+use crate::bpf::types::set_numbers;
 
 /// Ways of a set.
-const WAYS: usize = size_of::<way_numbers>() / 16;
+const WAYS: usize = size_of::<set_numbers>() / 16;
 
 /// Sizes a table for as many entries as asked for, with room to spare; yields the mask that picks a set.
-pub fn ways(plan: &mut Plan, map: &'static str, entries: usize) -> u32 {
+pub fn plan_set_table(plan: &mut Plan, map: &'static str, entries: usize) -> u32 {
     let sets = entries.div_ceil(WAYS).next_power_of_two();
     plan.entries(map, sets);
     sets as u32 - 1
@@ -38,7 +38,7 @@ mod tests {
     /// How many keys find both of their sets full, in a table that is planned for so many entries.
     fn displaced(entries: usize, keys: impl Iterator<Item = u64>) -> usize {
         let mut plan = Plan::default();
-        let mask = ways(&mut plan, "test", entries);
+        let mask = plan_set_table(&mut plan, "test", entries);
         assert_eq!(plan.entries, [("test", mask + 1)]);
         let mut taken = vec![0; mask as usize + 1];
         let mut place = |key| {
@@ -76,6 +76,6 @@ mod tests {
 
     #[test]
     fn what_is_planned_for_one_entry_is_one_set() {
-        assert_eq!(ways(&mut Plan::default(), "test", 1), 0);
+        assert_eq!(plan_set_table(&mut Plan::default(), "test", 1), 0);
     }
 }

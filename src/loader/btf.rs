@@ -55,7 +55,7 @@ pub struct Function {
 }
 
 /// What loading needs of the kernel's types.
-pub struct Known {
+pub struct KernelTypes {
     functions: BTreeMap<String, Function>,
     tracepoints: BTreeMap<String, Function>,
     types: OwnedFd,
@@ -65,7 +65,7 @@ pub struct Known {
     modules: Option<usize>,
 }
 
-impl Known {
+impl KernelTypes {
     /// Looks for functions, tracepoints, and the types that `object` (the types of the BPF object) names. These are in `file`
     /// if there is one, for kernels without types of their own: identifiers are the kernel's or none.
     pub fn read(
@@ -73,7 +73,7 @@ impl Known {
         tracepoints: &BTreeSet<&str>,
         object: &[u8],
         file: Option<&Path>,
-    ) -> std::io::Result<Known> {
+    ) -> std::io::Result<KernelTypes> {
         let fault = || std::io::Error::other("cannot be read as BTF");
         let object = Types::read(object, None).ok_or_else(fault)?;
         let (kernel, absent) = match Contents::of_kernel() {
@@ -91,7 +91,7 @@ impl Known {
         let mut types = fs::File::from(memfd_create(c"corebcc-types", MFdFlags::MFD_CLOEXEC)?);
         types.write_all(&source.copy(&object.essential_names()).ok_or_else(fault)?)?;
 
-        let mut known = Known {
+        let mut known = KernelTypes {
             functions: BTreeMap::new(),
             tracepoints: BTreeMap::new(),
             types: types.into(),
@@ -163,7 +163,7 @@ impl Known {
 
     /// Functions that the kernel itself does not have may be in its modules; reading that takes privilege, and kernel 5.11.
     fn find_in_modules(&mut self, kernel: &Types<'_>, functions: &BTreeSet<&str>) {
-        let missing = |known: &Known| -> BTreeSet<&str> {
+        let missing = |known: &KernelTypes| -> BTreeSet<&str> {
             functions.iter().copied().filter(|name| !known.functions.contains_key(*name)).collect()
         };
         if missing(self).is_empty() {
@@ -488,7 +488,8 @@ mod tests {
     fn the_widths_of_return_values_are_those_of_their_types() {
         let Some(bytes) = kernel("the_widths_of_return_values_are_those_of_their_types") else { return };
         let functions = BTreeSet::from(["vfs_read", "vfs_open", "kfree", "no_such_function"]);
-        let known = Known::read(&functions, &BTreeSet::from(["sched_switch"]), &bytes[..], None).expect("it is BTF");
+        let known =
+            KernelTypes::read(&functions, &BTreeSet::from(["sched_switch"]), &bytes[..], None).expect("it is BTF");
         let bits = |name| known.function(name).map(|function| function.bits);
         assert_eq!(bits("vfs_read"), Some(64));
         assert_eq!(bits("vfs_open"), Some(32));

@@ -1,6 +1,6 @@
 //! What loading has found out of the kernel, for whoever wonders why something is not there. Nothing is tried for this alone.
 
-use super::outcome::{Attempt, Finding, Reach};
+use super::outcome::{Attempt, Finding, TargetOutcome};
 use super::permission::Lockdown;
 use super::refusal::Refusal;
 use crate::host::tracefs;
@@ -23,7 +23,7 @@ const WAYS: [(&str, &str); 9] = [
 const NOT_TRIED: &str = "not tried: nothing that is enabled asked for it";
 
 /// For each way to attach what became of the first program that goes it.
-pub(super) fn ways(attempts: &[Attempt], reaches: &[Reach]) -> Vec<Finding> {
+pub(super) fn ways(attempts: &[Attempt], reaches: &[TargetOutcome]) -> Vec<Finding> {
     let way = |(way, prefix): (&'static str, &str)| {
         let goes = |program: &&str| program.trim_start_matches("each_").split("__").next() == Some(prefix);
         let tried = || attempts.iter().filter(|attempt| attempt.programs.iter().any(goes));
@@ -78,7 +78,7 @@ pub(super) fn surroundings() -> [Finding; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::Said;
+    use super::super::outcome::Refusals;
     use super::*;
     use crate::kit::Target;
 
@@ -99,8 +99,8 @@ mod tests {
             attempt("f", &["kprobe__f"], refused(95, "one; two; not supported")),
         ];
         let target = Target::Function("main".into());
-        let reach = |result| Reach { module: "m", template: "t", target: target.clone(), number: 0, result };
-        let no_probes = Said(vec![(&RETURN, Refusal::new(19, "the kernel has no kprobes"))]);
+        let reach = |result| TargetOutcome { module: "m", template: "t", target: target.clone(), number: 0, result };
+        let no_probes = Refusals(vec![(&RETURN, Refusal::new(19, "the kernel has no kprobes"))]);
         let reaches = [reach(Err(no_probes)), reach(Ok(&CODE))];
         let found = ways(&attempts, &reaches);
         let of =
@@ -118,8 +118,8 @@ mod tests {
     fn a_way_that_needs_a_later_kernel_is_refused_and_not_untried() {
         let uprobe = |refusal| {
             let target = Target::Function("main".into());
-            let result = Err(Said(vec![(&CODE, refusal)]));
-            let found = ways(&[], &[Reach { module: "m", template: "t", target, number: 0, result }]);
+            let result = Err(Refusals(vec![(&CODE, refusal)]));
+            let found = ways(&[], &[TargetOutcome { module: "m", template: "t", target, number: 0, result }]);
             found.into_iter().find(|finding| finding.feature == "uprobe").map(|way| (way.there, way.said)).unwrap()
         };
         let later = uprobe(Refusal::unsupported("it needs Linux 4.20"));

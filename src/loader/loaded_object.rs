@@ -1,7 +1,7 @@
 //! What the collector needs of a loaded object. Tests that have no BPF put a stand-in of their own in its place.
 
 use super::object::Loaded;
-use super::outcome::Reach;
+use super::outcome::TargetOutcome;
 use super::usage::{MapUsage, ProgramUsage};
 use crate::kit::Kernel;
 use std::os::fd::BorrowedFd;
@@ -15,7 +15,7 @@ pub trait LoadedObject: Kernel + Send + Sync {
     fn attached(&self) -> Vec<(&'static str, &'static str)>;
 
     /// The targets of templates, and what became of each.
-    fn targets(&self) -> &[Reach];
+    fn targets(&self) -> &[TargetOutcome];
 
     /// The loaded programs.
     fn programs(&self) -> Vec<ProgramUsage>;
@@ -33,7 +33,7 @@ impl LoadedObject for Loaded {
         Loaded::attached(self)
     }
 
-    fn targets(&self) -> &[Reach] {
+    fn targets(&self) -> &[TargetOutcome] {
         Loaded::reaches(self)
     }
 

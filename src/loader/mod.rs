@@ -19,7 +19,7 @@ mod usage;
 pub use footprint::{give_back, use_one_arena};
 pub use loaded_object::LoadedObject;
 pub use object::Loaded;
-pub use outcome::{Attempt, Failure, Finding, LoadRequest, Reach, Said};
+pub use outcome::{Attempt, Failure, Finding, LoadRequest, Refusals, TargetOutcome};
 pub use refusal::Refusal;
 pub use trial::{load, Outcome};
 pub use usage::{count_runs, counts_runs, resident, MapUsage, ProgramUsage};

@@ -1,8 +1,8 @@
 //! What is loaded: maps in the agent's memory, rings, and the links by which programs run. Dropping it detaches everything.
 
-use super::btf::Known;
+use super::btf::KernelTypes;
 use super::mapping::Mapping;
-use super::outcome::{usable, Finding, LoadRequest, Reach, Said};
+use super::outcome::{usable, Finding, LoadRequest, Refusals, TargetOutcome};
 use super::refusal::Refusal;
 use super::ring::Ring;
 use super::{held, perf_event, program, template};
@@ -23,7 +23,7 @@ pub struct Loaded {
     targets: Mutex<BTreeMap<&'static str, Arc<()>>>,
     /// Copies of templates, kept for targets to come and for what the kernel says of them.
     pub(super) copies: Mutex<template::Copies>,
-    pub(super) reaches: Vec<Reach>,
+    pub(super) reaches: Vec<TargetOutcome>,
     /// Arrays of counters, with their bytes. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table
     /// that nobody has read yet is not mapped.
     maps: BTreeMap<&'static str, (usize, OnceLock<Option<Mapping>>)>,
@@ -33,7 +33,7 @@ pub struct Loaded {
     pub(super) programs: BTreeMap<&'static str, OwnedFd>,
     /// The modules' questions (`FEATURE` lines in bpf/), answered.
     pub(super) features: Vec<Finding>,
-    btf: Option<Arc<Known>>,
+    btf: Option<Arc<KernelTypes>>,
     /// What its build knows of the object.
     pub(super) build: Option<BpfObject>,
     /// The maps, and the code that programs are loaded from.
@@ -71,7 +71,7 @@ impl Loaded {
         build: BpfObject,
         wanted: &[LoadRequest],
         active: &[usize],
-        btf: Arc<Known>,
+        btf: Arc<KernelTypes>,
     ) -> Result<Loaded, Refusal> {
         let mut loaded = Loaded { btf: Some(btf), build: Some(build), ..Loaded::empty() };
         for map in object.maps() {
@@ -98,7 +98,7 @@ impl Loaded {
         Ok(loaded)
     }
 
-    fn parts(&self) -> Result<(&Object, &Known), Refusal> {
+    fn parts(&self) -> Result<(&Object, &KernelTypes), Refusal> {
         let parts = self.object.as_ref().zip(self.btf.as_deref());
         parts.ok_or_else(|| Refusal::new(0, "nothing is loaded"))
     }
@@ -161,7 +161,7 @@ impl Loaded {
             more_descriptors();
         }
         for (hook, target, number) in &wanted.plan.targets {
-            let mut said = Said::default();
+            let mut refusals = Refusals::default();
             let mut by = None;
             for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
                 match self.hold(tier, target, *number) {
@@ -170,12 +170,12 @@ impl Loaded {
                         by = Some(tier);
                         break;
                     }
-                    Err(refusal) => said.0.push((tier, refusal)),
+                    Err(refusal) => refusals.0.push((tier, refusal)),
                 }
             }
-            let result = by.ok_or(said);
+            let result = by.ok_or(refusals);
             let (module, template) = (wanted.name, hook.name);
-            self.reaches.push(Reach { module, template, target: target.clone(), number: *number, result });
+            self.reaches.push(TargetOutcome { module, template, target: target.clone(), number: *number, result });
         }
     }
 
@@ -199,7 +199,7 @@ impl Loaded {
     }
 
     /// The targets of templates, and what became of each.
-    pub fn reaches(&self) -> &[Reach] {
+    pub fn reaches(&self) -> &[TargetOutcome] {
         &self.reaches
     }
 
@@ -252,7 +252,7 @@ impl Kernel for Loaded {
     }
 
     fn reaches(&self, template: &'static Hook, number: u32) -> bool {
-        let is = |reach: &Reach| reach.template == template.name && reach.number == number;
+        let is = |reach: &TargetOutcome| reach.template == template.name && reach.number == number;
         self.reaches.iter().any(|reach| is(reach) && reach.result.is_ok())
     }
 
@@ -286,16 +286,16 @@ impl Kernel for Loaded {
 
     fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, KernelError> {
         let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.programs.contains_key(program));
-        let mut said = Said::default();
+        let mut refusals = Refusals::default();
         for tier in template.tiers.iter().filter(loaded) {
             match self.hold(tier, target, number) {
                 Ok(hold) => return Ok(Attachment::new(hold)),
-                Err(refusal) => said.0.push((tier, refusal)),
+                Err(refusal) => refusals.0.push((tier, refusal)),
             }
         }
-        Err(match said.0.is_empty() {
+        Err(match refusals.0.is_empty() {
             true => KernelError::NotLoaded(template.name),
-            false => KernelError::Refused(said.to_string()),
+            false => KernelError::Refused(refusals.to_string()),
         })
     }
 }

@@ -28,16 +28,16 @@ pub struct Failure {
     /// One sentence: what failed, what the kernel lacks, what to do.
     pub reason: String,
     /// The verifier's or libbpf's words.
-    pub words: String,
+    pub kernel_log: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)?;
-        if self.words.is_empty() {
+        if self.kernel_log.is_empty() {
             return Ok(());
         }
-        write!(f, "; the kernel said: {}", self.words)
+        write!(f, "; the kernel said: {}", self.kernel_log)
     }
 }
 
@@ -56,7 +56,7 @@ pub struct Attempt {
 
 /// A target of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct TargetOutcome {
     /// The module.
     pub module: &'static str,
     /// The template.
@@ -66,14 +66,14 @@ pub struct Reach {
     /// Its number.
     pub number: u32,
     /// The tier that took it, or what was said of each.
-    pub result: Result<&'static Tier, Said>,
+    pub result: Result<&'static Tier, Refusals>,
 }
 
 /// The ways to attach to a target, each with why it is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said(pub Vec<(&'static Tier, Refusal)>);
+pub struct Refusals(pub Vec<(&'static Tier, Refusal)>);
 
-impl fmt::Display for Said {
+impl fmt::Display for Refusals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of_each: Vec<String> = self.0.iter().map(|(tier, refusal)| format!("{}: {refusal}", tier.kind)).collect();
         f.write_str(&of_each.join("; "))

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 /// What decides whether this process may load BPF.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Privileges {
     /// Effective capabilities (`CapEff` of /proc/self/status).
     capabilities: u64,
     /// Whether the capabilities are those of a user name space below the first.
@@ -69,14 +69,14 @@ impl Lockdown {
     }
 }
 
-impl Standing {
+impl Privileges {
     /// As it is now. What cannot be read counts as no hindrance.
-    pub fn read() -> Standing {
+    pub fn read() -> Privileges {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
         let ids = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let disabled = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled").ok();
-        Standing {
+        Privileges {
             capabilities: field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX),
             namespace: !ids.is_empty() && ids.split_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"],
             seccomp: field("Seccomp:") == Some("2"),
@@ -182,7 +182,7 @@ pub fn lock_memory() {
 mod tests {
     use super::*;
 
-    const FREE: Standing = Standing {
+    const FREE: Privileges = Privileges {
         capabilities: u64::MAX,
         namespace: false,
         seccomp: false,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn says(standing: Standing, parts: &[&str]) {
+    fn says(standing: Privileges, parts: &[&str]) {
         let map = Refusal { map: Some("rows".into()), errno: EPERM, ..Refusal::default() };
         let sentence = standing.explains(&map).expect("an explanation");
         for part in parts {
@@ -206,34 +206,34 @@ mod tests {
 
     #[test]
     fn each_hindrance_has_its_own_sentence() {
-        let nobody = Standing { capabilities: 0, unprivileged: Some("2".into()), ..FREE };
+        let nobody = Privileges { capabilities: 0, unprivileged: Some("2".into()), ..FREE };
         says(nobody.clone(), &["CAP_BPF and CAP_PERFMON are missing", "run as root", "unprivileged_bpf_disabled (2)"]);
-        says(Standing { capabilities: BPF, ..FREE }, &["CAP_PERFMON is missing", "before Linux 5.8: CAP_SYS_ADMIN"]);
-        says(Standing { capabilities: PERFMON, ..FREE }, &["CAP_BPF is missing"]);
-        says(Standing { namespace: true, ..nobody }, &["user namespace"]);
-        says(Standing { lockdown: Lockdown::Level(CONFIDENTIALITY), ..FREE }, &["locked down", "lockdown=integrity"]);
-        let limited = Standing { capabilities: SYS_ADMIN, locked: Some(65536), ..FREE };
+        says(Privileges { capabilities: BPF, ..FREE }, &["CAP_PERFMON is missing", "before Linux 5.8: CAP_SYS_ADMIN"]);
+        says(Privileges { capabilities: PERFMON, ..FREE }, &["CAP_BPF is missing"]);
+        says(Privileges { namespace: true, ..nobody }, &["user namespace"]);
+        says(Privileges { lockdown: Lockdown::Level(CONFIDENTIALITY), ..FREE }, &["locked down", "lockdown=integrity"]);
+        let limited = Privileges { capabilities: SYS_ADMIN, locked: Some(65536), ..FREE };
         let parts = ["65536 bytes", "maps and programs", "CAP_SYS_RESOURCE", "LimitMEMLOCK=infinity"];
         says(limited.clone(), &parts);
         for program in [refused(EPERM, ""), refused(0, "kprobe: the program is refused: Operation not permitted")] {
             assert!(limited.explains(&program).is_some_and(|sentence| sentence.contains("65536 bytes")));
         }
-        says(Standing { lockdown: Lockdown::Level(CONFIDENTIALITY), ..limited }, &["locked down"]);
-        says(Standing { seccomp: true, ..FREE }, &["seccomp"]);
-        let unknown = Standing { lockdown: Lockdown::Unknown("no securityfs".into()), ..FREE };
+        says(Privileges { lockdown: Lockdown::Level(CONFIDENTIALITY), ..limited }, &["locked down"]);
+        says(Privileges { seccomp: true, ..FREE }, &["seccomp"]);
+        let unknown = Privileges { lockdown: Lockdown::Unknown("no securityfs".into()), ..FREE };
         says(unknown.clone(), &["whether there is one is not known: no securityfs"]);
-        says(Standing { seccomp: true, ..unknown }, &["seccomp", "is not known: no securityfs"]);
+        says(Privileges { seccomp: true, ..unknown }, &["seccomp", "is not known: no securityfs"]);
     }
 
     #[test]
     fn what_nothing_here_explains_is_left_to_the_hook() {
         assert_eq!(FREE.explains(&refused(EPERM, "")), None);
-        let nobody = Standing { capabilities: 0, ..FREE };
+        let nobody = Privileges { capabilities: 0, ..FREE };
         assert_eq!(nobody.explains(&refused(nix::libc::ENOENT, "no such function")), None);
         assert_eq!(nobody.explains(&refused(EACCES, "R0 invalid mem access 'scalar'")), None, "the verifier's");
-        let limited = Standing { locked: Some(65536), ..FREE };
+        let limited = Privileges { locked: Some(65536), ..FREE };
         assert_eq!(limited.hindrance(true), None, "root may raise it");
-        let limited = Standing { capabilities: SYS_ADMIN, ..limited };
+        let limited = Privileges { capabilities: SYS_ADMIN, ..limited };
         let map = Refusal { map: Some("rows".into()), ..refused(EACCES, "") };
         assert_eq!(limited.explains(&map), None, "want of memory is not EACCES");
     }
@@ -241,10 +241,10 @@ mod tests {
     #[test]
     fn a_helper_under_lockdown_is_told_from_a_missing_one() {
         let words = "85: (85) call bpf_probe_read#4; unknown func bpf_probe_read#4";
-        let locked = Standing { lockdown: Lockdown::Level(CONFIDENTIALITY), ..FREE };
+        let locked = Privileges { lockdown: Lockdown::Level(CONFIDENTIALITY), ..FREE };
         assert_eq!(locked.explains(&refused(22, words)).as_deref(), Some(LOCKED_DOWN));
         assert_eq!(FREE.explains(&refused(22, words)), None);
-        let unknown = Standing { lockdown: Lockdown::Unknown("no securityfs".into()), ..FREE };
+        let unknown = Privileges { lockdown: Lockdown::Unknown("no securityfs".into()), ..FREE };
         assert!(unknown.explains(&refused(22, words)).is_some());
         let fault = "85: (85) call bpf_probe_read_kernel#113; R2 unbounded memory access";
         assert_eq!(unknown.explains(&refused(22, fault)), None);

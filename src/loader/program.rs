@@ -1,6 +1,6 @@
 //! Loading one program of an object that libbpf has relocated: what is refused costs itself, not the whole object.
 
-use super::btf::{Function, Known};
+use super::btf::{Function, KernelTypes};
 use super::refusal::Refusal;
 use libbpf_rs::libbpf_sys::{self, bpf_func_info, bpf_insn};
 use libbpf_rs::{AsRawLibbpf, Object, Program};
@@ -16,7 +16,7 @@ pub fn section<'a>(program: &Program<'a>) -> (&'a str, &'a str) {
 }
 
 /// Loads a program for what its section names.
-pub fn load(object: &Object, name: &str, btf: &Known) -> Result<OwnedFd, Refusal> {
+pub fn load(object: &Object, name: &str, btf: &KernelTypes) -> Result<OwnedFd, Refusal> {
     let program = object.progs().find(|program| program.name() == name);
     let program = program.ok_or_else(|| Refusal::missing(format!("no program {name} in the BPF object")))?;
     let function = match section(&program) {

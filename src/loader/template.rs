@@ -2,7 +2,7 @@
 //! written into it, and attaches the copy. Attach cookies (`bpf_get_attach_cookie`) would do with one program, but came with
 //! 5.15 for perf events and with 6.10 for raw tracepoints, and never serve fexit.
 
-use super::btf::{Function, Known};
+use super::btf::{Function, KernelTypes};
 use super::program::{load_code, owned, section};
 use super::refusal::Refusal;
 use crate::host::TRACEFS;
@@ -34,26 +34,28 @@ pub fn attach(
     template: &Program<'_>,
     target: &Target,
     number: u32,
-    btf: &Known,
+    btf: &KernelTypes,
     copies: &mut Copies,
 ) -> Result<Attached, Refusal> {
     let name = template.name().to_string_lossy().into_owned();
     let kind = name.split("__").next().unwrap_or_default();
-    let place = match (kind, target) {
-        ("each_raw", Target::Tracepoint { event, .. }) => Place::Raw(event),
-        ("each_event", Target::Tracepoint { category, event }) => Place::Perf(Event::tracepoint(category, event)?),
-        ("each_fentry" | "each_fexit", Target::Function(_)) => Place::Typed,
+    let point = match (kind, target) {
+        ("each_raw", Target::Tracepoint { event, .. }) => AttachPoint::Raw(event),
+        ("each_event", Target::Tracepoint { category, event }) => {
+            AttachPoint::Perf(Event::tracepoint(category, event)?)
+        }
+        ("each_fentry" | "each_fexit", Target::Function(_)) => AttachPoint::Typed,
         ("each_kprobe", Target::Function(function)) => {
-            Place::Perf(Event::probe("kprobe", false, OsStr::new(function), 0)?)
+            AttachPoint::Perf(Event::probe("kprobe", false, OsStr::new(function), 0)?)
         }
         ("each_kretprobe", Target::Function(function)) => {
-            Place::Perf(Event::probe("kprobe", true, OsStr::new(function), 0)?)
+            AttachPoint::Perf(Event::probe("kprobe", true, OsStr::new(function), 0)?)
         }
         ("each_uprobe", Target::Code { path, offset, semaphore, process, .. }) => {
             let mut event = Event::probe("uprobe", false, path.as_os_str(), *offset)?;
             event.count_users(*semaphore)?;
             event.process = *process;
-            Place::Perf(event)
+            AttachPoint::Perf(event)
         }
         _ => return Err(Refusal::new(libc::EINVAL, format!("{name} is no program for {target}"))),
     };
@@ -65,49 +67,49 @@ pub fn attach(
         Target::Function(_) => function.map_or(64, |function| function.bits),
         _ => 0,
     };
-    if matches!(place, Place::Typed) && function.is_none() {
+    if matches!(point, AttachPoint::Typed) && function.is_none() {
         return Err(Refusal::missing("the function is not in the BTF of the kernel"));
     }
-    let typed = function.filter(|_| matches!(place, Place::Typed));
+    let typed = function.filter(|_| matches!(point, AttachPoint::Typed));
     let number = u64::from(number) | u64::from(bits) << 32;
     let program = match copies.entry((name, number, typed.map(|function| function.id))) {
         Entry::Occupied(copy) => copy.into_mut(),
-        Entry::Vacant(place) => place.insert(copy(object, template, number, typed)?),
+        Entry::Vacant(point) => point.insert(copy(object, template, number, typed)?),
     };
-    place.attach(program)
+    point.attach(program)
 }
 
 /// Attaches a program to what its section names.
 pub fn attach_named(program: &Program<'_>, fd: &OwnedFd) -> Result<Attached, Refusal> {
-    let place = match section(program) {
-        ("tp_btf" | "fentry" | "fexit", _) => Place::Typed,
-        ("raw_tp", event) => Place::Raw(event),
+    let point = match section(program) {
+        ("tp_btf" | "fentry" | "fexit", _) => AttachPoint::Typed,
+        ("raw_tp", event) => AttachPoint::Raw(event),
         (kind @ ("kprobe" | "kretprobe"), function) => {
-            Place::Perf(Event::probe("kprobe", kind == "kretprobe", OsStr::new(function), 0)?)
+            AttachPoint::Perf(Event::probe("kprobe", kind == "kretprobe", OsStr::new(function), 0)?)
         }
         (kind, _) => return Err(Refusal::new(libc::EINVAL, format!("{kind} is no way to attach"))),
     };
-    place.attach(fd)
+    point.attach(fd)
 }
 
-enum Place<'a> {
+enum AttachPoint<'a> {
     Raw(&'a str),
     /// What the program was loaded for.
     Typed,
     Perf(Event),
 }
 
-impl Place<'_> {
+impl AttachPoint<'_> {
     fn attach(self, program: &OwnedFd) -> Result<Attached, Refusal> {
         match self {
-            Place::Raw(event) => raw(Some(event), program),
-            Place::Typed => raw(None, program),
-            Place::Perf(event) => event.open(program),
+            AttachPoint::Raw(event) => raw(Some(event), program),
+            AttachPoint::Typed => raw(None, program),
+            AttachPoint::Perf(event) => event.open(program),
         }
     }
 }
 
-/// The program of a template with `number` in the place of the mark, loaded; `function` is for fentry and fexit.
+/// The program of a template with `number` in the point of the mark, loaded; `function` is for fentry and fexit.
 fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&Function>) -> Result<OwnedFd, Refusal> {
     let mut code = template.insns().to_vec();
     let halves = [number as i32, (number >> 32) as i32];

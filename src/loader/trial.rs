@@ -2,11 +2,11 @@
 //! modules out, and everything else is loaded. libbpf makes the maps and relocates the programs of one BPF object; each program
 //! is then loaded by itself, so that a refusal costs one call.
 
-use super::btf::{Known, KERNEL};
+use super::btf::{KernelTypes, KERNEL};
 use super::features;
 use super::object::Loaded;
 use super::outcome::{usable, Attempt, Failure, Finding, LoadRequest};
-use super::permission::{lock_memory, Standing};
+use super::permission::{lock_memory, Privileges};
 use super::refusal::{chain, errno, listening, Refusal};
 use crate::bpf::{BpfObject, Constants};
 use crate::kit::{Hook, MapKind, Plan, Target, Tier, When};
@@ -29,7 +29,7 @@ pub struct Outcome<L = Loaded> {
 
 /// Loads the modules of an object as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels without their own.
 pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constants, btf: Option<&Path>) -> Outcome {
-    let refused = |reason: &String| Failure { hook: "-", errno: 0, reason: reason.clone(), words: String::new() };
+    let refused = |reason: &String| Failure { hook: "-", errno: 0, reason: reason.clone(), kernel_log: String::new() };
     let mut modules: Vec<Result<(), Failure>> = wanted
         .iter()
         .map(|wanted| wanted.plan.refusal.as_ref().map_or(Ok(()), |reason| Err(refused(reason))))
@@ -42,7 +42,7 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
                 hook: "-",
                 errno: error.raw_os_error().unwrap_or(0),
                 reason: without_types(btf, &error.to_string()),
-                words: String::new(),
+                kernel_log: String::new(),
             };
             let mut findings = vec![Finding::new("types", false, failure.reason.clone())];
             findings.extend(features::surroundings());
@@ -65,7 +65,7 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
         modules: &mut modules,
         no_ring: &mut no_ring,
     };
-    let loaded = trial.settle(&all);
+    let loaded = trial.converge(&all);
     findings.extend(features::ways(&attempts, loaded.reaches()));
     findings.push(features::ring(loaded.rings().next().map(|(ring, _)| ring), no_ring));
     findings.extend(features::surroundings());
@@ -75,7 +75,7 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
 }
 
 /// The kernel's types, as far as these modules have a use for them.
-fn known(object: &BpfObject, wanted: &[LoadRequest], btf: Option<&Path>) -> std::io::Result<Known> {
+fn known(object: &BpfObject, wanted: &[LoadRequest], btf: Option<&Path>) -> std::io::Result<KernelTypes> {
     let (mut functions, mut tracepoints) = (BTreeSet::new(), BTreeSet::new());
     let plans = || wanted.iter().map(|wanted| &wanted.plan);
     for tier in plans().flat_map(|plan| hooks(plan).into_iter().chain(templates(plan))).flat_map(|hook| hook.tiers) {
@@ -93,7 +93,7 @@ fn known(object: &BpfObject, wanted: &[LoadRequest], btf: Option<&Path>) -> std:
         _ => None,
     }));
     let object = ObjectBuilder::default().open_memory(object.bytes).map_err(std::io::Error::other)?;
-    Known::read(&functions, &tracepoints, types_of(&object), btf)
+    KernelTypes::read(&functions, &tracepoints, types_of(&object), btf)
 }
 
 /// What the templates of fentry and fexit are made for (`bpf/`, build.rs).
@@ -126,7 +126,7 @@ struct Trial<'a> {
     object: &'a BpfObject,
     wanted: &'a [LoadRequest],
     constants: &'a dyn Constants,
-    known: Arc<Known>,
+    known: Arc<KernelTypes>,
     avoid: String,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
@@ -136,23 +136,23 @@ struct Trial<'a> {
 
 impl Trial<'_> {
     /// Tries until what is left of these modules loads. Each round but the last takes a module away, so it ends.
-    fn settle(&mut self, among: &[usize]) -> Loaded {
+    fn converge(&mut self, among: &[usize]) -> Loaded {
         let mut refused = BTreeSet::new();
         loop {
             self.drop_dependents();
-            let active = self.left(among);
+            let active = self.active(among);
             if active.is_empty() {
                 return Loaded::empty();
             }
             match self.attempt(&active, &mut refused) {
-                Ok(loaded) if self.left(&active) == active => return loaded,
+                Ok(loaded) if self.active(&active) == active => return loaded,
                 Ok(_) => {}
-                Err(refusal) => self.give_up(&active, &refusal),
+                Err(refusal) => self.fail_all(&active, &refusal),
             }
         }
     }
 
-    fn left(&self, among: &[usize]) -> Vec<usize> {
+    fn active(&self, among: &[usize]) -> Vec<usize> {
         among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect()
     }
 
@@ -185,7 +185,7 @@ impl Trial<'_> {
             for (hook, chosen) in hooks.iter().zip(&mut chosen).filter(|(hook, _)| is_function(hook) == functions) {
                 match self.choose(&mut loaded, active, hook, now.contains(hook.name), refused) {
                     Ok(tier) => *chosen = Some(tier),
-                    Err(refusal) => self.without(hook, active, &refusal, refused),
+                    Err(refusal) => self.drop_users(hook, active, &refusal, refused),
                 }
             }
             for &module in active {
@@ -194,7 +194,7 @@ impl Trial<'_> {
                     self.choose_templates(&mut loaded, module, &templates, refused);
                 }
             }
-            if self.left(active) != active {
+            if self.active(active) != active {
                 return Ok(Loaded::empty());
             }
         }
@@ -219,12 +219,17 @@ impl Trial<'_> {
             match self.try_tier(loaded, active, hook, tier, now) {
                 Ok(()) => {
                     let programs = tier.programs.iter().copied();
-                    self.note(hook, tier, programs.filter(|name| loaded.programs.contains_key(name)).collect(), Ok(()));
+                    self.record(
+                        hook,
+                        tier,
+                        programs.filter(|name| loaded.programs.contains_key(name)).collect(),
+                        Ok(()),
+                    );
                     return Ok(tier);
                 }
                 Err((program, refusal)) => {
                     refused.insert(program);
-                    self.note(hook, tier, vec![program], Err(refusal.clone()));
+                    self.record(hook, tier, vec![program], Err(refusal.clone()));
                     last = refusal;
                 }
             }
@@ -260,7 +265,7 @@ impl Trial<'_> {
     }
 
     /// No tier of a hook is left: modules that need it are out.
-    fn without(
+    fn drop_users(
         &mut self,
         hook: &'static Hook,
         active: &[usize],
@@ -271,11 +276,11 @@ impl Trial<'_> {
         match users.as_slice() {
             [] => {}
             [module] => {
-                let fate = &mut self.modules[*module];
-                *fate = std::mem::replace(fate, Ok(())).and_then(|()| Err(unattached(hook, refusal)));
+                let outcome = &mut self.modules[*module];
+                *outcome = std::mem::replace(outcome, Ok(())).and_then(|()| Err(unattached(hook, refusal)));
             }
             _ => {
-                self.blame(hook, &users, refusal);
+                self.isolate_culprit(hook, &users, refusal);
                 // The others have another try.
                 refused.retain(|program| !hook.tiers.iter().any(|tier| tier.programs.contains(program)));
             }
@@ -299,7 +304,7 @@ impl Trial<'_> {
                 }
                 if let Err((program, refusal)) = self.try_tier(loaded, &[module], hook, tier, false) {
                     refused.insert(program);
-                    self.note(hook, tier, vec![program], Err(refusal.clone()));
+                    self.record(hook, tier, vec![program], Err(refusal.clone()));
                     last = refusal;
                 }
             }
@@ -311,7 +316,7 @@ impl Trial<'_> {
         loaded.attach_each(&self.wanted[module], refused);
         for &hook in &self.wanted[module].plan.templates {
             let tier = hook.tiers.iter().find(|tier| usable(tier, refused));
-            tier.into_iter().for_each(|tier| self.note(hook, tier, tier.programs.into(), Ok(())));
+            tier.into_iter().for_each(|tier| self.record(hook, tier, tier.programs.into(), Ok(())));
         }
         self.must_reach(module, loaded);
     }
@@ -333,7 +338,7 @@ impl Trial<'_> {
             programs: tier.programs.into(),
             result: Err(refusal),
         }));
-        let cause = Standing::read().explains(&refusal).map_or(String::new(), |cause| format!(": {cause}"));
+        let cause = Privileges::read().explains(&refusal).map_or(String::new(), |cause| format!(": {cause}"));
         self.modules[module] = Err(Failure {
             hook: first.template,
             errno: 0,
@@ -341,15 +346,15 @@ impl Trial<'_> {
                 1 => format!("{} cannot be attached to{cause}", first.target),
                 _ => format!("none of {count} targets can be attached to; the first is {}{cause}", first.target),
             },
-            words: refusal.message,
+            kernel_log: refusal.message,
         });
     }
 
     /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
-    fn blame(&mut self, hook: &'static Hook, users: &[usize], refusal: &Refusal) {
+    fn isolate_culprit(&mut self, hook: &'static Hook, users: &[usize], refusal: &Refusal) {
         for &module in users {
             let other = self.wanted[module].depends_on.filter(|&other| self.modules[other].is_ok());
-            drop(self.settle(&other.into_iter().chain([module]).collect::<Vec<_>>()));
+            drop(self.converge(&other.into_iter().chain([module]).collect::<Vec<_>>()));
         }
         if let (true, Some(&last)) = (users.iter().all(|&module| self.modules[module].is_ok()), users.last()) {
             self.modules[last] = Err(unattached(hook, refusal));
@@ -357,7 +362,7 @@ impl Trial<'_> {
     }
 
     /// Something was refused that is no hook: a map takes its modules out, anything else all of them.
-    fn give_up(&mut self, active: &[usize], refusal: &Refusal) {
+    fn fail_all(&mut self, active: &[usize], refusal: &Refusal) {
         let owns = |module: usize| {
             refusal.map.as_ref().is_some_and(|map| self.wanted[module].maps.iter().any(|def| def.name == map))
         };
@@ -367,7 +372,7 @@ impl Trial<'_> {
             *self.no_ring = Some(refusal.message.clone());
         }
         let reason = match (&refusal.map, refusal.errno) {
-            (_, errno @ (1 | 13)) => match Standing::read().explains(refusal) {
+            (_, errno @ (1 | 13)) => match Privileges::read().explains(refusal) {
                 Some(cause) => format!("loading BPF is not permitted (errno {errno}): {cause}"),
                 None => format!(
                     "loading BPF is not permitted (errno {errno}), and nothing that the agent knows of forbids it; see what \
@@ -383,7 +388,7 @@ impl Trial<'_> {
                 hook: "-",
                 errno: refusal.errno,
                 reason: reason.clone(),
-                words: refusal.message.clone(),
+                kernel_log: refusal.message.clone(),
             });
         }
     }
@@ -404,7 +409,7 @@ impl Trial<'_> {
         all
     }
 
-    fn note(
+    fn record(
         &mut self,
         hook: &'static Hook,
         tier: &'static Tier,
@@ -519,12 +524,12 @@ fn named(avoid: &str, name: &str) -> bool {
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
     let cause =
-        Standing::read().explains(refusal).map_or(format!(" needs {}", hook.needs), |cause| format!(" {cause}"));
+        Privileges::read().explains(refusal).map_or(format!(" needs {}", hook.needs), |cause| format!(" {cause}"));
     Failure {
         hook: hook.name,
         errno: refusal.errno,
         reason: format!("no way to attach to {} (errno {}):{cause}", hook.name, refusal.errno),
-        words: refusal.message.clone(),
+        kernel_log: refusal.message.clone(),
     }
 }
 

@@ -4,7 +4,7 @@ use super::shared::block::{COMPLETE, ISSUE};
 use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types::{self, bio_row, bio_start};
 use crate::kit::*;
-use crate::{maps, metrics, options, tell};
+use crate::{maps, metrics, module_log, options};
 use std::sync::LazyLock;
 
 metrics! {
@@ -13,7 +13,7 @@ metrics! {
 
 maps! {
     rows ROWS: bio_row = "bio_rows", taken disk;
-    slots STARTS: bio_start = "bio_starts";
+    private STARTS: bio_start = "bio_starts";
 }
 
 options! {
@@ -35,7 +35,7 @@ static TABLE: TableSpec = TableSpec {
 
 /// The histogram over the disks that count.
 const fn latency(of: fn(Row<'_, bio_row>) -> bool) -> Histogram<bio_row, 32> {
-    Histogram { of, ..Histogram::new(LATENCY, ROWS, bio_row::slots) }
+    Histogram { of, ..Histogram::new(LATENCY, ROWS, bio_row::buckets) }
 }
 
 /// Whether a row's requests are its disk's own: those of device-mapper disks are requests of the disks below, seen again.
@@ -54,8 +54,8 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         match options.queued {
-            true => tell!(info, "Including time in the queue: from the allocation of a request."),
-            false => tell!(info, "Without time in the queue: from the issue of a request to the device."),
+            true => module_log!(info, "Including time in the queue: from the allocation of a request."),
+            false => module_log!(info, "Without time in the queue: from the issue of a request to the device."),
         }
         LazyLock::force(&MAPPER);
         Ok(Box::new(Biolatency { options, unmeasured: 0 }))
@@ -89,7 +89,7 @@ impl Module for Biolatency {
         if without > self.unmeasured {
             self.unmeasured = without;
             if let Err(error) = kernel.attach(&ISSUE) {
-                tell!(debug, "block_rq_issue: {error}");
+                module_log!(debug, "block_rq_issue: {error}");
             }
         }
     }
@@ -125,7 +125,7 @@ mod tests {
         let rows = [(0, 8, 1), (1, 259, 10), (2, 253, 100), (3, 8, 1000)];
         for (row, major, count) in rows {
             fake.set(ROWS, row, bio_row::disk, disk(major, 16));
-            fake.set(ROWS, row, bio_row::slots.nth(1), count);
+            fake.set(ROWS, row, bio_row::buckets.nth(1), count);
         }
         let mut table = Table::of(&TABLE);
         latency(|row| is_disk(row, Some(253))).read(&fake, &mut table);

@@ -1,10 +1,10 @@
 //! Bytes of block I/O by process and disk. Kernel side: bpf/bioperpid.bpf.c with bpf/shared/owners.bpf.h, the table of submitters.
 
-use super::shared::block::{self, Disks, Owners};
+use super::shared::block::{self, Disks, SubmitterTable};
 use crate::bpf::types;
 use crate::host::{command_word, exists};
 use crate::kit::*;
-use crate::{metrics, tell};
+use crate::{metrics, module_log};
 use std::collections::BTreeSet;
 
 metrics! {
@@ -29,7 +29,7 @@ pub const SPEC: Spec = Spec {
 const NAMES: usize = 32 * 1024;
 
 struct Bioperpid {
-    owners: Owners,
+    owners: SubmitterTable,
     disk_name: block::DiskName,
     /// Disks without a name, to say so once.
     nameless: BTreeSet<(u32, u32)>,
@@ -37,7 +37,7 @@ struct Bioperpid {
 
 impl Bioperpid {
     fn new(exists: fn(u32) -> bool, disk_name: block::DiskName) -> Bioperpid {
-        Bioperpid { owners: Owners::new(exists), disk_name, nameless: BTreeSet::new() }
+        Bioperpid { owners: SubmitterTable::new(exists), disk_name, nameless: BTreeSet::new() }
     }
 }
 
@@ -48,15 +48,15 @@ impl Module for Bioperpid {
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let mut disks = Disks::new(self.disk_name);
-        for (key, owner) in Owners::read(kernel) {
-            let [reads, writes] = owner.ways;
+        for (key, owner) in SubmitterTable::read(kernel) {
+            let [reads, writes] = owner.directions;
             let bytes = reads.bytes.wrapping_add(writes.bytes);
             if bytes == 0 {
                 continue;
             }
             let Some(disk) = disks.name(key.major, key.minor) else {
                 if self.nameless.insert((key.major, key.minor)) {
-                    tell!(info, "no disk {}:{}, its I/O is not shown", key.major, key.minor);
+                    module_log!(info, "no disk {}:{}, its I/O is not shown", key.major, key.minor);
                 }
                 continue;
             };

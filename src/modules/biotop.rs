@@ -1,12 +1,12 @@
 //! The processes with the most block I/O in the last interval. Kernel side: bpf/biotop.bpf.c with bpf/shared/owners.bpf.h, the table
 //! of submitters, whose counters only grow: an interval is the difference of two readings.
 
-use super::shared::block::{self, Cells, Disks, Owner, Owners, Submitter};
+use super::shared::block::{self, Disks, IoCounts, Owner, Submitter, SubmitterTable};
 use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types;
 use crate::host::exists;
 use crate::kit::*;
-use crate::{metrics, options, tell};
+use crate::{metrics, module_log, options};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {
-            tell!(warn, "with a negative interval there are no values");
+            module_log!(warn, "with a negative interval there are no values");
         }
         Ok(Box::new(Biotop::new(options, exists, block::disk_name)))
     },
@@ -68,7 +68,7 @@ struct Summary {
     comm: Vec<u8>,
     writes: bool,
     disk: Vec<u8>,
-    cells: Cells,
+    cells: IoCounts,
 }
 
 impl Summary {
@@ -92,7 +92,7 @@ impl Summary {
 
 struct Biotop {
     options: Options,
-    owners: Owners,
+    owners: SubmitterTable,
     disk_name: block::DiskName,
     /// The reading that the interval began with.
     before: BTreeMap<Submitter, Owner>,
@@ -107,7 +107,7 @@ impl Biotop {
     fn new(options: Options, exists: fn(u32) -> bool, disk_name: block::DiskName) -> Biotop {
         Biotop {
             options,
-            owners: Owners::new(exists),
+            owners: SubmitterTable::new(exists),
             disk_name,
             before: BTreeMap::new(),
             began: Instant::now(),
@@ -118,12 +118,12 @@ impl Biotop {
 
     /// Ends the interval: its rows take the place of those before.
     fn summarise(&mut self, kernel: &dyn Kernel) {
-        let now = Owners::read(kernel);
+        let now = SubmitterTable::read(kernel);
         let mut disks = Disks::new(self.disk_name);
         let (mut rows, mut untimed) = (Vec::new(), 0);
         for (&submitter, owner) in &now {
-            let before = self.before.get(&submitter).map_or([Cells::default(); 2], |before| before.ways);
-            for (way, cells) in owner.ways.into_iter().enumerate() {
+            let before = self.before.get(&submitter).map_or([IoCounts::default(); 2], |before| before.directions);
+            for (way, cells) in owner.directions.into_iter().enumerate() {
                 let cells = cells.since(before[way]);
                 untimed += cells.untimed;
                 if cells.bytes > 0 && (submitter.pid != 0 || self.options.include_residual) {
@@ -139,7 +139,7 @@ impl Biotop {
         // A device without request time stamps: from now on the time of issue is taken by a program.
         if untimed > 0 {
             if let Err(error) = kernel.attach(&block::ISSUE) {
-                tell!(debug, "block_rq_issue: {error}");
+                module_log!(debug, "block_rq_issue: {error}");
             }
         }
     }

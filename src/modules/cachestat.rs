@@ -2,7 +2,7 @@
 
 use crate::bpf::types::{self, cache_row};
 use crate::kit::*;
-use crate::{maps, metrics, tell, tracepoint};
+use crate::{maps, metrics, module_log, tracepoint};
 
 metrics! {
     TOTAL: u64 = 0 "mem.vmstat.total" COUNTER COUNT "pages accessed in the page cache";
@@ -101,7 +101,7 @@ impl Cachestat {
         *self.sees_accesses.get_or_insert_with(|| match kernel.attach(&ACCESSED) {
             Ok(()) => true,
             Err(error) => {
-                tell!(
+                module_log!(
                     warn,
                     "accesses cannot be counted ({error}): no values for total and hits, only for the others; \
                      needs {}",

@@ -21,7 +21,7 @@ metrics! {
 maps! {
     rows ROWS: kl_row = "kl_rows", taken claims, lost kl_stat.homeless in "kl_stats";
     rows STATS: kl_stat = "kl_stats";
-    slots THREADS: kl_thread = "kl_threads";
+    private THREADS: kl_thread = "kl_threads";
 }
 
 options! {

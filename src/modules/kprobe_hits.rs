@@ -1,10 +1,10 @@
 //! Calls, failures and durations of kernel functions that the configuration names. Kernel side: bpf/kprobe_hits.bpf.c.
 
 use super::shared::hits::TargetList;
-use crate::bpf::types::{self, kp_row, way_numbers};
+use crate::bpf::types::{self, kp_row, set_numbers};
 use crate::kit::*;
-use crate::process::Places;
-use crate::{maps, metrics, options, tell};
+use crate::process::ProcessSlots;
+use crate::{maps, metrics, module_log, options};
 
 metrics! {
     COUNT: u64 = 0 "kprobe.hits.count" COUNTER COUNT "calls of each kernel function";
@@ -16,7 +16,7 @@ metrics! {
 maps! {
     rows ROWS: kp_row = "kp_rows";
     rows DETAILS: kp_row = "kp_details";
-    slots STARTS: way_numbers = "kp_starts";
+    private STARTS: set_numbers = "kp_starts";
 }
 
 options! {
@@ -59,7 +59,7 @@ static TIMED: Hook = Hook {
 
 static TABLE: TableSpec = TableSpec {
     cluster: 103,
-    shape: Shape::Named { max: FUNCTIONS * (Places::COUNT + 1) },
+    shape: Shape::Named { max: FUNCTIONS * (ProcessSlots::COUNT + 1) },
     metrics: METRICS,
     ..TableSpec::NEW
 };
@@ -81,7 +81,7 @@ pub const SPEC: Spec = Spec {
             return Err(setup.section.reject("kprobes", format!("expected at most {FUNCTIONS} functions")));
         }
         if options.details && options.process.is_all() {
-            tell!(warn, "details have no effect without the option process");
+            module_log!(warn, "details have no effect without the option process");
         }
         Ok(Box::new(KprobeHits {
             targets: targets(options.latency),
@@ -136,7 +136,7 @@ impl Module for KprobeHits {
         let count = self.functions.len();
         self.find(plan);
         constants.kp_targets = count as u32;
-        constants.kp_start_mask = ways(plan, STARTS.name, if self.timed { by_thread(host) } else { 1 });
+        constants.kp_start_mask = plan_set_table(plan, STARTS.name, if self.timed { by_thread(host) } else { 1 });
         constants.kp_errno = self.errno;
         constants.kp_compare = self.check.code();
         constants.kp_value = self.check.value;
@@ -147,7 +147,7 @@ impl Module for KprobeHits {
         }
         constants.kp_timed = self.timed;
         plan.entries(ROWS.def.name, host.cpus * count);
-        plan.entries(DETAILS.def.name, if self.detailed { Places::COUNT * count } else { 1 });
+        plan.entries(DETAILS.def.name, if self.detailed { ProcessSlots::COUNT * count } else { 1 });
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -157,9 +157,9 @@ impl Module for KprobeHits {
             let rows: Vec<Row<'_, kp_row>> = kernel.rows(ROWS).iter().skip(number).step_by(count).collect();
             self.set(table.named(name.as_bytes()), &rows, true);
         }
-        for (place, pid) in Places::living(kernel) {
+        for (slot, pid) in ProcessSlots::living(kernel) {
             for &(number, name) in &attached {
-                let row = kernel.rows(DETAILS).get(place * count + number);
+                let row = kernel.rows(DETAILS).get(slot * count + number);
                 self.set(table.named(format!("{pid}::{name}").as_bytes()), row.as_slice(), false);
             }
         }
@@ -167,7 +167,7 @@ impl Module for KprobeHits {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        Places::empty(kernel, DETAILS, self.functions.len());
+        ProcessSlots::empty(kernel, DETAILS, self.functions.len());
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn details_are_of_living_processes() {
         let me = std::process::id();
-        let fake = Places::fake(&[PID_OF_NOBODY, me]).with(ROWS, 2).with(DETAILS, Places::COUNT);
+        let fake = ProcessSlots::fake(&[PID_OF_NOBODY, me]).with(ROWS, 2).with(DETAILS, ProcessSlots::COUNT);
         let mut module = module(&["f"], false, true);
         fake.set(DETAILS, 0, kp_row::calls, 7);
         fake.set(DETAILS, 1, kp_row::calls, 9);

@@ -1,12 +1,12 @@
 //! TCP and UDP traffic by process. Kernel side: bpf/netproc.bpf.c, which counts by thread; here the threads of a process
 //! are added up, and those that ended are taken over and their places freed.
 
-use super::shared::process_counts::Lives;
+use super::shared::process_counts::ProcessCounts;
 use super::shared::tcp::{SOCKETS, TRAFFIC};
 use crate::bpf::types::{self, net_row, sock_read, thread, thread_name, thread_stat};
 use crate::host::{cmdline, comm, command_word, exists, until_nul, with_sockets};
 use crate::kit::*;
-use crate::{maps, metrics, options, tell, tracepoint};
+use crate::{maps, metrics, module_log, options, tracepoint};
 
 // In the order of the cells of `struct net_row`.
 metrics! {
@@ -33,7 +33,7 @@ maps! {
     rows NAMES: thread_name = "thread_names";
     rows STATS: thread_stat = "thread_stats";
     rows COUNTS: net_row = "net_rows";
-    slots READS: sock_read = "net_reads";
+    private READS: sock_read = "net_reads";
 }
 
 options! {
@@ -107,7 +107,7 @@ struct Netproc {
     name_of: NameOf,
     comm_of: NameOf,
     with_sockets: fn() -> Vec<u32>,
-    processes: Lives<Process>,
+    processes: ProcessCounts<Process>,
     ticks: u64,
     begun: bool,
     lost: u64,
@@ -121,7 +121,7 @@ impl Netproc {
             name_of,
             comm_of: comm,
             with_sockets,
-            processes: Lives::default(),
+            processes: ProcessCounts::default(),
             ticks: 0,
             begun: false,
             lost: 0,
@@ -187,7 +187,7 @@ impl Netproc {
 impl Module for Netproc {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         if self.options.bpf_names {
-            tell!(info, "bpf.proc.net, as of pmdabpf, is served too.");
+            module_log!(info, "bpf.proc.net, as of pmdabpf, is served too.");
         }
         // At least so many that 5000 threads can come and go before the agent frees the places of the first.
         let places = table_size(host.threads * 4, 8192, 1 << 16);
@@ -347,7 +347,7 @@ mod tests {
         thread(&fake, 3, 1001, 1001, 1, 50);
         named(&fake, 3, b"curl\0\0\0\0", 0);
         ended(&fake, 3);
-        for _ in 0..Lives::<Process>::GRACE {
+        for _ in 0..ProcessCounts::<Process>::GRACE {
             module.tick(&fake);
             assert_eq!(sent(&mut module, &fake), [("001001 curl".into(), Some(Atom::U64(50)))]);
         }
@@ -364,7 +364,7 @@ mod tests {
         thread(&fake, 3, 1001, 1001, 1, 50);
         named(&fake, 3, b"curl\0\0\0\0", 0);
         ended(&fake, 3);
-        (0..3 * Lives::<Process>::GRACE).for_each(|_| module.tick(&fake));
+        (0..3 * ProcessCounts::<Process>::GRACE).for_each(|_| module.tick(&fake));
         assert_eq!(sent(&mut module, &fake), [("001001 curl".into(), Some(Atom::U64(50)))]);
     }
 
@@ -456,7 +456,7 @@ mod tests {
         let mut module = module();
         thread(&fake, 3, 1001, 1001, 1, 50);
         named(&fake, 3, b"curl\0\0\0\0", 0);
-        (0..Lives::<Process>::GRACE).for_each(|_| module.tick(&fake));
+        (0..ProcessCounts::<Process>::GRACE).for_each(|_| module.tick(&fake));
         assert_eq!(sent(&mut module, &fake).len(), 1, "it lives");
         ended(&fake, 3);
         let mut stayed = 0;
@@ -464,7 +464,10 @@ mod tests {
             module.tick(&fake);
             stayed += 1;
         }
-        assert!((Lives::<Process>::LINGER..Lives::<Process>::LINGER + 3).contains(&stayed), "{stayed} seconds");
+        assert!(
+            (ProcessCounts::<Process>::LINGER..ProcessCounts::<Process>::LINGER + 3).contains(&stayed),
+            "{stayed} seconds"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::bpf::features::NO_SCHED_INFO;
 use crate::bpf::types::{self, runq_delay, runq_row, runq_wait};
 use crate::kit::*;
-use crate::{maps, metrics, options, tell, tracepoint};
+use crate::{maps, metrics, module_log, options, tracepoint};
 
 metrics! {
     LATENCY: u64 = 0 "runq.latency" COUNTER USEC "tasks by the time they waited to run";
@@ -11,8 +11,8 @@ metrics! {
 
 maps! {
     rows ROWS: runq_row = "runq_rows";
-    slots DELAYS: runq_delay = "runq_delays";
-    slots WAITS: runq_wait = "runq_waits";
+    private DELAYS: runq_delay = "runq_delays";
+    private WAITS: runq_wait = "runq_waits";
 }
 
 options! {
@@ -27,7 +27,7 @@ static TABLE: TableSpec = TableSpec {
     cluster: 4,
     shape: Shape::Log2(Log2::MICROSECONDS),
     metrics: METRICS,
-    readings: &[&Histogram::new(LATENCY, ROWS, runq_row::slots)],
+    readings: &[&Histogram::new(LATENCY, ROWS, runq_row::buckets)],
     ..TableSpec::NEW
 };
 
@@ -61,16 +61,19 @@ impl Runqlat {
     fn watch_for_times(&mut self, kernel: &dyn Kernel) {
         let rows = kernel.rows(ROWS);
         let unmeasured = rows.sum(runq_row::unmeasured);
-        let counted: u64 = rows.iter().flat_map(|row| row.words(runq_row::slots)).sum();
+        let counted: u64 = rows.iter().flat_map(|row| row.words(runq_row::buckets)).sum();
         if self.by_wakeup || unmeasured < ENOUGH || counted > unmeasured {
             return;
         }
         match kernel.attach(&WAKEUP).and_then(|()| kernel.attach(&WAKEUP_NEW)) {
             Ok(()) => {
                 rows.iter().for_each(|row| row.set(runq_row::by_wakeup, 1));
-                tell!(info, "The kernel keeps no times of queueing: from now on they are counted from sched_wakeup.");
+                module_log!(
+                    info,
+                    "The kernel keeps no times of queueing: from now on they are counted from sched_wakeup."
+                );
             }
-            Err(error) => tell!(error, "the kernel keeps no times of queueing, and sched_wakeup: {error}"),
+            Err(error) => module_log!(error, "the kernel keeps no times of queueing, and sched_wakeup: {error}"),
         }
         self.by_wakeup = true;
     }
@@ -111,7 +114,7 @@ mod tests {
     fn the_wake_ups_are_watched_where_the_kernel_keeps_no_times() {
         let fake = Fake::new().with(ROWS, 2);
         let mut module = module();
-        fake.set(ROWS, 0, runq_row::slots.nth(0), 5000);
+        fake.set(ROWS, 0, runq_row::buckets.nth(0), 5000);
         fake.set(ROWS, 0, runq_row::unmeasured, 200);
         module.tick(&fake);
         assert!(fake.attached().is_empty());
@@ -125,9 +128,9 @@ mod tests {
     #[test]
     fn cpus_are_added_up_bucket_by_bucket() {
         let fake = Fake::new().with(ROWS, 2);
-        fake.set(ROWS, 0, runq_row::slots.nth(0), 2);
-        fake.set(ROWS, 0, runq_row::slots.nth(3), 5);
-        fake.set(ROWS, 1, runq_row::slots.nth(3), 1);
+        fake.set(ROWS, 0, runq_row::buckets.nth(0), 2);
+        fake.set(ROWS, 0, runq_row::buckets.nth(3), 5);
+        fake.set(ROWS, 1, runq_row::buckets.nth(3), 1);
         fake.set(ROWS, 1, runq_row::unmeasured, 7);
         let mut module = module();
         let table = fake.filled(&TABLE, &mut module);

@@ -3,10 +3,10 @@
 
 mod names;
 
-use crate::bpf::types::{self, syscall_row, syscall_stat, way_numbers};
+use crate::bpf::types::{self, set_numbers, syscall_row, syscall_stat};
 use crate::kit::*;
-use crate::process::Places;
-use crate::{maps, metrics, options, tell, tracepoint};
+use crate::process::ProcessSlots;
+use crate::{maps, metrics, module_log, options, tracepoint};
 
 metrics! {
     COUNT: u64 = 0 "proc.syscall.count" COUNTER COUNT "system calls";
@@ -18,7 +18,7 @@ maps! {
     rows ROWS: syscall_row = "syscall_rows";
     rows DETAILS: syscall_row = "syscall_procs";
     rows STATS: syscall_stat = "syscall_stats";
-    slots STARTS: way_numbers = "syscall_starts";
+    private STARTS: set_numbers = "syscall_starts";
 }
 
 options! {
@@ -49,7 +49,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let mut options = Options::read(setup.section)?;
         if options.details && options.process.is_all() {
-            tell!(warn, "details has no effect without process");
+            module_log!(warn, "details has no effect without process");
             options.details = false;
         }
         Ok(Box::new(Syscount::new(options)))
@@ -136,7 +136,7 @@ impl Module for Syscount {
         constants.syscall_timed = latency;
         constants.syscall_failed = self.is_selecting();
         constants.syscall_errno = errno.0;
-        constants.syscall_start_mask = ways(plan, STARTS.name, if latency { by_thread(host) } else { 1 });
+        constants.syscall_start_mask = plan_set_table(plan, STARTS.name, if latency { by_thread(host) } else { 1 });
         if latency || !self.is_selecting() {
             plan.attach(&ENTER);
         }
@@ -145,7 +145,7 @@ impl Module for Syscount {
         }
         plan.entries(ROWS.def.name, host.cpus);
         plan.entries(STATS.def.name, host.cpus);
-        plan.entries(DETAILS.def.name, if details { Places::COUNT } else { 1 });
+        plan.entries(DETAILS.def.name, if details { ProcessSlots::COUNT } else { 1 });
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -155,8 +155,8 @@ impl Module for Syscount {
                 Self::fill(table.numbered(number as u32, name.as_bytes()), cell);
             }
         }
-        for (place, pid) in Places::living(kernel) {
-            let cells = sum(kernel.rows(DETAILS).get(place).into_iter());
+        for (slot, pid) in ProcessSlots::living(kernel) {
+            let cells = sum(kernel.rows(DETAILS).get(slot).into_iter());
             for (number, (name, cell)) in
                 self.names.iter().zip(cells).enumerate().filter(|(_, (_, cell))| cell.calls > 0)
             {
@@ -167,7 +167,7 @@ impl Module for Syscount {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        Places::empty(kernel, DETAILS, 1);
+        ProcessSlots::empty(kernel, DETAILS, 1);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -197,10 +197,10 @@ mod tests {
 
     /// The values of a row by its identifier, with its name.
     fn row(table: &Table, id: u32) -> (String, [Option<u64>; 3]) {
-        let place = table.keys().iter().position(|key| matches!(key, Key::Numbered(number, _) if *number == id));
-        let place = place.unwrap_or_else(|| panic!("no row {id}"));
-        let Key::Numbered(_, name) = &table.keys()[place] else { unreachable!("it was just found") };
-        let value = |column| match table.value(place, column) {
+        let slot = table.keys().iter().position(|key| matches!(key, Key::Numbered(number, _) if *number == id));
+        let slot = slot.unwrap_or_else(|| panic!("no row {id}"));
+        let Key::Numbered(_, name) = &table.keys()[slot] else { unreachable!("it was just found") };
+        let value = |column| match table.value(slot, column) {
             Some(Atom::U64(value)) => Some(value),
             _ => None,
         };
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn details_are_a_row_for_each_call_of_each_living_process() {
         let me = std::process::id();
-        let fake = Places::fake(&[PID_OF_NOBODY, me]).with(ROWS, 1).with(DETAILS, Places::COUNT);
+        let fake = ProcessSlots::fake(&[PID_OF_NOBODY, me]).with(ROWS, 1).with(DETAILS, ProcessSlots::COUNT);
         let mut module = module(&format!("process = {me}\ndetails = True"));
         set(&fake, DETAILS, 0, 3, [1, 0, 0]);
         set(&fake, DETAILS, 1, 3, [9, 0, 0]);

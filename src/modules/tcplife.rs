@@ -21,7 +21,7 @@ metrics! {
 
 maps! {
     ring SESSIONS: tcp_session = "tcp_sessions";
-    slots BIRTHS: tcp_births = "tcp_births";
+    private BIRTHS: tcp_births = "tcp_births";
     rows STATS: tcp_stat = "tcp_stats";
 }
 
@@ -83,7 +83,7 @@ impl Tcplife {
 impl Module for Tcplife {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let ring = self.options.buffer_page_count.bytes();
-        constants.tcp_birth_mask = ways(plan, BIRTHS.name, by_socket(host));
+        constants.tcp_birth_mask = plan_set_table(plan, BIRTHS.name, by_socket(host));
         constants.tcp_filter = plan.only(&self.options.process);
         constants.tcp_wake_at = ring as u64 / 2;
         plan.attach(&STATE);

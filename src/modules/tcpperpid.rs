@@ -2,12 +2,12 @@
 //! the connections of a process are added up.
 
 use super::shared::flows::{Flows, Moved};
-use super::shared::process_counts::Lives;
+use super::shared::process_counts::ProcessCounts;
 use super::shared::tcp::{tell_ports, TRAFFIC};
-use crate::bpf::types::{self, flow, flow_stat, sock_read, way_numbers};
+use crate::bpf::types::{self, flow, flow_stat, set_numbers, sock_read};
 use crate::host::{command_word, exists, until_nul};
 use crate::kit::*;
-use crate::{maps, metrics, options, tell};
+use crate::{maps, metrics, module_log, options};
 
 metrics! {
     TX: u64 = 0 "proc.io.net.total.tx" COUNTER BYTE "bytes sent over TCP";
@@ -17,8 +17,8 @@ metrics! {
 maps! {
     rows FLOWS: flow = "tcpperpid_flows", taken claims, lost flow_stat.lost in "tcpperpid_stats";
     rows STATS: flow_stat = "tcpperpid_stats";
-    slots SENDS: way_numbers = "tcpperpid_sends";
-    slots READS: sock_read = "tcpperpid_reads";
+    private SENDS: set_numbers = "tcpperpid_sends";
+    private READS: sock_read = "tcpperpid_reads";
 }
 
 options! {
@@ -49,7 +49,7 @@ pub const SPEC: Spec = Spec {
             [("highres", "bytes always count when they are moved"), ("buffer_page_count", "no buffer is needed")]
         {
             if setup.section.get(option)?.is_some() {
-                tell!(info, "{option} has no effect: {why}.");
+                module_log!(info, "{option} has no effect: {why}.");
             }
         }
         tell_ports(&options.dport, &options.lport);
@@ -72,15 +72,15 @@ struct Tcpperpid {
     /// Whether a process exists.
     exists: fn(u32) -> bool,
     flows: Flows,
-    processes: Lives<Process>,
+    processes: ProcessCounts<Process>,
 }
 
 impl Tcpperpid {
     fn new(options: Options, exists: fn(u32) -> bool) -> Tcpperpid {
-        Tcpperpid { options, exists, flows: Flows::new(FLOWS), processes: Lives::default() }
+        Tcpperpid { options, exists, flows: Flows::new(FLOWS), processes: ProcessCounts::default() }
     }
 
-    fn add(options: &Options, processes: &mut Lives<Process>, moved: Moved) {
+    fn add(options: &Options, processes: &mut ProcessCounts<Process>, moved: Moved) {
         if !options.lport.wants(moved.ends.lport) || !options.dport.wants(moved.ends.rport) {
             return;
         }
@@ -205,7 +205,7 @@ mod tests {
         let fake = fake();
         let mut module = module(Options::default());
         put(&fake, FLOWS, 1, ends(1001, 1, 80), 100, 5);
-        for _ in 0..Lives::<Process>::GRACE {
+        for _ in 0..ProcessCounts::<Process>::GRACE {
             module.tick(&fake);
             assert_eq!(rows(&mut module, &fake), [("001001 thread".into(), 100, 5)]);
         }

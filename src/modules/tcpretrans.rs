@@ -4,7 +4,7 @@
 use super::shared::tcp::{address, STATE, TRAFFIC};
 use crate::bpf::types::{self, retrans_owners, retrans_row, retrans_stat};
 use crate::kit::*;
-use crate::{maps, metrics, options, tell, tracepoint};
+use crate::{maps, metrics, module_log, options, tracepoint};
 use std::collections::{BTreeMap, VecDeque};
 
 metrics! {
@@ -14,7 +14,7 @@ metrics! {
 maps! {
     rows ROWS: retrans_row = "retrans_rows", taken claims, lost retrans_stat.lost in "retrans_stats";
     rows STATS: retrans_stat = "retrans_stats";
-    slots OWNERS: retrans_owners = "retrans_owners";
+    private OWNERS: retrans_owners = "retrans_owners";
 }
 
 options! {
@@ -45,7 +45,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if setup.section.get("buffer_page_count")?.is_some() {
-            tell!(info, "buffer_page_count has no effect: no buffer is needed.");
+            module_log!(info, "buffer_page_count has no effect: no buffer is needed.");
         }
         Ok(Box::new(Tcpretrans::new(options)))
     },
@@ -108,7 +108,7 @@ impl Module for Tcpretrans {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let by_process = !self.options.process.is_all();
         constants.retrans_mask = PLACES as u32 - 1;
-        constants.retrans_owner_mask = ways(plan, OWNERS.name, if by_process { by_socket(host) } else { 1 });
+        constants.retrans_owner_mask = plan_set_table(plan, OWNERS.name, if by_process { by_socket(host) } else { 1 });
         constants.retrans_filter = plan.only(&self.options.process);
         constants.retrans_tlp = self.options.include_tlp;
         plan.attach(&RETRANSMIT);

@@ -2,10 +2,10 @@
 
 use super::shared::flows::{Ends, Flows, Moved};
 use super::shared::tcp::{address, TRAFFIC};
-use crate::bpf::types::{self, flow, flow_stat, sock_read, way_numbers};
+use crate::bpf::types::{self, flow, flow_stat, set_numbers, sock_read};
 use crate::host::{comm, until_nul};
 use crate::kit::*;
-use crate::{maps, metrics, options, tell};
+use crate::{maps, metrics, module_log, options};
 use std::collections::BTreeMap;
 use std::mem::take;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ metrics! {
 maps! {
     rows FLOWS: flow = "tcptop_flows", taken claims, lost flow_stat.lost in "tcptop_stats";
     rows STATS: flow_stat = "tcptop_stats";
-    slots SENDS: way_numbers = "tcptop_sends";
-    slots READS: sock_read = "tcptop_reads";
+    private SENDS: set_numbers = "tcptop_sends";
+    private READS: sock_read = "tcptop_reads";
 }
 
 options! {
@@ -56,7 +56,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if options.interval == Interval::Never {
-            tell!(warn, "with a negative interval there are no values");
+            module_log!(warn, "with a negative interval there are no values");
         }
         Ok(Box::new(Tcptop::new(options, comm)))
     },

@@ -4,7 +4,7 @@ use super::shared::hits::{Finder, Found, Hits, NoTargets, TargetList};
 use crate::bpf::types::{self, hit};
 use crate::host::Events;
 use crate::kit::*;
-use crate::{maps, metrics, options, tell};
+use crate::{maps, metrics, module_log, options};
 
 metrics! {
     HITS: u64 = 0 "tracepoint.hits" COUNTER COUNT "hits of each tracepoint";
@@ -48,7 +48,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if !options.compile_test {
-            tell!(info, "compile_test has no effect: what cannot be attached to is always left out.");
+            module_log!(info, "compile_test has no effect: what cannot be attached to is always left out.");
         }
         let entries = options.tracepoints.required(setup.section, "tracepoints")?;
         let expression = |entry: &String| {
@@ -73,7 +73,7 @@ impl TracepointFinder {
     fn find_among(&self, events: &Events, targets: &mut TargetList, plan: &mut Plan) {
         targets.find(plan, self.entries.iter().map(|(entry, names)| (entry.clone(), look(events, entry, names))));
         if let Err(reason) = events.list() {
-            tell!(warn, "names are tried as they are, expressions match nothing: {reason}");
+            module_log!(warn, "names are tried as they are, expressions match nothing: {reason}");
         }
         if targets.is_empty() {
             let why = events.list().err().map(|reason| format!(" ({reason})")).unwrap_or_default();

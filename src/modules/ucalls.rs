@@ -3,9 +3,9 @@
 use super::shared::runtimes::{numbered, runtime, Calls, Language, BEYOND};
 use crate::bpf::types::{self, uc_argument, uc_row, uc_site, uc_stack, uc_stat};
 use crate::bpf::Field;
-use crate::host::{until_nul, Argument, ArgumentError, Place, Probe};
+use crate::host::{until_nul, ArgLocation, Argument, ArgumentError, Probe};
 use crate::kit::*;
-use crate::process::{NoProbes, Tracees};
+use crate::process::{NoProbes, ProcessProbes};
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -21,7 +21,7 @@ maps! {
     rows ROWS: uc_row = "uc_rows", taken claims, lost uc_stat.crowded in "uc_stats";
     rows SITES: uc_site = "uc_sites";
     rows STATS: uc_stat = "uc_stats";
-    slots STACKS: uc_stack = "uc_stacks";
+    private STACKS: uc_stack = "uc_stacks";
 }
 
 options! {
@@ -60,7 +60,7 @@ pub const SPEC: Spec = Spec {
         Ok(Box::new(Ucalls {
             language: options.language,
             timed: options.latency,
-            tracees: Tracees::new(setup.section.name(), options.process),
+            probes: ProcessProbes::new(setup.section.name(), options.process),
             sites: Vec::new(),
             claims: RowClaims::new(uc_row::claims),
         }))
@@ -71,7 +71,7 @@ pub const SPEC: Spec = Spec {
 struct Ucalls {
     language: Language,
     timed: bool,
-    tracees: Tracees,
+    probes: ProcessProbes,
     /// The rows of the sites so far; sites that read the same arguments share one, and a program.
     sites: Vec<SiteWords>,
     claims: RowClaims<uc_row>,
@@ -83,9 +83,9 @@ type SiteWords = [u64; uc_site::pad.offset() / 8];
 /// An argument as the programs read it (`uc_argument`).
 fn encoded(argument: Argument) -> uc_argument {
     let (kind, value, [base, index, factor]) = match argument.place {
-        Place::Constant(value) => (1, value, [0; 3]),
-        Place::Register(register) => (2, 0, [register, 0, 0]),
-        Place::Memory { base, displacement, index } => {
+        ArgLocation::Constant(value) => (1, value, [0; 3]),
+        ArgLocation::Register(register) => (2, 0, [register, 0, 0]),
+        ArgLocation::Memory { base, displacement, index } => {
             let (index, factor) = index.unwrap_or((0, 0));
             (3, displacement, [base, index, factor])
         }
@@ -162,7 +162,7 @@ fn instance(class: &[u8], method: &[u8]) -> Vec<u8> {
 
 impl Module for Ucalls {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        constants.uc_filter = self.tracees.plan(plan, &SITE);
+        constants.uc_filter = self.probes.plan(plan, &SITE);
         let stacks = if self.timed { table_size(host.threads * 2, 1024, 1 << 13) } else { 1 };
         constants.uc_mask = NAMES as u32 - 1;
         constants.uc_stack_mask = stacks as u32 - 1;
@@ -196,8 +196,8 @@ impl Module for Ucalls {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let Ucalls { language, timed, tracees, sites, claims } = self;
-        tracees.tick(kernel, &SITE, &mut |files, pid| {
+        let Ucalls { language, timed, probes, sites, claims } = self;
+        probes.tick(kernel, &SITE, &mut |files, pid| {
             let (runtime, its) = runtime(files, pid, *language)?;
             let calls = runtime.calls.as_ref();
             let calls = calls.ok_or_else(|| NoProbes(format!("{} has no probes of calls", runtime.language)))?;
@@ -228,12 +228,12 @@ impl Module for Ucalls {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.tracees.due()
+        self.probes.due()
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
-        each(BEYOND, self.tracees.beyond());
+        each(BEYOND, self.probes.beyond());
         each("calls whose names found no place", stats.sum(uc_stat::crowded));
         each("calls whose names could not be read", stats.sum(uc_stat::unread));
         each("returns of calls whose start was not seen", stats.sum(uc_stat::unmatched));
@@ -250,7 +250,7 @@ mod tests {
         Ucalls {
             language: Language::default(),
             timed,
-            tracees: Tracees::new("u", ProcessFilter::default()),
+            probes: ProcessProbes::new("u", ProcessFilter::default()),
             sites: vec![SiteWords::default()],
             claims: RowClaims::new(uc_row::claims),
         }

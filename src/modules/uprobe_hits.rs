@@ -4,7 +4,7 @@ use super::shared::hits::{Finder, Found, Hits, NoTargets, TargetList};
 use crate::bpf::types::{self, hit};
 use crate::host::{library, Elf, HostError};
 use crate::kit::*;
-use crate::{maps, metrics, options, tell, user_code};
+use crate::{maps, metrics, module_log, options, user_code};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -70,8 +70,8 @@ fn look(files: &mut Files, name: &str, symbol: &str) -> Found {
     let elf = files.entry(path.clone()).or_insert_with(|| Elf::read(&path)).as_ref().map_err(NoTargets::new)?;
     let code = elf.function(symbol);
     let code = code.ok_or_else(|| NoTargets::new(format_args!("{}: no function `{symbol}`", path.display())))?;
-    if code.chooses {
-        tell!(
+    if code.is_ifunc {
+        module_log!(
             warn,
             "{name}:{symbol} only chooses an implementation for the CPU (IFUNC) when a program starts: that counts, \
              and no call"

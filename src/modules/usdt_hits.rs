@@ -5,7 +5,7 @@ use super::shared::runtimes::BEYOND;
 use crate::bpf::types::{self, hit};
 use crate::host::{open_regular, open_regular_of, program_or_library, Probe, ProbeFiles};
 use crate::kit::*;
-use crate::process::{NoProbes, Site, Sites, Tracees};
+use crate::process::{NoProbes, ProcessProbes, Site, Sites};
 use crate::{maps, metrics, options, user_code};
 use std::collections::HashMap;
 use std::fs::File;
@@ -98,13 +98,13 @@ struct UsdtFinder {
     entries: Vec<Entry>,
     known: Known,
     /// With a filter: what is attached to each process. Without one the loader attaches to all.
-    tracees: Option<Tracees>,
+    probes: Option<ProcessProbes>,
 }
 
 fn hits(name: &str, entries: Vec<Entry>, process: ProcessFilter) -> Hits<UsdtFinder> {
-    let tracees = (!process.is_all()).then(|| Tracees::new(name, process));
-    let targets = if tracees.is_some() { TargetList::by_process(&SITE) } else { TargetList::new(&SITE) };
-    Hits { finder: UsdtFinder { entries, known: Known::new(), tracees }, targets, rows: ROWS, count: HITS }
+    let probes = (!process.is_all()).then(|| ProcessProbes::new(name, process));
+    let targets = if probes.is_some() { TargetList::by_process(&SITE) } else { TargetList::new(&SITE) };
+    Hits { finder: UsdtFinder { entries, known: Known::new(), probes }, targets, rows: ROWS, count: HITS }
 }
 
 /// The probes that an entry means. Its instances are called by the path as it was written, and the probe.
@@ -157,15 +157,15 @@ fn sites(
 
 impl Finder for UsdtFinder {
     fn find(&mut self, targets: &mut TargetList, plan: &mut Plan, constants: &mut types::rodata) {
-        let UsdtFinder { entries, known, tracees } = self;
+        let UsdtFinder { entries, known, probes } = self;
         let mut files = ProbeFiles::default();
         let entry = |entry: &Entry| (format!("{}:{}", entry.path, entry.probe), look(&mut files, known, entry));
         targets.find(plan, entries.iter().map(entry));
-        let Some(tracees) = tracees.as_mut().filter(|_| !targets.is_empty()) else { return };
+        let Some(probes) = probes.as_mut().filter(|_| !targets.is_empty()) else { return };
         let sites = |files: &mut ProbeFiles| sites(targets, known, files, open_regular);
-        tracees.allow(sites(&mut files).map_or(0, |sites| sites.len()));
-        tracees.expect(|files| sites(files).unwrap_or_default());
-        constants.ud_filter = tracees.plan(plan, &SITE);
+        probes.allow(sites(&mut files).map_or(0, |sites| sites.len()));
+        probes.preattach(|files| sites(files).unwrap_or_default());
+        constants.ud_filter = probes.plan(plan, &SITE);
     }
 
     fn stride(constants: &mut types::rodata) -> &mut u32 {
@@ -173,18 +173,18 @@ impl Finder for UsdtFinder {
     }
 
     fn tick(&mut self, targets: &TargetList, kernel: &dyn Kernel) {
-        if let Some(tracees) = &mut self.tracees {
+        if let Some(probes) = &mut self.probes {
             let open = |pid| move |path: &Path| open_regular_of(pid, path);
-            tracees.tick(kernel, &SITE, &mut |files, pid| sites(targets, &self.known, files, open(pid)));
+            probes.tick(kernel, &SITE, &mut |files, pid| sites(targets, &self.known, files, open(pid)));
         }
     }
 
     fn due(&self) -> Option<Instant> {
-        self.tracees.as_ref()?.due()
+        self.probes.as_ref()?.due()
     }
 
     fn losses(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.tracees.iter().for_each(|tracees| each(BEYOND, tracees.beyond()));
+        self.probes.iter().for_each(|probes| each(BEYOND, probes.beyond()));
     }
 }
 

@@ -5,7 +5,7 @@ use super::shared::runtimes::{numbered, runtime, Language, BEYOND, JAVA};
 use crate::bpf::types::{self, hit};
 use crate::host::{open_regular, Probe, ProbeFiles};
 use crate::kit::*;
-use crate::process::{NoProbes, Sites, Tracees};
+use crate::process::{NoProbes, ProcessProbes, Sites};
 use crate::{maps, metrics, options, user_code};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -61,8 +61,8 @@ pub const SPEC: Spec = Spec {
         if options.process.is_all() && options.jvm_path.0.is_relative() {
             return Err(setup.section.reject("jvm_path", format!("expected {}", FilePath::EXPECTED)));
         }
-        let tracees = (!options.process.is_all()).then(|| Tracees::new(setup.section.name(), options.process));
-        Ok(Box::new(JvmThreads { path: options.jvm_path.0, tracees, seen: false }))
+        let probes = (!options.process.is_all()).then(|| ProcessProbes::new(setup.section.name(), options.process));
+        Ok(Box::new(JvmThreads { path: options.jvm_path.0, probes, seen: false }))
     },
     ..Spec::NEW
 };
@@ -70,7 +70,7 @@ pub const SPEC: Spec = Spec {
 struct JvmThreads {
     path: PathBuf,
     /// With a filter: what is attached to each process. Without one the loader attaches to all.
-    tracees: Option<Tracees>,
+    probes: Option<ProcessProbes>,
     /// There was a process to count.
     seen: bool,
 }
@@ -117,32 +117,32 @@ fn counters() -> Counters {
 
 impl Module for JvmThreads {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        match &self.tracees {
-            Some(tracees) => constants.jt_filter = tracees.plan(plan, &SITE),
+        match &self.probes {
+            Some(probes) => constants.jt_filter = probes.plan(plan, &SITE),
             None => self.everywhere(plan),
         }
         constants.jt_stride = counters().size(host, plan);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        if self.tracees.is_none() || self.seen {
+        if self.probes.is_none() || self.seen {
             table.single().set(START, counters().sum(kernel, 0)).set(STOP, counters().sum(kernel, 1));
         }
         Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        if let Some(tracees) = &mut self.tracees {
-            tracees.tick(kernel, &SITE, &mut find);
-            self.seen |= tracees.attached().next().is_some();
+        if let Some(probes) = &mut self.probes {
+            probes.tick(kernel, &SITE, &mut find);
+            self.seen |= probes.attached().next().is_some();
         }
     }
 
     fn due(&self) -> Option<Instant> {
-        self.tracees.as_ref()?.due()
+        self.probes.as_ref()?.due()
     }
 
     fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        self.tracees.iter().for_each(|tracees| each(BEYOND, tracees.beyond()));
+        self.probes.iter().for_each(|probes| each(BEYOND, probes.beyond()));
     }
 }

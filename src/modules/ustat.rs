@@ -5,7 +5,7 @@ use super::shared::runtimes::{numbered, runtime, Event, Language, BEYOND, EVENTS
 use crate::bpf::types::{self, us_row, us_stat};
 use crate::host::exists;
 use crate::kit::*;
-use crate::process::{NoProbes, Tracees};
+use crate::process::{NoProbes, ProcessProbes};
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -33,7 +33,7 @@ options! {
 }
 
 /// Rows: twice as many as processes can be expected at once, so that each finds one.
-const PLACES: usize = 2048;
+const SLOTS: usize = 2048;
 
 static SITE: Hook = user_code!("USDT probe of a runtime", "ustat");
 
@@ -51,7 +51,7 @@ pub const SPEC: Spec = Spec {
         let options = Options::read(setup.section)?;
         Ok(Box::new(Ustat {
             language: options.language,
-            tracees: Tracees::new(setup.section.name(), options.process),
+            probes: ProcessProbes::new(setup.section.name(), options.process),
             claims: RowClaims::new(us_row::claims),
             seen: false,
         }))
@@ -61,7 +61,7 @@ pub const SPEC: Spec = Spec {
 
 struct Ustat {
     language: Language,
-    tracees: Tracees,
+    probes: ProcessProbes,
     claims: RowClaims<us_row>,
     /// There was a process to count.
     seen: bool,
@@ -69,14 +69,14 @@ struct Ustat {
 
 impl Module for Ustat {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        constants.us_filter = self.tracees.plan(plan, &SITE);
-        constants.us_mask = PLACES as u32 - 1;
-        plan.entries(ROWS.def.name, PLACES);
+        constants.us_filter = self.probes.plan(plan, &SITE);
+        constants.us_mask = SLOTS as u32 - 1;
+        plan.entries(ROWS.def.name, SLOTS);
         plan.entries(STATS.def.name, host.cpus);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let attached = self.tracees.attached().filter(|&pid| exists(pid));
+        let attached = self.probes.attached().filter(|&pid| exists(pid));
         let mut counts: BTreeMap<u32, [u64; EVENTS]> = attached.map(|pid| (pid, [0; EVENTS])).collect();
         if counts.is_empty() {
             return Ok(()); // the rows may not have been touched yet
@@ -96,8 +96,8 @@ impl Module for Ustat {
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let Ustat { language, tracees, claims, seen } = self;
-        tracees.tick(kernel, &SITE, &mut |files, pid| {
+        let Ustat { language, probes, claims, seen } = self;
+        probes.tick(kernel, &SITE, &mut |files, pid| {
             let (runtime, its) = runtime(files, pid, *language)?;
             let sites = numbered(&its, |probe| {
                 let event = runtime.events.iter().find(|(name, _)| *name == probe.name);
@@ -108,7 +108,7 @@ impl Module for Ustat {
             }
             Ok(sites)
         });
-        *seen |= tracees.attached().next().is_some();
+        *seen |= probes.attached().next().is_some();
         if !*seen {
             return; // touching the rows would take memory
         }
@@ -124,12 +124,12 @@ impl Module for Ustat {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        each(BEYOND, self.tracees.beyond());
+        each(BEYOND, self.probes.beyond());
         each("events of processes that found no row", kernel.rows(STATS).sum(us_stat::crowded));
     }
 
     fn due(&self) -> Option<Instant> {
-        self.tracees.due()
+        self.probes.due()
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
         let options = Options::read(&section).unwrap();
         Ok(Ustat {
             language: options.language,
-            tracees: Tracees::new("u", options.process),
+            probes: ProcessProbes::new("u", options.process),
             claims: RowClaims::new(us_row::claims),
             seen: false,
         })
@@ -168,11 +168,11 @@ mod tests {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let mut module = ustat(&format!("process = {}", child.id())).unwrap();
         let mut plan = Plan::default();
-        module.tracees.plan(&mut plan, &SITE);
+        module.probes.plan(&mut plan, &SITE);
         plan.arrivals.unwrap().tell(child.id(), true);
         let (fake, file) = (Fake::new().with(ROWS, 4).with(STATS, 1), ProbeFile::with(1));
         let site = Site { file, probe: 0, number: Event::Gc as u32 };
-        module.tracees.tick(&fake, &SITE, &mut |_, _| Ok(vec![site.clone()]));
+        module.probes.tick(&fake, &SITE, &mut |_, _| Ok(vec![site.clone()]));
         module.seen = true;
         // Two of its threads claimed rows at once; process 1 is not in the filter.
         let gc = us_row::counts.nth(Event::Gc as usize);

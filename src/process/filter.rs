@@ -4,7 +4,7 @@
 
 use super::Automaton;
 use crate::bpf::record;
-use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_place, filter_stat, rodata};
+use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_slot, filter_stat, rodata};
 use crate::host::{Process, Watch};
 use crate::kit::{Arrivals, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, RowClaims, Rows, Spec, Table, Tier};
 use crate::{maps, tracepoint};
@@ -15,7 +15,7 @@ maps! {
     hash MEMBERS: filter_member = "filter_members", lost filter_stat.full in "filter_stats";
     rows AUTOMATA: filter_automaton = "filter_automata";
     hash NAMES: u64 = "filter_names";
-    rows PLACES: filter_place = "filter_places", taken claims;
+    rows SLOTS: filter_slot = "filter_slots", taken claims;
     rows STATS: filter_stat = "filter_stats";
     ring ASKS: filter_ask = "filter_asks", lost filter_stat.unasked in "filter_stats";
 }
@@ -45,8 +45,8 @@ pub struct Filters {
     filters: Vec<Filter>,
     /// Of the expressions for command lines, if there are any and the kernel can walk it.
     automaton: Option<Automaton>,
-    /// Of the places.
-    claims: RowClaims<filter_place>,
+    /// Of the slots.
+    claims: RowClaims<filter_slot>,
     /// The log has said that the kernel cannot be told.
     said: bool,
 }
@@ -100,7 +100,7 @@ impl Filters {
                  milliseconds after their exec"
             );
         }
-        (!filters.is_empty()).then(|| Filters { filters, automaton, claims: Places::claims(), said: false })
+        (!filters.is_empty()).then(|| Filters { filters, automaton, claims: ProcessSlots::claims(), said: false })
     }
 
     /// The names that processes may have, in the kernel before the first look at them.
@@ -121,8 +121,8 @@ impl Filters {
         row.set_bytes(filter_automaton::class, &classes);
         let next = automaton.states.iter().flat_map(|state| &state.next);
         row.set_bytes(filter_automaton::next, &next.flat_map(|state| state.to_ne_bytes()).collect::<Vec<u8>>());
-        for (place, state) in automaton.states.iter().enumerate() {
-            row.set(filter_automaton::filters.nth(place), state.filters);
+        for (slot, state) in automaton.states.iter().enumerate() {
+            row.set(filter_automaton::filters.nth(slot), state.filters);
         }
         row.set(filter_automaton::ready, 1);
     }
@@ -218,7 +218,7 @@ impl Module for Filters {
         plan.entries(MEMBERS.name, MOST);
         plan.entries(NAMES.name, self.names().len().max(1));
         plan.entries(AUTOMATA.def.name, 1);
-        plan.entries(PLACES.def.name, Places::COUNT);
+        plan.entries(SLOTS.def.name, ProcessSlots::COUNT);
         plan.entries(STATS.def.name, host.cpus);
         plan.entries(ASKS.name, RING);
     }
@@ -237,7 +237,7 @@ impl Module for Filters {
         if due {
             self.look(kernel);
         }
-        Places::tick(kernel, &mut self.claims);
+        ProcessSlots::tick(kernel, &mut self.claims);
     }
 
     fn woken(&mut self, kernel: &dyn Kernel) {
@@ -263,65 +263,65 @@ impl Module for Filters {
 
 /// The numbers of rows that processes have for themselves, for modules with details: handed out by the kernel, the same for
 /// all modules, and given back once the process is gone and every module has emptied its rows.
-pub struct Places;
+pub struct ProcessSlots;
 
-impl Places {
+impl ProcessSlots {
     /// How many there are.
     pub const COUNT: usize = 128;
     const ENDED: u64 = 1;
     const EMPTYING: u64 = 2;
 
-    /// The places that living processes have, each with its process.
+    /// The slots that living processes have, each with its process.
     pub fn living(kernel: &dyn Kernel) -> impl Iterator<Item = (usize, u32)> + '_ {
-        let places = kernel.rows(PLACES).iter().enumerate();
-        let process = |(place, row): (usize, crate::kit::Row<'_, filter_place>)| {
-            let process = row.get(filter_place::process) as u32;
-            let living = process != 0 && row.get(filter_place::ended) == 0;
-            (living && crate::host::exists(process)).then_some((place, process))
+        let slots = kernel.rows(SLOTS).iter().enumerate();
+        let process = |(slot, row): (usize, crate::kit::Row<'_, filter_slot>)| {
+            let process = row.get(filter_slot::process) as u32;
+            let living = process != 0 && row.get(filter_slot::ended) == 0;
+            (living && crate::host::exists(process)).then_some((slot, process))
         };
-        places.filter_map(process)
+        slots.filter_map(process)
     }
 
-    /// To be called at each tick: zeroes the rows of processes that are gone. A place has so many rows side by side.
-    pub fn empty<T>(kernel: &dyn Kernel, rows: Rows<T>, per_place: usize) {
-        for (place, row) in kernel.rows(PLACES).iter().enumerate() {
-            if row.get(filter_place::ended) == Self::EMPTYING {
-                for row in kernel.rows(rows).iter().skip(place * per_place).take(per_place) {
+    /// To be called at each tick: zeroes the rows of processes that are gone. A slot has so many rows side by side.
+    pub fn empty<T>(kernel: &dyn Kernel, rows: Rows<T>, per_slot: usize) {
+        for (slot, row) in kernel.rows(SLOTS).iter().enumerate() {
+            if row.get(filter_slot::ended) == Self::EMPTYING {
+                for row in kernel.rows(rows).iter().skip(slot * per_slot).take(per_slot) {
                     row.clear();
                 }
             }
         }
     }
 
-    fn claims() -> RowClaims<filter_place> {
-        RowClaims::new(filter_place::claims)
+    fn claims() -> RowClaims<filter_slot> {
+        RowClaims::new(filter_slot::claims)
     }
 
-    fn tick(kernel: &dyn Kernel, claims: &mut RowClaims<filter_place>) {
-        for row in kernel.rows(PLACES).iter() {
+    fn tick(kernel: &dyn Kernel, claims: &mut RowClaims<filter_slot>) {
+        for row in kernel.rows(SLOTS).iter() {
             let word = |field| row.get(field);
-            let process @ 1.. = word(filter_place::process) as u32 else { continue };
+            let process @ 1.. = word(filter_slot::process) as u32 else { continue };
             let free = || {
-                row.set(filter_place::process, 0);
-                row.set(filter_place::ended, 0);
-                row.set(filter_place::claims, 0); // last of all: it lets a program take the place
+                row.set(filter_slot::process, 0);
+                row.set(filter_slot::ended, 0);
+                row.set(filter_slot::claims, 0); // last of all: it lets a program take the slot
             };
-            match word(filter_place::ended) {
+            match word(filter_slot::ended) {
                 Self::EMPTYING => free(),
-                Self::ENDED => row.set(filter_place::ended, Self::EMPTYING),
-                _ if !crate::host::exists(process) => row.set(filter_place::ended, Self::ENDED),
+                Self::ENDED => row.set(filter_slot::ended, Self::EMPTYING),
+                _ if !crate::host::exists(process) => row.set(filter_slot::ended, Self::ENDED),
                 _ => {}
             }
         }
-        claims.release_contested(kernel.rows(PLACES), |row| row.get(filter_place::process) == 0);
+        claims.release_contested(kernel.rows(SLOTS), |row| row.get(filter_slot::process) == 0);
     }
 
-    /// A kernel in which these processes have the first places.
+    /// A kernel in which these processes have the first slots.
     pub fn fake(processes: &[u32]) -> Fake {
-        let fake = Fake::new().with(PLACES, Self::COUNT);
-        for (place, &process) in processes.iter().enumerate() {
-            fake.set(PLACES, place, filter_place::claims, 1);
-            fake.set(PLACES, place, filter_place::process, process.into());
+        let fake = Fake::new().with(SLOTS, Self::COUNT);
+        for (slot, &process) in processes.iter().enumerate() {
+            fake.set(SLOTS, slot, filter_slot::claims, 1);
+            fake.set(SLOTS, slot, filter_slot::process, process.into());
         }
         fake
     }
@@ -401,10 +401,10 @@ mod tests {
         assert_eq!((classes[0], &classes[1..]), (automaton.classes[usize::from(b' ')], &automaton.classes[1..]));
         assert_eq!(row.get(filter_automaton::ready), 1);
         let nexts: Vec<u8> = row.words(filter_automaton::next).flat_map(u64::to_ne_bytes).collect();
-        for (place, state) in automaton.states.iter().enumerate() {
-            let next = nexts[2 * Automaton::CLASSES * place..].chunks(2).take(Automaton::CLASSES);
+        for (slot, state) in automaton.states.iter().enumerate() {
+            let next = nexts[2 * Automaton::CLASSES * slot..].chunks(2).take(Automaton::CLASSES);
             assert!(next.map(|next| u16::from_ne_bytes([next[0], next[1]])).eq(state.next));
-            assert_eq!(row.get(filter_automaton::filters.nth(place)), state.filters);
+            assert_eq!(row.get(filter_automaton::filters.nth(slot)), state.filters);
         }
         assert!(automaton.states.iter().any(|state| state.filters == 2), "{automaton:?}");
     }
@@ -448,21 +448,21 @@ mod tests {
     fn all_modules_empty_a_row_before_another_process_has_it() {
         const ROWS: Rows<fs_row> = Rows::new("test_rows");
         let me = std::process::id();
-        let fake = Places::fake(&[me, me]).with(ROWS, 2 * Places::COUNT);
-        let mut claims = Places::claims();
+        let fake = ProcessSlots::fake(&[me, me]).with(ROWS, 2 * ProcessSlots::COUNT);
+        let mut claims = ProcessSlots::claims();
         let mut tick = || {
-            Places::empty(&fake, ROWS, 2);
-            Places::tick(&fake, &mut claims);
+            ProcessSlots::empty(&fake, ROWS, 2);
+            ProcessSlots::tick(&fake, &mut claims);
         };
         let kernel: &dyn Kernel = &fake;
         let count = |row| kernel.rows(ROWS).get(row).unwrap().get(fs_row::displaced);
         (0..6).for_each(|row| fake.set(ROWS, row, fs_row::displaced, 5));
-        let places = || Places::living(kernel).collect::<Vec<_>>();
+        let slots = || ProcessSlots::living(kernel).collect::<Vec<_>>();
         tick();
-        assert_eq!(places(), [(0, me), (1, me)]);
-        fake.set(PLACES, 1, filter_place::ended, 1);
-        assert_eq!(places(), [(0, me)], "the kernel saw its end");
-        let claims = || kernel.rows(PLACES).get(1).unwrap().get(filter_place::claims);
+        assert_eq!(slots(), [(0, me), (1, me)]);
+        fake.set(SLOTS, 1, filter_slot::ended, 1);
+        assert_eq!(slots(), [(0, me)], "the kernel saw its end");
+        let claims = || kernel.rows(SLOTS).get(1).unwrap().get(filter_slot::claims);
         tick();
         assert_eq!((claims(), count(2)), (1, 5), "modules that were at it before this tick have to see it");
         tick();
@@ -472,13 +472,13 @@ mod tests {
     #[test]
     fn a_place_without_a_living_process_is_freed() {
         let gone = 1 << 22;
-        let fake = Places::fake(&[gone, 0]);
-        fake.set(PLACES, 1, filter_place::claims, 2);
-        let mut claims = Places::claims();
+        let fake = ProcessSlots::fake(&[gone, 0]);
+        fake.set(SLOTS, 1, filter_slot::claims, 2);
+        let mut claims = ProcessSlots::claims();
         for _ in 0..3 {
-            Places::tick(&fake, &mut claims);
+            ProcessSlots::tick(&fake, &mut claims);
         }
         let kernel: &dyn Kernel = &fake;
-        assert_eq!(kernel.rows(PLACES).sum(filter_place::claims), 0, "one gone, one that two claimed");
+        assert_eq!(kernel.rows(SLOTS).sum(filter_slot::claims), 0, "one gone, one that two claimed");
     }
 }

@@ -5,5 +5,5 @@ mod filter;
 mod probes;
 
 pub use automaton::Automaton;
-pub use filter::{Filters, Places};
-pub use probes::{NoProbes, Site, Sites, Tracees};
+pub use filter::{Filters, ProcessSlots};
+pub use probes::{NoProbes, ProcessProbes, Site, Sites};

@@ -49,14 +49,14 @@ impl From<HostError> for NoProbes {
 }
 
 #[derive(Default)]
-struct Tracee {
+struct ProbedProcess {
     life: Option<ProcessIdentity>,
     sites: Vec<Site>,
     /// How many of them were attached to, or tried.
     tried: usize,
     attached: Vec<Arc<Attachment>>,
     /// At what its program has to attach to, without finding it so far.
-    looks: u32,
+    attempts: u32,
     /// When to look (again); `None`: it is found.
     due: Option<Instant>,
 }
@@ -70,7 +70,7 @@ struct Shared {
 }
 
 /// The processes, and what is attached to each.
-pub struct Tracees {
+pub struct ProcessProbes {
     name: String,
     filter: ProcessFilter,
     arrivals: Arrivals,
@@ -78,9 +78,9 @@ pub struct Tracees {
     /// Sites are attached to in their files.
     by_file: bool,
     /// Those to attach to before any process has them.
-    expected: VecDeque<Site>,
+    preattached: VecDeque<Site>,
     shared: Vec<Shared>,
-    tracees: BTreeMap<u32, Tracee>,
+    processes: BTreeMap<u32, ProbedProcess>,
     /// When this was made.
     made: Instant,
     /// What is to be detached.
@@ -95,10 +95,10 @@ pub struct Tracees {
     said: Option<Instant>,
 }
 
-impl Tracees {
+impl ProcessProbes {
     /// The look after which the log says what a process lacks: three seconds after the first.
     const PATIENCE: u32 = 13;
-    /// Between two looks at who has ended: less than a tick.
+    /// Between two attempts at who has ended: less than a tick.
     const COUNTED: Duration = Duration::from_millis(500);
     /// A file that nobody executes is attached to for so long, for the next: cron's jobs come every few minutes.
     const KEPT: Duration = Duration::from_secs(3600);
@@ -112,21 +112,21 @@ impl Tracees {
     const QUIET: Duration = Duration::from_secs(60);
 
     /// Nobody yet; `name` is the module's, for the log.
-    pub fn new(name: &str, filter: ProcessFilter) -> Tracees {
-        Tracees {
+    pub fn new(name: &str, filter: ProcessFilter) -> ProcessProbes {
+        ProcessProbes {
             name: name.into(),
             by_file: filter.means_new(),
-            expected: VecDeque::new(),
+            preattached: VecDeque::new(),
             filter,
             arrivals: Arrivals::default(),
             files: ProbeFiles::default(),
             shared: Vec::new(),
-            tracees: BTreeMap::new(),
+            processes: BTreeMap::new(),
             made: Instant::now(),
             leaving: Vec::new(),
             counted: None,
-            most: Tracees::SITES,
-            most_of_all: Tracees::SITES_OF_ALL.min(descriptors() / 2),
+            most: ProcessProbes::SITES,
+            most_of_all: ProcessProbes::SITES_OF_ALL.min(descriptors() / 2),
             beyond: 0,
             said: None,
         }
@@ -149,20 +149,21 @@ impl Tracees {
     }
 
     /// The sites of files that are known beforehand: where files are attached to, these are from the first tick on, for good.
-    pub fn expect(&mut self, find: impl FnOnce(&mut ProbeFiles) -> Vec<Site>) {
+    pub fn preattach(&mut self, find: impl FnOnce(&mut ProbeFiles) -> Vec<Site>) {
         if self.by_file {
-            self.expected = find(&mut self.files).into();
-            self.most_of_all = self.most_of_all.max(self.expected.len());
+            self.preattached = find(&mut self.files).into();
+            self.most_of_all = self.most_of_all.max(self.preattached.len());
         }
     }
 
-    /// When [`Tracees::tick`] is to be called, if before the next second.
+    /// When [`ProcessProbes::tick`] is to be called, if before the next second.
     pub fn due(&self) -> Option<Instant> {
         let arrived = self.arrivals.waiting().first().map(|arrival| arrival.at);
-        let is_open = |tracee: &Tracee| tracee.tried < tracee.sites.len();
-        let is_at_work = !(self.expected.is_empty() && self.leaving.is_empty()) || self.tracees.values().any(is_open);
+        let is_open = |process: &ProbedProcess| process.tried < process.sites.len();
+        let is_at_work =
+            !(self.preattached.is_empty() && self.leaving.is_empty()) || self.processes.values().any(is_open);
         let at_work = is_at_work.then_some(self.made); // past: at once
-        self.tracees.values().filter_map(|tracee| tracee.due).chain(arrived).chain(at_work).min()
+        self.processes.values().filter_map(|process| process.due).chain(arrived).chain(at_work).min()
     }
 
     /// Attaches to the processes that came, detaches from those that went. `find` says what to attach to in a process.
@@ -182,23 +183,23 @@ impl Tracees {
         template: &'static Hook,
         find: &mut dyn FnMut(&mut ProbeFiles, u32) -> Sites,
     ) {
-        let until = Instant::now() + Tracees::SLICE;
+        let until = Instant::now() + ProcessProbes::SLICE;
         let arrivals = std::mem::take(&mut *self.arrivals.waiting());
         for Arrival { pid, is, .. } in arrivals {
             if is {
-                let tracee = self.tracees.entry(pid).or_default();
-                (tracee.looks, tracee.due) = (0, Some(now));
+                let process = self.processes.entry(pid).or_default();
+                (process.attempts, process.due) = (0, Some(now));
             } else {
                 self.forget(pid);
             }
         }
-        let all = self.counted.is_none_or(|counted| now.saturating_duration_since(counted) >= Tracees::COUNTED);
+        let all = self.counted.is_none_or(|counted| now.saturating_duration_since(counted) >= ProcessProbes::COUNTED);
         if all {
             self.counted = Some(now);
             self.count(now);
         }
-        let due = |(&pid, tracee): (&u32, &Tracee)| Some((tracee.due.filter(|due| *due <= now)?, pid));
-        let mut due: Vec<(Instant, u32)> = self.tracees.iter().filter_map(due).collect();
+        let due = |(&pid, process): (&u32, &ProbedProcess)| Some((process.due.filter(|due| *due <= now)?, pid));
+        let mut due: Vec<(Instant, u32)> = self.processes.iter().filter_map(due).collect();
         due.sort_unstable();
         for (_, pid) in due {
             self.look(now, pid, find);
@@ -215,46 +216,46 @@ impl Tracees {
     }
 
     fn forget(&mut self, pid: u32) {
-        if let Some(mut tracee) = self.tracees.remove(&pid) {
-            self.leaving.extend(detached(&mut tracee.attached));
+        if let Some(mut process) = self.processes.remove(&pid) {
+            self.leaving.extend(detached(&mut process.attached));
         }
     }
 
     /// Forgets who has ended: its number may be another's by the next look.
     fn count(&mut self, now: Instant) {
         let mut ended = Vec::new();
-        for (&pid, tracee) in &mut self.tracees {
-            let Some(then) = tracee.life else { continue };
+        for (&pid, process) in &mut self.processes {
+            let Some(then) = process.life else { continue };
             match ProcessIdentity::of(pid).filter(|life| life.born == then.born) {
                 None => ended.push(pid),
                 Some(life) if life == then => {}
                 // In another program; what is attached stays until that is looked at, since its file may be the same.
-                Some(_) => (tracee.looks, tracee.due) = (0, Some(now)),
+                Some(_) => (process.attempts, process.due) = (0, Some(now)),
             }
         }
         ended.into_iter().for_each(|pid| self.forget(pid));
     }
 
     fn look(&mut self, now: Instant, pid: u32, find: &mut dyn FnMut(&mut ProbeFiles, u32) -> Sites) {
-        let Tracees { name, files, tracees, leaving, .. } = self;
-        let Some(tracee) = tracees.get_mut(&pid) else { return };
-        let life = ProcessIdentity::of(pid).filter(|life| tracee.life.is_none_or(|then| then.born == life.born));
+        let ProcessProbes { name, files, processes, leaving, .. } = self;
+        let Some(process) = processes.get_mut(&pid) else { return };
+        let life = ProcessIdentity::of(pid).filter(|life| process.life.is_none_or(|then| then.born == life.born));
         if life.is_none() {
             return self.forget(pid);
         }
-        tracee.life = life;
+        process.life = life;
         let began = Instant::now();
         let found = find(files, pid);
-        let dear = began.elapsed().saturating_sub(Tracees::CHEAP) * 20;
-        tracee.due = Some(now + pause(tracee.looks).max(dear));
-        tracee.looks += 1;
+        let dear = began.elapsed().saturating_sub(ProcessProbes::CHEAP) * 20;
+        process.due = Some(now + pause(process.attempts).max(dear));
+        process.attempts += 1;
         let mut sites = match found {
             Ok(sites) => {
-                tracee.due = None;
+                process.due = None;
                 sites
             }
             Err(missing) => {
-                if tracee.looks == Tracees::PATIENCE {
+                if process.attempts == ProcessProbes::PATIENCE {
                     log::warn!("{name}: process {pid} is not counted: {missing}");
                 }
                 Vec::new()
@@ -262,9 +263,9 @@ impl Tracees {
         };
         let beyond = sites.len().saturating_sub(self.most);
         sites.truncate(self.most);
-        if sites != tracee.sites {
-            leaving.extend(detached(&mut tracee.attached));
-            (tracee.sites, tracee.tried) = (sites, 0);
+        if sites != process.sites {
+            leaving.extend(detached(&mut process.attached));
+            (process.sites, process.tried) = (sites, 0);
             self.leave_out(now, pid, beyond, self.most, "of a process");
         }
     }
@@ -272,7 +273,7 @@ impl Tracees {
     /// Counts sites that are left out, and says so now and then.
     fn leave_out(&mut self, now: Instant, pid: u32, sites: usize, most: usize, of: &str) {
         self.beyond += sites as u64;
-        if sites > 0 && self.said.is_none_or(|said| now.saturating_duration_since(said) >= Tracees::QUIET) {
+        if sites > 0 && self.said.is_none_or(|said| now.saturating_duration_since(said) >= ProcessProbes::QUIET) {
             self.said = Some(now);
             log::warn!(
                 "{}: process {pid}: {sites} probes are left out: at most {most} {of} are attached to",
@@ -283,7 +284,7 @@ impl Tracees {
 
     /// Attaches to the next site, if there is one.
     fn attach_next(&mut self, now: Instant, kernel: &dyn Kernel, template: &'static Hook) -> bool {
-        if let Some(site) = self.expected.pop_front() {
+        if let Some(site) = self.preattached.pop_front() {
             let target = site.file.target(site.probe, None);
             match kernel.attach_to(template, &target, site.number).map(Arc::new) {
                 Ok(attached) => self.shared.push(Shared { site, attached, used: None }),
@@ -291,13 +292,14 @@ impl Tracees {
             }
             return true;
         }
-        let Some((&pid, tracee)) = self.tracees.iter_mut().find(|(_, tracee)| tracee.tried < tracee.sites.len()) else {
+        let Some((&pid, process)) = self.processes.iter_mut().find(|(_, process)| process.tried < process.sites.len())
+        else {
             return false;
         };
-        let site = tracee.sites[tracee.tried].clone();
-        tracee.tried += 1;
+        let site = process.sites[process.tried].clone();
+        process.tried += 1;
         if let Some(known) = self.shared.iter().find(|known| known.site == site) {
-            tracee.attached.push(Arc::clone(&known.attached));
+            process.attached.push(Arc::clone(&known.attached));
             return true;
         }
         if !self.has_room() {
@@ -306,15 +308,15 @@ impl Tracees {
         }
         let target = site.file.target(site.probe, (!self.by_file).then_some(pid));
         let attached = kernel.attach_to(template, &target, site.number).map(Arc::new);
-        let Some(tracee) = self.tracees.get_mut(&pid) else { return true };
+        let Some(process) = self.processes.get_mut(&pid) else { return true };
         match attached {
             Ok(attached) => {
-                tracee.attached.push(Arc::clone(&attached));
+                process.attached.push(Arc::clone(&attached));
                 if self.by_file {
                     self.shared.push(Shared { site, attached, used: Some(now) });
                 }
             }
-            Err(_) if !exists(pid) => tracee.tried = tracee.sites.len(),
+            Err(_) if !exists(pid) => process.tried = process.sites.len(),
             Err(error) => log::warn!("{}: process {pid}: {target} cannot be attached to: {error}", self.name),
         }
         true
@@ -324,7 +326,7 @@ impl Tracees {
     fn has_room(&mut self) -> bool {
         let attached = match self.by_file {
             true => self.shared.len(),
-            false => self.tracees.values().map(|tracee| tracee.attached.len()).sum(),
+            false => self.processes.values().map(|process| process.attached.len()).sum(),
         };
         if attached + self.leaving.len() < self.most_of_all {
             return true;
@@ -350,7 +352,7 @@ impl Tracees {
             if Arc::strong_count(&shared.attached) > 1 {
                 *used = now;
             }
-            let keeps = now.saturating_duration_since(*used) < Tracees::KEPT;
+            let keeps = now.saturating_duration_since(*used) < ProcessProbes::KEPT;
             if !keeps {
                 self.leaving.push(Arc::clone(&shared.attached));
             }
@@ -361,8 +363,8 @@ impl Tracees {
 
     /// The processes in which something is attached to, and nothing is still to be.
     pub fn attached(&self) -> impl Iterator<Item = u32> + '_ {
-        let is = |tracee: &Tracee| !tracee.attached.is_empty() && tracee.tried == tracee.sites.len();
-        self.tracees.iter().filter(move |(_, tracee)| is(tracee)).map(|(&pid, _)| pid)
+        let is = |process: &ProbedProcess| !process.attached.is_empty() && process.tried == process.sites.len();
+        self.processes.iter().filter(move |(_, process)| is(process)).map(|(&pid, _)| pid)
     }
 }
 
@@ -378,9 +380,9 @@ fn descriptors() -> usize {
 
 /// Until the next look after so many. A runtime maps its libraries within milliseconds; a program that embeds one may do so
 /// whenever it likes.
-fn pause(looks: u32) -> Duration {
-    match looks {
-        0..=9 => Duration::from_millis(1 << looks),
+fn pause(attempts: u32) -> Duration {
+    match attempts {
+        0..=9 => Duration::from_millis(1 << attempts),
         10..=19 => Duration::from_secs(1),
         _ => Duration::from_secs(10),
     }
@@ -395,18 +397,18 @@ mod tests {
     static TEMPLATE: Hook =
         Hook { name: "t", tiers: &[Tier { kind: "uprobe", programs: &["each_uprobe__t"] }], needs: "nothing" };
 
-    fn tracees(process: &str) -> Tracees {
+    fn probes(process: &str) -> ProcessProbes {
         let text = format!("[a]\nprocess = {process}\n");
         let config = crate::config::Config::parse("test.conf", text.as_bytes()).unwrap();
         let value = config.section("a").unwrap().get("process").unwrap().unwrap();
-        Tracees::new("t", ProcessFilter::read(&value).unwrap())
+        ProcessProbes::new("t", ProcessFilter::read(&value).unwrap())
     }
 
     /// With one arrival.
-    fn tracees_of(pid: u32) -> Tracees {
-        let tracees = tracees(&pid.to_string());
-        tracees.arrivals.tell(pid, true);
-        tracees
+    fn probes_of(pid: u32) -> ProcessProbes {
+        let probes = probes(&pid.to_string());
+        probes.arrivals.tell(pid, true);
+        probes
     }
 
     fn sites(file: &Arc<ProbeFile>, probes: &[usize]) -> Vec<Site> {
@@ -436,32 +438,32 @@ mod tests {
     fn a_process_is_attached_to_from_its_sites_to_its_end() {
         let child = shell();
         let pid = child.id();
-        let (fake, mut tracees, file) = (Fake::new(), tracees_of(pid), ProbeFile::with(3));
+        let (fake, mut probes, file) = (Fake::new(), probes_of(pid), ProbeFile::with(3));
         let now = Instant::now();
-        assert!(tracees.due().is_some(), "it is there");
-        tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Err(NoProbes("no library".into())));
-        assert_eq!((attached(&fake).len(), tracees.attached().count()), (0, 0));
-        let due = tracees.due().unwrap();
+        assert!(probes.due().is_some(), "it is there");
+        probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Err(NoProbes("no library".into())));
+        assert_eq!((attached(&fake).len(), probes.attached().count()), (0, 0));
+        let due = probes.due().unwrap();
         assert_eq!(due - now, Duration::from_millis(1));
         let mut find = |_: &mut ProbeFiles, _| Ok(sites(&file, &[1, 2]));
-        tracees.tick_at(due, &fake, &TEMPLATE, &mut find);
-        assert_eq!(tracees.due(), None, "it is known");
+        probes.tick_at(due, &fake, &TEMPLATE, &mut find);
+        assert_eq!(probes.due(), None, "it is known");
         assert_eq!(attached(&fake), [(1, Some(pid)), (2, Some(pid))]);
-        assert!(tracees.attached().eq([pid]));
-        tracees.tick_at(now + Tracees::COUNTED, &fake, &TEMPLATE, &mut |_, _| panic!("it is known"));
+        assert!(probes.attached().eq([pid]));
+        probes.tick_at(now + ProcessProbes::COUNTED, &fake, &TEMPLATE, &mut |_, _| panic!("it is known"));
         ended(child);
-        tracees.tick_at(now + 2 * Tracees::COUNTED, &fake, &TEMPLATE, &mut find);
-        assert_eq!((attached(&fake), tracees.attached().count()), (vec![], 0));
+        probes.tick_at(now + 2 * ProcessProbes::COUNTED, &fake, &TEMPLATE, &mut find);
+        assert_eq!((attached(&fake), probes.attached().count()), (vec![], 0));
     }
 
     #[test]
     fn a_process_that_leaves_the_filter_is_detached_from() {
         let child = shell();
-        let (fake, mut tracees, file) = (Fake::new(), tracees_of(child.id()), ProbeFile::with(3));
-        tracees.tick(&fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1])));
-        tracees.arrivals.tell(child.id(), false);
-        tracees.tick(&fake, &TEMPLATE, &mut |_, _| panic!("it is gone"));
-        assert_eq!((attached(&fake), tracees.attached().count()), (vec![], 0));
+        let (fake, mut probes, file) = (Fake::new(), probes_of(child.id()), ProbeFile::with(3));
+        probes.tick(&fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1])));
+        probes.arrivals.tell(child.id(), false);
+        probes.tick(&fake, &TEMPLATE, &mut |_, _| panic!("it is gone"));
+        assert_eq!((attached(&fake), probes.attached().count()), (vec![], 0));
         ended(child);
     }
 
@@ -472,17 +474,17 @@ mod tests {
         for (process, wanted) in
             [("sh", vec![(1, None), (2, None)]), (".*x.*", vec![(1, None), (2, None)]), ("77", vec![])]
         {
-            let (fake, mut tracees) = (Fake::new(), tracees(process));
-            tracees.expect(|_| sites(&file, &[1, 2]));
-            assert_eq!(tracees.due().is_some(), !wanted.is_empty());
+            let (fake, mut probes) = (Fake::new(), probes(process));
+            probes.preattach(|_| sites(&file, &[1, 2]));
+            assert_eq!(probes.due().is_some(), !wanted.is_empty());
             for _ in 0..3 {
-                tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| panic!("nobody is there"));
+                probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| panic!("nobody is there"));
                 assert_eq!(attached(&fake), wanted, "{process}");
-                now += 2 * Tracees::KEPT;
+                now += 2 * ProcessProbes::KEPT;
             }
             let child = shell();
-            tracees.arrivals.tell(child.id(), true);
-            tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1, 2])));
+            probes.arrivals.tell(child.id(), true);
+            probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1, 2])));
             assert_eq!(attached(&fake).len(), 2, "who has it needs no more");
             ended(child);
         }
@@ -491,24 +493,24 @@ mod tests {
     #[test]
     fn files_stay_attached_for_filters_of_processes_to_come() {
         let children = [shell(), shell()];
-        let (fake, mut tracees, file) = (Fake::new(), tracees("s.*h,77"), ProbeFile::with(3));
+        let (fake, mut probes, file) = (Fake::new(), probes("s.*h,77"), ProbeFile::with(3));
         let mut now = Instant::now();
         for child in &children {
-            tracees.arrivals.tell(child.id(), true);
-            tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1, 2])));
+            probes.arrivals.tell(child.id(), true);
+            probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1, 2])));
             assert_eq!(attached(&fake), [(1, None), (2, None)], "once for both");
         }
-        assert_eq!(tracees.attached().count(), 2);
+        assert_eq!(probes.attached().count(), 2);
         children.into_iter().for_each(ended);
-        let mut later = |tracees: &mut Tracees, time| {
+        let mut later = |probes: &mut ProcessProbes, time| {
             now += time;
-            tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| panic!("nobody is left"));
+            probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| panic!("nobody is left"));
             attached(&fake).len()
         };
-        assert_eq!(later(&mut tracees, Tracees::COUNTED), 2);
-        assert_eq!(later(&mut tracees, Tracees::KEPT - 2 * Tracees::COUNTED), 2);
-        assert_eq!(tracees.attached().count(), 0);
-        assert_eq!(later(&mut tracees, Tracees::COUNTED), 0);
+        assert_eq!(later(&mut probes, ProcessProbes::COUNTED), 2);
+        assert_eq!(later(&mut probes, ProcessProbes::KEPT - 2 * ProcessProbes::COUNTED), 2);
+        assert_eq!(probes.attached().count(), 0);
+        assert_eq!(later(&mut probes, ProcessProbes::COUNTED), 0);
     }
 
     #[test]
@@ -516,17 +518,17 @@ mod tests {
         use std::io::Write;
         let mut child = shell();
         let pid = child.id();
-        let (fake, mut tracees, file) = (Fake::new(), tracees_of(pid), ProbeFile::with(3));
+        let (fake, mut probes, file) = (Fake::new(), probes_of(pid), ProbeFile::with(3));
         let now = Instant::now();
-        tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1])));
+        probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1])));
         let before = ProcessIdentity::of(pid);
         child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         while ProcessIdentity::of(pid) == before {
             std::thread::sleep(Duration::from_millis(5));
         }
-        tracees.tick(&fake, &TEMPLATE, &mut |_, _| panic!("not yet due"));
-        let later = Instant::now() + Tracees::COUNTED;
-        tracees.tick_at(later, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1, 2])));
+        probes.tick(&fake, &TEMPLATE, &mut |_, _| panic!("not yet due"));
+        let later = Instant::now() + ProcessProbes::COUNTED;
+        probes.tick_at(later, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &[1, 2])));
         assert_eq!(attached(&fake), [(1, Some(pid)), (2, Some(pid))]);
         ended(child);
     }
@@ -534,13 +536,16 @@ mod tests {
     #[test]
     fn of_too_many_sites_only_so_many_are_attached_to() {
         let child = shell();
-        let (fake, mut tracees, file) = (Fake::new(), tracees_of(child.id()), ProbeFile::with(5000));
+        let (fake, mut probes, file) = (Fake::new(), probes_of(child.id()), ProbeFile::with(5000));
         let all: Vec<usize> = (0..5000).collect();
-        tracees.tick(&fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
-        assert_eq!((attached(&fake).len(), tracees.beyond()), (Tracees::SITES, 5000 - Tracees::SITES as u64));
-        tracees.allow(300);
-        tracees.arrivals.tell(child.id(), true);
-        tracees.tick(&fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
+        probes.tick(&fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
+        assert_eq!(
+            (attached(&fake).len(), probes.beyond()),
+            (ProcessProbes::SITES, 5000 - ProcessProbes::SITES as u64)
+        );
+        probes.allow(300);
+        probes.arrivals.tell(child.id(), true);
+        probes.tick(&fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
         assert_eq!(attached(&fake).len(), 300, "as configured");
         ended(child);
     }
@@ -548,18 +553,18 @@ mod tests {
     #[test]
     fn files_that_nobody_executes_give_way_the_least_used_first() {
         let files = [ProbeFile::with(2), ProbeFile::with(2), ProbeFile::with(2)];
-        let (fake, mut tracees) = (Fake::new(), tracees("s.*h"));
-        tracees.most_of_all = 4;
+        let (fake, mut probes) = (Fake::new(), probes("s.*h"));
+        probes.most_of_all = 4;
         let mut now = Instant::now();
         let mut execute = |file: &Arc<ProbeFile>, end: bool| {
             let child = shell();
-            now += 2 * Tracees::COUNTED;
-            tracees.arrivals.tell(child.id(), true);
-            tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(file, &[0, 1])));
+            now += 2 * ProcessProbes::COUNTED;
+            probes.arrivals.tell(child.id(), true);
+            probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(file, &[0, 1])));
             if end {
                 ended(child);
-                now += 2 * Tracees::COUNTED;
-                tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| panic!("nobody is left"));
+                now += 2 * ProcessProbes::COUNTED;
+                probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| panic!("nobody is left"));
                 return None;
             }
             Some(child)
@@ -569,8 +574,8 @@ mod tests {
         let second = execute(&files[2], false);
         let third = execute(&files[1], false);
         let fourth = execute(&files[0], false);
-        assert_eq!((attached(&fake).len(), tracees.beyond()), (4, 2), "both that are left are executed");
-        let kept = |file| tracees.shared.iter().filter(|shared| Arc::ptr_eq(&shared.site.file, file)).count();
+        assert_eq!((attached(&fake).len(), probes.beyond()), (4, 2), "both that are left are executed");
+        let kept = |file| probes.shared.iter().filter(|shared| Arc::ptr_eq(&shared.site.file, file)).count();
         assert_eq!(files.iter().map(kept).collect::<Vec<_>>(), [0, 2, 2]);
         [second, third, fourth].into_iter().flatten().for_each(ended);
     }
@@ -602,21 +607,21 @@ mod tests {
                 target: &Target,
                 number: u32,
             ) -> Result<Attachment, KernelError> {
-                std::thread::sleep(Tracees::SLICE / 4);
+                std::thread::sleep(ProcessProbes::SLICE / 4);
                 self.0.attach_to(template, target, number)
             }
         }
         let child = shell();
-        let (slow, mut tracees, file) = (Slow(Fake::new()), tracees_of(child.id()), ProbeFile::with(20));
+        let (slow, mut probes, file) = (Slow(Fake::new()), probes_of(child.id()), ProbeFile::with(20));
         let all: Vec<usize> = (0..20).collect();
         let mut slices = 0;
-        while tracees.due().is_some() {
+        while probes.due().is_some() {
             let began = Instant::now();
-            tracees.tick(&slow, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
-            assert!(began.elapsed() < 2 * Tracees::SLICE, "{:?}", began.elapsed());
+            probes.tick(&slow, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
+            assert!(began.elapsed() < 2 * ProcessProbes::SLICE, "{:?}", began.elapsed());
             let is_whole = attached(&slow.0).len() == 20;
-            assert_eq!((tracees.attached().count() == 1, tracees.due().is_none()), (is_whole, is_whole));
-            assert!(tracees.due().is_none_or(|due| due <= began), "at once");
+            assert_eq!((probes.attached().count() == 1, probes.due().is_none()), (is_whole, is_whole));
+            assert!(probes.due().is_none_or(|due| due <= began), "at once");
             slices += 1;
         }
         assert!(slices >= 5 && attached(&slow.0).len() == 20, "{slices}");
@@ -626,19 +631,19 @@ mod tests {
     #[test]
     fn a_process_without_sites_is_looked_at_ever_more_seldom() {
         let child = shell();
-        let (fake, mut tracees) = (Fake::new(), tracees_of(child.id()));
-        let mut looks = 0;
+        let (fake, mut probes) = (Fake::new(), probes_of(child.id()));
+        let mut attempts = 0;
         let mut now = Instant::now();
         let after = now + Duration::from_secs(60);
         while now < after {
-            tracees.tick_at(now, &fake, &TEMPLATE, &mut |_, _| {
-                looks += 1;
+            probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| {
+                attempts += 1;
                 Err(NoProbes("no probes in this build".into()))
             });
-            now = tracees.due().unwrap();
+            now = probes.due().unwrap();
         }
         // In the first second, in the next ten, and afterwards.
-        assert_eq!(looks, 10 + 10 + 5);
+        assert_eq!(attempts, 10 + 10 + 5);
         ended(child);
     }
 }

@@ -25,7 +25,7 @@ pub fn read_state(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a state file, whatever is in its place but a directory: a reader meets the old bytes or the new ones. It does not wait
+/// Replaces a state file, whatever is in its scratch but a directory: a reader meets the old bytes or the new ones. It does not wait
 /// for the disk, so that the file can be empty after a crash of the machine.
 pub fn replace_state(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
@@ -54,13 +54,13 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    struct Place {
+    struct Scratch {
         dir: tempfile::TempDir,
     }
 
-    impl Place {
-        fn new() -> Place {
-            Place { dir: tempfile::tempdir().unwrap() }
+    impl Scratch {
+        fn new() -> Scratch {
+            Scratch { dir: tempfile::tempdir().unwrap() }
         }
 
         fn path(&self, name: &str) -> std::path::PathBuf {
@@ -74,23 +74,23 @@ mod tests {
 
     #[test]
     fn a_state_file_is_replaced_whole_and_read_back() {
-        let place = Place::new();
-        let path = place.path("149.13");
+        let scratch = Scratch::new();
+        let path = scratch.path("149.13");
         for text in ["one", "the other"] {
             replace_state(&path, text.as_bytes()).unwrap();
             assert_eq!(read_state(&path).unwrap(), text.as_bytes());
         }
-        assert_eq!(fs::read_dir(place.dir.path()).unwrap().count(), 1);
-        assert_eq!(read_state(&place.path("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(fs::read_dir(scratch.dir.path()).unwrap().count(), 1);
+        assert_eq!(read_state(&scratch.path("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
     fn no_link_is_followed_neither_for_reading_nor_for_writing() {
-        let place = Place::new();
-        let (path, victim) = (place.path("149.13"), place.path("victim"));
+        let scratch = Scratch::new();
+        let (path, victim) = (scratch.path("149.13"), scratch.path("victim"));
         fs::write(&victim, "precious").unwrap();
         symlink(&victim, &path).unwrap();
-        symlink(&victim, place.path("149.13.new")).unwrap();
+        symlink(&victim, scratch.path("149.13.new")).unwrap();
         assert!(read_state(&path).is_err());
         replace_state(&path, b"state").unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
@@ -99,23 +99,23 @@ mod tests {
 
     #[test]
     fn pipes_and_directories_are_refused_at_once() {
-        let place = Place::new();
-        let path = place.path("149.13");
-        place.pipe("149.13");
-        place.pipe("149.13.new");
+        let scratch = Scratch::new();
+        let path = scratch.path("149.13");
+        scratch.pipe("149.13");
+        scratch.pipe("149.13.new");
         assert!(read_state(&path).unwrap_err().to_string().contains("not a regular file"));
         replace_state(&path, b"state").unwrap();
         assert_eq!(read_state(&path).unwrap(), b"state");
-        fs::create_dir(place.path("folder")).unwrap();
-        assert!(read_state(&place.path("folder")).is_err());
-        assert!(replace_state(&place.path("folder"), b"").is_err());
-        assert!(!place.path("folder.new").exists());
+        fs::create_dir(scratch.path("folder")).unwrap();
+        assert!(read_state(&scratch.path("folder")).is_err());
+        assert!(replace_state(&scratch.path("folder"), b"").is_err());
+        assert!(!scratch.path("folder.new").exists());
     }
 
     #[test]
     fn a_huge_file_is_refused() {
-        let place = Place::new();
-        let path = place.path("149.13");
+        let scratch = Scratch::new();
+        let path = scratch.path("149.13");
         File::create(&path).unwrap().set_len(1 << 30).unwrap();
         assert!(read_state(&path).unwrap_err().to_string().contains("larger than"));
     }

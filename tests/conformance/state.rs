@@ -6,7 +6,7 @@ use crate::reference::{
 };
 use corebcc::{
     agent::Options,
-    agent::{Changes, Client, Label, Source, Subject, Wanted},
+    agent::{Changes, Client, Label, Selected, Source, Subject},
     pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL},
     pdu::{Pdu, PduType},
 };
@@ -159,7 +159,7 @@ impl Source for Failing {
         Err(self.0)
     }
     fn refresh(&mut self, _pmids: &mut dyn Iterator<Item = Pmid>) {}
-    fn values(&self, _: Client, _: Pmid, _: Wanted<'_>, _: &mut dyn FnMut(InstId, Atom<'_>)) -> Result<(), PmErr> {
+    fn values(&self, _: Client, _: Pmid, _: Selected<'_>, _: &mut dyn FnMut(InstId, Atom<'_>)) -> Result<(), PmErr> {
         Err(self.0)
     }
     fn instances(&mut self, indom: Indom, out: &mut dyn FnMut(InstId, &[u8])) -> Result<(), PmErr> {
@@ -175,7 +175,7 @@ impl Source for Failing {
     fn labels(&mut self, _of: Subject) -> Result<Vec<Label>, PmErr> {
         Err(self.0)
     }
-    fn instance_labels(&mut self, _: Indom, _: Wanted<'_>, _: &mut dyn FnMut(InstId, Vec<Label>)) {}
+    fn instance_labels(&mut self, _: Indom, _: Selected<'_>, _: &mut dyn FnMut(InstId, Vec<Label>)) {}
     fn store(&mut self, _: Client, _: Pmid, _: InstId, _: &Atom<'_>) -> Result<(), PmErr> {
         Err(self.0)
     }

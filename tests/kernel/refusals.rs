@@ -62,7 +62,7 @@ fn checked(
 }
 
 /// What `--check` says, run by this command.
-fn fates(command: &mut Command, modules: &[&str]) -> BTreeMap<String, Option<String>> {
+fn outcomes(command: &mut Command, modules: &[&str]) -> BTreeMap<String, Option<String>> {
     said_by(command, modules).0
 }
 
@@ -116,9 +116,9 @@ fn in_a_pid_namespace_modules_with_a_filter_say_what_they_need() {
         return;
     }
     let inside = ["unshare", "--pid", "--fork", "--mount-proc"];
-    let fates = check(&inside, "", &["sysfork", "syscount"], "process = sh", None);
-    assert_eq!(fates["sysfork"], None);
-    says(&fates["syscount"], &["in a PID namespace", "--pid=host"]);
+    let outcomes = check(&inside, "", &["sysfork", "syscount"], "process = sh", None);
+    assert_eq!(outcomes["sysfork"], None);
+    says(&outcomes["syscount"], &["in a PID namespace", "--pid=host"]);
 }
 
 #[test]
@@ -161,9 +161,9 @@ fn capabilities_that_are_missing_are_named() {
     with(",+perfmon").values().for_each(|reason| says(reason, &[": CAP_BPF is missing; run as root"]));
     // What needs no more than the two works with them. Before 5.11, maps also take CAP_SYS_RESOURCE.
     for capabilities in [",+bpf,+perfmon,+sys_resource", ",+sys_admin,+sys_resource"] {
-        let fates = with(capabilities);
+        let outcomes = with(capabilities);
         for module in ["sysfork", "runqlat", "profile"] {
-            assert_eq!(fates[module], None, "{module} with {capabilities}");
+            assert_eq!(outcomes[module], None, "{module} with {capabilities}");
         }
     }
     if !Command::new("unshare").args(["-Ur", "true"]).status().is_ok_and(|status| status.success()) {
@@ -187,7 +187,7 @@ fn a_limit_of_locked_memory_is_named_where_it_counts() {
     let modules = ["sysfork", "runqlat", "tcplife"];
     let confined = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all"];
     let with = |limit: &str, then: &[&str]| check(&[&["prlimit", limit], then].concat(), "", &modules, "", None);
-    let fates = with("--memlock=65536:65536", &confined);
+    let outcomes = with("--memlock=65536:65536", &confined);
     // Not even the program fits with which libbpf finds out whether it may load any.
     let none = with("--memlock=0:0", &confined);
     // With the capability libbpf lifts the limit; a hard limit that suffices is made use of without it.
@@ -197,12 +197,12 @@ fn a_limit_of_locked_memory_is_named_where_it_counts() {
     if counts {
         for module in ["runqlat", "tcplife"] {
             let parts = ["limited to 65536 bytes", "CAP_SYS_RESOURCE to raise it is missing", "LimitMEMLOCK=infinity"];
-            says(&fates[module], &parts);
+            says(&outcomes[module], &parts);
         }
-        assert_eq!(fates["sysfork"], None, "its maps fit");
+        assert_eq!(outcomes["sysfork"], None, "its maps fit");
         none.values().for_each(|reason| says(reason, &["limited to 0 bytes", "BPF maps and programs"]));
     } else {
-        assert!(fates.values().chain(none.values()).all(Option::is_none), "{fates:?} {none:?}");
+        assert!(outcomes.values().chain(none.values()).all(Option::is_none), "{outcomes:?} {none:?}");
     }
 }
 
@@ -248,7 +248,7 @@ fn a_seccomp_filter_is_named() {
     let check = |call| {
         let mut command = Command::new(binary());
         command.args(["-l", "-", &format!("--check={}", config.path().display())]);
-        fates(forbid(&mut command, call), &modules)
+        outcomes(forbid(&mut command, call), &modules)
     };
     let refused = check(libc::SYS_bpf);
     refused.values().for_each(|reason| says(reason, &["loading BPF is not permitted", "a seccomp filter is in force"]));
@@ -270,7 +270,7 @@ fn a_lockdown_that_cannot_be_read_is_named_as_possible() {
     let script = format!("{hide}\nexec {} -l - --check={}", binary(), config.path().display());
     let mut command = Command::new("unshare");
     forbid(command.args(["-m", "sh", "-c", &script]), libc::SYS_bpf);
-    says(&fates(&mut command, &modules)["sysfork"], &["lockdown", "is not known", "mount -t securityfs"]);
+    says(&outcomes(&mut command, &modules)["sysfork"], &["lockdown", "is not known", "mount -t securityfs"]);
 }
 
 #[test]
@@ -339,13 +339,13 @@ fn lockdown_costs_what_it_forbids_and_is_named() {
     }
     let modules = ["sysfork", "runqlat", "biolatency", "execsnoop", "kprobe_hits", "profile", "tracepoint_hits"];
     let lines = "tracepoints = sched:sched_process_ex.*";
-    let fates = |level: &str| {
+    let outcomes = |level: &str| {
         fs::write(FILE, level).unwrap();
         check(&[], "", &modules, lines, None)
     };
     let before = check(&[], "", &modules, lines, None);
-    assert_eq!(fates("integrity"), before, "integrity leaves tracing alone");
-    let locked = fates("confidentiality");
+    assert_eq!(outcomes("integrity"), before, "integrity leaves tracing alone");
+    let locked = outcomes("confidentiality");
     for module in ["sysfork", "runqlat", "biolatency", "profile"] {
         assert_eq!(locked[module], None, "{module} reads nothing through helpers");
     }

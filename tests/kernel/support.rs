@@ -67,8 +67,8 @@ pub struct Agent {
 fn possible(test: &str, needs: &str, agent: Result<Agent, Failure>) -> Option<Agent> {
     agent
         .inspect_err(|failure| {
-            let Failure { reason, words, .. } = failure;
-            assert!(![reason, words].iter().any(|said| said.contains("insns (limit")), "{reason}: {words}");
+            let Failure { reason, kernel_log, .. } = failure;
+            assert!(![reason, kernel_log].iter().any(|said| said.contains("insns (limit")), "{reason}: {kernel_log}");
             println!("skipped: {test}: {needs} ({reason})");
         })
         .ok()
@@ -78,7 +78,7 @@ impl Agent {
     /// Loads a module with the options of its section; each gets a section name of its own, to know its log lines by.
     pub fn new(module: &str, options: &str) -> Agent {
         Agent::try_new(module, options)
-            .unwrap_or_else(|failure| panic!("{module}: {} {} (root is needed)", failure.reason, failure.words))
+            .unwrap_or_else(|failure| panic!("{module}: {} {} (root is needed)", failure.reason, failure.kernel_log))
     }
 
     /// As `new`, with these names in COREBCC_AVOID as well: a feature of the kernel there is the opposite. Only for a test that
@@ -119,8 +119,8 @@ impl Agent {
         let (_, modules) = enabled_modules(&config, MODULES).unwrap();
         let prepared_modules = prepared_modules(&config, &modules, process_refresh).unwrap();
         let group = ModuleSet::load(prepared_modules, None);
-        for fate in group.outcomes() {
-            fate?;
+        for outcome in group.outcomes() {
+            outcome?;
         }
         let mut agent = Agent { group, never: EventFd::new().unwrap(), name, table: find(module).unwrap().tables[0] };
         agent.settle();

@@ -286,7 +286,7 @@ fn absurd_files_are_looked_at_in_no_time_and_little_memory() {
     }
 }
 
-/// Places that a page of code has, each with a note of the call of a method.
+/// Probe locations that a page of code has, each with a note of the call of a method.
 const FIFTY_THOUSAND: &str = "
 def note(place):
     content = struct.pack('=QQQ', place, 0, 0) + b'hotspot\\0method__entry\\0\\0'

@@ -196,11 +196,11 @@ fn what_loading_found_of_the_kernel_is_told() {
     // What the kernel refused, in its own words: the module says the same.
     let ways = ["fentry", "fexit", "kprobe", "kretprobe"];
     let with = |answer: &str| ways.iter().filter(|way| found.get(**way).is_some_and(|there| there == answer)).count();
-    let fate = &values(&mut peer, "bcc.agent.module.status")["kprobe_hits"];
+    let outcome = &values(&mut peer, "bcc.agent.module.status")["kprobe_hits"];
     if values(&mut peer, "bcc.agent.module.state")["kprobe_hits"] == "failed" {
         assert!(with("0") > 0 && with("1") == 0, "{found:?}");
-        let words = |way: &&str| said[*way].split_once(": ").is_some_and(|(_, words)| fate.contains(words));
-        assert!(ways.iter().any(words), "{fate} {said:?}");
+        let words = |way: &&str| said[*way].split_once(": ").is_some_and(|(_, words)| outcome.contains(words));
+        assert!(ways.iter().any(words), "{outcome} {said:?}");
     } else {
         assert!(with("1") > 0, "{found:?}");
     }

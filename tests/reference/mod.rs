@@ -6,7 +6,7 @@
 pub mod pmcd;
 
 use corebcc::{
-    agent::{Changes, Client, Label, LabelValue, Source, Subject, Wanted},
+    agent::{Changes, Client, Label, LabelValue, Source, Subject, Selected},
     pcp::{Atom, Desc, EventParam, EventRecord, Indom, InstId, PmErr, Pmid, Sem, Space, Time, Type, Units, IN_NULL},
 };
 use std::cell::Cell;
@@ -168,7 +168,7 @@ impl Source for Reference {
         &self,
         _client: Client,
         pmid: Pmid,
-        wanted: Wanted<'_>,
+        wanted: Selected<'_>,
         out: &mut dyn FnMut(InstId, Atom<'_>),
     ) -> Result<(), PmErr> {
         self.reads.set(self.reads.get() + 1);
@@ -240,7 +240,7 @@ impl Source for Reference {
         })
     }
 
-    fn instance_labels(&mut self, indom: Indom, wanted: Wanted<'_>, out: &mut dyn FnMut(InstId, Vec<Label>)) {
+    fn instance_labels(&mut self, indom: Indom, wanted: Selected<'_>, out: &mut dyn FnMut(InstId, Vec<Label>)) {
         if indom != THREE {
             return;
         }

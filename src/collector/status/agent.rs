@@ -1,6 +1,6 @@
 //! The agent as a whole.
 
-use super::{some, AgentStatus, LoadedModules};
+use super::{set_opt, AgentStatus, LoadedModules};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader;
 use crate::metrics;
@@ -38,7 +38,7 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
         .set(FETCHES, status.fetches.load(Relaxed))
         .text(CONFIGURATION, status.configuration.status.as_bytes())
         .set(ERRORS, status.configuration.errors.len() as u32);
-    let row = some(row, RESIDENT, loader::resident());
-    let row = some(row, RESTARTS, status.restarts.as_ref().map(|restarts| restarts.count));
-    some(row, CRASHES, status.restarts.as_ref().map(|restarts| restarts.crashes));
+    let row = set_opt(row, RESIDENT, loader::resident());
+    let row = set_opt(row, RESTARTS, status.restarts.as_ref().map(|restarts| restarts.count));
+    set_opt(row, CRASHES, status.restarts.as_ref().map(|restarts| restarts.crashes));
 }

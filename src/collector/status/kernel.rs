@@ -1,6 +1,6 @@
 //! What the kernel has, or has not.
 
-use super::{some, AgentStatus, LoadedModules, NAMES};
+use super::{set_opt, AgentStatus, LoadedModules, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader::Finding;
 use crate::metrics;
@@ -21,6 +21,6 @@ pub static TABLE: TableSpec = TableSpec {
 pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
     for Finding { feature, there, said } in modules.findings.iter().chain([&status.counting]) {
         let row = table.named(feature.as_bytes()).text(STATUS, said.as_bytes());
-        some(row, THERE, there.map(u32::from));
+        set_opt(row, THERE, there.map(u32::from));
     }
 }

@@ -1,6 +1,6 @@
 //! What each BPF map holds.
 
-use super::{some, AgentStatus, LoadedModules, NAMES};
+use super::{set_opt, AgentStatus, LoadedModules, NAMES};
 use crate::kit::{Kernel, Shape, Table, TableSpec};
 use crate::metrics;
 
@@ -34,14 +34,14 @@ pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
         let taken = def.and_then(|(def, _)| kernel.taken(def));
         let users = modules.users(|spec| spec.maps.iter().any(|def| def.name == map.name));
         let row = table.named(map.name.as_bytes()).text(KIND, map.kind.as_bytes()).text(MODULES, users.as_bytes());
-        let row = some(row, MEMORY, map.memory);
-        let row = some(row, LOST, def.and_then(|(def, maps)| kernel.lost(def, maps)));
+        let row = set_opt(row, MEMORY, map.memory);
+        let row = set_opt(row, LOST, def.and_then(|(def, maps)| kernel.lost(def, maps)));
         if map.kind == "ringbuf" {
-            some(row.set(RING_SIZE, map.capacity.into()), RING_USED, map.used);
+            set_opt(row.set(RING_SIZE, map.capacity.into()), RING_USED, map.used);
         } else {
             let row =
                 row.set(CAPACITY, map.capacity.into()).set(KEY, map.key_size.into()).set(VALUE, map.value_size.into());
-            some(row, USED, map.used.or(taken));
+            set_opt(row, USED, map.used.or(taken));
         }
     }
 }

@@ -64,7 +64,7 @@ pub static STATUS: [StatusTable; 6] = [
 const NAMES: usize = 10_000;
 
 /// A number if there is one.
-fn some<T: Number>(row: RowMut<'_>, metric: Metric<T>, value: Option<T>) -> RowMut<'_> {
+fn set_opt<T: Number>(row: RowMut<'_>, metric: Metric<T>, value: Option<T>) -> RowMut<'_> {
     match value {
         Some(value) => row.set(metric, value),
         None => row,

@@ -1,6 +1,6 @@
 //! What each BPF program costs.
 
-use super::{some, AgentStatus, LoadedModules, NAMES};
+use super::{set_opt, AgentStatus, LoadedModules, NAMES};
 use crate::bpf::OBJECT;
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader;
@@ -39,8 +39,8 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
         };
         // A zero would look like a program that never ran.
         let counted = counting || program.runs > 0;
-        let row = some(row, RUNS, counted.then_some(program.runs));
-        let row = some(row, TIME, counted.then_some(program.time));
-        some(row, MISSES, program.misses);
+        let row = set_opt(row, RUNS, counted.then_some(program.runs));
+        let row = set_opt(row, TIME, counted.then_some(program.time));
+        set_opt(row, MISSES, program.misses);
     }
 }

@@ -30,7 +30,7 @@ pub static SUBMIT: Hook = Hook {
 
 maps! {
     rows OWNERS: io_owner = "io_owners", taken claims, lost io_stat.crowded in "io_stats";
-    slots SLOTS: io_slot = "io_slots";
+    private SLOTS: io_slot = "io_slots";
     rows STATS: io_stat = "io_stats";
 }
 
@@ -46,7 +46,7 @@ const TURNS: usize = 8;
 
 /// Counts of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cells {
+pub struct IoCounts {
     /// Requests completed.
     pub requests: u64,
     /// Their bytes.
@@ -57,9 +57,9 @@ pub struct Cells {
     pub untimed: u64,
 }
 
-impl Cells {
-    fn read(row: Row<'_, io_cells>) -> Cells {
-        Cells {
+impl IoCounts {
+    fn read(row: Row<'_, io_cells>) -> IoCounts {
+        IoCounts {
             requests: row.get(io_cells::requests),
             bytes: row.get(io_cells::bytes),
             ns: row.get(io_cells::ns),
@@ -67,8 +67,8 @@ impl Cells {
         }
     }
 
-    fn fold(self, other: Cells, each: impl Fn(u64, u64) -> u64) -> Cells {
-        Cells {
+    fn fold(self, other: IoCounts, each: impl Fn(u64, u64) -> u64) -> IoCounts {
+        IoCounts {
             requests: each(self.requests, other.requests),
             bytes: each(self.bytes, other.bytes),
             ns: each(self.ns, other.ns),
@@ -77,12 +77,12 @@ impl Cells {
     }
 
     /// Both added up.
-    pub fn plus(self, other: Cells) -> Cells {
+    pub fn plus(self, other: IoCounts) -> IoCounts {
         self.fold(other, u64::wrapping_add)
     }
 
     /// What came since; all of it if the counters began anew.
-    pub fn since(self, before: Cells) -> Cells {
+    pub fn since(self, before: IoCounts) -> IoCounts {
         if self.requests < before.requests || self.bytes < before.bytes {
             return self;
         }
@@ -116,11 +116,11 @@ pub struct Owner {
     /// The number of execs of the process, as the kernel counts them, at that time.
     execs: u64,
     /// Reads and writes.
-    pub ways: [Cells; 2],
+    pub directions: [IoCounts; 2],
 }
 
 /// The table of submitters. Several modules may keep one each: what they write is the same.
-pub struct Owners {
+pub struct SubmitterTable {
     exists: fn(u32) -> bool,
     /// By place: whose process was found ended, and the tick of it.
     ended: BTreeMap<usize, (u64, u64)>,
@@ -134,11 +134,11 @@ pub struct Owners {
 /// The start is over after so many ticks.
 const START: u64 = 2;
 
-impl Owners {
+impl SubmitterTable {
     /// `exists` says whether there is a process.
-    pub fn new(exists: fn(u32) -> bool) -> Owners {
+    pub fn new(exists: fn(u32) -> bool) -> SubmitterTable {
         let claims = RowClaims::new(io_owner::claims);
-        Owners { exists, ended: BTreeMap::new(), ticks: 0, crowded: 0, under_way: 0, claims }
+        SubmitterTable { exists, ended: BTreeMap::new(), ticks: 0, crowded: 0, under_way: 0, claims }
     }
 
     /// The table's part of a module's plan.
@@ -166,8 +166,8 @@ impl Owners {
                 owner.comm = until_nul(&row.bytes::<_, _, 16>(io_owner::comm)).to_vec();
                 owner.execs = execs;
             }
-            for (cells, part) in owner.ways.iter_mut().zip(row.parts(io_owner::cells)) {
-                *cells = cells.plus(Cells::read(part));
+            for (cells, part) in owner.directions.iter_mut().zip(row.parts(io_owner::cells)) {
+                *cells = cells.plus(IoCounts::read(part));
             }
         }
         owners
@@ -269,23 +269,29 @@ pub mod tests {
         Fake::new().with(OWNERS, 16).with(STATS, 2)
     }
 
-    pub fn owner(fake: &Fake, place: usize, (pid, major, minor): (u64, u64, u64), comm: &[u8; 8], ways: [[u64; 4]; 2]) {
+    pub fn owner(
+        fake: &Fake,
+        place: usize,
+        (pid, major, minor): (u64, u64, u64),
+        comm: &[u8; 8],
+        directions: [[u64; 4]; 2],
+    ) {
         fake.set(OWNERS, place, io_owner::key, pid << 32 | major << 20 | minor);
         fake.set(OWNERS, place, io_owner::claims, 1);
         let row = fake.row(OWNERS, place);
         row.set_bytes(io_owner::comm, comm);
-        row.parts(io_owner::cells).zip(ways).for_each(|(cells, values)| cells.write(&values));
+        row.parts(io_owner::cells).zip(directions).for_each(|(cells, values)| cells.write(&values));
     }
 
     fn pids(fake: &Fake) -> Vec<u32> {
-        Owners::read(fake).keys().map(|key| key.pid).collect()
+        SubmitterTable::read(fake).keys().map(|key| key.pid).collect()
     }
 
     #[test]
     fn a_disk_with_large_numbers_keeps_them() {
         let fake = fake();
         owner(&fake, 3, (4_194_303, 4095, 1_048_575), b"x\0\0\0\0\0\0\0", [[1; 4]; 2]);
-        let key = Owners::read(&fake).into_keys().next().unwrap();
+        let key = SubmitterTable::read(&fake).into_keys().next().unwrap();
         assert_eq!(key, Submitter { pid: 4_194_303, major: 4095, minor: 1_048_575 });
     }
 
@@ -294,11 +300,11 @@ pub mod tests {
         let fake = fake();
         owner(&fake, 0, (77, 254, 0), b"dd\0\0\0\0\0\0", [[1, 512, 10, 0], [0; 4]]);
         owner(&fake, 1, (77, 254, 0), b"dd\0\0\0\0\0\0", [[2, 1024, 20, 1], [1, 1, 1, 1]]);
-        let owners = Owners::read(&fake);
+        let owners = SubmitterTable::read(&fake);
         let owner = owners.values().next().unwrap();
         assert_eq!((owners.len(), owner.comm.as_slice()), (1, &b"dd"[..]));
-        assert_eq!(owner.ways[0], Cells { requests: 3, bytes: 1536, ns: 30, untimed: 1 });
-        assert_eq!(owner.ways[1], Cells { requests: 1, bytes: 1, ns: 1, untimed: 1 });
+        assert_eq!(owner.directions[0], IoCounts { requests: 3, bytes: 1536, ns: 30, untimed: 1 });
+        assert_eq!(owner.directions[1], IoCounts { requests: 1, bytes: 1, ns: 1, untimed: 1 });
     }
 
     #[test]
@@ -307,7 +313,7 @@ pub mod tests {
         owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
         owner(&fake, 1, (77, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
         owner(&fake, 2, (0, 254, 0), &[0; 8], [[1; 4]; 2]);
-        let mut owners = Owners::new(below_1000);
+        let mut owners = SubmitterTable::new(below_1000);
         for _ in 0..GRACE {
             owners.tick(&fake);
             assert_eq!(pids(&fake), [0, 77, 5000]);
@@ -325,7 +331,7 @@ pub mod tests {
     fn a_process_id_in_use_again_keeps_its_place() {
         let fake = fake();
         owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
-        let mut owners = Owners::new(below_1000);
+        let mut owners = SubmitterTable::new(below_1000);
         for _ in 0..GRACE / 2 {
             owners.tick(&fake);
         }
@@ -341,7 +347,7 @@ pub mod tests {
         let fake = fake();
         owner(&fake, 0, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1; 4]; 2]);
         fake.set(OWNERS, 9, io_owner::claims, 2);
-        let mut owners = Owners::new(below_1000);
+        let mut owners = SubmitterTable::new(below_1000);
         for crowded in 1..=3 {
             fake.set(STATS, 1, io_stat::crowded, crowded);
             owners.tick(&fake);
@@ -353,8 +359,8 @@ pub mod tests {
 
     #[test]
     fn counters_that_began_anew_count_from_zero() {
-        let before = Cells { requests: 10, bytes: 1000, ns: 5, untimed: 0 };
-        let again = Cells { requests: 2, bytes: 100, ns: 50, untimed: 0 };
+        let before = IoCounts { requests: 10, bytes: 1000, ns: 5, untimed: 0 };
+        let again = IoCounts { requests: 2, bytes: 100, ns: 50, untimed: 0 };
         assert_eq!(again.since(before), again);
         assert_eq!(before.plus(again).since(before), again);
     }
@@ -366,14 +372,14 @@ pub mod tests {
             fake.set(STATS, 1, at, count);
         }
         let mut losses = Vec::new();
-        Owners::new(below_1000).losses(&fake, &mut |_, count| losses.push(count));
+        SubmitterTable::new(below_1000).losses(&fake, &mut |_, count| losses.push(count));
         assert_eq!(losses, [1, 10, 100]);
     }
 
     #[test]
     fn requests_under_way_at_the_start_are_no_loss() {
         let fake = fake();
-        let mut owners = Owners::new(below_1000);
+        let mut owners = SubmitterTable::new(below_1000);
         let mut unknown = |count| {
             fake.set(STATS, 1, io_stat::unknown, count);
             owners.tick(&fake);

@@ -3,7 +3,7 @@
 
 use super::tcp::SOCKETS;
 use crate::bpf::types::{flow, flow_stat, rodata};
-use crate::kit::{by_thread, table_size, ways, Host, Kernel, MapDef, Plan, Row, RowClaims, Rows};
+use crate::kit::{by_thread, plan_set_table, table_size, Host, Kernel, MapDef, Plan, Row, RowClaims, Rows};
 
 /// Rows of a module's table by CPU, where the memory does not ask for more.
 const FLOWS: usize = 2048;
@@ -69,7 +69,7 @@ impl Flows {
     ) {
         let flows = rows(host);
         constants.flow_mask = flows as u32 - 1;
-        constants.flow_sending_mask = ways(plan, sends.name, by_thread(host));
+        constants.flow_sending_mask = plan_set_table(plan, sends.name, by_thread(host));
         plan.entries(self.map.def.name, flows);
         plan.entries(stats.def.name, host.cpus);
         constants.sock_read_mask = SOCKETS as u32 - 1;

@@ -3,7 +3,8 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, ways, Histogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter, Rows,
+    by_thread, plan_set_table, Histogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter,
+    Rows,
 };
 use crate::pcp::{Sem, Type, Units};
 
@@ -23,7 +24,7 @@ pub struct Operations {
 
 impl Module for Operations {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut rodata) {
-        let mask = ways(plan, self.starts.name, by_thread(host));
+        let mask = plan_set_table(plan, self.starts.name, by_thread(host));
         (self.constants)(constants, mask, plan.only(&self.process));
         self.hooks.iter().for_each(|hook| plan.attach(hook));
         plan.entries(self.rows.def.name, host.cpus);
@@ -45,7 +46,7 @@ macro_rules! file_system {
         needs: $needs:literal, open: $open:literal, read: $read:literal, write: $write:literal, fsync: $fsync:literal,
         constants: $mask:ident, $filter:ident,
     ) => {
-        use $crate::bpf::types::{fs_row, way_numbers};
+        use $crate::bpf::types::{fs_row, set_numbers};
         use $crate::kit::*;
         use $crate::modules::shared::fsdist::{operation_latency, operation_metric, Operations};
 
@@ -59,7 +60,7 @@ macro_rules! file_system {
         static FSYNC: Hook = $crate::function!($fsync, $needs);
 
         const ROWS: Rows<fs_row> = Rows::new(concat!($name, "_rows"));
-        const STARTS: MapDef = MapDef::slots::<way_numbers>(concat!($name, "_starts"));
+        const STARTS: MapDef = MapDef::private::<set_numbers>(concat!($name, "_starts"));
 
         static TABLE: TableSpec = TableSpec {
             cluster: $cluster,
@@ -128,7 +129,7 @@ pub const fn operation_metric(item: u32, name: &'static str, oneline: &'static s
 
 /// The histogram of an operation; [`file_system!`] calls it. There is none before the first operation of any kind.
 pub const fn operation_latency(rows: Rows<fs_row>, operation: usize) -> Histogram<fs_row, 32> {
-    let buckets = fs_row::slots.nth(operation);
+    let buckets = fs_row::buckets.nth(operation);
     Histogram { from_start: false, ..Histogram::new(Metric::new(operation), rows, buckets) }
 }
 
@@ -146,7 +147,7 @@ mod tests {
         Operations {
             hooks: [&HOOK; 4],
             rows: ROWS,
-            starts: MapDef::slots::<[u64; 2]>("test_starts"),
+            starts: MapDef::private::<[u64; 2]>("test_starts"),
             constants: |_, _, _| (),
             process: ProcessFilter::default(),
         }
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn operations_have_own_buckets_and_share_the_widest_range() {
         let fake = Fake::new().with(ROWS, 2);
-        let bucket = |operation: usize, bucket: usize| fs_row::slots.nth(operation).nth(bucket);
+        let bucket = |operation: usize, bucket: usize| fs_row::buckets.nth(operation).nth(bucket);
         fake.set(ROWS, 0, bucket(0, 1), 5);
         fake.set(ROWS, 1, bucket(0, 1), 6);
         fake.set(ROWS, 1, bucket(3, 31), 7);

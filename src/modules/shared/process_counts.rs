@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 /// By process id: one that is used again begins anew, and what ended is kept for a while, so that its last counts are read.
-pub struct Lives<T> {
-    all: BTreeMap<u32, Life<T>>,
+pub struct ProcessCounts<T> {
+    all: BTreeMap<u32, Counted<T>>,
     ticks: u64,
 }
 
-struct Life<T> {
+struct Counted<T> {
     /// The start time of the process; 0: not known.
     born: u64,
     its: T,
@@ -20,19 +20,19 @@ struct Life<T> {
     ended: Option<u64>,
 }
 
-impl<T: Default> Life<T> {
-    fn new(born: u64) -> Life<T> {
-        Life { born, its: T::default(), count: 0, counted: None, ended: None }
+impl<T: Default> Counted<T> {
+    fn new(born: u64) -> Counted<T> {
+        Counted { born, its: T::default(), count: 0, counted: None, ended: None }
     }
 }
 
-impl<T> Default for Lives<T> {
-    fn default() -> Lives<T> {
-        Lives { all: BTreeMap::new(), ticks: 0 }
+impl<T> Default for ProcessCounts<T> {
+    fn default() -> ProcessCounts<T> {
+        ProcessCounts { all: BTreeMap::new(), ticks: 0 }
     }
 }
 
-impl<T: Default> Lives<T> {
+impl<T: Default> ProcessCounts<T> {
     /// Ended processes stay for so many ticks (seconds) after they last counted something: no less than the usual interval
     /// between two fetches of a logger, which has their last counts by then.
     pub const GRACE: u64 = 60;
@@ -44,11 +44,11 @@ impl<T: Default> Lives<T> {
     /// What is counted for a process that began then; `None` if a later one has its id by now. Where it was not known when the
     /// process began (0), it is from now on.
     pub fn of(&mut self, pid: u32, born: u64) -> Option<&mut T> {
-        let life = self.all.entry(pid).or_insert_with(|| Life::new(born));
+        let life = self.all.entry(pid).or_insert_with(|| Counted::new(born));
         if life.born == 0 && life.ended.is_none() {
             life.born = born;
         } else if born > life.born {
-            *life = Life::new(born);
+            *life = Counted::new(born);
         }
         (born == life.born).then_some(&mut life.its)
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_reused_id_begins_anew_without_the_counts_that_come_late() {
-        let mut lives = Lives::<u64>::default();
+        let mut lives = ProcessCounts::<u64>::default();
         *lives.of(7, 1).unwrap() += 5;
         *lives.of(7, 1).unwrap() += 5;
         assert!(lives.iter().eq([(7, &10)]));
@@ -105,19 +105,19 @@ mod tests {
         assert!(lives.iter().eq([(7, &1)]));
     }
 
-    fn filled(count: u32) -> Lives<u64> {
-        let mut lives = Lives::<u64>::default();
+    fn filled(count: u32) -> ProcessCounts<u64> {
+        let mut lives = ProcessCounts::<u64>::default();
         (0..count).for_each(|pid| *lives.of(pid, 1).unwrap() += 1);
         lives
     }
 
-    fn pids(lives: &Lives<u64>) -> Vec<u32> {
+    fn pids(lives: &ProcessCounts<u64>) -> Vec<u32> {
         lives.iter().map(|(pid, _)| pid).collect()
     }
 
     #[test]
     fn a_start_that_was_not_known_is_learnt_and_changes_nothing() {
-        let mut lives = Lives::<u64>::default();
+        let mut lives = ProcessCounts::<u64>::default();
         *lives.of(7, 0).unwrap() += 5;
         assert_eq!(lives.of(7, 100), Some(&mut 5));
         assert_eq!(lives.of(7, 99), None);
@@ -130,19 +130,19 @@ mod tests {
     fn a_process_that_ended_is_kept_for_its_last_counts_only() {
         let ended = |pid: u32, from: u32| pid >= from;
         let mut lives = filled(3);
-        let tick = |lives: &mut Lives<u64>, from| lives.tick(false, |pid, _| ended(pid, from), |count| *count);
+        let tick = |lives: &mut ProcessCounts<u64>, from| lives.tick(false, |pid, _| ended(pid, from), |count| *count);
         // 1 counts until it ends, 2 ended without having counted for more than a minute.
-        for _ in 0..2 * Lives::<u64>::GRACE {
+        for _ in 0..2 * ProcessCounts::<u64>::GRACE {
             *lives.of(1, 1).unwrap() += 1;
             tick(&mut lives, 3);
         }
-        for _ in 0..Lives::<u64>::LINGER {
+        for _ in 0..ProcessCounts::<u64>::LINGER {
             tick(&mut lives, 1);
             assert_eq!(pids(&lives), [0, 1, 2]);
         }
         tick(&mut lives, 1);
         assert_eq!(pids(&lives), [0, 1]);
-        for _ in Lives::<u64>::LINGER + 1..Lives::<u64>::GRACE - 1 {
+        for _ in ProcessCounts::<u64>::LINGER + 1..ProcessCounts::<u64>::GRACE - 1 {
             tick(&mut lives, 1);
             assert_eq!(pids(&lives), [0, 1]);
         }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn ended_processes_stay_a_minute_or_until_there_are_too_many() {
         let mut lives = filled(2);
-        for _ in 0..Lives::<u64>::GRACE {
+        for _ in 0..ProcessCounts::<u64>::GRACE {
             lives.tick(false, |pid, _| pid == 1, |count| *count);
             assert_eq!(lives.iter().count(), 2);
         }
@@ -162,7 +162,7 @@ mod tests {
         let mut lives = filled(2);
         (0..100).for_each(|_| lives.tick(true, |_, _| true, |count| *count));
         assert_eq!(lives.iter().count(), 2);
-        let most = Lives::<u64>::MOST as u32;
+        let most = ProcessCounts::<u64>::MOST as u32;
         let mut lives = filled(most + 2);
         lives.tick(true, |pid, _| pid == 9, |count| *count);
         lives.tick(true, |pid, _| pid < 9, |count| *count);

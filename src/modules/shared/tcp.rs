@@ -1,7 +1,7 @@
 //! What the modules about TCP share: the hooks, so that the loader sees one of each, and how addresses are written.
 
 use crate::kit::{Hook, Ports, Tier};
-use crate::{tell, tracepoint};
+use crate::{module_log, tracepoint};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Every send and receive on a socket with its length. UDP's functions in the last tier are netproc's alone.
@@ -66,7 +66,7 @@ pub fn address(family: u16, bytes: [u8; 16]) -> String {
 pub fn tell_ports(remote: &Ports, local: &Ports) {
     for (which, ports) in [("remote", remote), ("local", local)] {
         if !ports.0.is_empty() {
-            tell!(info, "Filtering on {which} ports: {:?}.", ports.0);
+            module_log!(info, "Filtering on {which} ports: {:?}.", ports.0);
         }
     }
 }

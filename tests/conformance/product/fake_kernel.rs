@@ -3,7 +3,9 @@
 
 use corebcc::bpf::types;
 use corebcc::kit::{Attachment, Hook, Kernel, KernelError, MapDef, MapKind, Row, Rows, Sampling, Target, When};
-use corebcc::loader::{Attempt, Failure, Finding, LoadRequest, LoadedObject, MapUsage, Outcome, ProgramUsage, Reach};
+use corebcc::loader::{
+    Attempt, Failure, Finding, LoadRequest, LoadedObject, MapUsage, Outcome, ProgramUsage, TargetOutcome,
+};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -49,7 +51,7 @@ impl FakeKernel {
         for LoadRequest { name, plan, maps: defs, .. } in wanted {
             let refusal = plan.refusal.clone().or_else(|| refused.contains(name).then(|| "refused by the test".into()));
             if let Some(reason) = refusal {
-                modules.push(Err(Failure { hook: "-", errno: 1, reason, words: String::new() }));
+                modules.push(Err(Failure { hook: "-", errno: 1, reason, kernel_log: String::new() }));
                 continue;
             }
             modules.push(Ok(()));
@@ -187,7 +189,7 @@ impl LoadedObject for FakeKernel {
         self.attached().values().map(|hook| (hook.name, hook.tiers[0].kind)).collect()
     }
 
-    fn targets(&self) -> &[Reach] {
+    fn targets(&self) -> &[TargetOutcome] {
         &[]
     }
 

@@ -122,7 +122,7 @@ impl Product {
         let disk = kernel.row(BIO_ROWS, 0);
         disk.set(bio_row::disk, 1 << 63 | 8 << 32);
         for (bucket, count) in [(0, 7), (1, 20), (3, 5)] {
-            disk.set(bio_row::slots.nth(bucket), count);
+            disk.set(bio_row::buckets.nth(bucket), count);
         }
         kernel.row(FORK_ROWS, 0).set(fork_row::processes, 40);
         kernel.row(FORK_ROWS, 0).set(fork_row::threads, 2);

@@ -23,7 +23,7 @@ struct way_keys {
 	__u64 keys[SET_WAYS]; /* 0: free */
 };
 
-static __always_inline void *way_set(void *map, __u32 mask, __u32 hash, int nth)
+static __always_inline void *set_set(void *map, __u32 mask, __u32 hash, int nth)
 {
 	return row(map, (nth ? hash >> 16 : hash) & mask);
 }
@@ -35,7 +35,7 @@ static __always_inline void *way_find(void *map, __u32 mask, __u64 key, __u32 *w
 
 #pragma unroll
 	for (int nth = 0; nth < 2; nth++) {
-		struct way_keys *set = way_set(map, mask, hash, nth);
+		struct way_keys *set = set_set(map, mask, hash, nth);
 
 		if (!set)
 			return NULL;
@@ -52,14 +52,14 @@ static __always_inline void *way_find(void *map, __u32 mask, __u64 key, __u32 *w
 }
 
 /* Gives a key that has no way yet one, another's if all are taken. */
-static __always_inline void *way_claim(void *map, __u32 mask, __u64 key, __u32 *way, bool *displaced)
+static __always_inline void *set_claim(void *map, __u32 mask, __u64 key, __u32 *way, bool *displaced)
 {
 	__u32 hash = number_hash(key);
 	struct way_keys *set;
 
 #pragma unroll
 	for (int nth = 0; nth < 2; nth++) {
-		set = way_set(map, mask, hash, nth);
+		set = set_set(map, mask, hash, nth);
 		if (!set)
 			return NULL;
 #pragma unroll
@@ -91,27 +91,27 @@ static __always_inline void way_free(void *set, __u32 way, __u64 key)
 }
 
 /* A number by key: mostly the time at which something began. */
-struct way_numbers {
+struct set_numbers {
 	__u64 keys[SET_WAYS];
 	__u64 numbers[SET_WAYS];
 };
 
 /* Where to write the number of a key, instead of an earlier one. */
-static __always_inline __u64 *way_number(void *map, __u32 mask, __u64 key, bool *displaced)
+static __always_inline __u64 *set_number(void *map, __u32 mask, __u64 key, bool *displaced)
 {
 	__u32 way = 0;
-	struct way_numbers *set = way_find(map, mask, key, &way);
+	struct set_numbers *set = way_find(map, mask, key, &way);
 
 	if (!set)
-		set = way_claim(map, mask, key, &way, displaced);
+		set = set_claim(map, mask, key, &way, displaced);
 	return set ? &set->numbers[way] : NULL;
 }
 
 /* Something of the key begins now; true if the start of something else gave way to it. */
-static __always_inline bool way_begins(void *map, __u32 mask, __u64 key)
+static __always_inline bool set_begins(void *map, __u32 mask, __u64 key)
 {
 	bool displaced = false;
-	__u64 *since = way_number(map, mask, key, &displaced);
+	__u64 *since = set_number(map, mask, key, &displaced);
 
 	if (since)
 		*since = bpf_ktime_get_ns();
@@ -119,10 +119,10 @@ static __always_inline bool way_begins(void *map, __u32 mask, __u64 key)
 }
 
 /* The number of a key, which is forgotten: it never pairs with a later end. False: there is none. */
-static __always_inline bool way_recall(void *map, __u32 mask, __u64 key, __u64 *number)
+static __always_inline bool set_take(void *map, __u32 mask, __u64 key, __u64 *number)
 {
 	__u32 way = 0;
-	struct way_numbers *set = way_find(map, mask, key, &way);
+	struct set_numbers *set = way_find(map, mask, key, &way);
 
 	if (!set)
 		return false;
