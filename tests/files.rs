@@ -76,12 +76,17 @@ fn the_man_page_has_every_section_a_pmda_has() {
     let wanted = "NAME|SYNOPSIS|DESCRIPTION|OPTIONS|CONFIGURATION|METRICS|PRIVILEGES|SECURITY|DIAGNOSTICS|EXIT STATUS|EXAMPLES|INSTALLATION|\
                   FILES|PCP ENVIRONMENT|SEE ALSO";
     assert_eq!(sections, wanted.split('|').collect::<Vec<_>>());
-    for table in MODULES.iter().flat_map(|spec| spec.tables.iter().copied()).chain(STATUS.iter().map(|table| table.spec)) {
+    for table in
+        MODULES.iter().flat_map(|spec| spec.tables.iter().copied()).chain(STATUS.iter().map(|table| table.spec))
+    {
         for metric in table.metrics {
             assert!(page.contains(&format!("\n.TP\n\\fBbcc.{}\\fP\n", metric.name)), "METRICS lacks {}", metric.name);
         }
     }
-    assert!(page.contains("\\fB\\-\\-trycompile\\fP=FILE\n") && page.contains("\\fB\\-\\-check\\fP [FILE]\n"), "{page}");
+    assert!(
+        page.contains("\\fB\\-\\-trycompile\\fP=FILE\n") && page.contains("\\fB\\-\\-check\\fP [FILE]\n"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -242,6 +247,42 @@ fn tests_below(directory: &str) -> Vec<(String, String)> {
         }
     }
     tests
+}
+
+/// Phrases that no user text has: each hangs on a pronoun, stands on its head or avoids the field's word. Beside each is what to write.
+const PHRASES: &[(&str, &str)] = &[
+    ("is said", "is documented in, is reported by"),
+    ("are said", "are documented in, are reported by"),
+    ("as they are.", "unchanged"),
+    ("two looks", "is rescanned every"),
+    ("need no look", "are matched when they start"),
+    ("options mean", "that match the option"),
+    ("option \"process\" means", "that match the option \"process\""),
+    ("that this means", "that match"),
+    ("have to be some", "Required."),
+    ("none behind a value", "no comments after a value"),
+    ("found no place", "was dropped because the map was full"),
+    ("since the machine's", "since boot"),
+    ("did not end in order", "unclean exit"),
+    ("begins anew", "restarts"),
+    ("if nobody has", "if necessary"),
+    ("tells of itself", "the agent's own"),
+    ("is to be had", "is available"),
+    ("for good", "for ever"),
+    ("at each hook beyond an empty one", "net of an empty program"),
+];
+
+#[test]
+fn user_texts_avoid_the_worst_phrases() {
+    let pages =
+        fs::read_dir(path("docs")).unwrap().map(|page| format!("docs/{}", page.unwrap().file_name().to_str().unwrap()));
+    let others = ["README.md", "CONTRIBUTING.md", "consumers/README.md", "man/pmdacorebcc.1", "help"].map(String::from);
+    for name in pages.chain(others) {
+        let text = read(&name).split_whitespace().collect::<Vec<_>>().join(" ");
+        for (phrase, better) in PHRASES {
+            assert!(!text.contains(phrase), "{name}: `{phrase}`; write: {better}");
+        }
+    }
 }
 
 #[test]

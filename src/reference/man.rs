@@ -32,7 +32,9 @@ fn introduction(page: &mut Page) {
          process, and other `bcc.*` metrics from BPF programs that are compiled into it.",
     );
     page.paragraph("It replaces `pmdabcc`, with the same metric names, identifiers and configuration file.");
-    page.paragraph("`pmcd`(1) starts it from the line in `pmcd.conf` that the script `Install` writes. See INSTALLATION.");
+    page.paragraph(
+        "`pmcd`(1) starts it from the line in `pmcd.conf` that the script `Install` writes. See INSTALLATION.",
+    );
     page.paragraph("`pmdacorebcc show` prints metrics in the terminal. It needs no pmcd.");
 }
 
@@ -164,7 +166,10 @@ fn privileges(page: &mut Page) {
     for (capability, needed) in [
         ("CAP_SYS_ADMIN", "uprobes and USDT on some kernels; `bpf_stats = True`."),
         ("CAP_SYS_RESOURCE", "BPF maps before Linux 5.11, if the locked-memory limit is too low for them."),
-        ("CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH", "user stacks, USDT probes and files of other accounts' processes; tracefs."),
+        (
+            "CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH",
+            "user stacks, USDT probes and files of other accounts' processes; tracefs.",
+        ),
         ("CAP_SYSLOG", "addresses of kernel functions, for `klockstat` and kernel stacks."),
         ("CAP_CHOWN", "giving the socket of `--unix` to PCP_USER."),
         ("CAP_SETUID, CAP_SETGID", "`--username`."),
@@ -200,12 +205,21 @@ fn capitalized(text: &str) -> String {
 
 fn diagnostics(page: &mut Page) {
     page.section("DIAGNOSTICS").text("Errors are reported in three places, in the same words:");
-    page.tagged("`pmdacorebcc --check`", "All errors in the configuration, then hook by hook what this kernel accepted.");
+    page.tagged(
+        "`pmdacorebcc --check`",
+        "All errors in the configuration, then hook by hook what this kernel accepted.",
+    );
     page.tagged("`bcc.agent.configuration.status`, `bcc.agent.module.status`", "The same for the running agent.");
     page.tagged("the log", "One line per module, then `ready:` with the number of modules loaded.");
     page.paragraph("Values that a client may get instead of a number:");
-    page.tagged("`Metric not supported by this version of monitored application`", "The module failed to load or its section has an error.");
-    page.tagged("`Try again. Information not currently available`", "The agent is still loading, or the module did not answer in time.");
+    page.tagged(
+        "`Metric not supported by this version of monitored application`",
+        "The module failed to load or its section has an error.",
+    );
+    page.tagged(
+        "`Try again. Information not currently available`",
+        "The agent is still loading, or the module did not answer in time.",
+    );
     page.tagged("`Unknown metric name`", "The module is not enabled.");
     page.paragraph("States of a module in `bcc.agent.module.state`:");
     page.tagged("`running`", "Attached.");
@@ -225,7 +239,10 @@ fn examples(page: &mut Page) {
     page.paragraph("Watch block I/O latency, five readings, one second apart:");
     page.example(&["sudo pmdacorebcc show bcc.disk.all.latency 1 5"]);
     page.paragraph("Draw a flame graph of ten seconds on all CPUs:");
-    page.example(&["sudo pmdacorebcc show --folded bcc.proc.stacks 10 1 > stacks.folded", "flamegraph.pl stacks.folded > stacks.svg"]);
+    page.example(&[
+        "sudo pmdacorebcc show --folded bcc.proc.stacks 10 1 > stacks.folded",
+        "flamegraph.pl stacks.folded > stacks.svg",
+    ]);
     page.paragraph("Print a histogram's counters, and the traffic of each process:");
     page.example(&["pmval -r -t 1 -s 5 -i 64-127 bcc.runq.latency", "pmrep -t 1 -s 3 :bcc-net"]);
 }

@@ -115,7 +115,10 @@ mod tests {
 
     #[test]
     fn what_is_typed_keeps_its_characters() {
-        assert_eq!(filled("see `--check 'x'` of a \\ and well-known"), "see \\fB\\-\\-check \\(aqx\\(aq\\fP of a \\e and well-known\n");
+        assert_eq!(
+            filled("see `--check 'x'` of a \\ and well-known"),
+            "see \\fB\\-\\-check \\(aqx\\(aq\\fP of a \\e and well-known\n"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@
 pub mod pmcd;
 
 use corebcc::{
-    agent::{Changes, Client, Label, LabelValue, Source, Subject, Selected},
+    agent::{Changes, Client, Label, LabelValue, Selected, Source, Subject},
     pcp::{Atom, Desc, EventParam, EventRecord, Indom, InstId, PmErr, Pmid, Sem, Space, Time, Type, Units, IN_NULL},
 };
 use std::cell::Cell;
