@@ -191,8 +191,8 @@ impl Module for Profile {
             }
             (b"stop", Status::Started) => self.stop(kernel),
             (b"clear", Status::Stopped) => (self.stacks, self.data) = (Stacks::default(), None),
-            (b"start", _) => log::error!("{}: started already", self.name),
-            (b"clear", _) => log::error!("{}: not cleared: stop it first", self.name),
+            (b"start", _) => log::error!("{}: already started", self.name),
+            (b"clear", _) => log::error!("{}: not cleared: sampling is running, stop it first", self.name),
             (b"stop", _) => log::error!("{}: not started", self.name),
             _ => return Err(PmErr::BADSTORE),
         }
