@@ -1,8 +1,11 @@
 //! The BPF object for each architecture: the same bytes wherever it is built, and every relocation that finds its type in an
-//! x86-64 kernel of Debian finds it in the arm64 kernel of the same version. The kernels are fetched once (tests/kernels.d/fetch)
+//! x86-64 kernel of Debian finds it in the arm64 kernel of the same version. The kernels are fetched once (tests/vm.d/fetch)
 //! and only their types are read: nothing of arm64 runs here.
 
 #![allow(clippy::unwrap_used)]
+
+#[path = "support/mod.rs"]
+mod support;
 
 use corebcc::bpf::OBJECT;
 use libbpf_rs::btf::types::{Func, Typedef};
@@ -19,7 +22,7 @@ use tempfile::TempDir;
 /// As Rust and as Debian name them.
 const X86_64: (&str, &str) = ("x86_64", "amd64");
 const AARCH64: (&str, &str) = ("aarch64", "arm64");
-/// The oldest and the newest that tests/kernels has, and one between.
+/// The oldest and the newest that tests/vm has, and one between.
 const VERSIONS: [&str; 3] = ["5.10", "6.12", "7.2"];
 
 /// What is built for both, in this order.
@@ -73,7 +76,7 @@ fn what_is_built_is_the_same_in_every_directory() {
     }
 }
 
-/// Where tests/kernels keeps its kernels.
+/// Where tests/vm keeps its kernels.
 fn kernels() -> PathBuf {
     let cache = || {
         let home = || PathBuf::from(env::var_os("HOME").unwrap_or("/root".into())).join(".cache");
@@ -87,11 +90,11 @@ fn types(version: &str, architecture: &str) -> Result<Vec<u8>, String> {
     let name = if architecture == X86_64.1 { version.to_string() } else { format!("{version}-{architecture}") };
     let dir = kernels().join(name);
     if !dir.is_dir() {
-        let list = fs::read_to_string("tests/kernels").unwrap();
+        let list = fs::read_to_string("tests/vm").unwrap();
         let suite = list.split([' ', '(', ')']).find_map(|word| word.strip_prefix(&format!("{version}:"))).unwrap();
         // Of the suites that nobody updates any more, the one for security names packages for arm64 that are gone.
         let suite = if architecture == X86_64.1 { suite } else { suite.trim_end_matches("-security") };
-        let mut fetch = Command::new("tests/kernels.d/fetch");
+        let mut fetch = Command::new("tests/vm.d/fetch");
         let done =
             fetch.args([suite, version]).arg(&dir).arg(architecture).output().map_err(|error| error.to_string())?;
         if !done.status.success() {
@@ -271,6 +274,6 @@ fn what_x86_64_finds_in_a_kernel_arm64_finds_in_its_own() {
         }
     }
     if !absent.is_empty() {
-        println!("skipped: architectures: {}", absent.join(", "));
+        support::skip(&absent.join(", "));
     }
 }

@@ -9,8 +9,8 @@ src=$(cd "$(dirname "$0")/.." && pwd) || exit 1
 prog=tests/commands.sh
 # Commands that cannot run here, with the reason. One that stands nowhere any more is an error.
 # shellcheck disable=SC2016 # they are shown as they stand
-cannot_run='sudo ./tests/run	it is what runs this
-sudo ./tests/run --all	it is what runs this
+cannot_run='sudo ./tests/run              # ten minutes on two processors	it is what runs this
+sudo ./tests/run --all        # every test there is, in an hour	it is what runs this
 ./Remove	it comes last, with sudo
 sudo systemctl enable --now pmproxy	needs systemd; this script starts pmproxy
 target/debug/pmdacorebcc show bcc.disk.dev.latency     # until Ctrl-C	tests/new_module.rs builds the module and runs it

@@ -8,7 +8,7 @@ mod rows;
 
 use corebcc::collector::STATUS;
 use corebcc::kit::{MetricDef, Shape, Spec, TableSpec};
-use corebcc::modules::MODULES;
+use corebcc::modules::{find, MODULES};
 use rows::{original, Row, CORRECTED};
 use std::collections::BTreeSet;
 
@@ -18,20 +18,20 @@ fn table() -> Vec<Row> {
     rows
 }
 
-/// The metric of a row, which has to be there if its module is.
-fn declared(row: &Row) -> Option<(&'static Spec, &'static TableSpec, &'static MetricDef)> {
-    let spec = MODULES.iter().find(|spec| spec.name == row.module)?;
+/// The metric of a row.
+fn declared(row: &Row) -> (&'static Spec, &'static TableSpec, &'static MetricDef) {
+    let spec = find(row.module).unwrap_or_else(|| panic!("no module {}", row.module));
     let of = |table: &&'static TableSpec| {
         let metric = table.metrics.iter().find(|metric| format!("bcc.{}", metric.name) == row.name)?;
-        Some((*spec, *table, metric))
+        Some((spec, *table, metric))
     };
-    Some(spec.tables.iter().find_map(of).unwrap_or_else(|| panic!("{} is missing", row.name)))
+    spec.tables.iter().find_map(of).unwrap_or_else(|| panic!("{} is missing", row.name))
 }
 
 #[test]
 fn every_metric_has_the_metadata_it_always_had() {
     for row in table() {
-        let Some((spec, table, metric)) = declared(&row) else { continue };
+        let (spec, table, metric) = declared(&row);
         assert_eq!(
             (spec.path().as_str(), table.cluster, metric.item),
             (row.path, row.cluster, row.item),
@@ -48,7 +48,7 @@ fn every_metric_has_the_metadata_it_always_had() {
 #[test]
 fn instance_domains_have_the_names_they_always_had() {
     for row in table() {
-        let Some((_, table, _)) = declared(&row) else { continue };
+        let (_, table, _) = declared(&row);
         let fits = match table.shape {
             Shape::Single => row.form == "-",
             Shape::Log2(_) => row.form.starts_with("LOW-HIGH"),
@@ -104,7 +104,7 @@ fn every_option_there_was_is_there_with_its_default() {
     assert_eq!(options.iter().filter(of_modules).count(), 70);
     for option in options.iter().filter(of_modules) {
         let [module, name, default, test] = option[..] else { panic!("{option:?}") };
-        let Some(spec) = MODULES.iter().find(|spec| spec.name == module) else { continue };
+        let spec = find(module).unwrap_or_else(|| panic!("no module {module}"));
         let declared = spec.options.iter().find(|declared| declared.name == name);
         let declared = declared.unwrap_or_else(|| panic!("[{module}] {name} is missing"));
         if name != "compile_test" {

@@ -180,6 +180,27 @@ fn every_test_that_a_table_names_is_there() {
     }
 }
 
+/// `tests/run` without arguments leaves these programs, modules and tests out, by their names.
+#[test]
+fn what_a_short_run_leaves_out_is_there() {
+    let text = read("tests/run");
+    let list = |name: &str| -> Vec<&str> {
+        let (_, rest) = text.split_once(&format!("\n{name}=(")).unwrap_or_else(|| panic!("tests/run has no {name}"));
+        rest.split_once(')').unwrap().0.split_whitespace().collect()
+    };
+    let (files, tests) = (sources_below("tests"), tests_below("tests"));
+    for program in list("long_programs") {
+        assert!(files.contains(&format!("tests/{program}.rs")), "{program}");
+    }
+    for left_out in list("long_tests") {
+        let is_there = match left_out.strip_suffix("::") {
+            Some(module) => files.iter().any(|file| file.ends_with(&format!("/{module}.rs"))),
+            None => tests.iter().any(|(_, test)| test == left_out),
+        };
+        assert!(is_there, "{left_out}");
+    }
+}
+
 /// Every `.rs` file below a directory, by its path from the root of the project.
 fn sources_below(dir: &str) -> Vec<String> {
     let entries = fs::read_dir(path(dir)).unwrap().map(|entry| entry.unwrap());

@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/mod.rs"]
+mod support;
+
 use corebcc::bpf::{constants, OBJECT};
 use corebcc::kit::{Hook, Host, Kernel, Module, Plan, ProcessFilter, Setup, Spec, Tier, When};
 use corebcc::loader::{load, LoadRequest, Outcome};
 use corebcc::modules::find;
 use corebcc::process::Filters;
 use std::path::Path;
+use support::skip;
 
 const HOST: Host = Host { cpus: 64, disks: 4, threads: 500, requests: 256, memory: 1024, pid_namespace: false };
 
@@ -38,7 +42,7 @@ fn may_load() -> bool {
     let (wanted, constants) = wanted(&["sysfork"]);
     let loads = load(&OBJECT, &wanted, &constants, None).modules[0].is_ok();
     if !loads {
-        println!("skipped: loading: root, or CAP_BPF and CAP_PERFMON, on a kernel with BTF");
+        skip("root, or CAP_BPF and CAP_PERFMON, on a kernel with BTF");
     }
     loads
 }
@@ -135,7 +139,7 @@ fn a_refused_program_is_left_out_with_the_verifiers_words() {
     wanted[0].plan.hooks[0] = (&FUNCTION, When::Needed);
     let outcome = load(&OBJECT, &wanted, &constants, None);
     let Err(failure) = &outcome.modules[0] else {
-        println!("skipped: a_program_the_kernel_refuses_is_taken_out: a kernel that refuses fexit");
+        skip("a kernel that refuses fexit");
         return;
     };
     assert_eq!((failure.hook, failure.errno > 0), ("tcp_sendmsg", true));

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read};
@@ -9,7 +12,6 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const TEST: &str = "the_steps_of_the_document_make_a_module_that_counts";
 /// The project.
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// What a build reads of it.
@@ -133,7 +135,7 @@ fn the_steps_of_the_document_make_a_module_that_counts() {
     let file = tempfile::NamedTempFile::new_in(memory).unwrap();
     file.as_file().set_len(16 << 20).unwrap();
     let Some(disk) = Disk::over(file.path()) else {
-        return println!("skipped: {TEST}: loop devices, which take root and losetup");
+        return support::skip("loop devices, which take root and losetup");
     };
     let binary = build(&tree(&page));
     let mut show = Command::new(binary)

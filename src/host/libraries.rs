@@ -119,12 +119,38 @@ mod tests {
         }
     }
 
+    /// A cache with this library, as ldconfig(8) writes it.
+    fn cache(file: &str, path: &str) -> Vec<u8> {
+        let mut cache = MAGIC.to_vec();
+        cache.extend(1u32.to_ne_bytes());
+        cache.resize(HEADER, 0);
+        let strings = (HEADER + ENTRY) as u32;
+        for word in [3, strings, strings + file.len() as u32 + 1, 0, 0, 0] {
+            cache.extend(word.to_ne_bytes());
+        }
+        cache.extend([file.as_bytes(), b"\0", path.as_bytes(), b"\0"].concat());
+        cache
+    }
+
     #[test]
     fn a_damaged_cache_has_no_entries() {
-        let cache = fs::read(CACHE).unwrap_or_default();
-        for length in 0..cache.len().min(600) {
-            cached(&cache[..length]).count();
+        let (file, path) = ("libx.so.1", "/lib/libx.so.1");
+        let whole = cache(file, path);
+        assert!(cached(&whole).eq([(file, path)]));
+        assert!(
+            cached(&[b"ld.so-1.7.0", &whole[..]].concat()).next().is_none(),
+            "places are from the new cache's start"
+        );
+        for length in 0..HEADER + ENTRY {
+            assert_eq!(cached(&whole[..length]).count(), 0, "{length}");
         }
+        for length in HEADER + ENTRY..whole.len() {
+            let cut = |&(a, b): &(&str, &str)| file.starts_with(a) && path.starts_with(b);
+            assert!(cached(&whole[..length]).all(|entry| cut(&entry)), "{length}");
+        }
+        let mut beyond = whole;
+        beyond[HEADER + 4..HEADER + 8].fill(0xff);
+        assert_eq!(cached(&beyond).count(), 0);
         assert_eq!(cached(b"ld.so-1.7.0").count(), 0);
     }
 }

@@ -79,8 +79,15 @@ mod tests {
         assert_eq!(threads("rubbish"), None);
     }
 
+    /// What getconf(1) says is by other ways: glibc asks sysinfo(2) for the memory, and sysfs has a directory for each CPU.
     #[test]
-    fn this_machine_has_a_cpu_and_memory() {
-        assert!(host().cpus >= 1 && host().memory >= 1);
+    fn this_machine_has_the_cpus_and_memory_it_has() {
+        let page = sysconf(SysconfVar::PAGE_SIZE).unwrap().unwrap();
+        let pages = sysconf(SysconfVar::_PHYS_PAGES).unwrap().unwrap();
+        assert_eq!(host().memory as i64, (page * pages) >> 20);
+        let directories = fs::read_dir("/sys/devices/system/cpu").unwrap().flatten();
+        let ids =
+            directories.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse::<usize>().ok());
+        assert!(host().cpus > ids.max().unwrap());
     }
 }

@@ -520,8 +520,18 @@ mod tests {
         let types = Types::read(&bytes, None).expect("it is BTF");
         let small = types.copy(&BTreeSet::from(["sched_entity"])).expect("every reference leads somewhere");
         let names = BTreeSet::from(["sched_entity"]);
+        let whole = Types::read(&small, None).expect("it is BTF");
+        assert!(Types::read(&small[..small.len() / 2], None).is_none());
         for length in 0..small.len() {
-            let _ = Types::read(&small[..length], None).map(|types| types.copy(&names));
+            if let Some(types) = Types::read(&small[..length], None) {
+                assert_eq!(
+                    types.ids(),
+                    whole.ids(),
+                    "{length} of {} bytes: names can be cut, types are all there",
+                    small.len()
+                );
+                let _ = types.copy(&names);
+            }
         }
         for at in 0..small.len() {
             let mut changed = small.clone();

@@ -509,7 +509,7 @@ fn templates(plan: &Plan) -> Vec<&'static Hook> {
 }
 
 /// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or
-/// programs (`tp__sched_switch`). tests/kernels reaches the later tiers with it, on kernels that would accept the first. A
+/// programs (`tp__sched_switch`). tests/vm reaches the later tiers with it, on kernels that would accept the first. A
 /// feature (a `FEATURE` line in bpf/) that it names is the opposite of what the kernel's types say, for all that hangs on it.
 const AVOID: &str = "COREBCC_AVOID";
 

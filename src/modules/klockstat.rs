@@ -319,7 +319,9 @@ mod tests {
     #[test]
     fn the_first_row_and_a_chain_of_one_caller_are_as_good_as_any() {
         let Some(function) = kernel_function("schedule") else {
-            println!("skipped: klockstat::the_first_row: /proc/kallsyms with addresses");
+            println!(
+                "skipped: the_first_row_and_a_chain_of_one_caller_are_as_good_as_any: /proc/kallsyms with addresses"
+            );
             return;
         };
         let (fake, mut module) = (fake(), module("stack_depth = 3").unwrap());
@@ -345,7 +347,7 @@ mod tests {
     #[test]
     fn names_are_the_kernels_with_offsets_where_asked_for() {
         let Some(function) = kernel_function("schedule") else {
-            println!("skipped: klockstat::names_are_the_kernels: /proc/kallsyms with addresses");
+            println!("skipped: names_are_the_kernels_with_offsets_where_asked_for: /proc/kallsyms with addresses");
             return;
         };
         let chain = [function.start + 4, function.start + 0x1a];

@@ -18,7 +18,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// What the programs get: tests/kernel/filter.rs and tests/kernel/files.rs show what they and ext4dist's do with it.
+    /// What the programs get: tests/live/filter.rs and tests/live/files.rs show what they and ext4dist's do with it.
     #[test]
     fn the_option_process_is_the_filter_of_its_own_programs() {
         for (line, filters) in [("process = somebody", true), ("", false)] {

@@ -58,11 +58,12 @@ mod tests {
 
     #[test]
     fn the_owner_of_a_connection_is_found_on_both_loopbacks() {
-        for address in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(listener) = TcpListener::bind(address) else {
-                println!("skipped: the_owner_of_a_connection_is_found_on_both_loopbacks: {address}");
-                continue;
-            };
+        let mut listeners = vec![TcpListener::bind("127.0.0.1:0").unwrap()];
+        match TcpListener::bind("[::1]:0") {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => println!("skipped: the_owner_of_a_connection_is_found_on_both_loopbacks: ::1 ({error})"),
+        }
+        for listener in listeners {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (accepted, peer) = listener.accept().unwrap();
             let own = accepted.local_addr().unwrap();

@@ -74,9 +74,7 @@ impl Peer {
 
     /// Sends a PDU on behalf of the slot.
     pub fn send(&mut self, request: &[u8]) {
-        let mut request = request.to_vec();
-        request[8..12].copy_from_slice(&self.slot.to_be_bytes());
-        self.write(&request);
+        self.write(&wire::for_slot(request, self.slot));
     }
 
     /// Writes bytes as they are.
@@ -97,11 +95,7 @@ impl Peer {
     /// The code of the ERROR that answers a request.
     #[track_caller]
     pub fn error(&mut self, request: &[u8]) -> i32 {
-        let reply = self.ask(request);
-        match decode(&reply) {
-            Pdu::Error { code } => code,
-            _ => panic!("{} answered by {}", frame(request).ty, frame(&reply).ty),
-        }
+        wire::error_code(request, &self.ask(request))
     }
 
     /// The next PDU.

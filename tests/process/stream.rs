@@ -2,7 +2,7 @@
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, frame};
-use crate::support::{wait_for, Home, ALL, ONE};
+use crate::support::{wait_for, Home, Proc, ALL, ONE};
 use corebcc::pcp::Pmid;
 use corebcc::pdu::PduType;
 use nix::sys::signal::Signal;
@@ -30,10 +30,12 @@ fn a_pmcd_that_goes_in_the_middle_of_a_reply_ends_the_agent() {
 #[test]
 fn a_pmcd_that_goes_before_it_reads_the_creds_ends_the_agent() {
     let home = Home::new(ONE);
-    let mut peer = Peer::start(&home, &[]);
-    (peer.to, peer.from) = (None, None);
-    let status = peer.agent.end();
-    assert!(status.code().is_some(), "{status}");
+    let (input, _to) = std::io::pipe().unwrap();
+    let (_, output) = std::io::pipe().unwrap();
+    let mut command = home.agent(&[]);
+    let mut agent = Proc(command.stdin(input).stdout(output).stderr(home.create("stderr.log")).spawn().unwrap());
+    assert_eq!(agent.end().code(), Some(1), "{}", home.log());
+    assert!(home.log().contains("pmcd takes no reply: Broken pipe"), "{}", home.log());
     assert!(home.log().contains("Log finished "), "{}", home.log());
 }
 

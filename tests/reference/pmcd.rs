@@ -38,10 +38,8 @@ impl<S: Source> Pmcd<S> {
 
     /// Sends one PDU and returns all that comes back. Its `from` word is replaced by the slot.
     pub fn send(&mut self, request: &[u8]) -> Vec<u8> {
-        let mut request = request.to_vec();
-        request[8..12].copy_from_slice(&self.slot.to_be_bytes());
         let mut out = Vec::new();
-        self.agent.handle(&frame(&request), &mut out);
+        self.agent.handle(&frame(&for_slot(request, self.slot)), &mut out);
         out
     }
 
@@ -57,11 +55,7 @@ impl<S: Source> Pmcd<S> {
     /// Sends a request that is answered by an ERROR and returns its code.
     #[track_caller]
     pub fn error(&mut self, request: &[u8]) -> i32 {
-        let reply = self.ask(request);
-        match decode(&reply) {
-            Pdu::Error { code } => code,
-            _ => panic!("{} answered by {}", frame(request).ty, frame(&reply).ty),
-        }
+        error_code(request, &self.ask(request))
     }
 
     /// Sends what must not be answered.
@@ -69,6 +63,20 @@ impl<S: Source> Pmcd<S> {
     pub fn tell(&mut self, pdu: &[u8]) {
         let out = self.send(pdu);
         assert!(out.is_empty(), "{} answered by {}", frame(pdu).ty, out.escape_ascii());
+    }
+}
+
+/// A request made for a client slot, which is its `from` word.
+pub fn for_slot(request: &[u8], slot: i32) -> Vec<u8> {
+    [&request[..8], &slot.to_be_bytes(), &request[12..]].concat()
+}
+
+/// The code of the ERROR that a request is answered by.
+#[track_caller]
+pub fn error_code(request: &[u8], reply: &[u8]) -> i32 {
+    match decode(reply) {
+        Pdu::Error { code } => code,
+        _ => panic!("{} answered by {}", frame(request).ty, frame(reply).ty),
     }
 }
 

@@ -7,6 +7,10 @@ pub mod burner;
 pub mod rows;
 pub mod tracer;
 
+use corebcc::catalog::{enabled_modules, EnabledModule};
+use corebcc::collector::{prepared_modules, ModuleSet};
+use corebcc::config::Config;
+use corebcc::modules::MODULES;
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
@@ -49,7 +53,7 @@ pub const ONE: &str =
 
 /// Every module there is.
 pub fn all_modules() -> String {
-    config(&corebcc::modules::MODULES.iter().map(|spec| spec.name).collect::<Vec<_>>())
+    config(&MODULES.iter().map(|spec| spec.name).collect::<Vec<_>>())
 }
 
 /// These modules, with what those need that do not run without a setting.
@@ -66,6 +70,14 @@ pub fn config(modules: &[&str]) -> String {
         text += &spec.section(settings(spec.name));
     }
     text
+}
+
+/// The modules of a configuration, loaded without an agent around them; `process_refresh` as in its section [pmda].
+pub fn loaded(text: &str, process_refresh: Option<Duration>) -> (ModuleSet, Vec<EnabledModule>) {
+    let config = Config::parse("test.conf", text.as_bytes()).unwrap();
+    let (_, modules) = enabled_modules(&config, MODULES).unwrap();
+    let prepared = prepared_modules(&config, &modules, process_refresh).unwrap();
+    (ModuleSet::load(prepared, None), modules)
 }
 
 /// The name of the running test.

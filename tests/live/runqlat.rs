@@ -1,6 +1,7 @@
 //! runqlat against the switches the kernel keeps by thread, the machine's count of switches, and bpftrace.
 
-use crate::support::{alone, has, settle, since, Agent, Bpftrace, Script, UnseenArrivals};
+use crate::common::{lacks, skip};
+use crate::support::{alone, settle, since, Agent, Bpftrace, Script, UnseenArrivals};
 
 fn machine() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
@@ -126,7 +127,7 @@ os._exit(0)
 #[test]
 fn the_total_is_bpftraces_count_and_below_proc_stats() {
     let _alone = alone();
-    if !has("runqlat", "bpftrace") {
+    if lacks(&["bpftrace"]) {
         return;
     }
     let mut script = Script::python(PING_PONG);
@@ -217,7 +218,7 @@ fn add_up_to_the_run_delay(avoid: &str) {
         std::thread::available_parallelism().unwrap().get() * 2
     );
     if !std::path::Path::new("/proc/self/schedstat").exists() {
-        println!("skipped: runqlat: no /proc/PID/schedstat on this kernel");
+        skip("no /proc/PID/schedstat on this kernel");
         return;
     }
     let mut script = Script::python(&source);

@@ -1,12 +1,11 @@
 //! The `process` option: which processes count, from which instruction to which, against work of known size. Between two
 //! steps the modules get to know of new command lines as in the agent.
 
-use crate::support::{alone, has, python, Script, UnseenArrivals};
-use corebcc::catalog::{enabled_modules, EnabledModule};
-use corebcc::collector::{prepared_modules, ModuleSet};
-use corebcc::config::Config;
+use crate::common::{lacks, loaded, skip};
+use crate::support::{alone, python, Script, UnseenArrivals};
+use corebcc::catalog::EnabledModule;
+use corebcc::collector::ModuleSet;
 use corebcc::kit::{Key, Table, TableId};
-use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
 use nix::sys::eventfd::EventFd;
 use std::collections::BTreeMap;
@@ -38,10 +37,7 @@ impl Modules {
         for (cluster, (name, options)) in modules.iter().enumerate() {
             text += &format!("[{name}]\nmodule = {name}\ncluster = {cluster}\n{options}\n");
         }
-        let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-        let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-        let prepared_modules = prepared_modules(&config, &modules, refresh).unwrap();
-        let group = ModuleSet::load(prepared_modules, None);
+        let (group, modules) = loaded(&text, refresh);
         assert!(group.outcomes().iter().all(Result::is_ok), "root is needed: {:?}", group.outcomes());
         Modules { group, never: EventFd::new().unwrap(), modules }
     }
@@ -128,9 +124,8 @@ fn traced(file: &Path) -> BTreeMap<String, u64> {
 
 #[test]
 fn a_short_process_counts_from_its_first_call_to_its_last() {
-    const TEST: &str = "a_short_process_counts_from_its_first_call_to_its_last";
     let _alone = alone();
-    if !has(TEST, "strace") {
+    if lacks(&["strace"]) {
         return;
     }
     let programs = Programs::new();
@@ -210,7 +205,7 @@ fn a_process_counts_until_its_last_thread_ends() {
 /// Runs perl under a name with this process id, if the kernel lets it be chosen and nobody is faster.
 fn run_as(programs: &Programs, pid: u32, name: &str, source: &str) -> bool {
     if let Err(error) = std::fs::write("/proc/sys/kernel/ns_last_pid", format!("{}", pid - 1)) {
-        println!("skipped: a_process_id_used_again: /proc/sys/kernel/ns_last_pid ({error})");
+        skip(&format!("/proc/sys/kernel/ns_last_pid ({error})"));
         return true;
     }
     programs.run(name, source) == pid

@@ -1,6 +1,7 @@
 //! usdt_hits, usdt_jvm_threads, ustat and ucalls on real runtimes, each against work of known size.
 
-use crate::support::{alone, copy_program, has, Agent, Script};
+use crate::common::{lacks, skip};
+use crate::support::{alone, copy_program, Agent, Script};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,12 +16,12 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const PYTHON: &str = "/usr/bin/python3";
 
 /// A runtime that has this probe; if there is none, says that the test was skipped.
-fn with_probe(test: &str, path: &str, probe: &str) -> Option<PathBuf> {
+fn with_probe(path: &str, probe: &str) -> Option<PathBuf> {
     let file = std::fs::canonicalize(path).ok();
     let probes = file.as_ref().and_then(|file| corebcc::host::Elf::read(file).ok()).map(|elf| elf.probes());
     let there = probes.is_some_and(|probes| probes.iter().any(|known| known.name == probe));
     if !there {
-        println!("skipped: {test}: {path} with the USDT probe {probe}");
+        skip(&format!("{path} with the USDT probe {probe}"));
     }
     file.filter(|_| there)
 }
@@ -30,9 +31,9 @@ fn libjvm() -> Option<PathBuf> {
     Some(java.parent()?.parent()?.join("lib/server/libjvm.so"))
 }
 
-fn libruby(test: &str) -> Option<PathBuf> {
+fn libruby() -> Option<PathBuf> {
     let library = ["ruby-3.1", "ruby-3.3", "ruby"].into_iter().find_map(corebcc::host::library);
-    with_probe(test, &library.unwrap_or("libruby".into()).display().to_string(), "cmethod__entry")
+    with_probe(&library.unwrap_or("libruby".into()).display().to_string(), "cmethod__entry")
 }
 
 /// Python that collects garbage `n` times when it is told so, with automatic collections off.
@@ -53,12 +54,11 @@ fn work(script: &mut Script) {
 
 #[test]
 fn a_probe_with_a_semaphore_counts_in_old_and_new_processes() {
-    const TEST: &str = "a_probe_with_a_semaphore_counts_in_old_and_new_processes";
-    let Some(python) = with_probe(TEST, PYTHON, "gc__start") else { return };
+    let Some(python) = with_probe(PYTHON, "gc__start") else { return };
     let _alone = alone();
     let mut running = collector(&python, 300);
     let lines = format!("usdts = {0}:gc__start,{0}:gc__(done|start),{0}:nothing", python.display());
-    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let Some(mut agent) = Agent::where_possible(NEEDS, "usdt_hits", &lines) else { return };
     let start = format!("{}::gc__start", python.display());
     let before = agent.numbers(0)[&start];
     work(&mut running);
@@ -71,8 +71,7 @@ fn a_probe_with_a_semaphore_counts_in_old_and_new_processes() {
 
 #[test]
 fn a_filtered_probe_counts_exactly_also_in_later_processes() {
-    const TEST: &str = "a_filtered_probe_counts_exactly_also_in_later_processes";
-    let Some(python) = with_probe(TEST, PYTHON, "gc__start") else { return };
+    let Some(python) = with_probe(PYTHON, "gc__start") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     // The process has the name of the link.
@@ -80,7 +79,7 @@ fn a_filtered_probe_counts_exactly_also_in_later_processes() {
     std::os::unix::fs::symlink(&python, &named).unwrap();
     let (mut chosen, mut other) = (collector(&named, 300), collector(&python, 1000));
     let lines = format!("usdts = {}:gc__start\nprocess = chosenpython", python.display());
-    let Some(mut agent) = Agent::watching(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let Some(mut agent) = Agent::watching(NEEDS, "usdt_hits", &lines) else { return };
     let start = format!("{}::gc__start", python.display());
     work(&mut chosen);
     work(&mut other);
@@ -131,8 +130,8 @@ int main(void)
 "#;
 
 /// Compiles a program with probes; `None` (and a line that says so) without a compiler.
-fn probed(test: &str, dir: &Path, main: &str) -> Option<PathBuf> {
-    if !has(test, "gcc") {
+fn probed(dir: &Path, main: &str) -> Option<PathBuf> {
+    if lacks(&["gcc"]) {
         return None;
     }
     let (source, program) = (dir.join("probed.c"), dir.join("probed"));
@@ -145,14 +144,13 @@ fn probed(test: &str, dir: &Path, main: &str) -> Option<PathBuf> {
 /// Several processes on the probes of one program at once: nothing is lost between CPUs, nor by whoever fetches meanwhile.
 #[test]
 fn hits_of_many_processes_add_up_while_they_are_fetched() {
-    const TEST: &str = "hits_of_many_processes_add_up_while_they_are_fetched";
     const ROUNDS: u64 = 200;
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(TEST, dir.path(), PROBED) else { return };
+    let Some(program) = probed(dir.path(), PROBED) else { return };
     let mut scripts = [(); 4].map(|()| Script::new(&mut Command::new(&program)));
     let lines = format!("usdts = {}:site", program.display());
-    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let Some(mut agent) = Agent::where_possible(NEEDS, "usdt_hits", &lines) else { return };
     let mut other = Agent::new("usdt_hits", &lines);
     let name = format!("{}::site", program.display());
     let mut before = 0;
@@ -171,16 +169,15 @@ fn hits_of_many_processes_add_up_while_they_are_fetched() {
 
 #[test]
 fn a_probe_of_one_name_in_two_files_counts_for_each() {
-    const TEST: &str = "a_probe_of_one_name_in_two_files_counts_for_each";
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(one) = probed(TEST, dir.path(), PROBED) else { return };
+    let Some(one) = probed(dir.path(), PROBED) else { return };
     // Uprobes are of files: a copy is another one.
     let two = dir.path().join("copied");
     copy_program(&one, &two);
     let mut scripts = [&one, &two].map(|program| Script::new(&mut Command::new(program)));
     let lines = format!("usdts = {}:site,{}:si.*", one.display(), two.display());
-    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let Some(mut agent) = Agent::where_possible(NEEDS, "usdt_hits", &lines) else { return };
     for (script, rounds) in scripts.iter_mut().zip([1, 3]) {
         for _ in 0..rounds {
             script.go();
@@ -193,10 +190,9 @@ fn a_probe_of_one_name_in_two_files_counts_for_each() {
 
 #[test]
 fn a_semaphore_is_raised_where_it_counts_and_lowered_after() {
-    const TEST: &str = "a_semaphore_is_raised_where_it_counts_and_lowered_after";
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(TEST, dir.path(), PROBED) else { return };
+    let Some(program) = probed(dir.path(), PROBED) else { return };
     let (mut chosen, mut other) = (Script::new(&mut Command::new(&program)), Script::new(&mut Command::new(&program)));
     let users = |script: &mut Script| {
         script.go();
@@ -204,7 +200,7 @@ fn a_semaphore_is_raised_where_it_counts_and_lowered_after() {
     };
     assert_eq!(users(&mut chosen), "0");
     let lines = format!("usdts = {}:site\nprocess = {}", program.display(), chosen.pid());
-    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let Some(mut agent) = Agent::where_possible(NEEDS, "usdt_hits", &lines) else { return };
     // Each of the two sites is a user.
     assert_eq!((users(&mut chosen), users(&mut other)), ("2".into(), "0".into()));
     let name = format!("{}::site", program.display());
@@ -229,11 +225,11 @@ fn java(dir: &Path, options: &[&str], name: &str, methods: &str, work: &str) -> 
     script
 }
 
-fn has_java(test: &str) -> Option<PathBuf> {
-    if !has(test, "javac") {
+fn has_java() -> Option<PathBuf> {
+    if lacks(&["javac"]) {
         return None;
     }
-    with_probe(test, &libjvm().unwrap_or_default().display().to_string(), "thread__start")
+    with_probe(&libjvm().unwrap_or_default().display().to_string(), "thread__start")
 }
 
 /// 100 threads, one after the other; with one garbage collector and no background compilation there are few of the JVM's own.
@@ -242,8 +238,7 @@ const THREADS: &str =
 
 #[test]
 fn threads_of_chosen_jvms_add_up_and_never_step_back() {
-    const TEST: &str = "threads_of_chosen_jvms_add_up_and_never_step_back";
-    if has_java(TEST).is_none() {
+    if has_java().is_none() {
         return;
     }
     let _alone = alone();
@@ -252,7 +247,7 @@ fn threads_of_chosen_jvms_add_up_and_never_step_back() {
     let mut first = java(dir.path(), &options, "Chosen", "", THREADS);
     let mut other = java(dir.path(), &options, "Other", "", THREADS);
     let lines = "process = .*java.* Chosen";
-    let Some(mut agent) = Agent::watching(TEST, NEEDS, "usdt_jvm_threads", lines) else { return };
+    let Some(mut agent) = Agent::watching(NEEDS, "usdt_jvm_threads", lines) else { return };
     let counts = |agent: &mut Agent| {
         let row = agent.rows().swap_remove(0);
         [0, 1].map(|column: usize| row.values[column].as_ref().unwrap().parse::<u64>().unwrap())
@@ -283,12 +278,11 @@ fn threads_of_chosen_jvms_add_up_and_never_step_back() {
 
 #[test]
 fn without_a_filter_threads_of_all_jvms_of_the_library_count() {
-    const TEST: &str = "without_a_filter_threads_of_all_jvms_of_the_library_count";
-    let Some(library) = has_java(TEST) else { return };
+    let Some(library) = has_java() else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let lines = format!("jvm_path = {}", library.display());
-    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_jvm_threads", &lines) else { return };
+    let Some(mut agent) = Agent::where_possible(NEEDS, "usdt_jvm_threads", &lines) else { return };
     let started = agent.rows()[0].values[0].clone().unwrap().parse::<u64>().unwrap();
     let mut java = java(dir.path(), &[], "Any", "", THREADS);
     java.go();
@@ -333,12 +327,11 @@ fn events(agent: &mut Agent, pid: u32) -> Vec<u64> {
 
 #[test]
 fn events_of_php_count_for_the_chosen_process_and_end_with_it() {
-    const TEST: &str = "events_of_php_count_for_the_chosen_process_and_end_with_it";
-    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let mut other = interpreted(dir.path(), &php, "otherphp", PHP);
-    let Some(mut agent) = Agent::watching(TEST, NEEDS, "ustat", "process = chosenphp") else { return };
+    let Some(mut agent) = Agent::watching(NEEDS, "ustat", "process = chosenphp") else { return };
     assert!(agent.named().is_empty());
     let mut chosen = interpreted(dir.path(), &php, "chosenphp", PHP);
     agent.tick();
@@ -354,13 +347,12 @@ fn events_of_php_count_for_the_chosen_process_and_end_with_it() {
 /// that executes the same file under another name is not.
 #[test]
 fn the_first_call_of_a_new_process_counts_and_no_others() {
-    const TEST: &str = "the_first_call_of_a_new_process_counts_and_no_others";
-    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     // Not even the looks that process_refresh asks for.
-    let Some(mut calls) = Agent::where_possible(TEST, NEEDS, "ucalls", "process = chosenphp") else { return };
-    let Some(mut stat) = Agent::where_possible(TEST, NEEDS, "ustat", "process = chosenphp") else { return };
+    let Some(mut calls) = Agent::where_possible(NEEDS, "ucalls", "process = chosenphp") else { return };
+    let Some(mut stat) = Agent::where_possible(NEEDS, "ustat", "process = chosenphp") else { return };
     let waiting = "<?php echo \"ready\\n\"; fgets(STDIN);";
     let mut first = interpreted(dir.path(), &php, "chosenphp", waiting);
     [&mut calls, &mut stat].into_iter().for_each(|agent| agent.attend(Duration::from_millis(500)));
@@ -382,14 +374,13 @@ fn the_first_call_of_a_new_process_counts_and_no_others() {
 /// the file; one that executes the same file does not count.
 #[test]
 fn a_process_chosen_by_command_line_counts_from_its_start() {
-    const TEST: &str = "a_process_chosen_by_command_line_counts_from_its_start";
-    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let script = dir.path().join("script");
     std::fs::write(&script, "<?php function f() {} for ($i = 0; $i < 100; $i++) f();").unwrap();
     let lines = format!("usdts = {}:function__entry\nprocess = .*php.* chosen", php.display());
-    let Some(mut agent) = Agent::where_possible(TEST, NEEDS, "usdt_hits", &lines) else { return };
+    let Some(mut agent) = Agent::where_possible(NEEDS, "usdt_hits", &lines) else { return };
     let entry = format!("{}::function__entry", php.display());
     for run in 1..=5 {
         for argument in ["other", "chosen"] {
@@ -405,8 +396,7 @@ fn a_process_chosen_by_command_line_counts_from_its_start() {
 /// What embeds a runtime may have any name: then only the option `language` says which it is.
 #[test]
 fn a_program_of_any_name_counts_where_its_language_is_told() {
-    const TEST: &str = "a_program_of_any_name_counts_where_its_language_is_told";
-    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("embedding");
@@ -414,9 +404,9 @@ fn a_program_of_any_name_counts_where_its_language_is_told() {
     let mut script = interpreted(dir.path(), &program, "embedding", PHP);
     let lines = "process = embedding";
     let told = format!("{lines}\nlanguage = php");
-    let Some(mut untold) = Agent::watching(TEST, NEEDS, "ustat", lines) else { return };
-    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", &told) else { return };
-    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", &told) else { return };
+    let Some(mut untold) = Agent::watching(NEEDS, "ustat", lines) else { return };
+    let Some(mut stat) = Agent::watching(NEEDS, "ustat", &told) else { return };
+    let Some(mut calls) = Agent::watching(NEEDS, "ucalls", &told) else { return };
     work(&mut script);
     assert_eq!(events(&mut stat, script.pid())[1], 177 + 4 + 50 + 7);
     assert_eq!(calls.numbers(0).get("fib"), Some(&177), "{:?}", calls.numbers(0));
@@ -429,8 +419,7 @@ fn a_program_of_any_name_counts_where_its_language_is_told() {
 /// Two processes in the same function at once, looked at while they work: nothing is lost and nothing steps back.
 #[test]
 fn calls_of_many_processes_add_up_while_they_are_fetched() {
-    const TEST: &str = "calls_of_many_processes_add_up_while_they_are_fetched";
-    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let script = r#"<?php
@@ -441,8 +430,8 @@ fn calls_of_many_processes_add_up_while_they_are_fetched() {
     "#;
     let mut scripts = [(); 2].map(|()| interpreted(dir.path(), &php, "chosenphp", script));
     let lines = "process = chosenphp\nlatency = True";
-    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", lines) else { return };
-    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", "process = chosenphp") else { return };
+    let Some(mut calls) = Agent::watching(NEEDS, "ucalls", lines) else { return };
+    let Some(mut stat) = Agent::watching(NEEDS, "ustat", "process = chosenphp") else { return };
     scripts.iter_mut().for_each(Script::go);
     let mut before = [0; 3];
     for _ in 0..50 {
@@ -462,18 +451,17 @@ fn calls_of_many_processes_add_up_while_they_are_fetched() {
 
 #[test]
 fn collections_of_python_and_functions_that_return_count() {
-    const TEST: &str = "collections_of_python_and_functions_that_return_count";
-    let Some(python) = with_probe(TEST, PYTHON, "function__return") else { return };
+    let Some(python) = with_probe(PYTHON, "function__return") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let script = "import gc, sys\ngc.disable()\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\n\
         print('ready', flush=True)\nsys.stdin.readline()\nfib(10)\nfor _ in range(9): gc.collect()\n\
         print('done', flush=True)\nsys.stdin.readline()";
     let mut chosen = interpreted(dir.path(), &python, "chosenpython", script);
-    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", "process = chosenpython\nlanguage = python") else {
+    let Some(mut stat) = Agent::watching(NEEDS, "ustat", "process = chosenpython\nlanguage = python") else {
         return;
     };
-    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", "process = chosenpython") else { return };
+    let Some(mut calls) = Agent::watching(NEEDS, "ucalls", "process = chosenpython") else { return };
     work(&mut chosen);
     let events = events(&mut stat, chosen.pid());
     assert_eq!(events[5], 9);
@@ -487,8 +475,7 @@ fn collections_of_python_and_functions_that_return_count() {
 
 #[test]
 fn exceptions_of_ruby_count_and_its_methods_in_c() {
-    const TEST: &str = "exceptions_of_ruby_count_and_its_methods_in_c";
-    if libruby(TEST).is_none() {
+    if libruby().is_none() {
         return;
     }
     let _alone = alone();
@@ -499,8 +486,8 @@ fn exceptions_of_ruby_count_and_its_methods_in_c() {
         7.times { begin; raise 'x'; rescue; end }\n30.times { 12.gcd(18) }\n\
         trace = TracePoint.new(:call, :return) {}\ntrace.enable; 20.times { g }; trace.disable\nputs 'done'; gets\n";
     let mut chosen = interpreted(dir.path(), &ruby, "chosenruby", script.replace("gets", "STDIN.gets").as_str());
-    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", "process = chosenruby") else { return };
-    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", "process = chosenruby\nlatency = True") else {
+    let Some(mut stat) = Agent::watching(NEEDS, "ustat", "process = chosenruby") else { return };
+    let Some(mut calls) = Agent::watching(NEEDS, "ucalls", "process = chosenruby\nlatency = True") else {
         return;
     };
     work(&mut chosen);
@@ -514,13 +501,12 @@ fn exceptions_of_ruby_count_and_its_methods_in_c() {
 
 #[test]
 fn calls_of_php_are_timed_those_inside_themselves_too() {
-    const TEST: &str = "calls_of_php_are_timed_those_inside_themselves_too";
-    let Some(php) = with_probe(TEST, "/usr/bin/php", "function__entry") else { return };
+    let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let mut others = interpreted(dir.path(), &php, "otherphp", PHP);
     let mut chosen = [(); 2].map(|()| interpreted(dir.path(), &php, "chosenphp", PHP));
-    let Some(mut agent) = Agent::watching(TEST, NEEDS, "ucalls", "process = chosenphp\nlatency = True") else { return };
+    let Some(mut agent) = Agent::watching(NEEDS, "ucalls", "process = chosenphp\nlatency = True") else { return };
     work(&mut others);
     work(&mut chosen[0]);
     let names = ["B.m", "B.thrower", "deep", "fib"].map(String::from);
@@ -605,21 +591,20 @@ int main(void)
 
 #[test]
 fn threads_that_end_inside_calls_leave_nothing_to_later_ones() {
-    const TEST: &str = "threads_that_end_inside_calls_leave_nothing_to_later_ones";
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(TEST, dir.path(), &[CALLS, ENDING].concat()) else { return };
+    let Some(program) = probed(dir.path(), &[CALLS, ENDING].concat()) else { return };
     let mut script = Script::new(&mut Command::new(&program));
     assert_eq!(script.line(), "ready");
     let lines = format!("process = {}\nlanguage = tcl\nlatency = True", script.pid());
-    let Some(mut agent) = Agent::watching(TEST, NEEDS, "ucalls", &lines) else { return };
+    let Some(mut agent) = Agent::watching(NEEDS, "ucalls", &lines) else { return };
     work(&mut script);
     // More threads than there are places, none of which returned.
     assert_eq!(agent.numbers(0), BTreeMap::from([("kept".into(), 1000)]));
     assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
     script.go();
     if script.line() == "nobody" {
-        return println!("skipped: {TEST}: an id used again (/proc/sys/kernel/ns_last_pid)");
+        return skip("an id used again (/proc/sys/kernel/ns_last_pid)");
     }
     assert_eq!(agent.numbers(0)["again"], 2);
     let time = agent.numbers(2)["again"];
@@ -659,14 +644,13 @@ int main(void)
 
 #[test]
 fn the_innermost_calls_are_timed_however_many_are_open() {
-    const TEST: &str = "the_innermost_calls_are_timed_however_many_are_open";
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    let Some(program) = probed(TEST, dir.path(), &[CALLS, LEAVING].concat()) else { return };
+    let Some(program) = probed(dir.path(), &[CALLS, LEAVING].concat()) else { return };
     let mut script = Script::new(&mut Command::new(&program));
     assert_eq!(script.line(), "ready");
     let lines = format!("process = {}\nlanguage = tcl\nlatency = True", script.pid());
-    let Some(mut agent) = Agent::watching(TEST, NEEDS, "ucalls", &lines) else { return };
+    let Some(mut agent) = Agent::watching(NEEDS, "ucalls", &lines) else { return };
     work(&mut script);
     assert_eq!(agent.numbers(0), BTreeMap::from([("outer".into(), 1), ("short".into(), 1000)]));
     assert!(agent.numbers(2)["short"] > 0);
@@ -685,8 +669,7 @@ fn the_innermost_calls_are_timed_however_many_are_open() {
 
 #[test]
 fn java_methods_have_whole_names_and_java_events_count() {
-    const TEST: &str = "java_methods_have_whole_names_and_java_events_count";
-    if has_java(TEST).is_none() {
+    if has_java().is_none() {
         return;
     }
     let _alone = alone();
@@ -702,8 +685,8 @@ fn java_methods_have_whole_names_and_java_events_count() {
         for (int i = 0; i < 20; i++) { Thread t = new Thread(() -> {}); t.start(); t.join(); }";
     let mut java = java(dir.path(), &options, "Counted", methods, work);
     let lines = format!("process = {}", java.pid());
-    let Some(mut stat) = Agent::watching(TEST, NEEDS, "ustat", &lines) else { return };
-    let Some(mut calls) = Agent::watching(TEST, NEEDS, "ucalls", &format!("{lines}\nlatency = True")) else { return };
+    let Some(mut stat) = Agent::watching(NEEDS, "ustat", &lines) else { return };
+    let Some(mut calls) = Agent::watching(NEEDS, "ucalls", &format!("{lines}\nlatency = True")) else { return };
     java.go();
     assert_eq!(java.line(), "done");
     let counts = calls.numbers(0);
@@ -719,20 +702,19 @@ fn java_methods_have_whole_names_and_java_events_count() {
 
 #[test]
 fn runtimes_built_without_probes_are_named_in_the_log() {
-    const TEST: &str = "runtimes_built_without_probes_are_named_in_the_log";
     let _alone = alone();
     for (program, arguments, language) in [
         ("perl", ["-e", "sleep 100"], "perl"),
         ("node", ["-e", "setTimeout(() => {}, 100000)"], "node"),
         ("tclsh", ["-c", ""], "tcl"),
     ] {
-        if !has(TEST, program) {
+        if lacks(&[program]) {
             continue;
         }
         let program = PathBuf::from("/usr/bin").join(program);
         let probes = std::fs::canonicalize(&program).ok().and_then(|file| corebcc::host::Elf::read(&file).ok());
         if probes.is_none_or(|elf| !elf.probes().is_empty()) {
-            println!("skipped: {TEST}: a {language} of the distribution without probes");
+            skip(&format!("a {language} of the distribution without probes"));
             continue;
         }
         let mut command = Command::new(&program);
@@ -740,7 +722,7 @@ fn runtimes_built_without_probes_are_named_in_the_log() {
             command.args(arguments);
         }
         let script = Script::new(&mut command);
-        let Some(mut agent) = Agent::watching(TEST, NEEDS, "ustat", &format!("process = {}", script.pid())) else {
+        let Some(mut agent) = Agent::watching(NEEDS, "ustat", &format!("process = {}", script.pid())) else {
             return;
         };
         let wanted = format!("no probes in this build of {language}");

@@ -1,11 +1,10 @@
 //! What the tests share: modules loaded without pmcd, what they logged, scripts that work in steps, disks of their own.
 
-use corebcc::catalog::enabled_modules;
-use corebcc::collector::{prepared_modules, ModuleSet};
-use corebcc::config::Config;
+use crate::common::{lacks, loaded, skip, test};
+use corebcc::collector::ModuleSet;
 use corebcc::kit::{Key, Table, TableId, TableSpec};
 use corebcc::loader::Failure;
-use corebcc::modules::{find, MODULES};
+use corebcc::modules::find;
 use corebcc::pcp::Atom;
 use nix::sys::eventfd::EventFd;
 use nix::sys::mman::{mmap, MapFlags, ProtFlags};
@@ -50,6 +49,36 @@ pub struct Row {
     pub values: Vec<Option<String>>,
 }
 
+impl Row {
+    /// The text of a column, which has to be there.
+    pub fn text(&self, column: usize) -> String {
+        self.values[column].clone().unwrap_or_else(|| panic!("column {column} of {self:?}"))
+    }
+
+    /// The number of a column, which has to be there.
+    pub fn number(&self, column: usize) -> u64 {
+        self.text(column).parse().unwrap_or_else(|_| panic!("column {column} of {self:?}"))
+    }
+}
+
+/// How the two ends of a connection meet.
+pub struct Meeting {
+    /// Of the listening socket, and where it listens.
+    pub family: &'static str,
+    pub listen: &'static str,
+    /// Where the other end connects to; its own address is the same.
+    pub connect: &'static str,
+    /// The address of the accepting end's socket, both its own and the other's.
+    pub accepted: &'static str,
+}
+
+pub const IPV4: Meeting =
+    Meeting { family: "AF_INET", listen: "127.0.0.1", connect: "127.0.0.1", accepted: "127.0.0.1" };
+pub const IPV6: Meeting = Meeting { family: "AF_INET6", listen: "::1", connect: "::1", accepted: "::1" };
+/// IPv4 to a socket of IPv6.
+pub const MAPPED: Meeting =
+    Meeting { family: "AF_INET6", listen: "::", connect: "127.0.0.1", accepted: "::ffff:127.0.0.1" };
+
 /// Long enough to attach to the processes that are there.
 const MOMENT: Duration = Duration::from_millis(10);
 
@@ -62,14 +91,14 @@ pub struct Agent {
     table: &'static TableSpec,
 }
 
-/// Says that a test was skipped if there is no agent. A program that the verifier refuses is no lack of the kernel's.
+/// Says that the test was skipped if there is no agent. A program that the verifier refuses is no lack of the kernel's.
 #[track_caller]
-fn possible(test: &str, needs: &str, agent: Result<Agent, Failure>) -> Option<Agent> {
+fn possible(needs: &str, agent: Result<Agent, Failure>) -> Option<Agent> {
     agent
         .inspect_err(|failure| {
             let Failure { reason, kernel_log, .. } = failure;
             assert!(![reason, kernel_log].iter().any(|said| said.contains("insns (limit")), "{reason}: {kernel_log}");
-            println!("skipped: {test}: {needs} ({reason})");
+            skip(&format!("{needs} ({reason})"));
         })
         .ok()
 }
@@ -93,13 +122,13 @@ impl Agent {
     }
 
     /// As `new`; where the kernel has no hooks for it, says that the test was skipped.
-    pub fn where_possible(test: &str, needs: &str, module: &str, options: &str) -> Option<Agent> {
-        possible(test, needs, Agent::try_new(module, options))
+    pub fn where_possible(needs: &str, module: &str, options: &str) -> Option<Agent> {
+        possible(needs, Agent::try_new(module, options))
     }
 
     /// As `where_possible`, and at each tick it looks for processes of the option `process` that came or went.
-    pub fn watching(test: &str, needs: &str, module: &str, options: &str) -> Option<Agent> {
-        possible(test, needs, Agent::load(module, options, Some(Duration::from_secs(1))))
+    pub fn watching(needs: &str, module: &str, options: &str) -> Option<Agent> {
+        possible(needs, Agent::load(module, options, Some(Duration::from_secs(1))))
     }
 
     pub fn try_new(module: &str, options: &str) -> Result<Agent, Failure> {
@@ -115,10 +144,7 @@ impl Agent {
         });
         let name = format!("{module}_{}", NUMBER.fetch_add(1, Relaxed));
         let text = format!("[pmda]\nmodules = {name}\n[{name}]\nmodule = {module}\ncluster = 7\n{options}\n");
-        let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-        let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-        let prepared_modules = prepared_modules(&config, &modules, process_refresh).unwrap();
-        let group = ModuleSet::load(prepared_modules, None);
+        let (group, _) = loaded(&text, process_refresh);
         for outcome in group.outcomes() {
             outcome?;
         }
@@ -247,13 +273,6 @@ pub fn number(table: &Table, row: usize, column: usize) -> u64 {
     }
 }
 
-pub fn text(table: &Table, row: usize, column: usize) -> String {
-    match table.value(row, column) {
-        Some(Atom::Str(value)) => String::from_utf8_lossy(value).into_owned(),
-        other => panic!("row {row} column {column}: {other:?}"),
-    }
-}
-
 /// What was added to a histogram.
 pub fn since(later: &[u64], earlier: &[u64]) -> Vec<u64> {
     later.iter().enumerate().map(|(slot, count)| count - earlier.get(slot).unwrap_or(&0)).collect()
@@ -262,16 +281,6 @@ pub fn since(later: &[u64], earlier: &[u64]) -> Vec<u64> {
 /// Time for events whose two counts lie microseconds apart to reach both.
 pub fn settle() {
     std::thread::sleep(Duration::from_millis(30));
-}
-
-/// Whether a program is there; if not, says that the test was skipped.
-pub fn has(test: &str, program: &str) -> bool {
-    let found = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).is_file()));
-    if !found {
-        println!("skipped: {test}: no {program}");
-    }
-    found
 }
 
 /// Runs a command, which has to succeed, and returns what it printed.
@@ -297,17 +306,17 @@ pub fn command() -> &'static str {
 }
 
 /// Runs a test again behind what a shell prepares, in a mount namespace of its own; says that it was skipped if that cannot be done.
-pub fn run_again(test: &str, needs: &str, preparations: &str, mut unshare: Command) {
+pub fn run_again(needs: &str, preparations: &str, mut unshare: Command) {
     let _alone = alone();
     let script = format!("{preparations} && exec \"$@\"");
     unshare.args(["-m", "sh", "-c", &script, "sh"]).arg(std::env::current_exe().unwrap());
-    let output = match unshare.args([test, "--exact", "--nocapture"]).output() {
+    let output = match unshare.args([&*test(), "--exact", "--nocapture"]).output() {
         Ok(output) => output,
-        Err(error) => return println!("skipped: {test}: unshare: {error}"),
+        Err(error) => return skip(&format!("unshare: {error}")),
     };
     let said = String::from_utf8_lossy(&output.stdout);
     if !said.contains("running 1 test") {
-        return println!("skipped: {test}: {needs}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        return skip(&format!("{needs}: {}", String::from_utf8_lossy(&output.stderr).trim()));
     }
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     said.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| println!("{line}"));
@@ -329,12 +338,12 @@ const KPROBES_ARE_UPROBES: &str = "kinds=/sys/bus/event_source/devices && uprobe
 
 impl StandIns {
     /// For a test that has these functions and no others of their kind. `None`: it ran in a process of its own, or was skipped.
-    pub fn of(test: &str, names: &[&str]) -> Option<StandIns> {
+    pub fn of(names: &[&str]) -> Option<StandIns> {
         const HERE: &str = "COREBCC_STAND_INS";
         if std::env::var_os(HERE).is_some() {
             return Some(StandIns(names.iter().map(|name| ((*name).to_string(), StandIns::map(name))).collect()));
         }
-        if !has(test, "gcc") || !has(test, "objcopy") {
+        if lacks(&["gcc", "objcopy"]) {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -351,7 +360,7 @@ impl StandIns {
             .current_dir(directory.path())
             .env(HERE, "1")
             .env("COREBCC_AVOID", "fexit,fentry,fexit of lock debugging");
-        run_again(test, "a mount namespace and CONFIG_UPROBE_EVENTS", KPROBES_ARE_UPROBES, unshare);
+        run_again("a mount namespace and CONFIG_UPROBE_EVENTS", KPROBES_ARE_UPROBES, unshare);
         None
     }
 
@@ -737,7 +746,7 @@ pub fn copy_program(from: &Path, to: &Path) {
 pub const I386_CODE: u32 = 0x0804_8054;
 
 /// Writes an executable of 32 bits with this code; false (and a line that says so) if the kernel does not run it.
-pub fn i386_program(test: &str, path: &Path, code: &[u8]) -> bool {
+pub fn i386_program(path: &Path, code: &[u8]) -> bool {
     let size = 84 + code.len() as u32;
     let base = I386_CODE - 84;
     let half = |number: u16| number.to_le_bytes().to_vec();
@@ -751,7 +760,7 @@ pub fn i386_program(test: &str, path: &Path, code: &[u8]) -> bool {
     write_program(path, elf);
     let result = Command::new(path).status();
     if let Err(error) = &result {
-        println!("skipped: {test}: a kernel that runs 32-bit programs for x86 ({error})");
+        skip(&format!("a kernel that runs 32-bit programs for x86 ({error})"));
     }
     result.is_ok()
 }

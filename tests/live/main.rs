@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
 
+#[path = "../support/mod.rs"]
+mod common;
+
 mod agents;
 mod biolatency;
 mod bioperpid;

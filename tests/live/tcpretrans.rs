@@ -1,7 +1,8 @@
 //! tcpretrans between two network namespaces that the test makes: a false link-layer address for the neighbour loses every
 //! packet, and what each socket says of itself (TCP_INFO) and the namespace's own counters are the independent counts.
 
-use crate::support::{alone, has, python, run, Agent, Event, Recorder, Script};
+use crate::common::{lacks, skip};
+use crate::support::{alone, python, run, Agent, Event, Recorder, Script};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -15,19 +16,19 @@ struct Net {
 
 impl Net {
     /// `None` where namespaces or virtual links cannot be made, which is said.
-    fn new(test: &str) -> Option<Net> {
+    fn new() -> Option<Net> {
         let name = |end: &str| format!("corebcc-{end}-{}", std::process::id());
         let mut net = Net { here: name("here"), there: name("there"), neighbour: String::new() };
         for end in [&net.here, &net.there] {
             if !Command::new("ip").args(["netns", "add", end]).status().is_ok_and(|status| status.success()) {
-                println!("skipped: {test}: no network namespaces (ip netns)");
+                skip("no network namespaces (ip netns)");
                 return None;
             }
         }
         let (here, there) = (net.here.clone(), net.there.clone());
         let link = ["-n", &here, "link", "add", "v", "type", "veth", "peer", "name", "v", "netns", &there];
         if !Command::new("ip").args(link).status().is_ok_and(|status| status.success()) {
-            println!("skipped: {test}: no virtual links (CONFIG_VETH)");
+            skip("no virtual links (CONFIG_VETH)");
             return None;
         }
         for (end, number) in [(&here, 1), (&there, 2)] {
@@ -136,7 +137,7 @@ fn when(script: &mut Script, least: u64, count: &mut dyn FnMut() -> u64) -> (u64
 #[test]
 fn every_retransmission_counts_and_loss_probes_if_asked_for() {
     let _alone = alone();
-    let Some(net) = Net::new("every_retransmission_counts_and_loss_probes_if_asked_for") else {
+    let Some(net) = Net::new() else {
         return;
     };
     let _server = net.server();
@@ -167,7 +168,7 @@ fn every_retransmission_counts_and_loss_probes_if_asked_for() {
 #[test]
 fn repeated_syn_segments_count() {
     let _alone = alone();
-    let Some(net) = Net::new("repeated_syn_segments_count") else { return };
+    let Some(net) = Net::new() else { return };
     let mut agent = Agent::new("tcpretrans", "");
     net.lose(true);
     let mut script = net.script(
@@ -187,8 +188,7 @@ while step(total(c)): pass
 #[test]
 fn retransmissions_that_fail_do_not_count() {
     let _alone = alone();
-    let test = "retransmissions_that_fail_do_not_count";
-    let Some(net) = Net::new(test).filter(|_| has(test, "tc")) else { return };
+    let Some(net) = Net::new().filter(|_| !lacks(&["tc"])) else { return };
     let _server = net.server();
     let mut agent = Agent::new("tcpretrans", "include_tlp = True");
     let mut script = client(&net, "10.77.0.2");
@@ -211,7 +211,7 @@ fn retransmissions_that_fail_do_not_count() {
 #[test]
 fn only_the_latest_closed_connection_stays_with_the_living() {
     let _alone = alone();
-    let Some(net) = Net::new("only_the_latest_closed_connection_stays_with_the_living") else { return };
+    let Some(net) = Net::new() else { return };
     let _server = net.server();
     let mut agent = Agent::new("tcpretrans", "flow_count = 1\ninclude_tlp = True");
     let mut scripts: Vec<Script> = (0..3).map(|_| client(&net, "10.77.0.2")).collect();
@@ -236,7 +236,7 @@ fn only_the_latest_closed_connection_stays_with_the_living() {
 #[test]
 fn a_retransmission_counts_for_who_connected_or_accepted() {
     let _alone = alone();
-    let Some(net) = Net::new("a_retransmission_counts_for_who_connected_or_accepted") else { return };
+    let Some(net) = Net::new() else { return };
     let _server = net.server();
     // Owned since before the agent came, of a process not asked for, and connected under its eyes.
     let mut before = client(&net, "10.77.0.2");

@@ -1,13 +1,9 @@
 //! biotop against I/O of a known amount and what fio and /proc/diskstats say of it, on loop devices of the test's own.
 
 use crate::bioperpid::{direct, exact, Unit};
-use crate::support::{alone, command, has, number, settle, Agent, Disk, Script};
-use corebcc::catalog::enabled_modules;
-use corebcc::collector::{prepared_modules, ModuleSet};
-use corebcc::config::Config;
+use crate::common::{lacks, loaded};
+use crate::support::{self, alone, command, number, settle, Agent, Disk, Script};
 use corebcc::kit::{Key, Table, TableId};
-use corebcc::modules::MODULES;
-use corebcc::pcp::Atom;
 use std::process::{Command, Stdio};
 
 /// `0`: the rows are of the time since the last fetch, so that a test knows what they cover.
@@ -25,26 +21,21 @@ struct Row {
 
 /// The rows of a disk.
 fn rows(agent: &mut Agent, disk: &Disk) -> Vec<Row> {
-    let table = agent.table();
-    let text = |row, column| match table.value(row, column) {
-        Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
-        other => panic!("row {row} column {column}: {other:?}"),
+    let row = |row: &support::Row| Row {
+        pid: row.number(0),
+        comm: row.text(1),
+        direction: row.text(2),
+        io: row.number(6),
+        bytes: row.number(7),
+        duration: row.number(8),
     };
-    let row = |row| Row {
-        pid: number(&table, row, 0),
-        comm: text(row, 1),
-        direction: text(row, 2),
-        io: number(&table, row, 6),
-        bytes: number(&table, row, 7),
-        duration: number(&table, row, 8),
-    };
-    (0..table.len()).filter(|&at| text(at, 5) == disk.name()).map(row).collect()
+    agent.rows().iter().filter(|row| row.text(5) == disk.name()).map(row).collect()
 }
 
 #[test]
 fn requests_bytes_and_average_time_are_those_of_fio() {
     let _alone = alone();
-    if !has("biotop", "fio") {
+    if lacks(&["fio"]) {
         return;
     }
     for scheduler in ["none", "mq-deadline"] {
@@ -78,7 +69,7 @@ fn requests_bytes_and_average_time_are_those_of_fio() {
 #[test]
 fn both_directions_have_their_row_and_discards_are_writes() {
     let _alone = alone();
-    if !has("biotop", "blkdiscard") {
+    if lacks(&["blkdiscard"]) {
         return;
     }
     let disk = Disk::new(16);
@@ -144,10 +135,7 @@ fn bioperpid_and_biotop_together_count_once() {
         "[pmda]\nmodules = biotop,bioperpid\n[biotop]\nmodule = biotop\ncluster = 10\n{AT_FETCH}\n\
          [bioperpid]\nmodule = bioperpid\ncluster = 1\n"
     );
-    let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-    let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-    let prepared_modules = prepared_modules(&config, &modules, None).unwrap();
-    let mut group = ModuleSet::load(prepared_modules, None);
+    let (mut group, modules) = loaded(&text, None);
     assert!(group.outcomes().iter().all(Result::is_ok), "{:?}", group.outcomes());
     let [top_id, totals_id] = [10, 1].map(TableId::new);
     let [mut top, mut totals] = [0, 1].map(|module: usize| Table::of(modules[module].spec.tables[0]));

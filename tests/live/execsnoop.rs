@@ -145,13 +145,13 @@ fn execs_by_a_32_bit_program_are_shown_with_their_arguments() {
         code.extend(exec.bytes().chain([0]));
         code
     };
-    if !i386_program("execsnoop", &path, &code("/no/such")) {
+    if !i386_program(&path, &code("/no/such")) {
         return;
     }
     let options = "args = corebcc-thin\ninclude_failed = True";
     let mut agent = Agent::new("execsnoop", options);
     for exec in ["/no/such", "/bin/true"] {
-        assert!(i386_program("execsnoop", &path, &code(exec)));
+        assert!(i386_program(&path, &code(exec)));
     }
     let rows = agent.rows();
     assert_eq!(column(&rows, ARGS), ["/bin/true corebcc-thin", "/no/such corebcc-thin"]);

@@ -1,6 +1,6 @@
 //! tcptop: connections of known ends that move known amounts, by processes of this test alone.
 
-use crate::support::{alone, number, text, Agent, Script};
+use crate::support::{alone, Agent, Meeting, Row, Script, IPV4, IPV6, MAPPED};
 
 /// A row of the table, in the order of the items.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,18 +16,17 @@ struct Line {
 }
 
 fn lines(agent: &mut Agent) -> Vec<Line> {
-    let table = agent.table();
-    let line = |row| Line {
-        pid: number(&table, row, 0),
-        comm: text(&table, row, 1),
-        laddr: text(&table, row, 2),
-        lport: number(&table, row, 3),
-        daddr: text(&table, row, 4),
-        dport: number(&table, row, 5),
-        rx: number(&table, row, 6),
-        tx: number(&table, row, 7),
+    let line = |row: &Row| Line {
+        pid: row.number(0),
+        comm: row.text(1),
+        laddr: row.text(2),
+        lport: row.number(3),
+        daddr: row.text(4),
+        dport: row.number(5),
+        rx: row.number(6),
+        tx: row.number(7),
     };
-    (0..table.len()).map(line).collect()
+    agent.rows().iter().map(line).collect()
 }
 
 fn of(agent: &mut Agent, script: &Script) -> Vec<Line> {
@@ -45,10 +44,16 @@ ports = c.getsockname()[1], ports
 def get(n): assert len(d.recv(n, socket.MSG_WAITALL)) == n
 ";
 
-fn both_ends(family: &str, listen: &str, host: &str, server: &str, client: &str) {
+/// What a script with [`SOCKETS`] begins with.
+fn sockets(meeting: &Meeting) -> String {
+    let Meeting { family, listen, connect, .. } = meeting;
+    format!("FAMILY, LISTEN, HOST = socket.{family}, '{listen}', '{connect}'\n{SOCKETS}")
+}
+
+fn both_ends(meeting: &Meeting) {
     let mut agent = Agent::new("tcptop", "interval = 0\nconn_count = 1000");
     let source = format!(
-        "FAMILY, LISTEN, HOST = socket.{family}, '{listen}', '{host}'\n{SOCKETS}
+        "{}
 step(*ports)
 for i in range(10): c.send(b'x' * 1000)
 for i in range(5): d.recv(100, socket.MSG_PEEK)
@@ -56,7 +61,8 @@ get(10000)
 d.send(b'y' * 77)
 assert len(c.recv(1000)) == 77
 step('moved')
-"
+",
+        sockets(meeting)
     );
     let mut script = Script::python(&source);
     let ports = script.numbers();
@@ -74,7 +80,8 @@ step('moved')
         rx,
         tx,
     };
-    let mut expected = vec![line(client, ports[0], ports[1], 77, 10_000), line(server, ports[1], ports[0], 10_000, 77)];
+    let connecting = line(meeting.connect, ports[0], ports[1], 77, 10_000);
+    let mut expected = vec![connecting, line(meeting.accepted, ports[1], ports[0], 10_000, 77)];
     expected.sort_by_key(|line| line.lport);
     assert_eq!(of(&mut agent, &script), expected, "as many bytes each, so in the order of the ports");
     assert_eq!(of(&mut agent, &script), [], "nothing moved since");
@@ -85,19 +92,19 @@ step('moved')
 #[test]
 fn both_ends_of_a_connection_are_exact_over_ipv4() {
     let _alone = alone();
-    both_ends("AF_INET", "127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1");
+    both_ends(&IPV4);
 }
 
 #[test]
 fn both_ends_of_a_connection_are_exact_over_ipv6() {
     let _alone = alone();
-    both_ends("AF_INET6", "::1", "::1", "::1", "::1");
+    both_ends(&IPV6);
 }
 
 #[test]
 fn ipv4_on_an_ipv6_socket_is_shown_mapped() {
     let _alone = alone();
-    both_ends("AF_INET6", "::", "127.0.0.1", "::ffff:127.0.0.1", "127.0.0.1");
+    both_ends(&MAPPED);
 }
 
 #[test]
@@ -105,13 +112,14 @@ fn the_table_of_an_interval_is_the_same_for_every_fetch() {
     let _alone = alone();
     let mut agent = Agent::new("tcptop", "conn_count = 1000");
     let source = format!(
-        "FAMILY, LISTEN, HOST = socket.AF_INET, '127.0.0.1', '127.0.0.1'\n{SOCKETS}
+        "{}
 for n in (3000, 40): 
  step(*ports)
  c.send(b'x' * n)
  get(n)
 step('moved')
-"
+",
+        sockets(&IPV4)
     );
     let mut script = Script::python(&source);
     let second = std::time::Duration::from_secs(1);
@@ -143,14 +151,15 @@ fn data_read_after_a_reset_still_has_its_port() {
     let _alone = alone();
     let mut agent = Agent::new("tcptop", "interval = 0\nconn_count = 1000");
     let source = format!(
-        "FAMILY, LISTEN, HOST = socket.AF_INET, '127.0.0.1', '127.0.0.1'\n{SOCKETS}
+        "{}
 c.send(b'x' * 500)
 c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
 c.close()
 step(*ports)
 say(len(d.recv(1000)))
 step()
-"
+",
+        sockets(&IPV4)
     );
     let mut script = Script::python(&source);
     let ports = script.numbers();
@@ -169,12 +178,13 @@ step()
 fn only_the_processes_asked_for_are_in_the_table() {
     let _alone = alone();
     let source = format!(
-        "FAMILY, LISTEN, HOST = socket.AF_INET, '127.0.0.1', '127.0.0.1'\n{SOCKETS}
+        "{}
 step(*ports)
 c.send(b'x' * 500)
 get(500)
 step('moved')
-"
+",
+        sockets(&IPV4)
     );
     let mut scripts = [Script::python(&source), Script::python(&source)];
     scripts.iter_mut().for_each(|script| drop(script.line()));

@@ -1,5 +1,6 @@
 //! ext4dist, xfsdist and zfsdist: operations of known number on a file system made for them.
 
+use crate::common::skip;
 use crate::support::{alone, number, Agent, StandIns};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -59,7 +60,7 @@ struct FileSystem {
 
 impl FileSystem {
     /// Lets the work on it be counted.
-    fn operations_are_counted(&self, test: &str) {
+    fn operations_are_counted(&self) {
         let _alone = alone();
         let directory = tempfile::tempdir().unwrap();
         let (image, mount) = (directory.path().join("image"), directory.path().join("mount"));
@@ -72,11 +73,11 @@ impl FileSystem {
         let made = run(self.make);
         if !made.status.success() {
             let words = String::from_utf8_lossy(&made.stderr);
-            println!("skipped: {test}: {} ({})", self.make, words.trim().replace('\n', "; "));
+            skip(&format!("{} ({})", self.make, words.trim().replace('\n', "; ")));
             return;
         }
         let own = format!("process = {}", std::process::id());
-        let counted = Agent::where_possible(test, "fexit or kprobes", self.module, &own).map(|mut agent| {
+        let counted = Agent::where_possible("fexit or kprobes", self.module, &own).map(|mut agent| {
             assert_eq!(counts(&mut agent), [0; 4]);
             work(&mount);
             counts(&mut agent)
@@ -98,7 +99,7 @@ fn operations_on_ext4_are_counted_once_each() {
         end: "umount $mount",
         synchronous: 10,
     };
-    ext4.operations_are_counted("operations_on_ext4_are_counted_once_each");
+    ext4.operations_are_counted();
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn operations_on_xfs_are_counted_once_each() {
         end: "umount $mount",
         synchronous: 10,
     };
-    xfs.operations_are_counted("operations_on_xfs_are_counted_once_each");
+    xfs.operations_are_counted();
 }
 
 /// The kernel's module is gone afterwards if nobody else needs it: a test below is for a kernel without it.
@@ -124,14 +125,13 @@ fn operations_on_zfs_are_counted_once_each() {
         // The log is written within the write.
         synchronous: 0,
     };
-    zfs.operations_are_counted("operations_on_zfs_are_counted_once_each");
+    zfs.operations_are_counted();
 }
 
 /// OpenZFS has no operation inside another of the same thread: functions that stand in for its own have.
 #[test]
 fn an_operation_inside_another_on_zfs_has_its_own_start() {
-    const TEST: &str = "files::an_operation_inside_another_on_zfs_has_its_own_start";
-    let Some(zfs) = StandIns::of(TEST, &["zpl_open", "zpl_iter_read", "zpl_iter_write", "zpl_fsync"]) else { return };
+    let Some(zfs) = StandIns::of(&["zpl_open", "zpl_iter_read", "zpl_iter_write", "zpl_fsync"]) else { return };
     let mut agent = Agent::new("zfsdist", &format!("process = {}", std::process::id()));
     let mut rest = || std::thread::sleep(Duration::from_millis(20));
     let mut synchronous = || {
@@ -150,7 +150,7 @@ fn an_operation_inside_another_on_zfs_has_its_own_start() {
 #[test]
 fn a_missing_file_system_fails_alone_and_says_what_to_load() {
     if std::fs::read_to_string("/proc/filesystems").unwrap().contains("zfs") {
-        println!("skipped: a_file_system_that_is_not_there_fails_alone: a kernel without OpenZFS");
+        skip("a kernel without OpenZFS");
         return;
     }
     let failure = Agent::try_new("zfsdist", "").err().unwrap();

@@ -1,5 +1,6 @@
 //! What keeps a kernel from doing what it can: each hindrance has its sentence, and what it does not concern goes on.
 
+use crate::common::{lacks, lacks_mounts, skip};
 use crate::support::{alone, Agent};
 use corebcc::modules::find;
 use nix::libc;
@@ -22,7 +23,7 @@ fn configuration(modules: &[&str], lines: &str) -> tempfile::NamedTempFile {
 
 fn binary() -> &'static str {
     let built = env!("CARGO_BIN_EXE_pmdacorebcc");
-    // In a virtual machine of tests/kernels it is where programs are.
+    // In a virtual machine of tests/vm it is where programs are.
     if Path::new(built).exists() {
         built
     } else {
@@ -81,24 +82,12 @@ fn said_by(command: &mut Command, modules: &[&str]) -> (BTreeMap<String, Option<
 }
 
 /// Whether one of these programs, or the right to load BPF, is missing; says so.
-fn lacks(test: &str, programs: &[&str]) -> bool {
-    let missing = programs.iter().find(|program| Command::new(program).arg("--version").output().is_err());
-    if let Some(missing) = missing {
-        println!("skipped: {test}: {missing}");
+fn is_impossible(programs: &[&str]) -> bool {
+    if lacks(programs) || programs.contains(&"unshare") && lacks_mounts() {
         return true;
     }
-    if programs.contains(&"unshare") {
-        let output = Command::new("unshare").args(["-m", "true"]).output().unwrap();
-        if !output.status.success() {
-            println!("skipped: {test}: a mount namespace ({})", String::from_utf8_lossy(&output.stderr).trim());
-            return true;
-        }
-    }
-    if let Some(reason) = &check(&[], "", &["sysfork"], "", None)["sysfork"] {
-        println!("skipped: {test}: BPF ({reason})");
-        return true;
-    }
-    false
+    let reason = check(&[], "", &["sysfork"], "", None).remove("sysfork").flatten();
+    reason.inspect(|reason| skip(&format!("BPF ({reason})"))).is_some()
 }
 
 #[track_caller]
@@ -112,7 +101,7 @@ fn says(reason: &Option<String>, parts: &[&str]) {
 #[test]
 fn in_a_pid_namespace_modules_with_a_filter_say_what_they_need() {
     let _alone = alone();
-    if lacks("in_a_pid_namespace_modules_with_a_filter_say_what_they_need", &["unshare"]) {
+    if is_impossible(&["unshare"]) {
         return;
     }
     let inside = ["unshare", "--pid", "--fork", "--mount-proc"];
@@ -124,7 +113,7 @@ fn in_a_pid_namespace_modules_with_a_filter_say_what_they_need() {
 #[test]
 fn in_a_pid_namespace_profile_works_without_its_process() {
     let _alone = alone();
-    if lacks("in_a_pid_namespace_profile_works_without_its_process", &["unshare"]) {
+    if is_impossible(&["unshare"]) {
         return;
     }
     let inside = ["unshare", "--pid", "--fork", "--mount-proc"];
@@ -140,7 +129,7 @@ fn in_a_pid_namespace_profile_works_without_its_process() {
 #[test]
 fn capabilities_that_are_missing_are_named() {
     let _alone = alone();
-    if lacks("capabilities_that_are_missing_are_named", &["setpriv", "unshare"]) {
+    if is_impossible(&["setpriv", "unshare"]) {
         return;
     }
     let modules = ["sysfork", "runqlat", "profile", "tracepoint_hits", "kprobe_hits"];
@@ -167,7 +156,7 @@ fn capabilities_that_are_missing_are_named() {
         }
     }
     if !Command::new("unshare").args(["-Ur", "true"]).status().is_ok_and(|status| status.success()) {
-        println!("skipped: capabilities_that_are_missing_are_named: a user namespace, as there is none in a chroot");
+        skip("a user namespace, as there is none in a chroot");
         return;
     }
     let inside = check(&["unshare", "-Ur"], "", &modules, "", None);
@@ -176,9 +165,8 @@ fn capabilities_that_are_missing_are_named() {
 
 #[test]
 fn a_limit_of_locked_memory_is_named_where_it_counts() {
-    const TEST: &str = "a_limit_of_locked_memory_is_named_where_it_counts";
     let _alone = alone();
-    if lacks(TEST, &["setpriv", "prlimit"]) {
+    if is_impossible(&["setpriv", "prlimit"]) {
         return;
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -234,13 +222,12 @@ fn forbid(command: &mut Command, call: libc::c_long) -> &mut Command {
 
 #[test]
 fn a_seccomp_filter_is_named() {
-    const TEST: &str = "a_seccomp_filter_is_named";
     let _alone = alone();
-    if lacks(TEST, &[]) {
+    if is_impossible(&[]) {
         return;
     }
     if let Err(error) = forbid(&mut Command::new("true"), libc::SYS_bpf).status() {
-        println!("skipped: {TEST}: a kernel with CONFIG_SECCOMP_FILTER ({error})");
+        skip(&format!("a kernel with CONFIG_SECCOMP_FILTER ({error})"));
         return;
     }
     let modules = ["sysfork", "runqlat", "tracepoint_hits"];
@@ -259,7 +246,7 @@ fn a_seccomp_filter_is_named() {
 #[test]
 fn a_lockdown_that_cannot_be_read_is_named_as_possible() {
     let _alone = alone();
-    if lacks("a_lockdown_that_cannot_be_read_is_named_as_possible", &["unshare"]) {
+    if is_impossible(&["unshare"]) {
         return;
     }
     // Something is refused for a reason that the agent cannot know: by a filter, where no status says so.
@@ -276,7 +263,7 @@ fn a_lockdown_that_cannot_be_read_is_named_as_possible() {
 #[test]
 fn types_of_the_kernel_can_come_from_a_file() {
     let _alone = alone();
-    if lacks("types_of_the_kernel_can_come_from_a_file", &["unshare"]) {
+    if is_impossible(&["unshare"]) {
         return;
     }
     let types = tempfile::NamedTempFile::new().unwrap();
@@ -300,8 +287,7 @@ fn types_of_the_kernel_can_come_from_a_file() {
 #[test]
 fn an_unmounted_tracefs_costs_its_users_and_names_the_command() {
     let _alone = alone();
-    let test = "an_unmounted_tracefs_costs_its_users_and_names_the_command";
-    if lacks(test, &["unshare"]) {
+    if is_impossible(&["unshare"]) {
         return;
     }
     let unmount = "for place in /sys/kernel/tracing /sys/kernel/debug/tracing /sys/kernel/debug; do\n\
@@ -325,16 +311,14 @@ fn an_unmounted_tracefs_costs_its_users_and_names_the_command() {
     assert!(with.values().all(Option::is_none), "what the sentence says helps: {with:?}");
 }
 
-/// Locks this kernel down until it is booted again: only where that is asked for, in the virtual machines of tests/kernels.
+/// Locks this kernel down until it is booted again: only where that is asked for, in the virtual machines of tests/vm.
 #[test]
 fn lockdown_costs_what_it_forbids_and_is_named() {
     const FILE: &str = "/sys/kernel/security/lockdown";
     let _alone = alone();
     let asked = std::env::var_os("COREBCC_LOCK_DOWN").is_some();
     if !asked || !Path::new(FILE).exists() {
-        println!(
-            "skipped: lockdown_costs_what_it_forbids_and_is_named: COREBCC_LOCK_DOWN, as nothing undoes it, and {FILE}"
-        );
+        skip(&format!("COREBCC_LOCK_DOWN, as nothing undoes it, and {FILE}"));
         return;
     }
     let modules = ["sysfork", "runqlat", "biolatency", "execsnoop", "kprobe_hits", "profile", "tracepoint_hits"];

@@ -1,7 +1,8 @@
 //! bioperpid against /proc/PID/io, /proc/diskstats, and I/O of a known amount, on loop devices of the test's own over files in
 //! memory.
 
-use crate::support::{alone, command, has, python, run, settle, Agent, Completions, Disk, Script};
+use crate::common::lacks;
+use crate::support::{alone, command, python, run, settle, Agent, Completions, Disk, Script};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
@@ -82,7 +83,7 @@ fn the_threads_of_a_process_count_for_it_as_in_proc_pid_io() {
 #[test]
 fn threads_of_fio_are_one_process() {
     let _alone = alone();
-    if !has("bioperpid", "fio") {
+    if lacks(&["fio"]) {
         return;
     }
     let disk = Disk::new(16);
@@ -111,7 +112,7 @@ fn threads_of_fio_are_one_process() {
 #[test]
 fn the_bytes_of_all_processes_are_those_of_the_disk() {
     let _alone = alone();
-    if !has("bioperpid", "fio") || !has("bioperpid", "blkdiscard") {
+    if lacks(&["fio", "blkdiscard"]) {
         return;
     }
     for scheduler in ["none", "mq-deadline"] {

@@ -1,7 +1,8 @@
 //! What holds for all modules: reading consumes nothing, two agents count the same, a refresh costs no bpf() call, and nothing
 //! is left in the kernel afterwards.
 
-use crate::support::{alone, has, settle, since, Agent, Disk, Script};
+use crate::common::lacks;
+use crate::support::{alone, settle, since, Agent, Disk, Script};
 use std::process::{Command, Stdio};
 
 #[test]
@@ -42,18 +43,23 @@ fn a_thousand_refreshes_change_nothing() {
     for _ in 0..1000 {
         assert_eq!(agent.named().get("corebccread"), Some(&vec![1]));
     }
-    let mut histogram = Agent::new("runqlat", "process = 1");
-    let before = histogram.histogram();
+    let mut histogram = Agent::new("runqlat", &format!("process = {}", std::process::id()));
+    let mut before = histogram.histogram();
+    let begin: u64 = before.iter().sum();
     for _ in 0..1000 {
-        // Process 1 may run meanwhile, so that slots grow; none shrinks, or `since` would overflow.
-        since(&histogram.histogram(), &before);
+        // This process runs meanwhile, so that slots grow; none shrinks, or `since` would overflow.
+        std::thread::sleep(std::time::Duration::from_micros(10));
+        let now = histogram.histogram();
+        since(&now, &before);
+        before = now;
     }
+    assert!(before.iter().sum::<u64>() > begin + 500, "it came to a CPU after each rest: {begin}, then {before:?}");
 }
 
 #[test]
 fn between_two_refreshes_of_histograms_there_is_no_bpf_call() {
     let _alone = alone();
-    if !has("agents", "strace") {
+    if lacks(&["strace"]) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The load of tests/kernels and benches/beside, with nothing but std: `load DISK... [repeat-segments]` does a known number of
+//! The load of tests/vm and benches/beside, with nothing but std: `load DISK... [repeat-segments]` does a known number of
 //! things of each kind, prints a line `NAME NUMBER` for each number that the modules must show, then `done`, and stays alive so
 //! that its row does. Started as any other name it ends at once: an exec to be counted.
 //! What it calls often nothing else on that machine calls at all, so that there is one right count with a filter and without.

@@ -2,15 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "support/burner.rs"]
-mod burner;
+#[path = "support/mod.rs"]
+mod support;
 
-use burner::Burner;
-use corebcc::catalog::enabled_modules;
-use corebcc::collector::{prepared_modules, ModuleSet};
-use corebcc::config::Config;
+use corebcc::collector::ModuleSet;
 use corebcc::kit::{Key, Table, TableId};
-use corebcc::modules::MODULES;
 use corebcc::pcp::Atom;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -18,6 +14,8 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use support::burner::{self, Burner};
+use support::{loaded, skip};
 
 const PROFILE: TableId = TableId::new(14);
 const STACKS: TableId = TableId::new(310);
@@ -34,7 +32,7 @@ impl Alone {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let burner = start();
         if burner.is_none() {
-            println!("skipped: profile: {missing}");
+            skip(missing);
         }
         Some(Alone { burner: burner?, _turn: turn })
     }
@@ -116,19 +114,16 @@ fn profile_until(busy: &mut Alone, options: &str, end: impl FnOnce(&mut Alone)) 
 fn started(busy: &Alone, options: &str) -> Option<(ModuleSet, Instant)> {
     let section = format!("[profile]\nmodule = profile\ncluster = 14\nprocess = {}\n{options}", busy.id());
     let text = format!("[pmda]\nmodules = profile\n{section}");
-    let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-    let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-    let prepared_modules = prepared_modules(&config, &modules, None).unwrap();
-    let mut group = ModuleSet::load(prepared_modules, None);
+    let (mut group, _) = loaded(&text, None);
     if let Err(failure) = &group.outcomes()[0] {
-        println!("skipped: profile: {}", failure.reason);
+        skip(&failure.reason);
         return None;
     }
     assert_eq!(value(&mut group), r#"{"status": "stopped", "data": null}"#);
     let start = Instant::now();
     group.store(PROFILE, 0, b"start").unwrap();
     if value(&mut group) != r#"{"status": "started", "data": null}"# {
-        println!("skipped: profile: software perf events");
+        skip("software perf events");
         return None;
     }
     Some((group, start))
@@ -252,12 +247,9 @@ fn kernel_stacks_only_leaves_the_users_frames_out() {
 #[test]
 fn without_the_process_nothing_is_started() {
     let text = "[pmda]\nmodules = profile\n[profile]\nmodule = profile\ncluster = 14\nprocess = nosuchprocess\n";
-    let config = Config::parse("test.conf", text.as_bytes()).unwrap();
-    let (_, modules) = enabled_modules(&config, MODULES).unwrap();
-    let prepared_modules = prepared_modules(&config, &modules, None).unwrap();
-    let mut group = ModuleSet::load(prepared_modules, None);
+    let (mut group, _) = loaded(text, None);
     if let Err(failure) = &group.outcomes()[0] {
-        return println!("skipped: profile: {}", failure.reason);
+        return skip(&failure.reason);
     }
     group.store(PROFILE, 0, b"start").unwrap();
     assert_eq!(value(&mut group), r#"{"status": "stopped", "data": null}"#);
@@ -280,7 +272,7 @@ fn one_cpu_has_the_samples_of_what_ran_there() {
     let pid = burner.id().to_string();
     let pinned = Command::new("taskset").args(["-pc", "0", &pid]).output().is_ok_and(|output| output.status.success());
     if !pinned || std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        return println!("skipped: profile: taskset and two CPUs");
+        return skip("taskset and two CPUs");
     }
     for (cpu, there) in [(0, true), (1, false)] {
         let options = format!("cpu = {cpu}\nsample_frequency = 99\n");

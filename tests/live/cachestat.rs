@@ -1,7 +1,8 @@
 //! cachestat against files of a known number of pages, on a file system of the test's own on a loop device, and against
 //! /proc/vmstat and /proc/meminfo.
 
-use crate::support::{alone, has, run, settle, Agent, Disk, Recorder};
+use crate::common::{lacks, skip};
+use crate::support::{alone, run, settle, Agent, Disk, Recorder};
 use corebcc::kit::Table;
 use corebcc::pcp::Atom;
 use std::fs::{self, File};
@@ -109,10 +110,10 @@ struct Pages {
 }
 
 /// Does work on a file system while others do theirs. What they do adds to what the module counts, up to what ftrace saw of it.
-fn during_with_others(test: &str, agent: &mut Agent, files: &FileSystem, work: impl FnOnce()) -> Option<Seen> {
+fn during_with_others(agent: &mut Agent, files: &FileSystem, work: impl FnOnce()) -> Option<Seen> {
     let recorder = Recorder::start(&["filemap/mm_filemap_add_to_page_cache", "block/block_dirty_buffer"]);
     let Some(recorder) = recorder else {
-        println!("skipped: {test}: tracefs");
+        skip("tracefs");
         return None;
     };
     let counted = during(agent, work);
@@ -142,7 +143,7 @@ fn sees_accesses(agent: &mut Agent) -> bool {
     assert!(misses.is_some() && dirtied.is_some());
     assert_eq!(total.is_some(), hits.is_some());
     if total.is_none() {
-        println!("skipped: cachestat: total and hits: fentry or kprobes");
+        skip("total and hits: fentry or kprobes");
         let said = agent.warnings();
         assert!(said.iter().all(|line| !line.contains("not counted")), "{said:?}");
     }
@@ -151,9 +152,8 @@ fn sees_accesses(agent: &mut Agent) -> bool {
 
 #[test]
 fn a_cold_read_misses_every_page_and_a_warm_read_none() {
-    const TEST: &str = "a_cold_read_misses_every_page_and_a_warm_read_none";
     let _alone = alone();
-    if !has("cachestat", "mkfs.ext4") {
+    if lacks(&["mkfs.ext4"]) {
         return;
     }
     let files = FileSystem::new();
@@ -162,7 +162,7 @@ fn a_cold_read_misses_every_page_and_a_warm_read_none() {
     let sees_accesses = sees_accesses(&mut agent);
     let path = files.path();
     let before = vmstat("nr_dirtied");
-    let cold = during_with_others(TEST, &mut agent, &files, || {
+    let cold = during_with_others(&mut agent, &files, || {
         files.drop_cache();
         read(&path);
     });
@@ -173,7 +173,7 @@ fn a_cold_read_misses_every_page_and_a_warm_read_none() {
     let misses = cold.counted[1].unwrap();
     assert!((PAGES..=PAGES + 32).contains(&cold.file), "read ahead, up to behind its end: {cold:?}");
     assert!(misses + dirtied >= PAGES && misses <= cold.own.added + cold.others.added, "{dirtied} dirtied {cold:?}");
-    let warm = during_with_others(TEST, &mut agent, &files, || read(&path)).unwrap();
+    let warm = during_with_others(&mut agent, &files, || read(&path)).unwrap();
     // The kernel may take a page back at any time.
     assert!(warm.file < PAGES / 100, "{warm:?}");
     assert!(warm.counted[1].unwrap() <= warm.own.added + warm.others.added, "{warm:?}");
@@ -188,15 +188,14 @@ fn a_cold_read_misses_every_page_and_a_warm_read_none() {
 
 #[test]
 fn a_file_written_dirties_its_blocks_and_misses_nothing() {
-    const TEST: &str = "a_file_written_dirties_its_blocks_and_misses_nothing";
     let _alone = alone();
-    if !has("cachestat", "mkfs.ext4") {
+    if lacks(&["mkfs.ext4"]) {
         return;
     }
     let files = FileSystem::new();
     let mut agent = Agent::new("cachestat", "");
     let before = vmstat("nr_dirtied");
-    let Some(written) = during_with_others(TEST, &mut agent, &files, || files.file()) else { return };
+    let Some(written) = during_with_others(&mut agent, &files, || files.file()) else { return };
     // The kernel adds up what each CPU counted from time to time only.
     assert!(vmstat("nr_dirtied") - before + 256 >= PAGES);
     // Some blocks of the file system itself are dirtied on the way, several times each.

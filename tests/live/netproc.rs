@@ -1,6 +1,6 @@
 //! netproc: known calls and bytes over loopback by processes of this test alone, so that each number is exact.
 
-use crate::support::{alone, command, python, Agent, Script};
+use crate::support::{alone, command, python, Agent, Meeting, Script, IPV4, IPV6};
 
 /// Values by metric, in the order of the items: TCP send, receive, UDP send, receive; calls and bytes each.
 type Values = Vec<u64>;
@@ -28,9 +28,8 @@ fn step(agent: &mut Agent, script: &mut Script) -> (String, Values) {
     (line, after.iter().zip(&before).map(|(after, before)| after - before).collect())
 }
 
-/// A connected pair of TCP sockets `c` and `d`, and of UDP sockets `u` and `v`, by the family in `FAMILY`.
+/// A connected pair of TCP sockets `c` and `d`, and of UDP sockets `u` and `v`, of the family and at the address in `family` and `host`.
 const SOCKETS: &str = "
-family, host = {'4': (socket.AF_INET, '127.0.0.1'), '6': (socket.AF_INET6, '::1')}[FAMILY]
 s = socket.socket(family)
 s.bind((host, 0)); s.listen()
 c = socket.socket(family); c.connect(s.getsockname())
@@ -40,10 +39,15 @@ v = socket.socket(family, socket.SOCK_DGRAM); v.bind((host, 0))
 def get(n): assert len(d.recv(n, socket.MSG_WAITALL)) == n
 ";
 
-fn every_way(family: &str) {
+/// What a script with [`SOCKETS`] begins with.
+fn sockets(meeting: &Meeting) -> String {
+    format!("family, host = socket.{}, '{}'\n{SOCKETS}", meeting.family, meeting.connect)
+}
+
+fn every_way(meeting: &Meeting) {
     let mut agent = Agent::new("netproc", "");
     let source = format!(
-        "FAMILY = '{family}'\n{SOCKETS}
+        "{}
 import tempfile
 step('connected')
 for i in range(10): c.send(b'x' * 1000)
@@ -81,7 +85,8 @@ step('cut')
 c.shutdown(socket.SHUT_WR)
 assert d.recv(10) == b''
 step('end')
-"
+",
+        sockets(meeting)
     );
     let mut script = Script::python(&source);
     assert_eq!(script.line(), "connected");
@@ -100,7 +105,7 @@ step('end')
         ("end", [0; 8]),
     ];
     for (name, counts) in expected {
-        assert_eq!(step(&mut agent, &mut script), (name.to_string(), counts.to_vec()), "IPv{family}");
+        assert_eq!(step(&mut agent, &mut script), (name.to_string(), counts.to_vec()), "{}", meeting.family);
     }
     script.end();
     assert_eq!(agent.warnings(), [""; 0]);
@@ -109,13 +114,13 @@ step('end')
 #[test]
 fn every_way_to_send_and_receive_counts_exactly_over_ipv4() {
     let _alone = alone();
-    every_way("4");
+    every_way(&IPV4);
 }
 
 #[test]
 fn every_way_to_send_and_receive_counts_exactly_over_ipv6() {
     let _alone = alone();
-    every_way("6");
+    every_way(&IPV6);
 }
 
 #[test]
@@ -123,7 +128,7 @@ fn a_send_that_was_cut_short_counts_the_bytes_taken() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
     let source = format!(
-        "FAMILY = '4'\n{SOCKETS}
+        "{}
 step('connected')
 c.setblocking(False)
 calls = sent = 0
@@ -132,7 +137,8 @@ while True:
  try: sent += c.send(b'x' * 1000000)
  except BlockingIOError: break
 step(calls, sent)
-"
+",
+        sockets(&IPV4)
     );
     let mut script = Script::python(&source);
     script.line();
@@ -149,7 +155,7 @@ fn threads_count_for_their_process() {
     let _alone = alone();
     let mut agent = Agent::new("netproc", "");
     let source = format!(
-        "FAMILY = '4'\n{SOCKETS}
+        "{}
 step('connected')
 def work():
  for i in range(250): u.sendto(b'x' * 10, v.getsockname())
@@ -158,7 +164,8 @@ ts = [threading.Thread(target=work) for i in range(8)]
 [t.start() for t in ts]
 [t.join() for t in ts]
 step('done')
-"
+",
+        sockets(&IPV4)
     );
     let mut script = Script::python(&source);
     script.line();

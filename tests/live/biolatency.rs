@@ -1,7 +1,8 @@
 //! biolatency against /proc/diskstats, fio, and requests held up for a known time. The disks are loop devices of the test's
 //! own over files in memory; what other disks do meanwhile is taken from /proc/diskstats too.
 
-use crate::support::{alone, has, run, settle, since, Agent, Bpftrace, Completed, Completions, Disk, Script};
+use crate::common::{lacks, skip};
+use crate::support::{alone, run, settle, since, Agent, Bpftrace, Completed, Completions, Disk, Script};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -140,7 +141,7 @@ fn single_direct_reads_have_their_times_from_the_kernel_too() {
 
 fn single_direct_reads(avoid: &str) {
     let _alone = alone();
-    if !has("biolatency", "fio") {
+    if lacks(&["fio"]) {
         return;
     }
     let disk = Disk::new(16);
@@ -170,7 +171,7 @@ fn batches_count_by_request_with_the_kernels_times_too() {
 
 fn batches(avoid: &str) {
     let _alone = alone();
-    if !has("biolatency", "fio") {
+    if lacks(&["fio"]) {
         return;
     }
     let disk = Disk::new(16);
@@ -266,7 +267,7 @@ fn a_request_that_completes_in_parts_is_counted_once() {
 #[test]
 fn a_file_system_under_fsync_is_counted_as_bpftrace_counts_it() {
     let _alone = alone();
-    if !has("biolatency", "fio") || !has("biolatency", "bpftrace") {
+    if lacks(&["fio", "bpftrace"]) {
         return;
     }
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -295,7 +296,7 @@ fn a_file_system_under_fsync_is_counted_as_bpftrace_counts_it() {
 #[test]
 fn the_queued_distribution_is_not_below_the_other() {
     let _alone = alone();
-    if !has("biolatency", "fio") {
+    if lacks(&["fio"]) {
         return;
     }
     let disk = Disk::new(16);
@@ -324,7 +325,7 @@ fn the_queued_distribution_is_not_below_the_other() {
 #[test]
 fn unaccounted_disks_are_measured_or_counted_as_unmeasured() {
     let _alone = alone();
-    if !has("biolatency", "fio") {
+    if lacks(&["fio"]) {
         return;
     }
     let disk = Disk::new(16);
@@ -350,7 +351,7 @@ fn unaccounted_disks_are_measured_or_counted_as_unmeasured() {
 #[test]
 fn a_request_held_up_for_400_ms_is_in_its_slot() {
     let _alone = alone();
-    if !has("biolatency", "fsfreeze") || !has("biolatency", "mkfs.ext4") {
+    if lacks(&["fsfreeze", "mkfs.ext4"]) {
         return;
     }
     let lower = Disk::new(64);
@@ -406,7 +407,7 @@ fn a_request_held_up_for_400_ms_is_in_its_slot() {
 fn a_disk_that_works_on_bios_does_not_disturb() {
     let _alone = alone();
     let Some(zram) = zram() else {
-        println!("skipped: biolatency: no zram device that is not in use");
+        skip("no zram device that is not in use");
         return;
     };
     let disk = Disk::new(16);

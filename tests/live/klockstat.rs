@@ -1,5 +1,6 @@
 //! klockstat against operations that take one mutex each, in this process: pipes, terminals, loop devices.
 
+use crate::common::skip;
 use crate::support::{alone, Agent, Row, StandIns};
 use nix::libc;
 use std::fs::{self, File, OpenOptions};
@@ -12,9 +13,9 @@ const NEEDS: &str = "fexit or kprobes";
 const TIMES: u64 = 500;
 
 /// The module counting this process alone.
-fn agent(test: &str, lines: &str) -> Option<Agent> {
+fn agent(lines: &str) -> Option<Agent> {
     let own = format!("process = {}\n{lines}", std::process::id());
-    let mut agent = Agent::where_possible(test, NEEDS, "klockstat", &own)?;
+    let mut agent = Agent::where_possible(NEEDS, "klockstat", &own)?;
     agent.tick();
     Some(agent)
 }
@@ -61,9 +62,8 @@ fn use_pipe(times: u64) {
 
 #[test]
 fn each_operation_on_a_pipe_is_one_acquisition_by_its_function() {
-    const TEST: &str = "klockstat: each_operation_on_a_pipe_is_one_acquisition_by_its_function";
     let _alone = alone();
-    let Some(mut agent) = agent(TEST, "") else { return };
+    let Some(mut agent) = agent("") else { return };
     let start = Instant::now();
     use_pipe(TIMES);
     let elapsed = start.elapsed().as_nanos() as u64;
@@ -80,12 +80,11 @@ fn each_operation_on_a_pipe_is_one_acquisition_by_its_function() {
 
 #[test]
 fn longer_names_have_more_callers_and_filters_select_them() {
-    const TEST: &str = "klockstat: longer_names_have_the_callers_of_the_caller";
     let _alone = alone();
     // The kernel has the function by one of its names.
     let counted = |writer: &str| {
         let lines = format!("stack_depth = 3\nuse_caller_offset = True\ncaller_filter = {writer}");
-        let agent = agent(TEST, &lines)?;
+        let agent = agent(&lines)?;
         use_pipe(TIMES);
         Some(agent)
     };
@@ -133,19 +132,18 @@ fn reader(mut terminal: File) -> std::thread::JoinHandle<usize> {
 /// only tries meanwhile fails, which is no acquisition.
 #[test]
 fn a_terminals_lock_counts_tries_and_waits_but_no_failures() {
-    const TEST: &str = "klockstat: a_terminals_lock_counts_tries_and_waits_but_no_failures";
     let _alone = alone();
     let Some((mut master, mut slave)) = terminal() else {
-        println!("skipped: {TEST}: terminals (devpts)");
+        skip("terminals (devpts)");
         return;
     };
     let path = fs::read_link(format!("/proc/self/fd/{}", slave.as_raw_fd())).unwrap();
     let Ok(mut other) = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path)
     else {
-        println!("skipped: {TEST}: {} cannot be opened", path.display());
+        skip(&format!("{} cannot be opened", path.display()));
         return;
     };
-    let Some(mut agent) = agent(TEST, "") else { return };
+    let Some(mut agent) = agent("") else { return };
     for _ in 0..TIMES {
         slave.write_all(b"x").unwrap();
     }
@@ -168,13 +166,12 @@ fn a_terminals_lock_counts_tries_and_waits_but_no_failures() {
 /// 2.2 s are more than 31 bits of nanoseconds hold. One reader keeps the lock, the other waits for it.
 #[test]
 fn a_long_wait_is_as_long_as_it_was() {
-    const TEST: &str = "klockstat: a_long_wait_is_as_long_as_it_was";
     let _alone = alone();
     let Some((mut master, slave)) = terminal() else {
-        println!("skipped: {TEST}: terminals (devpts)");
+        skip("terminals (devpts)");
         return;
     };
-    let Some(mut agent) = agent(TEST, "") else { return };
+    let Some(mut agent) = agent("") else { return };
     let start = Instant::now();
     let readers = [slave.try_clone().unwrap(), slave].map(reader);
     let waited = Duration::from_millis(2200);
@@ -194,9 +191,8 @@ fn a_long_wait_is_as_long_as_it_was() {
 /// two directions what was taken first is given back first.
 #[test]
 fn locks_given_back_in_either_order_are_each_ended_once() {
-    const TEST: &str = "klockstat: locks_given_back_in_either_order_are_each_ended_once";
     let _alone = alone();
-    let Some(mut agent) = agent(TEST, "") else { return };
+    let Some(mut agent) = agent("") else { return };
     let mut pipes = [(); 2].map(|()| std::io::pipe().unwrap());
     pipes.iter_mut().for_each(|(_, to)| to.write_all(b"x").unwrap());
     let start = Instant::now();
@@ -221,13 +217,12 @@ fn locks_given_back_in_either_order_are_each_ended_once() {
 /// `loop_get_status` takes the lock killably, whether or not there is anything behind the device.
 #[test]
 fn a_function_of_a_module_is_named_and_its_killable_locks_count() {
-    const TEST: &str = "klockstat: a_function_of_a_module_is_named_and_its_killable_locks_count";
     let _alone = alone();
     let Ok(device) = OpenOptions::new().read(true).open("/dev/loop7") else {
-        println!("skipped: {TEST}: /dev/loop7");
+        skip("/dev/loop7");
         return;
     };
-    let Some(mut agent) = agent(TEST, "") else { return };
+    let Some(mut agent) = agent("") else { return };
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
     let mut status = [0u8; 1024];
     for _ in 0..TIMES {
@@ -240,19 +235,18 @@ fn a_function_of_a_module_is_named_and_its_killable_locks_count() {
 
 #[test]
 fn where_functions_cannot_be_hooked_it_says_what_is_needed() {
-    const TEST: &str = "klockstat: where_functions_cannot_be_hooked_it_says_what_is_needed";
     let _alone = alone();
     match Agent::try_new("klockstat", "") {
-        Ok(_) => println!("skipped: {TEST}: a kernel without fexit and kprobes"),
+        Ok(_) => skip("a kernel without fexit and kprobes"),
         Err(failure) => assert!(failure.reason.contains("kprobes (CONFIG_KPROBE_EVENTS)"), "{failure:?}"),
     }
 }
 
 /// Each lock is taken and given back, and once tried in vain; no other function of the kernel can be attached to.
-fn locks_of_a_kernel_with_lock_debugging(test: &str, killable: &str, trylock: &str) {
+fn locks_of_a_kernel_with_lock_debugging(killable: &str, trylock: &str) {
     let others = ["mutex_lock_nested", "mutex_lock_interruptible_nested", "mutex_lock_io_nested"];
     let functions = [&others[..], &[killable, trylock, "mutex_unlock"]].concat();
-    let Some(kernel) = StandIns::of(test, &functions) else { return };
+    let Some(kernel) = StandIns::of(&functions) else { return };
     let mut agent = Agent::new("klockstat", &format!("process = {}", std::process::id()));
     agent.tick();
     let mut nothing = || ();
@@ -271,18 +265,10 @@ fn locks_of_a_kernel_with_lock_debugging(test: &str, killable: &str, trylock: &s
 
 #[test]
 fn the_lock_functions_of_a_kernel_with_lock_debugging_count() {
-    locks_of_a_kernel_with_lock_debugging(
-        "klockstat::the_lock_functions_of_a_kernel_with_lock_debugging_count",
-        "mutex_lock_killable_nested",
-        "mutex_trylock",
-    );
+    locks_of_a_kernel_with_lock_debugging("mutex_lock_killable_nested", "mutex_trylock");
 }
 
 #[test]
 fn those_that_lock_debugging_has_since_6_16_count() {
-    locks_of_a_kernel_with_lock_debugging(
-        "klockstat::those_that_lock_debugging_has_since_6_16_count",
-        "_mutex_lock_killable",
-        "_mutex_trylock_nest_lock",
-    );
+    locks_of_a_kernel_with_lock_debugging("_mutex_lock_killable", "_mutex_trylock_nest_lock");
 }

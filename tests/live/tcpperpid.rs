@@ -1,5 +1,6 @@
 //! tcpperpid: known bytes over loopback by processes of this test alone.
 
+use crate::common::skip;
 use crate::support::{alone, command, Agent, Script};
 
 fn instance(script: &Script) -> String {
@@ -177,7 +178,7 @@ fn thousands_of_open_connections_lose_nothing() {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let memory: u64 = meminfo.split_whitespace().nth(1).unwrap().parse().unwrap();
     if memory < 17 << 20 {
-        return println!("skipped: thousands_of_open_connections_lose_nothing: 17 GB of memory");
+        return skip("17 GB of memory");
     }
     let mut agents = ["tcpperpid", "tcptop"].map(|module| Agent::new(module, ""));
     let mut script = Script::python(&format!(
@@ -200,9 +201,7 @@ step('moved')
 "
     ));
     if script.numbers()[0] < 2 * CONNECTIONS + 100 {
-        return println!(
-            "skipped: thousands_of_open_connections_lose_nothing: descriptors for {CONNECTIONS} connections"
-        );
+        return skip(&format!("descriptors for {CONNECTIONS} connections"));
     }
     script.line();
     script.go();

@@ -1,8 +1,7 @@
 //! tcplife: sessions of known length and traffic over loopback. `tx` is what the other side acknowledged and `rx` what came,
 //! by the kernel's own counts, in which SYN and FIN are a byte each: see `counts_of` for which of them an end has.
 
-use crate::support::{alone, number, Agent, Script};
-use corebcc::pcp::Atom;
+use crate::support::{self, alone, Agent, Meeting, Script, IPV4, IPV6, MAPPED};
 
 #[derive(Debug)]
 struct Row {
@@ -19,23 +18,18 @@ struct Row {
 
 /// The rows of sessions with this port at either end, the latest first.
 fn rows(agent: &mut Agent, port: u64) -> Vec<Row> {
-    let table = agent.table();
-    let text = |row, column| match table.value(row, column) {
-        Some(Atom::Str(text)) => String::from_utf8_lossy(text).into_owned(),
-        other => panic!("row {row} column {column}: {other:?}"),
+    let row = |row: &support::Row| Row {
+        pid: row.number(0),
+        comm: row.text(1),
+        laddr: row.text(2),
+        lport: row.number(3),
+        daddr: row.text(4),
+        dport: row.number(5),
+        tx: row.number(6),
+        rx: row.number(7),
+        duration: row.number(8),
     };
-    let row = |row| Row {
-        pid: number(&table, row, 0),
-        comm: text(row, 1),
-        laddr: text(row, 2),
-        lport: number(&table, row, 3),
-        daddr: text(row, 4),
-        dport: number(&table, row, 5),
-        tx: number(&table, row, 6),
-        rx: number(&table, row, 7),
-        duration: number(&table, row, 8),
-    };
-    (0..table.len()).map(row).filter(|row| row.lport == port || row.dport == port).collect()
+    agent.rows().iter().map(row).filter(|row| row.lport == port || row.dport == port).collect()
 }
 
 /// The rows of the connecting and of the accepting end of a session.
@@ -50,7 +44,7 @@ fn ends(agent: &mut Agent, port: u64) -> (Row, Row) {
 fn server(family: &str, address: &str, rest: &str) -> Script {
     Script::python(&format!(
         "open('/proc/self/comm', 'w').write('corebccserver')
-s = socket.socket({family})
+s = socket.socket(socket.{family})
 if s.family == socket.AF_INET6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
 s.bind(('{address}', 0)); s.listen(200)
 say(s.getsockname()[1])
@@ -59,11 +53,10 @@ say(s.getsockname()[1])
     ))
 }
 
-fn client(family: &str, address: &str, port: u64, rest: &str) -> Script {
+fn client(address: &str, port: u64, rest: &str) -> Script {
     Script::python(&format!(
         "open('/proc/self/comm', 'w').write('corebccclient')
-c = socket.socket({family})
-c.connect(('{address}', {port}))
+c = socket.create_connection(('{address}', {port}))
 say(c.getsockname()[1])
 {rest}
 "
@@ -82,12 +75,11 @@ step('held')
 c.close()
 step('closed')";
 
-fn session(family: &str, listen: &str, connect: &str, laddr: &str, raddr: &str) {
+fn session(meeting: &Meeting) {
     let mut agent = Agent::new("tcplife", "");
-    let mut server = server(family, listen, SERVE);
+    let mut server = server(meeting.family, meeting.listen, SERVE);
     let port = server.numbers()[0];
-    let connect_family = if connect.contains(':') { "socket.AF_INET6" } else { "socket.AF_INET" };
-    let mut client = client(connect_family, connect, port, ASK);
+    let mut client = client(meeting.connect, port, ASK);
     let local = client.numbers()[0];
     assert_eq!(client.line(), "held");
     assert!(rows(&mut agent, port).is_empty(), "a session that lasts is no row");
@@ -97,8 +89,8 @@ fn session(family: &str, listen: &str, connect: &str, laddr: &str, raddr: &str) 
     let (connecting, accepting) = ends(&mut agent, port);
     println!("{connecting:?}\n{accepting:?}");
     assert_eq!((connecting.lport, connecting.dport, accepting.lport, accepting.dport), (local, port, port, local));
-    assert_eq!((&*connecting.laddr, &*connecting.daddr), (connect, connect));
-    assert_eq!((&*accepting.laddr, &*accepting.daddr), (laddr, raddr));
+    assert_eq!((&*connecting.laddr, &*connecting.daddr), (meeting.connect, meeting.connect));
+    assert_eq!((&*accepting.laddr, &*accepting.daddr), (meeting.accepted, meeting.accepted));
     assert_eq!((connecting.pid, &*connecting.comm), (client.pid().into(), "corebccclient"));
     assert_eq!((accepting.pid, &*accepting.comm), (server.pid().into(), "corebccserver"));
     for end in [&connecting, &accepting] {
@@ -114,28 +106,28 @@ fn session(family: &str, listen: &str, connect: &str, laddr: &str, raddr: &str) 
 #[test]
 fn a_session_over_ipv4_is_shown_in_full_for_both_ends() {
     let _alone = alone();
-    session("socket.AF_INET", "127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1");
+    session(&IPV4);
 }
 
 #[test]
 fn a_session_over_ipv6_is_shown_in_full_for_both_ends() {
     let _alone = alone();
-    session("socket.AF_INET6", "::1", "::1", "::1", "::1");
+    session(&IPV6);
 }
 
 #[test]
 fn an_ipv4_session_of_an_ipv6_socket_has_mapped_addresses() {
     let _alone = alone();
-    session("socket.AF_INET6", "::", "127.0.0.1", "::ffff:127.0.0.1", "::ffff:127.0.0.1");
+    session(&MAPPED);
 }
 
 #[test]
 fn an_exit_closes_for_the_process_that_exits() {
     let _alone = alone();
     let mut agent = Agent::new("tcplife", "");
-    let mut server = server("socket.AF_INET", "127.0.0.1", "d, _ = s.accept()\nd.sendall(b'bye')\nos._exit(0)");
+    let mut server = server("AF_INET", "127.0.0.1", "d, _ = s.accept()\nd.sendall(b'bye')\nos._exit(0)");
     let port = server.numbers()[0];
-    let mut client = client("socket.AF_INET", "127.0.0.1", port, "while c.recv(10): pass\nsay('end')\nos._exit(0)");
+    let mut client = client("127.0.0.1", port, "while c.recv(10): pass\nsay('end')\nos._exit(0)");
     client.line();
     assert_eq!(client.line(), "end");
     let (of_client, of_server) = (client.pid(), server.pid());
@@ -154,10 +146,10 @@ fn a_reset_ends_both_ends_and_the_one_that_reset_is_known() {
     let rest =
         "d, _ = s.accept()\nd.recv(5)\nd.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\n\
         d.close()\nstep('reset')";
-    let mut server = server("socket.AF_INET", "127.0.0.1", rest);
+    let mut server = server("AF_INET", "127.0.0.1", rest);
     let port = server.numbers()[0];
     let rest = "c.sendall(b'hello')\ntry: c.recv(1)\nexcept ConnectionResetError: step('reset')";
-    let mut client = client("socket.AF_INET", "127.0.0.1", port, rest);
+    let mut client = client("127.0.0.1", port, rest);
     client.line();
     assert_eq!((client.line(), server.line()), ("reset".into(), "reset".into()));
     let (connecting, accepting) = ends(&mut agent, port);
@@ -171,14 +163,14 @@ fn a_reset_ends_both_ends_and_the_one_that_reset_is_known() {
 fn a_reset_session_belongs_to_who_accepted_it() {
     let _alone = alone();
     let rest = "d, _ = s.accept()\nassert d.recv(5) == b'hello'\nstep('sleeps')";
-    let mut server = server("socket.AF_INET", "127.0.0.1", rest);
+    let mut server = server("AF_INET", "127.0.0.1", rest);
     let port = server.numbers()[0];
     let mut agents =
         [format!("lport = {port}"), format!("process = {}", server.pid()), "process = corebccserver".into()]
             .map(|options| Agent::new("tcplife", &options));
     let rest = "c.sendall(b'hello')\nstep('sent')\n\
         c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\nc.close()\nstep('reset')";
-    let mut client = client("socket.AF_INET", "127.0.0.1", port, rest);
+    let mut client = client("127.0.0.1", port, rest);
     client.line();
     assert_eq!((client.line(), server.line()), ("sent".into(), "sleeps".into()));
     client.go();
@@ -235,18 +227,21 @@ fn a_refused_connection_leaves_no_wrong_row() {
          step(port)",
     );
     let port = script.numbers()[0];
-    for row in rows(&mut agent, port) {
-        assert_eq!((row.pid, row.dport, row.rx), (script.pid().into(), port, 0), "{row:?}");
-    }
+    let rows = rows(&mut agent, port);
+    let ends: Vec<_> = rows.iter().map(|row| (row.pid, row.dport, row.tx, row.rx)).collect();
+    assert_eq!(ends, [(script.pid().into(), port, 0, 0)], "the end that connected, and no other: {rows:?}");
 }
 
 /// Runs so many sessions one after the other between two threads of one process.
 const MANY: &str = "
 s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(200)
 def sessions(n):
+ ports = []
  for i in range(n):
   c = socket.socket(); c.connect(s.getsockname()); d, _ = s.accept()
+  ports.append(c.getsockname()[1])
   c.close(); d.close()
+ return ports
 step(s.getsockname()[1])
 ";
 
@@ -278,11 +273,14 @@ fn a_burst_beyond_the_ring_counts_as_dropped_and_rows_remain() {
 #[test]
 fn the_rows_are_the_latest_sessions() {
     let _alone = alone();
-    let mut agent = Agent::new("tcplife", "session_count = 5");
-    let mut script = Script::python(&format!("{MANY}sessions(20)\nstep('done')"));
-    script.numbers();
+    let mut script = Script::python(&format!("{MANY}step(*sessions(20))"));
+    let port = script.numbers()[0];
+    let mut agent = Agent::new("tcplife", &format!("session_count = 5\nlport = {port}"));
     script.go();
-    script.line();
+    let mut clients = script.numbers();
+    clients.reverse();
+    let shown: Vec<u64> = rows(&mut agent, port).iter().map(|row| row.dport).collect();
+    assert_eq!(shown, clients[..5], "of the accepting ends, the latest first");
     assert_eq!(agent.table().len(), 5);
 }
 

@@ -203,7 +203,7 @@ fn calls_of_a_32_bit_program_are_not_counted_under_64_bit_names() {
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("small");
-    if !i386_program("syscount", &path, &CODE) {
+    if !i386_program(&path, &CODE) {
         return;
     }
     for options in ["", "latency = True", "failed = True", "failed = True\nlatency = True"] {
