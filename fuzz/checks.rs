@@ -47,18 +47,18 @@ pub fn config(data: &[u8]) {
         Err(error) => return named(error.to_string()),
     };
     for section in config.sections() {
-        for (key, _) in section.keys() {
+        for key in section.keys() {
             if let Err(error) = section.get(key) {
                 named(error.to_string());
             }
         }
     }
     let config = Ok(config);
-    let errors = prepare(&config, "fuzz.conf", survey(&config, MODULES), MODULES).configuration.errors;
+    let configuration = prepare(&config, "fuzz.conf", survey(&config, MODULES), MODULES).configuration;
     let Ok(config) = config else { return };
     // What is prepared tells an error if and only if the strict way does.
     let strict = enabled_modules(&config, MODULES)
         .and_then(|(settings, modules)| prepared_modules(&config, &modules, settings.process_refresh).map(drop));
-    assert_eq!(strict.is_err(), !errors.is_empty(), "{errors:?}");
-    errors.into_iter().for_each(named);
+    assert_eq!(strict.is_err(), configuration.is_costly(), "{:?}", configuration.errors);
+    configuration.errors.into_iter().for_each(|(_, error)| named(error));
 }

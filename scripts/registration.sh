@@ -242,7 +242,7 @@ take_commands() {
 
 # Tells what is wrong with the configuration, and what this kernel does not allow.
 check_modules() {
-	faults=$(./pmdacorebcc --check 2>&1 >/dev/null | sed 's/^\[[^]]*\] pmdacorebcc([0-9]*) [A-Z][a-z]*: //; s/^/    /')
+	faults=$(./pmdacorebcc --check 2>&1 >/dev/null | sed 's/^/    /')
 	[ -n "$faults" ] || return 0
 	echo "Install: the agent is registered, but pmdacorebcc --check has something to say (pminfo -f bcc.agent.module.status: what it costs):" >&2
 	echo "$faults" >&2

@@ -1,56 +1,67 @@
-//! `--check` and `--trycompile`: loads everything a configuration asks for, says what became of it, detaches.
+//! `--check`, `--check-syntax` and `--trycompile`: what is wrong with a configuration; then its modules are loaded, and detached again.
 
 use crate::catalog::EnabledModule;
 use crate::cli::{configuration, print, CheckOptions, PrintError};
-use crate::collector::{prepare, survey, ModuleSet, Prepared, CONFIGURATION};
-use crate::config::{Config, ConfigError};
-use crate::kit::unknown;
+use crate::collector::{prepare, survey, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
+use crate::config::Config;
+use crate::logging::Target;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// What a check found.
-pub struct Report {
+/// What became of the modules.
+struct Loaded {
     /// The table module, hook, kernel feature, result.
-    pub table: String,
-    /// Whether the configuration has no errors.
-    pub is_right: bool,
-    /// Whether, besides, every module was loaded.
-    pub passed: bool,
+    table: String,
+    /// Whether every module was loaded.
+    passed: bool,
     /// The targets that loaded modules go without though the configuration names them, each with its module.
-    pub missing: Vec<String>,
-    /// `module_failure_fatal`.
-    pub fatal: bool,
+    missing: Vec<String>,
 }
 
-/// Checks, prints the table, and yields the exit status.
+/// Checks, prints what came of it, and yields the exit status.
 pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     if let Some(announcement) = &options.announcement {
         print(&format!("{announcement}\n"))?;
     }
-    let (config, path) = configuration(&options.common, &PcpConf::load());
-    let report = check(&config, &path, options.common.btf.clone());
-    print(&report.table)?;
-    let incomplete = options.strict && !report.missing.is_empty();
-    if incomplete {
-        log::error!("not attached to: {}", report.missing.join(", "));
+    let common = &options.common;
+    let (config, path) = configuration(common, &PcpConf::load());
+    let Prepared { settings, enabled, modules, configuration } =
+        prepare(&config, &path, survey(&config, MODULES), MODULES);
+    configuration.log_errors();
+    if let Ok(config) = &config {
+        note_without_effect(config, &enabled);
     }
-    Ok(u8::from(!report.is_right || incomplete || !report.passed && (options.strict || report.fatal)))
+    let is_right = if options.strict { configuration.errors.is_empty() } else { !configuration.is_costly() };
+    if configuration.halted || !options.load {
+        print(&format!("{}\n", configuration.summary))?;
+        return Ok(u8::from(!is_right));
+    }
+    // Somebody at a terminal has the reasons in lines of their own, and does not need them in the table again.
+    let brief = common.log == Target::Terminal;
+    let Loaded { table, passed, missing } = load(modules, &enabled, &configuration, common.btf.clone(), brief);
+    print(&table)?;
+    let is_incomplete = options.strict && !missing.is_empty();
+    if is_incomplete && !brief {
+        log::error!("not attached to: {}", missing.join(", "));
+    }
+    let has_failed = !passed && (options.strict || settings.module_failure_fatal);
+    Ok(u8::from(!is_right || is_incomplete || has_failed))
 }
 
-/// Logs the errors in a configuration, loads its modules as far as they are right, and detaches them.
-pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathBuf>) -> Report {
-    let Prepared { settings, enabled, modules, configuration } =
-        prepare(config, path, survey(config, MODULES), MODULES);
-    configuration.errors.iter().for_each(|error| log::error!("{error}"));
-    if let Ok(config) = config {
-        warn_of_unknown(config, &enabled);
-    }
-    let (is_right, fatal) = (configuration.errors.is_empty(), settings.module_failure_fatal);
-    if configuration.halted {
-        return Report { table: String::new(), is_right, passed: false, missing: Vec::new(), fatal };
-    }
+/// Loads modules as far as they are right, and detaches them.
+fn load(
+    modules: PreparedModules,
+    enabled: &[EnabledModule],
+    configuration: &Configuration,
+    btf: Option<PathBuf>,
+    brief: bool,
+) -> Loaded {
+    let because = |what: &str, reason: &dyn std::fmt::Display| match brief {
+        true => what.to_owned(),
+        false => format!("{what}: {reason}"),
+    };
     let set = ModuleSet::load(modules, btf);
     set.log_outcomes();
     let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
@@ -77,39 +88,31 @@ pub fn check(config: &Result<Config, ConfigError>, path: &str, btf: Option<PathB
             if outcome.is_ok() {
                 missing.push(format!("{name}: {target}"));
             }
-            rows.push([name.clone(), target, "-".into(), format!("left out: {reason}")]);
+            rows.push([name.clone(), target, "-".into(), because("left out", &reason)]);
         }
         if let Err(failure) = outcome {
-            rows.push([name.clone(), failure.hook.into(), "-".into(), format!("FAILED: {}", failure.reason)]);
+            rows.push([name.clone(), failure.hook.into(), "-".into(), because("FAILED", &failure.reason)]);
         }
     }
     for (name, why) in &configuration.lost {
-        rows.push([name.clone(), CONFIGURATION.into(), "-".into(), format!("FAILED: {why}")]);
+        rows.push([name.clone(), CONFIGURATION.into(), "-".into(), because("FAILED", why)]);
     }
-    let passed = is_right && set.outcomes().iter().all(Result::is_ok);
+    let passed = configuration.lost.is_empty() && set.outcomes().iter().all(Result::is_ok);
     set.detach();
-    Report { table: columns(&rows), is_right, passed, missing, fatal }
+    Loaded { table: columns(&rows), passed, missing }
 }
 
-/// Options that no module has are passed over, as ever, but not in silence.
-pub fn warn_of_unknown(config: &Config, modules: &[EnabledModule]) {
-    for instance in modules {
-        let Some(section) = config.section(&instance.settings.section) else { continue };
-        if let Some((_, line)) = section.keys().find(|(key, _)| *key == "pmda_indom_cache") {
+/// Logs what every module has for compatibility only.
+pub fn note_without_effect(config: &Config, modules: &[EnabledModule]) {
+    for module in modules {
+        let value =
+            config.section(&module.settings.section).and_then(|section| section.get("pmda_indom_cache").ok()?);
+        if let Some(value) = value {
             log::info!(
-                "{}:{line}: [{}] pmda_indom_cache has no effect: identifiers are process ids or kept over restarts",
-                config.path(),
-                section.name()
-            );
-        }
-        for (key, line) in unknown(&section, instance.spec.options) {
-            let known: Vec<&str> = instance.spec.options.iter().map(|option| option.name).collect();
-            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-            log::warn!(
-                "{}:{line}: [{}] {key}: no such option, it has no effect (module {} has {known})",
-                config.path(),
-                section.name(),
-                instance.spec.path()
+                "{}:{}: [{}] pmda_indom_cache has no effect: identifiers are process ids or kept over restarts",
+                value.path(),
+                value.line(),
+                module.settings.section
             );
         }
     }

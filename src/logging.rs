@@ -16,6 +16,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub enum Target {
     /// Standard error as it is: what pmcd gave us, or the terminal.
     Stderr,
+    /// Standard error, for somebody who reads along: the words alone.
+    Terminal,
     /// A file, made anew; the one there is kept as `NAME.prev`.
     File(PathBuf),
     /// The system log, facility `daemon`.
@@ -33,6 +35,7 @@ pub fn start(program: &str, target: &Target, level: LevelFilter) -> Result<(), S
     let logger = LOGGER.get_or_init(|| {
         let sink = match target {
             Target::Stderr => Ok(Sink::Stderr),
+            Target::Terminal => Ok(Sink::Terminal),
             Target::File(path) => match open(path) {
                 Ok(file) => {
                     // Failing leaves standard error where it was; the file still gets every record.
@@ -70,6 +73,7 @@ struct Logger {
 
 enum Sink {
     Stderr,
+    Terminal,
     File(File),
     Syslog(Box<syslog::Logger<syslog::LoggerBackend, syslog::Formatter3164>>),
 }
@@ -116,6 +120,7 @@ impl Logger {
         // One write for one record: lines of two threads do not mix, and a reader sees whole ones.
         let line = format!("[{}] {}({}) {name}: {text}\n", now.format("%a %b %e %H:%M:%S"), self.program, self.pid);
         let _ = match &mut *self.sink() {
+            Sink::Terminal => io::stderr().write_all(format!("{text}\n").as_bytes()),
             Sink::File(file) => file.write_all(line.as_bytes()),
             Sink::Stderr | Sink::Syslog(_) => io::stderr().write_all(line.as_bytes()),
         };

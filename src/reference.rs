@@ -6,68 +6,182 @@ mod roff;
 
 pub use man::man_page;
 
-use crate::kit::{Shape, Spec, TableSpec};
+use crate::kit::{OptionDef, OverheadClass, Shape, Spec, TableSpec};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Modules that run without a configuration of one's own.
 const DEFAULT_MODULES: &[&str] = &["biolatency", "runqlat", "netproc"];
 
-/// `corebcc.conf`: every section and option with its default or an example, in the dialect of the Python agent's `bcc.conf`.
+/// Columns of the default configuration.
+const WIDTH: usize = 120;
+
+/// What values look like where a sample says enough.
+const PLAIN: &[&str] = &[
+    "a boolean",
+    "text",
+    "a whole number from 0 to 1000000000",
+    "a number of rows from 0 to 10000",
+    "a number of seconds, 0 for each fetch, or a negative number for never",
+];
+
+/// `corebcc.conf`: every section and option with its default or an example, in the dialect of the Python agent's `bcc.conf`. What
+/// several options have in common stands once, above the sections.
 pub fn configuration(specs: &[&Spec]) -> String {
-    let mut text = format!(
-        "# Configuration of pmdacorebcc, in the format of the Python agent's bcc.conf, which can be used as it is.\n\
-         # Lines that begin with # or ; are comments; there are none behind a value. The installed file is never\n\
-         # overwritten. After a change: pmdacorebcc --check=FILE, then restart pmcd or run ./Install again.\n\
-         \n\
-         [pmda]\n\
-         # The modules to run, separated by commas. Each has a section below. One whose section has an error fails, and says\n\
-         # so in bcc.agent.module.status.\n\
+    let mut text = String::from(
+        "# Configuration of pmdacorebcc. The Python agent's bcc.conf works unchanged.\n\
+         # Comments begin with # or ; on a line of their own: no comments after a value. A line `#option = value` shows the\n\
+         # default, or an example of a required option. Install never overwrites this file. Packages and automation use\n\
+         # conf.d/*.conf beside it: regular files that belong to root and that only root can write to. They are read after\n\
+         # this file in the order of their names, and add to its sections or override their options.\n\
+         # After a change run `pmdacorebcc --check-syntax`, which only reads the files, or `pmdacorebcc --check`, which also\n\
+         # loads the modules (as root). Then restart pmcd or run ./Install again.\n\
+         #\n\
+         # Modules, and what they cost on a busy machine: low is below 1 % of one CPU, medium up to 5 %, high more. Every module\n\
+         # needs a kernel with BTF (CONFIG_DEBUG_INFO_BTF). The sections say what else it needs, and the median run time of its\n\
+         # programs, net of an empty program.\n",
+    );
+    for spec in sorted(specs) {
+        let _ = writeln!(text, "#   {:16}  {:6}  {}", spec.name, class(spec.overhead.class), spec.summary);
+    }
+    let _ = write!(
+        text,
+        "\n[pmda]\n\
+         # Modules to run, separated by commas: names of sections below. `enabled = True` or `enabled = False` in a section\n\
+         # overrides the list. A module whose section has an error fails alone; bcc.agent.module.status says why.\n\
          modules = {}\n\
-         # What the names of all metrics begin with.\n\
+         # Beginning of all metric names.\n\
          prefix = bcc.\n\
-         # Seconds between two looks at all processes for those that `process` options mean; 0: only at start. New processes\n\
-         # need no look: one whose command name (at most 15 bytes) is an entry, or whose command line (at most 4 KB) an\n\
-         # expression matches, counts from its first instruction on. Looks find those that change their names.\n\
+         # How often (in seconds) all processes are rescanned for `process` matches; 0 = at start only. New processes are matched\n\
+         # as they start, by command name (at most 15 bytes) or command line (at most 4 KB); a rescan finds renamed processes.\n\
          process_refresh = 60\n\
-         # False: a module that cannot be loaded fails alone, and its metrics answer with an error. True, the default without\n\
-         # this line: it ends the agent, and an error anywhere in this file keeps all modules from running.\n\
+         # True, the default without this line: a module that cannot be loaded ends the agent, and an error in the configuration\n\
+         # keeps all modules from running. False: it costs one module.\n\
          module_failure_fatal = False\n\
-         # Whether the kernel counts the runs of BPF programs and their time, for bcc.agent.program.runs and .time. It then\n\
-         # does so for all BPF programs of the machine, at 20 to 30 ns a run, for as long as the agent lives.\n\
+         # Have the kernel count the runs of BPF programs and their time, for bcc.agent.program.runs and .time. It does so for\n\
+         # all BPF programs of the machine, at 20 to 30 ns a run, until the agent ends.\n\
          bpf_stats = False\n\
-         # Whether bcc.proc.exec.args and the log show the arguments of processes. They can contain passwords, and pmcd lets\n\
-         # every host fetch every metric unless the [access] section of pmcd.conf forbids it:\n\
+         # Show the arguments of processes in bcc.proc.exec.args and in the log. They can contain passwords, and pmcd lets every\n\
+         # host fetch every metric unless the [access] section of pmcd.conf forbids it (SECURITY in pmdacorebcc(1)):\n\
          #   disallow \".*\" : all;\n\
          #   disallow \":*\" : all;\n\
          #   allow \"local:*\" : all;\n\
-         # See SECURITY in pmdacorebcc(1).\n\
          show_arguments = True\n\
          \n\
-         # Every module section takes, besides its own options:\n\
-         #   module   the module; one module cannot run twice\n\
-         #   cluster  the cluster in its metrics' identifiers, 0 to 4095 (200 to 299 are for a site's own use, 300 to 349 taken)\n\
+         # Options of every section:\n\
+         #   module   the module; it cannot run twice\n\
+         #   enabled  True or False: whether it runs, whatever `modules` lists\n\
+         #   cluster  the cluster in the PMIDs of its metrics, 0 to 4095. 200 to 299 are for a site's own use, 300 to 349 are\n\
+         #            taken by settings and additions of the agent, and new modules have 400 to 499\n\
          #   prefix   instead of the prefix above\n\
-         #   debug    log more\n",
+         #   debug    log more\n\
+         #\n\
+         # Options of several sections:\n",
         DEFAULT_MODULES.join(",")
     );
+    let shared = Shared::of(specs);
+    for entry in &shared.entries {
+        text += &wrapped("#   ", "#     ", &format!("{}: {}", entry.names.join(", "), entry.sentences.join(" ")));
+    }
     for spec in sorted(specs) {
-        let _ = write!(
-            text,
-            "\n# {}\n[{}]\nmodule = {}\ncluster = {}\n",
-            spec.summary,
-            spec.name,
-            spec.path(),
-            spec.cluster()
-        );
+        let needs = if spec.needs.is_empty() { String::new() } else { format!("; needs {}", spec.needs) };
+        text += "\n";
+        text += &wrapped("# ", "# ", &format!("{}{needs}.", spec.overhead.events));
+        let _ = writeln!(text, "[{}]\nmodule = {}\ncluster = {}", spec.name, spec.path(), spec.cluster());
         for option in spec.options {
-            for line in option.doc.lines() {
-                let _ = writeln!(text, "#{}", line.trim_end());
+            let mut own = sentences(option);
+            own.retain(|sentence| !shared.has(option.name, sentence));
+            if !own.is_empty() {
+                text += &wrapped("# ", "# ", &own.join(" "));
             }
-            let _ = writeln!(text, "# Expected: {}.", option.expected);
             let _ = writeln!(text, "{}", format!("#{} = {}", option.name, option.sample()).trim_end());
         }
     }
     text
+}
+
+/// What is said of options once for several sections.
+struct Shared {
+    entries: Vec<SharedEntry>,
+}
+
+/// Options, and the sentences that are said of each of them.
+struct SharedEntry {
+    names: Vec<&'static str>,
+    sentences: Vec<String>,
+}
+
+impl Shared {
+    fn of(specs: &[&Spec]) -> Shared {
+        let options: Vec<&OptionDef> = sorted(specs).into_iter().flat_map(|spec| spec.options).collect();
+        let mut entries = Vec::<SharedEntry>::new();
+        for (at, option) in options.iter().enumerate() {
+            for sentence in sentences(option) {
+                let others = options[at + 1..].iter().filter(|other| sentences(other).contains(&sentence));
+                let mut names: Vec<&str> = others.map(|other| other.name).collect();
+                if names.is_empty() || entries.iter().any(|entry| entry.sentences.contains(&sentence)) {
+                    continue;
+                }
+                names.insert(0, option.name);
+                let mut seen = BTreeSet::new();
+                names.retain(|name| seen.insert(*name));
+                match entries.iter_mut().find(|entry| entry.names == names) {
+                    Some(entry) => entry.sentences.push(sentence),
+                    None => entries.push(SharedEntry { names, sentences: vec![sentence] }),
+                }
+            }
+        }
+        Shared { entries }
+    }
+
+    fn has(&self, name: &str, sentence: &String) -> bool {
+        self.entries.iter().any(|entry| entry.names.contains(&name) && entry.sentences.contains(sentence))
+    }
+}
+
+/// What there is to say of an option: its text, and what its values look like unless the sample says it.
+fn sentences(option: &OptionDef) -> Vec<String> {
+    let text: Vec<&str> = option.doc.lines().map(str::trim).collect();
+    let text = text.join(" ");
+    let mut sentences: Vec<String> = split(&text).map(String::from).collect();
+    if !PLAIN.contains(&option.expected) {
+        sentences.push(format!("Values: {}.", option.expected));
+    }
+    sentences
+}
+
+/// The sentences of a text, each with its final stop.
+fn split(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive(". ").map(str::trim).filter(|sentence| !sentence.is_empty())
+}
+
+fn class(class: OverheadClass) -> &'static str {
+    match class {
+        OverheadClass::Unknown => "?",
+        OverheadClass::Low => "low",
+        OverheadClass::Medium => "medium",
+        OverheadClass::High => "high",
+    }
+}
+
+/// Lines with these beginnings, none wider than the page unless a word is.
+fn wrapped(first: &str, others: &str, text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::from(first));
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        if !is_empty && line.len() + 1 + word.len() > WIDTH {
+            lines += &line;
+            lines.push('\n');
+            line = others.to_owned();
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line += word;
+        is_empty = false;
+    }
+    lines + &line + "\n"
 }
 
 /// The table of modules in Markdown.
@@ -148,6 +262,46 @@ mod tests {
         assert_eq!(order("execsnoop"), "rows, latest first");
         assert_eq!(order("tcptop"), "rows, most bytes first");
         assert_eq!(order("biotop"), "rows, most bytes first or as `sort` orders them");
+    }
+
+    #[test]
+    fn every_module_has_its_class_of_overhead() {
+        for spec in crate::modules::MODULES {
+            assert_ne!(spec.overhead.class, OverheadClass::Unknown, "{}: add `overhead: Overhead::low(..)`", spec.name);
+            let events = spec.overhead.events;
+            let is_measured = events.starts_with(|c: char| c.is_ascii_digit()) && events.contains(" per ");
+            assert!(is_measured && !events.ends_with('.'), "{}: `160 ns per request`, not `{events}`", spec.name);
+        }
+    }
+
+    #[test]
+    fn the_configuration_says_no_sentence_twice() {
+        let text = configuration(crate::modules::MODULES);
+        let comments = text.lines().map(|line| match line.strip_prefix("# ") {
+            Some(words) => words.trim(),
+            None => "\n",
+        });
+        let comments = comments.collect::<Vec<_>>().join(" ");
+        let sentences = comments.split('\n').flat_map(split).filter(|sentence| sentence.contains(' '));
+        let mut seen = BTreeSet::new();
+        let repeated: Vec<&str> = sentences.filter(|sentence| !seen.insert(*sentence)).collect();
+        assert!(repeated.is_empty(), "{repeated:#?}");
+        assert!(seen.len() > 100, "{}", seen.len());
+    }
+
+    #[test]
+    fn the_configuration_lists_the_modules_and_fits_the_page() {
+        let text = configuration(crate::modules::MODULES);
+        let (top, sections) = text.split_once("\n[pmda]\n").unwrap();
+        for spec in crate::modules::MODULES {
+            let line = top.lines().find(|line| line.starts_with(&format!("#   {} ", spec.name))).unwrap();
+            assert!(line.contains(class(spec.overhead.class)) && line.ends_with(spec.summary), "{line}");
+            assert!(sections.contains(spec.overhead.events.split(' ').next().unwrap()), "{}", spec.name);
+        }
+        // An example may be longer.
+        let wide: Vec<&str> = text.lines().filter(|line| line.len() > WIDTH && line.starts_with("# ")).collect();
+        assert!(wide.is_empty(), "{wide:#?}");
+        assert!(text.lines().count() < 360, "it had 381 lines once: {}", text.lines().count());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
-use crate::check::warn_of_unknown;
+use crate::check::note_without_effect;
 use crate::cli::{configuration, ServeOptions};
 use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared};
 use crate::modules::MODULES;
@@ -89,15 +89,15 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         if count == 1 { "" } else { "s" }
     );
     let Prepared { settings, enabled, modules, configuration } = prepare(&config, &path, enabled, MODULES);
-    configuration.errors.iter().for_each(|error| error!("{error}"));
+    configuration.log_errors();
     if configuration.halted {
         error!("no module is loaded; correct the configuration and restart the agent");
     }
     // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
-    let fatal = settings.module_failure_fatal && configuration.errors.is_empty();
+    let fatal = settings.module_failure_fatal && !configuration.is_costly();
     let mut status = AgentStatus::new(configuration, settings.bpf_stats);
     if let Ok(config) = &config {
-        warn_of_unknown(config, &enabled);
+        note_without_effect(config, &enabled);
     }
 
     if let Some(name) = &options.username {

@@ -27,7 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("reference", &["kit"]),
     ("cli", &["transport", "logging", "pcpconf", "config"]),
     ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "transport"]),
-    ("check", &["catalog", "kit", "cli", "collector", "config", "modules", "pcpconf"]),
+    ("check", &["catalog", "cli", "collector", "config", "logging", "modules", "pcpconf"]),
     ("serve", &["agent", "catalog", "check", "cli", "collector", "modules", "pcpconf", "pdu", "state", "transport"]),
 ];
 

@@ -1,6 +1,6 @@
 //! Which modules a configuration enables, and everything about each but the module itself.
 
-use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
+use crate::config::{did_you_mean, Config, ConfigError, Cost, Fault, ModuleSettings, Section, Settings};
 use crate::kit::{OptionDef, RowCount, Shape, Spec, TableId, TableSpec, BPF_NAMES};
 
 /// A module as configured.
@@ -76,7 +76,8 @@ pub fn enabled_modules(
     specs: &[&'static Spec],
 ) -> Result<(Settings, Vec<EnabledModule>), ConfigError> {
     let Enabled { settings, modules, faults } = Enabled::survey(config, specs);
-    faults.into_iter().next().map_or(Ok((settings, modules)), |fault| Err(fault.error))
+    let costly = faults.into_iter().find(|fault| fault.cost != Cost::Nothing);
+    costly.map_or(Ok((settings, modules)), |fault| Err(fault.error))
 }
 
 /// A module as its section configures it, besides those that are enabled before it.
@@ -90,11 +91,7 @@ pub fn enabled_module(
         path: config.path().into(),
         reason: format!("module `{0}` is enabled but has no section; add [{0}]", module.section),
     })?;
-    let Some(spec) = specs.iter().find(|spec| spec.is_named(&module.module)) else {
-        let known: Vec<String> = specs.iter().map(|spec| spec.path()).collect();
-        let reason = format!("there is no module `{}`; there are {}", module.module, known.join(", "));
-        return Err(section.reject("module", reason));
-    };
+    let spec = spec_of(section, module, specs)?;
     if let Some(twin) = others.iter().find(|other| other.spec.name == spec.name) {
         let reason =
             format!("module `{}` runs already as [{}]; remove one of them", spec.path(), twin.settings.section);
@@ -113,6 +110,20 @@ pub fn enabled_module(
     let bpf_names = section.get(BPF_NAMES).ok().flatten().filter(|_| has_bpf_names);
     let bpf_names = bpf_names.is_some_and(|value| value.bool().unwrap_or(false));
     Ok(EnabledModule { spec, settings: module.clone(), rows, bpf_names })
+}
+
+/// The kind of a module by its option `module`.
+pub fn spec_of(
+    section: Section<'_>,
+    module: &ModuleSettings,
+    specs: &[&'static Spec],
+) -> Result<&'static Spec, ConfigError> {
+    specs.iter().copied().find(|spec| spec.is_named(&module.module)).ok_or_else(|| {
+        let known: Vec<String> = specs.iter().map(|spec| spec.path()).collect();
+        let meant = did_you_mean(module.kind(), specs.iter().map(|spec| spec.name));
+        section
+            .reject("module", format!("there is no module `{}`; there are {}{meant}", module.module, known.join(", ")))
+    })
 }
 
 fn default_of(options: &[OptionDef], name: &str) -> u32 {

@@ -12,16 +12,25 @@ const BUILT_IN: &str = include_str!("../../corebcc.conf");
 /// The configuration, and the file, as sentences name it.
 pub fn configuration(common: &CommonOptions, conf: &PcpConf) -> (Result<Config, ConfigError>, String) {
     if let Some(path) = &common.config {
-        return (Config::read(path), path.display().to_string());
+        return read(path);
     }
     match usual_config(conf) {
-        Ok(path) => (Config::read(&path), path.display().to_string()),
+        Ok(path) => read(&path),
         Err(path) => {
             log::info!("{}: not there, running the default modules", path.display());
             let shown = format!("{} (not there: this is the built-in one, which Install puts there)", path.display());
             (Config::parse(&shown, BUILT_IN.as_bytes()), shown)
         }
     }
+}
+
+fn read(path: &Path) -> (Result<Config, ConfigError>, String) {
+    let config = Config::read(path);
+    let parts: Vec<&str> = config.iter().flat_map(|config| config.files().skip(1)).collect();
+    if !parts.is_empty() {
+        log::info!("the configuration goes on in {}", parts.join(", "));
+    }
+    (config, path.display().to_string())
 }
 
 /// The file that is read where none is named; an error where it is not there.

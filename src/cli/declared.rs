@@ -30,9 +30,12 @@ pub(super) struct Cli {
     /// Tell pmcd when ready: for a pmcd.conf line with the word notready, and only for one
     #[arg(long)]
     pub(super) notready: bool,
-    /// Load all modules of FILE (or of the usual configuration), detach them and exit: 0 if all went well, else 1
+    /// Check FILE (or the usual configuration), load its modules, detach them and exit: 0 if all is right, else 1
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "trycompile")]
     pub(super) check: Option<Option<PathBuf>>,
+    /// As --check, but only read the file: needs no root and no BPF
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["trycompile", "check"])]
+    pub(super) check_syntax: Option<Option<PathBuf>>,
     /// As --check, but a failure counts only where module_failure_fatal says so, as with pmdabcc
     #[arg(long, value_name = "FILE", require_equals = true)]
     pub(super) trycompile: Option<PathBuf>,

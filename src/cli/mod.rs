@@ -71,9 +71,11 @@ pub struct ServeOptions {
 pub struct CheckOptions {
     /// What is not special to checking; `config` is the file to check.
     pub common: CommonOptions,
-    /// A module that fails makes the status 1 whatever `module_failure_fatal` says, and so does a target that is missing (`--check`, not
-    /// `--trycompile`).
+    /// Whatever the configuration says and is not done makes the status 1: a module that fails whatever `module_failure_fatal` says, a
+    /// target that is missing, an option that no module has (`--check`, not `--trycompile`).
     pub strict: bool,
+    /// Whether the modules are loaded (not with `--check-syntax`).
+    pub load: bool,
     /// What to print on standard output before anything else.
     pub announcement: Option<String>,
 }
@@ -175,12 +177,14 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageE
     };
     let endpoint = endpoint(&cli, matches)?;
     let trycompile = cli.trycompile.is_some();
-    let agent = cli.check.is_none() && cli.command.is_none();
+    let check = cli.check.as_ref().or(cli.check_syntax.as_ref());
+    let agent = check.is_none() && cli.command.is_none();
     let log = match cli.common.log {
         _ if cli.common.syslog => Target::Syslog,
         Some(path) if path == Path::new("-") => Target::Stderr,
         Some(path) => Target::File(path),
         None if agent => Target::File("corebcc.log".into()),
+        None if check.is_some() => Target::Terminal,
         None => Target::Stderr,
     };
     let mut common = CommonOptions {
@@ -193,7 +197,7 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageE
         helpfile: cli.common.helpfile,
     };
     if let Some(Sub::Show { metric, interval, count, folded }) = cli.command {
-        if trycompile || cli.check.is_some() {
+        if trycompile || check.is_some() {
             return Err(UsageError::ShowAndCheck);
         }
         let metric = metric.ok_or(UsageError::NoMetric)?;
@@ -207,11 +211,12 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageE
     if let Some(file) = cli.trycompile {
         let announcement = Some(format!("Trying to compile config {} ...", file.display()));
         common.config = Some(file);
-        return Ok(Command::Check(CheckOptions { common, strict: false, announcement }));
+        return Ok(Command::Check(CheckOptions { common, strict: false, load: true, announcement }));
     }
-    if let Some(file) = cli.check {
-        common.config = file.or(common.config);
-        return Ok(Command::Check(CheckOptions { common, strict: true, announcement: None }));
+    if let Some(file) = check {
+        common.config = file.clone().or(common.config);
+        let load = cli.check.is_some();
+        return Ok(Command::Check(CheckOptions { common, strict: true, load, announcement: None }));
     }
     Ok(Command::Serve(ServeOptions { common, endpoint, username: cli.username, notready: cli.notready }))
 }
@@ -343,7 +348,12 @@ mod tests {
         assert_eq!(check("--check=a").common.config, Some("a".into()));
         assert_eq!(check("--check a").common.config, Some("a".into()));
         assert_eq!(check("-c b --check").common.config, Some("b".into()));
-        assert_eq!(check("--check").common.log, Target::Stderr);
+        assert_eq!(check("--check").common.log, Target::Terminal);
+        assert_eq!(check("--check -l -").common.log, Target::Stderr);
+        assert!(check("--check").load && !check("--check-syntax").load && check("--check-syntax").strict);
+        assert_eq!(check("--check-syntax=a").common.config, Some("a".into()));
+        assert!(message("--check --check-syntax").contains("--check-syntax"));
+        assert_eq!(message("--check-syntax=a show bcc.x"), "show and a check exclude each other");
         let original = check("--trycompile=a.conf");
         assert_eq!(original.announcement.as_deref(), Some("Trying to compile config a.conf ..."));
         assert_eq!(original.common.log, Target::File("corebcc.log".into()));

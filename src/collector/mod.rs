@@ -3,6 +3,7 @@
 //! module keeps the thread, another one refreshes the others (jobs.rs).
 
 mod guard;
+mod ignored;
 mod jobs;
 mod load;
 mod loaded_module;

@@ -1,12 +1,15 @@
 //! From a configuration to modules that can be loaded. Whatever the configuration says there is an agent; this tells what is wrong, and
 //! what it costs.
 
+use super::ignored::ignored;
 use super::loaded_module::CONFIGURATION;
 use super::prepared_module::{make, PreparedModule, PreparedModules};
 use crate::catalog::{enabled_module, Enabled, EnabledModule};
-use crate::config::{Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
+use crate::config::{noting, Config, ConfigError, Cost, Fault, ModuleSettings, Settings};
 use crate::kit::{show_arguments, Spec};
 use crate::loader::Failure;
+use log::Level;
+use std::collections::HashSet;
 
 /// A configuration that was read, and its modules made.
 pub struct Prepared {
@@ -23,16 +26,30 @@ pub struct Prepared {
 /// What the agent says of its configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
-    /// Everything that is wrong: a sentence each, in the order of the file.
-    pub errors: Vec<String>,
+    /// Everything that is wrong: a sentence each, in the order of the file; a warning if it has no effect, and costs nothing.
+    pub errors: Vec<(Level, String)>,
     /// Whether they keep all modules from being loaded.
     pub halted: bool,
-    /// The file, and how it stands.
+    /// The number of errors.
+    pub summary: String,
+    /// The same, with the errors.
     pub status: String,
     /// Entries of `modules` that make no module with metrics, and why.
     pub lost: Vec<(String, String)>,
     /// Modules that are not enabled, and how to enable them.
     pub off: Vec<(String, String)>,
+}
+
+impl Configuration {
+    /// Whether an error costs a module or an option.
+    pub fn is_costly(&self) -> bool {
+        self.errors.iter().any(|(level, _)| *level == Level::Error)
+    }
+
+    /// Logs the errors.
+    pub fn log_errors(&self) {
+        self.errors.iter().for_each(|(level, error)| log::log!(*level, "{error}"));
+    }
 }
 
 /// What a configuration enables: nothing, if it could not be read.
@@ -57,17 +74,30 @@ pub fn prepare(
     if let Ok(config) = config {
         for module in &enabled {
             let cost = Cost::Module(module.settings.section.clone());
-            let made = make(config, module, refresh);
+            let (made, notes) = noting(|| make(config, module, refresh));
             let module = made.map_err(|error| faults.extend(Fault::each(&cost, error))).ok();
             modules.push((cost, module));
+            faults.extend(notes.into_iter().map(|error| Fault { cost: Cost::Nothing, error }));
         }
+        let failed = faults.iter().filter_map(|fault| match &fault.cost {
+            Cost::Module(name) => Some(name.clone()),
+            _ => None,
+        });
+        let failed: HashSet<String> = failed.collect();
+        let ignored = unheard(|| ignored(config, &enabled, &failed, specs));
+        faults.extend(ignored.into_iter().map(|error| Fault { cost: Cost::Nothing, error }));
+        let mut told = HashSet::new();
+        faults.retain(|fault| told.insert(fault.error.to_string()));
+        faults.sort_by_cached_key(|fault| config.position(&fault.error));
     }
-    faults.sort_by_key(|fault| fault.error.line());
 
-    let mut errors: Vec<String> = faults.iter().map(|fault| fault.error.to_string()).collect();
+    let level = |fault: &Fault| if fault.cost == Cost::Nothing { Level::Warn } else { Level::Error };
+    let mut errors: Vec<(Level, String)> = faults.iter().map(|fault| (level(fault), fault.error.to_string())).collect();
     if let Err(error) = config {
-        errors = error.each().iter().map(ToString::to_string).collect();
+        errors = error.each().iter().map(|error| (Level::Error, error.to_string())).collect();
     }
+    let sentences: Vec<&str> = errors.iter().map(|(_, error)| error.as_str()).collect();
+    let sentences = sentences.join("; ");
     let halt = halt(config, &settings, &faults);
     let why = |cost: &Cost| halt.clone().or_else(|| sentence(&faults, cost));
     let lost = lost(&faults, &enabled, halt.as_deref());
@@ -75,14 +105,17 @@ pub fn prepare(
     let off = off.filter(|spec| !is_lost(config, spec, &lost)).map(|spec| {
         let how = match (config, &halt) {
             (Ok(config), None) => how_to_enable(config, spec, &settings, &enabled),
-            _ => format!("not enabled; first put right what is wrong in {path}: {}", errors.join("; ")),
+            _ => format!("not enabled; first put right what is wrong in {path}: {sentences}"),
         };
         (spec.name.to_owned(), how)
     });
+    let off = off.collect();
+    let summary = summary(path, errors.len(), halt.is_some(), enabled.len());
     let configuration = Configuration {
-        status: status(path, &errors, halt.as_deref(), enabled.len()),
+        status: if errors.is_empty() { summary.clone() } else { format!("{summary}: {sentences}") },
+        summary,
         halted: halt.is_some(),
-        off: off.collect(),
+        off,
         lost,
         errors,
     };
@@ -101,7 +134,7 @@ pub fn prepare(
 fn halt(config: &Result<Config, ConfigError>, settings: &Settings, faults: &[Fault]) -> Option<String> {
     let first = match config {
         Err(error) => return Some(format!("not loaded: {error}")),
-        Ok(_) => faults.first()?,
+        Ok(_) => faults.iter().find(|fault| fault.cost != Cost::Nothing)?,
     };
     if let Some(fault) = faults.iter().find(|fault| fault.cost == Cost::All) {
         return Some(format!("not loaded: {}", fault.error));
@@ -146,12 +179,11 @@ fn is_lost(config: &Result<Config, ConfigError>, spec: &Spec, lost: &[(String, S
     })
 }
 
-fn status(path: &str, errors: &[String], halt: Option<&str>, enabled: usize) -> String {
+fn summary(path: &str, errors: usize, halted: bool, enabled: usize) -> String {
     let number = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    match (errors.len(), halt) {
-        (0, _) => format!("{path}: no errors, {} enabled", number(enabled, "module")),
-        (count, None) => format!("{}: {}", number(count, "error"), errors.join("; ")),
-        (count, Some(_)) => format!("{}, no module runs: {}", number(count, "error"), errors.join("; ")),
+    match errors {
+        0 => format!("{path}: no errors, {} enabled", number(enabled, "module")),
+        _ => number(errors, "error") + if halted { ", no module runs" } else { "" },
     }
 }
 
@@ -175,7 +207,12 @@ fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, modu
             spec.name
         );
     };
-    let how = format!("not enabled; to have it, add {} to `modules` in [pmda] of {path}", section.name());
+    let how = match section.get("enabled") {
+        Ok(Some(switch)) => {
+            format!("not enabled; to have it, write `enabled = True` in line {} of {}", switch.line(), switch.path())
+        }
+        _ => format!("not enabled; to have it, add {} to `modules` in [pmda] of {path}", section.name()),
+    };
     let (module, read) = ModuleSettings::read(section, &settings.prefix);
     let mut errors: Vec<ConfigError> = read.err().into_iter().collect();
     if let Some(module) = module {

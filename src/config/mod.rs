@@ -2,18 +2,24 @@
 //! the file and line of each value kept for messages. Reads bytes; yields [`Config`], and from it [`Settings`].
 
 mod interpolate;
+mod notes;
 mod parse;
+mod parts;
 mod settings;
+mod similar;
 mod text;
 mod value;
 
+pub use notes::noting;
 pub use settings::{Cost, Fault, ModuleSettings, Settings};
+pub use similar::did_you_mean;
 pub use value::Value;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Error, Read};
 use std::path::Path;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// The section whose options appear in every other one.
@@ -41,6 +47,16 @@ pub enum ConfigError {
         /// From 1.
         line: usize,
         /// What is wrong with the line and how it should look.
+        reason: String,
+    },
+    /// An option that a section cannot do without is not there, or has no value.
+    #[error("{path}:{line}: {reason}")]
+    Required {
+        /// The file.
+        path: String,
+        /// From 1; the line of the option, or of its section.
+        line: usize,
+        /// What is missing and what to write.
         reason: String,
     },
     /// A section that must be in the file is not.
@@ -79,13 +95,39 @@ impl ConfigError {
         }
     }
 
+    /// The same, owned.
+    pub fn into_each(self) -> Vec<ConfigError> {
+        match self {
+            ConfigError::Several(errors) => errors.into_iter().flat_map(ConfigError::into_each).collect(),
+            error => vec![error],
+        }
+    }
+
     /// The line of the file, from 1; 0 for an error of the whole file.
     pub fn line(&self) -> usize {
         match self {
-            ConfigError::Line { line, .. } | ConfigError::Value { line, .. } => *line,
+            ConfigError::Line { line, .. } | ConfigError::Required { line, .. } | ConfigError::Value { line, .. } => {
+                *line
+            }
             ConfigError::Several(errors) => errors.first().map_or(0, ConfigError::line),
             ConfigError::Read { .. } | ConfigError::Missing { .. } => 0,
         }
+    }
+
+    /// The file, as the user named it.
+    fn path(&self) -> &str {
+        match self {
+            ConfigError::Read { path, .. }
+            | ConfigError::Line { path, .. }
+            | ConfigError::Required { path, .. }
+            | ConfigError::Missing { path, .. }
+            | ConfigError::Value { path, .. } => path,
+            ConfigError::Several(errors) => errors.first().map_or("", ConfigError::path),
+        }
+    }
+
+    fn unread(path: &str, error: &Error) -> ConfigError {
+        ConfigError::Read { path: path.to_owned(), reason: error.to_string() }
     }
 }
 
@@ -114,28 +156,31 @@ impl Errors {
     }
 }
 
-/// A parsed file: sections and options in file order, values as written.
+/// A parsed file with those of its `conf.d`: sections and options in file order, values as written.
 #[derive(Clone, Debug)]
 pub struct Config {
-    path: String,
+    /// The file, and those of its `conf.d` in the order in which they were read.
+    files: Vec<Arc<str>>,
     defaults: Options,
     sections: Vec<(String, Options)>,
     by_name: HashMap<String, usize>,
 }
 
 impl Config {
-    /// Reads and parses the file at `path`.
+    /// Reads and parses the file at `path`, and then `conf.d/*.conf` beside it in the order of their names: what a section of these says
+    /// is added to the section of that name, or replaces what was said before.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
         let shown = path.display().to_string();
-        let mut bytes = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-        match read {
-            Err(error) => Err(ConfigError::Read { path: shown, reason: error.to_string() }),
-            Ok(_) if bytes.len() as u64 > MAX_BYTES => {
-                let reason = format!("larger than {MAX_BYTES} bytes; is this the right file?");
-                Err(ConfigError::Read { path: shown, reason })
-            }
-            Ok(_) => Config::parse(&shown, &bytes),
+        let own = File::open(path).and_then(bytes).map_err(|error| ConfigError::unread(&shown, &error));
+        let own = own.and_then(|bytes| Config::parse(&shown, &bytes));
+        let mut errors = Errors::default();
+        let parts = parts::parts(path).into_iter();
+        let parts = parts.map(|(path, bytes)| bytes.and_then(|bytes| Config::parse(&path, &bytes)));
+        let parts: Vec<Config> = parts.filter_map(|part| errors.take(part)).collect();
+        match (own, errors.end()) {
+            (Ok(own), Ok(())) => Ok(parts.into_iter().fold(own, Config::with)),
+            (Ok(_), Err(error)) | (Err(error), Ok(())) => Err(error),
+            (Err(own), Err(parts)) => Err(ConfigError::Several(vec![own, parts])),
         }
     }
 
@@ -146,7 +191,17 @@ impl Config {
 
     /// The file as it was named to [`Config::read`].
     pub fn path(&self) -> &str {
-        &self.path
+        self.files.first().map_or("", |path| path)
+    }
+
+    /// The file, and those of its `conf.d` in the order in which they were read.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|path| &**path)
+    }
+
+    /// Where an error stands among all lines that were read: to order errors by.
+    pub fn position(&self, error: &ConfigError) -> (usize, usize) {
+        (self.files().position(|path| path == error.path()).unwrap_or(0), error.line())
     }
 
     /// The section of exactly this name; `DEFAULT` is none.
@@ -165,10 +220,7 @@ impl Config {
         for (name, options) in
             others.sections.iter().filter(|(name, _)| name == "pmda" || names.contains(&name.as_str()))
         {
-            let at = *self.by_name.entry(name.clone()).or_insert_with(|| {
-                self.sections.push((name.clone(), Options::default()));
-                self.sections.len() - 1
-            });
+            let at = self.place(name, options);
             for entry in &options.entries {
                 let Config { defaults, sections, .. } = &mut self;
                 let known = sections[at].1.find(&entry.key).or(defaults.find(&entry.key));
@@ -177,17 +229,50 @@ impl Config {
                 }
             }
         }
-        if let Some(&at) = self.by_name.get("pmda") {
-            let modules = &mut self.sections[at].1;
-            let line = modules.find("modules").map_or(0, |entry| entry.line);
-            modules.insert(Entry { key: "modules".into(), line, raw: names.join(",") });
+        for (name, options) in &mut self.sections {
+            let (key, raw) = match name.as_str() {
+                "pmda" => ("modules", names.join(",")),
+                _ => ("enabled", names.contains(&name.as_str()).to_string()),
+            };
+            let line = options.find(key).map_or(options.line, |entry| entry.line);
+            options.insert(Entry { key: key.into(), path: options.path.clone(), line, raw });
         }
         self
     }
 
-    fn missing(&self, reason: String) -> ConfigError {
-        ConfigError::Missing { path: self.path.clone(), reason }
+    /// The same with what another file says added, or in the place of what was said before.
+    fn with(mut self, part: Config) -> Config {
+        self.files.extend(part.files);
+        part.defaults.entries.into_iter().for_each(|entry| self.defaults.insert(entry));
+        for (name, options) in part.sections {
+            let at = self.place(&name, &options);
+            options.entries.into_iter().for_each(|entry| self.sections[at].1.insert(entry));
+        }
+        self
     }
+
+    /// The place of a section, which is made where `model` has its header if it is not there.
+    fn place(&mut self, name: &str, model: &Options) -> usize {
+        *self.by_name.entry(name.to_owned()).or_insert_with(|| {
+            let empty = Options { path: model.path.clone(), line: model.line, ..Options::default() };
+            self.sections.push((name.to_owned(), empty));
+            self.sections.len() - 1
+        })
+    }
+
+    fn missing(&self, reason: String) -> ConfigError {
+        ConfigError::Missing { path: self.path().to_owned(), reason }
+    }
+}
+
+/// What is in a file, if it can be a configuration by its size.
+fn bytes(file: File) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(Error::other(format!("larger than {MAX_BYTES} bytes; is this the right file?")));
+    }
+    Ok(bytes)
 }
 
 /// One section, looking through to `[DEFAULT]`.
@@ -211,7 +296,7 @@ impl<'a> Section<'a> {
         match self.raw(&key.to_lowercase()) {
             None => Ok(None),
             Some((section, entry)) => {
-                let mut value = Value::new(&self.config.path, section, entry);
+                let mut value = Value::new(section, entry);
                 value.resolve(|key| self.raw(key).map(|(_, entry)| entry.raw.as_str()), self.name)?;
                 Ok(Some(value).filter(|value| !value.text().trim().is_empty()))
             }
@@ -221,25 +306,33 @@ impl<'a> Section<'a> {
     /// As [`Section::get`], but not having the option is an error that says what to write.
     pub fn require(&self, key: &str, example: &str) -> Result<Value<'a>, ConfigError> {
         self.get(key)?.ok_or_else(|| match self.raw(key) {
-            Some(_) => self.reject(key, format!("there is no value; write `{key} = {example}`")),
-            None => ConfigError::Line {
-                path: self.config.path.clone(),
-                line: self.own.line,
-                reason: format!("[{}] has no option `{key}`; add a line `{key} = {example}`", self.name),
+            Some((section, entry)) => ConfigError::Required {
+                path: entry.path.to_string(),
+                line: entry.line,
+                reason: format!("[{section}] {key}: there is no value; write `{key} = {example}`"),
             },
+            None => {
+                let reason = format!("[{}] has no option `{key}`; add a line `{key} = {example}`", self.name);
+                ConfigError::Required { path: self.own.path.to_string(), line: self.own.line, reason }
+            }
         })
     }
 
-    /// The section's own options with their lines, in file order; those of `[DEFAULT]` are not among them.
-    pub fn keys(&self) -> impl Iterator<Item = (&'a str, usize)> + use<'a> {
-        self.own.entries.iter().map(|entry| (entry.key.as_str(), entry.line))
+    /// The names of the section's own options, in file order; those of `[DEFAULT]` are not among them.
+    pub fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.own.entries.iter().map(|entry| entry.key.as_str())
+    }
+
+    /// An error in the line where the section begins.
+    pub fn error(&self, reason: impl Into<String>) -> ConfigError {
+        ConfigError::Line { path: self.own.path.to_string(), line: self.own.line, reason: reason.into() }
     }
 
     /// An error at an option of this section, for an option that should not be there.
     pub fn reject(&self, key: &str, reason: impl Into<String>) -> ConfigError {
         let key = key.to_lowercase();
         match self.raw(&key) {
-            Some((section, entry)) => Value::new(&self.config.path, section, entry).reject(reason),
+            Some((section, entry)) => Value::new(section, entry).reject(reason),
             None => self.config.missing(format!("[{}] {key}: {}", self.name, reason.into())),
         }
     }
@@ -252,7 +345,9 @@ impl<'a> Section<'a> {
 
 #[derive(Clone, Debug, Default)]
 struct Options {
-    /// The line of the section's header.
+    /// The file that has the section's header.
+    path: Arc<str>,
+    /// The line of the header.
     line: usize,
     entries: Vec<Entry>,
     by_key: HashMap<String, usize>,
@@ -278,6 +373,8 @@ impl Options {
 #[derive(Clone, Debug)]
 struct Entry {
     key: String,
+    /// The file.
+    path: Arc<str>,
     line: usize,
     raw: String,
 }

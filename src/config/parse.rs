@@ -4,6 +4,7 @@
 use super::text::{blank, shown, trim};
 use super::{Config, ConfigError, Entry, Errors, Options, DEFAULT};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
     let syntax = |line: usize, reason: String| ConfigError::Line { path: path.to_owned(), line, reason };
@@ -14,8 +15,13 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
     // An editor's byte order mark would otherwise read as text before the first section.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
 
-    let mut config =
-        Config { path: path.to_owned(), defaults: Options::default(), sections: Vec::new(), by_name: HashMap::new() };
+    let file: Arc<str> = path.into();
+    let mut config = Config {
+        files: vec![file.clone()],
+        defaults: Options::default(),
+        sections: Vec::new(),
+        by_name: HashMap::new(),
+    };
     let mut errors = Errors::default();
     let mut scope = Scope::Start;
     // The option that an indented line continues, and the indentation it must exceed.
@@ -51,7 +57,8 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
                 Scope::Nowhere
             } else {
                 config.by_name.insert(name.to_owned(), config.sections.len());
-                config.sections.push((name.to_owned(), Options { line: at, ..Options::default() }));
+                let options = Options { path: file.clone(), line: at, ..Options::default() };
+                config.sections.push((name.to_owned(), options));
                 Scope::Section
             };
             continue;
@@ -99,7 +106,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
             continue;
         }
         options.by_key.insert(key.clone(), options.entries.len());
-        options.entries.push(Entry { key, line: at, raw: value.to_owned() });
+        options.entries.push(Entry { key, path: file.clone(), line: at, raw: value.to_owned() });
         open = true;
     }
 
@@ -191,7 +198,7 @@ mod tests {
         assert!(config.section("pmda").is_none());
         let section = config.section("PMDA").unwrap();
         assert_eq!(section.get("MODULES").unwrap().unwrap().text(), "NetProc");
-        assert_eq!(section.keys().collect::<Vec<_>>(), [("modules", 2)]);
+        assert_eq!(section.keys().collect::<Vec<_>>(), ["modules"]);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 //! modules share. A module's own options are the module's business; [`Settings`] only says where they stand.
 
 use super::text::shown;
-use super::{Config, ConfigError, Errors, Section, Value};
+use super::value::COMMENTS;
+use super::{did_you_mean, noting, Config, ConfigError, Errors, Section, Value};
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// The options of `[pmda]`; anything else there is an error, as ever.
@@ -10,6 +12,9 @@ const PMDA: [&str; 6] = ["modules", "prefix", "process_refresh", "module_failure
 
 /// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
 const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=349;
+
+/// Whether a section's module runs, whatever the option `modules` says.
+const ENABLED: &str = "enabled";
 
 /// The width of the cluster field of a metric identifier is 12 bits (`__pmID_int` in `libpcp.h`).
 const MAX_CLUSTER: u16 = 4095;
@@ -50,7 +55,7 @@ pub struct ModuleSettings {
 
 impl ModuleSettings {
     /// The options read here, which a module need not know.
-    pub const KEYS: [&str; 5] = ["module", "cluster", "prefix", "pmda_indom_cache", "debug"];
+    pub const KEYS: [&str; 6] = ["module", "cluster", "prefix", "pmda_indom_cache", "debug", ENABLED];
 
     /// The module's name without directories: `ext4dist` for `fs.ext4dist`.
     pub fn kind(&self) -> &str {
@@ -71,6 +76,18 @@ impl ModuleSettings {
             }
             None => Ok(()),
         }
+    }
+
+    /// What is known of a section by its option `module` alone; it cannot be served.
+    pub fn named(section: Section<'_>) -> Option<ModuleSettings> {
+        Some(ModuleSettings {
+            section: section.name().to_owned(),
+            module: module(section.get("module").ok()??).ok()?,
+            cluster: 0,
+            prefix: String::new(),
+            indom_cache: true,
+            debug: false,
+        })
     }
 
     /// Reads what a section says of these options. An error besides leaves what can be known without it: where the metrics are, if
@@ -97,6 +114,8 @@ impl ModuleSettings {
 /// What an error in the configuration costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
+    /// Nothing: what the line says is not done, and all else is.
+    Nothing,
     /// No module: an option of `[pmda]` has its default.
     Option,
     /// The module that is enabled under this name, which is that of its section if it has one.
@@ -117,11 +136,7 @@ pub struct Fault {
 impl Fault {
     /// A fault for each of the errors.
     pub fn each(cost: &Cost, error: ConfigError) -> Vec<Fault> {
-        let errors = match error {
-            ConfigError::Several(errors) => errors,
-            error => vec![error],
-        };
-        errors.into_iter().map(|error| Fault { cost: cost.clone(), error }).collect()
+        error.into_each().into_iter().map(|error| Fault { cost: cost.clone(), error }).collect()
     }
 }
 
@@ -143,29 +158,33 @@ impl Settings {
     /// Reads `[pmda]` and the shared options of the modules it enables; the first error is the result.
     pub fn read(config: &Config) -> Result<Settings, ConfigError> {
         let (settings, faults) = Settings::survey(config);
-        faults.into_iter().next().map_or(Ok(settings), |fault| Err(fault.error))
+        let costly = faults.into_iter().find(|fault| fault.cost != Cost::Nothing);
+        costly.map_or(Ok(settings), |fault| Err(fault.error))
     }
 
     /// Reads as much as can be made out, and tells everything that is wrong.
     pub fn survey(config: &Config) -> (Settings, Vec<Fault>) {
+        let ((settings, mut faults), notes) = noting(|| Settings::make_out(config));
+        faults.extend(notes.into_iter().map(|error| Fault { cost: Cost::Nothing, error }));
+        (settings, faults)
+    }
+
+    fn make_out(config: &Config) -> (Settings, Vec<Fault>) {
         let mut settings = Settings::default();
         let mut faults = Vec::new();
         let Some(pmda) = config.section("pmda") else {
             let other = config.sections().find(|section| section.name().eq_ignore_ascii_case("pmda"));
             let error = match other {
-                Some(other) => ConfigError::Line {
-                    path: config.path.clone(),
-                    line: other.own.line,
-                    reason: format!("[{}] has to be written [pmda]", other.name()),
-                },
+                Some(other) => other.error(format!("[{}] has to be written [pmda]", other.name())),
                 None => config.missing("no section [pmda]; add one with a line `modules = netproc`".to_owned()),
             };
             return (settings, vec![Fault { cost: Cost::All, error }]);
         };
         let defaults = config.defaults.entries.iter().map(|entry| entry.key.as_str());
-        for unknown in pmda.keys().map(|(key, _)| key).chain(defaults).filter(|key| !PMDA.contains(key)) {
+        for unknown in pmda.keys().chain(defaults).filter(|key| !PMDA.contains(key)) {
             let place = if pmda.own.find(unknown).is_some() { "" } else { " (where [DEFAULT] shows as well)" };
-            let error = pmda.reject(unknown, format!("no option of [pmda]{place}; it has {}", PMDA.join(", ")));
+            let meant = did_you_mean(unknown, PMDA);
+            let error = pmda.reject(unknown, format!("no option of [pmda]{place}; it has {}{meant}", PMDA.join(", ")));
             faults.push(Fault { cost: Cost::Option, error });
         }
         let mut read = |cost, result: Result<(), ConfigError>| {
@@ -192,34 +211,83 @@ impl Settings {
         let arguments = flag(pmda, "show_arguments", true);
         settings.show_arguments = *arguments.as_ref().unwrap_or(&false); // who sets it means to hide them
         read(Cost::Option, arguments.map(drop));
-        match pmda.require("modules", "netproc") {
-            Ok(names) => settings.modules = modules(config, &names, &settings.prefix, &mut faults),
+        let Switches { on, off, faults: mut unclear } = Switches::read(config);
+        faults.append(&mut unclear);
+        let list = match pmda.get("modules") {
+            // Nothing has to be there if sections are enabled where they stand.
+            Ok(None) if !on.is_empty() => Ok(None),
+            _ => pmda.require("modules", "netproc").map(Some),
+        };
+        match list {
+            Ok(list) => {
+                let mut sections = list.map_or_else(Vec::new, |list| listed(config, &list, &mut faults));
+                sections.retain(|section| !off.contains(section.name()));
+                sections.extend(on);
+                settings.modules = modules(sections, &settings.prefix, &mut faults);
+            }
             Err(error) => faults.push(Fault { cost: Cost::All, error }),
         }
         (settings, faults)
     }
 }
 
-fn modules(config: &Config, names: &Value<'_>, prefix: &str, faults: &mut Vec<Fault>) -> Vec<ModuleSettings> {
-    let mut modules = Vec::<ModuleSettings>::new();
-    let mut seen = Vec::new();
+/// What sections say with the option `enabled`.
+struct Switches<'a> {
+    on: Vec<Section<'a>>,
+    off: HashSet<&'a str>,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Switches<'a> {
+    fn read(config: &'a Config) -> Switches<'a> {
+        let mut switches = Switches { on: Vec::new(), off: HashSet::new(), faults: Vec::new() };
+        for section in config.sections().filter(|section| section.name() != "pmda") {
+            match section.is_enabled() {
+                Ok(Some(true)) => switches.on.push(section),
+                Ok(Some(false)) => drop(switches.off.insert(section.name())),
+                Ok(None) => {}
+                Err(error) => {
+                    let cost = Cost::Module(section.name().to_owned());
+                    switches.faults.push(Fault { cost, error });
+                }
+            }
+        }
+        switches
+    }
+}
+
+impl Section<'_> {
+    /// What the section says of itself with the option `enabled`, whatever the option `modules` lists.
+    pub fn is_enabled(&self) -> Result<Option<bool>, ConfigError> {
+        self.get(ENABLED)?.map(|value| value.bool()).transpose()
+    }
+}
+
+/// The sections that an option `modules` lists.
+fn listed<'a>(config: &'a Config, names: &Value<'_>, faults: &mut Vec<Fault>) -> Vec<Section<'a>> {
+    let mut sections = Vec::new();
     for name in names.list() {
         if name.is_empty() {
             let error = names.error("names of sections with commas between them");
             faults.push(Fault { cost: Cost::Option, error });
             continue;
         }
-        let section = match meant(config, names, name) {
-            Ok(section) => section,
-            Err(error) => {
-                faults.push(Fault { cost: Cost::Module(name.to_owned()), error });
-                continue;
-            }
-        };
-        if seen.contains(&section.name()) {
+        match meant(config, names, name) {
+            Ok(section) => sections.push(section),
+            Err(error) => faults.push(Fault { cost: Cost::Module(name.to_owned()), error }),
+        }
+    }
+    sections
+}
+
+/// What these sections enable, each once.
+fn modules(sections: Vec<Section<'_>>, prefix: &str, faults: &mut Vec<Fault>) -> Vec<ModuleSettings> {
+    let mut modules = Vec::<ModuleSettings>::new();
+    let mut seen = HashSet::new();
+    for section in sections {
+        if !seen.insert(section.name()) {
             continue;
         }
-        seen.push(section.name());
         let cost = Cost::Module(section.name().to_owned());
         let (module, read) = ModuleSettings::read(section, prefix);
         faults.extend(read.err().into_iter().flat_map(|error| Fault::each(&cost, error)));
@@ -250,9 +318,14 @@ fn meant<'a>(config: &'a Config, names: &Value<'_>, name: &str) -> Result<Sectio
                 .reject(format!("{name} is the module of [{}] and [{}]; name the section", first.name, second.name)))
         }
         [] => {
+            let hint = if names.comment().is_some() {
+                COMMENTS.to_owned()
+            } else {
+                did_you_mean(name, config.sections().map(|section| section.name))
+            };
             let name = shown(name);
             Err(names.reject(format!(
-                "no section has the name {name}, and none the module; add one, or take {name} out of the list"
+                "no section has the name {name}, and none the module; add one, or take {name} out of the list{hint}"
             )))
         }
     }
@@ -344,6 +417,22 @@ mod tests {
         assert_eq!(names("ext4dist, b, fs.ext4dist"), ["b"], "each section once");
         let twice = read(&format!("[pmda]\nmodules = sysfork{TWO}[c]\nmodule = sysfork\n")).unwrap_err();
         assert!(twice.ends_with("`sysfork` is the module of [a] and [c]; name the section"), "{twice}");
+    }
+
+    #[test]
+    fn sections_are_enabled_and_disabled_where_they_stand() {
+        let names = |pmda: &str, a: &str, b: &str| {
+            let two = TWO.replace("cluster = 2\n", &format!("cluster = 2\n{a}\n")) + b;
+            read(&format!("[pmda]\n{pmda}{two}\n"))
+                .map(|settings| settings.modules.into_iter().map(|module| module.section).collect::<Vec<_>>())
+        };
+        assert_eq!(names("modules = a", "", "enabled = true"), Ok(vec!["a".into(), "b".into()]));
+        assert_eq!(names("modules = b", "enabled = on", ""), Ok(vec!["b".into(), "a".into()]));
+        assert_eq!(names("modules = b, a", "enabled = yes", "enabled = no"), Ok(vec!["a".into()]));
+        assert_eq!(names("modules =", "enabled = 1", ""), Ok(vec!["a".into()]));
+        assert_eq!(names("", "", "enabled = 1"), Ok(vec!["b".into()]));
+        assert!(names("", "", "enabled = 0").unwrap_err().contains("[pmda] has no option `modules`"));
+        assert!(names("modules = b", "enabled = maybe", "").unwrap_err().contains("[a] enabled: expected a boolean"));
     }
 
     #[test]

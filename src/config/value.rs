@@ -1,10 +1,14 @@
 //! One option's value with its place, and its readings: text, boolean, integer, list.
 
 use super::interpolate::interpolate;
+use super::notes::note;
 use super::text::{shown, trim};
 use super::{ConfigError, Entry};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+
+/// The end of a sentence about a value that has a comment behind it.
+pub(super) const COMMENTS: &str = "; a comment needs a line of its own";
 
 /// The value of one option. Every reading that fails names the file, the line, the section and the option.
 #[derive(Clone, Debug)]
@@ -18,8 +22,8 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    pub(super) fn new(path: &'a str, section: &'a str, entry: &'a Entry) -> Value<'a> {
-        Value { path, section, key: &entry.key, line: entry.line, raw: &entry.raw, text: String::new() }
+    pub(super) fn new(section: &'a str, entry: &'a Entry) -> Value<'a> {
+        Value { path: &entry.path, section, key: &entry.key, line: entry.line, raw: &entry.raw, text: String::new() }
     }
 
     pub(super) fn resolve(&mut self, find: impl Fn(&str) -> Option<&'a str>, section: &str) -> Result<(), ConfigError> {
@@ -108,7 +112,21 @@ impl<'a> Value<'a> {
 
     /// The error for a value that is not what the option takes: ``expected <expected>, got `<text>` ``.
     pub fn error(&self, expected: impl Display) -> ConfigError {
-        self.reject(format!("expected {expected}, got {}", shown(&self.text)))
+        let hint = if self.comment().is_some() { COMMENTS } else { "" };
+        self.reject(format!("expected {expected}, got {}{hint}", shown(&self.text)))
+    }
+
+    /// What looks like a comment behind the value, which it is not: it counts as part of the value.
+    pub fn comment(&self) -> Option<&str> {
+        let begins = |sign| self.text.match_indices(sign).find(|&(at, _)| self.text[..at].ends_with([' ', '\t']));
+        [begins("#"), begins(";")].into_iter().flatten().min().map(|(at, _)| &self.text[at..])
+    }
+
+    /// Notes what looks like a comment where the option takes any text.
+    pub fn note_comment(&self) {
+        if let Some(comment) = self.comment().filter(|comment| comment.starts_with('#')) {
+            self.warn(format_args!("{} counts as part of the value{COMMENTS}", shown(comment)));
+        }
     }
 
     /// An error at this option in the caller's own words.
@@ -122,9 +140,9 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Says something about this option in the log, where it stands.
+    /// Says that the option counts otherwise than it is written.
     pub fn warn(&self, words: impl Display) {
-        log::warn!("{}", self.reject(words.to_string()));
+        note(self.reject(words.to_string()));
     }
 
     /// Optional sign, digits, single underscores between digits. `None` also where `i128` overflows: no option is that

@@ -34,7 +34,7 @@ pub use options::{
 pub use readings::{Histogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;
 pub use set_table::{by_socket, by_thread, plan_set_table};
-pub use spec::Spec;
+pub use spec::{Overhead, OverheadClass, Spec};
 pub use table::{Key, RowMut, Table};
 pub use table_spec::{Shape, TableId, TableSpec};
 pub use text::{escaped, is_control};

@@ -17,8 +17,7 @@ maps! {
 }
 
 options! {
-    /// Include the time a request was queued in the operating system: from its allocation, as the kernel's own await does.
-    /// Without it the time runs from the request's issue to the device.
+    /// Include the time that a request is queued: measure from its allocation, as iostat's await does, not from its issue to the device.
     queued: bool = false;
 }
 
@@ -47,6 +46,8 @@ fn is_disk(row: Row<'_, bio_row>, mapper: Option<u64>) -> bool {
 pub const SPEC: Spec = Spec {
     name: "biolatency",
     summary: "block I/O latency",
+    overhead: Overhead::low("160 ns per request"),
+    needs: "CONFIG_BLK_DEV_IO_TRACE",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE],

@@ -18,6 +18,8 @@ static TABLE: TableSpec =
 pub const SPEC: Spec = Spec {
     name: "bioperpid",
     summary: "block I/O by process and disk",
+    overhead: Overhead::low("100 ns per request"),
+    needs: "CONFIG_BLK_DEV_IO_TRACE, and Linux 6.5, fentry or kprobes (else bios are counted)",
     tables: &[&TABLE],
     hooks: &[&block::SUBMIT, &block::COMPLETE],
     maps: block::OWNER_MAPS,

@@ -24,13 +24,13 @@ metrics! {
 }
 
 options! {
-    /// Seconds that a summary covers; 0: since the last fetch of any client; negative: nothing is ever shown.
+    /// Seconds that the table covers; 0 = since the last fetch by any client; negative = the table stays empty.
     interval: Interval = Interval::Seconds(1);
-    /// Show I/O whose submitter is not known, as process 0.
+    /// Show I/O of unknown submitters, as process 0.
     include_residual: bool = false;
-    /// How many rows to show.
+    /// Rows to show.
     process_count: RowCount = RowCount(20);
-    /// Order of the rows: bytes, io, duration or rw; with - before it the highest comes first.
+    /// Order of the rows.
     sort: IoOrder = IoOrder { by: IoColumn::Bytes, descending: true };
 }
 
@@ -45,6 +45,8 @@ static TABLE: TableSpec = TableSpec {
 pub const SPEC: Spec = Spec {
     name: "biotop",
     summary: "top block I/O by process",
+    overhead: Overhead::low("250 ns per request"),
+    needs: "CONFIG_BLK_DEV_IO_TRACE, and for durations Linux 6.5, fentry or kprobes",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&block::SUBMIT, &block::COMPLETE, &block::ISSUE],

@@ -20,19 +20,17 @@ maps! {
 }
 
 options! {
-    /// Include execs that failed. This has the kernel look at the return of every system call of every process, which
-    /// takes about 70 ns of each.
+    /// Include execs that failed. This costs every process 70 ns per system call, and needs CONFIG_FTRACE_SYSCALLS.
     include_failed: bool = false;
-    /// Only execs with this in the command name.
+    /// Only execs whose command name matches.
     command: Pattern = Pattern::default();
-    /// Only execs with this in the path and the arguments.
+    /// Only execs whose path and arguments match.
     args: Pattern = Pattern::default();
-    /// How many arguments to show, the path being the first; `...` stands for the others. With `show_arguments = False`
-    /// in `[pmda]`, the path only.
+    /// Arguments to show, the path being the first; `...` stands for the others. With `show_arguments = False` in `[pmda]`, the path only.
     max_args: Count = Count(20);
-    /// How many execs to show.
+    /// Rows to show.
     process_count: RowCount = RowCount(20);
-    /// Size of the ring buffer in pages; less than 16 count as 16.
+    /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer. Sizes below 16 count as 16.
     buffer_page_count: Pages = Pages(64);
 }
 
@@ -50,6 +48,7 @@ static TABLE: TableSpec = TableSpec {
 pub const SPEC: Spec = Spec {
     name: "execsnoop",
     summary: "new programs with their arguments",
+    overhead: Overhead::low("1.1 us per exec"),
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&EXEC, &RETURN],

@@ -46,6 +46,7 @@ static TABLE: TableSpec = TableSpec {
 pub const SPEC: Spec = Spec {
     name: "exectop",
     summary: "executions by command name",
+    overhead: Overhead::low("220 ns per exec"),
     tables: &[&TABLE],
     hooks: &[&EXEC],
     maps: MAPS,

@@ -25,14 +25,14 @@ maps! {
 }
 
 options! {
-    process: "Only locks taken by these";
-    /// Only callers whose name begins with this.
+    process;
+    /// Only callers whose names begin with this text.
     caller_filter: String = String::new();
-    /// How many callers the name has, the innermost first.
+    /// Callers in the name of an instance, the innermost first. More than one costs another 2.1 us per lock.
     stack_depth: Depth = Depth(1);
-    /// How many different chains of callers to keep, up to a power of two.
+    /// Different chains of callers to keep, rounded up to a power of two.
     stack_storage_size: Chains = Chains(16384);
-    /// Names with the place in the function: +0x...
+    /// Append the offset in the function to names: +0x...
     use_caller_offset: bool = false;
 }
 
@@ -115,6 +115,8 @@ static TABLE: TableSpec =
 pub const SPEC: Spec = Spec {
     name: "klockstat",
     summary: "kernel mutexes by caller",
+    overhead: Overhead::high("440 ns per lock and unlock of a mutex"),
+    needs: "fentry (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK, &UNLOCK],

@@ -20,16 +20,16 @@ maps! {
 }
 
 options! {
-    process: "Only calls by these";
+    process;
     /// Required. Kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone.
     kprobes: ProbeList = ProbeList::default(), for example "kprobe:vfs_open";
-    /// Only calls that return this error, whatever its sign.
+    /// Only calls that return this error. The sign does not matter.
     errno: Errno = Errno::default();
-    /// What makes a call a failed one: a comparison of the value it returns, signed, in the width of its type.
+    /// A call has failed if its return value, signed and in the width of its type, compares so.
     ret_chk: ReturnCheck = ReturnCheck::default();
     /// Add an instance per process, PID::NAME, for up to 128 processes; needs `process`.
     details: bool = false;
-    /// How long the calls take.
+    /// Measure how long calls take.
     latency: bool = false;
 }
 
@@ -68,6 +68,8 @@ static TABLE: TableSpec = TableSpec {
 pub const SPEC: Spec = Spec {
     name: "kprobe_hits",
     summary: "calls of kernel functions",
+    overhead: Overhead::medium("32 ns per call"),
+    needs: "fentry (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&CALLS, &TIMED],

@@ -16,7 +16,7 @@ maps! {
 }
 
 options! {
-    process: "Only threads of these";
+    process;
 }
 
 static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF");
@@ -35,6 +35,7 @@ static TABLE: TableSpec = TableSpec {
 pub const SPEC: Spec = Spec {
     name: "runqlat",
     summary: "run queue latency",
+    overhead: Overhead::medium("32 ns per context switch"),
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],

@@ -22,14 +22,14 @@ maps! {
 }
 
 options! {
-    process: "Only calls of these";
+    process;
     /// Only calls that return this error.
     errno: Errno = Errno::default();
     /// Only calls that return an error.
     failed: bool = false;
-    /// Show calls by process too, as PID::SYSCALL; only with `process`, for 128 processes at a time.
+    /// Add an instance per process, PID::NAME, for up to 128 processes; needs `process`.
     details: bool = false;
-    /// Measure how long calls take. Counting takes about 75 ns of every system call on the machine, this 200.
+    /// Measure how long calls take. This costs 200 ns per system call.
     latency: bool = false;
 }
 
@@ -42,6 +42,8 @@ static TABLE: TableSpec = TableSpec { cluster: 15, shape: Shape::Numbered, metri
 pub const SPEC: Spec = Spec {
     name: "syscount",
     summary: "system calls",
+    overhead: Overhead::high("40 ns per system call of every process"),
+    needs: "CONFIG_FTRACE_SYSCALLS",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&ENTER, &EXIT],

@@ -25,6 +25,7 @@ static TABLE: TableSpec = TableSpec {
 pub const SPEC: Spec = Spec {
     name: "sysfork",
     summary: "process and thread creation",
+    overhead: Overhead::low("46 ns per new task"),
     tables: &[&TABLE],
     hooks: &[&NEWTASK],
     maps: MAPS,

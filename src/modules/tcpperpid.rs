@@ -22,14 +22,14 @@ maps! {
 }
 
 options! {
-    process: "Only these";
-    /// Only connections with these remote ports.
+    process;
+    /// Only connections with these remote (dport) or local (lport) ports.
     dport: Ports = Ports::default();
-    /// Only connections with these local ports.
+    /// Only connections with these remote (dport) or local (lport) ports.
     lport: Ports = Ports::default();
-    /// No effect: no buffer is needed.
+    /// Size of the ring buffer in pages. No effect in tcpperpid and tcpretrans, which need no buffer.
     buffer_page_count: Pages = Pages(64);
-    /// No effect: bytes always count when they are moved, not when their session closes.
+    /// No effect: bytes always count when they are moved, not when their connection closes.
     highres: bool = false;
 }
 
@@ -39,6 +39,8 @@ static TABLE: TableSpec = TableSpec { cluster: 11, shape: Shape::Pids, metrics: 
 pub const SPEC: Spec = Spec {
     name: "tcpperpid",
     summary: "TCP traffic by process",
+    overhead: Overhead::medium("50 ns per send or receive"),
+    needs: "CONFIG_INET, and Linux 6.3, fexit or kprobes",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&TRAFFIC],

@@ -15,10 +15,10 @@ maps! {
 }
 
 options! {
-    process: "Only hits by these";
+    process;
     /// Required. Tracepoints: regular expressions that match a whole CATEGORY:EVENT of tracefs.
     tracepoints: ProbeList = ProbeList::default(), for example "sched:sched_process_exec,sched:sched_process_exit";
-    /// Has no effect: tracepoints that cannot be attached to are always left out, and the log names them.
+    /// No effect: tracepoints that cannot be attached to are always left out, and the log names them.
     compile_test: bool = true;
 }
 
@@ -41,6 +41,8 @@ static TABLE: TableSpec =
 pub const SPEC: Spec = Spec {
     name: "tracepoint_hits",
     summary: "hits of tracepoints",
+    overhead: Overhead::medium("67 ns per hit"),
+    needs: "tracefs",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&TRACEPOINT],

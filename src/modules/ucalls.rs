@@ -25,12 +25,12 @@ maps! {
 }
 
 options! {
-    /// The processes (ids, command names, or regular expressions for whole command lines). With ids only, nothing is attached
-    /// to others; else the files of these are, so that new ones count from their first call.
+    /// Only these processes count. With USDT probes: if only PIDs are listed, probes are attached to those processes alone; otherwise to
+    /// the executables they run.
     process: ProcessFilter = ProcessFilter::named("java");
-    /// The language they are in, which is not node. Without it each process is known by the files it executes.
+    /// Language runtime. Default: detected from the process's executable and libraries. The runtime node is not supported.
     language: Language = Language::default();
-    /// How long the calls take: then calls count when they return.
+    /// Measure how long calls take. A call then counts when it returns.
     latency: bool = false;
 }
 
@@ -48,6 +48,8 @@ static TABLE: TableSpec =
 pub const SPEC: Spec = Spec {
     name: "ucalls",
     summary: "calls of methods in language runtimes",
+    overhead: Overhead::high("560 ns per call, and 880 ns for the breakpoint, in the traced process"),
+    needs: "CONFIG_UPROBE_EVENTS and a runtime with USDT probes of calls",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&SITE],

@@ -22,9 +22,8 @@ maps! {
 }
 
 options! {
-    /// Only hits by these processes (ids, command names, or regular expressions for whole command lines). With ids only,
-    /// nothing is attached to others; else the files are attached to, so that new processes count from their first hit.
-    /// Without the option all processes count.
+    /// Only these processes count. With USDT probes: if only PIDs are listed, probes are attached to those processes alone; otherwise to
+    /// the executables they run.
     process: ProcessFilter = ProcessFilter::default();
     /// Required. USDT probes, each FILE:PROBE: FILE is an absolute path, a program or the short name of a library (`c` for libc.so.6);
     /// PROBE is a regular expression that matches whole names. A process pays 880 ns whenever it runs into a probe (a nop, which x86-64
@@ -45,6 +44,8 @@ static TABLE: TableSpec =
 pub const SPEC: Spec = Spec {
     name: "usdt_hits",
     summary: "hits of USDT probes",
+    overhead: Overhead::high("26 ns per hit, and 880 ns for the breakpoint, in the traced process"),
+    needs: "CONFIG_UPROBE_EVENTS",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&SITE],

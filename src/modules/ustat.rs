@@ -25,10 +25,10 @@ maps! {
 }
 
 options! {
-    /// The processes (ids, command names, or regular expressions for whole command lines). With ids only, nothing is attached
-    /// to others; else the files of these are, so that new ones count from their first event.
+    /// Only these processes count. With USDT probes: if only PIDs are listed, probes are attached to those processes alone; otherwise to
+    /// the executables they run.
     process: ProcessFilter = ProcessFilter::named("java");
-    /// The language they are in. Without it each process is known by the files it executes.
+    /// Language runtime. Default: detected from the process's executable and libraries.
     language: Language = Language::default();
 }
 
@@ -43,6 +43,8 @@ static TABLE: TableSpec = TableSpec { cluster: 17, shape: Shape::Pids, metrics: 
 pub const SPEC: Spec = Spec {
     name: "ustat",
     summary: "events of language runtimes by process",
+    overhead: Overhead::high("100 ns per event, and 880 ns for the breakpoint, in the traced process"),
+    needs: "CONFIG_UPROBE_EVENTS and a runtime with USDT probes",
     tables: &[&TABLE],
     options: OPTIONS,
     hooks: &[&SITE],

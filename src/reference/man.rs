@@ -104,13 +104,21 @@ fn configuration(page: &mut Page, specs: &[&Spec]) {
         "The configuration file has the format of pmdabcc's `bcc.conf`, which can be used unchanged: sections in brackets, options with `=` or \
          `:`. Lines that begin with # or ; are comments; no comments after a value.",
     );
-    page.paragraph("After a change, run `pmdacorebcc --check`, then restart pmcd or run `Install` again.");
+    page.paragraph(
+        "Files `conf.d/*.conf` beside it are read next, in the order of their names, if they are regular files that belong to root and only \
+         root can write to. They add sections, or options that override earlier ones.",
+    );
+    page.paragraph(
+        "After a change, run `pmdacorebcc --check-syntax`, which only reads the files, or `pmdacorebcc --check`, which also loads the modules. \
+         Then restart pmcd or run `Install` again.",
+    );
     page.subsection("[pmda]");
     for (name, text) in PMDA {
         page.request(".TP").request(&format!(".B {name}")).text(text);
     }
     page.subsection("Options of every module");
     page.tagged("`module`", "The module's name. A module cannot run twice.");
+    page.tagged("`enabled`", "True or False: enable or disable the module, regardless of `modules`.");
     page.tagged(
         "`cluster`",
         "The cluster of the metrics' identifiers, 0 to 4095. 200 to 299 are free for local use; 300 to 349 are reserved; modules that \
@@ -119,7 +127,9 @@ fn configuration(page: &mut Page, specs: &[&Spec]) {
     page.tagged("`prefix`", "Instead of the prefix in [pmda].");
     page.tagged("`debug`", "Log more.");
     for spec in sorted(specs) {
-        page.subsection(&format!("[{}]", spec.name)).text(&format!("{}; cluster {}.", spec.summary, spec.cluster()));
+        let needs = if spec.needs.is_empty() { String::new() } else { format!(" Needs {}.", spec.needs) };
+        page.subsection(&format!("[{}]", spec.name));
+        page.text(&format!("{}; cluster {}. {}.{needs}", spec.summary, spec.cluster(), capitalized(spec.overhead.events)));
         for option in spec.options {
             page.tagged(&format!("`{}`", option.name), &described(option));
         }

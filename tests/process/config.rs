@@ -9,11 +9,20 @@ use corebcc::modules::{find, MODULES};
 use corebcc::pcp::{PmErr, Pmid};
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
-/// The lines about errors, without what stands before their words.
-fn errors(log: &str) -> Vec<String> {
-    log.lines().filter_map(|line| Some(line.split_once(" Error: ")?.1.to_owned())).collect()
+/// The lines about the configuration, without the stamps that stand before their words in a log.
+fn errors(said: &str) -> Vec<String> {
+    let words = |line: &str| {
+        let words = [" Error: ", " Warning: "].iter().find_map(|level| Some(line.split_once(level)?.1));
+        words.unwrap_or(line).to_owned()
+    };
+    said.lines().map(words).filter(|line| line.contains("corebcc.conf") && !line.contains(" Info: ")).collect()
+}
+
+/// What a command says on standard error.
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// An agent whose configuration has errors, each with these parts: it serves, and its metric, its log and `--check` say the same.
@@ -25,8 +34,8 @@ fn wrong(config: &str, wanted: &[&[&str]]) -> (Home, Peer) {
     assert_eq!(values(&mut peer, "bcc.agent.configuration.errors")[""], wanted.len().to_string(), "{status}");
     let check = home.run(&["--check", "--btf", "/nonexistent"]);
     assert_eq!(check.status.code(), Some(1));
-    for (at, said) in [("serving", home.log()), ("--check", told(&check))] {
-        let said: Vec<String> = errors(&said).into_iter().filter(|line| line.contains("corebcc.conf")).collect();
+    for (at, said) in [("serving", home.log()), ("--check", said(&check))] {
+        let said = errors(&said).into_iter().filter(|line| !line.contains("not loaded: ")).collect::<Vec<_>>();
         assert_eq!(said.len(), wanted.len(), "{at}: {said:?}");
         for (line, parts) in said.iter().zip(wanted) {
             assert!(status.contains(line.as_str()), "{at}: `{line}` is not in {status}");
@@ -98,7 +107,7 @@ fn a_module_without_its_list_of_probes_fails_alone() {
     assert_eq!(values(&mut peer, "bcc.agent.configuration.errors")[""], "4");
     assert_eq!(peer.close().0.code(), Some(0));
     let check = home.run(&["--check"]);
-    assert_eq!((check.status.code(), errors(&told(&check)).len()), (Some(1), 4), "{}", told(&check));
+    assert_eq!((check.status.code(), errors(&said(&check)).len()), (Some(1), 4), "{}", told(&check));
 }
 
 /// Whoever follows the sentence of a module that is off, to the letter, has no error in the configuration.
@@ -172,7 +181,7 @@ fn a_file_that_cannot_be_used_costs_all_modules_not_the_agent() {
         assert_eq!(peer.close().0.code(), Some(0));
         let check = home.run(&["--check"]);
         assert_eq!(check.status.code(), Some(1));
-        assert!(errors(&told(&check)).len() == 1 && told(&check).contains(words), "{}", told(&check));
+        assert!(errors(&said(&check)).len() == 1 && said(&check).contains(words), "{}", told(&check));
     }
 }
 
@@ -275,9 +284,9 @@ fn unknown_modules_and_sections_are_told_with_the_known() {
         &["corebcc.conf:5", "sysfrok", "netproc", "biolatency"],
     );
     refused(&ONE.replace("modules = sysfork", "modules = sysfork,other"), &["corebcc.conf:2", "other"]);
-    refused(
-        &format!("{ONE}[pmda2]\n").replace("prefix", "x").replace("[pmda]\n", "[pmda]\nno_such = 1\n"),
-        &["corebcc.conf:2", "no_such"],
+    wrong(
+        &format!("{ONE}[pmda2]\n").replace("[pmda]\n", "[pmda]\nno_such = 1\n"),
+        &[&["corebcc.conf:2", "no_such"], &["corebcc.conf:8", "[pmda2] has no effect", "did you mean `pmda`?"]],
     );
 }
 
@@ -352,8 +361,13 @@ fn an_unknown_option_is_warned_of_with_its_line() {
     for part in ["corebcc.conf:7", "[sysfork]", "queued", "no such option"] {
         assert!(warning.contains(part), "no `{part}` in {warning}");
     }
+    let errors = values(&mut peer, "bcc.agent.configuration.status").remove("").unwrap();
+    assert!(errors.starts_with("1 error: ") && errors.contains("queued: no such option"), "{errors}");
     let output = home.run(&["--check"]);
     assert!(told(&output).contains("corebcc.conf:7"), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(1), "what is not done is no success: {}", told(&output));
+    let output = home.run(&[&format!("--trycompile={}", home.config().display())]);
+    assert_eq!(output.status.code(), Some(0), "as the Python agent, which passes it over: {}", told(&output));
 }
 
 #[test]
@@ -388,8 +402,171 @@ fn a_check_with_a_module_that_fails_ends_with_1_and_says_which() {
         let output = home.run(&["--check", "--btf", "/nonexistent"]);
         assert_eq!(output.status.code(), Some(1), "{}", told(&output));
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(table.contains("sysfork") && table.contains("FAILED: /nonexistent"), "{table}");
+        assert!(table.lines().any(|line| line.starts_with("sysfork ") && line.ends_with("  FAILED")), "{table}");
+        let said = said(&output);
+        assert_eq!((said.lines().count(), said.matches("/nonexistent").count()), (1, 1), "the reason, once: {said}");
+        assert!(said.starts_with("sysfork: not loaded: /nonexistent"), "as in the log: {said}");
         let file = format!("--trycompile={}", home.config().display());
         assert_eq!(home.run(&[&file, "--btf", "/nonexistent"]).status.code(), Some(trycompile));
     }
+}
+
+/// A slip has a hint, and ends with 1 whether or not it costs anything.
+#[test]
+fn a_check_says_what_may_have_been_meant() {
+    let biolatency =
+        |line: &str| format!("[pmda]\nmodules = biolatency\n[biolatency]\nmodule = biolatency\ncluster = 0\n{line}\n");
+    for (config, words) in [
+        (biolatency("queud = True"), ":6: [biolatency] queud: no such option, it has no effect (module biolatency has queued); did you mean `queued`?"),
+        (biolatency("enabeld = True"), "did you mean `enabled`?"),
+        (biolatency("queued = True # from the allocation"), ":6: [biolatency] queued: expected a boolean (True or False), got `True # from the allocation`; a comment needs a line of its own"),
+        (biolatency("queued = on ; from the allocation"), "a comment needs a line of its own"),
+        (biolatency("").replace("modules = biolatency", "modules = biolatancy"), ":2: [pmda] modules: no section has the name `biolatancy`"),
+        (biolatency("").replace("modules = biolatency", "modules = biolatancy"), "did you mean `biolatency`?"),
+        (biolatency("").replace("modules = biolatency", "modules = biolatency # disks"), "a comment needs a line of its own"),
+        (biolatency("").replace("module = biolatency", "module = bioltency"), "; did you mean `biolatency`?"),
+        (biolatency("").replace("[pmda]", "[PMDA]"), ":1: [PMDA] has to be written [pmda]"),
+        (biolatency("").replace("[pmda]\n", "[pmda]\nproces_refresh = 1\n"), "did you mean `process_refresh`?"),
+        (biolatency("[bioltaency]\nqueued = True"), ":6: [bioltaency] has no effect: it has no option `module`, and is not enabled; did you mean `biolatency`?"),
+        (biolatency("[runqlat]\nmodule = runqlat\ncluster = 4\nprocess = java # the shop"), ":9: [runqlat] process: `# the shop` counts as part of the value; a comment needs a line of its own"),
+        (biolatency("[tcplife]\nmodule = tcplife\ncluster = 3\nenabled = True\nsession_count = 20000"), ":10: [tcplife] session_count: `20000` is not from 0 to 10000; it counts as 10000"),
+    ] {
+        let home = Home::new(&config);
+        let output = home.run(&["--check-syntax"]);
+        assert_eq!(output.status.code(), Some(1), "{words}: {}", told(&output));
+        assert!(said(&output).contains(words), "{words}: {}", told(&output));
+    }
+}
+
+/// What is wrong there shows before somebody enables it; what is yet to be written is no error.
+#[test]
+fn modules_that_are_off_are_checked_and_cost_nothing() {
+    if lacks_bpf() {
+        return;
+    }
+    let off = "[tcplife]\nmodule = tcplife\ncluster = many\ndport = x\nsession_count = 20\n\
+        [b]\nmodule = biolatency\nqueued = perhaps\nquiet = 1\n\
+        [hits]\nmodule = tracepoint_hits\n[other]\nmodule = sysfrok\ncluster = 9\n";
+    let text = format!("{ONE}{off}").replace("False", "True");
+    let home = Home::new(&text);
+    let mut peer = Peer::ready(&home, &[]);
+    assert_eq!(modules(&mut peer)["sysfork"].0, "running", "{}", home.log());
+    let told_by_agent = values(&mut peer, "bcc.agent.configuration.status").remove("").unwrap();
+    assert!(told_by_agent.starts_with("5 errors: "), "no module is lost for them: {told_by_agent}");
+    let output = home.run(&["--check-syntax"]);
+    let lines = errors(&said(&output));
+    let places: Vec<&str> = lines.iter().map(|line| line.split("corebcc.conf:").nth(1).unwrap()).collect();
+    let begins = [
+        "9: [tcplife] cluster: ",
+        "10: [tcplife] dport: ",
+        "14: [b] queued: ",
+        "15: [b] quiet: ",
+        "19: [other] module: ",
+    ];
+    assert_eq!(places.len(), begins.len(), "{lines:#?}");
+    places.iter().zip(begins).for_each(|(place, begin)| assert!(place.starts_with(begin), "{place}"));
+    assert_eq!(lines.join("; "), told_by_agent.split_once(": ").unwrap().1, "the same sentences");
+    assert_eq!(errors(&home.log()), lines);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_file_is_checked_without_root_and_without_loading() {
+    if lacks(&["setpriv"]) {
+        return;
+    }
+    let home = Home::new(ONE);
+    let output = crate::host::as_nobody(&home).arg("--check-syntax").output().unwrap();
+    let wanted = format!("{}: no errors, 1 module enabled\n", home.config().display());
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()), (Some(0), wanted));
+    assert_eq!(said(&output), "");
+    fs::write(home.config(), format!("{ONE}cluster = 3\nwords\n")).unwrap();
+    let output = crate::host::as_nobody(&home).arg("--check-syntax").output().unwrap();
+    let lines: Vec<String> = said(&output).lines().map(String::from).collect();
+    let at = |line: usize| format!("{}:{line}: ", home.config().display());
+    assert!(lines.len() == 2 && lines[0].starts_with(&at(7)) && lines[1].starts_with(&at(8)), "{lines:?}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 errors, no module runs\n");
+}
+
+/// No stamps, no word of the Python agent's, and nothing twice.
+#[test]
+fn a_check_tells_each_failure_once_and_without_stamps() {
+    if lacks_bpf() {
+        return;
+    }
+    let text = format!("{}\nfrob = 1\n", shipped("sysfork,tracepoint_hits,nope,runqlat"));
+    let home = Home::new(&text);
+    let mut command = home.agent(&["--check"]);
+    let output = command.env("COREBCC_AVOID", "tp__task_newtask,raw__task_newtask").output().unwrap();
+    let lines: Vec<String> = said(&output).lines().map(String::from).collect();
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+    for (line, words) in
+        lines.iter().zip(["`nope`", "[tracepoint_hits] has no option", "frob", "sysfork: not loaded: "])
+    {
+        assert!(
+            line.contains(words) && !line.contains("pmdacorebcc(") && !line.contains("aborting"),
+            "{words}: {line}"
+        );
+    }
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(table.lines().filter(|line| line.ends_with("  FAILED")).count(), 3, "{table}");
+    assert!(lines.iter().all(|line| !table.contains(line)), "{table}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn sections_say_for_themselves_whether_they_are_enabled() {
+    let with = |name: &str, line: &str| (format!("\n[{name}]\n"), format!("\n[{name}]\n{line}\n"));
+    let mut text = shipped("sysfork,runqlat");
+    for (from, to) in
+        [with("exectop", "enabled = true"), with("runqlat", "enabled = No"), with("netproc", "enabled = maybe")]
+    {
+        text = text.replacen(&from, &to, 1);
+    }
+    let home = Home::new(&text);
+    let mut peer = Peer::ready(&home, &["--btf", "/nonexistent"]);
+    let modules = modules(&mut peer);
+    for (name, state, words) in [
+        ("sysfork", "failed", "/nonexistent"),
+        ("exectop", "failed", "/nonexistent"),
+        ("runqlat", "off", "not enabled; to have it, write `enabled = True` in line "),
+        ("netproc", "failed", "[netproc] enabled: expected a boolean"),
+        ("tcplife", "off", "add tcplife to `modules`"),
+    ] {
+        let (is, sentence, _) = &modules[name];
+        assert!(is == state && sentence.contains(words), "{name}: {is}: {sentence}");
+    }
+    // Nothing else is needed.
+    let home = Home::new("[pmda]\n[sysfork]\nmodule = sysfork\ncluster = 2\nenabled = on\n");
+    let output = home.run(&["--check-syntax"]);
+    assert!(told(&output).contains("no errors, 1 module enabled"), "{}", told(&output));
+}
+
+/// What a package leaves in `conf.d` is enabled, and what it says of the site's sections holds.
+#[test]
+fn files_in_conf_d_enable_modules_and_override_options() {
+    let home = Home::new(ONE);
+    let part = |name: &str, text: &str| fs::write(home.path(&format!("conf.d/{name}")), text).unwrap();
+    fs::create_dir(home.path("conf.d")).unwrap();
+    part("10-disks.conf", "[biolatency]\nmodule = biolatency\ncluster = 0\nenabled = True\n");
+    part("20-site.conf", "[pmda]\nprefix = site.\n[biolatency]\nqueued = True\n");
+    part("30-old.conf.rpmsave", "no configuration\n");
+    let mut peer = Peer::ready(&home, &["--btf", "/nonexistent"]);
+    assert_eq!(values(&mut peer, "site.agent.configuration.errors")[""], "0", "{}", home.log());
+    assert!(values(&mut peer, "site.agent.module.state")["biolatency"] == "failed", "it is to be loaded");
+    assert!(home.log().contains("goes on in "), "{}", home.log());
+    assert_eq!(peer.close().0.code(), Some(0));
+    part("20-site.conf", "[biolatency]\n\nqueued = perhaps\n");
+    let check = home.run(&["--check-syntax"]);
+    let place = format!("{}:3: [biolatency] queued: ", home.path("conf.d/20-site.conf").display());
+    assert!(said(&check).starts_with(&place) && check.status.code() == Some(1), "{}", told(&check));
+    // Nobody but root enables modules.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o646);
+    fs::set_permissions(home.path("conf.d/20-site.conf"), mode).unwrap();
+    let mut peer = Peer::ready(&home, &["--btf", "/nonexistent"]);
+    let status = values(&mut peer, "bcc.agent.configuration.status").remove("").unwrap();
+    let wanted = "20-site.conf: cannot read the configuration: others than root can write to it: chmod go-w";
+    assert!(status.starts_with("1 error, no module runs: ") && status.contains(wanted), "{status}");
+    assert_eq!(peer.close().0.code(), Some(0));
 }

@@ -112,7 +112,7 @@ fn unprivileged_checks_and_agents_that_need_all_modules_fail() {
     let home = Home::new(&ONE.replace("False", "True"));
     let output = as_nobody(&home).arg("--check").output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
-    assert!(told(&output).contains("FAILED: loading BPF is not permitted"), "{}", told(&output));
+    assert!(told(&output).contains("sysfork: not loaded: loading BPF is not permitted"), "{}", told(&output));
 
     let mut command = as_nobody(&home);
     command.args(["-l", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));

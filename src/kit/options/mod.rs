@@ -329,22 +329,20 @@ impl OptionType for ProcessFilter {
     }
 }
 
-/// The options of a section that no module of this kind has, with their lines: worth a warning, no more, since a
-/// configuration may be older or newer than the agent.
-pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<(&'a str, usize)> {
-    section
-        .keys()
-        .filter(|(key, _)| !ModuleSettings::KEYS.contains(key) && !options.iter().any(|option| option.name == *key))
-        .collect()
+/// The options of a section that no module of this kind has: worth a word, no more, since a configuration may be older or newer than the
+/// agent.
+pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<&'a str> {
+    let is_known = |key: &str| ModuleSettings::KEYS.contains(&key) || options.iter().any(|option| option.name == key);
+    section.keys().filter(|key| !is_known(key)).collect()
 }
 
 /// Declares a module's options: `Options`, how to read it from a section, and `OPTIONS`. The doc comment is the text of the
 /// default configuration and of the man page. An option without which there is no module has an example instead of a default.
-/// The option `process`, which most modules have, is declared by the words before `processes`; it comes first.
+/// The option `process`, which most modules have, is declared by its name alone; it comes first.
 ///
 /// ```text
 /// options! {
-///     process: "Only requests of these";
+///     process;
 ///     /// Include the time a request was queued in the operating system.
 ///     queued: bool = false;
 ///     /// The kernel functions.
@@ -353,13 +351,9 @@ pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<(&'a str
 /// ```
 #[macro_export]
 macro_rules! options {
-    (process: $which:literal; $($others:tt)*) => {
+    (process; $($others:tt)*) => {
         $crate::options! {
-            #[doc = concat!(
-                " ",
-                $which,
-                " processes (ids, command names, or regular expressions for whole command lines)."
-            )]
+            /// Only these processes count.
             process: $crate::kit::ProcessFilter = $crate::kit::ProcessFilter::default();
             $($others)*
         }
@@ -382,10 +376,12 @@ macro_rules! options {
                 let (mut options, mut errors) = (Options::default(), $crate::config::Errors::default());
                 $(
                     let value = errors.take($crate::options!(@get section, $name $(, $example)?)).flatten();
-                    if let Some(value) = value.and_then(|value| {
-                        errors.take(<$ty as $crate::kit::OptionType>::read(&value))
+                    if let Some((value, read)) = value.and_then(|value| {
+                        let read = errors.take(<$ty as $crate::kit::OptionType>::read(&value))?;
+                        Some((value, read))
                     }) {
-                        options.$name = value;
+                        value.note_comment();
+                        options.$name = read;
                     }
                 )*
                 errors.end().map(|()| options)

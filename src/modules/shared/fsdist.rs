@@ -51,7 +51,7 @@ macro_rules! file_system {
         use $crate::modules::shared::fsdist::{operation_latency, operation_metric, Operations};
 
         $crate::options! {
-            process: "Only operations by these";
+            process;
         }
 
         static OPEN: Hook = $crate::function!($open, $needs);
@@ -101,6 +101,8 @@ macro_rules! file_system {
             name: $module,
             directory: "fs.",
             summary: concat!("latency of file operations on ", $called),
+            overhead: Overhead::medium(concat!("190 ns per open, read, write or fsync on ", $called)),
+            needs: $needs,
             tables: &[&TABLE],
             options: OPTIONS,
             hooks: &[&OPEN, &READ, &WRITE, &FSYNC],

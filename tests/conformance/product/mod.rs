@@ -94,7 +94,7 @@ impl Product {
         let config = Config::parse("test.conf", CONFIG.as_bytes());
         let Prepared { settings, enabled, modules, configuration } =
             prepare(&config, "test.conf", survey(&config, MODULES), MODULES);
-        assert_eq!(configuration.errors, [""; 0]);
+        assert!(configuration.errors.is_empty(), "{:?}", configuration.errors);
         let kernel = FakeKernel::default();
         let (hold, held) = mpsc::channel();
         let load = {

@@ -1,0 +1,71 @@
+//! What a configuration says to no effect: options that no module has, sections of no module, and what is wrong with modules that are
+//! off. It costs nothing, and whoever wrote it may have meant something else.
+
+use super::prepared_module::make;
+use crate::catalog::{spec_of, EnabledModule};
+use crate::config::{did_you_mean, noting, Config, ConfigError, ModuleSettings, Section};
+use crate::kit::{unknown, Spec};
+use std::collections::HashSet;
+
+/// Sections that a misspelt name is compared with.
+const COMPARED: usize = 1000;
+
+/// What is said to no effect by a configuration with these modules. `failed` names the sections that are to be enabled and cannot be;
+/// errors that are known of them are found again.
+pub fn ignored(
+    config: &Config,
+    enabled: &[EnabledModule],
+    failed: &HashSet<String>,
+    specs: &[&'static Spec],
+) -> Vec<ConfigError> {
+    let mut ignored = Vec::new();
+    for section in config.sections().filter(|section| section.name() != "pmda") {
+        if let Some(module) = enabled.iter().find(|module| module.settings.section == section.name()) {
+            ignored.extend(unknown_options(section, module.spec));
+        } else if section.get("module").is_ok_and(|module| module.is_some()) {
+            ignored.extend(of_module_that_is_off(config, section, specs));
+        } else if !failed.contains(section.name()) {
+            ignored.push(of_no_module(config, section, specs));
+        }
+    }
+    ignored
+}
+
+fn of_no_module(config: &Config, section: Section<'_>, specs: &[&'static Spec]) -> ConfigError {
+    let names = specs.iter().map(|spec| spec.name).chain(["pmda"]);
+    let others = config.sections().take(COMPARED).map(|section| section.name());
+    let meant = did_you_mean(section.name(), names.chain(others.filter(|name| *name != section.name())));
+    section.error(format!("[{}] has no effect: it has no option `module`, and is not enabled{meant}", section.name()))
+}
+
+fn unknown_options(section: Section<'_>, spec: &Spec) -> Vec<ConfigError> {
+    let names = || spec.options.iter().map(|option| option.name);
+    let known: Vec<&str> = names().collect();
+    let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+    let error = |key: &str| {
+        let meant = did_you_mean(key, names().chain(ModuleSettings::KEYS));
+        let path = spec.path();
+        section.reject(key, format!("no such option, it has no effect (module {path} has {known}){meant}"))
+    };
+    unknown(&section, spec.options).into_iter().map(error).collect()
+}
+
+/// What is wrong with what stands in a section that is off. What has to be added before it can be on is no error: samples lack it.
+fn of_module_that_is_off(config: &Config, section: Section<'_>, specs: &[&'static Spec]) -> Vec<ConfigError> {
+    let (settings, read) = ModuleSettings::read(section, "bcc.");
+    let mut errors: Vec<ConfigError> = read.err().into_iter().collect();
+    // Its options can be told also where its cluster is wrong.
+    let settings = settings.or_else(|| ModuleSettings::named(section));
+    match settings.map(|settings| spec_of(section, &settings, specs).map(|spec| (spec, settings))) {
+        None => {}
+        Some(Err(error)) => errors.push(error),
+        Some(Ok((spec, settings))) => {
+            errors.extend(unknown_options(section, spec));
+            let module = EnabledModule { spec, settings, rows: 0, bpf_names: false };
+            let (made, notes) = noting(|| make(config, &module, None));
+            errors.extend(made.err().into_iter().chain(notes));
+        }
+    }
+    let each = errors.into_iter().flat_map(ConfigError::into_each);
+    each.filter(|error| !matches!(error, ConfigError::Required { .. })).collect()
+}
