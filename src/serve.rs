@@ -107,7 +107,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     let Prepared { settings, enabled, modules, configuration } = prepare(&config, &path, enabled, MODULES);
     configuration.log_errors();
     if configuration.halted {
-        error!("no module is loaded until the configuration is corrected and the agent started again");
+        error!("no module is loaded; correct the configuration and restart the agent");
     }
     // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
     let fatal = settings.module_failure_fatal && !configuration.is_costly();
@@ -193,8 +193,7 @@ fn held_by(capabilities: &CapsHashSet) -> Option<CapsHashSet> {
 /// says so if it is refused.
 fn run_as(name: &str, capabilities: &CapsHashSet) -> Result<(), Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
-    let user =
-        User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
+    let user = User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"no such account"))?;
     if user.uid == Uid::effective() {
         return Ok(());
     }
