@@ -10,6 +10,7 @@ use corebcc::modules::MODULES;
 use corebcc::reference;
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 
 fn path(name: &str) -> String {
     format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -64,7 +65,39 @@ fn every_sample_line_of_the_configuration_works() {
 
 #[test]
 fn the_man_page_is_what_the_declarations_say() {
-    current("man/pmdacorebcc.1", &reference::man_page(&corebcc::cli::command("pmdacorebcc"), MODULES));
+    let status = STATUS.iter().map(|table| table.spec);
+    current("man/pmdacorebcc.1", &reference::man_page(&corebcc::cli::command("pmdacorebcc"), MODULES, status));
+}
+
+#[test]
+fn the_man_page_has_every_section_a_pmda_has() {
+    let page = read("man/pmdacorebcc.1");
+    let sections: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix(".SH ")).collect();
+    let wanted = "NAME|SYNOPSIS|DESCRIPTION|OPTIONS|CONFIGURATION|METRICS|PRIVILEGES|SECURITY|DIAGNOSTICS|EXIT STATUS|EXAMPLES|INSTALLATION|\
+                  FILES|PCP ENVIRONMENT|SEE ALSO";
+    assert_eq!(sections, wanted.split('|').collect::<Vec<_>>());
+    for table in
+        MODULES.iter().flat_map(|spec| spec.tables.iter().copied()).chain(STATUS.iter().map(|table| table.spec))
+    {
+        for metric in table.metrics {
+            assert!(page.contains(&format!("\n.TP\n\\fBbcc.{}\\fP\n", metric.name)), "METRICS lacks {}", metric.name);
+        }
+    }
+    assert!(
+        page.contains("\\fB\\-\\-trycompile\\fP=FILE\n") && page.contains("\\fB\\-\\-check\\fP [FILE]\n"),
+        "{page}"
+    );
+}
+
+#[test]
+fn mandoc_has_nothing_to_say_of_the_man_page() {
+    let lint = Command::new("mandoc").args(["-T", "lint", &path("man/pmdacorebcc.1")]).output();
+    let Ok(lint) = lint else {
+        println!("skipped: mandoc_has_nothing_to_say_of_the_man_page: the package mandoc");
+        return;
+    };
+    assert_eq!(String::from_utf8_lossy(&lint.stdout), "");
+    assert!(lint.status.success(), "{lint:?}");
 }
 
 /// What stands between two marks of a file is what the declarations make of it.
@@ -77,13 +110,21 @@ fn current_part(name: &str, what: &str, wanted: &str) {
 }
 
 #[test]
-fn the_readmes_module_table_is_what_the_declarations_say() {
-    current_part("README.md", "modules", &reference::module_table(MODULES));
+fn the_table_of_modules_is_what_the_declarations_say() {
+    current_part("docs/modules.md", "modules", &reference::module_table(MODULES));
 }
 
 #[test]
 fn the_table_of_agent_metrics_is_what_the_declarations_say() {
     current_part("docs/agent.md", "metrics", &reference::status_table(STATUS.iter().map(|table| table.spec)));
+}
+
+/// `tests/commands.sh` runs the command.
+#[test]
+fn prometheus_is_told_to_ask_for_what_curl_shows() {
+    let page = read("docs/clients.md");
+    let after = |mark: &str| page.split_once(mark).unwrap().1.split_once('\'').unwrap().0.to_owned();
+    assert_eq!(after("/metrics?names="), after("names: ['"));
 }
 
 #[test]
@@ -206,6 +247,42 @@ fn tests_below(directory: &str) -> Vec<(String, String)> {
         }
     }
     tests
+}
+
+/// Phrases that no user text has: each hangs on a pronoun, stands on its head or avoids the field's word. Beside each is what to write.
+const PHRASES: &[(&str, &str)] = &[
+    ("is said", "is documented in, is reported by"),
+    ("are said", "are documented in, are reported by"),
+    ("as they are.", "unchanged"),
+    ("two looks", "is rescanned every"),
+    ("need no look", "are matched when they start"),
+    ("options mean", "that match the option"),
+    ("option \"process\" means", "that match the option \"process\""),
+    ("that this means", "that match"),
+    ("have to be some", "Required."),
+    ("none behind a value", "no comments after a value"),
+    ("found no place", "was dropped because the map was full"),
+    ("since the machine's", "since boot"),
+    ("did not end in order", "unclean exit"),
+    ("begins anew", "restarts"),
+    ("if nobody has", "if necessary"),
+    ("tells of itself", "the agent's own"),
+    ("is to be had", "is available"),
+    ("for good", "for ever"),
+    ("at each hook beyond an empty one", "net of an empty program"),
+];
+
+#[test]
+fn user_texts_avoid_the_worst_phrases() {
+    let pages =
+        fs::read_dir(path("docs")).unwrap().map(|page| format!("docs/{}", page.unwrap().file_name().to_str().unwrap()));
+    let others = ["README.md", "CONTRIBUTING.md", "consumers/README.md", "man/pmdacorebcc.1", "help"].map(String::from);
+    for name in pages.chain(others) {
+        let text = read(&name).split_whitespace().collect::<Vec<_>>().join(" ");
+        for (phrase, better) in PHRASES {
+            assert!(!text.contains(phrase), "{name}: `{phrase}`; write: {better}");
+        }
+    }
 }
 
 #[test]

@@ -79,6 +79,11 @@ class Agent:
             sums.append(total)
         return sums
 
+    def touch(self, metrics):
+        """Fetches metrics and does not look at their values."""
+        self.send(PDU_FETCH, struct.pack(">iqi", 0, 0, len(metrics)) + struct.pack(f">{len(metrics)}I", *metrics))
+        self.receive()
+
     def store(self, metric, text, patience=10):
         """Stores a string, as pmstore does, as soon as the agent is ready for it."""
         data = text.encode()

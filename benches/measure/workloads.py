@@ -46,6 +46,13 @@ def switch(folder):
     subprocess.run([program, "4", "1"], check=True, stdout=subprocess.DEVNULL)
 
 
+def callers(folder):
+    """The program that times calls of its functions."""
+    program = folder / "callers"
+    subprocess.run(["cc", "-O2", "-o", program, HERE / "callers.c"], check=True)
+    return program
+
+
 def spawn(_, times=1000):
     """Processes that begin and end."""
     for _ in range(times):

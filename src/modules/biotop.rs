@@ -36,7 +36,7 @@ options! {
 
 static TABLE: TableSpec = TableSpec {
     cluster: 10,
-    shape: Shape::Rows { count: "process_count", order: "the most bytes first unless `sort` says otherwise" },
+    shape: Shape::Rows { count: "process_count", order: "most bytes first or as `sort` orders them" },
     metrics: METRICS,
     ..TableSpec::NEW
 };

@@ -21,13 +21,13 @@ maps! {
 
 options! {
     process: "Only calls by these";
-    /// The kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone. There have to be some.
+    /// Required. Kernel functions, each kprobe:FUNCTION; in a file also FUNCTION alone.
     kprobes: ProbeList = ProbeList::default(), for example "kprobe:vfs_open";
     /// Only calls that return this error, whatever its sign.
     errno: Errno = Errno::default();
     /// What makes a call a failed one: a comparison of the value it returns, signed, in the width of its type.
     ret_chk: ReturnCheck = ReturnCheck::default();
-    /// Instances PID::FUNCTION besides: only together with the option process, for up to 128 processes.
+    /// Add an instance per process, PID::NAME, for up to 128 processes; needs `process`.
     details: bool = false;
     /// How long the calls take.
     latency: bool = false;

@@ -19,8 +19,7 @@ maps! {
 }
 
 options! {
-    /// Only the first process found that this means (ids, command names, or regular expressions for whole command lines).
-    /// It is looked for at each start; if there is none, nothing is started.
+    /// Sample only the first process that matches when sampling starts; without a match it does not start.
     process: ProcessFilter = ProcessFilter::default();
     /// Leave out the kernel's part of the stacks.
     user_stacks_only: bool = false;

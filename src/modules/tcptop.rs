@@ -29,8 +29,7 @@ maps! {
 }
 
 options! {
-    /// How often the table begins anew, in seconds. 0: at each fetch, which then shows what was moved since the fetch
-    /// before, whoever made it. Negative: never, and the table stays empty.
+    /// Seconds that the table covers; 0 = since the last fetch by any client; negative = the table stays empty.
     interval: Interval = Interval::Seconds(1);
     /// How many connections to show.
     conn_count: RowCount = RowCount(20);
@@ -40,7 +39,7 @@ options! {
 
 static TABLE: TableSpec = TableSpec {
     cluster: 12,
-    shape: Shape::Rows { count: "conn_count", order: "the most bytes first" },
+    shape: Shape::Rows { count: "conn_count", order: "most bytes first" },
     metrics: METRICS,
     ..TableSpec::NEW
 };

@@ -16,7 +16,7 @@ maps! {
 
 options! {
     process: "Only hits by these";
-    /// The tracepoints: regular expressions that have to match a whole CATEGORY:EVENT of tracefs. There have to be some.
+    /// Required. Tracepoints: regular expressions that match a whole CATEGORY:EVENT of tracefs.
     tracepoints: ProbeList = ProbeList::default(), for example "sched:sched_process_exec,sched:sched_process_exit";
     /// Has no effect: tracepoints that cannot be attached to are always left out, and the log names them.
     compile_test: bool = true;

@@ -18,8 +18,9 @@ maps! {
 
 options! {
     process: "Only calls by these";
-    /// The functions, each LIBRARY:SYMBOL. LIBRARY is a short name (`c` for libc.so.6) or the path of a library or program.
-    /// There have to be some.
+    /// Required. Functions, each LIBRARY:SYMBOL: LIBRARY is a short name (`c` for libc.so.6) or the path of a library or program. Every
+    /// caller pays for the breakpoint, whatever `process` says: 880 ns a call where the kernel emulates the first instruction of the
+    /// function, 24,000 ns where it has to single-step it. Choose functions that are called some thousand times a second at most.
     uprobes: ProbeList = ProbeList::default(), for example "c:malloc,c:fork";
 }
 

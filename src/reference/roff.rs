@@ -1,0 +1,130 @@
+//! Text in man(7): escapes, fonts and lines of at most 80 bytes, as `mandoc -T lint` wants them.
+
+/// The longest line that is written.
+const WIDTH: usize = 78;
+
+/// A manual page. In all of its texts `words between backquotes` are bold.
+pub struct Page(String);
+
+impl Page {
+    /// The page of a command, with its date.
+    pub fn new(command: &str, date: &str) -> Page {
+        Page(format!(".TH {} 1 \"{date}\" \"corebcc\" \"Performance Co-Pilot\"\n", command.to_uppercase()))
+    }
+
+    /// A section.
+    pub fn section(&mut self, title: &str) -> &mut Page {
+        self.request(&format!(".SH {title}"))
+    }
+
+    /// A section below a section.
+    pub fn subsection(&mut self, title: &str) -> &mut Page {
+        self.request(&format!(".SS {title}"))
+    }
+
+    /// The first paragraph of a section, or text that goes on after a request.
+    pub fn text(&mut self, text: &str) -> &mut Page {
+        self.0.push_str(&filled(text));
+        self
+    }
+
+    /// A further paragraph.
+    pub fn paragraph(&mut self, text: &str) -> &mut Page {
+        self.request(".PP").text(text)
+    }
+
+    /// A term and its explanation.
+    pub fn tagged(&mut self, tag: &str, text: &str) -> &mut Page {
+        self.request(".TP").text(tag).text(text)
+    }
+
+    /// Lines as they stand.
+    pub fn example(&mut self, lines: &[&str]) -> &mut Page {
+        self.request(".PP\n.RS 4\n.nf");
+        for line in lines {
+            self.request(&guarded(&code(line)));
+        }
+        self.request(".fi\n.RE")
+    }
+
+    /// A line of roff.
+    pub fn request(&mut self, line: &str) -> &mut Page {
+        self.0.push_str(line);
+        self.0.push('\n');
+        self
+    }
+
+    /// The page.
+    pub fn finish(self) -> String {
+        self.0
+    }
+}
+
+/// Text as lines, with fonts.
+fn filled(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    let marked: String =
+        parts.map(|(i, part)| if i % 2 == 1 { format!("\\fB{}\\fP", code(part)) } else { prose(part) }).collect();
+    let (mut lines, mut line) = (String::new(), String::new());
+    for word in marked.split_whitespace() {
+        if !line.is_empty() && line.len() + 1 + word.len() > WIDTH {
+            lines += &format!("{}\n", guarded(&line));
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines + &guarded(&line) + "\n"
+}
+
+/// No line of a text may be a request.
+fn guarded(line: &str) -> String {
+    if line.starts_with(['.', '\'']) {
+        format!("\\&{line}")
+    } else {
+        line.to_owned()
+    }
+}
+
+/// A text in which only the backslash is special.
+fn prose(text: &str) -> String {
+    text.replace('\\', "\\e")
+}
+
+/// What somebody types: its characters stay what they are, also where a formatter prefers typographic ones.
+fn code(text: &str) -> String {
+    let mut out = String::new();
+    for character in text.chars() {
+        match character {
+            '\\' => out.push_str("\\e"),
+            '-' => out.push_str("\\-"),
+            '\'' => out.push_str("\\(aq"),
+            '^' => out.push_str("\\(ha"),
+            '~' => out.push_str("\\(ti"),
+            _ => out.push(character),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_typed_keeps_its_characters() {
+        assert_eq!(
+            filled("see `--check 'x'` of a \\ and well-known"),
+            "see \\fB\\-\\-check \\(aqx\\(aq\\fP of a \\e and well-known\n"
+        );
+    }
+
+    #[test]
+    fn no_line_is_long_or_a_request() {
+        let text = filled(&"words .and 'dots ".repeat(40));
+        assert!(text.lines().all(|line| line.len() <= 80 && !line.starts_with(['.', '\''])), "{text}");
+        assert_eq!(text.replace("\\&", "").split_whitespace().count(), 120);
+    }
+}
