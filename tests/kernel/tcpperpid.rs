@@ -131,7 +131,7 @@ for round in range(12):
     assert!(told.len() == usize::from(ends > 0) && told.iter().all(|calls| (2..=2 * ends).contains(calls)), "{told:?}");
 }
 
-const NO_PLACE: &str = " calls whose connection found no place in the table";
+const NO_PLACE: &str = " calls on connections without a row in the table";
 
 #[test]
 fn only_the_processes_asked_for_count() {
