@@ -91,7 +91,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     let Prepared { settings, enabled, modules, configuration } = prepare(&config, &path, enabled, MODULES);
     configuration.errors.iter().for_each(|error| error!("{error}"));
     if configuration.halted {
-        error!("no module is loaded until the configuration is corrected and the agent started again");
+        error!("no module is loaded; correct the configuration and restart the agent");
     }
     // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
     let fatal = settings.module_failure_fatal && configuration.errors.is_empty();
@@ -156,8 +156,7 @@ fn not_loaded(failed: &[&str], path: &str) -> String {
 /// `-U`, as `pmdaSetUser` of PCP's own agents. The log is open; what takes root comes after, and says so if it is refused.
 fn run_as(name: &str) -> Result<(), Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
-    let user =
-        User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"there is none of this name"))?;
+    let user = User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"no such account"))?;
     if user.uid == Uid::effective() {
         return Ok(());
     }

@@ -27,7 +27,7 @@ impl Instances {
             (Shape::Named { max } | Shape::Words { max }, Some(file)) => {
                 Some(Cache::load(&file, max, SystemTime::now()).unwrap_or_else(|error| {
                     log::warn!(
-                        "{}: {error}; the file is replaced, instance identifiers are given anew",
+                        "{}: {error}; replacing the file, instance identifiers are assigned anew",
                         file.display()
                     );
                     Cache::new(Some(file), max)

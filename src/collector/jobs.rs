@@ -234,7 +234,7 @@ impl Collector {
             Ok(_) => log::debug!("a thread helps out, since the modules' own is busy"),
             Err(error) => {
                 self.shared.helpers.fetch_sub(1, Relaxed);
-                log::warn!("no thread can help out: {error}");
+                log::warn!("cannot start another thread, slow modules delay others: {error}");
             }
         }
     }

@@ -59,7 +59,7 @@ impl LoadedModules {
         };
         match (&result, before) {
             (Err(error), None) => log::error!("{name}: no values: {error}"),
-            (Ok(()), Some(_)) => log::info!("{name}: values again"),
+            (Ok(()), Some(_)) => log::info!("{name}: has values again"),
             _ => {}
         }
         if *debug {

@@ -134,8 +134,8 @@ impl Plan {
     pub fn require_host_pid_namespace(&mut self, host: &Host) {
         if host.pid_namespace {
             self.refuse(
-                "in a PID namespace it cannot be told which processes the option process means: the agent has to be in the \
-                 host's (--pid=host, hostPID: true)"
+                "in a PID namespace the option process cannot match the host's processes: run the agent in the host's PID \
+                 namespace (--pid=host, hostPID: true)"
                     .into(),
             );
         }

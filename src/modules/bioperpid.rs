@@ -56,7 +56,7 @@ impl Module for Bioperpid {
             }
             let Some(disk) = disks.name(key.major, key.minor) else {
                 if self.nameless.insert((key.major, key.minor)) {
-                    module_log!(info, "no disk {}:{}, its I/O is not shown", key.major, key.minor);
+                    module_log!(info, "disk {}:{} not found, its I/O is not shown", key.major, key.minor);
                 }
                 continue;
             };

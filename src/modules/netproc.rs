@@ -187,7 +187,7 @@ impl Netproc {
 impl Module for Netproc {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         if self.options.bpf_names {
-            module_log!(info, "bpf.proc.net, as of pmdabpf, is served too.");
+            module_log!(info, "Also exporting pmdabpf's names, bpf.proc.net.");
         }
         // At least so many that 5000 threads can come and go before the agent frees the places of the first.
         let places = table_size(host.threads * 4, 8192, 1 << 16);

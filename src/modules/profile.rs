@@ -149,7 +149,7 @@ impl Module for Profile {
         if !self.options.process.is_all() {
             plan.require_host_pid_namespace(host);
         } else if in_namespace() && !self.options.kernel_stacks_only {
-            log::warn!("{}: in a PID namespace the functions of processes have no names", self.name);
+            log::warn!("{}: in a PID namespace user functions cannot be resolved", self.name);
         }
         let ring = table_size(host.cpus * RING, 2 * RING, 16 * RING);
         constants.prof_no_kernel = self.options.user_stacks_only;
@@ -191,8 +191,8 @@ impl Module for Profile {
             }
             (b"stop", Status::Started) => self.stop(kernel),
             (b"clear", Status::Stopped) => (self.stacks, self.data) = (Stacks::default(), None),
-            (b"start", _) => log::error!("{}: started already", self.name),
-            (b"clear", _) => log::error!("{}: not cleared: stop it first", self.name),
+            (b"start", _) => log::error!("{}: already started", self.name),
+            (b"clear", _) => log::error!("{}: not cleared: sampling is running, stop it first", self.name),
             (b"stop", _) => log::error!("{}: not started", self.name),
             _ => return Err(PmErr::BADSTORE),
         }

@@ -68,12 +68,9 @@ impl Runqlat {
         match kernel.attach(&WAKEUP).and_then(|()| kernel.attach(&WAKEUP_NEW)) {
             Ok(()) => {
                 rows.iter().for_each(|row| row.set(runq_row::by_wakeup, 1));
-                module_log!(
-                    info,
-                    "The kernel keeps no times of queueing: from now on they are counted from sched_wakeup."
-                );
+                module_log!(info, "The kernel does not record queueing times: counting from sched_wakeup from now on.");
             }
-            Err(error) => module_log!(error, "the kernel keeps no times of queueing, and sched_wakeup: {error}"),
+            Err(error) => module_log!(error, "the kernel does not record queueing times, and sched_wakeup: {error}"),
         }
         self.by_wakeup = true;
     }

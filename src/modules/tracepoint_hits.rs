@@ -73,7 +73,7 @@ impl TracepointFinder {
     fn find_among(&self, events: &Events, targets: &mut TargetList, plan: &mut Plan) {
         targets.find(plan, self.entries.iter().map(|(entry, names)| (entry.clone(), look(events, entry, names))));
         if let Err(reason) = events.list() {
-            module_log!(warn, "names are tried as they are, expressions match nothing: {reason}");
+            module_log!(warn, "plain names still work, regular expressions match nothing: {reason}");
         }
         if targets.is_empty() {
             let why = events.list().err().map(|reason| format!(" ({reason})")).unwrap_or_default();

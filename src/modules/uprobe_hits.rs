@@ -74,8 +74,8 @@ fn look(files: &mut Files, name: &str, symbol: &str) -> Found {
     if code.is_ifunc {
         module_log!(
             warn,
-            "{name}:{symbol} only chooses an implementation for the CPU (IFUNC) when a program starts: that counts, \
-             and no call"
+            "{name}:{symbol} is an IFUNC, which selects an implementation when a program starts: only these selections count, \
+             not the calls"
         );
     }
     let instance = format!("{name}::{symbol}");

@@ -64,7 +64,7 @@ impl Filters {
     /// The declaration. No section makes it: the options of other modules do.
     pub const SPEC: Spec = Spec {
         name: "filter",
-        summary: "the processes that other modules' option process means",
+        summary: "process matching for the option `process` of modules",
         tables: &[],
         hooks: &[&FORK, &EXEC, &END, &ADMIT, &NAME],
         maps: MAPS,
@@ -96,8 +96,8 @@ impl Filters {
         let automaton = lines.as_ref().filter(|lines| !lines.is_empty()).and_then(|lines| Automaton::new(lines));
         if automaton.is_none() && lines.is_none_or(|lines| !lines.is_empty()) {
             log::info!(
-                "filter: the expressions for command lines are too much for the kernel: new processes that match count from some \
-                 milliseconds after their exec"
+                "filter: the expressions for command lines are too complex to match in the kernel: new processes count from a \
+                 few milliseconds after their exec"
             );
         }
         (!filters.is_empty()).then(|| Filters { filters, automaton, claims: ProcessSlots::claims(), said: false })
@@ -108,7 +108,10 @@ impl Filters {
         for (name, bits) in self.names() {
             let word = |half: usize| u64::from_ne_bytes(std::array::from_fn(|i| name[half * 8 + i]));
             if !matches!(kernel.call(&NAME, &[word(0), word(1), bits]), Ok(1)) {
-                log::error!("filter: `{}` is looked for only from time to time", String::from_utf8_lossy(&name));
+                log::error!(
+                    "filter: `{}` is matched at rescans only (process_refresh)",
+                    String::from_utf8_lossy(&name)
+                );
             }
         }
     }
@@ -165,7 +168,9 @@ impl Filters {
                 Ok(_) => news = true,
                 Err(error) => {
                     if !std::mem::replace(&mut self.said, true) {
-                        log::error!("filter: process {pid} and others are not counted: {error}");
+                        log::error!(
+                            "filter: process {pid} and possibly others cannot be matched and do not count: {error}"
+                        );
                     }
                     return (filters, news);
                 }

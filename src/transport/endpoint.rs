@@ -132,7 +132,7 @@ fn tcp(
         let (stream, _) = listener.accept()?;
         let Err(reason) = admit(&trusted, &stream) else { return Ok(Some(stream)) };
         if !std::mem::replace(&mut refused, true) {
-            warn!("port {port}: {reason}; further ones are refused without a word");
+            warn!("port {port}: {reason}; further refusals are not logged");
         }
         Ok(None)
     })?;

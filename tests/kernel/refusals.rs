@@ -133,7 +133,7 @@ fn in_a_pid_namespace_profile_works_without_its_process() {
     says(&with["profile"], &["in a PID namespace", "--pid=host"]);
     let (without, said) = checked(&inside, "", &["profile"], "", None);
     assert_eq!(without["profile"], None);
-    let warning = "profile: in a PID namespace the functions of processes have no names";
+    let warning = "profile: in a PID namespace user functions cannot be resolved";
     assert_eq!(said.matches(warning).count(), 1, "{said}");
 }
 
