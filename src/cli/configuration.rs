@@ -33,6 +33,11 @@ fn read(path: &Path) -> (Result<Config, ConfigError>, String) {
     (config, path.display().to_string())
 }
 
+/// The configuration that is compiled in, which runs where there is no file.
+pub fn built_in() -> Result<Config, ConfigError> {
+    Config::parse("the built-in configuration", BUILT_IN.as_bytes())
+}
+
 /// The file that is read where none is named; an error where it is not there.
 pub fn usual_config(conf: &PcpConf) -> Result<PathBuf, PathBuf> {
     let exe = std::env::current_exe().unwrap_or_default();

@@ -134,7 +134,12 @@ fn configuration(page: &mut Page, specs: &[&Spec]) {
     for spec in sorted(specs) {
         let needs = if spec.needs.is_empty() { String::new() } else { format!(" Needs {}.", spec.needs) };
         page.subsection(&format!("[{}]", spec.name));
-        page.text(&format!("{}; cluster {}. {}.{needs}", spec.summary, spec.cluster(), capitalized(spec.overhead.events)));
+        page.text(&format!(
+            "{}; cluster {}. {}.{needs}",
+            spec.summary,
+            spec.cluster(),
+            capitalized(spec.overhead.events)
+        ));
         for option in spec.options {
             page.tagged(&format!("`{}`", option.name), &described(option));
         }
@@ -179,7 +184,10 @@ fn privileges(page: &mut Page) {
     page.section("PRIVILEGES");
     page.text("The agent runs as root, or with the capabilities CAP_BPF and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN). Some modules need more:");
     for (capability, needed) in [
-        ("CAP_SYS_ADMIN", "uprobes and USDT on some kernels; `bpf_stats = True` and storing 1 to `bcc.agent.program.stats`."),
+        (
+            "CAP_SYS_ADMIN",
+            "uprobes and USDT on some kernels; `bpf_stats = True` and storing 1 to `bcc.agent.program.stats`.",
+        ),
         ("CAP_SYS_RESOURCE", "BPF maps before Linux 5.11, if the locked-memory limit is too low for them."),
         (
             "CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE",

@@ -3,7 +3,7 @@
 use super::error::ShowError;
 use super::select::{did_you_mean, means, select, Selected};
 use crate::catalog::{Enabled, EnabledModule, ServedTable};
-use crate::cli::ShowOptions;
+use crate::cli::{built_in, ShowOptions};
 use crate::collector::status_tables;
 use crate::config::{Config, ConfigError, Cost, Settings};
 use crate::kit::Spec;
@@ -48,7 +48,12 @@ impl SetOption {
 /// enabled for it, as its section says if it has one. Without a configuration every module there is can be shown.
 pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
     let every = every()?;
-    let config = options.common.config.as_deref().map_or_else(|| Ok(every.clone()), Config::read)?;
+    let config = match &options.common.config {
+        Some(path) => Config::read(path)?,
+        // What the agent would tell of itself is about the modules that it would run.
+        None if !own(&Settings::default(), &options.names).is_empty() => built_in()?,
+        None => every.clone(),
+    };
     let (mut settings, mut modules) = enabled_by(&config)?;
     let mut config = with_all(config, &every, &settings, &modules, &options.names)?;
     (settings, modules) =
@@ -222,6 +227,16 @@ mod tests {
         assert_eq!(sections(&of("x.proc.net").unwrap()), ["netproc"]);
         assert_eq!(sections(&of("sysfork biotop netproc").unwrap()), ["sysfork", "biotop", "netproc"]);
         assert!(of("bcc.proc.net").is_err() && of("x.no").is_err());
+    }
+
+    #[test]
+    fn the_agent_without_a_file_is_as_it_is_installed() {
+        let chosen = choose(&options("bcc.agent")).unwrap();
+        let usual = crate::catalog::enabled_modules(&built_in().unwrap(), MODULES).unwrap().1;
+        let usual: Vec<&str> = usual.iter().map(|module| module.settings.section.as_str()).collect();
+        assert_eq!(sections(&chosen), usual);
+        let chosen = choose(&options("bcc.agent sysfork")).unwrap();
+        assert_eq!(sections(&chosen).len(), usual.len() + 1);
     }
 
     #[test]

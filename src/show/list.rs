@@ -5,18 +5,16 @@ use super::error::ShowError;
 use super::reading::unit;
 use super::select::{did_you_mean, means};
 use crate::catalog::EnabledModule;
-use crate::cli::ShowOptions;
+use crate::cli::{built_in, ShowOptions};
 use crate::config::Config;
 use std::fmt::Write;
 
 /// The list of all modules, or of those that names mean.
 pub fn list(options: &ShowOptions, width: Option<usize>) -> Result<String, ShowError> {
     let every = every()?;
-    let read = options.common.config.as_deref().map(Config::read).transpose()?;
-    let (prefix, enabled) = match &read {
-        Some(config) => enabled_by(config).map(|(settings, modules)| (settings.prefix, modules))?,
-        None => ("bcc.".to_owned(), Vec::new()),
-    };
+    let config = options.common.config.as_deref().map_or_else(built_in, Config::read)?;
+    let (settings, enabled) = enabled_by(&config)?;
+    let prefix = settings.prefix;
     let (_, mut all) = enabled_by(&every)?;
     all.iter_mut().for_each(|module| module.settings.prefix.clone_from(&prefix));
     all.sort_by_key(|module| module.spec.name);
@@ -32,13 +30,11 @@ pub fn list(options: &ShowOptions, width: Option<usize>) -> Result<String, ShowE
         let section = enabled.iter().find(|other| other.spec.name == module.spec.name);
         out += &entry(section.unwrap_or(module), section.is_some(), width.unwrap_or(usize::MAX));
     }
-    let file = read
-        .as_ref()
-        .map_or("no configuration was found".to_owned(), |config| format!("enabled: in {}", config.path()));
     let _ = writeln!(
         out,
-        "\n{file}.\nWhether this kernel can run a module is known once it is loaded: `{program} show MODULE 1 1` (as root) says \
+        "\nenabled: in {path}.\nWhether this kernel can run a module is known once it is loaded: `{program} show MODULE 1 1` (as root) says \
          what the kernel refuses,\n`{program} --check` tries all that are enabled.",
+        path = config.path(),
         program = options.common.program
     );
     Ok(out)
