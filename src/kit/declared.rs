@@ -16,7 +16,9 @@ impl Module for Declared {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let lost = self.0.maps.iter().filter_map(|map| kernel.lost(map, self.0.maps));
-        each("events whose key found no row", lost.fold(0, u64::wrapping_add));
+        if let Some(lost) = lost.reduce(u64::wrapping_add) {
+            each("events whose key found no row", lost);
+        }
     }
 }
 
@@ -50,6 +52,8 @@ mod tests {
         let mut losses = Vec::new();
         Declared(&SPEC).losses(&fake, &mut |reason, count| losses.push((reason, count)));
         assert_eq!(losses, [("events whose key found no row", 5)]);
+        let unkeyed = Spec { maps: &[STARTS], ..Spec::NEW };
+        Declared(Box::leak(Box::new(unkeyed))).losses(&fake, &mut |reason, _| panic!("{reason}: of no map"));
     }
 
     #[test]

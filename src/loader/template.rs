@@ -7,7 +7,7 @@ use super::program::{load_code, owned, section};
 use super::refusal::Refusal;
 use crate::host::TRACEFS;
 use crate::kit::Target;
-use libbpf_rs::{Object, Program};
+use libbpf_rs::{libbpf_sys, Object, Program};
 use nix::libc;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::ffi::{CString, OsStr};

@@ -10,7 +10,7 @@ use super::permission::{lock_memory, Privileges};
 use super::refusal::{chain, errno, listening, Refusal};
 use crate::bpf::{BpfObject, Constants};
 use crate::kit::{Hook, MapKind, Plan, Target, Tier, When};
-use libbpf_rs::{AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
+use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;

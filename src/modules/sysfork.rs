@@ -1,6 +1,6 @@
 //! New tasks. Kernel side: bpf/sysfork.bpf.c.
 
-use crate::bpf::types::{self, fork_row};
+use crate::bpf::types::fork_row;
 use crate::kit::*;
 use crate::{maps, metrics, tracepoint};
 
@@ -28,18 +28,9 @@ pub const SPEC: Spec = Spec {
     tables: &[&TABLE],
     hooks: &[&NEWTASK],
     maps: MAPS,
-    make: |_| Ok(Box::new(Sysfork)),
+    make: |_| Ok(Box::new(Declared(&SPEC))),
     ..Spec::NEW
 };
-
-struct Sysfork;
-
-impl Module for Sysfork {
-    fn plan(&mut self, host: &Host, plan: &mut Plan, _constants: &mut types::rodata) {
-        plan.attach(&NEWTASK);
-        plan.entries(ROWS.def.name, host.cpus);
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -52,7 +43,7 @@ mod tests {
         fake.set(ROWS, 0, fork_row::processes, 1);
         fake.set(ROWS, 1, fork_row::vforks, 10);
         fake.set(ROWS, 1, fork_row::threads, 100);
-        let table = fake.filled(&TABLE, &mut Sysfork);
+        let table = fake.filled(&TABLE, &mut Declared(&SPEC));
         assert_eq!(table.value(0, 0), Some(Atom::U64(111)));
     }
 }
