@@ -476,7 +476,8 @@ mod tests {
         assert!(check("--check").load && !check("--check-syntax").load && check("--check-syntax").strict);
         assert_eq!(check("--check-syntax=a").common.config, Some("a".into()));
         assert!(message("--check --check-syntax").contains("--check-syntax"));
-        assert_eq!(message("--check-syntax=a show bcc.x"), "show and a check exclude each other");
+        let both = run("--check-syntax=a show bcc.x").unwrap_err().stderr;
+        assert!(both.starts_with("pmdacorebcc: a check cannot be combined with show or completions"), "{both}");
         let original = check("--trycompile=a.conf");
         assert_eq!(original.announcement.as_deref(), Some("Trying to compile config a.conf ..."));
         assert_eq!(original.common.log, Target::File("corebcc.log".into()));
