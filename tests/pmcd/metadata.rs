@@ -113,7 +113,7 @@ const RENUMBERED: [(&str, &str); 2] = [("tcpperpid", "the pid itself"), ("ustat"
 
 /// What was configured, in its order, for rules that go by it.
 const TRACEPOINTS: [&str; 2] = ["sched:sched_process_exit", "sched:sched_process_exec"];
-const FUNCTIONS: [&str; 2] = ["c::malloc", "c::fork"];
+const FUNCTIONS: [&str; 2] = ["c::getaddrinfo", "c::fork"];
 const PROBES: [&str; 2] = ["function__return", "function__entry"];
 
 /// The instances of a module, as the metrics' values have them.

@@ -64,7 +64,7 @@ fn a_run_begun_by_pmstore_has_stacks_while_it_lasts_and_after() {
     let help = pmcd.ask("pminfo", &["-T", "bcc.proc.stacks"]);
     let line = help.lines().find_map(|line| line.trim().strip_prefix("pminfo -f bcc.proc.stacks |"));
     let line = line.unwrap_or_else(|| panic!("no command line in {help}"));
-    assert!(include_str!("../../README.md").contains(line), "{line}");
+    assert!(include_str!("../../docs/clients.md").contains(line), "{line}");
     let values = pmcd.ask("pminfo", &["-f", "bcc.proc.stacks"]);
     std::fs::write(pmcd.home.path("values"), &values).unwrap();
     let file = std::fs::File::open(pmcd.home.path("values")).unwrap();

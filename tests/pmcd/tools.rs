@@ -4,7 +4,7 @@ use crate::instance::{session, Pmcd};
 use crate::support::{
     all_modules, lacks,
     rows::{all, rows},
-    skip, told, use_disk, wait_for,
+    skip, told, use_disk, wait_for, ALL,
 };
 use std::collections::BTreeSet;
 
@@ -59,7 +59,8 @@ fn pmstore_switches_program_statistics() {
     if lacks(&["pmstore"]) {
         return;
     }
-    let Some(pmcd) = Pmcd::start() else { return };
+    let keeping = ALL.replace("[pmda]", "[pmda]\ndrop_privileges = False");
+    let Some(pmcd) = Pmcd::beside(&keeping, &[]) else { return };
     let has_descriptor = || {
         let fds = std::fs::read_dir(format!("/proc/{}/fd", pmcd.agent())).unwrap().flatten();
         fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|link| link.as_os_str() == "anon_inode:bpf-stats")

@@ -299,13 +299,28 @@ fn runs_of(pid: i32) -> u64 {
     bpf_of(pid, "prog_id:", "run_cnt:").values().sum()
 }
 
+/// What an agent without CAP_SYS_ADMIN answers, and says in its log.
+#[test]
+fn a_switch_without_the_privilege_says_how_to_keep_it() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(ONE);
+    let mut peer = Peer::ready(&home, &[]);
+    home.wait_for_log("privileges dropped");
+    assert_eq!(peer.error(&wire::store(STATISTICS, IN_NULL, 1)), -1, "EPERM");
+    assert!(home.log().contains("program statistics: refused"), "{}", home.log());
+    assert!(home.log().contains("`drop_privileges = False` in [pmda] keeps"), "{}", home.log());
+    assert_eq!(number(&mut peer, "bcc.agent.program.stats", ""), 0);
+}
+
 #[test]
 fn program_statistics_are_switched_by_a_store() {
     const PROGRAM: &str = "tp__task_newtask";
     if lacks_bpf() {
         return;
     }
-    let home = Home::new(ONE);
+    let home = Home::new(&ONE.replace("[pmda]", "[pmda]\ndrop_privileges = False"));
     let mut peer = Peer::ready(&home, &[]);
     let pid = peer.agent.pid();
     let agent = format!("/proc/{pid}");

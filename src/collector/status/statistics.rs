@@ -33,7 +33,7 @@ impl Statistics {
                     *switch = Switch { descriptor: Some(descriptor), finding };
                 }
                 Err(error) => {
-                    let reason = format!("refused ({error}); it needs Linux 5.8 and root or CAP_SYS_ADMIN");
+                    let reason = format!("refused ({error}); it needs Linux 5.8 and CAP_SYS_ADMIN, which `drop_privileges = False` in [pmda] keeps");
                     switch.finding = found(Some(false), reason);
                     return Err(error);
                 }
