@@ -132,7 +132,7 @@ impl<T, const N: usize> Reading for HistogramPerKey<T, N> {
 mod tests {
     use super::*;
     use crate::bpf::types::{bio_row, exec_row, fork_row};
-    use crate::kit::{Fake, Key};
+    use crate::kit::Fake;
     use crate::pcp::Atom;
 
     const A: Metric<u64> = Metric::new(0);
@@ -140,14 +140,6 @@ mod tests {
     const FORKS: Rows<fork_row> = Rows::new("forks");
     const DISKS: Rows<bio_row> = Rows::new("disks");
     const EXECS: Rows<exec_row> = Rows::new("execs");
-
-    fn names(table: &Table) -> Vec<String> {
-        let name = |key: &Key| match key {
-            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
-            other => panic!("{other:?}"),
-        };
-        table.keys().iter().map(name).collect()
-    }
 
     fn disk(row: Row<'_, bio_row>) -> Option<Vec<u8>> {
         let disk = row.get(bio_row::disk);
@@ -207,7 +199,7 @@ mod tests {
         };
         let mut table = Table::new(1);
         PerKey { rows: EXECS, name, cells: &[(A, exec_row::count)] }.read(&fake, &mut table);
-        assert_eq!((names(&table), table.value(0, 0)), (vec!["sh".into()], Some(Atom::U64(8))));
+        assert_eq!((table.names(), table.value(0, 0)), (vec!["sh".into()], Some(Atom::U64(8))));
     }
 
     #[test]
@@ -219,7 +211,7 @@ mod tests {
         }
         let mut table = Table::new(1);
         HistogramPerKey { metric: A, rows: DISKS, name: disk, buckets: bio_row::buckets }.read(&fake, &mut table);
-        assert_eq!(names(&table), ["0-1::disk1", "2-3::disk1", "0-1::disk2", "2-3::disk2", "4-7::disk2"]);
+        assert_eq!(table.names(), ["0-1::disk1", "2-3::disk1", "0-1::disk2", "2-3::disk2", "4-7::disk2"]);
         assert_eq!(table.value(4, 0), Some(Atom::U64(5)));
     }
 }

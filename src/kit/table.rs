@@ -176,6 +176,36 @@ impl RowMut<'_> {
     }
 }
 
+/// What tests read.
+#[cfg(test)]
+impl Table {
+    /// A cell's number; `None` if the cell has no value.
+    #[track_caller]
+    pub fn number(&self, row: usize, column: usize) -> Option<u64> {
+        match self.value(row, column)? {
+            Atom::U32(number) => Some(number.into()),
+            Atom::U64(number) => Some(number),
+            other => panic!("row {row}, column {column}: {other:?}"),
+        }
+    }
+
+    /// The name of a row.
+    #[track_caller]
+    pub fn name(&self, row: usize) -> String {
+        match &self.keys()[row] {
+            Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name) => {
+                String::from_utf8_lossy(self.text(name)).into_owned()
+            }
+            other => panic!("row {row}: {other:?}"),
+        }
+    }
+
+    /// The names of all rows.
+    pub fn names(&self) -> Vec<String> {
+        (0..self.len()).map(|row| self.name(row)).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

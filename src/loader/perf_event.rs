@@ -34,18 +34,24 @@ pub fn cpu_clock(sampling: Sampling) -> Result<Vec<OwnedFd>, Refusal> {
 }
 
 fn open(sampling: Sampling, cpu: u32) -> std::io::Result<OwnedFd> {
-    const PERF_TYPE_SOFTWARE: u32 = 1;
-    const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
-    const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
-    let mut attr = perf_event_attr { size: size_of::<perf_event_attr>() as u32, ..Default::default() };
-    attr.type_ = PERF_TYPE_SOFTWARE;
-    attr.config = PERF_COUNT_SW_CPU_CLOCK;
+    const SOFTWARE: u32 = 1;
+    const CPU_CLOCK: u64 = 0;
+    let mut attr = perf_event_attr { type_: SOFTWARE, config: CPU_CLOCK, ..Default::default() };
     // The union's two members share the word.
     attr.__bindgen_anon_1.sample_period = sampling.rate;
     attr.set_freq(u64::from(sampling.by_frequency));
-    // SAFETY: the attributes are a whole `perf_event_attr` of the size they say, and outlive the call; -1 is every process.
+    open_event(attr, -1, cpu as i32)
+}
+
+/// Opens an event of a process with all its threads on any CPU (-1), or of every process (-1) on a CPU. A kernel that knows fewer
+/// attributes takes them if those it does not know are zero.
+pub fn open_event(mut attr: perf_event_attr, process: i32, cpu: i32) -> std::io::Result<OwnedFd> {
+    const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
+    attr.size = size_of::<perf_event_attr>() as u32;
+    // SAFETY: the attributes are a whole `perf_event_attr` of the size they say, and outlive the call. What they point to is the
+    // caller's, and the kernel copies it.
     let fd = unsafe {
-        libc::syscall(libc::SYS_perf_event_open, std::ptr::from_ref(&attr), -1, cpu, -1, PERF_FLAG_FD_CLOEXEC)
+        libc::syscall(libc::SYS_perf_event_open, std::ptr::from_ref(&attr), process, cpu, -1, PERF_FLAG_FD_CLOEXEC)
     };
     match i32::try_from(fd) {
         // SAFETY: the call has just made the descriptor, and nobody else knows it.

@@ -3,11 +3,13 @@
 //! 5.15 for perf events and with 6.10 for raw tracepoints, and never serve fexit.
 
 use super::btf::{Function, KernelTypes};
+use super::perf_event::open_event;
 use super::program::{load_code, owned, section};
 use super::refusal::Refusal;
 use crate::host::TRACEFS;
 use crate::kit::Target;
-use libbpf_rs::{libbpf_sys, Object, Program};
+use libbpf_rs::libbpf_sys::{self, perf_event_attr};
+use libbpf_rs::{Object, Program};
 use nix::libc;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::ffi::{CString, OsStr};
@@ -139,22 +141,8 @@ fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
     })
 }
 
-/// What perf_event_open(2) is asked for: the first 72 bytes of `struct perf_event_attr`, which every kernel takes.
-#[repr(C)]
-#[derive(Default)]
-struct Attributes {
-    ty: u32,
-    size: u32,
-    config: u64,
-    unused: [u64; 4],
-    wakeup: u32,
-    bp_type: u32,
-    config1: u64,
-    config2: u64,
-}
-
 struct Event {
-    attributes: Attributes,
+    attr: perf_event_attr,
     /// What `config1` is the address of, for probes.
     name: Option<CString>,
     /// The one it is for.
@@ -171,8 +159,8 @@ impl Event {
             .find(|file| fs::metadata(file).is_ok())
             .ok_or_else(|| Refusal::missing("tracefs does not have it"))?;
         let id = number(&file)?;
-        let attributes = Attributes { ty: Event::TRACEPOINT, config: id, ..Attributes::default() };
-        Ok(Event { attributes, name: None, process: None })
+        let attr = perf_event_attr { type_: Event::TRACEPOINT, config: id, ..Default::default() };
+        Ok(Event { attr, name: None, process: None })
     }
 
     /// A probe (`kernel/events/core.c`, perf_kprobe and perf_uprobe, 4.17).
@@ -187,35 +175,27 @@ impl Event {
             config = 1 << bit.min(63);
         }
         let name = terminated(name.as_bytes())?;
-        let attributes = Attributes { ty: ty as u32, config, config2: offset, ..Attributes::default() };
-        Ok(Event { attributes, name: Some(name), process: None })
+        let mut attr = perf_event_attr { type_: ty as u32, config, ..Default::default() };
+        attr.__bindgen_anon_4.config2 = offset;
+        Ok(Event { attr, name: Some(name), process: None })
     }
 
     /// Has the kernel count the users of a probe at this offset in its file.
     fn count_users(&mut self, semaphore: u64) -> Result<(), Refusal> {
         if semaphore != 0 {
             let format = fs::read_to_string("/sys/bus/event_source/devices/uprobe/format/ref_ctr_offset");
-            self.attributes.config |= semaphore_bits(semaphore, &format.unwrap_or_default())?;
+            self.attr.config |= semaphore_bits(semaphore, &format.unwrap_or_default())?;
         }
         Ok(())
     }
 
     fn open(mut self, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
-        const CLOEXEC: libc::c_ulong = 8;
-        self.attributes.size = size_of::<Attributes>() as u32;
         if let Some(name) = &self.name {
-            self.attributes.config1 = name.as_ptr() as u64;
+            self.attr.__bindgen_anon_3.config1 = name.as_ptr() as u64;
         }
         // One process, with all its threads, on any CPU; or every process, CPU 0: what has a program runs on all CPUs.
         let (process, cpu) = self.process.map_or((-1, 0), |process| (process as i32, -1));
-        // SAFETY: the attributes and the string they point to live until the call returns.
-        let fd = unsafe {
-            libc::syscall(libc::SYS_perf_event_open, &self.attributes, process, cpu, -1i32, CLOEXEC) as libc::c_int
-        };
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error().into());
-        }
-        let event = owned(fd)?;
+        let event = open_event(self.attr, process, cpu)?;
         run_at(&event, program)?;
         Ok(event)
     }

@@ -83,19 +83,10 @@ impl Module for Bioperpid {
 mod tests {
     use super::super::shared::block::tests::{below_1000, fake, names, owner};
     use super::*;
-    use crate::pcp::Atom;
 
     fn totals(module: &mut Bioperpid, fake: &Fake) -> Vec<(String, u64)> {
         let table = fake.filled(&TABLE, module);
-        let name = |key: &Key| match key {
-            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
-            other => panic!("{other:?}"),
-        };
-        let value = |row| match table.value(row, 0) {
-            Some(Atom::U64(value)) => value,
-            other => panic!("{other:?}"),
-        };
-        table.keys().iter().enumerate().map(|(row, key)| (name(key), value(row))).collect()
+        (0..table.len()).map(|row| (table.name(row), table.number(row, 0).unwrap())).collect()
     }
 
     #[test]

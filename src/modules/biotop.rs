@@ -210,27 +210,14 @@ mod tests {
     }
 
     /// Each row: process, direction, requests, bytes, average.
-    fn rows(module: &mut Biotop, fake: &Fake) -> Vec<(u32, String, u32, u64, Option<u32>)> {
+    fn rows(module: &mut Biotop, fake: &Fake) -> Vec<(u64, String, u64, u64, Option<u64>)> {
         let table = fake.filled(&TABLE, module);
-        let number = |row, column| match table.value(row, column) {
-            Some(Atom::U32(value)) => Some(value),
-            None => None,
-            other => panic!("{other:?}"),
-        };
+        let number = |row, column| table.number(row, column).unwrap();
         let row = |row| {
-            let (Some(Atom::Str(way)), Some(Atom::U64(bytes))) =
-                (table.value(row, DIRECTION.column), table.value(row, BYTES.column))
-            else {
-                panic!("row {row}")
-            };
-            let way = String::from_utf8_lossy(way).into_owned();
-            (
-                number(row, PID.column).unwrap(),
-                way,
-                number(row, IO.column).unwrap(),
-                bytes,
-                number(row, DURATION.column),
-            )
+            let Some(Atom::Str(direction)) = table.value(row, DIRECTION.column) else { panic!("row {row}") };
+            let direction = String::from_utf8_lossy(direction).into_owned();
+            let [pid, requests, bytes] = [PID.column, IO.column, BYTES.column].map(|column| number(row, column));
+            (pid, direction, requests, bytes, table.number(row, DURATION.column))
         };
         (0..table.len()).map(row).collect()
     }
@@ -315,7 +302,7 @@ mod tests {
         owner(&fake, 1, (78, 254, 0), DD, [[1, 1, u64::MAX, 0], [0; 4]]);
         let mut module = biotop(at_fetch());
         let rows = rows(&mut module, &fake);
-        assert_eq!([rows[0].4, rows[1].4, rows[2].4], [Some(300), None, Some(u32::MAX)]);
+        assert_eq!([rows[0].4, rows[1].4, rows[2].4], [Some(300), None, Some(u32::MAX.into())]);
         assert_eq!(fake.attached(), ["block_rq_issue"]);
         let mut lost = Vec::new();
         module.losses(&fake, &mut |_, count| lost.push(count));

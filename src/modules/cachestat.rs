@@ -172,7 +172,6 @@ fn sizes(meminfo: &str) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pcp::Atom;
 
     fn fake() -> Fake {
         Fake::new().with(ROWS, 2)
@@ -189,12 +188,7 @@ mod tests {
 
     fn values(module: &mut Cachestat, fake: &Fake) -> Vec<Option<u64>> {
         let table = fake.filled(&TABLE, module);
-        let value = |column| match table.value(0, column) {
-            Some(Atom::U64(value)) => Some(value),
-            None => None,
-            other => panic!("{other:?}"),
-        };
-        (0..METRICS.len()).map(value).collect()
+        (0..METRICS.len()).map(|column| table.number(0, column)).collect()
     }
 
     fn module() -> Cachestat {

@@ -260,7 +260,6 @@ impl Module for Klockstat {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::pcp::Atom;
 
     fn module(lines: &str) -> Result<Klockstat, String> {
         let config = Config::parse("t.conf", format!("[klockstat]\n{lines}\n").as_bytes()).unwrap();
@@ -286,16 +285,8 @@ mod tests {
 
     fn values(module: &mut Klockstat, fake: &Fake) -> Vec<(String, Vec<u64>)> {
         let table = fake.filled(&TABLE, module);
-        let value = |row, column| match table.value(row, column) {
-            Some(Atom::U64(value)) => value,
-            other => panic!("{other:?}"),
-        };
-        let name = |key: &Key| match key {
-            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
-            other => panic!("{other:?}"),
-        };
-        let row = |(row, key)| (name(key), (0..METRICS.len()).map(|column| value(row, column)).collect());
-        table.keys().iter().enumerate().map(row).collect()
+        let numbers = |row| (0..METRICS.len()).map(|column| table.number(row, column).unwrap()).collect();
+        (0..table.len()).map(|row| (table.name(row), numbers(row))).collect()
     }
 
     #[test]

@@ -211,13 +211,6 @@ mod tests {
         module
     }
 
-    fn name(table: &Table, row: usize) -> String {
-        match &table.keys()[row] {
-            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
-            other => panic!("{other:?}"),
-        }
-    }
-
     #[test]
     fn options_become_checked_constants() {
         let (plan, constants) =
@@ -255,7 +248,7 @@ mod tests {
         let mut module = module(&["f", "refused"], true, false);
         for _ in 0..2 {
             let table = fake.filled(&TABLE, &mut module);
-            assert_eq!((table.len(), name(&table, 0)), (1, "f".into()));
+            assert_eq!((table.len(), table.name(0)), (1, "f".into()));
             let values: Vec<_> = (0..4).map(|column| table.value(0, column)).collect();
             assert_eq!(values, [20, 2, 100, 1000].map(|value| Some(Atom::U64(value))));
         }
@@ -276,7 +269,7 @@ mod tests {
         fake.set(DETAILS, 0, kp_row::calls, 7);
         fake.set(DETAILS, 1, kp_row::calls, 9);
         let table = fake.filled(&TABLE, &mut module);
-        assert_eq!((table.len(), name(&table, 1)), (2, format!("{me}::f")));
+        assert_eq!((table.len(), table.name(1)), (2, format!("{me}::f")));
         assert_eq!((table.value(1, 0), table.value(1, 1)), (Some(Atom::U64(9)), None), "no failures in details");
     }
 

@@ -277,7 +277,6 @@ fn instance_name(pid: u32, names: &[&[u8]]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pcp::Atom;
 
     /// The column of proc.net.tcp.send.bytes.
     const TCP_SEND_BYTES: usize = 1;
@@ -308,17 +307,9 @@ mod tests {
         Netproc::new(Options::default(), |pid| (pid < 1000).then(|| b"/usr/bin/curl -s x".to_vec()), Vec::new)
     }
 
-    fn sent(module: &mut Netproc, fake: &Fake) -> Vec<(String, Option<Atom<'static>>)> {
+    fn sent(module: &mut Netproc, fake: &Fake) -> Vec<(String, Option<u64>)> {
         let table = fake.filled(&TABLE, module);
-        let name = |key: &Key| match key {
-            Key::Pid(_, name) => String::from_utf8_lossy(table.text(name)).into_owned(),
-            other => panic!("{other:?}"),
-        };
-        let value = |row| match table.value(row, TCP_SEND_BYTES) {
-            Some(Atom::U64(value)) => Some(Atom::U64(value)),
-            _ => None,
-        };
-        table.keys().iter().enumerate().map(|(row, key)| (name(key), value(row))).collect()
+        (0..table.len()).map(|row| (table.name(row), table.number(row, TCP_SEND_BYTES))).collect()
     }
 
     #[test]
@@ -326,7 +317,7 @@ mod tests {
         let fake = fake();
         thread(&fake, 3, 77, 77, 1, 100);
         thread(&fake, 9, 77, 80, 1, 20);
-        assert_eq!(sent(&mut module(), &fake), [("000077 /usr/bin/curl".into(), Some(Atom::U64(120)))]);
+        assert_eq!(sent(&mut module(), &fake), [("000077 /usr/bin/curl".into(), Some(120))]);
     }
 
     #[test]
@@ -337,7 +328,7 @@ mod tests {
         thread(&fake, 9, 77, 80, 1, 20);
         ended(&fake, 9);
         for _ in 0..3 {
-            assert_eq!(sent(&mut module, &fake)[0].1, Some(Atom::U64(120)));
+            assert_eq!(sent(&mut module, &fake)[0].1, Some(120));
         }
         let kernel: &dyn Kernel = &fake;
         let place = kernel.rows(THREADS).get(9).expect("the map has it");
@@ -353,7 +344,7 @@ mod tests {
         ended(&fake, 3);
         for _ in 0..ProcessCounts::<Process>::GRACE {
             module.tick(&fake);
-            assert_eq!(sent(&mut module, &fake), [("001001 curl".into(), Some(Atom::U64(50)))]);
+            assert_eq!(sent(&mut module, &fake), [("001001 curl".into(), Some(50))]);
         }
         module.tick(&fake);
         module.tick(&fake);
@@ -369,7 +360,7 @@ mod tests {
         named(&fake, 3, b"curl\0\0\0\0", 0);
         ended(&fake, 3);
         (0..3 * ProcessCounts::<Process>::GRACE).for_each(|_| module.tick(&fake));
-        assert_eq!(sent(&mut module, &fake), [("001001 curl".into(), Some(Atom::U64(50)))]);
+        assert_eq!(sent(&mut module, &fake), [("001001 curl".into(), Some(50))]);
     }
 
     #[test]
@@ -380,7 +371,7 @@ mod tests {
         thread(&fake, 4, 78, 78, 1, 200);
         for _ in 0..2 {
             let values: Vec<_> = sent(&mut module, &fake).into_iter().map(|(_, value)| value).collect();
-            assert_eq!(values, [Some(Atom::U64(100)), Some(Atom::U64(200))]);
+            assert_eq!(values, [Some(100), Some(200)]);
         }
         let table = fake.filled(&TABLE, &mut module);
         let Key::Pid(77, name) = &table.keys()[0] else { panic!("{:?}", table.keys()) };
@@ -394,7 +385,7 @@ mod tests {
         thread(&fake, 3, 77, 77, 1, 100);
         sent(&mut module, &fake);
         thread(&fake, 3, 77, 77, 2, 7);
-        assert_eq!(sent(&mut module, &fake)[0].1, Some(Atom::U64(7)));
+        assert_eq!(sent(&mut module, &fake)[0].1, Some(7));
     }
 
     #[test]
@@ -442,7 +433,7 @@ mod tests {
             module.with_sockets = || vec![77, 1001];
             module.name_of = |pid| (pid == 77).then(|| b"/usr/sbin/nginx -g".to_vec());
             module.comm_of = |_| Some(b"nginx".to_vec());
-            assert_eq!(sent(&mut module, &fake), [("000077 /usr/sbin/nginx".into(), Some(Atom::U64(0)))]);
+            assert_eq!(sent(&mut module, &fake), [("000077 /usr/sbin/nginx".into(), Some(0))]);
             module.name_of = match living {
                 Some("nginx: worker") => |_| Some(b"nginx: worker".to_vec()),
                 Some(_) => |_| Some(b"/bin/curl x".to_vec()),
@@ -450,7 +441,7 @@ mod tests {
             };
             thread(&fake, 3, 77, 77, 1000, 100);
             named(&fake, 3, comm, 9);
-            assert_eq!(sent(&mut module, &fake), [(then.into(), Some(Atom::U64(100)))], "{living:?}");
+            assert_eq!(sent(&mut module, &fake), [(then.into(), Some(100))], "{living:?}");
         }
     }
 
@@ -481,9 +472,9 @@ mod tests {
         module.with_sockets = || vec![77];
         module.comm_of = |_| Some(b"curl".to_vec());
         module.tick(&fake);
-        assert_eq!(sent(&mut module, &fake), [("000077 /usr/bin/curl".into(), Some(Atom::U64(0)))]);
+        assert_eq!(sent(&mut module, &fake), [("000077 /usr/bin/curl".into(), Some(0))]);
         thread(&fake, 3, 77, 77, 1, 100);
-        assert_eq!(sent(&mut module, &fake), [("000077 /usr/bin/curl".into(), Some(Atom::U64(100)))]);
+        assert_eq!(sent(&mut module, &fake), [("000077 /usr/bin/curl".into(), Some(100))]);
     }
 
     #[test]

@@ -186,7 +186,6 @@ impl Module for Syscount {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::pcp::Atom;
 
     fn module(options: &str) -> Syscount {
         let config = Config::parse("t.conf", format!("[syscount]\n{options}\n").as_bytes()).unwrap();
@@ -201,12 +200,7 @@ mod tests {
     fn row(table: &Table, id: u32) -> (String, [Option<u64>; 3]) {
         let slot = table.keys().iter().position(|key| matches!(key, Key::Numbered(number, _) if *number == id));
         let slot = slot.unwrap_or_else(|| panic!("no row {id}"));
-        let Key::Numbered(_, name) = &table.keys()[slot] else { unreachable!("it was just found") };
-        let value = |column| match table.value(slot, column) {
-            Some(Atom::U64(value)) => Some(value),
-            _ => None,
-        };
-        (String::from_utf8_lossy(table.text(name)).into_owned(), [value(0), value(1), value(2)])
+        (table.name(slot), [0, 1, 2].map(|column| table.number(slot, column)))
     }
 
     fn refreshed(fake: &Fake, module: &mut Syscount) -> Table {

@@ -130,7 +130,6 @@ impl Module for Tcpperpid {
 mod tests {
     use super::super::shared::flows::{ends, put};
     use super::*;
-    use crate::pcp::Atom;
 
     fn fake() -> Fake {
         Fake::new().with(FLOWS, 16).with(STATS, 1)
@@ -143,16 +142,9 @@ mod tests {
     /// Name, sent, received of each instance.
     fn rows(module: &mut Tcpperpid, fake: &Fake) -> Vec<(String, u64, u64)> {
         let table = fake.filled(&TABLE, module);
-        let name = |key: &Key| match key {
-            Key::Pid(_, name) => String::from_utf8_lossy(table.text(name)).into_owned(),
-            other => panic!("{other:?}"),
-        };
-        let number = |row, column| match table.value(row, column) {
-            Some(Atom::U64(value)) => value,
-            other => panic!("{other:?}"),
-        };
-        let row = |(row, key)| (name(key), number(row, TX.column), number(row, RX.column));
-        table.keys().iter().enumerate().map(row).collect()
+        let number = |row, column| table.number(row, column).unwrap();
+        let row = |row| (table.name(row), number(row, TX.column), number(row, RX.column));
+        (0..table.len()).map(row).collect()
     }
 
     #[test]

@@ -176,7 +176,6 @@ fn free(row: Row<'_, retrans_row>) {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::pcp::Atom;
 
     fn fake() -> Fake {
         Fake::new().with(ROWS, 16).with(STATS, 1)
@@ -211,15 +210,7 @@ mod tests {
 
     fn rows(module: &mut Tcpretrans, fake: &Fake) -> Vec<(String, u64)> {
         let table = fake.filled(&TABLE, module);
-        let name = |key: &Key| match key {
-            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
-            other => panic!("{other:?}"),
-        };
-        let count = |row| match table.value(row, COUNT.column) {
-            Some(Atom::U64(value)) => value,
-            other => panic!("{other:?}"),
-        };
-        table.keys().iter().enumerate().map(|(row, key)| (name(key), count(row))).collect()
+        (0..table.len()).map(|row| (table.name(row), table.number(row, COUNT.column).unwrap())).collect()
     }
 
     fn claims(fake: &Fake, place: usize) -> u64 {

@@ -193,11 +193,7 @@ mod tests {
     /// Process, received, sent of each row.
     fn rows(module: &mut Tcptop, fake: &Fake) -> Vec<(u32, u64, u64)> {
         let table = fake.filled(&TABLE, module);
-        let number = |row, metric: usize| match table.value(row, metric) {
-            Some(Atom::U32(value)) => u64::from(value),
-            Some(Atom::U64(value)) => value,
-            other => panic!("{other:?}"),
-        };
+        let number = |row, column| table.number(row, column).unwrap();
         let row = |row| (number(row, PID.column) as u32, number(row, RX.column), number(row, TX.column));
         (0..table.len()).map(row).collect()
     }

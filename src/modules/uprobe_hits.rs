@@ -104,7 +104,6 @@ impl Finder for FunctionFinder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pcp::Atom;
 
     fn module(entries: &[(&str, &str)]) -> Hits<FunctionFinder> {
         let entries = entries.iter().map(|(library, symbol)| (library.to_string(), symbol.to_string())).collect();
@@ -133,12 +132,8 @@ mod tests {
         fake.set(ROWS, 1, hit::count, 3);
         fake.set(ROWS, 9, hit::count, 4);
         let table = fake.filled(&TABLE, &mut module);
-        let name = |row: usize| match &table.keys()[row] {
-            Key::Name(name) => String::from_utf8_lossy(table.text(name)).into_owned(),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!((name(0), name(1)), ("c::malloc".into(), format!("{path}::free")));
-        assert_eq!((table.value(0, 0), table.value(1, 0)), (Some(Atom::U64(0)), Some(Atom::U64(7))));
+        assert_eq!(table.names(), ["c::malloc".into(), format!("{path}::free")]);
+        assert_eq!((table.number(0, 0), table.number(1, 0)), (Some(0), Some(7)));
     }
 
     #[test]
