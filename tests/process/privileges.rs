@@ -267,6 +267,32 @@ fn another_account_loads_the_default_modules_by_u() {
     assert_eq!(fs::metadata(home.path("corebcc.starts")).unwrap().uid(), NOBODY);
 }
 
+/// Capabilities of the file give them to an account that has none.
+#[test]
+fn another_account_loads_the_modules_by_file_capabilities() {
+    if lacks_bpf() || lacks(&["setpriv", "setcap"]) {
+        return;
+    }
+    let modules = ["biolatency", "runqlat", "netproc"];
+    let home = Home::new(&config(&modules));
+    for path in ["", "config/pmda"] {
+        chown(home.path(path), Some(NOBODY), None).unwrap();
+    }
+    let mut command = as_nobody(&home);
+    let set = format!("{}+ep", names(&had(to_load(specs(&modules)))).to_lowercase().replace(' ', ""));
+    let binary = home.path("pmdacorebcc");
+    assert!(Command::new("setcap").arg(&set).arg(&binary).status().unwrap().success(), "{set} {}", binary.display());
+    home.keep(&mut command).args(["-l", "-", "--notready"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
+    let mut peer = Peer::adopt(command.spawn().unwrap());
+    peer.greet();
+    peer.read_within(std::time::Duration::from_secs(20));
+    let states = values(&mut peer, "bcc.agent.module.state");
+    modules.iter().for_each(|module| assert_eq!(states[*module], "running", "{module}: {}", home.read("stderr.log")));
+    holds(&peer, &had(to_run(specs(&modules))));
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
 /// PCP's directories are of the account `pcp`: without CAP_DAC_OVERRIDE, root writes there as a member of its group.
 #[test]
 fn state_files_are_written_without_the_right_to_write_all() {
