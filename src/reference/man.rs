@@ -26,7 +26,8 @@ fn introduction(page: &mut Page) {
     page.section("NAME").request("pmdacorebcc \\- BPF performance metrics domain agent (PMDA)");
     page.section("SYNOPSIS");
     page.request(".B pmdacorebcc\n.RI [ options ]\n.br\n.B pmdacorebcc \\-\\-check\n.RI [ file ]");
-    page.request(".br\n.B pmdacorebcc show\n.RI [ options ]\n.IR metric \" [\" interval \" [\" count ]]");
+    page.request(".br\n.B pmdacorebcc show\n.RI [ options ]\n.IR metric \" ... [\" interval \" [\" count ]]");
+    page.request(".br\n.B pmdacorebcc completions bash\n|\n.B zsh\n|\n.B fish");
     page.section("DESCRIPTION").text(
         "`pmdacorebcc` is a Performance Metrics Domain Agent (PMDA) which exports latency histograms, I/O and network traffic by \
          process, and other `bcc.*` metrics from BPF programs that are compiled into it.",
@@ -75,7 +76,7 @@ fn synopsis(argument: &Arg) -> String {
 /// The options of `[pmda]`.
 const PMDA: &[(&str, &str)] = &[
     ("modules", "The modules to enable, separated by commas. Each has a section."),
-    ("prefix", "Prefix of all metric names; default: `bcc.`."),
+    ("prefix", "Prefix of all metric names; `bcc.` by default."),
     (
         "process_refresh",
         "How often, in seconds, all processes are rescanned for `process` matches; 0: at start only; default: 60. New processes are matched \
