@@ -30,6 +30,7 @@ pub fn to_load<'a>(specs: impl IntoIterator<Item = &'a Spec> + Clone) -> CapsHas
     // CAP_SYS_RESOURCE lifts the limit of locked memory, which counts before Linux 5.11.
     let mut capabilities = to_run(specs.clone());
     capabilities.extend([bpf(CAP_PERFMON), CAP_SYS_RESOURCE]);
+    capabilities.extend(perf_events_take());
     for spec in specs {
         capabilities.extend(spec.needs_to_load.iter().flat_map(|&need| self::capabilities(need)));
     }
@@ -45,8 +46,23 @@ pub fn to_run<'a>(specs: impl IntoIterator<Item = &'a Spec>) -> CapsHashSet {
         if need != Need::Processes || hides_processes(&fs::read_to_string("/proc/mounts").unwrap_or_default()) {
             capabilities.extend(self::capabilities(need).iter().map(|&capability| bpf(capability)));
         }
+        if need == Need::PerfEvents {
+            capabilities.extend(perf_events_take());
+        }
     }
     capabilities
+}
+
+/// What perf_event_open(2) takes besides CAP_PERFMON on this machine.
+fn perf_events_take() -> Option<Capability> {
+    let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    restricts_perf_events(&level).then_some(CAP_SYS_ADMIN)
+}
+
+/// Whether perf_event_open(2) is for CAP_SYS_ADMIN only: kernels of Debian and Ubuntu have levels of `kernel.perf_event_paranoid`
+/// above 2, of which Debian's is 3.
+fn restricts_perf_events(level: &str) -> bool {
+    level.trim().parse::<i32>().is_ok_and(|level| level > 2)
 }
 
 /// The capability, or CAP_SYS_ADMIN where the kernel has none of that name: CAP_BPF and CAP_PERFMON came with Linux 5.8,
@@ -147,6 +163,12 @@ mod tests {
         }
         assert!(find("tcplife").unwrap().running_needs().contains(&Need::Processes));
         assert!(find("sysfork").unwrap().running_needs().is_empty());
+    }
+
+    #[test]
+    fn a_level_above_2_restricts_perf_events() {
+        assert!(["3\n", "4\n"].iter().all(|level| restricts_perf_events(level)));
+        assert!(["2\n", "-1\n", "", "x"].iter().all(|level| !restricts_perf_events(level)));
     }
 
     #[test]
