@@ -111,6 +111,8 @@ struct Netproc {
     name_of: NameOf,
     comm_of: NameOf,
     with_sockets: fn() -> Vec<u32>,
+    /// Processes with sockets, listed before the modules are loaded: who has which takes privileges that are dropped afterwards.
+    listed: Vec<u32>,
     processes: ProcessCounts<Process>,
     ticks: u64,
     begun: bool,
@@ -125,6 +127,7 @@ impl Netproc {
             name_of,
             comm_of: comm,
             with_sockets,
+            listed: Vec::new(),
             processes: ProcessCounts::default(),
             ticks: 0,
             begun: false,
@@ -133,14 +136,13 @@ impl Netproc {
         }
     }
 
-    /// Once, at the first fetch or a second after the start, which does not wait for it: it takes tens of milliseconds.
-    /// Processes that may have traffic soon are there from the start, with zeros: pmlogconf(1) logs these metrics only on
-    /// machines where they have values.
+    /// Once, at the first fetch or a second after the start, which does not wait for the names. Processes that may have traffic
+    /// soon are there from the start, with zeros: pmlogconf(1) logs these metrics only on machines where they have values.
     fn begin(&mut self) {
         if std::mem::replace(&mut self.begun, true) {
             return;
         }
-        for pid in (self.with_sockets)() {
+        for pid in std::mem::take(&mut self.listed) {
             let (Some(line), Some(comm)) = ((self.name_of)(pid), (self.comm_of)(pid)) else { continue };
             if let Some(process) = self.processes.of(pid, 0) {
                 process.name = instance_name(pid, &[&line]);
@@ -193,6 +195,7 @@ impl Module for Netproc {
         if self.options.bpf_names {
             module_log!(info, "Also exporting pmdabpf's names, bpf.proc.net.");
         }
+        self.listed = (self.with_sockets)();
         // At least so many that 5000 threads can come and go before the agent frees the places of the first.
         let places = table_size(host.threads * 4, 8192, 1 << 16);
         constants.thread_mask = places as u32 / 4 - 1;
@@ -430,7 +433,7 @@ mod tests {
         ] {
             let fake = fake();
             let mut module = module();
-            module.with_sockets = || vec![77, 1001];
+            module.listed = vec![77, 1001];
             module.name_of = |pid| (pid == 77).then(|| b"/usr/sbin/nginx -g".to_vec());
             module.comm_of = |_| Some(b"nginx".to_vec());
             assert_eq!(sent(&mut module, &fake), [("000077 /usr/sbin/nginx".into(), Some(0))]);
@@ -470,6 +473,7 @@ mod tests {
         let fake = fake();
         let mut module = module();
         module.with_sockets = || vec![77];
+        module.plan(&Host::SMALL, &mut Plan::default(), &mut crate::bpf::constants());
         module.comm_of = |_| Some(b"curl".to_vec());
         module.tick(&fake);
         assert_eq!(sent(&mut module, &fake), [("000077 /usr/bin/curl".into(), Some(0))]);
