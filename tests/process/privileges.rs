@@ -13,6 +13,7 @@ use corebcc::pdu::Pdu;
 use corebcc::privilege::{names, to_load, to_run};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
@@ -265,6 +266,27 @@ fn another_account_loads_the_default_modules_by_u() {
     holds(&peer, &had(to_run(specs(&modules))));
     assert_eq!(peer.close().0.code(), Some(0));
     assert_eq!(fs::metadata(home.path("corebcc.starts")).unwrap().uid(), NOBODY);
+}
+
+/// Who has a socket cannot be read any more once the modules are loaded.
+#[test]
+fn processes_with_sockets_are_listed_before_the_drop() {
+    if lacks_bpf() || lacks(&["setpriv", PYTHON]) {
+        return;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", PYTHON, "-I", "-c"]);
+    command.arg("import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(flush=True); time.sleep(100)");
+    let mut idle = Proc(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(idle.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let home = Home::new(&config(&["netproc"]));
+    let mut peer = Peer::ready(&home, &[]);
+    home.wait_for_log("privileges dropped");
+    let instance = format!("{:06} ", idle.pid());
+    let calls = values(&mut peer, "bcc.proc.net.tcp.send.calls");
+    assert!(calls.keys().any(|name| name.starts_with(&instance)), "no {instance} in {calls:?}");
+    assert_eq!(peer.close().0.code(), Some(0));
 }
 
 /// Capabilities of the file give them to an account that has none.
