@@ -3,7 +3,8 @@
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire};
 use crate::support::{
-    config, lacks, lacks_bpf, programs_of, rows::rows, skip, still_loaded, told, wait_for, Home, Proc, ALL, BINARY, ONE,
+    config, lacks, lacks_bpf, programs_of, rows::rows, skip, still_loaded, told, wait_for, wait_seconds, Home, Proc,
+    ALL, BINARY, ONE,
 };
 use corebcc::pcp::{Pmid, IN_NULL};
 use nix::sys::signal::Signal;
@@ -231,11 +232,12 @@ fn sampling_that_nobody_stopped_ends_with_the_agent() {
         let home = Home::new(&config(&["profile"]));
         let mut peer = Peer::ready(&home, &[]);
         assert_eq!(peer.error(&wire::store_block(profile, IN_NULL, 6, b"start\0")), 0);
-        // On a busy machine a fetch can be told to come again.
-        let value = wait_for("a value", || match &wire::result(&peer.ask(&wire::fetch(&[profile])))[0].values[..] {
-            [(_, wire::Wire::Block { bytes, .. })] => Some(String::from_utf8_lossy(bytes).into_owned()),
-            _ => None,
-        });
+        // On a busy machine a fetch can be told to come again, for longer where the processor is emulated.
+        let value =
+            wait_seconds(60, "a value", || match &wire::result(&peer.ask(&wire::fetch(&[profile])))[0].values[..] {
+                [(_, wire::Wire::Block { bytes, .. })] => Some(String::from_utf8_lossy(bytes).into_owned()),
+                _ => None,
+            });
         if !value.contains("started") {
             return skip("software perf events");
         }
