@@ -239,6 +239,7 @@ fn sampling_that_nobody_stopped_ends_with_the_agent() {
                 _ => None,
             });
         if !value.contains("started") {
+            assert!(!home.log().contains("Permission denied"), "root may open perf events: {}", home.log());
             return skip("software perf events");
         }
         let programs = programs_of(peer.agent.pid());

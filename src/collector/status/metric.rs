@@ -1,7 +1,7 @@
 //! Why a metric of a module has no values.
 
 use super::super::guard::held;
-use super::standing::{rank, standings};
+use super::module_states::{module_states, rank};
 use super::{AgentStatus, LoadedModules, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
@@ -21,16 +21,16 @@ pub static TABLE: TableSpec = TableSpec {
 
 pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
     let mut rows: Vec<(&str, &str, String)> = Vec::new();
-    for standing in standings(modules, status) {
-        let Some(loaded) = standing.loaded else { continue };
+    for module in module_states(modules, status) {
+        let Some(loaded) = module.loaded else { continue };
         let record = held(&loaded.refreshes);
         for metric in &loaded.metrics {
-            let text = match (standing.state, record.is_empty(metric)) {
+            let text = match (module.state, record.is_empty(metric)) {
                 ("running", false) => "running".into(),
-                ("running", true) => format!("no value at the last fetch: {}", standing.sentence),
-                (state, _) => format!("{state}: {}", standing.sentence),
+                ("running", true) => format!("no value at the last fetch: {}", module.sentence),
+                (state, _) => format!("{state}: {}", module.sentence),
             };
-            rows.push((&metric.name, standing.state, text));
+            rows.push((&metric.name, module.state, text));
         }
     }
     let unserved = status.configuration.unserved.iter();

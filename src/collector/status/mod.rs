@@ -7,8 +7,8 @@ mod lost;
 mod map;
 mod metric;
 mod module;
+mod module_states;
 mod program;
-mod standing;
 mod statistics;
 mod summary;
 

@@ -1,7 +1,7 @@
 //! What became of each module.
 
 use super::super::guard::held;
-use super::standing::{standings, Standing};
+use super::module_states::{module_states, ModuleState};
 use super::{AgentStatus, LoadedModules, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
@@ -25,13 +25,13 @@ pub static TABLE: TableSpec = TableSpec {
 };
 
 pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
-    for standing in standings(modules, status) {
-        let Standing { name, state, sentence, loaded } = &standing;
+    for module in module_states(modules, status) {
+        let ModuleState { name, state, sentence, loaded } = &module;
         let row = table.named(name.as_bytes()).text(STATE, state.as_bytes()).text(STATUS, sentence.as_bytes());
         if *state == "off" {
             continue;
         }
-        let row = row.set(UP, u32::from(!standing.has_failed()));
+        let row = row.set(UP, u32::from(!module.has_failed()));
         let Some(loaded) = loaded else { continue };
         let (count, time) = {
             let record = held(&loaded.refreshes);

@@ -1,6 +1,6 @@
 //! The agent at a glance.
 
-use super::standing::{standings, Standing};
+use super::module_states::{module_states, ModuleState};
 use super::{lost, program, set_opt, AgentStatus, LoadedModules};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader;
@@ -28,14 +28,14 @@ pub static TABLE: TableSpec = TableSpec {
 
 pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
     // The filter of processes is no module that anybody enables.
-    let is_module = |standing: &Standing<'_>| standing.loaded.is_none_or(|loaded| !loaded.tables.is_empty());
-    let standings: Vec<Standing<'_>> = standings(modules, status).into_iter().filter(is_module).collect();
-    let count = |is: &dyn Fn(&Standing<'_>) -> bool| standings.iter().filter(|standing| is(standing)).count() as u32;
-    let (failed, off) = (count(&|standing| standing.has_failed()), count(&|standing| standing.state == "off"));
+    let is_module = |module: &ModuleState<'_>| module.loaded.is_none_or(|loaded| !loaded.tables.is_empty());
+    let states: Vec<ModuleState<'_>> = module_states(modules, status).into_iter().filter(is_module).collect();
+    let count = |is: &dyn Fn(&ModuleState<'_>) -> bool| states.iter().filter(|module| is(module)).count() as u32;
+    let (failed, off) = (count(&|module| module.has_failed()), count(&|module| module.state == "off"));
     let row = table
         .single()
         .text(VERSION, env!("CARGO_PKG_VERSION").as_bytes())
-        .set(RUNNING, standings.len() as u32 - failed - off)
+        .set(RUNNING, states.len() as u32 - failed - off)
         .set(FAILED, failed)
         .set(OFF, off)
         .set(LOSSES, lost::total(modules, status))

@@ -1,10 +1,10 @@
-//! How each module stands, in the order of what an administrator has to see first.
+//! The state of each module, in the order of what an administrator has to see first.
 
 use super::super::loaded_module::LoadedModule;
 use super::{AgentStatus, LoadedModules};
 
 /// A module and its state, enabled or not.
-pub struct Standing<'a> {
+pub struct ModuleState<'a> {
     /// Its section, or the name that this would have.
     pub name: &'a str,
     /// `failed`, `no values`, `running`, `postponed` or `off`.
@@ -15,7 +15,7 @@ pub struct Standing<'a> {
     pub loaded: Option<&'a LoadedModule>,
 }
 
-impl Standing<'_> {
+impl ModuleState<'_> {
     /// Whether it is enabled and has no values.
     pub fn has_failed(&self) -> bool {
         matches!(self.state, "failed" | "no values")
@@ -23,24 +23,24 @@ impl Standing<'_> {
 }
 
 /// Failed modules come first, those that are off last; else they keep the order of the configuration.
-pub fn standings<'a>(modules: &'a LoadedModules, status: &'a AgentStatus) -> Vec<Standing<'a>> {
-    let mut standings: Vec<Standing<'a>> = modules
+pub fn module_states<'a>(modules: &'a LoadedModules, status: &'a AgentStatus) -> Vec<ModuleState<'a>> {
+    let mut states: Vec<ModuleState<'a>> = modules
         .iter()
         .map(|loaded| {
             let (state, sentence) = modules.state(loaded);
-            Standing { name: &loaded.name, state, sentence, loaded: Some(loaded) }
+            ModuleState { name: &loaded.name, state, sentence, loaded: Some(loaded) }
         })
         .collect();
     for (state, absent) in [("failed", &status.configuration.lost), ("off", &status.configuration.off)] {
-        standings.extend(absent.iter().map(|(name, why)| Standing {
+        states.extend(absent.iter().map(|(name, why)| ModuleState {
             name,
             state,
             sentence: why.clone(),
             loaded: None,
         }));
     }
-    standings.sort_by_key(|standing| rank(standing.state));
-    standings
+    states.sort_by_key(|module| rank(module.state));
+    states
 }
 
 /// The place of a state among the others.
