@@ -4,11 +4,11 @@ use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
 use crate::cli::{configuration, ServeOptions};
-use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared};
+use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper};
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
-use crate::privilege::{self, hold, limit_calls};
+use crate::privilege::{self, confine_to_statistics, hold, limit_calls};
 use crate::state::Restarts;
 use crate::transport::{self, End, Handler, Signals, TransportError};
 use caps::CapsHashSet;
@@ -117,12 +117,17 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     }
 
     let specs = || enabled.iter().map(|module| module.spec);
+    let mut to_run = privilege::to_run(specs());
+    let drops = settings.drop_privileges;
+    // Before there is another thread, and much memory to share.
+    if drops && privilege::loses_statistics(&to_run) {
+        let helper = StatisticsHelper::start(confine_to_statistics);
+        status.statistics_helper = helper.map_err(|error| warn!("no helper for program statistics: {error}")).ok();
+    }
     if let Some(name) = &options.username {
         run_as(name, &privilege::to_load(specs()))?;
     }
     let caches = conf.path("PCP_VAR_DIR", "config/pmda");
-    let mut to_run = privilege::to_run(specs());
-    let drops = settings.drop_privileges;
     match drops {
         true => privilege::to_write(&[&caches, &conf.path("PCP_RUN_DIR", "")], &mut to_run),
         false => info!("privileges kept: `drop_privileges = False` in [pmda]"),

@@ -15,6 +15,7 @@ mod prepared;
 mod prepared_module;
 mod status;
 
+pub use crate::loader::StatisticsHelper;
 pub use jobs::Collector;
 pub use loaded_module::CONFIGURATION;
 pub use module_set::ModuleSet;

@@ -12,6 +12,7 @@ mod permission;
 mod program;
 mod refusal;
 mod ring;
+mod statistics_helper;
 mod template;
 mod trial;
 mod usage;
@@ -21,6 +22,7 @@ pub use loaded_object::LoadedObject;
 pub use object::Loaded;
 pub use outcome::{Attempt, Failure, Finding, LoadRequest, Refusals, TargetOutcome};
 pub use refusal::Refusal;
+pub use statistics_helper::StatisticsHelper;
 pub use trial::{load, Outcome};
 pub use usage::{count_runs, cpu_time, resident, MapUsage, ProgramUsage};
 

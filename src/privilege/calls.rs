@@ -159,24 +159,64 @@ fn allowed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     Ok(rules)
 }
 
+/// What happens at any other call.
+fn beyond() -> SeccompAction {
+    match cfg!(debug_assertions) {
+        true => SeccompAction::KillProcess,
+        false => SeccompAction::Errno(libc::ENOSYS as u32),
+    }
+}
+
 /// The filters, in the order in which they are installed. `clone3` has its arguments in memory, where a filter cannot see them: the C
 /// library takes `clone` if there is none, and would not know what to do in a debug build.
 fn filters() -> Result<[BpfProgram; 2], Error> {
     let refuse = SeccompAction::Errno(libc::ENOSYS as u32);
-    let beyond = if cfg!(debug_assertions) { SeccompAction::KillProcess } else { refuse.clone() };
     let architecture = std::env::consts::ARCH.try_into()?;
     let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let mut rules = allowed()?;
     rules.extend(clone3.clone());
     Ok([
         SeccompFilter::new(clone3, SeccompAction::Allow, refuse, architecture)?.try_into()?,
-        SeccompFilter::new(rules, beyond, SeccompAction::Allow, architecture)?.try_into()?,
+        SeccompFilter::new(rules, beyond(), SeccompAction::Allow, architecture)?.try_into()?,
     ])
 }
 
 /// Limits the system calls of all threads, for good.
 pub fn limit_calls() -> Result<(), Error> {
     filters()?.iter().try_for_each(|filter| apply_filter_all_threads(filter))
+}
+
+/// `BPF_ENABLE_STATS` (linux/bpf.h).
+const BPF_ENABLE_STATS: u64 = 32;
+
+/// What the helper for program statistics does: requests from the agent, descriptors from the kernel, memory for both.
+fn statistics_calls() -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
+    const CALLS: &[libc::c_long] = &[
+        libc::SYS_read,
+        libc::SYS_recvfrom,
+        libc::SYS_sendmsg,
+        libc::SYS_close,
+        libc::SYS_restart_syscall,
+        libc::SYS_exit_group,
+        libc::SYS_brk,
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+    ];
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = CALLS.iter().map(|&call| (call, Vec::new())).collect();
+    rules.insert(libc::SYS_bpf, vec![argument(0, u32::MAX.into(), BPF_ENABLE_STATS)?]);
+    // libbpf moves descriptors above those of standard input and output; debug builds ask whether one is open before they close it.
+    let commands = [libc::F_DUPFD_CLOEXEC, libc::F_GETFD];
+    let commands = commands.into_iter().map(|command| argument(1, u32::MAX.into(), command as u64));
+    rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
+    Ok(rules)
+}
+
+/// Limits the system calls of this process to those of the helper for program statistics, for good.
+pub fn limit_calls_to_statistics() -> Result<(), Error> {
+    let architecture = std::env::consts::ARCH.try_into()?;
+    let filter = SeccompFilter::new(statistics_calls()?, beyond(), SeccompAction::Allow, architecture)?;
+    let filter: BpfProgram = filter.try_into()?;
+    apply_filter_all_threads(&filter)
 }
 
 #[cfg(test)]

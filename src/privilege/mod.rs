@@ -7,9 +7,23 @@ mod calls;
 mod capabilities;
 
 pub use calls::limit_calls;
+use calls::limit_calls_to_statistics;
 pub use capabilities::{capabilities, hold, to_load, to_run, to_write};
 
-use caps::CapsHashSet;
+use caps::{CapSet, Capability, CapsHashSet};
+use std::io;
+
+/// Whether switching program statistics on later takes a process that keeps CAP_SYS_ADMIN: the agent has it now, and drops it.
+pub fn loses_statistics(to_run: &CapsHashSet) -> bool {
+    let has = caps::has_cap(None, CapSet::Permitted, Capability::CAP_SYS_ADMIN);
+    has.unwrap_or(false) && !to_run.contains(&Capability::CAP_SYS_ADMIN)
+}
+
+/// Has this process, which has one thread, keep CAP_SYS_ADMIN alone, and the system calls that program statistics take.
+pub fn confine_to_statistics() -> io::Result<()> {
+    hold(&CapsHashSet::from([Capability::CAP_SYS_ADMIN]))?;
+    limit_calls_to_statistics().map_err(|error| io::Error::other(error.to_string()))
+}
 
 /// Names of capabilities as capabilities(7) has them, in its order; "none" without any.
 pub fn names(capabilities: &CapsHashSet) -> String {

@@ -187,7 +187,8 @@ fn privileges(page: &mut Page) {
     for (capability, needed) in [
         (
             "CAP_SYS_ADMIN",
-            "uprobes and USDT on some kernels; `bpf_stats = True` and storing 1 to `bcc.agent.program.stats`.",
+            "uprobes and USDT on some kernels; `bpf_stats = True` and storing 1 to `bcc.agent.program.stats`, for which a small helper process \
+             keeps it.",
         ),
         ("CAP_SYS_RESOURCE", "BPF maps before Linux 5.11, if the locked-memory limit is too low for them."),
         (
@@ -201,7 +202,8 @@ fn privileges(page: &mut Page) {
         page.tagged(&format!("`{capability}`"), &capitalized(needed));
     }
     page.paragraph(
-        "After loading, the agent drops the capabilities and system calls that its modules no longer need, unless `drop_privileges = False`.",
+        "After loading, the agent drops the capabilities and system calls that its modules no longer need, unless `drop_privileges = False`. \
+         The helper process, `corebcc-stats`, runs if the agent drops CAP_SYS_ADMIN. It can only ask the kernel for program statistics.",
     );
     page.paragraph(
         "Loading fails in user namespaces (rootless containers) and under lockdown=confidentiality; in a PID namespace, modules with the option \

@@ -24,4 +24,5 @@ mod own;
 mod peer;
 mod privileges;
 mod show;
+mod statistics;
 mod stream;

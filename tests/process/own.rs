@@ -237,7 +237,7 @@ fn fetches_and_refreshes_are_counted_exactly() {
 }
 
 /// Whether a process makes the kernel count runs.
-fn counts_runs(process: &Path) -> bool {
+pub fn counts_runs(process: &Path) -> bool {
     let fds = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|link| link.as_os_str() == "anon_inode:bpf-stats")
 }
@@ -292,26 +292,11 @@ fn runs_are_counted_if_asked_for_while_the_agent_lives() {
 }
 
 /// The switch of program statistics.
-const STATISTICS: corebcc::pcp::Pmid = corebcc::pcp::Pmid::new(149, 300, 10);
+pub const STATISTICS: corebcc::pcp::Pmid = corebcc::pcp::Pmid::new(149, 300, 10);
 
 /// The runs of all programs of a process, as the kernel tells them.
 fn runs_of(pid: i32) -> u64 {
     bpf_of(pid, "prog_id:", "run_cnt:").values().sum()
-}
-
-/// What an agent without CAP_SYS_ADMIN answers, and says in its log.
-#[test]
-fn a_switch_without_the_privilege_says_how_to_keep_it() {
-    if lacks_bpf() {
-        return;
-    }
-    let home = Home::new(ONE);
-    let mut peer = Peer::ready(&home, &[]);
-    home.wait_for_log("privileges dropped");
-    assert_eq!(peer.error(&wire::store(STATISTICS, IN_NULL, 1)), -1, "EPERM");
-    assert!(home.log().contains("program statistics: refused"), "{}", home.log());
-    assert!(home.log().contains("`drop_privileges = False` in [pmda] keeps"), "{}", home.log());
-    assert_eq!(number(&mut peer, "bcc.agent.program.stats", ""), 0);
 }
 
 #[test]
@@ -320,8 +305,9 @@ fn program_statistics_are_switched_by_a_store() {
     if lacks_bpf() {
         return;
     }
-    let home = Home::new(&ONE.replace("[pmda]", "[pmda]\ndrop_privileges = False"));
+    let home = Home::new(ONE);
     let mut peer = Peer::ready(&home, &[]);
+    home.wait_for_log("privileges dropped");
     let pid = peer.agent.pid();
     let agent = format!("/proc/{pid}");
     let switch = |peer: &mut Peer, on: u32| peer.error(&wire::store(STATISTICS, IN_NULL, on));
@@ -359,7 +345,8 @@ fn program_statistics_are_switched_by_a_store() {
     }
     let after = runs_of(pid);
     if is_alone && !anybody_counts_runs() {
-        assert_eq!(after, before, "the kernel keeps no statistics");
+        // Other tests may have switched them on for a moment.
+        assert!(after - before < 100, "the kernel keeps no statistics: {before} {after}");
         assert!(values(&mut peer, "bcc.agent.program.runs").is_empty());
         assert!(values(&mut peer, "bcc.agent.summary.cpu.programs").is_empty());
     } else {

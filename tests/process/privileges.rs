@@ -23,7 +23,7 @@ const NOBODY: u32 = 65534;
 const AGAIN: i32 = -12389;
 
 /// A field of the status of each thread of a process.
-fn of_threads(pid: i32, field: &str) -> Vec<String> {
+pub fn of_threads(pid: i32, field: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let of =
         |status: &str| Some(status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?.trim().into());
@@ -141,7 +141,7 @@ fn for_setpriv(capabilities: &CapsHashSet) -> String {
 }
 
 /// Starts the agent with exactly these capabilities, as root or as an account without privileges.
-fn with_exactly(home: &Home, capabilities: &CapsHashSet, account: &str) -> Peer {
+pub fn with_exactly(home: &Home, capabilities: &CapsHashSet, account: &str) -> Peer {
     let set = for_setpriv(capabilities);
     let mut command = as_nobody(home);
     let program: Vec<_> =

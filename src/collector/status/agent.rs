@@ -57,7 +57,11 @@ pub fn store(modules: &LoadedModules, status: &AgentStatus, column: usize, value
         b"1" => true,
         _ => return Err(PmErr::BADSTORE.into()),
     };
-    status.statistics.switch(on, || modules.kernel.count_runs()).map_err(|error| {
+    let open = || match &status.statistics_helper {
+        Some(helper) => helper.count_runs(),
+        None => modules.kernel.count_runs(),
+    };
+    status.statistics.switch(on, open).map_err(|error| {
         log::error!("program statistics: {}", status.statistics.finding().said);
         PmErr::errno(error.raw_os_error().unwrap_or(0).max(1))
     })?;

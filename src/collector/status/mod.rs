@@ -17,7 +17,7 @@ use super::loaded_modules::LoadedModules;
 use super::prepared::Configuration;
 use crate::catalog::{ServedTable, TableError};
 use crate::kit::{Metric, Number, RefreshError, RowMut, Table, TableId, TableSpec};
-use crate::loader;
+use crate::loader::{self, StatisticsHelper};
 use crate::state::Restarts;
 use statistics::Statistics;
 use std::collections::BTreeMap;
@@ -98,6 +98,8 @@ pub struct AgentStatus {
     fetches: Arc<AtomicU64>,
     configuration: Configuration,
     statistics: Statistics,
+    /// What switches program statistics on, if this process cannot any more.
+    pub statistics_helper: Option<StatisticsHelper>,
     /// What each module had lost at the last look.
     lost: Mutex<BTreeMap<String, u64>>,
     /// The starts before this one, where they can be counted.
@@ -116,6 +118,7 @@ impl AgentStatus {
             fetches: Arc::default(),
             configuration,
             statistics,
+            statistics_helper: None,
             lost: Mutex::default(),
             restarts: None,
         }

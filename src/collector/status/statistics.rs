@@ -2,6 +2,7 @@
 
 use super::super::guard::held;
 use crate::loader::Finding;
+use nix::libc;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
@@ -33,8 +34,7 @@ impl Statistics {
                     *switch = Switch { descriptor: Some(descriptor), finding };
                 }
                 Err(error) => {
-                    let reason = format!("refused ({error}); it needs Linux 5.8 and CAP_SYS_ADMIN, which `drop_privileges = False` in [pmda] keeps");
-                    switch.finding = found(Some(false), reason);
+                    switch.finding = found(Some(false), format!("refused ({error}); {}", remedy(&error)));
                     return Err(error);
                 }
             },
@@ -51,6 +51,14 @@ impl Statistics {
     /// The state and its reason, as a feature of the kernel.
     pub fn finding(&self) -> Finding {
         held(&self.switch).finding.clone()
+    }
+}
+
+/// What to do about an error of the kernel or of the helper.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPIPE | libc::EAGAIN) => "the helper process `corebcc-stats` does not answer: restart the agent",
+        _ => "it needs Linux 5.8 and an agent that is started with CAP_SYS_ADMIN",
     }
 }
 
@@ -78,6 +86,8 @@ mod tests {
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(1));
         let Finding { there, said, .. } = statistics.finding();
         assert!(!statistics.are_on() && there == Some(false) && said.contains("CAP_SYS_ADMIN"), "{said}");
+        let gone = statistics.switch(true, || Err(io::Error::from_raw_os_error(libc::EPIPE)));
+        assert!(gone.is_err() && statistics.finding().said.contains("restart the agent"));
         statistics.switch(true, open).unwrap();
         assert!(statistics.are_on() && statistics.finding().there == Some(true));
         statistics.switch(true, || panic!("one descriptor is enough")).unwrap();

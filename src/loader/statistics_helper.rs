@@ -1,0 +1,111 @@
+//! The process that asks the kernel for program statistics once the agent has dropped CAP_SYS_ADMIN.
+//!
+//! It is a fork of the agent that keeps that capability and almost no system calls. It passes the descriptor on and keeps none: the
+//! agent closes it, or the kernel does when the agent ends. At the end of the agent the helper reads end of file, and ends.
+
+use super::{held, usage::count_runs};
+use nix::libc;
+use nix::sys::prctl::set_name;
+use nix::sys::socket::{recvmsg, sendmsg, ControlMessage, ControlMessageOwned, MsgFlags};
+use nix::unistd::{fork, ForkResult};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// The agent's end of the connection to the helper.
+#[derive(Debug)]
+pub struct StatisticsHelper {
+    /// `None` after a request that was not answered: a late answer would be taken for the next one's.
+    connection: Mutex<Option<UnixStream>>,
+}
+
+impl StatisticsHelper {
+    /// Starts the helper, which calls `confine` before it serves. To be called while the process has one thread: another one could
+    /// hold a lock that the fork would wait for.
+    pub fn start(confine: impl FnOnce() -> io::Result<()>) -> io::Result<StatisticsHelper> {
+        let (agent, helper) = UnixStream::pair()?;
+        agent.set_read_timeout(Some(Duration::from_secs(1)))?;
+        // SAFETY: there is one thread, so no lock is held and no memory is half written.
+        match unsafe { fork() }? {
+            ForkResult::Parent { .. } => Ok(StatisticsHelper { connection: Mutex::new(Some(agent)) }),
+            ForkResult::Child => {
+                // Neither the end of `serve` nor a panic may return into the agent's code.
+                let _ = catch_unwind(AssertUnwindSafe(|| serve(helper, confine)));
+                // SAFETY: it ends the process.
+                unsafe { libc::_exit(0) }
+            }
+        }
+    }
+
+    /// What `count_runs` yields in the helper.
+    pub fn count_runs(&self) -> io::Result<OwnedFd> {
+        let mut connection = held(&self.connection);
+        let answer = connection.as_ref().map_or_else(|| Err(gone()), ask);
+        match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                *connection = None;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::from_raw_os_error(libc::EPIPE)
+}
+
+/// A request is a byte, an answer an error number of four bytes and, if that is 0, a descriptor.
+fn ask(mut helper: &UnixStream) -> io::Result<io::Result<OwnedFd>> {
+    helper.write_all(&[1])?;
+    let mut code = [0; size_of::<i32>()];
+    let mut space = nix::cmsg_space!(RawFd);
+    let mut parts = [IoSliceMut::new(&mut code)];
+    let message = recvmsg::<()>(helper.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let whole = message.bytes == size_of::<i32>();
+    let descriptor = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::ScmRights(descriptors) => descriptors.first().copied(),
+        _ => None,
+    });
+    // SAFETY: the message has just opened it, and nobody else knows of it.
+    let descriptor = descriptor.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
+    match (whole, i32::from_ne_bytes(code), descriptor) {
+        (true, 0, Some(descriptor)) => Ok(Ok(descriptor)),
+        (true, code, None) if code != 0 => Ok(Err(io::Error::from_raw_os_error(code))),
+        _ => Err(gone()),
+    }
+}
+
+/// The helper's life: until the agent's end is closed.
+fn serve(mut agent: UnixStream, confine: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    close_all_but(agent.as_raw_fd() as libc::c_uint)?;
+    set_name(c"corebcc-stats")?;
+    confine()?;
+    while agent.read(&mut [0])? == 1 {
+        let opened = count_runs();
+        let code = opened.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |_| 0).to_ne_bytes();
+        let rights = opened.as_ref().map(|descriptor| [descriptor.as_raw_fd()]);
+        let control = rights.as_ref().map(|rights| ControlMessage::ScmRights(rights));
+        let control = control.as_ref().map_or(&[][..], std::slice::from_ref);
+        sendmsg::<()>(agent.as_raw_fd(), &[IoSlice::new(&code)], control, MsgFlags::MSG_NOSIGNAL, None)?;
+    }
+    Ok(())
+}
+
+/// Closes the agent's descriptors, of which pmcd's pipes and the other end of the connection must not stay open here.
+fn close_all_but(descriptor: libc::c_uint) -> io::Result<()> {
+    let close = |first: libc::c_uint, last: libc::c_uint| {
+        // SAFETY: the process does not return to code that owns one of them.
+        match first > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
+            true => Ok(()),
+            false => Err(io::Error::last_os_error()),
+        }
+    };
+    if descriptor > 0 {
+        close(0, descriptor - 1)?;
+    }
+    close(descriptor + 1, libc::c_uint::MAX)
+}
