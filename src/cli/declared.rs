@@ -97,7 +97,7 @@ pub(super) struct Show {
     /// Metrics, nodes above several or modules; then the seconds between readings, and how many readings
     #[arg(value_name = "METRIC", allow_negative_numbers = true)]
     pub(super) words: Vec<String>,
-    /// List the modules and their metrics, and which are enabled
+    /// List the modules and their metrics, which are enabled, and (as root) which this kernel can load
     #[arg(long)]
     pub(super) list: bool,
     /// Refresh the screen at each reading, until Ctrl-C
@@ -148,7 +148,7 @@ pub fn command(program: &str) -> clap::Command {
         "Examples:\n  \
         {program} --check                            try the configuration, then say what failed\n  \
         {program} show bcc.disk.all.latency 2 5      five readings, two seconds apart\n  \
-        {program} show --list                        the modules and their metrics\n  \
+        {program} show --list                        all modules and metrics, and what this kernel can load\n  \
         {program} show --help                        the options of show\n  \
         {program} -l - -i 4321 -c test.conf          an agent for a pmcd.conf line with `socket inet 4321`\n\n\
         pmcd starts the agent by itself; see pmdacorebcc(1).\n"

@@ -1,4 +1,4 @@
-//! `--list`: the modules and their metrics, without loading anything.
+//! `--list`: the modules and their metrics, and which of them this kernel can load.
 
 use super::choose::{enabled_by, every};
 use super::error::ShowError;
@@ -6,16 +6,51 @@ use super::reading::unit;
 use super::select::{did_you_mean, means};
 use crate::catalog::EnabledModule;
 use crate::cli::{built_in, ShowOptions};
+use crate::collector::{prepared_modules, ModuleSet};
 use crate::config::Config;
+use log::LevelFilter;
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::PathBuf;
 
-/// The list of all modules, or of those that names mean.
-pub fn list(options: &ShowOptions, width: Option<usize>) -> Result<String, ShowError> {
+/// For each module that was loaded, or could not be, the reason why not.
+pub type Trial = BTreeMap<&'static str, Result<(), String>>;
+
+/// Loads modules as their examples have them, and detaches them.
+pub fn try_to_load(modules: &[EnabledModule], btf: Option<PathBuf>) -> Result<Trial, ShowError> {
+    // The list has the reasons; the log at a level for debugging has the attempts.
+    let level = log::max_level();
+    log::set_max_level(if level < LevelFilter::Debug { LevelFilter::Off } else { level });
+    let set = ModuleSet::load(prepared_modules(&every()?, modules, None)?, btf);
+    let outcomes = set.outcomes().into_iter().map(|outcome| outcome.map_err(|failure| failure.reason));
+    let trial = modules.iter().map(|module| module.spec.name).zip(outcomes).collect();
+    set.detach();
+    log::set_max_level(level);
+    Ok(trial)
+}
+
+/// The reason why no module at all can be loaded: a privilege that is missing, or what every module needs.
+fn common_reason(trial: &Trial) -> Option<&str> {
+    let reasons: Vec<&String> = trial.values().map(|outcome| outcome.as_ref().err()).collect::<Option<_>>()?;
+    // A module without its files does not get as far as the others.
+    let is_common =
+        |reason: &&&String| reasons.iter().filter(|other| other == reason).count() > reasons.len().max(2) / 2;
+    reasons.iter().find(is_common).map(|reason| reason.as_str())
+}
+
+/// The list of all modules, or of those that names mean, which `load` tries to load.
+pub fn list(
+    options: &ShowOptions,
+    width: Option<usize>,
+    load: impl FnOnce(&[EnabledModule]) -> Result<Trial, ShowError>,
+) -> Result<String, ShowError> {
     let every = every()?;
     let config = options.common.config.as_deref().map_or_else(built_in, Config::read)?;
     let (settings, enabled) = enabled_by(&config)?;
     let prefix = settings.prefix;
     let (_, mut all) = enabled_by(&every)?;
+    let is_listed =
+        |module: &EnabledModule| options.names.is_empty() || options.names.iter().any(|name| means(module, name));
     all.iter_mut().for_each(|module| module.settings.prefix.clone_from(&prefix));
     all.sort_by_key(|module| module.spec.name);
     for name in &options.names {
@@ -24,30 +59,36 @@ pub fn list(options: &ShowOptions, width: Option<usize>) -> Result<String, ShowE
             return Err(ShowError::NoMetric { name: name.clone(), near });
         }
     }
-    all.retain(|module| options.names.is_empty() || options.names.iter().any(|name| means(module, name)));
+    all.retain(is_listed);
+    let trial = load(&all)?;
+    let reason = common_reason(&trial);
     let mut out = String::new();
     for module in &all {
         let section = enabled.iter().find(|other| other.spec.name == module.spec.name);
-        out += &entry(section.unwrap_or(module), section.is_some(), width.unwrap_or(usize::MAX));
+        let outcome = trial.get(module.spec.name).filter(|_| reason.is_none());
+        out += &entry(section.unwrap_or(module), section.is_some(), outcome, width.unwrap_or(usize::MAX));
     }
-    let _ = writeln!(
-        out,
-        "\nenabled: in {path}.\nWhether this kernel can run a module is known once it is loaded: `{program} show MODULE 1 1` (as root) says \
-         what the kernel refuses,\n`{program} --check` tries all that are enabled.",
-        path = config.path(),
-        program = options.common.program
-    );
+    let _ = writeln!(out, "\nenabled: in {}", config.path());
+    let _ = match reason {
+        None => writeln!(
+            out,
+            "loads, fails: as tried with default options just now; `{} --check` tries enabled modules as configured",
+            options.common.program
+        ),
+        Some(reason) => writeln!(out, "what this kernel can load is not known: {reason}"),
+    };
     Ok(out)
 }
 
-/// A line for a module and one for each metric.
-fn entry(module: &EnabledModule, is_enabled: bool, width: usize) -> String {
+/// A line for a module, one for each metric, and the whole reason if it cannot be loaded.
+fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Result<(), String>>, width: usize) -> String {
     let state = if is_enabled { "enabled" } else { "-" };
+    let mark = outcome.map_or("", |outcome| if outcome.is_ok() { "loads    " } else { "fails    " });
     let mut out = String::new();
     let mut line = |text: String| {
         let _ = writeln!(out, "{}", text.chars().take(width).collect::<String>().trim_end());
     };
-    line(format!("{:<16}  {state:<7}  {}", module.spec.name, module.spec.summary));
+    line(format!("{:<16}  {state:<7}  {mark}{}", module.spec.name, module.spec.summary));
     for table in module.tables() {
         for metric in table.spec.metrics {
             let unit = unit(metric.units, None);
@@ -55,5 +96,26 @@ fn entry(module: &EnabledModule, is_enabled: bool, width: usize) -> String {
             line(format!("    {:<36}  {}{unit}", format!("{}{}", table.prefix, metric.name), metric.oneline));
         }
     }
+    if let Some(Err(reason)) = outcome {
+        let _ = writeln!(out, "    fails: {reason}");
+    }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_of_most_modules_is_told_once() {
+        let trial = |reasons: &[Option<&str>]| -> Trial {
+            let outcome = |reason: &Option<&str>| reason.map_or(Ok(()), |reason| Err(reason.to_owned()));
+            ["a", "b", "c"].into_iter().zip(reasons.iter().map(outcome)).collect()
+        };
+        assert_eq!(common_reason(&trial(&[Some("file"), Some("root"), Some("root")])), Some("root"));
+        assert_eq!(common_reason(&trial(&[None, Some("root"), Some("root")])), None);
+        assert_eq!(common_reason(&trial(&[Some("ext4"), Some("xfs"), Some("zfs")])), None);
+        assert_eq!(common_reason(&trial(&[Some("ext4")])), None);
+        assert_eq!(common_reason(&Trial::new()), None);
+    }
 }

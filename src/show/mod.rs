@@ -17,6 +17,7 @@ mod shown;
 pub use choose::names;
 pub use error::ShowError;
 
+use crate::catalog::EnabledModule;
 use crate::cli::{print, Form, ShowOptions};
 use crate::kit::Shape;
 use crate::pcp::Sem;
@@ -32,7 +33,8 @@ use std::time::Instant;
 /// Shows metrics every `interval`, `count` times; without an interval once, when a signal ends it.
 pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     if options.form == Form::List {
-        print(&list::list(options, Screen::now().width())?)?;
+        let load = |modules: &[EnabledModule]| list::try_to_load(modules, options.common.btf.clone());
+        print(&list::list(options, Screen::now().width(), load)?)?;
         return Ok(());
     }
     let chosen = choose(options)?;

@@ -5,6 +5,7 @@ use super::output::{add_columns, as_lines};
 use super::reading::{Earlier, Reading};
 use super::screen::Screen;
 use super::{list, records, suits};
+use crate::catalog::EnabledModule;
 use crate::cli::{parse, Command, Form, ShowOptions};
 use crate::kit::{Metric, Table};
 use chrono::{DateTime, Local, TimeZone, Utc};
@@ -81,6 +82,17 @@ fn values(module: &str, round: u64) -> (Vec<Table>, Option<u64>) {
     }
 }
 
+/// A kernel without ZFS.
+fn trial(modules: &[EnabledModule]) -> list::Trial {
+    let outcome = |name| match name {
+        "zfsdist" => {
+            Err("no way to attach to zpl_open (errno 19): needs OpenZFS (modprobe zfs) and fentry or kprobes".into())
+        }
+        _ => Ok(()),
+    };
+    modules.iter().map(|module| (module.spec.name, outcome(module.spec.name))).collect()
+}
+
 /// What a command prints: its reading `COUNT`, or all of them in a heat map.
 fn transcript(command: &str) -> String {
     let words = command.split(' ').skip_while(|word| *word != "pmdacorebcc");
@@ -90,7 +102,7 @@ fn transcript(command: &str) -> String {
         other => panic!("{command}: {other:?}"),
     };
     if options.form == Form::List {
-        return list::list(&options, SCREEN.width()).unwrap();
+        return list::list(&options, SCREEN.width(), |modules| Ok(trial(modules))).unwrap();
     }
     let chosen = match choose(&options).and_then(|chosen| suits(&options, &chosen.selected).map(|()| chosen)) {
         Ok(chosen) => chosen,

@@ -1,6 +1,10 @@
 //! `show` as people and programs use it: one sentence where it cannot do what it is asked for, tables, screens and records.
 
+use crate::host::as_nobody;
+use crate::own::values;
+use crate::peer::Peer;
 use crate::support::{config, lacks, lacks_bpf, told, wait_for, Home, BINARY, ONE};
+use corebcc::modules::MODULES;
 use regex::Regex;
 use serde_json::Value;
 use std::fs;
@@ -82,6 +86,43 @@ fn the_list_has_modules_metrics_and_which_are_on() {
     assert!(all.contains(&format!("enabled: in {}", home.config().display())) && all.contains("--check"), "{all}");
     let one = shown(&home, &["--list", "disk.all.latency"]);
     assert!(one.starts_with("biolatency ") && !one.contains("sysfork"), "{one}");
+}
+
+/// What it says of a module is what the agent would say.
+#[test]
+fn the_list_says_what_this_kernel_can_load_and_why_not() {
+    if lacks_bpf() {
+        return;
+    }
+    let all = MODULES.iter().map(|spec| spec.name).collect::<Vec<_>>();
+    let home = Home::new(&config(&all));
+    let list = shown(&home, &["--list"]);
+    let mut peer = Peer::ready(&home, &[]);
+    let (states, status) = ("bcc.agent.module.state", "bcc.agent.module.status");
+    let [states, status] = [states, status].map(|metric| values(&mut peer, metric));
+    // Here the others are given a process, which they have no default for.
+    for module in all.into_iter().filter(|name| !name.starts_with("usdt")) {
+        let mut lines = list.lines().skip_while(|line| line.split(' ').next() != Some(module));
+        let mark = lines.next().unwrap().split_whitespace().nth(2);
+        let reason = lines.take_while(|line| line.starts_with(' ')).find_map(|line| line.strip_prefix("    fails: "));
+        let (state, status) = (&*states[module], &*status[module]);
+        assert_eq!(mark, Some(if state == "failed" { "fails" } else { "loads" }), "{module}: {status}");
+        assert!(reason.map_or(state != "failed", |reason| status.contains(reason)), "{reason:?}, {state}, {status}");
+    }
+}
+
+#[test]
+fn the_list_without_privileges_says_so_in_one_line() {
+    if lacks(&["setpriv"]) {
+        return;
+    }
+    let home = Home::new(ONE);
+    let output = as_nobody(&home).args(["show", "--list"]).output().unwrap();
+    let list = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line = "\nwhat this kernel can load is not known: loading BPF is not permitted";
+    assert!(list.matches("not permitted").count() == 1 && list.contains(line), "{list}");
+    assert!(list.contains("\nsysfork           enabled  process and thread creation\n"), "{list}");
 }
 
 #[test]
