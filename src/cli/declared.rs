@@ -184,13 +184,16 @@ pub(super) fn usage_of_show(program: &str) -> String {
 /// The completions of a shell. Words of `show` are completed by `names`.
 pub fn completions(shell: Shell, program: &str, names: Vec<String>) -> String {
     // What is generated for fish leaves out the values of arguments that are no options.
-    let for_fish =
-        format!("complete -c {program} -n \"__fish_seen_subcommand_from show\" -f -a \"{}\"\n", names.join(" "));
+    const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
+    let values = |command: &str, values: &str| {
+        format!("complete -c {program} -n \"__fish_seen_subcommand_from {command}\" -f -a \"{values}\"\n")
+    };
+    let for_fish = values("show", &names.join(" ")) + &values("completions", &SHELLS.join(" "));
     let mut command = Cli::command().mut_subcommand("show", |show| {
         show.mut_arg("words", |words| words.value_parser(PossibleValuesParser::new(names)))
     });
     command = command.mut_subcommand("completions", |completions| {
-        completions.mut_arg("shell", |shell| shell.value_parser(PossibleValuesParser::new(["bash", "zsh", "fish"])))
+        completions.mut_arg("shell", |shell| shell.value_parser(PossibleValuesParser::new(SHELLS)))
     });
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, program, &mut text);

@@ -8,6 +8,7 @@ use corebcc::modules::MODULES;
 use regex::Regex;
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 fn text(bytes: &[u8]) -> String {
@@ -382,4 +383,53 @@ fn a_shell_completes_commands_options_and_names() {
         let output = home.run(&["completions", shell]);
         assert!(output.status.success() && text(&output.stdout).contains("bcc.disk.all.latency"), "{}", told(&output));
     }
+}
+
+/// A function in place of the agent tells what its arguments were completed to.
+#[test]
+fn zsh_completes_commands_options_and_names() {
+    if lacks(&["zsh", "script"]) {
+        return;
+    }
+    let home = Home::new(ONE);
+    let output = home.run(&["completions", "zsh"]);
+    fs::write(home.path("completions"), &output.stdout).unwrap();
+    let mut shell = Command::new("script");
+    shell.args(["-qec", "zsh -f -i", "/dev/null"]).current_dir(home.path("")).env("HOME", home.path(""));
+    let mut shell = shell.env("TERM", "dumb").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut typed = "autoload -Uz compinit; compinit -u -D; . ./completions\n\
+        pmdacorebcc() { print -r -- \"got: $*.\" }\n"
+        .to_owned();
+    for words in ["sh", "show --heat", "show biol", "show bcc.disk.all.lat", "completions fi"] {
+        typed += &format!("pmdacorebcc {words}\t\n");
+    }
+    shell.stdin.take().unwrap().write_all((typed + "exit\n").as_bytes()).unwrap();
+    let told = text(&shell.wait_with_output().unwrap().stdout);
+    let got: Vec<&str> = told.lines().filter_map(|line| line.trim().strip_prefix("got: ")).collect();
+    let expected = ["show.", "show --heatmap.", "show biolatency.", "show bcc.disk.all.latency.", "completions fish."];
+    assert_eq!(got, expected, "{told}");
+}
+
+#[test]
+fn fish_completes_commands_options_and_names() {
+    if lacks(&["fish"]) {
+        return;
+    }
+    let home = Home::new(ONE);
+    let output = home.run(&["completions", "fish"]);
+    fs::write(home.path("completions"), &output.stdout).unwrap();
+    let complete = |words: &str| {
+        let script = format!("source ./completions; complete -C 'pmdacorebcc {words}'");
+        let mut shell = Command::new("fish");
+        let output =
+            shell.args(["-c", &script]).current_dir(home.path("")).env("HOME", home.path("")).output().unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        let names = text(&output.stdout);
+        names.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(complete("sh"), ["show"]);
+    assert_eq!(complete("show --heat"), ["--heatmap"]);
+    assert_eq!(complete("show biol"), ["biolatency"]);
+    assert_eq!(complete("show bcc.disk.all.lat"), ["bcc.disk.all.latency"]);
+    assert_eq!(complete("completions fi"), ["fish"]);
 }
