@@ -158,13 +158,13 @@ def modules_of(text):
 
 def configuration(folder, modules, rate=None, **options):
     """The shipped configuration with these modules on, its example probes and this machine's JVM; `rate` is that of profile's samples, and
-    `options` replace the shipped examples."""
+    `options` replace the shipped examples and defaults."""
     text = re.sub(r"(?m)^modules = .*$", f"modules = {','.join(modules)}", SHIPPED.read_text(encoding="utf-8"))
     text = re.sub(r"(?m)^#sample_frequency = .*$", f"sample_frequency = {rate}", text) if rate else text
     jvm = Path(shutil.which("java") or "java").resolve().parent.parent
     text = re.sub(r"(?m)^#(?=(kprobes|tracepoints|uprobes|usdts|jvm_path) = )", "", text).replace("/etc/alternatives/jre", str(jvm))
     for option, value in options.items():
-        text = re.sub(rf"(?m)^{option} = .*$", f"{option} = {value}", text)
+        text = re.sub(rf"(?m)^#?{option} = .*$", f"{option} = {value}", text)
     file = folder / "bench.conf"
     file.write_text(text, encoding="utf-8")
     return file
