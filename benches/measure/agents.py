@@ -1,11 +1,16 @@
 """Agents as pmcd runs them: over pipes, with the PDUs of a handshake and a fetch. Yields values and times."""
 
 import os
+import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
 import time
+from pathlib import Path
+
+SHIPPED = Path(__file__).resolve().parent.parent.parent / "corebcc.conf"
 
 PDU_CREDS, PDU_PROFILE, PDU_FETCH, PDU_RESULT, PDU_ERROR = 0x700C, 0x7002, 0x7003, 0x7001, 0x7000
 AGAIN = struct.pack(">i", -12389)
@@ -27,6 +32,7 @@ class Agent:
         self.send(PDU_PROFILE, struct.pack(">4i", 0, 0, 0, 0))
         self.histograms = self.until_values()
         self.first_answer = time.monotonic() - self.started
+        self.spent = cpu_seconds(self.pid)
 
     @property
     def pid(self):
@@ -56,7 +62,7 @@ class Agent:
 
     def fetch(self):
         """The sum of each histogram; None where the agent reports no values (yet)."""
-        self.send(PDU_FETCH, struct.pack(">iqi", 0, 0, len(self.metrics)) + struct.pack(f">{len(self.metrics)}I", *self.metrics))
+        self.ask(self.metrics)
         kind, body = self.receive()
         if kind != PDU_RESULT:
             return [None] * len(self.metrics)
@@ -79,9 +85,23 @@ class Agent:
             sums.append(total)
         return sums
 
+    def counts(self, metrics):
+        """How many instances each metric has; less than none is an error."""
+        self.ask(metrics)
+        _, body = self.receive()
+        counts, at = [], 12
+        for _ in metrics:
+            counts.append(struct.unpack_from(">i", body, at + 4)[0])
+            at += 8 + (4 + 8 * counts[-1] if counts[-1] > 0 else 0)
+        return counts
+
+    def ask(self, metrics):
+        """Sends a fetch."""
+        self.send(PDU_FETCH, struct.pack(">iqi", 0, 0, len(metrics)) + struct.pack(f">{len(metrics)}I", *metrics))
+
     def touch(self, metrics):
         """Fetches metrics and does not look at their values."""
-        self.send(PDU_FETCH, struct.pack(">iqi", 0, 0, len(metrics)) + struct.pack(f">{len(metrics)}I", *metrics))
+        self.ask(metrics)
         self.receive()
 
     def store(self, metric, text, patience=10):
@@ -124,3 +144,41 @@ def memory(pid):
             key, value = line.split(":")
             fields[key] = int(value.split()[0])
     return fields
+
+
+def cpu_seconds(pid):
+    """Processor time of a process, those of its threads included that have ended: its CPU clock (clock_getcpuclockid(3))."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def modules_of(text):
+    """The modules that a configuration has sections of."""
+    return [name for name in re.findall(r"^\[(\w+)\]$", text, re.M) if name != "pmda"]
+
+
+def configuration(folder, modules, rate=None, **options):
+    """The shipped configuration with these modules on, its example probes and this machine's JVM; `rate` is that of profile's samples, and
+    `options` replace the shipped examples and defaults."""
+    text = re.sub(r"(?m)^modules = .*$", f"modules = {','.join(modules)}", SHIPPED.read_text(encoding="utf-8"))
+    text = re.sub(r"(?m)^#sample_frequency = .*$", f"sample_frequency = {rate}", text) if rate else text
+    jvm = Path(shutil.which("java") or "java").resolve().parent.parent
+    text = re.sub(r"(?m)^#(?=(kprobes|tracepoints|uprobes|usdts|jvm_path) = )", "", text).replace("/etc/alternatives/jre", str(jvm))
+    for option, value in options.items():
+        text = re.sub(rf"(?m)^#?{option} = .*$", f"{option} = {value}", text)
+    file = folder / "bench.conf"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def loaded(program, config, folder, behind=(), patience=30):
+    """An agent that has loaded its modules, and the seconds this took from exec."""
+    log = folder / "agent.log"
+    log.unlink(missing_ok=True)
+    begin = time.monotonic()
+    agent = Agent("corebcc", [*behind, program.resolve(), "-l", log, "-c", config], folder, [])
+    while ": ready: " not in (log.read_text(encoding="utf-8") if log.exists() else ""):
+        if time.monotonic() - begin > patience:
+            agent.stop()
+            raise RuntimeError(f"not loaded in {patience} s; see {log}")
+        time.sleep(0.0005)
+    return agent, time.monotonic() - begin

@@ -1,11 +1,11 @@
 """What events cost in the kernel: run time of the BPF programs, from BPF run time statistics, per event counted elsewhere."""
 
 import ctypes
-import json
 import os
-import re
 import subprocess
 from pathlib import Path
+
+from bpf import perf_events, programs
 
 STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
@@ -19,18 +19,6 @@ class Statistics:
 
     def __exit__(self, *_):
         STATS.write_text(self.before, encoding="ascii")
-
-
-def programs():
-    """All loaded programs: id to (name, runs, nanoseconds)."""
-    listed = json.loads(subprocess.run(["bpftool", "-j", "prog", "show"], capture_output=True, check=True).stdout)
-    return {p["id"]: (p.get("name", ""), p.get("run_cnt", 0), p.get("run_time_ns", 0)) for p in listed}
-
-
-def perf_events(pid):
-    """The perf events of a process that have programs, and its raw tracepoints."""
-    listed = json.loads(subprocess.run(["bpftool", "-j", "perf", "show"], capture_output=True, check=True).stdout)
-    return [event for event in listed if event["pid"] == pid]
 
 
 def held(pid):

@@ -103,14 +103,14 @@ class Client:
         return (time.perf_counter() - begin) / times * 1e6
 
 
-def system_calls(pid, client, pmids, times, which="all"):
-    """System calls of a process while a client fetches: `which` is a name, a list of names, or all."""
+def system_calls(pid, work, which="all"):
+    """System calls of a process while something works: `which` is a name, a list of names, or all."""
     tracer = subprocess.Popen(["strace", "-f", "-c", "-e", f"trace={which}", "-p", str(pid)], stderr=subprocess.PIPE, text=True)
     attached = re.compile(r"attached")
     while not attached.search(line := tracer.stderr.readline()):
         if not line:
             raise RuntimeError("strace cannot attach")
-    client.fetch(pmids, times)
+    work()
     tracer.send_signal(signal.SIGINT)
     text = tracer.communicate()[1]
     rows = [line.split() for line in text.splitlines()]

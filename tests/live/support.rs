@@ -8,7 +8,7 @@ use corebcc::modules::find;
 use corebcc::pcp::Atom;
 use nix::sys::eventfd::EventFd;
 use nix::sys::mman::{mmap, MapFlags, ProtFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, Once};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 /// One test at a time: each compares differences that another one's work would raise.
@@ -536,29 +536,58 @@ pub struct Recorder {
     _child: Option<Script>,
 }
 
-/// An event by its name and its own text.
+/// An event by its name and its own text, and the thread that was the current one.
 #[derive(Debug)]
 pub struct Event {
+    pub thread: u32,
     pub name: String,
     pub text: String,
 }
 
-/// On some virtual machines the kernel runs no BPF program while a thread of the service in them that has threads of this name is the current
-/// task, in interrupts on top of it neither. ftrace records what happens then, and no module can count it.
-const WITHOUT_BPF: &str = "tokio-rt-worker";
+/// The threads on top of which the kernel runs no BPF program, neither for themselves nor in interrupts meanwhile; ftrace records what happens
+/// there, and no module can count it. Some virtual machines have such threads, most machines have none. One is found by its soft interrupts:
+/// ftrace records several and bpftrace, which began before and ends after, counts none. The others of its process that have its name are
+/// taken for the same, since they may sleep meanwhile. Without bpftrace no thread is found, and counts have to be equal as they are.
+fn without_bpf() -> &'static [u32] {
+    static FOUND: OnceLock<Vec<u32>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        const LEAST: usize = 3;
+        let runs = Command::new("bpftrace").arg("--version").stdout(Stdio::null()).status().is_ok();
+        let Some((bpftrace, recorder)) = runs
+            .then(|| Bpftrace::new("tracepoint:irq:softirq_entry { @n[tid] = count(); }"))
+            .and_then(|bpftrace| Some((bpftrace, Recorder::start(&["irq/softirq_entry"])?)))
+        else {
+            return Vec::new();
+        };
+        std::thread::sleep(Duration::from_secs(5));
+        let recorded = recorder.end();
+        let counted = bpftrace.by_thread();
+        let mut threads = BTreeMap::<u32, usize>::new();
+        recorded.iter().for_each(|event| *threads.entry(event.thread).or_default() += 1);
+        threads.retain(|thread, times| *thread != 0 && *times >= LEAST && !counted.contains(thread));
+        let found = threads.into_keys().flat_map(namesakes).collect();
+        println!("no BPF program runs on top of the threads {found:?}");
+        found
+    })
+}
 
-/// A filter for the events on top of these threads; `None` where there are none.
-fn without_bpf() -> Option<String> {
-    let threads = |process: &Path| -> Vec<PathBuf> {
-        std::fs::read_dir(process.join("task")).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-    };
-    let is_one =
-        |thread: &PathBuf| std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == WITHOUT_BPF);
-    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| threads(&entry.path()));
-    let threads = processes.filter(|threads| threads.iter().any(is_one)).flatten();
-    let ids = threads.map(|thread| format!("common_pid == {}", thread.file_name().unwrap().to_string_lossy()));
-    let ids: Vec<String> = ids.collect();
-    (!ids.is_empty()).then(|| ids.join(" || "))
+/// The threads of a thread's process with its name, itself among them.
+fn namesakes(thread: u32) -> Vec<u32> {
+    let name = |path: PathBuf| std::fs::read_to_string(path.join("comm")).ok();
+    let own = name(format!("/proc/{thread}").into());
+    let others = std::fs::read_dir(format!("/proc/{thread}/task")).into_iter().flatten().flatten();
+    let same = others.filter(|entry| own.is_some() && name(entry.path()) == own);
+    let mut threads: Vec<u32> = same.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    if !threads.contains(&thread) {
+        threads.push(thread);
+    }
+    threads
+}
+
+/// A filter for the events on top of these threads, by this field; `None` where there are none.
+fn on_top(field: &str) -> Option<String> {
+    let terms: Vec<String> = without_bpf().iter().map(|thread| format!("{field} == {thread}")).collect();
+    (!terms.is_empty()).then(|| terms.join(" || "))
 }
 
 impl Recorder {
@@ -569,7 +598,7 @@ impl Recorder {
 
     /// The same of those only that happen where no program runs.
     pub fn unseen(events: &[&str]) -> Option<Recorder> {
-        Recorder::filtered(events, Some(&without_bpf()?))
+        Recorder::filtered(events, Some(&on_top("common_pid")?))
     }
 
     fn filtered(events: &[&str], filter: Option<&str>) -> Option<Recorder> {
@@ -621,48 +650,69 @@ impl Event {
     fn parse(line: &str) -> Option<Event> {
         let is_cpu = |at: usize| line[at..].trim_start_matches(|c: char| c.is_ascii_digit()).starts_with("] ");
         let (cpu, _) = line.match_indices(" [").find(|(at, _)| is_cpu(at + 2))?;
+        let thread = line[..cpu].trim_end().rsplit('-').next()?.parse().ok()?;
         let (_, rest) = line[cpu..].split_once(": ")?;
         let (name, text) = rest.split_once(':')?;
-        Some(Event { name: name.into(), text: text.trim_start().into() })
+        Some(Event { thread, name: name.into(), text: text.trim_start().into() })
     }
 }
 
 /// Requests that complete, as ftrace tells of them.
-pub struct Completions {
-    all: Option<Recorder>,
-    unseen: Option<Recorder>,
-}
+pub struct Completions(Option<Recorder>);
 
 /// What ftrace saw; nothing where there is no tracefs.
 #[derive(Debug, Default)]
 pub struct Completed {
-    /// Requests of the disk that moved something and that no program saw complete.
+    /// Requests of the disk that moved something and that programs saw complete.
+    pub seen: u64,
+    /// Those that no program saw.
     pub unseen: u64,
     /// Their bytes.
     pub unseen_bytes: u64,
-    /// Requests of other disks, those included that /proc/diskstats does not count.
-    pub elsewhere: u64,
+    /// Requests of other disks that programs saw: at least those that moved something between two readings of a module's counts, at most
+    /// those, flushes included, from before the first to after the second.
+    pub elsewhere: Option<(u64, u64)>,
 }
 
 impl Completions {
     pub fn record() -> Completions {
-        let event = ["block/block_rq_complete"];
-        Completions { all: Recorder::start(&event), unseen: Recorder::unseen(&event) }
+        without_bpf();
+        Completions(Recorder::start(&["block/block_rq_complete"]))
+    }
+
+    /// Reads a module's counts, of which the record has the place.
+    pub fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        let mark = |which| self.0.as_ref().inspect(|recorder| recorder.write("trace_marker", which));
+        mark("reading");
+        let value = read();
+        mark("read");
+        value
     }
 
     pub fn of(self, disk: &Disk) -> Completed {
         let (major, minor) = disk.number();
         let ours = format!("{major},{minor} ");
-        let events = |recorder: Option<Recorder>| recorder.into_iter().flat_map(Recorder::end);
-        let elsewhere = events(self.all).filter(|event| !event.text.starts_with(&ours)).count() as u64;
-        let mut completed = Completed { elsewhere, ..Completed::default() };
-        for event in events(self.unseen).filter(|event| event.text.starts_with(&ours)) {
+        let Some(recorder) = self.0 else { return Completed::default() };
+        let (mut completed, mut elsewhere, mut readings) = (Completed::default(), (0, 0), 0);
+        for event in recorder.end() {
+            if event.name == "tracing_mark_write" {
+                readings += 1;
+                continue;
+            }
             // `7,0 R () 2048 + 128 none,0,0 [0]`
             let sectors = event.text.split(" + ").nth(1).and_then(|rest| rest.split(' ').next());
             let sectors: u64 = sectors.unwrap().parse().unwrap();
-            completed.unseen += u64::from(sectors > 0);
-            completed.unseen_bytes += sectors * 512;
+            let is_unseen = without_bpf().contains(&event.thread);
+            if event.text.starts_with(&ours) {
+                completed.seen += u64::from(!is_unseen && sectors > 0);
+                completed.unseen += u64::from(is_unseen && sectors > 0);
+                completed.unseen_bytes += u64::from(is_unseen) * sectors * 512;
+            } else if !is_unseen {
+                elsewhere.0 += u64::from(sectors > 0 && readings == 2);
+                elsewhere.1 += u64::from((1..=3).contains(&readings));
+            }
         }
+        completed.elsewhere = Some(elsewhere);
         if completed.unseen > 0 {
             println!("{completed:?}");
         }
@@ -679,9 +729,9 @@ pub struct UnseenArrivals {
 
 impl UnseenArrivals {
     pub fn record() -> UnseenArrivals {
-        let after_them = without_bpf().map(|filter| filter.replace("common_pid", "next_pid"));
+        let before_others = on_top("next_pid");
         UnseenArrivals {
-            switches: after_them.and_then(|filter| Recorder::filtered(&["sched/sched_switch"], Some(&filter))),
+            switches: before_others.and_then(|filter| Recorder::filtered(&["sched/sched_switch"], Some(&filter))),
             wake_ups: Recorder::unseen(&["sched/sched_wakeup", "sched/sched_wakeup_new"]),
         }
     }
@@ -702,11 +752,15 @@ pub struct Bpftrace {
 
 impl Bpftrace {
     pub fn count(probe: &str) -> Bpftrace {
+        Bpftrace::new(&format!("{probe} {{ @n = count(); }}"))
+    }
+
+    fn new(action: &str) -> Bpftrace {
         // bpftrace looks for tracepoints in tracefs, which is not mounted everywhere: in a name space of its own it is.
         let mounted =
             "[ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing; exec bpftrace \"$@\"";
         // It goes on saying that it is up: the line that is to wake it for reading its ring can fail to, until there is another.
-        let source = format!("{probe} {{ @n = count(); }} interval:ms:50 {{ printf(\"up\\n\"); }}");
+        let source = format!("{action} interval:ms:50 {{ printf(\"up\\n\"); }}");
         let mut script = Script::new(
             Command::new("unshare")
                 .args(["-m", "sh", "-c", mounted, "sh", "-B", "none", "-e", &source])
@@ -718,13 +772,26 @@ impl Bpftrace {
 
     /// Ends it: how many it counted.
     pub fn end(mut self) -> u64 {
-        let pid = nix::unistd::Pid::from_raw(self.script.pid() as i32);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        self.interrupt();
         loop {
             if let Some(count) = self.script.line().strip_prefix("@n: ") {
                 return count.parse().unwrap();
             }
         }
+    }
+
+    /// Ends it: the threads of which it counted something.
+    fn by_thread(mut self) -> BTreeSet<u32> {
+        self.interrupt();
+        let text = std::io::read_to_string(&mut self.script.output).unwrap();
+        // `@n[1977]: 3`
+        let thread = |line: &str| line.strip_prefix("@n[")?.split_once(']')?.0.parse().ok();
+        text.lines().filter_map(thread).collect()
+    }
+
+    fn interrupt(&self) {
+        let pid = nix::unistd::Pid::from_raw(self.script.pid() as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     }
 }
 
