@@ -1,10 +1,10 @@
 //! A fetch: one value set per metric asked for, in that order, duplicates included. Nothing is allocated here once the
 //! reply buffer has its size.
 
+use super::profile::{Profile, Selection};
 use super::source::{Client, Source};
-use super::Profile;
 use crate::{
-    pcp::{InstId, PmErr, Pmid},
+    pcp::{InstId, PmErr, Pmid, Type},
     pdu::{Pmids, ResultBuilder},
 };
 use log::error;
@@ -33,7 +33,16 @@ fn metric(
     result: &mut ResultBuilder<'_>,
 ) -> Result<(), PmErr> {
     let desc = source.desc(pmid)?;
-    let wanted = |inst: InstId| profile.wants(desc.indom, inst);
+    let selection = profile.selection(desc.indom);
+    let wanted = |inst: InstId| selection.wants(inst);
+    let has_runs = desc.ty == Type::U64
+        && source.runs(pmid, &mut |run| match selection {
+            Selection::All => result.numbers(run),
+            _ => run.chunks(1).filter(|one| wanted(one[0].0)).for_each(|one| result.numbers(one)),
+        });
+    if has_runs {
+        return Ok(());
+    }
     source.values(client, pmid, &wanted, &mut |inst, value| {
         // A value of another type would be taken for garbage, or cost the connection: one value format per set.
         if value.ty() == desc.ty {

@@ -14,15 +14,21 @@ pub fn reply(
     name: Option<&[u8]>,
     out: &mut Vec<u8>,
 ) -> Result<(), PmErr> {
-    let mut all: Vec<(InstId, Vec<u8>)> = Vec::new();
-    source.instances(indom, &mut |id, name| all.push((id, name.to_vec())))?;
+    let (mut text, mut places) = (Vec::new(), Vec::new());
+    source.instances(indom, &mut |id, name| {
+        text.extend_from_slice(name);
+        places.push((id, text.len()));
+    })?;
+    let mut start = 0;
+    let place = |(id, end): (InstId, usize)| (id, &text[std::mem::replace(&mut start, end)..end]);
+    let all: Vec<(InstId, &[u8])> = places.into_iter().map(place).collect();
 
     // What is known already is left out of the answer: an id of -1, or an empty name (`pmdaInstance` in libpcp_pmda).
     let entries: Vec<(InstId, &[u8])> = match (inst, name) {
-        (IN_NULL, None) => all.iter().map(|(id, name)| (*id, name.as_slice())).collect(),
+        (IN_NULL, None) => all,
         (_, None) => {
             let (_, name) = all.iter().find(|(id, _)| *id == inst).ok_or(PmErr::INST)?;
-            vec![(IN_NULL, name.as_slice())]
+            vec![(IN_NULL, *name)]
         }
         (IN_NULL, Some(name)) => vec![(find(&all, name).ok_or(PmErr::INST)?, b"")],
         (_, Some(_)) => return Err(PmErr::INST),
@@ -39,8 +45,8 @@ pub fn exists(source: &mut impl Source, indom: Indom, inst: InstId) -> Result<bo
 }
 
 /// The exact name, or else the first word of one: `sda` finds `sda 8:0`.
-fn find(all: &[(InstId, Vec<u8>)], name: &[u8]) -> Option<InstId> {
-    let exact = all.iter().find(|(_, n)| n == name);
+fn find(all: &[(InstId, &[u8])], name: &[u8]) -> Option<InstId> {
+    let exact = all.iter().find(|(_, n)| *n == name);
     let first_word = || all.iter().find(|(_, n)| n.split(|&byte| byte == b' ').next() == Some(name));
     exact.or_else(first_word).map(|(id, _)| *id)
 }
@@ -51,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_name_is_found_whole_or_by_its_first_word() {
-        let all = [(3, b"sda 8:0".to_vec()), (4, b"sda1 8:1".to_vec()), (5, b"dm".to_vec()), (6, b"dm x".to_vec())];
+        let all = [(3, &b"sda 8:0"[..]), (4, b"sda1 8:1"), (5, b"dm"), (6, b"dm x")];
         assert_eq!(find(&all, b"sda 8:0"), Some(3));
         assert_eq!(find(&all, b"sda"), Some(3));
         assert_eq!(find(&all, b"sda1"), Some(4));

@@ -17,15 +17,44 @@ impl Profile {
         self.0 = sent;
     }
 
-    /// Whether an instance is selected (`__pmInProfile` in libpcp's `profile.c`). The single value of a metric without
+    /// The instances of a domain that are selected (`__pmInProfile` in libpcp's `profile.c`). The single value of a metric without
     /// instance domain always is.
-    pub fn wants(&self, indom: Indom, inst: InstId) -> bool {
+    pub fn selection(&self, indom: Indom) -> Selection<'_> {
         if indom == Indom::NULL {
-            return true;
+            return Selection::All;
         }
         match self.0.entries.iter().find(|entry| entry.indom == indom) {
-            Some(entry) => entry.exclude == entry.insts.binary_search(&inst).is_ok(),
-            None => !self.0.exclude,
+            Some(entry) if entry.exclude => Selection::Only(&entry.insts),
+            Some(entry) => Selection::AllBut(&entry.insts),
+            None if self.0.exclude => Selection::Only(&[]),
+            None => Selection::All,
+        }
+    }
+
+    /// Whether an instance is selected.
+    pub fn wants(&self, indom: Indom, inst: InstId) -> bool {
+        self.selection(indom).wants(inst)
+    }
+}
+
+/// Instances of one domain, in order.
+#[derive(Clone, Copy, Debug)]
+pub enum Selection<'a> {
+    /// Each.
+    All,
+    /// These.
+    Only(&'a [InstId]),
+    /// The others.
+    AllBut(&'a [InstId]),
+}
+
+impl Selection<'_> {
+    /// Whether it has an instance.
+    pub fn wants(self, inst: InstId) -> bool {
+        match self {
+            Selection::All => true,
+            Selection::Only(insts) => insts.binary_search(&inst).is_ok(),
+            Selection::AllBut(insts) => insts.binary_search(&inst).is_err(),
         }
     }
 }

@@ -82,6 +82,12 @@ pub trait Source {
         out: &mut dyn FnMut(InstId, Atom<'_>),
     ) -> Result<(), PmErr>;
 
+    /// Hands out the values of a metric of type `U64` as [`Source::values`] does, but for the profile, and many at a time: there may be
+    /// thousands. False, with nothing handed out, where there is a reason that `values` gives, or only `values` has them.
+    fn runs(&self, _pmid: Pmid, _out: &mut dyn FnMut(&[(InstId, u64)])) -> bool {
+        false
+    }
+
     /// Hands out all instances of a domain, freshly refreshed, whatever the profile; `PmErr::INDOM` if there is none.
     fn instances(&mut self, indom: Indom, out: &mut dyn FnMut(InstId, &[u8])) -> Result<(), PmErr>;
 

@@ -14,8 +14,10 @@ pub struct Instances {
     cache: Option<Cache>,
     /// For each row of the table; `None` for a name that was refused.
     ids: Vec<Option<InstId>>,
-    /// Names that differ from the table's, by row (see [`Cache::id`]); empty: as in the table.
-    names: Vec<Vec<u8>>,
+    /// The rows, in order, whose names are not those of the table (see [`Cache::id`]).
+    renamed: Vec<(usize, Vec<u8>)>,
+    /// A name while it is looked for.
+    name: Vec<u8>,
     /// Whether the last writing failed: the log has it once.
     unsaved: bool,
 }
@@ -36,27 +38,30 @@ impl Instances {
             (Shape::Named { max } | Shape::Words { max }, None) => Some(Cache::new(None, max)),
             _ => None,
         };
-        Instances { shape, rows, cache, ids: Vec::new(), names: Vec::new(), unsaved: false }
+        Instances { shape, rows, cache, ids: Vec::new(), renamed: Vec::new(), name: Vec::new(), unsaved: false }
     }
 
     /// Gives each row of a new table its identifier.
     pub fn update(&mut self, table: &Table, now: SystemTime, may_write: &dyn Fn() -> bool) {
         self.ids.clear();
-        self.names.clear();
-        for key in table.keys() {
+        self.renamed.clear();
+        for (row, key) in table.keys().iter().enumerate() {
             let id = match (key, &mut self.cache) {
                 (Key::Single, _) => Some(IN_NULL),
                 (Key::Index(index), _) => Some(*index),
                 (Key::Pid(number, _) | Key::Numbered(number, _), _) => Some(*number),
                 (Key::Name(name), Some(cache)) if matches!(self.shape, Shape::Words { .. }) => {
-                    let name = table.text(name);
-                    self.names.push(name.to_vec());
-                    cache.id(&mut name.split(|&byte| byte == b' ').next().unwrap_or_default().to_vec(), now)
+                    let word = table.text(name).split(|&byte| byte == b' ').next().unwrap_or_default();
+                    word.clone_into(&mut self.name);
+                    cache.id(&mut self.name, now)
                 }
                 (Key::Name(name), Some(cache)) => {
-                    let mut name = table.text(name).to_vec();
-                    let id = cache.id(&mut name, now);
-                    self.names.push(name);
+                    let name = table.text(name);
+                    name.clone_into(&mut self.name);
+                    let id = cache.id(&mut self.name, now);
+                    if self.name != name {
+                        self.renamed.push((row, self.name.clone()));
+                    }
                     id
                 }
                 (Key::Name(_), None) => None,
@@ -80,13 +85,15 @@ impl Instances {
             return;
         }
         let Some(table) = table else { return };
+        let mut renamed = self.renamed.iter().peekable();
         for (row, (key, id)) in table.keys().iter().zip(&self.ids).enumerate() {
+            let another = renamed.next_if(|(of, _)| *of == row);
             let Some(id) = *id else { continue };
-            match (key, self.names.get(row)) {
+            match (key, another) {
                 (Key::Index(slot), _) => out(id, Log2::name(*slot).as_bytes()),
-                (Key::Name(_), Some(name)) => out(id, name),
-                (Key::Pid(_, name) | Key::Numbered(_, name), _) => out(id, table.text(name)),
-                _ => {}
+                (Key::Name(_), Some((_, name))) => out(id, name),
+                (Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name), _) => out(id, table.text(name)),
+                (Key::Single, _) => {}
             }
         }
     }

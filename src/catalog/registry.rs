@@ -6,9 +6,12 @@ use super::table_error::TableError;
 use super::Help;
 use crate::agent::{Client, Label, LabelValue, Selected, Source, Subject};
 use crate::kit::{Log2, Shape, Table, TableId};
-use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL};
+use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, Type, IN_NULL};
 use std::path::PathBuf;
 use std::time::SystemTime;
+
+/// Values that are handed out at once.
+const RUN: usize = 64;
 
 /// The thread that loads and refreshes the modules, seen from the one that answers pmcd.
 pub trait Collect {
@@ -265,6 +268,25 @@ impl Source for Registry {
             }
         }
         Ok(())
+    }
+
+    fn runs(&self, pmid: Pmid, out: &mut dyn FnMut(&[(InstId, u64)])) -> bool {
+        let Ok((entry, column)) = self.metric(pmid) else { return false };
+        let (Ok(()), Some(table), Type::U64) = (&entry.state, &entry.table, entry.descs[column].ty) else {
+            return false;
+        };
+        let (mut run, mut len) = ([(0, 0); RUN], 0);
+        for (id, number) in entry.instances.ids().iter().zip(table.u64s(column)) {
+            let (Some(id), Some(number)) = (*id, number) else { continue };
+            run[len] = (id, number);
+            len += 1;
+            if len == RUN {
+                out(&run);
+                len = 0;
+            }
+        }
+        out(&run[..len]);
+        true
     }
 
     fn instances(&mut self, indom: Indom, out: &mut dyn FnMut(InstId, &[u8])) -> Result<(), PmErr> {

@@ -37,6 +37,11 @@ impl LoadedModules {
         })
     }
 
+    /// Whether a table is nothing but sums over mapped rows, so that filling it waits for nobody, not even for its module.
+    pub fn is_sum(&self, id: TableId) -> bool {
+        self.module(id).is_some_and(|(_, spec)| spec.is_sum())
+    }
+
     /// Fills a table, which is empty; `None` if it is no module's. A module that panics costs its own values, no more.
     pub fn refresh(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
         let (loaded, spec) = self.module(id)?;
@@ -47,9 +52,18 @@ impl LoadedModules {
         let begin = Instant::now();
         let LoadedModule { name, debug, refreshes, .. } = loaded;
         let kernel: &dyn Kernel = &*self.kernel;
-        let module = &mut *held(loaded.module()?).module;
-        let result = guarded(name, || fill(spec, module, kernel, table))
-            .unwrap_or_else(|fault| Err(RefreshError(fault.to_string())));
+        let module = loaded.module()?;
+        let filled = match spec.is_sum() {
+            true => guarded(name, || {
+                spec.read(kernel, table);
+                Ok(())
+            }),
+            false => {
+                let module = &mut *held(module).module;
+                guarded(name, || fill(spec, module, kernel, table))
+            }
+        };
+        let result = filled.unwrap_or_else(|fault| Err(RefreshError(fault.to_string())));
         let empty = table.empty_columns();
         let before = {
             let mut record = held(refreshes);

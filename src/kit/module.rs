@@ -253,7 +253,7 @@ pub fn fill(
     if spec.readings.is_empty() {
         return module.refresh(kernel, table);
     }
-    spec.readings.iter().for_each(|reading| reading.read(kernel, table));
+    spec.read(kernel, table);
     Ok(())
 }
 

@@ -9,6 +9,12 @@ use std::collections::BTreeMap;
 pub trait Reading: Sync {
     /// Fills its columns with the values as of now.
     fn read(&self, kernel: &dyn Kernel, table: &mut Table);
+
+    /// Whether it does nothing but add up mapped rows: no file, no lock, nothing of its module. The thread that answers pmcd then
+    /// does it itself.
+    fn is_sum(&self) -> bool {
+        false
+    }
 }
 
 /// A metric, and the fields it is the sum of.
@@ -31,6 +37,10 @@ impl<T> Reading for Sums<T> {
             cells = cells.set(*metric, sum);
         }
     }
+
+    fn is_sum(&self) -> bool {
+        true
+    }
 }
 
 /// A histogram: the sum over all rows, bucket by bucket. Several of a table share its instances.
@@ -41,7 +51,7 @@ pub struct Histogram<T: 'static, const N: usize> {
     pub rows: Rows<T>,
     /// The buckets of a row.
     pub buckets: Field<T, [u64; N]>,
-    /// Which rows count.
+    /// Which rows count, by what is in them alone.
     pub of: fn(Row<'_, T>) -> bool,
     /// Whether its first bucket is there before the first event.
     pub from_start: bool,
@@ -63,6 +73,10 @@ impl<T, const N: usize> Reading for Histogram<T, N> {
         if self.from_start || counts.iter().any(|&count| count > 0) {
             table.log2(self.metric, &counts);
         }
+    }
+
+    fn is_sum(&self) -> bool {
+        true
     }
 }
 

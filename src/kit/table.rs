@@ -134,6 +134,14 @@ impl Table {
         }
     }
 
+    /// The 64-bit numbers of a column, by row.
+    pub fn u64s(&self, column: usize) -> impl Iterator<Item = Option<u64>> + '_ {
+        self.cells.iter().skip(column).step_by(self.columns.max(1)).map(|cell| match cell {
+            Cell::Number(Atom::U64(number)) => Some(*number),
+            _ => None,
+        })
+    }
+
     /// The columns without a value in any row, a bit each; those beyond 64 are left out.
     pub fn empty_columns(&self) -> u64 {
         let is_set =
@@ -165,6 +173,14 @@ impl RowMut<'_> {
     /// Sets a number.
     pub fn set<T: Number>(self, metric: Metric<T>, value: T) -> Self {
         self.table.cells[self.start + metric.column] = Cell::Number(value.atom());
+        self
+    }
+
+    /// Sets the first columns, which are 64-bit numbers.
+    pub fn numbers(self, numbers: &[u64]) -> Self {
+        for (cell, number) in self.table.cells[self.start..].iter_mut().zip(numbers) {
+            *cell = Cell::Number(Atom::U64(*number));
+        }
         self
     }
 

@@ -1,6 +1,6 @@
 //! How a table of a module is declared.
 
-use super::{Log2, MetricDef, Reading, Table};
+use super::{Kernel, Log2, MetricDef, Reading, Table};
 
 /// Metrics that share an instance domain: a PMID cluster.
 pub struct TableSpec {
@@ -19,6 +19,16 @@ pub struct TableSpec {
 impl TableSpec {
     /// What most tables leave as it is.
     pub const NEW: TableSpec = TableSpec { summary: "", cluster: 0, shape: Shape::Single, metrics: &[], readings: &[] };
+
+    /// Fills a table by the declared readings.
+    pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+        self.readings.iter().for_each(|reading| reading.read(kernel, table));
+    }
+
+    /// Whether the table is nothing but sums over mapped rows ([`Reading::is_sum`]).
+    pub fn is_sum(&self) -> bool {
+        !self.readings.is_empty() && self.readings.iter().all(|reading| reading.is_sum())
+    }
 }
 
 impl Table {

@@ -32,7 +32,9 @@ pub fn escaped(text: &[u8]) -> Cow<'_, [u8]> {
 }
 
 fn replaced(text: &[u8], write: impl Fn(&mut Vec<u8>, &[u8])) -> Cow<'_, [u8]> {
-    if !(0..text.len()).any(|place| is_control(text, place)) {
+    // One pass without a branch tells of nearly every text that there is none.
+    let may_have = text.iter().fold(false, |found, &byte| found | (byte < b' ') | (byte == 0x7f) | (byte == 0xc2));
+    if !may_have || !(0..text.len()).any(|place| is_control(text, place)) {
         return Cow::Borrowed(text);
     }
     let mut out = Vec::with_capacity(text.len() * 2);

@@ -114,6 +114,8 @@ struct Netproc {
     /// Processes with sockets, listed before the modules are loaded: who has which takes privileges that are dropped afterwards.
     listed: Vec<u32>,
     processes: ProcessCounts<Process>,
+    /// Where `processes` has the process of each place of the table.
+    hints: Vec<u32>,
     ticks: u64,
     begun: bool,
     lost: u64,
@@ -129,6 +131,7 @@ impl Netproc {
             with_sockets,
             listed: Vec::new(),
             processes: ProcessCounts::default(),
+            hints: Vec::new(),
             ticks: 0,
             begun: false,
             lost: 0,
@@ -156,13 +159,17 @@ impl Netproc {
         for (_, process) in self.processes.iter_mut() {
             (process.live, process.threads, process.execs_now, process.named_at) = ([0; 8], 0, 0, None);
         }
-        let counts = kernel.rows(COUNTS);
-        for (place, thread) in kernel.rows(THREADS).iter().enumerate() {
+        let (threads, counts) = (kernel.rows(THREADS), kernel.rows(COUNTS));
+        self.hints.resize(threads.len(), 0);
+        for ((place, thread), hint) in threads.iter().enumerate().zip(&mut self.hints) {
             let id = thread.get(thread::id);
-            let (Some(row), 1..) = (counts.get(place), id) else { continue };
+            if id == 0 {
+                continue;
+            }
+            let Some(row) = counts.get(place) else { continue };
             let born = thread.get(thread::born);
             let state = thread.get(thread::state);
-            let process = self.processes.of((id >> 32) as u32, born);
+            let process = self.processes.of_at(hint, (id >> 32) as u32, born);
             let cells = row.words(net_row::cells);
             if state & (ENDED | SEEN) == ENDED | SEEN {
                 if let Some(process) = process {
@@ -214,10 +221,8 @@ impl Module for Netproc {
         self.begin();
         self.sweep(kernel);
         for (pid, process) in self.processes.iter() {
-            let mut row = table.process(pid, &process.name);
-            for (column, (past, live)) in process.past.iter().zip(process.live).enumerate() {
-                row = row.set(Metric::new(column), past + live);
-            }
+            let cells: [u64; 8] = std::array::from_fn(|column| process.past[column] + process.live[column]);
+            table.process(pid, &process.name).numbers(&cells);
         }
         Ok(())
     }

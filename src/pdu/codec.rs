@@ -208,6 +208,13 @@ impl<'w> Writer<'w> {
         self.out.truncate(self.start + at);
     }
 
+    /// So many bytes more, to be written to.
+    pub fn room(&mut self, len: usize) -> &mut [u8] {
+        let start = self.out.len();
+        self.out.resize(start + len, 0);
+        &mut self.out[start..]
+    }
+
     /// The word written at `at`.
     pub fn word_at(&self, at: usize) -> u32 {
         word(&self.out[self.start + at..])

@@ -45,8 +45,8 @@ impl Deframer {
     /// The longest PDU accepted: pmcd passes on requests of at most 64 KiB unless told otherwise (`pmcd -L`), and
     /// 16 MiB is what one value block of a store can hold.
     pub const MAX: usize = 16 << 20;
-    /// The least room for one read: most requests fit in it.
-    const SPARE: usize = 4 << 10;
+    /// The least room for one read: most requests fit in it, with the profile before them.
+    const SPARE: usize = 8 << 10;
     /// A buffer larger than this is given back once it is empty.
     const KEEP: usize = 256 << 10;
 
@@ -55,7 +55,7 @@ impl Deframer {
         Self::default()
     }
 
-    /// Room for the next read, at least 4 KiB. It grows with what has arrived, up to what the frame needs: a length
+    /// Room for the next read, at least 8 KiB. It grows with what has arrived, up to what the frame needs: a length
     /// that is claimed costs nothing before its bytes are there.
     pub fn spare(&mut self) -> &mut [u8] {
         self.consume();

@@ -80,8 +80,20 @@ pub(super) fn encode_sets(w: Writer<'_>, list: &[ValueSet<'_>]) {
 #[derive(Debug, Default)]
 pub struct ResultWriter {
     blocks: Vec<u8>,
-    pointers: Vec<usize>,
+    pointers: Vec<Pointers>,
 }
+
+/// Indexes of blocks that follow each other in a set: where the first is, and how many there are.
+#[derive(Debug)]
+struct Pointers {
+    at: usize,
+    count: usize,
+}
+
+/// Bytes from one value of a set to the next: instance and index.
+const VALUE: usize = 8;
+/// Bytes of the block of a 64-bit number.
+const NUMBER: usize = 12;
 
 impl ResultWriter {
     /// With empty buffers.
@@ -137,6 +149,11 @@ impl ResultBuilder<'_> {
         }
     }
 
+    /// Adds 64-bit numbers, as [`ResultBuilder::value`] adds one.
+    pub fn numbers(&mut self, numbers: &[(InstId, u64)]) {
+        self.sets.numbers(numbers);
+    }
+
     /// Says why the metric has no values. Without effect once it has one.
     pub fn fail(&mut self, code: PmErr) {
         self.sets.fail(code.sendable());
@@ -156,7 +173,7 @@ struct Sets<'w> {
     w: Writer<'w>,
     blocks: Writer<'w>,
     /// Where in `w` the index of each block is; it counts from the first block until that one's place is known.
-    pointers: &'w mut Vec<usize>,
+    pointers: &'w mut Vec<Pointers>,
     count: usize,
     set: Open,
 }
@@ -197,7 +214,7 @@ impl Sets<'_> {
             return;
         }
         let at = self.blocks.at();
-        self.pointers.push(self.w.at());
+        self.point(self.w.at(), 1);
         self.w.count(at / 4);
         self.blocks.u32(0);
         content(&mut self.blocks);
@@ -209,8 +226,46 @@ impl Sets<'_> {
         self.blocks.pad(len);
     }
 
+    /// As many blocks, each of a number.
+    fn numbers(&mut self, numbers: &[(InstId, u64)]) {
+        if numbers.is_empty() || !self.more(numbers.len(), POINTER) {
+            return;
+        }
+        let mut index = (self.blocks.at() / 4) as u32;
+        if self.blocks.at() + self.w.at() + numbers.len() * (VALUE + NUMBER) > MAX_PDU {
+            return self.abandon(PmErr::TOOBIG);
+        }
+        self.point(self.w.at() + 4, numbers.len());
+        let values = self.w.room(numbers.len() * VALUE).chunks_exact_mut(VALUE);
+        let blocks = self.blocks.room(numbers.len() * NUMBER).chunks_exact_mut(NUMBER);
+        let tag = tag(Type::U64, NUMBER);
+        for ((value, block), (inst, number)) in values.zip(blocks).zip(numbers) {
+            value.copy_from_slice(&(u64::from(*inst) << 32 | u64::from(index)).to_be_bytes());
+            block[..4].copy_from_slice(&tag.to_be_bytes());
+            block[4..].copy_from_slice(&number.to_be_bytes());
+            index += (NUMBER / 4) as u32;
+        }
+    }
+
+    /// Notes where the indexes of blocks of values that follow each other are.
+    fn point(&mut self, at: usize, count: usize) {
+        match self.pointers.last_mut() {
+            Some(last) if last.at + last.count * VALUE == at => last.count += count,
+            _ => self.pointers.push(Pointers { at, count }),
+        }
+    }
+
     /// Makes place for the next value of the set, which has to be of this format.
     fn next(&mut self, inst: InstId, format: i32) -> bool {
+        let has_place = self.more(1, format);
+        if has_place {
+            self.w.u32(inst);
+        }
+        has_place
+    }
+
+    /// Counts values that are to follow, which have to be of this format; false if the set has failed.
+    fn more(&mut self, count: usize, format: i32) -> bool {
         if self.set.numval == 0 {
             self.w.i32(format);
             self.set.format = format;
@@ -220,9 +275,8 @@ impl Sets<'_> {
         if self.set.numval < 0 {
             return false;
         }
-        self.set.numval += 1;
+        self.set.numval += count as i32;
         self.w.patch(self.set.at + 4, self.set.numval as u32);
-        self.w.u32(inst);
         true
     }
 
@@ -243,9 +297,11 @@ impl Sets<'_> {
 
     fn finish(mut self) {
         let first = (self.w.at() / 4) as u32;
-        for &at in self.pointers.iter() {
-            let index = self.w.word_at(at);
-            self.w.patch(at, first + index);
+        for Pointers { at, count } in self.pointers.iter() {
+            for place in (0..*count).map(|number| at + number * VALUE) {
+                let index = self.w.word_at(place);
+                self.w.patch(place, first + index);
+            }
         }
         self.w.bytes(self.blocks.written());
         self.w.finish();
@@ -363,6 +419,44 @@ mod tests {
         b.value(2, &Atom::U64(7));
         b.finish();
         assert_eq!(words(&out), [32, 0x7001, 0, 0, 0, 1, 1, PmErr::TYPE.0 as u32]);
+    }
+
+    #[test]
+    fn numbers_at_once_are_what_they_are_one_by_one() {
+        let numbers: Vec<(InstId, u64)> =
+            (0..200).map(|number| (number * 3, u64::MAX / (u64::from(number) + 1))).collect();
+        let written = |at_once: usize| {
+            let (mut writer, mut out) = (ResultWriter::new(), Vec::new());
+            let mut b = writer.begin(&mut out, 0, 0, 4);
+            for (set, numbers) in [&numbers[..], &numbers[..1], &[], &numbers[9..]].into_iter().enumerate() {
+                b.metric(Pmid(set as u32));
+                b.numbers(&[]);
+                for run in numbers.chunks(at_once) {
+                    match at_once {
+                        1 => b.value(run[0].0, &Atom::U64(run[0].1)),
+                        _ => b.numbers(run),
+                    }
+                }
+            }
+            b.finish();
+            out
+        };
+        assert_eq!(words(&written(7)), words(&written(1)));
+        assert_eq!(words(&written(200)), words(&written(1)));
+    }
+
+    #[test]
+    fn numbers_among_values_of_another_format_fail_the_set() {
+        let (mut writer, mut out) = (ResultWriter::new(), Vec::new());
+        let mut b = writer.begin(&mut out, 0, 0, 2);
+        b.metric(Pmid(1));
+        b.value(0, &Atom::U32(7));
+        b.numbers(&[(1, 7), (2, 8)]);
+        b.metric(Pmid(2));
+        b.numbers(&[(1, 7)]);
+        b.finish();
+        let numbers = [2, 1, POINTER as u32, 1, 13, 0x0300_000c, 0, 7];
+        assert_eq!(words(&out)[6..], [&[1, PmErr::TYPE.0 as u32][..], &numbers].concat());
     }
 
     #[test]

@@ -191,6 +191,8 @@ mod tests {
         times: usize,
         wake: Option<EventFd>,
         seen: usize,
+        /// How often it was waited.
+        waits: std::cell::Cell<usize>,
     }
 
     impl Handler for Echo {
@@ -207,12 +209,13 @@ mod tests {
         }
 
         fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+            self.waits.set(self.waits.get() + 1);
             self.wake.as_ref().map(AsFd::as_fd)
         }
     }
 
     fn echo(times: usize) -> Echo {
-        Echo { times, wake: None, seen: 0 }
+        Echo { times, wake: None, seen: 0, waits: Default::default() }
     }
 
     fn pdu(ty: i32, body: &[u8]) -> Vec<u8> {
@@ -349,6 +352,30 @@ mod tests {
         let end = run(ours, b"", &signals, &mut handler).unwrap();
         assert_eq!(end, End::Signal(Signal::SIGUSR1 as i32));
         assert_eq!(handler.0.seen, 1);
+    }
+
+    /// A profile of a thousand instances, and the fetch that it is for.
+    #[test]
+    fn requests_that_come_together_are_read_together() {
+        let (input, ask) = nix::unistd::pipe().unwrap();
+        let (answer, output) = nix::unistd::pipe().unwrap();
+        let requests = [pdu(2, &[7; 4 * 1000]), pdu(3, &[7; 20])].concat();
+        write(&ask, &requests).unwrap();
+        let mut handler = echo(1);
+        let connection = Connection::new(input, output).unwrap();
+        let end = thread::scope(|scope| {
+            let peer = scope.spawn(|| {
+                let mut got = vec![0; requests.len()];
+                let mut answer = std::fs::File::from(answer);
+                answer.read_exact(&mut got).unwrap();
+                drop(ask);
+                assert_eq!(got, requests);
+            });
+            let end = run(connection, b"", &Signals::none(), &mut handler).unwrap();
+            peer.join().unwrap();
+            end
+        });
+        assert_eq!((end, handler.seen, handler.waits.get()), (End::Eof, 2, 2), "once for both, once for the end");
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! What is counted by process, for as long as it is of interest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// By process id: one that is used again begins anew, and what ended is kept for a while, so that its last counts are read.
 pub struct ProcessCounts<T> {
-    all: BTreeMap<u32, Counted<T>>,
+    /// In no order.
+    all: Vec<Counted<T>>,
+    /// Where each is, by its id.
+    places: BTreeMap<u32, usize>,
     ticks: u64,
 }
 
 struct Counted<T> {
+    pid: u32,
     /// The start time of the process; 0: not known.
     born: u64,
     its: T,
@@ -21,14 +25,14 @@ struct Counted<T> {
 }
 
 impl<T: Default> Counted<T> {
-    fn new(born: u64) -> Counted<T> {
-        Counted { born, its: T::default(), count: 0, counted: None, ended: None }
+    fn new(pid: u32, born: u64) -> Counted<T> {
+        Counted { pid, born, its: T::default(), count: 0, counted: None, ended: None }
     }
 }
 
 impl<T> Default for ProcessCounts<T> {
     fn default() -> ProcessCounts<T> {
-        ProcessCounts { all: BTreeMap::new(), ticks: 0 }
+        ProcessCounts { all: Vec::new(), places: BTreeMap::new(), ticks: 0 }
     }
 }
 
@@ -44,23 +48,48 @@ impl<T: Default> ProcessCounts<T> {
     /// What is counted for a process that began then; `None` if a later one has its id by now. Where it was not known when the
     /// process began (0), it is from now on.
     pub fn of(&mut self, pid: u32, born: u64) -> Option<&mut T> {
-        let life = self.all.entry(pid).or_insert_with(|| Counted::new(born));
+        let place = *self.places.entry(pid).or_insert_with(|| {
+            self.all.push(Counted::new(pid, born));
+            self.all.len() - 1
+        });
+        let life = self.all.get_mut(place)?; // it has a place
         if life.born == 0 && life.ended.is_none() {
             life.born = born;
         } else if born > life.born {
-            *life = Counted::new(born);
+            *life = Counted::new(pid, born);
         }
         (born == life.born).then_some(&mut life.its)
     }
 
-    /// In the order of their ids.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.all.iter().map(|(&pid, life)| (pid, &life.its))
+    /// As [`ProcessCounts::of`], for whoever asks for the same processes again and again: `hint` says where the process is likely
+    /// to be, and then where it is.
+    pub fn of_at(&mut self, hint: &mut u32, pid: u32, born: u64) -> Option<&mut T> {
+        let is = |life: &Counted<T>| life.pid == pid && life.born == born;
+        if !self.all.get(*hint as usize).is_some_and(is) {
+            self.of(pid, born)?;
+            *hint = u32::try_from(*self.places.get(&pid)?).ok()?;
+        }
+        self.all.get_mut(*hint as usize).map(|life| &mut life.its)
     }
 
     /// In the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.places.iter().filter_map(|(&pid, &place)| Some((pid, &self.all.get(place)?.its)))
+    }
+
+    /// In no order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        self.all.iter_mut().map(|(&pid, life)| (pid, &mut life.its))
+        self.all.iter_mut().map(|life| (life.pid, &mut life.its))
+    }
+
+    /// Keeps those of which this is true.
+    fn retain(&mut self, keep: impl FnMut(&Counted<T>) -> bool) {
+        let before = self.all.len();
+        self.all.retain(keep);
+        if self.all.len() < before {
+            self.all.shrink_to(2 * self.all.len());
+            self.places = self.all.iter().enumerate().map(|(place, life)| (life.pid, place)).collect();
+        }
     }
 
     /// Once a second: notices which ended and, unless they are to stay, drops those whose last counts everybody has seen. `count`
@@ -68,24 +97,25 @@ impl<T: Default> ProcessCounts<T> {
     pub fn tick(&mut self, stay: bool, has_ended: impl Fn(u32, &T) -> bool, count: impl Fn(&T) -> u64) {
         self.ticks += 1;
         let now = self.ticks;
-        for (&pid, life) in &mut self.all {
+        for life in &mut self.all {
             if std::mem::replace(&mut life.count, count(&life.its)) != life.count {
                 life.counted = Some(now);
             }
-            if life.ended.is_none() && has_ended(pid, &life.its) {
+            if life.ended.is_none() && has_ended(life.pid, &life.its) {
                 life.ended = Some(now);
             }
         }
         if !stay {
-            self.all.retain(|_, life| {
+            self.retain(|life| {
                 let is_news = life.counted.is_some_and(|counted| now - counted < Self::GRACE);
                 is_news || life.ended.is_none_or(|ended| now - ended < Self::LINGER)
             });
         }
-        while self.all.len() > Self::MOST {
-            let oldest = self.all.iter().filter_map(|(pid, life)| Some((life.ended?, *pid))).min();
-            let Some((_, pid)) = oldest else { return };
-            self.all.remove(&pid);
+        if let Some(surplus @ 1..) = self.all.len().checked_sub(Self::MOST) {
+            let mut ended: Vec<_> = self.all.iter().filter_map(|life| Some((life.ended?, life.pid))).collect();
+            ended.sort_unstable();
+            let gone: BTreeSet<u32> = ended.into_iter().take(surplus).map(|(_, pid)| pid).collect();
+            self.retain(|life| !gone.contains(&life.pid));
         }
     }
 }
@@ -103,6 +133,28 @@ mod tests {
         *lives.of(7, 2).unwrap() += 1;
         assert_eq!(lives.of(7, 1), None);
         assert!(lives.iter().eq([(7, &1)]));
+    }
+
+    #[test]
+    fn a_hint_finds_what_a_search_finds() {
+        let mut lives = filled(4);
+        let mut hints = [0; 6];
+        for round in 0..3 {
+            for pid in 0..6 {
+                *lives.of_at(&mut hints[pid as usize], pid, 1).unwrap() += 10;
+            }
+            assert!(lives.iter().map(|(pid, _)| pid).eq(0..6), "{round}");
+        }
+        assert_eq!(lives.of(5, 1), Some(&mut 30));
+        assert_eq!(hints[5], 5);
+        // Others take the places of those that go, and a process id is used again.
+        (0..=ProcessCounts::<u64>::GRACE).for_each(|_| lives.tick(false, |pid, _| pid < 2, |count| *count));
+        assert_eq!(pids(&lives), [2, 3, 4, 5]);
+        assert_eq!(lives.of_at(&mut hints[5], 5, 1), Some(&mut 30));
+        assert_eq!(lives.of_at(&mut hints[5], 4, 1), Some(&mut 30));
+        assert_eq!(lives.of_at(&mut hints[4], 4, 2), Some(&mut 0), "begun later");
+        assert_eq!(lives.of_at(&mut hints[4], 4, 1), None, "ended before");
+        assert_eq!(lives.of_at(&mut hints[4], 4, 2), Some(&mut 0));
     }
 
     fn filled(count: u32) -> ProcessCounts<u64> {

@@ -1,8 +1,15 @@
 //! Stores, and modules that are not loaded, slow, or at fault (60 to 66).
 
-use super::{Product, Trouble, AGAIN, BCC, FORKS, LATENCY, PROCESSES, PROFILE, SECOND, SESSIONS};
+use super::fake_kernel::FakeKernel;
+use super::{
+    Product, Trouble, AGAIN, BCC, BIO_ROWS, CONFIG, FORKS, FORK_ROWS, LATENCY, PROCESSES, PROFILE, SECOND, SESSIONS,
+};
 use crate::reference::pmcd::{self, frame, split};
-use corebcc::bpf::types::thread_stat;
+use corebcc::bpf::types::{bio_row, fork_row, thread_stat};
+use corebcc::collector::{prepare, survey, ModuleSet};
+use corebcc::config::Config;
+use corebcc::kit::{Table, TableId};
+use corebcc::modules::MODULES;
 use corebcc::pcp::{Pmid, IN_NULL};
 use std::time::Instant;
 
@@ -12,6 +19,8 @@ const SENT: Pmid = Pmid::new(BCC, 40, 1);
 const CALLS: Pmid = Pmid::new(BCC, 15, 0);
 const STATISTICS: Pmid = Pmid::new(BCC, 300, 10);
 const PORTS: Pmid = Pmid::new(BCC, 3, 5);
+const DISKS: Pmid = Pmid::new(BCC, 0, 0);
+const EXECS: Pmid = Pmid::new(BCC, 13, 0);
 
 #[test]
 fn c60_only_two_metrics_of_the_product_can_be_stored() {
@@ -104,6 +113,79 @@ fn c65_a_slow_module_of_the_product_costs_only_itself() {
     product.eventually(|product| (product.store(b"start") == 0).then_some(()));
 }
 
+/// As many modules hang as there are threads for them.
+#[test]
+fn sums_are_served_while_the_collector_and_its_helpers_are_stuck() {
+    let mut product = Product::started();
+    product.fetch(&[SENT, CALLS, PORTS, EXECS]);
+    for map in ["threads", "syscall_rows", "tcp_sessions", "exec_rows"] {
+        product.kernel.begin(map, Trouble::Hangs);
+    }
+    for stuck in [SENT, CALLS, PORTS, EXECS] {
+        assert_eq!(product.fetch_now(&[stuck])[0].numval, AGAIN);
+    }
+    let sets = product.fetch_now(&[FORKS, SENT, DISKS]);
+    assert_eq!(sets.iter().map(|set| set.numval).collect::<Vec<_>>(), [1, AGAIN, 4]);
+    product.kernel.row(FORK_ROWS, 0).set(fork_row::threads, 3);
+    assert_eq!(product.numbers(FORKS), [(IN_NULL, 43)], "as of now");
+    product.kernel.calm();
+    assert!(product.fetch(&[SENT])[0].numval > 0);
+}
+
+/// The same counters in two kernels: one product serves them, the modules of the other are refreshed by their own thread.
+#[test]
+fn a_sum_has_the_values_that_the_modules_thread_reads() {
+    const SUMS: [Pmid; 2] = [FORKS, DISKS];
+    let config = Config::parse("test.conf", CONFIG.as_bytes());
+    let modules = prepare(&config, "test.conf", survey(&config, MODULES), MODULES).modules;
+    let (mut product, kernel) = (Product::started(), FakeKernel::default());
+    let mut set = ModuleSet::over(modules, |wanted, constants| kernel.load(&[], wanted, constants));
+    for kernel in [&product.kernel, &kernel] {
+        kernel.row(FORK_ROWS, 0).set(fork_row::vforks, 1 << 40);
+        for (row, disk) in [(0, 8 << 32), (1, 8 << 32 | 16), (2, 8 << 32)] {
+            kernel.row(BIO_ROWS, row).set(bio_row::disk, 1 << 63 | disk);
+            for bucket in 0..31 - row {
+                kernel
+                    .row(BIO_ROWS, row)
+                    .set(bio_row::buckets.nth(bucket), u64::MAX / (bucket + 1) as u64 - row as u64);
+            }
+        }
+        kernel.row(FORK_ROWS, 0).set(fork_row::processes, 40);
+        kernel.row(FORK_ROWS, 0).set(fork_row::threads, 2);
+    }
+    let read = move || {
+        SUMS.map(|pmid| {
+            let spec = MODULES.iter().flat_map(|spec| spec.tables).find(|spec| spec.cluster == pmid.cluster()).unwrap();
+            assert!(spec.is_sum());
+            let mut table = Table::of(spec);
+            set.refresh(TableId::new(pmid.cluster() as u16), &mut table).unwrap();
+            table.u64s(0).flatten().collect::<Vec<_>>()
+        })
+    };
+    let there = std::thread::spawn(read).join().unwrap();
+    let here = SUMS.map(|pmid| product.numbers(pmid).into_iter().map(|(_, number)| number).collect::<Vec<_>>());
+    assert_eq!(here, there);
+    assert_eq!((&here[0], here[1].len()), (&vec![(1 << 40) + 42], 31));
+}
+
+/// The panic is in the thread that answers pmcd.
+#[test]
+fn a_sum_of_the_product_that_panics_costs_its_own_values() {
+    let mut product = Product::started();
+    product.kernel.begin("fork_rows", Trouble::Panics);
+    for _ in 0..2 {
+        let sets = product.fetch(&[FORKS, DISKS, CALLS]);
+        assert_eq!(sets.iter().map(|set| set.numval).collect::<Vec<_>>(), [VALUE, 4, 2]);
+    }
+    let (state, status) = product.state("sysfork");
+    assert_eq!(state, "no values");
+    assert!(status.contains("a fault of the agent") && status.contains("fork_rows"), "{status}");
+    assert_eq!(product.state("biolatency").0, "running");
+    product.kernel.calm();
+    assert_eq!(product.numbers(FORKS), [(IN_NULL, 42)]);
+    assert_eq!(product.state("sysfork").0, "running");
+}
+
 #[test]
 fn c65_a_store_stuck_behind_a_module_is_to_be_tried_again() {
     let mut product = Product::started();
@@ -134,10 +216,9 @@ fn a_module_of_the_product_that_panics_costs_its_own_values() {
 #[test]
 fn a_module_that_is_refused_keeps_its_names_and_has_no_values() {
     let mut product = Product::without(&["exectop", "profile"]);
-    let execs = Pmid::new(BCC, 13, 0);
-    let sets = product.fetch(&[execs, FORKS, PROFILE]);
+    let sets = product.fetch(&[EXECS, FORKS, PROFILE]);
     assert_eq!(sets.iter().map(|set| set.numval).collect::<Vec<_>>(), [APPVERSION, 1, APPVERSION]);
-    product.pmcd.ask(&pmcd::desc(execs));
+    product.pmcd.ask(&pmcd::desc(EXECS));
     product.pmcd.ask(&pmcd::lookup("bcc.proc.exec.count"));
     assert_eq!(product.store(b"start"), APPVERSION);
     assert_eq!(product.state("exectop"), ("failed".into(), "refused by the test".into()));
@@ -185,7 +266,7 @@ fn the_summary_comes_first_and_counts_modules_and_losses() {
     assert!(pmcd::names(&product.pmcd.ask(&pmcd::traverse("bcc.agent.summary"))).len() <= 10);
     assert_eq!(product.strings(summary(0))[0].1, env!("CARGO_PKG_VERSION"));
     let states = [1, 2, 3].map(|item| product.numbers(summary(item))[0].1);
-    assert_eq!(states, [5, 2, corebcc::modules::MODULES.len() as u64 - 7]);
+    assert_eq!(states, [5, 2, MODULES.len() as u64 - 7]);
     assert_eq!(product.numbers(summary(4)), [(IN_NULL, 5)]);
     assert!(product.numbers(summary(5))[0].1 > 0 && product.numbers(summary(6))[0].1 > 0);
     assert_eq!(product.strings(summary(8))[0].1, "test.conf: no errors, 7 modules enabled");
@@ -214,8 +295,7 @@ fn what_failed_comes_first_among_modules_and_metrics() {
     assert_eq!(of("bcc.disk.all.latency"), "running", "not fetched yet");
     assert_eq!(of("bcc.proc.syscall.latency.avg"), "no value at the last fetch: attached to sys_enter by tp_btf");
     assert!(of("bcc.runq.latency").starts_with("off: not enabled; to have it, add"), "{}", of("bcc.runq.latency"));
-    let (last, all) =
-        (rows.last().unwrap().1, corebcc::modules::MODULES.iter().flat_map(|spec| spec.metrics()).count());
+    let (last, all) = (rows.last().unwrap().1, MODULES.iter().flat_map(|spec| spec.metrics()).count());
     assert!(last.starts_with("off: ") && rows.len() == all, "{} of {all} metrics, {last} last", rows.len());
 }
 
