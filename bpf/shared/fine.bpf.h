@@ -14,7 +14,10 @@ struct fine_hist {
 	__u64 buckets[FINE_BUCKETS];
 };
 
-/* The bucket of times up to 2^31 us from their sixteenths of a microsecond. */
+/* What clang does not know the range of it does not compare with a branch. */
+#define HIDE(v) asm("" : "+r"(v))
+
+/* The bucket of times up to 2^27 us from their sixteenths of a microsecond. */
 static __always_inline __u64 fine_log_linear(__u64 v)
 {
 	__u64 octave, step;
@@ -22,9 +25,11 @@ static __always_inline __u64 fine_log_linear(__u64 v)
 	/* Sums of comparisons that do not depend on each other: fewer steps than a search by halves. */
 	octave = OVER(v, 0xfffff) << 4;
 	v >>= octave;
+	HIDE(v);
 	step = (OVER(v, 0xff) + OVER(v, 0xfff) + OVER(v, 0xffff)) << 2;
 	v >>= step;
 	octave += step;
+	HIDE(v);
 	step = OVER(v, 0x1f) + OVER(v, 0x3f) + OVER(v, 0x7f);
 	v >>= step;
 	return ((octave + step) << 4) + v;
