@@ -53,3 +53,12 @@ static __always_inline __u64 fine_bucket(__u64 ns)
 		bucket = FINE_BUCKETS - 1;
 	return bucket;
 }
+
+/* Counts a time in a histogram of this CPU's row (SUM): the bucket first, so that whoever reads the sum first misses none. */
+#define FINE_COUNT(hist, ns)                                                                                           \
+	do {                                                                                                          \
+		__u64 bucket_ = fine_bucket(ns);                                                                      \
+                                                                                                                       \
+		COUNT((hist).buckets[bucket_]);                                                                       \
+		SUM((hist).sum, ns);                                                                                  \
+	} while (0)
