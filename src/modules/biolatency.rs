@@ -2,7 +2,7 @@
 
 use super::shared::block::{COMPLETE, ISSUE};
 use crate::bpf::features::PLUG_CLOCK;
-use crate::bpf::types::{self, bio_row, bio_start};
+use crate::bpf::types::{self, bio_row, bio_small};
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
 use std::sync::LazyLock;
@@ -13,35 +13,68 @@ metrics! {
 
 maps! {
     rows ROWS: bio_row = "bio_rows", taken disk;
-    private STARTS: bio_start = "bio_starts";
+    rows SMALLS: bio_small = "bio_smalls", taken disk;
+    hash OWNERS: u64 = "bio_owners";
+    private STARTS: u64 = "bio_starts";
 }
 
 options! {
     /// Include the time that a request is queued: measure from its allocation, as iostat's await does, not from its issue to the device.
     queued: bool = false;
+    /// Take the time of issue with a program. False saves it and reads the time that the kernel keeps: since 6.9 that of the first
+    /// request of a batch for all, so that the device's time has the batching in it and the queue's has not.
+    issue: bool = true;
 }
 
 /// The major number of device-mapper disks.
 static MAPPER: LazyLock<Option<u64>> = LazyLock::new(|| device_mapper(&std::fs::read_to_string("/proc/devices").ok()?));
 
-static TABLE: TableSpec = TableSpec {
-    cluster: 0,
-    shape: Shape::Log2(Log2::MICROSECONDS),
-    metrics: METRICS,
-    readings: &[&latency(|row| is_disk(row, *MAPPER))],
-    ..TableSpec::NEW
-};
+static TABLE: TableSpec =
+    TableSpec { cluster: 0, shape: Shape::Log2(Log2::MICROSECONDS), metrics: METRICS, ..TableSpec::NEW };
 
-/// The histogram over the disks that count.
-const fn latency(of: fn(Row<'_, bio_row>) -> bool) -> Histogram<bio_row, 32> {
-    Histogram { of, ..Histogram::new(LATENCY, ROWS, bio_row::buckets) }
+/// What a request did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// Reads, as /proc/diskstats has them.
+    Read,
+    /// Writes, with zeroing.
+    Write,
+    /// Flushes of the disk's cache.
+    Flush,
+    /// Discards.
+    Discard,
 }
 
-/// Whether a row's requests are its disk's own: those of device-mapper disks are requests of the disks below, seen again.
-fn is_disk(row: Row<'_, bio_row>, mapper: Option<u64>) -> bool {
-    mapper != Some(row.get(bio_row::disk) << 1 >> 33)
+/// A disk by its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DiskNumber {
+    /// Major number.
+    pub major: u32,
+    /// First minor number.
+    pub minor: u32,
 }
 
+/// The counters of an operation of a disk, of one CPU or several: all rows of the same disk and operation add up.
+#[derive(Clone, Copy)]
+pub enum BioRow<'a> {
+    /// Reads or writes.
+    Full(Row<'a, bio_row>),
+    /// Flushes or discards.
+    Small(Row<'a, bio_small>),
+}
+
+/// Calls for each row that has counted: its disk (`None`: of the disks that found no row of their own), its operation, its counters.
+pub fn each_row(kernel: &dyn Kernel, mut each: impl FnMut(Option<DiskNumber>, Operation, BioRow<'_>)) {
+    // Two rows an index, and index 0 belongs to no disk; the smaller rows are as many and at the same places.
+    for (at, row) in kernel.rows(ROWS).iter().enumerate() {
+        let operation = [Operation::Read, Operation::Write][at % 2];
+        each_taken(row.get(bio_row::disk), || !row.is_zero(), |disk| each(disk, operation, BioRow::Full(row)));
+    }
+    for (at, row) in kernel.rows(SMALLS).iter().enumerate() {
+        let operation = [Operation::Flush, Operation::Discard][at % 2];
+        each_taken(row.get(bio_small::disk), || !row.is_zero(), |disk| each(disk, operation, BioRow::Small(row)));
+    }
+}
 /// The declaration.
 pub const SPEC: Spec = Spec {
     name: "biolatency",
