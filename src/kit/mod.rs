@@ -2,6 +2,7 @@
 
 mod arguments;
 mod declared;
+mod fine;
 mod histogram;
 mod hook;
 mod kernel;
@@ -18,9 +19,11 @@ mod spec;
 mod table;
 mod table_spec;
 mod text;
+mod window;
 
 pub use arguments::{in_log, show_arguments, shows_arguments};
 pub use declared::Declared;
+pub use fine::{Fine, FineCounts, ServedBucket};
 pub use histogram::Log2;
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, Row, RowsView};
@@ -35,10 +38,11 @@ pub use options::{
     unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
     Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount,
 };
-pub use readings::{Histogram, HistogramPerKey, PerKey, Reading, Sums};
+pub use readings::{FineHistogram, Histogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;
 pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::{Overhead, OverheadClass, Spec};
 pub use table::{Key, RowMut, Table};
 pub use table_spec::{Shape, TableId, TableSpec};
 pub use text::{escaped, is_control};
+pub use window::{Window, Windowed};

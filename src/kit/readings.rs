@@ -1,7 +1,8 @@
 //! Declared readings: how a table is filled from maps, where that is one of the usual ways. A module says them in its table and needs
 //! no `refresh`.
 
-use super::{Kernel, Log2, Metric, Row, Rows, Table};
+use super::{Fine, Kernel, Log2, Metric, Row, Rows, Table};
+use crate::bpf::types::fine_hist;
 use crate::bpf::Field;
 use std::collections::BTreeMap;
 
@@ -62,6 +63,30 @@ impl<T, const N: usize> Reading for Histogram<T, N> {
         }
         if self.from_start || counts.iter().any(|&count| count > 0) {
             table.log2(self.metric, &counts);
+        }
+    }
+}
+
+/// A histogram of powers of two from a fine one (bpf/shared/fine.bpf.h): the sum over all rows.
+pub struct FineHistogram<T: 'static> {
+    /// The metric.
+    pub metric: Metric<u64>,
+    /// The counters, a row per CPU or per CPU and key.
+    pub rows: Rows<T>,
+    /// The histogram of a row.
+    pub histogram: Field<T, fine_hist>,
+    /// Whether its first bucket is there before the first event.
+    pub from_start: bool,
+}
+
+impl<T> Reading for FineHistogram<T> {
+    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+        let mut counts = [0; Fine::BUCKETS];
+        kernel.rows(self.rows).iter().for_each(|row| {
+            Fine::add(row.part(self.histogram), &mut counts);
+        });
+        if self.from_start || counts.iter().any(|&count| count > 0) {
+            table.log2(self.metric, &Fine::octaves(&counts));
         }
     }
 }
