@@ -12,7 +12,7 @@
  * issue, one whose issue is not known in `device` from its allocation, and neither in `queue`.
  */
 struct bio_row {
-	__u64 disk; /* major << 32 | minor, plus 1 << 63 so that none is 0 */
+	__u64 disk; /* 1 << 63 | major << 32 | minor; BIO_OTHERS; 0: has not counted */
 	__u64 bytes;
 	__u64 unmeasured; /* completed, but neither start time is known: all others are in `total` and in `device` */
 	__u64 no_start; /* allocation not known */
@@ -61,6 +61,7 @@ const volatile bool bio_one_program; /* the time of issue is not taken here */
 
 FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 
+#define BIO_OTHERS (1ULL << 62) /* disks that found no place */
 #define BIO_CHOICES 16 /* of a disk for its index */
 
 /* Adds to a cell of a row, which several CPUs may share. */
@@ -108,7 +109,7 @@ static __always_inline __s64 bio_since_issue(const bool raw, struct request *rq,
 			issued = *start;
 			if ((__u16)issued == (__u16)number && issued) {
 				*start = 0; /* never pairs with a later request at this address */
-				return (now << 16) - (issued & ~0xffffULL) >> 16;
+				return ((now << 16) - (issued & ~0xffffULL)) >> 16;
 			}
 		}
 	}
@@ -155,7 +156,10 @@ static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which)
 		if (*r == disk)
 			return r;
 	}
-	return row(rows, group << 1 | which);
+	r = row(rows, group << 1 | which);
+	if (r)
+		*r = BIO_OTHERS;
+	return r;
 }
 
 /* Both times of a request, where one start time is missing the same twice; false if both are. */
