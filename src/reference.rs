@@ -199,6 +199,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
                 Shape::Single => "none".into(),
                 Shape::Log2(_) => "power-of-two buckets in microseconds".into(),
                 Shape::Rows { order, .. } => format!("rows, {order}"),
+                Shape::Buckets { .. } => "buckets in microseconds".into(),
                 Shape::Named { .. } | Shape::Words { .. } => "names".into(),
                 Shape::Pids => "processes".into(),
                 Shape::Numbered => "names with fixed identifiers".into(),

@@ -24,7 +24,7 @@ impl Instances {
     /// `file` keeps the identifiers of names over restarts.
     pub fn new(shape: Shape, rows: u32, file: Option<PathBuf>) -> Instances {
         let cache = match (shape, file) {
-            (Shape::Named { max } | Shape::Words { max }, Some(file)) => {
+            (Shape::Named { max } | Shape::Words { max } | Shape::Buckets { max }, Some(file)) => {
                 Some(Cache::load(&file, max, SystemTime::now()).unwrap_or_else(|error| {
                     log::warn!(
                         "{}: {error}; replacing the file, instance identifiers are assigned anew",
@@ -33,7 +33,7 @@ impl Instances {
                     Cache::new(Some(file), max)
                 }))
             }
-            (Shape::Named { max } | Shape::Words { max }, None) => Some(Cache::new(None, max)),
+            (Shape::Named { max } | Shape::Words { max } | Shape::Buckets { max }, None) => Some(Cache::new(None, max)),
             _ => None,
         };
         Instances { shape, rows, cache, ids: Vec::new(), names: Vec::new(), unsaved: false }
@@ -73,9 +73,14 @@ impl Instances {
 
     /// Hands out every instance with its name. Without a table only a row table has instances.
     pub fn each(&self, table: Option<&Table>, out: &mut dyn FnMut(InstId, &[u8])) {
+        self.each_row(table, &mut |_, id, name| out(id, name));
+    }
+
+    /// As [`Instances::each`], with the row.
+    pub fn each_row(&self, table: Option<&Table>, out: &mut dyn FnMut(usize, InstId, &[u8])) {
         if let Shape::Rows { .. } = self.shape {
             for row in 0..self.rows {
-                out(row, row.to_string().as_bytes());
+                out(row as usize, row, row.to_string().as_bytes());
             }
             return;
         }
@@ -83,9 +88,9 @@ impl Instances {
         for (row, (key, id)) in table.keys().iter().zip(&self.ids).enumerate() {
             let Some(id) = *id else { continue };
             match (key, self.names.get(row)) {
-                (Key::Index(slot), _) => out(id, Log2::name(*slot).as_bytes()),
-                (Key::Name(_), Some(name)) => out(id, name),
-                (Key::Pid(_, name) | Key::Numbered(_, name), _) => out(id, table.text(name)),
+                (Key::Index(slot), _) => out(row, id, Log2::name(*slot).as_bytes()),
+                (Key::Name(_), Some(name)) => out(row, id, name),
+                (Key::Pid(_, name) | Key::Numbered(_, name), _) => out(row, id, table.text(name)),
                 _ => {}
             }
         }

@@ -4,8 +4,10 @@ mod arguments;
 mod declared;
 mod fine;
 mod histogram;
+mod histogram_table;
 mod hook;
 mod kernel;
+mod labels;
 mod log;
 mod map;
 mod metric;
@@ -25,8 +27,12 @@ pub use arguments::{in_log, show_arguments, shows_arguments};
 pub use declared::Declared;
 pub use fine::{Fine, FineCounts, ServedBucket};
 pub use histogram::Log2;
+pub use histogram_table::{
+    histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, Kept, WindowClock, SERIES_METRICS,
+};
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, Row, RowsView};
+pub use labels::{SeriesLabel, SeriesLabels};
 pub use log::{current_section, with_section};
 pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};

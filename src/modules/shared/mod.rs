@@ -1,6 +1,7 @@
 //! What families of modules share.
 
 pub mod block;
+pub mod disk_histograms;
 pub mod flows;
 pub mod fsdist;
 pub mod hits;
