@@ -14,25 +14,24 @@
 struct bio_row {
 	__u64 disk; /* 1 << 63 | major << 32 | minor; BIO_OTHERS; 0: has not counted */
 	__u64 bytes;
-	__u64 unmeasured; /* completed, but neither start time is known: all others are in `total` and in `device` */
-	__u64 no_start; /* allocation not known */
-	__u64 no_issue; /* issue not known */
-	__u64 pad[8];
 	struct fine_hist total; /* allocation to completion */
 	struct fine_hist device; /* issue to completion */
 	struct fine_hist queue; /* allocation to issue */
+	__u64 unmeasured; /* completed, but neither start time is known: all others are in `total` and in `device` */
+	__u64 no_start; /* allocation not known */
+	__u64 no_issue; /* issue not known */
 };
 
 /* Discards or flushes of one disk. */
 struct bio_small {
 	__u64 disk;
 	__u64 bytes;
+	struct fine_hist total;
+	__u64 device[HIST_BUCKETS];
 	__u64 unmeasured;
 	__u64 no_start;
 	__u64 no_issue;
 	__u64 pad[2];
-	struct fine_hist total;
-	__u64 device[HIST_BUCKETS];
 };
 
 /*
@@ -61,23 +60,29 @@ const volatile bool bio_one_program; /* the time of issue is not taken here */
 
 FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 
+#define BIO_PHASES 3
 #define BIO_OTHERS (1ULL << 62) /* disks that found no place */
 #define BIO_CHOICES 16 /* of a disk for its index */
 
-/* Adds to a cell of a row, which several CPUs may share. */
+/* Whether plain adds are exact; asked once, so that the verifier leaves one kind of adds and no question (see SUM). */
+static __always_inline bool bio_plain(void)
+{
+	return !bio_shared && bpf_core_enum_value_exists(enum bpf_func_id___guard, BPF_FUNC_cgrp_storage_get___guard);
+}
+
 #define BIO_SUM(cell, n)                                                                                              \
 	do {                                                                                                          \
-		if (bio_shared)                                                                                       \
-			ADD(cell, n);                                                                                 \
+		if (plain)                                                                                            \
+			(cell) += (n);                                                                                \
 		else                                                                                                  \
-			SUM(cell, n);                                                                                 \
+			ADD(cell, n);                                                                                 \
 	} while (0)
 
 /* Counts a time: the bucket first, so that whoever reads the sum first misses none. */
 #define BIO_TIME(hist, ns)                                                                                            \
 	do {                                                                                                          \
 		__u64 bucket_ = fine_bucket(ns);                                                                      \
-															      \
+                                                                                                                      \
 		BIO_SUM((hist).buckets[bucket_], 1);                                                                  \
 		BIO_SUM((hist).sum, ns);                                                                              \
 	} while (0)
@@ -175,6 +180,7 @@ static __always_inline bool bio_times(const bool raw, struct request *rq, __u32 
 ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 {
 	__u32 op = block_op(raw, rq);
+	const bool plain = bio_plain();
 	__s64 total, device;
 	__u64 disk, now;
 
@@ -206,6 +212,8 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 		BIO_TIME(r->total, total);
 		BIO_SUM(r->device[usec_bucket(device)], 1);
 	} else {
+		__u64 times[BIO_PHASES];
+		__u32 phases = 2; /* without the queue */
 		struct bio_row *r = bio_row_of(&bio_rows, disk, op & 1);
 
 		if (!r)
@@ -224,11 +232,14 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 			device = total;
 			BIO_SUM(r->no_issue, 1);
 		} else {
-			__u64 queue = total > device ? total - device : 0;
-
-			BIO_TIME(r->queue, queue);
+			times[2] = total > device ? total - device : 0;
+			phases = BIO_PHASES;
 		}
-		BIO_TIME(r->total, total);
-		BIO_TIME(r->device, device);
+		times[0] = total;
+		times[1] = device;
+		/* The same code for all three: it comes from memory where a disk has been waited for. */
+#pragma clang loop unroll(disable)
+		for (__u32 i = 0; i < BIO_PHASES && i < phases; i++)
+			BIO_TIME((&r->total)[i], times[i]);
 	}
 }

@@ -640,6 +640,8 @@ pub struct Completed {
     pub unseen: u64,
     /// Their bytes.
     pub unseen_bytes: u64,
+    /// Requests of the disk that moved nothing and that no program saw complete: flushes and their parents.
+    pub unseen_empty: u64,
     /// Requests of other disks, those included that /proc/diskstats does not count.
     pub elsewhere: u64,
 }
@@ -661,6 +663,7 @@ impl Completions {
             let sectors = event.text.split(" + ").nth(1).and_then(|rest| rest.split(' ').next());
             let sectors: u64 = sectors.unwrap().parse().unwrap();
             completed.unseen += u64::from(sectors > 0);
+            completed.unseen_empty += u64::from(sectors == 0);
             completed.unseen_bytes += sectors * 512;
         }
         if completed.unseen > 0 {
