@@ -1,110 +1,245 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Block I/O latency by disk: one count per completed request. The kernel keeps both start times in the request; where
- * it caches the clock while a task submits a batch (struct blk_plug, 6.9) the time of issue is taken here instead.
+ * Block I/O latency by disk and operation, from a request's allocation and from its issue to its completion. The kernel keeps
+ * both start times in the request; where it caches the clock while a task submits a batch (struct blk_plug, 6.9) the time of
+ * issue is taken here instead.
  */
 #include "shared/block.bpf.h"
-#include "shared/hist.bpf.h"
+#include "shared/fine.bpf.h"
 
-/* One per CPU and disk; the row at index 0 of a CPU takes what found no slot. */
+/*
+ * Reads or writes of one disk, by one CPU or several (bio_cpu_shift). A request whose allocation is not known counts in `total` from its
+ * issue, one whose issue is not known in `device` from its allocation, and neither in `queue`.
+ */
 struct bio_row {
-	__u64 disk; /* major << 32 | minor, plus 1 << 63 so that none is 0 */
-	__u64 unmeasured; /* completed, but no usable start time */
-	__u64 other_start; /* counted with the other start time, the wanted one was missing */
-	__u64 pad[5];
-	__u64 buckets[HIST_BUCKETS];
+	__u64 disk; /* 1 << 63 | major << 32 | minor; BIO_OTHERS; 0: has not counted */
+	__u64 bytes;
+	struct fine_hist total; /* allocation to completion */
+	struct fine_hist device; /* issue to completion */
+	struct fine_hist queue; /* allocation to issue */
+	__u64 unmeasured; /* completed, but neither start time is known: all others are in `total` and in `device` */
+	__u64 no_start; /* allocation not known */
+	__u64 no_issue; /* issue not known */
 };
 
-/* Requests in flight, by tag: unique while in flight, so only the mixing below can collide. */
-struct bio_start {
-	__u64 rq;
-	__u64 ns;
+/* Discards or flushes of one disk. */
+struct bio_small {
+	__u64 disk;
+	__u64 bytes;
+	struct fine_hist total;
+	__u64 device[HIST_BUCKETS];
+	__u64 unmeasured;
+	__u64 no_start;
+	__u64 no_issue;
+	__u64 pad[2];
 };
 
+/*
+ * Two of each for every disk and group of CPUs: reads and writes, flushes and discards. The rows of a disk are found by its numbers, at the
+ * same index for all groups; those at index 0 take what found no place.
+ */
 ROWS(bio_rows, struct bio_row);
-PRIVATE(bio_starts, struct bio_start);
+ROWS(bio_smalls, struct bio_small);
 
-const volatile __u32 bio_disk_mask; /* rows per CPU - 1, a power of two */
-const volatile __u32 bio_start_mask;
-const volatile bool bio_queued;
+/* Which disk an index belongs to: whoever inserts first has it, for all CPUs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} bio_owners SEC(".maps");
+
+/* Requests in flight: when each was issued (48 bits) and which it is (16 bits of its address), at a place that the other bits choose. */
+PRIVATE(bio_starts, __u64);
+
+const volatile __u32 bio_disks; /* rows per group of CPUs and operation */
+const volatile __u32 bio_cpu_shift; /* 1 << this many CPUs share their rows */
+const volatile bool bio_shared; /* it is more than one */
+const volatile __u32 bio_start_shift; /* 32 - log2 of the places in bio_starts */
+const volatile bool bio_one_program; /* the time of issue is not taken here */
 
 FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 
-static __always_inline struct bio_start *bio_start_of(const bool raw, struct request *rq)
+#define BIO_PHASES 3
+#define BIO_OTHERS (1ULL << 62) /* disks that found no place */
+#define BIO_CHOICES 16 /* of a disk for its index */
+
+/* Whether plain adds are exact; asked once, so that the verifier leaves one kind of adds and no question (see SUM). */
+static __always_inline bool bio_plain(void)
 {
-	return row(&bio_starts, block_spread(raw, rq, GET(rq, tag)) & bio_start_mask);
+	return !bio_shared && bpf_core_enum_value_exists(enum bpf_func_id___guard, BPF_FUNC_cgrp_storage_get___guard);
 }
 
-/* The row of a disk on this CPU: claimed at first sight in one of four slots. */
-static __always_inline struct bio_row *bio_row_of(__u64 disk)
+#define BIO_SUM(cell, n)                                                                                              \
+	do {                                                                                                          \
+		if (plain)                                                                                            \
+			(cell) += (n);                                                                                \
+		else                                                                                                  \
+			ADD(cell, n);                                                                                 \
+	} while (0)
+
+/* Counts a time: the bucket first, so that whoever reads the sum first misses none. */
+#define BIO_TIME(hist, ns)                                                                                            \
+	do {                                                                                                          \
+		__u64 bucket_ = fine_bucket(ns);                                                                      \
+                                                                                                                      \
+		BIO_SUM((hist).buckets[bucket_], 1);                                                                  \
+		BIO_SUM((hist).sum, ns);                                                                              \
+	} while (0)
+
+static __always_inline __u64 *bio_start_of(__u64 number)
 {
-	__u32 base = bpf_get_smp_processor_id() * (bio_disk_mask + 1);
-	__u32 slot = ((__u32)disk >> 4 ^ (__u32)disk ^ (__u32)(disk >> 32) * 7) & bio_disk_mask;
-
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		__u32 at = (slot + i) & bio_disk_mask;
-		struct bio_row *r = at ? row(&bio_rows, base + at) : NULL;
-
-		if (!r)
-			continue;
-		if (r->disk == disk)
-			return r;
-		if (!r->disk) {
-			r->disk = disk;
-			return r;
-		}
-	}
-	return row(&bio_rows, base);
+	return row(&bio_starts, (__u32)number * 0x9e3779b1 >> bio_start_shift);
 }
 
 ON(block_rq_issue, struct request *rq)
 {
-	struct bio_start *start = bio_start_of(raw, rq);
+	__u64 number = block_number(raw, rq, (void *)&bio_disks);
+	__u64 *start = bio_start_of(number);
 
-	if (!start)
-		return;
-	start->ns = bpf_ktime_get_ns();
-	start->rq = (__u64)rq;
+	if (start)
+		*start = bpf_ktime_get_ns() << 16 | (number & 0xffff);
+}
+
+/* How long ago the request was issued, if that was seen; -1 if not. */
+static __always_inline __s64 bio_since_issue(const bool raw, struct request *rq, __u64 now)
+{
+	__u64 issued, number;
+	__u64 *start;
+
+	if (!bio_one_program) {
+		number = block_number(raw, rq, (void *)&bio_disks);
+		start = bio_start_of(number);
+		if (start) {
+			issued = *start;
+			if ((__u16)issued == (__u16)number && issued) {
+				*start = 0; /* never pairs with a later request at this address */
+				return ((now << 16) - (issued & ~0xffffULL)) >> 16;
+			}
+		}
+	}
+	issued = GET(rq, io_start_time_ns);
+	return issued ? (__s64)(now - issued) : -1;
+}
+
+/* The index of a disk's rows, by the nth choice; never 0. */
+static __always_inline __u32 bio_index(__u64 disk, __u32 nth)
+{
+	__u32 hash = ((__u32)(disk >> 32) << 20 ^ (__u32)disk) * 0x9e3779b1 + nth * 0x9e3779b1;
+
+	return 1 + ((__u64)hash * (bio_disks - 1) >> 32);
+}
+
+/* Whether an index is the disk's, who may have it if it is nobody's. */
+static __always_inline bool bio_owns(__u32 index, __u64 *disk)
+{
+	__u64 *owner = bpf_map_lookup_elem(&bio_owners, &index);
+
+	if (!owner) {
+		bpf_map_update_elem(&bio_owners, &index, disk, BPF_NOEXIST);
+		owner = bpf_map_lookup_elem(&bio_owners, &index);
+	}
+	return owner && *owner == *disk;
+}
+
+/* The row of a disk for this CPU; both kinds of rows begin with their disk. */
+static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which)
+{
+	__u32 group = (bpf_get_smp_processor_id() >> bio_cpu_shift) * bio_disks;
+	__u64 *r = row(rows, (group + bio_index(disk, 0)) << 1 | which);
+
+	if (likely(r && *r == disk))
+		return r;
+	for (__u32 nth = 0; nth < BIO_CHOICES; nth++) {
+		__u32 index = bio_index(disk, nth);
+
+		r = row(rows, (group + index) << 1 | which);
+		if (!r)
+			break;
+		if (!*r && bio_owns(index, &disk))
+			*r = disk;
+		if (*r == disk)
+			return r;
+	}
+	r = row(rows, group << 1 | which);
+	if (r)
+		*r = BIO_OTHERS;
+	return r;
+}
+
+/* Both times of a request, where one start time is missing the same twice; false if both are. */
+static __always_inline bool bio_times(const bool raw, struct request *rq, __u32 op, __u64 now, __s64 *total, __s64 *device)
+{
+	__u64 allocated = op == OP_FLUSH ? GET(rq, start_time_ns) : block_allocated(raw, rq);
+
+	*device = bio_since_issue(raw, rq, now);
+	*total = allocated ? (__s64)(now - allocated) : -1;
+	return *device >= 0 || *total >= 0;
 }
 
 ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 {
 	__u32 op = block_op(raw, rq);
-	__u64 now, issued = 0, wanted, other;
-	struct bio_start *start;
-	struct bio_row *r;
+	const bool plain = bio_plain();
+	__s64 total, device;
+	__u64 disk, now;
 
-	if (block_is_ghost(op, nr_bytes) || block_is_part(raw, rq, nr_bytes) || block_is_command(op))
+	if (block_is_ghost(op, nr_bytes) || block_is_command(op))
 		return;
-
 	now = bpf_ktime_get_ns();
-	start = bio_start_of(raw, rq);
-	if (start && start->rq == (__u64)rq) {
-		issued = start->ns;
-		start->rq = 0; /* never pairs with a later request at this address */
-	}
-	if (!issued)
-		issued = GET(rq, io_start_time_ns);
-	if (bio_queued) {
-		wanted = block_allocated(raw, rq);
-		other = issued;
-	} else {
-		wanted = issued;
-		other = block_allocated(raw, rq);
-	}
+	disk = 1ULL << 63 | block_disk(raw, rq);
 
-	r = bio_row_of(1ULL << 63 | block_disk(raw, rq));
-	if (!r)
-		return;
-	if (!wanted) {
-		wanted = other;
-		if (wanted)
-			COUNT(r->other_start);
+	if (unlikely(op == OP_FLUSH || op == OP_DISCARD)) {
+		struct bio_small *r = bio_row_of(&bio_smalls, disk, op & 1);
+
+		if (!r)
+			return;
+		BIO_SUM(r->bytes, nr_bytes);
+		if (block_is_part(raw, rq, nr_bytes))
+			return;
+		if (!bio_times(raw, rq, op, now, &total, &device)) {
+			BIO_SUM(r->unmeasured, 1);
+			return;
+		}
+		if (total < 0) {
+			total = device;
+			BIO_SUM(r->no_start, 1);
+		}
+		if (device < 0) {
+			device = total;
+			BIO_SUM(r->no_issue, 1);
+		}
+		BIO_TIME(r->total, total);
+		BIO_SUM(r->device[usec_bucket(device)], 1);
+	} else {
+		__u64 times[BIO_PHASES];
+		__u32 phases = 2; /* without the queue */
+		struct bio_row *r = bio_row_of(&bio_rows, disk, op & 1);
+
+		if (!r)
+			return;
+		BIO_SUM(r->bytes, nr_bytes);
+		if (unlikely(block_is_part(raw, rq, nr_bytes)))
+			return;
+		if (unlikely(!bio_times(raw, rq, op, now, &total, &device))) {
+			BIO_SUM(r->unmeasured, 1);
+			return;
+		}
+		if (unlikely(total < 0)) {
+			total = device;
+			BIO_SUM(r->no_start, 1);
+		} else if (unlikely(device < 0)) {
+			device = total;
+			BIO_SUM(r->no_issue, 1);
+		} else {
+			times[2] = total > device ? total - device : 0;
+			phases = BIO_PHASES;
+		}
+		times[0] = total;
+		times[1] = device;
+		/* The same code for all three: it comes from memory where a disk has been waited for. */
+#pragma clang loop unroll(disable)
+		for (__u32 i = 0; i < BIO_PHASES && i < phases; i++)
+			BIO_TIME((&r->total)[i], times[i]);
 	}
-	if (!wanted || wanted > now) {
-		COUNT(r->unmeasured);
-		return;
-	}
-	COUNT(r->buckets[usec_bucket(now - wanted)]);
 }

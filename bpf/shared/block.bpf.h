@@ -6,6 +6,8 @@
 
 #define OP_MASK 0xff
 #define OP_WRITE 1	 /* the highest operation whose completion without bytes is none */
+#define OP_FLUSH 2
+#define OP_DISCARD 3
 #define OP_PASSTHROUGH 32 /* first of the operations that are not I/O of the disk (SCSI and driver commands) */
 
 static __always_inline __u32 block_op(const bool raw, struct request *rq)
@@ -60,6 +62,19 @@ static __always_inline __u64 block_disk(const bool raw, struct request *rq)
 	else
 		disk = GET(GET(rq, q), disk);
 	return (__u64)GET(disk, major) << 32 | (__u32)GET(disk, first_minor);
+}
+
+/*
+ * The address of a request as a number, less that of a variable of the programs: to the verifier the difference of two pointers is
+ * a number. Requests are whole cache lines, so the lowest six bits tell nothing.
+ */
+static __always_inline __u64 block_number(const bool raw, struct request *rq, const volatile void *base)
+{
+	__u64 number = (__u64)rq;
+
+	if (!raw)
+		asm volatile("%0 = %1; %0 -= %2" : "=&r"(number) : "r"(rq), "r"(base));
+	return number >> 6;
 }
 
 /* A number to place a request by: a tag is unique in its hardware queue while in flight, so only this mixing can collide. */

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "filter.bpf.h"
-#include "hist.bpf.h"
+#include "fine.bpf.h"
 #include "set_table.bpf.h"
 
 enum fs_op {
@@ -20,8 +20,8 @@ enum fs_op {
 struct fs_row {
 	__u64 unmatched; /* returns without a start time */
 	__u64 displaced; /* start times that gave way to another's */
-	__u64 pad[6];
-	__u64 buckets[FS_OPS][HIST_BUCKETS];
+	struct fine_hist hists[FS_OPS];
+	__u64 pad[2];
 };
 
 static __always_inline void fs_enter(void *rows, void *starts, __u32 mask, __u64 filter, enum fs_op op)
@@ -44,7 +44,7 @@ static __always_inline void fs_leave(void *rows, void *starts, __u32 mask, __u64
 	if (!r)
 		return;
 	if (set_take(starts, mask, id << 32 | (op + 1), &since))
-		COUNT(r->buckets[op][usec_bucket(now - since)]);
+		FINE_COUNT(r->hists[op], now - since);
 	else if (!filter)
 		ADD(r->unmatched, 1);
 }

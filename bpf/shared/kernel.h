@@ -35,6 +35,7 @@ enum bpf_map_type {
 /* include/uapi/linux/bpf.h */
 enum {
 	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
 	BPF_F_MMAPABLE = 1U << 10,
 	BPF_RB_NO_WAKEUP = 1U << 0,
 	BPF_RB_FORCE_WAKEUP = 1U << 1,

@@ -26,7 +26,7 @@ impl Instances {
     /// `file` keeps the identifiers of names over restarts.
     pub fn new(shape: Shape, rows: u32, file: Option<PathBuf>) -> Instances {
         let cache = match (shape, file) {
-            (Shape::Named { max } | Shape::Words { max }, Some(file)) => {
+            (Shape::Named { max } | Shape::Words { max } | Shape::Buckets { max }, Some(file)) => {
                 Some(Cache::load(&file, max, SystemTime::now()).unwrap_or_else(|error| {
                     log::warn!(
                         "{}: {error}; replacing the file, instance identifiers are assigned anew",
@@ -35,7 +35,7 @@ impl Instances {
                     Cache::new(Some(file), max)
                 }))
             }
-            (Shape::Named { max } | Shape::Words { max }, None) => Some(Cache::new(None, max)),
+            (Shape::Named { max } | Shape::Words { max } | Shape::Buckets { max }, None) => Some(Cache::new(None, max)),
             _ => None,
         };
         Instances { shape, rows, cache, ids: Vec::new(), renamed: Vec::new(), name: Vec::new(), unsaved: false }
@@ -78,9 +78,14 @@ impl Instances {
 
     /// Hands out every instance with its name. Without a table only a row table has instances.
     pub fn each(&self, table: Option<&Table>, out: &mut dyn FnMut(InstId, &[u8])) {
+        self.each_row(table, &mut |_, id, name| out(id, name));
+    }
+
+    /// As [`Instances::each`], with the row.
+    pub fn each_row(&self, table: Option<&Table>, out: &mut dyn FnMut(usize, InstId, &[u8])) {
         if let Shape::Rows { .. } = self.shape {
             for row in 0..self.rows {
-                out(row, row.to_string().as_bytes());
+                out(row as usize, row, row.to_string().as_bytes());
             }
             return;
         }
@@ -90,9 +95,9 @@ impl Instances {
             let another = renamed.next_if(|(of, _)| *of == row);
             let Some(id) = *id else { continue };
             match (key, another) {
-                (Key::Index(slot), _) => out(id, Log2::name(*slot).as_bytes()),
-                (Key::Name(_), Some((_, name))) => out(id, name),
-                (Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name), _) => out(id, table.text(name)),
+                (Key::Index(slot), _) => out(row, id, Log2::name(*slot).as_bytes()),
+                (Key::Name(_), Some((_, name))) => out(row, id, name),
+                (Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name), _) => out(row, id, table.text(name)),
                 (Key::Single, _) => {}
             }
         }

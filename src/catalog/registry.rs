@@ -5,7 +5,7 @@ use super::instances::Instances;
 use super::table_error::TableError;
 use super::Help;
 use crate::agent::{Client, Label, LabelValue, Selected, Source, Subject};
-use crate::kit::{Log2, Shape, Table, TableId};
+use crate::kit::{Log2, SeriesLabel, Shape, Table, TableId};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, Type, IN_NULL};
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -330,6 +330,10 @@ impl Source for Registry {
             },
             Subject::Indom(indom) => match self.indom(indom).map(|entry| self.entries[entry].served.spec.shape) {
                 Some(Shape::Log2(_)) => vec![label("statistic", LabelValue::Str("histogram".into()))],
+                Some(Shape::Buckets { .. }) => vec![
+                    label("bound_unit", LabelValue::Str("microsec".into())),
+                    label("statistic", LabelValue::Str("histogram".into())),
+                ],
                 _ => Vec::new(),
             },
             Subject::Metric(_) => Vec::new(),
@@ -339,17 +343,22 @@ impl Source for Registry {
     fn instance_labels(&mut self, indom: Indom, wanted: Selected<'_>, out: &mut dyn FnMut(InstId, Vec<Label>)) {
         let Some(index) = self.indom(indom) else { return };
         let entry = &self.entries[index];
-        let histogram = matches!(entry.served.spec.shape, Shape::Log2(_));
-        entry.instances.each(entry.table.as_ref(), &mut |id, _| {
+        let shape = entry.served.spec.shape;
+        entry.instances.each_row(entry.table.as_ref(), &mut |row, id, name| {
             if !wanted(id) {
                 return;
             }
-            let mut labels = Vec::new();
-            if histogram {
-                let (low, high) = Log2::bounds(id);
-                let bound = |name, bound: u64| label(name, LabelValue::Int(i64::try_from(bound).unwrap_or(i64::MAX)));
-                labels = vec![bound("lower_bound", low), bound("upper_bound", high)];
-            }
+            let mut labels = match shape {
+                Shape::Log2(_) => {
+                    let (low, high) = Log2::bounds(id);
+                    let bound = |bound: u64| LabelValue::Int(i64::try_from(bound).unwrap_or(i64::MAX));
+                    vec![label("lower_bound", bound(low)), label("upper_bound", bound(high))]
+                }
+                Shape::Buckets { .. } => bounds(name),
+                _ => Vec::new(),
+            };
+            let own = entry.table.as_ref().and_then(|table| table.labels(row));
+            labels.extend(own.into_iter().flatten().map(|(name, value)| label(name, value_of(value))));
             out(id, labels);
         });
     }
@@ -371,4 +380,20 @@ impl Source for Registry {
 
 fn label(name: &'static str, value: LabelValue) -> Label {
     Label { name: name.into(), value, optional: false }
+}
+
+/// The bounds that a name begins with: whole microseconds are numbers.
+fn bounds(name: &[u8]) -> Vec<Label> {
+    let name = String::from_utf8_lossy(name);
+    let Some((low, high)) = name.split("::").next().and_then(|bounds| bounds.split_once('-')) else { return Vec::new() };
+    let bound = |bound: &str| bound.parse().map_or_else(|_| LabelValue::Str(bound.to_owned().into()), LabelValue::Int);
+    vec![label("lower_bound", bound(low)), label("upper_bound", bound(high))]
+}
+
+fn value_of(value: &SeriesLabel) -> LabelValue {
+    match value {
+        SeriesLabel::Text(text) => LabelValue::Str(text.clone().into()),
+        SeriesLabel::Number(number) => LabelValue::Int(*number),
+        SeriesLabel::Flag(flag) => LabelValue::Bool(*flag),
+    }
 }

@@ -2,9 +2,12 @@
 
 mod arguments;
 mod declared;
+mod fine;
 mod histogram;
+mod histogram_table;
 mod hook;
 mod kernel;
+mod labels;
 mod log;
 mod map;
 mod metric;
@@ -18,12 +21,18 @@ mod spec;
 mod table;
 mod table_spec;
 mod text;
+mod window;
 
 pub use arguments::{in_log, show_arguments, shows_arguments};
 pub use declared::Declared;
+pub use fine::{Fine, FineCounts, ServedBucket};
 pub use histogram::Log2;
+pub use histogram_table::{
+    histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, Kept, WindowClock, SERIES_METRICS,
+};
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, Row, RowsView};
+pub use labels::{SeriesLabel, SeriesLabels};
 pub use log::{current_section, with_section};
 pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
@@ -32,13 +41,14 @@ pub use module::{
 };
 pub use need::Need;
 pub use options::{
-    unknown, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
-    Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount,
+    unknown, Buckets, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
+    Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
 };
-pub use readings::{Histogram, HistogramPerKey, PerKey, Reading, Sums};
+pub use readings::{FineHistogram, Histogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;
 pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::{Overhead, OverheadClass, Spec};
 pub use table::{Key, RowMut, Table};
 pub use table_spec::{Shape, TableId, TableSpec};
 pub use text::{escaped, is_control};
+pub use window::{Window, Windowed};

@@ -1,7 +1,8 @@
 //! Declared readings: how a table is filled from maps, where that is one of the usual ways. A module says them in its table and needs
 //! no `refresh`.
 
-use super::{Kernel, Log2, Metric, Row, Rows, Table};
+use super::{Fine, Kernel, Log2, Metric, Row, Rows, Table};
+use crate::bpf::types::fine_hist;
 use crate::bpf::Field;
 use std::collections::BTreeMap;
 
@@ -80,6 +81,30 @@ impl<T, const N: usize> Reading for Histogram<T, N> {
     }
 }
 
+/// A histogram of powers of two from a fine one (bpf/shared/fine.bpf.h): the sum over all rows.
+pub struct FineHistogram<T: 'static> {
+    /// The metric.
+    pub metric: Metric<u64>,
+    /// The counters, a row per CPU or per CPU and key.
+    pub rows: Rows<T>,
+    /// The histogram of a row.
+    pub histogram: Field<T, fine_hist>,
+    /// Whether its first bucket is there before the first event.
+    pub from_start: bool,
+}
+
+impl<T> Reading for FineHistogram<T> {
+    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+        let mut counts = [0; Fine::BUCKETS];
+        kernel.rows(self.rows).iter().for_each(|row| {
+            Fine::add(row.part(self.histogram), &mut counts);
+        });
+        if self.from_start || counts.iter().any(|&count| count > 0) {
+            table.log2(self.metric, &Fine::octaves(&counts));
+        }
+    }
+}
+
 /// Adds counters to their sums.
 fn add(sums: &mut [u64], counts: impl Iterator<Item = u64>) {
     for (sum, count) in sums.iter_mut().zip(counts) {
@@ -145,18 +170,18 @@ impl<T, const N: usize> Reading for HistogramPerKey<T, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bpf::types::{bio_row, exec_row, fork_row};
+    use crate::bpf::types::{runq_row, exec_row, fork_row};
     use crate::kit::Fake;
     use crate::pcp::Atom;
 
     const A: Metric<u64> = Metric::new(0);
     const B: Metric<u64> = Metric::new(1);
     const FORKS: Rows<fork_row> = Rows::new("forks");
-    const DISKS: Rows<bio_row> = Rows::new("disks");
+    const DISKS: Rows<runq_row> = Rows::new("disks");
     const EXECS: Rows<exec_row> = Rows::new("execs");
 
-    fn disk(row: Row<'_, bio_row>) -> Option<Vec<u8>> {
-        let disk = row.get(bio_row::disk);
+    fn disk(row: Row<'_, runq_row>) -> Option<Vec<u8>> {
+        let disk = row.get(runq_row::period);
         (disk != 0).then(|| format!("disk{disk}").into_bytes())
     }
 
@@ -176,27 +201,27 @@ mod tests {
     fn a_histogram_adds_the_rows_that_count() {
         let fake = Fake::new().with(DISKS, 3);
         for (row, disk) in [(0, 1), (1, 2), (2, 1)] {
-            fake.set(DISKS, row, bio_row::disk, disk);
-            fake.set(DISKS, row, bio_row::buckets.nth(1), 10u64.pow(row as u32));
+            fake.set(DISKS, row, runq_row::period, disk);
+            fake.set(DISKS, row, runq_row::buckets.nth(1), 10u64.pow(row as u32));
         }
         let mut table = Table::new(1);
-        let of = |row: Row<'_, bio_row>| row.get(bio_row::disk) == 1;
-        Histogram { of, ..Histogram::new(A, DISKS, bio_row::buckets) }.read(&fake, &mut table);
+        let of = |row: Row<'_, runq_row>| row.get(runq_row::period) == 1;
+        Histogram { of, ..Histogram::new(A, DISKS, runq_row::buckets) }.read(&fake, &mut table);
         assert_eq!((table.len(), table.value(1, 0)), (2, Some(Atom::U64(101))));
     }
 
     #[test]
     fn a_histogram_may_be_there_from_its_first_event_only() {
         let fake = Fake::new().with(DISKS, 1);
-        let from_start = Histogram::new(A, DISKS, bio_row::buckets);
-        let from_first = Histogram { from_start: false, ..Histogram::new(A, DISKS, bio_row::buckets) };
+        let from_start = Histogram::new(A, DISKS, runq_row::buckets);
+        let from_first = Histogram { from_start: false, ..Histogram::new(A, DISKS, runq_row::buckets) };
         let len = |histogram: &Histogram<_, 32>| {
             let mut table = Table::new(1);
             histogram.read(&fake, &mut table);
             table.len()
         };
         assert_eq!((len(&from_start), len(&from_first)), (1, 0));
-        fake.set(DISKS, 0, bio_row::buckets.nth(2), 1);
+        fake.set(DISKS, 0, runq_row::buckets.nth(2), 1);
         assert_eq!((len(&from_start), len(&from_first)), (3, 3));
     }
 
@@ -220,11 +245,11 @@ mod tests {
     fn a_histogram_per_key_has_its_buckets_first() {
         let fake = Fake::new().with(DISKS, 3);
         for (row, disk, bucket) in [(0, 1, 0), (1, 2, 2), (2, 1, 1)] {
-            fake.set(DISKS, row, bio_row::disk, disk);
-            fake.set(DISKS, row, bio_row::buckets.nth(bucket), 5);
+            fake.set(DISKS, row, runq_row::period, disk);
+            fake.set(DISKS, row, runq_row::buckets.nth(bucket), 5);
         }
         let mut table = Table::new(1);
-        HistogramPerKey { metric: A, rows: DISKS, name: disk, buckets: bio_row::buckets }.read(&fake, &mut table);
+        HistogramPerKey { metric: A, rows: DISKS, name: disk, buckets: runq_row::buckets }.read(&fake, &mut table);
         assert_eq!(table.names(), ["0-1::disk1", "2-3::disk1", "0-1::disk2", "2-3::disk2", "4-7::disk2"]);
         assert_eq!(table.value(4, 0), Some(Atom::U64(5)));
     }

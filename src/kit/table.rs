@@ -1,8 +1,9 @@
 //! The values of a module as of one refresh: rows of cells, one column per metric. Filled anew each time; it keeps its memory.
 
-use super::{text, Log2, Metric, Number};
+use super::{text, Log2, Metric, Number, SeriesLabels};
 use crate::pcp::Atom;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What a row stands for, by the shape of the module's instance domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Table {
     keys: Vec<Key>,
     cells: Vec<Cell>,
     text: Vec<u8>,
+    /// The labels of rows that have some, by row.
+    labels: Vec<(usize, Arc<SeriesLabels>)>,
 }
 
 impl Table {
@@ -59,6 +62,7 @@ impl Table {
         self.keys.clear();
         self.cells.clear();
         self.text.clear();
+        self.labels.clear();
     }
 
     /// How many rows there are.
@@ -142,6 +146,12 @@ impl Table {
         })
     }
 
+    /// The labels of a row.
+    pub fn labels(&self, row: usize) -> Option<&SeriesLabels> {
+        let at = self.labels.binary_search_by_key(&row, |(row, _)| *row).ok()?;
+        Some(&self.labels[at].1)
+    }
+
     /// The columns without a value in any row, a bit each; those beyond 64 are left out.
     pub fn empty_columns(&self) -> u64 {
         let is_set =
@@ -181,6 +191,13 @@ impl RowMut<'_> {
         for (cell, number) in self.table.cells[self.start..].iter_mut().zip(numbers) {
             *cell = Cell::Number(Atom::U64(*number));
         }
+        self
+    }
+
+    /// Sets the labels of the row.
+    pub fn labels(self, labels: &Arc<SeriesLabels>) -> Self {
+        let row = self.table.keys.len() - 1;
+        self.table.labels.push((row, Arc::clone(labels)));
         self
     }
 

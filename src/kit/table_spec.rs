@@ -1,6 +1,6 @@
 //! How a table of a module is declared.
 
-use super::{Kernel, Log2, MetricDef, Reading, Table};
+use super::{HistogramDef, Kernel, Log2, MetricDef, Reading, Table};
 
 /// Metrics that share an instance domain: a PMID cluster.
 pub struct TableSpec {
@@ -14,11 +14,14 @@ pub struct TableSpec {
     pub metrics: &'static [MetricDef],
     /// How it is filled; none: by [`super::Module::refresh`].
     pub readings: &'static [&'static dyn Reading],
+    /// The histograms whose metrics these are, for the documents and for `show`.
+    pub histograms: &'static [HistogramDef],
 }
 
 impl TableSpec {
     /// What most tables leave as it is.
-    pub const NEW: TableSpec = TableSpec { summary: "", cluster: 0, shape: Shape::Single, metrics: &[], readings: &[] };
+    pub const NEW: TableSpec =
+        TableSpec { summary: "", cluster: 0, shape: Shape::Single, metrics: &[], readings: &[], histograms: &[] };
 
     /// Fills a table by the declared readings.
     pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
@@ -75,6 +78,11 @@ pub enum Shape {
     },
     /// Any names, at most `max`: identifiers are handed out once and kept over restarts.
     Named {
+        /// Names beyond it are refused, and counted.
+        max: usize,
+    },
+    /// Buckets of histograms in microseconds: `LOW-HIGH::SERIES`, as [`Shape::Named`], or `LOW-HIGH` with a fixed identifier.
+    Buckets {
         /// Names beyond it are refused, and counted.
         max: usize,
     },

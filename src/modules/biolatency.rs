@@ -1,10 +1,14 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
+mod disks;
+
 use super::shared::block::{COMPLETE, ISSUE};
 use crate::bpf::features::PLUG_CLOCK;
-use crate::bpf::types::{self, bio_row, bio_start};
+use crate::bpf::types::{self, bio_row, bio_small};
+use crate::bpf::Field;
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
+use disks::DiskHistograms;
 use std::sync::LazyLock;
 
 metrics! {
@@ -13,33 +17,116 @@ metrics! {
 
 maps! {
     rows ROWS: bio_row = "bio_rows", taken disk;
-    private STARTS: bio_start = "bio_starts";
+    rows SMALLS: bio_small = "bio_smalls", taken disk;
+    hash OWNERS: u64 = "bio_owners";
+    private STARTS: u64 = "bio_starts";
 }
 
 options! {
     /// Include the time that a request is queued: measure from its allocation, as iostat's await does, not from its issue to the device.
     queued: bool = false;
+    /// Take the time of issue with a program. False saves it and reads the time that the kernel keeps: since 6.9 that of the first
+    /// request of a batch for all, so that the device's time has the batching in it and the queue's has not.
+    issue: bool = true;
+    /// Seconds that quantiles such as bcc.disk.dev.read.total.p99 cover. They move on by a twelfth of it.
+    window: Seconds = Seconds(60);
+    /// Buckets of bcc.disk.dev and bcc.disk.all: powers of two, or all that the programs count, 16 times as many.
+    buckets: Buckets = Buckets::Log2;
 }
 
 /// The major number of device-mapper disks.
-static MAPPER: LazyLock<Option<u64>> = LazyLock::new(|| device_mapper(&std::fs::read_to_string("/proc/devices").ok()?));
+static MAPPER: LazyLock<Option<u32>> = LazyLock::new(|| device_mapper(&std::fs::read_to_string("/proc/devices").ok()?));
 
-static TABLE: TableSpec = TableSpec {
-    cluster: 0,
-    shape: Shape::Log2(Log2::MICROSECONDS),
-    metrics: METRICS,
-    readings: &[&latency(|row| is_disk(row, *MAPPER))],
-    ..TableSpec::NEW
-};
+static TABLE: TableSpec =
+    TableSpec { cluster: 0, shape: Shape::Log2(Log2::MICROSECONDS), metrics: METRICS, ..TableSpec::NEW };
 
-/// The histogram over the disks that count.
-const fn latency(of: fn(Row<'_, bio_row>) -> bool) -> Histogram<bio_row, 32> {
-    Histogram { of, ..Histogram::new(LATENCY, ROWS, bio_row::buckets) }
+/// What a request did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// Reads, as /proc/diskstats has them.
+    Read,
+    /// Writes, with zeroing.
+    Write,
+    /// Flushes of the disk's cache.
+    Flush,
+    /// Discards.
+    Discard,
 }
 
-/// Whether a row's requests are its disk's own: those of device-mapper disks are requests of the disks below, seen again.
-fn is_disk(row: Row<'_, bio_row>, mapper: Option<u64>) -> bool {
-    mapper != Some(row.get(bio_row::disk) << 1 >> 33)
+/// A disk by its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DiskNumber {
+    /// Major number.
+    pub major: u32,
+    /// First minor number.
+    pub minor: u32,
+}
+
+/// The counters of an operation of a disk, of one CPU or several: all rows of the same disk and operation add up.
+#[derive(Clone, Copy)]
+pub enum BioRow<'a> {
+    /// Reads or writes.
+    Full(Row<'a, bio_row>),
+    /// Flushes or discards.
+    Small(Row<'a, bio_small>),
+}
+
+/// Calls for each row that has counted: its disk (`None`: disks that found no row of their own), its operation, its counters.
+pub fn each_row(kernel: &dyn Kernel, mut each: impl FnMut(Option<DiskNumber>, Operation, BioRow<'_>)) {
+    for (at, row) in kernel.rows(ROWS).iter().enumerate() {
+        let operation = Operation::of_full(at);
+        if let word @ 1.. = row.get(bio_row::disk) {
+            each(DiskNumber::read(word), operation, BioRow::Full(row));
+        }
+    }
+    for (at, row) in kernel.rows(SMALLS).iter().enumerate() {
+        let operation = Operation::of_small(at);
+        if let word @ 1.. = row.get(bio_small::disk) {
+            each(DiskNumber::read(word), operation, BioRow::Small(row));
+        }
+    }
+}
+
+impl Operation {
+    fn of_full(row: usize) -> Operation {
+        [Operation::Read, Operation::Write][row % 2]
+    }
+
+    fn of_small(row: usize) -> Operation {
+        [Operation::Flush, Operation::Discard][row % 2]
+    }
+}
+
+impl DiskNumber {
+    fn read(word: u64) -> Option<DiskNumber> {
+        let numbers = DiskNumber { major: (word << 1 >> 33) as u32, minor: word as u32 };
+        (word >> 63 == 1).then_some(numbers)
+    }
+}
+
+/// Requests by powers of two of microseconds, from their allocation (`queued`) or issue to completion, of all disks but those of
+/// this major number.
+fn latency(kernel: &dyn Kernel, queued: bool, mapper: Option<u32>) -> [u64; 32] {
+    let mut fine = [0; Fine::BUCKETS];
+    let mut octaves = [0u64; 32];
+    each_row(kernel, |disk, _, row| {
+        // Requests of device-mapper are requests of the disks below, seen again.
+        if mapper.is_some() && disk.map(|disk| disk.major) == mapper {
+            return;
+        }
+        match (row, queued) {
+            (BioRow::Full(row), true) => drop(Fine::add(row.part(bio_row::total), &mut fine)),
+            (BioRow::Full(row), false) => drop(Fine::add(row.part(bio_row::device), &mut fine)),
+            (BioRow::Small(row), true) => drop(Fine::add(row.part(bio_small::total), &mut fine)),
+            (BioRow::Small(row), false) => add(&mut octaves, row.words(bio_small::device)),
+        }
+    });
+    add(&mut octaves, Fine::octaves(&fine).into_iter());
+    octaves
+}
+
+fn add(sums: &mut [u64], counts: impl Iterator<Item = u64>) {
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.wrapping_add(count));
 }
 
 /// The declaration.
@@ -48,7 +135,7 @@ pub const SPEC: Spec = Spec {
     summary: "block I/O latency",
     overhead: Overhead::low("160 ns per request"),
     needs: "CONFIG_BLK_DEV_IO_TRACE",
-    tables: &[&TABLE],
+    tables: &[&TABLE, disks::TABLES[0], disks::TABLES[1], disks::TABLES[2], disks::TABLES[3]],
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE],
     maps: MAPS,
@@ -59,36 +146,93 @@ pub const SPEC: Spec = Spec {
             false => module_log!(info, "Without time in the queue: from the issue of a request to the device."),
         }
         LazyLock::force(&MAPPER);
-        Ok(Box::new(Biolatency { options, unmeasured: 0 }))
+        Ok(Box::new(Biolatency::new(options)))
     },
     ..Spec::NEW
 };
 
 struct Biolatency {
     options: Options,
-    unmeasured: u64,
+    /// Requests whose issue was not known at the last tick.
+    without: u64,
+    disks: DiskHistograms,
+}
+
+impl Biolatency {
+    fn new(options: Options) -> Biolatency {
+        let window = options.window.window();
+        let all_buckets = options.buckets == Buckets::Fine;
+        let is_above = |major| Some(major) == *MAPPER;
+        Biolatency { options, without: 0, disks: DiskHistograms::new(window, all_buckets, disks::look_up, is_above) }
+    }
+}
+
+/// How many rows there are, and which CPUs share them.
+#[derive(Debug, PartialEq, Eq)]
+struct Size {
+    /// Indexes of rows per group of CPUs; each disk has one, and the first is for those that found none.
+    disks: usize,
+    /// `1 << shift` CPUs are a group.
+    shift: u32,
+    groups: usize,
+    /// Places for requests in flight.
+    starts: usize,
+}
+
+impl Size {
+    /// Bytes that an index takes in a group: rows of reads and writes, of flushes and discards.
+    const INDEX: usize = 2 * (size_of::<bio_row>() + size_of::<bio_small>());
+
+    fn of(host: &Host) -> Size {
+        // A quarter more than there are: for disks to come, and so that most find their first choice.
+        let disks = host.disks + host.disks / 4 + 8;
+        let most = (21 << 20) + host.disks * (75 << 10);
+        let groups = |shift: u32| host.cpus.div_ceil(1 << shift);
+        let shift = (0..usize::BITS - 1).find(|&shift| groups(shift) == 1 || groups(shift) * disks * Size::INDEX <= most);
+        let shift = shift.unwrap_or(usize::BITS - 1);
+        // Requests are spread by a hash: a quarter full keeps collisions rare, and a collision has a second choice.
+        let starts = table_size(host.requests * 4, 8192, 1 << 18);
+        Size { disks, shift, groups: groups(shift), starts }
+    }
+
+    /// Rows of each kind.
+    fn rows(&self) -> usize {
+        self.groups * self.disks * 2
+    }
 }
 
 impl Module for Biolatency {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let disks = table_size(host.disks * 2, 16, 256);
-        // Requests are spread by a hash: a quarter full keeps collisions rare, and a collision has a second choice.
-        let starts = table_size(host.requests * 4, 8192, 1 << 18);
-        constants.bio_disk_mask = disks as u32 - 1;
-        constants.bio_start_mask = starts as u32 - 1;
-        constants.bio_queued = self.options.queued;
+        let size = Size::of(host);
+        constants.bio_disks = size.disks as u32;
+        constants.bio_cpu_shift = size.shift;
+        constants.bio_shared = size.shift > 0;
+        constants.bio_start_shift = 32 - size.starts.ilog2();
+        constants.bio_one_program = !self.options.issue;
         plan.attach(&COMPLETE);
-        plan.attach_if(&ISSUE, PLUG_CLOCK);
-        plan.entries(ROWS.def.name, disks * host.cpus);
-        plan.entries(STARTS.name, starts);
+        if self.options.issue {
+            plan.attach_if(&ISSUE, PLUG_CLOCK);
+        }
+        plan.entries(ROWS.def.name, size.rows());
+        plan.entries(SMALLS.def.name, size.rows());
+        plan.entries(OWNERS.name, size.disks);
+        plan.entries(STARTS.name, size.starts);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        match table.is(&TABLE) {
+            true => table.log2(LATENCY, &latency(kernel, self.options.queued, *MAPPER)),
+            false => self.disks.refresh(kernel, table),
+        }
+        Ok(())
     }
 
     /// Devices without request time stamps: from now on the time of issue is taken by a program.
     fn tick(&mut self, kernel: &dyn Kernel) {
-        let rows = kernel.rows(ROWS);
-        let without = rows.sum(bio_row::unmeasured) + rows.sum(bio_row::other_start);
-        if without > self.unmeasured {
-            self.unmeasured = without;
+        self.disks.tick(kernel);
+        let Lost { unmeasured, no_issue, .. } = Lost::read(kernel);
+        if self.options.issue && unmeasured + no_issue > self.without {
+            self.without = unmeasured + no_issue;
             if let Err(error) = kernel.attach(&ISSUE) {
                 module_log!(debug, "block_rq_issue: {error}");
             }
@@ -96,44 +240,156 @@ impl Module for Biolatency {
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        let rows = kernel.rows(ROWS);
-        each("untimed: requests without a usable start time", rows.sum(bio_row::unmeasured));
-        each("other-start: requests counted from their other start time", rows.sum(bio_row::other_start));
+        let lost = Lost::read(kernel);
+        let other_start = if self.options.queued { lost.no_start } else { lost.no_issue };
+        each("untimed: requests without a usable start time", lost.unmeasured);
+        each("other-start: requests counted from their other start time", other_start);
+        each("table-full: requests of disks without a row in the table, counted for all disks together", lost.others);
+    }
+}
+
+/// Requests that lack something.
+#[derive(Default)]
+struct Lost {
+    unmeasured: u64,
+    no_start: u64,
+    no_issue: u64,
+    others: u64,
+}
+
+impl Lost {
+    fn read(kernel: &dyn Kernel) -> Lost {
+        let mut lost = Lost::default();
+        each_row(kernel, |disk, _, row| {
+            lost.unmeasured += row.unmeasured();
+            lost.no_start += row.no_start();
+            lost.no_issue += row.no_issue();
+            if disk.is_none() {
+                lost.others += row.count();
+            }
+        });
+        lost
+    }
+}
+
+impl BioRow<'_> {
+    /// Completed requests.
+    pub fn count(self) -> u64 {
+        let total = match self {
+            BioRow::Full(row) => row.part(bio_row::total),
+            BioRow::Small(row) => row.part(bio_small::total),
+        };
+        total.words(types::fine_hist::buckets).fold(self.unmeasured(), u64::wrapping_add)
+    }
+
+    /// Their bytes.
+    pub fn bytes(self) -> u64 {
+        self.word(bio_row::bytes, bio_small::bytes)
+    }
+
+    /// Those of which neither start time is known: all others are in the histograms of both.
+    pub fn unmeasured(self) -> u64 {
+        self.word(bio_row::unmeasured, bio_small::unmeasured)
+    }
+
+    /// Those whose allocation is not known: they are in the histogram of it from their issue.
+    pub fn no_start(self) -> u64 {
+        self.word(bio_row::no_start, bio_small::no_start)
+    }
+
+    /// Those whose issue is not known: they are in the histogram of it from their allocation.
+    pub fn no_issue(self) -> u64 {
+        self.word(bio_row::no_issue, bio_small::no_issue)
+    }
+
+    fn word(self, full: Field<bio_row, u64>, small: Field<bio_small, u64>) -> u64 {
+        match self {
+            BioRow::Full(row) => row.get(full),
+            BioRow::Small(row) => row.get(small),
+        }
     }
 }
 
 /// The major number in the line `253 device-mapper` of /proc/devices.
-fn device_mapper(devices: &str) -> Option<u64> {
+fn device_mapper(devices: &str) -> Option<u32> {
     devices.lines().find_map(|line| line.trim().strip_suffix(" device-mapper")?.parse().ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pcp::Atom;
+    use crate::bpf::types::fine_hist;
 
     fn module() -> Biolatency {
-        Biolatency { options: Options::default(), unmeasured: 0 }
+        Biolatency::new(Options::default())
     }
 
     fn disk(major: u64, minor: u64) -> u64 {
         1 << 63 | major << 32 | minor
     }
 
+    fn fake() -> Fake {
+        Fake::new().with(ROWS, 4).with(SMALLS, 4)
+    }
+
+    const OF_2_US: usize = 32;
+
     #[test]
     fn disks_and_cpus_are_added_up_without_device_mapper() {
-        let fake = Fake::new().with(ROWS, 4);
-        let rows = [(0, 8, 1), (1, 259, 10), (2, 253, 100), (3, 8, 1000)];
-        for (row, major, count) in rows {
+        let fake = fake();
+        let device = bio_row::device.then(fine_hist::buckets);
+        for (row, major, count) in [(0, 8, 1), (1, 259, 10), (2, 253, 100), (3, 8, 1000)] {
             fake.set(ROWS, row, bio_row::disk, disk(major, 16));
-            fake.set(ROWS, row, bio_row::buckets.nth(1), count);
+            fake.set(ROWS, row, device.nth(OF_2_US), count);
+            fake.set(ROWS, row, bio_row::total.then(fine_hist::buckets).nth(OF_2_US + 16), 2 * count);
         }
-        let mut table = Table::of(&TABLE);
-        latency(|row| is_disk(row, Some(253))).read(&fake, &mut table);
-        assert_eq!(table.value(1, 0), Some(Atom::U64(1011)));
-        let here = fake.filled(&TABLE, &mut module());
-        let counted = rows.iter().filter(|(_, major, _)| *MAPPER != Some(*major));
-        assert_eq!(here.value(1, 0), Some(Atom::U64(counted.map(|(.., count)| count).sum())));
+        fake.set(SMALLS, 0, bio_small::disk, disk(8, 16));
+        fake.set(SMALLS, 0, bio_small::device.nth(1), 10_000);
+        fake.set(SMALLS, 0, bio_small::total.then(fine_hist::buckets).nth(OF_2_US + 16), 20_000);
+        assert_eq!(latency(&fake, false, Some(253))[..3], [0, 11_011, 0]);
+        assert_eq!(latency(&fake, true, Some(253))[..3], [0, 0, 22_022]);
+        assert_eq!(latency(&fake, false, None)[1], 11_111);
+        assert_eq!(fake.filled(&TABLE, &mut module()).len(), 2);
+    }
+
+    #[test]
+    fn rows_tell_their_disk_and_operation() {
+        let fake = fake();
+        for (row, word) in [(0, 1 << 62), (3, disk(259, 1_048_575))] {
+            fake.set(ROWS, row, bio_row::disk, word);
+            fake.set(ROWS, row, bio_row::bytes, 4096);
+            fake.set(SMALLS, row, bio_small::disk, word);
+            fake.set(SMALLS, row, bio_small::unmeasured, 3);
+        }
+        let mut seen = Vec::new();
+        each_row(&fake, |disk, operation, row| seen.push((disk, operation, row.bytes(), row.count())));
+        let nvme = Some(DiskNumber { major: 259, minor: 1_048_575 });
+        let full = [(None, Operation::Read, 4096, 0), (nvme, Operation::Write, 4096, 0)];
+        assert_eq!(seen, [full[0], full[1], (None, Operation::Flush, 0, 3), (nvme, Operation::Discard, 0, 3)]);
+    }
+
+    /// The limits of the table in docs/dimensions: 2, 24 and 96 MB.
+    #[test]
+    fn maps_stay_within_their_limits_on_three_machines() {
+        let bytes = |cpus, disks, requests| {
+            let size = Size::of(&Host { cpus, disks, requests, ..Host::SMALL });
+            let rows = size.rows() * (size_of::<bio_row>() + size_of::<bio_small>());
+            // An element of a hash has 48 bytes of its own, a bucket 16.
+            (rows + size.starts * 8 + size.disks * 128, 1 << size.shift)
+        };
+        let [small, middle, large] = [(2, 2, 512), (64, 32, 65_536), (256, 1000, 256_000)].map(|(c, d, r)| bytes(c, d, r));
+        println!("{small:?} {middle:?} {large:?}: bytes, CPUs that share rows");
+        assert!(small.0 <= 2 << 20 && small.1 == 1, "{small:?}");
+        assert!(middle.0 <= 24 << 20 && middle.1 <= 4, "{middle:?}");
+        assert!(large.0 <= 96 << 20 && large.1 <= 128, "{large:?}");
+    }
+
+    #[test]
+    fn each_cpu_has_its_group_of_rows() {
+        for (cpus, disks) in [(1, 0), (3, 10), (65, 100), (256, 1000), (8192, 10_000)] {
+            let size = Size::of(&Host { cpus, disks, ..Host::SMALL });
+            assert_eq!((cpus - 1) >> size.shift, size.groups - 1, "{cpus} CPUs, {disks} disks: {size:?}");
+        }
     }
 
     #[test]
@@ -144,10 +400,11 @@ mod tests {
 
     #[test]
     fn the_time_of_issue_is_taken_once_requests_come_without_one() {
-        let fake = Fake::new().with(ROWS, 1);
+        let fake = fake();
         let mut module = module();
         module.tick(&fake);
         assert!(fake.attached().is_empty());
+        fake.set(ROWS, 0, bio_row::disk, disk(8, 0));
         fake.set(ROWS, 0, bio_row::unmeasured, 3);
         module.tick(&fake);
         assert_eq!(fake.attached(), ["block_rq_issue"]);

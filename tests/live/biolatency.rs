@@ -3,8 +3,12 @@
 
 use crate::common::{lacks, skip};
 use crate::support::{alone, run, settle, since, Agent, Bpftrace, Completed, Completions, Disk, Script};
+use corebcc::bpf::types::{bio_row, bio_small, fine_hist};
+use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// Requests a disk has completed by /proc/diskstats: with data, and flushes.
@@ -128,6 +132,162 @@ fn least_mean(histogram: &[u64]) -> f64 {
 
 /// Takes the kernel's clock for one that is read for each request, as before 6.9: then the programs do not see requests issued.
 const NO_ISSUE: &str = "plug_clock";
+
+/// What an operation of a disk has in the rows of the programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counted {
+    requests: u64,
+    bytes: u64,
+    /// Requests by phase: all, in the device, before it.
+    phases: [u64; 3],
+    /// Nanoseconds by phase.
+    ns: [u64; 3],
+}
+
+/// The words of this process's latest array with values of this size.
+fn map_words<T>() -> Vec<u64> {
+    let number = |text: &str, field: &str| -> Option<usize> {
+        text.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
+    };
+    let found = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten().filter_map(|entry| {
+        let text = std::fs::read_to_string(entry.path()).ok()?;
+        let is_it = number(&text, "map_type:") == Some(2) && number(&text, "value_size:") == Some(size_of::<T>());
+        let fd: i32 = entry.file_name().to_str()?.parse().ok()?;
+        is_it.then(|| (number(&text, "map_id:"), fd, number(&text, "max_entries:").unwrap() * size_of::<T>()))
+    });
+    let (_, fd, bytes) = found.max().expect("the agent holds its maps");
+    // SAFETY: a mapping of its own of an array that is as long, copied out before it is unmapped; the agent keeps the descriptor open.
+    unsafe {
+        let fd = BorrowedFd::borrow_raw(fd);
+        let at = mmap(None, bytes.try_into().unwrap(), ProtFlags::PROT_READ, MapFlags::MAP_SHARED, fd, 0).unwrap();
+        let words = std::slice::from_raw_parts(at.cast::<u64>().as_ptr(), bytes / 8).to_vec();
+        munmap(at.cast::<c_void>(), bytes).unwrap();
+        words
+    }
+}
+
+/// Reads, writes, flushes and discards of a disk, as the programs counted them so far.
+fn counted(disk: &Disk) -> [Counted; 4] {
+    let (major, minor) = disk.number();
+    let key = 1 << 63 | u64::from(major) << 32 | u64::from(minor);
+    let mut all = [Counted::default(); 4];
+    let fulls = [bio_row::total, bio_row::device, bio_row::queue].map(|phase| phase.offset() / 8);
+    let parts = [
+        (map_words::<bio_row>(), size_of::<bio_row>() / 8, bio_row::unmeasured.offset() / 8, &fulls[..], 0),
+        (map_words::<bio_small>(), size_of::<bio_small>() / 8, bio_small::unmeasured.offset() / 8, &fulls[..1], 2),
+    ];
+    for (words, per_row, unmeasured, phases, first) in parts {
+        for (at, row) in words.chunks(per_row).enumerate().filter(|(_, row)| row[0] == key) {
+            let counted = &mut all[first + at % 2];
+            counted.bytes += row[1];
+            for (phase, &at) in phases.iter().enumerate() {
+                let histogram = &row[at..at + size_of::<fine_hist>() / 8];
+                counted.ns[phase] += histogram[0];
+                counted.phases[phase] += histogram[1..].iter().sum::<u64>();
+            }
+            counted.requests += row[unmeasured];
+        }
+    }
+    all.map(|counted| Counted { requests: counted.requests + counted.phases[0], ..counted })
+}
+
+/// Reads, writes, flushes and discards of a disk by /proc/diskstats, each with its sectors.
+fn by_operation(disk: &Disk) -> [(u64, u64); 4] {
+    let text = std::fs::read_to_string("/proc/diskstats").unwrap();
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let fields = lines.into_iter().find(|fields| fields[2] == disk.name()).unwrap();
+    let number = |field: usize| -> u64 { fields.get(field).map_or(0, |number| number.parse().unwrap()) };
+    [(number(3), number(5)), (number(7), number(9)), (number(18), 0), (number(14), number(16))]
+}
+
+#[test]
+fn operations_of_a_disk_count_as_the_kernel_counts_them() {
+    operations("", "");
+}
+
+#[test]
+fn operations_count_the_same_with_probe_reads() {
+    operations("tp_btf", "");
+}
+
+#[test]
+fn operations_count_the_same_without_the_program_at_issue() {
+    operations("", "issue = False");
+}
+
+fn operations(avoid: &str, options: &str) {
+    let _alone = alone();
+    if lacks(&["fio", "blkdiscard"]) {
+        return;
+    }
+    let disk = Disk::new(16);
+    disk.set("scheduler", "mq-deadline"); // merges
+    let agent = Agent::avoiding(avoid, "biolatency", options);
+    assert!(options.is_empty() || !agent.is_attached("block_rq_issue"));
+    let completions = Completions::record();
+    let (stats, rows) = (by_operation(&disk), counted(&disk));
+    settle();
+    fio(&disk, "--ioengine=libaio --iodepth=32 --iodepth_batch_submit=32 --rw=randrw --number_ios=3000");
+    fio(&disk, "--ioengine=libaio --iodepth=32 --iodepth_batch_submit=32 --rw=write --bs=4k");
+    for at in 0..20 {
+        run("blkdiscard", &["-o", &(at * 65_536).to_string(), "-l", "65536", &disk.device]);
+    }
+    run("blkdiscard", &["-z", "-l", "1M", &disk.device]);
+    settle();
+    let (stats_1, rows_1) = (by_operation(&disk), counted(&disk));
+    let completed = completions.of(&disk);
+    let mut missing = (0, 0);
+    let flushes = stats_1[2].0 - stats[2].0;
+    for operation in 0..4 {
+        let (before, after) = (rows[operation], rows_1[operation]);
+        // A flush without data has a parent, which completes without bytes and which /proc/diskstats counts among the writes.
+        let parents = if operation == 1 { flushes } else { 0 };
+        let requests = stats_1[operation].0 - stats[operation].0 - parents;
+        let bytes = (stats_1[operation].1 - stats[operation].1) * 512;
+        let ours = (after.requests - before.requests, after.bytes - before.bytes);
+        println!("operation {operation}: {ours:?}, expected {requests}, {bytes}; {completed:?}");
+        assert!(requests > 0 || operation == 2, "{stats:?} {stats_1:?}");
+        assert!(ours.0 <= requests && ours.1 <= bytes, "operation {operation}: {ours:?} of {requests}, {bytes}");
+        if operation == 2 {
+            assert!(ours.0 + completed.unseen_empty >= requests, "{ours:?} of {requests}");
+        } else {
+            missing = (missing.0 + requests - ours.0, missing.1 + bytes - ours.1);
+        }
+        let phases: Vec<u64> = after.phases.iter().zip(before.phases).map(|(after, before)| after - before).collect();
+        let ns: Vec<u64> = after.ns.iter().zip(before.ns).map(|(after, before)| after - before).collect();
+        if operation < 2 {
+            assert_eq!(phases, [ours.0; 3], "every request has both start times here");
+            assert!(ns[0].abs_diff(ns[1] + ns[2]) <= ns[0] / 1000, "the phases add up: {ns:?}");
+        } else {
+            assert_eq!(phases[0], ours.0);
+        }
+    }
+    assert_eq!(missing, (completed.unseen, completed.unseen_bytes), "only what no program can see is missing");
+}
+
+/// On a disk without FUA each such write completes a second time, without bytes.
+#[test]
+fn synchronous_writes_count_once_in_their_rows() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let _agent = Agent::new("biolatency", "");
+    let completions = Completions::record();
+    let before = counted(&disk);
+    let source = format!(
+        "import mmap\n\
+         fd = os.open('{}', os.O_RDWR | os.O_DSYNC | os.O_DIRECT)\n\
+         page = mmap.mmap(-1, 4096)\n\
+         for i in range(200): os.pwrite(fd, page, i * 4096)",
+        disk.device
+    );
+    Script::python(&source).end();
+    settle();
+    let after = counted(&disk);
+    let completed = completions.of(&disk);
+    let writes = (after[1].requests - before[1].requests, after[1].bytes - before[1].bytes);
+    assert_eq!(writes, (200 - completed.unseen, 200 * 4096 - completed.unseen_bytes));
+    assert!(after[2].requests - before[2].requests + completed.unseen_empty >= 200, "{after:?}");
+}
 
 #[test]
 fn direct_reads_count_once_and_no_slower_than_fio_saw() {

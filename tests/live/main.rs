@@ -16,6 +16,7 @@ mod execsnoop;
 mod exectop;
 mod files;
 mod filter;
+mod fine;
 mod hits;
 mod klockstat;
 mod netproc;

@@ -672,6 +672,8 @@ pub struct Completed {
     /// Requests of other disks that programs saw: at least those that moved something between two readings of a module's counts, at most
     /// those, flushes included, from before the first to after the second.
     pub elsewhere: Option<(u64, u64)>,
+    /// Requests of the disk that moved nothing and that no program saw complete: flushes and their parents.
+    pub unseen_empty: u64,
 }
 
 impl Completions {
@@ -706,6 +708,7 @@ impl Completions {
             if event.text.starts_with(&ours) {
                 completed.seen += u64::from(!is_unseen && sectors > 0);
                 completed.unseen += u64::from(is_unseen && sectors > 0);
+                completed.unseen_empty += u64::from(is_unseen && sectors == 0);
                 completed.unseen_bytes += u64::from(is_unseen) * sectors * 512;
             } else if !is_unseen {
                 elsewhere.0 += u64::from(sectors > 0 && readings == 2);

@@ -3,7 +3,7 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, plan_set_table, Histogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter,
+    by_thread, plan_set_table, FineHistogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter,
     Rows,
 };
 use crate::pcp::{Sem, Type, Units};
@@ -131,15 +131,15 @@ pub const fn operation_metric(item: u32, name: &'static str, oneline: &'static s
 }
 
 /// The histogram of an operation; [`file_system!`] calls it. There is none before the first operation of any kind.
-pub const fn operation_latency(rows: Rows<fs_row>, operation: usize) -> Histogram<fs_row, 32> {
-    let buckets = fs_row::buckets.nth(operation);
-    Histogram { from_start: false, ..Histogram::new(Metric::new(operation), rows, buckets) }
+pub const fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHistogram<fs_row> {
+    FineHistogram { metric: Metric::new(operation), rows, histogram: fs_row::hists.nth(operation), from_start: false }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kit::{Fake, Table};
+    use crate::bpf::types::fine_hist;
+    use crate::kit::{Fake, Fine, Table};
     use crate::modules::find;
     use crate::pcp::Atom;
 
@@ -168,10 +168,12 @@ mod tests {
     #[test]
     fn operations_have_own_buckets_and_share_the_widest_range() {
         let fake = Fake::new().with(ROWS, 2);
-        let bucket = |operation: usize, bucket: usize| fs_row::buckets.nth(operation).nth(bucket);
-        fake.set(ROWS, 0, bucket(0, 1), 5);
-        fake.set(ROWS, 1, bucket(0, 1), 6);
-        fake.set(ROWS, 1, bucket(3, 31), 7);
+        let bucket = |operation: usize, us: u64| {
+            fs_row::hists.nth(operation).then(fine_hist::buckets).nth(Fine::bucket(us * 1000))
+        };
+        fake.set(ROWS, 0, bucket(0, 2), 5);
+        fake.set(ROWS, 1, bucket(0, 3), 6);
+        fake.set(ROWS, 1, bucket(3, 1 << 31), 7);
         let table = filled(&fake);
         assert_eq!(table.len(), 32);
         assert_eq!(table.value(1, 0), Some(Atom::U64(11)));

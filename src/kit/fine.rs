@@ -1,0 +1,245 @@
+//! Log-linear histograms of times, as the programs count them (bpf/shared/fine.bpf.h): bounds, names, quantiles.
+
+use super::{Log2, Row};
+use crate::bpf::types::fine_hist;
+use std::ops::Range;
+use std::sync::LazyLock;
+
+/// Counts by bucket.
+pub type FineCounts = [u64; Fine::BUCKETS];
+
+/// The buckets: 16 to the octave from 1 us to 2^27 us, 16 of equal width below, one per octave above.
+pub struct Fine;
+
+/// A bucket as it is served: its identifier among plain buckets, its name and the fine buckets that it is the sum of.
+pub struct ServedBucket {
+    /// The same for a bucket of the same name.
+    pub id: u32,
+    /// `LOW-HIGH` in microseconds, both ends included.
+    pub name: String,
+    /// The fine buckets in it.
+    pub of: Range<usize>,
+}
+
+/// Sixteenths of a microsecond from which on a bucket is an octave.
+const TOP: u64 = 1 << 31;
+/// The number of the first bucket that is an octave.
+const OCTAVES: usize = 448;
+/// The first octave of microseconds that the last served bucket holds.
+const LAST_SERVED: u32 = 25;
+/// Identifiers of fine buckets begin behind those of octaves.
+const FINE_IDS: u32 = 64;
+
+impl Fine {
+    /// Words of a histogram.
+    pub const BUCKETS: usize = 456;
+    /// Those that are in use.
+    pub const USED: usize = 453;
+    /// What a quantile can be off by, between 1 us and 2^27 us: half the width of a bucket. Rounding to microseconds comes on top.
+    pub const ERROR: f64 = 0.032;
+
+    /// The bucket of a time.
+    pub fn bucket(ns: u64) -> usize {
+        let v = (u128::from(ns) * 16 / 1000) as u64;
+        match v {
+            0..16 => v as usize,
+            16..TOP => {
+                let octave = v.ilog2() - 4;
+                ((octave as usize) << 4) + (v >> octave) as usize
+            }
+            _ => (OCTAVES + v.ilog2() as usize - 31).min(Fine::USED - 1),
+        }
+    }
+
+    /// The nanoseconds that a bucket holds, both ends included.
+    pub fn bounds(bucket: usize) -> (u64, u64) {
+        // The first nanosecond of a sixteenth.
+        let ns = |v: u64| (v * 125).div_ceil(2);
+        let high = if bucket + 1 < Fine::USED { ns(Fine::low(bucket + 1)) - 1 } else { u64::MAX };
+        (ns(Fine::low(bucket)), high)
+    }
+
+    /// The sixteenths of a microsecond that a bucket begins at.
+    fn low(bucket: usize) -> u64 {
+        match bucket {
+            0..16 => bucket as u64,
+            16..OCTAVES => ((bucket & 15 | 16) as u64) << ((bucket >> 4) - 1),
+            _ => TOP << (bucket.min(Fine::USED - 1) - OCTAVES),
+        }
+    }
+
+    /// The time that stands for those in a bucket, in nanoseconds: no other is farther from all of them than half its width. The
+    /// last bucket has no middle.
+    fn middle(bucket: usize) -> u64 {
+        match Fine::bounds(bucket) {
+            (low, u64::MAX) => low,
+            (low, high) => low + (high - low).div_ceil(2),
+        }
+    }
+
+    /// The power of two of hist.bpf.h that a bucket is part of.
+    pub fn octave(bucket: usize) -> usize {
+        match bucket {
+            0..32 => 0,
+            32..OCTAVES => (bucket >> 4) - 1,
+            _ => bucket.min(Fine::USED - 1) - OCTAVES + 27,
+        }
+    }
+
+    /// Counts by powers of two, as hist.bpf.h has them.
+    pub fn octaves(counts: &FineCounts) -> [u64; 32] {
+        let mut octaves = [0u64; 32];
+        for (bucket, &count) in counts.iter().enumerate().take(Fine::USED) {
+            let octave = &mut octaves[Fine::octave(bucket)];
+            *octave = octave.wrapping_add(count);
+        }
+        octaves
+    }
+
+    /// The time, in nanoseconds, that this share of the times (in thousandths) does not exceed; `None` without times.
+    pub fn quantile(counts: &[u64], permille: u64) -> Option<u64> {
+        let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
+        let wanted = (total * u128::from(permille)).div_ceil(1000).max(1);
+        let mut below = 0;
+        let bucket = counts.iter().position(|&count| {
+            below += u128::from(count);
+            below >= wanted
+        })?;
+        Some(Fine::middle(bucket))
+    }
+
+    /// The buckets that are served: powers of two, or all there are below 2^25 us. The last one is open.
+    pub fn served(all: bool) -> &'static [ServedBucket] {
+        static SERVED: LazyLock<[Vec<ServedBucket>; 2]> = LazyLock::new(|| [octaves_served(), all_served()]);
+        &SERVED[usize::from(all)]
+    }
+
+    /// Adds a histogram of a row to counts; yields the sum of its times in nanoseconds, which is read first.
+    pub fn add(row: Row<'_, fine_hist>, counts: &mut FineCounts) -> u64 {
+        let sum = row.get(fine_hist::sum);
+        for (count, more) in counts.iter_mut().zip(row.words(fine_hist::buckets)) {
+            *count = count.wrapping_add(more);
+        }
+        sum
+    }
+}
+
+fn octaves_served() -> Vec<ServedBucket> {
+    let first = |octave: u32| if octave == 0 { 0 } else { (octave as usize + 1) << 4 };
+    let octave = |id: u32| ServedBucket { id, name: Log2::name(id), of: first(id)..first(id + 1) };
+    (0..LAST_SERVED).map(octave).chain([last_served()]).collect()
+}
+
+fn all_served() -> Vec<ServedBucket> {
+    let last = last_served();
+    let fine = |bucket: usize| {
+        let (low, high) = (Fine::low(bucket), Fine::low(bucket + 1) - 1);
+        let name = match low {
+            256.. => format!("{}-{}", low / 16, high / 16),
+            _ => format!("{}-{}", low as f64 / 16.0, high as f64 / 16.0),
+        };
+        ServedBucket { id: FINE_IDS + bucket as u32, name, of: bucket..bucket + 1 }
+    };
+    let mut all: Vec<ServedBucket> = (0..last.of.start).map(fine).collect();
+    all.push(last);
+    all
+}
+
+/// The open bucket. Its name has a number at both ends, since clients take what follows the dash for one.
+fn last_served() -> ServedBucket {
+    let (low, high) = (Log2::bounds(LAST_SERVED).0, Log2::bounds(31).1);
+    let of = (LAST_SERVED as usize + 1) << 4..Fine::BUCKETS;
+    ServedBucket { id: LAST_SERVED, name: format!("{low}-{high}"), of }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_are_as_many_in_the_programs() {
+        assert_eq!(size_of::<fine_hist>(), 8 * (1 + Fine::BUCKETS));
+        let header = include_str!("../../bpf/shared/fine.bpf.h");
+        assert!(header.contains(&format!("\n#define FINE_BUCKETS {} ", Fine::BUCKETS)));
+    }
+
+    #[test]
+    fn fine_buckets_meet_without_gap_or_overlap() {
+        assert_eq!((Fine::bounds(0).0, Fine::bounds(Fine::USED - 1).1), (0, u64::MAX));
+        for bucket in 0..Fine::USED {
+            let (low, high) = Fine::bounds(bucket);
+            assert_eq!((Fine::bucket(low), Fine::bucket(high)), (bucket, bucket), "{low} to {high}");
+            if bucket > 0 {
+                assert_eq!(Fine::bounds(bucket - 1).1 + 1, low);
+            }
+        }
+    }
+
+    #[test]
+    fn octaves_of_fine_buckets_are_the_powers_of_two() {
+        for octave in 0..32 {
+            let (low, high) = Log2::bounds(octave as u32);
+            for ns in [low * 1000, high * 1000 + 999] {
+                assert_eq!(Fine::octave(Fine::bucket(ns)), octave, "{ns}");
+            }
+        }
+        let mut counts = [0; Fine::BUCKETS];
+        [0, 1_999, 2_000, 3_999, u64::MAX].iter().for_each(|&ns| counts[Fine::bucket(ns)] += 1);
+        let octaves = Fine::octaves(&counts);
+        assert_eq!((octaves[0], octaves[1], octaves[31]), (2, 2, 1));
+    }
+
+    #[test]
+    fn served_buckets_are_dense_up_to_a_common_open_top() {
+        for all in [false, true] {
+            let served = Fine::served(all);
+            assert_eq!((served[0].of.start, served[served.len() - 1].of.end), (0, Fine::BUCKETS));
+            assert!(served.windows(2).all(|pair| pair[0].of.end == pair[1].of.start && pair[0].id != pair[1].id));
+            assert_eq!(served[served.len() - 1].name, "33554432-4294967295");
+        }
+        let names = |all: bool, at: &[usize]| at.iter().map(|&at| Fine::served(all)[at].name.as_str()).collect::<Vec<_>>();
+        assert_eq!(names(false, &[0, 1, 2, 24]), ["0-1", "2-3", "4-7", "16777216-33554431"]);
+        let fine = ["0-0", "0.9375-0.9375", "1-1", "2-2.0625", "16-16", "32-33", "17825792-18874367"];
+        assert_eq!(names(true, &[0, 15, 16, 32, 80, 96, 401]), fine);
+        assert_eq!((Fine::served(false).len(), Fine::served(true).len()), (26, 417));
+    }
+
+    /// Quantiles of samples, and what the buckets make of them: the error that the help text gives.
+    #[test]
+    fn quantiles_are_as_near_as_their_help_says() {
+        let mut state = 1u64;
+        let mut random = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        let samples: [Vec<u64>; 4] = [
+            (1..=10_000).map(|n| n * 1_000).collect(),
+            (0..10_000).map(|_| 1_000 + (1_000 << (random() % 20)) * (random() % 1000) / 1000).collect(),
+            (0..5_000).map(|n| if n % 10 == 0 { 9_000_000 + random() % 100_000 } else { 80_000 + random() % 9_000 }).collect(),
+            vec![123_456_789],
+        ];
+        for mut sample in samples {
+            let mut counts = [0; Fine::BUCKETS];
+            sample.iter().for_each(|&ns| counts[Fine::bucket(ns)] += 1);
+            sample.sort_unstable();
+            for permille in [500, 900, 990, 999, 1000] {
+                let exact = sample[(sample.len() * permille as usize).div_ceil(1000) - 1];
+                let found = Fine::quantile(&counts, permille).unwrap();
+                let error = (found as f64 - exact as f64).abs() / exact as f64;
+                assert!(error <= Fine::ERROR, "{permille}: {exact} and {found}: {error}");
+            }
+        }
+        assert_eq!(Fine::quantile(&[0; Fine::BUCKETS], 500), None);
+    }
+
+    #[test]
+    fn two_modes_stay_two_modes() {
+        let mut counts = [0; Fine::BUCKETS];
+        for n in 0..1000 {
+            counts[Fine::bucket(if n % 2 == 0 { 100_000 + n } else { 110_000 + n })] += 1;
+        }
+        let modes: Vec<usize> = (0..Fine::USED).filter(|&bucket| counts[bucket] > 0).collect();
+        assert_eq!((modes.len(), modes[1] - modes[0] > 1), (2, true), "100 us and 110 us: {modes:?}");
+        assert_eq!(Fine::octaves(&counts).iter().filter(|&&count| count > 0).count(), 1, "one power of two");
+    }
+}

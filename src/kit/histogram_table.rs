@@ -1,0 +1,235 @@
+//! Tables of histograms: for each series its count, sum and quantiles, and in a second table its buckets. One line of
+//! [`crate::histograms!`] declares a histogram; whoever keeps one has a [`Kept`] for it.
+
+use super::{Fine, FineCounts, Metric, MetricDef, Row, RowMut, SeriesLabels, Table, Window, Windowed};
+use crate::bpf::types::fine_hist;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the documents have to know of a histogram.
+pub struct HistogramDef {
+    /// The name of its metrics, without the last component.
+    pub name: &'static str,
+    /// What it counts: `reads by disk`.
+    pub events: &'static str,
+    /// Which time: `from allocation to completion`.
+    pub time: &'static str,
+    /// What else there is to say of it.
+    pub note: &'static str,
+}
+
+/// The metrics of a histogram besides its buckets: the last component of the name, and what the help text begins with.
+pub const SERIES_METRICS: [&str; 7] = ["count", "sum", "p50", "p90", "p99", "p999", "max"];
+
+/// The metric of this last component, of the histogram in this place.
+pub const fn series_metric(histogram: usize, metric: usize) -> Metric<u64> {
+    Metric::new(histogram * SERIES_METRICS.len() + metric)
+}
+
+/// Declares histograms: the constants `SERIES` (the metrics by series), `BUCKETS` (theirs by bucket) and `HISTOGRAMS`. Each line has
+/// a number, which the items of its metrics follow from: 8 times the number, and the number. Other metrics of the series follow `with`,
+/// with items below 8.
+///
+/// ```text
+/// histograms! {
+///     "disk.dev";
+///     1 "read.total" "reads by disk" "from allocation to completion" "";
+///     with NAME: str = 0 "name" DISCRETE NONE "name of the disk";
+/// }
+/// ```
+#[macro_export]
+macro_rules! histograms {
+    (
+        $x:literal;
+        $($number:literal $name:literal $events:literal $time:literal $note:literal;)*
+        $(with $id:ident: $ty:ty = $item:literal $other:literal $sem:ident $units:ident $oneline:literal;)*
+    ) => {
+        /// The histograms.
+        pub const HISTOGRAMS: &[$crate::kit::HistogramDef] = &[$($crate::kit::HistogramDef {
+            name: concat!($x, ".", $name),
+            events: $events,
+            time: $time,
+            note: $note,
+        },)*];
+        const SERIES: &[$crate::kit::MetricDef] = &[
+            $(
+                $crate::kit::histogram_metric(8 * $number, concat!($x, ".", $name, ".count"), concat!("number of ", $events)),
+                $crate::kit::histogram_metric(
+                    8 * $number + 1,
+                    concat!($x, ".", $name, ".sum"),
+                    concat!("total time of ", $events, ", ", $time),
+                ),
+                $crate::kit::histogram_metric(
+                    8 * $number + 2,
+                    concat!($x, ".", $name, ".p50"),
+                    concat!("median time of recent ", $events, ", ", $time),
+                ),
+                $crate::kit::histogram_metric(
+                    8 * $number + 3,
+                    concat!($x, ".", $name, ".p90"),
+                    concat!("time of recent ", $events, ", ", $time, ", that 90 % do not exceed"),
+                ),
+                $crate::kit::histogram_metric(
+                    8 * $number + 4,
+                    concat!($x, ".", $name, ".p99"),
+                    concat!("time of recent ", $events, ", ", $time, ", that 99 % do not exceed"),
+                ),
+                $crate::kit::histogram_metric(
+                    8 * $number + 5,
+                    concat!($x, ".", $name, ".p999"),
+                    concat!("time of recent ", $events, ", ", $time, ", that 99.9 % do not exceed"),
+                ),
+                $crate::kit::histogram_metric(
+                    8 * $number + 6,
+                    concat!($x, ".", $name, ".max"),
+                    concat!("longest time of recent ", $events, ", ", $time),
+                ),
+            )*
+            $($crate::kit::MetricDef {
+                item: $item,
+                name: concat!($x, ".", $other),
+                also: &[],
+                ty: <$ty as $crate::kit::MetricType>::TYPE,
+                sem: $crate::pcp::Sem::$sem,
+                units: $crate::pcp::Units::$units,
+                oneline: $oneline,
+            },)*
+        ];
+        const BUCKETS: &[$crate::kit::MetricDef] = &[$(
+            $crate::kit::histogram_metric(
+                $number,
+                concat!($x, ".", $name, ".bucket"),
+                concat!($events, " by time, ", $time),
+            ),
+        )*];
+        $crate::histograms!(@columns 7 * HISTOGRAMS.len(); $($id: $ty,)*);
+    };
+    (@columns $column:expr;) => {};
+    (@columns $column:expr; $id:ident: $ty:ty, $($rest:tt)*) => {
+        const $id: $crate::kit::Metric<$ty> = $crate::kit::Metric::new($column);
+        $crate::histograms!(@columns $column + 1; $($rest)*);
+    };
+}
+
+/// A metric of a histogram; [`crate::histograms!`] calls it. What it is follows from the last component of its name.
+pub const fn histogram_metric(item: u32, name: &'static str, oneline: &'static str) -> MetricDef {
+    use crate::pcp::{Sem, Type, Units};
+    let (sem, units) = match name.as_bytes() {
+        [.., b'.', b'c', b'o', b'u', b'n', b't'] | [.., b'.', b'b', b'u', b'c', b'k', b'e', b't'] => {
+            (Sem::COUNTER, Units::COUNT)
+        }
+        [.., b'.', b's', b'u', b'm'] => (Sem::COUNTER, Units::NSEC),
+        _ => (Sem::INSTANT, Units::USEC),
+    };
+    MetricDef { item, name, also: &[], ty: Type::U64, sem, units, oneline }
+}
+
+/// A histogram of a series: the sum of histograms in rows, and its quantiles over a window.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The sum of the times when the counters were last read: they are read again once it is another one.
+    sum: u64,
+    count: u64,
+    window: Windowed,
+}
+
+impl Kept {
+    /// Number of times and their sum in nanoseconds, as of now.
+    pub fn read<'a>(&mut self, rows: impl Iterator<Item = Row<'a, fine_hist>> + Clone) -> (u64, u64) {
+        if self.changes(rows.clone()) {
+            self.count(rows);
+        }
+        (self.count, self.sum)
+    }
+
+    /// Takes what was counted since the last look into this part of the window. `anyway`: even if the sum of the times is the same, since
+    /// a coarse clock finds times of 0. Yields what was counted, by bucket.
+    pub fn look<'a>(
+        &mut self,
+        part: u64,
+        rows: impl Iterator<Item = Row<'a, fine_hist>> + Clone,
+        anyway: bool,
+    ) -> Vec<(u16, u32)> {
+        // A fetch may have read it already: the window has its own look.
+        let sum = rows.clone().fold(0u64, |sum, row| sum.wrapping_add(row.get(fine_hist::sum)));
+        if sum == self.window.sum && !anyway {
+            self.window.pass(part);
+            return Vec::new();
+        }
+        let counts = self.count(rows);
+        self.window.sum = self.sum;
+        self.window.take(part, &counts)
+    }
+
+    /// Adds to this part of the window what [`Kept::look`] of another histogram has counted.
+    pub fn add(&mut self, part: u64, counted: &[(u16, u32)]) {
+        self.window.add(part, counted);
+    }
+
+    /// Measures the window again if something was added or is over.
+    pub fn pass(&mut self, part: u64) {
+        self.window.pass(part);
+    }
+
+    /// Sets the quantiles in a row of a table; none while the window is empty.
+    pub fn set_quantiles<'a>(&self, row: RowMut<'a>, histogram: usize) -> RowMut<'a> {
+        let Some(quantiles) = self.window.quantiles() else { return row };
+        let each = quantiles.iter().enumerate();
+        each.fold(row, |row, (at, &quantile)| row.set(series_metric(histogram, 2 + at), quantile))
+    }
+
+    fn changes<'a>(&self, rows: impl Iterator<Item = Row<'a, fine_hist>>) -> bool {
+        rows.fold(0u64, |sum, row| sum.wrapping_add(row.get(fine_hist::sum))) != self.sum
+    }
+
+    fn count<'a>(&mut self, rows: impl Iterator<Item = Row<'a, fine_hist>>) -> FineCounts {
+        let mut counts = [0; Fine::BUCKETS];
+        self.sum = rows.fold(0u64, |sum, row| sum.wrapping_add(Fine::add(row, &mut counts)));
+        self.count = counts.iter().fold(0, |count, &more| count.wrapping_add(more));
+        counts
+    }
+}
+
+/// Sets count and sum in a row of a table.
+pub fn set_counts(row: RowMut<'_>, histogram: usize, (count, sum): (u64, u64)) -> RowMut<'_> {
+    row.set(series_metric(histogram, 0), count).set(series_metric(histogram, 1), sum)
+}
+
+/// Fills the buckets of a series: an instance `LOW-HIGH::SERIES` for each, or `LOW-HIGH` without a series. `counts` are those of the
+/// histograms of the table.
+pub fn set_buckets(table: &mut Table, all: bool, series: Option<(&[u8], &Arc<SeriesLabels>)>, counts: &[FineCounts]) {
+    for bucket in Fine::served(all) {
+        let row = match series {
+            None => table.numbered(bucket.id, bucket.name.as_bytes()),
+            Some((name, labels)) => table.named(&[bucket.name.as_bytes(), b"::", name].concat()).labels(labels),
+        };
+        counts.iter().enumerate().fold(row, |row, (histogram, counts)| {
+            row.set(Metric::new(histogram), counts[bucket.of.clone()].iter().fold(0u64, |sum, &n| sum.wrapping_add(n)))
+        });
+    }
+}
+
+/// What the parts of a window are counted by: the time since its module was made.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowClock {
+    window: Window,
+    looks: u64,
+}
+
+impl WindowClock {
+    /// A window that begins now.
+    pub const fn new(window: Window) -> WindowClock {
+        WindowClock { window, looks: 0 }
+    }
+
+    /// Counts a look, this long after the start; yields the part of the window that it belongs to.
+    pub fn look(&mut self, since_start: Duration) -> u64 {
+        self.looks += 1;
+        self.window.part(since_start)
+    }
+
+    /// Whether the histogram with this number is looked at even if it seems the same: each once in 16 looks.
+    pub fn anyway(&self, number: usize) -> bool {
+        number as u64 % 16 == self.looks % 16
+    }
+}
