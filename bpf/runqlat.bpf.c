@@ -2,89 +2,66 @@
 /*
  * Run queue latency: one count per arrival of a task on a CPU. sched_switch fires before the scheduler updates the
  * incoming task's sched_info, so last_queued is still the time it was queued, by the run queue's clock. Where the task
- * before went to sleep, the scheduler has just read that clock, as a rule. Where a wake-up asked for the switch, it was
- * last read then (rq_clock_skip_update): the time from there, all of it on an idle CPU, takes a clock of our own.
+ * before went to sleep, the scheduler has just read that clock. Where a wake-up asked for the switch, it was last read
+ * then (rq_clock_skip_update): the time from there, all of it on an idle CPU, takes a clock of our own.
  */
 #include "shared/filter.bpf.h"
 #include "shared/hist.bpf.h"
 
 struct runq_row {
 	__u64 unmeasured; /* arrivals whose time of queueing is not known */
-	__u64 by_wakeup;  /* set by the agent once the wake-up programs run: use their times where the kernel keeps none */
 	__u64 ahead;      /* what our clock is ahead of the run queue's; 0: not known yet */
-	__u64 least;      /* the least that was found of it in this period; 0: nothing yet */
-	__u64 compared;   /* when the clocks were last compared, by the run queue's */
-	__u64 period;     /* when this period began, by the same */
+	__u64 compared;   /* when the clocks were last compared, by the run queue's, in RUNQ_COMPARE */
+	__u64 preempted;  /* the thread that was last preempted on its way to sleep, and the time */
+	__u64 since;
 	__u64 buckets[HIST_BUCKETS];
-	__u64 pad[2];
+	__u64 pad[3];
 };
 
-/*
- * Between two comparisons of the clocks, and a period of them. The clocks drift by some millionths, but a comparison finds
- * too much: what went by since the scheduler read its clock, which is long on the way to idle, where it looks for work on
- * other CPUs first, and where a hypervisor took the CPU away. The least of several is near.
- */
-#define RUNQ_COMPARE 1000000 /* ns */
-#define RUNQ_PERIOD 16000000 /* ns */
+#define RUNQ_COMPARE 20 /* between two comparisons of the clocks: 1.05 ms, as a power of two in ns */
 
-/* When a task became runnable, by thread id, where the kernel does not keep it. */
-struct runq_wait {
-	__u64 pid;
-	__u64 ns;
-};
-
-/* sched_info.run_delay of a task when it last arrived, by thread id. */
-struct runq_delay {
-	__u64 pid;
-	__u64 delay;
+/* A task as of its last arrival, by its thread id; by the wake-ups: the id, and since when it waits. */
+struct runq_task {
+	__u64 key;   /* the id << 32, and how often it has arrived (sched_info.pcount): an arrival may go unseen */
+	__u64 delay; /* sched_info.run_delay */
 };
 
 ROWS(runq_rows, struct runq_row);
-PRIVATE(runq_delays, struct runq_delay);
-PRIVATE(runq_waits, struct runq_wait);
+PRIVATE(runq_tasks, struct runq_task);
 
-const volatile __u32 runq_delay_mask;
+const volatile __u32 runq_task_mask;
+const volatile bool runq_by_wakeup; /* the kernel keeps no times of queueing */
 const volatile __u64 runq_filter;
 
 FEATURE(no_sched_info, !bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
 
 /* Consecutive ids go to places apart: partners that wake each other must not share a line. */
-static __always_inline __u32 runq_place(__u32 pid)
+static __always_inline struct runq_task *runq_task(__u64 pid)
 {
-	return pid * 0x9e3779b1 >> 12 & runq_delay_mask;
+	return row(&runq_tasks, pid * 0x1e3779b1 >> 12 & runq_task_mask);
 }
 
-static __always_inline void runq_since(__u32 pid, __u64 ns)
+static __always_inline void runq_waits(__u32 pid)
 {
-	struct runq_wait *wait = row(&runq_waits, runq_place(pid));
+	struct runq_task *t = runq_task(pid);
 
-	if (!wait)
+	if (!t)
 		return;
-	wait->ns = ns;
-	wait->pid = pid;
-}
-
-/* Since when a task waits; 0 if that is not known. */
-static __always_inline __u64 runq_waits_since(__u32 pid)
-{
-	struct runq_wait *wait = row(&runq_waits, runq_place(pid));
-
-	if (!wait || wait->pid != pid)
-		return 0;
-	wait->pid = 0; /* never pairs with a later arrival */
-	return wait->ns;
+	t->delay = bpf_ktime_get_ns();
+	t->key = pid;
 }
 
 ON(sched_wakeup, struct task_struct *task)
 {
-	runq_since(GET(task, pid), bpf_ktime_get_ns());
+	runq_waits(GET(task, pid));
 }
 
 ON(sched_wakeup_new, struct task_struct *task)
 {
-	runq_since(GET(task, pid), bpf_ktime_get_ns());
+	runq_waits(GET(task, pid));
 }
 
+/* The idle task is runnable, too. */
 static __always_inline bool runq_is_runnable(const bool raw, struct task_struct *task)
 {
 	if (bpf_core_field_exists(((struct task_struct___state *)0)->state))
@@ -92,117 +69,108 @@ static __always_inline bool runq_is_runnable(const bool raw, struct task_struct 
 	return !GET(task, __state);
 }
 
-static __always_inline void runq_count(const bool raw, struct runq_row *r, struct task_struct *task, __u64 wait)
+/* Counts the arrival of a task; a time below zero is not known. */
+static __always_inline void runq_count(const bool raw, struct runq_row *r, struct task_struct *task, __s64 wait)
 {
 	if (runq_filter && !filter_wants(runq_filter, GET(task, tgid)))
 		return;
-	r->buckets[usec_bucket(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
-}
-
-static __always_inline void runq_unmeasured(const bool raw, struct runq_row *r, struct task_struct *task)
-{
-	if (!runq_filter || filter_wants(runq_filter, GET(task, tgid)))
+	if (likely(wait >= 0))
+		r->buckets[usec_bucket(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
+	else
 		r->unmeasured++;
 }
 
 /* The arrival of a task by the times of the wake-up programs. */
-static __always_inline void runq_by_wakeup(const bool raw, struct runq_row *r, bool preempt, struct task_struct *prev,
-					   struct task_struct *next)
+static __always_inline void runq_switch_by_wakeup(const bool raw, struct runq_row *r, bool preempt, struct task_struct *prev,
+						  struct task_struct *next)
 {
-	__u64 now = bpf_ktime_get_ns(), since;
 	__u32 pid = GET(next, pid);
+	struct runq_task *t;
+	__s64 wait = -1;
 
 	if (preempt || runq_is_runnable(raw, prev))
-		runq_since(GET(prev, pid), now); /* taken off the CPU, it waits from now on */
+		runq_waits(GET(prev, pid)); /* taken off the CPU, it waits from now on */
 	if (!pid)
 		return;
-	since = runq_waits_since(pid);
-	if (!since || since > now)
-		runq_unmeasured(raw, r, next);
-	else
-		runq_count(raw, r, next, now - since);
-}
-
-/* The clock of this CPU's run queue, which the scheduler has just read. */
-static __always_inline __u64 runq_clock(const bool raw, struct task_struct *prev)
-{
-	return GET(GET(GET(prev, se.cfs_rq), rq), clock);
-}
-
-static __always_inline void runq_lower(__u64 *least, __u64 ahead)
-{
-	if (!*least || (__s64)(ahead - *least) < 0)
-		*least = ahead;
-}
-
-/* The clock as of now after a task that sleeps, for which the scheduler has read it. */
-static __always_inline __u64 runq_compare(struct runq_row *r, __u64 clock)
-{
-	__u64 ahead;
-
-	if (likely(clock - r->compared <= RUNQ_COMPARE))
-		return clock;
-	ahead = bpf_ktime_get_ns() - clock;
-	runq_lower(&r->least, ahead);
-	runq_lower(&r->ahead, ahead);
-	r->compared = clock;
-	if (clock - r->period > RUNQ_PERIOD) {
-		r->ahead = r->least;
-		r->least = 0;
-		r->period = clock;
+	t = runq_task(pid);
+	if (t && t->key == pid) {
+		wait = bpf_ktime_get_ns() - t->delay;
+		t->key = 0; /* never pairs with a later arrival */
 	}
-	return clock;
+	runq_count(raw, r, next, wait);
 }
 
-/* The clock as of now where it may have stood still since a wake-up. */
-static __always_inline __u64 runq_now(struct runq_row *r, __u64 clock)
+/*
+ * The time by our clock, on the run queue's scale. A comparison of the clocks finds too much: what went by since the
+ * scheduler read its own, which is long on the way to idle, where it looks for work on other CPUs first, and where a
+ * hypervisor took the CPU away. So the least that is found counts at once, and what is more by a sixteenth each
+ * RUNQ_COMPARE, since the clocks drift.
+ */
+static __always_inline __u64 runq_now(struct runq_row *r, __u64 clock, bool compare)
 {
-	__u64 now = bpf_ktime_get_ns() - r->ahead;
+	__u64 now = bpf_ktime_get_ns(), ahead = r->ahead;
 
-	return r->ahead && (__s64)(now - clock) > 0 ? now : clock;
+	if (!ahead || (__s64)(now - clock - ahead) < 0)
+		ahead = now - clock;
+	now -= ahead;
+	if (compare) {
+		ahead += (now - clock) >> 4;
+		r->compared = clock >> RUNQ_COMPARE;
+	}
+	r->ahead = ahead;
+	return now;
 }
 
 ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	__u64 queued, since, clock, now, delayed, folded = 0;
+	__u64 queued, clock, now, delay, before;
 	struct runq_row *r = cpu_row(&runq_rows);
-	struct runq_delay *delay;
-	__u32 pid = GET(next, pid);
-	bool fresh;
+	struct runq_task *t;
+	__u64 pid, key, arrivals;
+	bool sleeps, compare;
 
 	if (!r)
 		return;
-	if (feature__no_sched_info() || unlikely(r->by_wakeup))
-		return runq_by_wakeup(raw, r, preempt, prev, next);
-	/* Preempted on its way to sleep, a task goes on waiting for a CPU, but the kernel does not keep since when. */
-	if (unlikely(preempt) && !runq_is_runnable(raw, prev))
-		runq_since(GET(prev, pid), runq_clock(raw, prev));
-	clock = runq_clock(raw, prev);
-	if (!pid) {
-		runq_compare(r, clock);
-		return; /* the idle task never waits */
-	}
+	if (feature__no_sched_info() || runq_by_wakeup)
+		return runq_switch_by_wakeup(raw, r, preempt, prev, next);
+	now = clock = GET(GET(GET(prev, se.cfs_rq), rq), clock);
 	queued = GET(next, sched_info.last_queued);
-	/* Queued at this very moment, as it seems: a wake-up asked for the switch before the other task went to sleep. */
-	fresh = GET(prev, pid) && !runq_is_runnable(raw, prev) && clock != queued;
-	now = fresh ? runq_compare(r, clock) : runq_now(r, clock);
-	since = likely(queued) ? queued : runq_waits_since(pid);
-	if (unlikely(!since || clock < since))
-		return runq_unmeasured(raw, r, next);
+	sleeps = !runq_is_runnable(raw, prev);
+	/* Preempted on its way to sleep, a task goes on waiting for a CPU, but the kernel does not keep since when. */
+	if (unlikely(preempt) && sleeps) {
+		r->since = clock;
+		r->preempted = (__u32)GET(prev, pid);
+	}
+	compare = sleeps && clock >> RUNQ_COMPARE != r->compared;
+	/* Queued at this very moment, as it seems: a wake-up asked for the switch before the other went to sleep. */
+	if (!sleeps || unlikely(clock == queued) || unlikely(compare))
+		now = runq_now(r, clock, compare);
+	pid = (__u32)GET(next, pid);
+	if (!pid)
+		return; /* the idle task never waits */
+	t = runq_task(pid);
+	if (!t)
+		return;
 
 	/*
 	 * When a waiting task moves to another CPU the kernel folds the wait so far into run_delay and restarts
 	 * last_queued; what has been folded since the last arrival belongs to this wait.
 	 */
-	delayed = GET(next, sched_info.run_delay);
-	delay = row(&runq_delays, runq_place(pid));
-	if (delay) {
-		if (unlikely(!GET(next, sched_info.pcount)))
-			folded = delayed; /* its first arrival; the place may still hold an earlier task's */
-		else if (likely(delay->pid == pid) && delayed > delay->delay)
-			folded = delayed - delay->delay;
-		delay->pid = pid;
-		delay->delay = delayed + (likely(queued) ? clock - queued : 0); /* as the kernel is about to add it up */
+	before = delay = GET(next, sched_info.run_delay);
+	if (likely(queued)) {
+		arrivals = GET(next, sched_info.pcount);
+		key = (pid << 32) + arrivals;
+		if (likely(t->key == key))
+			before = t->delay;
+		else if (!arrivals)
+			before = 0; /* its first */
+		t->key = key + 1;
+		t->delay = delay + clock - queued; /* as the kernel is about to add it up */
+	} else if (r->preempted == pid) {
+		queued = r->since;
+		r->preempted = 0; /* never pairs with a later arrival */
+	} else {
+		queued = -1ULL >> 1;
 	}
-	runq_count(raw, r, next, now - since + folded);
+	runq_count(raw, r, next, now - queued + delay - before);
 }

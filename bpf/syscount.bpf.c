@@ -42,13 +42,13 @@ static __always_inline __u64 syscall_key(__u32 tid, __u64 number)
 }
 
 /* Whether the current process counts. */
-static __always_inline bool syscall_wanted(__u64 me, __u32 *slot)
+static __always_inline bool syscall_wanted(__u32 *slot)
 {
 	struct filter_member *member;
 
 	if (!syscall_filter)
 		return true;
-	member = filter_member(syscall_filter, me >> 32);
+	member = filter_member(syscall_filter, bpf_get_current_pid_tgid() >> 32);
 	if (!member)
 		return false;
 	*slot = member->slot - 1;
@@ -102,11 +102,10 @@ static __always_inline void syscall_add_time(__u64 number, __u32 slot, __u64 ns)
 
 ON(sys_enter, struct pt_regs *regs, long id)
 {
-	__u64 me = bpf_get_current_pid_tgid();
 	struct syscall_stat *stat;
 	__u32 slot = ~0;
 
-	if (!syscall_wanted(me, &slot))
+	if (!syscall_wanted(&slot))
 		return;
 	if (syscall_is_foreign(raw, regs, id)) {
 		syscall_foreign();
@@ -116,7 +115,7 @@ ON(sys_enter, struct pt_regs *regs, long id)
 		syscall_count(id, slot);
 	if (!syscall_timed || id == NR_exit || id == NR_exit_group)
 		return;
-	if (!set_begins(&syscall_starts, syscall_start_mask, syscall_key(me, id)))
+	if (!set_begins(&syscall_starts, syscall_start_mask, syscall_key(bpf_get_current_pid_tgid(), id)))
 		return;
 	stat = cpu_row(&syscall_stats);
 	if (stat)
@@ -138,7 +137,6 @@ static __always_inline __s64 syscall_time(__u32 tid, __s64 *number)
 
 ON(sys_exit, struct pt_regs *regs, long ret)
 {
-	__u64 me = bpf_get_current_pid_tgid();
 	__s64 number, ns = -1;
 	__u32 slot = ~0;
 
@@ -146,12 +144,12 @@ ON(sys_exit, struct pt_regs *regs, long ret)
 		return; /* attached for another module */
 	number = syscall_number(raw, regs);
 	if (syscall_timed)
-		ns = syscall_time(me, &number);
+		ns = syscall_time(bpf_get_current_pid_tgid(), &number);
 	if (syscall_failed && (syscall_errno ? ret != -(long)syscall_errno : ret >= 0 || ret < -MAX_ERRNO))
 		return;
 	if (!syscall_failed && ns < 0)
 		return;
-	if ((syscall_details || ns < 0) && !syscall_wanted(me, &slot))
+	if ((syscall_details || ns < 0) && !syscall_wanted(&slot))
 		return;
 	if (ns < 0 && syscall_is_foreign(raw, regs, number)) {
 		if (!syscall_timed)

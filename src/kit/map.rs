@@ -75,7 +75,7 @@ impl<T> Rows<T> {
 /// (bpf/shared/keys.bpf.h), of which both follow.
 ///
 /// ```text
-/// maps! { rows ROWS: runq_row = "runq_rows"; private DELAYS: runq_delay = "runq_delays"; }
+/// maps! { rows ROWS: runq_row = "runq_rows"; private TASKS: runq_task = "runq_tasks"; }
 /// maps! { rows ROWS: exec_row = "exec_rows", taken claims, lost exec_stat.lost in "exec_stats"; }
 /// ```
 #[macro_export]

@@ -1,9 +1,9 @@
 //! Run queue latency: how long a task that could run waited for a CPU. Kernel side: bpf/runqlat.bpf.c.
 
 use crate::bpf::features::NO_SCHED_INFO;
-use crate::bpf::types::{self, runq_delay, runq_row, runq_wait};
+use crate::bpf::types::{self, runq_row, runq_task};
 use crate::kit::*;
-use crate::{maps, metrics, module_log, options, tracepoint};
+use crate::{maps, metrics, options, tracepoint};
 
 metrics! {
     LATENCY: u64 = 0 "runq.latency" COUNTER USEC "tasks by the time they waited to run";
@@ -11,8 +11,7 @@ metrics! {
 
 maps! {
     rows ROWS: runq_row = "runq_rows";
-    private DELAYS: runq_delay = "runq_delays";
-    private WAITS: runq_wait = "runq_waits";
+    private TASKS: runq_task = "runq_tasks";
 }
 
 options! {
@@ -42,56 +41,41 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        Ok(Box::new(Runqlat { process: options.process, by_wakeup: false }))
+        let schedstat = std::fs::read_to_string("/proc/self/schedstat").ok();
+        Ok(Box::new(Runqlat { process: options.process, keeps_times: keeps_times(schedstat.as_deref()) }))
     },
     ..Spec::NEW
 };
 
-/// Arrivals in a second from which on a kernel that knows the time of none is not merely idle.
-const ENOUGH: u64 = 100;
+/// Whether the kernel records since when a task waits, by the line of a task that has run in its `schedstat` file (proc(5)): it
+/// does not where all numbers are zero, as before 5.14 with delay accounting off and without CONFIG_SCHEDSTATS. Without
+/// CONFIG_SCHED_INFO there is no such file, and the feature `no_sched_info` says so.
+fn keeps_times(schedstat: Option<&str>) -> bool {
+    schedstat.map(str::trim) != Some("0 0 0")
+}
 
 struct Runqlat {
     process: ProcessFilter,
-    /// The wake-up programs run.
-    by_wakeup: bool,
-}
-
-impl Runqlat {
-    /// A kernel without CONFIG_SCHED_INFO, or before 5.14 with its accounting off, does not say since when a task waits: then
-    /// the programs at the wake-ups do, at eight times the cost.
-    fn watch_for_times(&mut self, kernel: &dyn Kernel) {
-        let rows = kernel.rows(ROWS);
-        let unmeasured = rows.sum(runq_row::unmeasured);
-        let counted: u64 = rows.iter().flat_map(|row| row.words(runq_row::buckets)).sum();
-        if self.by_wakeup || unmeasured < ENOUGH || counted > unmeasured {
-            return;
-        }
-        match kernel.attach(&WAKEUP).and_then(|()| kernel.attach(&WAKEUP_NEW)) {
-            Ok(()) => {
-                rows.iter().for_each(|row| row.set(runq_row::by_wakeup, 1));
-                module_log!(info, "The kernel does not record queueing times: counting from sched_wakeup from now on.");
-            }
-            Err(error) => module_log!(error, "the kernel does not record queueing times, and sched_wakeup: {error}"),
-        }
-        self.by_wakeup = true;
-    }
+    /// The kernel records since when a task waits; else the programs at the wake-ups do, at eight times the cost.
+    keeps_times: bool,
 }
 
 impl Module for Runqlat {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let delays = table_size(host.threads * 4, 4096, 1 << 16);
-        constants.runq_delay_mask = delays as u32 - 1;
+        let tasks = table_size(host.threads * 4, 4096, 1 << 16);
+        constants.runq_task_mask = tasks as u32 - 1;
         constants.runq_filter = plan.only(&self.process);
+        constants.runq_by_wakeup = !self.keeps_times;
         plan.attach(&SWITCH);
-        plan.attach_if(&WAKEUP, NO_SCHED_INFO);
-        plan.attach_if(&WAKEUP_NEW, NO_SCHED_INFO);
+        for hook in [&WAKEUP, &WAKEUP_NEW] {
+            if self.keeps_times {
+                plan.attach_if(hook, NO_SCHED_INFO);
+            } else {
+                plan.attach(hook);
+            }
+        }
         plan.entries(ROWS.def.name, host.cpus);
-        plan.entries(DELAYS.name, delays);
-        plan.entries(WAITS.name, delays);
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.watch_for_times(kernel);
+        plan.entries(TASKS.name, tasks);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -107,23 +91,20 @@ mod tests {
     use super::*;
     use crate::pcp::Atom;
 
-    fn module() -> Runqlat {
-        Runqlat { process: ProcessFilter::default(), by_wakeup: false }
+    fn module(schedstat: &str) -> Runqlat {
+        Runqlat { process: ProcessFilter::default(), keeps_times: keeps_times(Some(schedstat)) }
     }
 
     #[test]
     fn the_wake_ups_are_watched_where_the_kernel_keeps_no_times() {
-        let fake = Fake::new().with(ROWS, 2);
-        let mut module = module();
-        fake.set(ROWS, 0, runq_row::buckets.nth(0), 5000);
-        fake.set(ROWS, 0, runq_row::unmeasured, 200);
-        module.tick(&fake);
-        assert!(fake.attached().is_empty());
-        fake.set(ROWS, 1, runq_row::unmeasured, 5000);
-        module.tick(&fake);
-        assert_eq!(fake.attached(), ["sched_wakeup", "sched_wakeup_new"]);
-        let kernel: &dyn Kernel = &fake;
-        assert!(kernel.rows(ROWS).iter().all(|row| row.get(runq_row::by_wakeup) == 1));
+        assert!(keeps_times(None), "the feature tells");
+        for (schedstat, by_wakeup) in [("902064 7645842 28\n", false), ("0 0 0\n", true)] {
+            let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
+            module(schedstat).plan(&Host::SMALL, &mut plan, &mut constants);
+            assert_eq!(constants.runq_by_wakeup, by_wakeup);
+            let wake_ups: Vec<When> = plan.hooks[1..].iter().map(|(_, when)| *when).collect();
+            assert_eq!(wake_ups, [if by_wakeup { When::Needed } else { When::If(NO_SCHED_INFO) }; 2]);
+        }
     }
 
     #[test]
@@ -133,7 +114,7 @@ mod tests {
         fake.set(ROWS, 0, runq_row::buckets.nth(3), 5);
         fake.set(ROWS, 1, runq_row::buckets.nth(3), 1);
         fake.set(ROWS, 1, runq_row::unmeasured, 7);
-        let mut module = module();
+        let mut module = module("1 2 3");
         let table = fake.filled(&TABLE, &mut module);
         assert_eq!(table.len(), 4);
         assert_eq!(table.value(0, 0), Some(Atom::U64(2)));
