@@ -114,7 +114,7 @@ static __always_inline __s64 bio_since_issue(const bool raw, struct request *rq,
 			issued = *start;
 			if ((__u16)issued == (__u16)number && issued) {
 				*start = 0; /* never pairs with a later request at this address */
-				return ((now << 16) - (issued & ~0xffffULL)) >> 16;
+				return (__s64)((now << 16) - (issued & ~0xffffULL)) >> 16;
 			}
 		}
 	}

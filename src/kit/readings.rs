@@ -103,6 +103,10 @@ impl<T> Reading for FineHistogram<T> {
             table.log2(self.metric, &Fine::octaves(&counts));
         }
     }
+
+    fn is_sum(&self) -> bool {
+        true
+    }
 }
 
 /// Adds counters to their sums.
@@ -170,7 +174,7 @@ impl<T, const N: usize> Reading for HistogramPerKey<T, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bpf::types::{runq_row, exec_row, fork_row};
+    use crate::bpf::types::{exec_row, fork_row, runq_row};
     use crate::kit::Fake;
     use crate::pcp::Atom;
 
@@ -181,7 +185,7 @@ mod tests {
     const EXECS: Rows<exec_row> = Rows::new("execs");
 
     fn disk(row: Row<'_, runq_row>) -> Option<Vec<u8>> {
-        let disk = row.get(runq_row::period);
+        let disk = row.get(runq_row::compared);
         (disk != 0).then(|| format!("disk{disk}").into_bytes())
     }
 
@@ -201,11 +205,11 @@ mod tests {
     fn a_histogram_adds_the_rows_that_count() {
         let fake = Fake::new().with(DISKS, 3);
         for (row, disk) in [(0, 1), (1, 2), (2, 1)] {
-            fake.set(DISKS, row, runq_row::period, disk);
+            fake.set(DISKS, row, runq_row::compared, disk);
             fake.set(DISKS, row, runq_row::buckets.nth(1), 10u64.pow(row as u32));
         }
         let mut table = Table::new(1);
-        let of = |row: Row<'_, runq_row>| row.get(runq_row::period) == 1;
+        let of = |row: Row<'_, runq_row>| row.get(runq_row::compared) == 1;
         Histogram { of, ..Histogram::new(A, DISKS, runq_row::buckets) }.read(&fake, &mut table);
         assert_eq!((table.len(), table.value(1, 0)), (2, Some(Atom::U64(101))));
     }
@@ -245,7 +249,7 @@ mod tests {
     fn a_histogram_per_key_has_its_buckets_first() {
         let fake = Fake::new().with(DISKS, 3);
         for (row, disk, bucket) in [(0, 1, 0), (1, 2, 2), (2, 1, 1)] {
-            fake.set(DISKS, row, runq_row::period, disk);
+            fake.set(DISKS, row, runq_row::compared, disk);
             fake.set(DISKS, row, runq_row::buckets.nth(bucket), 5);
         }
         let mut table = Table::new(1);

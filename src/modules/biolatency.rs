@@ -9,6 +9,7 @@ use crate::bpf::Field;
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
 use disks::DiskHistograms;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::LazyLock;
 
 metrics! {
@@ -37,8 +38,29 @@ options! {
 /// The major number of device-mapper disks.
 static MAPPER: LazyLock<Option<u32>> = LazyLock::new(|| device_mapper(&std::fs::read_to_string("/proc/devices").ok()?));
 
-static TABLE: TableSpec =
-    TableSpec { cluster: 0, shape: Shape::Log2(Log2::MICROSECONDS), metrics: METRICS, ..TableSpec::NEW };
+/// The option `queued`, for the thread that reads the table without the module: a configuration has this module once.
+static QUEUED: AtomicBool = AtomicBool::new(false);
+
+static TABLE: TableSpec = TableSpec {
+    cluster: 0,
+    shape: Shape::Log2(Log2::MICROSECONDS),
+    metrics: METRICS,
+    readings: &[&AllDisks],
+    ..TableSpec::NEW
+};
+
+/// The histogram over all disks.
+struct AllDisks;
+
+impl Reading for AllDisks {
+    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
+        table.log2(LATENCY, &latency(kernel, QUEUED.load(Relaxed), *MAPPER));
+    }
+
+    fn is_sum(&self) -> bool {
+        true
+    }
+}
 
 /// What a request did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,6 +168,7 @@ pub const SPEC: Spec = Spec {
             false => module_log!(info, "Without time in the queue: from the issue of a request to the device."),
         }
         LazyLock::force(&MAPPER);
+        QUEUED.store(options.queued, Relaxed);
         Ok(Box::new(Biolatency::new(options)))
     },
     ..Spec::NEW
@@ -220,10 +243,7 @@ impl Module for Biolatency {
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        match table.is(&TABLE) {
-            true => table.log2(LATENCY, &latency(kernel, self.options.queued, *MAPPER)),
-            false => self.disks.refresh(kernel, table),
-        }
+        self.disks.refresh(kernel, table);
         Ok(())
     }
 
