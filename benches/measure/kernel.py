@@ -204,3 +204,31 @@ class Floor:
         if self.libbpf.bpf_map_lookup_elem(self.libbpf.bpf_map__fd(variables), ctypes.byref(first), ctypes.byref(seen)):
             raise RuntimeError(f"the variables of a program cannot be read: {os.strerror(ctypes.get_errno())}")
         return seen.value
+
+
+class Object:
+    """The programs of an object file, attached where their sections say, while this is entered."""
+
+    def __init__(self, file):
+        self.file, self.libbpf = file, ctypes.CDLL("libbpf.so.1", use_errno=True)
+        for function in ("bpf_object__open", "bpf_object__next_program", "bpf_program__attach"):
+            getattr(self.libbpf, function).restype = ctypes.c_void_p
+        self.object, self.links = None, []
+
+    def __enter__(self):
+        self.object = ctypes.c_void_p(self.libbpf.bpf_object__open(str(self.file).encode()))
+        if not self.object or self.libbpf.bpf_object__load(self.object):
+            raise RuntimeError(f"{self.file} cannot be loaded: {os.strerror(ctypes.get_errno())}")
+        program = None
+        while program := self.libbpf.bpf_object__next_program(self.object, ctypes.c_void_p(program)):
+            link = self.libbpf.bpf_program__attach(ctypes.c_void_p(program))
+            if not link:
+                raise RuntimeError(f"a program of {self.file} cannot be attached: {os.strerror(ctypes.get_errno())}")
+            self.links.append(ctypes.c_void_p(link))
+        return held(os.getpid())
+
+    def __exit__(self, *_):
+        for link in self.links:
+            self.libbpf.bpf_link__destroy(link)
+        self.links.clear()
+        self.libbpf.bpf_object__close(self.object)

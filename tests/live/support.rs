@@ -552,7 +552,8 @@ fn without_bpf() -> &'static [u32] {
     static FOUND: OnceLock<Vec<u32>> = OnceLock::new();
     FOUND.get_or_init(|| {
         const LEAST: usize = 3;
-        let runs = Command::new("bpftrace").arg("--version").stdout(Stdio::null()).status().is_ok();
+        let version = Command::new("bpftrace").arg("--version").stdout(Stdio::null()).status();
+        let runs = version.is_ok_and(|status| status.success());
         let Some((bpftrace, recorder)) = runs
             .then(|| Bpftrace::new("tracepoint:irq:softirq_entry { @n[tid] = count(); }"))
             .and_then(|bpftrace| Some((bpftrace, Recorder::start(&["irq/softirq_entry"])?)))
