@@ -188,7 +188,8 @@ impl Size {
         let disks = host.disks + host.disks / 4 + 8;
         let most = (21 << 20) + host.disks * (75 << 10);
         let groups = |shift: u32| host.cpus.div_ceil(1 << shift);
-        let shift = (0..usize::BITS - 1).find(|&shift| groups(shift) == 1 || groups(shift) * disks * Size::INDEX <= most);
+        let shift =
+            (0..usize::BITS - 1).find(|&shift| groups(shift) == 1 || groups(shift) * disks * Size::INDEX <= most);
         let shift = shift.unwrap_or(usize::BITS - 1);
         // Requests are spread by a hash: a quarter full keeps collisions rare, and a collision has a second choice.
         let starts = table_size(host.requests * 4, 8192, 1 << 18);
@@ -377,7 +378,8 @@ mod tests {
             // An element of a hash has 48 bytes of its own, a bucket 16.
             (rows + size.starts * 8 + size.disks * 128, 1 << size.shift)
         };
-        let [small, middle, large] = [(2, 2, 512), (64, 32, 65_536), (256, 1000, 256_000)].map(|(c, d, r)| bytes(c, d, r));
+        let [small, middle, large] =
+            [(2, 2, 512), (64, 32, 65_536), (256, 1000, 256_000)].map(|(c, d, r)| bytes(c, d, r));
         println!("{small:?} {middle:?} {large:?}: bytes, CPUs that share rows");
         assert!(small.0 <= 2 << 20 && small.1 == 1, "{small:?}");
         assert!(middle.0 <= 24 << 20 && middle.1 <= 4, "{middle:?}");
