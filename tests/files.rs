@@ -162,6 +162,19 @@ fn every_metric_and_domain_has_its_help_and_no_other() {
     assert_eq!(there, wanted, "entries in help");
 }
 
+/// They are the last entries of the file.
+#[test]
+fn the_help_of_histograms_is_what_the_declarations_say() {
+    let entries = reference::histogram_help(MODULES);
+    let first = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
+    let generated: BTreeSet<String> = entries.iter().map(|(head, _)| first(head)).collect();
+    let text = read("help");
+    let own = text.trim_end().split("\n@ ").filter(|entry| !generated.contains(&first(entry.lines().next().unwrap())));
+    let own = own.map(|entry| entry.trim_end().to_owned());
+    let all: Vec<String> = own.chain(entries.iter().map(|(head, full)| format!("{head}\n{full}"))).collect();
+    current("help", &(all.join("\n\n@ ") + "\n"));
+}
+
 #[test]
 fn the_namespace_is_one_dynamic_node_of_the_domain() {
     assert_eq!(read("pmns").split_whitespace().collect::<Vec<_>>(), ["bcc", "BCC:*:*"]);

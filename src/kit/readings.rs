@@ -156,7 +156,7 @@ impl<T, const N: usize> Reading for HistogramPerKey<T, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bpf::types::{runq_row, exec_row, fork_row};
+    use crate::bpf::types::{exec_row, fork_row, runq_row};
     use crate::kit::Fake;
     use crate::pcp::Atom;
 

@@ -1,11 +1,14 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
+mod disks;
+
 use super::shared::block::{COMPLETE, ISSUE};
 use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types::{self, bio_row, bio_small};
 use crate::bpf::Field;
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
+use disks::DiskHistograms;
 use std::sync::LazyLock;
 
 metrics! {
@@ -25,6 +28,10 @@ options! {
     /// Take the time of issue with a program. False costs half as much and reads the time that the kernel keeps. Since 6.9 that is one time
     /// for all requests of a batch: time in the device then includes the batching, up to about 0.1 ms, and time in the queue lacks it.
     issue: bool = true;
+    /// Seconds that quantiles such as bcc.disk.dev.read.total.p99 cover. They move on by a twelfth of it.
+    window: Seconds = Seconds(60);
+    /// Buckets of bcc.disk.dev and bcc.disk.all: powers of two, or all that the programs count, 16 times as many.
+    buckets: Buckets = Buckets::Log2;
 }
 
 /// The major number of device-mapper disks.
@@ -67,16 +74,26 @@ pub enum BioRow<'a> {
 /// Calls for each row that has counted: its disk (`None`: disks that found no row of their own), its operation, its counters.
 pub fn each_row(kernel: &dyn Kernel, mut each: impl FnMut(Option<DiskNumber>, Operation, BioRow<'_>)) {
     for (at, row) in kernel.rows(ROWS).iter().enumerate() {
-        let operation = if at % 2 == 0 { Operation::Read } else { Operation::Write };
+        let operation = Operation::of_full(at);
         if let word @ 1.. = row.get(bio_row::disk) {
             each(DiskNumber::read(word), operation, BioRow::Full(row));
         }
     }
     for (at, row) in kernel.rows(SMALLS).iter().enumerate() {
-        let operation = if at % 2 == 0 { Operation::Flush } else { Operation::Discard };
+        let operation = Operation::of_small(at);
         if let word @ 1.. = row.get(bio_small::disk) {
             each(DiskNumber::read(word), operation, BioRow::Small(row));
         }
+    }
+}
+
+impl Operation {
+    fn of_full(row: usize) -> Operation {
+        [Operation::Read, Operation::Write][row % 2]
+    }
+
+    fn of_small(row: usize) -> Operation {
+        [Operation::Flush, Operation::Discard][row % 2]
     }
 }
 
@@ -118,7 +135,7 @@ pub const SPEC: Spec = Spec {
     summary: "block I/O latency",
     overhead: Overhead::low("160 ns per request"),
     needs: "CONFIG_BLK_DEV_IO_TRACE",
-    tables: &[&TABLE],
+    tables: &[&TABLE, disks::TABLES[0], disks::TABLES[1], disks::TABLES[2], disks::TABLES[3]],
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE],
     maps: MAPS,
@@ -129,7 +146,7 @@ pub const SPEC: Spec = Spec {
             false => module_log!(info, "Without time in the queue: from the issue of a request to the device."),
         }
         LazyLock::force(&MAPPER);
-        Ok(Box::new(Biolatency { options, without: 0 }))
+        Ok(Box::new(Biolatency::new(options)))
     },
     ..Spec::NEW
 };
@@ -138,6 +155,16 @@ struct Biolatency {
     options: Options,
     /// Requests whose issue was not known at the last tick.
     without: u64,
+    disks: DiskHistograms,
+}
+
+impl Biolatency {
+    fn new(options: Options) -> Biolatency {
+        let window = options.window.window();
+        let all_buckets = options.buckets == Buckets::Fine;
+        let is_above = |major| Some(major) == *MAPPER;
+        Biolatency { options, without: 0, disks: DiskHistograms::new(window, all_buckets, disks::look_up, is_above) }
+    }
 }
 
 /// How many rows there are, and which CPUs share them.
@@ -198,12 +225,16 @@ impl Module for Biolatency {
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        table.log2(LATENCY, &latency(kernel, self.options.queued, *MAPPER));
+        match table.is(&TABLE) {
+            true => table.log2(LATENCY, &latency(kernel, self.options.queued, *MAPPER)),
+            false => self.disks.refresh(kernel, table),
+        }
         Ok(())
     }
 
     /// Devices without request time stamps: from now on the time of issue is taken by a program.
     fn tick(&mut self, kernel: &dyn Kernel) {
+        self.disks.tick(kernel);
         let Lost { unmeasured, no_issue, .. } = Lost::read(kernel);
         if self.options.issue && unmeasured + no_issue > self.without {
             self.without = unmeasured + no_issue;
@@ -295,7 +326,7 @@ mod tests {
     use crate::bpf::types::fine_hist;
 
     fn module() -> Biolatency {
-        Biolatency { options: Options::default(), without: 0 }
+        Biolatency::new(Options::default())
     }
 
     fn disk(major: u64, minor: u64) -> u64 {

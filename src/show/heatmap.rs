@@ -28,6 +28,11 @@ impl Heatmap {
         Heatmap { title, unit, columns: VecDeque::new() }
     }
 
+    /// Whether it has this title.
+    pub fn is(&self, title: &str) -> bool {
+        self.title == title
+    }
+
     /// Adds a column: when it was read, and the counts of its buckets.
     pub fn add(&mut self, clock: String, counts: Vec<u64>) {
         self.columns.push_back((clock, counts));

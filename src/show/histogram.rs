@@ -4,6 +4,7 @@ use super::columns::{heading, text};
 use super::reading::{scaling, unit, Reading};
 use crate::cli::ShowOptions;
 use crate::kit::{Log2, Shape};
+use crate::pcp::Units;
 use std::fmt::Write;
 
 /// What precedes a bar, and the `|` behind it.
@@ -75,6 +76,38 @@ pub fn bounds(reading: &Reading<'_>, column: usize, bucket: usize, options: &Sho
         Some(factor) => (format!("{:.3}", low as f64 * factor), format!("{:.3}", high as f64 * factor)),
         None => (low.to_string(), high.to_string()),
     }
+}
+
+/// The histograms of a reading: the rows of each, in the order of its buckets, with `::` and the name of its series if there are
+/// several.
+pub fn series(reading: &Reading<'_>) -> Vec<(String, Vec<usize>)> {
+    let mut all: Vec<(String, Vec<usize>)> = Vec::new();
+    for row in 0..reading.table.len() {
+        let name = match reading.of.table.spec.shape {
+            Shape::Buckets { .. } => reading.name(row),
+            _ => String::new(),
+        };
+        let series = name.find("::").map_or("", |at| &name[at..]);
+        match all.iter_mut().find(|(known, _)| known == series) {
+            Some((_, rows)) => rows.push(row),
+            None => all.push((series.to_owned(), vec![row])),
+        }
+    }
+    all
+}
+
+/// The bounds of the bucket in a row, in the unit that is asked for.
+pub fn row_bounds(reading: &Reading<'_>, column: usize, row: usize, options: &ShowOptions) -> (String, String) {
+    if !matches!(reading.of.table.spec.shape, Shape::Buckets { .. }) {
+        return bounds(reading, column, row, options);
+    }
+    let name = reading.name(row);
+    let (low, high) = name.split("::").next().and_then(|bounds| bounds.split_once('-')).unwrap_or_default();
+    let scaled = |bound: &str| match (scaling(Units::USEC, options.scale), bound.parse::<f64>()) {
+        (Some(factor), Ok(bound)) => format!("{:.3}", bound * factor),
+        _ => bound.to_owned(),
+    };
+    (scaled(low), scaled(high))
 }
 
 /// The quantiles that are shown.

@@ -8,6 +8,7 @@ mod heatmap;
 mod histogram;
 mod list;
 mod output;
+mod quantiles;
 mod reading;
 mod records;
 mod screen;
@@ -35,7 +36,8 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
         print(&list::list(options, Screen::now().width())?)?;
         return Ok(());
     }
-    let chosen = choose(options)?;
+    let mut chosen = choose(options)?;
+    narrow(options, &mut chosen.selected);
     suits(options, &chosen.selected)?;
     let mut shown = Shown::load(options, chosen)?;
     let is_status = shown.is_status();
@@ -59,13 +61,26 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     Ok(output.end()?)
 }
 
+/// Of a histogram's two tables a map needs the buckets; other forms show them only to those who ask for nothing else.
+fn narrow(options: &ShowOptions, selected: &mut Vec<Selected>) {
+    let is_bucket = |selected: &Selected| matches!(selected.table.spec.shape, Shape::Buckets { .. });
+    let histogram = |selected: &Selected| selected.table.spec.histograms.first().map(|histogram| histogram.name);
+    let of: Vec<Option<&str>> =
+        selected.iter().filter(|one| is_bucket(one) == (options.form == Form::Heatmap)).map(histogram).collect();
+    selected.retain(|one| {
+        let is_kept = is_bucket(one) == (options.form == Form::Heatmap);
+        is_kept || histogram(one).is_none() || !of.contains(&histogram(one))
+    });
+}
+
 /// Whether the form can show these tables, and the column to sort by is there.
 fn suits(options: &ShowOptions, selected: &[Selected]) -> Result<(), ShowError> {
     let title = |selected: &Selected| {
         let metric = selected.table.spec.metrics[selected.columns[0]].name;
         format!("{}{metric}", selected.table.prefix)
     };
-    let is_histogram = |selected: &&Selected| matches!(selected.table.spec.shape, Shape::Log2(_));
+    let is_histogram =
+        |selected: &&Selected| matches!(selected.table.spec.shape, Shape::Log2(_) | Shape::Buckets { .. });
     let is_counter = |selected: &&Selected| {
         selected.columns.iter().any(|&column| selected.table.spec.metrics[column].sem == Sem::COUNTER)
     };

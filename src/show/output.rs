@@ -3,9 +3,10 @@
 use super::heatmap::Heatmap;
 use super::reading::{unit, Reading};
 use super::screen::{OwnScreen, Screen};
-use super::{columns, folded, histogram, records};
+use super::{columns, folded, histogram, quantiles, records};
 use crate::cli::{print, Form, PrintError, ShowOptions};
 use crate::kit::Shape;
+use crate::pcp::Units;
 
 /// Where readings go.
 pub enum Output {
@@ -93,26 +94,34 @@ pub fn as_lines(reading: &Reading<'_>, options: &ShowOptions, screen: Screen) ->
 fn draw(reading: &Reading<'_>, options: &ShowOptions, screen: Screen, in_place: bool) -> String {
     match reading.of.table.spec.shape {
         Shape::Log2(_) => histogram::draw(reading, options, screen.width()),
+        Shape::Named { .. } | Shape::Single if !reading.of.table.spec.histograms.is_empty() => {
+            quantiles::draw(reading, options)
+        }
         _ => columns::draw(reading, options, screen.width(), in_place),
     }
 }
 
 /// Adds a column to the map of each histogram, and draws them.
 pub fn add_columns(maps: &mut Vec<Heatmap>, readings: &[Reading<'_>], options: &ShowOptions, screen: Screen) -> String {
-    let histograms =
-        || readings.iter().flat_map(|reading| reading.of.columns.iter().map(move |&column| (reading, column)));
-    if maps.is_empty() {
-        maps.extend(histograms().map(|(reading, column)| {
-            let metric = &reading.of.table.spec.metrics[column];
-            let title = format!("{}{}", reading.of.table.prefix, metric.name);
-            Heatmap::new(title, unit(metric.units, options.scale).to_owned())
-        }));
-    }
     let mut drawn = Vec::new();
-    for (map, (reading, column)) in maps.iter_mut().zip(histograms()) {
-        map.add(reading.clock(), histogram::counts(reading, column));
-        let bounds = |bucket| histogram::bounds(reading, column, bucket, options);
-        drawn.push(map.draw(screen.width().unwrap_or(200), screen.colours, bounds));
+    for reading in readings {
+        for &column in &reading.of.columns {
+            let metric = &reading.of.table.spec.metrics[column];
+            let scale = match reading.of.table.spec.shape {
+                Shape::Buckets { .. } => Units::USEC,
+                _ => metric.units,
+            };
+            for (series, rows) in histogram::series(reading) {
+                let title = format!("{}{}{series}", reading.of.table.prefix, metric.name);
+                let at = maps.iter().position(|map| map.is(&title)).unwrap_or_else(|| {
+                    maps.push(Heatmap::new(title, unit(scale, options.scale).to_owned()));
+                    maps.len() - 1
+                });
+                maps[at].add(reading.clock(), rows.iter().map(|&row| reading.since(row, column)).collect());
+                let bounds = |bucket: usize| histogram::row_bounds(reading, column, rows[bucket], options);
+                drawn.push(maps[at].draw(screen.width().unwrap_or(200), screen.colours, bounds));
+            }
+        }
     }
     drawn.join("\n")
 }

@@ -31,6 +31,8 @@ pub fn select(modules: &[EnabledModule], status: Vec<ServedTable>, names: &[Stri
         if found.is_empty() {
             let is = |module: &EnabledModule| module.spec.is_named(name) || module.settings.section == *name;
             let of_module = tables.iter().enumerate().filter(|(_, (module, _))| module.is_some_and(is));
+            // Histograms by series have names of their own, beside which the module's would be hard to find.
+            let of_module = of_module.filter(|(_, (_, table))| table.spec.histograms.is_empty());
             found.extend(of_module.map(|(at, (_, table))| (at, (0..table.spec.metrics.len()).collect())));
         }
         if found.is_empty() {
@@ -106,6 +108,9 @@ mod tests {
     use crate::config::Config;
     use crate::modules::MODULES;
 
+    /// The histograms of biolatency.
+    const DISKS: &[(u32, usize)] = &[(320, 60), (321, 8), (324, 28), (323, 4)];
+
     fn meant(names: &[&str]) -> (Vec<(u32, usize)>, Vec<String>) {
         let text = "[pmda]\nmodules = disks,netproc\n[disks]\nmodule = biolatency\ncluster = 0\n\
             [netproc]\nmodule = netproc\ncluster = 40\n";
@@ -123,13 +128,15 @@ mod tests {
         assert_eq!(meant(&["bcc.proc.net"]).0, [(40, 8)]);
         assert_eq!(meant(&["proc.net.tcp"]).0, [(40, 4)]);
         assert_eq!(meant(&["proc.ne"]), (vec![], vec!["proc.ne".to_owned()]));
-        assert_eq!(meant(&["bcc"]).0, [(0, 1), (40, 8)], "the agent's own are not below bcc");
+        let all = [&[(0, 1)][..], DISKS, &[(40, 8)]].concat();
+        assert_eq!(meant(&["bcc"]).0, all, "the agent's own are not below bcc");
     }
 
     #[test]
     fn modules_and_sections_are_names_too() {
         assert_eq!(meant(&["biolatency"]).0, [(0, 1)]);
         assert_eq!(meant(&["disks"]).0, [(0, 1)]);
+        assert_eq!(meant(&["disk.all.read"]).0, [(324, 7), (323, 1)], "histograms have names of their own");
         assert_eq!(meant(&["netproc"]).0, [(40, 8)]);
     }
 
@@ -137,7 +144,7 @@ mod tests {
     fn several_names_are_one_selection_without_repetition() {
         let (selected, unknown) =
             meant(&["proc.net.tcp.send.bytes", "nosuch", "disks", "bcc.proc.net.tcp.send", "bcc.disk"]);
-        assert_eq!((selected, unknown), (vec![(40, 2), (0, 1)], vec!["nosuch".to_owned()]));
+        assert_eq!((selected, unknown), ([&[(40, 2), (0, 1)][..], DISKS].concat(), vec!["nosuch".to_owned()]));
     }
 
     #[test]

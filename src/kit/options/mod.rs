@@ -4,8 +4,10 @@ mod errno;
 mod pattern;
 mod probe_list;
 mod return_check;
+use super::Window;
 use crate::config::{ConfigError, ModuleSettings, Section, Value};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 pub use crate::config::Value as OptionValue;
 pub use errno::Errno;
@@ -144,6 +146,53 @@ impl OptionType for IoOrder {
     fn show(&self) -> String {
         let name = IoOrder::COLUMNS.iter().find(|(_, by)| *by == self.by).map_or("", |(name, _)| name);
         format!("{}{name}", if self.descending { "-" } else { "" })
+    }
+}
+
+/// The length of a window, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seconds(pub u32);
+
+impl Seconds {
+    /// The window.
+    pub fn window(self) -> Window {
+        Window(Duration::from_secs(self.0.into()))
+    }
+}
+
+impl OptionType for Seconds {
+    const EXPECTED: &'static str = "a number of seconds from 10 to 3600";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.clamped(10..=3600).map(Seconds)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Which buckets of a log-linear histogram are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buckets {
+    /// Powers of two.
+    Log2,
+    /// All.
+    Fine,
+}
+
+impl OptionType for Buckets {
+    const EXPECTED: &'static str = "`log2` or `fine`";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        match value.text().trim() {
+            "log2" => Ok(Buckets::Log2),
+            "fine" => Ok(Buckets::Fine),
+            _ => Err(value.error(Self::EXPECTED)),
+        }
+    }
+    fn show(&self) -> String {
+        match self {
+            Buckets::Log2 => "log2".into(),
+            Buckets::Fine => "fine".into(),
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What families of modules share.
 
 pub mod block;
-pub mod disk_histograms;
 pub mod flows;
 pub mod fsdist;
 pub mod hits;

@@ -1,0 +1,512 @@
+//! Latency by disk, operation and phase: bcc.disk.dev.*, and bcc.disk.all.OP.total over all disks.
+
+use super::super::shared::block::disk_name;
+use super::{BioRow, DiskNumber, Operation, ROWS, SMALLS};
+use crate::bpf::types::{bio_row, bio_small, fine_hist};
+use crate::kit::{
+    set_buckets, set_counts, Fine, FineCounts, Kept, Kernel, Row, RowMut, RowsView, SeriesLabel, SeriesLabels, Shape,
+    Table, TableSpec, Window, WindowClock,
+};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Operations, in the order of [`Operation`].
+const OPERATIONS: usize = 4;
+
+/// Phases of a request: in all, in the device, and before it.
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Total,
+    Device,
+    Queue,
+}
+
+/// Operation and phase of each histogram of a disk, in the order of the metrics.
+const OF_DISK: [(usize, Phase); 8] = [
+    (0, Phase::Total),
+    (0, Phase::Device),
+    (0, Phase::Queue),
+    (1, Phase::Total),
+    (1, Phase::Device),
+    (1, Phase::Queue),
+    (2, Phase::Total),
+    (3, Phase::Total),
+];
+
+/// Disks that get identifiers, and the most buckets of all of them.
+const MOST_DISKS: usize = 4096;
+const MOST_BUCKETS: usize = 1 << 21;
+
+mod dev {
+    crate::histograms! {
+        "disk.dev";
+        1 "read.total" "reads by disk" "from allocation to completion" "";
+        2 "read.device" "reads by disk" "from issue to the device to completion" "";
+        3 "read.queue" "reads by disk" "from allocation to issue to the device" "";
+        4 "write.total" "writes by disk" "from allocation to completion" "";
+        5 "write.device" "writes by disk" "from issue to the device to completion" "";
+        6 "write.queue" "writes by disk" "from allocation to issue to the device" "";
+        7 "flush.total" "flushes by disk" "from allocation to completion" "";
+        8 "discard.total" "discards by disk" "from allocation to completion" "";
+        with NAME: str = 0 "name" DISCRETE NONE "name of the disk";
+        with READ_BYTES: u64 = 1 "read.bytes" COUNTER BYTE "bytes that reads of the disk transferred";
+        with WRITE_BYTES: u64 = 2 "write.bytes" COUNTER BYTE "bytes that writes to the disk transferred";
+        with DISCARD_BYTES: u64 = 3 "discard.bytes" COUNTER BYTE "bytes that were discarded on the disk";
+    }
+    use super::*;
+
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "each disk",
+        cluster: 320,
+        shape: Shape::Named { max: MOST_DISKS },
+        metrics: SERIES,
+        histograms: HISTOGRAMS,
+        ..TableSpec::NEW
+    };
+    pub static BY_BUCKET: TableSpec = TableSpec {
+        summary: "each bucket of each disk",
+        cluster: 321,
+        shape: Shape::Buckets { max: MOST_BUCKETS },
+        metrics: BUCKETS,
+        histograms: HISTOGRAMS,
+        ..TableSpec::NEW
+    };
+
+    /// Sets what a disk's row has besides its histograms.
+    pub fn set_others<'a>(row: RowMut<'a>, name: &[u8], bytes: [u64; OPERATIONS]) -> RowMut<'a> {
+        row.text(NAME, name).set(READ_BYTES, bytes[0]).set(WRITE_BYTES, bytes[1]).set(DISCARD_BYTES, bytes[3])
+    }
+}
+
+mod whole {
+    crate::histograms! {
+        "disk.all";
+        1 "read.total" "reads of all disks" "from allocation to completion" "Without requests of device-mapper disks: the disks below have them.";
+        2 "write.total" "writes to all disks" "from allocation to completion" "Without requests of device-mapper disks: the disks below have them.";
+        3 "flush.total" "flushes of all disks" "from allocation to completion" "Without requests of device-mapper disks: the disks below have them.";
+        4 "discard.total" "discards on all disks" "from allocation to completion" "Without requests of device-mapper disks: the disks below have them.";
+    }
+    use super::*;
+
+    pub static TABLE: TableSpec =
+        TableSpec { summary: "all disks", cluster: 324, metrics: SERIES, histograms: HISTOGRAMS, ..TableSpec::NEW };
+    pub static BY_BUCKET: TableSpec = TableSpec {
+        summary: "each bucket",
+        cluster: 323,
+        shape: Shape::Buckets { max: MOST_BUCKETS },
+        metrics: BUCKETS,
+        histograms: HISTOGRAMS,
+        ..TableSpec::NEW
+    };
+}
+
+/// The tables: disks and their buckets, all disks and their buckets.
+pub const TABLES: [&TableSpec; 4] = [&dev::TABLE, &dev::BY_BUCKET, &whole::TABLE, &whole::BY_BUCKET];
+
+/// A row: of reads and writes, or of flushes and discards.
+#[derive(Clone, Copy)]
+enum Place {
+    Full(usize),
+    Small(usize),
+}
+
+/// The rows of both kinds.
+#[derive(Clone, Copy)]
+struct BothRows<'a>(RowsView<'a, bio_row>, RowsView<'a, bio_small>);
+
+impl<'a> BothRows<'a> {
+    fn of(kernel: &'a dyn Kernel) -> BothRows<'a> {
+        BothRows(kernel.rows(ROWS), kernel.rows(SMALLS))
+    }
+
+    /// A histogram of a row; flushes and discards have one only.
+    fn histogram(self, place: Place, phase: Phase) -> Option<Row<'a, fine_hist>> {
+        let of_full = match phase {
+            Phase::Total => bio_row::total,
+            Phase::Device => bio_row::device,
+            Phase::Queue => bio_row::queue,
+        };
+        match place {
+            Place::Full(at) => Some(self.0.get(at)?.part(of_full)),
+            Place::Small(at) => Some(self.1.get(at)?.part(bio_small::total)),
+        }
+    }
+
+    fn bytes(self, place: Place) -> Option<u64> {
+        let row = match place {
+            Place::Full(at) => BioRow::Full(self.0.get(at)?),
+            Place::Small(at) => BioRow::Small(self.1.get(at)?),
+        };
+        Some(row.bytes())
+    }
+}
+
+/// What is known of a disk: its name and its labels; `None` if it is gone.
+pub type LookUp = fn(DiskNumber) -> Option<(Vec<u8>, SeriesLabels)>;
+
+/// Looks after which a disk's name is looked up again.
+const NAMES_EVERY: u64 = 10;
+
+/// Histograms of disks with their windows.
+pub struct DiskHistograms {
+    look_up: LookUp,
+    /// Whether a disk's requests are those of disks below.
+    is_above: fn(u32) -> bool,
+    /// All buckets are served, not only powers of two.
+    all_buckets: bool,
+    clock: WindowClock,
+    start: Instant,
+    looks: u64,
+    /// Which rows of each kind belong to one of the disks.
+    owned: [Vec<bool>; 2],
+    disks: BTreeMap<u64, Disk>,
+    whole: [Kept; OPERATIONS],
+}
+
+struct Disk {
+    name: Option<(Vec<u8>, Arc<SeriesLabels>)>,
+    is_above: bool,
+    rows: [Vec<Place>; OPERATIONS],
+    kept: [Kept; OF_DISK.len()],
+}
+
+impl DiskHistograms {
+    /// No disk yet.
+    pub fn new(window: Window, all_buckets: bool, look_up: LookUp, is_above: fn(u32) -> bool) -> Self {
+        DiskHistograms {
+            look_up,
+            is_above,
+            all_buckets,
+            clock: WindowClock::new(window),
+            start: Instant::now(),
+            looks: 0,
+            owned: Default::default(),
+            disks: BTreeMap::new(),
+            whole: Default::default(),
+        }
+    }
+
+    /// Once a second: takes what was counted into the windows.
+    pub fn tick(&mut self, kernel: &dyn Kernel) {
+        self.look(kernel, self.start.elapsed());
+    }
+
+    fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) {
+        self.find(kernel);
+        self.looks += 1;
+        if self.looks % NAMES_EVERY == 0 {
+            self.name_again();
+        }
+        let part = self.clock.look(since_start);
+        let rows = BothRows::of(kernel);
+        let mut number = 0;
+        for disk in self.disks.values_mut() {
+            for (histogram, &(operation, phase)) in OF_DISK.iter().enumerate() {
+                number += 1;
+                let parts = parts(rows, &disk.rows[operation], phase);
+                let counted = disk.kept[histogram].look(part, parts, self.clock.anyway(number));
+                if phase == Phase::Total && !disk.is_above {
+                    self.whole[operation].add(part, &counted);
+                }
+            }
+        }
+        self.whole.iter_mut().for_each(|kept| kept.pass(part));
+    }
+
+    /// Fills one of [`TABLES`].
+    pub fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.find(kernel);
+        let rows = BothRows::of(kernel);
+        if table.is(&dev::TABLE) {
+            self.fill_disks(rows, table);
+        } else if table.is(&whole::TABLE) {
+            self.fill_whole(rows, table);
+        } else if table.is(&dev::BY_BUCKET) {
+            for disk in self.disks.values() {
+                let Some((name, labels)) = &disk.name else { continue };
+                let counts = self.counts(rows, &OF_DISK, |operation| disk.rows[operation].iter());
+                set_buckets(table, self.all_buckets, Some((name, labels)), &counts);
+            }
+        } else if table.is(&whole::BY_BUCKET) {
+            let own = || self.disks.values().filter(|disk| !disk.is_above);
+            let totals = [0, 1, 2, 3].map(|operation| (operation, Phase::Total));
+            let counts = self.counts(rows, &totals, |operation| own().flat_map(move |disk| &disk.rows[operation]));
+            set_buckets(table, self.all_buckets, None, &counts);
+        }
+    }
+
+    fn fill_disks(&mut self, rows: BothRows<'_>, table: &mut Table) {
+        for disk in self.disks.values_mut() {
+            let Some((name, labels)) = &disk.name else { continue };
+            let bytes = std::array::from_fn(|operation| {
+                disk.rows[operation].iter().filter_map(|&row| rows.bytes(row)).fold(0, u64::wrapping_add)
+            });
+            let mut row = dev::set_others(table.named(name).labels(labels), name, bytes);
+            for (histogram, &(operation, phase)) in OF_DISK.iter().enumerate() {
+                let kept = &mut disk.kept[histogram];
+                let counts = kept.read(parts(rows, &disk.rows[operation], phase));
+                row = kept.set_quantiles(set_counts(row, histogram, counts), histogram);
+            }
+        }
+    }
+
+    fn fill_whole(&mut self, rows: BothRows<'_>, table: &mut Table) {
+        let mut row = table.single();
+        for operation in 0..OPERATIONS {
+            let total = OF_DISK.iter().position(|&of| of == (operation, Phase::Total)).unwrap_or_default();
+            let (mut count, mut sum) = (0u64, 0u64);
+            for disk in self.disks.values_mut().filter(|disk| !disk.is_above) {
+                let of_disk = disk.kept[total].read(parts(rows, &disk.rows[operation], Phase::Total));
+                (count, sum) = (count.wrapping_add(of_disk.0), sum.wrapping_add(of_disk.1));
+            }
+            row = self.whole[operation].set_quantiles(set_counts(row, operation, (count, sum)), operation);
+        }
+    }
+
+    /// The buckets of these histograms over rows.
+    fn counts<'a, R: Iterator<Item = &'a Place>>(
+        &self,
+        rows: BothRows<'_>,
+        of: &[(usize, Phase)],
+        rows_of: impl Fn(usize) -> R,
+    ) -> Vec<FineCounts> {
+        let counts = |&(operation, phase): &(usize, Phase)| {
+            let mut counts = [0; Fine::BUCKETS];
+            for histogram in rows_of(operation).filter_map(|&row| rows.histogram(row, phase)) {
+                Fine::add(histogram, &mut counts);
+            }
+            counts
+        };
+        of.iter().map(counts).collect()
+    }
+
+    /// Takes rows that have got an owner since the last time.
+    fn find(&mut self, kernel: &dyn Kernel) {
+        let BothRows(full, small) = BothRows::of(kernel);
+        let [full_owned, small_owned] = &mut self.owned;
+        full_owned.resize(full.len(), false);
+        small_owned.resize(small.len(), false);
+        let mut found = Vec::new();
+        for (at, row) in full.iter().enumerate().filter(|(at, _)| !full_owned[*at]) {
+            found.push((row.get(bio_row::disk), Operation::of_full(at), Place::Full(at)));
+        }
+        for (at, row) in small.iter().enumerate().filter(|(at, _)| !small_owned[*at]) {
+            found.push((row.get(bio_small::disk), Operation::of_small(at), Place::Small(at)));
+        }
+        for (disk, operation, place) in found.into_iter().filter(|(disk, ..)| *disk != 0) {
+            let (look_up, is_above) = (self.look_up, self.is_above);
+            let new = || Disk::new(DiskNumber::read(disk), look_up, is_above);
+            self.disks.entry(disk).or_insert_with(new).rows[operation as usize].push(place);
+            match place {
+                Place::Full(at) => self.owned[0][at] = true,
+                Place::Small(at) => self.owned[1][at] = true,
+            }
+        }
+    }
+
+    /// Disks come and go: one that is gone is not served.
+    fn name_again(&mut self) {
+        for (&word, disk) in &mut self.disks {
+            let Some(number) = DiskNumber::read(word) else { continue };
+            let found = (self.look_up)(number);
+            let is_same = match (&disk.name, &found) {
+                (Some((name, labels)), Some((new, new_labels))) => name == new && **labels == *new_labels,
+                _ => false,
+            };
+            if !is_same {
+                disk.name = found.map(|(name, labels)| (name, Arc::new(labels)));
+            }
+        }
+    }
+}
+
+impl Disk {
+    /// `None` for the number: disks that found no row of their own, which count for all disks only.
+    fn new(number: Option<DiskNumber>, look_up: LookUp, is_above: fn(u32) -> bool) -> Disk {
+        let name = number.and_then(look_up);
+        Disk {
+            name: name.map(|(name, labels)| (name, Arc::new(labels))),
+            is_above: number.is_some_and(|number| is_above(number.major)),
+            rows: Default::default(),
+            kept: Default::default(),
+        }
+    }
+}
+
+/// A histogram in each of these rows.
+fn parts<'a>(rows: BothRows<'a>, of: &'a [Place], phase: Phase) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
+    of.iter().filter_map(move |&row| rows.histogram(row, phase))
+}
+
+/// What sysfs has on a disk.
+pub fn look_up(DiskNumber { major, minor }: DiskNumber) -> Option<(Vec<u8>, SeriesLabels)> {
+    let name = disk_name(major, minor)?;
+    let disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let labels = labels(&disk, &String::from_utf8_lossy(&name));
+    Some((name, labels))
+}
+
+fn labels(disk: &Path, name: &str) -> SeriesLabels {
+    let text = |file: &Path| -> Option<String> {
+        let text = fs::read(file).ok()?;
+        let text: String =
+            String::from_utf8_lossy(&text).trim().chars().map(|c| if c.is_control() { '_' } else { c }).collect();
+        (!text.is_empty()).then_some(text)
+    };
+    let mut labels = vec![("disk", SeriesLabel::Text(name.to_owned()))];
+    for (label, file) in [("device_mapper_name", "dm/name"), ("model", "device/model")] {
+        labels.extend(text(&disk.join(file)).map(|text| (label, SeriesLabel::Text(text))));
+    }
+    let rotational = text(&disk.join("queue/rotational"));
+    labels.extend(rotational.map(|text| ("rotational", SeriesLabel::Flag(text != "0"))));
+    let node = disk.ancestors().find_map(|device| text(&device.join("numa_node"))?.parse().ok());
+    labels.extend(node.filter(|&node: &i64| node >= 0).map(|node| ("numa_node", SeriesLabel::Number(node))));
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::{Fake, Key};
+    use crate::pcp::Atom;
+
+    const VDA: u64 = 1 << 63 | 254 << 32;
+    const DM: u64 = 1 << 63 | 253 << 32;
+    const GONE: u64 = 1 << 63 | 8 << 32;
+    const OTHERS: u64 = 1 << 62;
+
+    fn named(number: DiskNumber) -> Option<(Vec<u8>, SeriesLabels)> {
+        let name = match number.major {
+            254 => "vda",
+            253 => "dm-0",
+            _ => return None,
+        };
+        Some((name.into(), vec![("disk", SeriesLabel::Text(name.into()))]))
+    }
+
+    fn disks(window: u64) -> DiskHistograms {
+        DiskHistograms::new(Window(Duration::from_secs(window)), false, named, |major| major == 253)
+    }
+
+    /// Requests of a time in microseconds in the row of a disk: reads in even rows, writes in odd ones.
+    fn count(fake: &Fake, row: usize, disk: u64, us: u64, requests: u64) {
+        fake.set(ROWS, row, bio_row::disk, disk);
+        for phase in [bio_row::total, bio_row::device, bio_row::queue] {
+            let part = fake.row(ROWS, row).part(phase);
+            let bucket = fine_hist::buckets.nth(Fine::bucket(us * 1000));
+            part.set(bucket, part.get(bucket) + requests);
+            part.set(fine_hist::sum, part.get(fine_hist::sum) + requests * us * 1000);
+        }
+    }
+
+    fn filled(disks: &mut DiskHistograms, fake: &Fake, spec: &TableSpec) -> Table {
+        let mut table = Table::of(spec);
+        disks.refresh(fake, &mut table);
+        table
+    }
+
+    fn cell(table: &Table, row: usize, name: &str, spec: &TableSpec) -> Option<u64> {
+        let column = spec.metrics.iter().position(|metric| metric.name == name).unwrap_or_else(|| panic!("no {name}"));
+        table.number(row, column)
+    }
+
+    fn fake() -> Fake {
+        Fake::new().with(ROWS, 16).with(SMALLS, 16)
+    }
+
+    #[test]
+    fn a_disk_has_count_sum_and_quantiles_by_operation() {
+        let (fake, mut disks) = (fake(), disks(60));
+        count(&fake, 0, VDA, 100, 98);
+        count(&fake, 2, VDA, 9_000, 2);
+        count(&fake, 3, VDA, 50, 1);
+        fake.set(ROWS, 2, bio_row::bytes, 4096);
+        disks.look(&fake, Duration::ZERO);
+        count(&fake, 2, VDA, 9_000, 1);
+        let table = filled(&mut disks, &fake, &dev::TABLE);
+        let cell = |name: &str| cell(&table, 0, &format!("disk.dev.{name}"), &dev::TABLE);
+        assert_eq!(table.names(), ["vda"]);
+        assert_eq!((cell("read.total.count"), cell("read.total.sum")), (Some(101), Some(98 * 100_000 + 3 * 9_000_000)));
+        let near = |name: &str, exact: f64| {
+            let found = cell(name).unwrap() as f64;
+            assert!((found - exact).abs() <= exact * Fine::ERROR + 0.5, "{name}: {found}, not {exact}");
+        };
+        near("read.total.p50", 100.0);
+        near("read.queue.p99", 9_000.0);
+        near("write.device.max", 50.0);
+        assert_eq!((cell("flush.total.count"), cell("flush.total.p50")), (Some(0), None));
+        assert_eq!((cell("read.bytes"), cell("write.bytes")), (Some(4096), Some(0)));
+        assert_eq!(
+            table.value(0, dev::TABLE.metrics.iter().position(|m| m.name == "disk.dev.name").unwrap()),
+            Some(Atom::Str(b"vda"))
+        );
+        assert_eq!(table.labels(0), named(DiskNumber { major: 254, minor: 0 }).map(|(_, labels)| labels).as_ref());
+    }
+
+    #[test]
+    fn a_fetch_changes_no_window_and_an_empty_one_has_no_quantiles() {
+        let (fake, mut disks) = (fake(), disks(12));
+        count(&fake, 0, VDA, 100, 10);
+        disks.look(&fake, Duration::ZERO);
+        let p50 = |disks: &mut DiskHistograms| {
+            cell(&filled(disks, &fake, &dev::TABLE), 0, "disk.dev.read.total.p50", &dev::TABLE)
+        };
+        let before = p50(&mut disks);
+        count(&fake, 0, VDA, 5_000, 1000);
+        assert_eq!([p50(&mut disks), p50(&mut disks)], [before, before], "fetches");
+        disks.look(&fake, Duration::from_secs(1));
+        assert!(p50(&mut disks) > before, "what fetches have read counts in the window");
+        disks.look(&fake, Duration::from_secs(12));
+        assert!(p50(&mut disks) > before, "the second is in it");
+        disks.look(&fake, Duration::from_secs(13));
+        let table = filled(&mut disks, &fake, &dev::TABLE);
+        assert_eq!(cell(&table, 0, "disk.dev.read.total.p50", &dev::TABLE), None);
+        assert_eq!(cell(&table, 0, "disk.dev.read.total.count", &dev::TABLE), Some(1010));
+    }
+
+    #[test]
+    fn all_disks_are_those_without_a_disk_below_them() {
+        let (fake, mut disks) = (fake(), disks(60));
+        for (row, disk) in [(0, VDA), (2, DM), (4, GONE), (6, OTHERS)] {
+            count(&fake, row, disk, 100, 10);
+        }
+        disks.look(&fake, Duration::ZERO);
+        assert_eq!(filled(&mut disks, &fake, &dev::TABLE).names(), ["dm-0", "vda"], "one is gone, others have no name");
+        let table = filled(&mut disks, &fake, &whole::TABLE);
+        assert_eq!(cell(&table, 0, "disk.all.read.total.count", &whole::TABLE), Some(30));
+        assert!(cell(&table, 0, "disk.all.read.total.p99", &whole::TABLE).is_some());
+        let table = filled(&mut disks, &fake, &whole::BY_BUCKET);
+        let total: u64 = (0..table.len()).filter_map(|row| table.number(row, 0)).sum();
+        assert_eq!((table.len(), total, table.name(6)), (26, 30, "64-127".into()));
+        assert!(matches!(table.keys()[6], Key::Numbered(6, _)), "identifiers are fixed");
+    }
+
+    #[test]
+    fn buckets_of_a_disk_are_dense_with_the_bounds_first() {
+        let (fake, mut disks) = (fake(), disks(60));
+        count(&fake, 1, VDA, 100, 10);
+        let table = filled(&mut disks, &fake, &dev::BY_BUCKET);
+        assert_eq!(
+            (table.len(), table.name(0), table.name(25)),
+            (26, "0-1::vda".into(), "33554432-4294967295::vda".into())
+        );
+        assert_eq!(cell(&table, 6, "disk.dev.write.queue.bucket", &dev::BY_BUCKET), Some(10));
+        assert_eq!(cell(&table, 6, "disk.dev.read.queue.bucket", &dev::BY_BUCKET), Some(0));
+        disks.all_buckets = true;
+        assert_eq!(filled(&mut disks, &fake, &dev::BY_BUCKET).len(), 417);
+    }
+
+    /// A clock may be so coarse that the sum of the times stands still: each histogram is counted anyway now and then.
+    #[test]
+    fn times_of_nothing_come_into_the_window_too() {
+        let (fake, mut disks) = (fake(), disks(60));
+        count(&fake, 0, VDA, 0, 10);
+        (0..16).for_each(|_| disks.look(&fake, Duration::ZERO));
+        let table = filled(&mut disks, &fake, &dev::TABLE);
+        assert_eq!(cell(&table, 0, "disk.dev.read.total.count", &dev::TABLE), Some(10));
+        assert_eq!(cell(&table, 0, "disk.dev.read.total.max", &dev::TABLE), Some(0));
+    }
+}

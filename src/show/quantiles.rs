@@ -1,0 +1,132 @@
+//! Tables of quantiles: a line for each series and each of its histograms.
+
+use super::columns::{heading, text};
+use super::reading::{scaling, unit, Reading, Value};
+use crate::cli::ShowOptions;
+use crate::kit::SERIES_METRICS;
+use crate::pcp::{Atom, Units};
+use std::fmt::Write;
+
+/// Draws the histograms of a reading whose metrics are shown, those that counted something or have quantiles.
+pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
+    let spec = reading.of.table.spec;
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    let mut zeros = 0;
+    for row in 0..reading.table.len() {
+        for (histogram, def) in spec.histograms.iter().enumerate() {
+            let first = histogram * SERIES_METRICS.len();
+            if !reading.of.columns.iter().any(|column| (first..first + SERIES_METRICS.len()).contains(column)) {
+                continue;
+            }
+            let (count, sum) = (reading.since(row, first), reading.since(row, first + 1));
+            let quantiles: Vec<String> =
+                (2..SERIES_METRICS.len()).map(|metric| time(reading, row, first + metric, options)).collect();
+            if count == 0 && quantiles.iter().all(|quantile| quantile == "-") && !options.zeros {
+                zeros += 1;
+                continue;
+            }
+            let mean = match count {
+                0 => "-".to_owned(),
+                _ => scaled(sum as f64 / count as f64 / 1000.0, options),
+            };
+            let head = [reading.name(row), shortened(def.name).to_owned(), text(&reading.amount(count, options)), mean];
+            lines.push(head.into_iter().chain(quantiles).collect());
+        }
+    }
+    let mut out = heading(reading, &reading.title());
+    if lines.is_empty() {
+        out += "(nothing yet)\n";
+    } else {
+        out += &laid_out(reading, options, lines);
+    }
+    if zeros > 0 {
+        let _ = writeln!(out, "({zeros} without requests; --zeros shows them)");
+    }
+    out
+}
+
+fn laid_out(reading: &Reading<'_>, options: &ShowOptions, lines: Vec<Vec<String>>) -> String {
+    let of_time = |name: &str| format!("{name}[{}]", unit(Units::USEC, options.scale));
+    let times = ["mean"].into_iter().chain(SERIES_METRICS[2..].iter().copied()).map(of_time);
+    let count = if options.rate { "count/s" } else { "count" };
+    let head = ["instance", "operation", count].map(str::to_owned).into_iter().chain(times).collect();
+    let table: Vec<Vec<String>> = [head].into_iter().chain(lines).collect();
+    // What has no instances has no names.
+    let from = usize::from(reading.of.table.spec.shape == crate::kit::Shape::Single);
+    let width = |column: usize| table.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
+    let mut out = String::new();
+    for line in &table {
+        let cells = line.iter().zip(&widths).enumerate().skip(from).map(|(column, (cell, &width))| match column {
+            0 | 1 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    out
+}
+
+/// A quantile, in the unit that is asked for.
+fn time(reading: &Reading<'_>, row: usize, column: usize, options: &ShowOptions) -> String {
+    match reading.table.value(row, column) {
+        Some(Atom::U64(us)) => match scaling(Units::USEC, options.scale) {
+            Some(_) => scaled(us as f64, options),
+            None => us.to_string(),
+        },
+        _ => "-".to_owned(),
+    }
+}
+
+fn scaled(us: f64, options: &ShowOptions) -> String {
+    text(&Value::Real(us * scaling(Units::USEC, options.scale).unwrap_or(1.0)))
+}
+
+/// What tells a histogram from the others: `read.total`.
+fn shortened(name: &str) -> &str {
+    let mut parts = name.match_indices('.').rev();
+    parts.nth(1).map_or(name, |(dot, _)| &name[dot + 1..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choose::choose;
+    use super::super::reading::Earlier;
+    use super::*;
+    use crate::cli::{parse, Command};
+    use crate::kit::{Metric, Table};
+    use chrono::Local;
+    use std::time::Duration;
+
+    /// What `show` with these words draws of reads of vda, of which there were 10 before.
+    fn drawn(line: &str) -> Vec<String> {
+        let words = ["pmdacorebcc", "show"].into_iter().chain(line.split(' '));
+        let Ok(Command::Show(options)) = parse(words.map(Into::into)) else { panic!("{line}") };
+        let chosen = choose(&options).unwrap();
+        let of = chosen.selected.iter().find(|selected| selected.table.spec.cluster == 320).unwrap();
+        let filled = |numbers: [u64; 7]| {
+            let mut table = Table::of(of.table.spec);
+            let row = table.named(b"vda");
+            numbers.iter().enumerate().fold(row, |row, (column, &number)| row.set(Metric::<u64>::new(column), number));
+            table
+        };
+        let (before, now) =
+            (filled([10, 1_000_000, 1, 1, 1, 1, 1]), filled([30, 5_000_000, 80, 300, 1500, 9000, 9000]));
+        let (time, covers) = (Local::now(), Duration::from_secs(2));
+        let reading = Reading { of, table: &now, earlier: Some(Earlier::new(&before)), new: None, time, covers };
+        draw(&reading, &options).lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_disk_and_operation_has_a_line_of_quantiles() {
+        let lines = drawn("disk.dev");
+        assert_eq!(lines[1], "instance  operation   count  mean[us]  p50[us]  p90[us]  p99[us]  p999[us]  max[us]");
+        assert_eq!(lines[2], "vda       read.total     20     200.0       80      300     1500      9000     9000");
+        assert_eq!(lines[3], "(7 without requests; --zeros shows them)");
+        assert_eq!(drawn("disk.dev --zeros").len(), 10);
+        assert!(
+            drawn("disk.dev --milliseconds")[2].ends_with("1.500     9.000    9.000"),
+            "{:?}",
+            drawn("disk.dev --milliseconds")
+        );
+    }
+}
