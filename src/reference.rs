@@ -226,10 +226,12 @@ pub fn histogram_help(specs: &[&Spec]) -> Vec<(String, String)> {
     let tables = specs.iter().flat_map(|spec| spec.tables).filter(|table| !table.histograms.is_empty());
     for table in tables {
         for metric in table.metrics {
-            let of = table.histograms.iter().find_map(|histogram| {
-                Some((histogram, metric.name.strip_prefix(histogram.name)?.strip_prefix('.')?))
-            });
-            let full = of.map_or_else(|| capitalized(metric.oneline) + ".", |(histogram, last)| described(histogram, last));
+            let of = table
+                .histograms
+                .iter()
+                .find_map(|histogram| Some((histogram, metric.name.strip_prefix(histogram.name)?.strip_prefix('.')?)));
+            let full =
+                of.map_or_else(|| capitalized(metric.oneline) + ".", |(histogram, last)| described(histogram, last));
             entries.push((format!("bcc.{} {}", metric.name, metric.oneline), full));
         }
         let buckets = matches!(table.shape, Shape::Buckets { .. });
@@ -238,7 +240,8 @@ pub fn histogram_help(specs: &[&Spec]) -> Vec<(String, String)> {
                         open. Identifiers are kept over restarts.";
             entries.push((format!("BCC.{} buckets of a histogram", table.cluster), full.into()));
         } else if table.shape != Shape::Single {
-            let full = "Named as the kernel names them. Identifiers are kept over restarts, also of those that are gone.";
+            let full =
+                "Named as the kernel names them. Identifiers are kept over restarts, also of those that are gone.";
             let name = table.summary.trim_start_matches("each ");
             entries.push((format!("BCC.{} {name}s", table.cluster), full.into()));
         }

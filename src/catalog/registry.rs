@@ -385,7 +385,9 @@ fn label(name: &'static str, value: LabelValue) -> Label {
 /// The bounds that a name begins with: whole microseconds are numbers.
 fn bounds(name: &[u8]) -> Vec<Label> {
     let name = String::from_utf8_lossy(name);
-    let Some((low, high)) = name.split("::").next().and_then(|bounds| bounds.split_once('-')) else { return Vec::new() };
+    let Some((low, high)) = name.split("::").next().and_then(|bounds| bounds.split_once('-')) else {
+        return Vec::new();
+    };
     let bound = |bound: &str| bound.parse().map_or_else(|_| LabelValue::Str(bound.to_owned().into()), LabelValue::Int);
     vec![label("lower_bound", bound(low)), label("upper_bound", bound(high))]
 }

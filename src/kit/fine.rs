@@ -197,7 +197,8 @@ mod tests {
             assert!(served.windows(2).all(|pair| pair[0].of.end == pair[1].of.start && pair[0].id != pair[1].id));
             assert_eq!(served[served.len() - 1].name, "33554432-4294967295");
         }
-        let names = |all: bool, at: &[usize]| at.iter().map(|&at| Fine::served(all)[at].name.as_str()).collect::<Vec<_>>();
+        let names =
+            |all: bool, at: &[usize]| at.iter().map(|&at| Fine::served(all)[at].name.as_str()).collect::<Vec<_>>();
         assert_eq!(names(false, &[0, 1, 2, 24]), ["0-1", "2-3", "4-7", "16777216-33554431"]);
         let fine = ["0-0", "0.9375-0.9375", "1-1", "2-2.0625", "16-16", "32-33", "17825792-18874367"];
         assert_eq!(names(true, &[0, 15, 16, 32, 80, 96, 401]), fine);
@@ -215,7 +216,9 @@ mod tests {
         let samples: [Vec<u64>; 4] = [
             (1..=10_000).map(|n| n * 1_000).collect(),
             (0..10_000).map(|_| 1_000 + (1_000 << (random() % 20)) * (random() % 1000) / 1000).collect(),
-            (0..5_000).map(|n| if n % 10 == 0 { 9_000_000 + random() % 100_000 } else { 80_000 + random() % 9_000 }).collect(),
+            (0..5_000)
+                .map(|n| if n % 10 == 0 { 9_000_000 + random() % 100_000 } else { 80_000 + random() % 9_000 })
+                .collect(),
             vec![123_456_789],
         ];
         for mut sample in samples {

@@ -41,8 +41,8 @@ pub use module::{
 };
 pub use need::Need;
 pub use options::{
-    unknown, Buckets, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue, Pages,
-    Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
+    unknown, Buckets, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue,
+    Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
 };
 pub use readings::{FineHistogram, Histogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;

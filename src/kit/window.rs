@@ -124,7 +124,13 @@ fn merged(one: &[(u16, u32)], other: &[(u16, u32)]) -> Vec<(u16, u32)> {
         let next = match (one.peek(), other.peek()) {
             (None, None) => return all,
             (Some(a), Some(b)) if a.0 == b.0 => (a.0, a.1.saturating_add(b.1)),
-            (Some(a), Some(b)) => if a.0 < b.0 { *a } else { *b },
+            (Some(a), Some(b)) => {
+                if a.0 < b.0 {
+                    *a
+                } else {
+                    *b
+                }
+            }
             (Some(a), None) => *a,
             (None, Some(b)) => *b,
         };
@@ -154,7 +160,10 @@ mod tests {
         assert_eq!(window.quantiles(), None);
         window.take(0, &counts(&[(100, 99), (5000, 1)]));
         let found = *window.quantiles().unwrap();
-        assert!(near(found[0], 100) && near(found[2], 100) && near(found[3], 5000) && near(found[4], 5000), "{found:?}");
+        assert!(
+            near(found[0], 100) && near(found[2], 100) && near(found[3], 5000) && near(found[4], 5000),
+            "{found:?}"
+        );
         window.take(3, &counts(&[(100, 99), (5000, 1), (20, 100)]));
         assert!(near(window.quantiles().unwrap()[4], 5000), "both are in it");
         window.take(11, &counts(&[(100, 99), (5000, 1), (20, 100)]));

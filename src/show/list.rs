@@ -8,6 +8,7 @@ use crate::catalog::EnabledModule;
 use crate::cli::{built_in, ShowOptions};
 use crate::collector::{prepared_modules, ModuleSet};
 use crate::config::Config;
+use crate::kit::{Shape, SERIES_METRICS};
 use log::LevelFilter;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -90,7 +91,14 @@ fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Result<(), S
     };
     line(format!("{:<16}  {state:<7}  {mark}{}", module.spec.name, module.spec.summary));
     for table in module.tables() {
-        for metric in table.spec.metrics {
+        if matches!(table.spec.shape, Shape::Buckets { .. }) {
+            continue; // named with the others of its histograms
+        }
+        for histogram in table.spec.histograms {
+            let what = format!("{}, {}: {}, bucket", histogram.events, histogram.time, SERIES_METRICS.join(", "));
+            line(format!("    {:<36}  {what}", format!("{}{}", table.prefix, histogram.name)));
+        }
+        for metric in table.spec.metrics.iter().skip(SERIES_METRICS.len() * table.spec.histograms.len()) {
             let unit = unit(metric.units, None);
             let unit = if unit.is_empty() { String::new() } else { format!(" [{unit}]") };
             line(format!("    {:<36}  {}{unit}", format!("{}{}", table.prefix, metric.name), metric.oneline));

@@ -81,7 +81,8 @@ fn suits(options: &ShowOptions, selected: &[Selected]) -> Result<(), ShowError> 
         let metric = selected.table.spec.metrics[selected.columns[0]].name;
         format!("{}{metric}", selected.table.prefix)
     };
-    let is_histogram = |selected: &&Selected| matches!(selected.table.spec.shape, Shape::Log2(_) | Shape::Buckets { .. });
+    let is_histogram =
+        |selected: &&Selected| matches!(selected.table.spec.shape, Shape::Log2(_) | Shape::Buckets { .. });
     let is_counter = |selected: &&Selected| {
         selected.columns.iter().any(|&column| selected.table.spec.metrics[column].sem == Sem::COUNTER)
     };

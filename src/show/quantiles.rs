@@ -109,7 +109,8 @@ mod tests {
             numbers.iter().enumerate().fold(row, |row, (column, &number)| row.set(Metric::<u64>::new(column), number));
             table
         };
-        let (before, now) = (filled([10, 1_000_000, 1, 1, 1, 1, 1]), filled([30, 5_000_000, 80, 300, 1500, 9000, 9000]));
+        let (before, now) =
+            (filled([10, 1_000_000, 1, 1, 1, 1, 1]), filled([30, 5_000_000, 80, 300, 1500, 9000, 9000]));
         let (time, covers) = (Local::now(), Duration::from_secs(2));
         let reading = Reading { of, table: &now, earlier: Some(Earlier::new(&before)), new: None, time, covers };
         draw(&reading, &options).lines().map(str::to_owned).collect()
@@ -122,6 +123,10 @@ mod tests {
         assert_eq!(lines[2], "vda       read.total     20     200.0       80      300     1500      9000     9000");
         assert_eq!(lines[3], "(7 without requests; --zeros shows them)");
         assert_eq!(drawn("disk.dev --zeros").len(), 10);
-        assert!(drawn("disk.dev --milliseconds")[2].ends_with("1.500     9.000    9.000"), "{:?}", drawn("disk.dev --milliseconds"));
+        assert!(
+            drawn("disk.dev --milliseconds")[2].ends_with("1.500     9.000    9.000"),
+            "{:?}",
+            drawn("disk.dev --milliseconds")
+        );
     }
 }

@@ -31,6 +31,8 @@ pub fn select(modules: &[EnabledModule], status: Vec<ServedTable>, names: &[Stri
         if found.is_empty() {
             let is = |module: &EnabledModule| module.spec.is_named(name) || module.settings.section == *name;
             let of_module = tables.iter().enumerate().filter(|(_, (module, _))| module.is_some_and(is));
+            // Histograms by series have names of their own, beside which the module's would be hard to find.
+            let of_module = of_module.filter(|(_, (_, table))| table.spec.histograms.is_empty());
             found.extend(of_module.map(|(at, (_, table))| (at, (0..table.spec.metrics.len()).collect())));
         }
         if found.is_empty() {
@@ -132,9 +134,9 @@ mod tests {
 
     #[test]
     fn modules_and_sections_are_names_too() {
-        let all = [&[(0, 1)][..], DISKS].concat();
-        assert_eq!(meant(&["biolatency"]).0, all);
-        assert_eq!(meant(&["disks"]).0, all);
+        assert_eq!(meant(&["biolatency"]).0, [(0, 1)]);
+        assert_eq!(meant(&["disks"]).0, [(0, 1)]);
+        assert_eq!(meant(&["disk.all.read"]).0, [(324, 7), (323, 1)], "histograms have names of their own");
         assert_eq!(meant(&["netproc"]).0, [(40, 8)]);
     }
 

@@ -4,10 +4,10 @@ use super::choose::choose;
 use super::output::{add_columns, as_lines};
 use super::reading::{Earlier, Reading};
 use super::screen::Screen;
-use super::{list, records, suits};
+use super::{list, narrow, records, suits};
 use crate::catalog::EnabledModule;
 use crate::cli::{parse, Command, Form, ShowOptions};
-use crate::kit::{Metric, Table};
+use crate::kit::{series_metric, Fine, Metric, Table};
 use chrono::{DateTime, Local, TimeZone, Utc};
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn values(module: &str, round: u64) -> (Vec<Table>, Option<u64>) {
             let mut table = Table::new(1);
             let [fast, slow] = [21 + round * 90, round * round];
             table.log2(Metric::new(0), &[0, 0, 0, 0, 0, fast, 5 * fast, fast, 0, 0, 2 * slow, slow]);
-            (vec![table], None)
+            (vec![table, disks(round), Table::new(8), Table::new(28), buckets(round)], None)
         }
         "execsnoop" => {
             let mut table = Table::new(5);
@@ -93,6 +93,40 @@ fn trial(modules: &[EnabledModule]) -> list::Trial {
     modules.iter().map(|module| (module.spec.name, outcome(module.spec.name))).collect()
 }
 
+/// Two disks, one of them slow.
+fn disks(round: u64) -> Table {
+    let mut table = Table::new(60);
+    for (name, reads, us) in [("sda", 40, 4200), ("vda", 700, 90)] {
+        let mut row = table.named(name.as_bytes());
+        for (phase, share) in [(0, 10), (1, 9), (2, 1)] {
+            let us = us * share / 10;
+            let values = [round * reads, round * reads * us * 1000, us * 9 / 10, us * 2, us * 5, us * 9, us * 11];
+            for (metric, value) in values.into_iter().enumerate() {
+                row = row.set(series_metric(phase, metric), value);
+            }
+        }
+    }
+    table
+}
+
+/// Reads of both.
+fn buckets(round: u64) -> Table {
+    let mut table = Table::new(4);
+    for bucket in Fine::served(false) {
+        let count = match bucket.id {
+            5 => 70,
+            6 => 550,
+            7 => 80,
+            11 => 9,
+            12 => 31,
+            13 => (round % 7) * 3,
+            _ => 0,
+        };
+        table.numbered(bucket.id, bucket.name.as_bytes()).set(Metric::<u64>::new(0), round * count);
+    }
+    table
+}
+
 /// What a command prints: its reading `COUNT`, or all of them in a heat map.
 fn transcript(command: &str) -> String {
     let words = command.split(' ').skip_while(|word| *word != "pmdacorebcc");
@@ -104,7 +138,11 @@ fn transcript(command: &str) -> String {
     if options.form == Form::List {
         return list::list(&options, SCREEN.width(), |modules| Ok(trial(modules))).unwrap();
     }
-    let chosen = match choose(&options).and_then(|chosen| suits(&options, &chosen.selected).map(|()| chosen)) {
+    let chosen = choose(&options).and_then(|mut chosen| {
+        narrow(&options, &mut chosen.selected);
+        suits(&options, &chosen.selected).map(|()| chosen)
+    });
+    let chosen = match chosen {
         Ok(chosen) => chosen,
         Err(error) => return format!("pmdacorebcc: {error}\n"),
     };

@@ -221,7 +221,10 @@ fn operations(avoid: &str, options: &str) {
         return;
     }
     let disk = Disk::new(16);
-    disk.set("scheduler", "mq-deadline"); // merges
+    disk.set("scheduler", "mq-deadline");
+    let nomerges = format!("/sys/block/{}/queue/nomerges", disk.name());
+    let merging = std::fs::read_to_string(&nomerges).unwrap();
+    disk.set("nomerges", "0");
     let agent = Agent::avoiding(avoid, "biolatency", options);
     assert!(options.is_empty() || !agent.is_attached("block_rq_issue"));
     let completions = Completions::record();
@@ -235,7 +238,10 @@ fn operations(avoid: &str, options: &str) {
     run("blkdiscard", &["-z", "-l", "1M", &disk.device]);
     settle();
     let (stats_1, rows_1) = (by_operation(&disk), counted(&disk));
+    disk.set("nomerges", merging.trim());
     let completed = completions.of(&disk);
+    // 16 MB in blocks of 4 KB, one after the other, and half of 3,000 requests.
+    assert!(stats_1[1].0 - stats[1].0 < 4096, "no request was merged: {stats:?} {stats_1:?}");
     let mut missing = (0, 0);
     let flushes = stats_1[2].0 - stats[2].0;
     for operation in 0..4 {
@@ -263,6 +269,51 @@ fn operations(avoid: &str, options: &str) {
         }
     }
     assert_eq!(missing, (completed.unseen, completed.unseen_bytes), "only what no program can see is missing");
+}
+
+/// The rows are held against /proc/diskstats above.
+#[test]
+fn the_metrics_of_a_disk_are_what_its_rows_have() {
+    let _alone = alone();
+    if lacks(&["fio"]) {
+        return;
+    }
+    let disk = Disk::new(16);
+    let mut agent = Agent::new("biolatency", "window = 10");
+    fio(&disk, "--ioengine=libaio --iodepth=32 --rw=randrw --number_ios=3000");
+    settle();
+    agent.tick();
+    let spec = corebcc::modules::find("biolatency").unwrap().tables.iter().find(|spec| spec.cluster == 320).unwrap();
+    let (table, rows) = (agent.other(spec), counted(&disk));
+    let row = table.keys().iter().position(|key| match key {
+        corebcc::kit::Key::Name(name) => table.text(name) == disk.name().as_bytes(),
+        _ => false,
+    });
+    let row = row.unwrap();
+    let value = |name: &str| {
+        let column = spec.metrics.iter().position(|metric| metric.name == format!("disk.dev.{name}")).unwrap();
+        table.value(row, column).map(|value| match value {
+            corebcc::pcp::Atom::U64(value) => value,
+            other => panic!("{name}: {other:?}"),
+        })
+    };
+    for (operation, counted) in ["read", "write"].into_iter().zip(rows) {
+        for (at, phase) in ["total", "device", "queue"].into_iter().enumerate() {
+            let of = |metric: &str| value(&format!("{operation}.{phase}.{metric}"));
+            assert_eq!(
+                (of("count"), of("sum")),
+                (Some(counted.phases[at]), Some(counted.ns[at])),
+                "{operation}.{phase}"
+            );
+            let quantiles = ["p50", "p90", "p99", "p999", "max"].map(|quantile| of(quantile).unwrap());
+            assert!(counted.phases[at] > 100 && quantiles.is_sorted(), "{operation}.{phase}: {quantiles:?}");
+            let mean = counted.ns[at] / counted.phases[at] / 1000;
+            assert!((1..=quantiles[4] + 1).contains(&(mean + 1)), "{operation}.{phase}: {mean} and {quantiles:?}");
+        }
+        assert_eq!(value(&format!("{operation}.bytes")), Some(counted.bytes));
+    }
+    let label = table.labels(row).unwrap().iter().find(|(name, _)| *name == "disk").unwrap();
+    assert_eq!(label.1, corebcc::kit::SeriesLabel::Text(disk.name().to_owned()));
 }
 
 /// On a disk without FUA each such write completes a second time, without bytes.

@@ -164,6 +164,13 @@ impl Agent {
         table
     }
 
+    /// Another table of the module, by its cluster.
+    pub fn other(&mut self, spec: &'static TableSpec) -> Table {
+        let mut table = Table::of(spec);
+        self.group.refresh(TableId::new(spec.cluster as u16), &mut table).unwrap();
+        table
+    }
+
     pub fn tick(&mut self) {
         self.group.tick();
         self.settle();

@@ -337,11 +337,7 @@ impl Disk {
 }
 
 /// A histogram in each of these rows.
-fn parts<'a>(
-    rows: BothRows<'a>,
-    of: &'a [Place],
-    phase: Phase,
-) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
+fn parts<'a>(rows: BothRows<'a>, of: &'a [Place], phase: Phase) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
     of.iter().filter_map(move |&row| rows.histogram(row, phase))
 }
 
@@ -443,7 +439,10 @@ mod tests {
         near("write.device.max", 50.0);
         assert_eq!((cell("flush.total.count"), cell("flush.total.p50")), (Some(0), None));
         assert_eq!((cell("read.bytes"), cell("write.bytes")), (Some(4096), Some(0)));
-        assert_eq!(table.value(0, dev::TABLE.metrics.iter().position(|m| m.name == "disk.dev.name").unwrap()), Some(Atom::Str(b"vda")));
+        assert_eq!(
+            table.value(0, dev::TABLE.metrics.iter().position(|m| m.name == "disk.dev.name").unwrap()),
+            Some(Atom::Str(b"vda"))
+        );
         assert_eq!(table.labels(0), named(DiskNumber { major: 254, minor: 0 }).map(|(_, labels)| labels).as_ref());
     }
 
@@ -452,7 +451,9 @@ mod tests {
         let (fake, mut disks) = (fake(), disks(12));
         count(&fake, 0, VDA, 100, 10);
         disks.look(&fake, Duration::ZERO);
-        let p50 = |disks: &mut DiskHistograms| cell(&filled(disks, &fake, &dev::TABLE), 0, "disk.dev.read.total.p50", &dev::TABLE);
+        let p50 = |disks: &mut DiskHistograms| {
+            cell(&filled(disks, &fake, &dev::TABLE), 0, "disk.dev.read.total.p50", &dev::TABLE)
+        };
         let before = p50(&mut disks);
         count(&fake, 0, VDA, 5_000, 1000);
         assert_eq!([p50(&mut disks), p50(&mut disks)], [before, before], "fetches");
@@ -488,7 +489,10 @@ mod tests {
         let (fake, mut disks) = (fake(), disks(60));
         count(&fake, 1, VDA, 100, 10);
         let table = filled(&mut disks, &fake, &dev::BY_BUCKET);
-        assert_eq!((table.len(), table.name(0), table.name(25)), (26, "0-1::vda".into(), "33554432-4294967295::vda".into()));
+        assert_eq!(
+            (table.len(), table.name(0), table.name(25)),
+            (26, "0-1::vda".into(), "33554432-4294967295::vda".into())
+        );
         assert_eq!(cell(&table, 6, "disk.dev.write.queue.bucket", &dev::BY_BUCKET), Some(10));
         assert_eq!(cell(&table, 6, "disk.dev.read.queue.bucket", &dev::BY_BUCKET), Some(0));
         disks.all_buckets = true;

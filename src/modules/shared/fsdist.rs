@@ -3,8 +3,8 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, plan_set_table, FineHistogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan, ProcessFilter,
-    Rows,
+    by_thread, plan_set_table, FineHistogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan,
+    ProcessFilter, Rows,
 };
 use crate::pcp::{Sem, Type, Units};
 
