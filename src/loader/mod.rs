@@ -1,6 +1,7 @@
 //! The kernel: the BPF object, loading it by trial, and reading its maps. `unsafe` is here and in `bpf` only.
 
 mod btf;
+mod excerpt;
 mod features;
 mod footprint;
 mod loaded_object;
