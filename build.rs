@@ -1,6 +1,9 @@
 //! Compiles all of bpf/*.bpf.c as one BPF object: one parse of the kernel's BTF and one load serve every module. From the
 //! `ON*` and `FEATURE` lines of the modules it writes the programs, one per hook, that call each module's part.
 
+#[path = "src/loader/excerpt.rs"]
+mod excerpt;
+
 use libbpf_cargo::SkeletonBuilder;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -93,6 +96,7 @@ fn main() {
         "aarch64" => "arm64",
         other => panic!("no BPF register names for {other}: add them to bpf/shared/kernel.h"),
     };
+    let object = out.join("corebcc.bpf.o");
     SkeletonBuilder::new()
         .source(&unit)
         .clang_args([
@@ -106,9 +110,11 @@ fn main() {
             "-Werror".into(),
             "-mcpu=v2".into(),
         ])
-        .obj(out.join("corebcc.bpf.o"))
+        .obj(&object)
         .build_and_generate(out.join("corebcc.skel.rs"))
         .unwrap_or_else(|error| panic!("bpf/: {error:?}"));
+    let lean = excerpt::excerpt(&fs::read(&object).expect("it was just written"), |_| true);
+    fs::write(&object, lean.expect("clang writes ELF")).expect("OUT_DIR can be written");
     fs::write(out.join("programs.rs"), programs.table()).expect("OUT_DIR can be written");
     let skeleton = fs::read_to_string(out.join("corebcc.skel.rs")).expect("it was just written");
     fs::write(out.join("fields.rs"), fields(&skeleton)).expect("OUT_DIR can be written");

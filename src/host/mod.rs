@@ -23,6 +23,6 @@ pub use machine::{cpus, host};
 pub use process_symbols::Symbol;
 pub use processes::{cmdline, comm, command_word, exists, in_namespace, until_nul, with_sockets, Process, Watch};
 pub use regular::{open_regular, open_regular_of};
-pub use symbols::{forget_symbols, kernel_function, symbols, unnamed, CodeOf};
+pub use symbols::{forget_symbols, forget_unused_symbols, kernel_functions, symbols, unnamed, CodeOf};
 pub use tracefs::{tracefs, Events, TRACEFS};
 pub use usdt::{ArgLocation, Argument, ArgumentError, Probe};

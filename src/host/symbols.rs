@@ -3,9 +3,11 @@
 use super::demangle::demangled;
 use super::process_symbols::{ProcessSymbols, Symbol};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// Whose code addresses are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +19,15 @@ pub enum CodeOf {
 }
 
 thread_local! {
-    static KERNEL: RefCell<Option<(Vec<String>, Functions)>> = const { RefCell::new(None) };
+    static KERNEL: RefCell<Option<Kernel>> = const { RefCell::new(None) };
     static PROCESSES: RefCell<ProcessSymbols> = RefCell::default();
+}
+
+/// What was read of the kernel: five megabytes.
+struct Kernel {
+    modules: Vec<String>,
+    functions: Functions,
+    used: Instant,
 }
 
 /// The functions of addresses, in order; `None` where there is none known.
@@ -39,25 +48,65 @@ pub fn forget_symbols() {
     PROCESSES.with_borrow_mut(ProcessSymbols::forget);
 }
 
+/// Forgets the kernel's functions if no name was asked for in the last minute.
+pub fn forget_unused_symbols() {
+    const UNUSED: Duration = Duration::from_secs(60);
+    KERNEL.with_borrow_mut(|known| *known = known.take().filter(|kernel| kernel.used.elapsed() < UNUSED));
+}
+
 /// Reads for names that were not done, since they would have taken too long.
 pub fn unnamed() -> u64 {
     PROCESSES.with_borrow(ProcessSymbols::unnamed)
 }
 
-/// Where the kernel's function of this name is; `None` if there is none, or if addresses are hidden.
-pub fn kernel_function(name: &str) -> Option<Range<u64>> {
-    with_kernel(|kernel| kernel.find(name))
+/// Where the kernel's functions of these names are, as far as there are any and addresses are not hidden.
+pub fn kernel_functions(names: &[&str]) -> HashMap<String, Range<u64>> {
+    fs::File::open("/proc/kallsyms").map(|file| find(BufReader::new(file), names)).unwrap_or_default()
+}
+
+/// Reads /proc/kallsyms until all names were found. Nothing is kept, since it has a hundred thousand functions. It lists the kernel's own
+/// by address, and a function ends where the next one begins.
+fn find(mut kallsyms: impl BufRead, names: &[&str]) -> HashMap<String, Range<u64>> {
+    let (mut found, mut begun) = (HashMap::new(), Vec::<(String, u64)>::new());
+    let mut line = String::new();
+    while found.len() < names.len() && kallsyms.read_line(&mut line).is_ok_and(|length| length > 0) {
+        if let Some((address, name)) = function(&line) {
+            begun.retain(|(name, start)| {
+                let ends = address > *start;
+                if ends {
+                    found.entry(name.clone()).or_insert(*start..address);
+                }
+                !ends
+            });
+            if names.contains(&name) {
+                begun.push((name.into(), address));
+            }
+        }
+        line.clear();
+    }
+    found
+}
+
+/// Address and name in a line `ADDRESS TYPE NAME` or `ADDRESS TYPE NAME [MODULE]`, if it is of a function.
+fn function(line: &str) -> Option<(u64, &str)> {
+    let mut words = line.split_ascii_whitespace();
+    let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
+    let address = u64::from_str_radix(address, 16).unwrap_or(0);
+    (address != 0 && matches!(kind, "t" | "T" | "w" | "W")).then_some((address, name))
 }
 
 /// Uses the kernel's functions, read when the first is asked for and again when modules were loaded or removed since.
 fn with_kernel<T>(action: impl FnOnce(&Functions) -> T) -> T {
     KERNEL.with_borrow_mut(|known| {
         let modules = modules(&fs::read_to_string("/proc/modules").unwrap_or_default());
-        if known.as_ref().is_none_or(|(then, _)| *then != modules) {
+        if known.as_ref().is_none_or(|known| known.modules != modules) {
             *known = None; // its memory before that of the next
         }
         let read = || fs::File::open("/proc/kallsyms").map(|file| Functions::read(BufReader::new(file)));
-        action(&known.get_or_insert_with(|| (modules, read().unwrap_or_default())).1)
+        let now = Instant::now();
+        let known = known.get_or_insert_with(|| Kernel { modules, functions: read().unwrap_or_default(), used: now });
+        known.used = now;
+        action(&known.functions)
     })
 }
 
@@ -80,7 +129,7 @@ struct Functions {
 }
 
 impl Functions {
-    /// Reads the lines `ADDRESS TYPE NAME` and `ADDRESS TYPE NAME [MODULE]` of /proc/kallsyms.
+    /// Reads the lines of /proc/kallsyms.
     fn read(mut kallsyms: impl BufRead) -> Functions {
         let mut functions = Functions::default();
         let mut line = String::new();
@@ -95,10 +144,7 @@ impl Functions {
     }
 
     fn add(&mut self, line: &str) {
-        let mut words = line.split_ascii_whitespace();
-        let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else { return };
-        let address = u64::from_str_radix(address, 16).unwrap_or(0);
-        if address != 0 && matches!(kind, "t" | "T" | "w" | "W") {
+        if let Some((address, name)) = function(line) {
             self.starts.push((address, self.names.len() as u32));
             self.names.push_str(name.get(..Symbol::NAME).unwrap_or(name));
             self.names.push('\n');
@@ -117,13 +163,6 @@ impl Functions {
         self.starts.get(beyond)?;
         let (_, name) = *self.starts.get(self.starts.partition_point(|&(other, _)| other < start))?;
         Some(Symbol { name: demangled(self.name(name), Symbol::NAME), offset: address - start })
-    }
-
-    /// A function ends where the next one begins.
-    fn find(&self, name: &str) -> Option<Range<u64>> {
-        let (start, _) = *self.starts.iter().find(|&&(_, at)| self.name(at) == name)?;
-        let (end, _) = *self.starts.get(self.starts.partition_point(|&(other, _)| other <= start))?;
-        Some(start..end)
     }
 }
 
@@ -153,16 +192,28 @@ mod tests {
 
     #[test]
     fn a_function_reaches_to_the_next() {
-        let functions = Functions::read(KALLSYMS.as_bytes());
-        let lock = Some(0xffff_ffff_8100_0010..0xffff_ffff_8100_0030);
-        assert_eq!((functions.find("lock"), functions.find("lock_alias")), (lock.clone(), lock));
-        assert_eq!((functions.find("unlock"), functions.find("latest")), (None, None));
+        let (_, own) = KALLSYMS.split_once("[module]\n").unwrap();
+        let found = |names: &[&str]| {
+            let mut found: Vec<_> = find(own.as_bytes(), names).into_iter().collect();
+            found.sort_by(|one, other| one.0.cmp(&other.0));
+            found
+        };
+        let lock = 0xffff_ffff_8100_0010..0xffff_ffff_8100_0030;
+        assert_eq!(found(&["lock_alias", "lock"]), [("lock".into(), lock.clone()), ("lock_alias".into(), lock)]);
+        assert_eq!(found(&["unlock", "latest"]), []);
+        let mut rest = own.as_bytes();
+        find(&mut rest, &["before"]);
+        assert!(
+            rest.starts_with(b"ffffffff81000010 T lock_alias") || rest.starts_with(b"ffffffff81000010 t"),
+            "no further"
+        );
     }
 
     #[test]
     fn hidden_addresses_are_none() {
         let functions = Functions::read("0000000000000000 T lock\n0000000000000000 T after\n".as_bytes());
-        assert_eq!((functions.find("lock"), functions.at(0)), (None, None));
+        assert_eq!(functions.at(0), None);
+        assert!(find("0000000000000000 T lock\n0000000000000000 T after\n".as_bytes(), &["lock"]).is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! is then loaded by itself, so that a refusal costs one call.
 
 use super::btf::{KernelTypes, KERNEL};
+use super::excerpt::{excerpt, section};
 use super::features;
 use super::object::Loaded;
 use super::outcome::{usable, Attempt, Failure, Finding, LoadRequest};
@@ -10,7 +11,7 @@ use super::permission::{lock_memory, Privileges};
 use super::refusal::{chain, errno, listening, Refusal};
 use crate::bpf::{BpfObject, Constants};
 use crate::kit::{Hook, MapKind, Plan, Target, Tier, When};
-use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
+use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, ProgramType};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -92,26 +93,11 @@ fn known(object: &BpfObject, wanted: &[LoadRequest], btf: Option<&Path>) -> std:
         Target::Function(name) => Some(name.as_str()),
         _ => None,
     }));
-    let object = ObjectBuilder::default().open_memory(object.bytes).map_err(std::io::Error::other)?;
-    KernelTypes::read(&functions, &tracepoints, types_of(&object), btf)
+    KernelTypes::read(&functions, &tracepoints, section(object.bytes, ".BTF").unwrap_or_default(), btf)
 }
 
 /// What the templates of fentry and fexit are made for (`bpf/`, build.rs).
 const TEMPLATE: &str = "bpf_fentry_test1";
-
-/// The types of an object.
-fn types_of(object: &OpenObject) -> &[u8] {
-    let mut length = 0;
-    // SAFETY: the object lives as long as what is borrowed from it; libbpf says how long its types are, which do not change.
-    unsafe {
-        let btf = libbpf_sys::bpf_object__btf(object.as_libbpf_object().as_ptr());
-        let bytes = libbpf_sys::btf__raw_data(btf, &mut length).cast::<u8>();
-        match bytes.is_null() {
-            true => &[],
-            false => std::slice::from_raw_parts(bytes, length as usize),
-        }
-    }
-}
 
 /// The file, what is wrong with it, what to do.
 fn without_types(btf: Option<&Path>, fault: &str) -> String {
@@ -436,15 +422,16 @@ impl Trial<'_> {
             .collect();
         let on: Vec<&str> = active.iter().map(|&module| self.wanted[module].name).collect();
         let constants = self.constants.bytes(&on, &self.avoid.split(',').collect::<Vec<_>>());
+        let is_wanted = |name: &str| name == "ask_features" || programs.contains(name);
+        let excerpt = excerpt(self.object.bytes, is_wanted);
         let (object, said) = listening(|| -> libbpf_rs::Result<Object> {
             let mut builder = ObjectBuilder::default();
             builder.name(self.object.name)?.btf_custom_path(self.known.types())?;
-            let mut open = builder.open_memory(self.object.bytes)?;
+            let mut open = builder.open_memory(excerpt.as_deref().unwrap_or(self.object.bytes))?;
             let mut typed = Vec::new();
             for mut program in open.progs_mut() {
                 let name = program.name();
-                let wanted = name == "ask_features" || name.to_str().is_some_and(|name| programs.contains(name));
-                program.set_autoload(wanted);
+                program.set_autoload(name.to_str().is_some_and(is_wanted));
                 if program.prog_type() == ProgramType::Tracing {
                     // libbpf would read all of the kernel's types to find what it is for, which we know.
                     program.set_prog_type(ProgramType::RawTracepoint);

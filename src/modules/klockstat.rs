@@ -2,7 +2,7 @@
 //! callers; here they are named, and those with the same name added up.
 
 use crate::bpf::types::{self, kl_code, kl_row, kl_stat, kl_thread, kl_times};
-use crate::host::{kernel_function, symbols, CodeOf, Symbol};
+use crate::host::{forget_unused_symbols, kernel_functions, symbols, CodeOf, Symbol};
 use crate::kit::*;
 use crate::{maps, metrics, options};
 use std::collections::{BTreeMap, HashMap};
@@ -196,10 +196,16 @@ impl Module for Klockstat {
             (&IO, &mut constants.kl_io),
             (&TRYLOCK, &mut constants.kl_trylock),
         ];
+        // With lock debugging the functions have other names, and none has both.
+        let name = |program: &&'static str| Some(program.split_once("__")?.1);
+        let names = |tiers: &'static [Tier]| tiers.iter().flat_map(|tier| tier.programs).filter_map(name);
+        let usual: Vec<&str> = functions.iter().filter_map(|(hook, _)| names(hook.tiers).next()).collect();
+        let mut known = kernel_functions(&usual);
+        if known.len() < usual.len() {
+            known = kernel_functions(&functions.iter().flat_map(|(hook, _)| names(hook.tiers)).collect::<Vec<_>>());
+        }
         for (hook, code) in functions {
-            let programs = hook.tiers.iter().flat_map(|tier| tier.programs);
-            let mut names = programs.filter_map(|program| Some(program.split_once("__")?.1));
-            let range = names.find_map(kernel_function).unwrap_or_default();
+            let range = names(hook.tiers).find_map(|name| known.get(name)).cloned().unwrap_or_default();
             *code = kl_code { start: range.start, size: range.end - range.start };
         }
         plan.attach(&UNLOCK);
@@ -240,6 +246,7 @@ impl Module for Klockstat {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.claims.release_contested(kernel.rows(ROWS), |row| row.get(kl_row::key) == 0);
+        forget_unused_symbols();
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -315,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_first_row_and_a_chain_of_one_caller_are_as_good_as_any() {
-        let Some(function) = kernel_function("schedule") else {
+        let Some(function) = kernel_functions(&["schedule"]).remove("schedule") else {
             println!(
                 "skipped: the_first_row_and_a_chain_of_one_caller_are_as_good_as_any: /proc/kallsyms with addresses"
             );
@@ -343,7 +350,7 @@ mod tests {
 
     #[test]
     fn names_are_the_kernels_with_offsets_where_asked_for() {
-        let Some(function) = kernel_function("schedule") else {
+        let Some(function) = kernel_functions(&["schedule"]).remove("schedule") else {
             println!("skipped: names_are_the_kernels_with_offsets_where_asked_for: /proc/kallsyms with addresses");
             return;
         };

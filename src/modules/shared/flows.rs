@@ -3,7 +3,8 @@
 
 use super::tcp::SOCKETS;
 use crate::bpf::types::{flow, flow_stat, rodata};
-use crate::kit::{by_thread, plan_set_table, table_size, Host, Kernel, MapDef, Plan, Row, RowClaims, Rows};
+use crate::kit::{by_thread, plan_set_table, table_size, Host, Kernel, MapDef, Plan, Row, RowClaims, Rows, RowsView};
+use std::collections::BTreeMap;
 
 /// Rows of a module's table by CPU, where the memory does not ask for more.
 const FLOWS: usize = 2048;
@@ -47,14 +48,15 @@ struct Seen {
 /// A module's table.
 pub struct Flows {
     map: Rows<flow>,
-    seen: Vec<Seen>,
+    /// By the number of the row: of those that are in use.
+    seen: BTreeMap<usize, Seen>,
     claims: RowClaims<flow>,
 }
 
 impl Flows {
     /// Nothing seen yet.
     pub fn new(map: Rows<flow>) -> Flows {
-        Flows { map, seen: Vec::new(), claims: RowClaims::new(flow::claims) }
+        Flows { map, seen: BTreeMap::new(), claims: RowClaims::new(flow::claims) }
     }
 
     /// Sizes the module's maps: the table, the losses, and for kprobes the sockets that threads are sending on and what was
@@ -78,10 +80,8 @@ impl Flows {
 
     /// Hands out what was moved since the last look.
     pub fn look(&mut self, kernel: &dyn Kernel, each: &mut dyn FnMut(Moved)) {
-        let rows = kernel.rows(self.map);
-        self.seen.resize(rows.len(), Seen::default());
-        for (row, seen) in rows.iter().zip(&mut self.seen) {
-            look(row, seen, each);
+        for (place, row) in used(kernel.rows(self.map)) {
+            look(row, self.seen.entry(place).or_default(), each);
         }
     }
 
@@ -89,17 +89,17 @@ impl Flows {
     /// later, when none can still be adding.
     pub fn age(&mut self, kernel: &dyn Kernel, each: &mut dyn FnMut(Moved)) {
         let rows = kernel.rows(self.map);
-        self.seen.resize(rows.len(), Seen::default());
-        let used = rows.iter().filter(|row| row.get(flow::claims) != 0).count();
-        let rest = if used > rows.len() / 4 { 0 } else { REST };
-        for (row, seen) in rows.iter().zip(&mut self.seen) {
+        let used: Vec<_> = used(rows).collect();
+        let rest = if used.len() > rows.len() / 4 { 0 } else { REST };
+        for (place, row) in used {
             if row.get(flow::ident) == 0 {
                 continue;
             }
+            let seen = self.seen.entry(place).or_default();
             let moved = look(row, seen, each);
             if row.get(flow::retired) != 0 {
                 free(row);
-                *seen = Seen::default();
+                self.seen.remove(&place);
             } else if !moved && seen.rest >= rest {
                 row.set(flow::retired, 1);
             } else if !moved {
@@ -115,6 +115,11 @@ impl Flows {
 /// the memory's part is a 2,000th of it at most.
 fn rows(host: &Host) -> usize {
     table_size((host.cpus * FLOWS).min(1 << 16).max(host.memory * 2), 8192, 1 << 18)
+}
+
+/// The rows that somebody has claimed, each with its number.
+fn used(rows: RowsView<'_, flow>) -> impl Iterator<Item = (usize, Row<'_, flow>)> {
+    rows.iter().enumerate().filter(|(_, row)| row.get(flow::claims) != 0)
 }
 
 /// Whether anything was moved.
