@@ -19,7 +19,7 @@ fn product() -> Product {
     let mut product = Product::without(&["syscount"]);
     let disk = product.kernel.row(BIO_ROWS, 0);
     disk.set(bio_row::disk, 1 << 63 | 8 << 32);
-    disk.set(bio_row::buckets.nth(2), 5);
+    disk.set(latency(2), 5);
     product.fetch(&[BUCKETS]); // labels are those of the instances that were seen last
     product
 }

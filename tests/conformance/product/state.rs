@@ -145,9 +145,7 @@ fn a_sum_has_the_values_that_the_modules_thread_reads() {
         for (row, disk) in [(0, 8 << 32), (1, 8 << 32 | 16), (2, 8 << 32)] {
             kernel.row(BIO_ROWS, row).set(bio_row::disk, 1 << 63 | disk);
             for bucket in 0..31 - row {
-                kernel
-                    .row(BIO_ROWS, row)
-                    .set(bio_row::buckets.nth(bucket), u64::MAX / (bucket + 1) as u64 - row as u64);
+                kernel.row(BIO_ROWS, row).set(latency(bucket), u64::MAX / (bucket + 1) as u64 - row as u64);
             }
         }
         kernel.row(FORK_ROWS, 0).set(fork_row::processes, 40);
