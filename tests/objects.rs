@@ -47,11 +47,13 @@ fn every_declared_map_is_in_the_object_as_declared() {
 }
 
 /// What begins and never ends, a request or a thread, leaves its start behind: in an array the next one takes its place, while a
-/// hash map fills up with what is left. (The hash maps of the filter are emptied as processes end.)
+/// hash map fills up with what is left. (The hash maps of the filter are emptied as processes end. Indexes of rows in bio_owners have
+/// an owner once and for all.)
 #[test]
 fn modules_keep_what_begins_in_arrays() {
     let object = open();
-    for def in MODULES.iter().flat_map(|spec| spec.maps).filter(|def| def.kind != MapKind::Ring) {
+    let maps = MODULES.iter().flat_map(|spec| spec.maps).filter(|def| def.name != "bio_owners");
+    for def in maps.filter(|def| def.kind != MapKind::Ring) {
         let map = object.maps().find(|map| map.name() == def.name).unwrap();
         assert_eq!(map.map_type(), MapType::Array, "{}", def.name);
     }

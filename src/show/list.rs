@@ -95,8 +95,8 @@ fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Result<(), S
             continue; // named with the others of its histograms
         }
         for histogram in table.spec.histograms {
-            let what = format!("{}, {}: {}, bucket", histogram.events, histogram.time, SERIES_METRICS.join(", "));
-            line(format!("    {:<36}  {what}", format!("{}{}", table.prefix, histogram.name)));
+            let what = format!("{}, {}", histogram.events, histogram.time);
+            line(format!("    {:<36}  {what}", format!("{}{}.*", table.prefix, histogram.name)));
         }
         for metric in table.spec.metrics.iter().skip(SERIES_METRICS.len() * table.spec.histograms.len()) {
             let unit = unit(metric.units, None);

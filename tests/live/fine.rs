@@ -37,14 +37,14 @@ fn the_kernels_bucket_is_the_one_with_these_bounds() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut object = ObjectBuilder::default().open_memory(&object(dir.path())).unwrap().load().unwrap();
-    let mut by_name = |name: &str, ns: u64| {
+    let object = ObjectBuilder::default().open_memory(&object(dir.path())).unwrap().load().unwrap();
+    let by_name = |name: &str, ns: u64| {
         let program = object.progs_mut().find(|program| program.name() == name).unwrap();
         let mut arguments = ns.to_ne_bytes();
         let input = ProgramInput { context_in: Some(&mut arguments), ..ProgramInput::default() };
         program.test_run(input).unwrap().return_value as usize
     };
-    let mut check = |ns: u64| {
+    let check = |ns: u64| {
         let (fine, octave) = (by_name("bucket_of", ns), by_name("octave_of", ns));
         assert_eq!(fine, Fine::bucket(ns), "{ns} ns");
         assert_eq!(Fine::octave(fine), octave, "{ns} ns");
@@ -57,7 +57,7 @@ fn the_kernels_bucket_is_the_one_with_these_bounds() {
     }
     for octave in 0..64 {
         let ns = Log2::bounds(octave).0.saturating_mul(1000);
-        [ns.saturating_sub(1), ns, ns.saturating_add(1)].map(&mut check);
+        [ns.saturating_sub(1), ns, ns.saturating_add(1)].into_iter().for_each(&check);
     }
     (0..100_000u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (n % 64)).for_each(check);
 }

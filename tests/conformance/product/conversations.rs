@@ -1,7 +1,7 @@
 //! The recorded conversations of pmcd and dbpmda, held with the product: as they were, and with its own metrics in the place of
 //! those of the reference agent that they are like.
 
-use super::{Product, BCC, BIO_ROWS, COMMANDS, FORKS, LATENCY};
+use super::{latency, Product, BCC, BIO_ROWS, COMMANDS, FORKS, LATENCY};
 use crate::reference::pmcd::{self, decode, frame, split};
 use crate::reference::{Reference, DOMAIN, EMPTY, LAST, THREE};
 use corebcc::agent::Source;
