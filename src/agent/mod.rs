@@ -13,7 +13,7 @@ use crate::{
     pcp::{Desc, Indom, PmErr, Pmid},
     pdu::{Creds, DecodeError, Frame, Pdu, PduType, Pmids, ResultWriter, TextKind},
 };
-pub use source::{Changes, Client, Label, LabelValue, Selected, Source, Subject};
+pub use source::{Changes, Client, Label, LabelValue, Run, Selected, Source, Subject};
 
 use log::{debug, warn};
 use names::Names;

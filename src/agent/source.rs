@@ -11,6 +11,9 @@ pub type Client = i32;
 /// Which instances the profile in force selects.
 pub type Selected<'a> = &'a dyn Fn(InstId) -> bool;
 
+/// Instances with their values, in the instance domain's order.
+pub type Run<'a> = &'a [(InstId, u64)];
+
 bitflags! {
     /// State changes to announce with the next fetch result (`PMDA_EXT_*_CHANGE` in `pmda.h`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +87,7 @@ pub trait Source {
 
     /// Hands out the values of a metric of type `U64` as [`Source::values`] does, but for the profile, and many at a time: there may be
     /// thousands. False, with nothing handed out, where there is a reason that `values` gives, or only `values` has them.
-    fn runs(&self, _pmid: Pmid, _out: &mut dyn FnMut(&[(InstId, u64)])) -> bool {
+    fn runs(&self, _pmid: Pmid, _out: &mut dyn FnMut(Run<'_>)) -> bool {
         false
     }
 

@@ -4,7 +4,7 @@ use super::enabled::ServedTable;
 use super::instances::Instances;
 use super::table_error::TableError;
 use super::Help;
-use crate::agent::{Client, Label, LabelValue, Selected, Source, Subject};
+use crate::agent::{Client, Label, LabelValue, Run, Selected, Source, Subject};
 use crate::kit::{Log2, SeriesLabel, Shape, Table, TableId};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, Type, IN_NULL};
 use std::path::PathBuf;
@@ -270,7 +270,7 @@ impl Source for Registry {
         Ok(())
     }
 
-    fn runs(&self, pmid: Pmid, out: &mut dyn FnMut(&[(InstId, u64)])) -> bool {
+    fn runs(&self, pmid: Pmid, out: &mut dyn FnMut(Run<'_>)) -> bool {
         let Ok((entry, column)) = self.metric(pmid) else { return false };
         let (Ok(()), Some(table), Type::U64) = (&entry.state, &entry.table, entry.descs[column].ty) else {
             return false;

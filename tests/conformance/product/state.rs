@@ -2,7 +2,7 @@
 
 use super::fake_kernel::FakeKernel;
 use super::{
-    Product, Trouble, AGAIN, BCC, BIO_ROWS, CONFIG, FORKS, FORK_ROWS, LATENCY, PROCESSES, PROFILE, SECOND, SESSIONS,
+    latency, Product, Trouble, AGAIN, BCC, BIO_ROWS, CONFIG, FORKS, FORK_ROWS, LATENCY, PROCESSES, PROFILE, SECOND, SESSIONS,
 };
 use crate::reference::pmcd::{self, frame, split};
 use corebcc::bpf::types::{bio_row, fork_row, thread_stat};
@@ -115,7 +115,7 @@ fn c65_a_slow_module_of_the_product_costs_only_itself() {
 
 /// As many modules hang as there are threads for them.
 #[test]
-fn sums_are_served_while_the_collector_and_its_helpers_are_stuck() {
+fn sums_are_served_while_collector_and_helpers_are_stuck() {
     let mut product = Product::started();
     product.fetch(&[SENT, CALLS, PORTS, EXECS]);
     for map in ["threads", "syscall_rows", "tcp_sessions", "exec_rows"] {
