@@ -231,7 +231,7 @@ fn operations(avoid: &str, options: &str) {
     let (stats, rows) = (by_operation(&disk), counted(&disk));
     settle();
     fio(&disk, "--ioengine=libaio --iodepth=32 --iodepth_batch_submit=32 --rw=randrw --number_ios=3000");
-    fio(&disk, "--ioengine=libaio --iodepth=32 --iodepth_batch_submit=32 --rw=write --bs=4k");
+    fio(&disk, "--ioengine=libaio --iodepth=32 --iodepth_batch_submit=32 --iodepth_batch_complete_min=32 --rw=write");
     for at in 0..20 {
         run("blkdiscard", &["-o", &(at * 65_536).to_string(), "-l", "65536", &disk.device]);
     }
