@@ -19,12 +19,13 @@ ROWS(net_rows, struct net_row);
 
 PRIVATE(net_reads, struct sock_read);
 
-static __always_inline void net_add(enum net_cell cell, __s64 bytes)
+static __always_inline void net_add(__u64 cell, __s64 bytes)
 {
 	__s64 slot = thread_slot();
 	struct net_row *r = slot < 0 ? NULL : row(&net_rows, slot);
 	struct thread_stat *stat;
 
+	BOUND(cell, 3);
 	if (r) {
 		r->cells[cell].calls++;
 		if (bytes > 0)
@@ -43,10 +44,9 @@ static __always_inline void net_sock(const bool raw, struct sock *sk, enum net_c
 
 	if (family != AF_INET && family != AF_INET6)
 		return;
-	if (protocol == IPPROTO_TCP)
-		net_add(tcp, bytes);
-	else if (protocol == IPPROTO_UDP)
-		net_add(tcp + UDP_SEND, bytes);
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return;
+	net_add(protocol == IPPROTO_TCP ? tcp : tcp + UDP_SEND, bytes); /* one copy of it in the program */
 }
 
 static __always_inline void OWN(sent)(const bool raw, struct sock *sk, void *at, int ret)
