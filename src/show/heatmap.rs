@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 /// Characters for a count from none to the highest shown, where there is no colour.
 const SHADES: [char; 8] = [' ', '.', ':', '-', '=', '+', '*', '#'];
-/// The same as backgrounds of the 256 colours (`CSI 48;5;N m`): from blue over green to yellow and red, which differ on dark and on
-/// light screens alike.
-const COLOURS: [u8; 7] = [25, 31, 36, 76, 184, 208, 196];
+/// The same as backgrounds of the 256 colours (`CSI 48;5;N m`): from blue over green to amber and red. None is so bright or so dark
+/// that it cannot be seen on a white or a black screen.
+const COLOURS: [u8; 7] = [25, 31, 36, 70, 172, 202, 160];
 /// What precedes the columns: the bounds of a bucket.
 const LABEL: usize = 23;
 
@@ -120,8 +120,27 @@ mod tests {
     #[test]
     fn colours_are_backgrounds_that_end_in_each_cell() {
         let drawn = drawn(80, true);
-        assert!(drawn.contains("\x1b[48;5;196m \x1b[0m"), "{drawn:?}");
+        assert!(drawn.contains("\x1b[48;5;160m \x1b[0m"), "{drawn:?}");
         assert_eq!(drawn.matches("\x1b[48").count(), drawn.matches("\x1b[0m").count());
+    }
+
+    /// The contrast that WCAG 2.1 defines, between these colours of xterm's cube and white, and black.
+    #[test]
+    fn colours_are_seen_on_white_and_on_black() {
+        for colour in COLOURS {
+            let cube = f64::from(colour - 16);
+            let steps = [(cube / 36.0).floor(), (cube / 6.0).floor() % 6.0, cube % 6.0];
+            let linear = steps.map(|step| if step > 0.0 { (step * 40.0 + 55.0) / 255.0 } else { 0.0 }).map(|value| {
+                if value > 0.04 {
+                    ((value + 0.055) / 1.055).powf(2.4)
+                } else {
+                    value / 12.92
+                }
+            });
+            let luminance: f64 = linear.iter().zip([0.2126, 0.7152, 0.0722]).map(|(value, share)| value * share).sum();
+            let (on_white, on_black) = (1.05 / (luminance + 0.05), (luminance + 0.05) / 0.05);
+            assert!(on_white > 2.5 && on_black > 2.5, "{colour}: {on_white:.1} on white, {on_black:.1} on black");
+        }
     }
 
     #[test]
