@@ -26,19 +26,19 @@ pub(super) struct Cli {
     /// Wait for pmcd on a Unix-domain socket, replacing an old one
     #[arg(short, long, value_name = "PATH")]
     pub(super) unix: Option<PathBuf>,
-    /// Run as this account, with the capabilities that the modules need and no others
+    /// Run as this account, with only the capabilities that the modules need
     #[arg(short = 'U', long, value_name = "USER")]
     pub(super) username: Option<String>,
-    /// Tell pmcd when ready: for a pmcd.conf line with the word notready, and only for one
+    /// Tell pmcd when the modules are loaded; use it if, and only if, the pmcd.conf line says notready
     #[arg(long)]
     pub(super) notready: bool,
-    /// Check FILE (or the usual configuration), load its modules, detach them and exit: 0 if all is right, else 1
+    /// Check FILE (or the usual configuration), load its modules, detach them and exit with 0, or 1 after any error
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "trycompile")]
     pub(super) check: Option<Option<PathBuf>>,
-    /// As --check, but only read the file: needs no root and no BPF
+    /// Like --check, but without loading; needs neither root nor BPF
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["trycompile", "check"])]
     pub(super) check_syntax: Option<Option<PathBuf>>,
-    /// As --check, but a failure counts only where module_failure_fatal says so, as with pmdabcc
+    /// Like --check, but a module that fails to load is an error only with module_failure_fatal = True, as in pmdabcc
     #[arg(long, value_name = "FILE", require_equals = true)]
     pub(super) trycompile: Option<PathBuf>,
     #[command(subcommand)]
@@ -50,22 +50,22 @@ pub(super) struct Common {
     /// Use domain N in all identifiers [default: 149]
     #[arg(short, long, value_name = "N", global = true, allow_hyphen_values = true)]
     pub(super) domain: Option<String>,
-    /// Log to FILE, or with - to standard error [default: corebcc.log for an agent, else -]
+    /// Log to FILE; - is standard error [default: corebcc.log for an agent, else -]
     #[arg(short, long, value_name = "FILE", global = true)]
     pub(super) log: Option<PathBuf>,
     /// Log to the system log
     #[arg(long, global = true, conflicts_with = "log")]
     pub(super) syslog: bool,
-    /// Log more; SPEC is a list such as pdu,fetch
+    /// Log debugging output; SPEC is a list such as pdu,fetch
     #[arg(short = 'D', long, value_name = "SPEC", global = true, value_delimiter = ',')]
     pub(super) debug: Vec<String>,
     /// Read the configuration from FILE [default: corebcc/corebcc.conf in $PCP_SYSCONF_DIR, else beside the program]
     #[arg(short, long, value_name = "FILE", global = true)]
     pub(super) config: Option<PathBuf>,
-    /// Take kernel types from FILE, for kernels that do not carry their own in /sys/kernel/btf
+    /// Read kernel types (BTF) from FILE, for kernels without /sys/kernel/btf/vmlinux
     #[arg(long, value_name = "FILE", global = true)]
     pub(super) btf: Option<PathBuf>,
-    /// Accepted for compatibility and not read: the help texts are compiled in
+    /// Ignored; accepted for compatibility (the help texts are compiled in)
     #[arg(short = 'h', long, value_name = "FILE", global = true)]
     pub(super) helpfile: Option<PathBuf>,
     /// Print the version and exit
@@ -79,10 +79,10 @@ pub(super) struct Common {
 #[derive(Subcommand)]
 #[command(disable_help_flag = true)]
 pub(super) enum Sub {
-    /// Print metrics without pmcd; their modules need not be enabled
+    /// Print metrics without pmcd, whether or not their modules are enabled
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Show(Show),
-    /// Print the completions of a shell: bash, zsh or fish
+    /// Print completions for bash, zsh or fish
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Completions {
         /// The shell
@@ -94,22 +94,22 @@ pub(super) enum Sub {
 #[command(group = ArgGroup::new("form").args(["list", "top", "heatmap", "folded", "json", "csv"]))]
 #[command(group = ArgGroup::new("scale").args(["milliseconds", "microseconds"]))]
 pub(super) struct Show {
-    /// Metrics, nodes above several or modules; then the seconds between readings, and how many readings
+    /// Metrics, parent nodes of metrics, or modules; then the interval in seconds and the number of readings
     #[arg(value_name = "METRIC", allow_negative_numbers = true)]
     pub(super) words: Vec<String>,
     /// List the modules and their metrics, which are enabled, and (as root) which this kernel can load
     #[arg(long)]
     pub(super) list: bool,
-    /// Refresh the screen at each reading, until Ctrl-C
+    /// Redraw the screen with each reading until Ctrl-C
     #[arg(long)]
     pub(super) top: bool,
-    /// Draw histograms over time, a column for each reading
+    /// Draw histograms over time, one column per reading
     #[arg(long)]
     pub(super) heatmap: bool,
-    /// Print stacks as flame graph programs read them: frames separated by semicolons, and the count
+    /// Print folded stacks for flame graph tools: frames separated by semicolons, then the count
     #[arg(long)]
     pub(super) folded: bool,
-    /// Print a JSON object for each table and reading, one per line
+    /// Print one JSON object per line, for each table and reading
     #[arg(long)]
     pub(super) json: bool,
     /// Print comma-separated values; the metrics must share one table
@@ -124,7 +124,7 @@ pub(super) struct Show {
     /// Show counters as rates per second
     #[arg(short, long)]
     pub(super) rate: bool,
-    /// Show rows and buckets that are zero, too
+    /// Also show rows and buckets that are zero
     #[arg(short, long)]
     pub(super) zeros: bool,
     /// Sort rows by this column: numbers descending, text ascending [default: the first counter]
@@ -133,7 +133,7 @@ pub(super) struct Show {
     /// Show at most N rows of a table
     #[arg(short = 'n', long, value_name = "N")]
     pub(super) rows: Option<String>,
-    /// Set an option of the module in place of the configuration's; MODULE.OPTION=VALUE if several have it
+    /// Override a module option of the configuration; use MODULE.OPTION=VALUE if several modules have it
     #[arg(long, value_name = "OPTION=VALUE")]
     pub(super) set: Vec<String>,
 }
@@ -146,7 +146,7 @@ pub fn command(program: &str) -> clap::Command {
     );
     let examples = format!(
         "Examples:\n  \
-        {program} --check                            try the configuration, then say what failed\n  \
+        {program} --check                            try the configuration and report failures\n  \
         {program} show bcc.disk.all.latency 2 5      five readings, two seconds apart\n  \
         {program} show --list                        all modules and metrics, and what this kernel can load\n  \
         {program} show --help                        the options of show\n  \
@@ -171,8 +171,8 @@ pub(super) fn usage_of_show(program: &str) -> String {
         {program} show biolatency 2 5                    five histograms, two seconds apart\n  \
         {program} show -m --set queued=true biolatency   in milliseconds, with the time in the queue\n  \
         {program} show execsnoop 1                       new programs, every second\n  \
-        {program} show --top -n 20 syscount 2            the screen of top\n  \
-        {program} show --heatmap runq.latency 1          a column every second\n  \
+        {program} show --top -n 20 syscount 2            redraw the screen, as top does\n  \
+        {program} show --heatmap runq.latency 1          one column per second\n  \
         {program} show --json bcc.disk 1 | jq .rows      one object per line\n  \
         {program} show --folded bcc.proc.stacks 10 1     ten seconds of stacks, for flamegraph.pl\n"
     );

@@ -131,7 +131,7 @@ fn configuration(page: &mut Page, specs: &[&Spec]) {
          pmdabcc did not have begin at 400.",
     );
     page.tagged("`prefix`", "Instead of the prefix in [pmda].");
-    page.tagged("`debug`", "Log more.");
+    page.tagged("`debug`", "Log debugging output.");
     for spec in sorted(specs) {
         let needs = if spec.needs.is_empty() { String::new() } else { format!(" Needs {}.", spec.needs) };
         page.subsection(&format!("[{}]", spec.name));
