@@ -4,7 +4,7 @@ use crate::instance::{session, Pmcd};
 use crate::support::{
     all_modules, lacks,
     rows::{all, rows},
-    skip, told, use_disk, wait_for, ALL,
+    skip, told, use_disk, wait_for,
 };
 use std::collections::BTreeSet;
 
