@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// For each module that was loaded, or could not be, the reason why not.
-pub type Trial = BTreeMap<&'static str, Result<(), String>>;
+/// For each module that was tried why it cannot be loaded; `None` if it can.
+pub type Trial = BTreeMap<&'static str, Option<String>>;
 
 /// Loads modules as their examples have them, and detaches them.
 pub fn try_to_load(modules: &[EnabledModule], btf: Option<PathBuf>) -> Result<Trial, ShowError> {
@@ -23,7 +23,7 @@ pub fn try_to_load(modules: &[EnabledModule], btf: Option<PathBuf>) -> Result<Tr
     let level = log::max_level();
     log::set_max_level(if level < LevelFilter::Debug { LevelFilter::Off } else { level });
     let set = ModuleSet::load(prepared_modules(&every()?, modules, None)?, btf);
-    let outcomes = set.outcomes().into_iter().map(|outcome| outcome.map_err(|failure| failure.reason));
+    let outcomes = set.outcomes().into_iter().map(|outcome| outcome.err().map(|failure| failure.reason));
     let trial = modules.iter().map(|module| module.spec.name).zip(outcomes).collect();
     set.detach();
     log::set_max_level(level);
@@ -32,7 +32,7 @@ pub fn try_to_load(modules: &[EnabledModule], btf: Option<PathBuf>) -> Result<Tr
 
 /// The reason why no module at all can be loaded: a privilege that is missing, or what every module needs.
 fn common_reason(trial: &Trial) -> Option<&str> {
-    let reasons: Vec<&String> = trial.values().map(|outcome| outcome.as_ref().err()).collect::<Option<_>>()?;
+    let reasons: Vec<&String> = trial.values().map(Option::as_ref).collect::<Option<_>>()?;
     // A module without its files does not get as far as the others.
     let is_common =
         |reason: &&&String| reasons.iter().filter(|other| other == reason).count() > reasons.len().max(2) / 2;
@@ -82,9 +82,9 @@ pub fn list(
 }
 
 /// A line for a module, one for each metric, and the whole reason if it cannot be loaded.
-fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Result<(), String>>, width: usize) -> String {
+fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Option<String>>, width: usize) -> String {
     let state = if is_enabled { "enabled" } else { "-" };
-    let mark = outcome.map_or("", |outcome| if outcome.is_ok() { "loads    " } else { "fails    " });
+    let mark = outcome.map_or("", |outcome| if outcome.is_none() { "loads    " } else { "fails    " });
     let mut out = String::new();
     let mut line = |text: String| {
         let _ = writeln!(out, "{}", text.chars().take(width).collect::<String>().trim_end());
@@ -104,7 +104,7 @@ fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Result<(), S
             line(format!("    {:<36}  {}{unit}", format!("{}{}", table.prefix, metric.name), metric.oneline));
         }
     }
-    if let Some(Err(reason)) = outcome {
+    if let Some(Some(reason)) = outcome {
         let _ = writeln!(out, "    fails: {reason}");
     }
     out
@@ -117,8 +117,7 @@ mod tests {
     #[test]
     fn a_reason_of_most_modules_is_told_once() {
         let trial = |reasons: &[Option<&str>]| -> Trial {
-            let outcome = |reason: &Option<&str>| reason.map_or(Ok(()), |reason| Err(reason.to_owned()));
-            ["a", "b", "c"].into_iter().zip(reasons.iter().map(outcome)).collect()
+            ["a", "b", "c"].into_iter().zip(reasons.iter().map(|reason| reason.map(str::to_owned))).collect()
         };
         assert_eq!(common_reason(&trial(&[Some("file"), Some("root"), Some("root")])), Some("root"));
         assert_eq!(common_reason(&trial(&[None, Some("root"), Some("root")])), None);
