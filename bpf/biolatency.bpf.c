@@ -60,7 +60,6 @@ const volatile bool bio_one_program; /* the time of issue is not taken here */
 
 FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 
-#define BIO_PHASES 3
 #define BIO_OTHERS (1ULL << 62) /* disks that found no place */
 #define BIO_CHOICES 16 /* of a disk for its index */
 
@@ -212,8 +211,6 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 		BIO_TIME(r->total, total);
 		BIO_SUM(r->device[usec_bucket(device)], 1);
 	} else {
-		__u64 times[BIO_PHASES];
-		__u32 phases = 2; /* without the queue */
 		struct bio_row *r = bio_row_of(&bio_rows, disk, op & 1);
 
 		if (!r)
@@ -232,14 +229,11 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 			device = total;
 			BIO_SUM(r->no_issue, 1);
 		} else {
-			times[2] = total > device ? total - device : 0;
-			phases = BIO_PHASES;
+			__u64 queue = total > device ? total - device : 0;
+
+			BIO_TIME(r->queue, queue);
 		}
-		times[0] = total;
-		times[1] = device;
-		/* The same code for all three: it comes from memory where a disk has been waited for. */
-#pragma clang loop unroll(disable)
-		for (__u32 i = 0; i < BIO_PHASES && i < phases; i++)
-			BIO_TIME((&r->total)[i], times[i]);
+		BIO_TIME(r->total, total);
+		BIO_TIME(r->device, device);
 	}
 }
