@@ -213,7 +213,8 @@ fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
     if !may_load() {
         return;
     }
-    let (wanted, constants) = wanted(&["runqlat"]);
+    let (wanted, mut constants) = wanted(&["runqlat"]);
+    constants.runq_by_wakeup = true;
     let outcome = load(&OBJECT, &wanted, &constants, None);
     assert_eq!(outcome.modules, [Ok(())]);
     assert_eq!(hooks(&outcome), ["sched_switch"], "this kernel keeps the times");
@@ -224,7 +225,6 @@ fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
     let rows = kernel.rows(Rows::<runq_row>::new("runq_rows"));
     let counted = || rows.iter().flat_map(|row| row.words(runq_row::buckets)).sum::<u64>();
     let unmeasured = || rows.sum(runq_row::unmeasured);
-    rows.iter().for_each(|row| row.set(runq_row::by_wakeup, 1));
     let before = (counted(), unmeasured());
     let (mut ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let echo = std::thread::spawn(move || {
