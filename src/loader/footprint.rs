@@ -1,26 +1,45 @@
 //! Gives back what only loading needed: pages of this program's file (the BPF object, libbpf, the command line), and the
 //! allocator's free memory.
 
-use nix::libc::{madvise, MADV_DONTNEED};
-use std::ffi::c_void;
+use nix::libc::{self, c_int, c_void, dl_phdr_info, madvise, size_t, MADV_DONTNEED, PF_W, PT_LOAD};
 
-extern "C" {
-    /// Where the program begins, and where its code ends: names that the linker defines (`ld(1)`, default script).
-    static __executable_start: u8;
-    static etext: u8;
-}
-
-/// To be called once everything is loaded: two megabytes that would stay resident for as long as the agent runs.
+/// To be called once everything is loaded, and once more when what follows is over: two megabytes that would stay resident for as
+/// long as the agent runs.
 pub fn trim() {
-    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096) as usize;
-    let (start, end) = (&raw const __executable_start as usize, &raw const etext as usize);
-    let (start, end) = (start.next_multiple_of(page), end / page * page);
-    if start < end {
-        // SAFETY: constants and code lie there, mapped from the program's file and never written; what is used again is read
-        // from the file again. Data, which is written, begins behind `etext`. A failure leaves the pages where they are.
-        unsafe { madvise(start as *mut c_void, end - start, MADV_DONTNEED) };
+    if let Ok(mut page) = super::page() {
+        // SAFETY: the function is called during this call only, with the pointer given here.
+        unsafe { libc::dl_iterate_phdr(Some(forget_pages), (&raw mut page).cast()) };
     }
     give_back();
+}
+
+/// Forgets the pages of this program that nobody writes, code and constants: what is used again is read from the file again. The
+/// libraries keep theirs, in which probes of others may be.
+///
+/// # Safety
+///
+/// For `dl_iterate_phdr` only; `page` points to the size of a page.
+unsafe extern "C" fn forget_pages(program: *mut dl_phdr_info, _size: size_t, page: *mut c_void) -> c_int {
+    /// Anything but 0: the libraries come after the program (dl_iterate_phdr(3)).
+    const ENOUGH: c_int = 1;
+    // SAFETY: the C library describes a file that is loaded, and its table of segments, as long as the call lasts; `page` is the
+    // number that `trim` passes.
+    let (program, page) = unsafe { (&*program, *page.cast::<usize>()) };
+    if program.dlpi_phdr.is_null() {
+        return ENOUGH;
+    }
+    // SAFETY: as above.
+    let segments = unsafe { std::slice::from_raw_parts(program.dlpi_phdr, program.dlpi_phnum.into()) };
+    for segment in segments.iter().filter(|segment| segment.p_type == PT_LOAD && segment.p_flags & PF_W == 0) {
+        let start = program.dlpi_addr as usize + segment.p_vaddr as usize;
+        let (start, end) = (start.next_multiple_of(page), (start + segment.p_memsz as usize) / page * page);
+        if start < end {
+            // SAFETY: constants and code lie there, mapped from the file and never written. A failure leaves the pages where they
+            // are.
+            unsafe { madvise(start as *mut c_void, end - start, MADV_DONTNEED) };
+        }
+    }
+    ENOUGH
 }
 
 /// Has all threads allocate from one arena, since [`give_back`] trims the end of the main arena only: after a run of the profile the
@@ -29,7 +48,7 @@ pub fn use_one_arena() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it sets a number in the allocator, which reads it as a thread first allocates.
     unsafe {
-        nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
 
@@ -38,6 +57,6 @@ pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes the allocator's locks itself.
     unsafe {
-        nix::libc::malloc_trim(0);
+        libc::malloc_trim(0);
     }
 }

@@ -17,7 +17,7 @@ mod template;
 mod trial;
 mod usage;
 
-pub use footprint::{give_back, use_one_arena};
+pub use footprint::{give_back, trim, use_one_arena};
 pub use loaded_object::LoadedObject;
 pub use object::Loaded;
 pub use outcome::{Attempt, Failure, Finding, LoadRequest, Refusals, TargetOutcome};
@@ -26,6 +26,12 @@ pub use trial::{load, Outcome};
 pub use usage::{count_runs, cpu_time, resident, MapUsage, ProgramUsage};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a page.
+fn page() -> nix::Result<usize> {
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?;
+    page.and_then(|page| usize::try_from(page).ok()).ok_or(nix::Error::EINVAL)
+}
 
 /// What a mutex guards. A thread that panicked has left nothing half done behind: what is guarded is changed by one call each.
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

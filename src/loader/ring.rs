@@ -1,8 +1,8 @@
 //! Reading a BPF ring buffer (`kernel/bpf/ringbuf.c`): a page with the consumer's position, a page with the producer's, then
 //! the data twice in a row, so that a record never wraps.
 
-use super::held;
 use super::mapping::Mapping;
+use super::{held, page};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::Mutex;
@@ -26,9 +26,7 @@ pub struct Ring {
 impl Ring {
     /// The ring behind a map's descriptor; `size` is its number of bytes, a power of two.
     pub fn new(fd: OwnedFd, size: usize) -> nix::Result<Ring> {
-        let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?
-            .and_then(|page| usize::try_from(page).ok())
-            .ok_or(nix::Error::EINVAL)?;
+        let page = page()?;
         let consumer = Mapping::new(fd.as_fd(), page, 0, true)?;
         let producer = Mapping::new(fd.as_fd(), page, page, false)?;
         Ok(Ring { fd, consumer, producer, data: Mutex::default(), page, size })
