@@ -221,21 +221,27 @@ fn operations(avoid: &str, options: &str) {
         return;
     }
     let disk = Disk::new(16);
-    disk.set("scheduler", "mq-deadline"); // merges
+    disk.set("scheduler", "mq-deadline");
+    let nomerges = format!("/sys/block/{}/queue/nomerges", disk.name());
+    let merging = std::fs::read_to_string(&nomerges).unwrap();
+    disk.set("nomerges", "0");
     let agent = Agent::avoiding(avoid, "biolatency", options);
     assert!(options.is_empty() || !agent.is_attached("block_rq_issue"));
     let completions = Completions::record();
     let (stats, rows) = (by_operation(&disk), counted(&disk));
     settle();
     fio(&disk, "--ioengine=libaio --iodepth=32 --iodepth_batch_submit=32 --rw=randrw --number_ios=3000");
-    fio(&disk, "--ioengine=libaio --iodepth=32 --iodepth_batch_submit=32 --rw=write --bs=4k");
+    fio(&disk, "--ioengine=libaio --iodepth=32 --iodepth_batch_submit=32 --iodepth_batch_complete_min=32 --rw=write");
     for at in 0..20 {
         run("blkdiscard", &["-o", &(at * 65_536).to_string(), "-l", "65536", &disk.device]);
     }
     run("blkdiscard", &["-z", "-l", "1M", &disk.device]);
     settle();
     let (stats_1, rows_1) = (by_operation(&disk), counted(&disk));
+    disk.set("nomerges", merging.trim());
     let completed = completions.of(&disk);
+    // 16 MB in blocks of 4 KB, one after the other, and half of 3,000 requests.
+    assert!(stats_1[1].0 - stats[1].0 < 4096, "no request was merged: {stats:?} {stats_1:?}");
     let mut missing = (0, 0);
     let flushes = stats_1[2].0 - stats[2].0;
     for operation in 0..4 {

@@ -9,12 +9,12 @@ mod state;
 
 use crate::reference::pmcd::{self, Pmcd, Set, Wire};
 use corebcc::agent::{Options, Source};
-use corebcc::bpf::types::{bio_row, exec_row, fork_row, net_row, syscall_row, thread, thread_name};
+use corebcc::bpf::types::{bio_row, exec_row, fine_hist, fork_row, net_row, syscall_row, thread, thread_name};
 use corebcc::bpf::{record_bytes, types::tcp_session};
 use corebcc::catalog::{EnabledModule, Help, Registry};
 use corebcc::collector::{prepare, status_tables, survey, AgentStatus, Collector, ModuleSet, Prepared};
 use corebcc::config::Config;
-use corebcc::kit::Rows;
+use corebcc::kit::{Fine, Rows};
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Desc, Indom, InstId, Pmid, IN_NULL};
 use corebcc::pdu::{Pdu, PduType};
@@ -122,7 +122,7 @@ impl Product {
         let disk = kernel.row(BIO_ROWS, 0);
         disk.set(bio_row::disk, 1 << 63 | 8 << 32);
         for (bucket, count) in [(0, 7), (1, 20), (3, 5)] {
-            disk.set(bio_row::buckets.nth(bucket), count);
+            disk.set(bio_row::device.then(fine_hist::buckets).nth(Fine::bucket(1000 << bucket)), count);
         }
         kernel.row(FORK_ROWS, 0).set(fork_row::processes, 40);
         kernel.row(FORK_ROWS, 0).set(fork_row::threads, 2);
