@@ -197,7 +197,7 @@ impl DiskHistograms {
     fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) {
         self.find(kernel);
         self.looks += 1;
-        if self.looks % NAMES_EVERY == 0 {
+        if self.looks.is_multiple_of(NAMES_EVERY) {
             self.name_again();
         }
         let part = self.clock.look(since_start);

@@ -1,11 +1,12 @@
 //! The recorded conversations of pmcd and dbpmda, held with the product: as they were, and with its own metrics in the place of
 //! those of the reference agent that they are like.
 
-use super::{latency, Product, BCC, BIO_ROWS, COMMANDS, FORKS, LATENCY};
+use super::{Product, BCC, BIO_ROWS, COMMANDS, FORKS, LATENCY};
 use crate::reference::pmcd::{self, decode, frame, split};
 use crate::reference::{Reference, DOMAIN, EMPTY, LAST, THREE};
 use corebcc::agent::Source;
-use corebcc::bpf::types::bio_row;
+use corebcc::bpf::types::{bio_row, fine_hist};
+use corebcc::kit::Fine;
 use corebcc::pcp::{Indom, InstId, Pmid, IN_NULL};
 use corebcc::pdu::{Pdu, PduType};
 use std::fs;
@@ -19,7 +20,7 @@ fn product() -> Product {
     let mut product = Product::without(&["syscount"]);
     let disk = product.kernel.row(BIO_ROWS, 0);
     disk.set(bio_row::disk, 1 << 63 | 8 << 32);
-    disk.set(latency(2), 5);
+    disk.set(bio_row::device.then(fine_hist::buckets).nth(Fine::bucket(4_000)), 5);
     product.fetch(&[BUCKETS]); // labels are those of the instances that were seen last
     product
 }

@@ -10,11 +10,11 @@ mod state;
 use crate::reference::pmcd::{self, Pmcd, Set, Wire};
 use corebcc::agent::{Options, Source};
 use corebcc::bpf::types::{bio_row, exec_row, fine_hist, fork_row, net_row, syscall_row, thread, thread_name};
-use corebcc::bpf::{record_bytes, types::tcp_session, Field};
+use corebcc::bpf::{record_bytes, types::tcp_session};
 use corebcc::catalog::{EnabledModule, Help, Registry};
 use corebcc::collector::{prepare, status_tables, survey, AgentStatus, Collector, ModuleSet, Prepared};
 use corebcc::config::Config;
-use corebcc::kit::Rows;
+use corebcc::kit::{Fine, Rows};
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Desc, Indom, InstId, Pmid, IN_NULL};
 use corebcc::pdu::{Pdu, PduType};
@@ -122,7 +122,7 @@ impl Product {
         let disk = kernel.row(BIO_ROWS, 0);
         disk.set(bio_row::disk, 1 << 63 | 8 << 32);
         for (bucket, count) in [(0, 7), (1, 20), (3, 5)] {
-            disk.set(latency(bucket), count);
+            disk.set(bio_row::device.then(fine_hist::buckets).nth(Fine::bucket(1000 << bucket)), count);
         }
         kernel.row(FORK_ROWS, 0).set(fork_row::processes, 40);
         kernel.row(FORK_ROWS, 0).set(fork_row::threads, 2);
@@ -257,12 +257,6 @@ impl Drop for Product {
 }
 
 const BIO_ROWS: Rows<bio_row> = Rows::new("bio_rows");
-
-/// The first fine bucket of requests in a bucket of powers of two, by their time in the device.
-fn latency(bucket: usize) -> Field<bio_row, u64> {
-    let first = if bucket == 0 { 0 } else { 16 * (bucket + 1) };
-    bio_row::device.then(fine_hist::buckets).nth(first.min(447 + bucket.saturating_sub(26)))
-}
 const FORK_ROWS: Rows<fork_row> = Rows::new("fork_rows");
 const EXEC_ROWS: Rows<exec_row> = Rows::new("exec_rows");
 const SYSCALL_ROWS: Rows<syscall_row> = Rows::new("syscall_rows");

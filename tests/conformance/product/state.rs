@@ -2,13 +2,13 @@
 
 use super::fake_kernel::FakeKernel;
 use super::{
-    latency, Product, Trouble, AGAIN, BCC, BIO_ROWS, CONFIG, FORKS, FORK_ROWS, LATENCY, PROCESSES, PROFILE, SECOND, SESSIONS,
+    Product, Trouble, AGAIN, BCC, BIO_ROWS, CONFIG, FORKS, FORK_ROWS, LATENCY, PROCESSES, PROFILE, SECOND, SESSIONS,
 };
 use crate::reference::pmcd::{self, frame, split};
-use corebcc::bpf::types::{bio_row, fork_row, thread_stat};
+use corebcc::bpf::types::{bio_row, fine_hist, fork_row, thread_stat};
 use corebcc::collector::{prepare, survey, ModuleSet};
 use corebcc::config::Config;
-use corebcc::kit::{Table, TableId};
+use corebcc::kit::{Fine, Table, TableId};
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Pmid, IN_NULL};
 use std::time::Instant;
@@ -145,7 +145,8 @@ fn a_sum_has_the_values_that_the_modules_thread_reads() {
         for (row, disk) in [(0, 8 << 32), (1, 8 << 32 | 16), (2, 8 << 32)] {
             kernel.row(BIO_ROWS, row).set(bio_row::disk, 1 << 63 | disk);
             for bucket in 0..31 - row {
-                kernel.row(BIO_ROWS, row).set(latency(bucket), u64::MAX / (bucket + 1) as u64 - row as u64);
+                let time = bio_row::device.then(fine_hist::buckets).nth(Fine::bucket(1000 << bucket));
+                kernel.row(BIO_ROWS, row).set(time, u64::MAX / (bucket + 1) as u64 - row as u64);
             }
         }
         kernel.row(FORK_ROWS, 0).set(fork_row::processes, 40);
