@@ -3,7 +3,7 @@
 use crate::instance::session;
 use crate::support::{
     lacks, lacks_bpf,
-    rows::{rows, HISTOGRAMS, INDOMS},
+    rows::{rows, BUCKETS_OF_SERIES, HISTOGRAMS, INDOMS},
     use_disk, wait_for, Home, Proc, ALL, BINARY,
 };
 use std::cell::Cell;
@@ -97,7 +97,7 @@ fn c72_dbpmda_completes_every_request_on_every_metric() {
         let indom = format!("149.{serial}");
         assert!(reply(&format!("instance {indom}")).starts_with(&format!("pmInDom: {indom}\n")), "{indom}");
         assert!(reply(&format!("text indom {indom}")).contains('['), "{indom}");
-        let histogram = HISTOGRAMS.contains(&serial);
+        let histogram = HISTOGRAMS.contains(&serial) || BUCKETS_OF_SERIES.contains(&serial);
         assert_eq!(reply(&format!("label indom {indom}")).contains("statistic=\"histogram\""), histogram, "{indom}");
     }
     assert!(reply("label instances 149.4").contains("lower_bound=0"), "{}", reply("label instances 149.4"));

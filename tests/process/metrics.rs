@@ -4,7 +4,7 @@ use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, frame, names, word, Set};
 use crate::support::{
     lacks_bpf,
-    rows::{all, own, rows, DOMAIN, HISTOGRAMS, INDOMS},
+    rows::{all, own, rows, BUCKETS_OF_SERIES, DOMAIN, HISTOGRAMS, INDOMS},
     Home, ALL,
 };
 use corebcc::pcp::{Indom, Pmid, IN_NULL};
@@ -180,6 +180,9 @@ fn c55_labels_name_the_agent_the_module_and_the_histograms() {
         if HISTOGRAMS.contains(&serial) {
             assert_eq!(labels, [r#"{"statistic":"histogram"}"#]);
             assert!(of_instances.iter().all(|json| json.starts_with(r#"{"lower_bound":"#)), "{of_instances:?}");
+        } else if BUCKETS_OF_SERIES.contains(&serial) {
+            assert_eq!(labels, [r#"{"bound_unit":"microsec","statistic":"histogram"}"#]);
+            assert!(of_instances.iter().all(|json| json.contains(r#""lower_bound":"#)), "{of_instances:?}");
         } else {
             assert!(labels.is_empty(), "{labels:?}");
         }

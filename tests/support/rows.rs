@@ -2,6 +2,7 @@
 //! what clients rely on must not follow a change of the declarations.
 
 use corebcc::pcp::{Desc, Indom, Pmid, Sem, Space, Time, Type, Units};
+use std::sync::LazyLock;
 
 pub const DOMAIN: u32 = 149;
 
@@ -96,9 +97,67 @@ const OWN: [Beside; 49] = [
 /// What modules have beyond the Python agent's.
 const ADDED: [Beside; 1] = [("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count")];
 
+/// Histograms of biolatency: their names, the clusters of their series and of their buckets, and their numbers from 1.
+const LATENCIES: [(&str, u32, u32, &[&str]); 2] = [
+    (
+        "bcc.disk.dev",
+        320,
+        321,
+        &[
+            "read.total",
+            "read.device",
+            "read.queue",
+            "write.total",
+            "write.device",
+            "write.queue",
+            "flush.total",
+            "discard.total",
+        ],
+    ),
+    ("bcc.disk.all", 324, 323, &["read.total", "write.total", "flush.total", "discard.total"]),
+];
+
+/// What a histogram has by series, with its units.
+const OF_SERIES: [(&str, Sem, &str); 7] = [
+    ("count", Sem::COUNTER, "count"),
+    ("sum", Sem::COUNTER, "nanosec"),
+    ("p50", Sem::INSTANT, "microsec"),
+    ("p90", Sem::INSTANT, "microsec"),
+    ("p99", Sem::INSTANT, "microsec"),
+    ("p999", Sem::INSTANT, "microsec"),
+    ("max", Sem::INSTANT, "microsec"),
+];
+
+/// What else a disk has.
+#[rustfmt::skip]
+const OF_DISKS: [Beside; 4] = [
+    ("bcc.disk.dev.name",          "biolatency", 320, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.disk.dev.read.bytes",    "biolatency", 320, 1, Type::U64,    Sem::COUNTER,  "byte"),
+    ("bcc.disk.dev.write.bytes",   "biolatency", 320, 2, Type::U64,    Sem::COUNTER,  "byte"),
+    ("bcc.disk.dev.discard.bytes", "biolatency", 320, 3, Type::U64,    Sem::COUNTER,  "byte"),
+];
+
+/// Latency by disk, operation and phase, with quantiles.
+pub fn latencies() -> impl Iterator<Item = Row> {
+    static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
+        let mut metrics = OF_DISKS.to_vec();
+        for (prefix, series, buckets, names) in LATENCIES {
+            for (name, number) in names.iter().zip(1..) {
+                let full = |last: &str| -> &'static str { format!("{prefix}.{name}.{last}").leak() };
+                for (item, (last, sem, units)) in (8 * number..).zip(OF_SERIES) {
+                    metrics.push((full(last), "biolatency", series, item, Type::U64, sem, units));
+                }
+                metrics.push((full("bucket"), "biolatency", buckets, number, Type::U64, Sem::COUNTER, "count"));
+            }
+        }
+        metrics
+    });
+    beside(&METRICS)
+}
+
 /// What modules add.
 pub fn added() -> impl Iterator<Item = Row> {
-    beside(&ADDED)
+    beside(&ADDED).chain(latencies())
 }
 
 /// What the agent has of its own.
@@ -110,7 +169,7 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = ![300, 306].contains(&cluster);
+        let instances = ![300, 306, 324].contains(&cluster);
         Row {
             name,
             module,
@@ -129,13 +188,15 @@ fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
 
 /// Everything below `bcc` with the six modules.
 pub fn all() -> impl Iterator<Item = Row> {
-    rows().chain(own())
+    rows().chain(own()).chain(latencies())
 }
 
 /// Their instance domains, by serial.
-pub const INDOMS: [u32; 11] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307];
+pub const INDOMS: [u32; 14] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 320, 321, 323];
 /// Those of histograms, of all modules.
 pub const HISTOGRAMS: [u32; 5] = [0, 4, 5, 6, 7];
+/// Those of histograms with a bucket of each series as an instance.
+pub const BUCKETS_OF_SERIES: [u32; 2] = [321, 323];
 
 impl Row {
     fn new(fields: &[&'static str]) -> Row {

@@ -51,7 +51,7 @@ mod dev {
         6 "write.queue" "writes by disk" "from allocation to issue to the device" "";
         7 "flush.total" "flushes by disk" "from allocation to completion" "";
         8 "discard.total" "discards by disk" "from allocation to completion" "";
-        with NAME: str = 0 "name" DISCRETE NONE "name of the disk";
+        with NAME: str = 0 "name" DISCRETE NONE "name of the disk, for the variables of a dashboard";
         with READ_BYTES: u64 = 1 "read.bytes" COUNTER BYTE "bytes that reads of the disk transferred";
         with WRITE_BYTES: u64 = 2 "write.bytes" COUNTER BYTE "bytes that writes to the disk transferred";
         with DISCARD_BYTES: u64 = 3 "discard.bytes" COUNTER BYTE "bytes that were discarded on the disk";
