@@ -17,7 +17,8 @@ target/debug/pmdacorebcc show bcc.disk.dev.latency     # until Ctrl-C	tests/new_
 pminfo -f bcc.disk.dev.latency	tests/new_module.rs builds the module and runs it
 UPDATE=1 cargo test --locked --test files     # rewrites corebcc.conf, the man page and docs/modules.md	it writes to the sources; tests/run runs the test itself
 cargo test --locked --test objects            # the object agrees with the declaration	tests/run runs it
-readelf -n PROGRAM | awk '\''/Name:/ { print $2 }'\'' | sort -u	PROGRAM stands for a file'
+readelf -n PROGRAM | awk '\''/Name:/ { print $2 }'\'' | sort -u	PROGRAM stands for a file
+sudo benches/waits --write before=FOLDER after=FOLDER	FOLDER stands for a source tree'
 # These come last, since there is nothing to ask afterwards.
 last='sudo ./Remove'
 # What must be in the output; `nothing` for commands that need not print anything.
@@ -28,6 +29,7 @@ pminfo -f bcc.agent.module.status	"tracepoint_hits"\] value ".*\[tracepoint_hits
 sudo pmdacorebcc --check	\[tracepoint_hits\] has no option `tracepoints`
 echo '\''some_inst match_inst "^[0-9]{4,}-" (1000000 * bcc.runq.latency) > 1 -> print "%v waits/s of %i us";'\'' | pmie -t 2	[0-9] waits/s of [0-9]+-[0-9]+ us
 echo '\''sum_inst (1000000 * bcc.disk.all.latency) > 1 -> print "%v requests/s";'\'' | pmie -t 2	[0-9] requests/s
+echo '\''some_inst (bcc.disk.dev.read.total.p99 > 20 millisec) -> print "%i: p99 of reads %v us";'\'' | pmie -t 2	nothing
 echo '\''some_inst bcc.agent.lost.events > 0 -> print "%v events/s lost: %i";'\'' | pmie -t 2	nothing
 pmval -r -t 1 -s 5 -i 64-127 bcc.runq.latency	^ +[0-9]+ $
 pmrep -a histograms -r -t 1 -i 64-127,128-255 bcc.runq.latency	^ +[0-9]+ +[0-9]+$

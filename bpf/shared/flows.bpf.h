@@ -29,8 +29,9 @@ struct flow {
 };
 
 struct flow_stat {
-	__u64 lost; /* calls whose connection found no place */
-	__u64 pad[7];
+	__u64 lost;  /* calls whose connection found no place */
+	__u64 taken; /* calls that found a free row: as long as this stands still, the agent knows every row in use */
+	__u64 pad[6];
 };
 
 const volatile __u32 flow_mask;         /* rows - 1 */
@@ -55,6 +56,7 @@ static __always_inline void flow_add(const bool raw, void *flows, void *stats, s
 {
 	__u64 ident = bpf_get_current_pid_tgid() >> 32;
 	struct flow_stat *stat;
+	bool is_free = false;
 	struct ends ends;
 	__u32 hash;
 
@@ -69,6 +71,8 @@ static __always_inline void flow_add(const bool raw, void *flows, void *stats, s
 
 		if (!flow)
 			break;
+		if (!flow->claims)
+			is_free = true;
 		if (claim(&flow->claims))
 			flow_begin(flow, &ends, ident);
 		differs = flow->ident ^ ident;
@@ -82,11 +86,18 @@ static __always_inline void flow_add(const bool raw, void *flows, void *stats, s
 			ADD(flow->tx, tx);
 		if (rx)
 			ADD(flow->rx, rx);
+		if (likely(!is_free))
+			return;
+		stat = cpu_row(stats);
+		if (stat)
+			ADD(stat->taken, 1); /* after the claim: who sees this finds the row */
 		return;
 	}
 	stat = cpu_row(stats);
-	if (stat)
+	if (stat) {
 		ADD(stat->lost, 1);
+		ADD(stat->taken, 1);
+	}
 }
 
 /* The socket a thread is sending on, where only the end of tcp_sendmsg tells how much. */

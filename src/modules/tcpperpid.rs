@@ -80,7 +80,7 @@ struct Tcpperpid {
 
 impl Tcpperpid {
     fn new(options: Options, exists: fn(u32) -> bool) -> Tcpperpid {
-        Tcpperpid { options, exists, flows: Flows::new(FLOWS), processes: ProcessCounts::default() }
+        Tcpperpid { options, exists, flows: Flows::new(FLOWS, STATS), processes: ProcessCounts::default() }
     }
 
     fn add(options: &Options, processes: &mut ProcessCounts<Process>, moved: Moved) {
@@ -102,7 +102,7 @@ impl Module for Tcpperpid {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         constants.tcpperpid_filter = plan.only(&self.options.process);
         plan.attach(&TRAFFIC);
-        self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
+        self.flows.plan(host, plan, constants, [&SENDS, &READS]);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -151,16 +151,16 @@ mod tests {
     fn connections_of_a_process_are_added_up_and_only_grow() {
         let fake = fake();
         let mut module = module(Options::default());
-        put(&fake, FLOWS, 1, ends(77, 1, 80), 100, 5);
-        put(&fake, FLOWS, 2, ends(77, 2, 80), 20, 1);
-        put(&fake, FLOWS, 3, ends(1_234_567, 3, 80), 1, 0);
+        put(&fake, (FLOWS, STATS), 1, ends(77, 1, 80), 100, 5);
+        put(&fake, (FLOWS, STATS), 2, ends(77, 2, 80), 20, 1);
+        put(&fake, (FLOWS, STATS), 3, ends(1_234_567, 3, 80), 1, 0);
         let wanted = [("000077 thread".into(), 120, 6), ("1234567 thread".into(), 1, 0)];
         assert_eq!(rows(&mut module, &fake), wanted);
         for _ in 0..30 {
             module.tick(&fake);
             assert_eq!(rows(&mut module, &fake), wanted, "also when the rows were given back");
         }
-        put(&fake, FLOWS, 9, ends(77, 1, 80), 1, 1);
+        put(&fake, (FLOWS, STATS), 9, ends(77, 1, 80), 1, 1);
         assert_eq!(rows(&mut module, &fake)[0], ("000077 thread".into(), 121, 7));
     }
 
@@ -170,7 +170,7 @@ mod tests {
         let fake = fake();
         let mut module = module(Options::default());
         let named = |row, name: &[u8; 8], execs| {
-            put(&fake, FLOWS, row, ends(77, row as u16, 80), 1, 0);
+            put(&fake, (FLOWS, STATS), row, ends(77, row as u16, 80), 1, 0);
             fake.row(FLOWS, row).set_bytes(flow::comm, name);
             fake.set(FLOWS, row, flow::execs, execs);
         };
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn ports_are_asked_for() {
         let fake = fake();
-        put(&fake, FLOWS, 1, ends(77, 1000, 80), 100, 5);
-        put(&fake, FLOWS, 2, ends(77, 1000, 81), 20, 1);
-        put(&fake, FLOWS, 3, ends(77, 1001, 80), 3, 1);
+        put(&fake, (FLOWS, STATS), 1, ends(77, 1000, 80), 100, 5);
+        put(&fake, (FLOWS, STATS), 2, ends(77, 1000, 81), 20, 1);
+        put(&fake, (FLOWS, STATS), 3, ends(77, 1001, 80), 3, 1);
         let mut module = module(Options { lport: Ports(vec![1000]), dport: Ports(vec![80]), ..Options::default() });
         assert_eq!(rows(&mut module, &fake), [("000077 thread".into(), 100, 5)]);
     }
@@ -199,7 +199,7 @@ mod tests {
     fn a_process_that_ended_is_shown_for_a_minute() {
         let fake = fake();
         let mut module = module(Options::default());
-        put(&fake, FLOWS, 1, ends(1001, 1, 80), 100, 5);
+        put(&fake, (FLOWS, STATS), 1, ends(1001, 1, 80), 100, 5);
         for _ in 0..ProcessCounts::<Process>::GRACE {
             module.tick(&fake);
             assert_eq!(rows(&mut module, &fake), [("001001 thread".into(), 100, 5)]);
@@ -212,9 +212,9 @@ mod tests {
     fn a_process_id_used_again_starts_at_zero() {
         let fake = fake();
         let mut module = module(Options::default());
-        put(&fake, FLOWS, 1, ends(77, 1, 80), 100, 5);
+        put(&fake, (FLOWS, STATS), 1, ends(77, 1, 80), 100, 5);
         rows(&mut module, &fake);
-        put(&fake, FLOWS, 2, ends(77, 2, 80), 7, 0);
+        put(&fake, (FLOWS, STATS), 2, ends(77, 2, 80), 7, 0);
         fake.set(FLOWS, 2, flow::born, 2);
         assert_eq!(rows(&mut module, &fake), [("000077 thread".into(), 7, 0)]);
     }

@@ -100,7 +100,7 @@ struct Tcptop {
 
 impl Tcptop {
     fn new(options: Options, name_of: NameOf) -> Tcptop {
-        let flows = Flows::new(FLOWS);
+        let flows = Flows::new(FLOWS, STATS);
         Tcptop { options, name_of, flows, traffic: BTreeMap::new(), lines: Vec::new(), since: None }
     }
 
@@ -142,7 +142,7 @@ impl Module for Tcptop {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         constants.tcptop_filter = plan.only(&self.options.process);
         plan.attach(&TRAFFIC);
-        self.flows.plan(host, plan, constants, STATS, [&SENDS, &READS]);
+        self.flows.plan(host, plan, constants, [&SENDS, &READS]);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn rows_are_in_the_order_of_both_directions_together() {
         let fake = fake();
-        put(&fake, FLOWS, 1, ends(1, 1, 80), 10_000, 1);
-        put(&fake, FLOWS, 2, ends(2, 2, 80), 100, 9_000);
-        put(&fake, FLOWS, 3, ends(3, 3, 80), 20_000, 0);
+        put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 10_000, 1);
+        put(&fake, (FLOWS, STATS), 2, ends(2, 2, 80), 100, 9_000);
+        put(&fake, (FLOWS, STATS), 3, ends(3, 3, 80), 20_000, 0);
         let (mut module, start) = (module(Interval::Seconds(1), 2), Instant::now());
         module.tick_at(&fake, start);
         module.tick_at(&fake, seconds(start, 1));
@@ -219,15 +219,15 @@ mod tests {
         let fake = fake();
         let (mut module, start) = (module(Interval::Seconds(2), 20), Instant::now());
         module.tick_at(&fake, start);
-        put(&fake, FLOWS, 1, ends(1, 1, 80), 100, 0);
+        put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 100, 0);
         module.tick_at(&fake, seconds(start, 1));
         assert!(rows(&mut module, &fake).is_empty());
-        put(&fake, FLOWS, 1, ends(1, 1, 80), 150, 7);
+        put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 150, 7);
         module.tick_at(&fake, seconds(start, 2));
         for _ in 0..3 {
             assert_eq!(rows(&mut module, &fake), [(1, 7, 150)], "one fetch takes nothing from the next");
         }
-        put(&fake, FLOWS, 1, ends(1, 1, 80), 151, 7);
+        put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 151, 7);
         module.tick_at(&fake, seconds(start, 3));
         assert_eq!(rows(&mut module, &fake), [(1, 7, 150)]);
         module.tick_at(&fake, seconds(start, 4));
@@ -238,9 +238,9 @@ mod tests {
     fn interval_0_shows_what_was_moved_since_the_fetch_before() {
         let fake = fake();
         let mut module = module(Interval::AtFetch, 20);
-        put(&fake, FLOWS, 1, ends(1, 1, 80), 100, 0);
+        put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 100, 0);
         module.tick_at(&fake, Instant::now());
-        put(&fake, FLOWS, 1, ends(1, 1, 80), 130, 0);
+        put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 130, 0);
         assert_eq!(rows(&mut module, &fake), [(1, 0, 130)]);
         assert!(rows(&mut module, &fake).is_empty());
     }
@@ -249,7 +249,7 @@ mod tests {
     fn a_negative_interval_leaves_the_table_empty() {
         let fake = fake();
         let mut module = module(Interval::Never, 20);
-        put(&fake, FLOWS, 1, ends(1, 1, 80), 100, 0);
+        put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 100, 0);
         module.tick_at(&fake, Instant::now());
         assert!(rows(&mut module, &fake).is_empty());
     }
@@ -257,16 +257,16 @@ mod tests {
     #[test]
     fn two_rows_of_one_connection_are_one_line() {
         let fake = fake();
-        put(&fake, FLOWS, 1, ends(1, 1, 80), 100, 1);
-        put(&fake, FLOWS, 2, ends(1, 1, 80), 10, 2);
+        put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 100, 1);
+        put(&fake, (FLOWS, STATS), 2, ends(1, 1, 80), 10, 2);
         assert_eq!(rows(&mut module(Interval::AtFetch, 20), &fake), [(1, 3, 110)]);
     }
 
     #[test]
     fn a_process_that_ended_keeps_the_name_its_traffic_had() {
         let fake = fake();
-        put(&fake, FLOWS, 1, ends(1, 1, 80), 20, 0);
-        put(&fake, FLOWS, 2, ends(1001, 2, 80), 10, 0);
+        put(&fake, (FLOWS, STATS), 1, ends(1, 1, 80), 20, 0);
+        put(&fake, (FLOWS, STATS), 2, ends(1001, 2, 80), 10, 0);
         let table = fake.filled(&TABLE, &mut module(Interval::AtFetch, 20));
         assert_eq!(table.value(0, COMM.column), Some(Atom::Str(b"curl")));
         assert_eq!(table.value(1, COMM.column), Some(Atom::Str(b"thread")));

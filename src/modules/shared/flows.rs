@@ -48,39 +48,38 @@ struct Seen {
 /// A module's table.
 pub struct Flows {
     map: Rows<flow>,
+    stats: Rows<flow_stat>,
     /// By the number of the row: of those that are in use.
     seen: BTreeMap<usize, Seen>,
+    /// The rows that somebody has claimed, as of when `taken` was read.
+    claimed: Vec<usize>,
+    taken: Option<u64>,
     claims: RowClaims<flow>,
 }
 
 impl Flows {
     /// Nothing seen yet.
-    pub fn new(map: Rows<flow>) -> Flows {
-        Flows { map, seen: BTreeMap::new(), claims: RowClaims::new(flow::claims) }
+    pub fn new(map: Rows<flow>, stats: Rows<flow_stat>) -> Flows {
+        let claims = RowClaims::new(flow::claims);
+        Flows { map, stats, seen: BTreeMap::new(), claimed: Vec::new(), taken: None, claims }
     }
 
     /// Sizes the module's maps: the table, the losses, and for kprobes the sockets that threads are sending on and what was
     /// read from which.
-    pub fn plan(
-        &self,
-        host: &Host,
-        plan: &mut Plan,
-        constants: &mut rodata,
-        stats: Rows<flow_stat>,
-        [sends, reads]: [&MapDef; 2],
-    ) {
+    pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut rodata, [sends, reads]: [&MapDef; 2]) {
         let flows = rows(host);
         constants.flow_mask = flows as u32 - 1;
         constants.flow_sending_mask = plan_set_table(plan, sends.name, by_thread(host));
         plan.entries(self.map.def.name, flows);
-        plan.entries(stats.def.name, host.cpus);
+        plan.entries(self.stats.def.name, host.cpus);
         constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.entries(reads.name, SOCKETS);
     }
 
     /// Hands out what was moved since the last look.
     pub fn look(&mut self, kernel: &dyn Kernel, each: &mut dyn FnMut(Moved)) {
-        for (place, row) in used(kernel.rows(self.map)) {
+        self.find(kernel);
+        for (place, row) in claimed(&self.claimed, kernel.rows(self.map)) {
             look(row, self.seen.entry(place).or_default(), each);
         }
     }
@@ -88,10 +87,10 @@ impl Flows {
     /// As [`Flows::look`], once a second: rows that rest are marked, so that no program takes them any more, and freed a tick
     /// later, when none can still be adding.
     pub fn age(&mut self, kernel: &dyn Kernel, each: &mut dyn FnMut(Moved)) {
+        self.find(kernel);
         let rows = kernel.rows(self.map);
-        let used: Vec<_> = used(rows).collect();
-        let rest = if used.len() > rows.len() / 4 { 0 } else { REST };
-        for (place, row) in used {
+        let rest = if self.claimed.len() > rows.len() / 4 { 0 } else { REST };
+        for (place, row) in claimed(&self.claimed, rows) {
             if row.get(flow::ident) == 0 {
                 continue;
             }
@@ -106,7 +105,19 @@ impl Flows {
                 seen.rest += 1;
             }
         }
-        self.claims.release_contested(rows, |row| row.get(flow::ident) == 0);
+        self.claims.release_contested_of(claimed(&self.claimed, rows), |row| row.get(flow::ident) == 0);
+        self.claimed.retain(|&place| rows.get(place).is_some_and(is_claimed));
+    }
+
+    /// Looks for the rows in use if one was taken since the last time: the table is large, and mostly empty.
+    fn find(&mut self, kernel: &dyn Kernel) {
+        let taken = Some(kernel.rows(self.stats).sum(flow_stat::taken));
+        if self.taken != taken {
+            self.taken = taken;
+            let rows = kernel.rows(self.map).iter().enumerate();
+            self.claimed.clear();
+            self.claimed.extend(rows.filter(|(_, row)| is_claimed(*row)).map(|(place, _)| place));
+        }
     }
 }
 
@@ -117,9 +128,13 @@ fn rows(host: &Host) -> usize {
     table_size((host.cpus * FLOWS).min(1 << 16).max(host.memory * 2), 8192, 1 << 18)
 }
 
-/// The rows that somebody has claimed, each with its number.
-fn used(rows: RowsView<'_, flow>) -> impl Iterator<Item = (usize, Row<'_, flow>)> {
-    rows.iter().enumerate().filter(|(_, row)| row.get(flow::claims) != 0)
+fn is_claimed(row: Row<'_, flow>) -> bool {
+    row.get(flow::claims) != 0
+}
+
+/// Rows by their numbers.
+fn claimed<'a>(places: &'a [usize], rows: RowsView<'a, flow>) -> impl Iterator<Item = (usize, Row<'a, flow>)> {
+    places.iter().filter_map(move |&place| Some((place, rows.get(place)?)))
 }
 
 /// Whether anything was moved.
@@ -158,7 +173,17 @@ fn free(row: Row<'_, flow>) {
 
 /// What tests of modules with such a table need: a connection in its row.
 #[cfg(test)]
-pub fn put(fake: &crate::kit::Fake, map: Rows<flow>, row: usize, ends: Ends, tx: u64, rx: u64) {
+pub fn put(
+    fake: &crate::kit::Fake,
+    (map, stats): (Rows<flow>, Rows<flow_stat>),
+    row: usize,
+    ends: Ends,
+    tx: u64,
+    rx: u64,
+) {
+    if !is_claimed(fake.row(map, row)) {
+        fake.set(stats, 0, flow_stat::taken, fake.row(stats, 0).get(flow_stat::taken) + 1);
+    }
     let ident = u64::from(ends.pid) | u64::from(ends.lport) << 32 | u64::from(ends.rport) << 48;
     fake.set(map, row, flow::claims, 1);
     fake.set(map, row, flow::ident, ident);
@@ -187,6 +212,7 @@ mod tests {
     use crate::kit::Fake;
 
     const MAP: Rows<flow> = Rows::new("flows");
+    const STATS: Rows<flow_stat> = Rows::new("stats");
 
     fn moved(flows: &mut Flows, fake: &Fake, age: bool) -> Vec<(u32, u64, u64)> {
         let mut all = Vec::new();
@@ -213,20 +239,35 @@ mod tests {
 
     #[test]
     fn each_byte_is_handed_out_once() {
-        let fake = Fake::new().with(MAP, 8);
-        let mut flows = Flows::new(MAP);
-        put(&fake, MAP, 3, ends(7, 1, 2), 100, 5);
+        let fake = Fake::new().with(MAP, 8).with(STATS, 1);
+        let mut flows = Flows::new(MAP, STATS);
+        put(&fake, (MAP, STATS), 3, ends(7, 1, 2), 100, 5);
         assert_eq!(moved(&mut flows, &fake, false), [(7, 100, 5)]);
         assert_eq!(moved(&mut flows, &fake, true), []);
-        put(&fake, MAP, 3, ends(7, 1, 2), 101, 5);
+        put(&fake, (MAP, STATS), 3, ends(7, 1, 2), 101, 5);
         assert_eq!(moved(&mut flows, &fake, true), [(7, 1, 0)]);
+    }
+
+    /// The programs count each row they take: without that nobody looks at the whole table.
+    #[test]
+    fn a_row_is_found_once_programs_have_counted_it() {
+        let fake = Fake::new().with(MAP, 8).with(STATS, 1);
+        let mut flows = Flows::new(MAP, STATS);
+        assert_eq!(moved(&mut flows, &fake, true), []);
+        put(&fake, (MAP, STATS), 3, ends(7, 1, 2), 100, 5);
+        fake.set(STATS, 0, flow_stat::taken, 0);
+        assert_eq!(moved(&mut flows, &fake, true), []);
+        fake.set(STATS, 0, flow_stat::taken, 1);
+        assert_eq!(moved(&mut flows, &fake, true), [(7, 100, 5)]);
+        put(&fake, (MAP, STATS), 3, ends(7, 1, 2), 101, 5);
+        assert_eq!(moved(&mut flows, &fake, true), [(7, 1, 0)], "a row that is known needs no count");
     }
 
     #[test]
     fn what_came_before_a_row_was_freed_is_not_lost() {
-        let fake = Fake::new().with(MAP, 8);
-        let mut flows = Flows::new(MAP);
-        put(&fake, MAP, 3, ends(7, 1, 2), 100, 5);
+        let fake = Fake::new().with(MAP, 8).with(STATS, 1);
+        let mut flows = Flows::new(MAP, STATS);
+        put(&fake, (MAP, STATS), 3, ends(7, 1, 2), 100, 5);
         let mut ticks = 0;
         let kernel: &dyn Kernel = &fake;
         while kernel.rows(MAP).sum(flow::retired) == 0 {
@@ -238,16 +279,16 @@ mod tests {
         fake.set(MAP, 3, flow::tx, 120);
         assert_eq!(moved(&mut flows, &fake, true), [(7, 20, 0)]);
         assert_eq!(claims(&fake, 3), 0);
-        put(&fake, MAP, 3, ends(8, 1, 2), 100, 0);
+        put(&fake, (MAP, STATS), 3, ends(8, 1, 2), 100, 0);
         assert_eq!(moved(&mut flows, &fake, true), [(8, 100, 0)]);
     }
 
     #[test]
     fn a_crowded_table_gives_rows_back_sooner() {
-        let fake = Fake::new().with(MAP, 4);
-        let mut flows = Flows::new(MAP);
+        let fake = Fake::new().with(MAP, 4).with(STATS, 1);
+        let mut flows = Flows::new(MAP, STATS);
         for row in 0..3 {
-            put(&fake, MAP, row, ends(7, row as u16, 2), 1, 1);
+            put(&fake, (MAP, STATS), row, ends(7, row as u16, 2), 1, 1);
         }
         for _ in 0..3 {
             moved(&mut flows, &fake, true);
@@ -257,9 +298,9 @@ mod tests {
 
     #[test]
     fn a_row_both_claimants_left_is_freed_at_the_second_look() {
-        let fake = Fake::new().with(MAP, 8);
+        let fake = Fake::new().with(MAP, 8).with(STATS, 1);
         fake.set(MAP, 2, flow::claims, 2);
-        let mut flows = Flows::new(MAP);
+        let mut flows = Flows::new(MAP, STATS);
         moved(&mut flows, &fake, true);
         assert_eq!(claims(&fake, 2), 2);
         moved(&mut flows, &fake, true);
