@@ -68,7 +68,8 @@ impl Peer {
     pub fn ready(home: &Home, args: &[&str]) -> Peer {
         let mut peer = Peer::start(home, &[args, &["--notready"]].concat());
         peer.greet();
-        assert_eq!(decode(&peer.read_within(Duration::from_secs(20))), Pdu::Error { code: -13393 }, "READY");
+        // On an emulated processor all modules take half a minute.
+        assert_eq!(decode(&peer.read_within(60 * SECOND)), Pdu::Error { code: -13393 }, "READY");
         peer
     }
 
