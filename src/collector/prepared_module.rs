@@ -75,7 +75,8 @@ impl PreparedModule {
         if debug {
             log::info!("{name}: Debug logging enabled.");
         }
-        let tables = enabled.tables().map(|table| (table.id, table.spec)).collect();
+        let declared = |table: ServedTable| module.as_ref().map_or(table.spec, |module| module.declared(table.spec));
+        let tables = enabled.tables().map(|table| (table.id, declared(table))).collect();
         let served = |table: ServedTable| {
             let metric = |(name, column)| ServedMetric { name, cluster: table.spec.cluster, column };
             table.names().into_iter().map(metric).collect::<Vec<_>>()

@@ -18,7 +18,7 @@ pub struct HistogramDef {
     pub note: &'static str,
 }
 
-/// The metrics of a histogram besides its buckets: the last component of the name, and what the help text begins with.
+/// The metrics of a histogram besides its buckets, by the last component of their names.
 pub const SERIES_METRICS: [&str; 7] = ["count", "sum", "p50", "p90", "p99", "p999", "max"];
 
 /// The metric of this last component, of the histogram in this place.
@@ -41,7 +41,7 @@ pub const fn series_metric(histogram: usize, metric: usize) -> Metric<u64> {
 macro_rules! histograms {
     (
         $x:literal;
-        $($number:literal $name:literal $events:literal $time:literal $note:literal;)*
+        $($number:literal $name:literal $events:literal $time:literal $note:expr;)*
         $(with $id:ident: $ty:ty = $item:literal $other:literal $sem:ident $units:ident $oneline:literal;)*
     ) => {
         /// The histograms.

@@ -203,6 +203,11 @@ pub trait Module {
     /// Says what to load, and sets the constants of its programs.
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata);
 
+    /// The declaration of a table, or another one of the same cluster and metrics where an option decides how it is filled.
+    fn declared(&self, table: &'static TableSpec) -> &'static TableSpec {
+        table
+    }
+
     /// Fills a table (empty on entry) that declares no readings with the values as of now. May be called at any time after
     /// loading, by any number of clients: nothing is consumed by reading. A module with several such tables asks which it is
     /// ([`Table::is`]).

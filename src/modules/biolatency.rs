@@ -9,7 +9,6 @@ use crate::bpf::Field;
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
 use disks::DiskHistograms;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::LazyLock;
 
 metrics! {
@@ -38,23 +37,22 @@ options! {
 /// The major number of device-mapper disks.
 static MAPPER: LazyLock<Option<u32>> = LazyLock::new(|| device_mapper(&std::fs::read_to_string("/proc/devices").ok()?));
 
-/// The option `queued`, for the thread that reads the table without the module: a configuration has this module once.
-static QUEUED: AtomicBool = AtomicBool::new(false);
+static TABLE: TableSpec = table(&[&AllDisks { queued: false }]);
+/// The same with the option `queued`.
+static QUEUED: TableSpec = table(&[&AllDisks { queued: true }]);
 
-static TABLE: TableSpec = TableSpec {
-    cluster: 0,
-    shape: Shape::Log2(Log2::MICROSECONDS),
-    metrics: METRICS,
-    readings: &[&AllDisks],
-    ..TableSpec::NEW
-};
+const fn table(readings: &'static [&'static dyn Reading]) -> TableSpec {
+    TableSpec { cluster: 0, shape: Shape::Log2(Log2::MICROSECONDS), metrics: METRICS, readings, ..TableSpec::NEW }
+}
 
 /// The histogram over all disks.
-struct AllDisks;
+struct AllDisks {
+    queued: bool,
+}
 
 impl Reading for AllDisks {
     fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
-        table.log2(LATENCY, &latency(kernel, QUEUED.load(Relaxed), *MAPPER));
+        table.log2(LATENCY, &latency(kernel, self.queued, *MAPPER));
     }
 
     fn is_sum(&self) -> bool {
@@ -168,7 +166,6 @@ pub const SPEC: Spec = Spec {
             false => module_log!(info, "Without time in the queue: from the issue of a request to the device."),
         }
         LazyLock::force(&MAPPER);
-        QUEUED.store(options.queued, Relaxed);
         Ok(Box::new(Biolatency::new(options)))
     },
     ..Spec::NEW
@@ -245,6 +242,13 @@ impl Module for Biolatency {
         plan.entries(SMALLS.def.name, size.rows());
         plan.entries(OWNERS.name, size.disks);
         plan.entries(STARTS.name, size.starts);
+    }
+
+    fn declared(&self, table: &'static TableSpec) -> &'static TableSpec {
+        match self.options.queued && table.cluster == TABLE.cluster {
+            true => &QUEUED,
+            false => table,
+        }
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
@@ -375,6 +379,22 @@ mod tests {
         assert_eq!(latency(&fake, true, Some(253))[..3], [0, 0, 22_022]);
         assert_eq!(latency(&fake, false, None)[1], 11_111);
         assert_eq!(fake.filled(&TABLE, &mut module()).len(), 2);
+    }
+
+    /// Each by its own option, whatever another module of this process has.
+    #[test]
+    fn a_module_has_its_table_with_time_in_the_queue_if_asked_for() {
+        let fake = fake();
+        fake.set(ROWS, 0, bio_row::disk, disk(8, 16));
+        fake.set(ROWS, 0, bio_row::device.then(fine_hist::buckets).nth(OF_2_US), 1);
+        fake.set(ROWS, 0, bio_row::total.then(fine_hist::buckets).nth(OF_2_US + 16), 1);
+        let modules = [true, false].map(|queued| Biolatency::new(Options { queued, ..Options::default() }));
+        let highest = modules.map(|mut module| {
+            let spec = module.declared(&TABLE);
+            assert!(spec.is_sum() && std::ptr::eq(module.declared(disks::TABLES[0]), disks::TABLES[0]));
+            fake.filled(spec, &mut module).len() - 1
+        });
+        assert_eq!(highest, [2, 1], "the buckets 4-7 and 2-3");
     }
 
     #[test]

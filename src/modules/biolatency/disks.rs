@@ -82,12 +82,13 @@ mod dev {
 }
 
 mod whole {
+    const ONCE: &str = "Without requests of device-mapper disks: the disks below have them.";
     crate::histograms! {
         "disk.all";
-        1 "read.total" "reads of all disks" "from allocation to completion" "Without requests of device-mapper disks: the disks below have them.";
-        2 "write.total" "writes to all disks" "from allocation to completion" "Without requests of device-mapper disks: the disks below have them.";
-        3 "flush.total" "flushes of all disks" "from allocation to completion" "Without requests of device-mapper disks: the disks below have them.";
-        4 "discard.total" "discards on all disks" "from allocation to completion" "Without requests of device-mapper disks: the disks below have them.";
+        1 "read.total" "reads of all disks" "from allocation to completion" ONCE;
+        2 "write.total" "writes to all disks" "from allocation to completion" ONCE;
+        3 "flush.total" "flushes of all disks" "from allocation to completion" ONCE;
+        4 "discard.total" "discards on all disks" "from allocation to completion" ONCE;
     }
     use super::*;
 
