@@ -160,17 +160,36 @@ class Small:
         return [place.attach(libbpf, program) for place in self.places]
 
 
-class Floor:
-    """Small programs by their names, while this is entered. Loaded by the system's libbpf, through ctypes."""
+class Loaded:
+    """A BPF object that the system's libbpf loads, and the links of its programs, until it is left."""
 
-    def __init__(self, folder, smalls):
-        self.smalls, self.source, self.file = smalls, folder / "floor.bpf.c", folder / "floor.bpf.o"
+    def __init__(self, *pointers):
         self.libbpf = ctypes.CDLL("libbpf.so.1", use_errno=True)
-        pointers = ["bpf_object__open", "bpf_object__find_program_by_name", "bpf_object__find_map_by_name"]
-        pointers += ["bpf_program__attach", "bpf_program__attach_uprobe", "bpf_program__attach_perf_event"]
         for function in pointers:
             getattr(self.libbpf, function).restype = ctypes.c_void_p
         self.object, self.links = None, []
+
+    def load(self, file):
+        """Loads the object of a file."""
+        self.object = ctypes.c_void_p(self.libbpf.bpf_object__open(str(file).encode()))
+        if not self.object or self.libbpf.bpf_object__load(self.object):
+            raise RuntimeError(f"{file} cannot be loaded: {os.strerror(ctypes.get_errno())}")
+
+    def __exit__(self, *_):
+        for link in self.links:
+            self.libbpf.bpf_link__destroy(link)
+        self.links.clear()
+        self.libbpf.bpf_object__close(self.object)
+
+
+class Floor(Loaded):
+    """Small programs by their names, while this is entered. Loaded by the system's libbpf, through ctypes."""
+
+    def __init__(self, folder, smalls):
+        pointers = ["bpf_object__open", "bpf_object__find_program_by_name", "bpf_object__find_map_by_name"]
+        pointers += ["bpf_program__attach", "bpf_program__attach_uprobe", "bpf_program__attach_perf_event"]
+        super().__init__(*pointers)
+        self.smalls, self.source, self.file = smalls, folder / "floor.bpf.c", folder / "floor.bpf.o"
 
     def __enter__(self):
         lines = ['char LICENSE[] __attribute__((section("license"), used)) = "GPL";', "unsigned long seen;"]
@@ -179,9 +198,7 @@ class Floor:
         self.source.write_text("\n".join(lines) + "\n", encoding="ascii")
         clang = ["clang", "-O2", "-g", "-target", "bpf", "-c", str(self.source), "-o", str(self.file)]
         subprocess.run(clang, check=True)
-        self.object = ctypes.c_void_p(self.libbpf.bpf_object__open(str(self.file).encode()))
-        if not self.object or self.libbpf.bpf_object__load(self.object):
-            raise RuntimeError(f"the empty programs cannot be loaded: {os.strerror(ctypes.get_errno())}")
+        self.load(self.file)
         for name, small in self.smalls.items():
             program = ctypes.c_void_p(self.libbpf.bpf_object__find_program_by_name(self.object, name.encode()))
             links = small.attach(self.libbpf, program)
@@ -190,12 +207,6 @@ class Floor:
                 self.__exit__()
                 raise RuntimeError(f"{name} cannot be attached: {os.strerror(ctypes.get_errno())}")
         return held(os.getpid())
-
-    def __exit__(self, *_):
-        for link in self.links:
-            self.libbpf.bpf_link__destroy(link)
-        self.links.clear()
-        self.libbpf.bpf_object__close(self.object)
 
     def seen(self):
         """What a program has written into `seen`."""
@@ -206,19 +217,15 @@ class Floor:
         return seen.value
 
 
-class Object:
+class Object(Loaded):
     """The programs of an object file, attached where their sections say, while this is entered."""
 
     def __init__(self, file):
-        self.file, self.libbpf = file, ctypes.CDLL("libbpf.so.1", use_errno=True)
-        for function in ("bpf_object__open", "bpf_object__next_program", "bpf_program__attach"):
-            getattr(self.libbpf, function).restype = ctypes.c_void_p
-        self.object, self.links = None, []
+        super().__init__("bpf_object__open", "bpf_object__next_program", "bpf_program__attach")
+        self.file = file
 
     def __enter__(self):
-        self.object = ctypes.c_void_p(self.libbpf.bpf_object__open(str(self.file).encode()))
-        if not self.object or self.libbpf.bpf_object__load(self.object):
-            raise RuntimeError(f"{self.file} cannot be loaded: {os.strerror(ctypes.get_errno())}")
+        self.load(self.file)
         program = None
         while program := self.libbpf.bpf_object__next_program(self.object, ctypes.c_void_p(program)):
             link = self.libbpf.bpf_program__attach(ctypes.c_void_p(program))
@@ -226,9 +233,3 @@ class Object:
                 raise RuntimeError(f"a program of {self.file} cannot be attached: {os.strerror(ctypes.get_errno())}")
             self.links.append(ctypes.c_void_p(link))
         return held(os.getpid())
-
-    def __exit__(self, *_):
-        for link in self.links:
-            self.libbpf.bpf_link__destroy(link)
-        self.links.clear()
-        self.libbpf.bpf_object__close(self.object)

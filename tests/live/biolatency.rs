@@ -316,14 +316,8 @@ fn the_metrics_of_a_disk_are_what_its_rows_have() {
     assert_eq!(label.1, corebcc::kit::SeriesLabel::Text(disk.name().to_owned()));
 }
 
-/// On a disk without FUA each such write completes a second time, without bytes.
-#[test]
-fn synchronous_writes_count_once_in_their_rows() {
-    let _alone = alone();
-    let disk = Disk::new(16);
-    let _agent = Agent::new("biolatency", "");
-    let completions = Completions::record();
-    let before = counted(&disk);
+/// Makes 200 writes of 4 KB. On a disk without FUA each is a write and a flush, and the write completes a second time, without bytes.
+fn write_synchronously(disk: &Disk) {
     let source = format!(
         "import mmap\n\
          fd = os.open('{}', os.O_RDWR | os.O_DSYNC | os.O_DIRECT)\n\
@@ -332,6 +326,16 @@ fn synchronous_writes_count_once_in_their_rows() {
         disk.device
     );
     Script::python(&source).end();
+}
+
+#[test]
+fn synchronous_writes_count_once_in_their_rows() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let _agent = Agent::new("biolatency", "");
+    let completions = Completions::record();
+    let before = counted(&disk);
+    write_synchronously(&disk);
     settle();
     let after = counted(&disk);
     let completed = completions.of(&disk);
@@ -422,15 +426,7 @@ fn synchronous_writes_count_with_flushes_without_ghosts() {
     let _alone = alone();
     let disk = Disk::new(16);
     let mut agent = Agent::new("biolatency", "");
-    // On a disk without FUA each such write is a write and a flush, and the write completes a second time, without bytes.
-    let source = format!(
-        "import mmap\n\
-         fd = os.open('{}', os.O_RDWR | os.O_DSYNC | os.O_DIRECT)\n\
-         page = mmap.mmap(-1, 4096)\n\
-         for i in range(200): os.pwrite(fd, page, i * 4096)",
-        disk.device
-    );
-    let work = over(&mut agent, &disk, || Script::python(&source).end());
+    let work = over(&mut agent, &disk, || write_synchronously(&disk));
     assert!(work.own.writes >= 200 && work.own.flushes >= 200, "{work:?}");
     let parents = work.own.writes - 200;
     same(&work, work.own.all() - parents);
