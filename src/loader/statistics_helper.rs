@@ -46,9 +46,10 @@ impl StatisticsHelper {
         let answer = connection.as_ref().map_or_else(|| Err(gone()), ask);
         match answer {
             Ok(answer) => answer,
+            // A helper that is killed with the request unread resets the connection; one that is gone before refuses it.
             Err(error) => {
                 *connection = None;
-                Err(error)
+                Err(if error.kind() == io::ErrorKind::ConnectionReset { gone() } else { error })
             }
         }
     }
@@ -108,4 +109,25 @@ fn close_all_but(descriptor: libc::c_uint) -> io::Result<()> {
         close(0, descriptor - 1)?;
     }
     close(descriptor + 1, libc::c_uint::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_helper_killed_with_the_request_unread_is_gone() {
+        let (agent, helper) = UnixStream::pair().unwrap();
+        let killed = thread::spawn(move || {
+            // SAFETY: the descriptor is open and the byte is not taken.
+            let read = unsafe { libc::recv(helper.as_raw_fd(), [0u8].as_mut_ptr().cast(), 1, libc::MSG_PEEK) };
+            assert_eq!(read, 1);
+        });
+        let agent = StatisticsHelper { connection: Mutex::new(Some(agent)) };
+        for _ in 0..2 {
+            assert_eq!(agent.count_runs().unwrap_err().raw_os_error(), Some(libc::EPIPE));
+        }
+        killed.join().unwrap();
+    }
 }
