@@ -5,6 +5,7 @@
  * issue is taken here instead.
  */
 #include "shared/block.bpf.h"
+#include "shared/claim.bpf.h"
 #include "shared/fine.bpf.h"
 
 /*
@@ -40,6 +41,7 @@ struct bio_small {
  */
 ROWS(bio_rows, struct bio_row);
 ROWS(bio_smalls, struct bio_small);
+ROWS(bio_marks, struct mark); /* one for the rows of both kinds that have the same number */
 
 /* Which disk an index belongs to: whoever inserts first has it, for all CPUs. */
 struct {
@@ -141,6 +143,15 @@ static __always_inline bool bio_owns(__u32 index, __u64 *disk)
 	return owner && *owner == *disk;
 }
 
+/* Has a row count for a disk from now on. */
+static __always_inline void bio_take(__u64 *r, __u32 number, __u64 disk)
+{
+	if (*r == disk)
+		return;
+	*r = disk;
+	mark(&bio_marks, number);
+}
+
 /* The row of a disk for this CPU; both kinds of rows begin with their disk. */
 static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which)
 {
@@ -156,13 +167,13 @@ static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which)
 		if (!r)
 			break;
 		if (!*r && bio_owns(index, &disk))
-			*r = disk;
+			bio_take(r, (group + index) << 1 | which, disk);
 		if (*r == disk)
 			return r;
 	}
 	r = row(rows, group << 1 | which);
 	if (r)
-		*r = BIO_OTHERS;
+		bio_take(r, group << 1 | which, BIO_OTHERS);
 	return r;
 }
 

@@ -5,12 +5,15 @@
 #[path = "support/mod.rs"]
 mod support;
 
+use corebcc::bpf::types::flow;
 use corebcc::bpf::{constants, OBJECT};
-use corebcc::kit::{Hook, Host, Kernel, Module, Plan, ProcessFilter, Setup, Spec, Tier, When};
+use corebcc::kit::{Hook, Host, Kernel, Module, Plan, ProcessFilter, Rows, Setup, Spec, Tier, When};
 use corebcc::loader::{load, LoadRequest, Outcome};
 use corebcc::modules::find;
 use corebcc::process::Filters;
+use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use support::skip;
 
 const HOST: Host = Host { cpus: 64, disks: 4, threads: 500, requests: 256, memory: 1024, pid_namespace: false };
@@ -245,4 +248,51 @@ fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
     assert!(counted >= 2000, "two arrivals a round trip: {counted}");
     // Tasks that were queued before the programs ran have no time, each once.
     assert!(unmeasured < counted / 20, "{unmeasured} of {counted}");
+}
+
+/// Of a table of connections only the pages with connections are in memory, and every byte is counted all the same.
+#[test]
+fn of_a_large_table_pages_in_use_are_mapped_and_no_others() {
+    if !may_load() {
+        return;
+    }
+    let (wanted, constants) = wanted(&["tcptop"]);
+    let outcome = load(&OBJECT, &wanted, &constants, None);
+    if let Err(failure) = &outcome.modules[0] {
+        return skip(&failure.to_string());
+    }
+    let kernel: &dyn Kernel = &outcome.loaded;
+    let table = &spec("tcptop").maps[0];
+    let sent = || {
+        let rows = kernel.rows(Rows::<flow>::new("tcptop_flows"));
+        assert_eq!(rows.len(), 1 << 16);
+        let own = rows.iter().filter(|row| row.get(flow::ident) as u32 == std::process::id());
+        own.map(|row| row.get(flow::tx)).sum::<u64>()
+    };
+    assert_eq!(sent(), 0);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut connections = Vec::new();
+    for round in 1..=8 {
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.write_all(&[0; 1000]).unwrap();
+        connections.push((client, listener.accept().unwrap()));
+        assert_eq!(sent(), round * 1000);
+    }
+    let kib = resident(kernel.words(table));
+    assert!((32..2048).contains(&kib), "{kib} KiB of 8192 are resident");
+}
+
+/// KiB of this memory that are resident.
+fn resident(words: &[AtomicU64]) -> u64 {
+    let of = words.as_ptr_range();
+    let (mut inside, mut kib) = (false, 0);
+    for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+        let start = line.split_once('-').and_then(|(start, _)| usize::from_str_radix(start, 16).ok());
+        if let Some(start) = start {
+            inside = (of.start.addr()..of.end.addr()).contains(&start);
+        } else if let Some(rss) = line.strip_prefix("Rss:").filter(|_| inside) {
+            kib += rss.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+        }
+    }
+    kib
 }

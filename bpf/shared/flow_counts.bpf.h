@@ -6,6 +6,7 @@
 #include "flows.bpf.h"
 
 ROWS(OWN(flows), struct flow);
+ROWS(OWN(marks), struct mark);
 ROWS(OWN(stats), struct flow_stat);
 PRIVATE(OWN(sends), struct set_numbers);
 PRIVATE(OWN(reads), struct sock_read);
@@ -21,13 +22,13 @@ static __always_inline bool OWN(wants)(const bool raw, struct sock *sk, int ret)
 static __always_inline void OWN(sent)(const bool raw, struct sock *sk, void *at, int ret)
 {
 	if (OWN(wants)(raw, sk, ret))
-		flow_add(raw, &OWN(flows), &OWN(stats), sk, ret, 0);
+		flow_add(raw, &OWN(flows), &OWN(marks), &OWN(stats), sk, ret, 0);
 }
 
 static __always_inline void OWN(received)(const bool raw, struct sock *sk, void *at, int flags, int ret)
 {
 	if (!(flags & (MSG_PEEK | MSG_ERRQUEUE)) && OWN(wants)(raw, sk, ret))
-		flow_add(raw, &OWN(flows), &OWN(stats), sk, 0, ret);
+		flow_add(raw, &OWN(flows), &OWN(marks), &OWN(stats), sk, 0, ret);
 }
 
 #include "sock_calls.bpf.h"

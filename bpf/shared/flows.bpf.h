@@ -35,6 +35,7 @@ struct flow_stat {
 };
 
 const volatile __u32 flow_mask;         /* rows - 1 */
+const volatile __u32 flow_part_shift;   /* log2 of the rows that share a mark */
 const volatile __u32 flow_sending_mask;
 
 static __always_inline void flow_begin(struct flow *flow, const struct ends *ends, __u64 ident)
@@ -52,7 +53,7 @@ static __always_inline void flow_begin(struct flow *flow, const struct ends *end
 	*(volatile __u64 *)&flow->ident = ident;
 }
 
-static __always_inline void flow_add(const bool raw, void *flows, void *stats, struct sock *sk, __u64 tx, __u64 rx)
+static __always_inline void flow_add(const bool raw, void *flows, void *marks, void *stats, struct sock *sk, __u64 tx, __u64 rx)
 {
 	__u64 ident = bpf_get_current_pid_tgid() >> 32;
 	struct flow_stat *stat;
@@ -66,15 +67,18 @@ static __always_inline void flow_add(const bool raw, void *flows, void *stats, s
 	hash = number_hash(ident ^ ends.remote[0] ^ ends.remote[1] >> 7);
 #pragma unroll
 	for (int i = 0; i < FLOW_PLACES; i++) {
-		struct flow *flow = row(flows, number_slot(hash, i) & flow_mask);
+		__u32 place = number_slot(hash, i) & flow_mask;
+		struct flow *flow = row(flows, place);
 		__u64 differs;
 
 		if (!flow)
 			break;
-		if (!flow->claims)
+		if (unlikely(!flow->claims)) {
 			is_free = true;
-		if (claim(&flow->claims))
-			flow_begin(flow, &ends, ident);
+			if (claim(&flow->claims))
+				flow_begin(flow, &ends, ident);
+			mark(marks, place >> flow_part_shift); /* a row that two claimed is the agent's to free */
+		}
 		differs = flow->ident ^ ident;
 		differs |= flow->remote[0] ^ ends.remote[0];
 		differs |= flow->remote[1] ^ ends.remote[1];

@@ -29,9 +29,11 @@ struct thread_stat {
 
 ROWS(threads, struct thread);
 ROWS(thread_names, struct thread_name);
+ROWS(thread_marks, struct mark);
 ROWS(thread_stats, struct thread_stat);
 
 const volatile __u32 thread_mask; /* sets - 1 */
+const volatile __u32 thread_part_shift; /* log2 of the slots that share a mark */
 
 /* Threads get consecutive ids, hence sets of their own; a set is 128 bytes, so neighbours share no line. */
 static __always_inline __u32 thread_set(__u32 tid)
@@ -72,6 +74,7 @@ static __always_inline __s64 thread_slot(void)
 			t->born = BPF_CORE_READ(task, group_leader, start_time);
 			thread_begin(set + i, t);
 			t->id = id;
+			mark(&thread_marks, (set + i) >> thread_part_shift);
 			return set + i;
 		}
 	}

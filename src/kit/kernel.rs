@@ -374,9 +374,10 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_the_losses_of_a_map_is_a_map_beside_it() {
+    fn what_counts_losses_and_marks_of_a_map_is_beside_it() {
         for spec in crate::modules::MODULES.iter().copied().chain([&crate::process::Filters::SPEC]) {
-            for (counts, _) in spec.maps.iter().filter_map(|def| def.lost) {
+            let counts = spec.maps.iter().filter_map(|def| Some(def.lost?.0));
+            for counts in counts.chain(spec.maps.iter().filter_map(|def| def.marks)) {
                 assert!(spec.maps.iter().any(|def| def.name == counts), "{}: {counts}", spec.name);
             }
         }

@@ -17,6 +17,8 @@ pub struct MapDef {
     pub taken: Option<usize>,
     /// What found no place here: the map of counters that counts it, and the counter's offset.
     pub lost: Option<(&'static str, usize)>,
+    /// The map in which programs mark parts of this one with rows in use (bpf/shared/claim.bpf.h): only these are mapped.
+    pub marks: Option<&'static str>,
 }
 
 /// Rows per CPU of a map of counters by key (bpf/shared/keys.bpf.h).
@@ -43,7 +45,7 @@ impl MapDef {
 
     /// A map of `T`; [`crate::maps!`] calls it.
     pub const fn of<T>(name: &'static str, kind: MapKind) -> MapDef {
-        MapDef { name, kind, value_size: size_of::<T>(), per_cpu: 1, taken: None, lost: None }
+        MapDef { name, kind, value_size: size_of::<T>(), per_cpu: 1, taken: None, lost: None, marks: None }
     }
 }
 
@@ -72,11 +74,13 @@ impl<T> Rows<T> {
 /// Declares a module's maps: a constant per line and `MAPS`. `rows` are counters the agent reads, `private` and a `hash` are the
 /// programs' own, a `ring` carries records. Of a table that fills up a line says which field shows that a row is taken, and of
 /// what can overflow, which field of which other map counts what was lost. `keyed` are counters by CPU and key
-/// (bpf/shared/keys.bpf.h), of which both follow.
+/// (bpf/shared/keys.bpf.h), of which both follow. Of a large table that is mostly
+/// empty a line says which other map the programs mark rows in that are in use.
 ///
 /// ```text
 /// maps! { rows ROWS: runq_row = "runq_rows"; private TASKS: runq_task = "runq_tasks"; }
 /// maps! { rows ROWS: exec_row = "exec_rows", taken claims, lost exec_stat.lost in "exec_stats"; }
+/// maps! { rows ROWS: bio_row = "bio_rows", taken disk, marked in "bio_marks"; rows MARKS: mark = "bio_marks"; }
 /// ```
 #[macro_export]
 macro_rules! maps {
@@ -105,7 +109,8 @@ macro_rules! maps {
         const $id: $crate::kit::MapDef = $crate::kit::MapDef::of::<$ty>($name, $crate::maps!(@kind $kind));
     };
     ($(
-        $kind:ident $id:ident: $ty:ty = $name:literal $(, taken $taken:ident)? $(, lost $stat:ident.$lost:ident in $stats:literal)?;
+        $kind:ident $id:ident: $ty:ty = $name:literal $(, taken $taken:ident)? $(, lost $stat:ident.$lost:ident in $stats:literal)?
+        $(, marked in $marks:literal)?;
     )*) => {
         $($crate::maps!(@const $kind $id $ty, $name);)*
         const MAPS: &[$crate::kit::MapDef] = &[$({
@@ -113,6 +118,7 @@ macro_rules! maps {
             let mut def = $crate::maps!(@def $kind $ty, $name);
             $(def.taken = Some(<$ty>::$taken.offset());)?
             $(def.lost = Some(($stats, <$stat>::$lost.offset()));)?
+            $(def.marks = Some($marks);)?
             def
         }),*];
     };

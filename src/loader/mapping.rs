@@ -1,11 +1,16 @@
 //! BPF arrays in the agent's memory (`BPF_F_MMAPABLE`, kernel 5.5): reading a counter is a load.
 
-use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
+use nix::sys::mman::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
+
+const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+/// Address space alone: the kernel has one page of zeros for all that is only read.
+const RESERVED: MapFlags = MapFlags::MAP_PRIVATE.union(MapFlags::MAP_NORESERVE);
 
 /// Memory shared with the kernel, as long as this lives.
 pub struct Mapping {
@@ -17,11 +22,44 @@ impl Mapping {
     /// Maps so many bytes of a BPF map, from an offset that is a multiple of the page size.
     pub fn new(fd: BorrowedFd<'_>, bytes: usize, offset: usize, writable: bool) -> nix::Result<Mapping> {
         let length = NonZeroUsize::new(bytes).ok_or(nix::Error::EINVAL)?;
-        let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
+        let protection = if writable { READ_WRITE } else { ProtFlags::PROT_READ };
         let offset = offset.try_into().map_err(|_| nix::Error::EOVERFLOW)?;
         // SAFETY: the kernel picks the address, so nothing that exists is overlaid.
         let start = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, fd, offset)? };
         Ok(Mapping { start, bytes })
+    }
+
+    /// Address space that reads as zeros and takes no memory, for [`Mapping::fill`].
+    pub fn reserve(bytes: usize) -> nix::Result<Mapping> {
+        let length = NonZeroUsize::new(bytes).ok_or(nix::Error::EINVAL)?;
+        // SAFETY: the kernel picks the address, so nothing that exists is overlaid.
+        let start = unsafe { mmap_anonymous(None, length, READ_WRITE, RESERVED)? };
+        Ok(Mapping { start, bytes })
+    }
+
+    /// Puts these bytes of a BPF array, whole pages, into the same place of a reserved range.
+    pub fn fill(&self, fd: BorrowedFd<'_>, pages: Range<usize>) -> nix::Result<()> {
+        let (place, length) = self.place(&pages)?;
+        let offset = pages.start.try_into().map_err(|_| nix::Error::EOVERFLOW)?;
+        // SAFETY: the range is inside this mapping, whose memory is only ever looked at through atomics: they find other values
+        // now, as they may at any time.
+        unsafe { mmap(Some(place), length, READ_WRITE, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, fd, offset)? };
+        Ok(())
+    }
+
+    /// Has these bytes, whole pages, read as zeros again and take no memory.
+    pub fn empty(&self, pages: Range<usize>) -> nix::Result<()> {
+        let (place, length) = self.place(&pages)?;
+        // SAFETY: as in `fill`.
+        unsafe { mmap_anonymous(Some(place), length, READ_WRITE, RESERVED | MapFlags::MAP_FIXED)? };
+        Ok(())
+    }
+
+    /// Where a range of these bytes is, if it is inside.
+    fn place(&self, bytes: &Range<usize>) -> nix::Result<(NonZeroUsize, NonZeroUsize)> {
+        let length = NonZeroUsize::new(bytes.len()).filter(|_| bytes.end <= self.bytes).ok_or(nix::Error::EINVAL)?;
+        let place = self.start.addr().checked_add(bytes.start).ok_or(nix::Error::EOVERFLOW)?;
+        Ok((place, length))
     }
 
     /// A file that does not change, to be read in place.

@@ -13,6 +13,7 @@ mod permission;
 mod program;
 mod refusal;
 mod ring;
+mod sparse;
 mod statistics_helper;
 mod template;
 mod trial;

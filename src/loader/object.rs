@@ -5,6 +5,7 @@ use super::mapping::Mapping;
 use super::outcome::{usable, Finding, LoadRequest, Refusals, TargetOutcome};
 use super::refusal::Refusal;
 use super::ring::Ring;
+use super::sparse::Sparse;
 use super::{held, perf_event, program, template};
 use crate::bpf::{BpfObject, Feature};
 use crate::kit::{Attachment, Hook, Kernel, KernelError, MapDef, MapKind, Sampling, Target, Tier};
@@ -24,9 +25,9 @@ pub struct Loaded {
     /// Copies of templates, kept for targets to come and for what the kernel says of them.
     pub(super) copies: Mutex<template::Copies>,
     pub(super) reaches: Vec<TargetOutcome>,
-    /// Arrays of counters, with their bytes. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table
-    /// that nobody has read yet is not mapped.
-    maps: BTreeMap<&'static str, (usize, OnceLock<Option<Mapping>>)>,
+    /// Arrays of counters. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table that nobody has read
+    /// yet is not mapped.
+    maps: BTreeMap<&'static str, Array>,
     pub(super) rings: BTreeMap<&'static str, Ring>,
     pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
     /// Programs of the hooks' tiers, by name.
@@ -38,6 +39,35 @@ pub struct Loaded {
     pub(super) build: Option<BpfObject>,
     /// The maps, and the code that programs are loaded from.
     pub(super) object: Option<Object>,
+}
+
+/// An array of counters.
+struct Array {
+    /// As its module declares it: who asks for rows may know its name only.
+    def: MapDef,
+    /// Bytes of a row.
+    row: usize,
+    rows: usize,
+    mapped: OnceLock<Option<Mapped>>,
+}
+
+/// How an array is mapped.
+enum Mapped {
+    Whole(Mapping),
+    Sparse(Sparse),
+}
+
+impl Array {
+    fn map(&self, fd: BorrowedFd<'_>) -> nix::Result<Mapped> {
+        let bytes = self.row * self.rows;
+        Ok(match self.def.marks {
+            None => Mapped::Whole(Mapping::new(fd, bytes, 0, true)?),
+            Some(_) => {
+                let own = fd.try_clone_to_owned().map_err(|_| nix::Error::EMFILE)?;
+                Mapped::Sparse(Sparse::new(own, bytes, self.row, self.def.taken)?)
+            }
+        })
+    }
 }
 
 /// A target that a template is attached to.
@@ -84,8 +114,9 @@ impl Loaded {
             };
             match def.map(|def| (def, def.kind)) {
                 Some((def, MapKind::Rows)) => {
-                    let bytes = (map.value_size() as usize).next_multiple_of(8) * map.max_entries() as usize;
-                    loaded.maps.insert(def.name, (bytes, OnceLock::new()));
+                    let row = (map.value_size() as usize).next_multiple_of(8);
+                    let rows = map.max_entries() as usize;
+                    loaded.maps.insert(def.name, Array { def: *def, row, rows, mapped: OnceLock::new() });
                 }
                 Some((def, MapKind::Ring)) => {
                     let fd = map.as_fd().try_clone_to_owned().map_err(|_| refused(nix::Error::EMFILE))?;
@@ -96,6 +127,11 @@ impl Loaded {
         }
         loaded.object = Some(object);
         Ok(loaded)
+    }
+
+    /// The marks of an array that is mapped in parts.
+    fn marks(&self, array: &Array) -> &[AtomicU64] {
+        array.def.marks.map_or(&[], |name| self.words(&MapDef::of::<u64>(name, MapKind::Rows)))
     }
 
     fn parts(&self) -> Result<(&Object, &KernelTypes), Refusal> {
@@ -230,13 +266,17 @@ impl Loaded {
 
 impl Kernel for Loaded {
     fn words(&self, map: &MapDef) -> &[AtomicU64] {
-        let Some((bytes, mapping)) = self.maps.get(map.name) else { return &[] };
+        let Some(array) = self.maps.get(map.name) else { return &[] };
         let mapped = || {
-            let map = self.object.as_ref()?.maps().find(|of_object| of_object.name() == map.name)?;
-            let mapping = Mapping::new(map.as_fd(), *bytes, 0, true);
-            mapping.inspect_err(|error| log::error!("map {}: mmap: {error}", map.name().to_string_lossy())).ok()
+            let of_object = self.object.as_ref()?.maps().find(|of_object| of_object.name() == map.name)?;
+            let mapped = array.map(of_object.as_fd());
+            mapped.inspect_err(|error| log::error!("map {}: mmap: {error}", map.name)).ok()
         };
-        mapping.get_or_init(mapped).as_ref().map_or(&[], Mapping::words)
+        match array.mapped.get_or_init(mapped) {
+            Some(Mapped::Whole(mapping)) => mapping.words(),
+            Some(Mapped::Sparse(sparse)) => sparse.words(self.marks(array)),
+            None => &[],
+        }
     }
 
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8])) {

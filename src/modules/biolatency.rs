@@ -4,7 +4,7 @@ mod disks;
 
 use super::shared::block::{COMPLETE, ISSUE};
 use crate::bpf::features::PLUG_CLOCK;
-use crate::bpf::types::{self, bio_row, bio_small};
+use crate::bpf::types::{self, bio_row, bio_small, mark};
 use crate::bpf::Field;
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
@@ -16,8 +16,9 @@ metrics! {
 }
 
 maps! {
-    rows ROWS: bio_row = "bio_rows", taken disk;
-    rows SMALLS: bio_small = "bio_smalls", taken disk;
+    rows ROWS: bio_row = "bio_rows", taken disk, marked in "bio_marks";
+    rows SMALLS: bio_small = "bio_smalls", taken disk, marked in "bio_marks";
+    rows MARKS: mark = "bio_marks";
     hash OWNERS: u64 = "bio_owners";
     private STARTS: u64 = "bio_starts";
 }
@@ -240,6 +241,7 @@ impl Module for Biolatency {
         }
         plan.entries(ROWS.def.name, size.rows());
         plan.entries(SMALLS.def.name, size.rows());
+        plan.entries(MARKS.def.name, 1 + size.rows());
         plan.entries(OWNERS.name, size.disks);
         plan.entries(STARTS.name, size.starts);
     }

@@ -3,7 +3,7 @@
 
 use super::shared::process_counts::ProcessCounts;
 use super::shared::tcp::{SOCKETS, TRAFFIC};
-use crate::bpf::types::{self, net_row, sock_read, thread, thread_name, thread_stat};
+use crate::bpf::types::{self, mark, net_row, sock_read, thread, thread_name, thread_stat};
 use crate::host::{cmdline, comm, command_word, exists, until_nul, with_sockets};
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options, tracepoint};
@@ -29,10 +29,11 @@ metrics! {
 }
 
 maps! {
-    rows THREADS: thread = "threads", taken claims, lost thread_stat.lost in "thread_stats";
-    rows NAMES: thread_name = "thread_names";
+    rows THREADS: thread = "threads", taken claims, lost thread_stat.lost in "thread_stats", marked in "thread_marks";
+    rows NAMES: thread_name = "thread_names", marked in "thread_marks";
+    rows MARKS: mark = "thread_marks";
     rows STATS: thread_stat = "thread_stats";
-    rows COUNTS: net_row = "net_rows";
+    rows COUNTS: net_row = "net_rows", marked in "thread_marks";
     private READS: sock_read = "net_reads";
 }
 
@@ -65,6 +66,8 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
+/// Places that share a mark: 4 KB of the table. Threads that start together are neighbours in it.
+const PART: usize = 128;
 /// `struct thread.state`: the thread has ended (written by the program).
 const ENDED: u64 = 1;
 /// `struct thread.state`: seen ended at the last sweep (written here); its counts are final by now.
@@ -212,6 +215,8 @@ impl Module for Netproc {
         plan.entries(THREADS.def.name, places);
         plan.entries(NAMES.def.name, places);
         plan.entries(COUNTS.def.name, places);
+        constants.thread_part_shift = PART.ilog2();
+        plan.entries(MARKS.def.name, 1 + places / PART);
         constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.entries(READS.name, SOCKETS);
         plan.entries(STATS.def.name, host.cpus);

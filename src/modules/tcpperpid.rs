@@ -4,7 +4,7 @@
 use super::shared::flows::{Flows, Moved};
 use super::shared::process_counts::ProcessCounts;
 use super::shared::tcp::{tell_ports, TRAFFIC};
-use crate::bpf::types::{self, flow, flow_stat, set_numbers, sock_read};
+use crate::bpf::types::{self, flow, flow_stat, mark, set_numbers, sock_read};
 use crate::host::{command_word, exists, until_nul};
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
@@ -15,7 +15,8 @@ metrics! {
 }
 
 maps! {
-    rows FLOWS: flow = "tcpperpid_flows", taken claims, lost flow_stat.lost in "tcpperpid_stats";
+    rows FLOWS: flow = "tcpperpid_flows", taken claims, lost flow_stat.lost in "tcpperpid_stats", marked in "tcpperpid_marks";
+    rows MARKS: mark = "tcpperpid_marks";
     rows STATS: flow_stat = "tcpperpid_stats";
     private SENDS: set_numbers = "tcpperpid_sends";
     private READS: sock_read = "tcpperpid_reads";
@@ -102,7 +103,7 @@ impl Module for Tcpperpid {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         constants.tcpperpid_filter = plan.only(&self.options.process);
         plan.attach(&TRAFFIC);
-        self.flows.plan(host, plan, constants, [&SENDS, &READS]);
+        self.flows.plan(host, plan, constants, [&MARKS.def, &SENDS, &READS]);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {

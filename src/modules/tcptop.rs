@@ -2,7 +2,7 @@
 
 use super::shared::flows::{Ends, Flows, Moved};
 use super::shared::tcp::{address, TRAFFIC};
-use crate::bpf::types::{self, flow, flow_stat, set_numbers, sock_read};
+use crate::bpf::types::{self, flow, flow_stat, mark, set_numbers, sock_read};
 use crate::host::{comm, until_nul};
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
@@ -22,7 +22,8 @@ metrics! {
 }
 
 maps! {
-    rows FLOWS: flow = "tcptop_flows", taken claims, lost flow_stat.lost in "tcptop_stats";
+    rows FLOWS: flow = "tcptop_flows", taken claims, lost flow_stat.lost in "tcptop_stats", marked in "tcptop_marks";
+    rows MARKS: mark = "tcptop_marks";
     rows STATS: flow_stat = "tcptop_stats";
     private SENDS: set_numbers = "tcptop_sends";
     private READS: sock_read = "tcptop_reads";
@@ -142,7 +143,7 @@ impl Module for Tcptop {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         constants.tcptop_filter = plan.only(&self.options.process);
         plan.attach(&TRAFFIC);
-        self.flows.plan(host, plan, constants, [&SENDS, &READS]);
+        self.flows.plan(host, plan, constants, [&MARKS.def, &SENDS, &READS]);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 /// Rows of a module's table by CPU, where the memory does not ask for more.
 const FLOWS: usize = 2048;
+/// Rows that share a mark: 4 KB.
+const PART: usize = 32;
 /// A connection without traffic for so many ticks (seconds) gives its row back, or after one if the table is crowded.
 const REST: u32 = 10;
 
@@ -64,13 +66,15 @@ impl Flows {
         Flows { map, stats, seen: BTreeMap::new(), claimed: Vec::new(), taken: None, claims }
     }
 
-    /// Sizes the module's maps: the table, the losses, and for kprobes the sockets that threads are sending on and what was
+    /// Sizes the module's maps: the table, the losses, the marks, and for kprobes the sockets that threads are sending on and what was
     /// read from which.
-    pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut rodata, [sends, reads]: [&MapDef; 2]) {
+    pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut rodata, [marks, sends, reads]: [&MapDef; 3]) {
         let flows = rows(host);
         constants.flow_mask = flows as u32 - 1;
         constants.flow_sending_mask = plan_set_table(plan, sends.name, by_thread(host));
         plan.entries(self.map.def.name, flows);
+        constants.flow_part_shift = PART.ilog2();
+        plan.entries(marks.name, 1 + flows / PART);
         plan.entries(self.stats.def.name, host.cpus);
         constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.entries(reads.name, SOCKETS);

@@ -1,0 +1,209 @@
+//! BPF arrays that are mapped in parts: tables that are large so that no row is far from its key, and mostly empty.
+
+use super::mapping::Mapping;
+use super::{held, page};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Pages are given back at most this often: finding those without a row in use reads all that are mapped.
+const SWEEP: Duration = Duration::from_secs(20);
+
+/// An array of which only the pages of parts with rows in use are mapped; all others read as zeros. Its programs claim a row and then mark its
+/// part, in an array of marks that only grow (bpf/shared/claim.bpf.h): the first counts all of them, each other those of a part.
+pub struct Sparse {
+    array: OwnedFd,
+    room: Mapping,
+    page: usize,
+    /// Bytes of the array and of a row.
+    bytes: usize,
+    row: usize,
+    /// The offset in a row of the word that is not 0 while the row is in use, where rows are given back.
+    taken: Option<usize>,
+    /// The marks that `known` has: if the first mark says the same, nothing has changed.
+    marked: AtomicU64,
+    known: Mutex<Known>,
+}
+
+struct Known {
+    /// The mark of each part, as of when its pages were mapped.
+    marks: Vec<u64>,
+    /// Which pages are mapped.
+    mapped: Vec<bool>,
+    swept: Instant,
+}
+
+impl Sparse {
+    /// Of an array with so many bytes; none of it is mapped yet.
+    pub fn new(array: OwnedFd, bytes: usize, row: usize, taken: Option<usize>) -> nix::Result<Sparse> {
+        let page = page()?;
+        let room = Mapping::reserve(bytes.next_multiple_of(page))?;
+        let known = Known { marks: Vec::new(), mapped: vec![false; bytes.div_ceil(page)], swept: Instant::now() };
+        Ok(Sparse { array, room, page, bytes, row, taken, marked: AtomicU64::new(0), known: Mutex::new(known) })
+    }
+
+    /// The words of the array. All rows whose marks can be seen by now are in them.
+    pub fn words(&self, marks: &[AtomicU64]) -> &[AtomicU64] {
+        if let [all, parts @ ..] = marks {
+            if all.load(Acquire) != self.marked.load(Relaxed) {
+                self.follow(parts, Instant::now());
+            }
+        }
+        &self.room.words()[..self.bytes / 8]
+    }
+
+    fn follow(&self, parts: &[AtomicU64], now: Instant) {
+        let known = &mut *held(&self.known);
+        known.marks.resize(parts.len(), 0);
+        // First, so that the claim of every mark that is known has long been visible; of the others the pages are mapped below.
+        if now.duration_since(known.swept) >= SWEEP {
+            known.swept = now;
+            self.give_back(&mut known.mapped);
+        }
+        for (part, mark) in parts.iter().enumerate() {
+            let mark = mark.load(Acquire);
+            if mark == known.marks[part] {
+                continue;
+            }
+            match self.map(self.pages_of(part, parts.len()), &mut known.mapped) {
+                Ok(()) => known.marks[part] = mark,
+                Err(error) => log::debug!("a part of a BPF array: mmap: {error}"),
+            }
+        }
+        // Not what the first mark says: CPUs may show it before the marks of parts, which are then looked for once more.
+        self.marked.store(known.marks.iter().fold(0, |sum, mark| sum.wrapping_add(*mark)), Relaxed);
+    }
+
+    /// The pages with rows of a part.
+    fn pages_of(&self, part: usize, parts: usize) -> Range<usize> {
+        let bytes = (self.bytes / self.row).div_ceil(parts) * self.row;
+        let start = (part * bytes).min(self.bytes);
+        start / self.page..(start + bytes).min(self.bytes).div_ceil(self.page)
+    }
+
+    /// Maps those of the pages that are not yet mapped, neighbours at once.
+    fn map(&self, pages: Range<usize>, mapped: &mut [bool]) -> nix::Result<()> {
+        let mut at = pages.start;
+        for run in mapped[pages].chunk_by_mut(|one, next| one == next) {
+            let bytes = at * self.page..(at + run.len()) * self.page;
+            at += run.len();
+            if !run[0] {
+                self.room.fill(self.array.as_fd(), bytes)?;
+                run.fill(true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps the pages without a row in use. A row that is claimed meanwhile is marked afterwards, and has its page mapped again.
+    fn give_back(&self, mapped: &mut [bool]) {
+        let Some(taken) = self.taken else { return };
+        let words = self.room.words();
+        for (at, mapped) in mapped.iter_mut().enumerate().filter(|(_, mapped)| **mapped) {
+            let bytes = at * self.page..(at + 1) * self.page;
+            let rows = bytes.start / self.row..bytes.end.min(self.bytes).div_ceil(self.row);
+            let is_free =
+                |row: usize| words.get((row * self.row + taken) / 8).is_none_or(|word| word.load(Acquire) == 0);
+            *mapped = !(rows.clone().all(is_free) && self.room.empty(bytes).is_ok());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::memfd::{memfd_create, MFdFlags};
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    /// A file in the place of the array.
+    fn array(bytes: usize, row: usize, taken: Option<usize>) -> (File, Sparse) {
+        let file = File::from(memfd_create(c"array", MFdFlags::empty()).expect("the kernel has memory"));
+        file.set_len(bytes as u64).expect("the file has room");
+        let sparse =
+            Sparse::new(file.try_clone().expect("a descriptor").into(), bytes, row, taken).expect("address space");
+        (file, sparse)
+    }
+
+    fn marks(parts: usize) -> Vec<AtomicU64> {
+        (0..=parts).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    /// What a program does that claims a row.
+    fn claim(file: &File, offset: usize, marks: &[AtomicU64], part: usize) {
+        file.write_all_at(&7u64.to_ne_bytes(), offset as u64).expect("the array is as long");
+        marks[1 + part].fetch_add(1, Relaxed);
+        marks[0].fetch_add(1, Relaxed);
+    }
+
+    fn word(sparse: &Sparse, marks: &[AtomicU64], offset: usize) -> u64 {
+        sparse.words(marks)[offset / 8].load(Relaxed)
+    }
+
+    fn mapped(sparse: &Sparse) -> usize {
+        held(&sparse.known).mapped.iter().filter(|mapped| **mapped).count()
+    }
+
+    #[test]
+    fn a_part_is_mapped_by_the_look_that_sees_its_mark() {
+        let page = page().expect("a size");
+        let (file, sparse) = array(16 * page, 128, Some(0));
+        let marks = marks(16);
+        assert_eq!((sparse.words(&marks).len(), mapped(&sparse)), (2 * page, 0));
+        assert!(sparse.words(&marks).iter().all(|word| word.load(Relaxed) == 0));
+        for (times, part) in [(1, 3), (2, 15)] {
+            claim(&file, part * page + 128, &marks, part);
+            assert_eq!((word(&sparse, &marks, part * page + 128), mapped(&sparse)), (7, times));
+        }
+        // Both ways, as any mapping: the agent gives rows back.
+        sparse.words(&marks)[3 * page / 8].store(9, Relaxed);
+        let mut written = [0; 8];
+        file.read_exact_at(&mut written, (3 * page) as u64).expect("the array is as long");
+        assert_eq!(u64::from_ne_bytes(written), 9);
+    }
+
+    #[test]
+    fn rows_longer_than_a_page_are_mapped_whole() {
+        let page = page().expect("a size");
+        let row = 2 * page + page / 2;
+        let (file, sparse) = array(6 * row, row, Some(0));
+        let marks = marks(6);
+        claim(&file, row, &marks, 1);
+        file.write_all_at(&5u64.to_ne_bytes(), (2 * row - 8) as u64).expect("the array is as long");
+        assert_eq!((word(&sparse, &marks, row), word(&sparse, &marks, 2 * row - 8), mapped(&sparse)), (7, 5, 3));
+    }
+
+    /// CPUs may show the two marks of a claim in either order.
+    #[test]
+    fn a_mark_that_comes_after_that_of_all_is_looked_for_again() {
+        let page = page().expect("a size");
+        let (file, sparse) = array(4 * page, 128, None);
+        let marks = marks(4);
+        file.write_all_at(&7u64.to_ne_bytes(), page as u64).expect("the array is as long");
+        marks[0].store(1, Relaxed);
+        assert_eq!(word(&sparse, &marks, page), 0);
+        marks[2].store(1, Relaxed);
+        assert_eq!(word(&sparse, &marks, page), 7);
+    }
+
+    #[test]
+    fn pages_go_once_their_rows_are_free_and_come_back() {
+        let page = page().expect("a size");
+        let (file, sparse) = array(4 * page, 128, Some(8));
+        let marks = marks(4);
+        for part in 0..3 {
+            claim(&file, part * page + 128 + 8, &marks, part);
+        }
+        assert_eq!((word(&sparse, &marks, 128 + 8), mapped(&sparse)), (7, 3));
+        sparse.words(&marks)[(128 + 8) / 8].store(0, Relaxed);
+        sparse.follow(&marks[1..], Instant::now() + SWEEP / 2);
+        assert_eq!(mapped(&sparse), 3, "not yet");
+        sparse.follow(&marks[1..], Instant::now() + SWEEP);
+        assert_eq!((mapped(&sparse), word(&sparse, &marks, page + 128 + 8)), (2, 7), "the others are in use");
+        claim(&file, 256 + 8, &marks, 0);
+        assert_eq!((word(&sparse, &marks, 256 + 8), mapped(&sparse)), (7, 3));
+    }
+}
