@@ -6,7 +6,7 @@
  * then (rq_clock_skip_update): the time from there, all of it on an idle CPU, takes a clock of our own.
  */
 #include "shared/filter.bpf.h"
-#include "shared/hist.bpf.h"
+#include "shared/fine.bpf.h"
 
 struct runq_row {
 	__u64 unmeasured; /* arrivals whose time of queueing is not known */
@@ -14,8 +14,8 @@ struct runq_row {
 	__u64 compared;   /* when the clocks were last compared, by the run queue's, in RUNQ_COMPARE */
 	__u64 preempted;  /* the thread that was last preempted on its way to sleep, and the time */
 	__u64 since;
-	__u64 buckets[HIST_BUCKETS];
-	__u64 pad[3];
+	struct fine_hist waits;
+	__u64 pad[2];
 };
 
 #define RUNQ_COMPARE 20 /* between two comparisons of the clocks: 1.05 ms, as a power of two in ns */
@@ -33,7 +33,8 @@ const volatile __u32 runq_task_mask;
 const volatile bool runq_by_wakeup; /* the kernel keeps no times of queueing */
 const volatile __u64 runq_filter;
 
-FEATURE(no_sched_info, !bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
+/* 1 - and not !, which is a branch in the program at every switch. */
+FEATURE(no_sched_info, 1 - bpf_core_field_exists(((struct task_struct *)0)->sched_info.last_queued))
 
 /* Consecutive ids go to places apart: partners that wake each other must not share a line. */
 static __always_inline struct runq_task *runq_task(__u64 pid)
@@ -61,12 +62,12 @@ ON(sched_wakeup_new, struct task_struct *task)
 	runq_waits(GET(task, pid));
 }
 
-/* The idle task is runnable, too. */
-static __always_inline bool runq_is_runnable(const bool raw, struct task_struct *task)
+/* A task's state, as wide as a register, which is less code than a yes or no; 0: runnable, as the idle task is, too. */
+static __always_inline __u64 runq_state(const bool raw, struct task_struct *task)
 {
 	if (bpf_core_field_exists(((struct task_struct___state *)0)->state))
-		return !GET((struct task_struct___state *)task, state);
-	return !GET(task, __state);
+		return GET((struct task_struct___state *)task, state);
+	return GET(task, __state);
 }
 
 /* Counts the arrival of a task; a time below zero is not known. */
@@ -74,10 +75,13 @@ static __always_inline void runq_count(const bool raw, struct runq_row *r, struc
 {
 	if (runq_filter && !filter_wants(runq_filter, GET(task, tgid)))
 		return;
-	if (likely(wait >= 0))
-		r->buckets[usec_bucket(wait)]++; /* interrupts are off and the run queue is locked: nothing interleaves */
-	else
+	if (likely(wait >= 0)) {
+		/* Interrupts are off and the run queue is locked: nothing interleaves. The sum is last, as in FINE_COUNT. */
+		r->waits.buckets[fine_bucket(wait)]++;
+		r->waits.sum += wait;
+	} else {
 		r->unmeasured++;
+	}
 }
 
 /* The arrival of a task by the times of the wake-up programs. */
@@ -88,7 +92,7 @@ static __always_inline void runq_switch_by_wakeup(const bool raw, struct runq_ro
 	struct runq_task *t;
 	__s64 wait = -1;
 
-	if (preempt || runq_is_runnable(raw, prev))
+	if (preempt || !runq_state(raw, prev))
 		runq_waits(GET(prev, pid)); /* taken off the CPU, it waits from now on */
 	if (!pid)
 		return;
@@ -113,7 +117,7 @@ static __always_inline __u64 runq_now(struct runq_row *r, __u64 clock, bool comp
 	if (!ahead || (__s64)(now - clock - ahead) < 0)
 		ahead = now - clock;
 	now -= ahead;
-	if (compare) {
+	if (compare && clock >> RUNQ_COMPARE != r->compared) {
 		ahead += (now - clock) >> 4;
 		r->compared = clock >> RUNQ_COMPARE;
 	}
@@ -127,7 +131,7 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 	struct runq_row *r = cpu_row(&runq_rows);
 	struct runq_task *t;
 	__u64 pid, key, arrivals;
-	bool sleeps, compare;
+	__u64 sleeps;
 
 	if (!r)
 		return;
@@ -135,16 +139,15 @@ ON(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *nex
 		return runq_switch_by_wakeup(raw, r, preempt, prev, next);
 	now = clock = GET(GET(GET(prev, se.cfs_rq), rq), clock);
 	queued = GET(next, sched_info.last_queued);
-	sleeps = !runq_is_runnable(raw, prev);
+	sleeps = runq_state(raw, prev);
 	/* Preempted on its way to sleep, a task goes on waiting for a CPU, but the kernel does not keep since when. */
 	if (unlikely(preempt) && sleeps) {
 		r->since = clock;
 		r->preempted = (__u32)GET(prev, pid);
 	}
-	compare = sleeps && clock >> RUNQ_COMPARE != r->compared;
 	/* Queued at this very moment, as it seems: a wake-up asked for the switch before the other went to sleep. */
-	if (!sleeps || unlikely(clock == queued) || unlikely(compare))
-		now = runq_now(r, clock, compare);
+	if (!sleeps || unlikely(clock == queued) || unlikely(clock >> RUNQ_COMPARE != r->compared))
+		now = runq_now(r, clock, sleeps);
 	pid = (__u32)GET(next, pid);
 	if (!pid)
 		return; /* the idle task never waits */

@@ -416,7 +416,8 @@ mod tests {
         // An example may be longer.
         let wide: Vec<&str> = text.lines().filter(|line| line.len() > WIDTH && line.starts_with("# ")).collect();
         assert!(wide.is_empty(), "{wide:#?}");
-        assert!(text.lines().count() < 360, "it had 381 lines once: {}", text.lines().count());
+        // What several modules have is told once: an option more of each is a line more.
+        assert!(text.lines().count() < 400, "{}", text.lines().count());
     }
 
     #[test]

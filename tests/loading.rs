@@ -211,7 +211,7 @@ fn without_btf_one_sentence_says_what_is_missing_and_what_to_do() {
 
 #[test]
 fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
-    use corebcc::bpf::types::runq_row;
+    use corebcc::bpf::types::{fine_hist, runq_row};
     use corebcc::kit::Rows;
     if !may_load() {
         return;
@@ -226,7 +226,7 @@ fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
     }
     let kernel: &dyn Kernel = &outcome.loaded;
     let rows = kernel.rows(Rows::<runq_row>::new("runq_rows"));
-    let counted = || rows.iter().flat_map(|row| row.words(runq_row::buckets)).sum::<u64>();
+    let counted = || rows.iter().flat_map(|row| row.part(runq_row::waits).words(fine_hist::buckets)).sum::<u64>();
     let unmeasured = || rows.sum(runq_row::unmeasured);
     let before = (counted(), unmeasured());
     let (mut ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();

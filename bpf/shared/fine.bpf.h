@@ -8,6 +8,8 @@
 #include "hist.bpf.h"
 
 #define FINE_BUCKETS 456 /* 453 are in use: the rest makes whole cache lines */
+#define FINE_OCTAVES 448 /* the first bucket that is an octave */
+#define FINE_LAST 452
 
 struct fine_hist {
 	__u64 sum; /* ns */
@@ -17,40 +19,34 @@ struct fine_hist {
 /* What clang does not know the range of it does not compare with a branch. */
 #define HIDE(v) asm("" : "+r"(v))
 
-/* The bucket of times up to 2^27 us from their sixteenths of a microsecond. */
-static __always_inline __u64 fine_log_linear(__u64 v)
+/* The bucket of a time: an octave, and 16 to 31 for where in it. */
+static __always_inline __u64 fine_bucket(__u64 ns)
 {
-	__u64 octave, step;
+	__u64 v, octave, step, bucket;
 
-	/* Sums of comparisons that do not depend on each other: fewer steps than a search by halves. */
-	octave = OVER(v, 0xfffff) << 4;
-	v >>= octave;
+	if (unlikely(ns >> 47))
+		ns = (1ULL << 47) - 1; /* in the last bucket, too */
+	/*
+	 * In sixteenths of a microsecond: 2 / 125 ns, the product exact below 2^32. Longer times lose 16 bits first, which changes no
+	 * bucket. One form for all times is less code than a division for the long ones.
+	 */
+	octave = OVER(ns, (1 << 20) / 2 * 125 - 1) << 4;
+	v = (ns << 1 >> octave) * 274877907 >> 35;
 	HIDE(v);
+	/* Sums of comparisons that do not depend on each other: fewer steps than a search by halves. */
 	step = (OVER(v, 0xff) + OVER(v, 0xfff) + OVER(v, 0xffff)) << 2;
 	v >>= step;
 	octave += step;
 	HIDE(v);
 	step = OVER(v, 0x1f) + OVER(v, 0x3f) + OVER(v, 0x7f);
 	v >>= step;
-	return ((octave + step) << 4) + v;
-}
-
-static __always_inline __u64 fine_bucket(__u64 ns)
-{
-	__u64 v, bucket;
-
-	if (likely(ns < 1ULL << 31)) {
-		bucket = fine_log_linear(ns * 274877907 >> 34); /* exact below 2^31.2; see usec_bucket */
-	} else if (ns < (1ULL << 27) * 1000) {
-		bucket = fine_log_linear(ns * 2 / 125);
-	} else {
-		v = ns / 1000;
-		bucket = 448 + OVER(v, (1ULL << 28) - 1) + OVER(v, (1ULL << 29) - 1) + OVER(v, (1ULL << 30) - 1) +
-			 OVER(v, (1ULL << 31) - 1);
-	}
+	bucket = ((octave + step) << 4) + v;
 	asm volatile("%0 += %1; %0 -= %1" : "+r"(bucket) : "r"(ns)); /* for the verifier; see usec_bucket */
-	if (unlikely(bucket >= FINE_BUCKETS))
-		bucket = FINE_BUCKETS - 1;
+	if (unlikely(bucket >= FINE_OCTAVES)) {
+		bucket = FINE_OCTAVES - (FINE_OCTAVES >> 4) + (bucket >> 4);
+		if (bucket > FINE_LAST)
+			bucket = FINE_LAST;
+	}
 	return bucket;
 }
 

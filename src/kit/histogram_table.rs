@@ -1,10 +1,10 @@
 //! Tables of histograms: for each series its count, sum and quantiles, and in a second table its buckets. One line of
 //! [`crate::histograms!`] declares a histogram; whoever keeps one has a [`Kept`] for it.
 
-use super::{Fine, FineCounts, Metric, MetricDef, Row, RowMut, SeriesLabels, Table, Window, Windowed};
+use super::{Buckets, Fine, FineCounts, Metric, MetricDef, Row, RowMut, SeriesLabels, Table, Window, Windowed};
 use crate::bpf::types::fine_hist;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the documents have to know of a histogram.
 pub struct HistogramDef {
@@ -40,7 +40,7 @@ pub const fn series_metric(histogram: usize, metric: usize) -> Metric<u64> {
 #[macro_export]
 macro_rules! histograms {
     (
-        $x:literal;
+        $x:expr;
         $($number:literal $name:literal $events:literal $time:literal $note:expr;)*
         $(with $id:ident: $ty:ty = $item:literal $other:literal $sem:ident $units:ident $oneline:literal;)*
     ) => {
@@ -188,6 +188,69 @@ impl Kept {
         self.count = counts.iter().fold(0, |count, &more| count.wrapping_add(more));
         counts
     }
+}
+
+/// A histogram of a module: the histograms in rows that it is the sum of.
+pub type HistogramRows<'a> = Vec<Row<'a, fine_hist>>;
+
+/// The histograms of a module whose series are always the same, with their windows.
+#[derive(Debug)]
+pub struct Histograms {
+    clock: WindowClock,
+    start: Instant,
+    all_buckets: bool,
+    kept: Vec<Kept>,
+}
+
+impl Histograms {
+    /// By the module's options `window` and `buckets`.
+    pub fn new(window: Window, buckets: Buckets) -> Histograms {
+        let clock = WindowClock::new(window);
+        Histograms { clock, start: Instant::now(), all_buckets: buckets == Buckets::Fine, kept: Vec::new() }
+    }
+
+    /// Once a second, with all histograms: takes what was counted into the windows.
+    pub fn tick(&mut self, histograms: &[HistogramRows<'_>]) {
+        self.look(self.start.elapsed(), histograms);
+    }
+
+    fn look(&mut self, since_start: Duration, histograms: &[HistogramRows<'_>]) {
+        let part = self.clock.look(since_start);
+        self.kept.resize_with(histograms.len(), Kept::default);
+        for (number, (kept, rows)) in self.kept.iter_mut().zip(histograms).enumerate() {
+            kept.look(part, rows.iter().copied(), self.clock.anyway(number));
+        }
+    }
+
+    /// Sets counts, sums and quantiles of a series, whose first histogram has this number in [`Histograms::tick`].
+    pub fn set(&self, row: RowMut<'_>, first: usize, histograms: &[HistogramRows<'_>]) {
+        histograms.iter().enumerate().fold(row, |row, (at, rows)| {
+            let (counts, sum) = summed(rows);
+            let count = counts.iter().fold(0u64, |count, &more| count.wrapping_add(more));
+            let row = set_counts(row, at, (count, sum));
+            match self.kept.get(first + at) {
+                Some(kept) => kept.set_quantiles(row, at),
+                None => row,
+            }
+        });
+    }
+
+    /// Sets the buckets of a series, as [`set_buckets`].
+    pub fn set_buckets(
+        &self,
+        table: &mut Table,
+        series: Option<(&[u8], &Arc<SeriesLabels>)>,
+        histograms: &[HistogramRows<'_>],
+    ) {
+        let counts: Vec<FineCounts> = histograms.iter().map(|rows| summed(rows).0).collect();
+        set_buckets(table, self.all_buckets, series, &counts);
+    }
+}
+
+fn summed(rows: &HistogramRows<'_>) -> (FineCounts, u64) {
+    let mut counts = [0; Fine::BUCKETS];
+    let sum = rows.iter().fold(0u64, |sum, &row| sum.wrapping_add(Fine::add(row, &mut counts)));
+    (counts, sum)
 }
 
 /// Sets count and sum in a row of a table.

@@ -28,7 +28,8 @@ pub use declared::Declared;
 pub use fine::{Fine, FineCounts, ServedBucket};
 pub use histogram::Log2;
 pub use histogram_table::{
-    histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, Kept, WindowClock, SERIES_METRICS,
+    histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, HistogramRows, Histograms, Kept,
+    WindowClock, SERIES_METRICS,
 };
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, Row, RowsView};
@@ -44,7 +45,7 @@ pub use options::{
     unknown, Buckets, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue,
     Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
 };
-pub use readings::{FineHistogram, Histogram, HistogramPerKey, PerKey, Reading, Sums};
+pub use readings::{FineHistogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;
 pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::{Overhead, OverheadClass, Spec};

@@ -44,44 +44,7 @@ impl<T> Reading for Sums<T> {
     }
 }
 
-/// A histogram: the sum over all rows, bucket by bucket. Several of a table share its instances.
-pub struct Histogram<T: 'static, const N: usize> {
-    /// The metric.
-    pub metric: Metric<u64>,
-    /// The counters, a row per CPU or per CPU and key.
-    pub rows: Rows<T>,
-    /// The buckets of a row.
-    pub buckets: Field<T, [u64; N]>,
-    /// Which rows count, by what is in them alone.
-    pub of: fn(Row<'_, T>) -> bool,
-    /// Whether its first bucket is there before the first event.
-    pub from_start: bool,
-}
-
-impl<T, const N: usize> Histogram<T, N> {
-    /// Counts every row, and is there from the start.
-    pub const fn new(metric: Metric<u64>, rows: Rows<T>, buckets: Field<T, [u64; N]>) -> Self {
-        Histogram { metric, rows, buckets, of: |_| true, from_start: true }
-    }
-}
-
-impl<T, const N: usize> Reading for Histogram<T, N> {
-    fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
-        let mut counts = [0u64; N];
-        for row in kernel.rows(self.rows).iter().filter(|&row| (self.of)(row)) {
-            add(&mut counts, row.words(self.buckets));
-        }
-        if self.from_start || counts.iter().any(|&count| count > 0) {
-            table.log2(self.metric, &counts);
-        }
-    }
-
-    fn is_sum(&self) -> bool {
-        true
-    }
-}
-
-/// A histogram of powers of two from a fine one (bpf/shared/fine.bpf.h): the sum over all rows.
+/// A histogram of powers of two from a fine one (bpf/shared/fine.bpf.h): the sum over all rows. Several of a table share its instances.
 pub struct FineHistogram<T: 'static> {
     /// The metric.
     pub metric: Metric<u64>,
@@ -174,18 +137,19 @@ impl<T, const N: usize> Reading for HistogramPerKey<T, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bpf::types::{exec_row, fork_row, runq_row};
+    use crate::bpf::types::{bio_small, exec_row, fork_row, runq_row};
     use crate::kit::Fake;
     use crate::pcp::Atom;
 
     const A: Metric<u64> = Metric::new(0);
     const B: Metric<u64> = Metric::new(1);
     const FORKS: Rows<fork_row> = Rows::new("forks");
-    const DISKS: Rows<runq_row> = Rows::new("disks");
+    const DISKS: Rows<bio_small> = Rows::new("disks");
+    const WAITS: Rows<runq_row> = Rows::new("waits");
     const EXECS: Rows<exec_row> = Rows::new("execs");
 
-    fn disk(row: Row<'_, runq_row>) -> Option<Vec<u8>> {
-        let disk = row.get(runq_row::compared);
+    fn disk(row: Row<'_, bio_small>) -> Option<Vec<u8>> {
+        let disk = row.get(bio_small::disk);
         (disk != 0).then(|| format!("disk{disk}").into_bytes())
     }
 
@@ -202,31 +166,17 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_adds_the_rows_that_count() {
-        let fake = Fake::new().with(DISKS, 3);
-        for (row, disk) in [(0, 1), (1, 2), (2, 1)] {
-            fake.set(DISKS, row, runq_row::compared, disk);
-            fake.set(DISKS, row, runq_row::buckets.nth(1), 10u64.pow(row as u32));
-        }
-        let mut table = Table::new(1);
-        let of = |row: Row<'_, runq_row>| row.get(runq_row::compared) == 1;
-        Histogram { of, ..Histogram::new(A, DISKS, runq_row::buckets) }.read(&fake, &mut table);
-        assert_eq!((table.len(), table.value(1, 0)), (2, Some(Atom::U64(101))));
-    }
-
-    #[test]
     fn a_histogram_may_be_there_from_its_first_event_only() {
-        let fake = Fake::new().with(DISKS, 1);
-        let from_start = Histogram::new(A, DISKS, runq_row::buckets);
-        let from_first = Histogram { from_start: false, ..Histogram::new(A, DISKS, runq_row::buckets) };
-        let len = |histogram: &Histogram<_, 32>| {
+        let fake = Fake::new().with(WAITS, 2);
+        let len = |from_start: bool| {
             let mut table = Table::new(1);
-            histogram.read(&fake, &mut table);
+            let histogram = runq_row::waits;
+            FineHistogram { metric: A, rows: WAITS, histogram, from_start }.read(&fake, &mut table);
             table.len()
         };
-        assert_eq!((len(&from_start), len(&from_first)), (1, 0));
-        fake.set(DISKS, 0, runq_row::buckets.nth(2), 1);
-        assert_eq!((len(&from_start), len(&from_first)), (3, 3));
+        assert_eq!((len(true), len(false)), (1, 0));
+        fake.set(WAITS, 1, runq_row::waits.then(fine_hist::buckets).nth(Fine::bucket(5_000)), 1);
+        assert_eq!((len(true), len(false)), (3, 3));
     }
 
     #[test]
@@ -249,11 +199,11 @@ mod tests {
     fn a_histogram_per_key_has_its_buckets_first() {
         let fake = Fake::new().with(DISKS, 3);
         for (row, disk, bucket) in [(0, 1, 0), (1, 2, 2), (2, 1, 1)] {
-            fake.set(DISKS, row, runq_row::compared, disk);
-            fake.set(DISKS, row, runq_row::buckets.nth(bucket), 5);
+            fake.set(DISKS, row, bio_small::disk, disk);
+            fake.set(DISKS, row, bio_small::device.nth(bucket), 5);
         }
         let mut table = Table::new(1);
-        HistogramPerKey { metric: A, rows: DISKS, name: disk, buckets: runq_row::buckets }.read(&fake, &mut table);
+        HistogramPerKey { metric: A, rows: DISKS, name: disk, buckets: bio_small::device }.read(&fake, &mut table);
         assert_eq!(table.names(), ["0-1::disk1", "2-3::disk1", "0-1::disk2", "2-3::disk2", "4-7::disk2"]);
         assert_eq!(table.value(4, 0), Some(Atom::U64(5)));
     }

@@ -29,10 +29,7 @@ options! {
     /// Take the time of issue with a program. False costs half as much and reads the time that the kernel keeps. Since 6.9 that is one time
     /// for all requests of a batch: time in the device then includes the batching, up to about 0.1 ms, and time in the queue lacks it.
     issue: bool = true;
-    /// Seconds that quantiles such as bcc.disk.dev.read.total.p99 cover. They move on by a twelfth of it.
-    window: Seconds = Seconds(60);
-    /// Buckets of bcc.disk.dev and bcc.disk.all: powers of two, or all that the programs count, 16 times as many.
-    buckets: Buckets = Buckets::Log2;
+    histograms;
 }
 
 /// The major number of device-mapper disks.

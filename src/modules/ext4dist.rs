@@ -3,6 +3,8 @@
 crate::file_system! {
     module: "ext4dist",
     cluster: 5,
+    by_operation: 334,
+    by_bucket: 342,
     name: "ext4",
     called: "ext4",
     needs: "the ext4 file system (CONFIG_EXT4_FS, or modprobe ext4) and fentry or kprobes",

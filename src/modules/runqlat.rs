@@ -4,6 +4,8 @@ use crate::bpf::features::NO_SCHED_INFO;
 use crate::bpf::types::{self, runq_row, runq_task};
 use crate::kit::*;
 use crate::{maps, metrics, options, tracepoint};
+use std::slice;
+use std::sync::Arc;
 
 metrics! {
     LATENCY: u64 = 0 "runq.latency" COUNTER USEC "tasks by the time they waited to run";
@@ -16,6 +18,54 @@ maps! {
 
 options! {
     process;
+    histograms;
+    /// Fill bcc.runq.cpu, too: an instance for each CPU. It costs the programs nothing.
+    per_cpu: bool = false;
+}
+
+mod all {
+    crate::histograms! {
+        "runq";
+        1 "all" "arrivals of tasks on CPUs" "from becoming runnable to running" "";
+    }
+    use super::*;
+
+    pub static TABLE: TableSpec =
+        TableSpec { summary: "all CPUs", cluster: 331, metrics: SERIES, histograms: HISTOGRAMS, ..TableSpec::NEW };
+    pub static BY_BUCKET: TableSpec = TableSpec {
+        summary: "each bucket",
+        cluster: 340,
+        shape: Shape::Buckets { max: Fine::USED },
+        metrics: BUCKETS,
+        histograms: HISTOGRAMS,
+        ..TableSpec::NEW
+    };
+}
+
+mod cpu {
+    const OPTION: &str = "By the CPU on which the task came to run; with the option \"per_cpu\" only.";
+    crate::histograms! {
+        "runq";
+        1 "cpu" "arrivals of tasks on the CPU" "from becoming runnable to running" OPTION;
+    }
+    use super::*;
+
+    pub static TABLE: TableSpec = TableSpec {
+        summary: "each CPU",
+        cluster: 332,
+        shape: Shape::Numbered,
+        metrics: SERIES,
+        histograms: HISTOGRAMS,
+        ..TableSpec::NEW
+    };
+    pub static BY_BUCKET: TableSpec = TableSpec {
+        summary: "each bucket of each CPU",
+        cluster: 341,
+        shape: Shape::Buckets { max: 1 << 21 },
+        metrics: BUCKETS,
+        histograms: HISTOGRAMS,
+        ..TableSpec::NEW
+    };
 }
 
 static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF");
@@ -26,7 +76,7 @@ static TABLE: TableSpec = TableSpec {
     cluster: 4,
     shape: Shape::Log2(Log2::MICROSECONDS),
     metrics: METRICS,
-    readings: &[&Histogram::new(LATENCY, ROWS, runq_row::buckets)],
+    readings: &[&FineHistogram { metric: LATENCY, rows: ROWS, histogram: runq_row::waits, from_start: true }],
     ..TableSpec::NEW
 };
 
@@ -35,14 +85,14 @@ pub const SPEC: Spec = Spec {
     name: "runqlat",
     summary: "run queue latency",
     overhead: Overhead::medium("32 ns per context switch"),
-    tables: &[&TABLE],
+    tables: &[&TABLE, &all::TABLE, &all::BY_BUCKET, &cpu::TABLE, &cpu::BY_BUCKET],
     options: OPTIONS,
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
         let schedstat = std::fs::read_to_string("/proc/self/schedstat").ok();
-        Ok(Box::new(Runqlat { process: options.process, keeps_times: keeps_times(schedstat.as_deref()) }))
+        Ok(Box::new(Runqlat::new(options, keeps_times(schedstat.as_deref()))))
     },
     ..Spec::NEW
 };
@@ -58,6 +108,23 @@ struct Runqlat {
     process: ProcessFilter,
     /// The kernel records since when a task waits; else the programs at the wake-ups do, at eight times the cost.
     keeps_times: bool,
+    per_cpu: bool,
+    /// Of all CPUs, and of each if `per_cpu`.
+    histograms: Histograms,
+}
+
+impl Runqlat {
+    fn new(options: Options, keeps_times: bool) -> Runqlat {
+        let histograms = Histograms::new(options.window.window(), options.buckets);
+        Runqlat { process: options.process, keeps_times, per_cpu: options.per_cpu, histograms }
+    }
+
+    /// All CPUs, then each if asked for.
+    fn rows<'a>(&self, kernel: &'a dyn Kernel) -> Vec<HistogramRows<'a>> {
+        let all: HistogramRows<'a> = kernel.rows(ROWS).iter().map(|row| row.part(runq_row::waits)).collect();
+        let each = all.clone().into_iter().filter(|_| self.per_cpu).map(|row| vec![row]);
+        [all].into_iter().chain(each).collect()
+    }
 }
 
 impl Module for Runqlat {
@@ -78,6 +145,31 @@ impl Module for Runqlat {
         plan.entries(TASKS.name, tasks);
     }
 
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let rows = self.rows(kernel);
+        if table.is(&all::TABLE) {
+            self.histograms.set(table.single(), 0, &rows[..1]);
+        } else if table.is(&all::BY_BUCKET) {
+            self.histograms.set_buckets(table, None, &rows[..1]);
+        }
+        for (number, of_cpu) in rows.iter().enumerate().skip(1) {
+            let cpu = number as u32 - 1;
+            let (name, labels) = (format!("cpu{cpu}"), Arc::new(vec![("cpu", SeriesLabel::Number(cpu.into()))]));
+            let of_cpu = slice::from_ref(of_cpu);
+            if table.is(&cpu::TABLE) {
+                self.histograms.set(table.numbered(cpu, name.as_bytes()).labels(&labels), number, of_cpu);
+            } else if table.is(&cpu::BY_BUCKET) {
+                self.histograms.set_buckets(table, Some((name.as_bytes(), &labels)), of_cpu);
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        let rows = self.rows(kernel);
+        self.histograms.tick(&rows);
+    }
+
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each(
             "untimed: tasks that came to run after an unknown time in the queue",
@@ -89,10 +181,11 @@ impl Module for Runqlat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::types::fine_hist;
     use crate::pcp::Atom;
 
     fn module(schedstat: &str) -> Runqlat {
-        Runqlat { process: ProcessFilter::default(), keeps_times: keeps_times(Some(schedstat)) }
+        Runqlat::new(Options::default(), keeps_times(Some(schedstat)))
     }
 
     #[test]
@@ -107,12 +200,20 @@ mod tests {
         }
     }
 
+    /// Arrivals on a CPU after a wait in microseconds.
+    fn arrive(fake: &Fake, cpu: usize, us: u64, arrivals: u64) {
+        let waits = fake.row(ROWS, cpu).part(runq_row::waits);
+        let bucket = fine_hist::buckets.nth(Fine::bucket(us * 1000));
+        waits.set(bucket, waits.get(bucket) + arrivals);
+        waits.set(fine_hist::sum, waits.get(fine_hist::sum) + arrivals * us * 1000);
+    }
+
     #[test]
     fn cpus_are_added_up_bucket_by_bucket() {
         let fake = Fake::new().with(ROWS, 2);
-        fake.set(ROWS, 0, runq_row::buckets.nth(0), 2);
-        fake.set(ROWS, 0, runq_row::buckets.nth(3), 5);
-        fake.set(ROWS, 1, runq_row::buckets.nth(3), 1);
+        arrive(&fake, 0, 0, 2);
+        arrive(&fake, 0, 8, 5);
+        arrive(&fake, 1, 15, 1);
         fake.set(ROWS, 1, runq_row::unmeasured, 7);
         let mut module = module("1 2 3");
         let table = fake.filled(&TABLE, &mut module);
@@ -122,5 +223,58 @@ mod tests {
         let mut lost = 0;
         module.losses(&fake, &mut |_, count| lost += count);
         assert_eq!(lost, 7);
+    }
+
+    /// The number in the column of this last component.
+    fn cell(table: &Table, row: usize, last: &str) -> Option<u64> {
+        table.number(row, SERIES_METRICS.iter().position(|metric| *metric == last).unwrap())
+    }
+
+    #[test]
+    fn all_cpus_have_counts_and_quantiles_and_two_modes() {
+        let fake = Fake::new().with(ROWS, 2);
+        let mut module = module("1 2 3");
+        arrive(&fake, 0, 20, 60);
+        arrive(&fake, 1, 20, 30);
+        arrive(&fake, 1, 4000, 10);
+        let table = fake.filled(&all::TABLE, &mut module);
+        assert_eq!((cell(&table, 0, "count"), cell(&table, 0, "p50")), (Some(100), None), "no second has passed");
+        module.tick(&fake);
+        let table = fake.filled(&all::TABLE, &mut module);
+        assert_eq!((table.len(), cell(&table, 0, "sum")), (1, Some(90 * 20_000 + 10 * 4_000_000)));
+        let near = |last: &str, exact: f64| {
+            let found = cell(&table, 0, last).unwrap() as f64;
+            assert!((found - exact).abs() <= exact * Fine::ERROR + 0.5, "{last}: {found}, not {exact}");
+        };
+        near("p50", 20.0);
+        near("p90", 20.0);
+        near("p99", 4000.0);
+        near("max", 4000.0);
+        let table = fake.filled(&all::BY_BUCKET, &mut module);
+        assert_eq!((table.len(), table.name(4)), (26, "16-31".into()));
+        let counted: Vec<_> = (0..26).filter_map(|row| table.number(row, 0).filter(|&n| n > 0)).collect();
+        assert_eq!(counted, [90, 10]);
+    }
+
+    #[test]
+    fn each_cpu_has_a_series_where_it_is_asked_for() {
+        let fake = Fake::new().with(ROWS, 2);
+        arrive(&fake, 0, 20, 3);
+        arrive(&fake, 1, 4000, 1);
+        let mut without = module("1 2 3");
+        without.tick(&fake);
+        assert!(fake.filled(&cpu::TABLE, &mut without).is_empty());
+        assert!(fake.filled(&cpu::BY_BUCKET, &mut without).is_empty());
+        let options = Options { per_cpu: true, buckets: Buckets::Fine, ..Options::default() };
+        let mut module = Runqlat::new(options, true);
+        module.tick(&fake);
+        let table = fake.filled(&cpu::TABLE, &mut module);
+        assert_eq!(table.names(), ["cpu0", "cpu1"]);
+        assert_eq!([0, 1].map(|cpu| cell(&table, cpu, "count")), [Some(3), Some(1)]);
+        assert!(cell(&table, 0, "max") < Some(30) && cell(&table, 1, "p50") > Some(3000), "each its own");
+        assert_eq!(table.labels(1), Some(&vec![("cpu", SeriesLabel::Number(1))]));
+        let table = fake.filled(&cpu::BY_BUCKET, &mut module);
+        assert_eq!((table.len(), table.name(0)), (2 * 417, "0-0::cpu0".into()));
+        assert_eq!((0..table.len()).filter_map(|row| table.number(row, 0)).sum::<u64>(), 4);
     }
 }

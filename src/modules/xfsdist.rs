@@ -3,6 +3,8 @@
 crate::file_system! {
     module: "xfsdist",
     cluster: 6,
+    by_operation: 335,
+    by_bucket: 343,
     name: "xfs",
     called: "XFS",
     needs: "the XFS file system (CONFIG_XFS_FS, or modprobe xfs) and fentry or kprobes",

@@ -3,6 +3,8 @@
 crate::file_system! {
     module: "zfsdist",
     cluster: 7,
+    by_operation: 336,
+    by_bucket: 344,
     name: "zfs",
     called: "OpenZFS",
     needs: "OpenZFS (modprobe zfs) and fentry or kprobes",

@@ -94,7 +94,7 @@ pub fn as_lines(reading: &Reading<'_>, options: &ShowOptions, screen: Screen) ->
 fn draw(reading: &Reading<'_>, options: &ShowOptions, screen: Screen, in_place: bool) -> String {
     match reading.of.table.spec.shape {
         Shape::Log2(_) => histogram::draw(reading, options, screen.width()),
-        Shape::Named { .. } | Shape::Single if !reading.of.table.spec.histograms.is_empty() => {
+        Shape::Named { .. } | Shape::Numbered | Shape::Single if !reading.of.table.spec.histograms.is_empty() => {
             quantiles::draw(reading, options)
         }
         _ => columns::draw(reading, options, screen.width(), in_place),

@@ -12,6 +12,7 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
     let spec = reading.of.table.spec;
     let mut lines: Vec<Vec<String>> = Vec::new();
     let mut zeros = 0;
+    let shared = shared(&spec.histograms.iter().map(|def| def.name).collect::<Vec<_>>());
     for row in 0..reading.table.len() {
         for (histogram, def) in spec.histograms.iter().enumerate() {
             let first = histogram * SERIES_METRICS.len();
@@ -29,7 +30,7 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
                 0 => "-".to_owned(),
                 _ => scaled(sum as f64 / count as f64 / 1000.0, options),
             };
-            let head = [reading.name(row), shortened(def.name).to_owned(), text(&reading.amount(count, options)), mean];
+            let head = [reading.name(row), def.name[shared..].to_owned(), text(&reading.amount(count, options)), mean];
             lines.push(head.into_iter().chain(quantiles).collect());
         }
     }
@@ -40,7 +41,7 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
         out += &laid_out(reading, options, lines);
     }
     if zeros > 0 {
-        let _ = writeln!(out, "({zeros} without requests; --zeros shows them)");
+        let _ = writeln!(out, "({zeros} without a count; --zeros shows them)");
     }
     out
 }
@@ -81,10 +82,11 @@ fn scaled(us: f64, options: &ShowOptions) -> String {
     text(&Value::Real(us * scaling(Units::USEC, options.scale).unwrap_or(1.0)))
 }
 
-/// What tells a histogram from the others: `read.total`.
-fn shortened(name: &str) -> &str {
-    let mut parts = name.match_indices('.').rev();
-    parts.nth(1).map_or(name, |(dot, _)| &name[dot + 1..])
+/// Bytes of what the names of a table's histograms have in common, up to a dot: the rest tells one from the others.
+fn shared(names: &[&str]) -> usize {
+    let Some((first, others)) = names.split_first() else { return 0 };
+    let ends = first.match_indices('.').map(|(dot, _)| dot + 1);
+    ends.filter(|&end| others.iter().all(|other| other.starts_with(&first[..end]))).last().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -121,12 +123,20 @@ mod tests {
         let lines = drawn("disk.dev");
         assert_eq!(lines[1], "instance  operation   count  mean[us]  p50[us]  p90[us]  p99[us]  p999[us]  max[us]");
         assert_eq!(lines[2], "vda       read.total     20     200.0       80      300     1500      9000     9000");
-        assert_eq!(lines[3], "(7 without requests; --zeros shows them)");
+        assert_eq!(lines[3], "(7 without a count; --zeros shows them)");
         assert_eq!(drawn("disk.dev --zeros").len(), 10);
         assert!(
             drawn("disk.dev --milliseconds")[2].ends_with("1.500     9.000    9.000"),
             "{:?}",
             drawn("disk.dev --milliseconds")
         );
+    }
+
+    #[test]
+    fn operations_are_named_by_what_tells_them_apart() {
+        let rest = |names: &[&'static str]| names.iter().map(|name| &name[shared(names)..]).collect::<Vec<_>>();
+        assert_eq!(rest(&["disk.dev.read.total", "disk.dev.flush.total"]), ["read.total", "flush.total"]);
+        assert_eq!(rest(&["fs.ext4.open", "fs.ext4.read"]), ["open", "read"]);
+        assert_eq!((rest(&["runq.all"]), rest(&["alone"]), shared(&[])), (vec!["all"], vec!["alone"], 0));
     }
 }

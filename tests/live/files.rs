@@ -2,6 +2,8 @@
 
 use crate::common::skip;
 use crate::support::{alone, number, Agent, StandIns};
+use corebcc::kit::SERIES_METRICS;
+use corebcc::modules::find;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,6 +18,25 @@ const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o400
 fn counts(agent: &mut Agent) -> [u64; 4] {
     let table = agent.table();
     [0, 1, 2, 3].map(|column| (0..table.len()).map(|row| number(&table, row, column)).sum())
+}
+
+/// The same by the tables of quantiles and of buckets, whose times have to fit together.
+fn recent(module: &str, agent: &mut Agent) -> [u64; 4] {
+    let [_, by_operation, by_bucket] = find(module).unwrap().tables else { panic!("{module} has three tables") };
+    agent.tick();
+    let (table, buckets) = (agent.other(by_operation), agent.other(by_bucket));
+    [0, 1, 2, 3].map(|operation| {
+        let cells: Vec<u64> = (0..SERIES_METRICS.len())
+            .map(|metric| number(&table, 0, operation * SERIES_METRICS.len() + metric))
+            .collect();
+        let [count, sum, quantiles @ ..] = &cells[..] else { panic!("{cells:?}") };
+        let mean = *sum as f64 / *count as f64 / 1000.0;
+        println!("{module} {operation}: {count} operations, {mean:.1} us, {quantiles:?}");
+        assert!(quantiles.is_sorted() && mean > 0.0 && mean <= quantiles[4] as f64 * 1.04 + 1.0, "{cells:?}");
+        let by_bucket: u64 = (0..buckets.len()).map(|row| number(&buckets, row, operation)).sum();
+        assert_eq!(by_bucket, *count);
+        *count
+    })
 }
 
 /// 40 opens, 100 writes (10 of them synchronous), 300 reads (20 of them direct), 15 synchronisations.
@@ -80,12 +101,13 @@ impl FileSystem {
         let counted = Agent::where_possible("fexit or kprobes", self.module, &own).map(|mut agent| {
             assert_eq!(counts(&mut agent), [0; 4]);
             work(&mount);
-            counts(&mut agent)
+            (counts(&mut agent), recent(self.module, &mut agent))
         });
         let ended = run(self.end);
         assert!(ended.status.success(), "{}: {ended:?}", mount.display());
-        if let Some(counted) = counted {
+        if let Some((counted, recent)) = counted {
             assert_eq!(counted, [40, 300, 100, 15 + self.synchronous], "opens, reads, writes, fsyncs");
+            assert_eq!(recent, counted, "by the metrics with quantiles");
         }
     }
 }

@@ -1,7 +1,9 @@
 //! runqlat against the switches the kernel keeps by thread, the machine's count of switches, and bpftrace.
 
 use crate::common::{lacks, skip};
-use crate::support::{alone, settle, since, Agent, Bpftrace, Script, UnseenArrivals};
+use crate::support::{alone, number, settle, since, Agent, Bpftrace, Script, UnseenArrivals};
+use corebcc::kit::{Fine, Key, Table, SERIES_METRICS};
+use corebcc::modules::find;
 
 fn machine() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
@@ -278,4 +280,70 @@ os._exit(0)
         seen.push(added);
     }
     panic!("{seen:?}");
+}
+
+/// A thread that nothing but its partner preempts, which takes the CPU for as long as it is told: the wait is known.
+const HELD_UP: &str = "
+import struct
+cpu = max(os.sched_getaffinity(0))
+os.sched_setaffinity(0, {cpu})
+end, begin = os.pipe()
+partner = os.fork()
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2 if partner else 3))
+if not partner:
+ os.close(begin)
+ while True:
+  told = os.read(end, 8)
+  if not told: os._exit(0)
+  until = time.monotonic_ns() + struct.unpack('q', told)[0]
+  while time.monotonic_ns() < until: pass
+step('ready', cpu)
+for i in range(100):
+ os.write(begin, struct.pack('q', 6000000 if i % 10 == 0 else 300000))
+step('done')
+os._exit(0)
+";
+
+/// What a table has in the column of a histogram's metric, over all rows.
+fn total(table: &Table, metric: &str) -> u64 {
+    let column = SERIES_METRICS.iter().position(|known| *known == metric).unwrap();
+    (0..table.len()).map(|row| number(table, row, column)).sum()
+}
+
+#[test]
+fn two_delays_are_two_modes_and_cpus_add_up() {
+    let _alone = alone();
+    let mut script = Script::python(HELD_UP);
+    let cpu = script.line().split_whitespace().nth(1).unwrap().to_owned();
+    let mut agent = Agent::new("runqlat", &format!("process = {}\nper_cpu = True\nbuckets = fine", script.pid()));
+    script.go();
+    assert_eq!(script.line(), "done");
+    asleep(script.pid());
+    agent.tick();
+    let [_, all, all_buckets, by_cpu, cpu_buckets] = find("runqlat").unwrap().tables else { panic!("five tables") };
+    let (all, buckets) = (agent.other(all), agent.other(all_buckets));
+    let (by_cpu, by_both) = (agent.other(by_cpu), agent.other(cpu_buckets));
+    let quantile = |metric: &str| total(&all, metric);
+    let low = |row: usize| Fine::served(true)[row].name.split('-').next().unwrap().parse().unwrap();
+    let waits = (0..buckets.len()).map(|row| (low(row), number(&buckets, row, 0)));
+    let waits: Vec<(f64, u64)> = waits.filter(|(_, count)| *count > 0).collect();
+    println!("{waits:?}");
+    let between = |from: f64, to: f64| -> u64 {
+        waits.iter().filter(|(low, _)| (from..to).contains(low)).map(|(_, count)| count).sum()
+    };
+    // The partner holds the CPU at least that long; the machine may take it away from both meanwhile.
+    assert!(between(288.0, 1000.0) >= 80 && between(5800.0, 12_000.0) >= 9, "two modes: {waits:?}");
+    assert!(between(1000.0, 5800.0) <= 8, "little between them: {waits:?}");
+    assert!((290..1000).contains(&quantile("p50")) && (5800..12_000).contains(&quantile("p99")), "{}", quantile("p99"));
+
+    // All of its threads sleep: each table has the same arrivals.
+    let count = total(&all, "count");
+    assert!((100..200).contains(&count), "{count}");
+    assert_eq!((total(&by_cpu, "count"), total(&by_cpu, "sum")), (count, total(&all, "sum")));
+    assert_eq!(agent.total(), count, "by the old metric");
+    assert_eq!(waits.iter().map(|(_, count)| count).sum::<u64>(), count);
+    assert_eq!((0..by_both.len()).map(|row| number(&by_both, row, 0)).sum::<u64>(), count);
+    let ran_on = by_cpu.keys().iter().enumerate().filter(|&(row, _)| number(&by_cpu, row, 0) > 0);
+    let ran_on: Vec<&Key> = ran_on.map(|(_, key)| key).collect();
+    assert!(matches!(ran_on[..], [Key::Numbered(number, _)] if number.to_string() == cpu), "{ran_on:?}, not {cpu}");
 }

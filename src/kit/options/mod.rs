@@ -387,7 +387,8 @@ pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<&'a str>
 
 /// Declares a module's options: `Options`, how to read it from a section, and `OPTIONS`. The doc comment is the text of the
 /// default configuration and of the man page. An option without which there is no module has an example instead of a default.
-/// The option `process`, which most modules have, is declared by its name alone; it comes first.
+/// The option `process`, which most modules have, is declared by its name alone; it comes first. So are `window` and `buckets`, by
+/// the word `histograms`.
 ///
 /// ```text
 /// options! {
@@ -404,6 +405,16 @@ macro_rules! options {
         $crate::options! {
             /// Only these processes count.
             process: $crate::kit::ProcessFilter = $crate::kit::ProcessFilter::default();
+            $($others)*
+        }
+    };
+    ($($(#[doc = $doc:expr])+ $name:ident: $ty:ty = $default:expr;)* histograms; $($others:tt)*) => {
+        $crate::options! {
+            $($(#[doc = $doc])+ $name: $ty = $default;)*
+            /// Seconds that quantiles, the metrics p50 to max of a histogram, cover. They move on by a twelfth of it.
+            window: $crate::kit::Seconds = $crate::kit::Seconds(60);
+            /// Instances of the metrics bucket: powers of two, or all buckets that the programs count, 16 times as many.
+            buckets: $crate::kit::Buckets = $crate::kit::Buckets::Log2;
             $($others)*
         }
     };

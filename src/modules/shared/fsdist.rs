@@ -3,8 +3,8 @@
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
-    by_thread, plan_set_table, FineHistogram, Hook, Host, Kernel, MapDef, Metric, MetricDef, Module, Plan,
-    ProcessFilter, Rows,
+    by_thread, plan_set_table, FineHistogram, HistogramRows, Histograms, Hook, Host, Kernel, MapDef, Metric, MetricDef,
+    Module, Plan, ProcessFilter, RefreshError, Rows, Table, TableSpec,
 };
 use crate::pcp::{Sem, Type, Units};
 
@@ -20,6 +20,17 @@ pub struct Operations {
     pub constants: fn(&mut rodata, u32, u64),
     /// The processes that count.
     pub process: ProcessFilter,
+    /// The table of counts and quantiles, and the one of buckets.
+    pub tables: [&'static TableSpec; 2],
+    /// A histogram for each operation.
+    pub histograms: Histograms,
+}
+
+impl Operations {
+    fn histograms<'a>(&self, kernel: &'a dyn Kernel) -> [HistogramRows<'a>; 4] {
+        let rows = kernel.rows(self.rows);
+        [0, 1, 2, 3].map(|operation| rows.iter().map(|row| row.part(fs_row::hists.nth(operation))).collect())
+    }
 }
 
 impl Module for Operations {
@@ -28,6 +39,21 @@ impl Module for Operations {
         (self.constants)(constants, mask, plan.only(&self.process));
         self.hooks.iter().for_each(|hook| plan.attach(hook));
         plan.entries(self.rows.def.name, host.cpus);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let histograms = self.histograms(kernel);
+        if table.is(self.tables[0]) {
+            self.histograms.set(table.single(), 0, &histograms);
+        } else if table.is(self.tables[1]) {
+            self.histograms.set_buckets(table, None, &histograms);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        let histograms = self.histograms(kernel);
+        self.histograms.tick(&histograms);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
@@ -42,7 +68,7 @@ impl Module for Operations {
 #[macro_export]
 macro_rules! file_system {
     (
-        module: $module:literal, cluster: $cluster:literal, name: $name:literal, called: $called:literal,
+        module: $module:literal, cluster: $cluster:literal, by_operation: $by_operation:literal, by_bucket: $by_bucket:literal, name: $name:literal, called: $called:literal,
         needs: $needs:literal, open: $open:literal, read: $read:literal, write: $write:literal, fsync: $fsync:literal,
         constants: $mask:ident, $filter:ident,
     ) => {
@@ -52,7 +78,34 @@ macro_rules! file_system {
 
         $crate::options! {
             process;
+            histograms;
         }
+
+        $crate::histograms! {
+            concat!("fs.", $name);
+            1 "open" "opens of files" "from call to return" OF;
+            2 "read" "reads of files" "from call to return" OF;
+            3 "write" "writes of files" "from call to return" OF;
+            4 "fsync" "synchronisations of files" "from call to return" OF;
+        }
+
+        const OF: &str = concat!("Of files on ", $called, ", by the functions that the module hooks.");
+
+        static BY_OPERATION: TableSpec = TableSpec {
+            summary: concat!("all of ", $called),
+            cluster: $by_operation,
+            metrics: SERIES,
+            histograms: HISTOGRAMS,
+            ..TableSpec::NEW
+        };
+        static BY_BUCKET: TableSpec = TableSpec {
+            summary: "each bucket",
+            cluster: $by_bucket,
+            shape: Shape::Buckets { max: Fine::USED },
+            metrics: BUCKETS,
+            histograms: HISTOGRAMS,
+            ..TableSpec::NEW
+        };
 
         static OPEN: Hook = $crate::function!($open, $needs);
         static READ: Hook = $crate::function!($read, $needs);
@@ -103,7 +156,7 @@ macro_rules! file_system {
             summary: concat!("latency of file operations on ", $called),
             overhead: Overhead::medium(concat!("190 ns per open, read, write or fsync on ", $called)),
             needs: $needs,
-            tables: &[&TABLE],
+            tables: &[&TABLE, &BY_OPERATION, &BY_BUCKET],
             options: OPTIONS,
             hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
             maps: &[ROWS.def, STARTS],
@@ -118,6 +171,8 @@ macro_rules! file_system {
                         constants.$filter = filter;
                     },
                     process: options.process,
+                    tables: [&BY_OPERATION, &BY_BUCKET],
+                    histograms: Histograms::new(options.window.window(), options.buckets),
                 }))
             },
             ..$crate::kit::Spec::NEW
@@ -139,7 +194,7 @@ pub const fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHist
 mod tests {
     use super::*;
     use crate::bpf::types::fine_hist;
-    use crate::kit::{Fake, Fine, Table};
+    use crate::kit::{Buckets, Fake, Fine, Seconds, SERIES_METRICS};
     use crate::modules::find;
     use crate::pcp::Atom;
 
@@ -153,6 +208,8 @@ mod tests {
             starts: MapDef::private::<[u64; 2]>("test_starts"),
             constants: |_, _, _| (),
             process: ProcessFilter::default(),
+            tables: [1, 2].map(|table| find("zfsdist").unwrap().tables[table]),
+            histograms: Histograms::new(Seconds(60).window(), Buckets::Log2),
         }
     }
 
@@ -189,5 +246,30 @@ mod tests {
         let mut lost = Vec::new();
         module().losses(&fake, &mut |_, count| lost.push(count));
         assert_eq!(lost, [1, 2], "each once: an operation whose start was displaced has none when it returns");
+    }
+
+    #[test]
+    fn operations_have_counts_sums_and_quantiles() {
+        let (fake, mut module) = (Fake::new().with(ROWS, 2), module());
+        for (cpu, operation, us, count) in [(0, 1, 3, 98), (1, 1, 700, 2), (1, 3, 9000, 1)] {
+            let histogram = fake.row(ROWS, cpu).part(fs_row::hists.nth(operation));
+            histogram.set(fine_hist::buckets.nth(Fine::bucket(us * 1000)), count);
+            histogram.set(fine_hist::sum, us * 1000 * count);
+        }
+        module.tick(&fake);
+        let table = fake.filled(module.tables[0], &mut module);
+        let cell = |name: &str| {
+            let metrics = module.tables[0].metrics;
+            table.number(0, metrics.iter().position(|metric| metric.name == format!("fs.zfs.{name}")).unwrap())
+        };
+        assert_eq!((cell("read.count"), cell("read.sum")), (Some(100), Some(98 * 3_000 + 2 * 700_000)));
+        assert_eq!((cell("fsync.count"), cell("open.count"), cell("open.p50")), (Some(1), Some(0), None));
+        assert_eq!(cell("read.p50"), Some(3));
+        let (p99, max) = (cell("read.p99").unwrap() as f64, cell("fsync.max").unwrap() as f64);
+        assert!((p99 / 700.0 - 1.0).abs() < Fine::ERROR && (max / 9000.0 - 1.0).abs() < Fine::ERROR, "{p99} {max}");
+        let table = fake.filled(module.tables[1], &mut module);
+        assert_eq!((table.len(), table.name(9)), (26, "512-1023".into()));
+        assert_eq!([1, 3].map(|operation| table.number(9, operation)), [Some(2), Some(0)]);
+        assert_eq!(module.tables[0].metrics.len(), 4 * SERIES_METRICS.len());
     }
 }
