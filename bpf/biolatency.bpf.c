@@ -7,32 +7,79 @@
 #include "shared/block.bpf.h"
 #include "shared/claim.bpf.h"
 #include "shared/fine.bpf.h"
+#include "shared/owners.bpf.h"
 
 /*
- * Reads or writes of one disk, by one CPU or several (bio_cpu_shift). A request whose allocation is not known counts in `total` from its
- * issue, one whose issue is not known in `device` from its allocation, and neither in `queue`.
+ * What the rows of all operations begin with. A request whose allocation is not known counts in `total` from its issue, one whose issue
+ * is not known in `device` from its allocation, and neither in `queue`.
  */
-struct bio_row {
-	__u64 disk; /* 1 << 63 | major << 32 | minor; BIO_OTHERS; 0: has not counted */
-	__u64 bytes;
+#define BIO_HEAD                                                                                                      \
+	__u64 disk; /* 1 << 63 | major << 32 | minor; BIO_OTHERS; 0: has not counted */                               \
+	__u64 bytes;                                                                                                  \
+	__u64 unmeasured; /* completed, but neither start time is known: all others are in `total` and in `device` */ \
+	__u64 no_start; /* allocation not known */                                                                    \
+	__u64 no_issue; /* issue not known */                                                                         \
 	struct fine_hist total; /* allocation to completion */
+
+struct bio_head {
+	BIO_HEAD
+};
+
+/* Reads or writes of one disk, by one CPU or several (bio_cpu_shift). */
+struct bio_row {
+	BIO_HEAD
 	struct fine_hist device; /* issue to completion */
 	struct fine_hist queue; /* allocation to issue */
-	__u64 unmeasured; /* completed, but neither start time is known: all others are in `total` and in `device` */
-	__u64 no_start; /* allocation not known */
-	__u64 no_issue; /* issue not known */
 };
 
 /* Discards or flushes of one disk. */
 struct bio_small {
-	__u64 disk;
-	__u64 bytes;
-	struct fine_hist total;
+	BIO_HEAD
 	__u64 device[HIST_BUCKETS];
-	__u64 unmeasured;
-	__u64 no_start;
-	__u64 no_issue;
 	__u64 pad[2];
+};
+
+#define BIO_SIZES 10 /* up to 4 KB, 8 KB, 16 KB ... 1 MB, and over */
+
+/* Reads or writes of one disk by their size, from allocation to completion: with the option by_size. */
+struct bio_size_row {
+	__u64 disk;
+	__u64 pad[5];
+	struct fine_hist sizes[BIO_SIZES];
+};
+
+/* The slowest request of a disk since the agent last looked. CPUs that write at once leave a `check` that does not fit: the agent leaves it out. */
+struct bio_slowest {
+	__u64 disk;
+	__u64 epoch;
+	__u64 total; /* ns, as in bio_row */
+	__u64 device;
+	__u64 ended; /* by the monotonic clock; 0: no request yet */
+	__u64 submitter; /* process << 32 | operation; process 0: not known */
+	__u64 comm[2];
+	__u64 bytes;
+	__u64 sector;
+	__u64 cgroup; /* its id; 0: not known */
+	__u64 check; /* of the words from `epoch` on */
+	__u64 pad[4];
+};
+
+/* The agent's. What is `slowest` begins anew with the next number; the one before keeps its row until then. */
+struct bio_epoch {
+	__u64 number;
+	__u64 pad[7];
+};
+
+/* A disk that does not count, by the option devices. */
+struct bio_ignored {
+	__u64 disk; /* as in bio_row; 0: none */
+	__u64 sequence; /* block_disk_sequence */
+};
+
+/* A request of which a part is complete, and how much. */
+struct bio_part {
+	__u64 number;
+	__u64 bytes;
 };
 
 /*
@@ -42,6 +89,10 @@ struct bio_small {
 ROWS(bio_rows, struct bio_row);
 ROWS(bio_smalls, struct bio_small);
 ROWS(bio_marks, struct mark); /* one for the rows of both kinds that have the same number */
+ROWS(bio_sizes, struct bio_size_row); /* reads and writes */
+ROWS(bio_slowests, struct bio_slowest); /* even and odd epochs */
+ROWS(bio_epochs, struct bio_epoch);
+ROWS(bio_ignoreds, struct bio_ignored);
 
 /* Which disk an index belongs to: whoever inserts first has it, for all CPUs. */
 struct {
@@ -54,11 +105,21 @@ struct {
 /* Requests in flight: when each was issued (48 bits) and which it is (16 bits of its address), at a place that the other bits choose. */
 PRIVATE(bio_starts, __u64);
 
+/* Two at one place would be taken for smaller than they are: parts are rare. */
+PRIVATE(bio_parts, struct bio_part);
+
 const volatile __u32 bio_disks; /* rows per group of CPUs and operation */
 const volatile __u32 bio_cpu_shift; /* 1 << this many CPUs share their rows */
 const volatile bool bio_shared; /* it is more than one */
 const volatile __u32 bio_start_shift; /* 32 - log2 of the places in bio_starts */
 const volatile bool bio_one_program; /* the time of issue is not taken here */
+const volatile bool bio_by_size;
+const volatile __u32 bio_size_cpu_shift; /* as bio_cpu_shift, for bio_sizes */
+const volatile bool bio_size_shared;
+const volatile bool bio_exemplars;
+const volatile bool bio_filtered; /* some disks do not count */
+const volatile __u32 bio_ignored_shift; /* 32 - log2 of the places in bio_ignoreds */
+const volatile __u32 bio_part_shift; /* 32 - log2 of the places in bio_parts */
 
 FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 
@@ -66,9 +127,9 @@ FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 #define BIO_CHOICES 16 /* of a disk for its index */
 
 /* Whether plain adds are exact; asked once, so that the verifier leaves one kind of adds and no question (see SUM). */
-static __always_inline bool bio_plain(void)
+static __always_inline bool bio_plain(const bool shared)
 {
-	return !bio_shared && bpf_core_enum_value_exists(enum bpf_func_id___guard, BPF_FUNC_cgrp_storage_get___guard);
+	return !shared && bpf_core_enum_value_exists(enum bpf_func_id___guard, BPF_FUNC_cgrp_storage_get___guard);
 }
 
 #define BIO_SUM(cell, n)                                                                                              \
@@ -91,6 +152,18 @@ static __always_inline bool bio_plain(void)
 static __always_inline __u64 *bio_start_of(__u64 number)
 {
 	return row(&bio_starts, (__u32)number * 0x9e3779b1 >> bio_start_shift);
+}
+
+/* Whether the agent has found that this disk does not count. Until then it counts, and the agent does not show it. */
+static __always_inline bool bio_ignores(const bool raw, struct request *rq, __u64 disk)
+{
+	__u32 hash = ((__u32)(disk >> 32) << 20 ^ (__u32)disk) * 0x9e3779b1;
+	struct bio_ignored *ignored;
+
+	if (!bio_filtered)
+		return false;
+	ignored = row(&bio_ignoreds, hash >> bio_ignored_shift);
+	return ignored && ignored->disk == disk && ignored->sequence == block_disk_sequence(raw, rq);
 }
 
 ON(block_rq_issue, struct request *rq)
@@ -152,10 +225,10 @@ static __always_inline void bio_take(__u64 *r, __u32 number, __u64 disk)
 	mark(&bio_marks, number);
 }
 
-/* The row of a disk for this CPU; both kinds of rows begin with their disk. */
-static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which)
+/* The row of a disk for this CPU, one of 1 << cpu_shift that share it; all kinds of rows begin with their disk. */
+static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which, __u32 cpu_shift)
 {
-	__u32 group = (bpf_get_smp_processor_id() >> bio_cpu_shift) * bio_disks;
+	__u32 group = (bpf_get_smp_processor_id() >> cpu_shift) * bio_disks;
 	__u64 *r = row(rows, (group + bio_index(disk, 0)) << 1 | which);
 
 	if (likely(r && *r == disk))
@@ -187,64 +260,203 @@ static __always_inline bool bio_times(const bool raw, struct request *rq, __u32 
 	return *device >= 0 || *total >= 0;
 }
 
-ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
+static __always_inline struct bio_part *bio_part_of(__u64 number)
+{
+	return row(&bio_parts, (__u32)number * 0x9e3779b1 >> bio_part_shift);
+}
+
+/* Remembers a part of a request. */
+static __always_inline void bio_remember(const bool raw, struct request *rq, __u32 nr_bytes)
+{
+	__u64 number = block_number(raw, rq, (void *)&bio_disks);
+	struct bio_part *part = bio_part_of(number);
+
+	if (!part)
+		return;
+	if (part->number != number) {
+		part->number = number;
+		part->bytes = 0;
+	}
+	part->bytes += nr_bytes;
+}
+
+/* Bytes of earlier parts of a request that is complete now. */
+static __always_inline __u64 bio_earlier(const bool raw, struct request *rq)
+{
+	__u64 number = block_number(raw, rq, (void *)&bio_disks);
+	struct bio_part *part = bio_part_of(number);
+
+	if (likely(!part || part->number != number))
+		return 0;
+	part->number = 0;
+	return part->bytes;
+}
+
+/* Counts a read or a write by its size. */
+static __always_inline void bio_size(__u64 disk, __u32 op, __u64 bytes, __s64 total)
+{
+	struct bio_size_row *r = bio_row_of(&bio_sizes, disk, op & 1, bio_size_cpu_shift);
+	const bool plain = bio_plain(bio_size_shared);
+	__u64 size = 0;
+
+	if (!r)
+		return;
+#pragma unroll
+	for (int power = 12; power <= 20; power++)
+		size += OVER(bytes, (1ULL << power));
+	asm volatile("%0 += %1; %0 -= %1" : "+r"(size) : "r"(bytes)); /* for the verifier; see usec_bucket */
+	if (unlikely(size >= BIO_SIZES))
+		size = BIO_SIZES - 1;
+	BIO_TIME(r->sizes[size], total);
+}
+
+/* The cgroup that a request is accounted to. */
+static __always_inline __u64 bio_cgroup(const bool raw, struct request *rq)
+{
+	struct bio *bio = GET(rq, bio);
+	struct blkcg_gq *group;
+
+	if (!bio || !bpf_core_field_exists(bio->bi_blkg))
+		return 0;
+	group = GET(bio, bi_blkg);
+	return group ? GET(GET(GET(GET(group, blkcg), css.cgroup), kn), id) : 0;
+}
+
+/* Who submitted a request, if that was seen. */
+static __always_inline void bio_submitter(const bool raw, struct request *rq, struct bio_slowest *r)
+{
+	struct io_slot *slot = owner_slot(raw, rq, false);
+	struct io_owner *owner = slot && (__s64)slot->place >= 0 ? row(&io_owners, slot->place) : NULL;
+
+	if (owner && owner->key == slot->key) {
+		r->submitter |= owner->key >> 32 << 32;
+		r->comm[0] = owner->comm[0];
+		r->comm[1] = owner->comm[1];
+	} else {
+		r->comm[0] = r->comm[1] = 0;
+	}
+}
+
+/* Remembers a request that is the slowest of its disk so far. */
+static __always_inline void bio_slower(const bool raw, struct request *rq, __u64 disk, __u64 ended, __s64 total, __s64 device, __u32 last,
+				       __u64 earlier)
+{
+	struct bio_epoch *epoch = row(&bio_epochs, 0);
+	struct bio_slowest *r;
+	__u64 check;
+
+	if (!epoch)
+		return;
+	check = epoch->number;
+	r = bio_row_of(&bio_slowests, disk, check & 1, bio_cpu_shift);
+	if (!r || likely(r->epoch >= check && r->total >= (__u64)total))
+		return;
+	r->epoch = check;
+	r->total = total;
+	r->device = device;
+	r->ended = ended;
+	r->submitter = block_op(raw, rq);
+	bio_submitter(raw, rq, r);
+	r->bytes = earlier + last;
+	r->sector = GET(rq, __sector) - (earlier >> 9);
+	r->cgroup = bio_cgroup(raw, rq);
+	/* Each word counts by its place (slowest.rs). */
+#pragma unroll
+	for (int word = 2; word <= 10; word++)
+		check = check * 0x9e3779b97f4a7c15 + ((__u64 *)r)[word];
+	r->check = check;
+}
+
+/* Counts the completion of a request, or of a part of it. */
+static __always_inline void bio_complete(const bool raw, struct request *rq, __u32 nr_bytes)
 {
 	__u32 op = block_op(raw, rq);
-	const bool plain = bio_plain();
+	const bool plain = bio_plain(bio_shared);
+	__u64 disk, now, is_small, earlier = 0;
 	__s64 total, device;
-	__u64 disk, now;
+	struct bio_head *r;
 
 	if (block_is_ghost(op, nr_bytes) || block_is_command(op))
 		return;
-	now = bpf_ktime_get_ns();
 	disk = 1ULL << 63 | block_disk(raw, rq);
+	if (bio_ignores(raw, rq, disk))
+		return;
+	now = bpf_ktime_get_ns();
 
+	/* clang may not tell later from the operation which of the two it was: the verifier cannot. */
 	if (unlikely(op == OP_FLUSH || op == OP_DISCARD)) {
-		struct bio_small *r = bio_row_of(&bio_smalls, disk, op & 1);
-
-		if (!r)
-			return;
-		BIO_SUM(r->bytes, nr_bytes);
-		if (block_is_part(raw, rq, nr_bytes))
-			return;
-		if (!bio_times(raw, rq, op, now, &total, &device)) {
-			BIO_SUM(r->unmeasured, 1);
-			return;
-		}
-		if (total < 0) {
-			total = device;
-			BIO_SUM(r->no_start, 1);
-		}
-		if (device < 0) {
-			device = total;
-			BIO_SUM(r->no_issue, 1);
-		}
-		BIO_TIME(r->total, total);
-		BIO_SUM(r->device[usec_bucket(device)], 1);
+		r = bio_row_of(&bio_smalls, disk, op & 1, bio_cpu_shift);
+		is_small = 1;
+		HIDE(is_small);
 	} else {
-		struct bio_row *r = bio_row_of(&bio_rows, disk, op & 1);
-
-		if (!r)
-			return;
-		BIO_SUM(r->bytes, nr_bytes);
-		if (unlikely(block_is_part(raw, rq, nr_bytes)))
-			return;
-		if (unlikely(!bio_times(raw, rq, op, now, &total, &device))) {
-			BIO_SUM(r->unmeasured, 1);
-			return;
-		}
-		if (unlikely(total < 0)) {
-			total = device;
-			BIO_SUM(r->no_start, 1);
-		} else if (unlikely(device < 0)) {
-			device = total;
-			BIO_SUM(r->no_issue, 1);
-		} else {
-			__u64 queue = total > device ? total - device : 0;
-
-			BIO_TIME(r->queue, queue);
-		}
-		BIO_TIME(r->total, total);
-		BIO_TIME(r->device, device);
+		r = bio_row_of(&bio_rows, disk, op & 1, bio_cpu_shift);
+		is_small = 0;
+		HIDE(is_small);
 	}
+	if (!r)
+		return;
+	BIO_SUM(r->bytes, nr_bytes);
+	if (unlikely(block_is_part(raw, rq, nr_bytes))) {
+		if (bio_by_size || bio_exemplars)
+			bio_remember(raw, rq, nr_bytes);
+		return;
+	}
+	if (bio_by_size || bio_exemplars)
+		earlier = bio_earlier(raw, rq);
+	if (unlikely(!bio_times(raw, rq, op, now, &total, &device))) {
+		BIO_SUM(r->unmeasured, 1);
+		return;
+	}
+	if (unlikely(total < 0)) {
+		total = device;
+		BIO_SUM(r->no_start, 1);
+	} else if (unlikely(device < 0)) {
+		device = total;
+		BIO_SUM(r->no_issue, 1);
+	} else if (likely(!is_small)) {
+		__u64 queue = total > device ? total - device : 0;
+
+		BIO_TIME(((struct bio_row *)r)->queue, queue);
+	}
+	BIO_TIME(r->total, total);
+	if (unlikely(is_small))
+		BIO_SUM(((struct bio_small *)r)->device[usec_bucket(device)], 1);
+	else
+		BIO_TIME(((struct bio_row *)r)->device, device);
+	if (bio_by_size && !is_small)
+		bio_size(disk, op, earlier + nr_bytes, total);
+	if (bio_exemplars)
+		bio_slower(raw, rq, disk, now, total, device, nr_bytes, earlier);
+}
+
+/* Whether submitters are remembered here: biotop and bioperpid do it too. */
+static __always_inline bool bio_begins(void)
+{
+	return bio_exemplars && !biotop_on && !bioperpid_on;
+}
+
+ON(block_io_start, struct request *rq)
+{
+	if (bio_begins())
+		owner_begin(raw, rq);
+}
+
+ON_ENTRY(blk_account_io_start, struct request *rq)
+{
+	if (bio_begins())
+		owner_begin(raw, rq);
+}
+
+ON_ENTRY(__blk_account_io_start, struct request *rq)
+{
+	if (bio_begins())
+		owner_begin(raw, rq);
+}
+
+/* Of the modules at this hook this is the first: the others forget who submitted the request. */
+ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
+{
+	bio_complete(raw, rq, nr_bytes);
+	if (bio_begins())
+		owner_complete(raw, rq, nr_bytes);
 }

@@ -52,16 +52,27 @@ static __always_inline __u64 block_allocated(const bool raw, struct request *rq)
 	return GET(rq, start_time_ns);
 }
 
+static __always_inline struct gendisk *block_gendisk(const bool raw, struct request *rq)
+{
+	if (bpf_core_field_exists(((struct request___disk *)0)->rq_disk))
+		return GET((struct request___disk *)rq, rq_disk);
+	return GET(GET(rq, q), disk);
+}
+
 /* major << 32 | minor */
 static __always_inline __u64 block_disk(const bool raw, struct request *rq)
 {
-	struct gendisk *disk;
+	struct gendisk *disk = block_gendisk(raw, rq);
 
-	if (bpf_core_field_exists(((struct request___disk *)0)->rq_disk))
-		disk = GET((struct request___disk *)rq, rq_disk);
-	else
-		disk = GET(GET(rq, q), disk);
 	return (__u64)GET(disk, major) << 32 | (__u32)GET(disk, first_minor);
+}
+
+/* Tells a disk from one that had its numbers before (sysfs: diskseq); 0: this kernel does not. */
+static __always_inline __u64 block_disk_sequence(const bool raw, struct request *rq)
+{
+	struct gendisk *disk = block_gendisk(raw, rq);
+
+	return bpf_core_field_exists(disk->diskseq) ? GET(disk, diskseq) : 0;
 }
 
 /*

@@ -70,6 +70,7 @@ struct gendisk {
 	int major;
 	int first_minor;
 	struct request_queue *queue;
+	__u64 diskseq; /* 5.15 and later: no other disk has had it */
 };
 
 struct request_queue {
@@ -84,12 +85,14 @@ struct blk_mq_hw_ctx {
 
 struct request {
 	struct request_queue *q;
+	struct bio *bio;
 	struct blk_mq_hw_ctx *mq_hctx;
 	unsigned int cmd_flags;
 	unsigned int rq_flags;
 	int tag;
 	int internal_tag;
 	unsigned int __data_len;
+	__u64 __sector;
 	__u64 start_time_ns;
 	__u64 io_start_time_ns;
 };
@@ -106,6 +109,32 @@ struct bio {
 	struct block_device *bi_bdev;
 	unsigned int bi_opf;
 	struct bvec_iter bi_iter;
+	struct blkcg_gq *bi_blkg; /* with CONFIG_BLK_CGROUP */
+};
+
+/* cgroups; the number of a kernfs node is that of its directory in cgroup2 */
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+};
+
+struct blkcg {
+	struct cgroup_subsys_state css;
+};
+
+struct blkcg_gq {
+	struct blkcg *blkcg;
 };
 
 /* before 5.17 the disk hangs off the request */

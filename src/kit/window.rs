@@ -22,6 +22,11 @@ impl Window {
         let part = (self.0.as_millis() as u64 / PARTS).max(1);
         since_start.as_millis() as u64 / part
     }
+
+    /// Whether a part is in the window that ends with part `now`.
+    pub fn holds(self, part: u64, now: u64) -> bool {
+        part + PARTS > now
+    }
 }
 
 /// A histogram's counters as of the last look at them, and what they counted in the parts of a window. It takes memory for the

@@ -1,14 +1,20 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
 mod disks;
+mod filter;
+mod sizes;
+mod slowest;
 
-use super::shared::block::{COMPLETE, ISSUE};
+use super::shared::block::{disk_name, COMPLETE, ISSUE, OWNER_MAPS, SUBMIT};
 use crate::bpf::features::PLUG_CLOCK;
-use crate::bpf::types::{self, bio_row, bio_small, mark};
+use crate::bpf::types::{self, bio_epoch, bio_ignored, bio_part, bio_row, bio_size_row, bio_slowest, bio_small, mark};
 use crate::bpf::Field;
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
 use disks::DiskHistograms;
+use filter::DiskFilter;
+use sizes::SizeHistograms;
+use slowest::Slowest;
 use std::sync::LazyLock;
 
 metrics! {
@@ -21,7 +27,23 @@ maps! {
     rows MARKS: mark = "bio_marks";
     hash OWNERS: u64 = "bio_owners";
     private STARTS: u64 = "bio_starts";
+    rows SIZES: bio_size_row = "bio_sizes", taken disk;
+    rows SLOWESTS: bio_slowest = "bio_slowests", taken disk;
+    rows EPOCHS: bio_epoch = "bio_epochs";
+    rows IGNOREDS: bio_ignored = "bio_ignoreds", taken disk;
+    private PARTS: bio_part = "bio_parts";
 }
+
+/// With the submitters of slow requests.
+const ALL_MAPS: [MapDef; MAPS.len() + OWNER_MAPS.len()] = {
+    let mut all = [MAPS[0]; MAPS.len() + OWNER_MAPS.len()];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = if at < MAPS.len() { MAPS[at] } else { OWNER_MAPS[at - MAPS.len()] };
+        at += 1;
+    }
+    all
+};
 
 options! {
     /// Include the time that a request is queued: measure from its allocation, as iostat's await does, not from its issue to the device.
@@ -30,6 +52,14 @@ options! {
     /// for all requests of a batch: time in the device then includes the batching, up to about 0.1 ms, and time in the queue lacks it.
     issue: bool = true;
     histograms;
+    /// Regular expression for the names of the disks that count, such as ^(sd|nvme); the programs ignore the others. It may match anywhere in a
+    /// name such as sda or dm-0.
+    devices: Pattern = Pattern::default();
+    /// Show reads and writes by size too, as bcc.disk.size. Takes 12 ns more per request, and 73 KB of memory more for each disk and CPU, at
+    /// most 96 MB.
+    by_size: bool = false;
+    /// Show the slowest request of each disk in the window, and who submitted it, as bcc.disk.slowest. Costs 100 ns more per request.
+    exemplars: bool = false;
 }
 
 /// The major number of device-mapper disks.
@@ -38,6 +68,8 @@ static MAPPER: LazyLock<Option<u32>> = LazyLock::new(|| device_mapper(&std::fs::
 static TABLE: TableSpec = table(&[&AllDisks { queued: false }]);
 /// The same with the option `queued`.
 static QUEUED: TableSpec = table(&[&AllDisks { queued: true }]);
+/// The same with the option `devices`: the module knows which disks count.
+static FILTERED: TableSpec = table(&[]);
 
 const fn table(readings: &'static [&'static dyn Reading]) -> TableSpec {
     TableSpec { cluster: 0, shape: Shape::Log2(Log2::MICROSECONDS), metrics: METRICS, readings, ..TableSpec::NEW }
@@ -50,7 +82,7 @@ struct AllDisks {
 
 impl Reading for AllDisks {
     fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
-        table.log2(LATENCY, &latency(kernel, self.queued, *MAPPER));
+        table.log2(LATENCY, &latency(kernel, self.queued, *MAPPER, |_| true));
     }
 
     fn is_sum(&self) -> bool {
@@ -113,6 +145,20 @@ impl Operation {
     fn of_small(row: usize) -> Operation {
         [Operation::Flush, Operation::Discard][row % 2]
     }
+
+    /// As the programs take it: odd ones write (include/linux/blk_types.h).
+    fn of_request(operation: u32) -> Operation {
+        match operation {
+            2 => Operation::Flush,
+            3 => Operation::Discard,
+            other => Operation::of_full(other as usize),
+        }
+    }
+
+    /// As names of metrics have it.
+    fn name(self) -> &'static str {
+        ["read", "write", "flush", "discard"][self as usize]
+    }
 }
 
 impl DiskNumber {
@@ -120,16 +166,26 @@ impl DiskNumber {
         let numbers = DiskNumber { major: (word << 1 >> 33) as u32, minor: word as u32 };
         (word >> 63 == 1).then_some(numbers)
     }
+
+    /// As the rows of the disk begin.
+    fn word(self) -> u64 {
+        1 << 63 | u64::from(self.major) << 32 | u64::from(self.minor)
+    }
 }
 
-/// Requests by powers of two of microseconds, from their allocation (`queued`) or issue to completion, of all disks but those of
+/// Requests by powers of two of microseconds, from their allocation (`queued`) or issue to completion, of all disks that count but those of
 /// this major number.
-fn latency(kernel: &dyn Kernel, queued: bool, mapper: Option<u32>) -> [u64; 32] {
+fn latency(
+    kernel: &dyn Kernel,
+    queued: bool,
+    mapper: Option<u32>,
+    mut counts: impl FnMut(Option<DiskNumber>) -> bool,
+) -> [u64; 32] {
     let mut fine = [0; Fine::BUCKETS];
     let mut octaves = [0u64; 32];
     each_row(kernel, |disk, _, row| {
         // Requests of device-mapper are requests of the disks below, seen again.
-        if mapper.is_some() && disk.map(|disk| disk.major) == mapper {
+        if mapper.is_some() && disk.map(|disk| disk.major) == mapper || !counts(disk) {
             return;
         }
         match (row, queued) {
@@ -153,10 +209,19 @@ pub const SPEC: Spec = Spec {
     summary: "block I/O latency",
     overhead: Overhead::low("160 ns per request"),
     needs: "CONFIG_BLK_DEV_IO_TRACE",
-    tables: &[&TABLE, disks::TABLES[0], disks::TABLES[1], disks::TABLES[2], disks::TABLES[3]],
+    tables: &[
+        &TABLE,
+        disks::TABLES[0],
+        disks::TABLES[1],
+        disks::TABLES[2],
+        disks::TABLES[3],
+        &sizes::TABLE,
+        &sizes::BY_BUCKET,
+        &slowest::TABLE,
+    ],
     options: OPTIONS,
-    hooks: &[&COMPLETE, &ISSUE],
-    maps: MAPS,
+    hooks: &[&COMPLETE, &ISSUE, &SUBMIT],
+    maps: &ALL_MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
         match options.queued {
@@ -174,6 +239,8 @@ struct Biolatency {
     /// Requests whose issue was not known at the last tick.
     without: u64,
     disks: DiskHistograms,
+    sizes: Option<SizeHistograms>,
+    slowest: Option<Slowest>,
 }
 
 impl Biolatency {
@@ -181,7 +248,11 @@ impl Biolatency {
         let window = options.window.window();
         let all_buckets = options.buckets == Buckets::Fine;
         let is_above = |major| Some(major) == *MAPPER;
-        Biolatency { options, without: 0, disks: DiskHistograms::new(window, all_buckets, disks::look_up, is_above) }
+        let filter = DiskFilter::new(options.devices.clone(), filter::identify);
+        let disks = DiskHistograms::new(window, all_buckets, filter, disks::look_up, is_above);
+        let sizes = options.by_size.then(SizeHistograms::default);
+        let slowest = options.exemplars.then(|| Slowest::new(window));
+        Biolatency { options, without: 0, disks, sizes, slowest }
     }
 }
 
@@ -193,25 +264,37 @@ struct Size {
     /// `1 << shift` CPUs are a group.
     shift: u32,
     groups: usize,
+    /// The same of rows by size.
+    size_shift: u32,
+    size_groups: usize,
     /// Places for requests in flight.
     starts: usize,
+    /// Places for disks that do not count.
+    ignored: usize,
 }
 
 impl Size {
     /// Bytes that an index takes in a group: rows of reads and writes, of flushes and discards.
     const INDEX: usize = 2 * (size_of::<bio_row>() + size_of::<bio_small>());
+    /// Rows by size.
+    const SIZES: usize = 2 * size_of::<bio_size_row>();
+    /// Places for requests of which a part is complete.
+    const PARTS: usize = 1024;
 
     fn of(host: &Host) -> Size {
         // A quarter more than there are: for disks to come, and so that most find their first choice.
         let disks = host.disks + host.disks / 4 + 8;
         let most = (21 << 20) + host.disks * (75 << 10);
         let groups = |shift: u32| host.cpus.div_ceil(1 << shift);
-        let shift =
-            (0..usize::BITS - 1).find(|&shift| groups(shift) == 1 || groups(shift) * disks * Size::INDEX <= most);
-        let shift = shift.unwrap_or(usize::BITS - 1);
+        let shift_for = |index: usize| {
+            let shift = (0..usize::BITS - 1).find(|&shift| groups(shift) == 1 || groups(shift) * disks * index <= most);
+            shift.unwrap_or(usize::BITS - 1)
+        };
+        let (shift, size_shift) = (shift_for(Size::INDEX), shift_for(Size::SIZES));
         // Requests are spread by a hash: a quarter full keeps collisions rare, and a collision has a second choice.
         let starts = table_size(host.requests * 4, 8192, 1 << 18);
-        Size { disks, shift, groups: groups(shift), starts }
+        let ignored = table_size(host.disks * 4, 256, 1 << 16);
+        Size { disks, shift, groups: groups(shift), size_shift, size_groups: groups(size_shift), starts, ignored }
     }
 
     /// Rows of each kind.
@@ -241,23 +324,59 @@ impl Module for Biolatency {
         plan.entries(MARKS.def.name, 1 + size.rows());
         plan.entries(OWNERS.name, size.disks);
         plan.entries(STARTS.name, size.starts);
+        if !self.options.devices.is_any() {
+            constants.bio_filtered = true;
+            constants.bio_ignored_shift = filter::shift(size.ignored);
+            plan.entries(IGNOREDS.def.name, size.ignored);
+        }
+        if self.options.by_size {
+            constants.bio_by_size = true;
+            constants.bio_size_cpu_shift = size.size_shift;
+            constants.bio_size_shared = size.size_shift > 0;
+            plan.entries(SIZES.def.name, size.size_groups * size.disks * 2);
+        }
+        if let Some(slowest) = &self.slowest {
+            constants.bio_exemplars = true;
+            plan.attach_optional(&SUBMIT);
+            slowest.owners.size(host, plan, constants);
+            plan.entries(SLOWESTS.def.name, size.rows());
+        }
+        if self.options.by_size || self.options.exemplars {
+            constants.bio_part_shift = 32 - Size::PARTS.ilog2();
+            plan.entries(PARTS.name, Size::PARTS);
+        }
     }
 
     fn declared(&self, table: &'static TableSpec) -> &'static TableSpec {
-        match self.options.queued && table.cluster == TABLE.cluster {
-            true => &QUEUED,
-            false => table,
+        match table.cluster == TABLE.cluster {
+            true if !self.options.devices.is_any() => &FILTERED,
+            true if self.options.queued => &QUEUED,
+            _ => table,
         }
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         self.disks.refresh(kernel, table);
+        if table.is(&FILTERED) {
+            let (disks, queued) = (&mut self.disks, self.options.queued);
+            table.log2(LATENCY, &latency(kernel, queued, *MAPPER, |disk| disks.shows(kernel, disk)));
+        } else if table.is(&slowest::TABLE) {
+            self.slowest.iter().for_each(|slowest| slowest.refresh(&self.disks, table));
+        } else if let (true, Some(sizes)) = (table.is(&sizes::TABLE) || table.is(&sizes::BY_BUCKET), &mut self.sizes) {
+            sizes.refresh(kernel, &self.disks, self.options.buckets == Buckets::Fine, table);
+        }
         Ok(())
     }
 
     /// Devices without request time stamps: from now on the time of issue is taken by a program.
     fn tick(&mut self, kernel: &dyn Kernel) {
-        self.disks.tick(kernel);
+        let (part, clock) = self.disks.tick(kernel);
+        if let Some(sizes) = &mut self.sizes {
+            sizes.tick(kernel, part, clock);
+        }
+        if let Some(slowest) = &mut self.slowest {
+            slowest.tick(kernel, part);
+        }
         let Lost { unmeasured, no_issue, .. } = Lost::read(kernel);
         if self.options.issue && unmeasured + no_issue > self.without {
             self.without = unmeasured + no_issue;
@@ -374,9 +493,9 @@ mod tests {
         fake.set(SMALLS, 0, bio_small::disk, disk(8, 16));
         fake.set(SMALLS, 0, bio_small::device.nth(1), 10_000);
         fake.set(SMALLS, 0, bio_small::total.then(fine_hist::buckets).nth(OF_2_US + 16), 20_000);
-        assert_eq!(latency(&fake, false, Some(253))[..3], [0, 11_011, 0]);
-        assert_eq!(latency(&fake, true, Some(253))[..3], [0, 0, 22_022]);
-        assert_eq!(latency(&fake, false, None)[1], 11_111);
+        assert_eq!(latency(&fake, false, Some(253), |_| true)[..3], [0, 11_011, 0]);
+        assert_eq!(latency(&fake, true, Some(253), |_| true)[..3], [0, 0, 22_022]);
+        assert_eq!(latency(&fake, false, None, |_| true)[1], 11_111);
         assert_eq!(fake.filled(&TABLE, &mut module()).len(), 2);
     }
 
@@ -412,6 +531,19 @@ mod tests {
         assert_eq!(seen, [full[0], full[1], (None, Operation::Flush, 0, 3), (nvme, Operation::Discard, 0, 3)]);
     }
 
+    #[test]
+    fn all_latency_has_only_disks_that_match() {
+        let fake = fake().with(IGNOREDS, 64);
+        // A disk that sysfs does not have.
+        fake.set(ROWS, 0, bio_row::disk, disk(4095, 1_048_575));
+        fake.set(ROWS, 0, bio_row::device.then(fine_hist::buckets).nth(OF_2_US), 1);
+        let mut all = module();
+        assert_eq!(fake.filled(all.declared(&TABLE), &mut all).len(), 2);
+        let mut some = Biolatency::new(Options { devices: filter::tests::pattern("^sd"), ..Options::default() });
+        let spec = some.declared(&TABLE);
+        assert_eq!(fake.filled(spec, &mut some).len(), 1);
+    }
+
     /// The table of docs/design.md is printed here.
     #[test]
     fn maps_stay_within_their_limits_on_three_machines() {
@@ -419,14 +551,16 @@ mod tests {
             let size = Size::of(&Host { cpus, disks, requests, ..Host::SMALL });
             let rows = size.rows() * (size_of::<bio_row>() + size_of::<bio_small>());
             // An element of a hash has 48 bytes of its own, a bucket 16.
-            (rows + size.starts * 8 + size.disks * 128, 1 << size.shift)
+            let sizes = size.size_groups * size.disks * Size::SIZES + Size::PARTS * size_of::<bio_part>();
+            (rows + size.starts * 8 + size.disks * 128, 1 << size.shift, sizes, 1 << size.size_shift)
         };
         let [small, middle, large] =
             [(2, 2, 512), (64, 32, 65_536), (256, 1000, 256_000)].map(|(c, d, r)| bytes(c, d, r));
-        println!("{small:?} {middle:?} {large:?}: bytes, CPUs that share rows");
+        println!("{small:?} {middle:?} {large:?}: bytes, CPUs that share rows; the same by size");
         assert!(small.0 <= 2 << 20 && small.1 == 1, "{small:?}");
         assert!(middle.0 <= 24 << 20 && middle.1 <= 4, "{middle:?}");
         assert!(large.0 <= 96 << 20 && large.1 <= 128, "{large:?}");
+        assert!(small.2 <= 2 << 20 && middle.2 <= 24 << 20 && large.2 <= 96 << 20, "{small:?} {middle:?} {large:?}");
     }
 
     #[test]

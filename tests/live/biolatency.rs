@@ -3,7 +3,7 @@
 
 use crate::common::{lacks, skip};
 use crate::support::{alone, run, settle, since, Agent, Bpftrace, Completed, Completions, Disk, Script};
-use corebcc::bpf::types::{bio_row, bio_small, fine_hist};
+use corebcc::bpf::types::{bio_row, bio_size_row, bio_small, fine_hist};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -215,6 +215,19 @@ fn operations_count_the_same_without_the_program_at_issue() {
     operations("", "issue = False");
 }
 
+/// With all that a request may be counted by.
+const ALL: &str = "devices = ^loop\nby_size = True\nexemplars = True";
+
+#[test]
+fn operations_count_the_same_with_all_options() {
+    operations("", ALL);
+}
+
+#[test]
+fn operations_count_the_same_with_all_and_probe_reads() {
+    operations("tp_btf", ALL);
+}
+
 fn operations(avoid: &str, options: &str) {
     let _alone = alone();
     if lacks(&["fio", "blkdiscard"]) {
@@ -226,7 +239,7 @@ fn operations(avoid: &str, options: &str) {
     let merging = std::fs::read_to_string(&nomerges).unwrap();
     disk.set("nomerges", "0");
     let agent = Agent::avoiding(avoid, "biolatency", options);
-    assert!(options.is_empty() || !agent.is_attached("block_rq_issue"));
+    assert!(!options.contains("issue") || !agent.is_attached("block_rq_issue"));
     let completions = Completions::record();
     let (stats, rows) = (by_operation(&disk), counted(&disk));
     settle();
@@ -314,6 +327,214 @@ fn the_metrics_of_a_disk_are_what_its_rows_have() {
     }
     let label = table.labels(row).unwrap().iter().find(|(name, _)| *name == "disk").unwrap();
     assert_eq!(label.1, corebcc::kit::SeriesLabel::Text(disk.name().to_owned()));
+}
+
+/// A table of the module by its cluster: what its instances have of these metrics.
+fn values(agent: &mut Agent, cluster: u32, metrics: &[&str]) -> BTreeMap<String, Vec<Option<String>>> {
+    let spec =
+        corebcc::modules::find("biolatency").unwrap().tables.iter().find(|spec| spec.cluster == cluster).unwrap();
+    let table = agent.other(spec);
+    let value = |row: usize, metric: &&str| {
+        let column = spec.metrics.iter().position(|def| def.name == *metric).unwrap_or_else(|| panic!("{metric}"));
+        table.value(row, column).map(|value| match value {
+            corebcc::pcp::Atom::U64(value) => value.to_string(),
+            corebcc::pcp::Atom::U32(value) => value.to_string(),
+            corebcc::pcp::Atom::Str(text) => String::from_utf8_lossy(text).into_owned(),
+            other => panic!("{metric}: {other:?}"),
+        })
+    };
+    let row = |(row, key): (usize, &corebcc::kit::Key)| match key {
+        corebcc::kit::Key::Name(name) => {
+            let name = String::from_utf8_lossy(table.text(name)).into_owned();
+            (name, metrics.iter().map(|metric| value(row, metric)).collect())
+        }
+        other => panic!("{other:?}"),
+    };
+    table.keys().iter().enumerate().map(row).collect()
+}
+
+/// Reads of so many bytes of a disk, with O_DIRECT, each so many times; the descriptor stays open so that nobody looks at the disk after it.
+fn read_sizes(disk: &Disk, sizes: &[(u32, u32)]) -> Script {
+    let source = format!(
+        "import mmap\n\
+         fd = os.open('{}', os.O_RDWR | os.O_DIRECT)\n\
+         for size, times in {}:\n\
+         \x20pages = mmap.mmap(-1, size)\n\
+         \x20for i in range(times):\n\
+         \x20\x20try: os.preadv(fd, [pages], 0)\n\
+         \x20\x20except OSError: pass\n\
+         say('done')\n\
+         sys.stdin.readline()",
+        disk.device,
+        format!("{sizes:?}")
+    );
+    let mut script = Script::python(&source);
+    script.line();
+    script
+}
+
+/// Each size's reads, and those of the disk.
+fn read_counts(agent: &mut Agent, disk: &Disk) -> (BTreeMap<String, u64>, u64) {
+    let number = |value: &Option<String>| value.as_ref().unwrap().parse::<u64>().unwrap();
+    let sizes = values(agent, 325, &["disk.size.read.total.count"]);
+    let own = |name: &str| name.strip_prefix(disk.name())?.strip_prefix("::").map(str::to_owned);
+    let sizes = sizes.iter().filter_map(|(name, counts)| Some((own(name)?, number(&counts[0])))).collect();
+    let disks = values(agent, 320, &["disk.dev.read.total.count"]);
+    (sizes, disks.get(disk.name()).map_or(0, |counts| number(&counts[0])))
+}
+
+#[test]
+fn without_the_options_there_is_one_row_by_size() {
+    let _alone = alone();
+    let agent = Agent::new("biolatency", "");
+    assert_eq!(map_words::<bio_size_row>().len() * 8, size_of::<bio_size_row>());
+    assert!(!agent.is_attached("block_io_start"));
+    drop(agent);
+    let agent = Agent::new("biolatency", ALL);
+    assert!(map_words::<bio_size_row>().len() * 8 >= 16 * size_of::<bio_size_row>());
+    assert!(agent.is_attached("block_io_start"));
+}
+
+#[test]
+fn reads_are_counted_by_their_size() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    disk.set("read_ahead_kb", "0");
+    let mut agent = Agent::new("biolatency", "by_size = True");
+    let completions = Completions::record();
+    let script = read_sizes(&disk, &[(512, 3), (4096, 5), (4608, 7), (8192, 11), (65_536, 13), (69_632, 17)]);
+    settle();
+    let (sizes, all) = read_counts(&mut agent, &disk);
+    let completed = completions.of(&disk);
+    let done = by_operation(&disk)[0].0;
+    script.end();
+    println!("{sizes:?}, {all}, {completed:?}");
+    assert_eq!(sizes.values().sum::<u64>(), all, "the sizes are all of it: {sizes:?}");
+    assert!(all <= done);
+    let expected = [("4K", 8), ("8K", 18), ("64K", 13), ("128K", 17)];
+    let counts = expected.map(|(size, _)| sizes.get(size).copied().unwrap_or(0));
+    // What looks at a new disk reads blocks of 4 KB, and what programs could not see is in no size.
+    let seen = counts.iter().sum::<u64>() + completed.unseen;
+    assert!(seen >= expected.iter().map(|(_, count)| count).sum(), "{sizes:?} {completed:?}");
+    for ((size, expected), count) in expected.into_iter().zip(counts).skip(1) {
+        assert!(
+            (expected - completed.unseen.min(expected)..=expected).contains(&count),
+            "{size}: {count}, not {expected}"
+        );
+    }
+}
+
+/// As above, a read beyond the end of the file completes in two parts: its size is that of both.
+#[test]
+fn a_request_in_parts_has_the_size_of_the_whole() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    disk.truncate((10 << 20) + 3 * 4096);
+    let mut agent = Agent::new("biolatency", "by_size = True\nexemplars = True");
+    let completions = Completions::record();
+    let source = format!(
+        "import mmap\n\
+         fd = os.open('{}', os.O_RDWR | os.O_DIRECT)\n\
+         pages = mmap.mmap(-1, 65536)\n\
+         for i in range(40):\n\
+         \x20try: os.preadv(fd, [pages], 10 << 20)\n\
+         \x20except OSError: pass\n\
+         say('done')\n\
+         sys.stdin.readline()",
+        disk.device
+    );
+    let mut script = Script::python(&source);
+    script.line();
+    settle();
+    agent.tick();
+    let (sizes, all) = read_counts(&mut agent, &disk);
+    let completed = completions.of(&disk);
+    let slowest = values(&mut agent, 337, &["disk.slowest.bytes", "disk.slowest.sector"]);
+    script.end();
+    println!("{sizes:?}, {all}, {completed:?}, {slowest:?}");
+    assert_eq!(sizes.get("64K").copied().unwrap_or(0) + completed.unseen, 40, "{sizes:?}");
+    let whole = [Some("65536".to_owned()), Some((10u64 << 11).to_string())];
+    assert!(slowest.get(disk.name()).is_some_and(|slowest| all > 40 || *slowest == whole), "{slowest:?}");
+}
+
+#[test]
+fn disks_that_do_not_match_are_not_counted_for_long() {
+    let _alone = alone();
+    let (disk, other) = (Disk::new(16), Disk::new(16));
+    let mut agent = Agent::new("biolatency", &format!("devices = ^{}$", disk.name()));
+    let once = |disk: &Disk, times: u32| read_sizes(disk, &[(4096, times)]).end();
+    once(&other, 10);
+    settle();
+    assert!(counted(&other)[0].requests >= 10, "the agent has not looked at it yet");
+    agent.tick();
+    settle();
+    let (before, done) = (counted(&other)[0].requests, by_operation(&other)[0].0);
+    once(&other, 200);
+    settle();
+    assert!(by_operation(&other)[0].0 - done >= 200);
+    let more = counted(&other)[0].requests - before;
+    assert_eq!(more, 0, "the programs ignore it");
+    let histogram: u64 = agent.histogram().iter().sum();
+    once(&disk, 100);
+    settle();
+    let own: u64 = counted(&disk).iter().map(|operation| operation.requests).sum();
+    assert!(own >= 100, "a disk is counted from its first request");
+    assert_eq!(agent.histogram().iter().sum::<u64>() - histogram, own, "all latency is that of the disk");
+    let names: Vec<String> = values(&mut agent, 320, &["disk.dev.name"]).into_keys().collect();
+    assert_eq!(names, [disk.name()]);
+}
+
+#[test]
+fn the_slowest_request_has_the_name_of_its_process() {
+    slowest("");
+}
+
+#[test]
+fn the_slowest_request_has_its_name_with_probe_reads() {
+    slowest("tp_btf");
+}
+
+fn slowest(avoid: &str) {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let mut agent = Agent::avoiding(avoid, "biolatency", "exemplars = True\nwindow = 60");
+    let source = format!(
+        "import mmap\n\
+         open('/proc/self/comm', 'w').write('slow one')\n\
+         fd = os.open('{}', os.O_RDWR | os.O_DIRECT)\n\
+         pages = mmap.mmap(-1, 32768)\n\
+         for i in range(20): os.pwrite(fd, pages, 1 << 20)\n\
+         say('done')\n\
+         sys.stdin.readline()",
+        disk.device
+    );
+    let mut script = Script::python(&source);
+    script.line();
+    settle();
+    agent.tick();
+    let writes = counted(&disk);
+    let metrics = ["pid", "command", "operation", "bytes", "sector", "time", "ended"];
+    let metrics = metrics.map(|metric| -> &str { format!("disk.slowest.{metric}").leak() });
+    let found = values(&mut agent, 337, &metrics);
+    let cgroup = values(&mut agent, 337, &["disk.slowest.cgroup"]);
+    let longest = values(&mut agent, 320, &["disk.dev.write.total.max"]);
+    let pid = script.pid().to_string();
+    script.end();
+    println!("{found:?} {cgroup:?} {longest:?} {writes:?}");
+    let own = &found[disk.name()];
+    let expected = [&pid, "slow one", "write", "32768", "2048"].map(|text| Some(text.to_owned()));
+    // Whoever looks at a new disk may have read it more slowly.
+    assert!(writes[1].requests >= 19);
+    if own[2].as_deref() == Some("write") {
+        assert_eq!(own[..5], expected);
+        let number = |text: &Option<String>| text.as_ref().unwrap().parse::<f64>().unwrap();
+        let (time, max) = (number(&own[5]), number(&longest[disk.name()][0]));
+        assert!((time - max).abs() <= max * 0.04 + 1.0, "{time} us is the longest, {max}");
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as f64;
+        assert!((now - number(&own[6])).abs() < 60_000.0, "{own:?}");
+    } else {
+        panic!("{own:?}");
+    }
 }
 
 /// Makes 200 writes of 4 KB. On a disk without FUA each is a write and a flush, and the write completes a second time, without bytes.

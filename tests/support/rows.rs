@@ -98,7 +98,7 @@ const OWN: [Beside; 49] = [
 const ADDED: [Beside; 1] = [("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count")];
 
 /// Histograms of biolatency: their names, the clusters of their series and of their buckets, and their numbers from 1.
-const LATENCIES: [(&str, u32, u32, &[&str]); 2] = [
+const LATENCIES: [(&str, u32, u32, &[&str]); 3] = [
     (
         "bcc.disk.dev",
         320,
@@ -115,6 +115,7 @@ const LATENCIES: [(&str, u32, u32, &[&str]); 2] = [
         ],
     ),
     ("bcc.disk.all", 324, 323, &["read.total", "write.total", "flush.total", "discard.total"]),
+    ("bcc.disk.size", 325, 326, &["read.total", "write.total"]),
 ];
 
 /// What a histogram has by series, with its units.
@@ -130,11 +131,20 @@ const OF_SERIES: [(&str, Sem, &str); 7] = [
 
 /// What else a disk has.
 #[rustfmt::skip]
-const OF_DISKS: [Beside; 4] = [
+const OF_DISKS: [Beside; 13] = [
     ("bcc.disk.dev.name",          "biolatency", 320, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.disk.dev.read.bytes",    "biolatency", 320, 1, Type::U64,    Sem::COUNTER,  "byte"),
     ("bcc.disk.dev.write.bytes",   "biolatency", 320, 2, Type::U64,    Sem::COUNTER,  "byte"),
     ("bcc.disk.dev.discard.bytes", "biolatency", 320, 3, Type::U64,    Sem::COUNTER,  "byte"),
+    ("bcc.disk.slowest.time",      "biolatency", 337, 0, Type::U64,    Sem::INSTANT,  "microsec"),
+    ("bcc.disk.slowest.device",    "biolatency", 337, 1, Type::U64,    Sem::INSTANT,  "microsec"),
+    ("bcc.disk.slowest.ended",     "biolatency", 337, 2, Type::U64,    Sem::INSTANT,  "millisec"),
+    ("bcc.disk.slowest.pid",       "biolatency", 337, 3, Type::U32,    Sem::INSTANT,  "none"),
+    ("bcc.disk.slowest.command",   "biolatency", 337, 4, Type::STRING, Sem::INSTANT,  "none"),
+    ("bcc.disk.slowest.operation", "biolatency", 337, 5, Type::STRING, Sem::INSTANT,  "none"),
+    ("bcc.disk.slowest.bytes",     "biolatency", 337, 6, Type::U64,    Sem::INSTANT,  "byte"),
+    ("bcc.disk.slowest.sector",    "biolatency", 337, 7, Type::U64,    Sem::INSTANT,  "none"),
+    ("bcc.disk.slowest.cgroup",    "biolatency", 337, 8, Type::U64,    Sem::INSTANT,  "none"),
 ];
 
 /// Latency by disk, operation and phase, with quantiles.
@@ -192,11 +202,11 @@ pub fn all() -> impl Iterator<Item = Row> {
 }
 
 /// Their instance domains, by serial.
-pub const INDOMS: [u32; 14] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 320, 321, 323];
+pub const INDOMS: [u32; 17] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 320, 321, 323, 325, 326, 337];
 /// Those of histograms, of all modules.
 pub const HISTOGRAMS: [u32; 5] = [0, 4, 5, 6, 7];
 /// Those of histograms with a bucket of each series as an instance.
-pub const BUCKETS_OF_SERIES: [u32; 2] = [321, 323];
+pub const BUCKETS_OF_SERIES: [u32; 3] = [321, 323, 326];
 
 impl Row {
     fn new(fields: &[&'static str]) -> Row {

@@ -83,6 +83,11 @@ fn end_of_text(text: &str) -> String {
 pub struct Pattern(Option<Expression>);
 
 impl Pattern {
+    /// Whether every text will do.
+    pub fn is_any(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Whether the text will do.
     pub fn matches(&self, text: &[u8]) -> bool {
         self.0.as_ref().is_none_or(|expression| expression.matches(text))

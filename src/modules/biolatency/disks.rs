@@ -1,6 +1,7 @@
 //! Latency by disk, operation and phase: bcc.disk.dev.*, and bcc.disk.all.OP.total over all disks.
 
 use super::super::shared::block::disk_name;
+use super::filter::DiskFilter;
 use super::{BioRow, DiskNumber, Operation, ROWS, SMALLS};
 use crate::bpf::types::{bio_row, bio_small, fine_hist};
 use crate::kit::{
@@ -37,8 +38,9 @@ const OF_DISK: [(usize, Phase); 8] = [
 ];
 
 /// Disks that get identifiers, and the most buckets of all of them.
-const MOST_DISKS: usize = 4096;
-const MOST_BUCKETS: usize = 1 << 21;
+pub const MOST_DISKS: usize = 4096;
+/// See [`MOST_DISKS`].
+pub const MOST_BUCKETS: usize = 1 << 21;
 
 mod dev {
     crate::histograms! {
@@ -154,6 +156,7 @@ const NAMES_EVERY: u64 = 10;
 /// Histograms of disks with their windows.
 pub struct DiskHistograms {
     look_up: LookUp,
+    filter: DiskFilter,
     /// Whether a disk's requests are those of disks below.
     is_above: fn(u32) -> bool,
     /// All buckets are served, not only powers of two.
@@ -169,6 +172,8 @@ pub struct DiskHistograms {
 
 struct Disk {
     name: Option<(Vec<u8>, Arc<SeriesLabels>)>,
+    /// By the option `devices`.
+    counts: bool,
     is_above: bool,
     rows: [Vec<Place>; OPERATIONS],
     kept: [Kept; OF_DISK.len()],
@@ -176,9 +181,16 @@ struct Disk {
 
 impl DiskHistograms {
     /// No disk yet.
-    pub fn new(window: Window, all_buckets: bool, look_up: LookUp, is_above: fn(u32) -> bool) -> Self {
+    pub fn new(
+        window: Window,
+        all_buckets: bool,
+        filter: DiskFilter,
+        look_up: LookUp,
+        is_above: fn(u32) -> bool,
+    ) -> Self {
         DiskHistograms {
             look_up,
+            filter,
             is_above,
             all_buckets,
             clock: WindowClock::new(window),
@@ -190,16 +202,33 @@ impl DiskHistograms {
         }
     }
 
-    /// Once a second: takes what was counted into the windows.
-    pub fn tick(&mut self, kernel: &dyn Kernel) {
-        self.look(kernel, self.start.elapsed());
+    /// Once a second: takes what was counted into the windows. Yields the part of them that it belongs to, and their clock.
+    pub fn tick(&mut self, kernel: &dyn Kernel) -> (u64, WindowClock) {
+        (self.look(kernel, self.start.elapsed()), self.clock)
     }
 
-    fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) {
+    /// The disks that are served: the word of their rows, their names and labels.
+    pub fn served(&self) -> impl Iterator<Item = (u64, &[u8], &Arc<SeriesLabels>)> {
+        self.disks
+            .iter()
+            .filter_map(|(&word, disk)| disk.served().map(|(name, labels)| (word, name.as_slice(), labels)))
+    }
+
+    /// Whether a disk counts, by the option `devices`; `None`: disks that found no row of their own.
+    pub fn shows(&mut self, kernel: &dyn Kernel, disk: Option<DiskNumber>) -> bool {
+        self.filter.counts(kernel, disk.map_or(0, DiskNumber::word))
+    }
+
+    fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) -> u64 {
         self.find(kernel);
         self.looks += 1;
-        if self.looks.is_multiple_of(NAMES_EVERY) {
+        let again = self.looks.is_multiple_of(NAMES_EVERY);
+        if again {
             self.name_again();
+        }
+        self.filter.tick(kernel, again);
+        for (&word, disk) in &mut self.disks {
+            disk.counts = self.filter.counts(kernel, word);
         }
         let part = self.clock.look(since_start);
         let rows = BothRows::of(kernel);
@@ -209,12 +238,13 @@ impl DiskHistograms {
                 number += 1;
                 let parts = parts(rows, &disk.rows[operation], phase);
                 let counted = disk.kept[histogram].look(part, parts, self.clock.anyway(number));
-                if phase == Phase::Total && !disk.is_above {
+                if phase == Phase::Total && disk.is_of_all() {
                     self.whole[operation].add(part, &counted);
                 }
             }
         }
         self.whole.iter_mut().for_each(|kept| kept.pass(part));
+        part
     }
 
     /// Fills one of [`TABLES`].
@@ -227,12 +257,12 @@ impl DiskHistograms {
             self.fill_whole(rows, table);
         } else if table.is(&dev::BY_BUCKET) {
             for disk in self.disks.values() {
-                let Some((name, labels)) = &disk.name else { continue };
+                let Some((name, labels)) = disk.served() else { continue };
                 let counts = self.counts(rows, &OF_DISK, |operation| disk.rows[operation].iter());
                 set_buckets(table, self.all_buckets, Some((name, labels)), &counts);
             }
         } else if table.is(&whole::BY_BUCKET) {
-            let own = || self.disks.values().filter(|disk| !disk.is_above);
+            let own = || self.disks.values().filter(|disk| disk.is_of_all());
             let totals = [0, 1, 2, 3].map(|operation| (operation, Phase::Total));
             let counts = self.counts(rows, &totals, |operation| own().flat_map(move |disk| &disk.rows[operation]));
             set_buckets(table, self.all_buckets, None, &counts);
@@ -241,7 +271,7 @@ impl DiskHistograms {
 
     fn fill_disks(&mut self, rows: BothRows<'_>, table: &mut Table) {
         for disk in self.disks.values_mut() {
-            let Some((name, labels)) = &disk.name else { continue };
+            let Some((name, labels)) = disk.name.as_ref().filter(|_| disk.counts) else { continue };
             let bytes = std::array::from_fn(|operation| {
                 disk.rows[operation].iter().filter_map(|&row| rows.bytes(row)).fold(0, u64::wrapping_add)
             });
@@ -259,7 +289,7 @@ impl DiskHistograms {
         for operation in 0..OPERATIONS {
             let total = OF_DISK.iter().position(|&of| of == (operation, Phase::Total)).unwrap_or_default();
             let (mut count, mut sum) = (0u64, 0u64);
-            for disk in self.disks.values_mut().filter(|disk| !disk.is_above) {
+            for disk in self.disks.values_mut().filter(|disk| disk.is_of_all()) {
                 let of_disk = disk.kept[total].read(parts(rows, &disk.rows[operation], Phase::Total));
                 (count, sum) = (count.wrapping_add(of_disk.0), sum.wrapping_add(of_disk.1));
             }
@@ -299,7 +329,8 @@ impl DiskHistograms {
         }
         for (disk, operation, place) in found.into_iter().filter(|(disk, ..)| *disk != 0) {
             let (look_up, is_above) = (self.look_up, self.is_above);
-            let new = || Disk::new(DiskNumber::read(disk), look_up, is_above);
+            let counts = self.filter.counts(kernel, disk);
+            let new = || Disk::new(DiskNumber::read(disk), counts, look_up, is_above);
             self.disks.entry(disk).or_insert_with(new).rows[operation as usize].push(place);
             match place {
                 Place::Full(at) => self.owned[0][at] = true,
@@ -326,14 +357,24 @@ impl DiskHistograms {
 
 impl Disk {
     /// `None` for the number: disks that found no row of their own, which count for all disks only.
-    fn new(number: Option<DiskNumber>, look_up: LookUp, is_above: fn(u32) -> bool) -> Disk {
+    fn new(number: Option<DiskNumber>, counts: bool, look_up: LookUp, is_above: fn(u32) -> bool) -> Disk {
         let name = number.and_then(look_up);
         Disk {
+            counts,
             name: name.map(|(name, labels)| (name, Arc::new(labels))),
             is_above: number.is_some_and(|number| is_above(number.major)),
             rows: Default::default(),
             kept: Default::default(),
         }
+    }
+
+    fn served(&self) -> Option<&(Vec<u8>, Arc<SeriesLabels>)> {
+        self.name.as_ref().filter(|_| self.counts)
+    }
+
+    /// Whether its requests count for all disks.
+    fn is_of_all(&self) -> bool {
+        self.counts && !self.is_above
     }
 }
 
@@ -369,12 +410,14 @@ fn labels(disk: &Path, name: &str) -> SeriesLabels {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    use super::super::filter::tests::pattern;
+    use super::super::IGNOREDS;
     use super::*;
     use crate::kit::{Fake, Key};
     use crate::pcp::Atom;
 
-    const VDA: u64 = 1 << 63 | 254 << 32;
+    pub const VDA: u64 = 1 << 63 | 254 << 32;
     const DM: u64 = 1 << 63 | 253 << 32;
     const GONE: u64 = 1 << 63 | 8 << 32;
     const OTHERS: u64 = 1 << 62;
@@ -388,8 +431,9 @@ mod tests {
         Some((name.into(), vec![("disk", SeriesLabel::Text(name.into()))]))
     }
 
-    fn disks(window: u64) -> DiskHistograms {
-        DiskHistograms::new(Window(Duration::from_secs(window)), false, named, |major| major == 253)
+    pub fn disks(window: u64) -> DiskHistograms {
+        let filter = DiskFilter::new(Default::default(), |_| None);
+        DiskHistograms::new(Window(Duration::from_secs(window)), false, filter, named, |major| major == 253)
     }
 
     /// Requests of a time in microseconds in the row of a disk: reads in even rows, writes in odd ones.
@@ -409,7 +453,7 @@ mod tests {
         table
     }
 
-    fn cell(table: &Table, row: usize, name: &str, spec: &TableSpec) -> Option<u64> {
+    pub fn cell(table: &Table, row: usize, name: &str, spec: &TableSpec) -> Option<u64> {
         let column = spec.metrics.iter().position(|metric| metric.name == name).unwrap_or_else(|| panic!("no {name}"));
         table.number(row, column)
     }
@@ -505,9 +549,63 @@ mod tests {
     fn times_of_nothing_come_into_the_window_too() {
         let (fake, mut disks) = (fake(), disks(60));
         count(&fake, 0, VDA, 0, 10);
-        (0..16).for_each(|_| disks.look(&fake, Duration::ZERO));
+        for _ in 0..16 {
+            disks.look(&fake, Duration::ZERO);
+        }
         let table = filled(&mut disks, &fake, &dev::TABLE);
         assert_eq!(cell(&table, 0, "disk.dev.read.total.count", &dev::TABLE), Some(10));
         assert_eq!(cell(&table, 0, "disk.dev.read.total.max", &dev::TABLE), Some(0));
+    }
+
+    #[test]
+    fn disks_that_do_not_match_are_in_no_table() {
+        let fake = fake().with(IGNOREDS, 64);
+        let identify = |number: DiskNumber| named(number).map(|(name, _)| (name, 1));
+        let filter = DiskFilter::new(pattern("^v"), identify);
+        let mut disks = DiskHistograms::new(Window(Duration::from_secs(60)), false, filter, named, |_| false);
+        for (row, disk) in [(0, VDA), (2, DM), (4, GONE), (6, OTHERS)] {
+            count(&fake, row, disk, 100, 10);
+        }
+        disks.look(&fake, Duration::ZERO);
+        assert_eq!(filled(&mut disks, &fake, &dev::TABLE).names(), ["vda"]);
+        let table = filled(&mut disks, &fake, &whole::TABLE);
+        assert_eq!(cell(&table, 0, "disk.all.read.total.count", &whole::TABLE), Some(10));
+        let table = filled(&mut disks, &fake, &dev::BY_BUCKET);
+        assert_eq!((table.len(), table.name(0)), (26, "0-1::vda".into()));
+        let table = filled(&mut disks, &fake, &whole::BY_BUCKET);
+        assert_eq!((0..table.len()).filter_map(|row| table.number(row, 0)).sum::<u64>(), 10);
+    }
+
+    /// As a disk of PCI looks below /sys/devices, and one of device-mapper.
+    #[test]
+    fn labels_of_a_disk_are_what_sysfs_has() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let file = sysfs.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        write("pci0/nvme0/numa_node", "1\n");
+        write("pci0/nvme0/nvme0n1/queue/rotational", "0\n");
+        write("pci0/nvme0/nvme0n1/device/model", "Fast  \x01 1T  \n");
+        write("virtual/dm-0/dm/name", "vg-home\n");
+        write("virtual/dm-0/queue/rotational", "1\n");
+        write("virtual/dm-0/device/model", "\n");
+        let text = |text: &str| SeriesLabel::Text(text.to_owned());
+        assert_eq!(
+            labels(&sysfs.path().join("pci0/nvme0/nvme0n1"), "nvme0n1"),
+            [
+                ("disk", text("nvme0n1")),
+                ("model", text("Fast  _ 1T")),
+                ("rotational", SeriesLabel::Flag(false)),
+                ("numa_node", SeriesLabel::Number(1)),
+            ]
+        );
+        write("numa_node", "-1\n");
+        assert_eq!(
+            labels(&sysfs.path().join("virtual/dm-0"), "dm-0"),
+            [("disk", text("dm-0")), ("device_mapper_name", text("vg-home")), ("rotational", SeriesLabel::Flag(true)),]
+        );
+        assert_eq!(labels(&sysfs.path().join("gone"), "gone"), [("disk", text("gone"))]);
     }
 }

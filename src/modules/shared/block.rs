@@ -143,13 +143,18 @@ impl SubmitterTable {
 
     /// The table's part of a module's plan.
     pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        plan.attach(&SUBMIT);
+        plan.attach(&COMPLETE);
+        self.size(host, plan, constants);
+    }
+
+    /// As [`SubmitterTable::plan`], for a module that attaches to what it needs.
+    pub fn size(&self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let places = table_size(host.threads * 2, 2048, 1 << 15);
         // Requests are spread by a hash: a quarter full keeps full sets rare.
         let slots = table_size(host.requests * 4, 8192, 1 << 18);
         constants.io_owner_mask = places as u32 / 4 - 1;
         constants.io_slot_mask = slots as u32 / 4 - 1;
-        plan.attach(&SUBMIT);
-        plan.attach(&COMPLETE);
         plan.entries(OWNERS.def.name, places);
         plan.entries(SLOTS.name, slots);
         plan.entries(STATS.def.name, host.cpus);

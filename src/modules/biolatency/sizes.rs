@@ -1,0 +1,177 @@
+//! Latency by disk, operation and size of the request: bcc.disk.size.*, with the option `by_size`.
+
+use super::disks::{DiskHistograms, MOST_BUCKETS, MOST_DISKS};
+use super::SIZES;
+use crate::bpf::types::{bio_size_row, fine_hist};
+use crate::kit::{
+    set_buckets, set_counts, Fine, FineCounts, Kept, Kernel, Row, RowsView, SeriesLabel, SeriesLabels, Shape, Table,
+    TableSpec, WindowClock,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The classes, each from above the one before it.
+const CLASSES: [&str; 10] = ["4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "over"];
+
+const NOTE: &str = "By the size of the whole request: 4K up to 4 KB, 8K up to 8 KB and so on, over above 1 MB. With the option by_size.";
+
+crate::histograms! {
+    "disk.size";
+    1 "read.total" "reads by disk and size" "from allocation to completion" NOTE;
+    2 "write.total" "writes by disk and size" "from allocation to completion" NOTE;
+}
+
+/// Disks and sizes.
+pub static TABLE: TableSpec = TableSpec {
+    summary: "each disk and size of requests",
+    cluster: 325,
+    shape: Shape::Named { max: MOST_DISKS },
+    metrics: SERIES,
+    histograms: HISTOGRAMS,
+    ..TableSpec::NEW
+};
+/// Their buckets.
+pub static BY_BUCKET: TableSpec = TableSpec {
+    summary: "each bucket of each disk and size of requests",
+    cluster: 326,
+    shape: Shape::Buckets { max: MOST_BUCKETS },
+    metrics: BUCKETS,
+    histograms: HISTOGRAMS,
+    ..TableSpec::NEW
+};
+
+/// Histograms of disks and sizes with their windows.
+#[derive(Default)]
+pub struct SizeHistograms {
+    /// Which rows belong to one of the disks.
+    owned: Vec<bool>,
+    disks: BTreeMap<u64, Disk>,
+}
+
+#[derive(Default)]
+struct Disk {
+    /// Reads and writes.
+    rows: [Vec<usize>; 2],
+    kept: [[Kept; CLASSES.len()]; 2],
+}
+
+impl SizeHistograms {
+    /// Once a second: takes what was counted into this part of the windows.
+    pub fn tick(&mut self, kernel: &dyn Kernel, part: u64, clock: WindowClock) {
+        let rows = self.find(kernel);
+        let mut number = 0;
+        for disk in self.disks.values_mut() {
+            for (kept, of) in disk.kept.iter_mut().zip(&disk.rows) {
+                for (class, kept) in kept.iter_mut().enumerate() {
+                    number += 1;
+                    kept.look(part, parts(rows, of, class), clock.anyway(number));
+                }
+            }
+        }
+    }
+
+    /// Fills one of the tables with the disks that are served: the sizes that have counted.
+    pub fn refresh(&mut self, kernel: &dyn Kernel, disks: &DiskHistograms, all_buckets: bool, table: &mut Table) {
+        let rows = self.find(kernel);
+        for (word, name, labels) in disks.served() {
+            let Some(disk) = self.disks.get_mut(&word) else { continue };
+            for (class, &size) in CLASSES.iter().enumerate() {
+                let counts = [0, 1].map(|way| sum(parts(rows, &disk.rows[way], class)));
+                if counts.iter().flatten().all(|&count| count == 0) {
+                    continue;
+                }
+                let series = [name, b"::", size.as_bytes()].concat();
+                let size = ("size", SeriesLabel::Text(size.to_owned()));
+                let labels = Arc::new(labels.iter().cloned().chain([size]).collect::<SeriesLabels>());
+                if table.is(&BY_BUCKET) {
+                    set_buckets(table, all_buckets, Some((&series, &labels)), &counts);
+                    continue;
+                }
+                let mut row = table.named(&series).labels(&labels);
+                for (way, kept) in disk.kept.iter_mut().enumerate() {
+                    let kept = &mut kept[class];
+                    let counts = kept.read(parts(rows, &disk.rows[way], class));
+                    row = kept.set_quantiles(set_counts(row, way, counts), way);
+                }
+            }
+        }
+    }
+
+    /// Takes rows that have got an owner since the last time.
+    fn find<'a>(&mut self, kernel: &'a dyn Kernel) -> RowsView<'a, bio_size_row> {
+        let rows = kernel.rows(SIZES);
+        self.owned.resize(rows.len(), false);
+        for (at, (row, owned)) in rows.iter().zip(&mut self.owned).enumerate() {
+            if let (false, disk @ 1..) = (*owned, row.get(bio_size_row::disk)) {
+                *owned = true;
+                self.disks.entry(disk).or_default().rows[at % 2].push(at);
+            }
+        }
+        rows
+    }
+}
+
+/// The histogram of a class in each of these rows.
+fn parts<'a>(
+    rows: RowsView<'a, bio_size_row>,
+    of: &'a [usize],
+    class: usize,
+) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
+    of.iter().filter_map(move |&at| rows.get(at)?.parts(bio_size_row::sizes).nth(class))
+}
+
+fn sum<'a>(parts: impl Iterator<Item = Row<'a, fine_hist>>) -> FineCounts {
+    let mut counts = [0; Fine::BUCKETS];
+    for part in parts {
+        Fine::add(part, &mut counts);
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disks::tests::{cell, disks, VDA};
+    use super::super::{ROWS, SMALLS};
+    use super::*;
+    use crate::bpf::types::bio_row;
+    use crate::kit::{Fake, Key};
+
+    /// Requests of 100 us in a class of a row: reads in even rows, writes in odd ones.
+    fn count(fake: &Fake, row: usize, class: usize, requests: u64) {
+        fake.set(ROWS, row, bio_row::disk, VDA);
+        fake.set(SIZES, row, bio_size_row::disk, VDA);
+        let part = fake.row(SIZES, row).parts(bio_size_row::sizes).nth(class).unwrap();
+        let bucket = fine_hist::buckets.nth(Fine::bucket(100_000));
+        part.set(bucket, part.get(bucket) + requests);
+        part.set(fine_hist::sum, part.get(fine_hist::sum) + requests * 100_000);
+    }
+
+    #[test]
+    fn sizes_of_a_disk_are_series_once_they_have_counted() {
+        let fake = Fake::new().with(ROWS, 8).with(SMALLS, 8).with(SIZES, 8);
+        let (mut disks, mut sizes) = (disks(60), SizeHistograms::default());
+        for (row, class, requests) in [(0, 0, 1), (4, 0, 2), (4, 9, 4), (5, 4, 8)] {
+            count(&fake, row, class, requests);
+        }
+        let (part, clock) = disks.tick(&fake);
+        sizes.tick(&fake, part, clock);
+        count(&fake, 5, 4, 8);
+        let mut table = Table::of(&TABLE);
+        sizes.refresh(&fake, &disks, false, &mut table);
+        assert_eq!(table.names(), ["vda::4K", "vda::64K", "vda::over"]);
+        let cells = |name: &str| [0, 1, 2].map(|row| cell(&table, row, &format!("disk.size.{name}"), &TABLE));
+        assert_eq!(cells("read.total.count"), [Some(3), Some(0), Some(4)]);
+        assert_eq!(cells("write.total.count"), [Some(0), Some(16), Some(0)]);
+        assert_eq!(cells("write.total.sum"), [Some(0), Some(1_600_000), Some(0)]);
+        let p99 = cells("write.total.p99");
+        assert!(p99[1].is_some_and(|us| us.abs_diff(100) <= 4) && p99[0].is_none(), "{p99:?}");
+        let labels = table.labels(1).unwrap();
+        assert_eq!(labels.last(), Some(&("size", SeriesLabel::Text("64K".into()))));
+        assert_eq!(labels[0], ("disk", SeriesLabel::Text("vda".into())));
+        let mut table = Table::of(&BY_BUCKET);
+        sizes.refresh(&fake, &disks, false, &mut table);
+        assert_eq!((table.len(), table.name(6 + 26)), (3 * 26, "64-127::vda::64K".into()));
+        assert_eq!(cell(&table, 6 + 26, "disk.size.write.total.bucket", &BY_BUCKET), Some(16));
+        assert!(matches!(table.keys()[0], Key::Name(_)), "identifiers are kept by name");
+    }
+}

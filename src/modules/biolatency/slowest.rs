@@ -1,0 +1,267 @@
+//! The slowest request of each disk in the window: bcc.disk.slowest.*, with the option `exemplars`.
+
+use super::disks::{DiskHistograms, MOST_DISKS};
+use super::{Operation, EPOCHS, SLOWESTS};
+use crate::bpf::types::{bio_epoch, bio_slowest};
+use crate::host::{exists, until_nul};
+use crate::kit::{Kernel, Row, Shape, Table, TableSpec, Window};
+use crate::metrics;
+use crate::modules::shared::block::SubmitterTable;
+use nix::time::{clock_gettime, ClockId};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+metrics! {
+    TIME: u64 = 0 "disk.slowest.time" INSTANT USEC "time of the slowest recent request of the disk, from allocation to completion";
+    DEVICE: u64 = 1 "disk.slowest.device" INSTANT USEC "time of that request from issue to the device to completion";
+    ENDED: u64 = 2 "disk.slowest.ended" INSTANT MSEC "when that request completed, since 1970";
+    PID: u32 = 3 "disk.slowest.pid" INSTANT NONE "process that submitted that request";
+    COMMAND: str = 4 "disk.slowest.command" INSTANT NONE "command name of that process";
+    OPERATION: str = 5 "disk.slowest.operation" INSTANT NONE "read, write, flush or discard";
+    BYTES: u64 = 6 "disk.slowest.bytes" INSTANT BYTE "size of that request";
+    SECTOR: u64 = 7 "disk.slowest.sector" INSTANT NONE "first sector of that request, in units of 512 bytes";
+    CGROUP: u64 = 8 "disk.slowest.cgroup" INSTANT NONE "identifier of the cgroup that the request is accounted to, the inode of its directory";
+}
+
+/// Disks whose slowest request is known.
+pub static TABLE: TableSpec = TableSpec {
+    summary: "the slowest recent request of each disk",
+    cluster: 337,
+    shape: Shape::Named { max: MOST_DISKS },
+    metrics: METRICS,
+    ..TableSpec::NEW
+};
+
+/// A request that was slow.
+#[derive(Clone, Debug, PartialEq)]
+struct Exemplar {
+    total: u64,
+    device: u64,
+    /// By the monotonic clock.
+    ended: u64,
+    /// 0: not known.
+    pid: u32,
+    operation: Operation,
+    comm: Vec<u8>,
+    bytes: u64,
+    sector: u64,
+    /// 0: not known.
+    cgroup: u64,
+}
+
+/// The slowest requests of each disk.
+pub struct Slowest {
+    /// Who submitted requests in flight.
+    pub owners: SubmitterTable,
+    window: Window,
+    epoch: u64,
+    /// By row: when the request that was taken from it ended.
+    taken: Vec<u64>,
+    /// By disk: the slowest of each part of the window that has one.
+    disks: BTreeMap<u64, VecDeque<(u64, Exemplar)>>,
+}
+
+impl Slowest {
+    /// None yet.
+    pub fn new(window: Window) -> Slowest {
+        let owners = SubmitterTable::new(exists);
+        Slowest { owners, window, epoch: 0, taken: Vec::new(), disks: BTreeMap::new() }
+    }
+
+    /// Once a second: takes the slowest requests into this part of the window. Programs write to the rows of one of two epochs: those of the
+    /// other are left alone for a second, by when even a program that was interrupted has written.
+    pub fn tick(&mut self, kernel: &dyn Kernel, part: u64) {
+        self.owners.tick(kernel);
+        self.take(kernel, part);
+        self.epoch += 1;
+        if let Some(epoch) = kernel.rows(EPOCHS).get(0) {
+            epoch.set(bio_epoch::number, self.epoch);
+        }
+        self.take(kernel, part);
+        for parts in self.disks.values_mut() {
+            while parts.front().is_some_and(|&(oldest, _)| !self.window.holds(oldest, part)) {
+                parts.pop_front();
+            }
+        }
+    }
+
+    fn take(&mut self, kernel: &dyn Kernel, part: u64) {
+        let rows = kernel.rows(SLOWESTS);
+        self.taken.resize(rows.len(), 0);
+        for (row, taken) in rows.iter().zip(&mut self.taken) {
+            if row.get(bio_slowest::ended) == *taken {
+                continue;
+            }
+            let Some(exemplar) = read(row) else { continue };
+            *taken = exemplar.ended;
+            let parts = self.disks.entry(row.get(bio_slowest::disk)).or_default();
+            match parts.back_mut() {
+                Some((latest, slowest)) if *latest == part => {
+                    if slowest.total < exemplar.total {
+                        *slowest = exemplar;
+                    }
+                }
+                _ => parts.push_back((part, exemplar)),
+            }
+        }
+    }
+
+    /// Fills the table with the disks that are served.
+    pub fn refresh(&self, disks: &DiskHistograms, table: &mut Table) {
+        for (word, name, labels) in disks.served() {
+            let parts = self.disks.get(&word).into_iter().flatten().map(|(_, exemplar)| exemplar);
+            let Some(slowest) = parts.max_by_key(|exemplar| exemplar.total) else { continue };
+            let row = table.named(name).labels(labels);
+            let mut row = row
+                .set(TIME, slowest.total / 1000)
+                .set(DEVICE, slowest.device / 1000)
+                .set(ENDED, since_1970(slowest.ended))
+                .text(OPERATION, slowest.operation.name().as_bytes())
+                .set(BYTES, slowest.bytes)
+                .set(SECTOR, slowest.sector);
+            if slowest.pid != 0 {
+                row = row.set(PID, slowest.pid).text(COMMAND, &slowest.comm);
+            }
+            if slowest.cgroup != 0 {
+                row.set(CGROUP, slowest.cgroup);
+            }
+        }
+    }
+}
+
+/// What the programs wrote; `None` while they write, and if two of them wrote at once.
+fn read(row: Row<'_, bio_slowest>) -> Option<Exemplar> {
+    use bio_slowest as of;
+    let [epoch, total, device, ended, submitter] =
+        [of::epoch, of::total, of::device, of::ended, of::submitter].map(|field| row.get(field));
+    let mut comm = row.words(of::comm);
+    let comm = [comm.next()?, comm.next()?];
+    let [bytes, sector, cgroup] = [of::bytes, of::sector, of::cgroup].map(|field| row.get(field));
+    let words = [total, device, ended, submitter, comm[0], comm[1], bytes, sector, cgroup];
+    if row.get(of::check) != check(epoch, &words) {
+        return None;
+    }
+    Some(Exemplar {
+        total,
+        device,
+        ended,
+        pid: (submitter >> 32) as u32,
+        operation: Operation::of_request(submitter as u32),
+        comm: until_nul(&comm.map(u64::to_ne_bytes).concat()).to_vec(),
+        bytes,
+        sector,
+        cgroup,
+    })
+}
+
+/// Each word counts by its place (bpf/biolatency.bpf.c).
+fn check(epoch: u64, words: &[u64]) -> u64 {
+    words.iter().fold(epoch, |check, word| check.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(*word))
+}
+
+/// Milliseconds since 1970 of a time of the monotonic clock.
+fn since_1970(monotonic: u64) -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    let ago = now.saturating_sub(Duration::from_nanos(monotonic));
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    today.saturating_sub(ago).as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disks::tests::{cell, disks, VDA};
+    use super::super::{ROWS, SMALLS};
+    use super::*;
+    use crate::bpf::types::bio_row;
+    use crate::kit::Fake;
+    use crate::modules::shared::block::tests::fake as submitters;
+    use crate::pcp::Atom;
+
+    fn fake() -> Fake {
+        let fake = submitters().with(ROWS, 8).with(SMALLS, 8).with(SLOWESTS, 8).with(EPOCHS, 1);
+        fake.set(ROWS, 0, bio_row::disk, VDA);
+        fake
+    }
+
+    /// A write of pid 77 that took so many microseconds.
+    fn write(fake: &Fake, row: usize, us: u64, ended: u64) {
+        let words = [us * 1000, us * 500, ended, 77 << 32 | 1, u64::from_ne_bytes(*b"postgres"), 0, 8192, 2048, 5];
+        let all = [&[VDA, 0], &words[..], &[check(0, &words)]].concat();
+        fake.row(SLOWESTS, row).write(&all);
+    }
+
+    fn filled(slowest: &Slowest, fake: &Fake) -> Table {
+        let mut disks = disks(12);
+        disks.tick(fake);
+        let mut table = Table::of(&TABLE);
+        slowest.refresh(&disks, &mut table);
+        table
+    }
+
+    fn time(slowest: &Slowest, fake: &Fake) -> Option<u64> {
+        let table = filled(slowest, fake);
+        (!table.is_empty()).then(|| cell(&table, 0, "disk.slowest.time", &TABLE)).flatten()
+    }
+
+    #[test]
+    fn the_slowest_request_of_a_disk_is_known_by_all_of_it() {
+        let (fake, mut slowest) = (fake(), Slowest::new(Window(Duration::from_secs(12))));
+        write(&fake, 0, 300, 1_000_000);
+        write(&fake, 2, 700, 2_000_000);
+        slowest.tick(&fake, 0);
+        let table = filled(&slowest, &fake);
+        assert_eq!(table.names(), ["vda"]);
+        let number = |name: &str| cell(&table, 0, &format!("disk.slowest.{name}"), &TABLE);
+        assert_eq!(
+            ["time", "device", "pid", "bytes", "sector", "cgroup"].map(number),
+            [700, 350, 77, 8192, 2048, 5].map(Some)
+        );
+        let text = |column| table.value(0, column);
+        assert_eq!(
+            [COMMAND.column, OPERATION.column].map(text),
+            [&b"postgres"[..], b"write"].map(|text| Some(Atom::Str(text)))
+        );
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let ended = number("ended").unwrap();
+        assert!(ended < now.as_millis() as u64 && ended > 0, "{ended}");
+    }
+
+    #[test]
+    fn a_slow_request_is_known_as_long_as_the_window_has_it() {
+        let (fake, mut slowest) = (fake(), Slowest::new(Window(Duration::from_secs(12))));
+        write(&fake, 0, 700, 1_000);
+        slowest.tick(&fake, 0);
+        write(&fake, 1, 300, 2_000);
+        slowest.tick(&fake, 3);
+        assert_eq!(time(&slowest, &fake), Some(700));
+        slowest.tick(&fake, 11);
+        assert_eq!(time(&slowest, &fake), Some(700), "a row that is read again is no new request");
+        slowest.tick(&fake, 12);
+        assert_eq!(time(&slowest, &fake), Some(300));
+        slowest.tick(&fake, 15);
+        assert_eq!(time(&slowest, &fake), None);
+        let kernel: &dyn Kernel = &fake;
+        assert_eq!(kernel.rows(EPOCHS).get(0).unwrap().get(bio_epoch::number), 5, "each tick begins an epoch");
+    }
+
+    /// Whichever word another program has written over.
+    #[test]
+    fn a_row_that_two_wrote_at_once_is_left_out() {
+        for word in 1..=11 {
+            let (fake, mut slowest) = (fake(), Slowest::new(Window(Duration::from_secs(12))));
+            write(&fake, 0, 700, 1_000);
+            let row = fake.row(SLOWESTS, 0);
+            let mut words =
+                [VDA, 0, 700_000, 350_000, 1_000, 77 << 32 | 1, u64::from_ne_bytes(*b"postgres"), 0, 8192, 2048, 5, 0];
+            words[11] = check(0, &words[2..11]);
+            words[word] += 1;
+            row.write(&words);
+            slowest.tick(&fake, 0);
+            assert_eq!(time(&slowest, &fake), None, "word {word}");
+            words[word] -= 1;
+            row.write(&words);
+            slowest.tick(&fake, 0);
+            assert_eq!(time(&slowest, &fake), Some(700), "word {word}");
+        }
+    }
+}
