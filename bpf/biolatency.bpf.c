@@ -237,3 +237,5 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 		BIO_TIME(r->device, device);
 	}
 }
+
+#include "shared/stacked.bpf.h"

@@ -108,6 +108,11 @@ struct bio {
 	struct bvec_iter bi_iter;
 };
 
+/* before 5.12 the disk hangs off the bio */
+struct bio___disk {
+	struct gendisk *bi_disk;
+};
+
 /* before 5.17 the disk hangs off the request */
 struct request___disk {
 	struct gendisk *rq_disk;

@@ -1,14 +1,16 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
 mod disks;
+mod stacked;
 
 use super::shared::block::{COMPLETE, ISSUE};
 use crate::bpf::features::PLUG_CLOCK;
-use crate::bpf::types::{self, bio_row, bio_small};
+use crate::bpf::types::{self, bio_row, bio_small, bio_stack_row, bio_waits};
 use crate::bpf::Field;
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
 use disks::DiskHistograms;
+use stacked::StackedDisks;
 use std::sync::LazyLock;
 
 metrics! {
@@ -20,6 +22,8 @@ maps! {
     rows SMALLS: bio_small = "bio_smalls", taken disk;
     hash OWNERS: u64 = "bio_owners";
     private STARTS: u64 = "bio_starts";
+    rows STACK_ROWS: bio_stack_row = "bio_stack_rows", taken disk;
+    private WAITING: bio_waits = "bio_waiting";
 }
 
 options! {
@@ -32,6 +36,9 @@ options! {
     window: Seconds = Seconds(60);
     /// Buckets of bcc.disk.dev and bcc.disk.all: powers of two, or all that the programs count, 16 times as many.
     buckets: Buckets = Buckets::Log2;
+    /// Count the bios of disks without requests, such as those of device-mapper, LVM, md and zram, in bcc.disk.stacked. Each bio of such a
+    /// disk costs two programs, one of another disk a short one.
+    stacked: bool = false;
 }
 
 /// The major number of device-mapper disks.
@@ -155,9 +162,17 @@ pub const SPEC: Spec = Spec {
     summary: "block I/O latency",
     overhead: Overhead::low("160 ns per request"),
     needs: "CONFIG_BLK_DEV_IO_TRACE",
-    tables: &[&TABLE, disks::TABLES[0], disks::TABLES[1], disks::TABLES[2], disks::TABLES[3]],
+    tables: &[
+        &TABLE,
+        disks::TABLES[0],
+        disks::TABLES[1],
+        disks::TABLES[2],
+        disks::TABLES[3],
+        stacked::TABLES[0],
+        stacked::TABLES[1],
+    ],
     options: OPTIONS,
-    hooks: &[&COMPLETE, &ISSUE],
+    hooks: &[&COMPLETE, &ISSUE, &stacked::QUEUE, &stacked::COMPLETE],
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
@@ -176,6 +191,7 @@ struct Biolatency {
     /// Requests whose issue was not known at the last tick.
     without: u64,
     disks: DiskHistograms,
+    stacked: Option<StackedDisks>,
 }
 
 impl Biolatency {
@@ -183,7 +199,9 @@ impl Biolatency {
         let window = options.window.window();
         let all_buckets = options.buckets == Buckets::Fine;
         let is_above = |major| Some(major) == *MAPPER;
-        Biolatency { options, without: 0, disks: DiskHistograms::new(window, all_buckets, disks::look_up, is_above) }
+        let disks = DiskHistograms::new(window, all_buckets, disks::look_up, is_above);
+        let stacked = options.stacked.then(|| StackedDisks::new(window, all_buckets, stacked::look_up));
+        Biolatency { options, without: 0, disks, stacked }
     }
 }
 
@@ -242,6 +260,9 @@ impl Module for Biolatency {
         plan.entries(SMALLS.def.name, size.rows());
         plan.entries(OWNERS.name, size.disks);
         plan.entries(STARTS.name, size.starts);
+        if self.options.stacked {
+            stacked::plan(&size, plan, constants);
+        }
     }
 
     fn declared(&self, table: &'static TableSpec) -> &'static TableSpec {
@@ -253,12 +274,18 @@ impl Module for Biolatency {
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         self.disks.refresh(kernel, table);
+        if let Some(stacked) = &mut self.stacked {
+            stacked.refresh(kernel, table);
+        }
         Ok(())
     }
 
     /// Devices without request time stamps: from now on the time of issue is taken by a program.
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.disks.tick(kernel);
+        if let Some(stacked) = &mut self.stacked {
+            stacked.tick(kernel);
+        }
         let Lost { unmeasured, no_issue, .. } = Lost::read(kernel);
         if self.options.issue && unmeasured + no_issue > self.without {
             self.without = unmeasured + no_issue;
@@ -274,6 +301,9 @@ impl Module for Biolatency {
         each("untimed: requests without a usable start time", lost.unmeasured);
         each("other-start: requests counted from their other start time", other_start);
         each("table-full: requests of disks without a row in the table, counted for all disks together", lost.others);
+        if let Some(stacked) = &self.stacked {
+            stacked.losses(kernel, each);
+        }
     }
 }
 

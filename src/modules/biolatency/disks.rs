@@ -37,8 +37,8 @@ const OF_DISK: [(usize, Phase); 8] = [
 ];
 
 /// Disks that get identifiers, and the most buckets of all of them.
-const MOST_DISKS: usize = 4096;
-const MOST_BUCKETS: usize = 1 << 21;
+pub const MOST_DISKS: usize = 4096;
+pub const MOST_BUCKETS: usize = 1 << 21;
 
 mod dev {
     crate::histograms! {
@@ -149,7 +149,7 @@ impl<'a> BothRows<'a> {
 pub type LookUp = fn(DiskNumber) -> Option<(Vec<u8>, SeriesLabels)>;
 
 /// Looks after which a disk's name is looked up again.
-const NAMES_EVERY: u64 = 10;
+pub const NAMES_EVERY: u64 = 10;
 
 /// Histograms of disks with their windows.
 pub struct DiskHistograms {
