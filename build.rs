@@ -59,7 +59,7 @@ impl Each {
     }
 }
 
-/// A hook and the modules that take part in it.
+/// A hook and the modules that take part in it. One named `HOOK___WHAT` is a program of its own at HOOK.
 #[derive(Default)]
 struct Hook {
     /// The types of the arguments (of the return value, for a return).
@@ -315,7 +315,8 @@ impl Hook {
         argument: impl Fn(usize) -> String,
     ) {
         let context = if section.ends_with("probe") { "struct pt_regs *regs" } else { "__u64 *ctx" };
-        let _ = writeln!(c, "\nSEC(\"{section}/{name}\")\nint {prefix}__{name}({context})\n{{");
+        let place = name.split("___").next().unwrap_or(name);
+        let _ = writeln!(c, "\nSEC(\"{section}/{place}\")\nint {prefix}__{name}({context})\n{{");
         let arguments: String =
             self.types.iter().enumerate().map(|(i, ty)| format!(", ({ty}){}", argument(i))).collect();
         let ctx = if section.ends_with("probe") { "regs" } else { "ctx" };

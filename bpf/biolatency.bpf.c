@@ -460,3 +460,5 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 	if (bio_begins())
 		owner_complete(raw, rq, nr_bytes);
 }
+
+#include "shared/stacked.bpf.h"

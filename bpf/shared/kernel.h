@@ -137,6 +137,11 @@ struct blkcg_gq {
 	struct blkcg *blkcg;
 };
 
+/* before 5.12 the disk hangs off the bio */
+struct bio___disk {
+	struct gendisk *bi_disk;
+};
+
 /* before 5.17 the disk hangs off the request */
 struct request___disk {
 	struct gendisk *rq_disk;

@@ -2,7 +2,8 @@
 /*
  * What a module's .bpf.c is written with.
  *
- *   ON(hook, arguments...) { ... }          runs at a tracepoint; arguments as in the kernel's TP_PROTO
+ *   ON(hook, arguments...) { ... }          runs at a tracepoint; arguments as in the kernel's TP_PROTO. ON(hook___name, ...) is a
+ *                                           program of its own there: for a hook that other modules only fall back to
  *   ON_ENTRY(function, arguments...)        runs when a kernel function is entered
  *   ON_RETURN(function, count, type ret)    runs when it returns; count is its number of arguments
  *   ON_SPAN(function, count, type argument, type ret, enter, leave)

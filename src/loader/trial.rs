@@ -82,7 +82,7 @@ fn known(object: &BpfObject, wanted: &[LoadRequest], btf: Option<&Path>) -> std:
     for tier in plans().flat_map(|plan| hooks(plan).into_iter().chain(templates(plan))).flat_map(|hook| hook.tiers) {
         for program in tier.programs {
             match program.split_once("__") {
-                Some(("tp", name)) => drop(tracepoints.insert(name)),
+                Some(("tp", name)) => tracepoints.extend(name.split("___").next()),
                 Some(("fentry" | "fexit", name)) => drop(functions.insert(name)),
                 Some(("each_fentry" | "each_fexit", _)) => drop(functions.insert(TEMPLATE)),
                 _ => {}

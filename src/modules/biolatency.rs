@@ -4,10 +4,14 @@ mod disks;
 mod filter;
 mod sizes;
 mod slowest;
+mod stacked;
 
 use super::shared::block::{disk_name, COMPLETE, ISSUE, OWNER_MAPS, SUBMIT};
 use crate::bpf::features::PLUG_CLOCK;
-use crate::bpf::types::{self, bio_epoch, bio_ignored, bio_part, bio_row, bio_size_row, bio_slowest, bio_small, mark};
+use crate::bpf::types::{
+    self, bio_epoch, bio_ignored, bio_part, bio_row, bio_size_row, bio_slowest, bio_small, bio_stack_row, bio_waits,
+    mark,
+};
 use crate::bpf::Field;
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
@@ -15,6 +19,7 @@ use disks::DiskHistograms;
 use filter::DiskFilter;
 use sizes::SizeHistograms;
 use slowest::Slowest;
+use stacked::StackedDisks;
 use std::sync::LazyLock;
 
 metrics! {
@@ -32,6 +37,8 @@ maps! {
     rows EPOCHS: bio_epoch = "bio_epochs";
     rows IGNOREDS: bio_ignored = "bio_ignoreds", taken disk;
     private PARTS: bio_part = "bio_parts";
+    rows STACK_ROWS: bio_stack_row = "bio_stack_rows", taken disk;
+    private WAITING: bio_waits = "bio_waiting";
 }
 
 /// With the submitters of slow requests.
@@ -60,6 +67,9 @@ options! {
     by_size: bool = false;
     /// Show the slowest request of each disk in the window, and who submitted it, as bcc.disk.slowest. Costs 100 ns more per request.
     exemplars: bool = false;
+    /// Count the bios of disks without requests, such as those of device-mapper, LVM, md and zram, in bcc.disk.stacked. Each bio of such a
+    /// disk costs two programs, one of another disk a short one.
+    stacked: bool = false;
 }
 
 /// The major number of device-mapper disks.
@@ -218,9 +228,11 @@ pub const SPEC: Spec = Spec {
         &sizes::TABLE,
         &sizes::BY_BUCKET,
         &slowest::TABLE,
+        stacked::TABLES[0],
+        stacked::TABLES[1],
     ],
     options: OPTIONS,
-    hooks: &[&COMPLETE, &ISSUE, &SUBMIT],
+    hooks: &[&COMPLETE, &ISSUE, &SUBMIT, &stacked::QUEUE, &stacked::COMPLETE],
     maps: &ALL_MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
@@ -241,6 +253,7 @@ struct Biolatency {
     disks: DiskHistograms,
     sizes: Option<SizeHistograms>,
     slowest: Option<Slowest>,
+    stacked: Option<StackedDisks>,
 }
 
 impl Biolatency {
@@ -252,7 +265,8 @@ impl Biolatency {
         let disks = DiskHistograms::new(window, all_buckets, filter, disks::look_up, is_above);
         let sizes = options.by_size.then(SizeHistograms::default);
         let slowest = options.exemplars.then(|| Slowest::new(window));
-        Biolatency { options, without: 0, disks, sizes, slowest }
+        let stacked = options.stacked.then(|| StackedDisks::new(window, all_buckets, stacked::look_up));
+        Biolatency { options, without: 0, disks, sizes, slowest, stacked }
     }
 }
 
@@ -345,6 +359,9 @@ impl Module for Biolatency {
             constants.bio_part_shift = 32 - Size::PARTS.ilog2();
             plan.entries(PARTS.name, Size::PARTS);
         }
+        if self.options.stacked {
+            stacked::plan(&size, plan, constants);
+        }
     }
 
     fn declared(&self, table: &'static TableSpec) -> &'static TableSpec {
@@ -365,6 +382,9 @@ impl Module for Biolatency {
         } else if let (true, Some(sizes)) = (table.is(&sizes::TABLE) || table.is(&sizes::BY_BUCKET), &mut self.sizes) {
             sizes.refresh(kernel, &self.disks, self.options.buckets == Buckets::Fine, table);
         }
+        if let Some(stacked) = &mut self.stacked {
+            stacked.refresh(kernel, table);
+        }
         Ok(())
     }
 
@@ -376,6 +396,9 @@ impl Module for Biolatency {
         }
         if let Some(slowest) = &mut self.slowest {
             slowest.tick(kernel, part);
+        }
+        if let Some(stacked) = &mut self.stacked {
+            stacked.tick(kernel);
         }
         let Lost { unmeasured, no_issue, .. } = Lost::read(kernel);
         if self.options.issue && unmeasured + no_issue > self.without {
@@ -392,6 +415,9 @@ impl Module for Biolatency {
         each("untimed: requests without a usable start time", lost.unmeasured);
         each("other-start: requests counted from their other start time", other_start);
         each("table-full: requests of disks without a row in the table, counted for all disks together", lost.others);
+        if let Some(stacked) = &self.stacked {
+            stacked.losses(kernel, each);
+        }
     }
 }
 

@@ -151,7 +151,7 @@ impl<'a> BothRows<'a> {
 pub type LookUp = fn(DiskNumber) -> Option<(Vec<u8>, SeriesLabels)>;
 
 /// Looks after which a disk's name is looked up again.
-const NAMES_EVERY: u64 = 10;
+pub const NAMES_EVERY: u64 = 10;
 
 /// Histograms of disks with their windows.
 pub struct DiskHistograms {

@@ -1,0 +1,406 @@
+//! Latency of disks without requests, such as those of device-mapper, md and zram: bcc.disk.stacked.*, with the option `stacked`. Kernel
+//! side: bpf/shared/stacked.bpf.h.
+
+use super::disks::{self, LookUp};
+use super::{DiskNumber, Size, STACK_ROWS, WAITING};
+use crate::bpf::types::{self, bio_stack_row, fine_hist};
+use crate::kit::{
+    set_buckets, set_counts, Fine, FineCounts, Hook, Kept, Kernel, Plan, Row, RowsView, SeriesLabel, SeriesLabels,
+    Shape, Table, TableSpec, Tier, Window, WindowClock,
+};
+use crate::{module_log, tracepoint};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const NEEDS: &str = "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)";
+
+/// Bios as they are submitted: a program of its own, since bioperpid and biotop may fall back to theirs.
+pub static QUEUE: Hook = Hook {
+    name: "block_bio_queue",
+    tiers: &[
+        Tier { kind: "tp_btf", programs: &["tp__block_bio_queue___stacked"] },
+        Tier { kind: "raw_tp", programs: &["raw__block_bio_queue___stacked"] },
+    ],
+    needs: NEEDS,
+};
+/// Bios that completed, of disks without requests.
+pub static COMPLETE: Hook = tracepoint!("block_bio_complete", NEEDS);
+
+/// Operations, in the order of the metrics: reads, writes, flushes, discards.
+const OPERATIONS: usize = 4;
+/// Bios of a set of `bio_waiting`, as in bpf/shared/set_table.bpf.h.
+const WAYS: usize = 8;
+
+const NOTE: &str = "A bio of a disk without requests, such as one of device-mapper, LVM, md or zram, counts once, even if it is split. The label \
+    \"below\" names the disks directly under this one, which have the same I/O again: do not add them up. A disk that hands its bios down as \
+    they are has none: linear md, RAID 0 before Linux 5.14. Needs the option \"stacked\".";
+crate::histograms! {
+    "disk.stacked";
+    1 "read.total" "reads by stacked disk" "from submission to completion" NOTE;
+    2 "write.total" "writes by stacked disk" "from submission to completion" NOTE;
+    3 "flush.total" "flushes by stacked disk" "from submission to completion" NOTE;
+    4 "discard.total" "discards by stacked disk" "from submission to completion" NOTE;
+    with NAME: str = 0 "name" DISCRETE NONE "name of the stacked disk, for the variables of a dashboard";
+}
+
+static TABLE: TableSpec = TableSpec {
+    summary: "each disk without requests",
+    cluster: 330,
+    shape: Shape::Named { max: disks::MOST_DISKS },
+    metrics: SERIES,
+    histograms: HISTOGRAMS,
+    ..TableSpec::NEW
+};
+static BY_BUCKET: TableSpec = TableSpec {
+    summary: "each bucket of each disk without requests",
+    cluster: 347,
+    shape: Shape::Buckets { max: disks::MOST_BUCKETS },
+    metrics: BUCKETS,
+    histograms: HISTOGRAMS,
+    ..TableSpec::NEW
+};
+
+/// The tables: disks and their buckets.
+pub const TABLES: [&TableSpec; 2] = [&TABLE, &BY_BUCKET];
+
+/// What the option adds to the plan of the module.
+pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
+    let sets = size.starts / WAYS;
+    constants.bio_waiting_mask = sets as u32 - 1;
+    plan.attach_optional(&QUEUE);
+    plan.attach_optional(&COMPLETE);
+    plan.entries(STACK_ROWS.def.name, size.rows());
+    plan.entries(WAITING.name, sets);
+}
+
+/// The start is over after so many ticks: what completes before may have been submitted before the programs ran.
+const START: u64 = 2;
+
+/// Histograms of disks without requests, with their windows.
+pub struct StackedDisks {
+    look_up: LookUp,
+    /// All buckets are served, not only powers of two.
+    all_buckets: bool,
+    clock: WindowClock,
+    start: Instant,
+    looks: u64,
+    /// Bios of unseen submission when the start was over.
+    under_way: u64,
+    /// Which rows belong to one of the disks.
+    owned: Vec<bool>,
+    disks: BTreeMap<DiskNumber, StackedDisk>,
+}
+
+#[derive(Default)]
+struct StackedDisk {
+    /// `None`: it is gone.
+    name: Option<(Vec<u8>, Arc<SeriesLabels>)>,
+    /// Even rows have reads and writes, odd ones flushes and discards.
+    rows: Vec<usize>,
+    kept: [Kept; OPERATIONS],
+}
+
+/// Whose rows they are that take what found none (BIO_OTHERS).
+const OTHERS: u64 = 1 << 62;
+
+type StackRows<'a> = RowsView<'a, bio_stack_row>;
+
+impl StackedDisks {
+    /// No disk yet.
+    pub fn new(window: Window, all_buckets: bool, look_up: LookUp) -> StackedDisks {
+        StackedDisks {
+            look_up,
+            all_buckets,
+            clock: WindowClock::new(window),
+            start: Instant::now(),
+            looks: 0,
+            under_way: 0,
+            owned: Vec::new(),
+            disks: BTreeMap::new(),
+        }
+    }
+
+    /// Once a second: takes what was counted into the windows.
+    pub fn tick(&mut self, kernel: &dyn Kernel) {
+        if self.looks == 0 {
+            for hook in [&QUEUE, &COMPLETE] {
+                if let Err(error) = kernel.attach(hook) {
+                    module_log!(warn, "{}: {error}: bcc.disk.stacked has no values.", hook.name);
+                }
+            }
+        }
+        self.look(kernel, self.start.elapsed());
+        if self.looks <= START {
+            self.under_way = unseen(kernel);
+        }
+    }
+
+    fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) {
+        self.find(kernel);
+        self.looks += 1;
+        if self.looks.is_multiple_of(disks::NAMES_EVERY) {
+            self.name_again();
+        }
+        let part = self.clock.look(since_start);
+        let rows = kernel.rows(STACK_ROWS);
+        let mut number = 0;
+        for disk in self.disks.values_mut() {
+            for (operation, kept) in disk.kept.iter_mut().enumerate() {
+                number += 1;
+                kept.look(part, parts(rows, &disk.rows, operation), self.clock.anyway(number));
+            }
+        }
+    }
+
+    /// Fills one of [`TABLES`]; leaves others as they are.
+    pub fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        if !TABLES.iter().any(|spec| table.is(spec)) {
+            return;
+        }
+        self.find(kernel);
+        let rows = kernel.rows(STACK_ROWS);
+        for disk in self.disks.values_mut() {
+            let Some((name, labels)) = &disk.name else { continue };
+            if table.is(&BY_BUCKET) {
+                let counts: Vec<FineCounts> =
+                    (0..OPERATIONS).map(|operation| counts(parts(rows, &disk.rows, operation))).collect();
+                set_buckets(table, self.all_buckets, Some((name, labels)), &counts);
+                continue;
+            }
+            let mut row = table.named(name).labels(labels).text(NAME, name);
+            for (operation, kept) in disk.kept.iter_mut().enumerate() {
+                let counts = kept.read(parts(rows, &disk.rows, operation));
+                row = kept.set_quantiles(set_counts(row, operation, counts), operation);
+            }
+        }
+    }
+
+    /// What could not be counted, or not where it belongs.
+    pub fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let rows = kernel.rows(STACK_ROWS);
+        let rest: Vec<usize> = (0..rows.len())
+            .filter(|&at| rows.get(at).is_some_and(|row| row.get(bio_stack_row::disk) == OTHERS))
+            .collect();
+        let without = (0..OPERATIONS).flat_map(|operation| counts(parts(rows, &rest, operation))).sum();
+        each("bio-table-full: bios of disks without a row in the table, not counted", without);
+        let unseen = unseen(kernel).saturating_sub(self.under_way);
+        each("bio-unseen: bios whose submission was not seen, not counted", unseen);
+    }
+
+    /// Takes rows that have got an owner since the last time.
+    fn find(&mut self, kernel: &dyn Kernel) {
+        let rows = kernel.rows(STACK_ROWS);
+        self.owned.resize(rows.len(), false);
+        for ((at, row), owned) in rows.iter().enumerate().zip(&mut self.owned).filter(|(_, owned)| !**owned) {
+            let Some(number) = DiskNumber::read(row.get(bio_stack_row::disk)) else { continue };
+            *owned = true;
+            let new = || StackedDisk { name: named(self.look_up, number), ..StackedDisk::default() };
+            self.disks.entry(number).or_insert_with(new).rows.push(at);
+        }
+    }
+
+    /// Disks come and go, and so do those below them.
+    fn name_again(&mut self) {
+        for (&number, disk) in &mut self.disks {
+            let found = named(self.look_up, number);
+            if disk.name != found {
+                disk.name = found;
+            }
+        }
+    }
+}
+
+fn named(look_up: LookUp, number: DiskNumber) -> Option<(Vec<u8>, Arc<SeriesLabels>)> {
+    look_up(number).map(|(name, labels)| (name, Arc::new(labels)))
+}
+
+/// The histograms of an operation in the rows of a disk.
+fn parts<'a>(
+    rows: StackRows<'a>,
+    of: &'a [usize],
+    operation: usize,
+) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
+    let own = of.iter().filter(move |&&at| at % 2 == operation / 2);
+    own.filter_map(move |&at| Some(rows.get(at)?.part(bio_stack_row::total.nth(operation % 2))))
+}
+
+fn counts<'a>(histograms: impl Iterator<Item = Row<'a, fine_hist>>) -> FineCounts {
+    let mut counts = [0; Fine::BUCKETS];
+    histograms.for_each(|histogram| {
+        Fine::add(histogram, &mut counts);
+    });
+    counts
+}
+
+fn unseen(kernel: &dyn Kernel) -> u64 {
+    kernel.rows(STACK_ROWS).sum(bio_stack_row::unseen)
+}
+
+/// What sysfs has on a disk, and which disks are below it.
+pub fn look_up(number: DiskNumber) -> Option<(Vec<u8>, SeriesLabels)> {
+    let (name, mut labels) = disks::look_up(number)?;
+    let disk = format!("/sys/dev/block/{}:{}", number.major, number.minor);
+    labels.extend(below(Path::new(&disk)).map(|names| ("below", SeriesLabel::Text(names))));
+    Some((name, labels))
+}
+
+/// The disks directly below a disk, by the names that bcc.disk.dev and bcc.disk.stacked have for them; `None` without any.
+fn below(disk: &Path) -> Option<String> {
+    let name = |entry: fs::DirEntry| {
+        let slave = fs::canonicalize(entry.path()).ok()?;
+        // The directory of a partition is in that of its disk.
+        let disk = if slave.join("partition").exists() { slave.parent()? } else { &slave };
+        Some(disk.file_name()?.to_string_lossy().replace('!', "/"))
+    };
+    let names: BTreeSet<String> = fs::read_dir(disk.join("slaves")).ok()?.flatten().filter_map(name).collect();
+    (!names.is_empty()).then(|| names.into_iter().collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::Fake;
+    use crate::pcp::Atom;
+    use std::os::unix::fs::symlink;
+
+    const DM: u64 = 1 << 63 | 253 << 32;
+    const GONE: u64 = 1 << 63 | 9 << 32 | 127;
+
+    fn known(number: DiskNumber) -> Option<(Vec<u8>, SeriesLabels)> {
+        let labels = vec![("below", SeriesLabel::Text("sda,sdb".into()))];
+        (number.major == 253).then(|| (b"dm-0".to_vec(), labels))
+    }
+
+    fn stacked(window: u64) -> StackedDisks {
+        StackedDisks::new(Window(Duration::from_secs(window)), false, known)
+    }
+
+    fn fake() -> Fake {
+        Fake::new().with(STACK_ROWS, 8)
+    }
+
+    /// Bios of a time in microseconds in the row of a disk: reads or writes in even rows, flushes or discards in odd ones.
+    fn count(fake: &Fake, row: usize, disk: u64, operation: usize, us: u64, bios: u64) {
+        fake.set(STACK_ROWS, row, bio_stack_row::disk, disk);
+        let part = fake.row(STACK_ROWS, row).part(bio_stack_row::total.nth(operation % 2));
+        let bucket = fine_hist::buckets.nth(Fine::bucket(us * 1000));
+        part.set(bucket, part.get(bucket) + bios);
+        part.set(fine_hist::sum, part.get(fine_hist::sum) + bios * us * 1000);
+    }
+
+    fn filled(stacked: &mut StackedDisks, fake: &Fake, spec: &TableSpec) -> Table {
+        let mut table = Table::of(spec);
+        stacked.refresh(fake, &mut table);
+        table
+    }
+
+    fn cell(table: &Table, spec: &TableSpec, row: usize, name: &str) -> Option<u64> {
+        let name = format!("disk.stacked.{name}");
+        table.number(row, spec.metrics.iter().position(|metric| metric.name == name).unwrap())
+    }
+
+    #[test]
+    fn bios_count_by_disk_and_operation_with_what_is_below() {
+        let (fake, mut stacked) = (fake(), stacked(60));
+        for (row, operation, us, bios) in [(2, 0, 100, 5), (6, 0, 100, 5), (2, 1, 50, 3), (3, 2, 900, 2), (3, 3, 7, 1)]
+        {
+            count(&fake, row, DM, operation, us, bios);
+        }
+        count(&fake, 4, GONE, 0, 10, 1);
+        stacked.look(&fake, Duration::ZERO);
+        let table = filled(&mut stacked, &fake, &TABLE);
+        assert_eq!(table.names(), ["dm-0"], "the other disk is gone");
+        let of = |name: &str| cell(&table, &TABLE, 0, name);
+        let counts = ["read", "write", "flush", "discard"].map(|name| of(&format!("{name}.total.count")));
+        assert_eq!(counts, [Some(10), Some(3), Some(2), Some(1)]);
+        assert_eq!((of("read.total.sum"), of("flush.total.sum")), (Some(1_000_000), Some(1_800_000)));
+        assert!(of("read.total.p50").unwrap().abs_diff(100) <= 4);
+        assert_eq!(table.value(0, SERIES.len() - 1), Some(Atom::Str(b"dm-0")));
+        assert_eq!(table.labels(0), Some(&vec![("below", SeriesLabel::Text("sda,sdb".into()))]));
+    }
+
+    #[test]
+    fn a_stacked_disk_has_the_buckets_of_all_its_operations() {
+        let (fake, mut stacked) = (fake(), stacked(60));
+        count(&fake, 0, DM, 1, 100, 10);
+        count(&fake, 1, DM, 3, 100, 4);
+        let table = filled(&mut stacked, &fake, &BY_BUCKET);
+        assert_eq!((table.len(), table.name(6)), (26, "64-127::dm-0".into()));
+        let of = |name: &str| cell(&table, &BY_BUCKET, 6, name);
+        assert_eq!((of("read.total.bucket"), of("write.total.bucket")), (Some(0), Some(10)));
+        assert_eq!((of("flush.total.bucket"), of("discard.total.bucket")), (Some(0), Some(4)));
+    }
+
+    #[test]
+    fn quantiles_of_bios_end_with_their_window() {
+        let (fake, mut stacked) = (fake(), stacked(12));
+        count(&fake, 0, DM, 0, 100, 10);
+        stacked.look(&fake, Duration::ZERO);
+        stacked.look(&fake, Duration::from_secs(13));
+        let table = filled(&mut stacked, &fake, &TABLE);
+        assert_eq!(cell(&table, &TABLE, 0, "read.total.p99"), None);
+        assert_eq!(cell(&table, &TABLE, 0, "read.total.count"), Some(10));
+    }
+
+    #[test]
+    fn a_stacked_disk_that_comes_back_is_served_again() {
+        let (fake, mut stacked) = (fake(), stacked(60));
+        count(&fake, 0, DM, 0, 100, 10);
+        stacked.look(&fake, Duration::ZERO);
+        for (look_up, names) in [((|_| None) as LookUp, vec![]), (known, vec!["dm-0"])] {
+            stacked.look_up = look_up;
+            (0..disks::NAMES_EVERY).for_each(|_| stacked.look(&fake, Duration::ZERO));
+            assert_eq!(filled(&mut stacked, &fake, &TABLE).names(), names);
+        }
+    }
+
+    #[test]
+    fn bios_without_a_row_or_a_submission_are_lost() {
+        let (fake, mut stacked) = (fake(), stacked(60));
+        let losses = |stacked: &StackedDisks| {
+            let mut lost = Vec::new();
+            stacked.losses(&fake, &mut |_, count| lost.push(count));
+            lost
+        };
+        count(&fake, 0, OTHERS, 0, 100, 10);
+        count(&fake, 1, OTHERS, 3, 100, 4);
+        fake.set(STACK_ROWS, 0, bio_stack_row::unseen, 3);
+        (0..=START).for_each(|_| stacked.tick(&fake));
+        assert_eq!(losses(&stacked), [14, 0], "submitted before the start");
+        fake.set(STACK_ROWS, 0, bio_stack_row::unseen, 5);
+        stacked.tick(&fake);
+        assert_eq!(losses(&stacked), [14, 2]);
+    }
+
+    #[test]
+    fn disks_below_are_whole_disks_each_once() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for disk in ["sda", "sda/sda1", "sda/sda2", "cciss!c0d0", "dm-0/slaves"] {
+            fs::create_dir_all(path(disk)).unwrap();
+        }
+        assert_eq!((below(&path("dm-0")), below(&path("sda"))), (None, None));
+        for partition in ["sda1", "sda2"] {
+            fs::write(path("sda").join(partition).join("partition"), "1").unwrap();
+            symlink(path("sda").join(partition), path("dm-0/slaves").join(partition)).unwrap();
+        }
+        symlink(path("cciss!c0d0"), path("dm-0/slaves/cciss!c0d0")).unwrap();
+        assert_eq!(below(&path("dm-0")).as_deref(), Some("cciss/c0d0,sda"));
+    }
+
+    #[test]
+    fn nothing_is_loaded_for_stacked_disks_unless_asked_for() {
+        use super::super::{Biolatency, Options};
+        use crate::kit::{Host, Module};
+        for stacked in [false, true] {
+            let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
+            Biolatency::new(Options { stacked, ..Options::default() }).plan(&Host::SMALL, &mut plan, &mut constants);
+            let is_planned = |hook| plan.hooks.iter().any(|(planned, _)| *planned == hook);
+            assert_eq!([is_planned(&QUEUE), is_planned(&COMPLETE)], [stacked; 2]);
+            assert_eq!(plan.entries.iter().any(|(map, _)| *map == STACK_ROWS.def.name), stacked);
+        }
+    }
+}
