@@ -1,9 +1,11 @@
 //! Processes by their names, from procfs.
 
 use crate::kit::{in_log, ProcessFilter};
+use rustix::fs::getxattr;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 
 /// A C string's bytes: what precedes the first NUL.
@@ -52,23 +54,27 @@ pub fn in_namespace() -> bool {
     fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() != "pid:[4026531836]")
 }
 
-/// The processes that have a TCP or UDP socket of this network namespace open: the inodes of /proc/net/{tcp,udp}{,6} among the
-/// descriptors of each process. It reads every descriptor of the machine: for the start only.
+/// The processes that have a TCP or UDP socket open, in any network namespace. It looks at every descriptor of the machine: for the
+/// start only.
 pub fn with_sockets() -> Vec<u32> {
-    let mut inodes = BTreeSet::new();
-    for table in ["tcp", "tcp6", "udp", "udp6"] {
-        let text = fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
-        inodes.extend(text.lines().skip(1).filter_map(|line| line.split_whitespace().nth(9)?.parse::<u64>().ok()));
-    }
     let has_one = |pid: u32| {
-        fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().any(|fd| {
-            let inode = fs::read_link(fd.path())
-                .ok()
-                .and_then(|link| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
-            inode.is_some_and(|inode| inodes.contains(&inode))
-        })
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        descriptors.into_iter().any(|descriptor| is_tcp_or_udp(&descriptor.path()))
     };
     all().into_iter().flatten().filter(|&pid| has_one(pid)).collect()
+}
+
+/// Whether a descriptor of a process (`/proc/PID/fd/N`) is a TCP or UDP socket: every socket has the name of its protocol as an attribute
+/// (`sockfs_xattr_get` in net/socket.c). /proc/net/tcp has inodes, but the kernel goes over all of its hash table for it, and twice.
+fn is_tcp_or_udp(descriptor: &Path) -> bool {
+    // A file is not touched: a network file system may not answer.
+    let link = fs::read_link(descriptor).ok();
+    if !link.is_some_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:")) {
+        return false;
+    }
+    let mut name = [0; 32];
+    let read = getxattr(descriptor, "system.sockprotoname", &mut name);
+    read.is_ok() && [&b"TCP"[..], b"TCPv6", b"UDP", b"UDPv6"].contains(&until_nul(&name))
 }
 
 /// A process as a `process` option sees it.
@@ -244,6 +250,22 @@ mod tests {
     fn a_process_with_a_socket_is_found() {
         let _listener = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(with_sockets().contains(&std::process::id()));
+    }
+
+    #[test]
+    fn tcp_and_udp_are_told_from_other_descriptors() {
+        use std::os::fd::AsRawFd;
+        let is = |of: &dyn AsRawFd| is_tcp_or_udp(&Path::new("/proc/self/fd").join(of.as_raw_fd().to_string()));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(is(&listener) && is(&stream) && is(&accepted) && is(&udp));
+        if let Ok(six) = std::net::UdpSocket::bind("[::1]:0") {
+            assert!(is(&six));
+        }
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!is(&one) && !is(&other) && !is(&fs::File::open("/proc/self/exe").unwrap()));
     }
 
     #[test]

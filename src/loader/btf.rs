@@ -7,7 +7,6 @@ use super::outcome::Finding;
 use libbpf_rs::libbpf_sys::{self, bpf_btf_info};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::ops::{Deref, Range};
@@ -139,24 +138,18 @@ impl KernelTypes {
     ) {
         // A tracepoint's type is the one of its handlers.
         let handlers: Vec<String> = tracepoints.iter().map(|name| format!("btf_trace_{name}")).collect();
-        let names = functions.iter().copied().chain(handlers.iter().map(String::as_str));
-        let places = types.places(&names.collect());
-        for id in types.ids() {
-            let Some((name, info, of)) = types.header(id) else { continue };
-            match info >> 24 & 31 {
-                kind::FUNC => {
-                    let Some(&name) = places.get(&name) else { continue };
-                    let bits = types.returns(of).unwrap_or(64);
-                    let function = Function { id, bits, module: module.cloned() };
+        let names = functions.iter().copied().chain(handlers.iter().map(String::as_str)).collect();
+        for (id, name, info, of) in types.named(&names, |kind| matches!(kind, kind::FUNC | kind::TYPEDEF)) {
+            let module = module.cloned();
+            match (info >> 24 & 31, name.strip_prefix("btf_trace_").filter(|name| tracepoints.contains(name))) {
+                (kind::FUNC, _) => {
+                    let function = Function { id, bits: types.returns(of).unwrap_or(64), module };
                     self.functions.entry(name.into()).or_insert(function);
                 }
-                kind::TYPEDEF => {
-                    let tracepoint = places.get(&name).and_then(|name| name.strip_prefix("btf_trace_"));
-                    let Some(name) = tracepoint.filter(|name| tracepoints.contains(name)) else { continue };
-                    let handlers = Function { id, bits: 0, module: module.cloned() };
-                    self.tracepoints.entry(name.into()).or_insert(handlers);
+                (_, Some(name)) => {
+                    self.tracepoints.entry(name.into()).or_insert(Function { id, bits: 0, module });
                 }
-                _ => {}
+                (_, None) => {}
             }
         }
     }
@@ -295,29 +288,32 @@ impl<'a> Types<'a> {
     }
 
     fn name(&self, place: u32) -> Option<&[u8]> {
-        let Some(place) = (place as usize).checked_sub(self.strings_before()) else { return self.base?.name(place) };
-        self.bytes[self.strings.clone()].get(place..)?.split(|&byte| byte == 0).next()
+        self.text(place)?.split(|&byte| byte == 0).next()
     }
 
-    /// Where these names are among the strings, in which each is once: types are then compared by number.
-    fn places<'n>(&self, names: &BTreeSet<&'n str>) -> BTreeMap<u32, &'n str> {
-        let mut found = self.base.map(|base| base.places(names)).unwrap_or_default();
-        let mut likely = [0u64; 256];
-        let bit = |name: &[u8]| Some((usize::from(*name.first()?), 1u64 << (name.len() & 63)));
-        for (first, length) in names.iter().filter_map(|name| bit(name.as_bytes())) {
-            likely[first] |= length;
+    /// A name and all that follows it.
+    fn text(&self, place: u32) -> Option<&[u8]> {
+        match (place as usize).checked_sub(self.strings_before()) {
+            Some(place) => self.bytes[self.strings.clone()].get(place..),
+            None => self.base?.text(place),
         }
-        let (mut place, mut rest) = (self.strings_before(), &self.bytes[self.strings.clone()]);
-        while let Ok(string) = CStr::from_bytes_until_nul(rest) {
-            let string = string.to_bytes();
-            if bit(string).is_some_and(|(first, length)| likely[first] & length != 0) {
-                let name = std::str::from_utf8(string).ok().and_then(|string| names.get(string));
-                found.extend(name.map(|name| (place as u32, *name)));
-            }
-            place += string.len() + 1;
-            rest = &rest[string.len() + 1..];
-        }
-        found
+    }
+
+    /// The types of some kinds that have one of these names: identifier, name, and the rest of the header.
+    fn named<'n>(
+        &self,
+        names: &BTreeSet<&'n str>,
+        is_kind: impl Fn(u32) -> bool,
+    ) -> Vec<(u32, &'n str, u32, u32)> {
+        let mut beginnings = Beginnings([0; 256]);
+        names.iter().for_each(|name| beginnings.add(name.as_bytes()));
+        let named = self.ids().filter_map(|id| {
+            let (place, info, of) = self.header(id)?;
+            let text = self.text(place).filter(|text| is_kind(info >> 24 & 31) && beginnings.has(text))?;
+            let name = std::str::from_utf8(text.split(|&byte| byte == 0).next()?).ok()?;
+            Some((id, *names.get(name)?, info, of))
+        });
+        named.collect()
     }
 
     /// The names of types, without what libbpf takes for the mark of a flavour (`request___disk`).
@@ -325,7 +321,7 @@ impl<'a> Types<'a> {
         let names = self.ids().filter_map(|id| {
             let (name, info, _) = self.header(id)?;
             let name = std::str::from_utf8(self.name(name)?).ok()?;
-            is_root(info).then(|| name.split("___").next().unwrap_or(name))
+            is_root(info >> 24 & 31).then(|| name.split("___").next().unwrap_or(name))
         });
         names.filter(|name| !name.is_empty()).collect()
     }
@@ -351,13 +347,9 @@ impl<'a> Types<'a> {
     /// The types of these names with all that their members contain, as BTF of its own. What a pointer points to is left out:
     /// a relocation does not go through one (libbpf's relo_core.c).
     fn copy(&self, names: &BTreeSet<&str>) -> Option<Vec<u8>> {
-        let places = self.places(names);
         let mut copy = Copy { order: Vec::new(), ids: BTreeMap::new(), names: BTreeMap::new(), strings: vec![0] };
-        for id in self.ids() {
-            let (name, info, _) = self.header(id)?;
-            if is_root(info) && places.contains_key(&name) {
-                copy.id(id);
-            }
+        for (id, ..) in self.named(names, is_root) {
+            copy.id(id);
         }
         let mut types = Vec::new();
         let mut done = 0;
@@ -412,6 +404,28 @@ impl<'a> Types<'a> {
     }
 }
 
+/// The first three bytes of some names, one bit for many: enough to pass over nearly all of a hundred thousand others.
+struct Beginnings([u64; 256]);
+
+impl Beginnings {
+    /// The word and the bit of a name, which a NUL may follow.
+    fn place(name: &[u8]) -> Option<(usize, u64)> {
+        let (first, second) = (*name.first()?, name.get(1).copied().unwrap_or(0));
+        let third = name.get(2).copied().filter(|_| second != 0).unwrap_or(0);
+        Some((first.into(), 1 << ((second ^ third.rotate_left(3)) & 63)))
+    }
+
+    fn add(&mut self, name: &[u8]) {
+        if let Some((first, bit)) = Beginnings::place(name) {
+            self.0[first] |= bit;
+        }
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        Beginnings::place(name).is_some_and(|(first, bit)| self.0[first] & bit != 0)
+    }
+}
+
 /// What has been taken over into a copy, under the old numbers.
 struct Copy {
     order: Vec<u32>,
@@ -449,9 +463,9 @@ impl Copy {
     }
 }
 
-/// Whether a relocation may begin at a type.
-fn is_root(info: u32) -> bool {
-    matches!(info >> 24 & 31, kind::STRUCT | kind::UNION | kind::ENUM | kind::TYPEDEF | kind::ENUM64)
+/// Whether a relocation may begin at a type of this kind.
+fn is_root(kind: u32) -> bool {
+    matches!(kind, kind::STRUCT | kind::UNION | kind::ENUM | kind::TYPEDEF | kind::ENUM64)
 }
 
 /// Bytes of a type behind the three words that all have.

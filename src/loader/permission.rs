@@ -18,7 +18,7 @@ pub struct Privileges {
     seccomp: bool,
     /// Confidentiality forbids tracing; integrity leaves it alone.
     lockdown: Lockdown,
-    /// Bytes of memory that may be locked, if there is a limit and BPF is charged to it.
+    /// Bytes of memory that may be locked, if there is a limit that this process cannot raise and BPF is charged to it.
     locked: Option<u64>,
     /// `kernel.unprivileged_bpf_disabled`.
     unprivileged: Option<String>,
@@ -76,15 +76,18 @@ impl Privileges {
         let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
         let ids = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let disabled = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled").ok();
+        let capabilities = field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX);
+        // Who may raise the limit is not asked to wait for a look at all of the kernel's symbols.
+        let is_limited = |soft: u64| soft != RLIM_INFINITY && capabilities & SYS_RESOURCE == 0;
         Privileges {
-            capabilities: field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX),
+            capabilities,
             namespace: !ids.is_empty() && ids.split_whitespace().collect::<Vec<_>>() != ["0", "0", "4294967295"],
             seccomp: field("Seccomp:") == Some("2"),
             lockdown: Lockdown::read(),
             locked: getrlimit(Resource::RLIMIT_MEMLOCK)
                 .ok()
                 .map(|(soft, _)| soft)
-                .filter(|&soft| soft != RLIM_INFINITY && charges()),
+                .filter(|&soft| is_limited(soft) && charges()),
             unprivileged: disabled.map(|text| text.trim().to_owned()),
         }
     }

@@ -27,7 +27,8 @@ pub fn load(object: &Object, name: &str, btf: &KernelTypes) -> Result<OwnedFd, R
     load_code(object, &program, program.insns(), function)
 }
 
-fn unknown(what: &str, name: &str) -> Refusal {
+/// A tracepoint or function that the kernel's types do not have.
+pub fn unknown(what: &str, name: &str) -> Refusal {
     Refusal::missing(format!("the kernel has no {what} {name} in its BTF"))
 }
 

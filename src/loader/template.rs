@@ -165,12 +165,10 @@ impl Event {
 
     /// A probe (`kernel/events/core.c`, perf_kprobe and perf_uprobe, 4.17).
     fn probe(kind: &str, at_return: bool, name: &OsStr, offset: u64) -> Result<Event, Refusal> {
-        let device = format!("/sys/bus/event_source/devices/{kind}");
-        let no_probes = |_| Refusal::new(libc::ENODEV, format!("the kernel has no {kind}s"));
-        let ty = number(&format!("{device}/type")).map_err(no_probes)?;
+        let ty = probe_type(kind)?;
         let mut config = 0;
         if at_return {
-            let format = fs::read_to_string(format!("{device}/format/retprobe")).unwrap_or_default();
+            let format = fs::read_to_string(format!("{DEVICES}/{kind}/format/retprobe")).unwrap_or_default();
             let bit = format.trim().strip_prefix("config:").and_then(|bit| bit.parse::<u32>().ok()).unwrap_or(0);
             config = 1 << bit.min(63);
         }
@@ -199,6 +197,20 @@ impl Event {
         run_at(&event, program)?;
         Ok(event)
     }
+}
+
+/// Where the kernel has its kinds of perf events.
+const DEVICES: &str = "/sys/bus/event_source/devices";
+
+/// The type of a perf event that is a kprobe or uprobe.
+fn probe_type(kind: &str) -> Result<u64, Refusal> {
+    let none = |_| Refusal::new(libc::ENODEV, format!("the kernel has no {kind}s"));
+    number(&format!("{DEVICES}/{kind}/type")).map_err(none)
+}
+
+/// Why the kernel has no kprobes, if it has none.
+pub fn kprobes() -> Result<(), Refusal> {
+    probe_type("kprobe").map(drop)
 }
 
 /// The bits of `config` for a semaphore; `format` says which, where the kernel counts the users of probes.

@@ -9,6 +9,7 @@ use super::object::Loaded;
 use super::outcome::{usable, Attempt, Failure, Finding, LoadRequest};
 use super::permission::{lock_memory, Privileges};
 use super::refusal::{chain, errno, listening, Refusal};
+use super::{program, template};
 use crate::bpf::{BpfObject, Constants};
 use crate::kit::{Hook, MapKind, Plan, Target, Tier, When};
 use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, ProgramType};
@@ -62,6 +63,7 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
         constants,
         known,
         avoid,
+        no_kprobes: template::kprobes().err(),
         attempts: &mut attempts,
         modules: &mut modules,
         no_ring: &mut no_ring,
@@ -114,6 +116,8 @@ struct Trial<'a> {
     constants: &'a dyn Constants,
     known: Arc<KernelTypes>,
     avoid: String,
+    /// Why no program can be attached to a function by a kprobe, if so.
+    no_kprobes: Option<Refusal>,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
     /// What was said of a ring that could not be made.
@@ -154,6 +158,10 @@ impl Trial<'_> {
 
     /// Makes the maps and tries the hooks. A module that went out leaves its part in programs, so all is to be done again.
     fn attempt(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) -> Result<Loaded, Refusal> {
+        self.pass_over(active, refused);
+        if self.active(active) != active {
+            return Ok(Loaded::empty());
+        }
         let object = self.prepare(active, refused)?;
         let mut loaded = Loaded::new(object, *self.object, self.wanted, active, Arc::clone(&self.known))?;
         loaded.features = loaded.ask(|feature| named(&self.avoid, feature));
@@ -166,9 +174,9 @@ impl Trial<'_> {
         let now: BTreeSet<&str> = planned.filter(|(_, when)| at_start(when)).map(|(hook, _)| hook.name).collect();
         let hooks = self.hooks(active);
         let mut chosen: Vec<Option<&'static Tier>> = vec![None; hooks.len()];
-        // What is likely to be refused comes first, so that little is done in vain: detaching takes time.
-        for functions in [true, false] {
-            for (hook, chosen) in hooks.iter().zip(&mut chosen).filter(|(hook, _)| is_function(hook) == functions) {
+        // What is likely to be refused comes first, so that little is done in vain: verifying and detaching take time.
+        for ways in [Ways::Functions, Ways::Both, Ways::Tracepoints] {
+            for (hook, chosen) in hooks.iter().zip(&mut chosen).filter(|(hook, _)| Ways::of(hook) == ways) {
                 match self.choose(&mut loaded, active, hook, now.contains(hook.name), refused) {
                     Ok(tier) => *chosen = Some(tier),
                     Err(refusal) => self.drop_users(hook, active, &refusal, refused),
@@ -176,7 +184,9 @@ impl Trial<'_> {
             }
             for &module in active {
                 let templates = templates(&self.wanted[module].plan);
-                if templates.iter().any(|hook| is_function(hook)) == functions {
+                let any = templates.iter().any(|hook| Ways::of(hook) != Ways::Tracepoints);
+                let then = if any { Ways::Functions } else { Ways::Tracepoints };
+                if then == ways {
                     self.choose_templates(&mut loaded, module, &templates, refused);
                 }
             }
@@ -186,6 +196,38 @@ impl Trial<'_> {
         }
         loaded.hooks = hooks.into_iter().zip(chosen).filter_map(|(hook, tier)| Some((hook, tier?))).collect();
         Ok(loaded)
+    }
+
+    /// Passes over tiers that are to be avoided or need what the kernel does not have, which its files tell before anything is loaded: a
+    /// module that is out in the end would cost the maps and programs of all.
+    fn pass_over(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) {
+        for hook in self.hooks(active) {
+            let mut last = None;
+            for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)).collect::<Vec<_>>() {
+                if let Some((program, refusal)) = self.hindrance(tier) {
+                    refused.insert(program);
+                    self.record(hook, tier, vec![program], Err(refusal.clone()));
+                    last = Some(refusal);
+                }
+            }
+            if let (Some(refusal), false) = (last, hook.tiers.iter().any(|tier| usable(tier, refused))) {
+                self.drop_users(hook, active, &refusal, refused);
+            }
+        }
+    }
+
+    /// Why a tier need not be tried, and the program of it that it is for.
+    fn hindrance(&self, tier: &Tier) -> Option<(&'static str, Refusal)> {
+        if let Some(program) = avoided(tier, &self.avoid) {
+            return Some((program, by_wish()));
+        }
+        tier.programs.iter().find_map(|&program| match program.split_once("__") {
+            Some(("kprobe" | "kretprobe", _)) => Some((program, self.no_kprobes.clone()?)),
+            Some(("fentry" | "fexit", name)) if self.known.function(name).is_none() => {
+                Some((program, program::unknown("function", name)))
+            }
+            _ => None,
+        })
     }
 
     /// The first tier of a hook that the kernel takes.
@@ -200,6 +242,7 @@ impl Trial<'_> {
         let mut last = Refusal::default();
         for tier in hook.tiers {
             if !usable(tier, refused) {
+                last = self.hindrance(tier).map_or(last, |(_, refusal)| refusal);
                 continue;
             }
             match self.try_tier(loaded, active, hook, tier, now) {
@@ -232,9 +275,6 @@ impl Trial<'_> {
         tier: &'static Tier,
         now: bool,
     ) -> Result<(), (&'static str, Refusal)> {
-        if let Some(program) = avoided(tier, &self.avoid) {
-            return Err((program, Refusal::new(0, format!("passed over as {AVOID} asks"))));
-        }
         for &program in tier.programs.iter().filter(|program| self.is_busy(active, program)) {
             loaded.load(program).map_err(|refusal| (program, refusal))?;
         }
@@ -288,7 +328,11 @@ impl Trial<'_> {
                 if !usable(tier, refused) {
                     continue;
                 }
-                if let Err((program, refusal)) = self.try_tier(loaded, &[module], hook, tier, false) {
+                let tried = match avoided(tier, &self.avoid) {
+                    Some(program) => Err((program, by_wish())),
+                    None => self.try_tier(loaded, &[module], hook, tier, false),
+                };
+                if let Err((program, refusal)) = tried {
                     refused.insert(program);
                     self.record(hook, tier, vec![program], Err(refusal.clone()));
                     last = refusal;
@@ -481,11 +525,25 @@ fn hooks(plan: &Plan) -> Vec<&'static Hook> {
     plan.hooks.iter().map(|(hook, _)| *hook).collect()
 }
 
-/// Whether a hook or template is for functions, to which not every kernel can attach. Every other kind hardly ever fails.
-fn is_function(hook: &Hook) -> bool {
-    let kind = |program: &str| program.trim_start_matches("each_").split("__").next().map(str::to_owned);
-    let mut kinds = hook.tiers.iter().flat_map(|tier| tier.programs).filter_map(|program| kind(program));
-    kinds.any(|kind| matches!(kind.as_str(), "fentry" | "fexit" | "kprobe" | "kretprobe"))
+/// What the tiers of a hook or template are for: functions, to which not every kernel can attach, or all else, which hardly ever fails.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ways {
+    Functions,
+    Both,
+    Tracepoints,
+}
+
+impl Ways {
+    fn of(hook: &Hook) -> Ways {
+        let kind = |program: &&str| program.trim_start_matches("each_").split("__").next().map(str::to_owned);
+        let is_function = |kind: String| matches!(kind.as_str(), "fentry" | "fexit" | "kprobe" | "kretprobe");
+        let mut are = hook.tiers.iter().flat_map(|tier| tier.programs).filter_map(kind).map(is_function);
+        match (are.clone().any(|is| is), are.all(|is| is)) {
+            (_, true) => Ways::Functions,
+            (true, false) => Ways::Both,
+            (false, false) => Ways::Tracepoints,
+        }
+    }
 }
 
 /// The templates a plan uses, each once.
@@ -507,6 +565,10 @@ const AVOID: &str = "COREBCC_AVOID";
 /// The program of a tier that is to be avoided.
 fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
     tier.programs.iter().copied().find(|program| named(avoid, program) || named(avoid, tier.kind))
+}
+
+fn by_wish() -> Refusal {
+    Refusal::new(0, format!("passed over as {AVOID} asks"))
 }
 
 fn named(avoid: &str, name: &str) -> bool {
