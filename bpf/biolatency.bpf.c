@@ -4,8 +4,8 @@
  * both start times in the request; where it caches the clock while a task submits a batch (struct blk_plug, 6.9) the time of
  * issue is taken here instead.
  */
-#include "shared/block.bpf.h"
-#include "shared/fine.bpf.h"
+#include "shared/block_times.bpf.h"
+#include "shared/groups.bpf.h"
 
 /*
  * Reads or writes of one disk, by one CPU or several (bio_cpu_shift). A request whose allocation is not known counts in `total` from its
@@ -49,7 +49,7 @@ struct {
 	__type(value, __u64);
 } bio_owners SEC(".maps");
 
-/* Requests in flight: when each was issued (48 bits) and which it is (16 bits of its address), at a place that the other bits choose. */
+/* Requests in flight (block_times.bpf.h). */
 PRIVATE(bio_starts, __u64);
 
 const volatile __u32 bio_disks; /* rows per group of CPUs and operation */
@@ -63,62 +63,12 @@ FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 #define BIO_OTHERS (1ULL << 62) /* disks that found no place */
 #define BIO_CHOICES 16 /* of a disk for its index */
 
-/* Whether plain adds are exact; asked once, so that the verifier leaves one kind of adds and no question (see SUM). */
-static __always_inline bool bio_plain(void)
-{
-	return !bio_shared && bpf_core_enum_value_exists(enum bpf_func_id___guard, BPF_FUNC_cgrp_storage_get___guard);
-}
-
-#define BIO_SUM(cell, n)                                                                                              \
-	do {                                                                                                          \
-		if (plain)                                                                                            \
-			(cell) += (n);                                                                                \
-		else                                                                                                  \
-			ADD(cell, n);                                                                                 \
-	} while (0)
-
-/* Counts a time: the bucket first, so that whoever reads the sum first misses none. */
-#define BIO_TIME(hist, ns)                                                                                            \
-	do {                                                                                                          \
-		__u64 bucket_ = fine_bucket(ns);                                                                      \
-                                                                                                                      \
-		BIO_SUM((hist).buckets[bucket_], 1);                                                                  \
-		BIO_SUM((hist).sum, ns);                                                                              \
-	} while (0)
-
-static __always_inline __u64 *bio_start_of(__u64 number)
-{
-	return row(&bio_starts, (__u32)number * 0x9e3779b1 >> bio_start_shift);
-}
+#define BIO_SUM GROUP_SUM
+#define BIO_TIME GROUP_TIME
 
 ON(block_rq_issue, struct request *rq)
 {
-	__u64 number = block_number(raw, rq, (void *)&bio_disks);
-	__u64 *start = bio_start_of(number);
-
-	if (start)
-		*start = bpf_ktime_get_ns() << 16 | (number & 0xffff);
-}
-
-/* How long ago the request was issued, if that was seen; -1 if not. */
-static __always_inline __s64 bio_since_issue(const bool raw, struct request *rq, __u64 now)
-{
-	__u64 issued, number;
-	__u64 *start;
-
-	if (!bio_one_program) {
-		number = block_number(raw, rq, (void *)&bio_disks);
-		start = bio_start_of(number);
-		if (start) {
-			issued = *start;
-			if ((__u16)issued == (__u16)number && issued) {
-				*start = 0; /* never pairs with a later request at this address */
-				return (__s64)((now << 16) - (issued & ~0xffffULL)) >> 16;
-			}
-		}
-	}
-	issued = GET(rq, io_start_time_ns);
-	return issued ? (__s64)(now - issued) : -1;
+	block_issued(raw, &bio_starts, bio_start_shift, (void *)&bio_disks, rq);
 }
 
 /* The index of a disk's rows, by the nth choice; never 0. */
@@ -166,20 +116,18 @@ static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which)
 	return r;
 }
 
-/* Both times of a request, where one start time is missing the same twice; false if both are. */
+/* Both times of a request, -1 for one that is not known; false if neither is. */
 static __always_inline bool bio_times(const bool raw, struct request *rq, __u32 op, __u64 now, __s64 *total, __s64 *device)
 {
-	__u64 allocated = op == OP_FLUSH ? GET(rq, start_time_ns) : block_allocated(raw, rq);
-
-	*device = bio_since_issue(raw, rq, now);
-	*total = allocated ? (__s64)(now - allocated) : -1;
+	*device = block_since_issue(raw, &bio_starts, bio_start_shift, (void *)&bio_disks, !bio_one_program, rq, now);
+	*total = block_since_allocation(raw, rq, op, now);
 	return *device >= 0 || *total >= 0;
 }
 
 ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 {
 	__u32 op = block_op(raw, rq);
-	const bool plain = bio_plain();
+	const bool plain = group_plain(bio_shared);
 	__s64 total, device;
 	__u64 disk, now;
 

@@ -84,6 +84,7 @@ struct blk_mq_hw_ctx {
 
 struct request {
 	struct request_queue *q;
+	struct bio *bio;
 	struct blk_mq_hw_ctx *mq_hctx;
 	unsigned int cmd_flags;
 	unsigned int rq_flags;
@@ -106,6 +107,32 @@ struct bio {
 	struct block_device *bi_bdev;
 	unsigned int bi_opf;
 	struct bvec_iter bi_iter;
+	struct blkcg_gq *bi_blkg; /* with CONFIG_BLK_CGROUP */
+};
+
+/* cgroups; the number of a kernfs node is that of its directory in cgroup2 */
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+};
+
+struct blkcg {
+	struct cgroup_subsys_state css;
+};
+
+struct blkcg_gq {
+	struct blkcg *blkcg;
 };
 
 /* before 5.17 the disk hangs off the request */
@@ -185,6 +212,7 @@ struct task_struct {
 	char comm[16];
 	struct sched_info sched_info;
 	struct sched_entity se;
+	struct css_set *cgroups;
 };
 
 /* before 5.14 */

@@ -2,7 +2,8 @@
 
 mod disks;
 
-use super::shared::block::{COMPLETE, ISSUE};
+use super::shared::block::{starts, COMPLETE, ISSUE};
+use super::shared::groups::{cpu_shift, groups, tell};
 use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types::{self, bio_row, bio_small};
 use crate::bpf::Field;
@@ -207,13 +208,8 @@ impl Size {
         // A quarter more than there are: for disks to come, and so that most find their first choice.
         let disks = host.disks + host.disks / 4 + 8;
         let most = (21 << 20) + host.disks * (75 << 10);
-        let groups = |shift: u32| host.cpus.div_ceil(1 << shift);
-        let shift =
-            (0..usize::BITS - 1).find(|&shift| groups(shift) == 1 || groups(shift) * disks * Size::INDEX <= most);
-        let shift = shift.unwrap_or(usize::BITS - 1);
-        // Requests are spread by a hash: a quarter full keeps collisions rare, and a collision has a second choice.
-        let starts = table_size(host.requests * 4, 8192, 1 << 18);
-        Size { disks, shift, groups: groups(shift), starts }
+        let shift = cpu_shift(host.cpus, disks * Size::INDEX, most);
+        Size { disks, shift, groups: groups(host.cpus, shift), starts: starts(host) }
     }
 
     /// Rows of each kind.
@@ -230,10 +226,11 @@ impl Module for Biolatency {
         constants.bio_shared = size.shift > 0;
         constants.bio_start_shift = 32 - size.starts.ilog2();
         constants.bio_one_program = !self.options.issue;
-        if size.shift > 0 {
-            let cpus = 1 << size.shift;
-            module_log!(info, "{cpus} CPUs share the counters of a disk to save memory: 10 ns more per request, or more where they complete requests of one disk at the same time.");
-        }
+        tell(
+            size.shift,
+            "a disk",
+            "10 ns more per request, or more where they complete requests of one disk at the same time",
+        );
         plan.attach(&COMPLETE);
         if self.options.issue {
             plan.attach_if(&ISSUE, PLUG_CLOCK);
