@@ -4,9 +4,9 @@
  * both start times in the request; where it caches the clock while a task submits a batch (struct blk_plug, 6.9) the time of
  * issue is taken here instead.
  */
-#include "shared/block.bpf.h"
+#include "shared/block_times.bpf.h"
 #include "shared/claim.bpf.h"
-#include "shared/fine.bpf.h"
+#include "shared/groups.bpf.h"
 #include "shared/owners.bpf.h"
 
 /*
@@ -102,7 +102,7 @@ struct {
 	__type(value, __u64);
 } bio_owners SEC(".maps");
 
-/* Requests in flight: when each was issued (48 bits) and which it is (16 bits of its address), at a place that the other bits choose. */
+/* Requests in flight (block_times.bpf.h). */
 PRIVATE(bio_starts, __u64);
 
 /* Two at one place would be taken for smaller than they are: parts are rare. */
@@ -126,33 +126,8 @@ FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 #define BIO_OTHERS (1ULL << 62) /* disks that found no place */
 #define BIO_CHOICES 16 /* of a disk for its index */
 
-/* Whether plain adds are exact; asked once, so that the verifier leaves one kind of adds and no question (see SUM). */
-static __always_inline bool bio_plain(const bool shared)
-{
-	return !shared && bpf_core_enum_value_exists(enum bpf_func_id___guard, BPF_FUNC_cgrp_storage_get___guard);
-}
-
-#define BIO_SUM(cell, n)                                                                                              \
-	do {                                                                                                          \
-		if (plain)                                                                                            \
-			(cell) += (n);                                                                                \
-		else                                                                                                  \
-			ADD(cell, n);                                                                                 \
-	} while (0)
-
-/* Counts a time: the bucket first, so that whoever reads the sum first misses none. */
-#define BIO_TIME(hist, ns)                                                                                            \
-	do {                                                                                                          \
-		__u64 bucket_ = fine_bucket(ns);                                                                      \
-                                                                                                                      \
-		BIO_SUM((hist).buckets[bucket_], 1);                                                                  \
-		BIO_SUM((hist).sum, ns);                                                                              \
-	} while (0)
-
-static __always_inline __u64 *bio_start_of(__u64 number)
-{
-	return row(&bio_starts, (__u32)number * 0x9e3779b1 >> bio_start_shift);
-}
+#define BIO_SUM GROUP_SUM
+#define BIO_TIME GROUP_TIME
 
 /* Whether the agent has found that this disk does not count. Until then it counts, and the agent does not show it. */
 static __always_inline bool bio_ignores(const bool raw, struct request *rq, __u64 disk)
@@ -168,32 +143,7 @@ static __always_inline bool bio_ignores(const bool raw, struct request *rq, __u6
 
 ON(block_rq_issue, struct request *rq)
 {
-	__u64 number = block_number(raw, rq, (void *)&bio_disks);
-	__u64 *start = bio_start_of(number);
-
-	if (start)
-		*start = bpf_ktime_get_ns() << 16 | (number & 0xffff);
-}
-
-/* How long ago the request was issued, if that was seen; -1 if not. */
-static __always_inline __s64 bio_since_issue(const bool raw, struct request *rq, __u64 now)
-{
-	__u64 issued, number;
-	__u64 *start;
-
-	if (!bio_one_program) {
-		number = block_number(raw, rq, (void *)&bio_disks);
-		start = bio_start_of(number);
-		if (start) {
-			issued = *start;
-			if ((__u16)issued == (__u16)number && issued) {
-				*start = 0; /* never pairs with a later request at this address */
-				return (__s64)((now << 16) - (issued & ~0xffffULL)) >> 16;
-			}
-		}
-	}
-	issued = GET(rq, io_start_time_ns);
-	return issued ? (__s64)(now - issued) : -1;
+	block_issued(raw, &bio_starts, bio_start_shift, (void *)&bio_disks, rq);
 }
 
 /* The index of a disk's rows, by the nth choice; never 0. */
@@ -250,13 +200,11 @@ static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which, __u
 	return r;
 }
 
-/* Both times of a request, where one start time is missing the same twice; false if both are. */
+/* Both times of a request, -1 for one that is not known; false if neither is. */
 static __always_inline bool bio_times(const bool raw, struct request *rq, __u32 op, __u64 now, __s64 *total, __s64 *device)
 {
-	__u64 allocated = op == OP_FLUSH ? GET(rq, start_time_ns) : block_allocated(raw, rq);
-
-	*device = bio_since_issue(raw, rq, now);
-	*total = allocated ? (__s64)(now - allocated) : -1;
+	*device = block_since_issue(raw, &bio_starts, bio_start_shift, (void *)&bio_disks, !bio_one_program, rq, now);
+	*total = block_since_allocation(raw, rq, op, now);
 	return *device >= 0 || *total >= 0;
 }
 
@@ -296,7 +244,7 @@ static __always_inline __u64 bio_earlier(const bool raw, struct request *rq)
 static __always_inline void bio_size(__u64 disk, __u32 op, __u64 bytes, __s64 total)
 {
 	struct bio_size_row *r = bio_row_of(&bio_sizes, disk, op & 1, bio_size_cpu_shift);
-	const bool plain = bio_plain(bio_size_shared);
+	const bool plain = group_plain(bio_size_shared);
 	__u64 size = 0;
 
 	if (!r)
@@ -371,7 +319,7 @@ static __always_inline void bio_slower(const bool raw, struct request *rq, __u64
 static __always_inline void bio_complete(const bool raw, struct request *rq, __u32 nr_bytes)
 {
 	__u32 op = block_op(raw, rq);
-	const bool plain = bio_plain(bio_shared);
+	const bool plain = group_plain(bio_shared);
 	__u64 disk, now, is_small, earlier = 0;
 	__s64 total, device;
 	struct bio_head *r;

@@ -219,6 +219,7 @@ struct task_struct {
 	char comm[16];
 	struct sched_info sched_info;
 	struct sched_entity se;
+	struct css_set *cgroups;
 };
 
 /* before 5.14 */

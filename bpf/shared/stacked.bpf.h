@@ -75,7 +75,7 @@ ON(block_bio_queue___stacked, struct bio *bio)
 
 ON(block_bio_complete, struct request_queue *q, struct bio *bio)
 {
-	const bool plain = bio_plain(bio_shared);
+	const bool plain = group_plain(bio_shared);
 	struct bio_stack_row *r;
 	struct bio_waits *waits;
 	__u64 key, disk, ns;

@@ -1,5 +1,6 @@
 //! The machine as its files show it: no BPF.
 
+mod cgroups;
 mod demangle;
 mod elf;
 mod error;
@@ -14,6 +15,7 @@ mod symbols;
 mod tracefs;
 mod usdt;
 
+pub use cgroups::{series_name, Cgroup, Cgroups, Controller, NoCgroups};
 pub use elf::{Code, Elf};
 pub use error::HostError;
 pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};

@@ -161,6 +161,13 @@ impl Kept {
         self.window.take(part, &counts)
     }
 
+    /// Leaves out of the window what these rows have counted so far.
+    pub fn skip<'a>(&mut self, rows: impl Iterator<Item = Row<'a, fine_hist>>) {
+        let counts = self.count(rows);
+        self.window.sum = self.sum;
+        self.window.skip(&counts);
+    }
+
     /// Adds to this part of the window what [`Kept::look`] of another histogram has counted.
     pub fn add(&mut self, part: u64, counted: &[(u16, u32)]) {
         self.window.add(part, counted);

@@ -220,6 +220,33 @@ impl<'a, T> Row<'a, T> {
     }
 }
 
+/// Counters of the agent's own in the form of a row.
+pub struct OwnRow<T> {
+    words: Vec<AtomicU64>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Default for OwnRow<T> {
+    fn default() -> Self {
+        let words = (0..size_of::<T>() / 8).map(|_| AtomicU64::new(0)).collect();
+        OwnRow { words, of: PhantomData }
+    }
+}
+
+impl<T> OwnRow<T> {
+    /// The row.
+    pub fn row(&self) -> Row<'_, T> {
+        Row::new(&self.words)
+    }
+
+    /// Adds all words of another row, each to its own.
+    pub fn add(&self, row: Row<'_, T>) {
+        for (sum, more) in self.words.iter().zip(row.words) {
+            sum.fetch_add(more.load(Relaxed), Relaxed);
+        }
+    }
+}
+
 /// Maps without a kernel.
 #[derive(Default)]
 pub struct Fake {

@@ -32,7 +32,7 @@ pub use histogram_table::{
     WindowClock, SERIES_METRICS,
 };
 pub use hook::{Hook, Sampling, Target, Tier};
-pub use kernel::{Attachment, Fake, Kernel, KernelError, Row, RowsView};
+pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};
 pub use labels::{SeriesLabel, SeriesLabels};
 pub use log::{current_section, with_section};
 pub use map::{MapDef, MapKind, Rows, KEYS};
@@ -42,8 +42,8 @@ pub use module::{
 };
 pub use need::Need;
 pub use options::{
-    unknown, Buckets, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType, OptionValue,
-    Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
+    unknown, Buckets, CgroupCount, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType,
+    OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
 };
 pub use readings::{FineHistogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;

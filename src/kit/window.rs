@@ -70,6 +70,11 @@ impl Windowed {
         counted
     }
 
+    /// Takes the counters as of now for those of the last look.
+    pub fn skip(&mut self, counts: &FineCounts) {
+        self.remember(counts);
+    }
+
     /// Adds what was counted in this part of the window.
     pub fn add(&mut self, part: u64, counted: &[(u16, u32)]) {
         if counted.is_empty() {

@@ -300,11 +300,7 @@ impl<'a> Types<'a> {
     }
 
     /// The types of some kinds that have one of these names: identifier, name, and the rest of the header.
-    fn named<'n>(
-        &self,
-        names: &BTreeSet<&'n str>,
-        is_kind: impl Fn(u32) -> bool,
-    ) -> Vec<(u32, &'n str, u32, u32)> {
+    fn named<'n>(&self, names: &BTreeSet<&'n str>, is_kind: impl Fn(u32) -> bool) -> Vec<(u32, &'n str, u32, u32)> {
         let mut beginnings = Beginnings([0; 256]);
         names.iter().for_each(|name| beginnings.add(name.as_bytes()));
         let named = self.ids().filter_map(|id| {

@@ -6,7 +6,8 @@ mod sizes;
 mod slowest;
 mod stacked;
 
-use super::shared::block::{disk_name, COMPLETE, ISSUE, OWNER_MAPS, SUBMIT};
+use super::shared::block::{disk_name, starts, COMPLETE, ISSUE, OWNER_MAPS, SUBMIT};
+use super::shared::groups::{cpu_shift, groups, tell};
 use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types::{
     self, bio_epoch, bio_ignored, bio_part, bio_row, bio_size_row, bio_slowest, bio_small, bio_stack_row, bio_waits,
@@ -299,16 +300,17 @@ impl Size {
         // A quarter more than there are: for disks to come, and so that most find their first choice.
         let disks = host.disks + host.disks / 4 + 8;
         let most = (21 << 20) + host.disks * (75 << 10);
-        let groups = |shift: u32| host.cpus.div_ceil(1 << shift);
-        let shift_for = |index: usize| {
-            let shift = (0..usize::BITS - 1).find(|&shift| groups(shift) == 1 || groups(shift) * disks * index <= most);
-            shift.unwrap_or(usize::BITS - 1)
-        };
+        let shift_for = |index: usize| cpu_shift(host.cpus, disks * index, most);
         let (shift, size_shift) = (shift_for(Size::INDEX), shift_for(Size::SIZES));
-        // Requests are spread by a hash: a quarter full keeps collisions rare, and a collision has a second choice.
-        let starts = table_size(host.requests * 4, 8192, 1 << 18);
-        let ignored = table_size(host.disks * 4, 256, 1 << 16);
-        Size { disks, shift, groups: groups(shift), size_shift, size_groups: groups(size_shift), starts, ignored }
+        Size {
+            disks,
+            shift,
+            groups: groups(host.cpus, shift),
+            size_shift,
+            size_groups: groups(host.cpus, size_shift),
+            starts: starts(host),
+            ignored: table_size(host.disks * 4, 256, 1 << 16),
+        }
     }
 
     /// Rows of each kind.
@@ -325,10 +327,11 @@ impl Module for Biolatency {
         constants.bio_shared = size.shift > 0;
         constants.bio_start_shift = 32 - size.starts.ilog2();
         constants.bio_one_program = !self.options.issue;
-        if size.shift > 0 {
-            let cpus = 1 << size.shift;
-            module_log!(info, "{cpus} CPUs share the counters of a disk to save memory: 10 ns more per request, or more where they complete requests of one disk at the same time.");
-        }
+        tell(
+            size.shift,
+            "a disk",
+            "10 ns more per request, or more where they complete requests of one disk at the same time",
+        );
         plan.attach(&COMPLETE);
         if self.options.issue {
             plan.attach_if(&ISSUE, PLUG_CLOCK);

@@ -6,6 +6,8 @@ mod biolatency;
 mod bioperpid;
 mod biotop;
 mod cachestat;
+mod cgroup_disk;
+mod cgroup_runq;
 mod execsnoop;
 mod exectop;
 mod ext4dist;
@@ -58,6 +60,8 @@ pub const MODULES: &[&Spec] = &[
     &netproc::SPEC,
     &execsnoop::SPEC,
     &syscount::SPEC,
+    &cgroup_disk::SPEC,
+    &cgroup_runq::SPEC,
 ];
 
 /// The module that `module = PATH` or `[NAME]` means.

@@ -16,6 +16,9 @@ maps! {
     private TASKS: runq_task = "runq_tasks";
 }
 
+/// The maps that the times are found with.
+pub const RUNQ_MAPS: &[MapDef] = MAPS;
+
 options! {
     process;
     histograms;
@@ -68,9 +71,12 @@ mod cpu {
     };
 }
 
-static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF");
-static WAKEUP: Hook = tracepoint!("sched_wakeup", "a kernel with BTF");
-static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", "a kernel with BTF");
+/// Switches of tasks.
+pub static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF");
+/// Wake-ups, where the kernel does not keep since when a task waits.
+pub static WAKEUP: Hook = tracepoint!("sched_wakeup", "a kernel with BTF");
+/// The same of new tasks.
+pub static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", "a kernel with BTF");
 
 static TABLE: TableSpec = TableSpec {
     cluster: 4,
@@ -91,11 +97,15 @@ pub const SPEC: Spec = Spec {
     maps: MAPS,
     make: |setup| {
         let options = Options::read(setup.section)?;
-        let schedstat = std::fs::read_to_string("/proc/self/schedstat").ok();
-        Ok(Box::new(Runqlat::new(options, keeps_times(schedstat.as_deref()))))
+        Ok(Box::new(Runqlat::new(options, kernel_keeps_times())))
     },
     ..Spec::NEW
 };
+
+/// Whether this kernel records since when a task waits.
+pub fn kernel_keeps_times() -> bool {
+    keeps_times(std::fs::read_to_string("/proc/self/schedstat").ok().as_deref())
+}
 
 /// Whether the kernel records since when a task waits, by the line of a task that has run in its `schedstat` file (proc(5)): it
 /// does not where all numbers are zero, as before 5.14 with delay accounting off and without CONFIG_SCHEDSTATS. Without
@@ -127,22 +137,27 @@ impl Runqlat {
     }
 }
 
+/// Plans what the times are found with; `keeps_times`: the kernel records since when a task waits.
+pub fn plan_times(keeps_times: bool, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+    let tasks = table_size(host.threads * 4, 4096, 1 << 16);
+    constants.runq_task_mask = tasks as u32 - 1;
+    constants.runq_by_wakeup = !keeps_times;
+    plan.attach(&SWITCH);
+    for hook in [&WAKEUP, &WAKEUP_NEW] {
+        if keeps_times {
+            plan.attach_if(hook, NO_SCHED_INFO);
+        } else {
+            plan.attach(hook);
+        }
+    }
+    plan.entries(ROWS.def.name, host.cpus);
+    plan.entries(TASKS.name, tasks);
+}
+
 impl Module for Runqlat {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let tasks = table_size(host.threads * 4, 4096, 1 << 16);
-        constants.runq_task_mask = tasks as u32 - 1;
         constants.runq_filter = plan.only(&self.process);
-        constants.runq_by_wakeup = !self.keeps_times;
-        plan.attach(&SWITCH);
-        for hook in [&WAKEUP, &WAKEUP_NEW] {
-            if self.keeps_times {
-                plan.attach_if(hook, NO_SCHED_INFO);
-            } else {
-                plan.attach(hook);
-            }
-        }
-        plan.entries(ROWS.def.name, host.cpus);
-        plan.entries(TASKS.name, tasks);
+        plan_times(self.keeps_times, host, plan, constants);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {

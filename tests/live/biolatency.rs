@@ -145,13 +145,15 @@ struct Counted {
 }
 
 /// The words of this process's latest array with values of this size.
-fn map_words<T>() -> Vec<u64> {
+pub fn map_words<T>() -> Vec<u64> {
     let number = |text: &str, field: &str| -> Option<usize> {
         text.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
     };
     let found = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten().filter_map(|entry| {
         let text = std::fs::read_to_string(entry.path()).ok()?;
-        let is_it = number(&text, "map_type:") == Some(2) && number(&text, "value_size:") == Some(size_of::<T>());
+        let is_mapped = text.contains("map_flags:\t0x400");
+        let is_it =
+            is_mapped && number(&text, "map_type:") == Some(2) && number(&text, "value_size:") == Some(size_of::<T>());
         let fd: i32 = entry.file_name().to_str()?.parse().ok()?;
         is_it.then(|| (number(&text, "map_id:"), fd, number(&text, "max_entries:").unwrap() * size_of::<T>()))
     });
@@ -786,35 +788,59 @@ fn unaccounted_disks_are_measured_or_counted_as_unmeasured() {
     assert!(warnings.iter().any(|line| line.ends_with("from their other start time")), "{warnings:?}");
 }
 
-/// A file system that is frozen holds up writes to its files, and so the requests of a disk over one of them.
+/// A disk over a file of a file system: while that is frozen it holds up writes to its files, and so the requests of the disk.
+pub struct Held {
+    pub upper: Disk,
+    mounted: Mounted,
+    _lower: Disk,
+}
+
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    fn at(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let mut thaw = std::process::Command::new("fsfreeze");
+        let _ = thaw.args(["-u", self.at()]).stderr(std::process::Stdio::null()).status();
+        let _ = std::process::Command::new("umount").arg(self.at()).status();
+    }
+}
+
+impl Held {
+    pub fn new() -> Held {
+        let lower = Disk::new(64);
+        run("mkfs.ext4", &["-q", "-F", &lower.device]);
+        let mounted = Mounted(tempfile::tempdir().unwrap());
+        run("mount", &[&lower.device, mounted.at()]);
+        let path = format!("{}/disk", mounted.at());
+        run("dd", &["if=/dev/zero", &format!("of={path}"), "bs=1M", "count=16", "conv=fsync", "status=none"]);
+        Held { upper: Disk::over(&path), mounted, _lower: lower }
+    }
+
+    pub fn freeze(&self) {
+        run("fsfreeze", &["-f", self.mounted.at()]);
+    }
+
+    pub fn thaw(&self) {
+        run("fsfreeze", &["-u", self.mounted.at()]);
+    }
+}
+
 #[test]
 fn a_request_held_up_for_400_ms_is_in_its_slot() {
     let _alone = alone();
     if lacks(&["fsfreeze", "mkfs.ext4"]) {
         return;
     }
-    let lower = Disk::new(64);
-    run("mkfs.ext4", &["-q", "-F", &lower.device]);
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path().to_str().unwrap();
-    run("mount", &[&lower.device, at]);
-    struct Mounted(String);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            let _ = std::process::Command::new("fsfreeze")
-                .args(["-u", &self.0])
-                .stderr(std::process::Stdio::null())
-                .status();
-            let _ = std::process::Command::new("umount").arg(&self.0).status();
-        }
-    }
-    let mounted = Mounted(at.to_string());
-    let path = format!("{at}/disk");
-    run("dd", &["if=/dev/zero", &format!("of={path}"), "bs=1M", "count=16", "conv=fsync", "status=none"]);
-    let upper = Disk::over(&path);
+    let held = Held::new();
     let mut agent = Agent::new("biolatency", "");
     let before = agent.histogram();
-    run("fsfreeze", &["-f", at]);
+    held.freeze();
     let start = Instant::now();
     let source = format!(
         "import mmap\n\
@@ -823,14 +849,14 @@ fn a_request_held_up_for_400_ms_is_in_its_slot() {
          say('writing')\n\
          os.pwrite(fd, page, 8192)\n\
          os._exit(0)",
-        upper.device
+        held.upper.device
     );
     let mut script = Script::python(&source);
     script.line();
     std::thread::sleep(Duration::from_millis(50));
     let issued_by = start.elapsed();
     std::thread::sleep(Duration::from_millis(400));
-    run("fsfreeze", &["-u", at]);
+    held.thaw();
     script.end();
     let ended = start.elapsed();
     settle();
@@ -839,7 +865,6 @@ fn a_request_held_up_for_400_ms_is_in_its_slot() {
     // 400 ms are in slot 18 (262 to 524 ms); a machine that stalls may add to it, up to what the whole took.
     let highest = (ended.as_micros() as u64).ilog2() as usize;
     assert!((18..=highest).any(|slot| added.get(slot).is_some_and(|&count| count > 0)), "{added:?}");
-    drop((upper, mounted));
 }
 
 #[test]

@@ -135,7 +135,22 @@ impl Agent {
         Agent::load(module, options, None)
     }
 
+    /// As `new`, with another module loaded beside it.
+    pub fn beside(other: &str, module: &str, options: &str) -> Agent {
+        Agent::load_with(Some(other), module, options, None)
+            .unwrap_or_else(|failure| panic!("{module}: {}", failure.reason))
+    }
+
     fn load(module: &str, options: &str, process_refresh: Option<Duration>) -> Result<Agent, Failure> {
+        Agent::load_with(None, module, options, process_refresh)
+    }
+
+    fn load_with(
+        other: Option<&str>,
+        module: &str,
+        options: &str,
+        process_refresh: Option<Duration>,
+    ) -> Result<Agent, Failure> {
         static ONCE: Once = Once::new();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         ONCE.call_once(|| {
@@ -143,7 +158,10 @@ impl Agent {
             log::set_max_level(log::LevelFilter::Warn);
         });
         let name = format!("{module}_{}", NUMBER.fetch_add(1, Relaxed));
-        let text = format!("[pmda]\nmodules = {name}\n[{name}]\nmodule = {module}\ncluster = 7\n{options}\n");
+        let more = other.map(|other| (format!(",{other}"), format!("[{other}]\nmodule = {other}\ncluster = 8\n")));
+        let (more, section) = more.unwrap_or_default();
+        let text =
+            format!("[pmda]\nmodules = {name}{more}\n[{name}]\nmodule = {module}\ncluster = 7\n{options}\n{section}");
         let (group, _) = loaded(&text, process_refresh);
         for outcome in group.outcomes() {
             outcome?;

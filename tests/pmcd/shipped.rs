@@ -59,6 +59,8 @@ fn files_are_put_in_place_and_taken_out_again() {
     let both = [
         "pmlogconf/corebcc/agent",
         "pmlogconf/corebcc/biolatency",
+        "pmlogconf/corebcc/cgroup_disk",
+        "pmlogconf/corebcc/cgroup_runq",
         "pmlogconf/corebcc/netproc",
         "pmlogconf/corebcc/runqlat",
         "pmlogconf/corebcc/status",

@@ -98,7 +98,7 @@ const OWN: [Beside; 49] = [
 const ADDED: [Beside; 1] = [("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count")];
 
 /// Histograms of biolatency: their names, the clusters of their series and of their buckets, and their numbers from 1.
-const LATENCIES: [(&str, u32, u32, &[&str]); 3] = [
+const LATENCIES: [Histograms; 3] = [
     (
         "bcc.disk.dev",
         320,
@@ -149,25 +149,53 @@ const OF_DISKS: [Beside; 13] = [
 
 /// Latency by disk, operation and phase, with quantiles.
 pub fn latencies() -> impl Iterator<Item = Row> {
+    static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| histograms("biolatency", &OF_DISKS, &LATENCIES));
+    beside(&METRICS)
+}
+
+/// Latency by cgroup, with quantiles.
+fn of_cgroups() -> impl Iterator<Item = Row> {
     static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
-        let mut metrics = OF_DISKS.to_vec();
-        for (prefix, series, buckets, names) in LATENCIES {
-            for (name, number) in names.iter().zip(1..) {
-                let full = |last: &str| -> &'static str { format!("{prefix}.{name}.{last}").leak() };
-                for (item, (last, sem, units)) in (8 * number..).zip(OF_SERIES) {
-                    metrics.push((full(last), "biolatency", series, item, Type::U64, sem, units));
-                }
-                metrics.push((full("bucket"), "biolatency", buckets, number, Type::U64, Sem::COUNTER, "count"));
-            }
-        }
-        metrics
+        let disk = histograms("cgroup_disk", &OF_CGROUPS[..3], &[CGROUPS[0]]);
+        disk.into_iter().chain(histograms("cgroup_runq", &OF_CGROUPS[3..], &[CGROUPS[1]])).collect()
     });
     beside(&METRICS)
 }
 
+/// Histograms of a module: their names, the clusters of their series and of their buckets, and their numbers from 1.
+type Histograms = (&'static str, u32, u32, &'static [&'static str]);
+
+const CGROUPS: [Histograms; 2] = [
+    ("bcc.cgroup.disk", 400, 327, &["read.total", "read.queue", "write.total", "write.queue"]),
+    ("bcc.cgroup", 401, 333, &["runq"]),
+];
+
+#[rustfmt::skip]
+const OF_CGROUPS: [Beside; 4] = [
+    ("bcc.cgroup.disk.name",        "cgroup_disk", 400, 0, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.cgroup.disk.read.bytes",  "cgroup_disk", 400, 1, Type::U64,    Sem::COUNTER,  "byte"),
+    ("bcc.cgroup.disk.write.bytes", "cgroup_disk", 400, 2, Type::U64,    Sem::COUNTER,  "byte"),
+    ("bcc.cgroup.runq.name",        "cgroup_runq", 401, 0, Type::STRING, Sem::DISCRETE, "none"),
+];
+
+/// The metrics of histograms, behind others of their series.
+fn histograms(module: &'static str, others: &[Beside], all: &[Histograms]) -> Vec<Beside> {
+    let mut metrics = others.to_vec();
+    for &(prefix, series, buckets, names) in all {
+        for (name, number) in names.iter().zip(1..) {
+            let full = |last: &str| -> &'static str { format!("{prefix}.{name}.{last}").leak() };
+            for (item, (last, sem, units)) in (8 * number..).zip(OF_SERIES) {
+                metrics.push((full(last), module, series, item, Type::U64, sem, units));
+            }
+            metrics.push((full("bucket"), module, buckets, number, Type::U64, Sem::COUNTER, "count"));
+        }
+    }
+    metrics
+}
+
 /// What modules add.
 pub fn added() -> impl Iterator<Item = Row> {
-    beside(&ADDED).chain(latencies())
+    beside(&ADDED).chain(latencies()).chain(of_cgroups())
 }
 
 /// What the agent has of its own.

@@ -196,6 +196,27 @@ impl OptionType for Buckets {
     }
 }
 
+/// The most cgroups that have counters of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CgroupCount(pub u32);
+
+impl CgroupCount {
+    /// Places for them, a power of two.
+    pub fn places(self) -> usize {
+        self.0.next_power_of_two() as usize
+    }
+}
+
+impl OptionType for CgroupCount {
+    const EXPECTED: &'static str = "a number of cgroups from 1 to 65536";
+    fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
+        value.clamped(1..=65536).map(CgroupCount)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
 /// A whole number from 0 up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u64);

@@ -28,6 +28,12 @@ pub static SUBMIT: Hook = Hook {
     needs: NEEDS,
 };
 
+/// Places for requests in flight whose time of issue is kept (bpf/shared/block_times.bpf.h). They are spread by a hash: a quarter full
+/// keeps collisions rare, and a request without a place has the kernel's time.
+pub fn starts(host: &Host) -> usize {
+    table_size(host.requests * 4, 8192, 1 << 18)
+}
+
 maps! {
     rows OWNERS: io_owner = "io_owners", taken claims, lost io_stat.crowded in "io_stats";
     private SLOTS: io_slot = "io_slots";

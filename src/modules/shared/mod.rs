@@ -1,8 +1,10 @@
 //! What families of modules share.
 
 pub mod block;
+pub mod cgroups;
 pub mod flows;
 pub mod fsdist;
+pub mod groups;
 pub mod hits;
 pub mod process_counts;
 pub mod runtimes;

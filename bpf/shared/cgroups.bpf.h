@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Rows by cgroup: a table of owners, in which a cgroup takes a place at its first event (claim.bpf.h), and for each place rows of
+ * counters. A place is the agent's to give back (src/modules/shared/cgroups.rs).
+ */
+#pragma once
+
+#include "claim.bpf.h"
+
+struct cgroup_owner {
+	__u64 id; /* of the cgroup: the number of its kernfs node; 0: nobody; CGROUP_RETIRED: about to be nobody */
+	__u64 claims;
+};
+
+#define CGROUP_CHOICES 32 /* of a cgroup for its place: with nine of ten taken, one in thirty finds none */
+
+/* The index of a cgroup's rows: 1 and up; 0 for those that find no place, and for id 0. `mask` is the number of places less 1. */
+static __always_inline __u32 cgroup_index(void *owners, __u32 mask, __u64 id)
+{
+	__u32 hash = number_hash(id);
+
+	if (!id)
+		return 0;
+	for (__u32 nth = 0; nth < CGROUP_CHOICES; nth++) {
+		__u32 place = number_slot(hash, nth) & mask;
+		struct cgroup_owner *owner = row(owners, place);
+
+		if (!owner)
+			break;
+		if (likely(owner->id == id))
+			return place + 1;
+		/* Two CPUs may take a place each for the same cgroup: the agent adds them up. */
+		if (!owner->id && claim(&owner->claims)) {
+			owner->id = id;
+			return place + 1;
+		}
+	}
+	return 0;
+}
+
+/* The row of an index for this CPU, one of 1 << shift that share it. */
+static __always_inline void *cgroup_row(void *rows, __u32 mask, __u32 shift, __u32 index)
+{
+	return row(rows, (bpf_get_smp_processor_id() >> shift) * (mask + 2) + index);
+}

@@ -1,0 +1,414 @@
+//! Control groups: where their hierarchies are mounted, which directory has which id, and whose they are by their paths.
+
+use crate::kit::{SeriesLabel, SeriesLabels};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// What the ids of cgroups come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    /// The hierarchy of cgroup v2, which every task is in.
+    Unified,
+    /// The hierarchy with the controller of block I/O: cgroup v2, or a hierarchy of v1 that still has it.
+    BlockIo,
+}
+
+/// A mounted hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroups {
+    mount: PathBuf,
+    /// It is one of cgroup v1.
+    pub is_v1: bool,
+}
+
+/// A cgroup by the number of its directory, which is its id in the kernel, and by its path below the mount, `/` for the root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    /// The id.
+    pub id: u64,
+    /// The path: bytes that whoever made the cgroup chose.
+    pub path: Vec<u8>,
+}
+
+/// Why there is no hierarchy to be had.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum NoCgroups {
+    /// No cgroup v2.
+    #[error("cgroup v2 is not mounted: mount it (mount -t cgroup2 none /sys/fs/cgroup)")]
+    Unified,
+    /// No block cgroups.
+    #[error("no mounted hierarchy of cgroups has block I/O: boot a kernel with CONFIG_BLK_CGROUP, and mount cgroup v2 (mount -t cgroup2 none /sys/fs/cgroup)")]
+    BlockIo,
+}
+
+/// Directories that one walk looks at: somebody with a hierarchy delegated to him may make any number.
+const MOST: usize = 1 << 17;
+/// Bytes of a name that are served in full.
+const LONGEST: usize = 255;
+
+impl Cgroups {
+    /// The hierarchy as it is mounted; else a sentence that says what is missing.
+    pub fn of(controller: Controller) -> Result<Cgroups, NoCgroups> {
+        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        Cgroups::among(&String::from_utf8_lossy(&mounts), controller, |mount| {
+            fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default()
+        })
+    }
+
+    fn among(mounts: &str, of: Controller, controllers: impl Fn(&Path) -> String) -> Result<Cgroups, NoCgroups> {
+        let mounted = |wanted: &'static str| {
+            mounts.lines().filter_map(move |line| {
+                let (before, after) = line.split_once(" - ")?;
+                let mut after = after.split(' ');
+                let (kind, options) = (after.next()?, after.nth(1)?);
+                let mount = PathBuf::from(before.split(' ').nth(4)?);
+                (kind == wanted).then_some((mount, options))
+            })
+        };
+        let unified = mounted("cgroup2").next().map(|(mount, _)| Cgroups { mount, is_v1: false });
+        if of == Controller::Unified {
+            return unified.ok_or(NoCgroups::Unified);
+        }
+        let has_io = |cgroups: &Cgroups| controllers(&cgroups.mount).split_whitespace().any(|name| name == "io");
+        let v1 = || {
+            let mut mounts =
+                mounted("cgroup").filter(|(_, options)| options.split(',').any(|option| option == "blkio"));
+            mounts.next().map(|(mount, _)| Cgroups { mount, is_v1: true })
+        };
+        unified.filter(has_io).or_else(v1).ok_or(NoCgroups::BlockIo)
+    }
+
+    /// Where it is mounted.
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// Hands out every cgroup, parents first.
+    pub fn walk(&self, each: &mut dyn FnMut(Cgroup)) {
+        let Ok(root) = fs::metadata(&self.mount) else { return };
+        each(Cgroup { id: root.ino(), path: b"/".to_vec() });
+        let (mut left, mut waiting) = (MOST, vec![Vec::new()]);
+        while let Some(parent) = waiting.pop() {
+            let children = fs::read_dir(self.directory(&parent)).into_iter().flatten().flatten();
+            for child in children.filter(|child| child.file_type().is_ok_and(|kind| kind.is_dir())) {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+                let path = [&parent[..], b"/", &child.file_name().into_vec()].concat();
+                each(Cgroup { id: child.ino(), path: path.clone() });
+                waiting.push(path);
+            }
+        }
+    }
+
+    /// Whether this very cgroup is still there, not another one of its name.
+    pub fn is_there(&self, cgroup: &Cgroup) -> bool {
+        fs::metadata(self.directory(&cgroup.path)).is_ok_and(|about| about.ino() == cgroup.id)
+    }
+
+    /// What the path tells of a cgroup.
+    pub fn labels(&self, path: &[u8]) -> SeriesLabels {
+        labels(path, &|scope| self.guest(scope))
+    }
+
+    /// The name that a process in this cgroup of a virtual machine was given: qemu's `-name guest=`.
+    fn guest(&self, scope: &[u8]) -> Option<String> {
+        ["cgroup.procs", "libvirt/cgroup.procs", "libvirt/emulator/cgroup.threads"].iter().find_map(|file| {
+            let text = fs::read_to_string(self.directory(scope).join(file)).ok()?;
+            text.lines().take(16).find_map(|line| guest_name(&arguments(line.parse().ok()?)?))
+        })
+    }
+
+    fn directory(&self, path: &[u8]) -> PathBuf {
+        let relative = path.strip_prefix(b"/").unwrap_or(path);
+        self.mount.join(Path::new(OsStr::from_bytes(relative)))
+    }
+}
+
+/// The name of a cgroup's series: its path, in which bytes that clients of PCP cannot take are written as `\x20`, as systemd writes
+/// them. What is too long ends with the cgroup's id.
+pub fn series_name(cgroup: &Cgroup) -> Vec<u8> {
+    let mut name = String::new();
+    for chunk in cgroup.path.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() || character.is_whitespace() || [',', '"', '\''].contains(&character) {
+                let mut bytes = [0; 4];
+                character.encode_utf8(&mut bytes).bytes().for_each(|byte| name += &format!("\\x{byte:02x}"));
+            } else {
+                name.push(character);
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| name += &format!("\\x{byte:02x}"));
+    }
+    if name.len() > LONGEST {
+        let end = format!("...{}", cgroup.id);
+        let most = LONGEST - end.len();
+        let cut = (0..=most).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+        name.truncate(cut);
+        name += &end;
+    }
+    name.into_bytes()
+}
+
+/// The labels of a cgroup by its path: as systemd, Docker, Podman, containerd, CRI-O, the kubelet and libvirt make paths. `guest`
+/// looks for a virtual machine's name in its scope.
+fn labels(path: &[u8], guest: &dyn Fn(&[u8]) -> Option<String>) -> SeriesLabels {
+    let text = String::from_utf8_lossy(path);
+    let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
+    let unit = |kinds: &[&str]| parts.iter().rev().find(|part| kinds.iter().any(|kind| part.ends_with(kind))).copied();
+    let unit = unit(&[".service", ".scope", ".socket", ".mount", ".swap"]).or_else(|| unit(&[".slice"]));
+    let container = parts.iter().rev().find_map(|part| container(part));
+    let vm = parts.iter().position(|part| machine(part).is_some()).map(|at| {
+        let scope = format!("/{}", parts[..=at].join("/"));
+        guest(scope.as_bytes()).unwrap_or_else(|| machine(parts[at]).unwrap_or_default())
+    });
+    let found = [
+        // systemd puts a `_` before a name that would be taken for a file of the kernel's
+        ("unit", unit.map(|unit| unit.strip_prefix('_').unwrap_or(unit).to_owned())),
+        ("container", container.map(str::to_owned)),
+        ("pod", parts.iter().rev().find_map(|part| pod(part))),
+        ("namespace", namespace(&parts).map(str::to_owned)),
+        ("vm", vm),
+    ];
+    let found = found.into_iter().filter_map(|(label, value)| Some((label, SeriesLabel::Text(plain(&value?)))));
+    [("cgroup", SeriesLabel::Text(plain(&text)))].into_iter().chain(found).collect()
+}
+
+fn plain(text: &str) -> String {
+    let mut plain: String = text.chars().map(|c| if c.is_control() { '_' } else { c }).take(LONGEST).collect();
+    plain.shrink_to_fit();
+    plain
+}
+
+/// An id of a container, or of a pod of Podman's.
+fn is_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// `docker-ID.scope`, `libpod-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`, `libpod-ID`, `PREFIX:cri-containerd:ID` and plain
+/// `ID`; not the cgroup of the process that looks after a container (conmon).
+fn container(part: &str) -> Option<&str> {
+    let part = part.strip_suffix(".scope").unwrap_or(part);
+    let (before, id) = part.rsplit_once(['-', ':']).unwrap_or(("", part));
+    (is_id(id) && !before.ends_with("conmon")).then_some(id)
+}
+
+/// `kubepods-burstable-podUID.slice` with `_` for `-`, `podUID`, and `machine-libpod_pod_ID.slice` of Podman.
+fn pod(part: &str) -> Option<String> {
+    let name = part.strip_suffix(".slice").unwrap_or(part);
+    if let Some((_, id)) = name.rsplit_once("libpod_pod_") {
+        return is_id(id).then(|| id.to_owned());
+    }
+    let uid = name.rsplit('-').next().and_then(|last| last.strip_prefix("pod")).or_else(|| name.strip_prefix("pod"))?;
+    let uid = uid.replace('_', "-");
+    let digits = uid.bytes().filter(u8::is_ascii_hexdigit).count();
+    (digits == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')).then_some(uid)
+}
+
+/// containerd's namespace, `/NAMESPACE/ID`; of a pod's namespace a path tells nothing.
+fn namespace<'a>(parts: &[&'a str]) -> Option<&'a str> {
+    match parts {
+        [namespace, id] if is_id(id) && !["docker", "libpod_parent", "machine.slice"].contains(namespace) => {
+            Some(namespace)
+        }
+        _ => None,
+    }
+}
+
+/// The machine of `machine-qemu\x2d1\x2dNAME.scope`: systemd's name of a scope, in which libvirt has the driver, a number and the name.
+fn machine(part: &str) -> Option<String> {
+    let name = unescaped(part.strip_prefix("machine-")?.strip_suffix(".scope")?);
+    let (_, rest) = ["qemu-", "lxc-", "xen-"].iter().find_map(|driver| Some((driver, name.strip_prefix(driver)?)))?;
+    let (number, name) = rest.split_once('-')?;
+    (number.parse::<u32>().is_ok() && !name.is_empty()).then(|| name.to_owned())
+}
+
+/// Text in which systemd wrote bytes as `\x2d`.
+fn unescaped(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let byte = after
+            .strip_prefix(b"x")
+            .and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex.get(..2)?).ok()?, 16).ok());
+        match (first, byte) {
+            (b'\\', Some(byte)) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The arguments of a process, each with a NUL behind it: the first 32 KB.
+fn arguments(pid: u32) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    fs::File::open(format!("/proc/{pid}/cmdline")).ok()?.take(32 << 10).read_to_end(&mut line).ok()?;
+    Some(line)
+}
+
+/// NAME of `-name guest=NAME,...` or `-name NAME`, in a command line whose arguments end with NUL; a comma in it is written twice.
+fn guest_name(cmdline: &[u8]) -> Option<String> {
+    let mut arguments = cmdline.split(|&byte| byte == 0);
+    arguments.find(|&argument| argument == b"-name")?;
+    let value = String::from_utf8_lossy(arguments.next()?).into_owned();
+    let value = value.strip_prefix("guest=").unwrap_or(&value);
+    let name = value.replace(",,", "\0");
+    let name = name.split(',').next()?.replace('\0', ",");
+    (!name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "4f0a3d9c1be2875604f0a3d9c1be2875604f0a3d9c1be2875604f0a3d9c1be28";
+    const UID: &str = "0d4a9f6e-61a2-4f0b-9a3e-5a1c7f5e2b10";
+
+    fn found(path: &str) -> Vec<(&'static str, String)> {
+        let text = |label| if let SeriesLabel::Text(text) = label { text } else { panic!("{label:?}") };
+        let all = labels(path.as_bytes(), &|_| None).into_iter().map(|(name, label)| (name, text(label)));
+        let all: Vec<_> = all.collect();
+        assert_eq!(all[0], ("cgroup", path.to_owned()));
+        all[1..].to_vec()
+    }
+
+    #[track_caller]
+    fn check(path: &str, expected: &[(&'static str, &str)]) {
+        let expected: Vec<_> = expected.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+        assert_eq!(found(path), expected, "{path}");
+    }
+
+    #[test]
+    fn paths_of_systemd_tell_the_unit() {
+        check("/", &[]);
+        check("/system.slice", &[("unit", "system.slice")]);
+        check("/system.slice/nginx.service", &[("unit", "nginx.service")]);
+        check("/system.slice/system-getty.slice/getty@tty1.service", &[("unit", "getty@tty1.service")]);
+        check("/user.slice/user-1000.slice/session-3.scope", &[("unit", "session-3.scope")]);
+        check("/user.slice/user-1000.slice/user@1000.service/app.slice/dbus.service", &[("unit", "dbus.service")]);
+        check("/system.slice/_cpu.service/payload", &[("unit", "cpu.service")]);
+    }
+
+    #[test]
+    fn paths_of_engines_tell_the_container() {
+        for (before, after) in
+            [("/docker/", ""), ("/libpod_parent/libpod-", ""), ("/libpod_parent/libpod-", "/container")]
+        {
+            check(&format!("{before}{ID}{after}"), &[("container", ID)]);
+        }
+        for (slice, prefix) in [("system.slice", "docker-"), ("machine.slice", "libpod-"), ("system.slice", "nerdctl-")]
+        {
+            let scope = format!("{prefix}{ID}.scope");
+            check(&format!("/{slice}/{scope}"), &[("unit", &scope), ("container", ID)]);
+        }
+        let (user, scope) = ("/user.slice/user-1000.slice/user@1000.service/user.slice", format!("libpod-{ID}.scope"));
+        check(&format!("{user}/{scope}/container"), &[("unit", &scope), ("container", ID)]);
+        check(&format!("/default/{ID}"), &[("container", ID), ("namespace", "default")]);
+        let conmon = format!("libpod-conmon-{ID}.scope");
+        check(&format!("/machine.slice/{conmon}"), &[("unit", &conmon)]);
+        check("/docker/not-an-id", &[]);
+    }
+
+    #[test]
+    fn paths_of_kubernetes_tell_pod_and_container() {
+        let uid = UID.replace('-', "_");
+        for engine in ["cri-containerd", "crio", "docker"] {
+            for (class, parent) in
+                [("burstable-", "kubepods-burstable.slice/"), ("besteffort-", "kubepods-besteffort.slice/"), ("", "")]
+            {
+                let scope = format!("{engine}-{ID}.scope");
+                let path = format!("/kubepods.slice/{parent}kubepods-{class}pod{uid}.slice/{scope}");
+                check(&path, &[("unit", &scope), ("container", ID), ("pod", UID)]);
+            }
+        }
+        check(&format!("/kubepods/burstable/pod{UID}/{ID}"), &[("container", ID), ("pod", UID)]);
+        check(&format!("/kubepods/pod{UID}"), &[("pod", UID)]);
+        let prefixed =
+            format!("/system.slice/containerd.service/kubepods-burstable-pod{uid}.slice:cri-containerd:{ID}");
+        assert!(found(&prefixed).contains(&("container", ID.to_owned())));
+        let of_podman = format!("/machine.slice/machine-libpod_pod_{ID}.slice");
+        check(&of_podman, &[("unit", &format!("machine-libpod_pod_{ID}.slice")), ("pod", ID)]);
+    }
+
+    #[test]
+    fn paths_of_libvirt_tell_the_machine() {
+        let scope = "machine-qemu\\x2d12\\x2dweb\\x2d01.scope";
+        check(&format!("/machine.slice/{scope}"), &[("unit", scope), ("vm", "web-01")]);
+        check(&format!("/machine.slice/{scope}/libvirt/vcpu0"), &[("unit", scope), ("vm", "web-01")]);
+        let asked = std::cell::RefCell::new(Vec::new());
+        let guest = |scope: &[u8]| {
+            asked.borrow_mut().push(scope.to_vec());
+            Some("Web 01".to_owned())
+        };
+        let path = format!("/machine.slice/{scope}/libvirt/emulator");
+        assert!(labels(path.as_bytes(), &guest).contains(&("vm", SeriesLabel::Text("Web 01".into()))));
+        assert_eq!(*asked.borrow(), [format!("/machine.slice/{scope}").into_bytes()]);
+        check("/machine.slice/machine-other.scope", &[("unit", "machine-other.scope")]);
+    }
+
+    #[test]
+    fn a_guest_has_the_name_of_its_command_line() {
+        let name = |line: &str| guest_name(line.replace(' ', "\0").as_bytes());
+        assert_eq!(name("qemu-system-x86_64 -name guest=web-01,debug-threads=on -S"), Some("web-01".into()));
+        assert_eq!(name("qemu-kvm -name guest=a,,b"), Some("a,b".into()));
+        assert_eq!(name("qemu-kvm -name old -m 1"), Some("old".into()));
+        assert_eq!([name("qemu-kvm -name"), name("qemu-kvm -m 1"), name("")], [None, None, None]);
+    }
+
+    #[test]
+    fn names_are_what_clients_can_take() {
+        let name = |path: &[u8]| String::from_utf8(series_name(&Cgroup { id: 77, path: path.to_vec() })).unwrap();
+        assert_eq!(name(b"/system.slice/system-getty.slice"), "/system.slice/system-getty.slice");
+        assert_eq!(name(b"/a b,c\n\xff\"d"), "/a\\x20b\\x2cc\\x0a\\xff\\x22d");
+        assert_eq!(name("/caf\u{e9}".as_bytes()), "/caf\u{e9}");
+        let long = name(&[b'\xff'; 4000]);
+        assert!(long.len() <= LONGEST && long.ends_with("...77"), "{long}");
+        let wide = name("\u{e9}".repeat(400).as_bytes());
+        assert!(wide.len() <= LONGEST && wide.ends_with("...77"), "{wide}");
+    }
+
+    #[test]
+    fn the_hierarchy_with_block_io_is_found() {
+        let v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                  38 31 0:35 / /sys/fs/cgroup/blkio rw,relatime - cgroup cgroup rw,blkio\n";
+        let hybrid = format!("{v1}41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n");
+        let unified = "41 31 0:38 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let of = |mounts: &str, controllers: &'static str, of| {
+            Cgroups::among(mounts, of, |_| controllers.to_owned()).map(|found| (found.mount, found.is_v1))
+        };
+        let at = |mount: &str, is_v1| Ok((PathBuf::from(mount), is_v1));
+        assert_eq!(of(unified, "cpuset cpu io memory\n", Controller::BlockIo), at("/sys/fs/cgroup", false));
+        assert_eq!(of(unified, "cpuset cpu memory\n", Controller::BlockIo), Err(NoCgroups::BlockIo));
+        assert_eq!(of(&hybrid, "hugetlb\n", Controller::BlockIo), at("/sys/fs/cgroup/blkio", true));
+        assert_eq!(of(&hybrid, "hugetlb\n", Controller::Unified), at("/sys/fs/cgroup/unified", false));
+        assert_eq!(of(v1, "", Controller::Unified), Err(NoCgroups::Unified));
+        assert_eq!(of("", "", Controller::BlockIo), Err(NoCgroups::BlockIo));
+    }
+
+    #[test]
+    fn a_walk_finds_each_directory_with_its_number() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("a/b")).unwrap();
+        fs::write(root.path().join("a/file"), "").unwrap();
+        let cgroups = Cgroups { mount: root.path().to_path_buf(), is_v1: false };
+        let mut found = Vec::new();
+        cgroups.walk(&mut |cgroup| found.push(cgroup));
+        let paths: Vec<&[u8]> = found.iter().map(|cgroup| &cgroup.path[..]).collect();
+        assert_eq!(paths, [&b"/"[..], b"/a", b"/a/b"]);
+        assert!(found.iter().all(|cgroup| cgroups.is_there(cgroup)));
+        fs::remove_dir(root.path().join("a/b")).unwrap();
+        assert!(!cgroups.is_there(&found[2]));
+        assert!(!cgroups.is_there(&Cgroup { id: 1, ..found[1].clone() }), "another one of its name");
+    }
+}

@@ -1,0 +1,202 @@
+//! Block I/O latency by cgroup. Kernel side: bpf/cgroup_disk.bpf.c.
+
+use super::shared::block::{starts, COMPLETE, ISSUE};
+use super::shared::cgroups::{ByCgroup, CgroupHistograms};
+use super::shared::groups::tell;
+use crate::bpf::features::PLUG_CLOCK;
+use crate::bpf::types::{self, cgd_row, cgd_side, cgroup_owner};
+use crate::host::{Cgroups, Controller, NoCgroups};
+use crate::kit::*;
+use crate::{histograms, maps, module_log, options};
+
+histograms! {
+    "cgroup.disk";
+    1 "read.total" "reads by cgroup" "from allocation to completion" READS;
+    2 "read.queue" "reads by cgroup" "from allocation to issue to the device" READS;
+    3 "write.total" "writes by cgroup" "from allocation to completion" WRITES;
+    4 "write.queue" "writes by cgroup" "from allocation to issue to the device" WRITES;
+    with NAME: str = 0 "name" DISCRETE NONE "path of the cgroup, for the variables of a dashboard";
+    with READ_BYTES: u64 = 1 "read.bytes" COUNTER BYTE "bytes that reads of the cgroup transferred";
+    with WRITE_BYTES: u64 = 2 "write.bytes" COUNTER BYTE "bytes that writes of the cgroup transferred";
+}
+
+const READS: &str = "Series are cgroups by path, each request with the nearest one that has the controller io. The series \"other\" has requests of \
+                     cgroups without a row of their own (option \"max_cgroups\"), of none, and of those that were removed more than a minute ago.";
+const WRITES: &str = "Series are cgroups by path, each request with the nearest one that has the controller io. With cgroup v2 and its controllers \
+                      memory and io, buffered data that is written back later counts for the cgroup that wrote it, else for the root. \
+                      The series \"other\" has requests of cgroups without a row of their own (option \"max_cgroups\"), of none, and of \
+                      those that were removed more than a minute ago.";
+
+maps! {
+    rows OWNERS: cgroup_owner = "cgd_owners", taken id;
+    rows ROWS: cgd_row = "cgd_rows";
+    private STARTS: u64 = "cgd_starts";
+}
+
+options! {
+    /// Cgroups with counters of their own; the number is rounded up to a power of two. Other cgroups are the series `other`. Each takes 15 KB of memory, or that for each CPU.
+    max_cgroups: CgroupCount = CgroupCount(1024);
+    /// Seconds that quantiles such as bcc.cgroup.disk.read.total.p99 cover. They move on by a twelfth of it.
+    window: Seconds = Seconds(60);
+    /// Buckets of bcc.cgroup.disk: powers of two, or all that the programs count, 16 times as many.
+    buckets: Buckets = Buckets::Log2;
+}
+
+/// Removed cgroups keep their identifiers for a day.
+const MOST_NAMES: usize = 1 << 17;
+const MOST_BUCKETS: usize = 1 << 21;
+
+static TABLE: TableSpec = TableSpec {
+    summary: "each cgroup",
+    cluster: 400,
+    shape: Shape::Named { max: MOST_NAMES },
+    metrics: SERIES,
+    histograms: HISTOGRAMS,
+    ..TableSpec::NEW
+};
+static BY_BUCKET: TableSpec = TableSpec {
+    summary: "each bucket of each cgroup",
+    cluster: 327,
+    shape: Shape::Buckets { max: MOST_BUCKETS },
+    metrics: BUCKETS,
+    histograms: HISTOGRAMS,
+    ..TableSpec::NEW
+};
+
+static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
+    owners: OWNERS,
+    rows: ROWS,
+    histograms: &[
+        cgd_row::read.then(cgd_side::total),
+        cgd_row::read.then(cgd_side::queue),
+        cgd_row::write.then(cgd_side::total),
+        cgd_row::write.then(cgd_side::queue),
+    ],
+    counters: &[(READ_BYTES, cgd_row::read.then(cgd_side::bytes)), (WRITE_BYTES, cgd_row::write.then(cgd_side::bytes))],
+    name: NAME,
+    series: &TABLE,
+};
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "cgroup_disk",
+    summary: "block I/O latency by cgroup: services, containers, pods, virtual machines",
+    overhead: Overhead::low("170 ns per request"),
+    needs: "CONFIG_BLK_CGROUP and CONFIG_BLK_DEV_IO_TRACE",
+    tables: &[&TABLE, &BY_BUCKET],
+    options: OPTIONS,
+    hooks: &[&COMPLETE, &ISSUE],
+    maps: MAPS,
+    make: |setup| {
+        let options = Options::read(setup.section)?;
+        let cgroups = Cgroups::of(Controller::BlockIo);
+        if cgroups.as_ref().is_ok_and(|cgroups| cgroups.is_v1) {
+            module_log!(warn, "Block I/O is controlled by cgroup v1, which does not know who wrote what is written back: it counts for the root.");
+        }
+        Ok(Box::new(CgroupDisk::new(options, cgroups)))
+    },
+    ..Spec::NEW
+};
+
+struct CgroupDisk {
+    options: Options,
+    cgroups: Result<CgroupHistograms<cgd_row>, NoCgroups>,
+}
+
+impl CgroupDisk {
+    fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupDisk {
+        let (window, all_buckets) = (options.window.window(), options.buckets == Buckets::Fine);
+        let cgroups = cgroups.map(|cgroups| CgroupHistograms::new(&BY_CGROUP, cgroups, window, all_buckets));
+        CgroupDisk { options, cgroups }
+    }
+}
+
+impl Module for CgroupDisk {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        if let Err(none) = &self.cgroups {
+            return plan.refuse(none.to_string());
+        }
+        let size = BY_CGROUP.plan(self.options.max_cgroups.places(), host, plan);
+        let starts = starts(host);
+        constants.cgd_mask = size.mask;
+        constants.cgd_cpu_shift = size.shift;
+        constants.cgd_shared = size.shift > 0;
+        constants.cgd_start_shift = 32 - starts.ilog2();
+        tell(
+            size.shift,
+            "a cgroup",
+            "10 ns more per request, or more where they complete requests of one cgroup at the same time",
+        );
+        plan.attach(&COMPLETE);
+        plan.attach_if(&ISSUE, PLUG_CLOCK);
+        plan.entries(STARTS.name, starts);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        if let Ok(cgroups) = &mut self.cgroups {
+            cgroups.refresh(kernel, table);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        if let Ok(cgroups) = &mut self.cgroups {
+            cgroups.tick(kernel);
+        }
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let Ok(cgroups) = &self.cgroups else { return };
+        let sum = |of: Field| {
+            [cgd_row::read, cgd_row::write].iter().fold(0, |sum, side| sum + cgroups.sum(kernel, side.then(of)))
+        };
+        each("untimed: requests without a usable start time", sum(cgd_side::unmeasured));
+        each("other-start: requests counted from their other start time", sum(cgd_side::no_start));
+        let totals = [BY_CGROUP.histograms[0], BY_CGROUP.histograms[2]];
+        each(
+            "table-full: requests of cgroups without a row in the table, and of none, counted for other",
+            cgroups.without_place(kernel, &totals),
+        );
+    }
+}
+
+type Field = crate::bpf::Field<cgd_side, u64>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(cgroups: Result<Cgroups, NoCgroups>, host: &Host) -> (Plan, types::rodata) {
+        let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
+        let mut module = CgroupDisk { cgroups: Err(NoCgroups::BlockIo), options: Options::default() };
+        match cgroups {
+            Ok(_) => module = CgroupDisk::new(Options::default(), cgroups),
+            Err(none) => module.cgroups = Err(none),
+        }
+        module.plan(host, &mut plan, &mut constants);
+        (plan, constants)
+    }
+
+    #[test]
+    fn a_machine_without_block_cgroups_is_told_so() {
+        let (plan, _) = plan(Err(NoCgroups::BlockIo), &Host::SMALL);
+        let reason = plan.refusal.unwrap();
+        assert!(reason.starts_with("no mounted hierarchy of cgroups has block I/O: "), "{reason}");
+    }
+
+    /// Counters by CPU where there is memory for them.
+    #[test]
+    fn memory_is_bounded() {
+        for (cpus, memory, shift) in [(1, 1024, 0), (2, 1024, 1), (2, 24_000, 0), (64, 256_000, 4), (256, 1_000_000, 6)]
+        {
+            let host = Host { cpus, memory, ..Host::SMALL };
+            let mut plan = Plan::default();
+            let size = BY_CGROUP.plan(CgroupCount(1000).places(), &host, &mut plan);
+            assert_eq!((size.mask, size.shift), (1023, shift), "{cpus} CPUs, {memory} MB");
+            let rows = plan.entries.iter().find(|(name, _)| *name == ROWS.def.name).unwrap().1 as usize;
+            let bytes = rows * size_of::<cgd_row>();
+            assert_eq!(rows, cpus.div_ceil(1 << shift) * 1025);
+            assert!(bytes <= 96 << 20 && (shift == 0 || cpus <= 1 << shift || bytes <= memory << 13), "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Run queue latency by cgroup. Kernel side: bpf/cgroup_runq.bpf.c, with the times of bpf/runqlat.bpf.c.
+
+use super::runqlat::{kernel_keeps_times, plan_times, RUNQ_MAPS, SWITCH, WAKEUP, WAKEUP_NEW};
+use super::shared::cgroups::{ByCgroup, CgroupHistograms};
+use super::shared::groups::tell;
+use crate::bpf::types::{self, cgq_row, cgroup_owner};
+use crate::host::{Cgroups, Controller, NoCgroups};
+use crate::kit::*;
+use crate::{histograms, maps, options};
+
+histograms! {
+    "cgroup";
+    1 "runq" "tasks by cgroup" "from ready to run to running on a CPU" NOTE;
+    with NAME: str = 0 "runq.name" DISCRETE NONE "path of the cgroup, for the variables of a dashboard";
+}
+
+const NOTE: &str =
+    "Series are cgroups of v2 by path. The series \"other\" has tasks of cgroups without a row of their own (option \
+                    \"max_cgroups\"), and of those that were removed more than a minute ago.";
+
+maps! {
+    rows OWNERS: cgroup_owner = "cgq_owners", taken id;
+    rows ROWS: cgq_row = "cgq_rows";
+}
+
+options! {
+    /// Cgroups with counters of their own; the number is rounded up to a power of two. Other cgroups are the series `other`. Each takes 4 KB of memory, or that for each CPU.
+    max_cgroups: CgroupCount = CgroupCount(1024);
+    /// Seconds that quantiles such as bcc.cgroup.runq.p99 cover. They move on by a twelfth of it.
+    window: Seconds = Seconds(60);
+    /// Buckets of bcc.cgroup.runq: powers of two, or all that the programs count, 16 times as many.
+    buckets: Buckets = Buckets::Log2;
+}
+
+/// Removed cgroups keep their identifiers for a day.
+const MOST_NAMES: usize = 1 << 17;
+const MOST_BUCKETS: usize = 1 << 21;
+
+static TABLE: TableSpec = TableSpec {
+    summary: "each cgroup",
+    cluster: 401,
+    shape: Shape::Named { max: MOST_NAMES },
+    metrics: SERIES,
+    histograms: HISTOGRAMS,
+    ..TableSpec::NEW
+};
+static BY_BUCKET: TableSpec = TableSpec {
+    summary: "each bucket of each cgroup",
+    cluster: 333,
+    shape: Shape::Buckets { max: MOST_BUCKETS },
+    metrics: BUCKETS,
+    histograms: HISTOGRAMS,
+    ..TableSpec::NEW
+};
+
+static BY_CGROUP: ByCgroup<cgq_row> =
+    ByCgroup { owners: OWNERS, rows: ROWS, histograms: &[cgq_row::waits], counters: &[], name: NAME, series: &TABLE };
+
+/// The declaration.
+pub const SPEC: Spec = Spec {
+    name: "cgroup_runq",
+    summary: "run queue latency by cgroup: services, containers, pods, virtual machines",
+    overhead: Overhead::medium("45 ns per context switch"),
+    needs: "cgroup v2",
+    tables: &[&TABLE, &BY_BUCKET],
+    options: OPTIONS,
+    hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
+    maps: &[MAPS[0], MAPS[1], RUNQ_MAPS[0], RUNQ_MAPS[1]],
+    make: |setup| Ok(Box::new(CgroupRunq::new(Options::read(setup.section)?, Cgroups::of(Controller::Unified)))),
+    ..Spec::NEW
+};
+
+struct CgroupRunq {
+    options: Options,
+    cgroups: Result<CgroupHistograms<cgq_row>, NoCgroups>,
+}
+
+impl CgroupRunq {
+    fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupRunq {
+        let (window, all_buckets) = (options.window.window(), options.buckets == Buckets::Fine);
+        let cgroups = cgroups.map(|cgroups| CgroupHistograms::new(&BY_CGROUP, cgroups, window, all_buckets));
+        CgroupRunq { options, cgroups }
+    }
+}
+
+impl Module for CgroupRunq {
+    fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
+        if let Err(none) = &self.cgroups {
+            return plan.refuse(none.to_string());
+        }
+        let size = BY_CGROUP.plan(self.options.max_cgroups.places(), host, plan);
+        constants.cgq_mask = size.mask;
+        constants.cgq_cpu_shift = size.shift;
+        constants.cgq_shared = size.shift > 0;
+        tell(
+            size.shift,
+            "a cgroup",
+            "10 ns more per context switch, or more where tasks of one cgroup start on them at the same time",
+        );
+        plan_times(kernel_keeps_times(), host, plan, constants);
+    }
+
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        if let Ok(cgroups) = &mut self.cgroups {
+            cgroups.refresh(kernel, table);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, kernel: &dyn Kernel) {
+        if let Ok(cgroups) = &mut self.cgroups {
+            cgroups.tick(kernel);
+        }
+    }
+
+    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let Ok(cgroups) = &self.cgroups else { return };
+        each(
+            "untimed: tasks that came to run after an unknown time in the queue",
+            cgroups.sum(kernel, cgq_row::unmeasured),
+        );
+        each(
+            "table-full: tasks of cgroups without a row in the table, counted for other",
+            cgroups.without_place(kernel, BY_CGROUP.histograms),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_cgroup_v2_is_told_so() {
+        let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
+        CgroupRunq::new(Options::default(), Err(NoCgroups::Unified)).plan(&Host::SMALL, &mut plan, &mut constants);
+        assert_eq!(plan.refusal.unwrap(), "cgroup v2 is not mounted: mount it (mount -t cgroup2 none /sys/fs/cgroup)");
+        assert!(plan.hooks.is_empty() && plan.entries.is_empty());
+    }
+}

@@ -1,0 +1,659 @@
+//! Histograms by cgroup (bpf/shared/cgroups.bpf.h): names of those that have counted, and rows that are given back.
+//!
+//! What found no place, and what has lost its series, counts for the series `other`, so that all series together never lose a count.
+
+use super::groups::{cpu_shift, groups};
+use crate::bpf::types::{cgroup_owner, fine_hist};
+use crate::bpf::Field;
+use crate::host::{series_name, Cgroup, Cgroups};
+use crate::kit::{
+    set_buckets, set_counts, Fine, Host, Kept, Kernel, Metric, OwnRow, Plan, Row, RowClaims, Rows, RowsView,
+    SeriesLabel, SeriesLabels, Table, TableSpec, Window, WindowClock,
+};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Ticks (seconds) that the series of a removed cgroup stays.
+const STAY: u64 = 60;
+/// Ticks from a row's last use by a program to its next owner: a program runs for microseconds.
+const REST: u64 = 2;
+/// A cgroup is looked for once in so many ticks.
+const TURNS: u64 = 8;
+/// Stands in the place of an owner until its row is free (`CGROUP_RETIRED`).
+const RETIRED: u64 = u64::MAX;
+/// The series of what has no series of its own.
+const OTHER: &[u8] = b"other";
+/// Ids without a directory that are remembered, so that they are not looked for again.
+const STRANGERS: usize = 1 << 16;
+
+/// What a module has by cgroup.
+pub struct ByCgroup<R: 'static> {
+    /// Which cgroup a place belongs to.
+    pub owners: Rows<cgroup_owner>,
+    /// For each group of CPUs a row for `other`, then a row for each place: counters only.
+    pub rows: Rows<R>,
+    /// The histograms, in the order of the metrics.
+    pub histograms: &'static [Field<R, fine_hist>],
+    /// Other counters with their metrics.
+    pub counters: &'static [(Metric<u64>, Field<R, u64>)],
+    /// The metric with the name of the series.
+    pub name: Metric<str>,
+    /// The table by cgroup.
+    pub series: &'static TableSpec,
+}
+
+/// How many places there are, and which CPUs share their rows.
+pub struct Size {
+    /// Places, less 1.
+    pub mask: u32,
+    /// `1 << shift` CPUs share rows.
+    pub shift: u32,
+}
+
+impl<R> ByCgroup<R> {
+    /// Sizes the maps for so many cgroups. Rows take a 128th of the memory and 96 MB at most, or else all CPUs share them.
+    pub fn plan(&self, places: usize, host: &Host, plan: &mut Plan) -> Size {
+        let most = (host.memory << 20 >> 7).min(96 << 20);
+        let shift = cpu_shift(host.cpus, (places + 1) * size_of::<R>(), most);
+        plan.entries(self.owners.def.name, places);
+        plan.entries(self.rows.def.name, groups(host.cpus, shift) * (places + 1));
+        Size { mask: places as u32 - 1, shift }
+    }
+}
+
+/// Where the names of cgroups come from.
+pub trait Tree {
+    /// Hands out every cgroup there is.
+    fn walk(&self, each: &mut dyn FnMut(Cgroup));
+    /// Whether it is still there.
+    fn is_there(&self, cgroup: &Cgroup) -> bool;
+    /// What its path tells.
+    fn labels(&self, path: &[u8]) -> SeriesLabels;
+}
+
+impl Tree for Cgroups {
+    fn walk(&self, each: &mut dyn FnMut(Cgroup)) {
+        Cgroups::walk(self, each);
+    }
+
+    fn is_there(&self, cgroup: &Cgroup) -> bool {
+        Cgroups::is_there(self, cgroup)
+    }
+
+    fn labels(&self, path: &[u8]) -> SeriesLabels {
+        Cgroups::labels(self, path)
+    }
+}
+
+/// Histograms of cgroups with their windows.
+pub struct CgroupHistograms<R: 'static> {
+    of: &'static ByCgroup<R>,
+    tree: Box<dyn Tree + Send>,
+    all_buckets: bool,
+    clock: WindowClock,
+    start: Instant,
+    ticks: u64,
+    places: Vec<Place>,
+    series: BTreeMap<Vec<u8>, Series<R>>,
+    other: Series<R>,
+    /// Cgroups that have a series, by their ids.
+    known: HashMap<u64, Cgroup>,
+    strangers: HashSet<u64>,
+    claims: RowClaims<cgroup_owner>,
+}
+
+/// A place in the table of owners.
+#[derive(Clone, Default)]
+struct Place {
+    /// The cgroup that has it; 0: none.
+    id: u64,
+    /// The series that its rows count for; `None`: `other`.
+    series: Option<Vec<u8>>,
+    /// When its cgroup was found to be gone.
+    gone: Option<u64>,
+    /// When it was taken from its owner.
+    retired: Option<u64>,
+}
+
+struct Series<R> {
+    labels: Arc<SeriesLabels>,
+    /// Its rows in each group of CPUs.
+    rows: Vec<usize>,
+    /// What rows counted for it that were given back.
+    past: Option<OwnRow<R>>,
+    kept: Vec<Kept>,
+}
+
+impl<R> CgroupHistograms<R> {
+    /// No cgroup yet.
+    pub fn new(of: &'static ByCgroup<R>, tree: impl Tree + Send + 'static, window: Window, all_buckets: bool) -> Self {
+        let labels = vec![("cgroup", SeriesLabel::Text(String::from_utf8_lossy(OTHER).into_owned()))];
+        CgroupHistograms {
+            of,
+            tree: Box::new(tree),
+            all_buckets,
+            clock: WindowClock::new(window),
+            start: Instant::now(),
+            ticks: 0,
+            places: Vec::new(),
+            series: BTreeMap::new(),
+            other: Series { rows: vec![0], ..Series::new(labels, of.histograms.len()) },
+            known: HashMap::new(),
+            strangers: HashSet::new(),
+            claims: RowClaims::new(cgroup_owner::claims),
+        }
+    }
+
+    /// Once a second: takes what was counted into the windows, and gives back the rows of cgroups that are gone.
+    pub fn tick(&mut self, kernel: &dyn Kernel) {
+        self.look(kernel, self.start.elapsed());
+    }
+
+    fn look(&mut self, kernel: &dyn Kernel, since_start: Duration) {
+        self.ticks += 1;
+        self.find(kernel);
+        self.find_gone();
+        let part = self.clock.look(since_start);
+        let view = View::of(self.of, kernel);
+        let all = self.series.values_mut().chain([&mut self.other]);
+        for (number, series) in all.enumerate() {
+            for (histogram, &field) in self.of.histograms.iter().enumerate() {
+                let anyway = self.clock.anyway(number * self.of.histograms.len() + histogram);
+                let rows = rows(view, &series.rows, &series.past);
+                series.kept[histogram].look(part, rows.map(|row| row.part(field)), anyway);
+            }
+        }
+        self.end_series(view);
+        self.retire(kernel);
+        self.give_back(kernel);
+        self.claims.release_contested(kernel.rows(self.of.owners), |owner| owner.get(cgroup_owner::id) == 0);
+    }
+
+    /// Fills one of the two tables.
+    pub fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
+        self.find(kernel);
+        let view = View::of(self.of, kernel);
+        let by_cgroup = table.is(self.of.series);
+        let all = self.series.iter_mut().map(|(name, series)| (&name[..], series)).chain([(OTHER, &mut self.other)]);
+        for (name, series) in all {
+            if by_cgroup {
+                fill(self.of, view, name, series, table);
+            } else {
+                let counts = |&field: &Field<R, fine_hist>| {
+                    let mut counts = [0; Fine::BUCKETS];
+                    for row in rows(view, &series.rows, &series.past) {
+                        Fine::add(row.part(field), &mut counts);
+                    }
+                    counts
+                };
+                let counts: Vec<_> = self.of.histograms.iter().map(counts).collect();
+                set_buckets(table, self.all_buckets, Some((name, &series.labels)), &counts);
+            }
+        }
+    }
+
+    /// The sum of a counter over all series.
+    pub fn sum(&self, kernel: &dyn Kernel, counter: Field<R, u64>) -> u64 {
+        let view = View::of(self.of, kernel);
+        let all = self.series.values().chain([&self.other]);
+        all.flat_map(|series| rows(view, &series.rows, &series.past))
+            .fold(0, |sum, row| sum.wrapping_add(row.get(counter)))
+    }
+
+    /// What these histograms counted of cgroups that found no place, and of none.
+    pub fn without_place(&self, kernel: &dyn Kernel, histograms: &[Field<R, fine_hist>]) -> u64 {
+        let view = View::of(self.of, kernel);
+        let counts = histograms.iter().flat_map(|&of| {
+            rows(view, &[0], &None).flat_map(move |row| row.part(of).words(fine_hist::buckets)).collect::<Vec<_>>()
+        });
+        counts.fold(0, u64::wrapping_add)
+    }
+
+    /// Takes places that have got an owner since the last time.
+    fn find(&mut self, kernel: &dyn Kernel) {
+        let owners = kernel.rows(self.of.owners);
+        self.places.resize(owners.len(), Place::default());
+        let new = owners.iter().map(|owner| owner.get(cgroup_owner::id)).enumerate();
+        let new: Vec<(usize, u64)> =
+            new.filter(|&(at, id)| id != 0 && id != RETIRED && self.places[at].id == 0).collect();
+        let is_unknown = |id: &u64| !self.known.contains_key(id) && !self.strangers.contains(id);
+        let mut unknown: HashSet<u64> = new.iter().map(|&(_, id)| id).filter(is_unknown).collect();
+        if !unknown.is_empty() {
+            let known = &mut self.known;
+            self.tree.walk(&mut |cgroup| {
+                if unknown.remove(&cgroup.id) {
+                    known.insert(cgroup.id, cgroup);
+                }
+            });
+            if self.strangers.len() + unknown.len() > STRANGERS {
+                self.strangers.clear();
+            }
+            self.strangers.extend(unknown);
+        }
+        for (at, id) in new {
+            let name = self.known.get(&id).map(series_name);
+            let series = match (&name, self.known.get(&id)) {
+                (Some(name), Some(cgroup)) => {
+                    let (tree, histograms) = (&self.tree, self.of.histograms.len());
+                    let new = || Series::new(tree.labels(&cgroup.path), histograms);
+                    self.series.entry(name.clone()).or_insert_with(new)
+                }
+                _ => &mut self.other,
+            };
+            series.rows.push(at + 1);
+            self.places[at] = Place { id, series: name, ..Place::default() };
+        }
+    }
+
+    /// Looks which cgroups are gone, some at each tick.
+    fn find_gone(&mut self) {
+        let ticks = self.ticks;
+        let turn = |(at, place): &(usize, &mut Place)| {
+            place.series.is_some() && place.gone.is_none() && *at as u64 % TURNS == ticks % TURNS
+        };
+        for (_, place) in self.places.iter_mut().enumerate().filter(turn) {
+            if !self.known.get(&place.id).is_some_and(|cgroup| self.tree.is_there(cgroup)) {
+                place.gone = Some(ticks);
+            }
+        }
+    }
+
+    /// Ends the series of cgroups that have been gone for long: what they counted is that of `other` from now on, but for the quantiles.
+    fn end_series(&mut self, view: View<'_, R>) {
+        let ended = |series: &mut Series<R>| {
+            series.rows.iter().all(|row| self.places.get(row - 1).is_some_and(|place| place.is_over(self.ticks)))
+        };
+        let ended: Vec<(Vec<u8>, Series<R>)> = self.series.extract_if(.., |_, series| ended(series)).collect();
+        if ended.is_empty() {
+            return;
+        }
+        for (_, series) in ended {
+            for &row in &series.rows {
+                self.places[row - 1].series = None;
+            }
+            self.other.rows.extend(series.rows);
+            if let Some(past) = series.past {
+                self.other.past.get_or_insert_default().add(past.row());
+            }
+        }
+        for (kept, &field) in self.other.kept.iter_mut().zip(self.of.histograms) {
+            kept.skip(rows(view, &self.other.rows, &self.other.past).map(|row| row.part(field)));
+        }
+    }
+
+    /// Takes places from cgroups that are gone, and from those that nobody knows: no program counts for them there from now on.
+    fn retire(&mut self, kernel: &dyn Kernel) {
+        let owners = kernel.rows(self.of.owners);
+        let ticks = self.ticks;
+        for (at, place) in self.places.iter_mut().enumerate() {
+            let is_over = place.id != 0 && (place.series.is_none() || place.is_over(ticks));
+            if let (true, None, Some(owner)) = (is_over, place.retired, owners.get(at)) {
+                owner.set(cgroup_owner::id, RETIRED);
+                place.retired = Some(ticks);
+                self.known.remove(&place.id);
+            }
+        }
+    }
+
+    /// Frees the rows of places that were retired, when no program can still be adding to them. Their series keep what they counted.
+    fn give_back(&mut self, kernel: &dyn Kernel) {
+        let (owners, view) = (kernel.rows(self.of.owners), View::of(self.of, kernel));
+        for (at, owner) in owners.iter().enumerate() {
+            let place = &mut self.places[at];
+            if !place.retired.is_some_and(|since| since + REST <= self.ticks) {
+                continue;
+            }
+            let series = match &place.series {
+                Some(name) => self.series.get_mut(name).unwrap_or(&mut self.other),
+                None => &mut self.other,
+            };
+            let past = series.past.get_or_insert_default();
+            for row in view.rows_of(at + 1) {
+                past.add(row);
+                row.clear();
+            }
+            series.rows.retain(|&row| row != at + 1);
+            *place = Place::default();
+            owner.set(cgroup_owner::id, 0);
+            fence(Ordering::SeqCst); // whoever claims the place finds its rows empty
+            owner.set(cgroup_owner::claims, 0);
+        }
+    }
+}
+
+fn fill<R>(of: &ByCgroup<R>, view: View<'_, R>, name: &[u8], series: &mut Series<R>, table: &mut Table) {
+    let Series { labels, rows: indexes, past, kept } = series;
+    let all = || rows(view, indexes, past);
+    let mut cells = table.named(name).labels(labels).text(of.name, name);
+    for &(metric, field) in of.counters {
+        cells = cells.set(metric, all().fold(0, |sum, row| sum.wrapping_add(row.get(field))));
+    }
+    for (histogram, &field) in of.histograms.iter().enumerate() {
+        let counts = kept[histogram].read(all().map(|row| row.part(field)));
+        cells = kept[histogram].set_quantiles(set_counts(cells, histogram, counts), histogram);
+    }
+}
+
+impl Place {
+    fn is_over(&self, ticks: u64) -> bool {
+        self.gone.is_some_and(|since| since + STAY <= ticks)
+    }
+}
+
+impl<R> Series<R> {
+    fn new(labels: SeriesLabels, histograms: usize) -> Series<R> {
+        let kept = (0..histograms).map(|_| Kept::default()).collect();
+        Series { labels: Arc::new(labels), rows: Vec::new(), past: None, kept }
+    }
+}
+
+/// The rows of a map, so many for each group of CPUs.
+struct View<'a, R> {
+    rows: RowsView<'a, R>,
+    per_group: usize,
+}
+
+impl<R> Clone for View<'_, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for View<'_, R> {}
+
+impl<'a, R> View<'a, R> {
+    fn of(of: &ByCgroup<R>, kernel: &'a dyn Kernel) -> View<'a, R> {
+        View { rows: kernel.rows(of.rows), per_group: kernel.rows(of.owners).len() + 1 }
+    }
+
+    /// The same row of all groups.
+    fn rows_of(self, index: usize) -> impl Iterator<Item = Row<'a, R>> + Clone {
+        (0..self.rows.len() / self.per_group).filter_map(move |group| self.rows.get(group * self.per_group + index))
+    }
+}
+
+/// What counts for a series.
+fn rows<'a, R>(
+    view: View<'a, R>,
+    indexes: &'a [usize],
+    past: &'a Option<OwnRow<R>>,
+) -> impl Iterator<Item = Row<'a, R>> + Clone {
+    indexes.iter().flat_map(move |&index| view.rows_of(index)).chain(past.as_ref().map(OwnRow::row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::types::{cgd_row, cgd_side};
+    use crate::kit::{Fake, MetricDef, Shape};
+    use crate::pcp::{Sem, Type, Units};
+    use std::sync::{Mutex, MutexGuard};
+
+    const OWNERS: Rows<cgroup_owner> = Rows::new("owners");
+    const ROWS: Rows<cgd_row> = Rows::new("rows");
+    const READS: Field<cgd_row, fine_hist> = cgd_row::read.then(cgd_side::total);
+    const BYTES: Field<cgd_row, u64> = cgd_row::read.then(cgd_side::bytes);
+    const PLACES: usize = 4;
+
+    const fn metric(name: &'static str) -> MetricDef {
+        let (sem, units) = (Sem::COUNTER, Units::COUNT);
+        MetricDef { item: 0, name, also: &[], ty: Type::U64, sem, units, oneline: "" }
+    }
+
+    static TABLE: TableSpec = TableSpec {
+        cluster: 1,
+        shape: Shape::Named { max: 100 },
+        metrics: &[
+            metric("count"),
+            metric("sum"),
+            metric("p50"),
+            metric("p90"),
+            metric("p99"),
+            metric("p999"),
+            metric("max"),
+            metric("name"),
+            metric("bytes"),
+        ],
+        ..TableSpec::NEW
+    };
+    static BY_BUCKET: TableSpec =
+        TableSpec { cluster: 2, shape: Shape::Buckets { max: 1000 }, metrics: &[metric("bucket")], ..TableSpec::NEW };
+    static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
+        owners: OWNERS,
+        rows: ROWS,
+        histograms: &[READS],
+        counters: &[(Metric::new(8), BYTES)],
+        name: Metric::new(7),
+        series: &TABLE,
+    };
+
+    /// Cgroups with their ids, and how often they were walked through.
+    #[derive(Clone, Default)]
+    struct Directories(Arc<Mutex<(Vec<Cgroup>, usize)>>);
+
+    impl Directories {
+        fn lock(&self) -> MutexGuard<'_, (Vec<Cgroup>, usize)> {
+            self.0.lock().unwrap()
+        }
+
+        fn make(&self, id: u64, path: &str) {
+            self.lock().0.push(Cgroup { id, path: path.into() });
+        }
+
+        fn remove(&self, id: u64) {
+            self.lock().0.retain(|cgroup| cgroup.id != id);
+        }
+    }
+
+    impl Tree for Directories {
+        fn walk(&self, each: &mut dyn FnMut(Cgroup)) {
+            self.lock().1 += 1;
+            let all = self.lock().0.clone();
+            all.into_iter().for_each(each);
+        }
+
+        fn is_there(&self, cgroup: &Cgroup) -> bool {
+            self.lock().0.contains(cgroup)
+        }
+
+        fn labels(&self, path: &[u8]) -> SeriesLabels {
+            vec![("cgroup", SeriesLabel::Text(String::from_utf8_lossy(path).into_owned()))]
+        }
+    }
+
+    /// Two groups of CPUs.
+    fn start() -> (Fake, Directories, CgroupHistograms<cgd_row>) {
+        let fake = Fake::new().with(OWNERS, PLACES).with(ROWS, 2 * (PLACES + 1));
+        let tree = Directories::default();
+        let cgroups = CgroupHistograms::new(&BY_CGROUP, tree.clone(), Window(Duration::from_secs(60)), false);
+        (fake, tree, cgroups)
+    }
+
+    /// The middle of the bucket of 100 us.
+    const MEDIAN: Option<u64> = Some(102);
+
+    /// What a program does at a read of 4 KB in 100 us; with every place taken it counts for index 0.
+    fn count(fake: &Fake, id: u64, reads: u64) {
+        let owner = |place: usize| fake.row(OWNERS, place);
+        let has = |place: &usize| owner(*place).get(cgroup_owner::id) == id;
+        let is_free = |place: &usize| owner(*place).get(cgroup_owner::claims) == 0;
+        let place = (0..PLACES).find(has).or_else(|| (0..PLACES).find(is_free));
+        if let Some(place) = place {
+            owner(place).set(cgroup_owner::claims, 1);
+            owner(place).set(cgroup_owner::id, id);
+        }
+        let group = id as usize % 2 * (PLACES + 1);
+        let row = fake.row(ROWS, group + place.map_or(0, |place| place + 1));
+        let bucket = fine_hist::buckets.nth(Fine::bucket(100_000));
+        row.part(READS).set(bucket, row.part(READS).get(bucket) + reads);
+        row.part(READS).set(fine_hist::sum, row.part(READS).get(fine_hist::sum) + reads * 100_000);
+        row.set(BYTES, row.get(BYTES) + reads * 4096);
+    }
+
+    /// Each series with its count.
+    fn counts(fake: &Fake, cgroups: &mut CgroupHistograms<cgd_row>) -> Vec<(String, u64)> {
+        let mut table = Table::of(&TABLE);
+        cgroups.refresh(fake, &mut table);
+        (0..table.len())
+            .map(|row| {
+                let count = table.number(row, 0).unwrap();
+                assert_eq!((table.number(row, 1), table.number(row, 8)), (Some(count * 100_000), Some(count * 4096)));
+                (table.name(row), count)
+            })
+            .collect()
+    }
+
+    fn named(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
+        expected.iter().map(|&(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    fn ticks(fake: &Fake, cgroups: &mut CgroupHistograms<cgd_row>, ticks: u64) {
+        (0..ticks).for_each(|_| cgroups.look(fake, Duration::ZERO));
+    }
+
+    fn p50(fake: &Fake, cgroups: &mut CgroupHistograms<cgd_row>, name: &str) -> Option<u64> {
+        let mut table = Table::of(&TABLE);
+        cgroups.refresh(fake, &mut table);
+        table.number((0..table.len()).find(|&row| table.name(row) == name).unwrap(), 2)
+    }
+
+    fn is_free(fake: &Fake) -> bool {
+        let kernel: &dyn Kernel = fake;
+        (0..2 * (PLACES + 1)).filter(|row| row % (PLACES + 1) > 0).all(|row| fake.row(ROWS, row).is_zero())
+            && kernel.rows(OWNERS).iter().all(|owner| owner.is_zero())
+    }
+
+    #[test]
+    fn cgroups_have_series_under_their_paths_after_one_walk() {
+        let (fake, tree, mut cgroups) = start();
+        tree.make(10, "/a");
+        tree.make(11, "/b c");
+        count(&fake, 10, 3);
+        count(&fake, 11, 4);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("/a", 3), ("/b\\x20c", 4), ("other", 0)]));
+        count(&fake, 10, 1);
+        ticks(&fake, &mut cgroups, 20);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("/a", 4), ("/b\\x20c", 4), ("other", 0)]));
+        assert_eq!(tree.lock().1, 1, "walks");
+        assert_eq!(p50(&fake, &mut cgroups, "/a"), MEDIAN);
+        let mut table = Table::of(&BY_BUCKET);
+        cgroups.refresh(&fake, &mut table);
+        assert_eq!((table.len(), table.name(6), table.number(6, 0)), (3 * 26, "64-127::/a".into(), Some(4)));
+        assert_eq!(table.labels(30), Some(&tree.labels(b"/b c")));
+    }
+
+    #[test]
+    fn two_places_of_one_cgroup_are_one_series() {
+        let (fake, tree, mut cgroups) = start();
+        tree.make(10, "/a");
+        count(&fake, 10, 3);
+        fake.set(OWNERS, 2, cgroup_owner::id, 10);
+        fake.set(OWNERS, 2, cgroup_owner::claims, 1);
+        fake.set(ROWS, 3, READS.then(fine_hist::buckets).nth(Fine::bucket(100_000)), 2);
+        fake.set(ROWS, 3, READS.then(fine_hist::sum), 200_000);
+        fake.set(ROWS, 3, BYTES, 2 * 4096);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("/a", 5), ("other", 0)]));
+    }
+
+    #[test]
+    fn what_finds_no_place_counts_for_other() {
+        let (fake, tree, mut cgroups) = start();
+        (1..=6).for_each(|id| tree.make(id, &format!("/{id}")));
+        (1..=6).for_each(|id| count(&fake, id, 10));
+        let expected = [("/1", 10), ("/2", 10), ("/3", 10), ("/4", 10), ("other", 20)];
+        assert_eq!(counts(&fake, &mut cgroups), named(&expected));
+        assert_eq!(cgroups.without_place(&fake, &[READS]), 20);
+        assert_eq!(cgroups.sum(&fake, BYTES), 60 * 4096);
+    }
+
+    /// Its row is free again, and empty; what it counted has gone to `other`, without another quantile there.
+    #[test]
+    fn the_series_of_a_removed_cgroup_ends_a_minute_later() {
+        let (fake, tree, mut cgroups) = start();
+        tree.make(10, "/a");
+        count(&fake, 10, 3);
+        ticks(&fake, &mut cgroups, 10);
+        tree.remove(10);
+        ticks(&fake, &mut cgroups, STAY);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("/a", 3), ("other", 0)]), "a minute later");
+        let kernel: &dyn Kernel = &fake;
+        while !kernel.rows(OWNERS).iter().any(|owner| owner.get(cgroup_owner::id) == RETIRED) {
+            ticks(&fake, &mut cgroups, 1);
+        }
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 3)]));
+        // A program that had found the row before it was retired.
+        count(&fake, RETIRED, 1);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 4)]));
+        ticks(&fake, &mut cgroups, REST);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 4)]));
+        assert!(is_free(&fake));
+        assert_eq!(p50(&fake, &mut cgroups, "other"), MEDIAN, "the late one");
+        assert!(cgroups.known.is_empty() && cgroups.series.is_empty() && cgroups.other.rows == [0]);
+    }
+
+    #[test]
+    fn a_series_that_ended_leaves_the_quantiles_of_other_alone() {
+        let (fake, tree, mut cgroups) = start();
+        tree.make(10, "/a");
+        count(&fake, 10, 3);
+        ticks(&fake, &mut cgroups, 10);
+        tree.remove(10);
+        ticks(&fake, &mut cgroups, STAY + TURNS + REST + 16);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 3)]));
+        assert_eq!(p50(&fake, &mut cgroups, "other"), None);
+    }
+
+    #[test]
+    fn a_cgroup_that_returns_goes_on_with_its_series() {
+        let (fake, tree, mut cgroups) = start();
+        tree.make(10, "/a");
+        count(&fake, 10, 3);
+        ticks(&fake, &mut cgroups, 10);
+        tree.remove(10);
+        ticks(&fake, &mut cgroups, 20);
+        tree.make(20, "/a");
+        count(&fake, 20, 4);
+        for _ in 0..STAY + TURNS + REST {
+            ticks(&fake, &mut cgroups, 1);
+            assert_eq!(counts(&fake, &mut cgroups), named(&[("/a", 7), ("other", 0)]));
+        }
+        let kernel: &dyn Kernel = &fake;
+        let owners: Vec<u64> = kernel.rows(OWNERS).iter().map(|owner| owner.get(cgroup_owner::id)).collect();
+        assert_eq!(owners, [0, 20, 0, 0], "the place of the first is free");
+        assert_eq!(p50(&fake, &mut cgroups, "/a"), MEDIAN);
+        tree.remove(20);
+        ticks(&fake, &mut cgroups, STAY + TURNS + REST);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 7)]));
+        assert!(is_free(&fake));
+    }
+
+    /// It came, counted and went between two looks: nobody knows its name.
+    #[test]
+    fn a_cgroup_without_a_directory_counts_for_other() {
+        let (fake, tree, mut cgroups) = start();
+        let mut total = 0;
+        for id in 1..=100 {
+            count(&fake, id, 2);
+            total += 2;
+            ticks(&fake, &mut cgroups, id % 3);
+            assert_eq!(counts(&fake, &mut cgroups), named(&[("other", total)]));
+        }
+        ticks(&fake, &mut cgroups, REST + 1);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("other", total)]));
+        assert!(is_free(&fake));
+        let walks = tree.lock().1;
+        count(&fake, 100, 1);
+        ticks(&fake, &mut cgroups, 2);
+        assert_eq!(tree.lock().1, walks, "it is known not to be there");
+    }
+
+    #[test]
+    fn a_place_both_claimants_left_is_free_at_the_second_tick() {
+        let (fake, _, mut cgroups) = start();
+        fake.set(OWNERS, 2, cgroup_owner::claims, 2);
+        ticks(&fake, &mut cgroups, 2);
+        assert!(is_free(&fake));
+    }
+}
