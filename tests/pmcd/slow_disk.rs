@@ -38,8 +38,13 @@ fn rules_fire(pmcd: &Pmcd, slow: &SlowDisk, fast: &SlowDisk) {
     fs::write(pmcd.home.path("rules"), rule).unwrap();
     let output = pmcd.client("pmie").args(["-t", "1", "-T", "3", "-c", "rules"]).output().unwrap();
     let said = told(&output);
-    let is_named = |disk: &SlowDisk| said.contains(&format!("{}: p99 of reads", disk.name()));
-    assert!(is_named(slow) && !is_named(fast), "{said}");
+    println!("{said}");
+    let seconds = |disk: &SlowDisk| -> Option<f64> {
+        let line = said.lines().find_map(|line| line.split_once(&format!(" {}: p99 of reads ", disk.name())))?;
+        Some(line.1.strip_suffix(" s").unwrap().parse().unwrap())
+    };
+    assert!(seconds(slow).is_some_and(|seconds| (0.024..0.2).contains(&seconds)), "{said}");
+    assert_eq!(seconds(fast), None, "{said}");
 }
 
 /// As grafana-pcp's Vector data source asks for an expression: a derived metric, its values, and the names of instances.
@@ -49,7 +54,7 @@ fn dashboards_show(pmcd: &Pmcd, slow: &SlowDisk) {
     let context = context["context"].as_u64().unwrap();
     let values = |name: &str, of: &str| -> Vec<(String, u64)> {
         let expression = DOCUMENT.lines().find(|line| line.starts_with("matchinst(") && line.contains(of)).unwrap();
-        let expression = expression.replace("sdb", slow.name());
+        let expression = expression.replace("vda", slow.name());
         let query = encoded(&expression);
         let derived = proxy.json(&format!("/pmapi/derive?context={context}&name={name}&expr={query}"));
         assert_eq!(derived["success"], true, "{expression}: {derived}");
