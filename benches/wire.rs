@@ -4,13 +4,15 @@
 #![allow(missing_docs)] // criterion's macros
 
 use corebcc::agent::{Agent, Options};
-use corebcc::bpf::{self, record_bytes, types::tcp_session};
+use corebcc::bpf::types::{bio_row, bio_small, fine_hist, tcp_session};
+use corebcc::bpf::{self, record_bytes};
 use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry, TableError};
 use corebcc::config::Config;
 use corebcc::kit::{
     fill, Attachment, Hook, Host, Kernel, KernelError, MapDef, MapKind, Module, Plan, Sampling, Setup, Table, TableId,
-    TableSpec, Target,
+    TableSpec, Target, Window,
 };
+use corebcc::modules::biolatency::disks::{DiskHistograms, TABLES};
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Atom, Pmid};
 use corebcc::pdu::{Creds, Deframer, Pdu, ResultWriter};
@@ -19,7 +21,7 @@ use criterion::{criterion_group, criterion_main, Criterion};
 use nix::time::{clock_gettime, ClockId};
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The processor time of this thread: what others do meanwhile is not in it.
@@ -298,6 +300,94 @@ fn whole(c: &mut Bench) {
     }
 }
 
+/// Rows of so many disks in two groups of CPUs, as 256 CPUs have them: reads, writes, flushes and discards with 24 to 40 buckets that
+/// have counted.
+fn disk_maps(disks: usize) -> Maps {
+    const GROUPS: usize = 2;
+    let words = |size: usize, histograms: &[usize]| {
+        let row = |row: usize| {
+            let mut words = vec![0; size / 8];
+            words[0] = 1 << 63 | (row / 2 % disks + 1) as u64;
+            for (phase, histogram) in histograms.iter().enumerate() {
+                words[histogram / 8] = 1_000_000;
+                (0..24 + row % 17)
+                    .for_each(|bucket| words[histogram / 8 + 100 + 30 * phase + 2 * bucket] = row as u64 + 7);
+            }
+            words.into_iter().map(AtomicU64::new)
+        };
+        (0..GROUPS * disks * 2).flat_map(row).collect()
+    };
+    let full = [bio_row::total, bio_row::device, bio_row::queue].map(|phase| phase.offset());
+    Maps {
+        maps: vec![
+            ("bio_rows", words(size_of::<bio_row>(), &full)),
+            ("bio_smalls", words(size_of::<bio_small>(), &[bio_small::total.offset()])),
+        ],
+        sessions: Vec::new(),
+    }
+}
+
+/// Counts one time more in the first rows of each kind.
+fn count_in(maps: &Maps, part: usize) {
+    for (name, words) in &maps.maps {
+        let (size, histograms) = match *name {
+            "bio_rows" => {
+                (size_of::<bio_row>(), [bio_row::total, bio_row::device, bio_row::queue].map(|h| h.offset()).to_vec())
+            }
+            _ => (size_of::<bio_small>(), vec![bio_small::total.offset()]),
+        };
+        for row in words.chunks(size / 8).take(words.len() / (size / 8) / part) {
+            for histogram in &histograms {
+                row[histogram / 8].fetch_add(100_000, Relaxed);
+                row[histogram / 8 + 110].fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+/// Counts, sums and quantiles of disks with 4 operations: where all have counted since the last fetch, where a tenth has, where none has;
+/// and the look at them once a second.
+fn disks(c: &mut Bench) {
+    assert_eq!(size_of::<fine_hist>() % 8, 0);
+    let name = |number: corebcc::modules::biolatency::DiskNumber| {
+        Some((format!("sd{}", number.minor).into_bytes(), Vec::new()))
+    };
+    for count in [250, 500, 1000] {
+        let maps = disk_maps(count);
+        let mut disks = DiskHistograms::new(Window(Duration::from_secs(60)), false, name, |_| false);
+        disks.tick(&maps);
+        let mut table = Table::of(TABLES[0]);
+        for (what, part) in [("all", Some(2)), ("a tenth", Some(20)), ("none", None)] {
+            c.bench_function(&format!("refresh {count} disks, {what} busy"), |b| {
+                b.iter_custom(|rounds| {
+                    let mut spent = Duration::ZERO;
+                    for _ in 0..rounds {
+                        part.iter().for_each(|&part| count_in(&maps, part));
+                        table.clear();
+                        let start = ProcessorTime::now();
+                        disks.refresh(&maps, &mut table);
+                        spent += ProcessorTime::now() - start;
+                        assert_eq!(table.len(), count);
+                    }
+                    spent
+                });
+            });
+        }
+        c.bench_function(&format!("look at {count} busy disks"), |b| {
+            b.iter_custom(|rounds| {
+                let mut spent = Duration::ZERO;
+                for _ in 0..rounds {
+                    count_in(&maps, 2);
+                    let start = ProcessorTime::now();
+                    disks.tick(&maps);
+                    spent += ProcessorTime::now() - start;
+                }
+                spent
+            });
+        });
+    }
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default()
@@ -305,6 +395,6 @@ criterion_group! {
         .sample_size(20)
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2));
-    targets = decode, encode, refresh, whole
+    targets = decode, encode, refresh, whole, disks
 }
 criterion_main!(benches);

@@ -98,20 +98,33 @@ impl Fine {
 
     /// The time, in nanoseconds, that this share of the times (in thousandths) does not exceed; `None` without times.
     pub fn quantile(counts: &[u64], permille: u64) -> Option<u64> {
+        Fine::quantiles(counts, [permille]).map(|[quantile]| quantile)
+    }
+
+    /// The same of several shares, which ascend, in one pass.
+    pub fn quantiles<const N: usize>(counts: &[u64], permille: [u64; N]) -> Option<[u64; N]> {
         let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
-        let wanted = (total * u128::from(permille)).div_ceil(1000).max(1);
-        let mut below = 0;
-        let bucket = counts.iter().position(|&count| {
+        let wanted = permille.map(|permille| (total * u128::from(permille)).div_ceil(1000).max(1));
+        let (mut quantiles, mut found, mut below) = ([0; N], 0, 0);
+        for (bucket, &count) in counts.iter().enumerate().filter(|(_, &count)| count > 0) {
             below += u128::from(count);
-            below >= wanted
-        })?;
-        Some(Fine::middle(bucket))
+            while found < N && below >= wanted[found] {
+                quantiles[found] = Fine::middle(bucket);
+                found += 1;
+            }
+        }
+        (found == N).then_some(quantiles)
     }
 
     /// The buckets that are served: powers of two, or all there are below 2^25 us. The last one is open.
     pub fn served(all: bool) -> &'static [ServedBucket] {
         static SERVED: LazyLock<[Vec<ServedBucket>; 2]> = LazyLock::new(|| [octaves_served(), all_served()]);
         &SERVED[usize::from(all)]
+    }
+
+    /// How many times a histogram of a row has.
+    pub fn count(row: Row<'_, fine_hist>) -> u64 {
+        row.words(fine_hist::buckets).fold(0, u64::wrapping_add)
     }
 
     /// Adds a histogram of a row to counts; yields the sum of its times in nanoseconds, which is read first.

@@ -136,8 +136,9 @@ pub struct Kept {
 impl Kept {
     /// Number of times and their sum in nanoseconds, as of now.
     pub fn read<'a>(&mut self, rows: impl Iterator<Item = Row<'a, fine_hist>> + Clone) -> (u64, u64) {
-        if self.changes(rows.clone()) {
-            self.count(rows);
+        let sum = sum_of(rows.clone());
+        if sum != self.sum {
+            (self.count, self.sum) = (rows.map(Fine::count).fold(0, u64::wrapping_add), sum);
         }
         (self.count, self.sum)
     }
@@ -151,7 +152,7 @@ impl Kept {
         anyway: bool,
     ) -> Vec<(u16, u32)> {
         // A fetch may have read it already: the window has its own look.
-        let sum = rows.clone().fold(0u64, |sum, row| sum.wrapping_add(row.get(fine_hist::sum)));
+        let sum = sum_of(rows.clone());
         if sum == self.window.sum && !anyway {
             self.window.pass(part);
             return Vec::new();
@@ -183,10 +184,6 @@ impl Kept {
         let Some(quantiles) = self.window.quantiles() else { return row };
         let each = quantiles.iter().enumerate();
         each.fold(row, |row, (at, &quantile)| row.set(series_metric(histogram, 2 + at), quantile))
-    }
-
-    fn changes<'a>(&self, rows: impl Iterator<Item = Row<'a, fine_hist>>) -> bool {
-        rows.fold(0u64, |sum, row| sum.wrapping_add(row.get(fine_hist::sum))) != self.sum
     }
 
     fn count<'a>(&mut self, rows: impl Iterator<Item = Row<'a, fine_hist>>) -> FineCounts {
@@ -258,6 +255,11 @@ fn summed(rows: &HistogramRows<'_>) -> (FineCounts, u64) {
     let mut counts = [0; Fine::BUCKETS];
     let sum = rows.iter().fold(0u64, |sum, &row| sum.wrapping_add(Fine::add(row, &mut counts)));
     (counts, sum)
+}
+
+/// The sum of the times, in nanoseconds.
+fn sum_of<'a>(rows: impl Iterator<Item = Row<'a, fine_hist>>) -> u64 {
+    rows.fold(0, |sum, row| sum.wrapping_add(row.get(fine_hist::sum)))
 }
 
 /// Sets count and sum in a row of a table.

@@ -121,8 +121,7 @@ impl Windowed {
         for (bucket, count) in self.parts.iter().flat_map(|part| &part.counts) {
             counts[usize::from(*bucket)] += u64::from(*count);
         }
-        Fine::quantile(&counts, QUANTILES[0])?;
-        Some(QUANTILES.map(|permille| Fine::quantile(&counts, permille).map_or(0, |ns| (ns + 500) / 1000)))
+        Some(Fine::quantiles(&counts, QUANTILES)?.map(|ns| (ns + 500) / 1000))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
-mod disks;
+pub mod disks;
 mod filter;
 mod sizes;
 mod slowest;

@@ -2,7 +2,7 @@
 
 use crate::kit::Spec;
 
-mod biolatency;
+pub mod biolatency;
 mod bioperpid;
 mod biotop;
 mod cachestat;

@@ -21,6 +21,7 @@ mod fine;
 mod hits;
 mod klockstat;
 mod netproc;
+mod quantiles;
 mod refusals;
 mod runqlat;
 mod support;

@@ -18,4 +18,5 @@ mod profile;
 mod proxy;
 mod python;
 mod shipped;
+mod slow_disk;
 mod tools;

@@ -5,6 +5,7 @@
 
 pub mod burner;
 pub mod rows;
+pub mod slow_disk;
 pub mod tracer;
 
 use corebcc::catalog::{enabled_modules, EnabledModule};

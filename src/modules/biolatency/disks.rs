@@ -491,6 +491,39 @@ pub mod tests {
         assert_eq!(table.labels(0), named(DiskNumber { major: 254, minor: 0 }).map(|(_, labels)| labels).as_ref());
     }
 
+    /// Times that are known, in the rows of two CPUs over several looks, and what the table makes of them.
+    #[test]
+    fn quantiles_of_known_times_are_within_their_bound() {
+        let (fake, mut disks) = (fake(), disks(60));
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        let mut times = Vec::new();
+        for second in 0..20 {
+            for n in 0..500 {
+                // Two modes, and a tail over three orders of magnitude.
+                let us = match n % 10 {
+                    0..6 => 80 + random() % 20,
+                    6..9 => 2_000 + random() % 400,
+                    _ => 3_000 + (1 << (random() % 10)) * (random() % 1000),
+                };
+                count(&fake, 2 * (n % 2), VDA, us, 1);
+                times.push(us);
+            }
+            disks.look(&fake, Duration::from_secs(second));
+        }
+        times.sort_unstable();
+        let table = filled(&mut disks, &fake, &dev::TABLE);
+        let cell = |name: &str| cell(&table, 0, &format!("disk.dev.read.total.{name}"), &dev::TABLE).unwrap();
+        assert_eq!((cell("count"), cell("sum")), (10_000, times.iter().sum::<u64>() * 1000));
+        for (name, permille) in [("p50", 500), ("p90", 900), ("p99", 990), ("p999", 999), ("max", 1000)] {
+            let (found, exact) = (cell(name) as f64, times[times.len() * permille / 1000 - 1] as f64);
+            assert!((found - exact).abs() <= exact * Fine::ERROR + 0.5, "{name}: {found}, not {exact}");
+        }
+    }
+
     #[test]
     fn a_fetch_changes_no_window_and_an_empty_one_has_no_quantiles() {
         let (fake, mut disks) = (fake(), disks(12));

@@ -1,0 +1,79 @@
+//! A disk of known latency: a loop device over a file, the reads of which take as long as the test says.
+
+use super::{lacks, skip, wait_for, Proc};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A disk of 64 MB that reads one request at a time.
+pub struct SlowDisk {
+    pub device: String,
+    directory: TempDir,
+    server: Proc,
+}
+
+impl SlowDisk {
+    /// With as many equal parts as there are times; a read takes the time of its part. `None`, and said, where the host has no FUSE.
+    pub fn new(milliseconds: &[u32]) -> Option<SlowDisk> {
+        if lacks(&[PYTHON, "losetup", "fio", "chrt"]) {
+            return None;
+        }
+        if !Path::new("/dev/fuse").exists() {
+            skip("/dev/fuse");
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("chrt");
+        command
+            .args(["-f", "50", PYTHON, "-I", "-c", include_str!("slow_file.py")])
+            .arg(directory.path())
+            .arg((64 << 20).to_string());
+        command.args(milliseconds.iter().map(u32::to_string)).stdout(Stdio::piped());
+        let mut server = Proc(command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let file = directory.path().join("disk");
+        let output = Command::new("losetup").args(["-f", "--show"]).arg(file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        let disk = SlowDisk { device, directory, server };
+        disk.set_scheduler("none");
+        Some(disk)
+    }
+
+    /// `loop0`
+    pub fn name(&self) -> &str {
+        self.device.trim_start_matches("/dev/")
+    }
+
+    /// The setting outlives the file behind a loop device.
+    pub fn set_scheduler(&self, scheduler: &str) {
+        fs::write(format!("/sys/block/{}/queue/scheduler", self.name()), scheduler).unwrap();
+    }
+
+    /// fio that reads blocks of 4 KB at random places of it, with these options; its priority keeps other load out of its times.
+    pub fn fio(&self, options: &str) -> Command {
+        let mut command = Command::new("chrt");
+        command.args(["-f", "50", "fio", "--name=x", "--direct=1", "--rw=randread", "--bs=4k", "--time_based"]);
+        command.arg(format!("--filename={}", self.device)).args(options.split_whitespace());
+        command
+    }
+}
+
+impl Drop for SlowDisk {
+    fn drop(&mut self) {
+        let _ = fs::write(format!("/sys/block/{}/queue/scheduler", self.name()), "none");
+        let _ = Command::new("losetup").args(["-d", &self.device]).status();
+        // The kernel gives the file back a moment later.
+        wait_for("the file to be free", || {
+            let output = Command::new("umount").arg(self.directory.path()).output().unwrap();
+            output.status.success().then_some(())
+        });
+        self.server.end();
+    }
+}
