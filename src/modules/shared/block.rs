@@ -1,6 +1,6 @@
 //! What the modules of block I/O share: hooks, the table of submitters (bpf/shared/owners.bpf.h) and the names of disks.
 
-use crate::bpf::types::{self, io_cells, io_owner, io_slot, io_stat};
+use crate::bpf::types::{self, io_cells, io_owner, io_slot, io_stat, mark};
 use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, tracepoint};
@@ -29,7 +29,8 @@ pub static SUBMIT: Hook = Hook {
 };
 
 maps! {
-    rows OWNERS: io_owner = "io_owners", taken claims, lost io_stat.crowded in "io_stats";
+    rows OWNERS: io_owner = "io_owners", taken claims, lost io_stat.crowded in "io_stats", marked in "io_marks";
+    rows MARKS: mark = "io_marks";
     private SLOTS: io_slot = "io_slots";
     rows STATS: io_stat = "io_stats";
 }
@@ -41,6 +42,8 @@ pub const OWNER_MAPS: &[MapDef] = MAPS;
 const GRACE: u64 = 60;
 /// As long as the table is crowded: time enough for the modules that share it to see the last counts.
 const SHORT_GRACE: u64 = 2;
+/// Places that share a mark: 4 KB.
+const PART: usize = 32;
 /// A process is looked at every so many ticks.
 const TURNS: usize = 8;
 
@@ -151,6 +154,8 @@ impl SubmitterTable {
         plan.attach(&SUBMIT);
         plan.attach(&COMPLETE);
         plan.entries(OWNERS.def.name, places);
+        constants.io_part_shift = PART.ilog2();
+        plan.entries(MARKS.def.name, 1 + places / PART);
         plan.entries(SLOTS.name, slots);
         plan.entries(STATS.def.name, host.cpus);
     }
