@@ -155,7 +155,7 @@ impl SubmitterTable {
         plan.attach(&COMPLETE);
         plan.entries(OWNERS.def.name, places);
         constants.io_part_shift = PART.ilog2();
-        plan.entries(MARKS.def.name, 1 + places / PART);
+        plan.entries(MARKS.def.name, places / PART);
         plan.entries(SLOTS.name, slots);
         plan.entries(STATS.def.name, host.cpus);
     }
