@@ -263,17 +263,18 @@ fn of_a_large_table_pages_in_use_are_mapped_and_no_others() {
     }
     let kernel: &dyn Kernel = &outcome.loaded;
     let table = &spec("tcptop").maps[0];
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
     let sent = || {
         let rows = kernel.rows(Rows::<flow>::new("tcptop_flows"));
         assert_eq!(rows.len(), 1 << 16);
-        let own = rows.iter().filter(|row| row.get(flow::ident) as u32 == std::process::id());
-        own.map(|row| row.get(flow::tx)).sum::<u64>()
+        let of_clients = rows.iter().filter(|row| row.get(flow::ident) >> 48 == u64::from(address.port()));
+        of_clients.map(|row| row.get(flow::tx)).sum::<u64>()
     };
     assert_eq!(sent(), 0);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut connections = Vec::new();
     for round in 1..=8 {
-        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut client = std::net::TcpStream::connect(address).unwrap();
         client.write_all(&[0; 1000]).unwrap();
         connections.push((client, listener.accept().unwrap()));
         assert_eq!(sent(), round * 1000);

@@ -32,7 +32,7 @@ static __always_inline __u32 number_slot(__u32 hash, __u32 nth)
 
 /*
  * Tells the agent that a row of a part of an array is in use: of such an array it maps only the pages of these parts
- * (src/loader/sparse.rs). To be called once the row is claimed. The first mark counts all, each other those of a part.
+ * (src/loader/sparse.rs). To be called once the row is claimed. A mark only grows.
  */
 struct mark {
 	__u64 rows;
@@ -40,10 +40,8 @@ struct mark {
 
 static __always_inline void mark(void *marks, __u32 part)
 {
-	struct mark *of_all = row(marks, 0), *of_part = row(marks, part + 1);
+	struct mark *mark = row(marks, part);
 
-	if (!of_all || !of_part)
-		return;
-	ADD(of_part->rows, 1);
-	ADD(of_all->rows, 1);
+	if (mark)
+		ADD(mark->rows, 1);
 }

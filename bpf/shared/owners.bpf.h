@@ -46,8 +46,10 @@ struct io_stat {
 ROWS(io_owners, struct io_owner);
 PRIVATE(io_slots, struct io_slot);
 ROWS(io_stats, struct io_stat);
+ROWS(io_marks, struct mark);
 
 const volatile __u32 io_owner_mask; /* sets - 1 */
+const volatile __u32 io_part_shift; /* log2 of the places that share a mark */
 const volatile __u32 io_slot_mask; /* sets - 1 */
 const volatile bool io_top; /* names have to be right, and times are wanted */
 
@@ -93,6 +95,7 @@ static __always_inline __s64 owner_place(__u64 key, const bool current)
 				r->exec = process_execs();
 			}
 			r->key = key;
+			mark(&io_marks, (set + i) >> io_part_shift);
 			return set + i;
 		}
 	}

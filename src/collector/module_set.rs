@@ -9,7 +9,7 @@ use super::status::AgentStatus;
 use crate::bpf::{self, types};
 use crate::catalog::TableError;
 use crate::kit::{loss_words, Kernel, Table, TableId};
-use crate::loader::{self, give_back, trim, LoadRequest, LoadedObject, Outcome};
+use crate::loader::{self, trim, LoadRequest, LoadedObject, Outcome};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_secs(1);
 /// The tick at which what follows loading is over.
 const SETTLED: u64 = 4;
-/// Ticks after which free memory is given back again: the end of a run of the profile, a table that was large.
-const GIVE_BACK: u64 = 60;
+/// Ticks after which memory is given back again that is free, or that nothing has used since: the end of a run of the profile, a table
+/// that was large, code that only these needed.
+const GIVE_BACK: u64 = 30;
 /// How long an end waits for a thread that may be stuck.
 pub const MOMENT: Duration = Duration::from_millis(100);
 /// Ticks between two log lines about one kind of loss.
@@ -74,10 +75,8 @@ impl ModuleSet {
     /// What is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        match self.ticks {
-            SETTLED => trim(),
-            tick if tick % GIVE_BACK == 0 => give_back(),
-            _ => {}
+        if self.ticks == SETTLED || self.ticks.is_multiple_of(GIVE_BACK) {
+            trim();
         }
         let (now, kernel): (_, &dyn Kernel) = (self.ticks, &*self.modules.kernel);
         for loaded in self.modules.iter() {

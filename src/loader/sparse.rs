@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const SWEEP: Duration = Duration::from_secs(20);
 
 /// An array of which only the pages of parts with rows in use are mapped; all others read as zeros. Its programs claim a row and then mark its
-/// part, in an array of marks that only grow (bpf/shared/claim.bpf.h): the first counts all of them, each other those of a part.
+/// part, in an array that has a number for each part, which only grows (bpf/shared/claim.bpf.h).
 pub struct Sparse {
     array: OwnedFd,
     room: Mapping,
@@ -23,7 +23,7 @@ pub struct Sparse {
     row: usize,
     /// The offset in a row of the word that is not 0 while the row is in use, where rows are given back.
     taken: Option<usize>,
-    /// The marks that `known` has: if the first mark says the same, nothing has changed.
+    /// The sum of the marks that `known` has: if it is still the same, nothing has changed.
     marked: AtomicU64,
     known: Mutex<Known>,
 }
@@ -47,34 +47,31 @@ impl Sparse {
 
     /// The words of the array. All rows whose marks can be seen by now are in them.
     pub fn words(&self, marks: &[AtomicU64]) -> &[AtomicU64] {
-        if let [all, parts @ ..] = marks {
-            if all.load(Acquire) != self.marked.load(Relaxed) {
-                self.follow(parts, Instant::now());
-            }
+        if sum(marks.iter().map(|mark| mark.load(Acquire))) != self.marked.load(Relaxed) {
+            self.follow(marks, Instant::now());
         }
         &self.room.words()[..self.bytes / 8]
     }
 
-    fn follow(&self, parts: &[AtomicU64], now: Instant) {
+    fn follow(&self, marks: &[AtomicU64], now: Instant) {
         let known = &mut *held(&self.known);
-        known.marks.resize(parts.len(), 0);
+        known.marks.resize(marks.len(), 0);
         // First, so that the claim of every mark that is known has long been visible; of the others the pages are mapped below.
         if now.duration_since(known.swept) >= SWEEP {
             known.swept = now;
             self.give_back(&mut known.mapped);
         }
-        for (part, mark) in parts.iter().enumerate() {
+        for (part, mark) in marks.iter().enumerate() {
             let mark = mark.load(Acquire);
             if mark == known.marks[part] {
                 continue;
             }
-            match self.map(self.pages_of(part, parts.len()), &mut known.mapped) {
+            match self.map(self.pages_of(part, marks.len()), &mut known.mapped) {
                 Ok(()) => known.marks[part] = mark,
                 Err(error) => log::debug!("a part of a BPF array: mmap: {error}"),
             }
         }
-        // Not what the first mark says: CPUs may show it before the marks of parts, which are then looked for once more.
-        self.marked.store(known.marks.iter().fold(0, |sum, mark| sum.wrapping_add(*mark)), Relaxed);
+        self.marked.store(sum(known.marks.iter().copied()), Relaxed);
     }
 
     /// The pages with rows of a part.
@@ -112,6 +109,10 @@ impl Sparse {
     }
 }
 
+fn sum(marks: impl Iterator<Item = u64>) -> u64 {
+    marks.fold(0, u64::wrapping_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,14 +130,13 @@ mod tests {
     }
 
     fn marks(parts: usize) -> Vec<AtomicU64> {
-        (0..=parts).map(|_| AtomicU64::new(0)).collect()
+        (0..parts).map(|_| AtomicU64::new(0)).collect()
     }
 
     /// What a program does that claims a row.
     fn claim(file: &File, offset: usize, marks: &[AtomicU64], part: usize) {
         file.write_all_at(&7u64.to_ne_bytes(), offset as u64).expect("the array is as long");
-        marks[1 + part].fetch_add(1, Relaxed);
-        marks[0].fetch_add(1, Relaxed);
+        marks[part].fetch_add(1, Relaxed);
     }
 
     fn word(sparse: &Sparse, marks: &[AtomicU64], offset: usize) -> u64 {
@@ -176,19 +176,6 @@ mod tests {
         assert_eq!((word(&sparse, &marks, row), word(&sparse, &marks, 2 * row - 8), mapped(&sparse)), (7, 5, 3));
     }
 
-    /// CPUs may show the two marks of a claim in either order.
-    #[test]
-    fn a_mark_that_comes_after_that_of_all_is_looked_for_again() {
-        let page = page().expect("a size");
-        let (file, sparse) = array(4 * page, 128, None);
-        let marks = marks(4);
-        file.write_all_at(&7u64.to_ne_bytes(), page as u64).expect("the array is as long");
-        marks[0].store(1, Relaxed);
-        assert_eq!(word(&sparse, &marks, page), 0);
-        marks[2].store(1, Relaxed);
-        assert_eq!(word(&sparse, &marks, page), 7);
-    }
-
     #[test]
     fn pages_go_once_their_rows_are_free_and_come_back() {
         let page = page().expect("a size");
@@ -199,9 +186,9 @@ mod tests {
         }
         assert_eq!((word(&sparse, &marks, 128 + 8), mapped(&sparse)), (7, 3));
         sparse.words(&marks)[(128 + 8) / 8].store(0, Relaxed);
-        sparse.follow(&marks[1..], Instant::now() + SWEEP / 2);
+        sparse.follow(&marks, Instant::now() + SWEEP / 2);
         assert_eq!(mapped(&sparse), 3, "not yet");
-        sparse.follow(&marks[1..], Instant::now() + SWEEP);
+        sparse.follow(&marks, Instant::now() + SWEEP);
         assert_eq!((mapped(&sparse), word(&sparse, &marks, page + 128 + 8)), (2, 7), "the others are in use");
         claim(&file, 256 + 8, &marks, 0);
         assert_eq!((word(&sparse, &marks, 256 + 8), mapped(&sparse)), (7, 3));

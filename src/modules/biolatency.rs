@@ -338,7 +338,7 @@ impl Module for Biolatency {
         }
         plan.entries(ROWS.def.name, size.rows());
         plan.entries(SMALLS.def.name, size.rows());
-        plan.entries(MARKS.def.name, 1 + size.rows());
+        plan.entries(MARKS.def.name, size.rows());
         plan.entries(OWNERS.name, size.disks);
         plan.entries(STARTS.name, size.starts);
         if !self.options.devices.is_any() {

@@ -216,7 +216,7 @@ impl Module for Netproc {
         plan.entries(NAMES.def.name, places);
         plan.entries(COUNTS.def.name, places);
         constants.thread_part_shift = PART.ilog2();
-        plan.entries(MARKS.def.name, 1 + places / PART);
+        plan.entries(MARKS.def.name, places / PART);
         constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.entries(READS.name, SOCKETS);
         plan.entries(STATS.def.name, host.cpus);

@@ -1,6 +1,6 @@
 //! What the modules of block I/O share: hooks, the table of submitters (bpf/shared/owners.bpf.h) and the names of disks.
 
-use crate::bpf::types::{self, io_cells, io_owner, io_slot, io_stat};
+use crate::bpf::types::{self, io_cells, io_owner, io_slot, io_stat, mark};
 use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, tracepoint};
@@ -35,7 +35,8 @@ pub fn starts(host: &Host) -> usize {
 }
 
 maps! {
-    rows OWNERS: io_owner = "io_owners", taken claims, lost io_stat.crowded in "io_stats";
+    rows OWNERS: io_owner = "io_owners", taken claims, lost io_stat.crowded in "io_stats", marked in "io_marks";
+    rows MARKS: mark = "io_marks";
     private SLOTS: io_slot = "io_slots";
     rows STATS: io_stat = "io_stats";
 }
@@ -47,6 +48,8 @@ pub const OWNER_MAPS: &[MapDef] = MAPS;
 const GRACE: u64 = 60;
 /// As long as the table is crowded: time enough for the modules that share it to see the last counts.
 const SHORT_GRACE: u64 = 2;
+/// Places that share a mark: 4 KB.
+const PART: usize = 32;
 /// A process is looked at every so many ticks.
 const TURNS: usize = 8;
 
@@ -162,6 +165,8 @@ impl SubmitterTable {
         constants.io_owner_mask = places as u32 / 4 - 1;
         constants.io_slot_mask = slots as u32 / 4 - 1;
         plan.entries(OWNERS.def.name, places);
+        constants.io_part_shift = PART.ilog2();
+        plan.entries(MARKS.def.name, places / PART);
         plan.entries(SLOTS.name, slots);
         plan.entries(STATS.def.name, host.cpus);
     }

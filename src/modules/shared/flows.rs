@@ -74,7 +74,7 @@ impl Flows {
         constants.flow_sending_mask = plan_set_table(plan, sends.name, by_thread(host));
         plan.entries(self.map.def.name, flows);
         constants.flow_part_shift = PART.ilog2();
-        plan.entries(marks.name, 1 + flows / PART);
+        plan.entries(marks.name, flows / PART);
         plan.entries(self.stats.def.name, host.cpus);
         constants.sock_read_mask = SOCKETS as u32 - 1;
         plan.entries(reads.name, SOCKETS);
