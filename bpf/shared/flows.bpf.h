@@ -64,7 +64,6 @@ static __always_inline void flow_add(const bool raw, void *flows, void *stats, s
 		return;
 	ident |= (__u64)ends.lport << 32 | (__u64)ends.rport << 48;
 	hash = number_hash(ident ^ ends.remote[0] ^ ends.remote[1] >> 7);
-#pragma unroll
 	for (int i = 0; i < FLOW_PLACES; i++) {
 		struct flow *flow = row(flows, number_slot(hash, i) & flow_mask);
 		__u64 differs;
