@@ -65,7 +65,6 @@ static __always_inline void flow_add(const bool raw, void *flows, void *marks, v
 		return;
 	ident |= (__u64)ends.lport << 32 | (__u64)ends.rport << 48;
 	hash = number_hash(ident ^ ends.remote[0] ^ ends.remote[1] >> 7);
-#pragma unroll
 	for (int i = 0; i < FLOW_PLACES; i++) {
 		__u32 place = number_slot(hash, i) & flow_mask;
 		struct flow *flow = row(flows, place);

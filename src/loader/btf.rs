@@ -177,6 +177,13 @@ impl KernelTypes {
     }
 }
 
+/// Whether the kernel itself has a function of this name, by its types.
+pub fn kernel_has(function: &str) -> bool {
+    let Ok(kernel) = Contents::of_kernel() else { return false };
+    let functions = |types: Types<'_>| types.named(&BTreeSet::from([function]), |kind| kind == kind::FUNC);
+    Types::read(&kernel, None).is_some_and(|types| !functions(types).is_empty())
+}
+
 /// The modules of the kernel that have types, each with a descriptor of them.
 fn modules() -> impl Iterator<Item = (String, OwnedFd)> {
     let mut id = 0;
@@ -506,6 +513,13 @@ mod tests {
         assert_eq!(bits("kfree"), Some(0));
         assert_eq!(bits("no_such_function"), None);
         assert!(known.tracepoint("sched_switch").is_some());
+    }
+
+    #[test]
+    fn the_kernel_has_its_functions_and_no_others() {
+        if kernel("the_kernel_has_its_functions_and_no_others").is_some() {
+            assert!(kernel_has("vfs_read") && !kernel_has("vfs_rea") && !kernel_has("list_head"));
+        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Why a kernel refuses what it is able to: capabilities, lockdown, limits, name spaces. Looked at once something was refused.
 
+use super::btf::kernel_has;
 use super::refusal::Refusal;
 use nix::libc::{EACCES, EPERM};
 use nix::sys::resource::{getrlimit, setrlimit, Resource, RLIM_INFINITY};
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::fs;
 use std::sync::OnceLock;
 
 /// What decides whether this process may load BPF.
@@ -72,12 +72,12 @@ impl Lockdown {
 impl Privileges {
     /// As it is now. What cannot be read counts as no hindrance.
     pub fn read() -> Privileges {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        // Of this thread, which loads: the first one has given its capabilities up by now.
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
         let ids = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         let disabled = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled").ok();
         let capabilities = field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX);
-        // Who may raise the limit is not asked to wait for a look at all of the kernel's symbols.
         let is_limited = |soft: u64| soft != RLIM_INFINITY && capabilities & SYS_RESOURCE == 0;
         Privileges {
             capabilities,
@@ -162,14 +162,10 @@ const LOCKED_DOWN: &str =
     read its memory, nor functions be probed; boot with lockdown=integrity, or without lockdown";
 
 /// Whether the kernel charges maps and programs to the locked memory of their user. Then it has the function that charges
-/// programs, which its list of symbols names to everybody; the memory that a map's descriptor tells says nothing of it.
+/// programs, which its types name; the memory that a map's descriptor tells says nothing of it.
 fn charges() -> bool {
     static CHARGES: OnceLock<bool> = OnceLock::new();
-    *CHARGES.get_or_init(|| {
-        let Ok(symbols) = File::open("/proc/kallsyms") else { return false };
-        let mut lines = BufReader::with_capacity(1 << 16, symbols).split(b'\n').map_while(Result::ok);
-        lines.any(|line| line.ends_with(b" __bpf_prog_charge"))
-    })
+    *CHARGES.get_or_init(|| kernel_has("__bpf_prog_charge"))
 }
 
 /// Raises the limit of locked memory as far as that takes no capability; libbpf tries to lift it altogether.
