@@ -12,6 +12,7 @@ mod biolatency;
 mod bioperpid;
 mod biotop;
 mod cachestat;
+mod disks;
 mod execsnoop;
 mod exectop;
 mod files;
