@@ -211,7 +211,7 @@ fn a_bio_that_device_mapper_splits_counts_once() {
     assert_eq!(agent.warnings(), [""; 0]);
 }
 
-/// 240 ms are a bucket's middle, and a whole number of ticks at each frequency of the kernel's timer.
+/// 240 ms are in the middle of a bucket. Where the timer is late, as in an emulated machine, the reader sees that too.
 #[test]
 fn a_delay_shows_in_the_disk_above_and_not_below() {
     const DELAY: u64 = 240_000;
@@ -223,14 +223,23 @@ fn a_delay_shows_in_the_disk_above_and_not_below() {
     };
     let mut agent = Agent::new("biolatency", "stacked = True");
     let device = mapped.device();
-    (0..4).for_each(|at| device.read(BLOCK, at * BLOCK as u64));
+    let mut seen = [0, 1, 2, 3].map(|at| {
+        let begin = Instant::now();
+        device.read(BLOCK, at * BLOCK as u64);
+        begin.elapsed().as_micros() as u64
+    });
+    seen.sort_unstable();
     settle();
     agent.tick();
     let [reads, above] = values(&mut agent, STACKED, &mapped.disk, ["read.total.count", "read.total.p50"]);
     let [below] = values(&mut agent, DEV, disk.name(), ["read.total.p50"]);
-    println!("{above} us above, {below} us below");
+    println!("{above} us above, {below} us below, delay {DELAY} us, reader {seen:?} us");
     assert_eq!(reads, 4);
-    assert!(above.abs_diff(DELAY) <= DELAY / 20, "{above} us above");
+    // The median is the second of four.
+    assert!(
+        above >= DELAY - DELAY / 20 && above.abs_diff(seen[1]) <= seen[1] / 20,
+        "{above} us above, reader {seen:?}"
+    );
     assert!(below < DELAY / 10, "{below} us below");
 }
 
