@@ -9,7 +9,7 @@
 /* Two rows of each disk: reads and writes, flushes and discards. They are found as those of requests are. */
 struct bio_stack_row {
 	__u64 disk;
-	__u64 unseen; /* in the first row: bios that completed, but whose submission was not seen */
+	__u64 displaced; /* in the first row: bios that gave way to others while in flight */
 	__u64 pad[4];
 	struct fine_hist total[2];
 };
@@ -51,14 +51,15 @@ static __always_inline __u64 bio_operation(const bool raw, struct bio *bio)
 
 ON(block_bio_queue___stacked, struct bio *bio)
 {
+	struct bio_stack_row *first;
 	struct bio_waits *waits;
 	struct gendisk *disk;
-	bool displaced;
+	bool displaced = false;
 	__u32 way = 0;
 	__u64 key;
 
 	if (!HAS_BIO_BDEV)
-		bio = (struct bio *)((__u64 *)ctx)[1];
+		asm volatile("%0 = *(u64 *)(%1 + 8)" : "=r"(bio) : "r"(ctx)); /* in C both loads become one at a variable offset */
 	disk = bio_gendisk(raw, bio);
 	if (GET(GET(disk, queue), mq_ops))
 		return;
@@ -71,6 +72,9 @@ ON(block_bio_queue___stacked, struct bio *bio)
 	waits->disks[way] = 1ULL << 63 | bio_operation(raw, bio) << BIO_OP | (__u64)GET(disk, major) << 32 |
 			    (__u32)GET(disk, first_minor);
 	waits->since[way] = bpf_ktime_get_ns();
+	first = displaced ? row(&bio_stack_rows, 0) : NULL;
+	if (first)
+		ADD(first->displaced, 1);
 }
 
 ON(block_bio_complete, struct request_queue *q, struct bio *bio)
@@ -85,12 +89,8 @@ ON(block_bio_complete, struct request_queue *q, struct bio *bio)
 		return;
 	key = block_number(raw, (void *)bio, (void *)&bio_disks);
 	waits = way_find(&bio_waiting, bio_waiting_mask, key, &way);
-	if (!waits) {
-		r = row(&bio_stack_rows, 0);
-		if (r)
-			ADD(r->unseen, 1);
-		return;
-	}
+	if (!waits)
+		return; /* a part, which the marks of the whole were copied to, or its beginning was before ours */
 	disk = waits->disks[way];
 	ns = bpf_ktime_get_ns() - waits->since[way];
 	way_free(waits, way, key);

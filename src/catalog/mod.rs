@@ -8,5 +8,6 @@ mod table_error;
 
 pub use enabled::{enabled_module, enabled_modules, spec_of, Enabled, EnabledModule, ServedTable};
 pub use help::Help;
+pub use instances::Instances;
 pub use registry::{Collect, Registry};
 pub use table_error::TableError;

@@ -13,6 +13,7 @@ mod bioperpid;
 mod biotop;
 mod cachestat;
 mod cgroups;
+mod disks;
 mod execsnoop;
 mod exectop;
 mod files;

@@ -84,7 +84,8 @@ mod dev {
 }
 
 mod whole {
-    const ONCE: &str = "Without requests of device-mapper disks: the disks below have them.";
+    const ONCE: &str =
+        "Without requests of device-mapper disks that have a row of their own: the disks below have them.";
     crate::histograms! {
         "disk.all";
         1 "read.total" "reads of all disks" "from allocation to completion" ONCE;

@@ -1,0 +1,360 @@
+//! Disks of each kind against /proc/diskstats, and disks without requests with the option `stacked`: zram wherever it is, device-mapper over
+//! a loop device. A virtual machine of tests/vm has others as well, which may be written to.
+
+use crate::common::skip;
+use crate::support::{alone, number, run, settle, Agent, Disk};
+use corebcc::catalog::Instances;
+use corebcc::kit::{Key, SeriesLabel, Table, TableSpec};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
+const BLOCK: usize = 4096;
+
+/// A disk by what it is, past the page cache.
+struct Direct(File);
+
+impl Direct {
+    fn open(device: &str) -> Direct {
+        Direct(OpenOptions::new().read(true).write(true).custom_flags(O_DIRECT).open(device).unwrap())
+    }
+
+    fn with<R>(bytes: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
+        let mut buffer = vec![1; bytes + BLOCK];
+        let at = buffer.as_ptr().align_offset(BLOCK);
+        work(&mut buffer[at..at + bytes])
+    }
+
+    fn read(&self, bytes: usize, offset: u64) {
+        Direct::with(bytes, |buffer| self.0.read_exact_at(buffer, offset)).unwrap();
+    }
+
+    fn write(&self, bytes: usize, offset: u64) {
+        Direct::with(bytes, |buffer| self.0.write_all_at(buffer, offset)).unwrap();
+    }
+
+    fn flush(&self) {
+        self.0.sync_data().unwrap();
+    }
+}
+
+fn table(agent: &mut Agent, cluster: u32) -> (&'static TableSpec, Table) {
+    let tables = corebcc::modules::find("biolatency").unwrap().tables;
+    let spec = tables.iter().find(|spec| spec.cluster == cluster).unwrap();
+    (spec, agent.other(spec))
+}
+
+/// The rows of disks, and of those without requests.
+const DEV: u32 = 320;
+const STACKED: u32 = 330;
+
+/// The values of a disk by the ends of their names: `read.total.count`; 0 for one without a row.
+fn values<const N: usize>(agent: &mut Agent, cluster: u32, disk: &str, ends: [&str; N]) -> [u64; N] {
+    let (spec, table) = table(agent, cluster);
+    let Some(row) = row(&table, disk) else { return [0; N] };
+    ends.map(|end| {
+        let is_it = |name: &str| name.strip_suffix(end).is_some_and(|x| ["disk.dev.", "disk.stacked."].contains(&x));
+        number(&table, row, spec.metrics.iter().position(|metric| is_it(metric.name)).unwrap())
+    })
+}
+
+fn row(table: &Table, disk: &str) -> Option<usize> {
+    table.keys().iter().position(|key| matches!(key, Key::Name(name) if table.text(name) == disk.as_bytes()))
+}
+
+fn bios(agent: &mut Agent, disk: &str) -> [u64; 4] {
+    let ends = ["read.total.count", "write.total.count", "flush.total.count", "discard.total.count"];
+    values(agent, STACKED, disk, ends)
+}
+
+/// What /proc/diskstats has of a disk in these fields, the first of which is the number of reads.
+fn diskstats<const N: usize>(disk: &str, fields: [usize; N]) -> [u64; N] {
+    let text = fs::read_to_string("/proc/diskstats").unwrap();
+    let line = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line[2] == disk);
+    let line = line.unwrap_or_else(|| panic!("no {disk} in {text}"));
+    fields.map(|field| line.get(3 + field).map_or(0, |number| number.parse().unwrap()))
+}
+
+fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
+    std::array::from_fn(|at| after[at] - before[at])
+}
+
+const READS: usize = 0;
+const WRITES: usize = 4;
+
+/// A zram device of its own.
+struct Zram(String);
+
+impl Zram {
+    fn new() -> Option<Zram> {
+        let Ok(number) = fs::read_to_string("/sys/class/zram-control/hot_add") else {
+            skip("zram");
+            return None;
+        };
+        let zram = Zram(format!("zram{}", number.trim()));
+        fs::write(format!("/sys/block/{}/disksize", zram.0), "16M").unwrap();
+        Some(zram)
+    }
+
+    fn device(&self) -> Direct {
+        Direct::open(&format!("/dev/{}", self.0))
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        let _ = fs::write("/sys/class/zram-control/hot_remove", self.0.trim_start_matches("zram"));
+    }
+}
+
+/// A disk of device-mapper.
+struct Mapped {
+    name: &'static str,
+    /// `dm-0`
+    disk: String,
+}
+
+impl Mapped {
+    fn new(name: &'static str, lines: &str) -> Option<Mapped> {
+        let create = Command::new("dmsetup").args(["create", name, "--table", lines]).output();
+        if !create.is_ok_and(|create| create.status.success()) {
+            skip("device-mapper with dmsetup");
+            return None;
+        }
+        let disk = run("dmsetup", &["info", "-c", "--noheadings", "-o", "blkdevname", name]).trim().to_owned();
+        Some(Mapped { name, disk })
+    }
+
+    fn device(&self) -> Direct {
+        Direct::open(&format!("/dev/{}", self.disk))
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let _ = Command::new("dmsetup").args(["remove", "--retry", self.name]).status();
+    }
+}
+
+#[test]
+fn bios_of_zram_count_as_the_kernel_counts_them() {
+    zram_counts("");
+}
+
+#[test]
+fn bios_of_zram_count_the_same_with_probe_reads() {
+    zram_counts("tp_btf");
+}
+
+fn zram_counts(avoid: &str) {
+    let _alone = alone();
+    let Some(zram) = Zram::new() else { return };
+    let mut agent = Agent::avoiding(avoid, "biolatency", "stacked = True");
+    let stats = diskstats(&zram.0, [READS, WRITES]);
+    let device = zram.device();
+    for at in 0..500 {
+        device.write(BLOCK, at * BLOCK as u64);
+    }
+    (0..300).for_each(|at| device.read(4 * BLOCK, at * BLOCK as u64));
+    settle();
+    let [reads, writes] = since(diskstats(&zram.0, [READS, WRITES]), stats);
+    assert!(reads >= 300 && writes == 500, "{reads} reads, {writes} writes");
+    assert_eq!(bios(&mut agent, &zram.0), [reads, writes, 0, 0]);
+    let (_, table) = table(&mut agent, STACKED);
+    let labels = table.labels(row(&table, &zram.0).unwrap()).unwrap();
+    assert!(!labels.iter().any(|(label, _)| *label == "below"), "{labels:?}");
+    assert_eq!(values(&mut agent, DEV, &zram.0, ["read.total.count"]), [0], "it has no requests");
+    assert_eq!(agent.warnings(), [""; 0]);
+}
+
+#[test]
+fn without_the_option_there_are_no_bios() {
+    let _alone = alone();
+    let Some(zram) = Zram::new() else { return };
+    let mut agent = Agent::new("biolatency", "");
+    zram.device().write(BLOCK, 0);
+    assert!(table(&mut agent, STACKED).1.is_empty());
+    assert!(!agent.is_attached("block_bio_queue") && !agent.is_attached("block_bio_complete"));
+}
+
+/// 100 reads, half of which cross from one target to the other, 20 writes and 5 flushes.
+#[test]
+fn a_bio_that_device_mapper_splits_counts_once() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let device = &disk.device;
+    let Some(mapped) =
+        Mapped::new("corebcc-split", &format!("0 8192 linear {device} 8192\n8192 8192 linear {device} 0"))
+    else {
+        return;
+    };
+    let mut agent = Agent::new("biolatency", "stacked = True");
+    let below = diskstats(disk.name(), [READS]);
+    let device = mapped.device();
+    for at in 0..50 {
+        device.read(4 * BLOCK, at * BLOCK as u64);
+        device.read(4 * BLOCK, (4 << 20) - 2 * BLOCK as u64);
+    }
+    (0..20).for_each(|at| device.write(BLOCK, at * BLOCK as u64));
+    (0..5).for_each(|_| device.flush());
+    settle();
+    let [below] = since(diskstats(disk.name(), [READS]), below);
+    let counted = bios(&mut agent, &mapped.disk);
+    println!("{counted:?} above, {below} reads below");
+    assert_eq!((counted, below), ([100, 20, 5, 0], 150));
+    let (_, table) = table(&mut agent, STACKED);
+    assert!(row(&table, disk.name()).is_none(), "it has requests");
+    let labels = table.labels(row(&table, &mapped.disk).unwrap()).unwrap();
+    assert!(labels.contains(&("below", SeriesLabel::Text(disk.name().to_owned()))), "{labels:?}");
+    assert_eq!(agent.warnings(), [""; 0]);
+}
+
+/// 240 ms are in the middle of a bucket. Where the timer is late, as in an emulated machine, the reader sees that too.
+#[test]
+fn a_delay_shows_in_the_disk_above_and_not_below() {
+    const DELAY: u64 = 240_000;
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let Some(mapped) = Mapped::new("corebcc-delay", &format!("0 32768 delay {} 0 {}", disk.device, DELAY / 1000))
+    else {
+        return;
+    };
+    let mut agent = Agent::new("biolatency", "stacked = True");
+    let device = mapped.device();
+    let mut seen = [0, 1, 2, 3].map(|at| {
+        let begin = Instant::now();
+        device.read(BLOCK, at * BLOCK as u64);
+        begin.elapsed().as_micros() as u64
+    });
+    seen.sort_unstable();
+    settle();
+    agent.tick();
+    let [reads, above] = values(&mut agent, STACKED, &mapped.disk, ["read.total.count", "read.total.p50"]);
+    let [below] = values(&mut agent, DEV, disk.name(), ["read.total.p50"]);
+    println!("{above} us above, {below} us below, delay {DELAY} us, reader {seen:?} us");
+    assert_eq!(reads, 4);
+    // The median is the second of four.
+    assert!(
+        above >= DELAY - DELAY / 20 && above.abs_diff(seen[1]) <= seen[1] / 20,
+        "{above} us above, reader {seen:?}"
+    );
+    assert!(below < DELAY / 10, "{below} us below");
+}
+
+/// The disks that a virtual machine of tests/vm has for this.
+fn spare_disks() -> Vec<String> {
+    let disks = std::env::var("COREBCC_DISKS").unwrap_or_default();
+    if disks.is_empty() {
+        skip("COREBCC_DISKS, the names of disks that may be written to");
+    }
+    disks.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn each_kind_of_disk_counts_as_the_kernel_counts_it() {
+    let _alone = alone();
+    let disks = spare_disks();
+    let mut agent = Agent::new("biolatency", "stacked = True");
+    for disk in disks {
+        let ends = ["read.total.count", "read.bytes", "write.total.count", "write.bytes", "flush.total.count"];
+        let stats = |disk: &str| diskstats(disk, [READS, READS + 2, WRITES, WRITES + 2, 15]);
+        let (before, counted) = (stats(&disk), values(&mut agent, DEV, &disk, ends));
+        let device = Direct::open(&format!("/dev/{disk}"));
+        for at in 0..40 {
+            device.write(BLOCK, 8 * at * BLOCK as u64);
+            device.read(2 * BLOCK, 8 * at * BLOCK as u64);
+        }
+        std::thread::scope(|scope| {
+            for at in 0..8 {
+                let device = &device;
+                scope.spawn(move || (0..10).for_each(|n| device.read(BLOCK, (at * 10 + n) * BLOCK as u64)));
+            }
+        });
+        (0..5).for_each(|_| device.flush());
+        settle();
+        let [reads, read, writes, written, flushes] = since(stats(&disk), before);
+        let counted = since(values(&mut agent, DEV, &disk, ends), counted);
+        println!("{disk}: {counted:?}, the kernel {:?}", [reads, read, writes, written, flushes]);
+        assert!(reads >= 120, "{disk}");
+        // A flush has a parent, which completes without bytes, and which /proc/diskstats has among the writes.
+        assert_eq!(counted, [reads, 512 * read, writes - flushes, 512 * written, flushes], "{disk}");
+    }
+    assert!(table(&mut agent, STACKED).1.is_empty(), "bios of disks with requests");
+}
+
+/// A disk that is taken away and comes back under its name, with what it had counted.
+fn comes_back(agent: &mut Agent, cluster: u32, disk: &str, go: impl FnOnce(), come: impl FnOnce()) {
+    // As many ticks as it takes to see that it is gone, or there again.
+    let look = |agent: &mut Agent| (0..10).for_each(|_| agent.tick());
+    let (spec, before) = table(agent, cluster);
+    let mut instances = Instances::new(spec.shape, 0, None);
+    let mut id = |table: &Table| {
+        instances.update(table, SystemTime::now(), &|| true);
+        row(table, disk).map(|row| instances.ids()[row])
+    };
+    let was = id(&before);
+    assert!(was.is_some_and(|id| id.is_some()), "{disk} has counted");
+    go();
+    look(agent);
+    assert_eq!(id(&table(agent, cluster).1), None, "{disk} is gone");
+    come();
+    look(agent);
+    assert_eq!(id(&table(agent, cluster).1), was, "{disk} is there again");
+}
+
+#[test]
+fn a_zram_that_comes_back_keeps_its_identifier() {
+    let _alone = alone();
+    let (Some(zram), mut agent) = (Zram::new(), Agent::new("biolatency", "stacked = True")) else { return };
+    let name = zram.0.clone();
+    zram.device().write(BLOCK, 0);
+    let mut again = None;
+    comes_back(&mut agent, STACKED, &name, move || drop(zram), || again = Zram::new());
+    let again = again.unwrap();
+    assert_eq!(again.0, name);
+    let [_, writes, ..] = bios(&mut agent, &name);
+    again.device().write(BLOCK, 0);
+    assert_eq!(bios(&mut agent, &name)[1], writes + 1);
+}
+
+/// By what a disk is taken away, and where the kernel is told to look for it again.
+const PLUGS: [(&str, &str, &str, &str); 2] = [
+    ("sda", "/sys/block/sda/device/delete", "/sys/class/scsi_host/host0/scan", "- - -"),
+    ("nvme0n1", "/sys/block/nvme0n1/device/device/remove", "/sys/bus/pci/rescan", "1"),
+];
+
+#[test]
+fn a_disk_that_is_plugged_in_again_keeps_its_identifier() {
+    let _alone = alone();
+    let disks = spare_disks();
+    let mut agent = Agent::new("biolatency", "");
+    for (disk, remove, scan, word) in PLUGS.into_iter().filter(|(disk, ..)| disks.iter().any(|one| one == disk)) {
+        let device = format!("/dev/{disk}");
+        let wait = |there: bool| {
+            let end = Instant::now() + Duration::from_secs(60);
+            while fs::exists(&device).unwrap() != there {
+                assert!(Instant::now() < end, "{disk}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        Direct::open(&device).read(BLOCK, 0);
+        let go = || {
+            fs::write(remove, "1").unwrap();
+            wait(false);
+        };
+        let come = || {
+            fs::write(scan, word).unwrap();
+            wait(true);
+        };
+        comes_back(&mut agent, DEV, disk, go, come);
+        let ends = ["read.total.count"];
+        let before = values(&mut agent, DEV, disk, ends);
+        let opened = Direct::open(&device);
+        let stats = diskstats(disk, [READS]);
+        opened.read(BLOCK, 0);
+        settle();
+        assert!(since(values(&mut agent, DEV, disk, ends), before) >= since(diskstats(disk, [READS]), stats));
+    }
+}
