@@ -61,9 +61,16 @@ fn files_are_put_in_place_and_taken_out_again() {
         "pmlogconf/corebcc/biolatency",
         "pmlogconf/corebcc/cgroup_disk",
         "pmlogconf/corebcc/cgroup_runq",
+        "pmlogconf/corebcc/ext4dist",
+        "pmlogconf/corebcc/ext4dist-buckets",
         "pmlogconf/corebcc/netproc",
         "pmlogconf/corebcc/runqlat",
+        "pmlogconf/corebcc/runqlat-buckets",
         "pmlogconf/corebcc/status",
+        "pmlogconf/corebcc/xfsdist",
+        "pmlogconf/corebcc/xfsdist-buckets",
+        "pmlogconf/corebcc/zfsdist",
+        "pmlogconf/corebcc/zfsdist-buckets",
         "pmlogrewrite/corebcc_cachestat.conf",
         "pmlogrewrite/corebcc_netproc.conf",
     ];
@@ -249,6 +256,9 @@ fn what_runs_by_default_is_logged_and_so_is_the_agent() {
         for metric in ["bcc.disk.all.latency", "bcc.runq.latency"] {
             assert_eq!(logged(metric).iter().any(|(name, _)| name == "0-1"), histograms, "{metric}");
         }
+        assert_eq!(!logged("bcc.runq.all.count").is_empty(), histograms);
+        assert_eq!(logged("bcc.runq.all.p99").len(), usize::from(histograms));
+        assert!(logged("bcc.runq.all.bucket").is_empty(), "for those who choose it");
         assert!(logged("bcc.proc.net.tcp.send.bytes").is_empty());
         let of = |metric: &str, module: &str| logged(metric).into_iter().find(|(name, _)| name == module).unwrap().1;
         assert_eq!(of("bcc.agent.module.up", "sysfork"), "1");
