@@ -568,7 +568,7 @@ mod tests {
         fake.set(ROWS, 0, bio_row::device.then(fine_hist::buckets).nth(OF_2_US), 1);
         let mut all = module();
         assert_eq!(fake.filled(all.declared(&TABLE), &mut all).len(), 2);
-        let mut some = Biolatency::new(Options { devices: filter::tests::pattern("^sd"), ..Options::default() });
+        let mut some = Biolatency::new(Options { devices: Pattern::of("^sd"), ..Options::default() });
         let spec = some.declared(&TABLE);
         assert_eq!(fake.filled(spec, &mut some).len(), 1);
     }

@@ -360,15 +360,14 @@ fn read_sizes(disk: &Disk, sizes: &[(u32, u32)]) -> Script {
     let source = format!(
         "import mmap\n\
          fd = os.open('{}', os.O_RDWR | os.O_DIRECT)\n\
-         for size, times in {}:\n\
+         for size, times in {sizes:?}:\n\
          \x20pages = mmap.mmap(-1, size)\n\
          \x20for i in range(times):\n\
          \x20\x20try: os.preadv(fd, [pages], 0)\n\
          \x20\x20except OSError: pass\n\
          say('done')\n\
          sys.stdin.readline()",
-        disk.device,
-        format!("{sizes:?}")
+        disk.device
     );
     let mut script = Script::python(&source);
     script.line();

@@ -94,6 +94,15 @@ impl Pattern {
     }
 }
 
+#[cfg(test)]
+impl Pattern {
+    /// One that the test knows to be right.
+    #[track_caller]
+    pub fn of(text: &str) -> Pattern {
+        Pattern(Some(Expression::new(text).expect("the test's expression")))
+    }
+}
+
 impl OptionType for Pattern {
     const EXPECTED: &'static str = "a regular expression, which may match anywhere";
     fn read(value: &Value<'_>) -> Result<Self, ConfigError> {

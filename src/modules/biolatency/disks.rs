@@ -412,10 +412,9 @@ fn labels(disk: &Path, name: &str) -> SeriesLabels {
 
 #[cfg(test)]
 pub mod tests {
-    use super::super::filter::tests::pattern;
     use super::super::IGNOREDS;
     use super::*;
-    use crate::kit::{Fake, Key};
+    use crate::kit::{Fake, Key, Pattern};
     use crate::pcp::Atom;
 
     pub const VDA: u64 = 1 << 63 | 254 << 32;
@@ -595,7 +594,7 @@ pub mod tests {
     fn disks_that_do_not_match_are_in_no_table() {
         let fake = fake().with(IGNOREDS, 64);
         let identify = |number: DiskNumber| named(number).map(|(name, _)| (name, 1));
-        let filter = DiskFilter::new(pattern("^v"), identify);
+        let filter = DiskFilter::new(Pattern::of("^v"), identify);
         let mut disks = DiskHistograms::new(Window(Duration::from_secs(60)), false, filter, named, |_| false);
         for (row, disk) in [(0, VDA), (2, DM), (4, GONE), (6, OTHERS)] {
             count(&fake, row, disk, 100, 10);

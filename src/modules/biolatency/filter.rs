@@ -102,10 +102,9 @@ pub fn identify(number: DiskNumber) -> Option<(Vec<u8>, u64)> {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
-    use crate::config::Config;
-    use crate::kit::{Fake, OptionType};
+    use crate::kit::Fake;
     use std::cell::Cell;
 
     const SDA: u64 = 1 << 63 | 8 << 32;
@@ -121,12 +120,6 @@ pub mod tests {
         }
     }
 
-    pub fn pattern(text: &str) -> Pattern {
-        let config = Config::parse("f.conf", format!("[s]\nk = {text}\n").as_bytes()).unwrap();
-        let value = config.section("s").unwrap().get("k").unwrap().unwrap();
-        Pattern::read(&value).unwrap()
-    }
-
     fn ignored(fake: &Fake) -> Vec<(u64, u64)> {
         let kernel: &dyn Kernel = fake;
         let all = kernel.rows(IGNOREDS).iter().map(|row| (row.get(bio_ignored::disk), row.get(bio_ignored::sequence)));
@@ -136,7 +129,7 @@ pub mod tests {
     #[test]
     fn programs_ignore_disks_that_do_not_match() {
         let fake = Fake::new().with(IGNOREDS, 64);
-        let mut filter = DiskFilter::new(pattern("^(sd|nvme)"), identify);
+        let mut filter = DiskFilter::new(Pattern::of("^(sd|nvme)"), identify);
         assert_eq!([SDA, LOOP, 1 << 62].map(|disk| filter.counts(&fake, disk)), [true, false, false]);
         assert_eq!(ignored(&fake), [(LOOP, 5)]);
         let mut all = DiskFilter::new(Pattern::default(), identify);
@@ -147,7 +140,7 @@ pub mod tests {
     #[test]
     fn another_disk_with_the_numbers_is_found_anew() {
         let fake = Fake::new().with(IGNOREDS, 64);
-        let mut filter = DiskFilter::new(pattern("^nvme"), identify);
+        let mut filter = DiskFilter::new(Pattern::of("^nvme"), identify);
         assert!(!filter.counts(&fake, LOOP));
         OF_LOOP.set(Some(("nvme0n1", 6)));
         filter.tick(&fake, false);

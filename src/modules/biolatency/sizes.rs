@@ -23,7 +23,7 @@ crate::histograms! {
 
 /// Disks and sizes.
 pub static TABLE: TableSpec = TableSpec {
-    summary: "each disk and size of requests",
+    summary: "each disk and request size",
     cluster: 325,
     shape: Shape::Named { max: MOST_DISKS },
     metrics: SERIES,
@@ -32,7 +32,7 @@ pub static TABLE: TableSpec = TableSpec {
 };
 /// Their buckets.
 pub static BY_BUCKET: TableSpec = TableSpec {
-    summary: "each bucket of each disk and size of requests",
+    summary: "each bucket of each disk and request size",
     cluster: 326,
     shape: Shape::Buckets { max: MOST_BUCKETS },
     metrics: BUCKETS,
