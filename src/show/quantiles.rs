@@ -86,7 +86,7 @@ fn scaled(us: f64, options: &ShowOptions) -> String {
 fn shared(names: &[&str]) -> usize {
     let Some((first, others)) = names.split_first() else { return 0 };
     let ends = first.match_indices('.').map(|(dot, _)| dot + 1);
-    ends.filter(|&end| others.iter().all(|other| other.starts_with(&first[..end]))).last().unwrap_or(0)
+    ends.filter(|&end| others.iter().all(|other| other.starts_with(&first[..end]))).next_back().unwrap_or(0)
 }
 
 #[cfg(test)]
