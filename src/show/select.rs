@@ -1,7 +1,7 @@
 //! From names to tables and columns: a metric, all metrics below a node, or all metrics of a module.
 
 use crate::catalog::{EnabledModule, ServedTable};
-use crate::kit::MetricDef;
+use crate::kit::{MetricDef, Shape};
 
 /// Columns of a table that are to be shown.
 pub struct Selected {
@@ -31,8 +31,8 @@ pub fn select(modules: &[EnabledModule], status: Vec<ServedTable>, names: &[Stri
         if found.is_empty() {
             let is = |module: &EnabledModule| module.spec.is_named(name) || module.settings.section == *name;
             let of_module = tables.iter().enumerate().filter(|(_, (module, _))| module.is_some_and(is));
-            // Histograms by series have names of their own, beside which the module's would be hard to find.
-            let of_module = of_module.filter(|(_, (_, table))| table.spec.histograms.is_empty());
+            let of_module =
+                of_module.filter(|(_, (module, table))| module.is_some_and(|module| is_shown(module, table)));
             found.extend(of_module.map(|(at, (_, table))| (at, (0..table.spec.metrics.len()).collect())));
         }
         if found.is_empty() {
@@ -52,6 +52,13 @@ pub fn select(modules: &[EnabledModule], status: Vec<ServedTable>, names: &[Stri
         Some(Selected { table: tables[at].take()?, columns })
     });
     (selected.collect(), unknown)
+}
+
+/// Whether the module's name means this table. Histograms by series have names of their own, beside which the module's would be hard to
+/// find; a module that has nothing else is known by their quantiles.
+fn is_shown(module: &EnabledModule, table: &ServedTable) -> bool {
+    let has_others = module.spec.tables.iter().any(|table| table.histograms.is_empty());
+    table.spec.histograms.is_empty() || !has_others && !matches!(table.spec.shape, Shape::Buckets { .. })
 }
 
 /// The columns that a name means: a metric, or all below a node. With or without the prefix.
@@ -112,8 +119,14 @@ mod tests {
     const DISKS: &[(u32, usize)] = &[(320, 60), (321, 8), (324, 28), (323, 4)];
 
     fn meant(names: &[&str]) -> (Vec<(u32, usize)>, Vec<String>) {
-        let text = "[pmda]\nmodules = disks,netproc\n[disks]\nmodule = biolatency\ncluster = 0\n\
-            [netproc]\nmodule = netproc\ncluster = 40\n";
+        meant_of(
+            "[pmda]\nmodules = disks,netproc\n[disks]\nmodule = biolatency\ncluster = 0\n\
+            [netproc]\nmodule = netproc\ncluster = 40\n",
+            names,
+        )
+    }
+
+    fn meant_of(text: &str, names: &[&str]) -> (Vec<(u32, usize)>, Vec<String>) {
         let config = Config::parse("test.conf", text.as_bytes()).unwrap();
         let modules = enabled_modules(&config, MODULES).unwrap().1;
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
@@ -138,6 +151,8 @@ mod tests {
         assert_eq!(meant(&["disks"]).0, [(0, 1)]);
         assert_eq!(meant(&["disk.all.read"]).0, [(324, 7), (323, 1)], "histograms have names of their own");
         assert_eq!(meant(&["netproc"]).0, [(40, 8)]);
+        let cgroups = "[pmda]\nmodules = cgroup_disk\n[cgroup_disk]\nmodule = cgroup_disk\ncluster = 400\n";
+        assert_eq!(meant_of(cgroups, &["cgroup_disk"]).0, [(400, 31)], "a module of nothing else");
     }
 
     #[test]
