@@ -85,8 +85,8 @@ fn scaled(us: f64, options: &ShowOptions) -> String {
 /// Bytes of what the names of a table's histograms have in common, up to a dot: the rest tells one from the others.
 fn shared(names: &[&str]) -> usize {
     let Some((first, others)) = names.split_first() else { return 0 };
-    let ends = first.match_indices('.').map(|(dot, _)| dot + 1);
-    ends.filter(|&end| others.iter().all(|other| other.starts_with(&first[..end]))).next_back().unwrap_or(0)
+    let mut ends = first.match_indices('.').map(|(dot, _)| dot + 1);
+    ends.rfind(|&end| others.iter().all(|other| other.starts_with(&first[..end]))).unwrap_or(0)
 }
 
 #[cfg(test)]
