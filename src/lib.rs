@@ -35,3 +35,4 @@ pub mod serve;
 pub mod show;
 pub mod state;
 pub mod transport;
+pub mod user;

@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("catalog", &["agent", "pcp", "config", "kit", "state"]),
     ("modules", &["kit", "host", "process", "bpf", "pcp"]),
     ("loader", &["kit", "host", "process", "bpf"]),
+    ("user", &["catalog", "config", "host", "kit", "loader", "modules", "pcp", "state"]),
     ("collector", &["catalog", "state", "kit", "host", "process", "loader", "bpf", "pcp", "config"]),
     ("privilege", &["kit"]),
     ("reference", &["kit", "privilege"]),
