@@ -3,11 +3,18 @@
 mod config;
 mod decimal;
 mod decode;
+mod directory;
+mod module;
 mod names;
+mod pairs;
 mod series;
+mod tables;
 mod yaml;
 
 pub use config::{Buckets, Counter, Decoder, Histogram, Label, PairConfig, PairError};
 pub use decode::{covered, cut, decode, Undecoded};
-pub use names::Names;
-pub use series::{CounterSeries, HistogramSeries, Scale, Skipped};
+pub use directory::{read_directory, read_file, PairFiles};
+pub use module::PairModule;
+pub use names::{Names, Pci};
+pub use pairs::{pair_alone, pairs_of};
+pub use series::{CounterSeries, HistogramSeries, Scale};
