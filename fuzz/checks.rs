@@ -5,6 +5,8 @@ use corebcc::collector::{prepare, prepared_modules, survey};
 use corebcc::config::Config;
 use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
+use corebcc::user::{CounterSeries, HistogramSeries, Names, PairConfig, Scale};
+use std::path::Path;
 
 /// The frames cut from a stream are the stream, however it is split into reads (the first byte decides).
 pub fn frames(data: &[u8]) {
@@ -37,6 +39,34 @@ pub fn requests(data: &[u8]) {
     assert_eq!(bytes[4..12], header[4..]);
     let again = Frame { ty: PduType(word(4)), from: word(8), body: &bytes[12..] };
     assert_eq!(Pdu::decode(&again), Ok(pdu));
+}
+
+/// A pair's YAML is refused with messages that name the file, or all of its labels can be given the bytes behind the first NUL.
+pub fn pair(data: &[u8]) {
+    let text = data.split(|&byte| byte == 0).next().unwrap_or_default();
+    let key = data.get(text.len() + 1..).unwrap_or_default();
+    let config = match PairConfig::parse("fuzz.yaml", text) {
+        Ok(config) => config,
+        Err(errors) => {
+            assert!(!errors.is_empty());
+            return errors.iter().for_each(|error| assert!(error.to_string().starts_with("fuzz.yaml: "), "{error}"));
+        }
+    };
+    let mut names = Names::below(Path::new("/nonexistent"));
+    for counter in &config.counters {
+        let mut series = CounterSeries::default();
+        for by_cpu in [false, true] {
+            series.add(counter, by_cpu, key, &[1, u64::MAX], &mut names);
+        }
+    }
+    for histogram in &config.histograms {
+        let (scale, mut series) = (Scale::of(histogram), HistogramSeries::default());
+        series.add(histogram, false, key, &[u64::MAX], &mut names);
+        for keys in series.keys.values() {
+            assert!((1..=scale.bounds.len()).contains(&scale.counts(keys).len()));
+            scale.sum(keys);
+        }
+    }
 }
 
 /// A configuration is refused with messages that name the file, or every module it enables can be made from it.

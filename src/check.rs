@@ -1,14 +1,16 @@
 //! `--check`, `--check-syntax` and `--trycompile`: what is wrong with a configuration; then its modules are loaded, and detached again.
 
 use crate::catalog::EnabledModule;
-use crate::cli::{configuration, print, CheckOptions, PrintError};
+use crate::cli::{configuration, print, programs, CheckOptions, PrintError};
 use crate::collector::{prepare, survey, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
 use crate::config::Config;
+use crate::kit::PairStatus;
 use crate::logging::Target;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
+use crate::user::{pair_alone, pairs_of, read_file, PairModule};
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What became of the modules.
 struct Loaded {
@@ -26,17 +28,30 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         print(&format!("{announcement}\n"))?;
     }
     let common = &options.common;
-    let (config, path) = configuration(common, &PcpConf::load());
-    let Prepared { settings, enabled, modules, configuration } =
+    if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "yaml")) {
+        return check_pair(file, options.load);
+    }
+    let conf = PcpConf::load();
+    let (config, path) = configuration(common, &conf);
+    let Prepared { settings, mut enabled, mut modules, configuration } =
         prepare(&config, &path, survey(&config, MODULES), MODULES);
     configuration.log_errors();
+    let mut wrong_pairs = false;
+    for (module, mut pair) in pairs_of(&programs(common, &conf), &settings.prefix, None, &enabled) {
+        if !options.load || configuration.halted {
+            pair.check();
+            wrong_pairs |= tell(&pair);
+        }
+        modules.add(&module, Box::new(pair));
+        enabled.push(module);
+    }
     if let Ok(config) = &config {
         note_without_effect(config, &enabled);
     }
     let is_right = if options.strict { configuration.errors.is_empty() } else { !configuration.is_costly() };
     if configuration.halted || !options.load {
         print(&format!("{}\n", configuration.summary))?;
-        return Ok(u8::from(!is_right));
+        return Ok(u8::from(!is_right || (options.strict && wrong_pairs)));
     }
     // Somebody at a terminal has the reasons in lines of their own, and does not need them in the table again.
     let brief = common.log == Target::Terminal;
@@ -48,6 +63,51 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     }
     let has_failed = !passed && (options.strict || settings.module_failure_fatal);
     Ok(u8::from(!is_right || is_incomplete || has_failed))
+}
+
+/// Logs what is wrong with a pair; whether something is.
+fn tell(pair: &PairModule) -> bool {
+    let status = pair.status();
+    if !status.error.is_empty() {
+        log::error!("user.{}: {}", pair.name(), status.error);
+    }
+    !status.error.is_empty()
+}
+
+/// Checks the pair of a YAML file, which need not be where the agent looks for it: it is loaded only if nobody but root may change it.
+fn check_pair(file: &Path, load: bool) -> Result<u8, PrintError> {
+    let (files, trusted) = read_file(file);
+    let pair = &mut pair_alone(files);
+    let loads = load && trusted.is_ok();
+    match loads {
+        true => pair.load(),
+        false => pair.check(),
+    }
+    if let Err(error) = &trusted {
+        log::warn!("{error}; the agent would not load it, and it is not loaded now");
+    }
+    let is_wrong = tell(pair);
+    if loads {
+        let mut rows = vec![["PAIR", "PROGRAM", "AT", "RESULT"].map(String::from)];
+        rows.extend(program_rows(pair.name(), pair.status()));
+        print(&columns(&rows))?;
+    }
+    let (name, metrics) = (pair.name(), pair.metrics());
+    print(&format!(
+        "{}: {}, {metrics} metrics below bcc.user.{name}\n",
+        file.display(),
+        if is_wrong { "errors" } else { "no errors" }
+    ))?;
+    Ok(u8::from(is_wrong))
+}
+
+/// The programs of a pair.
+fn program_rows(name: &str, status: &PairStatus) -> Vec<[String; 4]> {
+    let row = |(program, section, refusal): &(String, String, Option<String>)| {
+        let result = refusal.as_ref().map_or_else(|| "ok".into(), |refusal| format!("refused: {refusal}"));
+        [name.to_owned(), program.clone(), section.clone(), result]
+    };
+    status.programs.iter().map(row).collect()
 }
 
 /// Loads modules as far as they are right, and detaches them.
@@ -67,8 +127,17 @@ fn load(
     let mut rows = vec![["MODULE", "HOOK", "BY", "RESULT"].map(String::from)];
     let attached = set.attached();
     let mut missing = Vec::new();
-    for ((instance, outcome), targets) in enabled.iter().zip(set.outcomes()).zip(set.missing_targets()) {
+    let mut passed = configuration.lost.is_empty() && set.outcomes().iter().all(Result::is_ok);
+    let modules = enabled.iter().zip(set.outcomes()).zip(set.missing_targets()).zip(set.pairs());
+    for (((instance, outcome), targets), pair) in modules {
         let name = &instance.settings.section;
+        if let Some(pair) = pair {
+            rows.extend(program_rows(name, pair));
+            passed &= pair.error.is_empty();
+            if pair.state == "failed" {
+                rows.push([name.clone(), "-".into(), "-".into(), because("FAILED", &pair.error)]);
+            }
+        }
         for hook in instance.spec.hooks {
             let how = attached.iter().find(|(attached, _)| *attached == hook.name).map(|(_, kind)| *kind);
             for attempt in set.attempts.iter().filter(|attempt| attempt.hook == hook.name) {
@@ -97,7 +166,6 @@ fn load(
     for (name, why) in &configuration.lost {
         rows.push([name.clone(), CONFIGURATION.into(), "-".into(), because("FAILED", why)]);
     }
-    let passed = configuration.lost.is_empty() && set.outcomes().iter().all(Result::is_ok);
     set.detach();
     Loaded { table: columns(&rows), passed, missing }
 }

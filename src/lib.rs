@@ -5,6 +5,7 @@
 //!               -> agent <- catalog -> kit, state   a request in, a reply out; what is served
 //!               -> collector -> loader -> bpf       the modules at work, and the kernel
 //!      modules -> kit, host, process                what is measured
+//!      user -> kit, catalog, loader                 programs of a site's own, as modules
 //!      -> check, show                               the modules without pmcd
 //!      serve, show -> privilege                     what is given up after loading
 //! ```
@@ -35,3 +36,4 @@ pub mod serve;
 pub mod show;
 pub mod state;
 pub mod transport;
+pub mod user;

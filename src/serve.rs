@@ -3,7 +3,7 @@
 use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
-use crate::cli::{configuration, ServeOptions};
+use crate::cli::{configuration, programs, ServeOptions};
 use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper};
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
@@ -11,6 +11,7 @@ use crate::pdu::Frame;
 use crate::privilege::{self, confine_to_statistics, hold, limit_calls};
 use crate::state::Restarts;
 use crate::transport::{self, End, Handler, Signals, TransportError};
+use crate::user::pairs_of;
 use caps::CapsHashSet;
 use log::{error, info, warn};
 use nix::sys::eventfd::EventFd;
@@ -104,7 +105,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         std::process::id(),
         if count == 1 { "" } else { "s" }
     );
-    let Prepared { settings, enabled, modules, configuration } = prepare(&config, &path, enabled, MODULES);
+    let Prepared { settings, mut enabled, mut modules, configuration } = prepare(&config, &path, enabled, MODULES);
     configuration.log_errors();
     if configuration.halted {
         error!("no module is loaded; correct the configuration and restart the agent");
@@ -116,6 +117,12 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         note_without_effect(config, &enabled);
     }
 
+    let caches = conf.path("PCP_VAR_DIR", "config/pmda");
+    let state = caches.join(format!("{}.programs", common.domain));
+    for (module, pair) in pairs_of(&programs(common, &conf), &settings.prefix, Some(&state), &enabled) {
+        modules.add(&module, Box::new(pair));
+        enabled.push(module);
+    }
     let specs = || enabled.iter().map(|module| module.spec);
     let mut to_run = privilege::to_run(specs());
     let drops = settings.drop_privileges;
@@ -127,7 +134,6 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     if let Some(name) = &options.username {
         run_as(name, &privilege::to_load(specs()))?;
     }
-    let caches = conf.path("PCP_VAR_DIR", "config/pmda");
     match drops {
         true => privilege::to_write(&[&caches, &conf.path("PCP_RUN_DIR", "")], &mut to_run),
         false => info!("privileges kept: `drop_privileges = False` in [pmda]"),
@@ -160,8 +166,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     };
     let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
     let greeting = agent.creds(std::process::id());
-    let mut server =
-        Server { agent, ready, modules: enabled.len(), begin, fatal, failed: false, restarts, capabilities };
+    let mut server = Server { agent, ready, modules: count, begin, fatal, failed: false, restarts, capabilities };
     let end = transport::run(connection, &greeting, signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),

@@ -23,12 +23,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("catalog", &["agent", "pcp", "config", "kit", "state"]),
     ("modules", &["kit", "host", "process", "bpf", "pcp"]),
     ("loader", &["kit", "host", "process", "bpf"]),
+    ("user", &["bpf", "catalog", "config", "host", "kit", "loader", "modules", "pcp", "state"]),
     ("collector", &["catalog", "state", "kit", "host", "process", "loader", "bpf", "pcp", "config"]),
     ("privilege", &["kit"]),
     ("reference", &["kit", "privilege"]),
     ("cli", &["transport", "logging", "pcpconf", "config"]),
     ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "privilege", "transport"]),
-    ("check", &["catalog", "kit", "cli", "collector", "config", "logging", "modules", "pcpconf"]),
+    ("check", &["catalog", "kit", "cli", "collector", "config", "logging", "modules", "pcpconf", "user"]),
     (
         "serve",
         &[
@@ -43,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "privilege",
             "state",
             "transport",
+            "user",
         ],
     ),
 ];

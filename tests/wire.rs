@@ -297,6 +297,7 @@ fn the_fuzz_corpus_holds() {
     assert!(replay("frames", checks::frames) >= 6);
     assert!(replay("requests", checks::requests) >= 20);
     assert!(replay("config", checks::config) >= 8);
+    assert!(replay("pair", checks::pair) >= 8);
 }
 
 proptest! {
@@ -308,6 +309,17 @@ proptest! {
         )
     ) {
         checks::config(lines.join("\n").as_bytes());
+    }
+
+    #[test]
+    fn random_pairs_do_not_panic(
+        lines in prop::collection::vec(
+            "( |  |    |      |- ){0,4}(metrics|counters|histograms|labels|decoders|name|help|size|bucket_type|bucket_max|static_map):? ?[a-z0-9&*\\[\\]{},'-]{0,8}",
+            0..14,
+        ),
+        key: Vec<u8>,
+    ) {
+        checks::pair(&[lines.join("\n").as_bytes(), &[0], &key].concat());
     }
 
     #[test]

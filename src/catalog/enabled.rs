@@ -3,6 +3,9 @@
 use crate::config::{did_you_mean, Config, ConfigError, Cost, Fault, ModuleSettings, Section, Settings};
 use crate::kit::{OptionDef, RowCount, Shape, Spec, TableId, TableSpec, BPF_NAMES};
 
+/// The first cluster of the tables of pairs.
+pub const PAIR_CLUSTERS: u32 = 500;
+
 /// A module as configured.
 pub struct EnabledModule {
     /// Its kind.
@@ -46,6 +49,11 @@ pub struct ServedTable {
 }
 
 impl ServedTable {
+    /// The pair whose metrics these are, if they are a pair's.
+    pub fn pair(&self) -> Option<&str> {
+        self.section.strip_prefix("user.").filter(|_| self.spec.cluster >= PAIR_CLUSTERS)
+    }
+
     /// The complete names of its metrics, each with the column: one may have two.
     pub fn names(&self) -> Vec<(String, usize)> {
         let mut names = Vec::new();

@@ -6,7 +6,7 @@ mod instances;
 mod registry;
 mod table_error;
 
-pub use enabled::{enabled_module, enabled_modules, spec_of, Enabled, EnabledModule, ServedTable};
+pub use enabled::{enabled_module, enabled_modules, spec_of, Enabled, EnabledModule, ServedTable, PAIR_CLUSTERS};
 pub use help::Help;
 pub use instances::Instances;
 pub use registry::{Collect, Registry};

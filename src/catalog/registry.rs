@@ -307,10 +307,16 @@ impl Source for Registry {
         let name = match of {
             Subject::Metric(pmid) => {
                 let (entry, column) = self.metric(pmid).map_err(|_| PmErr::TEXT)?;
+                if entry.served.pair().is_some() {
+                    return Ok(entry.served.spec.metrics[column].oneline);
+                }
                 format!("bcc.{}", entry.served.spec.metrics[column].name)
             }
             Subject::Indom(indom) => {
                 let entry = self.indom(indom).ok_or(PmErr::TEXT)?;
+                if self.entries[entry].served.pair().is_some() {
+                    return Ok(self.entries[entry].served.spec.summary);
+                }
                 format!("BCC.{}", self.entries[entry].served.spec.cluster)
             }
             Subject::Domain | Subject::Cluster(_) => return Err(PmErr::TEXT),
@@ -322,6 +328,10 @@ impl Source for Registry {
         Ok(match of {
             Subject::Domain => vec![label("agent", LabelValue::Str("bcc".into()))],
             Subject::Cluster(cluster) => match self.entry(cluster) {
+                Some(entry) if self.entries[entry].served.pair().is_some() => {
+                    let pair = self.entries[entry].served.pair().unwrap_or_default().to_owned();
+                    vec![label("config", LabelValue::Str(pair.into()))]
+                }
                 Some(entry) if !self.entries[entry].served.section.is_empty() => {
                     let module = self.entries[entry].served.section.clone();
                     vec![label("bcc_module", LabelValue::Str(module.into()))]

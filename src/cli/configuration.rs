@@ -38,6 +38,12 @@ pub fn built_in() -> Result<Config, ConfigError> {
     Config::parse("the built-in configuration", BUILT_IN.as_bytes())
 }
 
+/// The directory of programs of this site: beside the configuration that was named, else beside that of the system.
+pub fn programs(common: &CommonOptions, conf: &PcpConf) -> PathBuf {
+    let config = common.config.clone().unwrap_or_else(|| conf.path("PCP_SYSCONF_DIR", "corebcc/corebcc.conf"));
+    config.with_file_name("programs.d")
+}
+
 /// The file that is read where none is named; an error where it is not there.
 pub fn usual_config(conf: &PcpConf) -> Result<PathBuf, PathBuf> {
     let exe = std::env::current_exe().unwrap_or_default();

@@ -68,6 +68,7 @@ pub fn load<L: LoadedObject + 'static>(
     let outcome = load(&wanted, &constants);
     let modules =
         modules.into_iter().zip(outcome.modules).zip(missing).map(|((prepared, result), missing)| LoadedModule {
+            pair: prepared.module.as_ref().ok().and_then(|module| module.pair()),
             name: prepared.name,
             spec: prepared.spec,
             tables: prepared.tables,

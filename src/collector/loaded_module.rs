@@ -2,7 +2,7 @@
 
 use super::prepared_module::ServedMetric;
 use crate::catalog::TableError;
-use crate::kit::{Module, Spec, TableId, TableSpec};
+use crate::kit::{Module, PairStatus, Spec, TableId, TableSpec};
 use crate::loader::Failure;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -23,6 +23,8 @@ pub struct LoadedModule {
     /// Entries of its section that no target was found for, each with the reason.
     pub missing: Vec<(String, String)>,
     pub refreshes: Mutex<RefreshRecord>,
+    /// What became of the pair that it serves, if it serves one.
+    pub pair: Option<PairStatus>,
 }
 
 /// A module at work.

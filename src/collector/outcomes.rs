@@ -3,7 +3,7 @@
 use super::guard::held;
 use super::loaded_module::{LoadedModule, CONFIGURATION};
 use super::loaded_modules::LoadedModules;
-use crate::kit::{Hook, Spec};
+use crate::kit::{Hook, PairStatus, Spec};
 use crate::loader::{Attempt, Failure, TargetOutcome};
 use std::collections::BTreeMap;
 
@@ -40,6 +40,9 @@ impl LoadedModules {
         for loaded in self.iter() {
             let (name, (_, sentence)) = (&loaded.name, self.state(loaded));
             match &loaded.module {
+                Ok(_) if loaded.pair.as_ref().is_some_and(|pair| pair.state == "failed") => {
+                    log::error!("{name}: not loaded: {sentence}");
+                }
                 Ok(_) if sentence.is_empty() => log::info!("{name}: loaded, nothing to attach to yet"),
                 Ok(_) => log::info!("{name}: {sentence}"),
                 // The error was logged as the configuration was read, and names the section.
@@ -58,6 +61,11 @@ impl LoadedModules {
     /// For each module why it is not there.
     pub fn outcomes(&self) -> Vec<Result<(), Failure>> {
         self.iter().map(|loaded| loaded.module.as_ref().map(|_| ()).map_err(Failure::clone)).collect()
+    }
+
+    /// For each module what became of the pair that it serves.
+    pub fn pairs(&self) -> Vec<Option<&PairStatus>> {
+        self.iter().map(|loaded| loaded.pair.as_ref()).collect()
     }
 
     /// How the attached hooks are attached.
@@ -101,6 +109,10 @@ impl LoadedModules {
         if let Err(failure) = &loaded.module {
             let said = if failure.kernel_log.is_empty() { "" } else { "; the kernel said: " };
             return ("failed", format!("{}{said}{}", failure.reason, failure.kernel_log));
+        }
+        if let Some(pair) = &loaded.pair {
+            let state = if pair.state == "failed" { "failed" } else { "running" };
+            return (state, pair.sentence());
         }
         if let Some(error) = &held(&loaded.refreshes).error {
             return ("no values", error.clone());

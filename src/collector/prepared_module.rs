@@ -42,6 +42,13 @@ pub struct PreparedModules {
     pub(super) process_refresh: Option<Duration>,
 }
 
+impl PreparedModules {
+    /// Adds a module that the configuration has no section for.
+    pub fn add(&mut self, enabled: &EnabledModule, module: Box<dyn Module + Send>) {
+        self.modules.push(PreparedModule::new(enabled, Ok(module)));
+    }
+}
+
 /// Makes the modules of a configuration; the first error is the result. Quick, since pmcd gives an agent that it has started three
 /// seconds to say something: they plan when they are loaded.
 pub fn prepared_modules(

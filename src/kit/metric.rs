@@ -92,6 +92,16 @@ impl Number for i32 {
     }
 }
 
+impl MetricType for f64 {
+    const TYPE: Type = Type::DOUBLE;
+}
+
+impl Number for f64 {
+    fn atom(self) -> Atom<'static> {
+        Atom::Double(self)
+    }
+}
+
 /// Declares a module's metrics: a typed constant per line and `METRICS`.
 ///
 /// ```text

@@ -38,7 +38,8 @@ pub use log::{current_section, with_section};
 pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
 pub use module::{
-    fill, loss_words, table_size, Arrival, Arrivals, Host, Module, Plan, RefreshError, Setup, SetupError, When,
+    fill, loss_words, table_size, Arrival, Arrivals, Host, Module, PairStatus, Plan, RefreshError, Setup, SetupError,
+    When,
 };
 pub use need::Need;
 pub use options::{

@@ -198,6 +198,40 @@ pub fn table_size(wanted: usize, least: usize, most: usize) -> usize {
     wanted.max(1).checked_next_power_of_two().unwrap_or(most).clamp(least, most)
 }
 
+/// What became of a pair: a YAML file and a BPF object of a site's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PairStatus {
+    /// `running`, `partly attached` or `failed`.
+    pub state: &'static str,
+    /// What is wrong, each with file and place; empty: nothing.
+    pub error: String,
+    /// The programs with their sections, and why one is not attached.
+    pub programs: Vec<(String, String, Option<String>)>,
+    /// The number of maps.
+    pub maps: u32,
+    /// Bytes of kernel memory of maps and programs.
+    pub memory: u64,
+    /// How long loading took.
+    pub loading: Duration,
+}
+
+impl PairStatus {
+    /// The number of programs that are attached.
+    pub fn attached(&self) -> u32 {
+        self.programs.iter().filter(|(_, _, refusal)| refusal.is_none()).count() as u32
+    }
+
+    /// A sentence for the log.
+    pub fn sentence(&self) -> String {
+        let attached = format!("attached {} of {} programs", self.attached(), self.programs.len());
+        match (self.state, self.error.is_empty()) {
+            ("failed", _) => self.error.clone(),
+            (_, true) => attached,
+            _ => format!("{attached}; {}", self.error),
+        }
+    }
+}
+
 /// A module at work. It lives in the collector's thread and knows no PDUs.
 pub trait Module {
     /// Says what to load, and sets the constants of its programs.
@@ -218,6 +252,11 @@ pub trait Module {
     /// The number of events that became rows so far, for a module whose rows are its latest events: `show` tells by it which rows
     /// are new, and how many were not kept.
     fn events(&self) -> Option<u64> {
+        None
+    }
+
+    /// What became of a pair, for the module that serves one; complete once [`Module::plan`] has loaded it.
+    fn pair(&self) -> Option<PairStatus> {
         None
     }
 

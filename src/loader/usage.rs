@@ -161,7 +161,7 @@ fn info(program: BorrowedFd<'_>) -> Option<ProgramUsage> {
 }
 
 /// The memory of a map or a program as its descriptor tells.
-fn memory(map: BorrowedFd<'_>) -> Option<u64> {
+pub(super) fn memory(map: BorrowedFd<'_>) -> Option<u64> {
     let mut text = [0; 1024];
     // One read: the file's size is not known before, and `read_to_string` would feel its way.
     let length = File::open(format!("/proc/self/fdinfo/{}", map.as_raw_fd())).ok()?.read(&mut text).ok()?;

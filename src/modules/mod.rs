@@ -32,6 +32,8 @@ mod ustat;
 mod xfsdist;
 mod zfsdist;
 
+pub use syscount::system_calls;
+
 /// Every module.
 pub const MODULES: &[&Spec] = &[
     &biolatency::SPEC,

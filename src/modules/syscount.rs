@@ -3,6 +3,8 @@
 
 mod names;
 
+pub use names::names as system_calls;
+
 use crate::bpf::types::{self, set_numbers, syscall_row, syscall_stat};
 use crate::kit::*;
 use crate::process::ProcessSlots;

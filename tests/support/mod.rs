@@ -152,7 +152,12 @@ pub struct Home {
 
 impl Home {
     pub fn new(config: &str) -> Home {
-        let dir = TempDir::new().unwrap();
+        Home::below(&std::env::temp_dir(), config)
+    }
+
+    /// One below a directory.
+    pub fn below(above: &Path, config: &str) -> Home {
+        let dir = TempDir::new_in(above).unwrap();
         fs::create_dir_all(dir.path().join("config/pmda")).unwrap();
         let home = Home { dir, mounts: None };
         fs::write(home.config(), config).unwrap();

@@ -42,7 +42,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [Beside; 49] = [
+const OWN: [Beside; 56] = [
     ("bcc.agent.summary.version",         "", 306, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.summary.modules.running", "", 306, 1, Type::U32,    Sem::INSTANT,  "count"),
     ("bcc.agent.summary.modules.failed",  "", 306, 2, Type::U32,    Sem::INSTANT,  "count"),
@@ -92,6 +92,13 @@ const OWN: [Beside; 49] = [
     ("bcc.agent.lost.reason",          "", 304, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.feature",       "", 305, 0, Type::U32,    Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.status",        "", 305, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.user.status.state",           "", 308, 0, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.user.status.error",           "", 308, 1, Type::STRING, Sem::INSTANT, "none"),
+    ("bcc.user.status.programs",        "", 308, 2, Type::U32, Sem::INSTANT, "count"),
+    ("bcc.user.status.attached",        "", 308, 3, Type::U32, Sem::INSTANT, "count"),
+    ("bcc.user.status.maps",            "", 308, 4, Type::U32, Sem::INSTANT, "count"),
+    ("bcc.user.status.memory",          "", 308, 5, Type::U64, Sem::INSTANT, "byte"),
+    ("bcc.user.status.load_time",       "", 308, 6, Type::U64, Sem::DISCRETE, "microsec"),
 ];
 
 /// What modules have beyond the Python agent's.
@@ -230,7 +237,7 @@ pub fn all() -> impl Iterator<Item = Row> {
 }
 
 /// Their instance domains, by serial.
-pub const INDOMS: [u32; 17] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 320, 321, 323, 325, 326, 337];
+pub const INDOMS: [u32; 18] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 308, 320, 321, 323, 325, 326, 337];
 /// Those of histograms, of all modules.
 pub const HISTOGRAMS: [u32; 5] = [0, 4, 5, 6, 7];
 /// Those of histograms with a bucket of each series as an instance.

@@ -8,6 +8,7 @@ mod map;
 mod metric;
 mod module;
 mod module_states;
+mod pair;
 mod program;
 mod statistics;
 mod summary;
@@ -69,8 +70,8 @@ impl StatusTable {
     }
 }
 
-/// All of them: clusters 300 to 307.
-pub static STATUS: [StatusTable; 8] = [
+/// All of them: clusters 300 to 308.
+pub static STATUS: [StatusTable; 9] = [
     StatusTable { spec: &summary::TABLE, fill: summary::fill },
     StatusTable { spec: &agent::TABLE, fill: agent::fill },
     StatusTable { spec: &module::TABLE, fill: module::fill },
@@ -79,6 +80,7 @@ pub static STATUS: [StatusTable; 8] = [
     StatusTable { spec: &map::TABLE, fill: map::fill },
     StatusTable { spec: &lost::TABLE, fill: lost::fill },
     StatusTable { spec: &kernel::TABLE, fill: kernel::fill },
+    StatusTable { spec: &pair::TABLE, fill: pair::fill },
 ];
 
 /// Names in one of these domains: many times what there is.

@@ -104,7 +104,7 @@ fn domain(indom: Indom) -> Indom {
     match indom {
         THREE => LATENCY,
         EMPTY => COMMANDS,
-        other => Indom::new(BCC, 299 + other.serial()),
+        other => Indom::new(BCC, 349 + other.serial()),
     }
 }
 

@@ -1,0 +1,39 @@
+//! What became of each pair: programs of a site's own.
+
+use super::{AgentStatus, LoadedModules, NAMES};
+use crate::kit::{Shape, Table, TableSpec};
+use crate::metrics;
+
+metrics! {
+    STATE: str = 0 "user.status.state" INSTANT NONE "running, partly attached or failed";
+    ERROR: str = 1 "user.status.error" INSTANT NONE "what is wrong with a pair, each with file and place";
+    PROGRAMS: u32 = 2 "user.status.programs" INSTANT COUNT "BPF programs of a pair";
+    ATTACHED: u32 = 3 "user.status.attached" INSTANT COUNT "BPF programs of a pair that are attached";
+    MAPS: u32 = 4 "user.status.maps" INSTANT COUNT "BPF maps of a pair";
+    MEMORY: u64 = 5 "user.status.memory" INSTANT BYTE "kernel memory of the maps and programs of a pair";
+    LOADING: u64 = 6 "user.status.load_time" DISCRETE USEC "time spent loading a pair";
+}
+
+pub static TABLE: TableSpec = TableSpec {
+    summary: "each pair of YAML and BPF object",
+    cluster: 308,
+    shape: Shape::Named { max: NAMES },
+    metrics: METRICS,
+    ..TableSpec::NEW
+};
+
+pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
+    for loaded in modules.iter() {
+        let Some(pair) = &loaded.pair else { continue };
+        let name = loaded.name.strip_prefix("user.").unwrap_or(&loaded.name);
+        table
+            .named(name.as_bytes())
+            .text(STATE, pair.state.as_bytes())
+            .text(ERROR, pair.error.as_bytes())
+            .set(PROGRAMS, pair.programs.len() as u32)
+            .set(ATTACHED, pair.attached())
+            .set(MAPS, pair.maps)
+            .set(MEMORY, pair.memory)
+            .set(LOADING, pair.loading.as_micros() as u64);
+    }
+}

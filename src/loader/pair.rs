@@ -1,0 +1,482 @@
+//! The object of a pair: opened by libbpf as a whole of its own, loaded without the programs that the kernel refuses, attached by the
+//! names of its sections, and read.
+
+use super::perf_event::open_event;
+use super::permission::{lock_memory, Privileges};
+use super::refusal::{chain, errno, listening, Refusal};
+use super::usage;
+use crate::host::cpus;
+use libbpf_rs::libbpf_sys::{self, perf_event_attr};
+use libbpf_rs::{
+    Link, MapCore, MapType, Object, ObjectBuilder, OpenObject, ProgramAttachType, ProgramMut, ProgramType,
+};
+use nix::libc;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::c_void;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
+
+/// Bytes of an object.
+pub const MAX_OBJECT: u64 = 16 << 20;
+
+/// Maps of an object.
+const MAX_MAPS: usize = 1024;
+
+/// Rows that a system call reads.
+const BATCH: usize = 4096;
+
+/// Rows that are read of a map.
+const MAX_ROWS: usize = 1 << 20;
+
+/// A map, as it is declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairMap {
+    /// Its name.
+    pub name: String,
+    /// Bytes of a key.
+    pub key_size: usize,
+    /// Bytes of a value.
+    pub value_size: usize,
+    /// Whether each CPU has a value of its own.
+    pub by_cpu: bool,
+    /// Whether its rows can be read by key.
+    pub is_table: bool,
+}
+
+/// A program, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairProgram {
+    /// Its name.
+    pub name: String,
+    /// Its section, which says where it is attached.
+    pub section: String,
+    /// Why it is not attached.
+    pub result: Result<(), Refusal>,
+}
+
+/// An object that is not loaded.
+pub struct OpenPair {
+    name: String,
+    bytes: Vec<u8>,
+    object: OpenObject,
+}
+
+/// A loaded object. Dropping it detaches its programs.
+pub struct LoadedPair {
+    // Links are dropped first: a program is detached before its maps go.
+    links: Vec<Link>,
+    object: Object,
+    programs: Vec<PairProgram>,
+    maps: BTreeMap<String, PairMap>,
+}
+
+/// What a section says that libbpf does not know: `perf_event/type=1,config=0,frequency=99` and `xdp/eth0`.
+enum Special<'a> {
+    PerfEvent(&'a str),
+    Xdp(&'a str),
+}
+
+impl Special<'_> {
+    fn of(section: &str) -> Option<Special<'_>> {
+        let (kind, place) = section.split_once('/')?;
+        match kind {
+            "perf_event" => Some(Special::PerfEvent(place)),
+            "xdp" if !matches!(place, "devmap" | "cpumap") => Some(Special::Xdp(place)),
+            _ => None,
+        }
+    }
+}
+
+impl OpenPair {
+    /// Opens an object without loading it.
+    pub fn open(name: &str, bytes: Vec<u8>) -> Result<OpenPair, Refusal> {
+        if let Some(helper) = forbidden(&bytes) {
+            let reason = "a pair may not change the memory of processes or what functions return";
+            return Err(Refusal::new(libc::EPERM, format!("a program calls {helper}: {reason}")));
+        }
+        let object = open(name, &bytes)?;
+        let maps = object.maps().count();
+        if maps > MAX_MAPS {
+            return Err(Refusal::new(libc::E2BIG, format!("expected at most {MAX_MAPS} maps, got {maps}")));
+        }
+        Ok(OpenPair { name: name.into(), bytes, object })
+    }
+
+    /// The maps.
+    pub fn maps(&self) -> BTreeMap<String, PairMap> {
+        let map = |map: libbpf_rs::OpenMap<'_>| {
+            let name = map.name().to_string_lossy().into_owned();
+            let kind = map.map_type();
+            let is_table = kind.is_hash_map() || matches!(kind, MapType::Array | MapType::PercpuArray);
+            let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
+            (name.clone(), PairMap { name, key_size, value_size, by_cpu: kind.is_percpu(), is_table })
+        };
+        self.object.maps().map(map).collect()
+    }
+
+    /// The number of programs.
+    pub fn programs(&self) -> usize {
+        self.object.progs().count()
+    }
+
+    /// Loads the object without the programs that the kernel refuses, and attaches the others. An error is the whole object's.
+    pub fn load(self) -> Result<LoadedPair, Refusal> {
+        lock_memory();
+        let maps = self.maps();
+        let OpenPair { name, bytes, mut object } = self;
+        let mut refused: BTreeMap<String, Refusal> = BTreeMap::new();
+        let object = loop {
+            for mut program in object.progs_mut() {
+                let section = program.section().to_string_lossy().into_owned();
+                match Special::of(&section) {
+                    Some(Special::PerfEvent(_)) => program.set_prog_type(ProgramType::PerfEvent),
+                    Some(Special::Xdp(_)) => {
+                        program.set_prog_type(ProgramType::Xdp);
+                        program.set_attach_type(ProgramAttachType::Xdp);
+                    }
+                    None => {}
+                }
+                if refused.contains_key(&*program.name().to_string_lossy()) {
+                    program.set_autoload(false);
+                }
+            }
+            let (loaded, said) = listening(|| object.load());
+            let error = match loaded {
+                Ok(object) => break object,
+                Err(error) => error,
+            };
+            let refusal = match verifiers(&said) {
+                Some(log) => Refusal::of_program(&std::io::Error::from_raw_os_error(said_errno(&said)), log),
+                None => explained(Refusal::read(&said, 0), &error),
+            };
+            match culprit(&said).filter(|culprit| !refused.contains_key(culprit)) {
+                Some(culprit) => drop(refused.insert(culprit, refusal)),
+                None => return Err(refusal),
+            }
+            object = open(&name, &bytes)?;
+        };
+        drop(bytes);
+        let mut loaded = LoadedPair { links: Vec::new(), object, programs: Vec::new(), maps };
+        loaded.attach(refused);
+        Ok(loaded)
+    }
+}
+
+fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, Refusal> {
+    let (opened, said) = listening(|| ObjectBuilder::default().name(name)?.open_memory(bytes));
+    opened.map_err(|error| explained(Refusal::read(&said, errno(&error)), &error))
+}
+
+/// A refusal that says something.
+fn explained(refusal: Refusal, error: &libbpf_rs::Error) -> Refusal {
+    let message = match refusal.message.is_empty() {
+        true => chain(error),
+        false => refusal.message.clone(),
+    };
+    let privileges = Privileges::read().explains(&refusal);
+    Refusal { message: privileges.map_or(message.clone(), |why| format!("{message}; {why}")), ..refusal }
+}
+
+/// The verifier's log in libbpf's messages, if it spoke.
+fn verifiers(said: &str) -> Option<&str> {
+    let (_, log) = said.split_once("-- BEGIN PROG LOAD LOG --\n")?;
+    Some(log.split("-- END PROG LOAD LOG --").next().unwrap_or(log))
+}
+
+/// The error number that libbpf's messages end in.
+fn said_errno(said: &str) -> i32 {
+    Refusal::read(said, 0).errno
+}
+
+/// The program that libbpf names as the one that failed: `prog 'NAME': failed to load: -22`.
+fn culprit(said: &str) -> Option<String> {
+    let named = |line: &str| Some(line.split_once("prog '")?.1.split_once('\'')?.0.to_owned());
+    said.lines().rev().filter(|line| line.contains("fail") || line.contains("missing")).find_map(named)
+}
+
+/// The helper that a program of an object calls and may not: `bpf_probe_write_user` or `bpf_override_return`. It looks at all code,
+/// functions that programs call included.
+fn forbidden(elf: &[u8]) -> Option<&'static str> {
+    const CALL: u8 = 0x85;
+    const WIDE: u8 = 0x18;
+    const EXECUTABLE: u64 = 4;
+    let number = |at: usize, bytes: usize| {
+        let part = elf.get(at..at.checked_add(bytes)?)?;
+        Some(part.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let (table, size, count) = (number(0x28, 8)?, number(0x3a, 2)?, number(0x3c, 2)?);
+    for section in 0..count {
+        let at = usize::try_from(table.checked_add(section * size)?).ok()?;
+        let (flags, offset, length) = (number(at + 8, 8)?, number(at + 24, 8)?, number(at + 32, 8)?);
+        let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
+        let Some(code) = elf.get(offset..offset.saturating_add(length)).filter(|_| flags & EXECUTABLE != 0) else {
+            continue;
+        };
+        let (instructions, _) = code.as_chunks::<8>();
+        let mut instructions = instructions.iter();
+        while let Some([code, registers, _, _, value @ ..]) = instructions.next() {
+            match (*code, registers >> 4, u32::from_le_bytes(*value)) {
+                (CALL, 0, libbpf_sys::BPF_FUNC_probe_write_user) => return Some("bpf_probe_write_user"),
+                (CALL, 0, libbpf_sys::BPF_FUNC_override_return) => return Some("bpf_override_return"),
+                (WIDE, ..) => drop(instructions.next()),
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+impl LoadedPair {
+    fn attach(&mut self, mut refused: BTreeMap<String, Refusal>) {
+        let LoadedPair { links, object, programs, .. } = self;
+        for program in object.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            let section = program.section().to_string_lossy().into_owned();
+            let result = match refused.remove(&name) {
+                Some(refusal) => Err(refusal),
+                None if !program.autoload() => {
+                    Err(Refusal::missing("its section begins with `?`, so it is not loaded"))
+                }
+                None => attach(&program, &section),
+            };
+            let result = result.map(|attached| links.extend(attached));
+            programs.push(PairProgram { name, section, result });
+        }
+    }
+
+    /// The programs, and what became of them.
+    pub fn programs(&self) -> &[PairProgram] {
+        &self.programs
+    }
+
+    /// The maps, as they are declared.
+    pub fn maps(&self) -> &BTreeMap<String, PairMap> {
+        &self.maps
+    }
+
+    /// Bytes of kernel memory of maps and programs.
+    pub fn memory(&self) -> u64 {
+        let maps = self.object.maps().filter(libbpf_rs::Map::autocreate).filter_map(|map| usage::memory(map.as_fd()));
+        let programs = self.object.progs().filter(|program| program.autoload());
+        maps.sum::<u64>() + programs.filter_map(|program| usage::memory(program.as_fd())).sum::<u64>()
+    }
+
+    /// Reads the rows of a map, each once: key and values, of which there is one for each possible CPU if it is by CPU.
+    pub fn read(&self, map: &PairMap, row: &mut dyn FnMut(&[u8], &[u64])) -> std::io::Result<()> {
+        let found = self.object.maps().find(|other| other.name().to_string_lossy() == map.name);
+        let found = found.ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOENT))?;
+        let values = if map.by_cpu { libbpf_rs::num_possible_cpus().map_err(std::io::Error::other)? } else { 1 };
+        let shape = RowShape { key: map.key_size, values };
+        // No map of anybody's has a row twice, but a walk can meet one twice.
+        let mut seen = HashSet::new();
+        let is_array = matches!(found.map_type(), MapType::Array | MapType::PercpuArray);
+        let mut once = |key: &[u8], values: &[u64]| {
+            if is_array || (seen.len() < MAX_ROWS && seen.insert(Box::<[u8]>::from(key))) {
+                row(key, values);
+            }
+        };
+        let most = (found.max_entries() as usize).min(MAX_ROWS);
+        match batches(found.as_fd(), shape, most, &mut once) {
+            // A kernel without batches (before 5.6), or a map that has none.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP)) => {
+                walk(found.as_fd(), shape, most, &mut once)
+            }
+            result => result,
+        }
+    }
+}
+
+/// The kernel's own number, which is not for processes but comes to them.
+const ENOTSUPP: i32 = 524;
+
+/// Bytes of a key and values of a row.
+#[derive(Clone, Copy)]
+struct RowShape {
+    key: usize,
+    values: usize,
+}
+
+/// Reads a map by batches. An error comes before the first row.
+fn batches(
+    map: BorrowedFd<'_>,
+    shape: RowShape,
+    most: usize,
+    row: &mut dyn FnMut(&[u8], &[u64]),
+) -> std::io::Result<()> {
+    // What the kernel goes on from: 4 bytes for a hash, a key for others.
+    let mut at = vec![0_u8; shape.key.max(8)];
+    let mut next = at.clone();
+    let mut size = most.clamp(1, BATCH);
+    let (mut is_first, mut left) = (true, 2 * (most / size + 1) + 64);
+    let (mut keys, mut values) = (vec![0_u8; size * shape.key], vec![0_u64; size * shape.values]);
+    loop {
+        let mut count = size as u32;
+        let from = if is_first { std::ptr::null_mut() } else { at.as_mut_ptr().cast::<c_void>() };
+        // SAFETY: the buffers have room for `count` keys and values of the map's sizes; a place in a map takes at most a key, or 8
+        // bytes. The kernel writes no more than `count` of each.
+        let failed = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_raw_fd(),
+                from,
+                next.as_mut_ptr().cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &mut count,
+                std::ptr::null(),
+            )
+        };
+        if failed == -libc::ENOSPC && size < 16 * BATCH.max(most) {
+            // A hash gives the rows of one of its buckets at once or not at all.
+            size *= 2;
+            (keys, values) = (vec![0; size * shape.key], vec![0; size * shape.values]);
+            continue;
+        }
+        if failed != 0 && failed != -libc::ENOENT {
+            return match is_first {
+                true => Err(std::io::Error::from_raw_os_error(-failed)),
+                // What was read is true as far as it goes.
+                false => Ok(()),
+            };
+        }
+        let rows = keys.chunks_exact(shape.key).zip(values.chunks_exact(shape.values));
+        rows.take(count as usize).for_each(|(key, values)| row(key, values));
+        left -= 1;
+        if failed != 0 || left == 0 {
+            return Ok(());
+        }
+        is_first = false;
+        std::mem::swap(&mut at, &mut next);
+    }
+}
+
+/// Reads a map key by key. A row that goes meanwhile is left out. If the key that the walk is at goes, the kernel begins again.
+fn walk(map: BorrowedFd<'_>, shape: RowShape, most: usize, row: &mut dyn FnMut(&[u8], &[u64])) -> std::io::Result<()> {
+    let (mut key, mut next) = (vec![0_u8; shape.key], vec![0_u8; shape.key]);
+    let mut values = vec![0_u64; shape.values];
+    for step in 0..2 * most + 64 {
+        let from = if step == 0 { std::ptr::null() } else { key.as_ptr().cast::<c_void>() };
+        // SAFETY: both buffers are as long as a key of the map.
+        let failed = unsafe { libbpf_sys::bpf_map_get_next_key(map.as_raw_fd(), from, next.as_mut_ptr().cast()) };
+        match failed {
+            0 => {}
+            _ if failed == -libc::ENOENT => return Ok(()),
+            _ => return Err(std::io::Error::from_raw_os_error(-failed)),
+        }
+        std::mem::swap(&mut key, &mut next);
+        // SAFETY: the key is one of the map's, and there is room for a value of each possible CPU, or for one.
+        let failed = unsafe {
+            libbpf_sys::bpf_map_lookup_elem(map.as_raw_fd(), key.as_ptr().cast(), values.as_mut_ptr().cast())
+        };
+        if failed == 0 {
+            row(&key, &values);
+        }
+    }
+    Ok(())
+}
+
+fn attach(program: &ProgramMut<'_>, section: &str) -> Result<Vec<Link>, Refusal> {
+    match Special::of(section) {
+        Some(Special::PerfEvent(event)) => attach_perf_events(program, event),
+        Some(Special::Xdp(interface)) => {
+            let index = fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")).ok();
+            let index = index.filter(|_| !interface.contains('/')).and_then(|index| index.trim().parse().ok());
+            let index = index.ok_or_else(|| Refusal::missing(format!("there is no interface {interface}")))?;
+            listened(|| program.attach_xdp(index)).map(|link| vec![link])
+        }
+        None => listened(|| program.attach()).map(|link| vec![link]),
+    }
+}
+
+fn listened(attach: impl FnOnce() -> libbpf_rs::Result<Link>) -> Result<Link, Refusal> {
+    let (attached, said) = listening(attach);
+    attached.map_err(|error| explained(Refusal::read(&said, errno(&error)), &error))
+}
+
+/// Attaches to an event on each CPU that is on line.
+fn attach_perf_events(program: &ProgramMut<'_>, event: &str) -> Result<Vec<Link>, Refusal> {
+    let attributes = attributes(event)?;
+    let mut links = Vec::new();
+    for cpu in 0..cpus() as i32 {
+        let opened = match open_event(attributes, -1, cpu) {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                return Err(Refusal::missing(format!("this machine has no perf event {event}")));
+            }
+            opened => opened?,
+        };
+        let link = listened(|| program.attach_perf_event(opened.as_raw_fd()))?;
+        // The link closes it.
+        let _ = opened.into_raw_fd();
+        links.push(link);
+    }
+    match links.is_empty() {
+        true => Err(Refusal::missing("no CPU has such an event")),
+        false => Ok(links),
+    }
+}
+
+/// `type=0,config=2,frequency=1`, decimal or hexadecimal; `period=` instead of `frequency=`.
+fn attributes(event: &str) -> Result<perf_event_attr, Refusal> {
+    let mut attributes = perf_event_attr::default();
+    for pair in event.split(',') {
+        let wrong = || {
+            let expected = "type=NUMBER, config=NUMBER, and frequency=NUMBER or period=NUMBER";
+            Refusal::new(libc::EINVAL, format!("expected {expected}, got `{pair}`"))
+        };
+        let (key, value) = pair.split_once('=').ok_or_else(wrong)?;
+        let number = match value.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => value.parse(),
+        };
+        let number = number.map_err(|_| wrong())?;
+        match key {
+            "type" => attributes.type_ = u32::try_from(number).map_err(|_| wrong())?,
+            "config" => attributes.config = number,
+            "frequency" | "period" => {
+                attributes.set_freq((key == "frequency").into());
+                attributes.__bindgen_anon_1.sample_period = number;
+            }
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(attributes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_that_libbpf_does_not_know_are_understood() {
+        let event = attributes("type=0,config=0x2,frequency=7").unwrap();
+        assert_eq!((event.type_, event.config, event.freq()), (0, 2, 1));
+        // SAFETY: both members of the union are numbers of the same size.
+        assert_eq!(unsafe { event.__bindgen_anon_1.sample_freq }, 7);
+        assert_eq!(attributes("type=1,config=0,period=5").unwrap().freq(), 0);
+        for wrong in ["", "type", "type=x", "type=0,cpu=1", "type=0x1ffffffff"] {
+            assert!(attributes(wrong).err().unwrap().message.contains("expected type=NUMBER"), "{wrong}");
+        }
+        assert!(matches!(Special::of("xdp/lo"), Some(Special::Xdp("lo"))));
+        assert!(Special::of("tp_btf/sched_switch").is_none() && Special::of("xdp").is_none());
+    }
+
+    #[test]
+    fn the_program_that_failed_is_named_by_libbpf() {
+        let said = "libbpf: prog 'first': BPF program load failed: Invalid argument\nlibbpf: prog 'first': -- BEGIN PROG LOAD LOG --\n\
+                    R0 !read_ok\n-- END PROG LOAD LOG --\nlibbpf: prog 'first': failed to load: -22\n\
+                    libbpf: failed to load object 'x'\n";
+        assert_eq!(culprit(said).as_deref(), Some("first"));
+        assert_eq!(verifiers(said), Some("R0 !read_ok\n"));
+        assert_eq!(culprit("libbpf: map 'rows': failed to create: -7\n"), None);
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused_and_nothing_panics() {
+        let object = crate::bpf::OBJECT.bytes;
+        assert_eq!(forbidden(object), None);
+        assert!(OpenPair::open("x", b"not an object".to_vec()).is_err());
+        for end in [0, 1, 63, 64, 100, object.len() / 2, object.len() - 1] {
+            drop(OpenPair::open("x", object[..end].to_vec()));
+        }
+    }
+}

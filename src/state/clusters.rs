@@ -1,0 +1,113 @@
+//! PMID clusters of tables that are not compiled in, handed out once and kept by name over restarts: a line `CLUSTER NAME` for each.
+//! The directory is the `pcp` account's, so that nothing in the file is to be relied on.
+
+use super::file::{read_state, replace_state};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+/// The clusters of names.
+#[derive(Debug)]
+pub struct Clusters {
+    range: RangeInclusive<u16>,
+    names: BTreeMap<String, u16>,
+}
+
+impl Clusters {
+    /// Those that a file has, as far as they are in the range; none if there is no file.
+    pub fn load(path: &Path, range: RangeInclusive<u16>) -> io::Result<Clusters> {
+        let text = match read_state(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let mut clusters = Clusters::none(range);
+        let mut taken = BTreeSet::new();
+        for line in String::from_utf8_lossy(&text).lines() {
+            let Some((number, name)) = line.split_once(' ') else { continue };
+            let Some(number) = number.parse().ok().filter(|number| clusters.range.contains(number)) else { continue };
+            if !name.is_empty() && !clusters.names.contains_key(name) && taken.insert(number) {
+                clusters.names.insert(name.into(), number);
+            }
+        }
+        Ok(clusters)
+    }
+
+    /// None yet, of a range.
+    pub fn none(range: RangeInclusive<u16>) -> Clusters {
+        Clusters { range, names: BTreeMap::new() }
+    }
+
+    /// The clusters of these names, new ones included; `None` where there is none left. Clusters in `reserved` are somebody else's. A
+    /// name that is not among these gives way once no cluster is free.
+    pub fn assign(&mut self, names: &[String], reserved: &[u16]) -> Vec<Option<u16>> {
+        let wanted: BTreeSet<&String> = names.iter().collect();
+        self.names.retain(|_, number| !reserved.contains(number));
+        let is_free = |names: &BTreeMap<String, u16>, number: &u16| {
+            !reserved.contains(number) && !names.values().any(|taken| taken == number)
+        };
+        let mut assigned = Vec::new();
+        for name in names {
+            if !self.names.contains_key(name) {
+                let free = self.range.clone().find(|number| is_free(&self.names, number));
+                let unused = || self.names.iter().find(|(other, _)| !wanted.contains(other));
+                let unused = free.is_none().then(|| unused().map(|(other, number)| (other.clone(), *number))).flatten();
+                if let Some((other, _)) = &unused {
+                    self.names.remove(other);
+                }
+                if let Some(number) = free.or(unused.map(|(_, number)| number)) {
+                    self.names.insert(name.clone(), number);
+                }
+            }
+            assigned.push(self.names.get(name).copied());
+        }
+        assigned
+    }
+
+    /// Writes the file.
+    pub fn save(&self, path: &Path) -> io::Result<()> {
+        let mut text = String::new();
+        for (name, number) in &self.names {
+            writeln!(text, "{number} {name}").map_err(io::Error::other)?;
+        }
+        replace_state(path, text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| String::from(*name)).collect()
+    }
+
+    #[test]
+    fn clusters_are_kept_by_name_over_restarts() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("149.programs");
+        let mut clusters = Clusters::load(&file, 500..=505).unwrap();
+        assert_eq!(clusters.assign(&names(&["b.x", "a.x"]), &[500]), [Some(501), Some(502)]);
+        clusters.save(&file).unwrap();
+        let mut clusters = Clusters::load(&file, 500..=505).unwrap();
+        assert_eq!(clusters.assign(&names(&["a.x", "c.x", "b.x"]), &[]), [Some(502), Some(500), Some(501)]);
+    }
+
+    #[test]
+    fn the_clusters_of_names_that_are_gone_are_taken_last() {
+        let mut clusters = Clusters::none(500..=501);
+        clusters.assign(&names(&["gone", "b"]), &[]);
+        assert_eq!(clusters.assign(&names(&["b", "c", "d"]), &[]), [Some(501), Some(500), None]);
+    }
+
+    #[test]
+    fn lines_that_cannot_be_true_are_passed_over() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("149.programs");
+        std::fs::write(&file, b"500 a\n500 b\n501 a\n301 c\nx d\n\xff\xfe\n501 e f\n").unwrap();
+        let mut clusters = Clusters::load(&file, 500..=510).unwrap();
+        assert_eq!(clusters.assign(&names(&["a", "b", "c", "e f"]), &[]), [Some(500), Some(502), Some(503), Some(501)]);
+    }
+}

@@ -1,0 +1,208 @@
+//! The directory of pairs: `NAME.yaml` with `NAME.bpf.o` beside it. Its programs run in the kernel, so that nobody but root may be able to
+//! change them.
+
+use super::config::PairError;
+use super::yaml::MAX_SIZE;
+use crate::loader::MAX_OBJECT;
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+use std::fs::{self, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Pairs that are read.
+const MAX_PAIRS: usize = 256;
+
+/// The files of a pair.
+pub struct PairFiles {
+    /// The stem of both names.
+    pub name: String,
+    /// The YAML file.
+    pub yaml: PathBuf,
+    /// What it says.
+    pub text: Result<Vec<u8>, PairError>,
+    /// The object file.
+    pub object: PathBuf,
+    /// What it holds.
+    pub bytes: Result<Vec<u8>, PairError>,
+}
+
+/// Reads the pairs of a directory, in the order of their names; none if it is not there.
+pub fn read_directory(directory: &Path) -> Vec<PairFiles> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            log::error!("{}: {error}; no program of it is loaded", directory.display());
+            return Vec::new();
+        }
+    };
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    if files.len() > MAX_PAIRS {
+        log::error!("{}: expected at most {MAX_PAIRS} pairs, got {}", directory.display(), files.len());
+        files.truncate(MAX_PAIRS);
+    }
+    let trusted = trusted(directory);
+    files.iter().map(|file| read_pair(file, &trusted, true)).collect()
+}
+
+/// Reads the pair of a YAML file, whoever may change it; whether the agent would is told beside it.
+pub fn read_file(file: &Path) -> (PairFiles, Result<(), PairError>) {
+    let directory = file.parent().filter(|directory| *directory != Path::new("")).unwrap_or(Path::new("."));
+    let refused = |path: &Path| match fs::symlink_metadata(path) {
+        Ok(about) if about.is_symlink() => Err(error(path, "expected a file, got a link")),
+        Ok(about) => only_of_root(path, &about),
+        Err(_) => Ok(()), // reading it tells
+    };
+    let pair = read_pair(file, &Ok(()), false);
+    let trusted = trusted(directory).and_then(|()| refused(&pair.yaml)).and_then(|()| refused(&pair.object));
+    (pair, trusted)
+}
+
+fn read_pair(file: &Path, trusted: &Result<(), PairError>, of_root: bool) -> PairFiles {
+    let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let object = file.with_file_name(format!("{name}.bpf.o"));
+    let bytes = |path: &Path, most: u64| trusted.clone().and_then(|()| read(path, most, of_root));
+    PairFiles { text: bytes(file, MAX_SIZE as u64), bytes: bytes(&object, MAX_OBJECT), name, yaml: file.into(), object }
+}
+
+fn error(path: &Path, reason: impl Into<String>) -> PairError {
+    PairError { file: path.display().to_string(), place: "file".into(), reason: reason.into() }
+}
+
+/// Whether the directory and all above it are root's, and nobody else may write to them.
+fn trusted(directory: &Path) -> Result<(), PairError> {
+    let directory = directory.canonicalize().map_err(|why| error(directory, why.to_string()))?;
+    for above in directory.ancestors() {
+        let about = fs::symlink_metadata(above).map_err(|why| error(above, why.to_string()))?;
+        only_of_root(above, &about)?;
+    }
+    Ok(())
+}
+
+fn only_of_root(path: &Path, about: &Metadata) -> Result<(), PairError> {
+    let (owner, mode) = (about.uid(), about.mode() & 0o7777);
+    if owner == 0 && mode & 0o022 == 0 {
+        return Ok(());
+    }
+    let path_shown = path.display();
+    let reason = format!(
+        "expected owner root and write permission for nobody else, got owner {owner} and mode {mode:04o}; its programs run in the \
+         kernel: chown root {path_shown}; chmod go-w {path_shown}"
+    );
+    Err(error(path, reason))
+}
+
+/// Reads a regular file of root's. A link is refused, wherever it leads.
+fn read(path: &Path, most: u64, of_root: bool) -> Result<Vec<u8>, PairError> {
+    let failed = |why: io::Error| match why.raw_os_error() {
+        Some(nix::libc::ELOOP) => error(path, "expected a file, got a link"),
+        _ => error(path, why.to_string()),
+    };
+    let links = if of_root { O_NOFOLLOW } else { 0 };
+    // O_NONBLOCK: opening a pipe that nobody writes to would wait for ever.
+    let file = OpenOptions::new().read(true).custom_flags(links | O_NONBLOCK).open(path).map_err(failed)?;
+    let about = file.metadata().map_err(failed)?;
+    if !about.is_file() {
+        return Err(error(path, "expected a regular file"));
+    }
+    if of_root {
+        only_of_root(path, &about)?;
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > most {
+        return Err(error(path, format!("expected at most {most} bytes, got {}", about.len())));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{symlink, PermissionsExt};
+
+    /// A directory that is root's up to `/`, unlike those below /tmp; `None`, and a line, where there is none.
+    fn home(test: &str) -> Option<tempfile::TempDir> {
+        let home = tempfile::tempdir_in(concat!(env!("CARGO_MANIFEST_DIR"), "/target")).ok();
+        let home = home.filter(|home| trusted(home.path()).is_ok());
+        if home.is_none() {
+            println!("skipped: {test}: sources in directories of root's");
+        }
+        home
+    }
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    fn reasons(directory: &Path) -> Vec<String> {
+        let pairs = read_directory(directory);
+        let errors = pairs.iter().flat_map(|pair| [pair.text.as_ref().err(), pair.bytes.as_ref().err()]);
+        errors.flatten().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_pair_is_two_files_of_one_name() {
+        let Some(home) = home("a_pair_is_two_files_of_one_name") else { return };
+        for (name, text) in [("b.yaml", "b"), ("b.bpf.o", "object"), ("a.yaml", "a"), ("other.txt", ""), ("c.yml", "")]
+        {
+            fs::write(home.path().join(name), text).unwrap();
+            mode(&home.path().join(name), 0o644);
+        }
+        let pairs = read_directory(home.path());
+        assert_eq!(pairs.iter().map(|pair| &*pair.name).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!((pairs[1].text.as_deref(), pairs[1].bytes.as_deref()), (Ok(&b"b"[..]), Ok(&b"object"[..])));
+        let missing = pairs[0].bytes.clone().unwrap_err();
+        assert!(missing.file.ends_with("/a.bpf.o") && missing.reason.contains("No such file"), "{missing}");
+        assert!(read_directory(&home.path().join("none")).is_empty());
+    }
+
+    #[test]
+    fn what_others_may_change_is_refused_with_the_remedy() {
+        let Some(home) = home("what_others_may_change_is_refused_with_the_remedy") else { return };
+        let file = home.path().join("a.yaml");
+        fs::write(&file, "a").unwrap();
+        fs::write(home.path().join("a.bpf.o"), "a").unwrap();
+        mode(&home.path().join("a.bpf.o"), 0o644);
+        mode(&file, 0o664);
+        let refused = reasons(home.path());
+        assert!(refused.len() == 1 && refused[0].contains("got owner 0 and mode 0664"), "{refused:?}");
+        assert!(refused[0].contains("chmod go-w"), "{refused:?}");
+        mode(&file, 0o644);
+        std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
+        assert!(reasons(home.path())[0].contains("got owner 65534 and mode 0644"));
+        std::os::unix::fs::chown(&file, Some(0), None).unwrap();
+        assert_eq!(reasons(home.path()), Vec::<String>::new());
+        mode(home.path(), 0o777);
+        assert_eq!(reasons(home.path()).len(), 2, "both files of a directory that others may write to");
+        mode(home.path(), 0o755);
+    }
+
+    #[test]
+    fn links_pipes_and_large_files_are_refused() {
+        let Some(home) = home("links_pipes_and_large_files_are_refused") else { return };
+        symlink("/etc/passwd", home.path().join("a.yaml")).unwrap();
+        nix::unistd::mkfifo(&home.path().join("a.bpf.o"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let large = fs::File::create(home.path().join("b.yaml")).unwrap();
+        large.set_len(MAX_SIZE as u64 + 1).unwrap();
+        mode(&home.path().join("b.yaml"), 0o644);
+        let refused = reasons(home.path());
+        assert!(refused[0].contains("a.yaml: file: expected a file, got a link"), "{refused:?}");
+        assert!(refused[1].contains("expected a regular file"), "{refused:?}");
+        assert!(refused[2].contains("expected at most 1048576 bytes, got 1048577"), "{refused:?}");
+    }
+
+    /// Directories below /tmp are writable by all.
+    #[test]
+    fn a_directory_below_one_of_all_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("a.yaml");
+        fs::write(&file, "a").unwrap();
+        assert!(reasons(home.path())[0].contains("expected owner root"));
+        let (pair, trusted) = read_file(&file);
+        assert!(pair.text.is_ok() && trusted.is_err());
+    }
+}

@@ -1,0 +1,274 @@
+//! Names of what programs give numbers: disks, interfaces, cgroups, kernel symbols, PCI devices. They are read when they are first
+//! asked for, and again after a moment, so that a device that takes another's number is seen.
+
+use crate::modules::system_calls;
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::DirEntryExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How old a list of names may be.
+const FRESH: Duration = Duration::from_secs(1);
+/// The same for the kernel's symbols, which take long to read, and do not change but with modules.
+const SYMBOLS_FRESH: Duration = Duration::from_secs(60);
+/// Directories of cgroups that are looked at.
+const MAX_CGROUPS: usize = 100_000;
+/// Cgroups that are remembered when they are gone.
+const REMEMBERED: usize = 10_000;
+
+/// The names of a machine.
+pub struct Names {
+    root: PathBuf,
+    disks: Kept<HashMap<(u32, u32), String>>,
+    interfaces: Kept<HashMap<u32, String>>,
+    cgroups: HashMap<u64, String>,
+    cgroups_read: Option<Instant>,
+    symbols: Kept<Symbols>,
+    system_calls: Vec<Option<&'static str>>,
+    pci: Option<Option<Pci>>,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names::below(Path::new("/"))
+    }
+}
+
+impl Names {
+    /// Those of a machine whose files are below a directory.
+    pub fn below(root: &Path) -> Names {
+        Names {
+            root: root.into(),
+            disks: Kept::default(),
+            interfaces: Kept::default(),
+            cgroups: HashMap::new(),
+            cgroups_read: None,
+            symbols: Kept::default(),
+            system_calls: Vec::new(),
+            pci: None,
+        }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// The disk or partition of a number.
+    pub fn disk(&mut self, major: u32, minor: u32) -> Option<&str> {
+        let file = self.path("proc/partitions");
+        self.disks
+            .read(FRESH, || partitions(&fs::read_to_string(file).unwrap_or_default()))
+            .get(&(major, minor))
+            .map(|name| &**name)
+    }
+
+    /// The network interface of an index.
+    pub fn interface(&mut self, index: u32) -> Option<&str> {
+        let directory = self.path("sys/class/net");
+        let read = || {
+            let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+            let named = entries.filter_map(|entry| {
+                let index = fs::read_to_string(entry.path().join("ifindex")).ok()?.trim().parse().ok()?;
+                Some((index, entry.file_name().to_string_lossy().into_owned()))
+            });
+            named.collect()
+        };
+        self.interfaces.read(FRESH, read).get(&index).map(|name| &**name)
+    }
+
+    /// The path of a cgroup, below and including where they are mounted. One that is gone keeps its name for a while.
+    pub fn cgroup(&mut self, id: u64) -> Option<&str> {
+        let is_old = self.cgroups_read.is_none_or(|read| read.elapsed() >= FRESH);
+        if is_old && !self.cgroups.contains_key(&id) {
+            if self.cgroups.len() > REMEMBERED {
+                self.cgroups.clear();
+            }
+            let mount = self.path("sys/fs/cgroup");
+            cgroups(&mount, &self.root, &mut self.cgroups);
+            self.cgroups_read = Some(Instant::now());
+        }
+        self.cgroups.get(&id).map(|path| &**path)
+    }
+
+    /// The kernel symbol that begins at an address.
+    pub fn symbol(&mut self, address: u64) -> Option<&str> {
+        let (start, name) = self.symbols().at(address)?;
+        (start == address).then_some(name)
+    }
+
+    /// The kernel symbol that an address is in.
+    pub fn symbol_around(&mut self, address: u64) -> Option<&str> {
+        self.symbols().at(address).map(|(_, name)| name)
+    }
+
+    fn symbols(&mut self) -> &Symbols {
+        let file = self.path("proc/kallsyms");
+        self.symbols.read(SYMBOLS_FRESH, || {
+            fs::File::open(file).map(|file| Symbols::read(BufReader::new(file))).unwrap_or_default()
+        })
+    }
+
+    /// The system call of a number, as the kernel calls it.
+    pub fn system_call(&mut self, number: u64) -> Option<&'static str> {
+        if self.system_calls.is_empty() {
+            self.system_calls = system_calls();
+        }
+        let name = (*self.system_calls.get(usize::try_from(number).ok()?)?)?;
+        Some(match name {
+            "pread" => "pread64",
+            "pwrite" => "pwrite64",
+            name => name,
+        })
+    }
+
+    /// The database of PCI identifiers; `None` if the machine has none.
+    pub fn pci(&mut self) -> Option<&Pci> {
+        let files = ["usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids"].map(|file| self.path(file));
+        let read = || {
+            files.iter().find_map(|file| fs::read(file).ok()).map(|bytes| Pci::read(&String::from_utf8_lossy(&bytes)))
+        };
+        self.pci.get_or_insert_with(read).as_ref()
+    }
+}
+
+/// What was read, and when.
+struct Kept<T>(Option<(Instant, T)>);
+
+impl<T> Default for Kept<T> {
+    fn default() -> Kept<T> {
+        Kept(None)
+    }
+}
+
+impl<T> Kept<T> {
+    fn read(&mut self, fresh: Duration, read: impl FnOnce() -> T) -> &T {
+        let kept = self.0.take().filter(|(at, _)| at.elapsed() < fresh);
+        &self.0.insert(kept.unwrap_or_else(|| (Instant::now(), read()))).1
+    }
+}
+
+/// `   8        1  1048576 sda1`
+fn partitions(text: &str) -> HashMap<(u32, u32), String> {
+    let disk = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let number = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some((number, words.nth(1)?.to_owned()))
+    };
+    text.lines().filter_map(disk).collect()
+}
+
+/// Notes the directories below one by their inode number, which is the identifier of a cgroup.
+fn cgroups(mount: &Path, root: &Path, out: &mut HashMap<u64, String>) {
+    use std::os::unix::fs::MetadataExt;
+    let shown =
+        |path: &Path| Path::new("/").join(path.strip_prefix(root).unwrap_or(path)).to_string_lossy().into_owned();
+    if let Ok(about) = fs::metadata(mount) {
+        out.insert(about.ino(), shown(mount));
+    }
+    let mut waiting = vec![mount.to_path_buf()];
+    let mut seen = 0;
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && seen < MAX_CGROUPS {
+                seen += 1;
+                out.insert(entry.ino(), shown(&entry.path()));
+                waiting.push(entry.path());
+            }
+        }
+    }
+}
+
+/// The kernel's symbols by address.
+#[derive(Default)]
+struct Symbols {
+    /// Where each begins, and where in `names` its name does.
+    starts: Vec<(u64, u32)>,
+    /// Each with a newline behind it.
+    names: String,
+}
+
+impl Symbols {
+    /// Reads `ADDRESS TYPE NAME`, where the name of a symbol in a module has a tab and `[MODULE]` behind it.
+    fn read(mut kallsyms: impl BufRead) -> Symbols {
+        let mut symbols = Symbols::default();
+        let mut line = String::new();
+        while kallsyms.read_line(&mut line).is_ok_and(|length| length > 0) {
+            let mut words = line.trim_end().splitn(3, ' ');
+            let address = words.next().and_then(|address| u64::from_str_radix(address, 16).ok()).unwrap_or(0);
+            if let (Some(name), true) = (words.nth(1), address != 0) {
+                symbols.starts.push((address, symbols.names.len() as u32));
+                symbols.names.push_str(name);
+                symbols.names.push('\n');
+            }
+            line.clear();
+        }
+        symbols.starts.sort_by_key(|&(address, _)| address);
+        symbols
+    }
+
+    /// The nearest symbol at or below an address. Of several in one place the first.
+    fn at(&self, address: u64) -> Option<(u64, &str)> {
+        let beyond = self.starts.partition_point(|&(start, _)| start <= address);
+        let (start, _) = *self.starts.get(beyond.checked_sub(1)?)?;
+        let (_, name) = *self.starts.get(self.starts.partition_point(|&(other, _)| other < start))?;
+        Some((start, self.names[name as usize..].split('\n').next().unwrap_or_default()))
+    }
+}
+
+/// Names of PCI vendors, devices and classes (`pci.ids`).
+#[derive(Default)]
+pub struct Pci {
+    vendors: HashMap<u32, String>,
+    devices: HashMap<(u32, u32), String>,
+    classes: HashMap<u32, String>,
+    subclasses: HashMap<(u32, u32), String>,
+}
+
+impl Pci {
+    /// `8086  Intel Corporation`, below it `\t1237  440FX`; `C 01  Mass storage controller`, below it `\t06  SATA controller`.
+    fn read(text: &str) -> Pci {
+        let mut pci = Pci::default();
+        let (mut above, mut is_class) = (None, false);
+        for line in text.lines().filter(|line| !line.starts_with('#') && !line.starts_with("\t\t")) {
+            let entry = |text: &str| {
+                let (number, name) = text.split_once("  ")?;
+                Some((u32::from_str_radix(number, 16).ok()?, name.trim().to_owned()))
+            };
+            if let Some(below) = line.strip_prefix('\t') {
+                let (Some(above), Some((number, name))) = (above, entry(below)) else { continue };
+                let names = if is_class { &mut pci.subclasses } else { &mut pci.devices };
+                names.insert((above, number), name);
+            } else {
+                let class = line.strip_prefix("C ");
+                is_class = class.is_some();
+                let found = entry(class.unwrap_or(line));
+                above = found.as_ref().map(|(number, _)| *number);
+                let names = if is_class { &mut pci.classes } else { &mut pci.vendors };
+                names.extend(found);
+            }
+        }
+        pci
+    }
+
+    /// The vendor of a number.
+    pub fn vendor(&self, number: u32) -> Option<&str> {
+        self.vendors.get(&number).map(|name| &**name)
+    }
+
+    /// The device of a vendor.
+    pub fn device(&self, vendor: u32, number: u32) -> Option<&str> {
+        self.devices.get(&(vendor, number)).map(|name| &**name)
+    }
+
+    /// The class of a number.
+    pub fn class(&self, number: u32) -> Option<&str> {
+        self.classes.get(&number).map(|name| &**name)
+    }
+
+    /// The subclass of a class.
+    pub fn subclass(&self, class: u32, number: u32) -> Option<&str> {
+        self.subclasses.get(&(class, number)).map(|name| &**name)
+    }
+}

@@ -1,0 +1,131 @@
+//! The pairs of a directory as modules: their names, and the clusters of their tables.
+
+use super::config::PairError;
+use super::directory::{read_directory, PairFiles};
+use super::module::PairModule;
+use super::tables::{leak, word, ServedMetric, Tables};
+use crate::catalog::EnabledModule;
+use crate::config::ModuleSettings;
+use crate::kit::{Need, Spec, TableSpec};
+use crate::state::Clusters;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Clusters of tables of pairs.
+pub const CLUSTERS: std::ops::RangeInclusive<u16> = crate::catalog::PAIR_CLUSTERS as u16..=1999;
+
+/// Names below `bcc.user` that are no pair's.
+const RESERVED: [&str; 1] = ["status"];
+
+/// The pairs of a directory as modules. Clusters are kept in a file if one is given.
+pub fn pairs_of(
+    directory: &Path,
+    prefix: &str,
+    state: Option<&Path>,
+    others: &[EnabledModule],
+) -> Vec<(EnabledModule, PairModule)> {
+    let files = read_directory(directory);
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let told =
+        |path: &Path, error: std::io::Error| log::warn!("{}: {error}; clusters are handed out anew", path.display());
+    let loaded = state.and_then(|path| Clusters::load(path, CLUSTERS).map_err(|error| told(path, error)).ok());
+    let mut clusters = loaded.unwrap_or_else(|| Clusters::none(CLUSTERS));
+    let reserved: Vec<u16> =
+        others.iter().flat_map(EnabledModule::tables).map(|table| table.id.cluster() as u16).collect();
+    let pairs = pairs(files, prefix, &mut clusters, &reserved);
+    if let Some(path) = state {
+        if let Err(error) = clusters.save(path) {
+            log::warn!("{}: {error}; the next start hands out clusters anew", path.display());
+        }
+    }
+    pairs
+}
+
+/// A pair that is not served: names of metrics are checked, and clusters mean nothing.
+pub fn pair_alone(files: PairFiles) -> PairModule {
+    let mut pairs = pairs(vec![files], "", &mut Clusters::none(CLUSTERS), &[]);
+    // There is one module for each pair.
+    pairs.pop().map(|(_, pair)| pair).expect("a pair of the files")
+}
+
+/// The modules of pairs, with what is served of each. `prefix` is what names of metrics begin with; clusters that others have are
+/// `reserved`.
+pub fn pairs(
+    files: Vec<PairFiles>,
+    prefix: &str,
+    clusters: &mut Clusters,
+    reserved: &[u16],
+) -> Vec<(EnabledModule, PairModule)> {
+    let mut names: BTreeSet<String> = RESERVED.iter().map(|name| String::from(*name)).collect();
+    let mut made = Vec::new();
+    for files in files {
+        let (name, file) = (word(&files.name), files.yaml.display().to_string());
+        let (mut module, mut metrics) = PairModule::new(files);
+        if !names.insert(name.clone()) {
+            let reason = format!("expected a name that is free, got `{name}`, which is taken; rename both files");
+            module.serve(0, Err(PairError { file: file.clone(), place: "file".into(), reason }));
+            metrics.clear();
+        }
+        made.push((name, file, module, metrics));
+    }
+    let keys = made.iter().flat_map(|(pair, .., metrics)| metrics.iter().flat_map(|metric| metric.keys(pair)));
+    let keys: Vec<String> = keys.collect();
+    let assigned = clusters.assign(&keys, reserved);
+    let mut assigned = keys.iter().zip(assigned).map(|(key, cluster)| (key.as_str(), cluster));
+    let made = made.into_iter().map(|(pair, file, mut module, metrics)| {
+        let mut known: BTreeSet<&str> = BTreeSet::new();
+        let mut tables: Vec<&'static TableSpec> = Vec::new();
+        for (number, metric) in metrics.iter().enumerate() {
+            let own = metric.keys(&pair);
+            let own: Vec<Option<u16>> =
+                own.iter().filter_map(|_| assigned.next()).map(|(_, cluster)| cluster).collect();
+            let declared = match known.insert(&metric.name) {
+                true => declare(&pair, &file, metric, &own),
+                false => Err(wrong(&file, metric, "expected a name that no other metric of the pair has")),
+            };
+            tables.extend(declared.iter().flat_map(|tables| tables.series.into_iter().chain(tables.buckets)));
+            module.serve(number, declared);
+        }
+        (enabled(&pair, prefix, tables, module.resolves_symbols()), module)
+    });
+    made.collect()
+}
+
+fn declare(pair: &str, file: &str, metric: &ServedMetric, clusters: &[Option<u16>]) -> Result<Tables, PairError> {
+    let clusters: Option<Vec<u32>> = clusters.iter().map(|cluster| cluster.map(u32::from)).collect();
+    let clusters = clusters.ok_or_else(|| wrong(file, metric, "expected fewer metrics: all clusters are taken"))?;
+    Ok(metric.declare(pair, &clusters))
+}
+
+fn wrong(file: &str, metric: &ServedMetric, reason: &str) -> PairError {
+    PairError { file: file.into(), place: format!("metric {}", metric.name), reason: reason.into() }
+}
+
+/// A pair as the agent knows a module.
+fn enabled(pair: &str, prefix: &str, tables: Vec<&'static TableSpec>, symbols: bool) -> EnabledModule {
+    let name = leak(format!("user.{pair}"));
+    let needs_to_run: &[Need] = if symbols { &[Need::KernelSymbols] } else { &[] };
+    let spec = Spec {
+        name,
+        summary: "programs of this site",
+        tables: Vec::leak(tables),
+        needs_to_load: &[Need::Tracefs, Need::PerfEvents, Need::UserProbes],
+        needs_to_run,
+        ..Spec::NEW
+    };
+    EnabledModule {
+        settings: ModuleSettings {
+            section: name.into(),
+            module: name.into(),
+            cluster: spec.cluster() as u16,
+            prefix: prefix.into(),
+            indom_cache: true,
+            debug: false,
+        },
+        spec: Box::leak(Box::new(spec)),
+        rows: 0,
+        bpf_names: false,
+    }
+}

@@ -1,0 +1,274 @@
+//! Programs of a site's own (programs.d): a pair compiled from examples/, loaded by the agent, and its counts of a known load.
+
+use crate::own::values;
+use crate::peer::Peer;
+use crate::reference::pmcd::{self as wire, decode};
+use crate::support::{lacks, lacks_bpf, skip, Home};
+use corebcc::pcp::Pmid;
+use corebcc::pdu::Pdu;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const CONFIG: &str =
+    "[pmda]\nmodules = sysfork\nmodule_failure_fatal = True\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
+
+/// A home whose directories above are root's, as those of pairs have to be.
+fn home() -> Option<Home> {
+    let home = Home::below(Path::new(env!("CARGO_TARGET_TMPDIR")), CONFIG);
+    let is_roots = |path: &Path| {
+        use std::os::unix::fs::MetadataExt;
+        fs::symlink_metadata(path).is_ok_and(|about| about.uid() == 0 && about.mode() & 0o022 == 0)
+    };
+    if !home.path("").canonicalize().unwrap().ancestors().all(is_roots) {
+        skip("sources in directories of root's");
+        return None;
+    }
+    fs::create_dir(home.path("programs.d")).unwrap();
+    Some(home)
+}
+
+/// libbpf's headers: those of the system, or those that libbpf-sys has unpacked for the build.
+fn headers() -> Option<PathBuf> {
+    let build = std::env::current_exe().unwrap().parent().and_then(Path::parent).map(|target| target.join("build"));
+    let unpacked = fs::read_dir(build?).ok()?.flatten().map(|entry| entry.path().join("out/include"));
+    let places = [PathBuf::from("/usr/include")];
+    places.into_iter().chain(unpacked).find(|place| place.join("bpf/bpf_helpers.h").is_file())
+}
+
+/// Compiles a source to `programs.d/NAME.bpf.o`; false if something for that is missing.
+fn compile(home: &Home, source: &Path, name: &str) -> bool {
+    if lacks(&["clang"]) {
+        return false;
+    }
+    let Some(headers) = headers() else {
+        skip("bpf/bpf_helpers.h (libbpf-dev)");
+        return false;
+    };
+    let machine = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    let object = home.path(&format!("programs.d/{name}.bpf.o"));
+    let compiled = Command::new("clang")
+        .args(["-g", "-O2", "-Wall", "-Werror", "-mcpu=v2", "-target", "bpf", "-c"])
+        .args([format!("-I{machine}"), format!("-I{}", headers.display())])
+        .arg(source)
+        .arg("-o")
+        .arg(&object)
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    fs::set_permissions(object, fs::Permissions::from_mode(0o644)).unwrap();
+    true
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
+}
+
+fn write(home: &Home, name: &str, text: &str) {
+    let path = home.path("programs.d").join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+}
+
+/// The pair of examples/ in a home; `None`, and a line, where it cannot be tried.
+fn with_calls() -> Option<Home> {
+    if lacks_bpf() {
+        return None;
+    }
+    let home = home()?;
+    write(&home, "calls.yaml", &fs::read_to_string(example("calls.yaml")).unwrap());
+    compile(&home, &example("calls.bpf.c"), "calls").then_some(home)
+}
+
+/// The PMID of a metric.
+fn pmid(peer: &mut Peer, name: &str) -> Pmid {
+    let reply = peer.ask(&wire::lookup(name));
+    let Pdu::PmnsIds { ids, .. } = decode(&reply) else { panic!("{name}") };
+    ids[0]
+}
+
+fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
+    values.into_iter().map(|value| value.parse::<u64>().unwrap()).sum()
+}
+
+/// A process of its own name that makes so many system calls of a kind.
+fn load(calls: usize) {
+    let script = format!(
+        "import ctypes, os\nctypes.CDLL(None).prctl(15, b'pairs-load', 0, 0, 0)\nfor _ in range({calls}): os.getppid()\n"
+    );
+    assert!(Command::new("python3").args(["-c", &script]).stdin(Stdio::null()).status().unwrap().success());
+}
+
+#[test]
+fn a_pair_counts_a_known_load_exactly() {
+    if lacks(&["python3"]) {
+        return;
+    }
+    let Some(home) = with_calls() else { return };
+    let mut peer = Peer::ready(&home, &[]);
+    assert_eq!(values(&mut peer, "bcc.user.status.state")["calls"], "running", "{}", home.log());
+    load(5000);
+    let calls = values(&mut peer, "bcc.user.calls.calls_total");
+    assert_eq!(calls["pairs-load::getppid"], "5000");
+    let all = sum(calls.iter().filter(|(name, _)| name.starts_with("pairs-load::")).map(|(_, value)| value));
+    let count = values(&mut peer, "bcc.user.calls.call_duration_seconds.count");
+    assert_eq!(count["pairs-load"], all.to_string(), "the histogram has every call of the counter");
+    let buckets = values(&mut peer, "bcc.user.calls.call_duration_seconds.bucket");
+    assert_eq!(sum(buckets.iter().filter(|(name, _)| name.ends_with("::pairs-load")).map(|(_, value)| value)), all);
+    assert!(buckets.contains_key("0-1::pairs-load") && buckets.contains_key("1-2::pairs-load"), "{buckets:?}");
+    let times = values(&mut peer, "bcc.user.calls.call_duration_seconds.sum");
+    assert!(times["pairs-load"].parse::<u64>().unwrap() > 0);
+    // What identifies a metric is kept over restarts, and so does an instance.
+    let before = pmid(&mut peer, "bcc.user.calls.call_duration_seconds.bucket");
+    assert!((500..2000).contains(&before.cluster()), "{before}");
+    let counter = pmid(&mut peer, "bcc.user.calls.calls_total");
+    let text = peer.ask(&wire::text(counter.0, 4 | 1));
+    let Pdu::Text { text, .. } = decode(&text) else { panic!() };
+    assert_eq!(text, b"System calls by command and name");
+    assert_eq!(peer.close().0.code(), Some(0));
+    write(&home, "a.yaml", "metrics: {counters: [{name: a, help: a}]}\n");
+    let mut peer = Peer::ready(&home, &[]);
+    assert_eq!(pmid(&mut peer, "bcc.user.calls.call_duration_seconds.bucket"), before);
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// A counter of forks for all, by CPU, and in a map whose values are too short; a program for a tracepoint that is not there, and one
+/// that the verifier refuses.
+const MIXED: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#define COUNTER(NAME, TYPE, VALUE) \
+	struct { __uint(type, TYPE); __uint(max_entries, 1); __type(key, __u32); __type(value, VALUE); } NAME SEC(".maps")
+COUNTER(forks_total, BPF_MAP_TYPE_ARRAY, __u64);
+COUNTER(forks_by_cpu_total, BPF_MAP_TYPE_PERCPU_ARRAY, __u64);
+COUNTER(short_total, BPF_MAP_TYPE_ARRAY, __u32);
+static __always_inline void add(void *map)
+{
+	__u32 zero = 0;
+	__u64 *value = bpf_map_lookup_elem(map, &zero);
+	if (value)
+		__sync_fetch_and_add(value, 1);
+}
+SEC("raw_tp/sched_process_fork") int forked(void *ctx)
+{
+	add(&forks_total);
+	add(&forks_by_cpu_total);
+	return 0;
+}
+SEC("raw_tp/no_such_tracepoint") int missing(void *ctx)
+{
+	add(&forks_total);
+	return 0;
+}
+SEC("raw_tp/sched_switch") int refused(void *ctx)
+{
+	long anywhere = bpf_get_prandom_u32();
+	return *(volatile int *)anywhere;
+}
+char LICENSE[] SEC("license") = "GPL";
+"#;
+
+const MIXED_YAML: &str = "
+metrics:
+  counters:
+    - {name: forks_total, help: Forks}
+    - {name: forks_by_cpu_total, help: Forks by CPU, labels: [{name: cpu, size: 2, decoders: [{name: uint}]}]}
+    - {name: short_total, help: Short values}
+";
+
+const WRITER: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } a SEC(".maps");
+static __attribute__((noinline)) int change(void *to)
+{
+	int zero = 0;
+	return bpf_probe_write_user(to, &zero, sizeof(zero));
+}
+SEC("raw_tp/sys_enter") int writer(struct bpf_raw_tracepoint_args *ctx)
+{
+	return change((void *)ctx->args[0]) + (bpf_map_lookup_elem(&a, &(int){0}) != 0);
+}
+char LICENSE[] SEC("license") = "GPL";
+"#;
+
+fn source(home: &Home, name: &str, text: &str, yaml: &str) -> bool {
+    let source = home.path(&format!("{name}.bpf.c"));
+    fs::write(&source, text).unwrap();
+    write(home, &format!("{name}.yaml"), yaml);
+    compile(home, &source, name)
+}
+
+#[test]
+fn what_is_wrong_with_a_pair_costs_that_part_only() {
+    if lacks_bpf() {
+        return;
+    }
+    let Some(home) = home() else { return };
+    let one = "metrics: {counters: [{name: a, help: a}]}\n";
+    if !source(&home, "mixed", MIXED, MIXED_YAML) || !source(&home, "writer", WRITER, one) {
+        return;
+    }
+    write(
+        &home,
+        "typo.yaml",
+        &fs::read_to_string(example("calls.yaml")).unwrap().replace("name: string", "name: strng"),
+    );
+    write(&home, "typo.bpf.o", "");
+    write(&home, "text.yaml", one);
+    write(&home, "text.bpf.o", "not an object");
+    write(&home, "shared.yaml", one);
+    fs::set_permissions(home.path("programs.d/shared.yaml"), fs::Permissions::from_mode(0o666)).unwrap();
+    write(&home, "shared.bpf.o", "");
+
+    let mut peer = Peer::ready(&home, &[]);
+    let states = values(&mut peer, "bcc.user.status.state");
+    let errors = values(&mut peer, "bcc.user.status.error");
+    let said = |name: &str, state: &str, parts: &[&str]| {
+        assert_eq!(states[name], state, "{}", errors[name]);
+        for part in parts {
+            assert!(errors[name].contains(part), "{name}: no `{part}` in {}", errors[name]);
+        }
+    };
+    said("typo", "failed", &["typo.yaml: line 9: metrics.counters[0].labels[0].decoders[0]", "did you mean `string`?"]);
+    said("text", "failed", &["text.bpf.o: object: "]);
+    said("writer", "failed", &["writer.bpf.o", "a program calls bpf_probe_write_user"]);
+    said("shared", "failed", &["shared.yaml: file: expected owner root", "mode 0666", "chmod go-w"]);
+    assert!(errors["mixed"].contains("invalid mem access"), "{}: the verifier's last words", errors["mixed"]);
+    let parts = [
+        "program missing at raw_tp/no_such_tracepoint",
+        "program refused at raw_tp/sched_switch",
+        "expected values of 8 bytes",
+    ];
+    said("mixed", "partly attached", &parts);
+    assert_eq!(values(&mut peer, "bcc.user.status.attached")["mixed"], "1");
+    assert_eq!(values(&mut peer, "bcc.user.status.programs")["mixed"], "3");
+
+    let forks = |peer: &mut Peer| values(peer, "bcc.user.mixed.forks_total")[""].parse::<u64>().unwrap();
+    let before = forks(&mut peer);
+    for _ in 0..20 {
+        assert!(Command::new("true").status().unwrap().success());
+    }
+    assert!(forks(&mut peer) >= before + 20);
+    let by_cpu = values(&mut peer, "bcc.user.mixed.forks_by_cpu_total");
+    assert!(by_cpu.contains_key("cpu0") && sum(by_cpu.values()) >= before + 20, "{by_cpu:?}");
+    for failed in ["bcc.user.mixed.short_total", "bcc.user.writer.a"] {
+        let pmid = pmid(&mut peer, failed);
+        assert_eq!(wire::result(&peer.ask(&wire::fetch(&[pmid])))[0].numval, corebcc::pcp::PmErr::VALUE.0, "{failed}");
+    }
+    assert!(values(&mut peer, "bcc.proc.sysfork")[""].parse::<u64>().unwrap() >= 20, "modules go on");
+    assert_eq!(peer.close().0.code(), Some(0));
+
+    let typo = home.path("programs.d/typo.yaml");
+    let checked = home.run(&["--check", typo.to_str().unwrap()]);
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("decoders[0]: expected one of cgroup"), "{checked:?}");
+    let mixed = home.run(&["--check", home.path("programs.d/mixed.yaml").to_str().unwrap()]);
+    let table = String::from_utf8_lossy(&mixed.stdout).into_owned();
+    let is_ok = |line: &str| line.split_whitespace().eq(["mixed", "forked", "raw_tp/sched_process_fork", "ok"]);
+    assert!(table.lines().any(is_ok), "{table}");
+    let whole = home.run(&["--check"]);
+    let table = String::from_utf8_lossy(&whole.stdout).into_owned();
+    assert!(whole.status.code() == Some(1) && table.contains("user.typo") && table.contains("user.mixed"), "{table}");
+}
