@@ -262,14 +262,13 @@ impl<R> CgroupHistograms<R> {
 
     /// Ends the series of cgroups that have been gone for long: what they counted is that of `other` from now on, but for the quantiles.
     fn end_series(&mut self, view: View<'_, R>) {
-        let ended = |series: &mut Series<R>| {
-            series.rows.iter().all(|row| self.places.get(row - 1).is_some_and(|place| place.is_over(self.ticks)))
-        };
-        let ended: Vec<(Vec<u8>, Series<R>)> = self.series.extract_if(.., |_, series| ended(series)).collect();
+        let is_over = |row: &usize| self.places.get(row - 1).is_some_and(|place| place.is_over(self.ticks));
+        let ended = self.series.iter().filter(|(_, series)| series.rows.iter().all(is_over));
+        let ended: Vec<Vec<u8>> = ended.map(|(name, _)| name.clone()).collect();
         if ended.is_empty() {
             return;
         }
-        for (_, series) in ended {
+        for series in ended.iter().filter_map(|name| self.series.remove(name)) {
             for &row in &series.rows {
                 self.places[row - 1].series = None;
             }
@@ -302,7 +301,7 @@ impl<R> CgroupHistograms<R> {
         let (owners, view) = (kernel.rows(self.of.owners), View::of(self.of, kernel));
         for (at, owner) in owners.iter().enumerate() {
             let place = &mut self.places[at];
-            if !place.retired.is_some_and(|since| since + REST <= self.ticks) {
+            if place.retired.is_none_or(|since| since + REST > self.ticks) {
                 continue;
             }
             let series = match &place.series {
