@@ -401,6 +401,11 @@ ON_ENTRY(__blk_account_io_start, struct request *rq)
 		owner_begin(raw, rq);
 }
 
+/* What submits a bio tells nothing of its request: where the kernel has no other hook the submitter is not known. */
+ON(block_bio_queue, struct bio *bio)
+{
+}
+
 /* Of the modules at this hook this is the first: the others forget who submitted the request. */
 ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 {
