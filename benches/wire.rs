@@ -9,10 +9,11 @@ use corebcc::bpf::{self, record_bytes};
 use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry, TableError};
 use corebcc::config::Config;
 use corebcc::kit::{
-    fill, Attachment, Hook, Host, Kernel, KernelError, MapDef, MapKind, Module, Plan, Sampling, Setup, Table, TableId,
-    TableSpec, Target, Window,
+    fill, Attachment, Hook, Host, Kernel, KernelError, MapDef, MapKind, Module, Pattern, Plan, Sampling, Setup, Table,
+    TableId, TableSpec, Target, Window,
 };
 use corebcc::modules::biolatency::disks::{DiskHistograms, TABLES};
+use corebcc::modules::biolatency::filter::DiskFilter;
 use corebcc::modules::MODULES;
 use corebcc::pcp::{Atom, Pmid};
 use corebcc::pdu::{Creds, Deframer, Pdu, ResultWriter};
@@ -354,7 +355,8 @@ fn disks(c: &mut Bench) {
     };
     for count in [250, 500, 1000] {
         let maps = disk_maps(count);
-        let mut disks = DiskHistograms::new(Window(Duration::from_secs(60)), false, name, |_| false);
+        let all = DiskFilter::new(Pattern::default(), |_| None);
+        let mut disks = DiskHistograms::new(Window(Duration::from_secs(60)), false, all, name, |_| false);
         disks.tick(&maps);
         let mut table = Table::of(TABLES[0]);
         for (what, part) in [("all", Some(2)), ("a tenth", Some(20)), ("none", None)] {

@@ -16,12 +16,21 @@ pub struct TableSpec {
     pub readings: &'static [&'static dyn Reading],
     /// The histograms whose metrics these are, for the documents and for `show`.
     pub histograms: &'static [HistogramDef],
+    /// The option without which the table stays empty, for `show`.
+    pub option: Option<&'static str>,
 }
 
 impl TableSpec {
     /// What most tables leave as it is.
-    pub const NEW: TableSpec =
-        TableSpec { summary: "", cluster: 0, shape: Shape::Single, metrics: &[], readings: &[], histograms: &[] };
+    pub const NEW: TableSpec = TableSpec {
+        summary: "",
+        cluster: 0,
+        shape: Shape::Single,
+        metrics: &[],
+        readings: &[],
+        histograms: &[],
+        option: None,
+    };
 
     /// Fills a table by the declared readings.
     pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {

@@ -1,7 +1,7 @@
 //! Block I/O latency. Kernel side: bpf/biolatency.bpf.c, which counts by disk.
 
 pub mod disks;
-mod filter;
+pub mod filter;
 mod sizes;
 mod slowest;
 mod stacked;

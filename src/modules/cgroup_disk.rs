@@ -36,10 +36,7 @@ maps! {
 options! {
     /// Cgroups with counters of their own; the number is rounded up to a power of two. Other cgroups are the series `other`. Each takes 15 KB of memory, or that for each CPU.
     max_cgroups: CgroupCount = CgroupCount(1024);
-    /// Seconds that quantiles such as bcc.cgroup.disk.read.total.p99 cover. They move on by a twelfth of it.
-    window: Seconds = Seconds(60);
-    /// Buckets of bcc.cgroup.disk: powers of two, or all that the programs count, 16 times as many.
-    buckets: Buckets = Buckets::Log2;
+    histograms;
 }
 
 /// Removed cgroups keep their identifiers for a day.

@@ -56,6 +56,7 @@ mod cpu {
     pub static TABLE: TableSpec = TableSpec {
         summary: "each CPU",
         cluster: 332,
+        option: Some("per_cpu"),
         shape: Shape::Numbered,
         metrics: SERIES,
         histograms: HISTOGRAMS,
@@ -64,6 +65,7 @@ mod cpu {
     pub static BY_BUCKET: TableSpec = TableSpec {
         summary: "each bucket of each CPU",
         cluster: 341,
+        option: Some("per_cpu"),
         shape: Shape::Buckets { max: 1 << 21 },
         metrics: BUCKETS,
         histograms: HISTOGRAMS,

@@ -91,8 +91,17 @@ fn shade(count: u64, highest: u64) -> usize {
 
 /// The least count of a shade.
 fn least(level: usize, highest: u64) -> u64 {
-    let share = (level - 1) as f64 / (SHADES.len() - 1) as f64;
-    ((highest as f64).powf(share).ceil() as u64).max(1)
+    // The root by halves: powf would bring in the pages of libm.
+    let (levels, power) = (SHADES.len() as i32 - 1, (highest as f64).powi(level as i32 - 1));
+    let (mut low, mut high) = (1, highest.max(1));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match (middle as f64).powi(levels) < power {
+            true => low = middle + 1,
+            false => high = middle,
+        }
+    }
+    low
 }
 
 #[cfg(test)]

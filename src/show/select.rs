@@ -55,10 +55,12 @@ pub fn select(modules: &[EnabledModule], status: Vec<ServedTable>, names: &[Stri
 }
 
 /// Whether the module's name means this table. Histograms by series have names of their own, beside which the module's would be hard to
-/// find; a module that has nothing else is known by their quantiles.
+/// find, and so has what takes an option; a module that has nothing but histograms is known by their quantiles.
 fn is_shown(module: &EnabledModule, table: &ServedTable) -> bool {
     let has_others = module.spec.tables.iter().any(|table| table.histograms.is_empty());
-    table.spec.histograms.is_empty() || !has_others && !matches!(table.spec.shape, Shape::Buckets { .. })
+    let is_meant =
+        table.spec.histograms.is_empty() || !has_others && !matches!(table.spec.shape, Shape::Buckets { .. });
+    is_meant && table.spec.option.is_none()
 }
 
 /// The columns that a name means: a metric, or all below a node. With or without the prefix.
@@ -116,7 +118,8 @@ mod tests {
     use crate::modules::MODULES;
 
     /// The histograms of biolatency.
-    const DISKS: &[(u32, usize)] = &[(320, 60), (321, 8), (324, 28), (323, 4)];
+    const DISKS: &[(u32, usize)] =
+        &[(320, 60), (321, 8), (324, 28), (323, 4), (325, 14), (326, 2), (337, 9), (330, 29), (347, 4)];
 
     fn meant(names: &[&str]) -> (Vec<(u32, usize)>, Vec<String>) {
         meant_of(

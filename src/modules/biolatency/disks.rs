@@ -411,7 +411,7 @@ fn labels(disk: &Path, name: &str) -> SeriesLabels {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::super::IGNOREDS;
     use super::*;
     use crate::kit::{Fake, Key, Pattern};

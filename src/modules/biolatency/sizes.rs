@@ -25,6 +25,7 @@ crate::histograms! {
 pub static TABLE: TableSpec = TableSpec {
     summary: "each disk and request size",
     cluster: 325,
+    option: Some("by_size"),
     shape: Shape::Named { max: MOST_DISKS },
     metrics: SERIES,
     histograms: HISTOGRAMS,
@@ -34,6 +35,7 @@ pub static TABLE: TableSpec = TableSpec {
 pub static BY_BUCKET: TableSpec = TableSpec {
     summary: "each bucket of each disk and request size",
     cluster: 326,
+    option: Some("by_size"),
     shape: Shape::Buckets { max: MOST_BUCKETS },
     metrics: BUCKETS,
     histograms: HISTOGRAMS,

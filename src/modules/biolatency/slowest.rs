@@ -27,6 +27,7 @@ metrics! {
 pub static TABLE: TableSpec = TableSpec {
     summary: "the slowest recent request of each disk",
     cluster: 337,
+    option: Some("exemplars"),
     shape: Shape::Named { max: MOST_DISKS },
     metrics: METRICS,
     ..TableSpec::NEW

@@ -49,6 +49,7 @@ crate::histograms! {
 static TABLE: TableSpec = TableSpec {
     summary: "each disk without requests",
     cluster: 330,
+    option: Some("stacked"),
     shape: Shape::Named { max: disks::MOST_DISKS },
     metrics: SERIES,
     histograms: HISTOGRAMS,
@@ -57,6 +58,7 @@ static TABLE: TableSpec = TableSpec {
 static BY_BUCKET: TableSpec = TableSpec {
     summary: "each bucket of each disk without requests",
     cluster: 347,
+    option: Some("stacked"),
     shape: Shape::Buckets { max: disks::MOST_BUCKETS },
     metrics: BUCKETS,
     histograms: HISTOGRAMS,
