@@ -95,7 +95,7 @@ fn prefixes_are_of_all_modules_or_of_one() {
     let listed =
         |peer: &mut Peer, root| names(&peer.ask(&wire::traverse(root))).into_iter().map(|(_, name)| name).collect();
     let one: Vec<String> = listed(&mut peer, "one.proc");
-    let two: Vec<String> = listed(&mut peer, "two.three.runq");
+    let two: Vec<String> = listed(&mut peer, "two.three.runq.latency");
     assert_eq!((one, two), (vec!["one.proc.sysfork".to_owned()], vec!["two.three.runq.latency".to_owned()]));
 }
 

@@ -183,7 +183,8 @@ fn modules_work_with_exactly_the_capabilities_of_the_table() {
                 assert!(["running", "postponed"].contains(&&*states[*module]), "{module}: {}: {case}", states[*module]);
             }
             let metrics = specs(modules).flat_map(|spec| {
-                (0..spec.tables[0].metrics.len()).map(|item| Pmid::new(149, spec.tables[0].cluster, item as u32))
+                let table = spec.tables[0];
+                table.metrics.iter().map(|metric| Pmid::new(149, table.cluster, metric.item))
             });
             let pmids: Vec<Pmid> = metrics.collect();
             wait_for("all metrics", || {

@@ -104,8 +104,7 @@ const OWN: [Beside; 56] = [
 /// What modules have beyond the Python agent's.
 const ADDED: [Beside; 1] = [("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count")];
 
-/// Histograms of biolatency: their names, the clusters of their series and of their buckets, and their numbers from 1.
-const LATENCIES: [Histograms; 3] = [
+const LATENCIES: [Histograms; 4] = [
     (
         "bcc.disk.dev",
         320,
@@ -123,7 +122,9 @@ const LATENCIES: [Histograms; 3] = [
     ),
     ("bcc.disk.all", 324, 323, &["read.total", "write.total", "flush.total", "discard.total"]),
     ("bcc.disk.size", 325, 326, &["read.total", "write.total"]),
+    ("bcc.disk.stacked", 330, 347, &["read.total", "write.total", "flush.total", "discard.total"]),
 ];
+const WAITS: [Histograms; 2] = [("bcc.runq", 331, 340, &["all"]), ("bcc.runq", 332, 341, &["cpu"])];
 
 /// What a histogram has by series, with its units.
 const OF_SERIES: [(&str, Sem, &str); 7] = [
@@ -138,7 +139,7 @@ const OF_SERIES: [(&str, Sem, &str); 7] = [
 
 /// What else a disk has.
 #[rustfmt::skip]
-const OF_DISKS: [Beside; 13] = [
+const OF_DISKS: [Beside; 14] = [
     ("bcc.disk.dev.name",          "biolatency", 320, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.disk.dev.read.bytes",    "biolatency", 320, 1, Type::U64,    Sem::COUNTER,  "byte"),
     ("bcc.disk.dev.write.bytes",   "biolatency", 320, 2, Type::U64,    Sem::COUNTER,  "byte"),
@@ -152,11 +153,15 @@ const OF_DISKS: [Beside; 13] = [
     ("bcc.disk.slowest.bytes",     "biolatency", 337, 6, Type::U64,    Sem::INSTANT,  "byte"),
     ("bcc.disk.slowest.sector",    "biolatency", 337, 7, Type::U64,    Sem::INSTANT,  "none"),
     ("bcc.disk.slowest.cgroup",    "biolatency", 337, 8, Type::U64,    Sem::INSTANT,  "none"),
+    ("bcc.disk.stacked.name",      "biolatency", 330, 0, Type::STRING, Sem::DISCRETE, "none"),
 ];
 
-/// Latency by disk, operation and phase, with quantiles.
+/// Latency of disks and of the run queue, with quantiles.
 pub fn latencies() -> impl Iterator<Item = Row> {
-    static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| histograms("biolatency", &OF_DISKS, &LATENCIES));
+    static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
+        let of_disks = histograms("biolatency", &OF_DISKS, &LATENCIES);
+        of_disks.into_iter().chain(histograms("runqlat", &[], &WAITS)).collect()
+    });
     beside(&METRICS)
 }
 
@@ -214,7 +219,7 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = ![300, 306, 324].contains(&cluster);
+        let instances = ![300, 306, 324, 331].contains(&cluster);
         Row {
             name,
             module,
@@ -237,11 +242,12 @@ pub fn all() -> impl Iterator<Item = Row> {
 }
 
 /// Their instance domains, by serial.
-pub const INDOMS: [u32; 18] = [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 308, 320, 321, 323, 325, 326, 337];
+pub const INDOMS: [u32; 23] =
+    [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 308, 320, 321, 323, 325, 326, 330, 332, 337, 340, 341, 347];
 /// Those of histograms, of all modules.
 pub const HISTOGRAMS: [u32; 5] = [0, 4, 5, 6, 7];
 /// Those of histograms with a bucket of each series as an instance.
-pub const BUCKETS_OF_SERIES: [u32; 3] = [321, 323, 326];
+pub const BUCKETS_OF_SERIES: [u32; 6] = [321, 323, 326, 340, 341, 347];
 
 impl Row {
     fn new(fields: &[&'static str]) -> Row {
