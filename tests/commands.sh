@@ -38,7 +38,11 @@ pmlogger -c histograms.config -T 5sec histograms	nothing
 pmlogger -c latency.config -T 5sec latency	nothing
 pminfo -fT bcc.proc.exec.count	inst \[[0-9]+ or ".*"\] value [1-9]
 curl -s '\''http://localhost:44322/metrics?names=bcc.disk.all.latency,bcc.runq.latency,bcc.agent.module.up,bcc.agent.lost.events'\''	bcc_agent_module_up\{
-sudo bpf-names on     # off takes them away again	.*'
+sudo bpf-names on     # off takes them away again	.*
+clang -g -O2 -mcpu=v2 -target bpf -I/usr/include/$(uname -m)-linux-gnu -c examples/calls.bpf.c -o examples/calls.bpf.o	nothing
+sudo install -d -m 755 /etc/pcp/corebcc/programs.d	nothing
+sudo install -m 644 examples/calls.yaml examples/calls.bpf.o /etc/pcp/corebcc/programs.d	nothing
+pminfo -f bcc.user.calls	inst \[[0-9]+ or ".*::.*"\] value [1-9]'
 
 skip() { echo "skipped: $*"; exit 77; }
 
@@ -70,7 +74,7 @@ ip link set lo up
 # A checkout after its build: what scripts/release packs, and the program where cargo leaves it.
 checkout=$scratch/checkout
 mkdir -p "$checkout/target/release" "$scratch/bin"
-cp -R "$src"/{Install,Remove,Upgrade,pmns,domain.h,help,corebcc.conf,consumers,README.md,docs,man,scripts} "$checkout/"
+cp -R "$src"/{Install,Remove,Upgrade,pmns,domain.h,help,corebcc.conf,consumers,README.md,docs,examples,man,scripts} "$checkout/"
 cp "$binary" "$checkout/pmdacorebcc"
 ln -s ../../pmdacorebcc "$checkout/target/release/"
 cd "$checkout" || exit 1
@@ -84,6 +88,8 @@ if ! command -v flamegraph.pl >/dev/null; then
 	printf '#!/usr/bin/awk -f\n!/[^;]+ [0-9]+$/ { print "not a folded stack: " $0 >"/dev/stderr"; bad = 1 } { n++ } END { print "<svg/>"; exit bad || !n }\n' >"$scratch/bin/flamegraph.pl"
 fi
 chmod 755 "$scratch"/bin/* 2>/dev/null
+# The headers of libbpf-dev, as the build has them.
+for include in "${binary%/*}"/build/libbpf-sys-*/out/include; do export CPATH=$include; done
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:$scratch/bin
 
 # commands FILE: its commands, one a line; the man page has lines of pmcd.conf too
