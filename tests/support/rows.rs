@@ -205,9 +205,20 @@ fn histograms(module: &'static str, others: &[Beside], all: &[Histograms]) -> Ve
     metrics
 }
 
+/// Latency of operations on files, with quantiles.
+fn of_files() -> impl Iterator<Item = Row> {
+    const OPERATIONS: &[&str] = &["open", "read", "write", "fsync"];
+    static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
+        let of = |module, name, series| histograms(module, &[], &[(name, series, series + 8, OPERATIONS)]);
+        [of("ext4dist", "bcc.fs.ext4", 334), of("xfsdist", "bcc.fs.xfs", 335), of("zfsdist", "bcc.fs.zfs", 336)]
+            .concat()
+    });
+    beside(&METRICS)
+}
+
 /// What modules add.
 pub fn added() -> impl Iterator<Item = Row> {
-    beside(&ADDED).chain(latencies()).chain(of_cgroups())
+    beside(&ADDED).chain(latencies()).chain(of_cgroups()).chain(of_files())
 }
 
 /// What the agent has of its own.
@@ -219,7 +230,7 @@ type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = ![300, 306, 324, 331].contains(&cluster);
+        let instances = ![300, 306, 324, 331, 334, 335, 336].contains(&cluster);
         Row {
             name,
             module,
