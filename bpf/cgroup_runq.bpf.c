@@ -28,8 +28,6 @@ static __always_inline void cgq_count(const bool raw, struct task_struct *task, 
 	struct cgq_row *r;
 	__u64 id = 0;
 
-	if (!cgroup_runq_on)
-		return;
 	if (bpf_core_field_exists(((struct task_struct *)0)->cgroups))
 		id = GET(GET(GET(GET(task, cgroups), dfl_cgrp), kn), id);
 	r = cgroup_row(&cgq_rows, cgq_mask, cgq_cpu_shift, cgroup_index(&cgq_owners, cgq_mask, id));

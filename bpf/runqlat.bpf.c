@@ -73,9 +73,12 @@ static __always_inline __u64 runq_state(const bool raw, struct task_struct *task
 /* Counts the arrival of a task, for cgroup_runq too; a time below zero is not known. */
 static __always_inline void runq_count(const bool raw, struct runq_row *r, struct task_struct *task, __s64 wait)
 {
-	cgq_count(raw, task, wait);
-	if (!runqlat_on)
-		return;
+	/* One question at a switch where cgroup_runq is off. */
+	if (cgroup_runq_on) {
+		cgq_count(raw, task, wait);
+		if (!runqlat_on)
+			return;
+	}
 	if (runq_filter && !filter_wants(runq_filter, GET(task, tgid)))
 		return;
 	if (likely(wait >= 0)) {

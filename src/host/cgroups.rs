@@ -1,6 +1,7 @@
 //! Control groups: where their hierarchies are mounted, which directory has which id, and whose they are by their paths.
 
 use crate::kit::{SeriesLabel, SeriesLabels};
+use nix::sys::stat::makedev;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
@@ -55,7 +56,9 @@ impl Cgroups {
     /// The hierarchy as it is mounted; else a sentence that says what is missing.
     pub fn of(controller: Controller) -> Result<Cgroups, NoCgroups> {
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
-        Cgroups::among(&String::from_utf8_lossy(&mounts), controller, |mount| {
+        let mounts = String::from_utf8_lossy(&mounts);
+        let visible: Vec<&str> = mounts.lines().filter(|line| is_visible(line)).collect();
+        Cgroups::among(&visible.join("\n"), controller, |mount| {
             fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default()
         })
     }
@@ -129,6 +132,14 @@ impl Cgroups {
         let relative = path.strip_prefix(b"/").unwrap_or(path);
         self.mount.join(Path::new(OsStr::from_bytes(relative)))
     }
+}
+
+/// Whether a mount of `/proc/self/mountinfo` is what its path leads to; another one may lie over it.
+fn is_visible(line: &str) -> bool {
+    let mut fields = line.split(' ').skip(2);
+    let (Some(device), Some(mount)) = (fields.next(), fields.nth(1)) else { return false };
+    let number = device.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    number.is_some_and(|(major, minor)| fs::metadata(mount).is_ok_and(|about| about.dev() == makedev(major, minor)))
 }
 
 /// The name of a cgroup's series: its path, in which bytes that clients of PCP cannot take are written as `\x20`, as systemd writes
@@ -271,6 +282,7 @@ fn guest_name(cmdline: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::stat::{major, minor};
 
     const ID: &str = "4f0a3d9c1be2875604f0a3d9c1be2875604f0a3d9c1be2875604f0a3d9c1be28";
     const UID: &str = "0d4a9f6e-61a2-4f0b-9a3e-5a1c7f5e2b10";
@@ -394,6 +406,17 @@ mod tests {
         assert_eq!(of(&hybrid, "hugetlb\n", Controller::Unified), at("/sys/fs/cgroup/unified", false));
         assert_eq!(of(v1, "", Controller::Unified), Err(NoCgroups::Unified));
         assert_eq!(of("", "", Controller::BlockIo), Err(NoCgroups::BlockIo));
+    }
+
+    #[test]
+    fn a_mount_that_another_one_hides_is_passed_over() {
+        let proc = fs::metadata("/proc").unwrap().dev();
+        let line = |minor| format!("41 31 {}:{minor} / /proc rw - proc proc rw", major(proc));
+        assert!(is_visible(&line(minor(proc))));
+        assert!(
+            !is_visible(&line(minor(proc) + 1)) && !is_visible(&line(minor(proc)).replace("/proc rw", "/nowhere rw"))
+        );
+        assert!(["", "41 31", "41 31 x / /proc rw"].iter().all(|line| !is_visible(line)));
     }
 
     #[test]
