@@ -288,15 +288,18 @@ import struct
 cpu = max(os.sched_getaffinity(0))
 os.sched_setaffinity(0, {cpu})
 end, begin = os.pipe()
+waits, is_set = os.pipe()
 partner = os.fork()
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2 if partner else 3))
 if not partner:
  os.close(begin)
+ os.write(is_set, b'x')
  while True:
   told = os.read(end, 8)
   if not told: os._exit(0)
   until = time.monotonic_ns() + struct.unpack('q', told)[0]
   while time.monotonic_ns() < until: pass
+os.read(waits, 1)
 step('ready', cpu)
 for i in range(100):
  os.write(begin, struct.pack('q', 6000000 if i % 10 == 0 else 300000))
