@@ -166,13 +166,20 @@ static __always_inline bool bio_owns(__u32 index, __u64 *disk)
 	return owner && *owner == *disk;
 }
 
+/* Has a row count for a disk from now on. */
+static __always_inline void bio_take(__u64 *r, __u32 number, __u64 disk)
+{
+	if (*r == disk)
+		return;
+	*r = disk;
+	mark(&bio_marks, number);
+}
+
 /* The row of a disk for this CPU, one of 1 << cpu_shift that share it; all kinds of rows begin with their disk. */
 static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which, __u32 cpu_shift)
 {
 	__u32 group = (bpf_get_smp_processor_id() >> cpu_shift) * bio_disks;
 	__u64 *r = row(rows, (group + bio_index(disk, 0)) << 1 | which);
-	__u32 number = group << 1 | which;
-	__u64 owner = BIO_OTHERS;
 
 	if (likely(r && *r == disk))
 		return r;
@@ -180,19 +187,16 @@ static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which, __u
 		__u32 index = bio_index(disk, nth);
 
 		r = row(rows, (group + index) << 1 | which);
-		if (!r || *r == disk)
-			return r;
-		if (!*r && bio_owns(index, &disk)) {
-			number = (group + index) << 1 | which;
-			owner = disk;
+		if (!r)
 			break;
-		}
+		if (!*r && bio_owns(index, &disk))
+			bio_take(r, (group + index) << 1 | which, disk);
+		if (*r == disk)
+			return r;
 	}
-	r = row(rows, number);
-	if (r && *r != owner) {
-		*r = owner;
-		mark(&bio_marks, number);
-	}
+	r = row(rows, group << 1 | which);
+	if (r)
+		bio_take(r, group << 1 | which, BIO_OTHERS);
 	return r;
 }
 
