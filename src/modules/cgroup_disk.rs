@@ -78,7 +78,7 @@ static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
 pub const SPEC: Spec = Spec {
     name: "cgroup_disk",
     summary: "block I/O latency by cgroup: services, containers, pods, virtual machines",
-    overhead: Overhead::low("170 ns per request"),
+    overhead: Overhead::low("250 ns per request"),
     needs: "CONFIG_BLK_CGROUP and CONFIG_BLK_DEV_IO_TRACE",
     tables: &[&TABLE, &BY_BUCKET],
     options: OPTIONS,

@@ -57,7 +57,7 @@ static BY_CGROUP: ByCgroup<cgq_row> =
 pub const SPEC: Spec = Spec {
     name: "cgroup_runq",
     summary: "run queue latency by cgroup: services, containers, pods, virtual machines",
-    overhead: Overhead::medium("45 ns per context switch"),
+    overhead: Overhead::medium("32 ns per context switch"),
     needs: "cgroup v2",
     tables: &[&TABLE, &BY_BUCKET],
     options: OPTIONS,
