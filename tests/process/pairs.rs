@@ -77,7 +77,7 @@ fn with_calls() -> Option<Home> {
         return None;
     }
     let home = home()?;
-    write(&home, "calls.yaml", &fs::read_to_string(example("calls.yaml")).unwrap());
+    write(&home, "calls.yaml", include_str!("../../examples/calls.yaml"));
     compile(&home, &example("calls.bpf.c"), "calls").then_some(home)
 }
 
