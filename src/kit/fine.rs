@@ -127,6 +127,13 @@ impl Fine {
         row.words(fine_hist::buckets).fold(0, u64::wrapping_add)
     }
 
+    /// The sum of histograms in rows: counts by bucket, and nanoseconds.
+    pub fn total<'a>(rows: impl Iterator<Item = Row<'a, fine_hist>>) -> (FineCounts, u64) {
+        let mut counts = [0; Fine::BUCKETS];
+        let sum = rows.fold(0, |sum: u64, row| sum.wrapping_add(Fine::add(row, &mut counts)));
+        (counts, sum)
+    }
+
     /// Adds a histogram of a row to counts; yields the sum of its times in nanoseconds, which is read first.
     pub fn add(row: Row<'_, fine_hist>, counts: &mut FineCounts) -> u64 {
         let sum = row.get(fine_hist::sum);

@@ -179,6 +179,17 @@ impl Kept {
         self.window.pass(part);
     }
 
+    /// Sets counts as of now, and quantiles, in a row of a table; `histogram` is the number of the histogram in the table.
+    pub fn set<'a>(
+        &mut self,
+        row: RowMut<'a>,
+        histogram: usize,
+        rows: impl Iterator<Item = Row<'a, fine_hist>> + Clone,
+    ) -> RowMut<'a> {
+        let counts = self.read(rows);
+        self.set_quantiles(set_counts(row, histogram, counts), histogram)
+    }
+
     /// Sets the quantiles in a row of a table; none while the window is empty.
     pub fn set_quantiles<'a>(&self, row: RowMut<'a>, histogram: usize) -> RowMut<'a> {
         let Some(quantiles) = self.window.quantiles() else { return row };
@@ -187,8 +198,8 @@ impl Kept {
     }
 
     fn count<'a>(&mut self, rows: impl Iterator<Item = Row<'a, fine_hist>>) -> FineCounts {
-        let mut counts = [0; Fine::BUCKETS];
-        self.sum = rows.fold(0u64, |sum, row| sum.wrapping_add(Fine::add(row, &mut counts)));
+        let (counts, sum) = Fine::total(rows);
+        self.sum = sum;
         self.count = counts.iter().fold(0, |count, &more| count.wrapping_add(more));
         counts
     }
@@ -229,9 +240,9 @@ impl Histograms {
     /// Sets counts, sums and quantiles of a series, whose first histogram has this number in [`Histograms::tick`].
     pub fn set(&self, row: RowMut<'_>, first: usize, histograms: &[HistogramRows<'_>]) {
         histograms.iter().enumerate().fold(row, |row, (at, rows)| {
-            let (counts, sum) = summed(rows);
-            let count = counts.iter().fold(0u64, |count, &more| count.wrapping_add(more));
-            let row = set_counts(row, at, (count, sum));
+            // All of them, each time: a wait of nothing leaves the sum as it is.
+            let rows = rows.iter().copied();
+            let row = set_counts(row, at, (rows.clone().map(Fine::count).fold(0, u64::wrapping_add), sum_of(rows)));
             match self.kept.get(first + at) {
                 Some(kept) => kept.set_quantiles(row, at),
                 None => row,
@@ -246,15 +257,9 @@ impl Histograms {
         series: Option<(&[u8], &Arc<SeriesLabels>)>,
         histograms: &[HistogramRows<'_>],
     ) {
-        let counts: Vec<FineCounts> = histograms.iter().map(|rows| summed(rows).0).collect();
+        let counts: Vec<FineCounts> = histograms.iter().map(|rows| Fine::total(rows.iter().copied()).0).collect();
         set_buckets(table, self.all_buckets, series, &counts);
     }
-}
-
-fn summed(rows: &HistogramRows<'_>) -> (FineCounts, u64) {
-    let mut counts = [0; Fine::BUCKETS];
-    let sum = rows.iter().fold(0u64, |sum, &row| sum.wrapping_add(Fine::add(row, &mut counts)));
-    (counts, sum)
 }
 
 /// The sum of the times, in nanoseconds.

@@ -58,10 +58,7 @@ pub struct FineHistogram<T: 'static> {
 
 impl<T> Reading for FineHistogram<T> {
     fn read(&self, kernel: &dyn Kernel, table: &mut Table) {
-        let mut counts = [0; Fine::BUCKETS];
-        kernel.rows(self.rows).iter().for_each(|row| {
-            Fine::add(row.part(self.histogram), &mut counts);
-        });
+        let (counts, _) = Fine::total(kernel.rows(self.rows).iter().map(|row| row.part(self.histogram)));
         if self.from_start || counts.iter().any(|&count| count > 0) {
             table.log2(self.metric, &Fine::octaves(&counts));
         }

@@ -2,6 +2,9 @@
 
 use super::{HistogramDef, Kernel, Log2, MetricDef, Reading, Table};
 
+/// Buckets of all series that get identifiers.
+const MOST_BUCKETS: usize = 1 << 21;
+
 /// Metrics that share an instance domain: a PMID cluster.
 pub struct TableSpec {
     /// What the rows stand for, for the documentation: `each stack`.
@@ -31,6 +34,39 @@ impl TableSpec {
         histograms: &[],
         option: None,
     };
+
+    /// Histograms by series: the constants that [`crate::histograms!`] declares.
+    pub const fn by_series(
+        summary: &'static str,
+        cluster: u32,
+        shape: Shape,
+        metrics: &'static [MetricDef],
+        histograms: &'static [HistogramDef],
+    ) -> TableSpec {
+        TableSpec { summary, cluster, shape, metrics, histograms, ..TableSpec::NEW }
+    }
+
+    /// Their buckets, in a cluster of their own: no two instance domains are one.
+    pub const fn by_bucket(
+        summary: &'static str,
+        cluster: u32,
+        metrics: &'static [MetricDef],
+        histograms: &'static [HistogramDef],
+    ) -> TableSpec {
+        TableSpec {
+            summary,
+            cluster,
+            shape: Shape::Buckets { max: MOST_BUCKETS },
+            metrics,
+            histograms,
+            ..TableSpec::NEW
+        }
+    }
+
+    /// The same table where an option fills it.
+    pub const fn with_option(self, option: &'static str) -> TableSpec {
+        TableSpec { option: Some(option), ..self }
+    }
 
     /// Fills a table by the declared readings.
     pub fn read(&self, kernel: &dyn Kernel, table: &mut Table) {

@@ -2,22 +2,26 @@
 
 pub mod disks;
 pub mod filter;
+mod rows;
+mod size;
 mod sizes;
 mod slowest;
 mod stacked;
 
-use super::shared::block::{disk_name, starts, COMPLETE, ISSUE, OWNER_MAPS, SUBMIT};
-use super::shared::groups::{cpu_shift, groups, tell};
+use super::shared::block::{COMPLETE, ISSUE, OWNER_MAPS, SUBMIT};
+use super::shared::groups::tell;
 use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types::{
     self, bio_epoch, bio_ignored, bio_part, bio_row, bio_size_row, bio_slowest, bio_small, bio_stack_row, bio_waits,
     mark,
 };
-use crate::bpf::Field;
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
 use disks::DiskHistograms;
 use filter::DiskFilter;
+pub use rows::{each_row, BioRow, DiskNumber, Operation};
+use rows::{Lost, OwnedRows};
+use size::Size;
 use sizes::SizeHistograms;
 use slowest::Slowest;
 use stacked::StackedDisks;
@@ -98,89 +102,6 @@ impl Reading for AllDisks {
 
     fn is_sum(&self) -> bool {
         true
-    }
-}
-
-/// What a request did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
-    /// Reads, as /proc/diskstats has them.
-    Read,
-    /// Writes, with zeroing.
-    Write,
-    /// Flushes of the disk's cache.
-    Flush,
-    /// Discards.
-    Discard,
-}
-
-/// A disk by its numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DiskNumber {
-    /// Major number.
-    pub major: u32,
-    /// First minor number.
-    pub minor: u32,
-}
-
-/// The counters of an operation of a disk, of one CPU or several: all rows of the same disk and operation add up.
-#[derive(Clone, Copy)]
-pub enum BioRow<'a> {
-    /// Reads or writes.
-    Full(Row<'a, bio_row>),
-    /// Flushes or discards.
-    Small(Row<'a, bio_small>),
-}
-
-/// Calls for each row that has counted: its disk (`None`: disks that found no row of their own), its operation, its counters.
-pub fn each_row(kernel: &dyn Kernel, mut each: impl FnMut(Option<DiskNumber>, Operation, BioRow<'_>)) {
-    for (at, row) in kernel.rows(ROWS).iter().enumerate() {
-        let operation = Operation::of_full(at);
-        if let word @ 1.. = row.get(bio_row::disk) {
-            each(DiskNumber::read(word), operation, BioRow::Full(row));
-        }
-    }
-    for (at, row) in kernel.rows(SMALLS).iter().enumerate() {
-        let operation = Operation::of_small(at);
-        if let word @ 1.. = row.get(bio_small::disk) {
-            each(DiskNumber::read(word), operation, BioRow::Small(row));
-        }
-    }
-}
-
-impl Operation {
-    fn of_full(row: usize) -> Operation {
-        [Operation::Read, Operation::Write][row % 2]
-    }
-
-    fn of_small(row: usize) -> Operation {
-        [Operation::Flush, Operation::Discard][row % 2]
-    }
-
-    /// As the programs take it: odd ones write (include/linux/blk_types.h).
-    fn of_request(operation: u32) -> Operation {
-        match operation {
-            2 => Operation::Flush,
-            3 => Operation::Discard,
-            other => Operation::of_full(other as usize),
-        }
-    }
-
-    /// As names of metrics have it.
-    fn name(self) -> &'static str {
-        ["read", "write", "flush", "discard"][self as usize]
-    }
-}
-
-impl DiskNumber {
-    fn read(word: u64) -> Option<DiskNumber> {
-        let numbers = DiskNumber { major: (word << 1 >> 33) as u32, minor: word as u32 };
-        (word >> 63 == 1).then_some(numbers)
-    }
-
-    /// As the rows of the disk begin.
-    fn word(self) -> u64 {
-        1 << 63 | u64::from(self.major) << 32 | u64::from(self.minor)
     }
 }
 
@@ -268,54 +189,6 @@ impl Biolatency {
         let slowest = options.exemplars.then(|| Slowest::new(window));
         let stacked = options.stacked.then(|| StackedDisks::new(window, all_buckets, stacked::look_up));
         Biolatency { options, without: 0, disks, sizes, slowest, stacked }
-    }
-}
-
-/// How many rows there are, and which CPUs share them.
-#[derive(Debug, PartialEq, Eq)]
-struct Size {
-    /// Indexes of rows per group of CPUs; each disk has one, and the first is for those that found none.
-    disks: usize,
-    /// `1 << shift` CPUs are a group.
-    shift: u32,
-    groups: usize,
-    /// The same of rows by size.
-    size_shift: u32,
-    size_groups: usize,
-    /// Places for requests in flight.
-    starts: usize,
-    /// Places for disks that do not count.
-    ignored: usize,
-}
-
-impl Size {
-    /// Bytes that an index takes in a group: rows of reads and writes, of flushes and discards.
-    const INDEX: usize = 2 * (size_of::<bio_row>() + size_of::<bio_small>());
-    /// Rows by size.
-    const SIZES: usize = 2 * size_of::<bio_size_row>();
-    /// Places for requests of which a part is complete.
-    const PARTS: usize = 1024;
-
-    fn of(host: &Host) -> Size {
-        // A quarter more than there are: for disks to come, and so that most find their first choice.
-        let disks = host.disks + host.disks / 4 + 8;
-        let most = (21 << 20) + host.disks * (75 << 10);
-        let shift_for = |index: usize| cpu_shift(host.cpus, disks * index, most);
-        let (shift, size_shift) = (shift_for(Size::INDEX), shift_for(Size::SIZES));
-        Size {
-            disks,
-            shift,
-            groups: groups(host.cpus, shift),
-            size_shift,
-            size_groups: groups(host.cpus, size_shift),
-            starts: starts(host),
-            ignored: table_size(host.disks * 4, 256, 1 << 16),
-        }
-    }
-
-    /// Rows of each kind.
-    fn rows(&self) -> usize {
-        self.groups * self.disks * 2
     }
 }
 
@@ -424,68 +297,6 @@ impl Module for Biolatency {
     }
 }
 
-/// Requests that lack something.
-#[derive(Default)]
-struct Lost {
-    unmeasured: u64,
-    no_start: u64,
-    no_issue: u64,
-    others: u64,
-}
-
-impl Lost {
-    fn read(kernel: &dyn Kernel) -> Lost {
-        let mut lost = Lost::default();
-        each_row(kernel, |disk, _, row| {
-            lost.unmeasured += row.unmeasured();
-            lost.no_start += row.no_start();
-            lost.no_issue += row.no_issue();
-            if disk.is_none() {
-                lost.others += row.count();
-            }
-        });
-        lost
-    }
-}
-
-impl BioRow<'_> {
-    /// Completed requests.
-    pub fn count(self) -> u64 {
-        let total = match self {
-            BioRow::Full(row) => row.part(bio_row::total),
-            BioRow::Small(row) => row.part(bio_small::total),
-        };
-        total.words(types::fine_hist::buckets).fold(self.unmeasured(), u64::wrapping_add)
-    }
-
-    /// Their bytes.
-    pub fn bytes(self) -> u64 {
-        self.word(bio_row::bytes, bio_small::bytes)
-    }
-
-    /// Those of which neither start time is known: all others are in the histograms of both.
-    pub fn unmeasured(self) -> u64 {
-        self.word(bio_row::unmeasured, bio_small::unmeasured)
-    }
-
-    /// Those whose allocation is not known: they are in the histogram of it from their issue.
-    pub fn no_start(self) -> u64 {
-        self.word(bio_row::no_start, bio_small::no_start)
-    }
-
-    /// Those whose issue is not known: they are in the histogram of it from their allocation.
-    pub fn no_issue(self) -> u64 {
-        self.word(bio_row::no_issue, bio_small::no_issue)
-    }
-
-    fn word(self, full: Field<bio_row, u64>, small: Field<bio_small, u64>) -> u64 {
-        match self {
-            BioRow::Full(row) => row.get(full),
-            BioRow::Small(row) => row.get(small),
-        }
-    }
-}
-
 /// The major number in the line `253 device-mapper` of /proc/devices.
 fn device_mapper(devices: &str) -> Option<u32> {
     devices.lines().find_map(|line| line.trim().strip_suffix(" device-mapper")?.parse().ok())
@@ -545,22 +356,6 @@ mod tests {
     }
 
     #[test]
-    fn rows_tell_their_disk_and_operation() {
-        let fake = fake();
-        for (row, word) in [(0, 1 << 62), (3, disk(259, 1_048_575))] {
-            fake.set(ROWS, row, bio_row::disk, word);
-            fake.set(ROWS, row, bio_row::bytes, 4096);
-            fake.set(SMALLS, row, bio_small::disk, word);
-            fake.set(SMALLS, row, bio_small::unmeasured, 3);
-        }
-        let mut seen = Vec::new();
-        each_row(&fake, |disk, operation, row| seen.push((disk, operation, row.bytes(), row.count())));
-        let nvme = Some(DiskNumber { major: 259, minor: 1_048_575 });
-        let full = [(None, Operation::Read, 4096, 0), (nvme, Operation::Write, 4096, 0)];
-        assert_eq!(seen, [full[0], full[1], (None, Operation::Flush, 0, 3), (nvme, Operation::Discard, 0, 3)]);
-    }
-
-    #[test]
     fn all_latency_has_only_disks_that_match() {
         let fake = fake().with(IGNOREDS, 64);
         // A disk that sysfs does not have.
@@ -571,33 +366,6 @@ mod tests {
         let mut some = Biolatency::new(Options { devices: Pattern::of("^sd"), ..Options::default() });
         let spec = some.declared(&TABLE);
         assert_eq!(fake.filled(spec, &mut some).len(), 1);
-    }
-
-    /// The table of docs/design.md is printed here.
-    #[test]
-    fn maps_stay_within_their_limits_on_three_machines() {
-        let bytes = |cpus, disks, requests| {
-            let size = Size::of(&Host { cpus, disks, requests, ..Host::SMALL });
-            let rows = size.rows() * (size_of::<bio_row>() + size_of::<bio_small>());
-            // An element of a hash has 48 bytes of its own, a bucket 16.
-            let sizes = size.size_groups * size.disks * Size::SIZES + Size::PARTS * size_of::<bio_part>();
-            (rows + size.starts * 8 + size.disks * 128, 1 << size.shift, sizes, 1 << size.size_shift)
-        };
-        let [small, middle, large] =
-            [(2, 2, 512), (64, 32, 65_536), (256, 1000, 256_000)].map(|(c, d, r)| bytes(c, d, r));
-        println!("{small:?} {middle:?} {large:?}: bytes, CPUs that share rows; the same by size");
-        assert!(small.0 <= 2 << 20 && small.1 == 1, "{small:?}");
-        assert!(middle.0 <= 24 << 20 && middle.1 <= 4, "{middle:?}");
-        assert!(large.0 <= 96 << 20 && large.1 <= 128, "{large:?}");
-        assert!(small.2 <= 2 << 20 && middle.2 <= 24 << 20 && large.2 <= 96 << 20, "{small:?} {middle:?} {large:?}");
-    }
-
-    #[test]
-    fn each_cpu_has_its_group_of_rows() {
-        for (cpus, disks) in [(1, 0), (3, 10), (65, 100), (256, 1000), (8192, 10_000)] {
-            let size = Size::of(&Host { cpus, disks, ..Host::SMALL });
-            assert_eq!((cpus - 1) >> size.shift, size.groups - 1, "{cpus} CPUs, {disks} disks: {size:?}");
-        }
     }
 
     #[test]

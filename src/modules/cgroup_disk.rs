@@ -1,7 +1,7 @@
 //! Block I/O latency by cgroup. Kernel side: bpf/cgroup_disk.bpf.c.
 
 use super::shared::block::{starts, COMPLETE, ISSUE};
-use super::shared::cgroups::{ByCgroup, CgroupHistograms};
+use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::groups::tell;
 use crate::bpf::features::PLUG_CLOCK;
 use crate::bpf::types::{self, cgd_row, cgd_side, cgroup_owner};
@@ -39,26 +39,8 @@ options! {
     histograms;
 }
 
-/// Removed cgroups keep their identifiers for a day.
-const MOST_NAMES: usize = 1 << 17;
-const MOST_BUCKETS: usize = 1 << 21;
-
-static TABLE: TableSpec = TableSpec {
-    summary: "each cgroup",
-    cluster: 400,
-    shape: Shape::Named { max: MOST_NAMES },
-    metrics: SERIES,
-    histograms: HISTOGRAMS,
-    ..TableSpec::NEW
-};
-static BY_BUCKET: TableSpec = TableSpec {
-    summary: "each bucket of each cgroup",
-    cluster: 327,
-    shape: Shape::Buckets { max: MOST_BUCKETS },
-    metrics: BUCKETS,
-    histograms: HISTOGRAMS,
-    ..TableSpec::NEW
-};
+static TABLE: TableSpec = TableSpec::by_series("each cgroup", 400, BY_PATH, SERIES, HISTOGRAMS);
+static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each cgroup", 327, BUCKETS, HISTOGRAMS);
 
 static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
     owners: OWNERS,
@@ -97,23 +79,19 @@ pub const SPEC: Spec = Spec {
 
 struct CgroupDisk {
     options: Options,
-    cgroups: Result<CgroupHistograms<cgd_row>, NoCgroups>,
+    cgroups: CgroupHistograms<cgd_row>,
 }
 
 impl CgroupDisk {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupDisk {
-        let (window, all_buckets) = (options.window.window(), options.buckets == Buckets::Fine);
-        let cgroups = cgroups.map(|cgroups| CgroupHistograms::new(&BY_CGROUP, cgroups, window, all_buckets));
+        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
         CgroupDisk { options, cgroups }
     }
 }
 
 impl Module for CgroupDisk {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        if let Err(none) = &self.cgroups {
-            return plan.refuse(none.to_string());
-        }
-        let size = BY_CGROUP.plan(self.options.max_cgroups.places(), host, plan);
+        let Some(size) = self.cgroups.plan(self.options.max_cgroups.places(), host, plan) else { return };
         let starts = starts(host);
         constants.cgd_mask = size.mask;
         constants.cgd_cpu_shift = size.shift;
@@ -130,29 +108,24 @@ impl Module for CgroupDisk {
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        if let Ok(cgroups) = &mut self.cgroups {
-            cgroups.refresh(kernel, table);
-        }
+        self.cgroups.refresh(kernel, table);
         Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        if let Ok(cgroups) = &mut self.cgroups {
-            cgroups.tick(kernel);
-        }
+        self.cgroups.tick(kernel);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        let Ok(cgroups) = &self.cgroups else { return };
         let sum = |of: Field| {
-            [cgd_row::read, cgd_row::write].iter().fold(0, |sum, side| sum + cgroups.sum(kernel, side.then(of)))
+            [cgd_row::read, cgd_row::write].iter().fold(0, |sum, side| sum + self.cgroups.sum(kernel, side.then(of)))
         };
         each("untimed: requests without a usable start time", sum(cgd_side::unmeasured));
         each("other-start: requests counted from their other start time", sum(cgd_side::no_start));
         let totals = [BY_CGROUP.histograms[0], BY_CGROUP.histograms[2]];
         each(
             "table-full: requests of cgroups without a row in the table, and of none, counted for other",
-            cgroups.without_place(kernel, &totals),
+            self.cgroups.without_place(kernel, &totals),
         );
     }
 }
@@ -165,12 +138,7 @@ mod tests {
 
     fn plan(cgroups: Result<Cgroups, NoCgroups>, host: &Host) -> (Plan, types::rodata) {
         let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
-        let mut module = CgroupDisk { cgroups: Err(NoCgroups::BlockIo), options: Options::default() };
-        match cgroups {
-            Ok(_) => module = CgroupDisk::new(Options::default(), cgroups),
-            Err(none) => module.cgroups = Err(none),
-        }
-        module.plan(host, &mut plan, &mut constants);
+        CgroupDisk::new(Options::default(), cgroups).plan(host, &mut plan, &mut constants);
         (plan, constants)
     }
 

@@ -1,7 +1,7 @@
 //! Run queue latency by cgroup. Kernel side: bpf/cgroup_runq.bpf.c, with the times of bpf/runqlat.bpf.c.
 
 use super::runqlat::{kernel_keeps_times, plan_times, RUNQ_MAPS, SWITCH, WAKEUP, WAKEUP_NEW};
-use super::shared::cgroups::{ByCgroup, CgroupHistograms};
+use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::groups::tell;
 use crate::bpf::types::{self, cgq_row, cgroup_owner};
 use crate::host::{Cgroups, Controller, NoCgroups};
@@ -29,26 +29,8 @@ options! {
     histograms;
 }
 
-/// Removed cgroups keep their identifiers for a day.
-const MOST_NAMES: usize = 1 << 17;
-const MOST_BUCKETS: usize = 1 << 21;
-
-static TABLE: TableSpec = TableSpec {
-    summary: "each cgroup",
-    cluster: 401,
-    shape: Shape::Named { max: MOST_NAMES },
-    metrics: SERIES,
-    histograms: HISTOGRAMS,
-    ..TableSpec::NEW
-};
-static BY_BUCKET: TableSpec = TableSpec {
-    summary: "each bucket of each cgroup",
-    cluster: 333,
-    shape: Shape::Buckets { max: MOST_BUCKETS },
-    metrics: BUCKETS,
-    histograms: HISTOGRAMS,
-    ..TableSpec::NEW
-};
+static TABLE: TableSpec = TableSpec::by_series("each cgroup", 401, BY_PATH, SERIES, HISTOGRAMS);
+static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each cgroup", 333, BUCKETS, HISTOGRAMS);
 
 static BY_CGROUP: ByCgroup<cgq_row> =
     ByCgroup { owners: OWNERS, rows: ROWS, histograms: &[cgq_row::waits], counters: &[], name: NAME, series: &TABLE };
@@ -69,23 +51,19 @@ pub const SPEC: Spec = Spec {
 
 struct CgroupRunq {
     options: Options,
-    cgroups: Result<CgroupHistograms<cgq_row>, NoCgroups>,
+    cgroups: CgroupHistograms<cgq_row>,
 }
 
 impl CgroupRunq {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupRunq {
-        let (window, all_buckets) = (options.window.window(), options.buckets == Buckets::Fine);
-        let cgroups = cgroups.map(|cgroups| CgroupHistograms::new(&BY_CGROUP, cgroups, window, all_buckets));
+        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
         CgroupRunq { options, cgroups }
     }
 }
 
 impl Module for CgroupRunq {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        if let Err(none) = &self.cgroups {
-            return plan.refuse(none.to_string());
-        }
-        let size = BY_CGROUP.plan(self.options.max_cgroups.places(), host, plan);
+        let Some(size) = self.cgroups.plan(self.options.max_cgroups.places(), host, plan) else { return };
         constants.cgq_mask = size.mask;
         constants.cgq_cpu_shift = size.shift;
         constants.cgq_shared = size.shift > 0;
@@ -98,27 +76,22 @@ impl Module for CgroupRunq {
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        if let Ok(cgroups) = &mut self.cgroups {
-            cgroups.refresh(kernel, table);
-        }
+        self.cgroups.refresh(kernel, table);
         Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
-        if let Ok(cgroups) = &mut self.cgroups {
-            cgroups.tick(kernel);
-        }
+        self.cgroups.tick(kernel);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
-        let Ok(cgroups) = &self.cgroups else { return };
         each(
             "untimed: tasks that came to run after an unknown time in the queue",
-            cgroups.sum(kernel, cgq_row::unmeasured),
+            self.cgroups.sum(kernel, cgq_row::unmeasured),
         );
         each(
             "table-full: tasks of cgroups without a row in the table, counted for other",
-            cgroups.without_place(kernel, BY_CGROUP.histograms),
+            self.cgroups.without_place(kernel, BY_CGROUP.histograms),
         );
     }
 }

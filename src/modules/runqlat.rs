@@ -33,16 +33,8 @@ mod all {
     }
     use super::*;
 
-    pub static TABLE: TableSpec =
-        TableSpec { summary: "all CPUs", cluster: 331, metrics: SERIES, histograms: HISTOGRAMS, ..TableSpec::NEW };
-    pub static BY_BUCKET: TableSpec = TableSpec {
-        summary: "each bucket",
-        cluster: 340,
-        shape: Shape::Buckets { max: Fine::USED },
-        metrics: BUCKETS,
-        histograms: HISTOGRAMS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::by_series("all CPUs", 331, Shape::Single, SERIES, HISTOGRAMS);
+    pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", 340, BUCKETS, HISTOGRAMS);
 }
 
 mod cpu {
@@ -53,24 +45,10 @@ mod cpu {
     }
     use super::*;
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "each CPU",
-        cluster: 332,
-        option: Some("per_cpu"),
-        shape: Shape::Numbered,
-        metrics: SERIES,
-        histograms: HISTOGRAMS,
-        ..TableSpec::NEW
-    };
-    pub static BY_BUCKET: TableSpec = TableSpec {
-        summary: "each bucket of each CPU",
-        cluster: 341,
-        option: Some("per_cpu"),
-        shape: Shape::Buckets { max: 1 << 21 },
-        metrics: BUCKETS,
-        histograms: HISTOGRAMS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec =
+        TableSpec::by_series("each CPU", 332, Shape::Numbered, SERIES, HISTOGRAMS).with_option("per_cpu");
+    pub static BY_BUCKET: TableSpec =
+        TableSpec::by_bucket("each bucket of each CPU", 341, BUCKETS, HISTOGRAMS).with_option("per_cpu");
 }
 
 /// Switches of tasks.

@@ -2,7 +2,7 @@
 
 use super::super::shared::block::disk_name;
 use super::filter::DiskFilter;
-use super::{BioRow, DiskNumber, Operation, ROWS, SMALLS};
+use super::{BioRow, DiskNumber, Operation, OwnedRows, ROWS, SMALLS};
 use crate::bpf::types::{bio_row, bio_small, fine_hist};
 use crate::kit::{
     set_buckets, set_counts, Fine, FineCounts, Kept, Kernel, Row, RowMut, RowsView, SeriesLabel, SeriesLabels, Shape,
@@ -37,10 +37,8 @@ const OF_DISK: [(usize, Phase); 8] = [
     (3, Phase::Total),
 ];
 
-/// Disks that get identifiers, and the most buckets of all of them.
+/// Disks that get identifiers.
 pub const MOST_DISKS: usize = 4096;
-/// See [`MOST_DISKS`].
-pub const MOST_BUCKETS: usize = 1 << 21;
 
 mod dev {
     crate::histograms! {
@@ -60,22 +58,9 @@ mod dev {
     }
     use super::*;
 
-    pub static TABLE: TableSpec = TableSpec {
-        summary: "each disk",
-        cluster: 320,
-        shape: Shape::Named { max: MOST_DISKS },
-        metrics: SERIES,
-        histograms: HISTOGRAMS,
-        ..TableSpec::NEW
-    };
-    pub static BY_BUCKET: TableSpec = TableSpec {
-        summary: "each bucket of each disk",
-        cluster: 321,
-        shape: Shape::Buckets { max: MOST_BUCKETS },
-        metrics: BUCKETS,
-        histograms: HISTOGRAMS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec =
+        TableSpec::by_series("each disk", 320, Shape::Named { max: MOST_DISKS }, SERIES, HISTOGRAMS);
+    pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each disk", 321, BUCKETS, HISTOGRAMS);
 
     /// Sets what a disk's row has besides its histograms.
     pub fn set_others<'a>(row: RowMut<'a>, name: &[u8], bytes: [u64; OPERATIONS]) -> RowMut<'a> {
@@ -95,16 +80,8 @@ mod whole {
     }
     use super::*;
 
-    pub static TABLE: TableSpec =
-        TableSpec { summary: "all disks", cluster: 324, metrics: SERIES, histograms: HISTOGRAMS, ..TableSpec::NEW };
-    pub static BY_BUCKET: TableSpec = TableSpec {
-        summary: "each bucket",
-        cluster: 323,
-        shape: Shape::Buckets { max: MOST_BUCKETS },
-        metrics: BUCKETS,
-        histograms: HISTOGRAMS,
-        ..TableSpec::NEW
-    };
+    pub static TABLE: TableSpec = TableSpec::by_series("all disks", 324, Shape::Single, SERIES, HISTOGRAMS);
+    pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", 323, BUCKETS, HISTOGRAMS);
 }
 
 /// The tables: disks and their buckets, all disks and their buckets.
@@ -151,6 +128,14 @@ impl<'a> BothRows<'a> {
 /// What is known of a disk: its name and its labels; `None` if it is gone.
 pub type LookUp = fn(DiskNumber) -> Option<(Vec<u8>, SeriesLabels)>;
 
+/// The same, as it is kept.
+pub type Named = (Vec<u8>, Arc<SeriesLabels>);
+
+/// Looks a disk up.
+pub fn named(look_up: LookUp, number: DiskNumber) -> Option<Named> {
+    look_up(number).map(|(name, labels)| (name, Arc::new(labels)))
+}
+
 /// Looks after which a disk's name is looked up again.
 pub const NAMES_EVERY: u64 = 10;
 
@@ -166,13 +151,13 @@ pub struct DiskHistograms {
     start: Instant,
     looks: u64,
     /// Which rows of each kind belong to one of the disks.
-    owned: [Vec<bool>; 2],
+    owned: [OwnedRows; 2],
     disks: BTreeMap<u64, Disk>,
     whole: [Kept; OPERATIONS],
 }
 
 struct Disk {
-    name: Option<(Vec<u8>, Arc<SeriesLabels>)>,
+    name: Option<Named>,
     /// By the option `devices`.
     counts: bool,
     is_above: bool,
@@ -278,9 +263,7 @@ impl DiskHistograms {
             });
             let mut row = dev::set_others(table.named(name).labels(labels), name, bytes);
             for (histogram, &(operation, phase)) in OF_DISK.iter().enumerate() {
-                let kept = &mut disk.kept[histogram];
-                let counts = kept.read(parts(rows, &disk.rows[operation], phase));
-                row = kept.set_quantiles(set_counts(row, histogram, counts), histogram);
+                row = disk.kept[histogram].set(row, histogram, parts(rows, &disk.rows[operation], phase));
             }
         }
     }
@@ -306,11 +289,7 @@ impl DiskHistograms {
         rows_of: impl Fn(usize) -> R,
     ) -> Vec<FineCounts> {
         let counts = |&(operation, phase): &(usize, Phase)| {
-            let mut counts = [0; Fine::BUCKETS];
-            for histogram in rows_of(operation).filter_map(|&row| rows.histogram(row, phase)) {
-                Fine::add(histogram, &mut counts);
-            }
-            counts
+            Fine::total(rows_of(operation).filter_map(|&row| rows.histogram(row, phase))).0
         };
         of.iter().map(counts).collect()
     }
@@ -318,25 +297,15 @@ impl DiskHistograms {
     /// Takes rows that have got an owner since the last time.
     fn find(&mut self, kernel: &dyn Kernel) {
         let BothRows(full, small) = BothRows::of(kernel);
-        let [full_owned, small_owned] = &mut self.owned;
-        full_owned.resize(full.len(), false);
-        small_owned.resize(small.len(), false);
-        let mut found = Vec::new();
-        for (at, row) in full.iter().enumerate().filter(|(at, _)| !full_owned[*at]) {
-            found.push((row.get(bio_row::disk), Operation::of_full(at), Place::Full(at)));
-        }
-        for (at, row) in small.iter().enumerate().filter(|(at, _)| !small_owned[*at]) {
-            found.push((row.get(bio_small::disk), Operation::of_small(at), Place::Small(at)));
-        }
-        for (disk, operation, place) in found.into_iter().filter(|(disk, ..)| *disk != 0) {
+        let full = self.owned[0].find(full, bio_row::disk).into_iter();
+        let small = self.owned[1].find(small, bio_small::disk).into_iter();
+        let full = full.map(|(at, disk)| (disk, Operation::of_full(at), Place::Full(at)));
+        let small = small.map(|(at, disk)| (disk, Operation::of_small(at), Place::Small(at)));
+        for (disk, operation, place) in full.chain(small) {
             let (look_up, is_above) = (self.look_up, self.is_above);
             let counts = self.filter.counts(kernel, disk);
             let new = || Disk::new(DiskNumber::read(disk), counts, look_up, is_above);
             self.disks.entry(disk).or_insert_with(new).rows[operation as usize].push(place);
-            match place {
-                Place::Full(at) => self.owned[0][at] = true,
-                Place::Small(at) => self.owned[1][at] = true,
-            }
         }
     }
 
@@ -344,13 +313,9 @@ impl DiskHistograms {
     fn name_again(&mut self) {
         for (&word, disk) in &mut self.disks {
             let Some(number) = DiskNumber::read(word) else { continue };
-            let found = (self.look_up)(number);
-            let is_same = match (&disk.name, &found) {
-                (Some((name, labels)), Some((new, new_labels))) => name == new && **labels == *new_labels,
-                _ => false,
-            };
-            if !is_same {
-                disk.name = found.map(|(name, labels)| (name, Arc::new(labels)));
+            let found = named(self.look_up, number);
+            if disk.name != found {
+                disk.name = found;
             }
         }
     }
@@ -359,17 +324,16 @@ impl DiskHistograms {
 impl Disk {
     /// `None` for the number: disks that found no row of their own, which count for all disks only.
     fn new(number: Option<DiskNumber>, counts: bool, look_up: LookUp, is_above: fn(u32) -> bool) -> Disk {
-        let name = number.and_then(look_up);
         Disk {
             counts,
-            name: name.map(|(name, labels)| (name, Arc::new(labels))),
+            name: number.and_then(|number| named(look_up, number)),
             is_above: number.is_some_and(|number| is_above(number.major)),
             rows: Default::default(),
             kept: Default::default(),
         }
     }
 
-    fn served(&self) -> Option<&(Vec<u8>, Arc<SeriesLabels>)> {
+    fn served(&self) -> Option<&Named> {
         self.name.as_ref().filter(|_| self.counts)
     }
 

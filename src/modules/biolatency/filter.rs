@@ -96,7 +96,7 @@ pub fn identify(number: DiskNumber) -> Option<(Vec<u8>, u64)> {
         text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     };
     let before = sequence();
-    let name = super::disk_name(major, minor)?;
+    let name = super::super::shared::block::disk_name(major, minor)?;
     // Another disk may have come in between.
     (before == sequence()).then_some((name, before))
 }

@@ -1,11 +1,10 @@
 //! Latency by disk, operation and size of the request: bcc.disk.size.*, with the option `by_size`.
 
-use super::disks::{DiskHistograms, MOST_BUCKETS, MOST_DISKS};
-use super::SIZES;
+use super::disks::{DiskHistograms, MOST_DISKS};
+use super::{OwnedRows, SIZES};
 use crate::bpf::types::{bio_size_row, fine_hist};
 use crate::kit::{
-    set_buckets, set_counts, Fine, FineCounts, Kept, Kernel, Row, RowsView, SeriesLabel, SeriesLabels, Shape, Table,
-    TableSpec, WindowClock,
+    set_buckets, Fine, Kept, Kernel, Row, RowsView, SeriesLabel, SeriesLabels, Shape, Table, TableSpec, WindowClock,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,31 +21,18 @@ crate::histograms! {
 }
 
 /// Disks and sizes.
-pub static TABLE: TableSpec = TableSpec {
-    summary: "each disk and request size",
-    cluster: 325,
-    option: Some("by_size"),
-    shape: Shape::Named { max: MOST_DISKS },
-    metrics: SERIES,
-    histograms: HISTOGRAMS,
-    ..TableSpec::NEW
-};
+pub static TABLE: TableSpec =
+    TableSpec::by_series("each disk and request size", 325, Shape::Named { max: MOST_DISKS }, SERIES, HISTOGRAMS)
+        .with_option("by_size");
 /// Their buckets.
-pub static BY_BUCKET: TableSpec = TableSpec {
-    summary: "each bucket of each disk and request size",
-    cluster: 326,
-    option: Some("by_size"),
-    shape: Shape::Buckets { max: MOST_BUCKETS },
-    metrics: BUCKETS,
-    histograms: HISTOGRAMS,
-    ..TableSpec::NEW
-};
+pub static BY_BUCKET: TableSpec =
+    TableSpec::by_bucket("each bucket of each disk and request size", 326, BUCKETS, HISTOGRAMS).with_option("by_size");
 
 /// Histograms of disks and sizes with their windows.
 #[derive(Default)]
 pub struct SizeHistograms {
     /// Which rows belong to one of the disks.
-    owned: Vec<bool>,
+    owned: OwnedRows,
     disks: BTreeMap<u64, Disk>,
 }
 
@@ -78,23 +64,21 @@ impl SizeHistograms {
         for (word, name, labels) in disks.served() {
             let Some(disk) = self.disks.get_mut(&word) else { continue };
             for (class, &size) in CLASSES.iter().enumerate() {
-                let counts = [0, 1].map(|way| sum(parts(rows, &disk.rows[way], class)));
-                if counts.iter().flatten().all(|&count| count == 0) {
+                let of = |way: usize| parts(rows, &disk.rows[way], class);
+                if [0, 1].iter().all(|&way| disk.kept[way][class].read(of(way)).0 == 0) {
                     continue;
                 }
                 let series = [name, b"::", size.as_bytes()].concat();
                 let size = ("size", SeriesLabel::Text(size.to_owned()));
                 let labels = Arc::new(labels.iter().cloned().chain([size]).collect::<SeriesLabels>());
                 if table.is(&BY_BUCKET) {
+                    let counts = [0, 1].map(|way| Fine::total(of(way)).0);
                     set_buckets(table, all_buckets, Some((&series, &labels)), &counts);
                     continue;
                 }
-                let mut row = table.named(&series).labels(&labels);
-                for (way, kept) in disk.kept.iter_mut().enumerate() {
-                    let kept = &mut kept[class];
-                    let counts = kept.read(parts(rows, &disk.rows[way], class));
-                    row = kept.set_quantiles(set_counts(row, way, counts), way);
-                }
+                let row = table.named(&series).labels(&labels);
+                let ways = disk.kept.iter_mut().enumerate();
+                ways.fold(row, |row, (way, kept)| kept[class].set(row, way, of(way)));
             }
         }
     }
@@ -102,12 +86,8 @@ impl SizeHistograms {
     /// Takes rows that have got an owner since the last time.
     fn find<'a>(&mut self, kernel: &'a dyn Kernel) -> RowsView<'a, bio_size_row> {
         let rows = kernel.rows(SIZES);
-        self.owned.resize(rows.len(), false);
-        for (at, (row, owned)) in rows.iter().zip(&mut self.owned).enumerate() {
-            if let (false, disk @ 1..) = (*owned, row.get(bio_size_row::disk)) {
-                *owned = true;
-                self.disks.entry(disk).or_default().rows[at % 2].push(at);
-            }
+        for (at, disk) in self.owned.find(rows, bio_size_row::disk) {
+            self.disks.entry(disk).or_default().rows[at % 2].push(at);
         }
         rows
     }
@@ -120,14 +100,6 @@ fn parts<'a>(
     class: usize,
 ) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
     of.iter().filter_map(move |&at| rows.get(at)?.parts(bio_size_row::sizes).nth(class))
-}
-
-fn sum<'a>(parts: impl Iterator<Item = Row<'a, fine_hist>>) -> FineCounts {
-    let mut counts = [0; Fine::BUCKETS];
-    for part in parts {
-        Fine::add(part, &mut counts);
-    }
-    counts
 }
 
 #[cfg(test)]

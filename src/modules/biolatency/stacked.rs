@@ -1,18 +1,17 @@
 //! Latency of disks without requests, such as those of device-mapper, md and zram: bcc.disk.stacked.*, with the option `stacked`. Kernel
 //! side: bpf/shared/stacked.bpf.h.
 
-use super::disks::{self, LookUp};
-use super::{DiskNumber, Size, STACK_ROWS, WAITING};
+use super::disks::{self, named, LookUp, Named};
+use super::{DiskNumber, OwnedRows, Size, STACK_ROWS, WAITING};
 use crate::bpf::types::{self, bio_stack_row, fine_hist};
 use crate::kit::{
-    set_buckets, set_counts, Fine, FineCounts, Hook, Kept, Kernel, Plan, Row, RowsView, SeriesLabel, SeriesLabels,
-    Shape, Table, TableSpec, Tier, Window, WindowClock,
+    set_buckets, Fine, FineCounts, Hook, Kept, Kernel, Plan, Row, RowsView, SeriesLabel, SeriesLabels, Shape, Table,
+    TableSpec, Tier, Window, WindowClock,
 };
 use crate::{module_log, tracepoint};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const NEEDS: &str = "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)";
@@ -46,24 +45,16 @@ crate::histograms! {
     with NAME: str = 0 "name" DISCRETE NONE "name of the stacked disk, for the variables of a dashboard";
 }
 
-static TABLE: TableSpec = TableSpec {
-    summary: "each disk without requests",
-    cluster: 330,
-    option: Some("stacked"),
-    shape: Shape::Named { max: disks::MOST_DISKS },
-    metrics: SERIES,
-    histograms: HISTOGRAMS,
-    ..TableSpec::NEW
-};
-static BY_BUCKET: TableSpec = TableSpec {
-    summary: "each bucket of each disk without requests",
-    cluster: 347,
-    option: Some("stacked"),
-    shape: Shape::Buckets { max: disks::MOST_BUCKETS },
-    metrics: BUCKETS,
-    histograms: HISTOGRAMS,
-    ..TableSpec::NEW
-};
+static TABLE: TableSpec = TableSpec::by_series(
+    "each disk without requests",
+    330,
+    Shape::Named { max: disks::MOST_DISKS },
+    SERIES,
+    HISTOGRAMS,
+)
+.with_option("stacked");
+static BY_BUCKET: TableSpec =
+    TableSpec::by_bucket("each bucket of each disk without requests", 347, BUCKETS, HISTOGRAMS).with_option("stacked");
 
 /// The tables: disks and their buckets.
 pub const TABLES: [&TableSpec; 2] = [&TABLE, &BY_BUCKET];
@@ -87,14 +78,14 @@ pub struct StackedDisks {
     start: Instant,
     looks: u64,
     /// Which rows belong to one of the disks.
-    owned: Vec<bool>,
+    owned: OwnedRows,
     disks: BTreeMap<DiskNumber, StackedDisk>,
 }
 
 #[derive(Default)]
 struct StackedDisk {
     /// `None`: it is gone.
-    name: Option<(Vec<u8>, Arc<SeriesLabels>)>,
+    name: Option<Named>,
     /// Even rows have reads and writes, odd ones flushes and discards.
     rows: Vec<usize>,
     kept: [Kept; OPERATIONS],
@@ -114,7 +105,7 @@ impl StackedDisks {
             clock: WindowClock::new(window),
             start: Instant::now(),
             looks: 0,
-            owned: Vec::new(),
+            owned: OwnedRows::default(),
             disks: BTreeMap::new(),
         }
     }
@@ -159,14 +150,13 @@ impl StackedDisks {
             let Some((name, labels)) = &disk.name else { continue };
             if table.is(&BY_BUCKET) {
                 let counts: Vec<FineCounts> =
-                    (0..OPERATIONS).map(|operation| counts(parts(rows, &disk.rows, operation))).collect();
+                    (0..OPERATIONS).map(|operation| Fine::total(parts(rows, &disk.rows, operation)).0).collect();
                 set_buckets(table, self.all_buckets, Some((name, labels)), &counts);
                 continue;
             }
             let mut row = table.named(name).labels(labels).text(NAME, name);
             for (operation, kept) in disk.kept.iter_mut().enumerate() {
-                let counts = kept.read(parts(rows, &disk.rows, operation));
-                row = kept.set_quantiles(set_counts(row, operation, counts), operation);
+                row = kept.set(row, operation, parts(rows, &disk.rows, operation));
             }
         }
     }
@@ -177,7 +167,7 @@ impl StackedDisks {
         let rest: Vec<usize> = (0..rows.len())
             .filter(|&at| rows.get(at).is_some_and(|row| row.get(bio_stack_row::disk) == OTHERS))
             .collect();
-        let without = (0..OPERATIONS).flat_map(|operation| counts(parts(rows, &rest, operation))).sum();
+        let without = (0..OPERATIONS).flat_map(|operation| parts(rows, &rest, operation)).map(Fine::count).sum();
         each("bio-table-full: bios of disks without a row in the table, not counted", without);
         let displaced = kernel.rows(STACK_ROWS).sum(bio_stack_row::displaced);
         each("bio-displaced: bios of stacked disks in flight beyond what can be remembered, not counted", displaced);
@@ -186,10 +176,8 @@ impl StackedDisks {
     /// Takes rows that have got an owner since the last time.
     fn find(&mut self, kernel: &dyn Kernel) {
         let rows = kernel.rows(STACK_ROWS);
-        self.owned.resize(rows.len(), false);
-        for ((at, row), owned) in rows.iter().enumerate().zip(&mut self.owned).filter(|(_, owned)| !**owned) {
-            let Some(number) = DiskNumber::read(row.get(bio_stack_row::disk)) else { continue };
-            *owned = true;
+        for (at, word) in self.owned.find(rows, bio_stack_row::disk) {
+            let Some(number) = DiskNumber::read(word) else { continue };
             let new = || StackedDisk { name: named(self.look_up, number), ..StackedDisk::default() };
             self.disks.entry(number).or_insert_with(new).rows.push(at);
         }
@@ -206,10 +194,6 @@ impl StackedDisks {
     }
 }
 
-fn named(look_up: LookUp, number: DiskNumber) -> Option<(Vec<u8>, Arc<SeriesLabels>)> {
-    look_up(number).map(|(name, labels)| (name, Arc::new(labels)))
-}
-
 /// The histograms of an operation in the rows of a disk.
 fn parts<'a>(
     rows: StackRows<'a>,
@@ -218,14 +202,6 @@ fn parts<'a>(
 ) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
     let own = of.iter().filter(move |&&at| at % 2 == operation / 2);
     own.filter_map(move |&at| Some(rows.get(at)?.part(bio_stack_row::total.nth(operation % 2))))
-}
-
-fn counts<'a>(histograms: impl Iterator<Item = Row<'a, fine_hist>>) -> FineCounts {
-    let mut counts = [0; Fine::BUCKETS];
-    histograms.for_each(|histogram| {
-        Fine::add(histogram, &mut counts);
-    });
-    counts
 }
 
 /// What sysfs has on a disk, and which disks are below it.

@@ -5,10 +5,10 @@
 use super::groups::{cpu_shift, groups};
 use crate::bpf::types::{cgroup_owner, fine_hist};
 use crate::bpf::Field;
-use crate::host::{series_name, Cgroup, Cgroups};
+use crate::host::{series_name, Cgroup, Cgroups, NoCgroups};
 use crate::kit::{
-    set_buckets, set_counts, Fine, Host, Kept, Kernel, Metric, OwnRow, Plan, Row, RowClaims, Rows, RowsView,
-    SeriesLabel, SeriesLabels, Table, TableSpec, Window, WindowClock,
+    set_buckets, Buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, Plan, Row, RowClaims, Rows, RowsView, SeriesLabel,
+    SeriesLabels, Shape, Table, TableSpec, Window, WindowClock,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{fence, Ordering};
@@ -44,6 +44,9 @@ pub struct ByCgroup<R: 'static> {
     pub series: &'static TableSpec,
 }
 
+/// Series are named by path; removed cgroups keep their identifiers for a day.
+pub const BY_PATH: Shape = Shape::Named { max: 1 << 17 };
+
 /// How many places there are, and which CPUs share their rows.
 pub struct Size {
     /// Places, less 1.
@@ -53,7 +56,7 @@ pub struct Size {
 }
 
 impl<R> ByCgroup<R> {
-    /// Sizes the maps for so many cgroups. Rows take a 128th of the memory and 96 MB at most, or else all CPUs share them.
+    /// Sizes the maps for so many cgroups.
     pub fn plan(&self, places: usize, host: &Host, plan: &mut Plan) -> Size {
         let most = (host.memory << 20 >> 7).min(96 << 20);
         let shift = cpu_shift(host.cpus, (places + 1) * size_of::<R>(), most);
@@ -90,7 +93,7 @@ impl Tree for Cgroups {
 /// Histograms of cgroups with their windows.
 pub struct CgroupHistograms<R: 'static> {
     of: &'static ByCgroup<R>,
-    tree: Box<dyn Tree + Send>,
+    tree: Result<Box<dyn Tree + Send>, NoCgroups>,
     all_buckets: bool,
     clock: WindowClock,
     start: Instant,
@@ -128,12 +131,17 @@ struct Series<R> {
 
 impl<R> CgroupHistograms<R> {
     /// No cgroup yet.
-    pub fn new(of: &'static ByCgroup<R>, tree: impl Tree + Send + 'static, window: Window, all_buckets: bool) -> Self {
+    pub fn new<T: Tree + Send + 'static>(
+        of: &'static ByCgroup<R>,
+        tree: Result<T, NoCgroups>,
+        window: Window,
+        buckets: Buckets,
+    ) -> Self {
         let labels = vec![("cgroup", SeriesLabel::Text(String::from_utf8_lossy(OTHER).into_owned()))];
         CgroupHistograms {
             of,
-            tree: Box::new(tree),
-            all_buckets,
+            tree: tree.map(|tree| Box::new(tree) as Box<dyn Tree + Send>),
+            all_buckets: buckets == Buckets::Fine,
             clock: WindowClock::new(window),
             start: Instant::now(),
             ticks: 0,
@@ -143,6 +151,18 @@ impl<R> CgroupHistograms<R> {
             known: HashMap::new(),
             strangers: HashSet::new(),
             claims: RowClaims::new(cgroup_owner::claims),
+        }
+    }
+
+    /// Sizes the maps for so many cgroups. Rows take a 128th of the memory and 96 MB at most, or else all CPUs share them. `None`, and
+    /// refused, where there are no cgroups to be had.
+    pub fn plan(&self, places: usize, host: &Host, plan: &mut Plan) -> Option<Size> {
+        match &self.tree {
+            Ok(_) => Some(self.of.plan(places, host, plan)),
+            Err(none) => {
+                plan.refuse(none.to_string());
+                None
+            }
         }
     }
 
@@ -181,13 +201,8 @@ impl<R> CgroupHistograms<R> {
             if by_cgroup {
                 fill(self.of, view, name, series, table);
             } else {
-                let counts = |&field: &Field<R, fine_hist>| {
-                    let mut counts = [0; Fine::BUCKETS];
-                    for row in rows(view, &series.rows, &series.past) {
-                        Fine::add(row.part(field), &mut counts);
-                    }
-                    counts
-                };
+                let all = || rows(view, &series.rows, &series.past);
+                let counts = |&field: &Field<R, fine_hist>| Fine::total(all().map(|row| row.part(field))).0;
                 let counts: Vec<_> = self.of.histograms.iter().map(counts).collect();
                 set_buckets(table, self.all_buckets, Some((name, &series.labels)), &counts);
             }
@@ -205,14 +220,13 @@ impl<R> CgroupHistograms<R> {
     /// What these histograms counted of cgroups that found no place, and of none.
     pub fn without_place(&self, kernel: &dyn Kernel, histograms: &[Field<R, fine_hist>]) -> u64 {
         let view = View::of(self.of, kernel);
-        let counts = histograms.iter().flat_map(|&of| {
-            rows(view, &[0], &None).flat_map(move |row| row.part(of).words(fine_hist::buckets)).collect::<Vec<_>>()
-        });
-        counts.fold(0, u64::wrapping_add)
+        let all = view.rows_of(0).flat_map(|row| histograms.iter().map(move |&of| Fine::count(row.part(of))));
+        all.fold(0, u64::wrapping_add)
     }
 
     /// Takes places that have got an owner since the last time.
     fn find(&mut self, kernel: &dyn Kernel) {
+        let Ok(tree) = &self.tree else { return };
         let owners = kernel.rows(self.of.owners);
         self.places.resize(owners.len(), Place::default());
         let new = owners.iter().map(|owner| owner.get(cgroup_owner::id)).enumerate();
@@ -222,7 +236,7 @@ impl<R> CgroupHistograms<R> {
         let mut unknown: HashSet<u64> = new.iter().map(|&(_, id)| id).filter(is_unknown).collect();
         if !unknown.is_empty() {
             let known = &mut self.known;
-            self.tree.walk(&mut |cgroup| {
+            tree.walk(&mut |cgroup| {
                 if unknown.remove(&cgroup.id) {
                     known.insert(cgroup.id, cgroup);
                 }
@@ -236,7 +250,7 @@ impl<R> CgroupHistograms<R> {
             let name = self.known.get(&id).map(series_name);
             let series = match (&name, self.known.get(&id)) {
                 (Some(name), Some(cgroup)) => {
-                    let (tree, histograms) = (&self.tree, self.of.histograms.len());
+                    let histograms = self.of.histograms.len();
                     let new = || Series::new(tree.labels(&cgroup.path), histograms);
                     self.series.entry(name.clone()).or_insert_with(new)
                 }
@@ -249,12 +263,13 @@ impl<R> CgroupHistograms<R> {
 
     /// Looks which cgroups are gone, some at each tick.
     fn find_gone(&mut self) {
+        let Ok(tree) = &self.tree else { return };
         let ticks = self.ticks;
         let turn = |(at, place): &(usize, &mut Place)| {
             place.series.is_some() && place.gone.is_none() && *at as u64 % TURNS == ticks % TURNS
         };
         for (_, place) in self.places.iter_mut().enumerate().filter(turn) {
-            if !self.known.get(&place.id).is_some_and(|cgroup| self.tree.is_there(cgroup)) {
+            if !self.known.get(&place.id).is_some_and(|cgroup| tree.is_there(cgroup)) {
                 place.gone = Some(ticks);
             }
         }
@@ -330,8 +345,7 @@ fn fill<R>(of: &ByCgroup<R>, view: View<'_, R>, name: &[u8], series: &mut Series
         cells = cells.set(metric, all().fold(0, |sum, row| sum.wrapping_add(row.get(field))));
     }
     for (histogram, &field) in of.histograms.iter().enumerate() {
-        let counts = kept[histogram].read(all().map(|row| row.part(field)));
-        cells = kept[histogram].set_quantiles(set_counts(cells, histogram, counts), histogram);
+        cells = kept[histogram].set(cells, histogram, all().map(|row| row.part(field)));
     }
 }
 
@@ -386,7 +400,7 @@ fn rows<'a, R>(
 mod tests {
     use super::*;
     use crate::bpf::types::{cgd_row, cgd_side};
-    use crate::kit::{Fake, MetricDef, Shape};
+    use crate::kit::{Fake, MetricDef};
     use crate::pcp::{Sem, Type, Units};
     use std::sync::{Mutex, MutexGuard};
 
@@ -466,7 +480,8 @@ mod tests {
     fn start() -> (Fake, Directories, CgroupHistograms<cgd_row>) {
         let fake = Fake::new().with(OWNERS, PLACES).with(ROWS, 2 * (PLACES + 1));
         let tree = Directories::default();
-        let cgroups = CgroupHistograms::new(&BY_CGROUP, tree.clone(), Window(Duration::from_secs(60)), false);
+        let cgroups =
+            CgroupHistograms::new(&BY_CGROUP, Ok(tree.clone()), Window(Duration::from_secs(60)), Buckets::Log2);
         (fake, tree, cgroups)
     }
 

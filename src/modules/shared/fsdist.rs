@@ -91,21 +91,9 @@ macro_rules! file_system {
 
         const OF: &str = concat!("Of files on ", $called, ", by the functions that the module hooks.");
 
-        static BY_OPERATION: TableSpec = TableSpec {
-            summary: concat!("all of ", $called),
-            cluster: $by_operation,
-            metrics: SERIES,
-            histograms: HISTOGRAMS,
-            ..TableSpec::NEW
-        };
-        static BY_BUCKET: TableSpec = TableSpec {
-            summary: "each bucket",
-            cluster: $by_bucket,
-            shape: Shape::Buckets { max: Fine::USED },
-            metrics: BUCKETS,
-            histograms: HISTOGRAMS,
-            ..TableSpec::NEW
-        };
+        static BY_OPERATION: TableSpec =
+            TableSpec::by_series(concat!("all of ", $called), $by_operation, Shape::Single, SERIES, HISTOGRAMS);
+        static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", $by_bucket, BUCKETS, HISTOGRAMS);
 
         static OPEN: Hook = $crate::function!($open, $needs);
         static READ: Hook = $crate::function!($read, $needs);

@@ -1,0 +1,88 @@
+//! Sizes of biolatency's maps.
+
+use super::super::shared::block::starts;
+use super::super::shared::groups::{cpu_shift, groups};
+use crate::bpf::types::{bio_row, bio_size_row, bio_small};
+use crate::kit::{table_size, Host};
+
+/// How many rows there are, and which CPUs share them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Indexes of rows per group of CPUs; each disk has one, and the first is for those that found none.
+    pub disks: usize,
+    /// `1 << shift` CPUs are a group.
+    pub shift: u32,
+    pub groups: usize,
+    /// The same of rows by size.
+    pub size_shift: u32,
+    pub size_groups: usize,
+    /// Places for requests in flight.
+    pub starts: usize,
+    /// Places for disks that do not count.
+    pub ignored: usize,
+}
+
+impl Size {
+    /// Bytes that an index takes in a group: rows of reads and writes, of flushes and discards.
+    const INDEX: usize = 2 * (size_of::<bio_row>() + size_of::<bio_small>());
+    /// Rows by size.
+    const SIZES: usize = 2 * size_of::<bio_size_row>();
+    /// Places for requests of which a part is complete.
+    pub const PARTS: usize = 1024;
+
+    /// For this machine.
+    pub fn of(host: &Host) -> Size {
+        // A quarter more than there are: for disks to come, and so that most find their first choice.
+        let disks = host.disks + host.disks / 4 + 8;
+        let most = (21 << 20) + host.disks * (75 << 10);
+        let shift_for = |index: usize| cpu_shift(host.cpus, disks * index, most);
+        let (shift, size_shift) = (shift_for(Size::INDEX), shift_for(Size::SIZES));
+        Size {
+            disks,
+            shift,
+            groups: groups(host.cpus, shift),
+            size_shift,
+            size_groups: groups(host.cpus, size_shift),
+            starts: starts(host),
+            ignored: table_size(host.disks * 4, 256, 1 << 16),
+        }
+    }
+
+    /// Rows of each kind.
+    pub fn rows(&self) -> usize {
+        self.groups * self.disks * 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::types::bio_part;
+
+    /// The table of docs/design.md is printed here.
+    #[test]
+    fn maps_stay_within_their_limits_on_three_machines() {
+        let bytes = |cpus, disks, requests| {
+            let size = Size::of(&Host { cpus, disks, requests, ..Host::SMALL });
+            let rows = size.rows() * (size_of::<bio_row>() + size_of::<bio_small>());
+            // An element of a hash has 48 bytes of its own, a bucket 16.
+            let sizes = size.size_groups * size.disks * Size::SIZES + Size::PARTS * size_of::<bio_part>();
+            (rows + size.starts * 8 + size.disks * 128, 1 << size.shift, sizes, 1 << size.size_shift)
+        };
+        let [small, middle, large] =
+            [(2, 2, 512), (64, 32, 65_536), (256, 1000, 256_000)].map(|(c, d, r)| bytes(c, d, r));
+        println!("{small:?} {middle:?} {large:?}: bytes, CPUs that share rows; the same by size");
+        assert!(small.0 <= 2 << 20 && small.1 == 1, "{small:?}");
+        assert!(middle.0 <= 24 << 20 && middle.1 <= 4, "{middle:?}");
+        assert!(large.0 <= 96 << 20 && large.1 <= 128, "{large:?}");
+        assert!(small.2 <= 2 << 20 && middle.2 <= 24 << 20 && large.2 <= 96 << 20, "{small:?} {middle:?} {large:?}");
+    }
+
+    #[test]
+    fn each_cpu_has_its_group_of_rows() {
+        for (cpus, disks) in [(1, 0), (3, 10), (65, 100), (256, 1000), (8192, 10_000)] {
+            let size = Size::of(&Host { cpus, disks, ..Host::SMALL });
+            assert_eq!((cpus - 1) >> size.shift, size.groups - 1, "{cpus} CPUs, {disks} disks: {size:?}");
+        }
+    }
+}
