@@ -2,7 +2,7 @@
 
 use crate::consumers::{column, logs_the_groups, pmrep, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS};
 use crate::instance::{values, Pmcd};
-use crate::support::{config, lacks, told};
+use crate::support::{config, lacks, told, wait_for};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -239,6 +239,13 @@ fn what_runs_by_default_is_logged_and_so_is_the_agent() {
     }
     for (modules, histograms) in [(&["sysfork", "biolatency", "runqlat"][..], true), (&["sysfork"], false)] {
         let Some(pmcd) = Pmcd::beside(&config(modules), &[]) else { return };
+        if histograms {
+            // Quantiles have a value once the agent has looked at waits of its own life.
+            wait_for("a quantile", || {
+                let output = pmcd.client("pminfo").args(["-f", "bcc.runq.all.p99"]).output().unwrap();
+                (!values(&String::from_utf8_lossy(&output.stdout)).is_empty()).then_some(())
+            });
+        }
         let placed = Placed::new();
         let mut command = pmcd.client("pmlogconf");
         command.args(["-c", "-q", "-d"]).arg(placed.path("var/config/pmlogconf"));
