@@ -46,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "site",
             "state",
             "transport",
+            "user",
         ],
     ),
 ];
