@@ -18,14 +18,16 @@ struct cgd_side {
 
 /* A cgroup's requests, by one CPU or several. Counters only: the agent adds rows up word by word. */
 struct cgd_row {
+	__u64 used; /* whether a program has counted in it */
 	struct cgd_side read;
 	struct cgd_side write;
-	__u64 pad[6];
+	__u64 pad[5];
 };
 
 /* Row 0 of each group of CPUs is for requests of cgroups that found no place, and for those that nobody owns. */
 ROWS(cgd_owners, struct cgroup_owner);
 ROWS(cgd_rows, struct cgd_row);
+ROWS(cgd_marks, struct mark); /* one for each row */
 PRIVATE(cgd_starts, __u64);
 
 const volatile __u32 cgd_mask; /* places of owners, less 1 */
@@ -70,7 +72,7 @@ ON(block_rq_complete, struct request *rq, int error, unsigned int nr_bytes)
 
 	if (op == OP_FLUSH || op == OP_DISCARD || block_is_ghost(op, nr_bytes) || block_is_command(op))
 		return;
-	r = cgroup_row(&cgd_rows, cgd_mask, cgd_cpu_shift, cgroup_index(&cgd_owners, cgd_mask, cgd_cgroup(raw, rq)));
+	r = cgroup_row(&cgd_rows, &cgd_marks, cgd_mask, cgd_cpu_shift, cgroup_index(&cgd_owners, cgd_mask, cgd_cgroup(raw, rq)));
 	if (!r)
 		return;
 	side = op & 1 ? &r->write : &r->read;

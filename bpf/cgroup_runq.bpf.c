@@ -8,14 +8,16 @@
 
 /* A cgroup's tasks, by one CPU or several. Counters only: the agent adds rows up word by word. */
 struct cgq_row {
+	__u64 used; /* whether a program has counted in it */
 	struct fine_hist waits;
 	__u64 unmeasured; /* arrivals after an unknown time */
-	__u64 pad[6];
+	__u64 pad[5];
 };
 
 /* Row 0 of each group of CPUs is for tasks of cgroups that found no place. */
 ROWS(cgq_owners, struct cgroup_owner);
 ROWS(cgq_rows, struct cgq_row);
+ROWS(cgq_marks, struct mark); /* one for each row */
 
 const volatile __u32 cgq_mask; /* places of owners, less 1 */
 const volatile __u32 cgq_cpu_shift; /* 1 << this many CPUs share their rows */
@@ -30,7 +32,7 @@ static __always_inline void cgq_count(const bool raw, struct task_struct *task, 
 
 	if (bpf_core_field_exists(((struct task_struct *)0)->cgroups))
 		id = GET(GET(GET(GET(task, cgroups), dfl_cgrp), kn), id);
-	r = cgroup_row(&cgq_rows, cgq_mask, cgq_cpu_shift, cgroup_index(&cgq_owners, cgq_mask, id));
+	r = cgroup_row(&cgq_rows, &cgq_marks, cgq_mask, cgq_cpu_shift, cgroup_index(&cgq_owners, cgq_mask, id));
 	if (!r)
 		return;
 	if (likely(wait >= 0))

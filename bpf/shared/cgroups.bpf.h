@@ -38,8 +38,15 @@ static __always_inline __u32 cgroup_index(void *owners, __u32 mask, __u64 id)
 	return 0;
 }
 
-/* The row of an index for this CPU, one of 1 << shift that share it. */
-static __always_inline void *cgroup_row(void *rows, __u32 mask, __u32 shift, __u32 index)
+/* The row of an index for this CPU, one of 1 << shift that share it; it begins with whether it is in use, which `marks` is told once. */
+static __always_inline void *cgroup_row(void *rows, void *marks, __u32 mask, __u32 shift, __u32 index)
 {
-	return row(rows, (bpf_get_smp_processor_id() >> shift) * (mask + 2) + index);
+	__u32 number = (bpf_get_smp_processor_id() >> shift) * (mask + 2) + index;
+	__u64 *used = row(rows, number);
+
+	if (used && unlikely(!*used)) {
+		*used = 1;
+		mark(marks, number);
+	}
+	return used;
 }

@@ -171,9 +171,9 @@ impl<'a, T> Row<'a, T> {
         words.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Zeroes all of it.
+    /// Zeroes all of it. What is 0 is left alone: writing there would take memory where a page of the array is not mapped.
     pub fn clear(self) {
-        self.words.iter().for_each(|word| word.store(0, Relaxed));
+        self.words.iter().filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
     }
 
     /// Writes the first words.

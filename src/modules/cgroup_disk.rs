@@ -4,7 +4,7 @@ use super::shared::block::{starts, COMPLETE, ISSUE};
 use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::groups::tell;
 use crate::bpf::features::PLUG_CLOCK;
-use crate::bpf::types::{self, cgd_row, cgd_side, cgroup_owner};
+use crate::bpf::types::{self, cgd_row, cgd_side, cgroup_owner, mark};
 use crate::host::{Cgroups, Controller, NoCgroups};
 use crate::kit::*;
 use crate::{histograms, maps, module_log, options};
@@ -29,7 +29,8 @@ const WRITES: &str = "Series are cgroups by path, each request with the nearest 
 
 maps! {
     rows OWNERS: cgroup_owner = "cgd_owners", taken id;
-    rows ROWS: cgd_row = "cgd_rows";
+    rows ROWS: cgd_row = "cgd_rows", taken used, marked in "cgd_marks";
+    rows MARKS: mark = "cgd_marks";
     private STARTS: u64 = "cgd_starts";
 }
 
@@ -45,6 +46,7 @@ static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each cgroup",
 static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
     owners: OWNERS,
     rows: ROWS,
+    marks: MARKS,
     histograms: &[
         cgd_row::read.then(cgd_side::total),
         cgd_row::read.then(cgd_side::queue),

@@ -3,7 +3,7 @@
 use super::runqlat::{kernel_keeps_times, plan_times, RUNQ_MAPS, SWITCH, WAKEUP, WAKEUP_NEW};
 use super::shared::cgroups::{ByCgroup, CgroupHistograms, BY_PATH};
 use super::shared::groups::tell;
-use crate::bpf::types::{self, cgq_row, cgroup_owner};
+use crate::bpf::types::{self, cgq_row, cgroup_owner, mark};
 use crate::host::{Cgroups, Controller, NoCgroups};
 use crate::kit::*;
 use crate::{histograms, maps, options};
@@ -20,7 +20,8 @@ const NOTE: &str =
 
 maps! {
     rows OWNERS: cgroup_owner = "cgq_owners", taken id;
-    rows ROWS: cgq_row = "cgq_rows";
+    rows ROWS: cgq_row = "cgq_rows", taken used, marked in "cgq_marks";
+    rows MARKS: mark = "cgq_marks";
 }
 
 options! {
@@ -32,8 +33,15 @@ options! {
 static TABLE: TableSpec = TableSpec::by_series("each cgroup", 401, BY_PATH, SERIES, HISTOGRAMS);
 static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each cgroup", 333, BUCKETS, HISTOGRAMS);
 
-static BY_CGROUP: ByCgroup<cgq_row> =
-    ByCgroup { owners: OWNERS, rows: ROWS, histograms: &[cgq_row::waits], counters: &[], name: NAME, series: &TABLE };
+static BY_CGROUP: ByCgroup<cgq_row> = ByCgroup {
+    owners: OWNERS,
+    rows: ROWS,
+    marks: MARKS,
+    histograms: &[cgq_row::waits],
+    counters: &[],
+    name: NAME,
+    series: &TABLE,
+};
 
 /// The declaration.
 pub const SPEC: Spec = Spec {
@@ -44,7 +52,7 @@ pub const SPEC: Spec = Spec {
     tables: &[&TABLE, &BY_BUCKET],
     options: OPTIONS,
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
-    maps: &[MAPS[0], MAPS[1], RUNQ_MAPS[0], RUNQ_MAPS[1]],
+    maps: &[MAPS[0], MAPS[1], MAPS[2], RUNQ_MAPS[0], RUNQ_MAPS[1]],
     make: |setup| Ok(Box::new(CgroupRunq::new(Options::read(setup.section)?, Cgroups::of(Controller::Unified)))),
     ..Spec::NEW
 };

@@ -385,6 +385,22 @@ mod tests {
     }
 
     #[test]
+    fn a_pipe_takes_a_long_reply_at_once() {
+        let (input, ask) = nix::unistd::pipe().unwrap();
+        let (answer, output) = nix::unistd::pipe().unwrap();
+        write(&ask, &pdu(3, &[7; 988])).unwrap();
+        drop(ask);
+        let mut handler = echo(400);
+        let connection = Connection::new(input, output).unwrap();
+        let read = thread::scope(|scope| {
+            let peer = scope.spawn(|| std::io::copy(&mut std::fs::File::from(answer), &mut std::io::sink()).unwrap());
+            assert_eq!(run(connection, b"", &Signals::none(), &mut handler).unwrap(), End::Eof);
+            peer.join().unwrap()
+        });
+        assert_eq!((read, handler.waits.get()), (400_000, 2), "once for the request, once for the end");
+    }
+
+    #[test]
     fn pipes_serve_as_well_as_sockets() {
         let (input, ask) = nix::unistd::pipe().unwrap();
         let (answer, output) = nix::unistd::pipe().unwrap();

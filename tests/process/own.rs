@@ -2,7 +2,7 @@
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, Wire};
-use crate::support::{lacks, lacks_bpf, lacks_mounts, skip, told, wait_for, Home, ALL, ONE};
+use crate::support::{config, lacks, lacks_bpf, lacks_mounts, skip, told, wait_for, Home, ALL, ONE};
 use corebcc::pcp::{PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
 use std::collections::BTreeMap;
@@ -201,6 +201,38 @@ fn what_loading_found_of_the_kernel_is_told() {
     } else {
         assert!(with("1") > 0, "{found:?}");
     }
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// Counters by cgroup take 37 MB for two CPUs.
+#[test]
+fn of_tables_by_cgroup_only_rows_in_use_are_resident() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(&config(&["cgroup_disk", "cgroup_runq"]));
+    let mut peer = Peer::ready(&home, &[]);
+    if !home.log().contains("cgroup_runq: attached") {
+        return skip("cgroup v2");
+    }
+    for name in ["bcc.cgroup.runq.count", "bcc.cgroup.disk.read.total.count"] {
+        values(&mut peer, name);
+    }
+    let tasks: u64 =
+        values(&mut peer, "bcc.cgroup.runq.count").values().map(|count| count.parse::<u64>().unwrap()).sum();
+    assert!(tasks > 0, "those that ran were seen, and so their pages");
+    let smaps = fs::read_to_string(format!("/proc/{}/smaps", peer.agent.pid())).unwrap();
+    let (mut is_map, mut resident) = (false, 0);
+    for line in smaps.lines() {
+        match line.strip_prefix("Rss:") {
+            Some(size) if is_map => resident += size.trim_end_matches("kB").trim().parse::<u64>().unwrap(),
+            Some(_) => {}
+            None if line.contains(" rw-s ") => is_map = line.contains("bpf-map"),
+            None if !line.split(' ').next().unwrap().ends_with(':') => is_map = false,
+            None => {}
+        }
+    }
+    assert!((4..4096).contains(&resident), "{resident} KiB of maps");
     assert_eq!(peer.close().0.code(), Some(0));
 }
 

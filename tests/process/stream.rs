@@ -10,9 +10,9 @@ use std::io::Write;
 
 const SYSFORK: Pmid = Pmid::new(149, 2, 0);
 
-/// A fetch whose reply no pipe holds: 160 KB at least.
+/// A fetch whose reply no pipe holds: 1.6 MB.
 fn large_fetch() -> Vec<u8> {
-    wire::fetch(&[SYSFORK; 20_000])
+    wire::fetch(&[SYSFORK; 50_000])
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! What found no place, and what has lost its series, counts for the series `other`, so that all series together never lose a count.
 
 use super::groups::{cpu_shift, groups};
-use crate::bpf::types::{cgroup_owner, fine_hist};
+use crate::bpf::types::{cgroup_owner, fine_hist, mark};
 use crate::bpf::Field;
 use crate::host::{series_name, Cgroup, Cgroups, NoCgroups};
 use crate::kit::{
@@ -34,6 +34,8 @@ pub struct ByCgroup<R: 'static> {
     pub owners: Rows<cgroup_owner>,
     /// For each group of CPUs a row for `other`, then a row for each place: counters only.
     pub rows: Rows<R>,
+    /// A mark for each row that a program has counted in.
+    pub marks: Rows<mark>,
     /// The histograms, in the order of the metrics.
     pub histograms: &'static [Field<R, fine_hist>],
     /// Other counters with their metrics.
@@ -61,7 +63,9 @@ impl<R> ByCgroup<R> {
         let most = (host.memory << 20 >> 7).min(96 << 20);
         let shift = cpu_shift(host.cpus, (places + 1) * size_of::<R>(), most);
         plan.entries(self.owners.def.name, places);
-        plan.entries(self.rows.def.name, groups(host.cpus, shift) * (places + 1));
+        let rows = groups(host.cpus, shift) * (places + 1);
+        plan.entries(self.rows.def.name, rows);
+        plan.entries(self.marks.def.name, rows);
         Size { mask: places as u32 - 1, shift }
     }
 }
@@ -406,6 +410,7 @@ mod tests {
 
     const OWNERS: Rows<cgroup_owner> = Rows::new("owners");
     const ROWS: Rows<cgd_row> = Rows::new("rows");
+    const MARKS: Rows<mark> = Rows::new("marks");
     const READS: Field<cgd_row, fine_hist> = cgd_row::read.then(cgd_side::total);
     const BYTES: Field<cgd_row, u64> = cgd_row::read.then(cgd_side::bytes);
     const PLACES: usize = 4;
@@ -436,6 +441,7 @@ mod tests {
     static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
         owners: OWNERS,
         rows: ROWS,
+        marks: MARKS,
         histograms: &[READS],
         counters: &[(Metric::new(8), BYTES)],
         name: Metric::new(7),
