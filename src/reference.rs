@@ -71,6 +71,9 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # Whether the agent gives up, once its modules are loaded, the capabilities and system calls that they do not need any\n\
          # more. The log names the capabilities that it keeps; docs/agent.md has them by module.\n\
          drop_privileges = True\n\
+         # Functions by which programs in programs.d may change processes: bpf_probe_write_user, bpf_override_return,\n\
+         # bpf_send_signal, bpf_send_signal_thread, bpf_send_signal_task. A program that calls another of them is not loaded.\n\
+         # allow_helpers = bpf_send_signal\n\
          \n\
          # Options of every section:\n\
          #   module   the module; it cannot run twice\n\

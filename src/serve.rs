@@ -11,7 +11,7 @@ use crate::pdu::Frame;
 use crate::privilege::{self, confine_to_statistics, hold, limit_calls};
 use crate::state::Restarts;
 use crate::transport::{self, End, Handler, Signals, TransportError};
-use crate::user::pairs_of;
+use crate::user::{pairs_of, set_pair_options, PairOptions};
 use caps::CapsHashSet;
 use log::{error, info, warn};
 use nix::sys::eventfd::EventFd;
@@ -117,6 +117,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         note_without_effect(config, &enabled);
     }
 
+    set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers.clone() });
     let caches = conf.path("PCP_VAR_DIR", "config/pmda");
     let state = caches.join(format!("{}.programs", common.domain));
     for (module, pair) in pairs_of(&programs(common, &conf), &settings.prefix, Some(&state), &enabled) {

@@ -8,8 +8,25 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 /// The options of `[pmda]`; anything else there is an error, as ever.
-const PMDA: [&str; 7] =
-    ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats", "show_arguments", "drop_privileges"];
+const PMDA: [&str; 8] = [
+    "modules",
+    "prefix",
+    "process_refresh",
+    "module_failure_fatal",
+    "bpf_stats",
+    "show_arguments",
+    "drop_privileges",
+    "allow_helpers",
+];
+
+/// What `allow_helpers` can name: functions by which programs of a site's own change processes.
+pub const GUARDED_HELPERS: [&str; 5] = [
+    "bpf_probe_write_user",
+    "bpf_override_return",
+    "bpf_send_signal",
+    "bpf_send_signal_thread",
+    "bpf_send_signal_task",
+];
 
 /// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
 const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=349;
@@ -37,6 +54,8 @@ pub struct Settings {
     pub show_arguments: bool,
     /// Whether to give up, once the modules are loaded, the privileges that they do not need any more.
     pub drop_privileges: bool,
+    /// Helpers of [`GUARDED_HELPERS`] that programs of a site's own may call.
+    pub allow_helpers: Vec<String>,
 }
 
 /// What every module can be told.
@@ -154,6 +173,7 @@ impl Default for Settings {
             bpf_stats: false,
             show_arguments: true,
             drop_privileges: true,
+            allow_helpers: Vec::new(),
         }
     }
 }
@@ -216,6 +236,7 @@ impl Settings {
         settings.show_arguments = *arguments.as_ref().unwrap_or(&false); // who sets it means to hide them
         read(Cost::Option, arguments.map(drop));
         read(Cost::Option, flag(pmda, "drop_privileges", true).map(|drops| settings.drop_privileges = drops));
+        read(Cost::Option, allowed(pmda).map(|allowed| settings.allow_helpers = allowed));
         let Switches { on, off, faults: mut unclear } = Switches::read(config);
         faults.append(&mut unclear);
         let list = match pmda.get("modules") {
@@ -333,6 +354,20 @@ fn meant<'a>(config: &'a Config, names: &Value<'_>, name: &str) -> Result<Sectio
                 "no section has the name {name}, and none the module; add one, or take {name} out of the list{hint}"
             )))
         }
+    }
+}
+
+/// The helpers that `allow_helpers` names.
+fn allowed(pmda: Section<'_>) -> Result<Vec<String>, ConfigError> {
+    let Some(value) = pmda.get("allow_helpers")? else { return Ok(Vec::new()) };
+    let names = value.list();
+    match names.iter().find(|name| !GUARDED_HELPERS.contains(name)) {
+        Some(wrong) => {
+            let known = GUARDED_HELPERS.join(", ");
+            let meant = did_you_mean(wrong, GUARDED_HELPERS);
+            Err(value.reject(format!("expected helpers of {known}, got {}{meant}", shown(wrong))))
+        }
+        None => Ok(names.into_iter().map(String::from).collect()),
     }
 }
 

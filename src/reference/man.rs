@@ -103,6 +103,11 @@ const PMDA: &[(&str, &str)] = &[
         "Drop the capabilities and system calls that the modules do not need after loading; default: True. The log names the capabilities that \
          remain.",
     ),
+    (
+        "allow_helpers",
+        "Functions by which programs in `programs.d` may change processes: `bpf_probe_write_user`, `bpf_override_return`, `bpf_send_signal`, \
+         `bpf_send_signal_thread`, `bpf_send_signal_task`; default: none. A pair that calls another of them is not loaded.",
+    ),
 ];
 
 fn configuration(page: &mut Page, specs: &[&Spec]) {

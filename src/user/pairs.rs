@@ -111,7 +111,7 @@ fn enabled(pair: &str, prefix: &str, tables: Vec<&'static TableSpec>, symbols: b
         name,
         summary: "programs of this site",
         tables: Vec::leak(tables),
-        needs_to_load: &[Need::Tracefs, Need::PerfEvents, Need::UserProbes],
+        needs_to_load: &[Need::Tracefs, Need::PerfEvents, Need::UserProbes, Need::KernelSymbols],
         needs_to_run,
         ..Spec::NEW
     };

@@ -15,7 +15,7 @@ const CONFIG: &str =
     "[pmda]\nmodules = sysfork\nmodule_failure_fatal = True\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
 
 /// A home whose directories above are root's, as those of pairs have to be.
-fn home() -> Option<Home> {
+pub fn home() -> Option<Home> {
     let home = Home::below(Path::new(env!("CARGO_TARGET_TMPDIR")), CONFIG);
     let is_roots = |path: &Path| {
         use std::os::unix::fs::MetadataExt;
@@ -65,7 +65,7 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
 }
 
-fn write(home: &Home, name: &str, text: &str) {
+pub fn write(home: &Home, name: &str, text: &str) {
     let path = home.path("programs.d").join(name);
     fs::write(&path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
@@ -82,13 +82,13 @@ fn with_calls() -> Option<Home> {
 }
 
 /// The PMID of a metric.
-fn pmid(peer: &mut Peer, name: &str) -> Pmid {
+pub fn pmid(peer: &mut Peer, name: &str) -> Pmid {
     let reply = peer.ask(&wire::lookup(name));
     let Pdu::PmnsIds { ids, .. } = decode(&reply) else { panic!("{name}") };
     ids[0]
 }
 
-fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
+pub fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
     values.into_iter().map(|value| value.parse::<u64>().unwrap()).sum()
 }
 
@@ -193,7 +193,7 @@ SEC("raw_tp/sys_enter") int writer(struct bpf_raw_tracepoint_args *ctx)
 char LICENSE[] SEC("license") = "GPL";
 "#;
 
-fn source(home: &Home, name: &str, text: &str, yaml: &str) -> bool {
+pub fn source(home: &Home, name: &str, text: &str, yaml: &str) -> bool {
     let source = home.path(&format!("{name}.bpf.c"));
     fs::write(&source, text).unwrap();
     write(home, &format!("{name}.yaml"), yaml);
@@ -233,7 +233,7 @@ fn what_is_wrong_with_a_pair_costs_that_part_only() {
     };
     said("typo", "failed", &["typo.yaml: line 9: metrics.counters[0].labels[0].decoders[0]", "did you mean `string`?"]);
     said("text", "failed", &["text.bpf.o: object: "]);
-    said("writer", "failed", &["writer.bpf.o", "a program calls bpf_probe_write_user"]);
+    said("writer", "failed", &["writer.bpf.o", "program change calls bpf_probe_write_user"]);
     said("shared", "failed", &["shared.yaml: file: expected owner root", "mode 0666", "chmod go-w"]);
     assert!(errors["mixed"].contains("invalid mem access"), "{}: the verifier's last words", errors["mixed"]);
     let parts = [
