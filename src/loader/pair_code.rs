@@ -1,6 +1,6 @@
 //! What is read of a pair's object before libbpf sees it: calls of helpers that do more than watch, and where variables are.
 
-use super::excerpt::{number, Sections, REL};
+use super::excerpt::{number, Section, Sections, REL};
 use super::pair_options::pair_options;
 use super::refusal::Refusal;
 use libbpf_rs::libbpf_sys;
@@ -54,6 +54,9 @@ fn calls(object: &[u8]) -> Option<Vec<Call<'_>>> {
     const WIDE: u8 = 0x18;
     let sections = Sections::read(object)?;
     let symbols = sections.symbols()?;
+    if !(0..sections.count()).all(|place| sections.at(place).is_some_and(|section| has_text(&section))) {
+        return None;
+    }
     let mut calls = Vec::new();
     for place in 0..sections.count() {
         let section = sections.at(place)?;
@@ -88,6 +91,25 @@ fn calls(object: &[u8]) -> Option<Vec<Call<'_>>> {
         }
     }
     Some(calls)
+}
+
+/// Whether the texts of a section are UTF-8, as far as it has any: libbpf-rs ends the process at a message of libbpf that is not.
+fn has_text(section: &Section<'_>) -> bool {
+    const STRTAB: u64 = 3;
+    let texts = match section.name {
+        ".BTF" => {
+            let place = |at: usize| number(section.bytes, at..at + 4);
+            let texts = place(4).zip(place(16)).zip(place(20));
+            texts.and_then(|((header, start), size)| {
+                let start = header.checked_add(start)?;
+                section.bytes.get(start..start.checked_add(size)?)
+            })
+        }
+        "license" => Some(section.bytes),
+        _ if section.kind == STRTAB => Some(section.bytes),
+        _ => return true,
+    };
+    texts.is_some_and(|texts| std::str::from_utf8(texts).is_ok())
 }
 
 /// The section of a variable of 8 bytes, and where it is in there.

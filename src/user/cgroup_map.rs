@@ -3,7 +3,7 @@
 
 use super::config::{CgroupMap, PairError};
 use crate::host::{Cgroups, Controller};
-use crate::loader::{LoadedPair, PairMap};
+use crate::loader::{LoadedPair, PairMap, Refusal};
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -44,9 +44,9 @@ impl KeptCgroups {
     }
 
     /// Puts in what matches, and takes out what is gone.
-    pub fn update(&mut self, pair: &LoadedPair) -> Result<(), String> {
+    pub fn update(&mut self, pair: &LoadedPair) -> Result<(), Refusal> {
         let CgroupMap { name, is_storage, regexps, .. } = &self.declared;
-        let cgroups = Cgroups::of(Controller::Unified).map_err(|error| error.to_string())?;
+        let cgroups = Cgroups::of(Controller::Unified).map_err(|error| Refusal::missing(error.to_string()))?;
         let one = &1_u64.to_ne_bytes()[..];
         let (mut found, mut failed) = (HashSet::new(), None);
         cgroups.walk(&mut |cgroup| {
@@ -77,7 +77,7 @@ impl KeptCgroups {
             self.known.difference(&found).for_each(|id| drop(pair.set(name, &id.to_ne_bytes(), None)));
         }
         self.known = found;
-        failed.map_or(Ok(()), |refusal| Err(format!("map {name}: {refusal}")))
+        failed.map_or(Ok(()), |refusal| Err(Refusal::new(refusal.errno, format!("map {name}: {refusal}"))))
     }
 
     /// The same, once a second; an error is logged once.

@@ -1,10 +1,11 @@
 //! Addresses of kernel symbols, which a pair's programs find in constants named `kaddr_SYMBOL`.
 
+use crate::loader::Refusal;
 use std::collections::HashMap;
 use std::io::BufRead;
 
 /// The constants for these symbols, from the lines of /proc/kallsyms; or why there are none.
-pub fn constants(symbols: &[String], mut kallsyms: impl BufRead) -> Result<Vec<(String, u64)>, String> {
+pub fn constants(symbols: &[String], mut kallsyms: impl BufRead) -> Result<Vec<(String, u64)>, Refusal> {
     let mut found: HashMap<&str, u64> = HashMap::new();
     let mut line = Vec::new();
     while kallsyms.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
@@ -18,14 +19,14 @@ pub fn constants(symbols: &[String], mut kallsyms: impl BufRead) -> Result<Vec<(
     }
     let constant = |symbol: &String| {
         match found.get(symbol.as_str()) {
-        Some(0) => Err(format!(
+        Some(0) => Err(Refusal::missing(format!(
             "the kernel hides the address of {symbol}: run the agent with CAP_SYSLOG, or set kernel.kptr_restrict to 1 or 0"
-        )),
+        ))),
         Some(address) => Ok((format!("kaddr_{symbol}"), *address)),
-        None => Err(format!(
+        None => Err(Refusal::missing(format!(
             "expected a symbol of the kernel that is in no module, got `{symbol}`, which /proc/kallsyms does not have (data symbols need a \
              kernel with CONFIG_KALLSYMS_ALL)"
-        )),
+        ))),
     }
     };
     symbols.iter().map(constant).collect()
@@ -55,9 +56,10 @@ mod tests {
         };
         let found = [("kaddr__stext".to_owned(), 0xffff_ffff_8100_0000), ("kaddr_twice".into(), 0xffff_ffff_8100_0020)];
         assert_eq!(constants(&["_stext", "twice"]), Ok(found.to_vec()));
-        assert!(constants(&["own"]).unwrap_err().contains("in no module, got `own`"));
+        assert!(constants(&["own"]).unwrap_err().message.contains("in no module, got `own`"));
         assert!(constants(&["hidden"])
             .unwrap_err()
+            .message
             .contains("hides the address of hidden: run the agent with CAP_SYSLOG"));
     }
 }

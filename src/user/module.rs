@@ -414,7 +414,7 @@ impl PairModule {
             true => Vec::new(),
             false => {
                 let file = File::open("/proc/kallsyms").map_err(|error| wrong(format!("/proc/kallsyms: {error}")))?;
-                kaddrs::constants(&self.kaddrs, BufReader::new(file)).map_err(wrong)?
+                kaddrs::constants(&self.kaddrs, BufReader::new(file)).map_err(|refusal| wrong(refusal.message))?
             }
         };
         Ok(PairSetup { constants, cgroup: self.cgroup.clone() })
@@ -424,7 +424,7 @@ impl PairModule {
     fn begin(&mut self, loaded: &LoadedPair) -> Result<(), PairError> {
         let wrong = |place: &str, reason| PairError { file: self.files.object.clone(), place: place.into(), reason };
         if let Some(cgroups) = &mut self.cgroups {
-            cgroups.update(loaded).map_err(|reason| wrong("cgroup_id_map", reason))?;
+            cgroups.update(loaded).map_err(|refusal| wrong("cgroup_id_map", refusal.to_string()))?;
         }
         for metric in &mut self.metrics {
             let size = covered(metric.what.labels());
