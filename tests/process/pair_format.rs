@@ -374,6 +374,33 @@ fn a_helper_that_changes_processes_takes_a_word() {
     );
 }
 
+const RELOCATED: &str = r#"
+struct task_struct { int pid; } __attribute__((preserve_access_index));
+MAP(a, BPF_MAP_TYPE_HASH, 4, __u64);
+SEC("raw_tp/sched_process_exec") int executed(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (void *)ctx->args[0];
+	int pid = 0;
+	bpf_probe_read_kernel(&pid, sizeof(pid), &task->pid);
+	add(&a, 0, pid > 0);
+	return 0;
+}
+"#;
+
+#[test]
+fn types_of_the_kernel_come_from_the_file_of_btf() {
+    let yaml = "metrics: {counters: [{name: a, help: a, labels: [{name: a, size: 8, decoders: [{name: uint}]}]}]}\n";
+    let Some(home) = with("relocated", RELOCATED, yaml) else { return };
+    let yaml = home.path("programs.d/relocated.yaml");
+    let check = |btf: &str, status| {
+        let checked = home.run(&["--check", yaml.to_str().unwrap(), "--btf", btf]);
+        assert_eq!(checked.status.code(), Some(status), "{checked:?}");
+    };
+    check("/sys/kernel/btf/vmlinux", 0);
+    // A file, but no types.
+    check("/proc/version", 1);
+}
+
 const LATENCY: &str = r#"
 MAP(latency_seconds, BPF_MAP_TYPE_HASH, 64, __u64);
 MAP(many_total, BPF_MAP_TYPE_HASH, 64, __u64);
