@@ -75,6 +75,8 @@ fn main() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
     let bpf = root.join("bpf");
     println!("cargo:rerun-if-changed=bpf");
+    // Programs find it by name in a binary without symbols, too.
+    println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=post_attach_mark");
     // For tests/architectures.rs, which runs this program for others than the machine's.
     println!("cargo:rustc-env=BUILD_PROGRAM={}", env::current_exe().expect("it runs").display());
 

@@ -3,9 +3,10 @@
 use corebcc::catalog::enabled_modules;
 use corebcc::collector::{prepare, prepared_modules, survey};
 use corebcc::config::Config;
+use corebcc::loader::OpenPair;
 use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
-use corebcc::user::{CounterSeries, HistogramSeries, Names, PairConfig, Scale};
+use corebcc::user::{decode, CounterSeries, HistogramSeries, Label, Names, PairConfig, Scale};
 use std::path::Path;
 
 /// The frames cut from a stream are the stream, however it is split into reads (the first byte decides).
@@ -67,6 +68,57 @@ pub fn pair(data: &[u8]) {
             scale.sum(keys);
         }
     }
+}
+
+/// An object is refused with a sentence, or its maps and programs can be told.
+pub fn object(data: &[u8]) {
+    match OpenPair::open("fuzz", data.to_vec()) {
+        Ok(opened) => assert!(opened.maps().len() <= 1024 && opened.programs() < data.len()),
+        Err(refusal) => assert!(!refusal.message.is_empty()),
+    }
+}
+
+/// Chains of decoders as the format's authors combine them, together all 18.
+const CHAINS: [&str; 17] = [
+    "{name: uint}",
+    "{name: uint}, {name: cgroup}",
+    "{name: uint}, {name: errno}",
+    "{name: uint}, {name: syscall}",
+    "{name: uint}, {name: static_map, static_map: {1: read}}",
+    "{name: uint}, {name: static_map, static_map: {1: read}, allow_unknown: true}",
+    "{name: dname}",
+    "{name: string}, {name: dname}",
+    "{name: inet_ip}",
+    "{name: kstack}",
+    "{name: majorminor}",
+    "{name: ksym}",
+    "{name: string}, {name: regexp, regexps: ['^(k.*)d', '(a)(b)', '.*']}",
+    "{name: hex}, {name: ifname}",
+    "{name: uint}, {name: pci_vendor}",
+    "{name: uint}, {name: pci_device}",
+    "{name: uint}, {name: pci_class}, {name: pci_subclass}",
+];
+
+/// Any bytes behind the first, which chooses a chain, become text or a refusal that names the label.
+pub fn decoders(data: &[u8]) {
+    thread_local! {
+        static LABELS: Vec<Label> = CHAINS.map(label).into();
+    }
+    let Some((&chain, key)) = data.split_first() else { return };
+    LABELS.with(|labels| {
+        let label = &labels[usize::from(chain) % labels.len()];
+        if let Err(why) = decode(label, key, &mut Names::below(Path::new("/nonexistent"))) {
+            assert!(why.to_string().contains("label fuzz") || why.to_string() == "no expression matched", "{why}");
+        }
+    });
+}
+
+fn label(decoders: &str) -> Label {
+    let text = format!(
+        "metrics: {{counters: [{{name: a, help: a, labels: [{{name: fuzz, size: 8, decoders: [{decoders}]}}]}}]}}"
+    );
+    let config = PairConfig::parse("fuzz.yaml", text.as_bytes()).expect("the chains are right");
+    config.counters.into_iter().flat_map(|counter| counter.labels).next().expect("it has a label")
 }
 
 /// A configuration is refused with messages that name the file, or every module it enables can be made from it.

@@ -1,14 +1,16 @@
 //! `--check`, `--check-syntax` and `--trycompile`: what is wrong with a configuration; then its modules are loaded, and detached again.
 
 use crate::catalog::EnabledModule;
-use crate::cli::{configuration, print, programs, CheckOptions, PrintError};
+use crate::cli::{configuration, print, programs, CheckOptions, CommonOptions, PrintError};
 use crate::collector::{prepare, survey, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
-use crate::config::Config;
+use crate::config::{Config, Settings};
 use crate::kit::PairStatus;
 use crate::logging::Target;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
-use crate::user::{pair_alone, pairs_of, read_directory, read_file, PairModule};
+use crate::user::{
+    pair_alone, pairs_of, read_directory, read_file, set_pair_options, PairModule, PairOptions,
+};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -28,14 +30,20 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         print(&format!("{announcement}\n"))?;
     }
     let common = &options.common;
+    let conf = PcpConf::load();
     if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "yaml")) {
+        // The configuration that the agent would read: beside the directory of pairs, else that of the system.
+        let beside = file.parent().map(|directory| directory.join("../corebcc.conf")).filter(|beside| beside.is_file());
+        let (config, _) = configuration(&CommonOptions { config: beside, ..common.clone() }, &conf);
+        let settings = config.as_ref().map(|config| Settings::survey(config).0).unwrap_or_default();
+        set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers });
         return check_pair(file, options.load);
     }
-    let conf = PcpConf::load();
     let (config, path) = configuration(common, &conf);
     let Prepared { settings, mut enabled, mut modules, configuration } =
         prepare(&config, &path, survey(&config, MODULES), MODULES);
     configuration.log_errors();
+    set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers.clone() });
     let mut wrong_pairs = false;
     for (module, mut pair) in pairs_of(read_directory(&programs(common, &conf)), &settings.prefix, None, &[]) {
         if !options.load || configuration.halted {

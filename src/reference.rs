@@ -78,6 +78,9 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # Who may store in these metrics besides root.\n\
          #control_users =\n\
          #control_groups =\n\
+         # Functions by which programs in programs.d may change processes: bpf_probe_write_user, bpf_override_return,\n\
+         # bpf_send_signal, bpf_send_signal_thread, bpf_send_signal_task. A program that calls another of them is not loaded.\n\
+         # allow_helpers = bpf_send_signal\n\
          \n\
          # Options of every section:\n\
          #   module   the module; it cannot run twice\n\

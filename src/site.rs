@@ -10,7 +10,9 @@ use crate::config::{Config, ConfigError, ModuleSettings, Settings};
 use crate::kit::show_arguments;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
-use crate::user::{pairs_of, read_directory, read_pairs, section_of, Changed, PairFiles, Watch};
+use crate::user::{
+    pairs_of, read_directory, read_pairs, section_of, set_pair_options, Changed, PairFiles, PairOptions, Watch,
+};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -96,6 +98,8 @@ impl Site {
 
     /// Makes modules of pairs that do not run.
     fn made(&mut self, files: Vec<PairFiles>) -> Vec<Alone> {
+        let allow_helpers = self.settings.allow_helpers.clone();
+        set_pair_options(PairOptions { btf: self.common.btf.clone(), allow_helpers });
         let mut names: BTreeMap<String, String> =
             files.iter().map(|files| (section_of(&files.name), files.name.clone())).collect();
         let others: Vec<u16> = self.modules.values().flat_map(|(_, clusters)| clusters).copied().collect();

@@ -298,9 +298,46 @@ fn the_fuzz_corpus_holds() {
     assert!(replay("requests", checks::requests) >= 20);
     assert!(replay("config", checks::config) >= 8);
     assert!(replay("pair", checks::pair) >= 8);
+    assert!(replay("object", checks::object) >= 9);
+    assert!(replay("decoders", checks::decoders) >= 11);
+}
+
+/// Any byte may be another: of headers, symbols, types, relocations and code.
+#[test]
+fn damaged_objects_of_pairs_are_refused_or_opened() {
+    let whole = fs::read(root().join("fuzz/corpus/object/whole")).unwrap();
+    checks::object(&whole);
+    for at in (0..whole.len()).step_by(3) {
+        for value in [0x00, 0x80, 0xff] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= value | 1;
+            checks::object(&damaged);
+        }
+    }
 }
 
 proptest! {
+    #[test]
+    fn random_damage_of_objects_does_not_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
+        length in any::<prop::sample::Index>(),
+        is_cut in prop::bool::weighted(0.2),
+    ) {
+        let mut object = fs::read(root().join("fuzz/corpus/object/whole")).unwrap();
+        for (at, byte) in changes {
+            *at.get_mut(&mut object) = byte;
+        }
+        if is_cut {
+            object.truncate(length.index(object.len()));
+        }
+        checks::object(&object);
+    }
+
+    #[test]
+    fn random_keys_do_not_panic(key in prop::collection::vec(any::<u8>(), 0..64)) {
+        checks::decoders(&key);
+    }
+
     #[test]
     fn random_configurations_do_not_panic(
         lines in prop::collection::vec(

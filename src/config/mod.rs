@@ -11,7 +11,7 @@ mod text;
 mod value;
 
 pub use notes::noting;
-pub use settings::{Cost, Fault, ModuleSettings, Settings};
+pub use settings::{Cost, Fault, ModuleSettings, Settings, GUARDED_HELPERS};
 pub use similar::did_you_mean;
 pub use value::Value;
 

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 /// The options of `[pmda]`; anything else there is an error, as ever.
-const PMDA: [&str; 10] = [
+const PMDA: [&str; 11] = [
     "modules",
     "prefix",
     "process_refresh",
@@ -19,6 +19,16 @@ const PMDA: [&str; 10] = [
     "load_later",
     "control_users",
     "control_groups",
+    "allow_helpers",
+];
+
+/// What `allow_helpers` can name: functions by which programs of a site's own change processes.
+pub const GUARDED_HELPERS: [&str; 5] = [
+    "bpf_probe_write_user",
+    "bpf_override_return",
+    "bpf_send_signal",
+    "bpf_send_signal_thread",
+    "bpf_send_signal_task",
 ];
 
 /// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
@@ -53,6 +63,8 @@ pub struct Settings {
     pub control_users: Vec<String>,
     /// Groups whose members may.
     pub control_groups: Vec<String>,
+    /// Helpers of [`GUARDED_HELPERS`] that programs of a site's own may call.
+    pub allow_helpers: Vec<String>,
 }
 
 /// What every module can be told.
@@ -173,6 +185,7 @@ impl Default for Settings {
             load_later: None,
             control_users: Vec::new(),
             control_groups: Vec::new(),
+            allow_helpers: Vec::new(),
         }
     }
 }
@@ -240,6 +253,7 @@ impl Settings {
         let names = |option| Ok(pmda.get(option)?.map_or_else(Vec::new, |value| words(&value)));
         read(Cost::Option, names("control_users").map(|names| settings.control_users = names));
         read(Cost::Option, names("control_groups").map(|names| settings.control_groups = names));
+        read(Cost::Option, allowed(pmda).map(|allowed| settings.allow_helpers = allowed));
         let Switches { on, off, faults: mut unclear } = Switches::read(config);
         faults.append(&mut unclear);
         let list = match pmda.get("modules") {
@@ -362,6 +376,20 @@ fn meant<'a>(config: &'a Config, names: &Value<'_>, name: &str) -> Result<Sectio
                 "no section has the name {name}, and none the module; add one, or take {name} out of the list{hint}"
             )))
         }
+    }
+}
+
+/// The helpers that `allow_helpers` names.
+fn allowed(pmda: Section<'_>) -> Result<Vec<String>, ConfigError> {
+    let Some(value) = pmda.get("allow_helpers")? else { return Ok(Vec::new()) };
+    let names = value.list();
+    match names.iter().find(|name| !GUARDED_HELPERS.contains(name)) {
+        Some(wrong) => {
+            let known = GUARDED_HELPERS.join(", ");
+            let meant = did_you_mean(wrong, GUARDED_HELPERS);
+            Err(value.reject(format!("expected helpers of {known}, got {}{meant}", shown(wrong))))
+        }
+        None => Ok(names.into_iter().map(String::from).collect()),
     }
 }
 

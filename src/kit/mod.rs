@@ -53,4 +53,4 @@ pub use spec::{Overhead, OverheadClass, Spec};
 pub use table::{Key, RowMut, Table};
 pub use table_spec::{Shape, TableId, TableSpec};
 pub use text::{escaped, is_control};
-pub use window::{Window, Windowed};
+pub use window::{Window, Windowed, QUANTILES};

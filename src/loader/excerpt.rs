@@ -12,7 +12,8 @@ const SYMBOL: usize = 24;
 const PROGBITS: u64 = 1;
 const SYMTAB: u64 = 2;
 const NOBITS: u64 = 8;
-const REL: u64 = 9;
+/// Relocations.
+pub const REL: u64 = 9;
 const LLVM_ADDRSIG: u64 = 0x6fff_4c03;
 const EXECINSTR: u64 = 4;
 /// The type of a symbol that is a function.
@@ -89,32 +90,54 @@ fn without_lines(types: &[u8]) -> Option<Vec<u8>> {
     Some([&shorter, functions, relocations].concat())
 }
 
-struct Section<'a> {
+/// A section of an object.
+pub struct Section<'a> {
     header: &'a [u8],
-    name: &'a str,
-    kind: u64,
+    /// Its name.
+    pub name: &'a str,
+    /// Its type (`SHT_*`).
+    pub kind: u64,
     flags: u64,
     /// Nothing if it takes no room in the file.
-    bytes: &'a [u8],
-    /// Another section that belongs to it, and one that it belongs to.
+    pub bytes: &'a [u8],
+    /// Another section that belongs to it.
     link: usize,
-    info: usize,
+    /// One that it belongs to.
+    pub info: usize,
 }
 
 impl Section<'_> {
-    fn is_code(&self) -> bool {
+    /// Whether programs are in it.
+    pub fn is_code(&self) -> bool {
         self.flags & EXECINSTR != 0
     }
 }
 
-struct Sections<'a> {
+/// A symbol of an object.
+#[allow(dead_code)] // in build.rs
+pub struct Symbol<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The number of its section; 0: it is not defined here.
+    pub section: usize,
+    /// Where it is in the section.
+    pub value: usize,
+    /// Its bytes.
+    pub size: usize,
+    /// Whether it is a function.
+    pub is_function: bool,
+}
+
+/// The sections of an object.
+pub struct Sections<'a> {
     object: &'a [u8],
     headers: Vec<&'a [u8]>,
     names: &'a [u8],
 }
 
 impl<'a> Sections<'a> {
-    fn read(object: &'a [u8]) -> Option<Sections<'a>> {
+    /// Those of an ELF file of 64 bits in this machine's byte order.
+    pub fn read(object: &'a [u8]) -> Option<Sections<'a>> {
         let order = if cfg!(target_endian = "little") { 1 } else { 2 };
         if object.get(..6)? != [0x7f, b'E', b'L', b'F', 2, order] {
             return None;
@@ -136,7 +159,8 @@ impl<'a> Sections<'a> {
         self.object.get(offset..offset.checked_add(size)?)
     }
 
-    fn at(&self, place: usize) -> Option<Section<'a>> {
+    /// One by its number.
+    pub fn at(&self, place: usize) -> Option<Section<'a>> {
         let header = *self.headers.get(place)?;
         let kind = number(header, 4..8)? as u64;
         Some(Section {
@@ -150,13 +174,37 @@ impl<'a> Sections<'a> {
         })
     }
 
-    fn all(&self) -> impl Iterator<Item = Section<'a>> + '_ {
+    /// All of them in order, up to one that cannot be read.
+    pub fn all(&self) -> impl Iterator<Item = Section<'a>> + '_ {
         (0..self.headers.len()).map_while(|place| self.at(place))
+    }
+
+    /// Their number.
+    #[allow(dead_code)] // in build.rs
+    pub fn count(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// The symbols in order; `None` if there are none or one cannot be read.
+    #[allow(dead_code)] // in build.rs
+    pub fn symbols(&self) -> Option<Vec<Symbol<'a>>> {
+        let table = self.all().find(|section| section.kind == SYMTAB)?;
+        let names = self.at(table.link)?.bytes;
+        let symbol = |symbol: &[u8]| {
+            Some(Symbol {
+                name: text(names, number(symbol, 0..4)?)?,
+                section: number(symbol, 6..8)?,
+                value: number(symbol, 8..16)?,
+                size: number(symbol, 16..24)?,
+                is_function: symbol[4] & 15 == FUNC,
+            })
+        };
+        table.bytes.chunks_exact(SYMBOL).map(symbol).collect()
     }
 }
 
 /// A number of two, four or eight bytes.
-fn number(bytes: &[u8], at: Range<usize>) -> Option<usize> {
+pub fn number(bytes: &[u8], at: Range<usize>) -> Option<usize> {
     let mut word = [0; 8];
     let bytes = bytes.get(at)?;
     let start = if cfg!(target_endian = "little") { 0 } else { 8 - bytes.len() };

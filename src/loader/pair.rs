@@ -1,14 +1,19 @@
 //! The object of a pair: opened by libbpf as a whole of its own, loaded without the programs that the kernel refuses, attached by the
 //! names of its sections, and read.
 
+use super::mark::post_attach_mark;
+use super::pair_code::{may_not, variable};
+use super::pair_events::EventReader;
+use super::pair_options::pair_options;
 use super::perf_event::open_event;
 use super::permission::{lock_memory, Privileges};
 use super::refusal::{chain, errno, listening, Refusal};
 use super::usage;
-use crate::host::cpus;
+use crate::host::{cpus, Cgroups, Controller};
 use libbpf_rs::libbpf_sys::{self, perf_event_attr};
 use libbpf_rs::{
-    Link, MapCore, MapType, Object, ObjectBuilder, OpenObject, ProgramAttachType, ProgramMut, ProgramType,
+    Link, Map, MapCore, MapFlags, MapType, Object, ObjectBuilder, OpenObject, ProgramAttachType, ProgramMut,
+    ProgramType,
 };
 use nix::libc;
 use std::collections::{BTreeMap, HashSet};
@@ -41,6 +46,17 @@ pub struct PairMap {
     pub by_cpu: bool,
     /// Whether its rows can be read by key.
     pub is_table: bool,
+    /// Whether programs send events by it: a perf event array or a ring buffer.
+    pub is_events: bool,
+}
+
+/// What the YAML of a pair says of loading.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PairSetup {
+    /// Values of constants of 8 bytes, by their names.
+    pub constants: Vec<(String, u64)>,
+    /// The path of the cgroup that `cgroup_skb` programs are attached to, below the mount of cgroup v2.
+    pub cgroup: Option<String>,
 }
 
 /// A program, and what became of it.
@@ -68,6 +84,8 @@ pub struct LoadedPair {
     object: Object,
     programs: Vec<PairProgram>,
     maps: BTreeMap<String, PairMap>,
+    refused: BTreeMap<String, Refusal>,
+    cgroup: Option<String>,
 }
 
 /// What a section says that libbpf does not know: `perf_event/type=1,config=0,frequency=99` and `xdp/eth0`.
@@ -90,9 +108,8 @@ impl Special<'_> {
 impl OpenPair {
     /// Opens an object without loading it.
     pub fn open(name: &str, bytes: Vec<u8>) -> Result<OpenPair, Refusal> {
-        if let Some(helper) = forbidden(&bytes) {
-            let reason = "a pair may not change the memory of processes or what functions return";
-            return Err(Refusal::new(libc::EPERM, format!("a program calls {helper}: {reason}")));
+        if let Some(refusal) = may_not(&bytes) {
+            return Err(refusal);
         }
         let object = open(name, &bytes)?;
         let maps = object.maps().count();
@@ -108,8 +125,9 @@ impl OpenPair {
             let name = map.name().to_string_lossy().into_owned();
             let kind = map.map_type();
             let is_table = kind.is_hash_map() || matches!(kind, MapType::Array | MapType::PercpuArray);
+            let is_events = matches!(kind, MapType::PerfEventArray | MapType::RingBuf);
             let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
-            (name.clone(), PairMap { name, key_size, value_size, by_cpu: kind.is_percpu(), is_table })
+            (name.clone(), PairMap { name, key_size, value_size, by_cpu: kind.is_percpu(), is_table, is_events })
         };
         self.object.maps().map(map).collect()
     }
@@ -119,13 +137,14 @@ impl OpenPair {
         self.object.progs().count()
     }
 
-    /// Loads the object without the programs that the kernel refuses, and attaches the others. An error is the whole object's.
-    pub fn load(self) -> Result<LoadedPair, Refusal> {
+    /// Loads the object without the programs that the kernel refuses. An error is the whole object's.
+    pub fn load(self, setup: &PairSetup) -> Result<LoadedPair, Refusal> {
         lock_memory();
         let maps = self.maps();
         let OpenPair { name, bytes, mut object } = self;
         let mut refused: BTreeMap<String, Refusal> = BTreeMap::new();
         let object = loop {
+            set_constants(&mut object, &bytes, &setup.constants)?;
             for mut program in object.progs_mut() {
                 let section = program.section().to_string_lossy().into_owned();
                 match Special::of(&section) {
@@ -155,16 +174,34 @@ impl OpenPair {
             }
             object = open(&name, &bytes)?;
         };
-        drop(bytes);
-        let mut loaded = LoadedPair { links: Vec::new(), object, programs: Vec::new(), maps };
-        loaded.attach(refused);
-        Ok(loaded)
+        let cgroup = setup.cgroup.clone();
+        Ok(LoadedPair { links: Vec::new(), object, programs: Vec::new(), maps, refused, cgroup })
     }
 }
 
 fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, Refusal> {
-    let (opened, said) = listening(|| ObjectBuilder::default().name(name)?.open_memory(bytes));
+    let (opened, said) = listening(|| {
+        let mut builder = ObjectBuilder::default();
+        builder.name(name)?;
+        if let Some(btf) = pair_options().btf {
+            builder.btf_custom_path(btf)?;
+        }
+        builder.open_memory(bytes)
+    });
     opened.map_err(|error| explained(Refusal::read(&said, errno(&error)), &error))
+}
+
+/// Sets constants (`const volatile`), which the verifier knows the values of.
+fn set_constants(object: &mut OpenObject, bytes: &[u8], constants: &[(String, u64)]) -> Result<(), Refusal> {
+    for (name, value) in constants {
+        let missing = || Refusal::missing(format!("expected a variable `const volatile __u64 {name}`"));
+        let (section, at) = variable(bytes, name).ok_or_else(missing)?;
+        let mut maps = object.maps_mut();
+        let mut map = maps.find(|map| map.name().to_string_lossy().ends_with(section)).ok_or_else(missing)?;
+        let place = map.initial_value_mut().and_then(|values| values.get_mut(at..)?.first_chunk_mut::<8>());
+        *place.ok_or_else(missing)? = value.to_ne_bytes();
+    }
+    Ok(())
 }
 
 /// A refusal that says something.
@@ -194,41 +231,11 @@ fn culprit(said: &str) -> Option<String> {
     said.lines().rev().filter(|line| line.contains("fail") || line.contains("missing")).find_map(named)
 }
 
-/// The helper that a program of an object calls and may not: `bpf_probe_write_user` or `bpf_override_return`. It looks at all code,
-/// functions that programs call included.
-fn forbidden(elf: &[u8]) -> Option<&'static str> {
-    const CALL: u8 = 0x85;
-    const WIDE: u8 = 0x18;
-    const EXECUTABLE: u64 = 4;
-    let number = |at: usize, bytes: usize| {
-        let part = elf.get(at..at.checked_add(bytes)?)?;
-        Some(part.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
-    };
-    let (table, size, count) = (number(0x28, 8)?, number(0x3a, 2)?, number(0x3c, 2)?);
-    for section in 0..count {
-        let at = usize::try_from(table.checked_add(section * size)?).ok()?;
-        let (flags, offset, length) = (number(at + 8, 8)?, number(at + 24, 8)?, number(at + 32, 8)?);
-        let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
-        let Some(code) = elf.get(offset..offset.saturating_add(length)).filter(|_| flags & EXECUTABLE != 0) else {
-            continue;
-        };
-        let (instructions, _) = code.as_chunks::<8>();
-        let mut instructions = instructions.iter();
-        while let Some([code, registers, _, _, value @ ..]) = instructions.next() {
-            match (*code, registers >> 4, u32::from_le_bytes(*value)) {
-                (CALL, 0, libbpf_sys::BPF_FUNC_probe_write_user) => return Some("bpf_probe_write_user"),
-                (CALL, 0, libbpf_sys::BPF_FUNC_override_return) => return Some("bpf_override_return"),
-                (WIDE, ..) => drop(instructions.next()),
-                _ => {}
-            }
-        }
-    }
-    None
-}
-
 impl LoadedPair {
-    fn attach(&mut self, mut refused: BTreeMap<String, Refusal>) {
-        let LoadedPair { links, object, programs, .. } = self;
+    /// Attaches the programs. Those at `post_attach_mark` run once, and are detached again.
+    pub fn attach(&mut self) {
+        let LoadedPair { links, object, programs, refused, cgroup, .. } = self;
+        let mut marked = Vec::new();
         for program in object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             let section = program.section().to_string_lossy().into_owned();
@@ -237,10 +244,14 @@ impl LoadedPair {
                 None if !program.autoload() => {
                     Err(Refusal::missing("its section begins with `?`, so it is not loaded"))
                 }
-                None => attach(&program, &section),
+                None => attach(&program, &section, cgroup.as_deref()),
             };
+            let links: &mut Vec<Link> = if section.ends_with(":post_attach_mark") { &mut marked } else { links };
             let result = result.map(|attached| links.extend(attached));
             programs.push(PairProgram { name, section, result });
+        }
+        if !marked.is_empty() {
+            post_attach_mark();
         }
     }
 
@@ -256,15 +267,36 @@ impl LoadedPair {
 
     /// Bytes of kernel memory of maps and programs.
     pub fn memory(&self) -> u64 {
-        let maps = self.object.maps().filter(libbpf_rs::Map::autocreate).filter_map(|map| usage::memory(map.as_fd()));
+        let maps = self.object.maps().filter(Map::autocreate).filter_map(|map| usage::memory(map.as_fd()));
         let programs = self.object.progs().filter(|program| program.autoload());
         maps.sum::<u64>() + programs.filter_map(|program| usage::memory(program.as_fd())).sum::<u64>()
     }
 
+    fn map(&self, name: &str) -> std::io::Result<Map<'_>> {
+        let found = self.object.maps().find(|map| map.name().to_string_lossy() == name);
+        found.ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOENT))
+    }
+
+    /// Reads the first `size` bytes of the events of a map from now on, with a buffer of `room` bytes for each CPU.
+    pub fn events(&self, map: &str, size: usize, room: usize) -> Result<EventReader, Refusal> {
+        let map = self.map(map)?;
+        let (reader, said) = listening(|| EventReader::new(&map, size, room));
+        reader.map_err(|error| explained(Refusal::read(&said, errno(&error)), &error))
+    }
+
+    /// Sets the value of a key, or takes the key away.
+    pub fn set(&self, map: &str, key: &[u8], value: Option<&[u8]>) -> Result<(), Refusal> {
+        let map = self.map(map)?;
+        let done = match value {
+            Some(value) => map.update(key, value, MapFlags::ANY),
+            None => map.delete(key),
+        };
+        done.map_err(|error| Refusal::new(errno(&error), chain(&error)))
+    }
+
     /// Reads the rows of a map, each once: key and values, of which there is one for each possible CPU if it is by CPU.
     pub fn read(&self, map: &PairMap, row: &mut dyn FnMut(&[u8], &[u64])) -> std::io::Result<()> {
-        let found = self.object.maps().find(|other| other.name().to_string_lossy() == map.name);
-        let found = found.ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOENT))?;
+        let found = self.map(&map.name)?;
         let values = if map.by_cpu { libbpf_rs::num_possible_cpus().map_err(std::io::Error::other)? } else { 1 };
         let shape = RowShape { key: map.key_size, values };
         // No map of anybody's has a row twice, but a walk can meet one twice.
@@ -374,7 +406,7 @@ fn walk(map: BorrowedFd<'_>, shape: RowShape, most: usize, row: &mut dyn FnMut(&
     Ok(())
 }
 
-fn attach(program: &ProgramMut<'_>, section: &str) -> Result<Vec<Link>, Refusal> {
+fn attach(program: &ProgramMut<'_>, section: &str, cgroup: Option<&str>) -> Result<Vec<Link>, Refusal> {
     match Special::of(section) {
         Some(Special::PerfEvent(event)) => attach_perf_events(program, event),
         Some(Special::Xdp(interface)) => {
@@ -383,8 +415,21 @@ fn attach(program: &ProgramMut<'_>, section: &str) -> Result<Vec<Link>, Refusal>
             let index = index.ok_or_else(|| Refusal::missing(format!("there is no interface {interface}")))?;
             listened(|| program.attach_xdp(index)).map(|link| vec![link])
         }
+        None if section.starts_with("cgroup_skb/") => attach_to_cgroup(program, cgroup),
         None => listened(|| program.attach()).map(|link| vec![link]),
     }
+}
+
+fn attach_to_cgroup(program: &ProgramMut<'_>, cgroup: Option<&str>) -> Result<Vec<Link>, Refusal> {
+    let cgroup = cgroup.ok_or_else(|| {
+        Refusal::missing(
+            "no cgroup to attach it to: add a line `cgroup: /`, which is the root of cgroup v2, to the YAML file",
+        )
+    })?;
+    let cgroups = Cgroups::of(Controller::Unified).map_err(|error| Refusal::missing(error.to_string()))?;
+    let path = cgroups.mount().join(cgroup.trim_start_matches('/'));
+    let directory = fs::File::open(&path).map_err(|error| Refusal::missing(format!("{}: {error}", path.display())))?;
+    listened(|| program.attach_cgroup(directory.as_raw_fd())).map(|link| vec![link])
 }
 
 fn listened(attach: impl FnOnce() -> libbpf_rs::Result<Link>) -> Result<Link, Refusal> {
@@ -473,7 +518,6 @@ mod tests {
     #[test]
     fn what_is_no_object_is_refused_and_nothing_panics() {
         let object = crate::bpf::OBJECT.bytes;
-        assert_eq!(forbidden(object), None);
         assert!(OpenPair::open("x", b"not an object".to_vec()).is_err());
         for end in [0, 1, 63, 64, 100, object.len() / 2, object.len() - 1] {
             drop(OpenPair::open("x", object[..end].to_vec()));

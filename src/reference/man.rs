@@ -114,6 +114,11 @@ const PMDA: &[(&str, &str)] = &[
          after a login; root always may.",
     ),
     ("control_groups", "Groups whose members may."),
+    (
+        "allow_helpers",
+        "Functions by which programs in `programs.d` may change processes: `bpf_probe_write_user`, `bpf_override_return`, `bpf_send_signal`, \
+         `bpf_send_signal_thread`, `bpf_send_signal_task`; default: none. A pair that calls another of them is not loaded.",
+    ),
 ];
 
 fn configuration(page: &mut Page, specs: &[&Spec]) {

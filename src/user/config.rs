@@ -2,11 +2,14 @@
 //! ignored, as ebpf_exporter does.
 
 use super::decimal::Decimal;
+use super::words::{duration, UNITS};
 use super::yaml::{parse, Node, Value};
 use crate::config::did_you_mean;
+use crate::pcp::{Sem, Units};
 use regex::bytes::{Regex, RegexBuilder};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Duration;
 use thiserror::Error;
 
 /// What is wrong in a file.
@@ -28,6 +31,12 @@ pub struct PairConfig {
     pub counters: Vec<Counter>,
     /// The histograms.
     pub histograms: Vec<Histogram>,
+    /// Kernel symbols whose addresses the programs want.
+    pub kaddrs: Vec<String>,
+    /// The map of the cgroups that have a matching path.
+    pub cgroup_map: Option<CgroupMap>,
+    /// The cgroup that `cgroup_skb` programs are attached to.
+    pub cgroup: Option<String>,
     /// What the file asks for and is not done, a sentence each.
     pub notes: Vec<PairError>,
 }
@@ -41,8 +50,36 @@ pub struct Counter {
     pub help: String,
     /// The parts of the key.
     pub labels: Vec<Label>,
-    /// Whether values can go down (`semantics: instant`).
-    pub is_level: bool,
+    /// Of events that programs send by the map, how they are counted; none: values are in the map.
+    pub events: Option<CountedEvents>,
+    /// What its values are.
+    pub semantics: Sem,
+    /// Its units, if its name does not tell them.
+    pub units: Option<Units>,
+    /// Instances that are served.
+    pub max_instances: usize,
+    /// Where it is in the file.
+    pub place: String,
+}
+
+/// How events are counted (`perf_event_array: true`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedEvents {
+    /// Series without an event for so long are forgotten (`flush_interval`).
+    pub forget_after: Duration,
+    /// Bytes of the buffer of each CPU (`buffer_size`).
+    pub buffer: usize,
+}
+
+/// A map that the agent fills: which cgroups have a path that one of the expressions matches.
+#[derive(Debug)]
+pub struct CgroupMap {
+    /// Its name.
+    pub name: String,
+    /// It is a storage of cgroups, whose keys are descriptors; else a hash, whose keys are identifiers.
+    pub is_storage: bool,
+    /// The expressions.
+    pub regexps: Vec<Regex>,
     /// Where it is in the file.
     pub place: String,
 }
@@ -62,6 +99,12 @@ pub struct Histogram {
     pub buckets: Buckets,
     /// What bounds and the sum are multiplied with.
     pub multiplier: Decimal,
+    /// The units of bounds and the sum, if its name does not tell them.
+    pub units: Option<Units>,
+    /// Instances that are served, of series and of buckets each.
+    pub max_instances: usize,
+    /// The window whose quantiles are served.
+    pub quantiles: Option<Duration>,
     /// Where it is in the file.
     pub place: String,
 }
@@ -146,6 +189,16 @@ const MAX_METRICS: usize = 256;
 const MAX_LABELS: usize = 64;
 const MAX_DECODERS: usize = 16;
 const MAX_EXPRESSIONS: usize = 256;
+/// Kernel symbols of a pair.
+const MAX_KADDRS: usize = 1024;
+/// Instances of a metric, unless the file says another number, and the highest that it can say.
+const INSTANCES: u64 = 10_000;
+const MOST_INSTANCES: u64 = 1_000_000;
+/// Series of events that are kept without an event, as ebpf_exporter keeps all, and bytes of a CPU's buffer.
+const FORGET_AFTER: Duration = Duration::from_secs(3600);
+const EVENT_BUFFER: u64 = 64 << 10;
+/// Windows of quantiles, in seconds.
+const WINDOWS: std::ops::RangeInclusive<u64> = 12..=3600;
 /// Bytes of a compiled expression.
 const EXPRESSION: usize = 1 << 20;
 /// Buckets of a histogram.
@@ -297,11 +350,15 @@ impl Reader<'_> {
 
     fn config(&mut self, at: &At) -> PairConfig {
         let mut config = PairConfig::default();
-        for (key, what) in [("kaddrs", "addresses of kernel symbols"), ("cgroup_id_map", "maps of cgroups")] {
-            if let Some(value) = at.get(key) {
-                let reason = format!("{what} are not supported by this version; its programs would not find them");
-                self.errors.push(self.error(value.place(), reason));
+        for symbol in self.list(at, "kaddrs", MAX_KADDRS, "kernel symbols") {
+            match &symbol.node.value {
+                Value::Text(name) if !name.is_empty() => config.kaddrs.push(name.clone()),
+                _ => self.expected(&symbol, "the name of a kernel symbol"),
             }
+        }
+        config.cgroup_map = at.get("cgroup_id_map").and_then(|map| self.cgroup_map(&map));
+        if at.get("cgroup").is_some() {
+            config.cgroup = self.text(at, "cgroup", "a path below the mount of cgroup v2, such as /");
         }
         if let Some(spans) = at.get("tracing") {
             config.notes.push(self.error(spans.place(), "spans are not sent, the metrics are served".into()));
@@ -322,25 +379,60 @@ impl Reader<'_> {
         config
     }
 
+    fn cgroup_map(&mut self, at: &At) -> Option<CgroupMap> {
+        let name = self.text(at, "name", "the name of a map");
+        let is_storage = self.choice(at, "type", &[("hash", false), ("cgrp_storage", true)], false);
+        let regexps = self.expressions(at);
+        Some(CgroupMap { name: name?, is_storage, regexps: regexps?, place: at.place() })
+    }
+
+    /// One of a few words, or what holds without one.
+    fn choice<T: Copy>(&mut self, at: &At, key: &str, words: &[(&str, T)], default: T) -> T {
+        let Some(value) = at.get(key) else { return default };
+        let chosen = match &value.node.value {
+            Value::Text(text) => words.iter().find(|(word, _)| text == word),
+            _ => None,
+        };
+        if chosen.is_none() {
+            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            self.expected(&value, &format!("one of {}", known.join(", ")));
+        }
+        chosen.map_or(default, |(_, value)| *value)
+    }
+
+    fn units(&mut self, at: &At) -> Option<Units> {
+        self.choice(at, "units", &UNITS.map(|(word, units)| (word, Some(units))), None)
+    }
+
+    fn max_instances(&mut self, at: &At) -> usize {
+        self.number(at, "max_instances", 1..=MOST_INSTANCES, "a number").unwrap_or(INSTANCES) as usize
+    }
+
+    fn duration(&mut self, at: &At, key: &str) -> Option<Duration> {
+        let value = at.get(key)?;
+        let read = match &value.node.value {
+            Value::Text(text) => duration(text),
+            _ => None,
+        };
+        if read.is_none() {
+            self.expected(&value, "a duration, such as 90s or 1h30m");
+        }
+        read
+    }
+
+    fn events(&mut self, at: &At) -> Option<CountedEvents> {
+        let forget_after = self.duration(at, "flush_interval").unwrap_or(FORGET_AFTER);
+        let buffer = self.number(at, "buffer_size", 4096..=64 << 20, "a number of bytes").unwrap_or(EVENT_BUFFER);
+        self.flag(at, "perf_event_array").then_some(CountedEvents { forget_after, buffer: buffer as usize })
+    }
+
     fn counter(&mut self, at: &At) -> Option<Counter> {
         let (name, help) = (self.name(at), self.text(at, "help", "a line of help"));
-        if self.flag(at, "perf_event_array") {
-            let reason = "counters of events in perf buffers are not supported by this version".into();
-            self.errors.push(self.error(at.place(), reason));
-        }
-        let is_level = match at.get("semantics") {
-            None => false,
-            Some(value) => match &value.node.value {
-                Value::Text(text) if text == "instant" => true,
-                Value::Text(text) if text == "counter" => false,
-                _ => {
-                    self.expected(&value, "counter or instant");
-                    false
-                }
-            },
-        };
+        let semantics = [("counter", Sem::COUNTER), ("instant", Sem::INSTANT), ("discrete", Sem::DISCRETE)];
+        let semantics = self.choice(at, "semantics", &semantics, Sem::COUNTER);
+        let (events, units, max_instances) = (self.events(at), self.units(at), self.max_instances(at));
         let labels = self.labels(at);
-        Some(Counter { name: name?, help: help?, labels, is_level, place: at.place() })
+        Some(Counter { name: name?, help: help?, labels, events, semantics, units, max_instances, place: at.place() })
     }
 
     fn histogram(&mut self, at: &At) -> Option<Histogram> {
@@ -353,6 +445,11 @@ impl Reader<'_> {
         }
         let multiplier = self.multiplier(at);
         let buckets = self.buckets(at);
+        let quantiles = self.duration(at, "quantiles");
+        if quantiles.is_some_and(|window| !WINDOWS.contains(&window.as_secs())) {
+            let window = at.get("quantiles")?;
+            self.expected(&window, "a window from 12s to 1h");
+        }
         Some(Histogram {
             name: name?,
             help: help?,
@@ -360,6 +457,9 @@ impl Reader<'_> {
             bucket: bucket?,
             buckets: buckets?,
             multiplier,
+            units: self.units(at),
+            max_instances: self.max_instances(at),
+            quantiles,
             place: at.place(),
         })
     }
@@ -592,7 +692,8 @@ metrics:
     fn a_pair_is_read_as_it_is_written() {
         let config = PairConfig::parse("x.yaml", PAIR.as_bytes()).unwrap();
         let counter = &config.counters[0];
-        assert_eq!((&*counter.name, counter.labels[0].padding, counter.is_level), ("io_ops_total", 4, false));
+        assert_eq!((&*counter.name, counter.labels[0].padding), ("io_ops_total", 4));
+        assert_eq!((counter.semantics, counter.units, counter.max_instances), (Sem::COUNTER, None, 10_000));
         let Decoder::StaticMap { map, allow_unknown: false } = &counter.labels[0].decoders[1] else { panic!() };
         assert_eq!((map["0"].as_str(), map["0x1"].as_str()), ("read", "write"));
         let histogram = &config.histograms[0];
@@ -635,8 +736,47 @@ metrics:
         );
         assert!(first("bucket_type: exp2", "bucket_type: fixed").contains("bucket_keys: expected a list of numbers"));
         assert!(errors("metrics: {}")[0].contains("expected counters or histograms"));
-        assert!(errors("kaddrs: [x]\n")[0].contains("line 1: kaddrs: addresses of kernel symbols are not supported"));
+        assert!(errors("kaddrs: [[x]]\n")[0].contains("line 1: kaddrs[0]: expected the name of a kernel symbol"));
         assert_eq!(errors("a: [")[0].split(':').nth(1), Some(" YAML"));
+    }
+
+    #[test]
+    fn what_goes_beyond_metrics_of_maps_is_read() {
+        let more = "
+kaddrs: [bpf_jit_current, jiffies]
+cgroup: /
+cgroup_id_map: {name: cgids, type: cgrp_storage, regexps: ['^/sys', 'slice$']}
+metrics:
+  counters:
+    - {name: a, help: a, perf_event_array: true, flush_interval: 90s, buffer_size: 8192}
+    - {name: b_bytes, help: b, perf_event_array: true, semantics: instant, units: count, max_instances: 7}
+  histograms:
+    - name: c
+      help: c
+      bucket_type: exp2
+      bucket_max: 9
+      units: usec
+      quantiles: 60s
+      labels: [{name: bucket, size: 8, decoders: [{name: uint}]}]
+";
+        let config = PairConfig::parse("x.yaml", more.as_bytes()).map_err(|errors| format!("{errors:?}")).unwrap();
+        assert_eq!((config.kaddrs.len(), config.cgroup.as_deref()), (2, Some("/")));
+        let map = config.cgroup_map.unwrap();
+        assert_eq!((&*map.name, map.is_storage, map.regexps.len()), ("cgids", true, 2));
+        let [first, second] = &config.counters[..] else { panic!() };
+        let events = CountedEvents { forget_after: Duration::from_secs(90), buffer: 8192 };
+        assert_eq!(first.events, Some(events));
+        assert_eq!(second.events, Some(CountedEvents { forget_after: FORGET_AFTER, buffer: 65536 }));
+        assert_eq!((second.semantics, second.units, second.max_instances), (Sem::INSTANT, Some(Units::COUNT), 7));
+        let histogram = &config.histograms[0];
+        assert_eq!((histogram.units, histogram.quantiles), (Some(Units::USEC), Some(Duration::from_secs(60))));
+        let wrong = |from: &str, to: &str| errors(&more.replace(from, to)).join("\n");
+        assert!(wrong("90s", "90").contains("counters[0].flush_interval: expected a duration, such as 90s or 1h30m"));
+        assert!(wrong("60s", "2h").contains("histograms[0].quantiles: expected a window from 12s to 1h, got `2h`"));
+        assert!(wrong("instant", "level").contains("semantics: expected one of counter, instant, discrete"));
+        assert!(wrong("usec", "us").contains("units: expected one of none, count, byte, Mbyte, nsec"));
+        assert!(wrong("cgrp_storage", "array").contains("type: expected one of hash, cgrp_storage, got `array`"));
+        assert!(wrong("max_instances: 7", "max_instances: 0").contains("max_instances: expected a number from 1"));
     }
 
     #[test]

@@ -333,6 +333,19 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_goes_to_another_disk_shows_its_name() {
+        let (root, mut names) = machine();
+        let disk = label("[{name: majorminor}]");
+        let number = [0x01, 0x08, 0x00, 0x00];
+        let partitions = root.path().join("proc/partitions");
+        fs::write(&partitions, "major minor  #blocks  name\n\n   8        1  1048576 sda1\n").unwrap();
+        assert_eq!(decode(&disk, &number, &mut names).as_deref(), Ok(&b"sda1"[..]));
+        fs::write(&partitions, "major minor  #blocks  name\n\n   8        1  1048576 sdb1\n").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1050));
+        assert_eq!(decode(&disk, &number, &mut names).as_deref(), Ok(&b"sdb1"[..]), "within one refresh interval");
+    }
+
+    #[test]
     fn cgroups_decode_to_their_paths() {
         use std::os::unix::fs::MetadataExt;
         let (home, mut names) = machine();

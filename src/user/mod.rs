@@ -1,18 +1,24 @@
 //! Programs of a site's own: a YAML file that declares metrics, with a BPF object beside it, as cloudflare/ebpf_exporter has them.
 
+mod cgroup_map;
 mod config;
 mod decimal;
 mod decode;
 mod directory;
+mod events;
+mod kaddrs;
 mod module;
 mod names;
 mod pairs;
+mod quantiles;
 mod series;
 mod tables;
 mod watch;
+mod words;
 mod yaml;
 
-pub use config::{Buckets, Counter, Decoder, Histogram, Label, PairConfig, PairError};
+pub use crate::loader::{set_pair_options, PairOptions};
+pub use config::{Buckets, CgroupMap, CountedEvents, Counter, Decoder, Histogram, Label, PairConfig, PairError};
 pub use decode::{covered, cut, decode, Undecoded};
 pub use directory::{read_directory, read_file, read_pairs, PairFiles};
 pub use module::PairModule;

@@ -1,17 +1,23 @@
 //! A pair at work: its object is loaded when the agent loads its modules, and each of its metrics is a table, or two for a histogram.
 
+use super::cgroup_map::KeptCgroups;
 use super::config::{Counter, Decoder, Histogram, Label, PairConfig, PairError};
 use super::decode::covered;
 use super::directory::PairFiles;
+use super::events::EventSeries;
+use super::kaddrs;
 use super::names::Names;
-use super::series::{keeps_cpu, CounterSeries, HistogramSeries, Scale, Skipped, Texts};
+use super::quantiles::Windows;
+use super::series::{keeps_cpu, Bound, CounterSeries, HistogramSeries, Scale, Skipped, Texts};
 use super::tables::{leak, ServedMetric, Tables};
 use crate::bpf::types;
 use crate::kit::{
     Host, Kernel, Metric, Module, PairStatus, Plan, RefreshError, SeriesLabel, SeriesLabels, Table, TableSpec,
 };
-use crate::loader::{LoadedPair, OpenPair, PairMap};
+use crate::loader::{LoadedPair, OpenPair, PairMap, PairSetup};
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::BufReader;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,12 +25,19 @@ use std::time::{Duration, Instant};
 const SAME_FETCH: Duration = Duration::from_millis(200);
 /// The loss that is told of rows.
 const UNDECODED: &str = "undecoded: rows of maps whose keys could not be decoded";
+/// The same of events.
+const LOST: &str = "events: events of programs that found no room in a buffer of their CPU";
+const CUT: &str = "series: events that were not counted, since their counter has max_instances series";
+/// How often events are read: a buffer has to hold those of this time.
+const EVENTS_EVERY: Duration = Duration::from_millis(100);
 
 const COUNTER: Metric<u64> = Metric::new(0);
 const COUNT: Metric<u64> = Metric::new(0);
 const SUM: Metric<u64> = Metric::new(1);
 const FLOAT_SUM: Metric<f64> = Metric::new(1);
 const BUCKET: Metric<u64> = Metric::new(0);
+/// The place of p50 among the metrics of a series; the other quantiles follow.
+const QUANTILE: usize = 2;
 
 /// The module of a pair.
 pub struct PairModule {
@@ -32,9 +45,13 @@ pub struct PairModule {
     object: Option<Vec<u8>>,
     metrics: Vec<PairMetric>,
     names: Names,
+    kaddrs: Vec<String>,
+    cgroup: Option<String>,
+    cgroups: Option<KeptCgroups>,
     loaded: Option<LoadedPair>,
     status: PairStatus,
     undecoded: u64,
+    events_read: Instant,
 }
 
 /// The names of a pair and of its files, for messages.
@@ -55,8 +72,15 @@ struct PairMetric {
 }
 
 enum What {
-    Counter(Counter),
+    Counter(Box<KeptCounter>),
     Histogram(Box<KeptHistogram>),
+}
+
+/// A counter at work.
+struct KeptCounter {
+    declared: Counter,
+    /// If events are counted, what they came to.
+    events: Option<EventSeries>,
 }
 
 /// A histogram at work.
@@ -66,6 +90,7 @@ struct KeptHistogram {
     /// By series, the number of buckets up to the highest that ever counted.
     tops: HashMap<Texts, usize>,
     read: Option<Read>,
+    windows: Option<Windows>,
 }
 
 /// A histogram's map as one of its tables had it read; the other takes it.
@@ -78,30 +103,42 @@ struct Read {
 impl What {
     fn name(&self) -> &str {
         match self {
-            What::Counter(counter) => &counter.name,
+            What::Counter(counter) => &counter.declared.name,
             What::Histogram(histogram) => &histogram.declared.name,
         }
     }
 
     fn place(&self) -> &str {
         match self {
-            What::Counter(counter) => &counter.place,
+            What::Counter(counter) => &counter.declared.place,
             What::Histogram(histogram) => &histogram.declared.place,
         }
     }
 
     fn labels(&self) -> &[Label] {
         match self {
-            What::Counter(counter) => &counter.labels,
+            What::Counter(counter) => &counter.declared.labels,
             What::Histogram(histogram) => &histogram.declared.labels,
         }
+    }
+
+    /// How its events come, if it counts events.
+    fn events(&mut self) -> Option<&mut EventSeries> {
+        match self {
+            What::Counter(counter) => counter.events.as_mut(),
+            What::Histogram(_) => None,
+        }
+    }
+
+    fn counts_events(&self) -> bool {
+        matches!(self, What::Counter(counter) if counter.events.is_some())
     }
 
     /// Bytes of a key that the labels cover in a map.
     fn covers(&self, by_cpu: bool) -> usize {
         match self {
             What::Counter(counter) => {
-                let labels = &counter.labels;
+                let labels = &counter.declared.labels;
                 let all = covered(labels);
                 match by_cpu && keeps_cpu(labels) {
                     // The key of an array of one row is not covered, and the CPU is no part of any key.
@@ -128,6 +165,19 @@ fn maps(metrics: &[PairMetric], files: &Files, known: &BTreeMap<String, PairMap>
             let reason = format!("expected a map `{name}` in {}, which has {}{meant}", files.object, maps.join(", "));
             return Err(wrong(reason));
         };
+        if what.counts_events() {
+            return match map.is_events {
+                true => Ok(map.clone()),
+                false => Err(wrong(format!(
+                    "expected the map `{name}` to be a perf event array or a ring buffer, since `perf_event_array` is true"
+                ))),
+            };
+        }
+        if map.is_events {
+            return Err(wrong(format!(
+                "expected a line `perf_event_array: true`, since programs send events by the map `{name}`"
+            )));
+        }
         if !map.is_table {
             return Err(wrong(format!("expected the map `{name}` to be a hash or an array")));
         }
@@ -153,13 +203,19 @@ impl PairModule {
         let files = Files { name, yaml: yaml.display().to_string(), object: object.display().to_string() };
         let config = text.map_err(|error| vec![error]).and_then(|text| PairConfig::parse(&files.yaml, &text));
         let (mut errors, mut metrics) = (Vec::new(), Vec::new());
+        let (mut wanted, mut place, mut cgroups) = (Vec::new(), None, None);
         match config {
-            Ok(PairConfig { counters, histograms, notes }) => {
+            Ok(PairConfig { counters, histograms, kaddrs, cgroup_map, cgroup, notes }) => {
+                (wanted, place, cgroups) = (kaddrs, cgroup, cgroup_map.map(KeptCgroups::new));
                 errors.extend(notes);
-                let counters = counters.into_iter().map(What::Counter);
+                let counters = counters.into_iter().map(|declared| {
+                    let events = declared.events.map(EventSeries::new);
+                    What::Counter(Box::new(KeptCounter { declared, events }))
+                });
                 let histograms = histograms.into_iter().map(|declared| {
-                    let scale = Scale::of(&declared);
-                    What::Histogram(Box::new(KeptHistogram { declared, scale, tops: HashMap::new(), read: None }))
+                    let (scale, windows) = (Scale::of(&declared), declared.quantiles.map(Windows::new));
+                    let tops = HashMap::new();
+                    What::Histogram(Box::new(KeptHistogram { declared, scale, tops, read: None, windows }))
                 });
                 metrics = counters.chain(histograms).collect();
             }
@@ -173,7 +229,7 @@ impl PairModule {
         let served = metrics
             .iter()
             .map(|what| match what {
-                What::Counter(counter) => ServedMetric::counter(counter),
+                What::Counter(counter) => ServedMetric::counter(&counter.declared),
                 What::Histogram(histogram) => ServedMetric::histogram(&histogram.declared, &histogram.scale),
             })
             .collect();
@@ -188,7 +244,19 @@ impl PairModule {
             told: false,
         });
         let metrics = metrics.collect();
-        let module = PairModule { files, object, metrics, names: Names::default(), loaded: None, status, undecoded: 0 };
+        let module = PairModule {
+            files,
+            object,
+            metrics,
+            names: Names::default(),
+            kaddrs: wanted,
+            cgroup: place,
+            cgroups,
+            loaded: None,
+            status,
+            undecoded: 0,
+            events_read: Instant::now(),
+        };
         (module, served)
     }
 
@@ -227,6 +295,9 @@ impl PairModule {
         if let Some(opened) = opened {
             self.status.maps = opened.maps().len() as u32;
             self.match_maps(&opened.maps());
+            if let Err(error) = self.setup(&opened.maps()) {
+                self.fail(&[error]);
+            }
         }
     }
 
@@ -287,12 +358,20 @@ impl PairModule {
         if self.status.state == "failed" {
             return;
         }
-        let loaded = match opened.load() {
+        let setup = match self.setup(&opened.maps()) {
+            Ok(setup) => setup,
+            Err(error) => return self.fail(&[error]),
+        };
+        let loaded = opened.load(&setup).map_err(|refusal| self.refused("object", &refusal));
+        let loaded = loaded.and_then(|mut loaded| {
+            // Programs that begin at once find cgroups in their map, and a buffer for their events.
+            self.begin(&loaded)?;
+            loaded.attach();
+            Ok(loaded)
+        });
+        let loaded = match loaded {
             Ok(loaded) => loaded,
-            Err(refusal) => {
-                let error = self.refused("object", &refusal);
-                return self.fail(&[error]);
-            }
+            Err(error) => return self.fail(&[error]),
         };
         let errors: Vec<PairError> = loaded
             .programs()
@@ -324,6 +403,77 @@ impl PairModule {
     }
 }
 
+impl PairModule {
+    /// What is to be known before the object is loaded.
+    fn setup(&mut self, maps: &BTreeMap<String, PairMap>) -> Result<PairSetup, PairError> {
+        if let Some(cgroups) = &mut self.cgroups {
+            cgroups.check(&self.files.yaml, maps.get(cgroups.name()))?;
+        }
+        let wrong = |reason| PairError { file: self.files.yaml.clone(), place: "kaddrs".into(), reason };
+        let constants = match self.kaddrs.is_empty() {
+            true => Vec::new(),
+            false => {
+                let file = File::open("/proc/kallsyms").map_err(|error| wrong(format!("/proc/kallsyms: {error}")))?;
+                kaddrs::constants(&self.kaddrs, BufReader::new(file)).map_err(|refusal| wrong(refusal.message))?
+            }
+        };
+        Ok(PairSetup { constants, cgroup: self.cgroup.clone() })
+    }
+
+    /// Makes ready what programs find when they begin.
+    fn begin(&mut self, loaded: &LoadedPair) -> Result<(), PairError> {
+        let wrong = |place: &str, reason| PairError { file: self.files.object.clone(), place: place.into(), reason };
+        if let Some(cgroups) = &mut self.cgroups {
+            cgroups.update(loaded).map_err(|refusal| wrong("cgroup_id_map", refusal.to_string()))?;
+        }
+        for metric in &mut self.metrics {
+            let size = covered(metric.what.labels());
+            if let (Some(events), Ok(map)) = (metric.what.events(), &metric.map) {
+                let reader = loaded.events(&map.name, size, events.buffer());
+                events.reader = Some(reader.map_err(|refusal| wrong(&map.name, refusal.to_string()))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the events that have come.
+    fn read_events(&mut self) {
+        let PairModule { metrics, names, undecoded, files, .. } = self;
+        for metric in metrics {
+            let What::Counter(counter) = &mut metric.what else { continue };
+            let KeptCounter { declared, events: Some(events) } = &mut **counter else { continue };
+            let skipped = events.read(declared, names);
+            note(&skipped, &files.name, &declared.name, undecoded, &mut metric.told);
+        }
+        self.events_read = Instant::now();
+    }
+
+    /// Reads the histograms that have quantiles.
+    fn read_windows(&mut self) {
+        let PairModule { metrics, names, loaded: Some(loaded), .. } = self else { return };
+        for metric in metrics {
+            let (What::Histogram(histogram), Ok(map)) = (&mut metric.what, &metric.map) else { continue };
+            let KeptHistogram { declared, scale, windows: Some(windows), .. } = &mut **histogram else { continue };
+            let mut series = HistogramSeries::default();
+            // What a fetch would tell of this look, it tells of its own.
+            let read = loaded.read(map, &mut |key, values| series.add(declared, map.by_cpu, key, values, names));
+            if read.is_ok() {
+                let counts = series.keys.iter().map(|(texts, keys)| (texts.clone(), scale.counts(keys)));
+                windows.take(&counts.collect(), Instant::now());
+            }
+        }
+    }
+}
+
+/// Counts rows or events that are in no series; the first of a metric is logged.
+fn note(skipped: &Skipped, pair: &str, map: &str, undecoded: &mut u64, told: &mut bool) {
+    *undecoded += skipped.undecoded;
+    if let (Some(reason), false) = (&skipped.reason, *told) {
+        log::warn!("user.{pair}: {map}: row left out: {reason}");
+        *told = true;
+    }
+}
+
 fn sentences(errors: &[PairError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
@@ -350,23 +500,23 @@ impl Module for PairModule {
             loaded.read(map, row).map_err(wrong)
         };
         let labels = &metric.labels;
-        let mut note = |skipped: &Skipped| {
-            *undecoded += skipped.undecoded;
-            if let (Some(reason), false) = (&skipped.reason, metric.told) {
-                log::warn!("user.{}: {}: row left out: {reason}", files.name, map.name);
-                metric.told = true;
-            }
-        };
+        let mut note = |skipped: &Skipped| note(skipped, &files.name, &map.name, undecoded, &mut metric.told);
         match &mut metric.what {
             What::Counter(counter) => {
+                let KeptCounter { declared, events } = &mut **counter;
+                if let Some(events) = events {
+                    note(&events.read(declared, names));
+                    fill_counter(table, labels, false, events.values());
+                    return Ok(());
+                }
                 let mut series = CounterSeries::default();
-                read(&mut |key, values| series.add(counter, map.by_cpu, key, values, names))?;
+                read(&mut |key, values| series.add(declared, map.by_cpu, key, values, names))?;
                 note(&series.skipped);
-                let cpu = map.by_cpu && keeps_cpu(&counter.labels);
-                fill_counter(table, labels, cpu, &series.values);
+                let cpu = map.by_cpu && keeps_cpu(&declared.labels);
+                fill_counter(table, labels, cpu, series.values.iter().map(|(texts, value)| (texts, *value)));
             }
             What::Histogram(histogram) => {
-                let KeptHistogram { declared, scale, tops, read: kept } = &mut **histogram;
+                let KeptHistogram { declared, scale, tops, read: kept, windows } = &mut **histogram;
                 let cluster = table.cluster().unwrap_or(0);
                 let taken = kept.take().filter(|kept| kept.by != cluster && kept.at.elapsed() < SAME_FETCH);
                 let (series, is_first) = match taken {
@@ -380,7 +530,7 @@ impl Module for PairModule {
                 };
                 match metric.tables.buckets.is_some_and(|spec| table.is(spec)) {
                     true => fill_buckets(table, labels, scale, tops, &series),
-                    false => fill_series(table, labels, scale, &series),
+                    false => fill_series(table, labels, scale, windows.as_ref(), &series),
                 }
                 if is_first {
                     *kept = Some(Read { at: Instant::now(), by: cluster, series });
@@ -390,8 +540,36 @@ impl Module for PairModule {
         Ok(())
     }
 
+    /// Reads events, and the histograms that have quantiles; puts cgroups into their map.
+    fn tick(&mut self, _kernel: &dyn Kernel) {
+        self.read_events();
+        self.read_windows();
+        if let (Some(cgroups), Some(loaded)) = (&mut self.cgroups, &self.loaded) {
+            cgroups.tick(loaded, &self.files.name);
+        }
+    }
+
+    fn woken(&mut self, _kernel: &dyn Kernel) {
+        self.read_events();
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let counts_events = self.loaded.is_some() && self.metrics.iter().any(|metric| metric.what.counts_events());
+        counts_events.then(|| self.events_read + EVENTS_EVERY)
+    }
+
     fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each(UNDECODED, self.undecoded);
+        let events = || {
+            self.metrics.iter().filter_map(|metric| match &metric.what {
+                What::Counter(counter) => counter.events.as_ref(),
+                What::Histogram(_) => None,
+            })
+        };
+        if events().next().is_some() {
+            each(LOST, events().map(|events| events.lost).sum());
+            each(CUT, events().map(|events| events.cut).sum());
+        }
     }
 }
 
@@ -450,21 +628,32 @@ fn labels_of(names: &[&'static str], texts: &[Vec<u8>]) -> SeriesLabels {
     names.iter().zip(texts).map(|(name, value)| (*name, text(value))).collect()
 }
 
-fn fill_counter(table: &mut Table, labels: &[&'static str], cpu: bool, values: &BTreeMap<Texts, u64>) {
+fn fill_counter<'a>(
+    table: &mut Table,
+    labels: &[&'static str],
+    cpu: bool,
+    values: impl Iterator<Item = (&'a Texts, u64)>,
+) {
     let mut instances = Instances::default();
     for (texts, value) in values {
         match labels.is_empty() {
-            true => drop(table.single().set(COUNTER, *value)),
+            true => drop(table.single().set(COUNTER, value)),
             false => {
                 let name = instances.name(texts, cpu);
                 let labels = Arc::new(labels_of(labels, texts));
-                table.named(name.as_bytes()).set(COUNTER, *value).labels(&labels);
+                table.named(name.as_bytes()).set(COUNTER, value).labels(&labels);
             }
         }
     }
 }
 
-fn fill_series(table: &mut Table, labels: &[&'static str], scale: &Scale, series: &HistogramSeries) {
+fn fill_series(
+    table: &mut Table,
+    labels: &[&'static str],
+    scale: &Scale,
+    windows: Option<&Windows>,
+    series: &HistogramSeries,
+) {
     let mut instances = Instances::default();
     for (texts, keys) in &series.keys {
         let count = scale.counts(keys).iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
@@ -477,9 +666,17 @@ fn fill_series(table: &mut Table, labels: &[&'static str], scale: &Scale, series
             }
         };
         let row = row.set(COUNT, count);
-        match scale.factor {
-            Some(factor) => drop(row.set(SUM, sum.wrapping_mul(factor))),
-            None => drop(row.set(FLOAT_SUM, sum as f64 * scale.ratio)),
+        let mut row = match scale.factor {
+            Some(factor) => row.set(SUM, sum.wrapping_mul(factor)),
+            None => row.set(FLOAT_SUM, sum as f64 * scale.ratio),
+        };
+        let quantiles = windows.and_then(|windows| windows.buckets(texts)).into_iter().flatten();
+        for (i, bucket) in quantiles.enumerate() {
+            let Some(Bound { high, .. }) = scale.bounds.get(bucket) else { continue };
+            row = match (scale.is_whole, high.whole) {
+                (true, Some(whole)) => row.set(Metric::new(QUANTILE + i), whole),
+                _ => row.set(Metric::new(QUANTILE + i), high.float),
+            };
         }
     }
 }
@@ -518,6 +715,11 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_configuration_names_what_the_loader_looks_for() {
+        assert!(crate::loader::guarded_helpers().eq(crate::config::GUARDED_HELPERS));
+    }
 
     #[test]
     fn names_of_series_are_clean_and_differ() {

@@ -18,7 +18,7 @@ pub const CLUSTERS: std::ops::RangeInclusive<u16> = crate::catalog::PAIR_CLUSTER
 pub const PAIR: Spec = Spec {
     name: "user",
     summary: "programs of this site",
-    needs_to_load: &[Need::Tracefs, Need::PerfEvents, Need::UserProbes],
+    needs_to_load: &[Need::Tracefs, Need::PerfEvents, Need::UserProbes, Need::KernelSymbols],
     needs_to_run: &[Need::KernelSymbols],
     ..Spec::NEW
 };

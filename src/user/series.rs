@@ -22,7 +22,14 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    fn note(&mut self, why: Undecoded) {
+    /// So many events that were shorter than their labels.
+    pub fn short(undecoded: u64) -> Skipped {
+        let reason = (undecoded > 0).then(|| "expected events of at least the size of all labels".into());
+        Skipped { undecoded, dropped: 0, reason }
+    }
+
+    /// Notes another one.
+    pub fn note(&mut self, why: Undecoded) {
         match why {
             Undecoded::Dropped => self.dropped += 1,
             failed => {
@@ -50,7 +57,8 @@ fn each_row(by_cpu: bool, with_cpu: bool, only_cpu: bool, key: &[u8], values: &[
     }
 }
 
-fn texts(labels: &[&Label], key: &[u8], names: &mut Names) -> Result<Texts, Undecoded> {
+/// The texts of the labels of a key.
+pub fn texts(labels: &[&Label], key: &[u8], names: &mut Names) -> Result<Texts, Undecoded> {
     let parts = cut(labels, key).ok_or_else(|| Undecoded::Failed {
         label: labels.iter().map(|label| &*label.name).collect::<Vec<_>>().join(", "),
         decoder: "size",
@@ -144,6 +152,17 @@ pub struct Bound {
     pub name: String,
     /// The bound in the unit of the file, as Prometheus has it.
     pub le: String,
+    /// The upper bound in the unit; a whole one is exact.
+    pub high: High,
+}
+
+/// An upper bound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct High {
+    /// If it is whole.
+    pub whole: Option<u64>,
+    /// Whole or not.
+    pub float: f64,
 }
 
 /// How a histogram is served: bounds in a unit in which they are whole, as far as there is one.
@@ -157,6 +176,8 @@ pub struct Scale {
     pub factor: Option<u64>,
     /// The same, whole or not.
     pub ratio: f64,
+    /// Whether all bounds are whole.
+    pub is_whole: bool,
     sum_key: Option<u64>,
 }
 
@@ -168,11 +189,13 @@ impl Scale {
         let is_whole =
             |places: i32| bounds.iter().all(|(_, bound)| bound.is_some_and(|b| b.in_places(places).is_some()));
         let seconds = [(0, Units::SEC), (3, Units::MSEC), (6, Units::USEC), (9, Units::NSEC)];
-        let (places, units) = match &histogram.name {
-            name if name.ends_with("_seconds") => {
-                seconds.into_iter().find(|(places, _)| is_whole(*places)).unwrap_or((0, Units::SEC))
+        let (places, units) = match (histogram.units, &histogram.name) {
+            (Some(Units::SEC), _) => seconds.into_iter().find(|(places, _)| is_whole(*places)).unwrap_or(seconds[0]),
+            (Some(units), _) => (0, units),
+            (None, name) if name.ends_with("_seconds") => {
+                seconds.into_iter().find(|(places, _)| is_whole(*places)).unwrap_or(seconds[0])
             }
-            name if name.ends_with("_bytes") => (0, Units::BYTE),
+            (None, name) if name.ends_with("_bytes") => (0, Units::BYTE),
             _ => (0, Units::NONE),
         };
         let shown = |bound: Option<Decimal>, places: i32| match bound {
@@ -184,10 +207,15 @@ impl Scale {
             let high = shown(bound, places);
             let name = format!("{low}-{high}");
             low = high;
-            Bound { key, name, le: bound.map_or("inf".into(), |bound| bound.float().to_string()) }
+            let whole = bound.and_then(|bound| bound.in_places(places));
+            let float = bound.map_or(f64::INFINITY, |bound| bound.float() * 10_f64.powi(places));
+            let le = bound.map_or("inf".into(), |bound| bound.float().to_string());
+            Bound { key, name, le, high: High { whole, float } }
         });
+        let bounds: Vec<Bound> = bounds.collect();
         Scale {
-            bounds: bounds.collect(),
+            is_whole: bounds.iter().all(|bound| bound.high.whole.is_some()),
+            bounds,
             units,
             factor: histogram.multiplier.in_places(places),
             ratio: histogram.multiplier.float() * 10_f64.powi(places),

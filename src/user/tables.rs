@@ -3,14 +3,11 @@
 
 use super::config::{Counter, Histogram};
 use super::series::{counter_units, Scale};
-use crate::kit::{MetricDef, Shape, TableSpec};
+use crate::kit::{MetricDef, Shape, TableSpec, SERIES_METRICS};
 use crate::pcp::{Sem, Type, Units};
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
-
-/// Instances of a table.
-const MAX_INSTANCES: usize = 10_000;
 
 /// A text that lives until the agent ends: names, helps and labels of pairs. One that is asked for again is the same.
 pub fn leak(text: String) -> &'static str {
@@ -63,8 +60,11 @@ pub struct ServedMetric {
     semantics: Sem,
     /// Whether it has instances.
     labelled: bool,
+    max_instances: usize,
     /// Of a histogram, the type of its sum.
     sum: Option<Type>,
+    /// Of a histogram with quantiles, their type and their window in seconds.
+    quantiles: Option<(Type, u64)>,
 }
 
 impl ServedMetric {
@@ -73,10 +73,12 @@ impl ServedMetric {
         ServedMetric {
             name: word(&counter.name),
             help: line(&counter.help),
-            units: counter_units(&counter.name),
-            semantics: if counter.is_level { Sem::INSTANT } else { Sem::COUNTER },
+            units: counter.units.unwrap_or_else(|| counter_units(&counter.name)),
+            semantics: counter.semantics,
             labelled: !counter.labels.is_empty(),
+            max_instances: counter.max_instances,
             sum: None,
+            quantiles: None,
         }
     }
 
@@ -88,7 +90,9 @@ impl ServedMetric {
             units: scale.units,
             semantics: Sem::COUNTER,
             labelled: !histogram.labels.is_empty(),
-            sum: Some(if scale.factor.is_some() { Type::U64 } else { Type::DOUBLE }),
+            max_instances: histogram.max_instances,
+            sum: Some(number(scale.factor.is_some())),
+            quantiles: histogram.quantiles.map(|window| (number(scale.is_whole), window.as_secs())),
         }
     }
 
@@ -104,7 +108,7 @@ impl ServedMetric {
     /// Declares its tables with these clusters, one for each of its keys.
     pub fn declare(&self, pair: &str, clusters: &[u32]) -> Tables {
         let path = format!("user.{pair}.{}", self.name);
-        let shape = if self.labelled { Shape::Named { max: MAX_INSTANCES } } else { Shape::Single };
+        let shape = if self.labelled { Shape::Named { max: self.max_instances } } else { Shape::Single };
         let table = |cluster: Option<&u32>, shape, metrics: Vec<MetricDef>| {
             let (cluster, summary) = (*cluster?, format!("series of {}", self.name));
             let spec = |metrics| TableSpec { summary: leak(summary), cluster, shape, metrics, ..TableSpec::NEW };
@@ -125,14 +129,37 @@ impl ServedMetric {
             return Tables { series: table(clusters.first(), shape, metrics), buckets: None };
         };
         let help = &self.help;
-        let series = vec![
+        let mut series = vec![
             metric(0, ".count", Type::U64, Sem::COUNTER, Units::COUNT, format!("{help}: number of values")),
             metric(1, ".sum", sum, Sem::COUNTER, self.units, format!("{help}: sum of values")),
         ];
+        if let Some((ty, window)) = self.quantiles {
+            for (item, name) in SERIES_METRICS.iter().enumerate().skip(2) {
+                let help = format!(
+                    "{help}: {} of the last {window} seconds, rounded up to the bound of its bucket",
+                    match *name {
+                        "p50" => "median",
+                        "p90" => "90th percentile",
+                        "p99" => "99th percentile",
+                        "p999" => "99.9th percentile",
+                        _ => "highest value",
+                    }
+                );
+                series.push(metric(item as u32, leak(format!(".{name}")), ty, Sem::INSTANT, self.units, help));
+            }
+        }
         let bucket =
             metric(0, ".bucket", Type::U64, Sem::COUNTER, Units::COUNT, format!("{help}: number of values by bucket"));
-        let named = Shape::Named { max: MAX_INSTANCES };
+        let named = Shape::Named { max: self.max_instances };
         Tables { series: table(clusters.first(), shape, series), buckets: table(clusters.get(1), named, vec![bucket]) }
+    }
+}
+
+fn number(is_whole: bool) -> Type {
+    if is_whole {
+        Type::U64
+    } else {
+        Type::DOUBLE
     }
 }
 

@@ -22,6 +22,7 @@ mod hostile_processes;
 mod metrics;
 mod options;
 mod own;
+mod pair_format;
 mod pairs;
 mod peer;
 mod privileges;

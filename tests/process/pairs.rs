@@ -233,7 +233,7 @@ fn what_is_wrong_with_a_pair_costs_that_part_only() {
     };
     said("typo", "failed", &["typo.yaml: line 9: metrics.counters[0].labels[0].decoders[0]", "did you mean `string`?"]);
     said("text", "failed", &["text.bpf.o: object: "]);
-    said("writer", "failed", &["writer.bpf.o", "a program calls bpf_probe_write_user"]);
+    said("writer", "failed", &["writer.bpf.o", "program change calls bpf_probe_write_user"]);
     said("shared", "failed", &["shared.yaml: file: expected owner root", "mode 0666", "chmod go-w"]);
     assert!(errors["mixed"].contains("invalid mem access"), "{}: the verifier's last words", errors["mixed"]);
     let parts = [
