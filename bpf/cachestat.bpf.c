@@ -50,7 +50,7 @@ static __always_inline void cache_dirty(const bool raw, struct folio *folio)
 	struct cache_row *r = cpu_row(&cache_rows);
 
 	if (r)
-		ADD(r->dirtied_pages, cache_pages(raw, folio));
+		SUM(r->dirtied_pages, cache_pages(raw, folio));
 }
 
 ON(mm_filemap_add_to_page_cache, struct folio *folio)
@@ -58,7 +58,7 @@ ON(mm_filemap_add_to_page_cache, struct folio *folio)
 	struct cache_row *r = cpu_row(&cache_rows);
 
 	if (r)
-		ADD(r->added, cache_pages(raw, folio));
+		SUM(r->added, cache_pages(raw, folio));
 }
 
 ON(writeback_dirty_folio, struct folio *folio, struct address_space *mapping)
@@ -77,7 +77,7 @@ ON(block_dirty_buffer, struct buffer_head *buffer)
 	struct cache_row *r = cpu_row(&cache_rows);
 
 	if (r)
-		ADD(r->dirtied_buffers, 1);
+		COUNT(r->dirtied_buffers);
 }
 
 ON_ENTRY(folio_mark_accessed, struct folio *folio)

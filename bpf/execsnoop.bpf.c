@@ -62,10 +62,15 @@ static __always_inline void snoop_dropped(void)
 /* What success and failure have in common. */
 static __always_inline void snoop_head(struct exec_event *e, __s32 ret)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
+	struct task_struct *task;
 
 	e->pid = bpf_get_current_pid_tgid() >> 32;
-	e->ppid = BPF_CORE_READ(task, real_parent, tgid);
+	if (HAS_TYPED_TASK) {
+		e->ppid = bpf_get_current_task_btf()->real_parent->tgid;
+	} else {
+		task = (void *)bpf_get_current_task();
+		e->ppid = BPF_CORE_READ(task, real_parent, tgid);
+	}
 	e->ret = ret;
 	bpf_get_current_comm(e->comm, sizeof(e->comm));
 }

@@ -28,14 +28,14 @@ static __always_inline bool is_named(struct exec_row *r, __u64 comm[2])
 /* Names give way (src/modules/exectop.rs), so that a free place says nothing of those behind it: all are looked at first. */
 static __always_inline struct exec_row *exec_named(__u64 comm[2], __u32 place)
 {
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < EXEC_PLACES; i++) {
 		struct exec_row *r = row(&exec_rows, (place + i) & exec_mask);
 
 		if (r && is_named(r, comm))
 			return r;
 	}
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < EXEC_PLACES; i++) {
 		struct exec_row *r = row(&exec_rows, (place + i) & exec_mask);
 

@@ -93,7 +93,7 @@ ON_EACH_ENTRY(target)
 
 ON_EACH_RETURN(target, bits, ret)
 {
-	__u64 id = bpf_get_current_pid_tgid(), since;
+	__u64 id = kp_filter || kp_timed ? bpf_get_current_pid_tgid() : 0, since;
 	struct filter_member *member = NULL;
 	__s64 value = 0, ns = -1;
 	struct kp_row *r;

@@ -46,6 +46,8 @@ struct retrans_owners {
 ROWS(retrans_rows, struct retrans_row);
 ROWS(retrans_stats, struct retrans_stat);
 PRIVATE(retrans_owners, struct retrans_owners);
+/* By a part of the hash: rows whose sockets have not closed. Mostly none: then nobody looks for one. */
+PRIVATE(retrans_open, __u64);
 
 const volatile __u32 retrans_mask;       /* rows - 1 */
 const volatile __u32 retrans_owner_mask; /* sets - 1 */
@@ -100,8 +102,14 @@ static __always_inline bool retrans_is_probe(struct sock *sk)
 	       BPF_CORE_READ_BITFIELD_PROBED(icsk, icsk_ca_state) < TCP_CA_RECOVERY;
 }
 
-static __always_inline void retrans_begin(const bool raw, struct retrans_row *r, struct sock *sk, __u64 number)
+static __always_inline __u64 *retrans_open_of(__u32 hash)
 {
+	return row(&retrans_open, hash & retrans_mask);
+}
+
+static __always_inline void retrans_begin(const bool raw, struct retrans_row *r, struct sock *sk, __u64 number, __u32 hash)
+{
+	__u64 *open = retrans_open_of(hash);
 	struct ends ends;
 
 	if (!ends_of(raw, sk, &ends)) {
@@ -115,6 +123,29 @@ static __always_inline void retrans_begin(const bool raw, struct retrans_row *r,
 	r->remote[0] = ends.remote[0];
 	r->remote[1] = ends.remote[1];
 	*(volatile __u64 *)&r->sk = number;
+	if (open)
+		ADD(*open, 1);
+}
+
+/* What the close of a socket, or of an earlier one at its address, leaves behind is no longer its own. */
+static __always_inline void retrans_close(__u64 number, bool judge)
+{
+	__u32 hash = number_hash(number);
+	__u64 *open = retrans_open_of(hash);
+
+	if (!open || likely(!*open))
+		return;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < RETRANS_PLACES; i++) {
+		struct retrans_row *r = row(&retrans_rows, number_slot(hash, i) & retrans_mask);
+
+		if (!r || r->sk != number || r->closed)
+			continue;
+		if (judge)
+			retrans_judge(r);
+		r->closed = 1;
+		ADD(*open, -1);
+	}
 }
 
 ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
@@ -129,14 +160,14 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 		return;
 	number = sock_number(raw, ctx, sk);
 	hash = number_hash(number);
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < RETRANS_PLACES; i++) {
 		struct retrans_row *r = row(&retrans_rows, number_slot(hash, i) & retrans_mask);
 
 		if (!r)
 			break;
 		if (claim(&r->claims))
-			retrans_begin(raw, r, sk, number);
+			retrans_begin(raw, r, sk, number, hash);
 		if (r->sk != number || r->closed)
 			continue;
 		if (retrans_filter)
@@ -152,7 +183,7 @@ ON(tcp_retransmit_skb, struct sock *sk, struct sk_buff *skb)
 ON(inet_sock_set_state, struct sock *sk, int from, int to)
 {
 	__u64 number;
-	__u32 hash, way = 0;
+	__u32 way = 0;
 
 	if (to != TCP_CLOSE && to != TCP_SYN_SENT && !(retrans_filter && (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)))
 		return;
@@ -164,18 +195,8 @@ ON(inet_sock_set_state, struct sock *sk, int from, int to)
 		retrans_owned(number);
 	if (to == TCP_FIN_WAIT1 || to == TCP_LAST_ACK)
 		return;
-	/* Also when a socket connects: what the close of an earlier one at its address left behind is not its own. */
-	hash = number_hash(number);
-#pragma unroll
-	for (int i = 0; i < RETRANS_PLACES; i++) {
-		struct retrans_row *r = row(&retrans_rows, number_slot(hash, i) & retrans_mask);
-
-		if (!r || r->sk != number)
-			continue;
-		if (retrans_filter && to == TCP_CLOSE)
-			retrans_judge(r);
-		r->closed = 1;
-	}
+	/* Also when a socket connects: the close of an earlier one at its address may not have been seen. */
+	retrans_close(number, retrans_filter && to == TCP_CLOSE);
 	if (retrans_filter && to == TCP_CLOSE) {
 		struct retrans_owners *set = way_find(&retrans_owners, retrans_owner_mask, number, &way);
 

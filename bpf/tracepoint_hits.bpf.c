@@ -11,6 +11,6 @@ ON_EACH_TRACEPOINT(target)
 {
 	struct hit *hit = hit_row(&tp_hits, tp_stride, target);
 
-	if (hit && hit_wanted(tp_filter))
+	if (hit && filter_wants_current(tp_filter))
 		COUNT(hit->count); /* each target has a program of its own */
 }

@@ -157,7 +157,7 @@ static __always_inline bool uc_hash(const struct uc_name *name, const int chunks
 			if (bpf_probe_read_user(chunk, size, from))
 				return false;
 		}
-#pragma unroll
+#pragma clang loop unroll(disable)
 		for (int j = 0; j < 8; j++) {
 			*hash = (*hash ^ chunk[j]) * 0x9e3779b97f4a7c15;
 			*hash ^= *hash >> 29;
@@ -191,7 +191,7 @@ static __always_inline struct uc_row *uc_find(__u64 key, const struct uc_name *c
 {
 	__u32 hash = number_hash(key);
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < PLACES; i++) {
 		struct uc_row *r = row(&uc_rows, number_slot(hash, i) & uc_mask);
 
@@ -218,7 +218,7 @@ static __always_inline struct uc_stack *uc_stack(__u64 thread, const bool take)
 	struct uc_stack *stack;
 	__u32 way = 0;
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < WAYS; i++) {
 		stack = row(&uc_stacks, (set + i) & uc_stack_mask);
 		if (!stack)
@@ -297,12 +297,12 @@ static __always_inline __s64 uc_leave(__u64 thread, __u64 key)
 ON_EACH_CODE(target, ctx)
 {
 	struct uc_site *site = row(&uc_sites, target);
-	__u64 thread = bpf_get_current_pid_tgid(), key = 0;
+	__u64 key = 0;
 	struct uc_name class = {}, method = {};
 	struct uc_row *r;
 	__s64 ns = -1;
 
-	if (!site || !filter_wants(uc_filter, thread >> 32))
+	if (!site || !filter_wants_current(uc_filter))
 		return;
 	if (!uc_name(ctx, &site->class, &site->class_length, &class) ||
 	    !uc_name(ctx, &site->method, &site->method_length, &method) ||
@@ -312,11 +312,11 @@ ON_EACH_CODE(target, ctx)
 	}
 	key |= 1;
 	if (uc_timed && !site->returns) {
-		uc_enter(thread, key);
+		uc_enter(bpf_get_current_pid_tgid(), key);
 		return;
 	}
 	if (uc_timed)
-		ns = uc_leave(thread, key);
+		ns = uc_leave(bpf_get_current_pid_tgid(), key);
 	r = uc_find(key, &class, &method);
 	if (!r)
 		return;

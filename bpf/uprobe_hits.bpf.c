@@ -9,6 +9,6 @@ const volatile __u64 up_filter;
 
 ON_EACH_CODE(target, ctx)
 {
-	if (hit_wanted(up_filter))
+	if (filter_wants_current(up_filter))
 		hit_user(&up_hits, up_stride, target);
 }

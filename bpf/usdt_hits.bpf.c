@@ -9,6 +9,6 @@ const volatile __u64 ud_filter;
 
 ON_EACH_CODE(target, ctx)
 {
-	if (hit_wanted(ud_filter))
+	if (filter_wants_current(ud_filter))
 		hit_user(&ud_hits, ud_stride, target);
 }

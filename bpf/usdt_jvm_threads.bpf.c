@@ -9,6 +9,6 @@ const volatile __u64 jt_filter;
 
 ON_EACH_CODE(target, ctx)
 {
-	if (hit_wanted(jt_filter))
+	if (filter_wants_current(jt_filter))
 		hit_user(&jt_hits, jt_stride, target);
 }

@@ -28,13 +28,13 @@ static __always_inline struct us_row *us_find(__u64 process)
 	__u32 hash = number_hash(process);
 	struct us_row *r;
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < US_WAYS; i++) {
 		r = row(&us_rows, number_slot(hash, i) & us_mask);
 		if (r && r->process == process)
 			return r;
 	}
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < US_WAYS; i++) {
 		r = row(&us_rows, number_slot(hash, i) & us_mask);
 		if (r && claim(&r->claims)) {

@@ -260,6 +260,8 @@ WORKLOADS = {
     "bioperpid": read_disk,
     "biotop": read_disk,
     "cachestat": files,
+    "cgroup_disk": read_disk,
+    "cgroup_runq": switch,
     "execsnoop": spawn,
     "exectop": spawn,
     "ext4dist": files,

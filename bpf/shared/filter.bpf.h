@@ -36,3 +36,9 @@ static __always_inline bool filter_wants(__u64 filter, __u32 process)
 {
 	return !filter || filter_member(filter, process);
 }
+
+/* Whether the current process counts. Its id is asked for behind the filter: the verifier drops dead branches, but no calls. */
+static __always_inline bool filter_wants_current(__u64 filter)
+{
+	return !filter || filter_member(filter, bpf_get_current_pid_tgid() >> 32);
+}

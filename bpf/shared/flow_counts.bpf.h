@@ -15,8 +15,7 @@ const volatile __u64 OWN(filter);
 
 static __always_inline bool OWN(wants)(const bool raw, struct sock *sk, int ret)
 {
-	return ret > 0 && GET(sk, sk_protocol) == IPPROTO_TCP &&
-	       filter_wants(OWN(filter), bpf_get_current_pid_tgid() >> 32);
+	return ret > 0 && GET(sk, sk_protocol) == IPPROTO_TCP && filter_wants_current(OWN(filter));
 }
 
 static __always_inline void OWN(sent)(const bool raw, struct sock *sk, void *at, int ret)

@@ -40,11 +40,9 @@ const volatile __u32 flow_sending_mask;
 
 static __always_inline void flow_begin(struct flow *flow, const struct ends *ends, __u64 ident)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
-
 	process_name(flow->comm);
 	flow->execs = process_execs();
-	flow->born = BPF_CORE_READ(task, group_leader, start_time);
+	flow->born = process_born();
 	flow->family = ends->family;
 	flow->local[0] = ends->local[0];
 	flow->local[1] = ends->local[1];

@@ -21,8 +21,3 @@ static __always_inline void hit_user(void *map, __u32 stride, __u32 target)
 	if (hit)
 		ADD(hit->count, 1);
 }
-
-static __always_inline bool hit_wanted(__u64 filter)
-{
-	return !filter || filter_wants(filter, bpf_get_current_pid_tgid() >> 32);
-}

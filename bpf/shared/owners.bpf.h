@@ -75,7 +75,7 @@ static __always_inline __s64 owner_place(__u64 key, const bool current)
 {
 	__u32 set = (((__u32)(key >> 32) ^ (__u32)key * 0x9e3779b1) & io_owner_mask) * OWNER_WAYS;
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < OWNER_WAYS; i++) {
 		struct io_owner *r = row(&io_owners, set + i);
 
@@ -85,7 +85,7 @@ static __always_inline __s64 owner_place(__u64 key, const bool current)
 			return set + i;
 		}
 	}
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < OWNER_WAYS; i++) {
 		struct io_owner *r = row(&io_owners, set + i);
 
@@ -122,7 +122,8 @@ static __always_inline __s64 owner_current(__u64 disk, __u64 *key)
 
 /*
  * Where a request in flight is remembered, or to be remembered at its beginning; NULL: it is not. Found by the tag that it keeps
- * from its allocation to its end: with a scheduler the other tag comes and goes. Other disks' requests share the set.
+ * from its allocation to its end: with a scheduler the other tag comes and goes. Other disks' requests share the set. A hash of the
+ * address instead spreads them over so many pages that each look takes 20 to 100 ns more.
  */
 static __always_inline struct io_slot *owner_slot(const bool raw, struct request *rq, const bool begin)
 {
@@ -133,7 +134,7 @@ static __always_inline struct io_slot *owner_slot(const bool raw, struct request
 	if (tag < 0)
 		tag = GET(rq, tag);
 	set = (block_spread(raw, rq, tag) & io_slot_mask) * OWNER_WAYS;
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < OWNER_WAYS; i++) {
 		struct io_slot *slot = row(&io_slots, set + i);
 

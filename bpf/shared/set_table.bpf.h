@@ -2,7 +2,8 @@
 /*
  * Places by key, for what threads and sockets are in the middle of: none gives way to another's as long as there is room. A key
  * has a choice of two sets of eight ways, of which the second is for when the first is full: with a quarter of all ways taken one
- * key in a million finds both full. The keys of a set share a cache line.
+ * key in a million finds both full. The keys of a set share a cache line. The hash says with which way a search begins, so that mostly
+ * one look finds a key.
  *
  * A way is claimed by adding the key to its word: who then reads nothing but his own has it, the others take theirs back. So
  * nothing is left for the agent to free.
@@ -28,25 +29,67 @@ static __always_inline void *set_set(void *map, __u32 mask, __u32 hash, int nth)
 	return row(map, (nth ? hash >> 16 : hash) & mask);
 }
 
+/* The nth way of a search. */
+static __always_inline __u32 way_nth(__u32 hash, __u32 nth)
+{
+	__u32 way = (hash >> 29) + nth;
+
+	BOUND(way, 7);
+	return way;
+}
+
+/* Whether a set has the key, and in which of its ways. A loop: unrolled it is ten times the code, mostly cold. */
+static __always_inline bool way_is_in(const struct way_keys *set, __u32 hash, __u64 key, __u32 *way)
+{
+#pragma clang loop unroll(disable)
+	for (__u32 nth = 0; nth < SET_WAYS; nth++) {
+		*way = way_nth(hash, nth);
+		if (set->keys[*way] == key)
+			return true;
+	}
+	return false;
+}
+
+/* Takes a way of a set for a key that has none. */
+static __always_inline bool way_claim(struct way_keys *set, __u32 hash, __u64 key, __u32 *way)
+{
+#pragma clang loop unroll(disable)
+	for (__u32 nth = 0; nth < SET_WAYS; nth++) {
+		volatile __u64 *word;
+
+		*way = way_nth(hash, nth);
+		word = &set->keys[*way];
+		if (*word)
+			continue;
+		ADD(*word, key);
+		if (*word == key)
+			return true;
+		ADD(*word, -key);
+	}
+	return false;
+}
+
+/* Takes another key's way. */
+static __always_inline void way_displace(struct way_keys *set, __u32 hash, __u64 key, __u32 *way, bool *displaced)
+{
+	*displaced = true;
+	*way = way_nth(hash, 0);
+	set->keys[*way] = key;
+}
+
 /* The set that has the key, and which of its ways; NULL: none has. */
 static __always_inline void *way_find(void *map, __u32 mask, __u64 key, __u32 *way)
 {
 	__u32 hash = number_hash(key);
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int nth = 0; nth < 2; nth++) {
 		struct way_keys *set = set_set(map, mask, hash, nth);
 
 		if (!set)
 			return NULL;
-#pragma unroll
-		for (int i = 0; i < SET_WAYS; i++) {
-			if (set->keys[i] != key)
-				continue;
-			*way = i;
-			BOUND(*way, 7);
+		if (way_is_in(set, hash, key, way))
 			return set;
-		}
 	}
 	return NULL;
 }
@@ -57,30 +100,15 @@ static __always_inline void *set_claim(void *map, __u32 mask, __u64 key, __u32 *
 	__u32 hash = number_hash(key);
 	struct way_keys *set;
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int nth = 0; nth < 2; nth++) {
 		set = set_set(map, mask, hash, nth);
 		if (!set)
 			return NULL;
-#pragma unroll
-		for (int i = 0; i < SET_WAYS; i++) {
-			volatile __u64 *word = &set->keys[i];
-
-			if (*word)
-				continue;
-			ADD(*word, key);
-			if (*word == key) {
-				*way = i;
-				BOUND(*way, 7);
-				return set;
-			}
-			ADD(*word, -key);
-		}
+		if (way_claim(set, hash, key, way))
+			return set;
 	}
-	*displaced = true;
-	*way = hash >> 8;
-	BOUND(*way, 7);
-	set->keys[*way] = key;
+	way_displace(set, hash, key, way, displaced);
 	return set;
 }
 
@@ -96,15 +124,25 @@ struct set_numbers {
 	__u64 numbers[SET_WAYS];
 };
 
-/* Where to write the number of a key, instead of an earlier one. */
+/*
+ * Where to write the number of a key, instead of an earlier one. The second set, another cache line, is looked at only where the
+ * first is full: an earlier number that no end took is written over there the next time that it is.
+ */
 static __always_inline __u64 *set_number(void *map, __u32 mask, __u64 key, bool *displaced)
 {
-	__u32 way = 0;
-	struct set_numbers *set = way_find(map, mask, key, &way);
+	__u32 hash = number_hash(key), way = 0;
+	struct set_numbers *set;
 
-	if (!set)
-		set = set_claim(map, mask, key, &way, displaced);
-	return set ? &set->numbers[way] : NULL;
+#pragma clang loop unroll(disable)
+	for (int nth = 0; nth < 2; nth++) {
+		set = set_set(map, mask, hash, nth);
+		if (!set)
+			return NULL;
+		if (way_is_in((void *)set, hash, key, &way) || way_claim((void *)set, hash, key, &way))
+			return &set->numbers[way];
+	}
+	way_displace((void *)set, hash, key, &way, displaced);
+	return &set->numbers[way];
 }
 
 /* Something of the key begins now; true if the start of something else gave way to it. */

@@ -71,8 +71,8 @@ static __always_inline bool ends_of(const bool raw, struct sock *sk, struct ends
 }
 
 /*
- * A socket's address as a number: the verifier allows no arithmetic on a typed pointer, but what is read from memory is one.
- * `at` is where it stands: ctx for the first argument of a tracepoint.
+ * A socket's address as a number: what is read from memory is one, where the current task is not typed. `at` is where it stands:
+ * ctx for the first argument of a tracepoint.
  */
 static __always_inline __u64 sock_number(const bool raw, void *at, struct sock *sk)
 {
@@ -80,6 +80,8 @@ static __always_inline __u64 sock_number(const bool raw, void *at, struct sock *
 
 	if (raw)
 		return (__u64)sk;
+	if (HAS_TYPED_TASK)
+		return typed_address(sk);
 	bpf_probe_read_kernel(&number, sizeof(number), at);
 	return number;
 }

@@ -57,21 +57,19 @@ static __always_inline __s64 thread_slot(void)
 	__u64 id = bpf_get_current_pid_tgid();
 	__u32 set = thread_set((__u32)id);
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < WAYS; i++) {
 		struct thread *t = row(&threads, set + i);
 
 		if (t && t->id == id)
 			return set + i;
 	}
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < WAYS; i++) {
 		struct thread *t = row(&threads, set + i);
 
 		if (t && claim(&t->claims)) {
-			struct task_struct *task = (void *)bpf_get_current_task();
-
-			t->born = BPF_CORE_READ(task, group_leader, start_time);
+			t->born = process_born();
 			thread_begin(set + i, t);
 			t->id = id;
 			mark(&thread_marks, (set + i) >> thread_part_shift);
@@ -86,7 +84,7 @@ static __always_inline __s64 thread_known(__u64 id)
 {
 	__u32 set = thread_set((__u32)id);
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < WAYS; i++) {
 		struct thread *t = row(&threads, set + i);
 

@@ -73,6 +73,11 @@ impl LoadedModules {
         self.kernel.attached()
     }
 
+    /// Runs of programs that the kernel skipped (5.12; 0 before, where it does not tell).
+    pub fn skipped_runs(&self) -> u64 {
+        self.kernel.programs().iter().filter_map(|program| program.misses).sum()
+    }
+
     /// The targets that each module goes without though its section names them, with the reason: first those that were not found,
     /// then those that cannot be attached to.
     pub fn missing_targets(&self) -> Vec<Vec<(String, String)>> {

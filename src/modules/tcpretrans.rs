@@ -15,6 +15,7 @@ maps! {
     rows ROWS: retrans_row = "retrans_rows", taken claims, lost retrans_stat.lost in "retrans_stats";
     rows STATS: retrans_stat = "retrans_stats";
     private OWNERS: retrans_owners = "retrans_owners";
+    private OPEN: u64 = "retrans_open";
 }
 
 options! {
@@ -118,6 +119,7 @@ impl Module for Tcpretrans {
             plan.attach(&TRAFFIC);
         }
         plan.entries(ROWS.def.name, PLACES);
+        plan.entries(OPEN.name, PLACES);
         plan.entries(STATS.def.name, host.cpus);
     }
 

@@ -246,6 +246,11 @@ impl Agent {
         self.group.reaches().iter().filter_map(|reach| Some(reach.result.as_ref().ok()?.kind)).collect()
     }
 
+    /// Runs of its programs that the kernel skipped (bcc.agent.program.misses).
+    pub fn skipped_runs(&self) -> u64 {
+        self.group.skipped_runs()
+    }
+
     /// All rows as text.
     pub fn rows(&mut self) -> Vec<Row> {
         let table = self.table();
