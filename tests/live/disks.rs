@@ -2,7 +2,7 @@
 //! a loop device. A virtual machine of tests/vm has others as well, which may be written to.
 
 use crate::common::skip;
-use crate::support::{alone, number, run, settle, Agent, Disk};
+use crate::support::{alone, diskstats, number, run, settle, Agent, Disk};
 use corebcc::catalog::Instances;
 use corebcc::kit::{Key, SeriesLabel, Table, TableSpec};
 use std::fs::{self, File, OpenOptions};
@@ -67,14 +67,6 @@ fn row(table: &Table, disk: &str) -> Option<usize> {
 fn bios(agent: &mut Agent, disk: &str) -> [u64; 4] {
     let ends = ["read.total.count", "write.total.count", "flush.total.count", "discard.total.count"];
     values(agent, STACKED, disk, ends)
-}
-
-/// What /proc/diskstats has of a disk in these fields, the first of which is the number of reads.
-fn diskstats<const N: usize>(disk: &str, fields: [usize; N]) -> [u64; N] {
-    let text = fs::read_to_string("/proc/diskstats").unwrap();
-    let line = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line[2] == disk);
-    let line = line.unwrap_or_else(|| panic!("no {disk} in {text}"));
-    fields.map(|field| line.get(3 + field).map_or(0, |number| number.parse().unwrap()))
 }
 
 fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
