@@ -2,7 +2,7 @@
 //! a loop device. A virtual machine of tests/vm has others as well, which may be written to.
 
 use crate::common::skip;
-use crate::support::{alone, diskstats, number, run, settle, Agent, Disk};
+use crate::support::{alone, diskstats, number, run, settle, Agent, Completions, Disk};
 use corebcc::catalog::Instances;
 use corebcc::kit::{Key, SeriesLabel, Table, TableSpec};
 use std::fs::{self, File, OpenOptions};
@@ -49,13 +49,19 @@ fn table(agent: &mut Agent, cluster: u32) -> (&'static TableSpec, Table) {
 /// The rows of disks, and of those without requests.
 const DEV: u32 = 320;
 const STACKED: u32 = 330;
+/// The rows of disks and sizes, and those of the slowest requests.
+const SIZE: u32 = 325;
+const SLOWEST: u32 = 337;
 
 /// The values of a disk by the ends of their names: `read.total.count`; 0 for one without a row.
 fn values<const N: usize>(agent: &mut Agent, cluster: u32, disk: &str, ends: [&str; N]) -> [u64; N] {
     let (spec, table) = table(agent, cluster);
     let Some(row) = row(&table, disk) else { return [0; N] };
     ends.map(|end| {
-        let is_it = |name: &str| name.strip_suffix(end).is_some_and(|x| ["disk.dev.", "disk.stacked."].contains(&x));
+        let is_it = |name: &str| {
+            name.strip_suffix(end)
+                .is_some_and(|x| ["disk.dev.", "disk.stacked.", "disk.size.", "disk.slowest."].contains(&x))
+        };
         number(&table, row, spec.metrics.iter().position(|metric| is_it(metric.name)).unwrap())
     })
 }
@@ -233,6 +239,44 @@ fn a_delay_shows_in_the_disk_above_and_not_below() {
         "{above} us above, reader {seen:?}"
     );
     assert!(below < DELAY / 10, "{below} us below");
+}
+
+/// Reads of three sizes and writes of one.
+#[test]
+fn requests_count_by_size_and_the_slowest_has_its_process() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let device = Direct::open(&disk.device);
+    let mut agent = Agent::new("biolatency", "by_size = True\nexemplars = True");
+    let completions = Completions::record();
+    let stats = diskstats(disk.name(), [READS, WRITES]);
+    let expected = [("4K", 1, [10, 0]), ("16K", 4, [6, 5]), ("64K", 16, [3, 0])];
+    for (_, blocks, [reads, writes]) in expected {
+        (0..writes).for_each(|_| device.write(blocks * BLOCK, 1 << 20));
+        (0..reads).for_each(|_| device.read(blocks * BLOCK, 1 << 20));
+    }
+    settle();
+    assert_eq!(since(diskstats(disk.name(), [READS, WRITES]), stats), [19, 5], "somebody else reads it");
+    agent.tick();
+    let ends = ["read.total.count", "write.total.count"];
+    let counted = expected.map(|(size, ..)| values(&mut agent, SIZE, &format!("{}::{size}", disk.name()), ends));
+    let all = values(&mut agent, DEV, disk.name(), ends);
+    let [bytes, sector] = values(&mut agent, SLOWEST, disk.name(), ["bytes", "sector"]);
+    // Where only bios tell who submits, no request does.
+    let is_known = !agent.way_of("block_io_start").ends_with("of bios");
+    let pid = is_known.then(|| values(&mut agent, SLOWEST, disk.name(), ["pid"])[0]);
+    let unseen = completions.of(&disk).unseen;
+    println!("{counted:?} of {all:?}, the slowest {bytes} bytes of {pid:?} at {sector}");
+    let sums = [0, 1].map(|operation| counted.iter().map(|count| count[operation]).sum::<u64>());
+    assert_eq!(sums, all);
+    assert_eq!(all[0] + all[1] + unseen, 24);
+    for ((size, _, expected), counted) in expected.iter().zip(counted) {
+        assert!(counted == *expected || unseen > 0, "{size}: {counted:?}, not {expected:?}");
+    }
+    assert_eq!(sector, 1 << 11);
+    assert!(pid.is_none_or(|pid| pid == u64::from(std::process::id())), "{pid:?}");
+    assert!(expected.iter().any(|(_, blocks, _)| bytes == (blocks * BLOCK) as u64), "{bytes}");
+    assert_eq!(agent.warnings(), [""; 0]);
 }
 
 /// The disks that a virtual machine of tests/vm has for this.
