@@ -2,14 +2,17 @@
 
 use crate::biolatency::map_words;
 use crate::common::{lacks, skip};
-use crate::support::{alone, python, run, settle, Agent, Completions, Disk, UnseenArrivals};
+use crate::support::{
+    alone, diskstats, python, run, run_again, settle, Agent, Completions, Disk, Sleeper, UnseenArrivals, WRITTEN,
+};
 use corebcc::bpf::types::cgroup_owner;
 use corebcc::host::{Cgroups, Controller};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A cgroup of the test's own, until it is dropped.
 pub struct Cgroup {
@@ -22,9 +25,14 @@ pub struct Cgroup {
 pub fn hierarchy(of: Controller) -> Option<Cgroups> {
     let cgroups = Cgroups::of(of).inspect_err(|none| skip(&none.to_string())).ok()?;
     if of == Controller::BlockIo && !cgroups.is_v1 {
-        fs::write(cgroups.mount().join("cgroup.subtree_control"), "+io").unwrap();
+        enable(&cgroups, "io").unwrap();
     }
     Some(cgroups)
+}
+
+/// Lets the cgroups of v2 have a controller.
+fn enable(cgroups: &Cgroups, controller: &str) -> std::io::Result<()> {
+    fs::write(cgroups.mount().join("cgroup.subtree_control"), format!("+{controller}"))
 }
 
 impl Cgroup {
@@ -52,9 +60,14 @@ impl Drop for Cgroup {
     }
 }
 
+/// A disk past the page cache.
+fn direct(disk: &Disk) -> fs::File {
+    fs::OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_DIRECT).open(&disk.device).unwrap()
+}
+
 /// So many reads of 4 KB each, past the page cache.
 fn reads(cgroups: &Cgroups, cgroup: &Cgroup, disk: &Disk, reads: u64) {
-    let device = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECT).open(&disk.device).unwrap();
+    let device = direct(disk);
     let home = home(cgroups);
     enter(&cgroup.directory, cgroups.is_v1);
     (0..reads).for_each(|_| read_once(&device));
@@ -77,7 +90,9 @@ fn home(cgroups: &Cgroups) -> PathBuf {
 /// Columns of a series: of reads count and p99, and the bytes.
 const COUNT: usize = 0;
 const P99: usize = 4;
+const WRITES: usize = 2 * 7;
 const BYTES: usize = 7 * 4 + 1;
+const WRITTEN_BYTES: usize = BYTES + 1;
 
 fn column(agent: &mut Agent, column: usize) -> BTreeMap<String, u64> {
     agent.numbers(column)
@@ -109,6 +124,143 @@ fn reads_count(avoid: &str) {
     reads(&cgroups, &quiet, &disk, 7);
     assert!((1..=7).contains(&column(&mut agent, COUNT)[&quiet.name]));
     assert_eq!(column(&mut agent, COUNT)[&busy.name], 100 - completed.unseen);
+}
+
+/// Writes of 8 KB and reads of 4 KB by two cgroups.
+#[test]
+fn direct_io_counts_by_cgroup_operation_and_bytes() {
+    let _alone = alone();
+    let Some(cgroups) = hierarchy(Controller::BlockIo) else { return };
+    direct_io_counts(&cgroups);
+}
+
+fn direct_io_counts(cgroups: &Cgroups) {
+    let disk = Disk::spare("nvme0n1").unwrap_or_else(|| Disk::new(16));
+    let all =
+        [("one", 60, 20), ("two", 9, 33)].map(|(name, reads, writes)| (Cgroup::make(cgroups, name), reads, writes));
+    let mut agent = Agent::new("cgroup_disk", "");
+    let completions = Completions::record();
+    let device = direct(&disk);
+    let home = home(cgroups);
+    for (cgroup, reads, writes) in &all {
+        enter(&cgroup.directory, cgroups.is_v1);
+        (0..*reads).for_each(|_| read_once(&device));
+        (0..*writes).for_each(|at| write_once(&device, 2 * at));
+        enter(&home, cgroups.is_v1);
+    }
+    settle();
+    let of = [COUNT, BYTES, WRITES, WRITTEN_BYTES].map(|metric| column(&mut agent, metric));
+    let completed = completions.of(&disk);
+    let counted = |cgroup: &Cgroup| of.each_ref().map(|of| of.get(&cgroup.name).copied().unwrap_or(0));
+    let counted = all.each_ref().map(|(cgroup, ..)| counted(cgroup));
+    let expected = all.each_ref().map(|(_, reads, writes)| [*reads, reads * 4096, *writes, writes * 8192]);
+    println!("{counted:?}, expected {expected:?}, {completed:?}");
+    let most = counted.iter().flatten().zip(expected.iter().flatten()).all(|(counted, expected)| counted <= expected);
+    let sum = |of: &[[u64; 4]; 2]| of.iter().fold((0, 0), |sum, of| (sum.0 + of[0] + of[2], sum.1 + of[1] + of[3]));
+    let (counted, expected) = (sum(&counted), sum(&expected));
+    assert!(most, "{of:?}");
+    assert_eq!((counted.0 + completed.unseen, counted.1 + completed.unseen_bytes), expected, "{of:?}");
+}
+
+/// With hierarchies of v1 beside that of v2: disks count by the one with blkio, tasks by v2 alone.
+#[test]
+fn a_hierarchy_of_v1_counts_disks_and_v2_beside_it_tasks() {
+    const HERE: &str = "COREBCC_CGROUPS_V1";
+    if std::env::var_os(HERE).is_none() {
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.env(HERE, "1");
+        // A controller leaves v2 once nobody uses it there.
+        let mount = "{ [ -z \"$COREBCC_DISKS\" ] || echo -io -memory -cpu >/sys/fs/cgroup/cgroup.subtree_control; } && \
+                     directory=$(mktemp -d) && mount -t tmpfs tmpfs $directory && mkdir $directory/blkio $directory/cpu && \
+                     mount -t cgroup -o blkio blkio $directory/blkio && mount -t cgroup -o cpu cpu $directory/cpu";
+        run_again("cgroup v1 with blkio and cpu", mount, unshare);
+        return until(|| Cgroups::of(Controller::BlockIo).is_ok());
+    }
+    let _alone = alone();
+    let cgroups = hierarchy(Controller::BlockIo).unwrap();
+    assert!(cgroups.is_v1);
+    let before_all = numbers_of_cgroups();
+    direct_io_counts(&cgroups);
+    let Some(unified) = hierarchy(Controller::Unified) else { return };
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let cpu = mounts.into_iter().find(|mount| mount[2] == "cgroup" && mount[3].split(',').any(|name| name == "cpu"));
+    let of_v1 = PathBuf::from(cpu.unwrap()[1]).join(format!("corebcc-{}-cpu", std::process::id()));
+    fs::create_dir(&of_v1).unwrap();
+    let cgroup = Cgroup::make(&unified, "both");
+    let mut agent = Agent::new("cgroup_runq", "");
+    let unseen = UnseenArrivals::record();
+    let mut sleeper = Sleeper::new();
+    let before = sleeper.arrivals();
+    for to in [&of_v1, &cgroup.directory] {
+        fs::write(to.join("cgroup.procs"), sleeper.pid().to_string()).unwrap();
+    }
+    sleeper.sleep(50);
+    let arrivals = sleeper.arrivals() - before;
+    let counts = agent.numbers(COUNT);
+    let (_, unseen) = unseen.end();
+    drop(sleeper);
+    fs::remove_dir(&of_v1).unwrap();
+    assert!((arrivals.saturating_sub(unseen)..=arrivals).contains(&counts[&cgroup.name]), "{arrivals}: {counts:?}");
+    assert!(!counts.keys().any(|name| name.ends_with("-cpu")), "{counts:?}");
+    // A hierarchy that is unmounted while the kernel still knows one of its cgroups keeps its controllers.
+    until(|| numbers_of_cgroups() == before_all);
+}
+
+/// How many cgroups the kernel knows in the hierarchies with blkio and cpu.
+fn numbers_of_cgroups() -> Vec<String> {
+    let text = fs::read_to_string("/proc/cgroups").unwrap();
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines.filter(|line| ["blkio", "cpu"].contains(&line[0])).map(|line| line[2].to_owned()).collect()
+}
+
+/// Waits for something that takes the kernel moments.
+fn until(done: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !done() && Instant::now() < end {
+        settle();
+    }
+}
+
+/// 4 MB in the page cache, which another cgroup has written to the disk.
+#[test]
+fn what_is_written_back_belongs_to_the_cgroup_that_wrote() {
+    const BYTES: u64 = 4 << 20;
+    let _alone = alone();
+    let Some(cgroups) = hierarchy(Controller::BlockIo) else { return };
+    if cgroups.is_v1 || enable(&cgroups, "memory").is_err() {
+        return skip("cgroup v2 with memory and io");
+    }
+    if lacks(&["mkfs.ext4"]) {
+        return;
+    }
+    let (disk, mount) = (Disk::spare("sda").unwrap_or_else(|| Disk::new(16)), tempfile::tempdir().unwrap());
+    let at = mount.path().to_str().unwrap();
+    run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", &disk.device]);
+    run("mount", &["-t", "ext4", &disk.device, at]);
+    let owner = Cgroup::make(&cgroups, "owner");
+    let mut agent = Agent::new("cgroup_disk", "");
+    let completions = Completions::record();
+    let home = home(&cgroups);
+    enter(&owner.directory, false);
+    let path = mount.path().join("file");
+    fs::write(&path, vec![1; BYTES as usize]).unwrap();
+    enter(&home, false);
+    settle();
+    let written = |agent: &mut Agent| column(agent, WRITTEN_BYTES).get(&owner.name).copied().unwrap_or(0);
+    let (early, [before]) = (written(&mut agent), diskstats(disk.name(), [WRITTEN]));
+    let file = fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    settle();
+    let [after] = diskstats(disk.name(), [WRITTEN]);
+    let own = written(&mut agent);
+    drop(file);
+    run("umount", &[at]);
+    let unseen = completions.of(&disk).unseen_bytes;
+    println!("{early} bytes before it was told to, {own} then; the kernel {} for all", (after - before) * 512);
+    // Blocks that say where those of the file are may be among them.
+    assert!(early < BYTES / 2 && own + unseen >= BYTES && own < BYTES + BYTES / 16, "{own}");
+    assert!(own - early <= (after - before) * 512);
 }
 
 #[test]
@@ -190,11 +342,11 @@ fn a_thousand_short_lived_cgroups_leave_nothing_behind() {
     let Some(cgroups) = hierarchy(Controller::BlockIo) else { return };
     let disk = Disk::new(16);
     let mut agent = Agent::new("cgroup_disk", "max_cgroups = 64");
-    let device = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECT).open(&disk.device).unwrap();
+    let device = direct(&disk);
     let completions = Completions::record();
     let before: u64 = column(&mut agent, COUNT).values().sum();
     completions.reading(|| ());
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let (mut total, home) = (before, home(&cgroups));
     for time in 0..TIMES {
         let cgroup = Cgroup::make(&cgroups, "short");
@@ -224,14 +376,18 @@ fn a_thousand_short_lived_cgroups_leave_nothing_behind() {
     assert!(owners().len() <= 3, "{:?}", owners());
 }
 
+#[repr(align(4096))]
+struct Pages([u8; 8192]);
+
 /// Reads 4 KB past the page cache.
 fn read_once(device: &fs::File) {
-    #[repr(align(4096))]
-    struct Page([u8; 4096]);
-    let mut page = Box::new(Page([0; 4096]));
-    // SAFETY: the page is as long as the read, and nobody else has it.
-    let read = unsafe { nix::libc::pread(device.as_raw_fd(), page.0.as_mut_ptr().cast(), 4096, 0) };
-    assert_eq!(read, 4096);
+    let mut pages = Box::new(Pages([0; 8192]));
+    device.read_exact_at(&mut pages.0[..4096], 0).unwrap();
+}
+
+/// Writes 8 KB past the page cache.
+fn write_once(device: &fs::File, page: u64) {
+    device.write_all_at(&Box::new(Pages([1; 8192])).0, page * 4096).unwrap();
 }
 
 /// Its disk lies on a file system that is held up again and again.
@@ -255,7 +411,7 @@ fn a_slow_cgroup_stands_out_among_quiet_ones() {
         held.freeze();
         let writer = scope.spawn(|| write(&slow, &held.upper));
         quiet.iter().for_each(|cgroup| write(cgroup, &disk));
-        std::thread::sleep(std::time::Duration::from_millis(400));
+        std::thread::sleep(Duration::from_millis(400));
         held.thaw();
         writer.join().unwrap();
     });
@@ -268,29 +424,13 @@ fn a_slow_cgroup_stands_out_among_quiet_ones() {
     assert!(p99[&slow.name] >= 300_000 && quiet.iter().all(|cgroup| p99[&cgroup.name] < 300_000), "{p99:?}");
 }
 
-/// A process in a cgroup that sleeps: how often it arrived on a CPU, at least by its own count (proc(5), `schedstat`), at most by how
-/// often it left one (getrusage(2)).
-fn sleeps(cgroup: &Cgroup, times: u32) -> (u64, u64) {
-    let source = format!(
-        "import time\n\
-         arrivals = lambda: int(open('/proc/self/schedstat').read().split()[2])\n\
-         before = arrivals()\n\
-         for time_ in range({times}): time.sleep(0.001)\n\
-         print(arrivals() - before)"
-    );
-    let before = switches_of_children();
-    let said = cgroup.run(python(), &["-c", &source]);
-    (said.trim().parse().unwrap(), switches_of_children() - before)
-}
-
-fn switches_of_children() -> u64 {
-    // SAFETY: a struct of integers, which the call fills.
-    let usage = unsafe {
-        let mut usage: nix::libc::rusage = std::mem::zeroed();
-        assert_eq!(nix::libc::getrusage(nix::libc::RUSAGE_CHILDREN, &mut usage), 0);
-        usage
-    };
-    (usage.ru_nvcsw + usage.ru_nivcsw) as u64
+/// A process in a cgroup that sleeps, and waits until it is dropped; how often it arrived on a CPU there by its own count.
+fn sleeps(cgroup: &Cgroup, times: u32) -> (u64, Sleeper) {
+    let mut sleeper = Sleeper::new();
+    let before = sleeper.arrivals();
+    fs::write(cgroup.directory.join("cgroup.procs"), sleeper.pid().to_string()).unwrap();
+    sleeper.sleep(times);
+    (sleeper.arrivals() - before, sleeper)
 }
 
 #[test]
@@ -311,15 +451,19 @@ fn tasks_of_a_cgroup_count_the_same_by_wake_ups() {
 fn tasks_count(avoid: &str, options: &str) {
     let _alone = alone();
     let Some(cgroups) = hierarchy(Controller::Unified) else { return };
-    let cgroup = Cgroup::make(&cgroups, "sleeps");
+    let _ = enable(&cgroups, "cpu"); // where no hierarchy of v1 has it
+    let all = [("sleeps", 100), ("naps", 40)].map(|(name, times)| (Cgroup::make(&cgroups, name), times));
     let mut agent = Agent::avoiding(avoid, "cgroup_runq", options);
     let unseen = UnseenArrivals::record();
-    let (between, all) = sleeps(&cgroup, 300);
+    let sleepers = all.each_ref().map(|(cgroup, times)| sleeps(cgroup, *times));
     let counts = agent.numbers(COUNT);
+    let arrivals = sleepers.map(|(arrivals, _)| arrivals);
     let (_, unseen) = unseen.end();
-    println!("{between} to {all}, {unseen} unseen: {counts:?}");
-    assert!(between >= 300);
-    assert!((between.saturating_sub(unseen)..=all + 2).contains(&counts[&cgroup.name]), "{counts:?}");
+    println!("{arrivals:?}, {unseen} unseen: {counts:?}");
+    for ((cgroup, times), arrivals) in all.iter().zip(arrivals) {
+        assert!(arrivals >= u64::from(*times));
+        assert!((arrivals.saturating_sub(unseen)..=arrivals).contains(&counts[&cgroup.name]), "{counts:?}");
+    }
     assert!(counts.contains_key("/") && counts.contains_key("other"), "{counts:?}");
 }
 
@@ -330,10 +474,10 @@ fn runqlat_and_cgroup_runq_together_count_each_task_once() {
     let cgroup = Cgroup::make(&cgroups, "both");
     let mut agent = Agent::beside("runqlat", "cgroup_runq", "");
     let unseen = UnseenArrivals::record();
-    let (between, all) = sleeps(&cgroup, 300);
+    let (arrivals, _sleeper) = sleeps(&cgroup, 300);
     let counts = agent.numbers(COUNT);
     let (_, unseen) = unseen.end();
-    assert!((between.saturating_sub(unseen)..=all + 2).contains(&counts[&cgroup.name]), "{counts:?}");
+    assert!((arrivals.saturating_sub(unseen)..=arrivals).contains(&counts[&cgroup.name]), "{counts:?}");
 }
 
 /// It has more threads that want to run than there are CPUs.
@@ -348,7 +492,7 @@ fn a_cgroup_that_wants_more_than_all_cpus_waits() {
     std::thread::scope(|scope| {
         (0..3 * cpus).for_each(|_| drop(scope.spawn(|| hog.run(python(), &["-c", spin]))));
     });
-    sleeps(&calm, 20);
+    drop(sleeps(&calm, 20));
     agent.tick();
     let (sums, p99) = (agent.numbers(1), agent.numbers(P99));
     println!("{sums:?}\n{p99:?}");
@@ -384,7 +528,7 @@ fn short_lived_cgroups_leave_no_tasks_behind() {
     let sum = |agent: &mut Agent| agent.numbers(COUNT).values().sum::<u64>();
     let unseen = UnseenArrivals::record();
     let before = sum(&mut agent);
-    let (start, mut total) = (std::time::Instant::now(), before);
+    let (start, mut total) = (Instant::now(), before);
     for time in 0..TIMES {
         let cgroup = Cgroup::make(&cgroups, "short");
         spawn_into(&fs::File::open(&cgroup.directory).unwrap());

@@ -2,7 +2,7 @@
 //! a loop device. A virtual machine of tests/vm has others as well, which may be written to.
 
 use crate::common::skip;
-use crate::support::{alone, number, run, settle, Agent, Disk};
+use crate::support::{alone, diskstats, number, run, settle, Agent, Completions, Disk};
 use corebcc::catalog::Instances;
 use corebcc::kit::{Key, SeriesLabel, Table, TableSpec};
 use std::fs::{self, File, OpenOptions};
@@ -49,13 +49,19 @@ fn table(agent: &mut Agent, cluster: u32) -> (&'static TableSpec, Table) {
 /// The rows of disks, and of those without requests.
 const DEV: u32 = 320;
 const STACKED: u32 = 330;
+/// The rows of disks and sizes, and those of the slowest requests.
+const SIZE: u32 = 325;
+const SLOWEST: u32 = 337;
 
 /// The values of a disk by the ends of their names: `read.total.count`; 0 for one without a row.
 fn values<const N: usize>(agent: &mut Agent, cluster: u32, disk: &str, ends: [&str; N]) -> [u64; N] {
     let (spec, table) = table(agent, cluster);
     let Some(row) = row(&table, disk) else { return [0; N] };
     ends.map(|end| {
-        let is_it = |name: &str| name.strip_suffix(end).is_some_and(|x| ["disk.dev.", "disk.stacked."].contains(&x));
+        let is_it = |name: &str| {
+            name.strip_suffix(end)
+                .is_some_and(|x| ["disk.dev.", "disk.stacked.", "disk.size.", "disk.slowest."].contains(&x))
+        };
         number(&table, row, spec.metrics.iter().position(|metric| is_it(metric.name)).unwrap())
     })
 }
@@ -67,14 +73,6 @@ fn row(table: &Table, disk: &str) -> Option<usize> {
 fn bios(agent: &mut Agent, disk: &str) -> [u64; 4] {
     let ends = ["read.total.count", "write.total.count", "flush.total.count", "discard.total.count"];
     values(agent, STACKED, disk, ends)
-}
-
-/// What /proc/diskstats has of a disk in these fields, the first of which is the number of reads.
-fn diskstats<const N: usize>(disk: &str, fields: [usize; N]) -> [u64; N] {
-    let text = fs::read_to_string("/proc/diskstats").unwrap();
-    let line = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line[2] == disk);
-    let line = line.unwrap_or_else(|| panic!("no {disk} in {text}"));
-    fields.map(|field| line.get(3 + field).map_or(0, |number| number.parse().unwrap()))
 }
 
 fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
@@ -241,6 +239,151 @@ fn a_delay_shows_in_the_disk_above_and_not_below() {
         "{above} us above, reader {seen:?}"
     );
     assert!(below < DELAY / 10, "{below} us below");
+}
+
+/// Reads of three sizes and writes of one.
+#[test]
+fn requests_count_by_size_and_the_slowest_has_its_process() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    let device = Direct::open(&disk.device);
+    let mut agent = Agent::new("biolatency", "by_size = True\nexemplars = True");
+    let completions = Completions::record();
+    let stats = diskstats(disk.name(), [READS, WRITES]);
+    let expected = [("4K", 1, [10, 0]), ("16K", 4, [6, 5]), ("64K", 16, [3, 0])];
+    for (_, blocks, [reads, writes]) in expected {
+        (0..writes).for_each(|_| device.write(blocks * BLOCK, 1 << 20));
+        (0..reads).for_each(|_| device.read(blocks * BLOCK, 1 << 20));
+    }
+    settle();
+    assert_eq!(since(diskstats(disk.name(), [READS, WRITES]), stats), [19, 5], "somebody else reads it");
+    agent.tick();
+    let ends = ["read.total.count", "write.total.count"];
+    let counted = expected.map(|(size, ..)| values(&mut agent, SIZE, &format!("{}::{size}", disk.name()), ends));
+    let all = values(&mut agent, DEV, disk.name(), ends);
+    let [bytes, sector] = values(&mut agent, SLOWEST, disk.name(), ["bytes", "sector"]);
+    // Where only bios tell who submits, no request does.
+    let is_known = !agent.way_of("block_io_start").ends_with("of bios");
+    let pid = is_known.then(|| values(&mut agent, SLOWEST, disk.name(), ["pid"])[0]);
+    let unseen = completions.of(&disk).unseen;
+    println!("{counted:?} of {all:?}, the slowest {bytes} bytes of {pid:?} at {sector}");
+    let sums = [0, 1].map(|operation| counted.iter().map(|count| count[operation]).sum::<u64>());
+    assert_eq!(sums, all);
+    assert_eq!(all[0] + all[1] + unseen, 24);
+    for ((size, _, expected), counted) in expected.iter().zip(counted) {
+        assert!(counted == *expected || unseen > 0, "{size}: {counted:?}, not {expected:?}");
+    }
+    assert_eq!(sector, 1 << 11);
+    assert!(pid.is_none_or(|pid| pid == u64::from(std::process::id())), "{pid:?}");
+    assert!(expected.iter().any(|(_, blocks, _)| bytes == (blocks * BLOCK) as u64), "{bytes}");
+    assert_eq!(agent.warnings(), [""; 0]);
+}
+
+/// 40 reads and 30 writes of a disk over others, each of which is the same below it, or so many copies.
+fn count_above_and_below(agent: &mut Agent, above: &str, cluster: u32, below: &[&Disk], copies: u64) {
+    const ENDS: [&str; 2] = ["read.total.count", "write.total.count"];
+    let stats = |disk: &str| diskstats(disk, [READS, WRITES]);
+    let device = Direct::open(&format!("/dev/{above}")); // which may look for partitions
+    settle();
+    let before = (stats(above), values(agent, cluster, above, ENDS));
+    let before_below: Vec<_> =
+        below.iter().map(|disk| (stats(disk.name()), values(agent, DEV, disk.name(), ENDS))).collect();
+    (0..30).for_each(|at| device.write(BLOCK, at * BLOCK as u64));
+    (0..40).for_each(|at| device.read(BLOCK, at * BLOCK as u64));
+    settle();
+    let kernel = since(stats(above), before.0);
+    let counted = since(values(agent, cluster, above, ENDS), before.1);
+    println!("{above}: {counted:?}, the kernel {kernel:?}");
+    assert_eq!((counted, kernel), ([40, 30], [40, 30]), "{above}");
+    let mut sum = [0, 0];
+    for (disk, before) in below.iter().zip(before_below) {
+        let kernel = since(stats(disk.name()), before.0);
+        let counted = since(values(agent, DEV, disk.name(), ENDS), before.1);
+        println!("{} below it: {counted:?}, the kernel {kernel:?}", disk.name());
+        assert_eq!(counted, kernel, "{}", disk.name());
+        sum = [sum[0] + counted[0], sum[1] + counted[1]];
+    }
+    assert_eq!(sum, [40, copies * 30]);
+    let mut names: Vec<&str> = below.iter().map(|disk| disk.name()).collect();
+    names.sort_unstable();
+    let (_, table) = table(agent, cluster);
+    let labels = table.labels(row(&table, above).unwrap()).unwrap();
+    let label = labels.iter().find(|(label, _)| *label == "below");
+    assert_eq!(
+        label.map(|(_, names)| names),
+        (cluster == STACKED).then(|| SeriesLabel::Text(names.join(","))).as_ref()
+    );
+    assert_eq!(agent.warnings(), [""; 0]);
+}
+
+/// Its requests are its own, of which each becomes one of a path.
+#[test]
+fn a_multipath_disk_counts_its_requests_and_paths_theirs() {
+    multipath("0", DEV);
+}
+
+#[test]
+fn a_multipath_disk_of_bios_counts_as_one_without_requests() {
+    multipath("2 queue_mode bio", STACKED);
+}
+
+fn multipath(features: &str, cluster: u32) {
+    let _alone = alone();
+    let paths = [Disk::new(16), Disk::new(16)];
+    let [one, other] = paths.each_ref().map(|disk| disk.device.as_str());
+    let lines = format!("0 32768 multipath {features} 0 1 1 round-robin 0 2 1 {one} 1 {other} 1");
+    let Some(mapped) = Mapped::new("corebcc-paths", &lines) else { return };
+    let mut agent = Agent::new("biolatency", "stacked = True");
+    count_above_and_below(&mut agent, &mapped.disk, cluster, &paths.each_ref(), 1);
+}
+
+/// An array of md without a superblock, made of all of its disks.
+struct Array(String);
+
+impl Array {
+    fn new(level: &str, disks: &[&Disk]) -> Option<Array> {
+        let name = format!("md_{}", std::process::id()); // one that ended keeps its name for a while
+        let _ = Command::new("modprobe").args(["-a", "md-mod", level]).output();
+        if fs::write("/sys/module/md_mod/parameters/new_array", &name).is_err() {
+            skip("md");
+            return None;
+        }
+        let array = Array(name);
+        let kilobytes = "8192";
+        let mut settings = [("level", level), ("metadata_version", "none"), ("component_size", kilobytes)].to_vec();
+        let count = disks.len().to_string();
+        settings.extend([("raid_disks", &*count), ("resync_start", "none")]);
+        settings.into_iter().for_each(|(file, word)| array.write(file, word));
+        for (slot, disk) in disks.iter().enumerate() {
+            let (major, minor) = disk.number();
+            array.write("new_dev", &format!("{major}:{minor}"));
+            array.write(&format!("dev-{}/size", disk.name()), kilobytes);
+            array.write(&format!("dev-{}/slot", disk.name()), &slot.to_string());
+        }
+        array.write("array_state", "active");
+        Some(array)
+    }
+
+    fn write(&self, file: &str, word: &str) {
+        let path = format!("/sys/block/{}/md/{file}", self.0);
+        fs::write(&path, word).unwrap_or_else(|error| panic!("{path}: {word}: {error}"));
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        let _ = fs::write(format!("/sys/block/{}/md/array_state", self.0), "clear");
+    }
+}
+
+/// Each of its writes becomes one of every disk.
+#[test]
+fn an_array_of_raid_1_counts_once_and_each_of_its_disks() {
+    let _alone = alone();
+    let disks = [Disk::new(16), Disk::new(16)];
+    let Some(array) = Array::new("raid1", &disks.each_ref()) else { return };
+    let mut agent = Agent::new("biolatency", "stacked = True");
+    count_above_and_below(&mut agent, &array.0, STACKED, &disks.each_ref(), 2);
 }
 
 /// The disks that a virtual machine of tests/vm has for this.

@@ -1,7 +1,7 @@
 //! runqlat against the switches the kernel keeps by thread, the machine's count of switches, and bpftrace.
 
 use crate::common::{lacks, skip};
-use crate::support::{alone, number, settle, since, Agent, Bpftrace, Script, UnseenArrivals};
+use crate::support::{alone, number, settle, since, Agent, Bpftrace, Script, Sleeper, UnseenArrivals};
 use corebcc::kit::{Fine, Key, Table, SERIES_METRICS};
 use corebcc::modules::find;
 
@@ -350,4 +350,36 @@ fn two_delays_are_two_modes_and_cpus_add_up() {
     let ran_on = by_cpu.keys().iter().enumerate().filter(|&(row, _)| number(&by_cpu, row, 0) > 0);
     let ran_on: Vec<&Key> = ran_on.map(|(_, key)| key).collect();
     assert!(matches!(ran_on[..], [Key::Numbered(number, _)] if number.to_string() == cpu), "{ran_on:?}, not {cpu}");
+}
+
+#[test]
+fn every_table_has_the_arrivals_that_a_process_had() {
+    every_table_has_the_arrivals("");
+}
+
+#[test]
+fn every_table_has_the_arrivals_by_the_wake_ups_too() {
+    every_table_has_the_arrivals(BY_WAKEUPS);
+}
+
+fn every_table_has_the_arrivals(avoid: &str) {
+    let _alone = alone();
+    let mut sleeper = Sleeper::new();
+    let mut agent = Agent::avoiding(avoid, "runqlat", &format!("process = {}\nper_cpu = True", sleeper.pid()));
+    let before = sleeper.arrivals();
+    let unseen = UnseenArrivals::record();
+    sleeper.sleep(200);
+    let arrivals = sleeper.arrivals() - before;
+    agent.tick();
+    let (_, unseen) = unseen.end();
+    let [_, tables @ ..] = find("runqlat").unwrap().tables else { panic!("five tables") };
+    let [all, by_bucket, by_cpu, by_both] = tables else { panic!("five tables") };
+    let counts = [all, by_cpu].map(|spec| total(&agent.other(spec), "count"));
+    let buckets = [by_bucket, by_both].map(|spec| {
+        let table = agent.other(spec);
+        (0..table.len()).map(|row| number(&table, row, 0)).sum::<u64>()
+    });
+    println!("{arrivals} arrivals, {counts:?}, by bucket {buckets:?}");
+    assert!(arrivals >= 200 && (arrivals.saturating_sub(unseen)..=arrivals).contains(&counts[0]), "{counts:?}");
+    assert_eq!([counts[1], buckets[0], buckets[1], agent.total()], [counts[0]; 4]);
 }

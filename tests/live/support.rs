@@ -8,9 +8,10 @@ use corebcc::modules::find;
 use corebcc::pcp::Atom;
 use nix::sys::eventfd::EventFd;
 use nix::sys::mman::{mmap, MapFlags, ProtFlags};
+use nix::unistd::{fork, ForkResult, Pid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
-use std::io::{BufRead, BufReader, PipeReader, Write};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -174,6 +175,12 @@ impl Agent {
     /// Whether a program is attached there.
     pub fn is_attached(&self, hook: &str) -> bool {
         self.group.attached().iter().any(|(attached, _)| *attached == hook)
+    }
+
+    /// The kind of the programs that are attached there, which some are.
+    pub fn way_of(&self, hook: &str) -> &'static str {
+        let attached = self.group.attached();
+        attached.iter().find(|(attached, _)| *attached == hook).unwrap_or_else(|| panic!("{hook}: {attached:?}")).1
     }
 
     pub fn table(&mut self) -> Table {
@@ -499,6 +506,66 @@ impl Drop for Script {
     }
 }
 
+/// A process with a single thread that sleeps as often as it is told, and waits to be told.
+pub struct Sleeper {
+    pid: Pid,
+    tell: PipeWriter,
+    answer: PipeReader,
+}
+
+impl Sleeper {
+    pub fn new() -> Sleeper {
+        let (mut told, tell) = std::io::pipe().unwrap();
+        let (answer, mut answers) = std::io::pipe().unwrap();
+        // SAFETY: the child only reads, writes, sleeps and ends, none of which needs another thread or memory.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Parent { child } => Sleeper { pid: child, tell, answer },
+            ForkResult::Child => {
+                // Its own end of the pipe to it: else it would never see that the other is closed.
+                drop(tell);
+                let mut times = [0; 4];
+                while told.read_exact(&mut times).is_ok() {
+                    for _ in 0..u32::from_ne_bytes(times) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    let _ = answers.write_all(&[0]);
+                }
+                // SAFETY: it returns to nobody.
+                unsafe { nix::libc::_exit(0) }
+            }
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw() as u32
+    }
+
+    pub fn sleep(&mut self, times: u32) {
+        self.tell.write_all(&times.to_ne_bytes()).unwrap();
+        self.answer.read_exact(&mut [0]).unwrap();
+    }
+
+    /// How often it arrived on a CPU (proc(5), `schedstat`), once it waits to be told.
+    pub fn arrivals(&self) -> u64 {
+        let file = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.pid)).unwrap();
+        let arrivals = || file("schedstat").split_whitespace().nth(2).unwrap().parse().unwrap();
+        loop {
+            let before = arrivals();
+            settle();
+            if file("stat").contains(") S ") && arrivals() == before {
+                return before;
+            }
+        }
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL);
+        let _ = nix::sys::wait::waitpid(self.pid, None);
+    }
+}
+
 /// A disk nobody else uses: a loop device over a file in memory, so that its I/O is no other disk's too.
 pub struct Disk {
     pub device: String,
@@ -513,6 +580,13 @@ impl Disk {
         let mut disk = Disk::over(file.path().to_str().unwrap());
         disk.file = Some(file);
         disk
+    }
+
+    /// A disk that a virtual machine of tests/vm has to be written to. A loop device keeps the cgroups that used it known to the kernel for a
+    /// minute, and a controller in use stays with its hierarchy.
+    pub fn spare(name: &str) -> Option<Disk> {
+        let disks = std::env::var("COREBCC_DISKS").ok()?;
+        disks.split_whitespace().find(|disk| *disk == name).map(|_| Disk { device: format!("/dev/{name}"), file: None })
     }
 
     pub fn over(path: &str) -> Disk {
@@ -552,10 +626,24 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
+        if !self.name().starts_with("loop") {
+            return;
+        }
         self.defaults();
         let _ = Command::new("losetup").args(["-d", &self.device]).status();
         self.file.take();
     }
+}
+
+/// The bytes written to a disk, in /proc/diskstats, in sectors.
+pub const WRITTEN: usize = 6;
+
+/// What /proc/diskstats has of a disk in these fields, the first of which is the number of reads.
+pub fn diskstats<const N: usize>(disk: &str, fields: [usize; N]) -> [u64; N] {
+    let text = std::fs::read_to_string("/proc/diskstats").unwrap();
+    let line = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line[2] == disk);
+    let line = line.unwrap_or_else(|| panic!("no {disk} in {text}"));
+    fields.map(|field| line.get(3 + field).map_or(0, |number| number.parse().unwrap()))
 }
 
 /// A record of events by ftrace, which sees what each task does with which disk: what a module counts machine-wide is held against it. It
@@ -824,7 +912,7 @@ impl Bpftrace {
     }
 
     fn interrupt(&self) {
-        let pid = nix::unistd::Pid::from_raw(self.script.pid() as i32);
+        let pid = Pid::from_raw(self.script.pid() as i32);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     }
 }
