@@ -129,15 +129,19 @@ FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 #define BIO_SUM GROUP_SUM
 #define BIO_TIME GROUP_TIME
 
+static __always_inline __u32 bio_hash(__u64 disk)
+{
+	return ((__u32)(disk >> 32) << 20 ^ (__u32)disk) * 0x9e3779b1;
+}
+
 /* Whether the agent has found that this disk does not count. Until then it counts, and the agent does not show it. */
 static __always_inline bool bio_ignores(const bool raw, struct request *rq, __u64 disk)
 {
-	__u32 hash = ((__u32)(disk >> 32) << 20 ^ (__u32)disk) * 0x9e3779b1;
 	struct bio_ignored *ignored;
 
 	if (!bio_filtered)
 		return false;
-	ignored = row(&bio_ignoreds, hash >> bio_ignored_shift);
+	ignored = row(&bio_ignoreds, bio_hash(disk) >> bio_ignored_shift);
 	return ignored && ignored->disk == disk && ignored->sequence == block_disk_sequence(raw, rq);
 }
 
@@ -146,58 +150,76 @@ ON(block_rq_issue, struct request *rq)
 	block_issued(raw, &bio_starts, bio_start_shift, (void *)&bio_disks, rq);
 }
 
-/* The index of a disk's rows, by the nth choice; never 0. */
-static __always_inline __u32 bio_index(__u64 disk, __u32 nth)
+/* The index of a disk's rows, one of `span` by a hash; never 0. */
+static __always_inline __u32 bio_index(__u32 hash, __u32 span)
 {
-	__u32 hash = ((__u32)(disk >> 32) << 20 ^ (__u32)disk) * 0x9e3779b1 + nth * 0x9e3779b1;
-
-	return 1 + ((__u64)hash * (bio_disks - 1) >> 32);
+	return 1 + ((__u64)hash * span >> 32);
 }
 
-/* Whether an index is the disk's, who may have it if it is nobody's. */
-static __always_inline bool bio_owns(__u32 index, __u64 *disk)
+/*
+ * The index of a disk that is not at its first choice, or does not count there yet: the first that is the disk's or was nobody's; 0 if all
+ * are others'. It is the same for all kinds of rows.
+ */
+static __always_inline __u32 bio_place(__u64 disk)
 {
-	__u64 *owner = bpf_map_lookup_elem(&bio_owners, &index);
+	__u32 hash = bio_hash(disk), span = bio_disks - 1;
+	__u64 key = disk;
 
-	if (!owner) {
-		bpf_map_update_elem(&bio_owners, &index, disk, BPF_NOEXIST);
-		owner = bpf_map_lookup_elem(&bio_owners, &index);
+	for (int nth = 0; nth < BIO_CHOICES; nth++, hash += 0x9e3779b1) {
+		__u32 index = bio_index(hash, span);
+		__u64 *owner = bpf_map_lookup_elem(&bio_owners, &index);
+
+		if (!owner) {
+			bpf_map_update_elem(&bio_owners, &index, &key, BPF_NOEXIST);
+			owner = bpf_map_lookup_elem(&bio_owners, &index);
+		}
+		if (owner && *owner == disk)
+			return index;
 	}
-	return owner && *owner == *disk;
+	return 0;
 }
 
-/* Has a row count for a disk from now on. */
-static __always_inline void bio_take(__u64 *r, __u32 number, __u64 disk)
+/*
+ * The number of a disk's row by its first choice, one of this group of 1 << cpu_shift CPUs. The constants are read after the call, so that
+ * the loader can write them into the program (src/loader/immediate.rs).
+ */
+static __always_inline __u32 bio_first(__u64 disk, __u32 which, const volatile __u32 *cpu_shift)
 {
-	if (*r == disk)
-		return;
-	*r = disk;
-	mark(&bio_marks, number);
+	__u32 cpu = bpf_get_smp_processor_id(), disks = bio_disks;
+
+	return ((cpu >> *cpu_shift) * disks + bio_index(bio_hash(disk), disks - 1)) << 1 | which;
 }
 
-/* The row of a disk for this CPU, one of 1 << cpu_shift that share it; all kinds of rows begin with their disk. */
-static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which, __u32 cpu_shift)
+/* The row of a disk whose first choice is not its own: a row of `smalls` if `is_small`. All kinds of rows begin with their disk. */
+static __always_inline void *bio_other_row(void *rows, void *smalls, bool is_small, __u64 disk, __u32 which,
+					   const volatile __u32 *cpu_shift)
 {
-	__u32 group = (bpf_get_smp_processor_id() >> cpu_shift) * bio_disks;
-	__u64 *r = row(rows, (group + bio_index(disk, 0)) << 1 | which);
+	__u32 place = bio_place(disk), cpu = bpf_get_smp_processor_id();
+	__u32 number = ((cpu >> *cpu_shift) * bio_disks + place) << 1 | which;
+	__u64 *r;
+
+	if (is_small) {
+		r = row(smalls, number);
+		HIDE(r); /* or clang makes one call of both, of a map that the verifier does not know */
+	} else {
+		r = row(rows, number);
+	}
+	disk = place ? disk : BIO_OTHERS;
+	if (r && *r != disk) {
+		*r = disk; /* it counts from now on */
+		mark(&bio_marks, number);
+	}
+	return r;
+}
+
+/* The row of a disk for this CPU. */
+static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which, const volatile __u32 *cpu_shift)
+{
+	__u64 *r = row(rows, bio_first(disk, which, cpu_shift));
 
 	if (likely(r && *r == disk))
 		return r;
-	for (__u32 nth = 0; nth < BIO_CHOICES; nth++) {
-		__u32 index = bio_index(disk, nth);
-
-		r = row(rows, (group + index) << 1 | which);
-		if (!r)
-			break;
-		if (!*r && bio_owns(index, &disk))
-			bio_take(r, (group + index) << 1 | which, disk);
-		if (*r == disk)
-			return r;
-	}
-	r = row(rows, group << 1 | which);
-	if (r)
-		bio_take(r, group << 1 | which, BIO_OTHERS);
-	return r;
+	return bio_other_row(rows, rows, false, disk, which, cpu_shift);
 }
 
 /* Both times of a request, -1 for one that is not known; false if neither is. */
@@ -243,7 +265,7 @@ static __always_inline __u64 bio_earlier(const bool raw, struct request *rq)
 /* Counts a read or a write by its size. */
 static __always_inline void bio_size(__u64 disk, __u32 op, __u64 bytes, __s64 total)
 {
-	struct bio_size_row *r = bio_row_of(&bio_sizes, disk, op & 1, bio_size_cpu_shift);
+	struct bio_size_row *r = bio_row_of(&bio_sizes, disk, op & 1, &bio_size_cpu_shift);
 	const bool plain = group_plain(bio_size_shared);
 	__u64 size = 0;
 
@@ -296,7 +318,7 @@ static __always_inline void bio_slower(const bool raw, struct request *rq, __u64
 	if (!epoch)
 		return;
 	check = epoch->number;
-	r = bio_row_of(&bio_slowests, disk, check & 1, bio_cpu_shift);
+	r = bio_row_of(&bio_slowests, disk, check & 1, &bio_cpu_shift);
 	if (!r || likely(r->epoch >= check && r->total >= (__u64)total))
 		return;
 	r->epoch = check;
@@ -323,26 +345,37 @@ static __always_inline void bio_complete(const bool raw, struct request *rq, __u
 	__u64 disk, now, is_small, earlier = 0;
 	__s64 total, device;
 	struct bio_head *r;
+	__u32 number;
 
-	if (block_is_ghost(op, nr_bytes) || block_is_command(op))
+	if (unlikely(block_is_command(op)))
 		return;
+	if (unlikely(!nr_bytes)) {
+		asm volatile(""); /* or clang makes one number of both questions, with jumps of its own */
+		if (block_is_ghost(op, nr_bytes))
+			return;
+	}
 	disk = 1ULL << 63 | block_disk(raw, rq);
 	if (bio_ignores(raw, rq, disk))
 		return;
 	now = bpf_ktime_get_ns();
 
+	number = bio_first(disk, op & 1, &bio_cpu_shift);
 	/* clang may not tell later from the operation which of the two it was: the verifier cannot. */
 	if (unlikely(op == OP_FLUSH || op == OP_DISCARD)) {
-		r = bio_row_of(&bio_smalls, disk, op & 1, bio_cpu_shift);
+		r = row(&bio_smalls, number);
 		is_small = 1;
 		HIDE(is_small);
 	} else {
-		r = bio_row_of(&bio_rows, disk, op & 1, bio_cpu_shift);
+		r = row(&bio_rows, number);
 		is_small = 0;
 		HIDE(is_small);
 	}
-	if (!r)
-		return;
+	if (unlikely(!r) || unlikely(r->disk != disk)) {
+		asm volatile("%0 += %1; %0 -= %1" : "+r"(op) : "r"(disk)); /* for the verifier; see usec_bucket */
+		r = bio_other_row(&bio_rows, &bio_smalls, is_small, disk, op & 1, &bio_cpu_shift);
+		if (!r)
+			return;
+	}
 	BIO_SUM(r->bytes, nr_bytes);
 	if (unlikely(block_is_part(raw, rq, nr_bytes))) {
 		if (bio_by_size || bio_exemplars)

@@ -95,7 +95,7 @@ ON(block_bio_complete, struct request_queue *q, struct bio *bio)
 	ns = bpf_ktime_get_ns() - waits->since[way];
 	way_free(waits, way, key);
 	op = disk >> BIO_OP & 3;
-	r = bio_row_of(&bio_stack_rows, disk & ~(3ULL << BIO_OP), op >> 1, bio_cpu_shift);
+	r = bio_row_of(&bio_stack_rows, disk & ~(3ULL << BIO_OP), op >> 1, &bio_cpu_shift);
 	BOUND(op, 1);
 	if (r)
 		BIO_TIME(r->total[op], ns);

@@ -4,6 +4,7 @@ mod btf;
 mod excerpt;
 mod features;
 mod footprint;
+mod immediate;
 mod loaded_object;
 mod mapping;
 mod mark;

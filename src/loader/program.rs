@@ -1,6 +1,7 @@
 //! Loading one program of an object that libbpf has relocated: what is refused costs itself, not the whole object.
 
 use super::btf::{Function, KernelTypes};
+use super::immediate::Constants;
 use super::refusal::Refusal;
 use libbpf_rs::libbpf_sys::{self, bpf_func_info, bpf_insn};
 use libbpf_rs::{AsRawLibbpf, Object, Program};
@@ -24,7 +25,7 @@ pub fn load(object: &Object, name: &str, btf: &KernelTypes) -> Result<OwnedFd, R
         ("fentry" | "fexit", name) => Some(btf.function(name).ok_or_else(|| unknown("function", name))?),
         _ => None,
     };
-    load_code(object, &program, program.insns(), function)
+    load_code(object, &program, program.insns().to_vec(), function)
 }
 
 /// A tracepoint or function that the kernel's types do not have.
@@ -32,13 +33,16 @@ pub fn unknown(what: &str, name: &str) -> Refusal {
     Refusal::missing(format!("the kernel has no {what} {name} in its BTF"))
 }
 
-/// Loads instructions as this program; `function` is what it is for if it is typed.
+/// Loads instructions as this program, with the object's constants written into them; `function` is what it is for if it is typed.
 pub fn load_code(
     object: &Object,
     program: &Program<'_>,
-    code: &[bpf_insn],
+    mut code: Vec<bpf_insn>,
     function: Option<&Function>,
 ) -> Result<OwnedFd, Refusal> {
+    if let Some(constants) = Constants::of(object) {
+        constants.write_into(&mut code);
+    }
     let mut options = libbpf_sys::bpf_prog_load_opts {
         sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
         ..Default::default()

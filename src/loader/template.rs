@@ -3,6 +3,7 @@
 //! 5.15 for perf events and with 6.10 for raw tracepoints, and never serve fexit.
 
 use super::btf::{Function, KernelTypes};
+use super::immediate::LOAD_64;
 use super::perf_event::open_event;
 use super::program::{load_code, owned, section};
 use super::refusal::Refusal;
@@ -19,8 +20,6 @@ use std::os::unix::ffi::OsStrExt;
 
 /// The two halves of the constant in the templates (`TARGET` in bpf/shared/probe.bpf.h).
 const MARK: [i32; 2] = [0x6574_2121, 0x7461_7267];
-/// `BPF_LD | BPF_IMM | BPF_DW`: a 64-bit constant in two instructions.
-const LOAD_64: u8 = 0x18;
 
 /// Attached as long as this lives.
 pub type Attached = OwnedFd;
@@ -126,7 +125,7 @@ fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&
         let message = format!("{} does not use the number of its target", template.name().to_string_lossy());
         return Err(Refusal::new(libc::EINVAL, message));
     }
-    load_code(object, template, &code, function)
+    load_code(object, template, code, function)
 }
 
 /// A raw tracepoint by its name, or the function a trampoline program was loaded for.
