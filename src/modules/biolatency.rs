@@ -147,11 +147,15 @@ pub const SPEC: Spec = Spec {
         disks::TABLES[1],
         disks::TABLES[2],
         disks::TABLES[3],
-        &sizes::TABLE,
-        &sizes::BY_BUCKET,
+        disks::TABLES[4],
+        disks::TABLES[5],
+        sizes::TABLES[0],
+        sizes::TABLES[1],
+        sizes::TABLES[2],
         &slowest::TABLE,
         stacked::TABLES[0],
         stacked::TABLES[1],
+        stacked::TABLES[2],
     ],
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE, &SUBMIT, &stacked::QUEUE, &stacked::COMPLETE],
@@ -181,13 +185,13 @@ struct Biolatency {
 impl Biolatency {
     fn new(options: Options) -> Biolatency {
         let window = options.window.window();
-        let all_buckets = options.buckets == Buckets::Fine;
+        let buckets = options.served();
         let is_above = |major| Some(major) == *MAPPER;
         let filter = DiskFilter::new(options.devices.clone(), filter::identify);
-        let disks = DiskHistograms::new(window, all_buckets, filter, disks::look_up, is_above);
+        let disks = DiskHistograms::new(window, buckets, filter, disks::look_up, is_above);
         let sizes = options.by_size.then(SizeHistograms::default);
         let slowest = options.exemplars.then(|| Slowest::new(window));
-        let stacked = options.stacked.then(|| StackedDisks::new(window, all_buckets, stacked::look_up));
+        let stacked = options.stacked.then(|| StackedDisks::new(window, buckets, stacked::look_up));
         Biolatency { options, without: 0, disks, sizes, slowest, stacked }
     }
 }
@@ -255,8 +259,8 @@ impl Module for Biolatency {
             table.log2(LATENCY, &latency(kernel, queued, *MAPPER, |disk| disks.shows(kernel, disk)));
         } else if table.is(&slowest::TABLE) {
             self.slowest.iter().for_each(|slowest| slowest.refresh(&self.disks, table));
-        } else if let (true, Some(sizes)) = (table.is(&sizes::TABLE) || table.is(&sizes::BY_BUCKET), &mut self.sizes) {
-            sizes.refresh(kernel, &self.disks, self.options.buckets == Buckets::Fine, table);
+        } else if let (true, Some(sizes)) = (table.is_any(&sizes::TABLES), &mut self.sizes) {
+            sizes.refresh(kernel, &self.disks, self.options.served(), table);
         }
         if let Some(stacked) = &mut self.stacked {
             stacked.refresh(kernel, table);

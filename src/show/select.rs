@@ -60,16 +60,18 @@ fn is_shown(module: &EnabledModule, table: &ServedTable) -> bool {
     let has_others = module.spec.tables.iter().any(|table| table.histograms.is_empty());
     let is_meant =
         table.spec.histograms.is_empty() || !has_others && !matches!(table.spec.shape, Shape::Buckets { .. });
-    is_meant && table.spec.option.is_none()
+    is_meant && table.spec.options.is_empty()
 }
 
 /// The columns that a name means: a metric, or all below a node. With or without the prefix.
 fn columns(table: &ServedTable, name: &str) -> Vec<usize> {
+    // What is for Prometheus repeats the other metrics of a node.
+    let is_node = |rest: &str| rest.starts_with('.') && !matches!(table.spec.shape, Shape::Seconds { .. });
     let is_meant = |metric: &MetricDef| {
         let full = format!("{}{}", table.prefix, metric.name);
         [full.as_str(), metric.name]
             .iter()
-            .any(|known| known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+            .any(|known| known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || is_node(rest)))
     };
     table.spec.metrics.iter().enumerate().filter(|(_, metric)| is_meant(metric)).map(|(at, _)| at).collect()
 }

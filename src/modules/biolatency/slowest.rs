@@ -27,7 +27,7 @@ metrics! {
 pub static TABLE: TableSpec = TableSpec {
     summary: "the slowest recent request of each disk",
     cluster: 337,
-    option: Some("exemplars"),
+    options: &["exemplars"],
     shape: Shape::Named { max: MOST_DISKS },
     metrics: METRICS,
     ..TableSpec::NEW

@@ -5,7 +5,7 @@ use super::disks::{self, named, LookUp, Named};
 use super::{DiskNumber, OwnedRows, Size, STACK_ROWS, WAITING};
 use crate::bpf::types::{self, bio_stack_row, fine_hist};
 use crate::kit::{
-    set_buckets, Fine, FineCounts, Hook, Kept, Kernel, Plan, Row, RowsView, SeriesLabel, SeriesLabels, Shape, Table,
+    set_buckets, Fine, Hook, Kept, Kernel, Plan, Row, RowsView, SeriesLabel, SeriesLabels, ServedBuckets, Shape, Table,
     TableSpec, Tier, Window, WindowClock,
 };
 use crate::{module_log, tracepoint};
@@ -52,12 +52,17 @@ static TABLE: TableSpec = TableSpec::by_series(
     SERIES,
     HISTOGRAMS,
 )
-.with_option("stacked");
+.with_options(&["stacked"]);
 static BY_BUCKET: TableSpec =
-    TableSpec::by_bucket("each bucket of each disk without requests", 347, BUCKETS, HISTOGRAMS).with_option("stacked");
+    TableSpec::by_bucket("each bucket of each disk without requests", 347, BUCKETS, HISTOGRAMS)
+        .with_options(&["stacked"]);
 
-/// The tables: disks and their buckets.
-pub const TABLES: [&TableSpec; 2] = [&TABLE, &BY_BUCKET];
+static IN_SECONDS: TableSpec =
+    TableSpec::in_seconds("each bucket of each disk without requests", 433, SECONDS, HISTOGRAMS)
+        .with_options(&["stacked", "prometheus"]);
+
+/// The tables: disks and their buckets, and these for Prometheus.
+pub const TABLES: [&TableSpec; 3] = [&TABLE, &BY_BUCKET, &IN_SECONDS];
 
 /// What the option adds to the plan of the module.
 pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
@@ -72,8 +77,7 @@ pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
 /// Histograms of disks without requests, with their windows.
 pub struct StackedDisks {
     look_up: LookUp,
-    /// All buckets are served, not only powers of two.
-    all_buckets: bool,
+    buckets: ServedBuckets,
     clock: WindowClock,
     start: Instant,
     looks: u64,
@@ -98,10 +102,10 @@ type StackRows<'a> = RowsView<'a, bio_stack_row>;
 
 impl StackedDisks {
     /// No disk yet.
-    pub fn new(window: Window, all_buckets: bool, look_up: LookUp) -> StackedDisks {
+    pub fn new(window: Window, buckets: ServedBuckets, look_up: LookUp) -> StackedDisks {
         StackedDisks {
             look_up,
-            all_buckets,
+            buckets,
             clock: WindowClock::new(window),
             start: Instant::now(),
             looks: 0,
@@ -148,10 +152,10 @@ impl StackedDisks {
         let rows = kernel.rows(STACK_ROWS);
         for disk in self.disks.values_mut() {
             let Some((name, labels)) = &disk.name else { continue };
-            if table.is(&BY_BUCKET) {
-                let counts: Vec<FineCounts> =
-                    (0..OPERATIONS).map(|operation| Fine::total(parts(rows, &disk.rows, operation)).0).collect();
-                set_buckets(table, self.all_buckets, Some((name, labels)), &counts);
+            if !table.is(&TABLE) {
+                let totals: Vec<_> =
+                    (0..OPERATIONS).map(|operation| Fine::total(parts(rows, &disk.rows, operation))).collect();
+                set_buckets(table, self.buckets, Some((name, labels)), &totals);
                 continue;
             }
             let mut row = table.named(name).labels(labels).text(NAME, name);
@@ -240,7 +244,7 @@ mod tests {
     }
 
     fn stacked(window: u64) -> StackedDisks {
-        StackedDisks::new(Window(Duration::from_secs(window)), false, known)
+        StackedDisks::new(Window(Duration::from_secs(window)), ServedBuckets::default(), known)
     }
 
     fn fake() -> Fake {

@@ -7,8 +7,8 @@ use crate::bpf::types::{cgroup_owner, fine_hist};
 use crate::bpf::Field;
 use crate::host::{series_name, Cgroup, Cgroups, NoCgroups};
 use crate::kit::{
-    set_buckets, Buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, Plan, Row, RowClaims, Rows, RowsView, SeriesLabel,
-    SeriesLabels, Shape, Table, TableSpec, Window, WindowClock,
+    set_buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, Plan, Row, RowClaims, Rows, RowsView, SeriesLabel,
+    SeriesLabels, ServedBuckets, Shape, Table, TableSpec, Window, WindowClock,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{fence, Ordering};
@@ -94,7 +94,7 @@ impl Tree for Cgroups {
 pub struct CgroupHistograms<R: 'static> {
     of: &'static ByCgroup<R>,
     tree: Result<Box<dyn Tree + Send>, NoCgroups>,
-    all_buckets: bool,
+    served: ServedBuckets,
     clock: WindowClock,
     start: Instant,
     ticks: u64,
@@ -135,13 +135,13 @@ impl<R> CgroupHistograms<R> {
         of: &'static ByCgroup<R>,
         tree: Result<T, NoCgroups>,
         window: Window,
-        buckets: Buckets,
+        served: ServedBuckets,
     ) -> Self {
         let labels = vec![("cgroup", SeriesLabel::Text(String::from_utf8_lossy(OTHER).into_owned()))];
         CgroupHistograms {
             of,
             tree: tree.map(|tree| Box::new(tree) as Box<dyn Tree + Send>),
-            all_buckets: buckets == Buckets::Fine,
+            served,
             clock: WindowClock::new(window),
             start: Instant::now(),
             ticks: 0,
@@ -191,7 +191,7 @@ impl<R> CgroupHistograms<R> {
         self.claims.release_contested(kernel.rows(self.of.owners), |owner| owner.get(cgroup_owner::id) == 0);
     }
 
-    /// Fills one of the two tables.
+    /// Fills one of the tables.
     pub fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         self.find(kernel);
         let view = View::of(self.of, kernel);
@@ -202,9 +202,9 @@ impl<R> CgroupHistograms<R> {
                 fill(self.of, view, name, series, table);
             } else {
                 let all = || rows(view, &series.rows, &series.past);
-                let counts = |&field: &Field<R, fine_hist>| Fine::total(all().map(|row| row.part(field))).0;
-                let counts: Vec<_> = self.of.histograms.iter().map(counts).collect();
-                set_buckets(table, self.all_buckets, Some((name, &series.labels)), &counts);
+                let total = |&field: &Field<R, fine_hist>| Fine::total(all().map(|row| row.part(field)));
+                let totals: Vec<_> = self.of.histograms.iter().map(total).collect();
+                set_buckets(table, self.served, Some((name, &series.labels)), &totals);
             }
         }
     }
@@ -480,8 +480,12 @@ mod tests {
     fn start() -> (Fake, Directories, CgroupHistograms<cgd_row>) {
         let fake = Fake::new().with(OWNERS, PLACES).with(ROWS, 2 * (PLACES + 1));
         let tree = Directories::default();
-        let cgroups =
-            CgroupHistograms::new(&BY_CGROUP, Ok(tree.clone()), Window(Duration::from_secs(60)), Buckets::Log2);
+        let cgroups = CgroupHistograms::new(
+            &BY_CGROUP,
+            Ok(tree.clone()),
+            Window(Duration::from_secs(60)),
+            ServedBuckets::default(),
+        );
         (fake, tree, cgroups)
     }
 
