@@ -9,6 +9,8 @@ pub struct Selected {
     pub table: ServedTable,
     /// The numbers of the columns, ascending.
     pub columns: Vec<usize>,
+    /// The options without which the table stays empty, as far as they are off.
+    pub off: Vec<&'static str>,
 }
 
 /// The tables and columns that names mean, each table once, in the order of the names. The second result has the names that mean
@@ -49,7 +51,7 @@ pub fn select(modules: &[EnabledModule], status: Vec<ServedTable>, names: &[Stri
     let selected = wanted.into_iter().filter_map(|(at, mut columns)| {
         columns.sort_unstable();
         columns.dedup();
-        Some(Selected { table: tables[at].take()?, columns })
+        Some(Selected { table: tables[at].take()?, columns, off: Vec::new() })
     });
     (selected.collect(), unknown)
 }
