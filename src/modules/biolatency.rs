@@ -15,6 +15,7 @@ use crate::bpf::types::{
     self, bio_epoch, bio_ignored, bio_part, bio_row, bio_size_row, bio_slowest, bio_small, bio_stack_row, bio_waits,
     mark,
 };
+use crate::host::{Cgroups, Controller};
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
 use disks::DiskHistograms;
@@ -65,7 +66,7 @@ options! {
     issue: bool = true;
     histograms;
     /// Regular expression for the names of the disks that count, such as ^(sd|nvme); the programs ignore the others. It may match anywhere in a
-    /// name such as sda or dm-0.
+    /// name such as sda or dm-0. Stacked disks that do not match are counted, but not shown.
     devices: Pattern = Pattern::default();
     /// Show reads and writes by size too, as bcc.disk.size. Takes 12 ns more per request, and 73 KB of memory more for each disk and CPU, at
     /// most 96 MB.
@@ -190,8 +191,9 @@ impl Biolatency {
         let filter = DiskFilter::new(options.devices.clone(), filter::identify);
         let disks = DiskHistograms::new(window, buckets, filter, disks::look_up, is_above);
         let sizes = options.by_size.then(SizeHistograms::default);
-        let slowest = options.exemplars.then(|| Slowest::new(window));
-        let stacked = options.stacked.then(|| StackedDisks::new(window, buckets, stacked::look_up));
+        let slowest = options.exemplars.then(|| Slowest::new(window, Cgroups::of(Controller::BlockIo).ok()));
+        let stacked =
+            options.stacked.then(|| StackedDisks::new(window, buckets, options.devices.clone(), stacked::look_up));
         Biolatency { options, without: 0, disks, sizes, slowest, stacked }
     }
 }

@@ -90,6 +90,18 @@ impl Tree for Cgroups {
     }
 }
 
+/// Hands out the cgroups with these ids, and takes the ids out; those that stay are of no cgroup. Without ids there is no walk.
+pub fn find_all(tree: &dyn Tree, ids: &mut HashSet<u64>, found: &mut dyn FnMut(Cgroup)) {
+    if ids.is_empty() {
+        return;
+    }
+    tree.walk(&mut |cgroup| {
+        if ids.remove(&cgroup.id) {
+            found(cgroup);
+        }
+    });
+}
+
 /// Histograms of cgroups with their windows.
 pub struct CgroupHistograms<R: 'static> {
     of: &'static ByCgroup<R>,
@@ -236,10 +248,8 @@ impl<R> CgroupHistograms<R> {
         let mut unknown: HashSet<u64> = new.iter().map(|&(_, id)| id).filter(is_unknown).collect();
         if !unknown.is_empty() {
             let known = &mut self.known;
-            tree.walk(&mut |cgroup| {
-                if unknown.remove(&cgroup.id) {
-                    known.insert(cgroup.id, cgroup);
-                }
+            find_all(&**tree, &mut unknown, &mut |cgroup| {
+                known.insert(cgroup.id, cgroup);
             });
             if self.strangers.len() + unknown.len() > STRANGERS {
                 self.strangers.clear();
@@ -397,7 +407,7 @@ fn rows<'a, R>(
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::bpf::types::{cgd_row, cgd_side};
     use crate::kit::{Fake, MetricDef};
@@ -444,19 +454,23 @@ mod tests {
 
     /// Cgroups with their ids, and how often they were walked through.
     #[derive(Clone, Default)]
-    struct Directories(Arc<Mutex<(Vec<Cgroup>, usize)>>);
+    pub struct Directories(Arc<Mutex<(Vec<Cgroup>, usize)>>);
 
     impl Directories {
         fn lock(&self) -> MutexGuard<'_, (Vec<Cgroup>, usize)> {
             self.0.lock().unwrap()
         }
 
-        fn make(&self, id: u64, path: &str) {
+        pub fn make(&self, id: u64, path: &str) {
             self.lock().0.push(Cgroup { id, path: path.into() });
         }
 
-        fn remove(&self, id: u64) {
+        pub fn remove(&self, id: u64) {
             self.lock().0.retain(|cgroup| cgroup.id != id);
+        }
+
+        pub fn walks(&self) -> usize {
+            self.lock().1
         }
     }
 
