@@ -407,7 +407,7 @@ fn rows<'a, R>(
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::bpf::types::{cgd_row, cgd_side};
     use crate::kit::{Fake, MetricDef};
