@@ -30,6 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["transport", "logging", "pcpconf", "config"]),
     ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "privilege", "transport"]),
     ("check", &["catalog", "kit", "cli", "collector", "config", "logging", "modules", "pcpconf", "user"]),
+    ("site", &["catalog", "cli", "collector", "config", "kit", "modules", "pcpconf", "user"]),
     (
         "serve",
         &[
@@ -42,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pcpconf",
             "pdu",
             "privilege",
+            "site",
             "state",
             "transport",
             "user",

@@ -117,6 +117,11 @@ impl Table {
     pub fn is_any(&self, specs: &[&TableSpec]) -> bool {
         specs.iter().any(|spec| self.is(spec))
     }
+
+    /// Whether it has the columns of a declaration.
+    pub fn fits(&self, spec: &TableSpec) -> bool {
+        self.is(spec) && self.columns() == spec.metrics.len()
+    }
 }
 
 /// A table as whoever serves it and whoever fills it know it: its PMID cluster, which no two tables of an agent share.
