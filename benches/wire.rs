@@ -4,17 +4,19 @@
 #![allow(missing_docs)] // criterion's macros
 
 use corebcc::agent::{Agent, Options};
-use corebcc::bpf::types::{bio_row, bio_small, fine_hist, tcp_session};
-use corebcc::bpf::{self, record_bytes};
+use corebcc::bpf::types::{bio_row, bio_small, cgd_row, cgd_side, cgq_row, cgroup_owner, fine_hist, tcp_session};
+use corebcc::bpf::{self, record_bytes, Field};
 use corebcc::catalog::{enabled_modules, Collect, EnabledModule, Help, Registry, TableError};
 use corebcc::config::Config;
+use corebcc::host::{Cgroup, NoCgroups};
 use corebcc::kit::{
-    fill, Attachment, Hook, Host, Kernel, KernelError, MapDef, MapKind, Module, Pattern, Plan, Sampling, Setup, Table,
-    TableId, TableSpec, Target, Window,
+    fill, Attachment, Hook, Host, Kernel, KernelError, MapDef, MapKind, Metric, Module, Pattern, Plan, Rows, Sampling,
+    SeriesLabels, ServedBuckets, Setup, Table, TableId, TableSpec, Target, Window, SERIES_METRICS,
 };
 use corebcc::modules::biolatency::disks::{DiskHistograms, TABLES};
 use corebcc::modules::biolatency::filter::DiskFilter;
-use corebcc::modules::MODULES;
+use corebcc::modules::cgroups::{ByCgroup, CgroupHistograms, Tree};
+use corebcc::modules::{find, MODULES};
 use corebcc::pcp::{Atom, Pmid};
 use corebcc::pdu::{Creds, Deframer, Pdu, ResultWriter};
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
@@ -356,7 +358,8 @@ fn disks(c: &mut Bench) {
     for count in [250, 500, 1000] {
         let maps = disk_maps(count);
         let all = DiskFilter::new(Pattern::default(), |_| None);
-        let mut disks = DiskHistograms::new(Window(Duration::from_secs(60)), false, all, name, |_| false);
+        let mut disks =
+            DiskHistograms::new(Window(Duration::from_secs(60)), ServedBuckets::default(), all, name, |_| false);
         disks.tick(&maps);
         let mut table = Table::of(TABLES[0]);
         for (what, part) in [("all", Some(2)), ("a tenth", Some(20)), ("none", None)] {
@@ -390,6 +393,112 @@ fn disks(c: &mut Bench) {
     }
 }
 
+/// Cgroups with ids from 1.
+struct Services(u64);
+
+impl Tree for Services {
+    fn walk(&self, each: &mut dyn FnMut(Cgroup)) {
+        (1..=self.0).for_each(|id| each(Cgroup { id, path: format!("/system.slice/{id}.service").into() }));
+    }
+
+    fn is_there(&self, _cgroup: &Cgroup) -> bool {
+        true
+    }
+
+    fn labels(&self, _path: &[u8]) -> SeriesLabels {
+        Vec::new()
+    }
+}
+
+/// A module by cgroup: its table, the maps of owners and rows, and the histograms.
+struct OfModule<R: 'static> {
+    name: &'static str,
+    maps: [&'static str; 2],
+    histograms: &'static [Field<R, fine_hist>],
+}
+
+/// Counts, sums and quantiles of cgroups of which each has counted since the last fetch, in two groups of CPUs; and the look at them once a
+/// second.
+fn cgroups(c: &mut Bench) {
+    const DISK: &[Field<cgd_row, fine_hist>] = &[
+        cgd_row::read.then(cgd_side::total),
+        cgd_row::read.then(cgd_side::queue),
+        cgd_row::write.then(cgd_side::total),
+        cgd_row::write.then(cgd_side::queue),
+    ];
+    const RUNQ: &[Field<cgq_row, fine_hist>] = &[cgq_row::waits];
+    for count in [125, 250, 500] {
+        of_cgroups(c, count, &OfModule { name: "cgroup_disk", maps: ["cgd_owners", "cgd_rows"], histograms: DISK });
+        of_cgroups(c, count, &OfModule { name: "cgroup_runq", maps: ["cgq_owners", "cgq_rows"], histograms: RUNQ });
+    }
+}
+
+fn of_cgroups<R: 'static>(c: &mut Bench, count: usize, module: &OfModule<R>) {
+    const PLACES: usize = 1024;
+    const GROUPS: usize = 2;
+    let OfModule { name, maps: [owners, rows], histograms } = module;
+    let table = find(name).expect("it is a module").tables[0];
+    // It lives as long as the program, as the modules' own.
+    let of: &'static ByCgroup<R> = Box::leak(Box::new(ByCgroup {
+        owners: Rows::new(owners),
+        rows: Rows::new(rows),
+        histograms,
+        counters: &[],
+        name: Metric::new(histograms.len() * SERIES_METRICS.len()),
+        series: table,
+    }));
+    let owner = |place: usize| [if place < count { place as u64 + 1 } else { 0 }, 0].map(AtomicU64::new);
+    assert_eq!(size_of::<cgroup_owner>(), 16);
+    let words = size_of::<R>() / 8;
+    let maps = Maps {
+        maps: vec![
+            (owners, (0..PLACES).flat_map(owner).collect()),
+            (rows, (0..GROUPS * (PLACES + 1) * words).map(|_| AtomicU64::new(0)).collect()),
+        ],
+        sessions: Vec::new(),
+    };
+    let count_in = |round: usize| {
+        for row in maps.maps[1].1.chunks(words).filter(|row| row.len() == words) {
+            for histogram in *histograms {
+                let at = histogram.offset() / 8;
+                row[at].fetch_add(100_000, Relaxed);
+                row[at + 100 + 2 * (round % 24)].fetch_add(1, Relaxed);
+            }
+        }
+    };
+    let tree: Result<Services, NoCgroups> = Ok(Services(count as u64));
+    let mut cgroups = CgroupHistograms::new(of, tree, Window(Duration::from_secs(60)), ServedBuckets::default());
+    (0..24).for_each(count_in);
+    cgroups.tick(&maps);
+    let mut table = Table::of(table);
+    c.bench_function(&format!("refresh {count} busy cgroups of {name}"), |b| {
+        b.iter_custom(|rounds| {
+            let mut spent = Duration::ZERO;
+            for round in 0..rounds {
+                count_in(round as usize);
+                table.clear();
+                let start = ProcessorTime::now();
+                cgroups.refresh(&maps, &mut table);
+                spent += ProcessorTime::now() - start;
+                assert_eq!(table.len(), count + 1);
+            }
+            spent
+        });
+    });
+    c.bench_function(&format!("look at {count} busy cgroups of {name}"), |b| {
+        b.iter_custom(|rounds| {
+            let mut spent = Duration::ZERO;
+            for round in 0..rounds {
+                count_in(round as usize);
+                let start = ProcessorTime::now();
+                cgroups.tick(&maps);
+                spent += ProcessorTime::now() - start;
+            }
+            spent
+        });
+    });
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default()
@@ -397,6 +506,6 @@ criterion_group! {
         .sample_size(20)
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2));
-    targets = decode, encode, refresh, whole, disks
+    targets = decode, encode, refresh, whole, disks, cgroups
 }
 criterion_main!(benches);

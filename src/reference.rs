@@ -203,7 +203,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
     let mut text = String::from("| module | metrics below `bcc.` | instances | hooks |\n| --- | --- | --- | --- |\n");
     for spec in sorted(specs) {
         let (mut metrics, mut instances) = (Vec::new(), Vec::new());
-        for table in spec.tables {
+        for table in spec.tables.iter().filter(|table| !matches!(table.shape, Shape::Seconds { .. })) {
             // Those by bucket are among those of the series: `NAME.*`.
             if table.histograms.is_empty() || !matches!(table.shape, Shape::Buckets { .. }) {
                 let mut names: Vec<String> = table.metrics.iter().map(|metric| listed(table, metric)).collect();
@@ -215,6 +215,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
                 Shape::Log2(_) => "power-of-two buckets in microseconds".into(),
                 Shape::Rows { order, .. } => format!("rows, {order}"),
                 Shape::Buckets { .. } => "buckets in microseconds".into(),
+                Shape::Seconds { .. } => "buckets in seconds".into(),
                 Shape::Named { .. } | Shape::Words { .. } => "names".into(),
                 Shape::Pids => "processes".into(),
                 Shape::Numbered => "names with fixed identifiers".into(),
@@ -254,6 +255,10 @@ pub fn histogram_help(specs: &[&Spec]) -> Vec<(String, String)> {
             let full = "LOW-HIGH in microseconds, both ends included, followed by :: and the name where there are several series. The last bucket is \
                         open. Identifiers are kept over restarts.";
             entries.push((format!("BCC.{} buckets of a histogram", table.cluster), full.into()));
+        } else if matches!(table.shape, Shape::Seconds { .. }) {
+            let full = "The upper bound of a bucket in seconds, +Inf of the last, followed by :: and the name where there are several series; the name \
+                        alone, or all, stands for the whole histogram. Identifiers are kept over restarts.";
+            entries.push((format!("BCC.{} buckets of a histogram for Prometheus", table.cluster), full.into()));
         } else if table.shape != Shape::Single {
             let full =
                 "Named as the kernel names them. Identifiers are kept over restarts, also of those that are gone.";
@@ -271,6 +276,16 @@ fn described(histogram: &HistogramDef, last: &str) -> String {
         "bucket" => format!(
             "Counts {events} since the agent started by the time {time}. Instance \"64-127\" counts those that took 64 to 127 \
              microseconds. There is an instance for each bucket from the start; the last one is open. The values are counts."
+        ),
+        "seconds_bucket" => format!(
+            "Counts {events} since the agent started, whose time {time} was not longer than the seconds in the name of the instance and in its \
+             label \"le\". Each bucket contains those below it. With the option \"prometheus\" only."
+        ),
+        "seconds_count" => format!(
+            "Number of {events} since the agent started whose time is known, the bucket +Inf. With the option \"prometheus\" only."
+        ),
+        "seconds_sum" => format!(
+            "Sum of the times of {events} since the agent started, {time}, in seconds. With the option \"prometheus\" only."
         ),
         "count" => format!("Number of {events} since the agent started whose time is known: the sum of all buckets."),
         "sum" => format!(

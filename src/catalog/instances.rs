@@ -25,8 +25,9 @@ pub struct Instances {
 impl Instances {
     /// `file` keeps the identifiers of names over restarts.
     pub fn new(shape: Shape, rows: u32, file: Option<PathBuf>) -> Instances {
+        use Shape::{Buckets, Named, Seconds, Words};
         let cache = match (shape, file) {
-            (Shape::Named { max } | Shape::Words { max } | Shape::Buckets { max }, Some(file)) => {
+            (Named { max } | Words { max } | Buckets { max } | Seconds { max }, Some(file)) => {
                 Some(Cache::load(&file, max, SystemTime::now()).unwrap_or_else(|error| {
                     log::warn!(
                         "{}: {error}; replacing the file, instance identifiers are assigned anew",
@@ -35,7 +36,7 @@ impl Instances {
                     Cache::new(Some(file), max)
                 }))
             }
-            (Shape::Named { max } | Shape::Words { max } | Shape::Buckets { max }, None) => Some(Cache::new(None, max)),
+            (Named { max } | Words { max } | Buckets { max } | Seconds { max }, None) => Some(Cache::new(None, max)),
             _ => None,
         };
         Instances { shape, rows, cache, ids: Vec::new(), renamed: Vec::new(), name: Vec::new(), unsaved: false }

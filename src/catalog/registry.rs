@@ -404,7 +404,9 @@ impl Source for Registry {
                 _ => Vec::new(),
             },
             Subject::Indom(indom) => match self.indom(indom).map(|entry| self.entries[entry].served.spec.shape) {
-                Some(Shape::Log2(_)) => vec![label("statistic", LabelValue::Str("histogram".into()))],
+                Some(Shape::Log2(_) | Shape::Seconds { .. }) => {
+                    vec![label("statistic", LabelValue::Str("histogram".into()))]
+                }
                 Some(Shape::Buckets { .. }) => vec![
                     label("bound_unit", LabelValue::Str("microsec".into())),
                     label("statistic", LabelValue::Str("histogram".into())),
@@ -430,6 +432,7 @@ impl Source for Registry {
                     vec![label("lower_bound", bound(low)), label("upper_bound", bound(high))]
                 }
                 Shape::Buckets { .. } => bounds(name),
+                Shape::Seconds { .. } => le(name).into_iter().collect(),
                 _ => Vec::new(),
             };
             let own = entry.table.as_ref().and_then(|table| table.labels(row));
@@ -492,6 +495,14 @@ fn bounds(name: &[u8]) -> Vec<Label> {
     };
     let bound = |bound: &str| bound.parse().map_or_else(|_| LabelValue::Str(bound.to_owned().into()), LabelValue::Int);
     vec![label("lower_bound", bound(low)), label("upper_bound", bound(high))]
+}
+
+/// The bound of a bucket for Prometheus, which a name begins with.
+fn le(name: &[u8]) -> Option<Label> {
+    let name = String::from_utf8_lossy(name);
+    let bound = name.split("::").next()?;
+    let is_bound = bound == "+Inf" || bound.starts_with(|c: char| c.is_ascii_digit()) && bound.parse::<f64>().is_ok();
+    is_bound.then(|| label("le", LabelValue::Str(bound.to_owned().into())))
 }
 
 fn value_of(value: &SeriesLabel) -> LabelValue {

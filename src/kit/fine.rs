@@ -17,6 +17,8 @@ pub struct ServedBucket {
     pub id: u32,
     /// `LOW-HIGH` in microseconds, both ends included.
     pub name: String,
+    /// Its upper bound in seconds, as Prometheus has it.
+    pub le: String,
     /// The fine buckets in it.
     pub of: Range<usize>,
 }
@@ -144,9 +146,17 @@ impl Fine {
     }
 }
 
+impl ServedBucket {
+    fn new(id: u32, name: String, of: Range<usize>) -> ServedBucket {
+        // Sixteenths of a microsecond: a double has them exactly, and its shortest decimal tells it apart.
+        let le = (Fine::low(of.end) as f64 / 16e6).to_string();
+        ServedBucket { id, name, le, of }
+    }
+}
+
 fn octaves_served() -> Vec<ServedBucket> {
     let first = |octave: u32| if octave == 0 { 0 } else { (octave as usize + 1) << 4 };
-    let octave = |id: u32| ServedBucket { id, name: Log2::name(id), of: first(id)..first(id + 1) };
+    let octave = |id: u32| ServedBucket::new(id, Log2::name(id), first(id)..first(id + 1));
     (0..LAST_SERVED).map(octave).chain([last_served()]).collect()
 }
 
@@ -158,7 +168,7 @@ fn all_served() -> Vec<ServedBucket> {
             256.. => format!("{}-{}", low / 16, high / 16),
             _ => format!("{}-{}", low as f64 / 16.0, high as f64 / 16.0),
         };
-        ServedBucket { id: FINE_IDS + bucket as u32, name, of: bucket..bucket + 1 }
+        ServedBucket::new(FINE_IDS + bucket as u32, name, bucket..bucket + 1)
     };
     let mut all: Vec<ServedBucket> = (0..last.of.start).map(fine).collect();
     all.push(last);
@@ -169,7 +179,7 @@ fn all_served() -> Vec<ServedBucket> {
 fn last_served() -> ServedBucket {
     let (low, high) = (Log2::bounds(LAST_SERVED).0, Log2::bounds(31).1);
     let of = (LAST_SERVED as usize + 1) << 4..Fine::BUCKETS;
-    ServedBucket { id: LAST_SERVED, name: format!("{low}-{high}"), of }
+    ServedBucket { le: "+Inf".into(), ..ServedBucket::new(LAST_SERVED, format!("{low}-{high}"), of) }
 }
 
 #[cfg(test)]
@@ -223,6 +233,10 @@ mod tests {
         let fine = ["0-0", "0.9375-0.9375", "1-1", "2-2.0625", "16-16", "32-33", "17825792-18874367"];
         assert_eq!(names(true, &[0, 15, 16, 32, 80, 96, 401]), fine);
         assert_eq!((Fine::served(false).len(), Fine::served(true).len()), (26, 417));
+        let seconds =
+            |all: bool, at: &[usize]| at.iter().map(|&at| Fine::served(all)[at].le.as_str()).collect::<Vec<_>>();
+        assert_eq!(seconds(false, &[0, 1, 24, 25]), ["0.000002", "0.000004", "33.554432", "+Inf"]);
+        assert_eq!(seconds(true, &[0, 16, 32, 416]), ["0.0000000625", "0.0000010625", "0.000002125", "+Inf"]);
     }
 
     /// Quantiles of samples, and what the buckets make of them: the error that the help text gives.

@@ -1,7 +1,9 @@
 //! Tables of histograms: for each series its count, sum and quantiles, and in a second table its buckets. One line of
 //! [`crate::histograms!`] declares a histogram; whoever keeps one has a [`Kept`] for it.
 
-use super::{Buckets, Fine, FineCounts, Metric, MetricDef, Row, RowMut, SeriesLabels, Table, Window, Windowed};
+use super::{
+    Buckets, Fine, FineCounts, Metric, MetricDef, Row, RowMut, SeriesLabels, ServedBucket, Table, Window, Windowed,
+};
 use crate::bpf::types::fine_hist;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +28,14 @@ pub const fn series_metric(histogram: usize, metric: usize) -> Metric<u64> {
     Metric::new(histogram * SERIES_METRICS.len() + metric)
 }
 
-/// Declares histograms: the constants `SERIES` (the metrics by series), `BUCKETS` (theirs by bucket) and `HISTOGRAMS`. Each line has
-/// a number, which the items of its metrics follow from: 8 times the number, and the number. Other metrics of the series follow `with`,
+/// The metrics of a histogram as Prometheus has it, by the last component of their names.
+const SECONDS_METRICS: usize = 3;
+
+/// The identifier of the instance `all`, behind those of buckets.
+const ALL_ID: u32 = 1 << 10;
+
+/// Declares histograms: the constants `SERIES` (the metrics by series), `BUCKETS` (theirs by bucket), `SECONDS` (those for Prometheus) and `HISTOGRAMS`. Each line has
+/// a number, which the items of its metrics follow from: 8 times the number, and the number, and 4 times the number. Other metrics of the series follow `with`,
 /// with items below 8.
 ///
 /// ```text
@@ -102,6 +110,23 @@ macro_rules! histograms {
                 concat!($events, " by time, ", $time),
             ),
         )*];
+        const SECONDS: &[$crate::kit::MetricDef] = &[$(
+            $crate::kit::histogram_metric(
+                4 * $number,
+                concat!($x, ".", $name, ".seconds_bucket"),
+                concat!($events, " by time, ", $time, ", for Prometheus"),
+            ),
+            $crate::kit::histogram_metric(
+                4 * $number + 1,
+                concat!($x, ".", $name, ".seconds_sum"),
+                concat!("total time of ", $events, ", ", $time, ", for Prometheus"),
+            ),
+            $crate::kit::histogram_metric(
+                4 * $number + 2,
+                concat!($x, ".", $name, ".seconds_count"),
+                concat!("number of ", $events, ", for Prometheus"),
+            ),
+        )*];
         $crate::histograms!(@columns 7 * HISTOGRAMS.len(); $($id: $ty,)*);
     };
     (@columns $column:expr;) => {};
@@ -114,14 +139,15 @@ macro_rules! histograms {
 /// A metric of a histogram; [`crate::histograms!`] calls it. What it is follows from the last component of its name.
 pub const fn histogram_metric(item: u32, name: &'static str, oneline: &'static str) -> MetricDef {
     use crate::pcp::{Sem, Type, Units};
-    let (sem, units) = match name.as_bytes() {
-        [.., b'.', b'c', b'o', b'u', b'n', b't'] | [.., b'.', b'b', b'u', b'c', b'k', b'e', b't'] => {
-            (Sem::COUNTER, Units::COUNT)
+    let (ty, sem, units) = match name.as_bytes() {
+        [.., b'.' | b'_', b'c', b'o', b'u', b'n', b't'] | [.., b'.' | b'_', b'b', b'u', b'c', b'k', b'e', b't'] => {
+            (Type::U64, Sem::COUNTER, Units::COUNT)
         }
-        [.., b'.', b's', b'u', b'm'] => (Sem::COUNTER, Units::NSEC),
-        _ => (Sem::INSTANT, Units::USEC),
+        [.., b'.', b's', b'u', b'm'] => (Type::U64, Sem::COUNTER, Units::NSEC),
+        [.., b'_', b's', b'u', b'm'] => (Type::DOUBLE, Sem::COUNTER, Units::SEC),
+        _ => (Type::U64, Sem::INSTANT, Units::USEC),
     };
-    MetricDef { item, name, also: &[], ty: Type::U64, sem, units, oneline }
+    MetricDef { item, name, also: &[], ty, sem, units, oneline }
 }
 
 /// A histogram of a series: the sum of histograms in rows, and its quantiles over a window.
@@ -213,15 +239,15 @@ pub type HistogramRows<'a> = Vec<Row<'a, fine_hist>>;
 pub struct Histograms {
     clock: WindowClock,
     start: Instant,
-    all_buckets: bool,
+    served: ServedBuckets,
     kept: Vec<Kept>,
 }
 
 impl Histograms {
-    /// By the module's options `window` and `buckets`.
-    pub fn new(window: Window, buckets: Buckets) -> Histograms {
+    /// By the module's option `window` and those about buckets.
+    pub fn new(window: Window, served: ServedBuckets) -> Histograms {
         let clock = WindowClock::new(window);
-        Histograms { clock, start: Instant::now(), all_buckets: buckets == Buckets::Fine, kept: Vec::new() }
+        Histograms { clock, start: Instant::now(), served, kept: Vec::new() }
     }
 
     /// Once a second, with all histograms: takes what was counted into the windows.
@@ -257,8 +283,8 @@ impl Histograms {
         series: Option<(&[u8], &Arc<SeriesLabels>)>,
         histograms: &[HistogramRows<'_>],
     ) {
-        let counts: Vec<FineCounts> = histograms.iter().map(|rows| Fine::total(rows.iter().copied()).0).collect();
-        set_buckets(table, self.all_buckets, series, &counts);
+        let totals: Vec<_> = histograms.iter().map(|rows| Fine::total(rows.iter().copied())).collect();
+        set_buckets(table, self.served, series, &totals);
     }
 }
 
@@ -272,17 +298,84 @@ pub fn set_counts(row: RowMut<'_>, histogram: usize, (count, sum): (u64, u64)) -
     row.set(series_metric(histogram, 0), count).set(series_metric(histogram, 1), sum)
 }
 
-/// Fills the buckets of a series: an instance `LOW-HIGH::SERIES` for each, or `LOW-HIGH` without a series. `counts` are those of the
-/// histograms of the table.
-pub fn set_buckets(table: &mut Table, all: bool, series: Option<(&[u8], &Arc<SeriesLabels>)>, counts: &[FineCounts]) {
+/// Which buckets of histograms are served, by the options of their module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServedBuckets {
+    /// All buckets are served, not only powers of two.
+    pub all: bool,
+    /// Buckets are served for Prometheus too.
+    pub prometheus: bool,
+}
+
+impl ServedBuckets {
+    /// By the options `buckets` and `prometheus`.
+    pub fn new(buckets: Buckets, prometheus: bool) -> ServedBuckets {
+        ServedBuckets { all: buckets == Buckets::Fine, prometheus }
+    }
+}
+
+/// Fills the buckets of a series: an instance `LOW-HIGH::SERIES` for each, or `LOW-HIGH` without a series; or the same for Prometheus. `totals`
+/// are the counts of the table's histograms, each with its sum in nanoseconds.
+pub fn set_buckets(
+    table: &mut Table,
+    served: ServedBuckets,
+    series: Option<(&[u8], &Arc<SeriesLabels>)>,
+    totals: &[(FineCounts, u64)],
+) {
+    let count_in = |counts: &FineCounts, bucket: &ServedBucket| {
+        counts[bucket.of.clone()].iter().fold(0u64, |sum, &count| sum.wrapping_add(count))
+    };
+    if table.is_in_seconds() {
+        if served.prometheus {
+            set_seconds(table, served.all, series, totals, count_in);
+        }
+        return;
+    }
+    for bucket in Fine::served(served.all) {
+        let row = bucket_row(table, series, bucket.id, &bucket.name);
+        totals
+            .iter()
+            .enumerate()
+            .fold(row, |row, (histogram, (counts, _))| row.set(Metric::new(histogram), count_in(counts, bucket)));
+    }
+}
+
+/// As [`set_buckets`], for Prometheus: a bucket counts the times of those below it too.
+fn set_seconds(
+    table: &mut Table,
+    all: bool,
+    series: Option<(&[u8], &Arc<SeriesLabels>)>,
+    totals: &[(FineCounts, u64)],
+    count_in: impl Fn(&FineCounts, &ServedBucket) -> u64,
+) {
+    let mut below = vec![0u64; totals.len()];
     for bucket in Fine::served(all) {
-        let row = match series {
-            None => table.numbered(bucket.id, bucket.name.as_bytes()),
-            Some((name, labels)) => table.named(&[bucket.name.as_bytes(), b"::", name].concat()).labels(labels),
-        };
-        counts.iter().enumerate().fold(row, |row, (histogram, counts)| {
-            row.set(Metric::new(histogram), counts[bucket.of.clone()].iter().fold(0u64, |sum, &n| sum.wrapping_add(n)))
-        });
+        let mut row = bucket_row(table, series, bucket.id, &bucket.le);
+        for (histogram, ((counts, _), below)) in totals.iter().zip(&mut below).enumerate() {
+            *below = below.wrapping_add(count_in(counts, bucket));
+            row = row.set(Metric::new(histogram * SECONDS_METRICS), *below);
+        }
+    }
+    let mut row = match series {
+        None => table.numbered(ALL_ID, b"all"),
+        Some((name, labels)) => table.named(name).labels(labels),
+    };
+    for (histogram, ((_, sum), count)) in totals.iter().zip(below).enumerate() {
+        let [seconds_sum, seconds_count] = [1, 2].map(|metric| histogram * SECONDS_METRICS + metric);
+        row = row.set(Metric::<f64>::new(seconds_sum), *sum as f64 / 1e9).set(Metric::<u64>::new(seconds_count), count);
+    }
+}
+
+/// A new row of a table by bucket.
+fn bucket_row<'a>(
+    table: &'a mut Table,
+    series: Option<(&[u8], &Arc<SeriesLabels>)>,
+    id: u32,
+    bucket: &str,
+) -> RowMut<'a> {
+    match series {
+        None => table.numbered(id, bucket.as_bytes()),
+        Some((name, labels)) => table.named(&[bucket.as_bytes(), b"::", name].concat()).labels(labels),
     }
 }
 

@@ -29,7 +29,7 @@ pub use fine::{Fine, FineCounts, ServedBucket};
 pub use histogram::Log2;
 pub use histogram_table::{
     histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, HistogramRows, Histograms, Kept,
-    WindowClock, SERIES_METRICS,
+    ServedBuckets, WindowClock, SERIES_METRICS,
 };
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};

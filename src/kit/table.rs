@@ -33,6 +33,8 @@ enum Cell {
 pub struct Table {
     /// What tells the tables of a module apart.
     cluster: Option<u32>,
+    /// Histograms are to be filled in as Prometheus has them.
+    is_in_seconds: bool,
     columns: usize,
     keys: Vec<Key>,
     cells: Vec<Cell>,
@@ -50,6 +52,16 @@ impl Table {
     /// An empty table that is declared with this cluster.
     pub fn numbered_by(cluster: u32, columns: usize) -> Table {
         Table { cluster: Some(cluster), columns, ..Table::default() }
+    }
+
+    /// The same table for histograms as Prometheus has them.
+    pub fn in_seconds(self) -> Table {
+        Table { is_in_seconds: true, ..self }
+    }
+
+    /// Whether histograms are to be filled in as Prometheus has them.
+    pub fn is_in_seconds(&self) -> bool {
+        self.is_in_seconds
     }
 
     /// The cluster it is declared with.

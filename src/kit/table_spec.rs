@@ -19,8 +19,8 @@ pub struct TableSpec {
     pub readings: &'static [&'static dyn Reading],
     /// The histograms whose metrics these are, for the documents and for `show`.
     pub histograms: &'static [HistogramDef],
-    /// The option without which the table stays empty, for `show`.
-    pub option: Option<&'static str>,
+    /// The options without which the table stays empty, for `show`.
+    pub options: &'static [&'static str],
 }
 
 impl TableSpec {
@@ -32,7 +32,7 @@ impl TableSpec {
         metrics: &[],
         readings: &[],
         histograms: &[],
-        option: None,
+        options: &[],
     };
 
     /// Histograms by series: the constants that [`crate::histograms!`] declares.
@@ -63,9 +63,27 @@ impl TableSpec {
         }
     }
 
-    /// The same table where an option fills it.
-    pub const fn with_option(self, option: &'static str) -> TableSpec {
-        TableSpec { option: Some(option), ..self }
+    /// Their buckets as Prometheus has them, with the option `prometheus`.
+    pub const fn in_seconds(
+        summary: &'static str,
+        cluster: u32,
+        metrics: &'static [MetricDef],
+        histograms: &'static [HistogramDef],
+    ) -> TableSpec {
+        TableSpec {
+            summary,
+            cluster,
+            shape: Shape::Seconds { max: MOST_BUCKETS },
+            metrics,
+            histograms,
+            options: &["prometheus"],
+            ..TableSpec::NEW
+        }
+    }
+
+    /// The same table where options fill it.
+    pub const fn with_options(self, options: &'static [&'static str]) -> TableSpec {
+        TableSpec { options, ..self }
     }
 
     /// Fills a table by the declared readings.
@@ -82,12 +100,22 @@ impl TableSpec {
 impl Table {
     /// An empty table as it is declared.
     pub fn of(spec: &TableSpec) -> Table {
-        Table::numbered_by(spec.cluster, spec.metrics.len())
+        let table = Table::numbered_by(spec.cluster, spec.metrics.len());
+        if matches!(spec.shape, Shape::Seconds { .. }) {
+            table.in_seconds()
+        } else {
+            table
+        }
     }
 
     /// Whether it is the one that is declared so.
     pub fn is(&self, spec: &TableSpec) -> bool {
         self.cluster() == Some(spec.cluster)
+    }
+
+    /// Whether it is one of those that are declared so.
+    pub fn is_any(&self, specs: &[&TableSpec]) -> bool {
+        specs.iter().any(|spec| self.is(spec))
     }
 
     /// Whether it has the columns of a declaration.
@@ -133,6 +161,12 @@ pub enum Shape {
     },
     /// Buckets of histograms in microseconds: `LOW-HIGH::SERIES`, as [`Shape::Named`], or `LOW-HIGH` with a fixed identifier.
     Buckets {
+        /// Names beyond it are refused, and counted.
+        max: usize,
+    },
+    /// Histograms as Prometheus has them: `LE::SERIES` for the times up to LE seconds, and `SERIES` for count and sum; or `LE` and `all`, with
+    /// fixed identifiers.
+    Seconds {
         /// Names beyond it are refused, and counted.
         max: usize,
     },

@@ -15,6 +15,7 @@ use crate::bpf::types::{
     self, bio_epoch, bio_ignored, bio_part, bio_row, bio_size_row, bio_slowest, bio_small, bio_stack_row, bio_waits,
     mark,
 };
+use crate::host::{Cgroups, Controller};
 use crate::kit::*;
 use crate::{maps, metrics, module_log, options};
 use disks::DiskHistograms;
@@ -65,7 +66,7 @@ options! {
     issue: bool = true;
     histograms;
     /// Regular expression for the names of the disks that count, such as ^(sd|nvme); the programs ignore the others. It may match anywhere in a
-    /// name such as sda or dm-0.
+    /// name such as sda or dm-0. Stacked disks that do not match are counted, but not shown.
     devices: Pattern = Pattern::default();
     /// Show reads and writes by size too, as bcc.disk.size. Takes 12 ns more per request, and 73 KB of memory more for each disk and CPU, at
     /// most 96 MB.
@@ -147,11 +148,15 @@ pub const SPEC: Spec = Spec {
         disks::TABLES[1],
         disks::TABLES[2],
         disks::TABLES[3],
-        &sizes::TABLE,
-        &sizes::BY_BUCKET,
+        disks::TABLES[4],
+        disks::TABLES[5],
+        sizes::TABLES[0],
+        sizes::TABLES[1],
+        sizes::TABLES[2],
         &slowest::TABLE,
         stacked::TABLES[0],
         stacked::TABLES[1],
+        stacked::TABLES[2],
     ],
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE, &SUBMIT, &stacked::QUEUE, &stacked::COMPLETE],
@@ -181,13 +186,14 @@ struct Biolatency {
 impl Biolatency {
     fn new(options: Options) -> Biolatency {
         let window = options.window.window();
-        let all_buckets = options.buckets == Buckets::Fine;
+        let buckets = options.served();
         let is_above = |major| Some(major) == *MAPPER;
         let filter = DiskFilter::new(options.devices.clone(), filter::identify);
-        let disks = DiskHistograms::new(window, all_buckets, filter, disks::look_up, is_above);
+        let disks = DiskHistograms::new(window, buckets, filter, disks::look_up, is_above);
         let sizes = options.by_size.then(SizeHistograms::default);
-        let slowest = options.exemplars.then(|| Slowest::new(window));
-        let stacked = options.stacked.then(|| StackedDisks::new(window, all_buckets, stacked::look_up));
+        let slowest = options.exemplars.then(|| Slowest::new(window, Cgroups::of(Controller::BlockIo).ok()));
+        let stacked =
+            options.stacked.then(|| StackedDisks::new(window, buckets, options.devices.clone(), stacked::look_up));
         Biolatency { options, without: 0, disks, sizes, slowest, stacked }
     }
 }
@@ -255,8 +261,8 @@ impl Module for Biolatency {
             table.log2(LATENCY, &latency(kernel, queued, *MAPPER, |disk| disks.shows(kernel, disk)));
         } else if table.is(&slowest::TABLE) {
             self.slowest.iter().for_each(|slowest| slowest.refresh(&self.disks, table));
-        } else if let (true, Some(sizes)) = (table.is(&sizes::TABLE) || table.is(&sizes::BY_BUCKET), &mut self.sizes) {
-            sizes.refresh(kernel, &self.disks, self.options.buckets == Buckets::Fine, table);
+        } else if let (true, Some(sizes)) = (table.is_any(&sizes::TABLES), &mut self.sizes) {
+            sizes.refresh(kernel, &self.disks, self.options.served(), table);
         }
         if let Some(stacked) = &mut self.stacked {
             stacked.refresh(kernel, table);

@@ -42,6 +42,7 @@ options! {
 
 static TABLE: TableSpec = TableSpec::by_series("each cgroup", 400, BY_PATH, SERIES, HISTOGRAMS);
 static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each cgroup", 327, BUCKETS, HISTOGRAMS);
+static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each cgroup", 436, SECONDS, HISTOGRAMS);
 
 static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
     owners: OWNERS,
@@ -64,7 +65,7 @@ pub const SPEC: Spec = Spec {
     summary: "block I/O latency by cgroup: services, containers, pods, virtual machines",
     overhead: Overhead::low("250 ns per request"),
     needs: "CONFIG_BLK_CGROUP and CONFIG_BLK_DEV_IO_TRACE",
-    tables: &[&TABLE, &BY_BUCKET],
+    tables: &[&TABLE, &BY_BUCKET, &IN_SECONDS],
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE],
     maps: MAPS,
@@ -86,7 +87,7 @@ struct CgroupDisk {
 
 impl CgroupDisk {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupDisk {
-        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
+        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.served());
         CgroupDisk { options, cgroups }
     }
 }

@@ -32,6 +32,7 @@ options! {
 
 static TABLE: TableSpec = TableSpec::by_series("each cgroup", 401, BY_PATH, SERIES, HISTOGRAMS);
 static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each cgroup", 333, BUCKETS, HISTOGRAMS);
+static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each cgroup", 437, SECONDS, HISTOGRAMS);
 
 static BY_CGROUP: ByCgroup<cgq_row> = ByCgroup {
     owners: OWNERS,
@@ -49,7 +50,7 @@ pub const SPEC: Spec = Spec {
     summary: "run queue latency by cgroup: services, containers, pods, virtual machines",
     overhead: Overhead::medium("32 ns per context switch"),
     needs: "cgroup v2",
-    tables: &[&TABLE, &BY_BUCKET],
+    tables: &[&TABLE, &BY_BUCKET, &IN_SECONDS],
     options: OPTIONS,
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
     maps: &[MAPS[0], MAPS[1], MAPS[2], RUNQ_MAPS[0], RUNQ_MAPS[1]],
@@ -64,7 +65,7 @@ struct CgroupRunq {
 
 impl CgroupRunq {
     fn new(options: Options, cgroups: Result<Cgroups, NoCgroups>) -> CgroupRunq {
-        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.buckets);
+        let cgroups = CgroupHistograms::new(&BY_CGROUP, cgroups, options.window.window(), options.served());
         CgroupRunq { options, cgroups }
     }
 }

@@ -5,6 +5,7 @@ crate::file_system! {
     cluster: 5,
     by_operation: 334,
     by_bucket: 342,
+    in_seconds: 438,
     name: "ext4",
     called: "ext4",
     needs: "the ext4 file system (CONFIG_EXT4_FS, or modprobe ext4) and fentry or kprobes",

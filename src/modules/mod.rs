@@ -32,6 +32,7 @@ mod ustat;
 mod xfsdist;
 mod zfsdist;
 
+pub use shared::cgroups;
 pub use syscount::system_calls;
 
 /// Every module.

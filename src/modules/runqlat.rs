@@ -35,6 +35,7 @@ mod all {
 
     pub static TABLE: TableSpec = TableSpec::by_series("all CPUs", 331, Shape::Single, SERIES, HISTOGRAMS);
     pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", 340, BUCKETS, HISTOGRAMS);
+    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", 434, SECONDS, HISTOGRAMS);
 }
 
 mod cpu {
@@ -46,9 +47,11 @@ mod cpu {
     use super::*;
 
     pub static TABLE: TableSpec =
-        TableSpec::by_series("each CPU", 332, Shape::Numbered, SERIES, HISTOGRAMS).with_option("per_cpu");
+        TableSpec::by_series("each CPU", 332, Shape::Numbered, SERIES, HISTOGRAMS).with_options(&["per_cpu"]);
     pub static BY_BUCKET: TableSpec =
-        TableSpec::by_bucket("each bucket of each CPU", 341, BUCKETS, HISTOGRAMS).with_option("per_cpu");
+        TableSpec::by_bucket("each bucket of each CPU", 341, BUCKETS, HISTOGRAMS).with_options(&["per_cpu"]);
+    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each CPU", 435, SECONDS, HISTOGRAMS)
+        .with_options(&["per_cpu", "prometheus"]);
 }
 
 /// Switches of tasks.
@@ -71,7 +74,7 @@ pub const SPEC: Spec = Spec {
     name: "runqlat",
     summary: "run queue latency",
     overhead: Overhead::medium("32 ns per context switch"),
-    tables: &[&TABLE, &all::TABLE, &all::BY_BUCKET, &cpu::TABLE, &cpu::BY_BUCKET],
+    tables: &[&TABLE, &all::TABLE, &all::BY_BUCKET, &all::IN_SECONDS, &cpu::TABLE, &cpu::BY_BUCKET, &cpu::IN_SECONDS],
     options: OPTIONS,
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
     maps: MAPS,
@@ -105,7 +108,7 @@ struct Runqlat {
 
 impl Runqlat {
     fn new(options: Options, keeps_times: bool) -> Runqlat {
-        let histograms = Histograms::new(options.window.window(), options.buckets);
+        let histograms = Histograms::new(options.window.window(), options.served());
         Runqlat { process: options.process, keeps_times, per_cpu: options.per_cpu, histograms }
     }
 
@@ -144,7 +147,7 @@ impl Module for Runqlat {
         let rows = self.rows(kernel);
         if table.is(&all::TABLE) {
             self.histograms.set(table.single(), 0, &rows[..1]);
-        } else if table.is(&all::BY_BUCKET) {
+        } else if table.is_any(&[&all::BY_BUCKET, &all::IN_SECONDS]) {
             self.histograms.set_buckets(table, None, &rows[..1]);
         }
         for (number, of_cpu) in rows.iter().enumerate().skip(1) {
@@ -153,7 +156,7 @@ impl Module for Runqlat {
             let of_cpu = slice::from_ref(of_cpu);
             if table.is(&cpu::TABLE) {
                 self.histograms.set(table.numbered(cpu, name.as_bytes()).labels(&labels), number, of_cpu);
-            } else if table.is(&cpu::BY_BUCKET) {
+            } else if table.is_any(&[&cpu::BY_BUCKET, &cpu::IN_SECONDS]) {
                 self.histograms.set_buckets(table, Some((name.as_bytes(), &labels)), of_cpu);
             }
         }

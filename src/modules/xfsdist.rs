@@ -5,6 +5,7 @@ crate::file_system! {
     cluster: 6,
     by_operation: 335,
     by_bucket: 343,
+    in_seconds: 439,
     name: "xfs",
     called: "XFS",
     needs: "the XFS file system (CONFIG_XFS_FS, or modprobe xfs) and fentry or kprobes",

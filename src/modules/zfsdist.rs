@@ -5,6 +5,7 @@ crate::file_system! {
     cluster: 7,
     by_operation: 336,
     by_bucket: 344,
+    in_seconds: 440,
     name: "zfs",
     called: "OpenZFS",
     needs: "OpenZFS (modprobe zfs) and fentry or kprobes",

@@ -76,8 +76,17 @@ pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
         modules = enabled_by(&config)?.1;
         modules.retain(|module| chosen.contains(&module.settings.section));
     }
-    let (selected, _) = select(&modules, own(&settings, &options.names), &options.names);
+    let (mut selected, _) = select(&modules, own(&settings, &options.names), &options.names);
+    for Selected { table, off, .. } in &mut selected {
+        off.extend(table.spec.options.iter().filter(|option| is_off(&config, &table.section, option)));
+    }
     Ok(Chosen { config, settings, modules, selected, set })
+}
+
+/// Whether an option, which is off by default, is not set in a section.
+fn is_off(config: &Config, section: &str, option: &str) -> bool {
+    let value = config.section(section).and_then(|section| section.get(option).ok().flatten());
+    value.is_none_or(|value| value.bool().is_ok_and(|is_on| !is_on))
 }
 
 /// The agent's own tables, if a name means some of them.

@@ -68,8 +68,7 @@ fn notes(
     let rows = |count: u64| if count == 1 { "row".to_owned() } else { "rows".to_owned() };
     let mut out = String::new();
     if shown == 0 {
-        let what = if reading.new.is_some() && reading.earlier.is_some() { "nothing new" } else { "nothing yet" };
-        let _ = writeln!(out, "({what})");
+        let _ = writeln!(out, "{}", reading.nothing());
     }
     if beyond > 0 {
         let _ = writeln!(out, "({beyond} more {}, beyond -n {})", rows(beyond as u64), options.rows.unwrap_or(0));

@@ -91,7 +91,7 @@ fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Option<Strin
     };
     line(format!("{:<16}  {state:<7}  {mark}{}", module.spec.name, module.spec.summary));
     for table in module.tables() {
-        if matches!(table.spec.shape, Shape::Buckets { .. }) {
+        if matches!(table.spec.shape, Shape::Buckets { .. } | Shape::Seconds { .. }) {
             continue; // named with the others of its histograms
         }
         for histogram in table.spec.histograms {

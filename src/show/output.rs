@@ -105,6 +105,9 @@ fn draw(reading: &Reading<'_>, options: &ShowOptions, screen: Screen, in_place: 
 pub fn add_columns(maps: &mut Vec<Heatmap>, readings: &[Reading<'_>], options: &ShowOptions, screen: Screen) -> String {
     let mut drawn = Vec::new();
     for reading in readings {
+        if !reading.of.off.is_empty() {
+            drawn.push(format!("{}\n{}\n", reading.title(), reading.nothing()));
+        }
         for &column in &reading.of.columns {
             let metric = &reading.of.table.spec.metrics[column];
             let scale = match reading.of.table.spec.shape {

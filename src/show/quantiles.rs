@@ -36,7 +36,7 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
     }
     let mut out = heading(reading, &reading.title());
     if lines.is_empty() {
-        out += "(nothing yet)\n";
+        let _ = writeln!(out, "{}", reading.nothing());
     } else {
         out += &laid_out(reading, options, lines);
     }

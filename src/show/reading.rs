@@ -98,6 +98,22 @@ impl Reading<'_> {
         self.time.format(format).to_string()
     }
 
+    /// What stands in the place of rows where there are none: why, as far as that is known.
+    pub fn nothing(&self) -> String {
+        let section = &self.of.table.section;
+        let off = self.of.off.iter();
+        let set = off.map(|option| (format!("{option} = True"), format!("--set {section}.{option}=true")));
+        let (lines, words): (Vec<String>, Vec<String>) = set.unzip();
+        match () {
+            () if !lines.is_empty() => {
+                let (lines, words) = (lines.join(" and "), words.join(" "));
+                format!("(off: set {lines} in [{section}] of the configuration; {words} shows it here)")
+            }
+            () if self.new.is_some() && self.earlier.is_some() => "(nothing new)".into(),
+            () => "(nothing yet)".into(),
+        }
+    }
+
     /// The rows, as the options want them.
     pub fn rows(&self, options: &ShowOptions, in_place: bool) -> Rows {
         let (mut rows, unkept) = self.new_rows(in_place);

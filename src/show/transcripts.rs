@@ -24,7 +24,9 @@ fn values(module: &str, round: u64) -> (Vec<Table>, Option<u64>) {
             let mut table = Table::new(1);
             let [fast, slow] = [21 + round * 90, round * round];
             table.log2(Metric::new(0), &[0, 0, 0, 0, 0, fast, 5 * fast, fast, 0, 0, 2 * slow, slow]);
-            (vec![table, disks(round), Table::new(8), Table::new(28), buckets(round)], None)
+            let mut tables = vec![table, disks(round), Table::new(8), Table::new(28), buckets(round)];
+            tables.resize_with(crate::modules::find("biolatency").unwrap().tables.len(), || Table::new(10));
+            (tables, None)
         }
         "execsnoop" => {
             let mut table = Table::new(5);

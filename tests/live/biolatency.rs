@@ -5,6 +5,7 @@ use crate::bioperpid::direct;
 use crate::common::{lacks, skip};
 use crate::support::{alone, run, settle, since, Agent, Bpftrace, Completed, Completions, Disk, Script};
 use corebcc::bpf::types::{bio_row, bio_size_row, bio_small, fine_hist};
+use corebcc::host::{Cgroup, Cgroups, Controller};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -506,7 +507,7 @@ fn slowest(avoid: &str) {
     let metrics = ["pid", "command", "operation", "bytes", "sector", "time", "ended"];
     let metrics = metrics.map(|metric| -> &str { format!("disk.slowest.{metric}").leak() });
     let found = values(&mut agent, 337, &metrics);
-    let cgroup = values(&mut agent, 337, &["disk.slowest.cgroup"]);
+    let cgroup = values(&mut agent, 337, &["disk.slowest.cgroup", "disk.slowest.cgroup_path"]);
     let longest = values(&mut agent, 320, &["disk.dev.write.total.max"]);
     let pid = script.pid().to_string();
     script.end();
@@ -515,6 +516,10 @@ fn slowest(avoid: &str) {
     let expected = [&pid, "slow one", "write", "32768", "2048"].map(|text| Some(text.to_owned()));
     assert!(writes[1].requests >= 19);
     assert_eq!(own[..5], expected);
+    if let ([Some(id), path], Ok(cgroups)) = (&cgroup[disk.name()][..], Cgroups::of(Controller::BlockIo)) {
+        let cgroup = Cgroup { id: id.parse().unwrap(), path: path.as_ref().unwrap().clone().into_bytes() };
+        assert!(cgroups.is_there(&cgroup), "{cgroup:?}");
+    }
     let number = |text: &Option<String>| text.as_ref().unwrap().parse::<f64>().unwrap();
     let (time, max) = (number(&own[5]), number(&longest[disk.name()][0]));
     assert!((time - max).abs() <= max * 0.04 + 1.0, "{time} us is the longest, {max}");

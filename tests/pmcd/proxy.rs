@@ -2,7 +2,8 @@
 
 use crate::consumers::HOGS;
 use crate::instance::{port, Pmcd};
-use crate::support::{lacks, rows::rows, wait_for, Proc};
+use crate::support::slow_disk::SlowDisk;
+use crate::support::{config, lacks, rows::rows, wait_for, Proc};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -129,4 +130,79 @@ fn pmproxy_serves_values_instances_metadata_and_labels() {
     assert!(children.contains(r#""nonleaf":["agent","disk","proc","runq","user"]"#), "{children}");
     let store = ask("store", "name=bcc.proc.sysfork&value=1");
     assert!(store.contains(r#""success":false"#) && store.contains("Nopermission"), "{store}");
+}
+
+/// A line of what Prometheus reads: labels and value.
+struct Sample {
+    labels: String,
+    value: f64,
+}
+
+impl Sample {
+    fn label(&self, name: &str) -> Option<&str> {
+        let (_, after) = self.labels.split_once(&format!("{name}=\""))?;
+        after.split_once('"').map(|(value, _)| value)
+    }
+}
+
+/// The samples of a metric in a page.
+fn samples(page: &str, name: &str) -> Vec<Sample> {
+    let lines = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} "));
+    let sample = |(labels, value): (&str, &str)| Sample { labels: labels.into(), value: value.parse().unwrap() };
+    lines.map(sample).collect()
+}
+
+/// As Prometheus' function of this name: it looks for the bucket, and goes through it in a straight line.
+fn histogram_quantile(quantile: f64, buckets: &[Sample]) -> f64 {
+    let bound = |sample: &Sample| sample.label("le").unwrap().parse::<f64>().unwrap();
+    let mut buckets: Vec<(f64, f64)> = buckets.iter().map(|sample| (bound(sample), sample.value)).collect();
+    buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let rank = quantile * buckets.last().unwrap().1;
+    let at = buckets.iter().position(|&(_, count)| count >= rank).unwrap();
+    let (low, below) = at.checked_sub(1).map_or((0.0, 0.0), |at| buckets[at]);
+    let (high, count) = buckets[at];
+    low + (high - low) * (rank - below) / (count - below)
+}
+
+#[test]
+fn prometheus_finds_the_quantiles_that_the_agent_serves() {
+    if lacks(&[PMPROXY]) {
+        return;
+    }
+    let Some(disk) = SlowDisk::new(&[3, 3, 3, 25]) else { return };
+    let config = config(&["biolatency", "runqlat", "sysfork"])
+        .replace("[biolatency]\n", "[biolatency]\nprometheus = True\nbuckets = fine\nwindow = 3600\n")
+        .replace("[runqlat]\n", "[runqlat]\nprometheus = True\n");
+    let Some(pmcd) = Pmcd::beside(&config, &[]) else { return };
+    let proxy = Proxy::start(&pmcd, None);
+    let fio = disk.fio("--ioengine=psync --runtime=3 --output=/dev/null").status().unwrap();
+    assert!(fio.success());
+    let scrape = |name: &str| proxy.page(&format!("/metrics?hostspec=localhost:{}&names=bcc.{name}", pmcd.port));
+    let of_disk = |metric: &str| {
+        let page = scrape(&format!("disk.dev.read.total.{metric}"));
+        let mut samples = samples(&page, &format!("bcc_disk_dev_read_total_{metric}"));
+        samples.retain(|sample| sample.label("disk") == Some(disk.name()));
+        samples
+    };
+    // The agent looks at the counters once a second.
+    for (quantile, metric) in [(0.5, "p50"), (0.99, "p99")] {
+        wait_for(metric, || {
+            let found = histogram_quantile(quantile, &of_disk("seconds_bucket")) * 1e6;
+            let own = of_disk(metric).first()?.value;
+            println!("{metric}: {own} us, by histogram_quantile {found:.0} us");
+            ((found - own).abs() <= own * 0.032 + 1.0 && own > 2000.0).then_some(())
+        });
+    }
+    let (buckets, sum, count) = (of_disk("seconds_bucket"), of_disk("seconds_sum"), of_disk("seconds_count"));
+    assert_eq!((buckets.len(), sum.len(), count.len()), (417, 1, 1));
+    assert_eq!((sum[0].label("le"), count[0].label("le")), (None, None), "those of the whole histogram");
+    let infinite = buckets.iter().find(|sample| sample.label("le") == Some("+Inf")).unwrap();
+    assert_eq!(infinite.value, count[0].value);
+    let mean = sum[0].value / count[0].value;
+    assert!((0.003..0.1).contains(&mean), "{mean}");
+    // Without series, and by powers of two.
+    let all = samples(&scrape("runq.all.seconds_bucket"), "bcc_runq_all_seconds_bucket");
+    let values: Vec<f64> = all.iter().map(|sample| sample.value).collect();
+    assert!(values.len() == 26 && values.is_sorted() && values[25] > 0.0, "{values:?}");
+    assert_eq!((all[0].label("le"), all[25].label("le")), (Some("0.000002"), Some("+Inf")));
 }

@@ -109,6 +109,7 @@ const LATENCIES: [Histograms; 4] = [
         "bcc.disk.dev",
         320,
         321,
+        430,
         &[
             "read.total",
             "read.device",
@@ -120,11 +121,11 @@ const LATENCIES: [Histograms; 4] = [
             "discard.total",
         ],
     ),
-    ("bcc.disk.all", 324, 323, &["read.total", "write.total", "flush.total", "discard.total"]),
-    ("bcc.disk.size", 325, 326, &["read.total", "write.total"]),
-    ("bcc.disk.stacked", 330, 347, &["read.total", "write.total", "flush.total", "discard.total"]),
+    ("bcc.disk.all", 324, 323, 431, &["read.total", "write.total", "flush.total", "discard.total"]),
+    ("bcc.disk.size", 325, 326, 432, &["read.total", "write.total"]),
+    ("bcc.disk.stacked", 330, 347, 433, &["read.total", "write.total", "flush.total", "discard.total"]),
 ];
-const WAITS: [Histograms; 2] = [("bcc.runq", 331, 340, &["all"]), ("bcc.runq", 332, 341, &["cpu"])];
+const WAITS: [Histograms; 2] = [("bcc.runq", 331, 340, 434, &["all"]), ("bcc.runq", 332, 341, 435, &["cpu"])];
 
 /// What a histogram has by series, with its units.
 const OF_SERIES: [(&str, Sem, &str); 7] = [
@@ -137,9 +138,16 @@ const OF_SERIES: [(&str, Sem, &str); 7] = [
     ("max", Sem::INSTANT, "microsec"),
 ];
 
+/// The same for Prometheus.
+const FOR_PROMETHEUS: [(&str, Type, &str); 3] = [
+    ("seconds_bucket", Type::U64, "count"),
+    ("seconds_sum", Type::DOUBLE, "sec"),
+    ("seconds_count", Type::U64, "count"),
+];
+
 /// What else a disk has.
 #[rustfmt::skip]
-const OF_DISKS: [Beside; 14] = [
+const OF_DISKS: [Beside; 15] = [
     ("bcc.disk.dev.name",          "biolatency", 320, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.disk.dev.read.bytes",    "biolatency", 320, 1, Type::U64,    Sem::COUNTER,  "byte"),
     ("bcc.disk.dev.write.bytes",   "biolatency", 320, 2, Type::U64,    Sem::COUNTER,  "byte"),
@@ -153,6 +161,7 @@ const OF_DISKS: [Beside; 14] = [
     ("bcc.disk.slowest.bytes",     "biolatency", 337, 6, Type::U64,    Sem::INSTANT,  "byte"),
     ("bcc.disk.slowest.sector",    "biolatency", 337, 7, Type::U64,    Sem::INSTANT,  "none"),
     ("bcc.disk.slowest.cgroup",    "biolatency", 337, 8, Type::U64,    Sem::INSTANT,  "none"),
+    ("bcc.disk.slowest.cgroup_path", "biolatency", 337, 9, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.disk.stacked.name",      "biolatency", 330, 0, Type::STRING, Sem::DISCRETE, "none"),
 ];
 
@@ -174,12 +183,12 @@ fn of_cgroups() -> impl Iterator<Item = Row> {
     beside(&METRICS)
 }
 
-/// Histograms of a module: their names, the clusters of their series and of their buckets, and their numbers from 1.
-type Histograms = (&'static str, u32, u32, &'static [&'static str]);
+/// Histograms of a module: their names, the clusters of their series, of their buckets and of these for Prometheus, and their numbers from 1.
+type Histograms = (&'static str, u32, u32, u32, &'static [&'static str]);
 
 const CGROUPS: [Histograms; 2] = [
-    ("bcc.cgroup.disk", 400, 327, &["read.total", "read.queue", "write.total", "write.queue"]),
-    ("bcc.cgroup", 401, 333, &["runq"]),
+    ("bcc.cgroup.disk", 400, 327, 436, &["read.total", "read.queue", "write.total", "write.queue"]),
+    ("bcc.cgroup", 401, 333, 437, &["runq"]),
 ];
 
 #[rustfmt::skip]
@@ -193,13 +202,16 @@ const OF_CGROUPS: [Beside; 4] = [
 /// The metrics of histograms, behind others of their series.
 fn histograms(module: &'static str, others: &[Beside], all: &[Histograms]) -> Vec<Beside> {
     let mut metrics = others.to_vec();
-    for &(prefix, series, buckets, names) in all {
+    for &(prefix, series, buckets, seconds, names) in all {
         for (name, number) in names.iter().zip(1..) {
             let full = |last: &str| -> &'static str { format!("{prefix}.{name}.{last}").leak() };
             for (item, (last, sem, units)) in (8 * number..).zip(OF_SERIES) {
                 metrics.push((full(last), module, series, item, Type::U64, sem, units));
             }
             metrics.push((full("bucket"), module, buckets, number, Type::U64, Sem::COUNTER, "count"));
+            for (item, (last, ty, units)) in (4 * number..).zip(FOR_PROMETHEUS) {
+                metrics.push((full(last), module, seconds, item, ty, Sem::COUNTER, units));
+            }
         }
     }
     metrics
@@ -209,7 +221,8 @@ fn histograms(module: &'static str, others: &[Beside], all: &[Histograms]) -> Ve
 fn of_files() -> impl Iterator<Item = Row> {
     const OPERATIONS: &[&str] = &["open", "read", "write", "fsync"];
     static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
-        let of = |module, name, series| histograms(module, &[], &[(name, series, series + 8, OPERATIONS)]);
+        let of =
+            |module, name, series| histograms(module, &[], &[(name, series, series + 8, series + 104, OPERATIONS)]);
         [of("ext4dist", "bcc.fs.ext4", 334), of("xfsdist", "bcc.fs.xfs", 335), of("zfsdist", "bcc.fs.zfs", 336)]
             .concat()
     });

@@ -408,7 +408,7 @@ pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<&'a str>
 
 /// Declares a module's options: `Options`, how to read it from a section, and `OPTIONS`. The doc comment is the text of the
 /// default configuration and of the man page. An option without which there is no module has an example instead of a default.
-/// The option `process`, which most modules have, is declared by its name alone; it comes first. So are `window` and `buckets`, by
+/// The option `process`, which most modules have, is declared by its name alone; it comes first. So are `window`, `buckets` and `prometheus`, by
 /// the word `histograms`.
 ///
 /// ```text
@@ -436,7 +436,15 @@ macro_rules! options {
             window: $crate::kit::Seconds = $crate::kit::Seconds(60);
             /// Instances of the metrics bucket: powers of two, or all buckets that the programs count, 16 times as many.
             buckets: $crate::kit::Buckets = $crate::kit::Buckets::Log2;
+            /// Serve histograms as Prometheus has them too: the metrics seconds_bucket (with the label le), seconds_sum and seconds_count.
+            prometheus: bool = false;
             $($others)*
+        }
+
+        impl Options {
+            fn served(&self) -> $crate::kit::ServedBuckets {
+                $crate::kit::ServedBuckets::new(self.buckets, self.prometheus)
+            }
         }
     };
     ($($(#[doc = $doc:expr])+ $name:ident: $ty:ty = $default:expr $(, for example $example:literal)?;)*) => {

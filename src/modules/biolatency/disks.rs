@@ -5,8 +5,8 @@ use super::filter::DiskFilter;
 use super::{BioRow, DiskNumber, Operation, OwnedRows, ROWS, SMALLS};
 use crate::bpf::types::{bio_row, bio_small, fine_hist};
 use crate::kit::{
-    set_buckets, set_counts, Fine, FineCounts, Kept, Kernel, Row, RowMut, RowsView, SeriesLabel, SeriesLabels, Shape,
-    Table, TableSpec, Window, WindowClock,
+    set_buckets, set_counts, Fine, FineCounts, Kept, Kernel, Row, RowMut, RowsView, SeriesLabel, SeriesLabels,
+    ServedBuckets, Shape, Table, TableSpec, Window, WindowClock,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,6 +61,7 @@ mod dev {
     pub static TABLE: TableSpec =
         TableSpec::by_series("each disk", 320, Shape::Named { max: MOST_DISKS }, SERIES, HISTOGRAMS);
     pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each disk", 321, BUCKETS, HISTOGRAMS);
+    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each disk", 430, SECONDS, HISTOGRAMS);
 
     /// Sets what a disk's row has besides its histograms.
     pub fn set_others<'a>(row: RowMut<'a>, name: &[u8], bytes: [u64; OPERATIONS]) -> RowMut<'a> {
@@ -82,10 +83,12 @@ mod whole {
 
     pub static TABLE: TableSpec = TableSpec::by_series("all disks", 324, Shape::Single, SERIES, HISTOGRAMS);
     pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", 323, BUCKETS, HISTOGRAMS);
+    pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", 431, SECONDS, HISTOGRAMS);
 }
 
-/// The tables: disks and their buckets, all disks and their buckets.
-pub const TABLES: [&TableSpec; 4] = [&dev::TABLE, &dev::BY_BUCKET, &whole::TABLE, &whole::BY_BUCKET];
+/// The tables: disks and their buckets, all disks and their buckets; the buckets of both for Prometheus.
+pub const TABLES: [&TableSpec; 6] =
+    [&dev::TABLE, &dev::BY_BUCKET, &whole::TABLE, &whole::BY_BUCKET, &dev::IN_SECONDS, &whole::IN_SECONDS];
 
 /// A row: of reads and writes, or of flushes and discards.
 #[derive(Clone, Copy)]
@@ -145,8 +148,7 @@ pub struct DiskHistograms {
     filter: DiskFilter,
     /// Whether a disk's requests are those of disks below.
     is_above: fn(u32) -> bool,
-    /// All buckets are served, not only powers of two.
-    all_buckets: bool,
+    buckets: ServedBuckets,
     clock: WindowClock,
     start: Instant,
     looks: u64,
@@ -169,7 +171,7 @@ impl DiskHistograms {
     /// No disk yet.
     pub fn new(
         window: Window,
-        all_buckets: bool,
+        buckets: ServedBuckets,
         filter: DiskFilter,
         look_up: LookUp,
         is_above: fn(u32) -> bool,
@@ -178,7 +180,7 @@ impl DiskHistograms {
             look_up,
             filter,
             is_above,
-            all_buckets,
+            buckets,
             clock: WindowClock::new(window),
             start: Instant::now(),
             looks: 0,
@@ -241,17 +243,17 @@ impl DiskHistograms {
             self.fill_disks(rows, table);
         } else if table.is(&whole::TABLE) {
             self.fill_whole(rows, table);
-        } else if table.is(&dev::BY_BUCKET) {
+        } else if table.is_any(&[&dev::BY_BUCKET, &dev::IN_SECONDS]) {
             for disk in self.disks.values() {
                 let Some((name, labels)) = disk.served() else { continue };
-                let counts = self.counts(rows, &OF_DISK, |operation| disk.rows[operation].iter());
-                set_buckets(table, self.all_buckets, Some((name, labels)), &counts);
+                let totals = self.totals(rows, &OF_DISK, |operation| disk.rows[operation].iter());
+                set_buckets(table, self.buckets, Some((name, labels)), &totals);
             }
-        } else if table.is(&whole::BY_BUCKET) {
+        } else if table.is_any(&[&whole::BY_BUCKET, &whole::IN_SECONDS]) {
             let own = || self.disks.values().filter(|disk| disk.is_of_all());
             let totals = [0, 1, 2, 3].map(|operation| (operation, Phase::Total));
-            let counts = self.counts(rows, &totals, |operation| own().flat_map(move |disk| &disk.rows[operation]));
-            set_buckets(table, self.all_buckets, None, &counts);
+            let totals = self.totals(rows, &totals, |operation| own().flat_map(move |disk| &disk.rows[operation]));
+            set_buckets(table, self.buckets, None, &totals);
         }
     }
 
@@ -281,17 +283,17 @@ impl DiskHistograms {
         }
     }
 
-    /// The buckets of these histograms over rows.
-    fn counts<'a, R: Iterator<Item = &'a Place>>(
+    /// The buckets of these histograms over rows, and the sums of their times.
+    fn totals<'a, R: Iterator<Item = &'a Place>>(
         &self,
         rows: BothRows<'_>,
         of: &[(usize, Phase)],
         rows_of: impl Fn(usize) -> R,
-    ) -> Vec<FineCounts> {
-        let counts = |&(operation, phase): &(usize, Phase)| {
-            Fine::total(rows_of(operation).filter_map(|&row| rows.histogram(row, phase))).0
+    ) -> Vec<(FineCounts, u64)> {
+        let total = |&(operation, phase): &(usize, Phase)| {
+            Fine::total(rows_of(operation).filter_map(|&row| rows.histogram(row, phase)))
         };
-        of.iter().map(counts).collect()
+        of.iter().map(total).collect()
     }
 
     /// Takes rows that have got an owner since the last time.
@@ -397,7 +399,9 @@ pub(super) mod tests {
 
     pub fn disks(window: u64) -> DiskHistograms {
         let filter = DiskFilter::new(Default::default(), |_| None);
-        DiskHistograms::new(Window(Duration::from_secs(window)), false, filter, named, |major| major == 253)
+        DiskHistograms::new(Window(Duration::from_secs(window)), ServedBuckets::default(), filter, named, |major| {
+            major == 253
+        })
     }
 
     /// Requests of a time in microseconds in the row of a disk: reads in even rows, writes in odd ones.
@@ -537,8 +541,33 @@ pub(super) mod tests {
         );
         assert_eq!(cell(&table, 6, "disk.dev.write.queue.bucket", &dev::BY_BUCKET), Some(10));
         assert_eq!(cell(&table, 6, "disk.dev.read.queue.bucket", &dev::BY_BUCKET), Some(0));
-        disks.all_buckets = true;
+        disks.buckets.all = true;
         assert_eq!(filled(&mut disks, &fake, &dev::BY_BUCKET).len(), 417);
+    }
+
+    /// Read back as Prometheus reads them, quantiles are those that the agent serves.
+    #[test]
+    fn buckets_for_prometheus_count_those_below_them() {
+        let (fake, mut disks) = (fake(), disks(60));
+        count(&fake, 0, VDA, 100, 10);
+        count(&fake, 0, VDA, 3000, 2);
+        disks.look(&fake, Duration::ZERO);
+        assert!(filled(&mut disks, &fake, &dev::IN_SECONDS).is_empty(), "by option only");
+        disks.buckets.prometheus = true;
+        let table = filled(&mut disks, &fake, &dev::IN_SECONDS);
+        let read = |row: usize, last: &str| cell(&table, row, &format!("disk.dev.read.total.{last}"), &dev::IN_SECONDS);
+        let bounds: Vec<String> = [5, 6, 11, 25, 26].map(|row| table.name(row)).into();
+        assert_eq!(bounds, ["0.000064::vda", "0.000128::vda", "0.004096::vda", "+Inf::vda", "vda"]);
+        let buckets = [5, 6, 10, 11, 25, 26].map(|row| read(row, "seconds_bucket"));
+        assert_eq!(buckets, [Some(0), Some(10), Some(10), Some(12), Some(12), None]);
+        assert_eq!((read(26, "seconds_count"), read(25, "seconds_count")), (Some(12), None));
+        let sum = dev::IN_SECONDS.metrics.iter().position(|metric| metric.name == "disk.dev.read.total.seconds_sum");
+        assert_eq!(table.value(26, sum.unwrap()), Some(Atom::Double(0.007)));
+        let table = filled(&mut disks, &fake, &whole::IN_SECONDS);
+        assert_eq!((table.name(25), table.name(26), table.len()), ("+Inf".into(), "all".into(), 27));
+        disks.buckets.all = true;
+        let table = filled(&mut disks, &fake, &dev::IN_SECONDS);
+        assert_eq!((table.len(), table.name(416)), (418, "+Inf::vda".into()));
     }
 
     /// A clock may be so coarse that the sum of the times stands still: each histogram is counted anyway now and then.
@@ -559,7 +588,8 @@ pub(super) mod tests {
         let fake = fake().with(IGNOREDS, 64);
         let identify = |number: DiskNumber| named(number).map(|(name, _)| (name, 1));
         let filter = DiskFilter::new(Pattern::of("^v"), identify);
-        let mut disks = DiskHistograms::new(Window(Duration::from_secs(60)), false, filter, named, |_| false);
+        let mut disks =
+            DiskHistograms::new(Window(Duration::from_secs(60)), ServedBuckets::default(), filter, named, |_| false);
         for (row, disk) in [(0, VDA), (2, DM), (4, GONE), (6, OTHERS)] {
             count(&fake, row, disk, 100, 10);
         }

@@ -4,7 +4,8 @@ use super::disks::{DiskHistograms, MOST_DISKS};
 use super::{OwnedRows, SIZES};
 use crate::bpf::types::{bio_size_row, fine_hist};
 use crate::kit::{
-    set_buckets, Fine, Kept, Kernel, Row, RowsView, SeriesLabel, SeriesLabels, Shape, Table, TableSpec, WindowClock,
+    set_buckets, Fine, Kept, Kernel, Row, RowsView, SeriesLabel, SeriesLabels, ServedBuckets, Shape, Table, TableSpec,
+    WindowClock,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +24,19 @@ crate::histograms! {
 /// Disks and sizes.
 pub static TABLE: TableSpec =
     TableSpec::by_series("each disk and request size", 325, Shape::Named { max: MOST_DISKS }, SERIES, HISTOGRAMS)
-        .with_option("by_size");
+        .with_options(&["by_size"]);
 /// Their buckets.
 pub static BY_BUCKET: TableSpec =
-    TableSpec::by_bucket("each bucket of each disk and request size", 326, BUCKETS, HISTOGRAMS).with_option("by_size");
+    TableSpec::by_bucket("each bucket of each disk and request size", 326, BUCKETS, HISTOGRAMS)
+        .with_options(&["by_size"]);
+
+/// The same for Prometheus.
+pub static IN_SECONDS: TableSpec =
+    TableSpec::in_seconds("each bucket of each disk and request size", 432, SECONDS, HISTOGRAMS)
+        .with_options(&["by_size", "prometheus"]);
+
+/// The tables.
+pub const TABLES: [&TableSpec; 3] = [&TABLE, &BY_BUCKET, &IN_SECONDS];
 
 /// Histograms of disks and sizes with their windows.
 #[derive(Default)]
@@ -59,7 +69,7 @@ impl SizeHistograms {
     }
 
     /// Fills one of the tables with the disks that are served: the sizes that have counted.
-    pub fn refresh(&mut self, kernel: &dyn Kernel, disks: &DiskHistograms, all_buckets: bool, table: &mut Table) {
+    pub fn refresh(&mut self, kernel: &dyn Kernel, disks: &DiskHistograms, buckets: ServedBuckets, table: &mut Table) {
         let rows = self.find(kernel);
         for (word, name, labels) in disks.served() {
             let Some(disk) = self.disks.get_mut(&word) else { continue };
@@ -71,9 +81,9 @@ impl SizeHistograms {
                 let series = [name, b"::", size.as_bytes()].concat();
                 let size = ("size", SeriesLabel::Text(size.to_owned()));
                 let labels = Arc::new(labels.iter().cloned().chain([size]).collect::<SeriesLabels>());
-                if table.is(&BY_BUCKET) {
-                    let counts = [0, 1].map(|way| Fine::total(of(way)).0);
-                    set_buckets(table, all_buckets, Some((&series, &labels)), &counts);
+                if !table.is(&TABLE) {
+                    let totals = [0, 1].map(|way| Fine::total(of(way)));
+                    set_buckets(table, buckets, Some((&series, &labels)), &totals);
                     continue;
                 }
                 let row = table.named(&series).labels(&labels);
@@ -131,7 +141,7 @@ mod tests {
         sizes.tick(&fake, part, clock);
         count(&fake, 5, 4, 8);
         let mut table = Table::of(&TABLE);
-        sizes.refresh(&fake, &disks, false, &mut table);
+        sizes.refresh(&fake, &disks, ServedBuckets::default(), &mut table);
         assert_eq!(table.names(), ["vda::4K", "vda::64K", "vda::over"]);
         let cells = |name: &str| [0, 1, 2].map(|row| cell(&table, row, &format!("disk.size.{name}"), &TABLE));
         assert_eq!(cells("read.total.count"), [Some(3), Some(0), Some(4)]);
@@ -143,7 +153,7 @@ mod tests {
         assert_eq!(labels.last(), Some(&("size", SeriesLabel::Text("64K".into()))));
         assert_eq!(labels[0], ("disk", SeriesLabel::Text("vda".into())));
         let mut table = Table::of(&BY_BUCKET);
-        sizes.refresh(&fake, &disks, false, &mut table);
+        sizes.refresh(&fake, &disks, ServedBuckets::default(), &mut table);
         assert_eq!((table.len(), table.name(6 + 26)), (3 * 26, "64-127::vda::64K".into()));
         assert_eq!(cell(&table, 6 + 26, "disk.size.write.total.bucket", &BY_BUCKET), Some(16));
         assert!(matches!(table.keys()[0], Key::Name(_)), "identifiers are kept by name");

@@ -3,12 +3,13 @@
 use super::disks::{DiskHistograms, MOST_DISKS};
 use super::{Operation, EPOCHS, SLOWESTS};
 use crate::bpf::types::{bio_epoch, bio_slowest};
-use crate::host::{exists, until_nul};
+use crate::host::{exists, series_name, until_nul};
 use crate::kit::{Kernel, Row, Shape, Table, TableSpec, Window};
 use crate::metrics;
 use crate::modules::shared::block::SubmitterTable;
+use crate::modules::shared::cgroups::{find_all, Tree};
 use nix::time::{clock_gettime, ClockId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 metrics! {
@@ -21,13 +22,14 @@ metrics! {
     BYTES: u64 = 6 "disk.slowest.bytes" INSTANT BYTE "size of that request";
     SECTOR: u64 = 7 "disk.slowest.sector" INSTANT NONE "first sector of that request, in units of 512 bytes";
     CGROUP: u64 = 8 "disk.slowest.cgroup" INSTANT NONE "identifier of the cgroup that the request is accounted to, the inode of its directory";
+    CGROUP_PATH: str = 9 "disk.slowest.cgroup_path" INSTANT NONE "path of that cgroup, as bcc.cgroup.disk has it";
 }
 
 /// Disks whose slowest request is known.
 pub static TABLE: TableSpec = TableSpec {
     summary: "the slowest recent request of each disk",
     cluster: 337,
-    option: Some("exemplars"),
+    options: &["exemplars"],
     shape: Shape::Named { max: MOST_DISKS },
     metrics: METRICS,
     ..TableSpec::NEW
@@ -60,13 +62,23 @@ pub struct Slowest {
     taken: Vec<u64>,
     /// By disk: the slowest of each part of the window that has one.
     disks: BTreeMap<u64, VecDeque<(u64, Exemplar)>>,
+    tree: Option<Box<dyn Tree + Send>>,
+    /// Of the cgroups of these requests; `None`: it was gone before it was looked for.
+    paths: HashMap<u64, Option<Vec<u8>>>,
 }
 
 impl Slowest {
-    /// None yet.
-    pub fn new(window: Window) -> Slowest {
-        let owners = SubmitterTable::new(exists);
-        Slowest { owners, window, epoch: 0, taken: Vec::new(), disks: BTreeMap::new() }
+    /// None yet. `tree`: the cgroups that block I/O is accounted to.
+    pub fn new<T: Tree + Send + 'static>(window: Window, tree: Option<T>) -> Slowest {
+        Slowest {
+            owners: SubmitterTable::new(exists),
+            window,
+            epoch: 0,
+            taken: Vec::new(),
+            disks: BTreeMap::new(),
+            tree: tree.map(|tree| Box::new(tree) as Box<dyn Tree + Send>),
+            paths: HashMap::new(),
+        }
     }
 
     /// Once a second: takes the slowest requests into this part of the window. Programs write to the rows of one of two epochs: those of the
@@ -84,6 +96,21 @@ impl Slowest {
                 parts.pop_front();
             }
         }
+        self.name_cgroups();
+    }
+
+    /// Finds the paths of cgroups as long as they are there: one walk for those that are new.
+    fn name_cgroups(&mut self) {
+        let Some(tree) = &self.tree else { return };
+        let all = self.disks.values().flatten().map(|(_, exemplar)| exemplar.cgroup);
+        let ids: HashSet<u64> = all.filter(|&id| id != 0).collect();
+        self.paths.retain(|id, _| ids.contains(id));
+        let mut unknown: HashSet<u64> = ids.into_iter().filter(|id| !self.paths.contains_key(id)).collect();
+        let paths = &mut self.paths;
+        find_all(&**tree, &mut unknown, &mut |cgroup| {
+            paths.insert(cgroup.id, Some(series_name(&cgroup)));
+        });
+        paths.extend(unknown.into_iter().map(|id| (id, None)));
     }
 
     fn take(&mut self, kernel: &dyn Kernel, part: u64) {
@@ -124,7 +151,10 @@ impl Slowest {
                 row = row.set(PID, slowest.pid).text(COMMAND, &slowest.comm);
             }
             if slowest.cgroup != 0 {
-                row.set(CGROUP, slowest.cgroup);
+                row = row.set(CGROUP, slowest.cgroup);
+            }
+            if let Some(Some(path)) = self.paths.get(&slowest.cgroup) {
+                row.text(CGROUP_PATH, path);
             }
         }
     }
@@ -176,7 +206,12 @@ mod tests {
     use crate::bpf::types::bio_row;
     use crate::kit::Fake;
     use crate::modules::shared::block::tests::fake as submitters;
+    use crate::modules::shared::cgroups::tests::Directories;
     use crate::pcp::Atom;
+
+    fn slowest_of(tree: Directories) -> Slowest {
+        Slowest::new(Window(Duration::from_secs(12)), Some(tree))
+    }
 
     fn fake() -> Fake {
         let fake = submitters().with(ROWS, 8).with(SMALLS, 8).with(SLOWESTS, 8).with(EPOCHS, 1);
@@ -206,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_slowest_request_of_a_disk_is_known_by_all_of_it() {
-        let (fake, mut slowest) = (fake(), Slowest::new(Window(Duration::from_secs(12))));
+        let (fake, mut slowest) = (fake(), slowest_of(Directories::default()));
         write(&fake, 0, 300, 1_000_000);
         write(&fake, 2, 700, 2_000_000);
         slowest.tick(&fake, 0);
@@ -229,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_slow_request_is_known_as_long_as_the_window_has_it() {
-        let (fake, mut slowest) = (fake(), Slowest::new(Window(Duration::from_secs(12))));
+        let (fake, mut slowest) = (fake(), slowest_of(Directories::default()));
         write(&fake, 0, 700, 1_000);
         slowest.tick(&fake, 0);
         write(&fake, 1, 300, 2_000);
@@ -245,11 +280,34 @@ mod tests {
         assert_eq!(kernel.rows(EPOCHS).get(0).unwrap().get(bio_epoch::number), 5, "each tick begins an epoch");
     }
 
+    /// As long as the window has a request, though its cgroup may be gone.
+    #[test]
+    fn the_cgroup_of_a_slow_request_has_its_path() {
+        let (fake, tree) = (fake(), Directories::default());
+        tree.make(5, "/system.slice/backup.service");
+        let mut slowest = slowest_of(tree.clone());
+        write(&fake, 0, 700, 1_000);
+        slowest.tick(&fake, 0);
+        tree.remove(5);
+        slowest.tick(&fake, 1);
+        let path = |slowest: &Slowest| match filled(slowest, &fake).value(0, CGROUP_PATH.column) {
+            Some(Atom::Str(path)) => Some(String::from_utf8(path.to_vec()).unwrap()),
+            _ => None,
+        };
+        assert_eq!((path(&slowest).as_deref(), tree.walks()), (Some("/system.slice/backup.service"), 1));
+        slowest.tick(&fake, 12);
+        assert!(slowest.paths.is_empty(), "it is forgotten with its request");
+        write(&fake, 0, 900, 2_000);
+        slowest.tick(&fake, 13);
+        slowest.tick(&fake, 14);
+        assert_eq!((path(&slowest), tree.walks()), (None, 2), "what is gone is looked for once");
+    }
+
     /// Whichever word another program has written over.
     #[test]
     fn a_row_that_two_wrote_at_once_is_left_out() {
         for word in 1..=11 {
-            let (fake, mut slowest) = (fake(), Slowest::new(Window(Duration::from_secs(12))));
+            let (fake, mut slowest) = (fake(), slowest_of(Directories::default()));
             write(&fake, 0, 700, 1_000);
             let row = fake.row(SLOWESTS, 0);
             let mut words =

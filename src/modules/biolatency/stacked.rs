@@ -5,8 +5,8 @@ use super::disks::{self, named, LookUp, Named};
 use super::{DiskNumber, OwnedRows, Size, STACK_ROWS, WAITING};
 use crate::bpf::types::{self, bio_stack_row, fine_hist};
 use crate::kit::{
-    set_buckets, Fine, FineCounts, Hook, Kept, Kernel, Plan, Row, RowsView, SeriesLabel, SeriesLabels, Shape, Table,
-    TableSpec, Tier, Window, WindowClock,
+    set_buckets, Fine, Hook, Kept, Kernel, Pattern, Plan, Row, RowsView, SeriesLabel, SeriesLabels, ServedBuckets,
+    Shape, Table, TableSpec, Tier, Window, WindowClock,
 };
 use crate::{module_log, tracepoint};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,12 +52,17 @@ static TABLE: TableSpec = TableSpec::by_series(
     SERIES,
     HISTOGRAMS,
 )
-.with_option("stacked");
+.with_options(&["stacked"]);
 static BY_BUCKET: TableSpec =
-    TableSpec::by_bucket("each bucket of each disk without requests", 347, BUCKETS, HISTOGRAMS).with_option("stacked");
+    TableSpec::by_bucket("each bucket of each disk without requests", 347, BUCKETS, HISTOGRAMS)
+        .with_options(&["stacked"]);
 
-/// The tables: disks and their buckets.
-pub const TABLES: [&TableSpec; 2] = [&TABLE, &BY_BUCKET];
+static IN_SECONDS: TableSpec =
+    TableSpec::in_seconds("each bucket of each disk without requests", 433, SECONDS, HISTOGRAMS)
+        .with_options(&["stacked", "prometheus"]);
+
+/// The tables: disks and their buckets, and these for Prometheus.
+pub const TABLES: [&TableSpec; 3] = [&TABLE, &BY_BUCKET, &IN_SECONDS];
 
 /// What the option adds to the plan of the module.
 pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
@@ -72,8 +77,9 @@ pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
 /// Histograms of disks without requests, with their windows.
 pub struct StackedDisks {
     look_up: LookUp,
-    /// All buckets are served, not only powers of two.
-    all_buckets: bool,
+    /// The names of those that are shown.
+    devices: Pattern,
+    buckets: ServedBuckets,
     clock: WindowClock,
     start: Instant,
     looks: u64,
@@ -84,7 +90,7 @@ pub struct StackedDisks {
 
 #[derive(Default)]
 struct StackedDisk {
-    /// `None`: it is gone.
+    /// `None`: it is gone, or is not to be shown.
     name: Option<Named>,
     /// Even rows have reads and writes, odd ones flushes and discards.
     rows: Vec<usize>,
@@ -98,10 +104,11 @@ type StackRows<'a> = RowsView<'a, bio_stack_row>;
 
 impl StackedDisks {
     /// No disk yet.
-    pub fn new(window: Window, all_buckets: bool, look_up: LookUp) -> StackedDisks {
+    pub fn new(window: Window, buckets: ServedBuckets, devices: Pattern, look_up: LookUp) -> StackedDisks {
         StackedDisks {
             look_up,
-            all_buckets,
+            devices,
+            buckets,
             clock: WindowClock::new(window),
             start: Instant::now(),
             looks: 0,
@@ -148,10 +155,10 @@ impl StackedDisks {
         let rows = kernel.rows(STACK_ROWS);
         for disk in self.disks.values_mut() {
             let Some((name, labels)) = &disk.name else { continue };
-            if table.is(&BY_BUCKET) {
-                let counts: Vec<FineCounts> =
-                    (0..OPERATIONS).map(|operation| Fine::total(parts(rows, &disk.rows, operation)).0).collect();
-                set_buckets(table, self.all_buckets, Some((name, labels)), &counts);
+            if !table.is(&TABLE) {
+                let totals: Vec<_> =
+                    (0..OPERATIONS).map(|operation| Fine::total(parts(rows, &disk.rows, operation))).collect();
+                set_buckets(table, self.buckets, Some((name, labels)), &totals);
                 continue;
             }
             let mut row = table.named(name).labels(labels).text(NAME, name);
@@ -178,7 +185,7 @@ impl StackedDisks {
         let rows = kernel.rows(STACK_ROWS);
         for (at, word) in self.owned.find(rows, bio_stack_row::disk) {
             let Some(number) = DiskNumber::read(word) else { continue };
-            let new = || StackedDisk { name: named(self.look_up, number), ..StackedDisk::default() };
+            let new = || StackedDisk { name: shown(self.look_up, &self.devices, number), ..StackedDisk::default() };
             self.disks.entry(number).or_insert_with(new).rows.push(at);
         }
     }
@@ -186,12 +193,17 @@ impl StackedDisks {
     /// Disks come and go, and so do those below them.
     fn name_again(&mut self) {
         for (&number, disk) in &mut self.disks {
-            let found = named(self.look_up, number);
+            let found = shown(self.look_up, &self.devices, number);
             if disk.name != found {
                 disk.name = found;
             }
         }
     }
+}
+
+/// What is known of a disk that is to be shown.
+fn shown(look_up: LookUp, devices: &Pattern, number: DiskNumber) -> Option<Named> {
+    named(look_up, number).filter(|(name, _)| devices.matches(name))
 }
 
 /// The histograms of an operation in the rows of a disk.
@@ -240,7 +252,7 @@ mod tests {
     }
 
     fn stacked(window: u64) -> StackedDisks {
-        StackedDisks::new(Window(Duration::from_secs(window)), false, known)
+        StackedDisks::new(Window(Duration::from_secs(window)), ServedBuckets::default(), Pattern::default(), known)
     }
 
     fn fake() -> Fake {
@@ -285,6 +297,18 @@ mod tests {
         assert!(of("read.total.p50").unwrap().abs_diff(100) <= 4);
         assert_eq!(table.value(0, SERIES.len() - 1), Some(Atom::Str(b"dm-0")));
         assert_eq!(table.labels(0), Some(&vec![("below", SeriesLabel::Text("sda,sdb".into()))]));
+    }
+
+    #[test]
+    fn stacked_disks_that_do_not_match_are_not_shown() {
+        let fake = fake();
+        count(&fake, 2, DM, 0, 100, 5);
+        for (devices, names) in [("^dm-", vec!["dm-0"]), ("^sd", vec![])] {
+            let window = Window(Duration::from_secs(60));
+            let mut stacked = StackedDisks::new(window, ServedBuckets::default(), Pattern::of(devices), known);
+            (0..disks::NAMES_EVERY).for_each(|_| stacked.look(&fake, Duration::ZERO));
+            assert_eq!(filled(&mut stacked, &fake, &TABLE).names(), names, "{devices}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use crate::bpf::types::{cgroup_owner, fine_hist, mark};
 use crate::bpf::Field;
 use crate::host::{series_name, Cgroup, Cgroups, NoCgroups};
 use crate::kit::{
-    set_buckets, Buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, Plan, Row, RowClaims, Rows, RowsView, SeriesLabel,
-    SeriesLabels, Shape, Table, TableSpec, Window, WindowClock,
+    set_buckets, Fine, Host, Kept, Kernel, Metric, OwnRow, Plan, Row, RowClaims, Rows, RowsView, SeriesLabel,
+    SeriesLabels, ServedBuckets, Shape, Table, TableSpec, Window, WindowClock,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{fence, Ordering};
@@ -94,11 +94,23 @@ impl Tree for Cgroups {
     }
 }
 
+/// Hands out the cgroups with these ids, and takes the ids out; those that stay are of no cgroup. Without ids there is no walk.
+pub fn find_all(tree: &dyn Tree, ids: &mut HashSet<u64>, found: &mut dyn FnMut(Cgroup)) {
+    if ids.is_empty() {
+        return;
+    }
+    tree.walk(&mut |cgroup| {
+        if ids.remove(&cgroup.id) {
+            found(cgroup);
+        }
+    });
+}
+
 /// Histograms of cgroups with their windows.
 pub struct CgroupHistograms<R: 'static> {
     of: &'static ByCgroup<R>,
     tree: Result<Box<dyn Tree + Send>, NoCgroups>,
-    all_buckets: bool,
+    served: ServedBuckets,
     clock: WindowClock,
     start: Instant,
     ticks: u64,
@@ -139,13 +151,13 @@ impl<R> CgroupHistograms<R> {
         of: &'static ByCgroup<R>,
         tree: Result<T, NoCgroups>,
         window: Window,
-        buckets: Buckets,
+        served: ServedBuckets,
     ) -> Self {
         let labels = vec![("cgroup", SeriesLabel::Text(String::from_utf8_lossy(OTHER).into_owned()))];
         CgroupHistograms {
             of,
             tree: tree.map(|tree| Box::new(tree) as Box<dyn Tree + Send>),
-            all_buckets: buckets == Buckets::Fine,
+            served,
             clock: WindowClock::new(window),
             start: Instant::now(),
             ticks: 0,
@@ -195,7 +207,7 @@ impl<R> CgroupHistograms<R> {
         self.claims.release_contested(kernel.rows(self.of.owners), |owner| owner.get(cgroup_owner::id) == 0);
     }
 
-    /// Fills one of the two tables.
+    /// Fills one of the tables.
     pub fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         self.find(kernel);
         let view = View::of(self.of, kernel);
@@ -206,9 +218,9 @@ impl<R> CgroupHistograms<R> {
                 fill(self.of, view, name, series, table);
             } else {
                 let all = || rows(view, &series.rows, &series.past);
-                let counts = |&field: &Field<R, fine_hist>| Fine::total(all().map(|row| row.part(field))).0;
-                let counts: Vec<_> = self.of.histograms.iter().map(counts).collect();
-                set_buckets(table, self.all_buckets, Some((name, &series.labels)), &counts);
+                let total = |&field: &Field<R, fine_hist>| Fine::total(all().map(|row| row.part(field)));
+                let totals: Vec<_> = self.of.histograms.iter().map(total).collect();
+                set_buckets(table, self.served, Some((name, &series.labels)), &totals);
             }
         }
     }
@@ -240,10 +252,8 @@ impl<R> CgroupHistograms<R> {
         let mut unknown: HashSet<u64> = new.iter().map(|&(_, id)| id).filter(is_unknown).collect();
         if !unknown.is_empty() {
             let known = &mut self.known;
-            tree.walk(&mut |cgroup| {
-                if unknown.remove(&cgroup.id) {
-                    known.insert(cgroup.id, cgroup);
-                }
+            find_all(&**tree, &mut unknown, &mut |cgroup| {
+                known.insert(cgroup.id, cgroup);
             });
             if self.strangers.len() + unknown.len() > STRANGERS {
                 self.strangers.clear();
@@ -401,7 +411,7 @@ fn rows<'a, R>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::bpf::types::{cgd_row, cgd_side};
     use crate::kit::{Fake, MetricDef};
@@ -450,19 +460,23 @@ mod tests {
 
     /// Cgroups with their ids, and how often they were walked through.
     #[derive(Clone, Default)]
-    struct Directories(Arc<Mutex<(Vec<Cgroup>, usize)>>);
+    pub struct Directories(Arc<Mutex<(Vec<Cgroup>, usize)>>);
 
     impl Directories {
         fn lock(&self) -> MutexGuard<'_, (Vec<Cgroup>, usize)> {
             self.0.lock().unwrap()
         }
 
-        fn make(&self, id: u64, path: &str) {
+        pub fn make(&self, id: u64, path: &str) {
             self.lock().0.push(Cgroup { id, path: path.into() });
         }
 
-        fn remove(&self, id: u64) {
+        pub fn remove(&self, id: u64) {
             self.lock().0.retain(|cgroup| cgroup.id != id);
+        }
+
+        pub fn walks(&self) -> usize {
+            self.lock().1
         }
     }
 
@@ -486,8 +500,12 @@ mod tests {
     fn start() -> (Fake, Directories, CgroupHistograms<cgd_row>) {
         let fake = Fake::new().with(OWNERS, PLACES).with(ROWS, 2 * (PLACES + 1));
         let tree = Directories::default();
-        let cgroups =
-            CgroupHistograms::new(&BY_CGROUP, Ok(tree.clone()), Window(Duration::from_secs(60)), Buckets::Log2);
+        let cgroups = CgroupHistograms::new(
+            &BY_CGROUP,
+            Ok(tree.clone()),
+            Window(Duration::from_secs(60)),
+            ServedBuckets::default(),
+        );
         (fake, tree, cgroups)
     }
 

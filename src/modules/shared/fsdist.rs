@@ -20,8 +20,8 @@ pub struct Operations {
     pub constants: fn(&mut rodata, u32, u64),
     /// The processes that count.
     pub process: ProcessFilter,
-    /// The table of counts and quantiles, and the one of buckets.
-    pub tables: [&'static TableSpec; 2],
+    /// The table of counts and quantiles, the one of buckets, and the one of buckets for Prometheus.
+    pub tables: [&'static TableSpec; 3],
     /// A histogram for each operation.
     pub histograms: Histograms,
 }
@@ -45,7 +45,7 @@ impl Module for Operations {
         let histograms = self.histograms(kernel);
         if table.is(self.tables[0]) {
             self.histograms.set(table.single(), 0, &histograms);
-        } else if table.is(self.tables[1]) {
+        } else if table.is_any(&self.tables[1..]) {
             self.histograms.set_buckets(table, None, &histograms);
         }
         Ok(())
@@ -68,7 +68,7 @@ impl Module for Operations {
 #[macro_export]
 macro_rules! file_system {
     (
-        module: $module:literal, cluster: $cluster:literal, by_operation: $by_operation:literal, by_bucket: $by_bucket:literal, name: $name:literal, called: $called:literal,
+        module: $module:literal, cluster: $cluster:literal, by_operation: $by_operation:literal, by_bucket: $by_bucket:literal, in_seconds: $in_seconds:literal, name: $name:literal, called: $called:literal,
         needs: $needs:literal, open: $open:literal, read: $read:literal, write: $write:literal, fsync: $fsync:literal,
         constants: $mask:ident, $filter:ident,
     ) => {
@@ -94,6 +94,7 @@ macro_rules! file_system {
         static BY_OPERATION: TableSpec =
             TableSpec::by_series(concat!("all of ", $called), $by_operation, Shape::Single, SERIES, HISTOGRAMS);
         static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket", $by_bucket, BUCKETS, HISTOGRAMS);
+        static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", $in_seconds, SECONDS, HISTOGRAMS);
 
         static OPEN: Hook = $crate::function!($open, $needs);
         static READ: Hook = $crate::function!($read, $needs);
@@ -144,7 +145,7 @@ macro_rules! file_system {
             summary: concat!("latency of file operations on ", $called),
             overhead: Overhead::medium(concat!("190 ns per open, read, write or fsync on ", $called)),
             needs: $needs,
-            tables: &[&TABLE, &BY_OPERATION, &BY_BUCKET],
+            tables: &[&TABLE, &BY_OPERATION, &BY_BUCKET, &IN_SECONDS],
             options: OPTIONS,
             hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
             maps: &[ROWS.def, STARTS],
@@ -158,9 +159,9 @@ macro_rules! file_system {
                         constants.$mask = mask;
                         constants.$filter = filter;
                     },
+                    tables: [&BY_OPERATION, &BY_BUCKET, &IN_SECONDS],
+                    histograms: Histograms::new(options.window.window(), options.served()),
                     process: options.process,
-                    tables: [&BY_OPERATION, &BY_BUCKET],
-                    histograms: Histograms::new(options.window.window(), options.buckets),
                 }))
             },
             ..$crate::kit::Spec::NEW
@@ -182,7 +183,7 @@ pub const fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHist
 mod tests {
     use super::*;
     use crate::bpf::types::fine_hist;
-    use crate::kit::{Buckets, Fake, Fine, Seconds, SERIES_METRICS};
+    use crate::kit::{Fake, Fine, Seconds, ServedBuckets, SERIES_METRICS};
     use crate::modules::find;
     use crate::pcp::Atom;
 
@@ -196,8 +197,8 @@ mod tests {
             starts: MapDef::private::<[u64; 2]>("test_starts"),
             constants: |_, _, _| (),
             process: ProcessFilter::default(),
-            tables: [1, 2].map(|table| find("zfsdist").unwrap().tables[table]),
-            histograms: Histograms::new(Seconds(60).window(), Buckets::Log2),
+            tables: [1, 2, 3].map(|table| find("zfsdist").unwrap().tables[table]),
+            histograms: Histograms::new(Seconds(60).window(), ServedBuckets::default()),
         }
     }
 
