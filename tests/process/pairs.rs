@@ -11,11 +11,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const CONFIG: &str =
+pub const CONFIG: &str =
     "[pmda]\nmodules = sysfork\nmodule_failure_fatal = True\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
 
 /// A home whose directories above are root's, as those of pairs have to be.
-fn home() -> Option<Home> {
+pub fn home() -> Option<Home> {
     let home = Home::below(Path::new(env!("CARGO_TARGET_TMPDIR")), CONFIG);
     let is_roots = |path: &Path| {
         use std::os::unix::fs::MetadataExt;
@@ -30,7 +30,7 @@ fn home() -> Option<Home> {
 }
 
 /// libbpf's headers: those of the system, or those that libbpf-sys has unpacked for the build.
-fn headers() -> Option<PathBuf> {
+pub fn headers() -> Option<PathBuf> {
     let build = std::env::current_exe().unwrap().parent().and_then(Path::parent).map(|target| target.join("build"));
     let unpacked = fs::read_dir(build?).ok()?.flatten().map(|entry| entry.path().join("out/include"));
     let places = [PathBuf::from("/usr/include")];
@@ -82,7 +82,7 @@ fn with_calls() -> Option<Home> {
 }
 
 /// The PMID of a metric.
-fn pmid(peer: &mut Peer, name: &str) -> Pmid {
+pub fn pmid(peer: &mut Peer, name: &str) -> Pmid {
     let reply = peer.ask(&wire::lookup(name));
     let Pdu::PmnsIds { ids, .. } = decode(&reply) else { panic!("{name}") };
     ids[0]

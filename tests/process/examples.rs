@@ -1,0 +1,237 @@
+//! The pairs of examples/, all at once in one agent, against work of a known amount. tests/vm runs this on other kernels too, with what was
+//! compiled here (COREBCC_EXAMPLES).
+
+use crate::own::values;
+use crate::pairs::{headers, home, pmid};
+use crate::peer::{Peer, SECOND};
+use crate::reference::pmcd as wire;
+use crate::support::{lacks, lacks_bpf, skip, wait_seconds, Home};
+use nix::libc;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+const WORK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/examples.cc");
+const PAIRS: [&str; 13] = [
+    "biolatency",
+    "calls",
+    "exceptions",
+    "llcstat",
+    "lookups",
+    "offcpu",
+    "opens",
+    "packets",
+    "readsizes",
+    "retransmits",
+    "signals",
+    "vfscalls",
+    "xdpcount",
+];
+
+/// Where things are compiled already, in a machine without a compiler.
+fn compiled() -> Option<PathBuf> {
+    std::env::var_os("COREBCC_EXAMPLES").map(PathBuf::from)
+}
+
+/// All pairs in the `programs.d` of a home, and the program that does the work.
+fn with_examples() -> Option<Home> {
+    if lacks_bpf() {
+        return None;
+    }
+    if let Some(from) = compiled() {
+        // Its directory for temporary files has others above it than the one of the build.
+        let home = Home::below(Path::new("/"), crate::pairs::CONFIG);
+        fs::create_dir(home.path("programs.d")).unwrap();
+        for entry in fs::read_dir(from).unwrap().flatten() {
+            let place = if entry.file_name() == "examples-work" { "" } else { "programs.d" };
+            fs::copy(entry.path(), home.path(place).join(entry.file_name())).unwrap();
+        }
+        return Some(home);
+    }
+    if !Path::new(EXAMPLES).is_dir() {
+        skip("the sources of examples/");
+        return None;
+    }
+    if lacks(&["make", "clang", "g++", "ip", "losetup"]) {
+        return None;
+    }
+    let (home, headers) = (home()?, headers()?);
+    let made = home.path("programs.d");
+    let mut make = Command::new("make");
+    make.args(["--silent", "-C", EXAMPLES]).arg(format!("OUT={}", made.display())).env("CPATH", headers);
+    assert!(make.status().unwrap().success());
+    for entry in fs::read_dir(EXAMPLES).unwrap().flatten() {
+        if entry.path().extension().is_some_and(|end| end == "yaml") {
+            fs::copy(entry.path(), made.join(entry.file_name())).unwrap();
+        }
+    }
+    for entry in fs::read_dir(&made).unwrap().flatten() {
+        fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let built =
+        Command::new("g++").args(["-O2", "-Wall", "-Werror", WORK, "-o"]).arg(home.path("examples-work")).status();
+    assert!(built.unwrap().success());
+    Some(home)
+}
+
+/// A network of the test's own, in which the agent and the work run; false, and said, where that cannot be had.
+fn own_network() -> bool {
+    // SAFETY: it changes the network of this thread and of what it starts, which the test is alone in.
+    let is_own = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+    let up =
+        is_own && Command::new("ip").args(["link", "set", "lo", "up"]).status().is_ok_and(|status| status.success());
+    if !up {
+        skip("a network namespace");
+    }
+    up
+}
+
+/// A disk that nobody else uses: of the virtual machine, or a loop device.
+struct Disk {
+    device: String,
+    is_loop: bool,
+}
+
+impl Disk {
+    fn new(home: &Home) -> Disk {
+        if compiled().is_some() {
+            return Disk { device: "/dev/vda".into(), is_loop: false };
+        }
+        let file = home.path("disk");
+        fs::File::create(&file).unwrap().set_len(16 << 20).unwrap();
+        let output = Command::new("losetup").args(["-f", "--show"]).arg(file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Disk { device: String::from_utf8(output.stdout).unwrap().trim().to_owned(), is_loop: true }
+    }
+
+    fn name(&self) -> &str {
+        self.device.trim_start_matches("/dev/")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.is_loop {
+            let _ = Command::new("losetup").args(["-d", &self.device]).status();
+        }
+    }
+}
+
+/// A number in a file of the thread's network: that of a column in the line of values behind the line of names, or in an only one.
+fn network(file: &str, line: &str, field: impl Fn(&str, &str) -> Option<u64>) -> u64 {
+    let text = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|text| text.trim_start().starts_with(line)).collect();
+    field(lines[0], lines.last().unwrap()).unwrap()
+}
+
+fn segments_repeated() -> u64 {
+    network("snmp", "Tcp:", |names, values| {
+        let at = names.split_whitespace().position(|name| name == "RetransSegs")?;
+        values.split_whitespace().nth(at)?.parse().ok()
+    })
+}
+
+fn packets_received() -> u64 {
+    network("dev", "lo:", |line, _| line.split_whitespace().nth(2)?.parse().ok())
+}
+
+fn sum_of<'a>(values: &'a BTreeMap<String, String>, is_wanted: impl Fn(&str) -> bool + 'a) -> u64 {
+    values.iter().filter(|(name, _)| is_wanted(name)).map(|(_, value)| value.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
+    let Some(home) = with_examples() else { return };
+    if !own_network() {
+        return;
+    }
+    let disk = Disk::new(&home);
+    let has_tracefs = Path::new("/sys/kernel/tracing/events").exists();
+    let home = if has_tracefs { home } else { home.with_mounts("with") };
+    let mut peer = Peer::ready(&home, &[]);
+    peer.patience = 60 * SECOND; // an emulated processor takes its time for the names of the kernel's symbols
+    let states = wait_seconds(60, "all pairs", || {
+        let states = values(&mut peer, "bcc.user.status.state");
+        PAIRS.iter().all(|pair| states.get(*pair).is_some_and(|state| !state.is_empty())).then_some(states)
+    });
+    let errors = values(&mut peer, "bcc.user.status.error");
+    for pair in PAIRS {
+        let (state, error) = (&*states[pair], &errors[pair]);
+        println!("{pair}: {state}: {error}");
+        let expected = match pair {
+            // No PMU, no kprobes: each with its sentence.
+            "llcstat" if state == "failed" => {
+                error.contains("this machine has no perf event type=0,config=2,frequency=99")
+            }
+            "vfscalls" if state == "failed" => {
+                compiled().is_none() && error.contains("program vfs_read at kprobe/vfs_read: ")
+            }
+            // There is no such call on this architecture.
+            "opens" if cfg!(target_arch = "aarch64") => state == "partly attached" && error.contains("sys_exit_open"),
+            _ => state == "running",
+        };
+        assert!(expected, "{pair}: {state}: {error}");
+    }
+
+    // The names of the kernel's symbols are read at the first fetch, which goes without them if that takes long.
+    let waits = pmid(&mut peer, "bcc.user.offcpu.waits_total");
+    wait_seconds(60, "stacks", || (wire::result(&peer.ask(&wire::fetch(&[waits])))[0].numval > 0).then_some(()));
+
+    let made = |peer: &mut Peer| sum_of(&values(peer, "bcc.user.vfscalls.vfs_calls_total"), |name| name == "mkdir");
+    let made_before = if states["vfscalls"] == "running" { made(&mut peer) } else { 0 };
+    let work = ["opens=30", "reads=40", "calls=50", "signals=60", "waits=70", "lookups=80", "throws=90", "packets=100"];
+    // Tests that run at the same time, in networks of their own, lose segments to 127.0.0.1.
+    let address = format!("127.77.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
+    let of_segments = format!("segments=3:{address}");
+    let of_files = format!("files=110:{}", home.path("").display());
+    let of_disk = format!("disk=120:{}", disk.device);
+    let mut command = Command::new(home.path("examples-work"));
+    let done = command.args(work).args([of_files, of_disk, of_segments]).stdin(Stdio::null()).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+
+    let mut metric = |name: &str| values(&mut peer, &format!("bcc.user.{name}"));
+    assert_eq!(metric("calls.calls_total")["work-calls::getppid"], "50");
+    let opens = metric("opens.opens_total");
+    assert_eq!((&*opens["work-opens::opened"], &*opens["work-opens::failed"]), ("30", "30"));
+    let sizes = metric("readsizes.read_size_bytes.bucket");
+    let sizes = ["0-0", "0-1", "2048-4096"].map(|bucket| sizes[&format!("{bucket}::work-reads")].clone());
+    assert_eq!(sizes, ["40", "40", "40"]);
+    assert_eq!(metric("readsizes.read_size_bytes.sum")["work-reads"], (40 * 4097).to_string());
+    assert_eq!(metric("signals.signals_total")["54"], "60");
+    let slept = |name: &str| name.starts_with("work-waits::") && name.contains("nanosleep");
+    let (waits, times) = (metric("offcpu.waits_total"), metric("offcpu.wait_nanoseconds_total"));
+    let waited =
+        String::from_utf8(done.stdout).unwrap().lines().find_map(|line| line.strip_prefix("waits ")?.parse().ok());
+    assert_eq!(
+        Some(sum_of(&waits, |name| name.starts_with("work-waits::"))),
+        waited,
+        "as getrusage(2) has it: {waits:#?}"
+    );
+    // A thread that is preempted for a millisecond before it sleeps does not sleep.
+    let slept = |name: &str| name.starts_with("work-waits::") && name.contains("nanosleep");
+    assert!((35..=70).contains(&sum_of(&waits, slept)) && sum_of(&times, slept) >= 1_000_000, "{waits:#?} {times:#?}");
+    assert_eq!(metric("lookups.lookup_duration_seconds.count")["work-lookups"], "80");
+    let exceptions = metric("exceptions.exceptions_total");
+    assert_eq!((&*exceptions["work-throws::thrown"], &*exceptions["work-throws::caught"]), ("90", "90"));
+    let packets = metric("xdpcount.xdp_packets_total");
+    assert_eq!((&*packets["ipv4::udp"], &*metric("xdpcount.xdp_bytes_total")["ipv4::udp"]), ("100", "14200"));
+    let namespace = fs::read_link("/proc/thread-self/ns/net").unwrap().display().to_string();
+    let device = format!("{}::lo", namespace.trim_matches(|c: char| !c.is_ascii_digit()));
+    let received = metric("packets.received_packets_total")[&device].clone();
+    assert_eq!((sum_of(&packets, |_| true).to_string(), packets_received().to_string()), (received.clone(), received));
+    let repeated = metric("retransmits.tcp_retransmits_total")[&address].clone();
+    assert!(repeated != "0" && repeated == segments_repeated().to_string(), "{repeated}");
+    let latency = metric("biolatency.bio_latency_seconds.count");
+    assert_eq!(latency[&format!("{}::read", disk.name())], "120", "{latency:?}");
+    if states["vfscalls"] == "running" {
+        let made = made(&mut peer) - made_before;
+        assert!(if compiled().is_some() { made == 110 } else { made >= 110 }, "{made} calls of vfs_mkdir");
+    }
+    if states["llcstat"] == "running" {
+        assert!(sum_of(&values(&mut peer, "bcc.user.llcstat.llc_references_total"), |_| true) > 0);
+    }
+    assert_eq!(peer.close().0.code(), Some(0));
+}
