@@ -7,6 +7,7 @@
 //!      modules -> kit, host, process                what is measured
 //!      user -> kit, catalog, loader                 programs of a site's own, as modules
 //!      -> check, show                               the modules without pmcd
+//!      -> new                                       sources to begin with
 //!      serve, show -> privilege                     what is given up after loading
 //! ```
 //!
@@ -26,6 +27,7 @@ pub mod kit;
 pub mod loader;
 pub mod logging;
 pub mod modules;
+pub mod new;
 pub mod pcp;
 pub mod pcpconf;
 pub mod pdu;

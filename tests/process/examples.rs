@@ -5,7 +5,7 @@ use crate::own::values;
 use crate::pairs::{headers, home, pmid};
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd as wire;
-use crate::support::{lacks, lacks_bpf, skip, wait_seconds, Home};
+use crate::support::{lacks, lacks_bpf, skip, told, wait_seconds, Home, BINARY};
 use nix::libc;
 use std::collections::BTreeMap;
 use std::fs;
@@ -201,7 +201,6 @@ fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
     assert_eq!(sizes, ["40", "40", "40"]);
     assert_eq!(metric("readsizes.read_size_bytes.sum")["work-reads"], (40 * 4097).to_string());
     assert_eq!(metric("signals.signals_total")["54"], "60");
-    let slept = |name: &str| name.starts_with("work-waits::") && name.contains("nanosleep");
     let (waits, times) = (metric("offcpu.waits_total"), metric("offcpu.wait_nanoseconds_total"));
     let waited =
         String::from_utf8(done.stdout).unwrap().lines().find_map(|line| line.strip_prefix("waits ")?.parse().ok());
@@ -232,6 +231,68 @@ fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
     }
     if states["llcstat"] == "running" {
         assert!(sum_of(&values(&mut peer, "bcc.user.llcstat.llc_references_total"), |_| true) > 0);
+    }
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn new_writes_a_pair_that_compiles_loads_and_counts() {
+    if lacks_bpf() || lacks(&["make", "clang"]) {
+        return;
+    }
+    let (Some(home), Some(headers)) = (home(), headers()) else { return };
+    let directory = home.path("programs.d");
+    let run = |program: &str, words: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(words).current_dir(&directory).env("CPATH", &headers).output().unwrap()
+    };
+    let new = |name: &str| run(BINARY, &["new", name]);
+    let refused = |name: &str, part: &str| {
+        let output = new(name);
+        assert!(output.status.code() == Some(1) && told(&output).contains(part), "{name}: {}", told(&output));
+    };
+    for wrong in ["", "../up", "9lives", "a-b", "é", &"a".repeat(65)] {
+        refused(
+            wrong,
+            &format!("new expects a NAME of letters, digits and `_`, a letter first, at most 64, got `{wrong}`"),
+        );
+    }
+    refused("status", "other than `status`");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "nothing is written");
+    assert!(told(&run(BINARY, &["new"])).contains("new requires a NAME"));
+
+    let made = new("starts");
+    assert!(made.status.success() && told(&made).contains("starts.bpf.c, starts.yaml, Makefile\n"), "{}", told(&made));
+    let source = home.read("programs.d/starts.bpf.c");
+    fs::write(directory.join("starts.bpf.c"), format!("{source}// mine\n")).unwrap();
+    refused("starts", "starts.bpf.c is there already");
+    // Neither is half of a pair overwritten, nor a link followed.
+    std::os::unix::fs::symlink("elsewhere", directory.join("other.yaml")).unwrap();
+    refused("other", "other.yaml is there already");
+    assert!(!directory.join("other.bpf.c").exists() && !directory.join("elsewhere").exists());
+    fs::remove_file(directory.join("other.yaml")).unwrap();
+    assert!(home.read("programs.d/starts.bpf.c").ends_with("// mine\n"));
+    assert!(told(&new("second")).contains("second.bpf.c, second.yaml, Makefile (as it was)\n"));
+
+    let built = run("make", &["--silent"]);
+    assert!(built.status.success(), "{}", told(&built));
+    for file in ["starts.bpf.o", "starts.yaml", "second.bpf.o", "second.yaml"] {
+        fs::set_permissions(directory.join(file), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let checked = run(BINARY, &["--check", "starts.yaml"]);
+    assert!(checked.status.success() && told(&checked).contains("no errors, 1 metrics"), "{}", told(&checked));
+    let mut peer = Peer::ready(&home, &[]);
+    wait_seconds(60, "both pairs", || {
+        let states = values(&mut peer, "bcc.user.status.state");
+        (states.len() == 2 && states.values().all(|state| state == "running")).then_some(())
+    });
+    let command = home.path("pairs-new-load");
+    fs::copy("/bin/true", &command).unwrap();
+    for _ in 0..25 {
+        assert!(Command::new(&command).status().unwrap().success());
+    }
+    for pair in ["starts", "second"] {
+        assert_eq!(values(&mut peer, &format!("bcc.user.{pair}.execs_total"))["pairs-new-load"], "25");
     }
     assert_eq!(peer.close().0.code(), Some(0));
 }
