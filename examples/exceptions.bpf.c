@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 // Which commands throw C++ exceptions, and which of those are caught? The runtime has USDT probes for both (readelf -n libstdc++.so.6).
+// Probes of a library take a kernel from 5.15 on, those of a program do not.
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
 #include <stdbool.h>

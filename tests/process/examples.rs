@@ -1,10 +1,9 @@
 //! The pairs of examples/, all at once in one agent, against work of a known amount. tests/vm runs this on other kernels too, with what was
 //! compiled here (COREBCC_EXAMPLES).
 
-use crate::own::values;
-use crate::pairs::{headers, home, pmid};
+use crate::own::{values, values_in_time};
+use crate::pairs::{headers, home};
 use crate::peer::{Peer, SECOND};
-use crate::reference::pmcd as wire;
 use crate::support::{lacks, lacks_bpf, skip, told, wait_seconds, Home, BINARY};
 use nix::libc;
 use std::collections::BTreeMap;
@@ -169,16 +168,14 @@ fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
             "vfscalls" if state == "failed" => {
                 compiled().is_none() && error.contains("program vfs_read at kprobe/vfs_read: ")
             }
+            // Before 5.15 libbpf attaches to probes of a library in one process only.
+            "exceptions" if state == "failed" => error.contains("attaching to shared libraries without specific PID"),
             // There is no such call on this architecture.
             "opens" if cfg!(target_arch = "aarch64") => state == "partly attached" && error.contains("sys_exit_open"),
             _ => state == "running",
         };
         assert!(expected, "{pair}: {state}: {error}");
     }
-
-    // The names of the kernel's symbols are read at the first fetch, which goes without them if that takes long.
-    let waits = pmid(&mut peer, "bcc.user.offcpu.waits_total");
-    wait_seconds(60, "stacks", || (wire::result(&peer.ask(&wire::fetch(&[waits])))[0].numval > 0).then_some(()));
 
     let made = |peer: &mut Peer| sum_of(&values(peer, "bcc.user.vfscalls.vfs_calls_total"), |name| name == "mkdir");
     let made_before = if states["vfscalls"] == "running" { made(&mut peer) } else { 0 };
@@ -192,6 +189,11 @@ fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
     let done = command.args(work).args([of_files, of_disk, of_segments]).stdin(Stdio::null()).output().unwrap();
     assert!(done.status.success(), "{done:?}");
 
+    // The names of the kernel's symbols are read by the first fetch of stacks, which is answered without values if that takes long.
+    let [waits, times] = ["waits_total", "wait_nanoseconds_total"].map(|metric| {
+        let name = format!("bcc.user.offcpu.{metric}");
+        wait_seconds(60, "stacks", || values_in_time(&mut peer, &name).filter(|values| !values.is_empty()))
+    });
     let mut metric = |name: &str| values(&mut peer, &format!("bcc.user.{name}"));
     assert_eq!(metric("calls.calls_total")["work-calls::getppid"], "50");
     let opens = metric("opens.opens_total");
@@ -201,7 +203,6 @@ fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
     assert_eq!(sizes, ["40", "40", "40"]);
     assert_eq!(metric("readsizes.read_size_bytes.sum")["work-reads"], (40 * 4097).to_string());
     assert_eq!(metric("signals.signals_total")["54"], "60");
-    let (waits, times) = (metric("offcpu.waits_total"), metric("offcpu.wait_nanoseconds_total"));
     let waited =
         String::from_utf8(done.stdout).unwrap().lines().find_map(|line| line.strip_prefix("waits ")?.parse().ok());
     assert_eq!(
@@ -213,8 +214,10 @@ fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
     let slept = |name: &str| name.starts_with("work-waits::") && name.contains("nanosleep");
     assert!((35..=70).contains(&sum_of(&waits, slept)) && sum_of(&times, slept) >= 1_000_000, "{waits:#?} {times:#?}");
     assert_eq!(metric("lookups.lookup_duration_seconds.count")["work-lookups"], "80");
-    let exceptions = metric("exceptions.exceptions_total");
-    assert_eq!((&*exceptions["work-throws::thrown"], &*exceptions["work-throws::caught"]), ("90", "90"));
+    if states["exceptions"] == "running" {
+        let exceptions = metric("exceptions.exceptions_total");
+        assert_eq!((&*exceptions["work-throws::thrown"], &*exceptions["work-throws::caught"]), ("90", "90"));
+    }
     let packets = metric("xdpcount.xdp_packets_total");
     assert_eq!((&*packets["ipv4::udp"], &*metric("xdpcount.xdp_bytes_total")["ipv4::udp"]), ("100", "14200"));
     let namespace = fs::read_link("/proc/thread-self/ns/net").unwrap().display().to_string();

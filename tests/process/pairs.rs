@@ -82,7 +82,7 @@ fn with_calls() -> Option<Home> {
 }
 
 /// The PMID of a metric.
-pub fn pmid(peer: &mut Peer, name: &str) -> Pmid {
+fn pmid(peer: &mut Peer, name: &str) -> Pmid {
     let reply = peer.ask(&wire::lookup(name));
     let Pdu::PmnsIds { ids, .. } = decode(&reply) else { panic!("{name}") };
     ids[0]
