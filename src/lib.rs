@@ -8,6 +8,7 @@
 //!      user -> kit, catalog, loader                 programs of a site's own, as modules
 //!      -> check, show                               the modules without pmcd
 //!      -> new                                       sources to begin with
+//!      serve -> site                                what files and orders say that there is to be
 //!      serve, show -> privilege                     what is given up after loading
 //! ```
 //!
@@ -36,6 +37,7 @@ pub mod process;
 pub mod reference;
 pub mod serve;
 pub mod show;
+mod site;
 pub mod state;
 pub mod transport;
 pub mod user;

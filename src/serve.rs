@@ -3,15 +3,16 @@
 use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
-use crate::cli::{configuration, programs, ServeOptions};
-use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper};
+use crate::cli::{configuration, ServeOptions};
+use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper, Supply};
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
 use crate::privilege::{self, confine_to_statistics, hold, limit_calls};
+use crate::site::Site;
 use crate::state::Restarts;
 use crate::transport::{self, End, Handler, Signals, TransportError};
-use crate::user::pairs_of;
+use crate::user::PAIR;
 use caps::CapsHashSet;
 use log::{error, info, warn};
 use nix::sys::eventfd::EventFd;
@@ -32,6 +33,8 @@ struct Server {
     /// The number of enabled modules, and when the first of them began to be loaded.
     modules: usize,
     begin: Instant,
+    /// Whether loading is over, which was said.
+    is_ready: bool,
     /// `module_failure_fatal`, and whether it came to that.
     fatal: bool,
     failed: bool,
@@ -60,7 +63,9 @@ impl Handler for Server {
         if self.agent.source().is_lost() {
             return;
         }
-        if self.agent.source_mut().poll() {
+        let is_loaded = self.agent.source_mut().poll();
+        self.agent.notice_changes();
+        if is_loaded && !std::mem::replace(&mut self.is_ready, true) {
             let failed = self.agent.source().failed_modules();
             if self.fatal && !failed.is_empty() {
                 self.failed = true;
@@ -73,6 +78,10 @@ impl Handler for Server {
             info!("ready: {} of {enabled} modules loaded in {took:.2} s{failures}", enabled - failed.len());
             self.agent.ready(out);
         }
+    }
+
+    fn reload(&mut self) {
+        self.agent.source_mut().reload();
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -105,34 +114,39 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         std::process::id(),
         if count == 1 { "" } else { "s" }
     );
-    let Prepared { settings, mut enabled, mut modules, configuration } = prepare(&config, &path, enabled, MODULES);
+    let Prepared { settings, mut enabled, modules, configuration } = prepare(&config, &path, enabled, MODULES);
     configuration.log_errors();
     if configuration.halted {
         error!("no module is loaded; correct the configuration and restart the agent");
     }
     // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
     let fatal = settings.module_failure_fatal && !configuration.is_costly();
-    let mut status = AgentStatus::new(configuration, settings.bpf_stats);
+    let mut status = AgentStatus::new(configuration.clone(), settings.bpf_stats);
     if let Ok(config) = &config {
         note_without_effect(config, &enabled);
     }
 
-    let caches = conf.path("PCP_VAR_DIR", "config/pmda");
-    let state = caches.join(format!("{}.programs", common.domain));
-    for (module, pair) in pairs_of(&programs(common, &conf), &settings.prefix, Some(&state), &enabled) {
-        modules.add(&module, Box::new(pair));
+    let drops = settings.drop_privileges;
+    let prefix = settings.prefix.clone();
+    let mut site = Site::new(common, &conf, config, settings, configuration, &enabled);
+    let mut pairs = Vec::new();
+    for (module, pair) in site.all_pairs() {
+        pairs.push(pair);
         enabled.push(module);
     }
+    let caches = conf.path("PCP_VAR_DIR", "config/pmda");
     let specs = || enabled.iter().map(|module| module.spec);
     let mut to_run = privilege::to_run(specs());
-    let drops = settings.drop_privileges;
+    // What comes later may be any module, or a pair.
+    let later = site.loads_later().then(|| privilege::to_load(MODULES.iter().copied().chain([&PAIR])));
+    let to_load = later.clone().unwrap_or_else(|| privilege::to_load(specs()));
     // Before there is another thread, and much memory to share.
     if drops && privilege::loses_statistics(&to_run) {
         let helper = StatisticsHelper::start(confine_to_statistics);
         status.statistics_helper = helper.map_err(|error| warn!("no helper for program statistics: {error}")).ok();
     }
     if let Some(name) = &options.username {
-        run_as(name, &privilege::to_load(specs()))?;
+        run_as(name, &to_load)?;
     }
     match drops {
         true => privilege::to_write(&[&caches, &conf.path("PCP_RUN_DIR", "")], &mut to_run),
@@ -148,8 +162,17 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         connection => connection?,
     };
     let begin = Instant::now();
-    let held = to_run.clone();
-    let collector = Collector::start(modules, common.btf.clone(), status, move || {
+    let held = later.clone().unwrap_or_default().union(&to_run).copied().collect();
+    if let (true, Some(later)) = (drops, &later) {
+        info!(
+            "modules and programs may be loaded while the agent runs; kept for the thread that does: {}",
+            privilege::names(later)
+        );
+    }
+    let controllers = site.controllers();
+    let supply = later.is_some().then(|| Box::new(site) as Box<dyn Supply>);
+    let is_changing = supply.is_some();
+    let collector = Collector::start(modules, pairs, common.btf.clone(), status, supply, move || {
         if drops {
             held_by(&held);
         }
@@ -158,15 +181,21 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     // The threads that help out are started by this one, which itself only writes small files from here on.
     let capabilities = drops.then(|| held_by(&to_run)).flatten();
     let ready = collector.ready();
-    let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&settings.prefix));
+    let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&prefix));
     let registry = Registry::new(common.domain, tables, Help::parse(HELP), Some(caches), Box::new(collector));
     let registry = match restarts.clone() {
         Some(restarts) => registry.writing_while(move || restarts.is_latest()),
         None => registry,
     };
-    let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
+    let mut registry = registry;
+    if is_changing {
+        registry.allow(controllers);
+    }
+    // pmcd tells who its clients are to agents that ask, a few PDUs for each client.
+    let agent = Agent::new(registry, Options { attributes: is_changing, notready: options.notready });
     let greeting = agent.creds(std::process::id());
-    let mut server = Server { agent, ready, modules: count, begin, fatal, failed: false, restarts, capabilities };
+    let mut server =
+        Server { agent, ready, modules: count, begin, is_ready: false, fatal, failed: false, restarts, capabilities };
     let end = transport::run(connection, &greeting, signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),

@@ -31,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "privilege", "transport"]),
     ("new", &["cli"]),
     ("check", &["catalog", "kit", "cli", "collector", "config", "logging", "modules", "pcpconf", "user"]),
+    ("site", &["catalog", "cli", "collector", "config", "kit", "modules", "pcpconf", "user"]),
     (
         "serve",
         &[
@@ -43,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pcpconf",
             "pdu",
             "privilege",
+            "site",
             "state",
             "transport",
             "user",

@@ -9,12 +9,14 @@ mod names;
 mod pairs;
 mod series;
 mod tables;
+mod watch;
 mod yaml;
 
 pub use config::{Buckets, Counter, Decoder, Histogram, Label, PairConfig, PairError};
 pub use decode::{covered, cut, decode, Undecoded};
-pub use directory::{read_directory, read_file, PairFiles};
+pub use directory::{read_directory, read_file, read_pairs, PairFiles};
 pub use module::PairModule;
 pub use names::{Names, Pci};
-pub use pairs::{pair_alone, pairs_of};
+pub use pairs::{pair_alone, pairs_of, section_of, PAIR};
 pub use series::{CounterSeries, HistogramSeries, Scale};
+pub use watch::{Changed, Watch};

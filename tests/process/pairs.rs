@@ -38,7 +38,7 @@ pub fn headers() -> Option<PathBuf> {
 }
 
 /// Compiles a source to `programs.d/NAME.bpf.o`; false if something for that is missing.
-fn compile(home: &Home, source: &Path, name: &str) -> bool {
+pub fn compile(home: &Home, source: &Path, name: &str) -> bool {
     if lacks(&["clang"]) {
         return false;
     }
@@ -61,11 +61,11 @@ fn compile(home: &Home, source: &Path, name: &str) -> bool {
     true
 }
 
-fn example(name: &str) -> PathBuf {
+pub fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
 }
 
-fn write(home: &Home, name: &str, text: &str) {
+pub fn write(home: &Home, name: &str, text: &str) {
     let path = home.path("programs.d").join(name);
     fs::write(&path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
@@ -82,13 +82,13 @@ fn with_calls() -> Option<Home> {
 }
 
 /// The PMID of a metric.
-fn pmid(peer: &mut Peer, name: &str) -> Pmid {
+pub fn pmid(peer: &mut Peer, name: &str) -> Pmid {
     let reply = peer.ask(&wire::lookup(name));
     let Pdu::PmnsIds { ids, .. } = decode(&reply) else { panic!("{name}") };
     ids[0]
 }
 
-fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
+pub fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
     values.into_iter().map(|value| value.parse::<u64>().unwrap()).sum()
 }
 
@@ -193,7 +193,7 @@ SEC("raw_tp/sys_enter") int writer(struct bpf_raw_tracepoint_args *ctx)
 char LICENSE[] SEC("license") = "GPL";
 "#;
 
-fn source(home: &Home, name: &str, text: &str, yaml: &str) -> bool {
+pub fn source(home: &Home, name: &str, text: &str, yaml: &str) -> bool {
     let source = home.path(&format!("{name}.bpf.c"));
     fs::write(&source, text).unwrap();
     write(home, &format!("{name}.yaml"), yaml);
