@@ -8,9 +8,7 @@ use crate::kit::PairStatus;
 use crate::logging::Target;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
-use crate::user::{
-    pair_alone, pairs_of, read_directory, read_file, set_pair_options, PairModule, PairOptions,
-};
+use crate::user::{pair_alone, pairs_of, read_directory, read_file, set_pair_options, PairModule, PairOptions};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 

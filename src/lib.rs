@@ -7,6 +7,7 @@
 //!      modules -> kit, host, process                what is measured
 //!      user -> kit, catalog, loader                 programs of a site's own, as modules
 //!      -> check, show                               the modules without pmcd
+//!      -> new                                       sources to begin with
 //!      serve -> site                                what files and orders say that there is to be
 //!      serve, show -> privilege                     what is given up after loading
 //! ```
@@ -27,6 +28,7 @@ pub mod kit;
 pub mod loader;
 pub mod logging;
 pub mod modules;
+pub mod new;
 pub mod pcp;
 pub mod pcpconf;
 pub mod pdu;

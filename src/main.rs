@@ -4,7 +4,7 @@ use corebcc::cli::{self, Command, ServeOptions};
 use corebcc::loader::use_one_arena;
 use corebcc::pcpconf::PcpConf;
 use corebcc::transport::{Endpoint, Signals};
-use corebcc::{check, logging, serve, show};
+use corebcc::{check, logging, new, serve, show};
 use log::{error, LevelFilter};
 use std::error::Error;
 use std::io::{stdin, stdout, IsTerminal};
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         Command::Serve(options) => options.common.clone(),
         Command::Check(options) => options.common.clone(),
         Command::Show(options) => options.common.clone(),
-        Command::Completions(common, _) => common.clone(),
+        Command::New(common, _) | Command::Completions(common, _) => common.clone(),
     };
     // Both before any thread: they apply to those started later.
     use_one_arena();
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         eprintln!("{}: {error}", common.program);
         return ExitCode::FAILURE;
     }
-    let for_person = matches!(command, Command::Show(_) | Command::Completions(..));
+    let for_person = matches!(command, Command::Show(_) | Command::New(..) | Command::Completions(..));
     let status = signals.map_err(Into::into).and_then(|signals| run(command, &signals)).unwrap_or_else(|error| {
         match for_person {
             true => eprintln!("{}: {error}", common.program),
@@ -67,6 +67,10 @@ fn run(command: Command, signals: &Signals) -> Result<u8, Box<dyn Error>> {
             let usual = || cli::usual_config(&PcpConf::load()).ok();
             options.common.config = options.common.config.or_else(usual);
             show::run(&options, signals)?;
+            Ok(0)
+        }
+        Command::New(_, name) => {
+            new::run(&name)?;
             Ok(0)
         }
         Command::Completions(common, shell) => {

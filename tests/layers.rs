@@ -29,6 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("reference", &["kit", "privilege"]),
     ("cli", &["transport", "logging", "pcpconf", "config"]),
     ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "privilege", "transport"]),
+    ("new", &["cli"]),
     ("check", &["catalog", "kit", "cli", "collector", "config", "logging", "modules", "pcpconf", "user"]),
     ("site", &["catalog", "cli", "collector", "config", "kit", "modules", "pcpconf", "user"]),
     (

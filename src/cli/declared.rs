@@ -82,6 +82,12 @@ pub(super) enum Sub {
     /// Print metrics without pmcd, whether or not their modules are enabled
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Show(Show),
+    /// Write the sources of a BPF program of your own: NAME.bpf.c, NAME.yaml and a Makefile
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    New {
+        /// The name of the pair and of its metrics, bcc.user.NAME
+        name: Option<String>,
+    },
     /// Print completions for bash, zsh or fish
     #[command(disable_help_flag = true, disable_version_flag = true)]
     Completions {
@@ -142,7 +148,7 @@ pub(super) struct Show {
 pub fn command(program: &str) -> clap::Command {
     let usage = format!(
         "{program} [options]\n       {program} show [options] METRIC... [INTERVAL [COUNT]]\n       \
-         {program} completions bash|zsh|fish"
+         {program} new NAME\n       {program} completions bash|zsh|fish"
     );
     let examples = format!(
         "Examples:\n  \

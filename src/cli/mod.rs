@@ -33,6 +33,8 @@ pub enum Command {
     Check(CheckOptions),
     /// Print the values of metrics without pmcd.
     Show(ShowOptions),
+    /// Write the sources of a pair of programs.d with this name.
+    New(CommonOptions, String),
     /// Print the completions of a shell.
     Completions(CommonOptions, Shell),
 }
@@ -160,12 +162,14 @@ enum UsageError {
     Clash(&'static str, &'static str),
     #[error("{0} option: {1}")]
     Port(&'static str, PortError),
-    #[error("a check cannot be combined with show or completions")]
+    #[error("a check cannot be combined with show, new or completions")]
     CommandAndCheck,
     #[error(
         "show requires a metric or a module, such as bcc.disk.all.latency or biolatency; show --list has them all"
     )]
     NoMetric,
+    #[error("new requires a NAME for the pair, such as opens")]
+    NoName,
     #[error("show expects nothing after INTERVAL and COUNT, got `{0}`; metrics come first")]
     Surplus(String),
     #[error("show -n requires a number of rows, 1 or more, got `{0}`")]
@@ -257,6 +261,7 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageE
     }
     match cli.command {
         Some(Sub::Show(declared)) => return show(common, declared).map(Command::Show),
+        Some(Sub::New { name }) => return name.map(|name| Command::New(common, name)).ok_or(UsageError::NoName),
         Some(Sub::Completions { shell }) => {
             let shell = shell.unwrap_or_default();
             return shell
@@ -477,7 +482,7 @@ mod tests {
         assert_eq!(check("--check-syntax=a").common.config, Some("a".into()));
         assert!(message("--check --check-syntax").contains("--check-syntax"));
         let both = run("--check-syntax=a show bcc.x").unwrap_err().stderr;
-        assert!(both.starts_with("pmdacorebcc: a check cannot be combined with show or completions"), "{both}");
+        assert!(both.starts_with("pmdacorebcc: a check cannot be combined with show, new or completions"), "{both}");
         let original = check("--trycompile=a.conf");
         assert_eq!(original.announcement.as_deref(), Some("Trying to compile config a.conf ..."));
         assert_eq!(original.common.log, Target::File("corebcc.log".into()));

@@ -27,6 +27,7 @@ fn introduction(page: &mut Page) {
     page.section("SYNOPSIS");
     page.request(".B pmdacorebcc\n.RI [ options ]\n.br\n.B pmdacorebcc \\-\\-check\n.RI [ file ]");
     page.request(".br\n.B pmdacorebcc show\n.RI [ options ]\n.IR metric \" ... [\" interval \" [\" count ]]");
+    page.request(".br\n.B pmdacorebcc new\n.I name");
     page.request(".br\n.B pmdacorebcc completions bash\n|\n.B zsh\n|\n.B fish");
     page.section("DESCRIPTION").text(
         "`pmdacorebcc` is a Performance Metrics Domain Agent (PMDA) which exports latency histograms, I/O and network traffic by \

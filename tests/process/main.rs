@@ -15,6 +15,7 @@ mod command_line;
 mod config;
 mod connection;
 mod endpoints;
+mod examples;
 mod faults;
 mod host;
 mod hostile;

@@ -15,6 +15,11 @@ use std::{fs, thread};
 /// The values of a metric by instance name; "" where it has no instances.
 #[track_caller]
 pub fn values(peer: &mut Peer, name: &str) -> BTreeMap<String, String> {
+    values_in_time(peer, name).unwrap_or_else(|| panic!("{name}"))
+}
+
+/// As `values`; `None` where the agent needs more time for its instances.
+pub fn values_in_time(peer: &mut Peer, name: &str) -> Option<BTreeMap<String, String>> {
     let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup(name))) else { panic!("no {name}") };
     let reply = peer.ask(&wire::desc(ids[0]));
     let Pdu::Desc(desc) = decode(&reply) else { panic!("{name}") };
@@ -22,7 +27,7 @@ pub fn values(peer: &mut Peer, name: &str) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     if set.values.iter().any(|(inst, _)| *inst != IN_NULL) {
         let reply = peer.ask(&wire::instance(desc.indom, IN_NULL, ""));
-        let Pdu::Instance { entries, .. } = decode(&reply) else { panic!("{name}") };
+        let Pdu::Instance { entries, .. } = decode(&reply) else { return None };
         names.extend(entries.iter().map(|(id, name)| (*id, String::from_utf8_lossy(name).into_owned())));
     }
     let text = |value: &Wire| match value {
@@ -30,7 +35,8 @@ pub fn values(peer: &mut Peer, name: &str) -> BTreeMap<String, String> {
         Wire::Block { ty: 3, bytes, .. } => u64::from_be_bytes(bytes[..8].try_into().unwrap()).to_string(),
         Wire::Block { bytes, .. } => String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned(),
     };
-    set.values.iter().map(|(inst, value)| (names.get(inst).cloned().unwrap_or_default(), text(value))).collect()
+    let value = |(inst, value): &(_, Wire)| (names.get(inst).cloned().unwrap_or_default(), text(value));
+    Some(set.values.iter().map(value).collect())
 }
 
 /// The number without instance, or that of one.

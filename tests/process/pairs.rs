@@ -30,7 +30,7 @@ pub fn home() -> Option<Home> {
 }
 
 /// libbpf's headers: those of the system, or those that libbpf-sys has unpacked for the build.
-fn headers() -> Option<PathBuf> {
+pub fn headers() -> Option<PathBuf> {
     let build = std::env::current_exe().unwrap().parent().and_then(Path::parent).map(|target| target.join("build"));
     let unpacked = fs::read_dir(build?).ok()?.flatten().map(|entry| entry.path().join("out/include"));
     let places = [PathBuf::from("/usr/include")];

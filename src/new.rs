@@ -1,0 +1,77 @@
+//! `pmdacorebcc new NAME`: the sources of a pair to begin with, in the working directory.
+
+use crate::cli::{print, PrintError};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use thiserror::Error;
+
+const PROGRAM: &str = include_str!("new/pair.bpf.c");
+const METRICS: &str = include_str!("new/pair.yaml");
+/// Compiles every pair of its directory.
+const MAKEFILE: &str = include_str!("../examples/Makefile");
+
+/// Bytes of a name.
+const MAX_NAME: usize = 64;
+
+/// Why there are no new sources.
+#[derive(Debug, Error)]
+pub enum NewError {
+    /// The name would not be the one that metrics have.
+    #[error("new expects a NAME of letters, digits and `_`, a letter first, at most {MAX_NAME}, got `{0}`")]
+    Name(String),
+    /// `bcc.user.status` is the agent's.
+    #[error("new expects a NAME other than `status`, which is where the states of pairs are")]
+    Taken,
+    /// It stays as it is.
+    #[error("{0} is there already; take another NAME, or remove it")]
+    Exists(String),
+    /// The kernel's reason.
+    #[error("{0}: {1}")]
+    Write(String, std::io::Error),
+    /// The files are written.
+    #[error(transparent)]
+    Print(#[from] PrintError),
+}
+
+/// Writes the sources of a pair, and says what to do with them. No file is overwritten; a Makefile that is there compiles this pair too,
+/// or is somebody's own.
+pub fn run(name: &str) -> Result<(), NewError> {
+    let is_word = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && name.len() <= MAX_NAME;
+    if !is_word {
+        return Err(NewError::Name(name.into()));
+    }
+    if name == "status" {
+        return Err(NewError::Taken);
+    }
+    let sources = [(format!("{name}.bpf.c"), PROGRAM), (format!("{name}.yaml"), METRICS)];
+    // Both or none.
+    if let Some((file, _)) = sources.iter().find(|(file, _)| Path::new(file).symlink_metadata().is_ok()) {
+        return Err(NewError::Exists(file.clone()));
+    }
+    for (file, text) in &sources {
+        write(file, &text.replace("@NAME@", name))?;
+    }
+    let makefile = match write("Makefile", MAKEFILE) {
+        Ok(()) => "Makefile",
+        Err(NewError::Exists(_)) => "Makefile (as it was)",
+        Err(error) => return Err(error),
+    };
+    print(&format!(
+        "{name}.bpf.c, {name}.yaml, {makefile}\n\n\
+         make                                   # {name}.bpf.o; it takes clang and libbpf-dev\n\
+         sudo pmdacorebcc --check {name}.yaml\n\
+         sudo install -m 644 {name}.yaml {name}.bpf.o /etc/pcp/corebcc/programs.d\n"
+    ))?;
+    Ok(())
+}
+
+fn write(file: &str, text: &str) -> Result<(), NewError> {
+    let opened = OpenOptions::new().write(true).create_new(true).open(file);
+    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => NewError::Exists(file.into()),
+        _ => NewError::Write(file.into(), error),
+    })
+}
