@@ -1,13 +1,14 @@
 //! `--check`, `--check-syntax` and `--trycompile`: what is wrong with a configuration; then its modules are loaded, and detached again.
 
 use crate::catalog::EnabledModule;
-use crate::cli::{configuration, print, programs, CheckOptions, PrintError};
+use crate::cli::{configuration, print, programs, usual_config, CheckOptions, PrintError};
 use crate::collector::{prepare, survey, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
-use crate::config::Config;
+use crate::config::{Config, ScriptSettings};
 use crate::kit::PairStatus;
 use crate::logging::Target;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
+use crate::script;
 use crate::user::{pair_alone, pairs_of, read_file, PairModule};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,9 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     let common = &options.common;
     if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "yaml")) {
         return check_pair(file, options.load);
+    }
+    if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "bt")) {
+        return check_script(file, options.load);
     }
     let conf = PcpConf::load();
     let (config, path) = configuration(common, &conf);
@@ -99,6 +103,34 @@ fn check_pair(file: &Path, load: bool) -> Result<u8, PrintError> {
         if is_wrong { "errors" } else { "no errors" }
     ))?;
     Ok(u8::from(is_wrong))
+}
+
+/// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it. The
+/// options of `[scripts]` are those of the system's configuration.
+fn check_script(file: &Path, run: bool) -> Result<u8, PrintError> {
+    let config = usual_config(&PcpConf::load()).ok().and_then(|path| Config::read(&path).ok());
+    let settings = config.and_then(|config| ScriptSettings::read(&config).0).unwrap_or_default();
+    let checked = match script::check(file, &settings, run) {
+        Ok(checked) => checked,
+        Err(error) => {
+            log::error!("{}: {error}", file.display());
+            return Ok(1);
+        }
+    };
+    if let Some(refusal) = &checked.refusal {
+        log::warn!("{refusal}; the agent would not run it, and it is not run now");
+    }
+    let result = match &checked.probes {
+        None => "not run".into(),
+        Some(Ok(probes)) => format!("attached {probes} probes"),
+        Some(Err(error)) => {
+            log::error!("{error}");
+            "errors".into()
+        }
+    };
+    print(&checked.metrics.iter().map(|metric| format!("bcc.{metric}\n")).collect::<String>())?;
+    print(&format!("{}: {result}, {} metrics\n", file.display(), checked.metrics.len()))?;
+    Ok(u8::from(matches!(checked.probes, Some(Err(_)))))
 }
 
 /// The programs of a pair.

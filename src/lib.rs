@@ -32,6 +32,7 @@ pub mod pdu;
 pub mod privilege;
 pub mod process;
 pub mod reference;
+pub mod script;
 pub mod serve;
 pub mod show;
 pub mod state;

@@ -3,12 +3,14 @@
 use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
-use crate::cli::{configuration, programs, ServeOptions};
+use crate::cli::{configuration, programs, scripts, ServeOptions};
 use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper};
+use crate::config::ScriptSettings;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
-use crate::privilege::{self, confine_to_statistics, hold, limit_calls};
+use crate::privilege::{self, confine_to_scripts, confine_to_statistics, hold, limit_calls};
+use crate::script::Scripts;
 use crate::state::Restarts;
 use crate::transport::{self, End, Handler, Signals, TransportError};
 use crate::user::pairs_of;
@@ -123,10 +125,18 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         modules.add(&module, Box::new(pair));
         enabled.push(module);
     }
+    let settings_of_scripts = config.as_ref().ok().and_then(|config| ScriptSettings::read(config).0);
+    let mut scripts = settings_of_scripts
+        .map(|of_scripts| Scripts::find(of_scripts, &scripts(common, &conf), &settings.prefix, Some(&state), &enabled));
+    for (module, script) in scripts.iter_mut().flat_map(|scripts| scripts.modules.drain(..)) {
+        modules.add(&module, Box::new(script));
+        enabled.push(module);
+    }
     let specs = || enabled.iter().map(|module| module.spec);
     let mut to_run = privilege::to_run(specs());
     let drops = settings.drop_privileges;
     // Before there is another thread, and much memory to share.
+    scripts.iter_mut().for_each(|scripts| scripts.start_helper(confine_to_scripts));
     if drops && privilege::loses_statistics(&to_run) {
         let helper = StatisticsHelper::start(confine_to_statistics);
         status.statistics_helper = helper.map_err(|error| warn!("no helper for program statistics: {error}")).ok();
@@ -147,6 +157,10 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         }
         connection => connection?,
     };
+    if let Some(scripts) = scripts {
+        // Its thread reads pipes.
+        scripts.run(move || drop(drops.then(|| held_by(&CapsHashSet::new()))));
+    }
     let begin = Instant::now();
     let held = to_run.clone();
     let collector = Collector::start(modules, common.btf.clone(), status, move || {

@@ -298,6 +298,7 @@ fn the_fuzz_corpus_holds() {
     assert!(replay("requests", checks::requests) >= 20);
     assert!(replay("config", checks::config) >= 8);
     assert!(replay("pair", checks::pair) >= 8);
+    assert!(replay("script", checks::script) >= 8);
 }
 
 proptest! {
@@ -309,6 +310,12 @@ proptest! {
         )
     ) {
         checks::config(lines.join("\n").as_bytes());
+    }
+
+    #[test]
+    fn random_scripts_do_not_panic(text in "[@a-c\\[\\]()=+,; \"/*\\\\:\u{e9}]{0,60}", value in "[\\[\\]{}0-9a\",: -]{0,40}") {
+        let line = format!("{text}@a[b] = hist();\0{{\"type\": \"map\", \"data\": {{\"@a\": {value}}}}}\n{value}");
+        checks::script(line.as_bytes());
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod own;
 mod pairs;
 mod peer;
 mod privileges;
+mod scripts;
 mod show;
 mod statistics;
 mod stream;

@@ -27,6 +27,7 @@ pub fn values(peer: &mut Peer, name: &str) -> BTreeMap<String, String> {
     }
     let text = |value: &Wire| match value {
         Wire::Word(word) => word.to_string(),
+        Wire::Block { ty: 2, bytes, .. } => i64::from_be_bytes(bytes[..8].try_into().unwrap()).to_string(),
         Wire::Block { ty: 3, bytes, .. } => u64::from_be_bytes(bytes[..8].try_into().unwrap()).to_string(),
         Wire::Block { bytes, .. } => String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned(),
     };
