@@ -1,7 +1,7 @@
 //! `--check`, `--check-syntax` and `--trycompile`: what is wrong with a configuration; then its modules are loaded, and detached again.
 
 use crate::catalog::EnabledModule;
-use crate::cli::{configuration, print, programs, usual_config, CheckOptions, PrintError};
+use crate::cli::{configuration, print, programs, scripts, usual_config, CheckOptions, PrintError};
 use crate::collector::{prepare, survey, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
 use crate::config::{Config, ScriptSettings};
 use crate::kit::PairStatus;
@@ -33,7 +33,10 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         return check_pair(file, options.load);
     }
     if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "bt")) {
-        return check_script(file, options.load);
+        // The section of the system's configuration says where bpftrace is.
+        let config = usual_config(&PcpConf::load()).ok().and_then(|path| Config::read(&path).ok());
+        let settings = config.and_then(|config| ScriptSettings::read(&config).0).unwrap_or_default();
+        return Ok(u8::from(check_script(file, &settings, options.load)?));
     }
     let conf = PcpConf::load();
     let (config, path) = configuration(common, &conf);
@@ -49,13 +52,15 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         modules.add(&module, Box::new(pair));
         enabled.push(module);
     }
+    let mut wrong_scripts = false;
     if let Ok(config) = &config {
         note_without_effect(config, &enabled);
+        wrong_scripts = check_scripts(config, &scripts(common, &conf), options.load && !configuration.halted)?;
     }
     let is_right = if options.strict { configuration.errors.is_empty() } else { !configuration.is_costly() };
     if configuration.halted || !options.load {
         print(&format!("{}\n", configuration.summary))?;
-        return Ok(u8::from(!is_right || (options.strict && wrong_pairs)));
+        return Ok(u8::from(!is_right || (options.strict && (wrong_pairs || wrong_scripts))));
     }
     // Somebody at a terminal has the reasons in lines of their own, and does not need them in the table again.
     let brief = common.log == Target::Terminal;
@@ -65,7 +70,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     if is_incomplete && !brief {
         log::error!("not attached to: {}", missing.join(", "));
     }
-    let has_failed = !passed && (options.strict || settings.module_failure_fatal);
+    let has_failed = (!passed || wrong_scripts) && (options.strict || settings.module_failure_fatal);
     Ok(u8::from(!is_right || is_incomplete || has_failed))
 }
 
@@ -105,16 +110,14 @@ fn check_pair(file: &Path, load: bool) -> Result<u8, PrintError> {
     Ok(u8::from(is_wrong))
 }
 
-/// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it. The
-/// options of `[scripts]` are those of the system's configuration.
-fn check_script(file: &Path, run: bool) -> Result<u8, PrintError> {
-    let config = usual_config(&PcpConf::load()).ok().and_then(|path| Config::read(&path).ok());
-    let settings = config.and_then(|config| ScriptSettings::read(&config).0).unwrap_or_default();
-    let checked = match script::check(file, &settings, run) {
+/// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it. Whether
+/// something is wrong with it.
+fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<bool, PrintError> {
+    let checked = match script::check(file, settings, run) {
         Ok(checked) => checked,
         Err(error) => {
             log::error!("{}: {error}", file.display());
-            return Ok(1);
+            return Ok(true);
         }
     };
     if let Some(refusal) = &checked.refusal {
@@ -130,7 +133,17 @@ fn check_script(file: &Path, run: bool) -> Result<u8, PrintError> {
     };
     print(&checked.metrics.iter().map(|metric| format!("bcc.{metric}\n")).collect::<String>())?;
     print(&format!("{}: {result}, {} metrics\n", file.display(), checked.metrics.len()))?;
-    Ok(u8::from(matches!(checked.probes, Some(Err(_)))))
+    Ok(matches!(checked.probes, Some(Err(_))))
+}
+
+/// Checks the scripts beside a configuration, if it has them run; whether something is wrong with one.
+fn check_scripts(config: &Config, directory: &Path, run: bool) -> Result<bool, PrintError> {
+    let Some(settings) = ScriptSettings::read(config).0 else { return Ok(false) };
+    let mut wrong = false;
+    for file in script::files(directory) {
+        wrong |= check_script(&file, &settings, run)?;
+    }
+    Ok(wrong)
 }
 
 /// The programs of a pair.

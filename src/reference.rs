@@ -72,6 +72,10 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # more. The log names the capabilities that it keeps; docs/agent.md has them by module.\n\
          drop_privileges = True\n\
          \n\
+         # A section [scripts] has bpftrace run the scripts of scripts.d beside this file (docs/scripts.md):\n\
+         #   bpftrace  its path; default: /usr/bin/bpftrace\n\
+         #   memory    megabytes of data that each of its processes may have; default: 512\n\
+         #\n\
          # Options of every section:\n\
          #   module   the module; it cannot run twice\n\
          #   enabled  True or False: whether it runs, whatever `modules` lists\n\

@@ -158,11 +158,18 @@ impl Running {
 
     /// Says why it does not run, and when it will be started again.
     fn again(&mut self) {
-        let error = self.script.state.get().error.trim().replace('\n', "; ");
+        let error = summary(&self.script.state.get().error);
         log::warn!("script.{}: {error}; started again in {} s", self.script.name, self.delay.as_secs());
         self.start_at = Some(Instant::now() + self.delay);
         self.delay = (self.delay * 2).min(DELAYS.1);
     }
+}
+
+/// The errors of what bpftrace wrote, without the lines of the script that it shows; all of it if it has none.
+fn summary(error: &str) -> String {
+    let lines = |errors: bool| error.trim().lines().filter(move |line| !errors || line.contains("ERROR"));
+    let errors: Vec<&str> = lines(lines(true).next().is_some()).collect();
+    errors.join("; ")
 }
 
 impl Process {
@@ -231,6 +238,18 @@ mod tests {
             }
             assert_eq!(seen, [&b"one"[..], b"", b"two three"], "{size}");
         }
+    }
+
+    #[test]
+    fn a_script_may_write_much_for_a_moment_only() {
+        let now = Instant::now();
+        let process = |rate| Process { stdout: None, stderr: None, lines: Lines::default(), begin: now, rate };
+        assert_eq!(process((now, 100 * MAX_RATE)).exceeds(1), None, "not for long");
+        let earlier = now.checked_sub(2 * RATE_OVER).unwrap();
+        assert_eq!(process((earlier, 9 * MAX_RATE)).exceeds(1), None);
+        let mut process = process((earlier, 100 * MAX_RATE));
+        assert!(process.exceeds(1).is_some_and(|rate| rate > 9 * MAX_RATE));
+        assert_eq!(process.exceeds(1), None, "the next while");
     }
 
     #[test]

@@ -104,7 +104,8 @@ pub fn text(file: &Path) -> Result<String, PairError> {
     read_trusted(file, MAX_SOURCE).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn files(directory: &Path) -> Vec<PathBuf> {
+/// The scripts of a directory, in the order of their names; none if it is not there.
+pub fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Vec::new(),

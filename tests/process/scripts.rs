@@ -130,6 +130,41 @@ fn a_script_counts_a_known_load_and_lives_with_the_agent() {
     wait_for("the end of bpftrace", || (!is_alive(third)).then_some(()));
 }
 
+/// A line of a file in /proc.
+fn status(process: &str, line: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    text.lines().find_map(|known| known.strip_prefix(line)).unwrap_or_default().trim().to_owned()
+}
+
+#[test]
+fn only_the_helper_keeps_what_bpftrace_takes() {
+    let Some(home) = home() else { return };
+    write(&home, "one.bt", "BEGIN { @x = 1; }\n");
+    let mut peer = Peer::ready(&home, &[]);
+    wait_for_status(&mut peer, "one", "started");
+    let (agent, bpftrace) = (peer.agent.pid(), text(&mut peer, "bcc.script.one.pid"));
+    let tasks = fs::read_dir(format!("/proc/{agent}/task")).unwrap().flatten();
+    let tasks: Vec<String> = tasks.map(|task| format!("{agent}/task/{}", task.file_name().to_string_lossy())).collect();
+    let thread = tasks.iter().find(|task| status(task, "Name:") == "scripts").expect("the thread that reads");
+    assert_eq!(status(thread, "CapPrm:"), "0000000000000000");
+    let helper = status(&bpftrace, "PPid:");
+    assert_eq!((status(&helper, "Name:").as_str(), status(&helper, "PPid:")), ("corebcc-scripts", agent.to_string()));
+    let kept = u64::from_str_radix(&status(&bpftrace, "CapPrm:"), 16).unwrap();
+    let (admin, net_admin, setuid) = (1 << 21, 1 << 12, 1 << 7);
+    assert_eq!((kept & admin, kept & net_admin, kept & setuid), (admin, 0, 0), "{kept:x}");
+
+    // Without its helper no process remains, and the status says so.
+    kill(Pid::from_raw(helper.parse().unwrap()), Signal::SIGKILL).unwrap();
+    wait_for("the end of bpftrace", || (!is_alive(bpftrace.parse().unwrap())).then_some(()));
+    let error = || {
+        let error = text(&mut peer, "bcc.script.one.error");
+        error.contains("the helper that runs bpftrace has ended").then_some(())
+    };
+    wait_for("the reason", error);
+    assert!(values(&mut peer, "bcc.proc.sysfork").contains_key(""), "modules go on");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
 #[test]
 fn a_script_that_fails_says_why_in_the_words_of_bpftrace() {
     let Some(home) = home() else { return };
@@ -152,6 +187,9 @@ fn a_script_that_fails_says_why_in_the_words_of_bpftrace() {
     wait_for("its last value", || (text(&mut peer, "bcc.script.once.data.x") == "42").then_some(()));
     assert_eq!(text(&mut peer, "bcc.script.once.data.output"), "over\\n");
     assert!(values(&mut peer, "bcc.proc.sysfork").contains_key(""), "modules go on");
+    for delay in ["1 s", "2 s"] {
+        home.wait_for_log(&format!("ERROR: Unknown identifier: 'nosuch'; started again in {delay}"));
+    }
     assert_eq!(peer.close().0.code(), Some(0));
 
     let check = |name: &str, args: &[&str]| {
@@ -170,6 +208,13 @@ fn a_script_that_fails_says_why_in_the_words_of_bpftrace() {
     );
     let (code, stdout, _) = check("bad.bt", &["--check-syntax"]);
     assert!(code == Some(0) && stdout.contains("not run"), "{stdout}");
+
+    let whole = home.run(&["--check"]);
+    let said = String::from_utf8_lossy(&whole.stdout);
+    assert!(
+        whole.status.code() == Some(1) && said.contains("bad.bt: errors") && said.contains("other.bt: not run"),
+        "{said}"
+    );
 
     // Without the section nothing runs.
     fs::write(home.config(), CONFIG.split("[scripts]").next().unwrap()).unwrap();
