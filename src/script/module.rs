@@ -22,6 +22,10 @@ impl Module for ScriptModule {
         own.ok_or_else(|| RefreshError("not served".into()))?.fill(&self.state.get(), table)
     }
 
+    fn life(&self) -> Option<(&'static str, String)> {
+        Some(self.state.get().life())
+    }
+
     fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let state = self.state.get();
         each(UNREAD, state.unread_lines);

@@ -66,6 +66,17 @@ impl ScriptState {
         ScriptState { code, source, ..ScriptState::default() }
     }
 
+    /// The state as a module's, and a sentence about it.
+    pub fn life(&self) -> (&'static str, String) {
+        match self.status {
+            Status::Started => ("running", format!("bpftrace has attached {} probes", self.probes)),
+            Status::Starting => ("postponed", "bpftrace compiles the script".into()),
+            Status::Stopped if self.starts == 0 => ("postponed", "bpftrace is about to be started".into()),
+            Status::Stopped => ("running", "the script has ended by itself, its values stay".into()),
+            Status::Error => ("failed", self.error.trim().to_owned()),
+        }
+    }
+
     /// The rows of a map as they were last printed; `None` before that.
     pub fn rows(&self, map: &str) -> Option<&[Row]> {
         self.rows.get(map).map(Vec::as_slice)
@@ -182,6 +193,7 @@ mod tests {
         state.start(17);
         assert_eq!((state.status, state.pid), (Status::Starting, Some(17)));
         state.line(br#"{"type": "attached_probes", "data": {"probes": 2}}"#);
+        assert_eq!(state.life(), ("running", "bpftrace has attached 1 probes".into()));
         assert_eq!((state.status, state.probes), (Status::Started, 1), "the probe that prints is not its own");
         state.line(br#"{"type": "map", "data": {"@a": 3, "@b": 4}}"#);
         assert_eq!(state.rows("@a").unwrap()[0].cell, Cell::Count(3));

@@ -84,6 +84,7 @@ fn a_script_counts_a_known_load_and_lives_with_the_agent() {
     write(&home, "calls.bt", &script);
     let mut peer = Peer::ready(&home, &[]);
     wait_for_status(&mut peer, "calls", "started");
+    assert_eq!(values(&mut peer, "bcc.agent.module.state")["script.calls"], "running");
     load(5000);
     wait_for("5,000 calls", || (text(&mut peer, "bcc.script.calls.data.root") == "5000").then_some(()));
     // All maps are printed at once, which takes a moment.
@@ -178,6 +179,7 @@ fn a_script_that_fails_says_why_in_the_words_of_bpftrace() {
     let error = text(&mut peer, "bcc.script.bad.error");
     assert!(error.contains("bad.bt:1:14-20: ERROR: Unknown identifier: 'nosuch'"), "{error}");
     assert_eq!(text(&mut peer, "bcc.script.bad.exit_code"), "1");
+    assert_eq!(values(&mut peer, "bcc.agent.module.up")["script.bad"], "0");
     let error = text(&mut peer, "bcc.script.other.error");
     assert!(error.contains("other.bt: file: expected owner root") && error.contains("mode 0666"), "{error}");
     let error = text(&mut peer, "bcc.script.x1st.error");
