@@ -188,12 +188,12 @@ fn fill_row(row: &Row, table: &mut Table) {
             }
         }
     };
-    drop(match &row.cell {
-        Cell::Count(count) => made.set(COUNT, *count),
-        Cell::Number(number) => made.set(NUMBER, *number),
-        Cell::Text(text) => made.text(TEXT, text.as_bytes()),
-        Cell::Stats(count, average, total) => made.set(COUNT, *count).set(AVERAGE, *average).set(TOTAL, *total),
-    });
+    match &row.cell {
+        Cell::Count(count) => drop(made.set(COUNT, *count)),
+        Cell::Number(number) => drop(made.set(NUMBER, *number)),
+        Cell::Text(text) => drop(made.text(TEXT, text.as_bytes())),
+        Cell::Stats(count, average, total) => drop(made.set(COUNT, *count).set(AVERAGE, *average).set(TOTAL, *total)),
+    }
 }
 
 #[cfg(test)]
