@@ -98,7 +98,7 @@ pub fn rows(map: &ScriptMap, value: &Value) -> Vec<Row> {
 #[derive(Default)]
 struct Rows {
     rows: Vec<Row>,
-    /// How often a name was there before.
+    /// The names of rows, each with the highest number that was appended to it; 1: none.
     names: BTreeMap<String, usize>,
 }
 
@@ -141,10 +141,25 @@ impl Rows {
         if self.rows.len() >= MAX_ROWS {
             return;
         }
-        let times = self.names.entry(name.clone()).or_default();
-        *times += 1;
-        let name = if *times == 1 { name } else { format!("{name}~{times}") };
+        let name = self.free(name);
         self.rows.push(Row { name, key: cut(key.trim().to_owned(), MAX_KEY), cell });
+    }
+}
+
+impl Rows {
+    /// The name, or the first `NAME~N` that no row has.
+    fn free(&mut self, name: String) -> String {
+        let mut times = self.names.get(&name).copied().unwrap_or(0);
+        let mut free = name.clone();
+        if times > 0 {
+            while self.names.contains_key(&free) {
+                times += 1;
+                free = format!("{name}~{times}");
+            }
+            self.names.insert(free.clone(), 1);
+        }
+        self.names.insert(name, times.max(1));
+        free
     }
 }
 
@@ -242,6 +257,10 @@ mod tests {
         let rows = read(2, Kind::Count, two);
         let names: Vec<&str> = rows.iter().map(|(name, _)| &**name).collect();
         assert_eq!(names, ["a_b::17", "a__b_18", "a_b::17~2", "bash::17"]);
+        let twins = r#"{"type": "map", "data": {"@a": {"a b": 1, "a_b": 2, "a,b": 3, "a_b~2": 4}}}"#;
+        let mut names: Vec<String> = read(1, Kind::Count, twins).into_iter().map(|(name, _)| name).collect();
+        names.sort();
+        assert_eq!(names, ["a_b", "a_b~2", "a_b~2~2", "a_b~3"]);
         let stack =
             r#"{"type": "map", "data": {"@a": {"\n    perf_syscall_enter+397\n    __traceiter_sys_enter+49\n": 5}}}"#;
         let expected = [row("perf_syscall_enter+397;__traceiter_sys_enter+49", Cell::Count(5))];
