@@ -155,7 +155,7 @@ impl Collect for Direct {
 
     fn stop(&mut self) {}
 
-    fn store(&mut self, _table: TableId, _column: usize, _value: &[u8]) -> Result<(), TableError> {
+    fn store(&mut self, _table: TableId, _column: usize, _instance: &[u8], _value: &[u8]) -> Result<(), TableError> {
         Err(TableError::ReadOnly)
     }
 

@@ -9,7 +9,7 @@ use crate::logging::Target;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::script;
-use crate::user::{pair_alone, pairs_of, read_file, PairModule};
+use crate::user::{pair_alone, pairs_of, read_directory, read_file, PairModule};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         prepare(&config, &path, survey(&config, MODULES), MODULES);
     configuration.log_errors();
     let mut wrong_pairs = false;
-    for (module, mut pair) in pairs_of(&programs(common, &conf), &settings.prefix, None, &enabled) {
+    for (module, mut pair) in pairs_of(read_directory(&programs(common, &conf)), &settings.prefix, None, &[]) {
         if !options.load || configuration.halted {
             pair.check();
             wrong_pairs |= tell(&pair);

@@ -7,6 +7,7 @@
 //!      modules -> kit, host, process                what is measured
 //!      user -> kit, catalog, loader                 programs of a site's own, as modules
 //!      -> check, show                               the modules without pmcd
+//!      serve -> site                                what files and orders say that there is to be
 //!      serve, show -> privilege                     what is given up after loading
 //! ```
 //!
@@ -35,6 +36,7 @@ pub mod reference;
 pub mod script;
 pub mod serve;
 pub mod show;
+mod site;
 pub mod state;
 pub mod transport;
 pub mod user;

@@ -71,6 +71,13 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # Whether the agent gives up, once its modules are loaded, the capabilities and system calls that they do not need any\n\
          # more. The log names the capabilities that it keeps; docs/agent.md has them by module.\n\
          drop_privileges = True\n\
+         # Whether modules and programs can be loaded while the agent runs (pmstore bcc.agent.module.control, bcc.agent.control,\n\
+         # SIGHUP, files of programs.d). One thread keeps the capabilities for it. Without this line: if there is a directory\n\
+         # programs.d when the agent starts.\n\
+         #load_later = True\n\
+         # Who may store in these metrics besides root.\n\
+         #control_users =\n\
+         #control_groups =\n\
          \n\
          # A section [scripts] has bpftrace run the scripts of scripts.d beside this file (docs/scripts.md):\n\
          #   bpftrace  its path; default: /usr/bin/bpftrace\n\

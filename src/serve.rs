@@ -3,17 +3,18 @@
 use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
-use crate::cli::{configuration, programs, scripts, ServeOptions};
-use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper};
+use crate::cli::{configuration, scripts, ServeOptions};
+use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper, Supply};
 use crate::config::ScriptSettings;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
 use crate::privilege::{self, confine_to_scripts, confine_to_statistics, hold, limit_calls};
 use crate::script::Scripts;
+use crate::site::Site;
 use crate::state::Restarts;
 use crate::transport::{self, End, Handler, Signals, TransportError};
-use crate::user::pairs_of;
+use crate::user::PAIR;
 use caps::CapsHashSet;
 use log::{error, info, warn};
 use nix::sys::eventfd::EventFd;
@@ -34,6 +35,8 @@ struct Server {
     /// The number of enabled modules, and when the first of them began to be loaded.
     modules: usize,
     begin: Instant,
+    /// Whether loading is over, which was said.
+    is_ready: bool,
     /// `module_failure_fatal`, and whether it came to that.
     fatal: bool,
     failed: bool,
@@ -62,7 +65,9 @@ impl Handler for Server {
         if self.agent.source().is_lost() {
             return;
         }
-        if self.agent.source_mut().poll() {
+        let is_loaded = self.agent.source_mut().poll();
+        self.agent.notice_changes();
+        if is_loaded && !std::mem::replace(&mut self.is_ready, true) {
             let failed = self.agent.source().failed_modules();
             if self.fatal && !failed.is_empty() {
                 self.failed = true;
@@ -75,6 +80,10 @@ impl Handler for Server {
             info!("ready: {} of {enabled} modules loaded in {took:.2} s{failures}", enabled - failed.len());
             self.agent.ready(out);
         }
+    }
+
+    fn reload(&mut self) {
+        self.agent.source_mut().reload();
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -114,27 +123,33 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     }
     // Errors are told by the agent, which lives on for that; a module that cannot be loaded may end it.
     let fatal = settings.module_failure_fatal && !configuration.is_costly();
-    let mut status = AgentStatus::new(configuration, settings.bpf_stats);
+    let mut status = AgentStatus::new(configuration.clone(), settings.bpf_stats);
     if let Ok(config) = &config {
         note_without_effect(config, &enabled);
     }
 
-    let caches = conf.path("PCP_VAR_DIR", "config/pmda");
-    let state = caches.join(format!("{}.programs", common.domain));
-    for (module, pair) in pairs_of(&programs(common, &conf), &settings.prefix, Some(&state), &enabled) {
-        modules.add(&module, Box::new(pair));
+    let drops = settings.drop_privileges;
+    let prefix = settings.prefix.clone();
+    let settings_of_scripts = config.as_ref().ok().and_then(|config| ScriptSettings::read(config).0);
+    let mut site = Site::new(common, &conf, config, settings, configuration, &enabled);
+    let mut pairs = Vec::new();
+    for (module, pair) in site.all_pairs() {
+        pairs.push(pair);
         enabled.push(module);
     }
-    let settings_of_scripts = config.as_ref().ok().and_then(|config| ScriptSettings::read(config).0);
+    let caches = conf.path("PCP_VAR_DIR", "config/pmda");
+    let state = caches.join(format!("{}.programs", common.domain));
     let mut scripts = settings_of_scripts
-        .map(|of_scripts| Scripts::find(of_scripts, &scripts(common, &conf), &settings.prefix, Some(&state), &enabled));
+        .map(|of_scripts| Scripts::find(of_scripts, &scripts(common, &conf), &prefix, Some(&state), &enabled));
     for (module, script) in scripts.iter_mut().flat_map(|scripts| scripts.modules.drain(..)) {
         modules.add(&module, Box::new(script));
         enabled.push(module);
     }
     let specs = || enabled.iter().map(|module| module.spec);
     let mut to_run = privilege::to_run(specs());
-    let drops = settings.drop_privileges;
+    // What comes later may be any module, or a pair.
+    let later = site.loads_later().then(|| privilege::to_load(MODULES.iter().copied().chain([&PAIR])));
+    let to_load = later.clone().unwrap_or_else(|| privilege::to_load(specs()));
     // Before there is another thread, and much memory to share.
     scripts.iter_mut().for_each(|scripts| scripts.start_helper(confine_to_scripts));
     if drops && privilege::loses_statistics(&to_run) {
@@ -142,7 +157,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         status.statistics_helper = helper.map_err(|error| warn!("no helper for program statistics: {error}")).ok();
     }
     if let Some(name) = &options.username {
-        run_as(name, &privilege::to_load(specs()))?;
+        run_as(name, &to_load)?;
     }
     match drops {
         true => privilege::to_write(&[&caches, &conf.path("PCP_RUN_DIR", "")], &mut to_run),
@@ -162,8 +177,17 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         scripts.run(move || drop(drops.then(|| held_by(&CapsHashSet::new()))));
     }
     let begin = Instant::now();
-    let held = to_run.clone();
-    let collector = Collector::start(modules, common.btf.clone(), status, move || {
+    let held = later.clone().unwrap_or_default().union(&to_run).copied().collect();
+    if let (true, Some(later)) = (drops, &later) {
+        info!(
+            "modules and programs may be loaded while the agent runs; kept for the thread that does: {}",
+            privilege::names(later)
+        );
+    }
+    let controllers = site.controllers();
+    let supply = later.is_some().then(|| Box::new(site) as Box<dyn Supply>);
+    let is_changing = supply.is_some();
+    let collector = Collector::start(modules, pairs, common.btf.clone(), status, supply, move || {
         if drops {
             held_by(&held);
         }
@@ -172,15 +196,21 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     // The threads that help out are started by this one, which itself only writes small files from here on.
     let capabilities = drops.then(|| held_by(&to_run)).flatten();
     let ready = collector.ready();
-    let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&settings.prefix));
+    let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&prefix));
     let registry = Registry::new(common.domain, tables, Help::parse(HELP), Some(caches), Box::new(collector));
     let registry = match restarts.clone() {
         Some(restarts) => registry.writing_while(move || restarts.is_latest()),
         None => registry,
     };
-    let agent = Agent::new(registry, Options { attributes: false, notready: options.notready });
+    let mut registry = registry;
+    if is_changing {
+        registry.allow(controllers);
+    }
+    // pmcd tells who its clients are to agents that ask, a few PDUs for each client.
+    let agent = Agent::new(registry, Options { attributes: is_changing, notready: options.notready });
     let greeting = agent.creds(std::process::id());
-    let mut server = Server { agent, ready, modules: count, begin, fatal, failed: false, restarts, capabilities };
+    let mut server =
+        Server { agent, ready, modules: count, begin, is_ready: false, fatal, failed: false, restarts, capabilities };
     let end = transport::run(connection, &greeting, signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),

@@ -31,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["transport", "logging", "pcpconf", "config"]),
     ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "privilege", "transport"]),
     ("check", &["catalog", "kit", "cli", "collector", "config", "logging", "modules", "pcpconf", "script", "user"]),
+    ("site", &["catalog", "cli", "collector", "config", "kit", "modules", "pcpconf", "user"]),
     (
         "serve",
         &[
@@ -45,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pdu",
             "privilege",
             "script",
+            "site",
             "state",
             "transport",
             "user",

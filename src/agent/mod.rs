@@ -135,6 +135,8 @@ impl<S: Source> Agent<S> {
     fn announce(&mut self, out: &mut Vec<u8>) {
         Pdu::Error { code: PmErr::PMDAREADY.0 }.encode(0, out);
         self.state = State::Running;
+        // pmcd tells an agent that is not ready of no client that leaves.
+        self.source.clients_unknown();
     }
 
     fn dispatch(&mut self, frame: &Frame<'_>, pdu: Pdu<'_>, out: &mut Vec<u8>) -> Result<(), PmErr> {
@@ -178,7 +180,8 @@ impl<S: Source> Agent<S> {
         result.finish();
     }
 
-    fn notice_changes(&mut self) {
+    /// Reads the names again if they have changed, so that a request for a new one finds it. The next fetch announces it.
+    pub fn notice_changes(&mut self) {
         let changes = self.source.take_changes();
         if changes.contains(Changes::NAMES) {
             self.names = Names::new(self.source.names());

@@ -112,6 +112,9 @@ pub trait Source {
     /// The client in this slot is gone; the slot will be given to another.
     fn client_gone(&mut self, _client: Client) {}
 
+    /// Clients may have come and gone unseen: what is known of those in all slots may be another's.
+    fn clients_unknown(&mut self) {}
+
     /// The changes since the last call.
     fn take_changes(&mut self) -> Changes {
         Changes::empty()

@@ -3,11 +3,11 @@
 use super::enabled::ServedTable;
 use super::instances::Instances;
 use super::table_error::TableError;
-use super::Help;
-use crate::agent::{Client, Label, LabelValue, Run, Selected, Source, Subject};
-use crate::kit::{Log2, SeriesLabel, Shape, Table, TableId};
+use super::{Change, Clients, Controllers, Help};
+use crate::agent::{Changes, Client, Label, LabelValue, Run, Selected, Source, Subject};
+use crate::kit::{Log2, MetricDef, SeriesLabel, Shape, Table, TableId};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, Type, IN_NULL};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// Values that are handed out at once.
@@ -17,6 +17,19 @@ const RUN: usize = 64;
 pub trait Collect {
     /// Whether loading is over; then whether each table is served, a sentence for each that is not. Said once.
     fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), TableError>)>>;
+
+    /// What came and went since the last call, in order.
+    fn changes(&mut self) -> Vec<Change> {
+        Vec::new()
+    }
+
+    /// Has all be as the files say; nobody waits for it.
+    fn reload(&mut self) {}
+
+    /// Whether a value of a table is an order that changes what runs, which is not for everybody.
+    fn is_control(&self, _table: TableId, _column: usize) -> bool {
+        false
+    }
 
     /// Detaches everything.
     fn stop(&mut self);
@@ -29,8 +42,9 @@ pub trait Collect {
     /// Told once a fetch, for those who count them.
     fn fetch_begins(&mut self) {}
 
-    /// Changes a value of a table, given as text; [`TableError::Late`] if the answer does not come within a second.
-    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), TableError>;
+    /// Changes a value of a table, given as text, of the instance of a name, which is empty without instances;
+    /// [`TableError::Late`] if the answer does not come within a second, or within three for an order.
+    fn store(&mut self, table: TableId, column: usize, instance: &[u8], value: &[u8]) -> Result<(), TableError>;
 
     /// Returns the tables that came too late for the request they were refreshed for, each with whether its module takes longer than
     /// a request waits.
@@ -61,6 +75,11 @@ struct TableEntry {
 pub struct Registry {
     domain: u32,
     entries: Vec<TableEntry>,
+    /// Where identifiers of names are kept.
+    caches: Option<PathBuf>,
+    clients: Clients,
+    /// What no fetch has announced yet.
+    changes: Changes,
     help: Help,
     collector: Box<dyn Collect>,
     loaded: bool,
@@ -78,29 +97,12 @@ impl Registry {
         caches: Option<PathBuf>,
         collector: Box<dyn Collect>,
     ) -> Registry {
-        let entry = |served: ServedTable| {
-            let (cluster, spec) = (served.id.cluster(), served.spec);
-            let file = caches.as_ref().map(|dir| dir.join(format!("{domain}.{cluster}")));
-            let indom = if spec.shape == Shape::Single { Indom::NULL } else { Indom::new(domain, cluster) };
-            let desc = |metric: &crate::kit::MetricDef| Desc {
-                pmid: Pmid::new(domain, cluster, metric.item),
-                ty: metric.ty,
-                indom,
-                sem: metric.sem,
-                units: metric.units,
-            };
-            TableEntry {
-                state: Err(TableError::Loading),
-                table: Some(Table::of(spec)),
-                overdue: false,
-                instances: Instances::new(spec.shape, served.rows, file),
-                descs: spec.metrics.iter().map(desc).collect(),
-                served,
-            }
-        };
         Registry {
             domain,
-            entries: tables.into_iter().map(entry).collect(),
+            entries: tables.into_iter().map(|served| TableEntry::new(domain, caches.as_deref(), served)).collect(),
+            caches,
+            clients: Clients::default(),
+            changes: Changes::empty(),
             help,
             collector,
             loaded: false,
@@ -123,7 +125,43 @@ impl Registry {
             }
             self.loaded = true;
         }
+        for change in self.collector.changes() {
+            self.apply(change);
+        }
         self.loaded
+    }
+
+    /// Takes tables out and in. A client sees it by its names.
+    fn apply(&mut self, Change { gone, come, controllers }: Change) {
+        controllers.into_iter().for_each(|controllers| self.clients.allow(controllers));
+        if gone.is_empty() && come.is_empty() {
+            return;
+        }
+        let Registry { domain, entries, caches, changes, may_write, .. } = self;
+        let now = SystemTime::now();
+        for entry in entries.iter_mut().filter(|entry| gone.contains(&entry.served.id)) {
+            entry.instances.save(now, true, may_write);
+        }
+        entries.retain(|entry| !gone.contains(&entry.served.id));
+        for (served, state) in come {
+            if entries.iter().any(|entry| entry.served.id == served.id) {
+                log::error!("{}: cluster {} is another table's", served.section, served.id.cluster());
+                continue;
+            }
+            let entry = TableEntry::new(*domain, caches.as_deref(), served);
+            entries.push(TableEntry { state, ..entry });
+        }
+        *changes |= Changes::NAMES;
+    }
+
+    /// Has all be as the files say.
+    pub fn reload(&mut self) {
+        self.collector.reload();
+    }
+
+    /// Whom pmcd's clients have to be to change what runs.
+    pub fn allow(&mut self, controllers: Controllers) {
+        self.clients.allow(controllers);
     }
 
     /// Whether there will be no values any more, by a fault of the collector's.
@@ -179,7 +217,8 @@ impl Registry {
         self.poll();
         let Registry { entries, collector, may_write, .. } = self;
         collector.late(&mut |id, table, result, is_slow| {
-            let Some(entry) = entries.iter_mut().find(|entry| entry.served.id == id) else { return };
+            let entry = entries.iter_mut().find(|entry| entry.served.id == id && entry.lacks(&table));
+            let Some(entry) = entry else { return };
             entry.take_back(table, result, may_write);
             entry.overdue = is_slow;
         });
@@ -190,7 +229,7 @@ impl Registry {
             }
         }
         collector.refresh(&mut tables.into_iter(), &mut |id, table, result| {
-            if let Some(entry) = entries.iter_mut().find(|entry| entry.served.id == id) {
+            if let Some(entry) = entries.iter_mut().find(|entry| entry.served.id == id && entry.lacks(&table)) {
                 entry.take_back(table, result, may_write);
             }
         });
@@ -198,6 +237,27 @@ impl Registry {
 }
 
 impl TableEntry {
+    fn new(domain: u32, caches: Option<&Path>, served: ServedTable) -> TableEntry {
+        let (cluster, spec) = (served.id.cluster(), served.spec);
+        let file = caches.map(|dir| dir.join(format!("{domain}.{cluster}")));
+        let indom = if spec.shape == Shape::Single { Indom::NULL } else { Indom::new(domain, cluster) };
+        let desc = |metric: &MetricDef| Desc {
+            pmid: Pmid::new(domain, cluster, metric.item),
+            ty: metric.ty,
+            indom,
+            sem: metric.sem,
+            units: metric.units,
+        };
+        TableEntry {
+            state: Err(TableError::Loading),
+            table: Some(Table::of(spec)),
+            overdue: false,
+            instances: Instances::new(spec.shape, served.rows, file),
+            descs: spec.metrics.iter().map(desc).collect(),
+            served,
+        }
+    }
+
     fn has_failed(&self) -> bool {
         matches!(self.state, Err(TableError::NotLoaded(_)))
     }
@@ -208,6 +268,11 @@ impl TableEntry {
             Err(error @ (TableError::Loading | TableError::NotLoaded(_))) => Err(error.code()),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the collector has the table, and this is it: not that of a module that was stopped since.
+    fn lacks(&self, table: &Table) -> bool {
+        self.table.is_none() && table.fits(self.served.spec)
     }
 
     fn take_back(&mut self, table: Table, result: Result<(), TableError>, may_write: &dyn Fn() -> bool) {
@@ -373,18 +438,45 @@ impl Source for Registry {
         });
     }
 
-    fn store(&mut self, _client: Client, pmid: Pmid, _inst: InstId, value: &Atom<'_>) -> Result<(), PmErr> {
+    fn store(&mut self, client: Client, pmid: Pmid, inst: InstId, value: &Atom<'_>) -> Result<(), PmErr> {
         let (_, column) = self.metric(pmid)?;
         let index = self.entry(pmid.cluster()).ok_or(PmErr::PMID)?;
         let entry = &self.entries[index];
         entry.loaded()?;
+        let id = entry.served.id;
+        if self.collector.is_control(id, column) && !self.clients.may_control(client) {
+            return Err(PmErr::PERMISSION);
+        }
+        let mut instance = Vec::new();
+        entry.instances.each(entry.table.as_ref(), &mut |other, name| {
+            if other == inst {
+                name.clone_into(&mut instance);
+            }
+        });
         let stored = match value {
             // No metric that can be changed is anything else.
-            Atom::Str(text) => self.collector.store(entry.served.id, column, text),
-            Atom::U32(number) => self.collector.store(entry.served.id, column, number.to_string().as_bytes()),
+            Atom::Str(text) => self.collector.store(id, column, &instance, text),
+            Atom::U32(number) => self.collector.store(id, column, &instance, number.to_string().as_bytes()),
             _ => Err(TableError::ReadOnly),
         };
+        self.poll();
         stored.map_err(|error| error.code())
+    }
+
+    fn attribute(&mut self, client: Client, attribute: u32, value: &[u8]) {
+        self.clients.learn(client, attribute, value);
+    }
+
+    fn client_gone(&mut self, client: Client) {
+        self.clients.forget(client);
+    }
+
+    fn clients_unknown(&mut self) {
+        self.clients.forget_all();
+    }
+
+    fn take_changes(&mut self) -> Changes {
+        std::mem::replace(&mut self.changes, Changes::empty())
     }
 }
 

@@ -5,9 +5,11 @@ use super::guard::{held, inject, Fault};
 use super::module_set::ModuleSet;
 use super::modules::Modules;
 use super::prepared_module::PreparedModules;
-use super::status::AgentStatus;
-use crate::catalog::{Collect, TableError};
+use super::renewal::{Order, Supply};
+use super::status::{is_control, AgentStatus};
+use crate::catalog::{Change, Collect, TableError};
 use crate::kit::{Table, TableId};
+use crate::pcp::PmErr;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsFd;
@@ -23,6 +25,8 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// A wait in vain divides the next one's time by this if no thread is free for the next request, until one answers again: all these
 /// waits together take no longer than twice the first.
 const WEARINESS: u32 = 2;
+/// How long an order waits that loads modules.
+const LOADING: Duration = Duration::from_secs(3);
 /// For the thread to come to its end, at the end of the process: a probe in a file that thousands execute takes a second.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 /// When nothing has come for so long, there is to be another thread that can take over.
@@ -36,13 +40,22 @@ enum Job {
     Refresh(TableId, Table),
     /// With a number that the answer has too.
     Store(u64, TableId, usize, Vec<u8>),
+    Change(u64, Wish),
     Stop,
+}
+
+/// What a client wants to be changed of what runs.
+enum Wish {
+    /// All as the files say.
+    Reload,
+    Order(String, Order),
 }
 
 enum Done {
     Loaded(Vec<(TableId, Result<(), TableError>)>),
     Refreshed(Refreshed),
     Stored(u64, Result<(), TableError>),
+    Changed(Change),
 }
 
 struct Refreshed {
@@ -121,16 +134,50 @@ impl Shared {
     }
 }
 
+/// What a client writes to change what runs: the instance is the section of a module.
+fn wish(instance: &[u8], value: &[u8]) -> Result<Wish, TableError> {
+    let section = String::from_utf8_lossy(instance).into_owned();
+    match (instance.is_empty(), value, Order::read(value)) {
+        (true, b"reload", _) => Ok(Wish::Reload),
+        (false, _, Some(order)) => Ok(Wish::Order(section, order)),
+        _ => {
+            let value = String::from_utf8_lossy(value);
+            log::error!(
+                "expected start, stop or restart for a module, or reload for the agent, got `{}`",
+                value.escape_debug()
+            );
+            Err(PmErr::BADSTORE.into())
+        }
+    }
+}
+
 fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
     let begin = Instant::now();
     let result = modules.refresh(id, &mut table);
     Done::Refreshed(Refreshed { id, table, result, took: begin.elapsed() })
 }
 
+/// Tells what came and went, and wakes the other side for it: a client may ask for a new name first of all.
+fn tell(set: &mut ModuleSet, shared: &Shared) {
+    for change in set.take_changes() {
+        shared.finish(Done::Changed(change));
+        let _ = shared.ready.write(1);
+    }
+}
+
+/// Does what a client wants. A refusal is in the log.
+fn change(set: &mut ModuleSet, wish: Wish) -> Result<(), TableError> {
+    let changed = match wish {
+        Wish::Reload => set.reload(),
+        Wish::Order(section, order) => set.order(&section, order),
+    };
+    changed.map_err(|_| PmErr::BADSTORE.into())
+}
+
 /// The owner of the modules: loads them, says what became of them, and does what there is.
 fn collect(load: impl FnOnce() -> ModuleSet, status: AgentStatus, shared: &Shared) {
     let mut set = load();
-    set.log_outcomes();
+    set.modules.sets().iter().for_each(|set| set.log_outcomes());
     set.serve_status(status);
     let _ = shared.modules.set(Arc::downgrade(&set.modules)); // once
     shared.finish(Done::Loaded(set.served()));
@@ -138,13 +185,17 @@ fn collect(load: impl FnOnce() -> ModuleSet, status: AgentStatus, shared: &Share
     loop {
         inject("attend", "all");
         set.attend(shared.call.as_fd(), None);
+        tell(&mut set, shared);
         let _ = shared.call.read();
         while let Some(job) = shared.next() {
-            shared.finish(match job {
+            let done = match job {
                 Job::Refresh(id, table) => refreshed(&set.modules, id, table),
                 Job::Store(number, id, column, value) => Done::Stored(number, set.store(id, column, &value)),
+                Job::Change(number, wish) => Done::Stored(number, change(&mut set, wish)),
                 Job::Stop => return set.leave(),
-            });
+            };
+            tell(&mut set, shared);
+            shared.finish(done);
         }
     }
 }
@@ -159,21 +210,27 @@ pub struct Collector {
     slow: BTreeSet<TableId>,
     /// What came while a store was waited for.
     early: Vec<Refreshed>,
+    changes: Vec<Change>,
     stores: u64,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Collector {
-    /// Starts the thread, which begins to load. It does `afterwards` once it has, before it does anything else.
+    /// Starts the thread, which begins to load: modules, then pairs, each alone. It does `afterwards` once it has, before it does
+    /// anything else; from then on it follows the supply, if there is one.
     pub fn start(
         prepared: PreparedModules,
+        pairs: Vec<PreparedModules>,
         btf: Option<PathBuf>,
         status: AgentStatus,
+        supply: Option<Box<dyn Supply>>,
         afterwards: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<Collector> {
         let load = move || {
-            let set = ModuleSet::load(prepared, btf);
+            let mut set = ModuleSet::load(prepared, btf);
+            pairs.into_iter().for_each(|pair| set.add(pair));
             afterwards();
+            supply.into_iter().for_each(|supply| set.follow(supply));
             set
         };
         Collector::over(load, status)
@@ -213,6 +270,7 @@ impl Collector {
             patience: PATIENCE,
             slow: BTreeSet::new(),
             early: Vec::new(),
+            changes: Vec::new(),
             stores: 0,
             thread: None,
         })
@@ -309,17 +367,56 @@ impl Collect for Collector {
             return None;
         }
         // It is the first that comes, before anybody asks for anything else.
-        let Done::Loaded(outcomes) = held(&self.shared.finished).pop()? else { return None };
+        let mut finished = held(&self.shared.finished);
+        if finished.is_empty() {
+            return None;
+        }
+        let Done::Loaded(outcomes) = finished.remove(0) else { return None };
+        drop(finished);
         self.is_loaded = true;
         Some(outcomes)
     }
 
-    fn store(&mut self, table: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
+    fn changes(&mut self) -> Vec<Change> {
+        if !self.is_loaded {
+            return Vec::new();
+        }
+        let mut finished = held(&self.shared.finished);
+        for done in std::mem::take(&mut *finished) {
+            match done {
+                Done::Changed(change) => self.changes.push(change),
+                done => finished.push(done),
+            }
+        }
+        std::mem::take(&mut self.changes)
+    }
+
+    fn reload(&mut self) {
         self.stores += 1;
-        self.shared.put([Job::Store(self.stores, table, column, value.to_vec())]);
-        let until = Instant::now() + self.patience;
+        self.shared.put([Job::Change(self.stores, Wish::Reload)]);
+    }
+
+    fn is_control(&self, table: TableId, column: usize) -> bool {
+        is_control(table, column)
+    }
+
+    fn store(&mut self, table: TableId, column: usize, instance: &[u8], value: &[u8]) -> Result<(), TableError> {
+        self.stores += 1;
+        let (job, patience) = match is_control(table, column) {
+            true => (Job::Change(self.stores, wish(instance, value)?), LOADING),
+            false => (Job::Store(self.stores, table, column, value.to_vec()), self.patience),
+        };
+        self.shared.put([job]);
+        let until = Instant::now() + patience;
         loop {
             let done = self.receive(until);
+            if done.is_empty() && is_control(table, column) {
+                log::warn!(
+                    "an order takes longer than {} seconds; its metric tells what becomes of it",
+                    LOADING.as_secs()
+                );
+                return Ok(());
+            }
             if done.is_empty() {
                 return Err(TableError::Late);
             }
@@ -328,6 +425,7 @@ impl Collect for Collector {
                 match done {
                     Done::Stored(number, result) if number == self.stores => answer = Some(result),
                     Done::Refreshed(refreshed) => self.early.push(refreshed),
+                    Done::Changed(change) => self.changes.push(change),
                     _ => {} // came too late for whoever asked
                 }
             }
@@ -341,8 +439,10 @@ impl Collect for Collector {
         let mut early = std::mem::take(&mut self.early);
         for done in std::mem::take(&mut *held(&self.shared.finished)) {
             self.patience = PATIENCE;
-            if let Done::Refreshed(refreshed) = done {
-                early.push(refreshed);
+            match done {
+                Done::Refreshed(refreshed) => early.push(refreshed),
+                Done::Changed(change) => self.changes.push(change),
+                _ => {}
             }
         }
         for done in early {
@@ -379,7 +479,14 @@ impl Collect for Collector {
                 return;
             }
             for done in done {
-                let Done::Refreshed(done) = done else { continue };
+                let done = match done {
+                    Done::Refreshed(done) => done,
+                    Done::Changed(change) => {
+                        self.changes.push(change);
+                        continue;
+                    }
+                    _ => continue,
+                };
                 self.note(&done);
                 awaited.remove(&done.id);
                 back(done.id, done.table, done.result);
@@ -415,7 +522,7 @@ mod tests {
         let waits: Vec<Duration> = (0..20).map(|table| ask(&mut collector, &[TableId::new(table)]).1).collect();
         assert!(waits[0] >= PATIENCE && waits.iter().sum::<Duration>() < 3 * PATIENCE, "{waits:?}");
         assert!(ask(&mut collector, &[]).1 < MOMENT);
-        assert!(collector.store(ZERO, 0, b"start") == Err(TableError::Late));
+        assert!(collector.store(ZERO, 0, b"", b"start") == Err(TableError::Late));
 
         done(&collector.shared, Duration::ZERO);
         let mut late = Vec::new();

@@ -9,6 +9,7 @@ use crate::kit::{Module, Plan};
 use crate::loader::{LoadRequest, LoadedObject, Outcome};
 use crate::process::Filters;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -79,6 +80,7 @@ pub fn load<L: LoadedObject + 'static>(
                 .and_then(|module| result.map(|()| Mutex::new(Working { module, losses: HashMap::new() }))),
             missing,
             refreshes: Mutex::default(),
+            stopped: AtomicBool::new(false),
         });
     LoadedModules {
         kernel: Box::new(outcome.loaded),

@@ -1,10 +1,13 @@
 //! A module of a configuration once its loading is over.
 
+use super::guard::held;
 use super::prepared_module::ServedMetric;
+use crate::bpf::types;
 use crate::catalog::TableError;
-use crate::kit::{Module, PairStatus, Spec, TableId, TableSpec};
+use crate::kit::{Host, Kernel, Module, PairStatus, Plan, RefreshError, Spec, Table, TableId, TableSpec};
 use crate::loader::Failure;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -25,6 +28,8 @@ pub struct LoadedModule {
     pub refreshes: Mutex<RefreshRecord>,
     /// What became of the pair that it serves, if it serves one.
     pub pair: Option<PairStatus>,
+    /// Set once the module is stopped: it has no tables any more.
+    pub stopped: AtomicBool,
 }
 
 /// A module at work.
@@ -51,6 +56,17 @@ impl RefreshRecord {
     }
 }
 
+/// What stands in the place of a module that was stopped.
+struct Stopped;
+
+impl Module for Stopped {
+    fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {}
+
+    fn refresh(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
+        Err(RefreshError("the module was stopped".into()))
+    }
+}
+
 #[derive(Default)]
 pub struct Loss {
     pub count: u64,
@@ -61,6 +77,25 @@ impl LoadedModule {
     /// Whether the module can attach to the hook.
     pub fn has(&self, hook: &str) -> bool {
         self.spec.hooks.iter().any(|known| known.name == hook)
+    }
+
+    /// Whether the module was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Relaxed)
+    }
+
+    /// Stops the module: what it holds is dropped, what it has at work on targets of its own detached.
+    pub fn stop(&self) {
+        self.stopped.store(true, Relaxed);
+        if let Ok(working) = &self.module {
+            held(working).module = Box::new(Stopped);
+        }
+    }
+
+    /// Whether each of its tables is served, or why not.
+    pub fn served(&self) -> impl Iterator<Item = (TableId, Result<(), TableError>)> + '_ {
+        let outcome = self.module().map(drop);
+        self.tables.iter().map(move |(id, _)| (*id, outcome.clone()))
     }
 
     /// The module, or why its tables are not served.

@@ -1,4 +1,4 @@
-//! All modules of a configuration once loading is over, and their tables.
+//! Modules that were loaded together, and their tables.
 
 use super::guard::{guarded, held};
 use super::loaded_module::LoadedModule;
@@ -6,7 +6,6 @@ use crate::catalog::TableError;
 use crate::kit::{fill, Kernel, RefreshError, Table, TableId, TableSpec};
 use crate::loader::{give_back, Attempt, Finding, LoadedObject};
 use crate::pcp::PmErr;
-use std::slice::Iter;
 use std::time::{Duration, Instant};
 
 /// Loaded modules, for any thread: each works for one thread at a time.
@@ -24,9 +23,14 @@ pub struct LoadedModules {
 }
 
 impl LoadedModules {
-    /// Each of them.
-    pub fn iter(&self) -> Iter<'_, LoadedModule> {
-        self.modules.iter()
+    /// Each of them, but for those that were stopped.
+    pub fn iter(&self) -> impl Iterator<Item = &LoadedModule> + Clone {
+        self.modules.iter().filter(|loaded| !loaded.is_stopped())
+    }
+
+    /// Whether a table is that of a module of these.
+    pub fn serves(&self, id: TableId) -> bool {
+        self.module(id).is_some()
     }
 
     /// The module of a table, and the table as it is declared.

@@ -13,12 +13,15 @@ mod modules;
 mod outcomes;
 mod prepared;
 mod prepared_module;
+mod renewal;
+mod sets;
 mod status;
 
 pub use crate::loader::StatisticsHelper;
 pub use jobs::Collector;
 pub use loaded_module::CONFIGURATION;
 pub use module_set::ModuleSet;
-pub use prepared::{prepare, survey, Configuration, Prepared};
+pub use prepared::{prepare, survey, unheard, Configuration, Prepared};
 pub use prepared_module::{prepared_modules, PreparedModules};
+pub use renewal::{Order, Renewal, RenewalError, Supply};
 pub use status::{status_tables, AgentStatus, STATUS};

@@ -3,14 +3,18 @@
 use super::guard::guarded;
 use super::load::load;
 use super::loaded_module::{LoadedModule, Working};
+use super::loaded_modules::LoadedModules;
 use super::modules::Modules;
 use super::prepared_module::PreparedModules;
+use super::renewal::{Order, Renewal, RenewalError, Supply};
+use super::sets::Sets;
 use super::status::AgentStatus;
 use crate::bpf::{self, types};
-use crate::catalog::TableError;
+use crate::catalog::{Change, EnabledModule, TableError};
 use crate::kit::{loss_words, Kernel, Table, TableId};
 use crate::loader::{self, trim, LoadRequest, LoadedObject, Outcome};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -31,23 +35,42 @@ const QUIET: u64 = 60;
 
 /// Loaded modules, and what the thread that owns them does for them by itself.
 pub struct ModuleSet {
+    /// What was loaded at the start.
+    first: Arc<LoadedModules>,
     pub(super) modules: Arc<Modules>,
+    /// What modules that come later need.
+    btf: Option<PathBuf>,
+    supply: Option<Box<dyn Supply>>,
+    changes: Vec<Change>,
     ticks: u64,
     next_tick: Instant,
 }
 
 impl Deref for ModuleSet {
-    type Target = Modules;
+    type Target = LoadedModules;
 
-    fn deref(&self) -> &Modules {
-        &self.modules
+    fn deref(&self) -> &LoadedModules {
+        &self.first
     }
+}
+
+/// Nothing can change.
+fn fixed() -> RenewalError {
+    RenewalError(
+        "modules and programs cannot be loaded while the agent runs: it gave up the privileges for that; set `load_later = True` in \
+         [pmda] and restart the agent"
+            .into(),
+    )
 }
 
 impl ModuleSet {
     /// Loads the modules as far as the kernel allows.
     pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> ModuleSet {
-        ModuleSet::over(prepared, |wanted, constants| loader::load(&bpf::OBJECT, wanted, constants, btf.as_deref()))
+        let load = |wanted: &[LoadRequest], constants: &types::rodata| {
+            loader::load(&bpf::OBJECT, wanted, constants, btf.as_deref())
+        };
+        let set = ModuleSet::over(prepared, load);
+        ModuleSet { btf, ..set }
     }
 
     /// Has something else than the loader load the modules: tests do without a kernel.
@@ -55,11 +78,115 @@ impl ModuleSet {
         prepared: PreparedModules,
         by: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
     ) -> ModuleSet {
-        let modules = Arc::new(Modules::new(load(prepared, by)));
-        let mut set = ModuleSet { modules, ticks: 0, next_tick: Instant::now() + TICK };
+        let first = Arc::new(load(prepared, by));
+        let modules = Arc::new(Modules::new(Arc::clone(&first)));
+        let next_tick = Instant::now() + TICK;
+        let mut set = ModuleSet { first, modules, btf: None, supply: None, changes: Vec::new(), ticks: 0, next_tick };
         set.log_attempts();
         set.tick();
         set
+    }
+
+    /// Has something say which modules come and go. Pairs come at once.
+    pub fn follow(&mut self, supply: Box<dyn Supply>) {
+        self.supply = Some(supply);
+    }
+
+    /// Loads modules as sets of their own, without a word about their tables: nobody has asked for any yet.
+    pub fn add(&mut self, prepared: PreparedModules) {
+        let set = Arc::new(self.load_alone(prepared));
+        set.log_attempts();
+        self.modules.change(|sets| sets.0.push(set));
+    }
+
+    fn load_alone(&self, prepared: PreparedModules) -> LoadedModules {
+        if prepared.are_pairs() {
+            return load(prepared, |wanted, _| Outcome::nothing(wanted.len()));
+        }
+        load(prepared, |wanted, constants| loader::load(&bpf::OBJECT, wanted, constants, self.btf.as_deref()))
+    }
+
+    /// What came and went since the last call.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Has the supply look whether files changed, and does what follows from it.
+    fn look(&mut self) {
+        let Some(renewal) = self.supply.as_mut().and_then(|supply| supply.look()) else { return };
+        self.renew(renewal);
+    }
+
+    /// Reads all files again, and changes what has changed in them.
+    pub fn reload(&mut self) -> Result<(), RenewalError> {
+        let renewal = self.supply.as_mut().ok_or_else(fixed).and_then(|supply| supply.reload());
+        self.answer("", renewal)
+    }
+
+    /// Starts, stops or restarts a module.
+    pub fn order(&mut self, section: &str, order: Order) -> Result<(), RenewalError> {
+        let renewal = self.supply.as_mut().ok_or_else(fixed).and_then(|supply| supply.order(section, order));
+        self.answer(section, renewal)
+    }
+
+    /// Does what an order comes to, and keeps what became of it for whoever gave it.
+    fn answer(&mut self, section: &str, renewal: Result<Renewal, RenewalError>) -> Result<(), RenewalError> {
+        let done = renewal.map(|renewal| {
+            let answer = if renewal.is_empty() { "nothing has changed" } else { "done" };
+            self.renew(renewal);
+            answer.to_owned()
+        });
+        let (said, name) = (
+            done.clone().unwrap_or_else(|error| error.to_string()),
+            if section.is_empty() { "reload" } else { section },
+        );
+        match &done {
+            Ok(_) => log::info!("{name}: {said}"),
+            Err(_) => log::error!("{name}: {said}"),
+        }
+        self.modules.status().into_iter().for_each(|status| status.note(section, said.clone()));
+        done.map(drop)
+    }
+
+    fn renew(&mut self, Renewal { stop, load, configuration, controllers }: Renewal) {
+        let mut change = Change { controllers, ..Change::default() };
+        if let (Some(status), Some(configuration)) = (self.modules.status(), configuration) {
+            status.configure(configuration);
+        }
+        for section in stop {
+            change.gone.extend(self.stop(&section));
+        }
+        for (enabled, prepared) in load {
+            let set = Arc::new(self.load_alone(prepared));
+            set.log_attempts();
+            set.log_outcomes();
+            let mut outcomes: HashMap<TableId, _> = set.iter().flat_map(LoadedModule::served).collect();
+            for table in enabled.iter().flat_map(EnabledModule::tables) {
+                let outcome = outcomes.remove(&table.id).unwrap_or(Err(TableError::Loading));
+                change.come.push((table, outcome));
+            }
+            self.modules.change(|sets| sets.0.push(set));
+        }
+        if !change.is_empty() {
+            self.changes.push(change);
+            loader::give_back();
+        }
+    }
+
+    /// Stops a module; what serves nothing any more is detached. Yields its tables.
+    fn stop(&mut self, section: &str) -> Vec<TableId> {
+        let sets = self.modules.sets();
+        let Some((set, loaded)) = sets.named(section) else { return Vec::new() };
+        loaded.stop();
+        let gone = loaded.tables.iter().map(|(id, _)| *id).collect();
+        let running: Vec<&str> = set.iter().map(|loaded| loaded.spec.name).collect();
+        let is_over = set.iter().all(|loaded| loaded.tables.is_empty());
+        match is_over && !Arc::ptr_eq(set, &self.first) {
+            true => self.modules.change(|sets| sets.0.retain(|other| !Arc::ptr_eq(other, set))),
+            false => set.kernel.keep(&running),
+        }
+        log::info!("{section}: stopped");
+        gone
     }
 
     /// Serves the agent's own tables too.
@@ -78,8 +205,9 @@ impl ModuleSet {
         if self.ticks == SETTLED || self.ticks.is_multiple_of(GIVE_BACK) {
             trim();
         }
-        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &*self.modules.kernel);
-        for loaded in self.modules.iter() {
+        let (now, sets) = (self.ticks, self.modules.sets());
+        for (set, loaded) in sets.modules() {
+            let kernel: &dyn Kernel = &*set.kernel;
             let name = &loaded.name;
             let Some(mut working) = loaded.idle() else { continue };
             let Working { module, losses } = &mut *working;
@@ -101,14 +229,15 @@ impl ModuleSet {
     }
 
     /// Wakes the modules whose rings have records, to drain them, and those that are due.
-    fn wake(&mut self, rings: &[&str]) {
-        let (now, kernel): (_, &dyn Kernel) = (Instant::now(), &*self.modules.kernel);
-        for loaded in self.modules.iter() {
+    fn wake(&mut self, sets: &Sets, rings: &[(usize, &str)]) {
+        let now = Instant::now();
+        for (number, loaded) in sets.iter().enumerate().flat_map(|(number, set)| set.iter().map(move |l| (number, l))) {
+            let kernel: &dyn Kernel = &*sets.0[number].kernel;
             let LoadedModule { name, spec, .. } = loaded;
             let Some(mut working) = loaded.idle() else { continue };
             let module = &mut working.module;
             let is_due = module.due().is_some_and(|due| due <= now);
-            if is_due || spec.maps.iter().any(|map| rings.contains(&map.name)) {
+            if is_due || spec.maps.iter().any(|map| rings.contains(&(number, map.name))) {
                 if let Err(fault) = guarded(name, || module.woken(kernel)) {
                     log::error!("{name}: {fault}");
                 }
@@ -119,7 +248,9 @@ impl ModuleSet {
     /// Whether a module wants to be woken at once.
     pub fn is_due(&self) -> bool {
         let now = Instant::now();
-        self.modules.iter().filter_map(|loaded| loaded.idle()?.module.due()).any(|due| due <= now)
+        let sets = self.modules.sets();
+        let mut due = sets.modules().filter_map(|(_, loaded)| loaded.idle()?.module.due());
+        due.any(|due| due <= now)
     }
 
     /// Wakes modules as their rings fill and as they are due, and ticks once a second, until the descriptor is readable (then
@@ -129,31 +260,39 @@ impl ModuleSet {
             let now = Instant::now();
             if now >= self.next_tick {
                 self.tick();
+                self.look();
                 self.next_tick = Instant::now() + TICK;
+            }
+            if !self.changes.is_empty() {
+                return false;
             }
             if until.is_some_and(|until| now >= until) {
                 return false;
             }
             // One of a module that another thread has at work could not be drained: it would wake this one at once, again and again.
-            let drained = |ring: &str| {
+            let sets = self.modules.sets();
+            let drained = |set: &LoadedModules, ring: &str| {
                 let owner = |loaded: &&LoadedModule| loaded.spec.maps.iter().any(|map| map.name == ring);
-                !self.modules.iter().find(owner).is_some_and(LoadedModule::is_busy)
+                !set.iter().find(owner).is_none_or(LoadedModule::is_busy)
             };
-            let mut rings = self.modules.kernel.rings();
-            rings.retain(|(ring, _)| drained(ring));
+            let mut rings = Vec::new();
+            for (number, set) in sets.iter().enumerate() {
+                let own = set.kernel.rings().into_iter().filter(|(ring, _)| drained(set, ring));
+                rings.extend(own.map(|(ring, fd)| ((number, ring), fd)));
+            }
             let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
             fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
-            let due = self.modules.iter().filter_map(|loaded| loaded.idle()?.module.due());
+            let due = sets.modules().filter_map(|(_, loaded)| loaded.idle()?.module.due());
             let next = due.chain(until).fold(self.next_tick, Instant::min);
             // Rounded up: a poll that ends a fraction early would spin.
             let left = next.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000) as u16;
             let _ = poll(&mut fds, PollTimeout::from(left));
             let is_readable = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
             let readable = rings.iter().zip(&fds[1..]).filter(|(_, fd)| is_readable(fd));
-            let readable: Vec<&str> = readable.map(|((name, _), _)| *name).collect();
+            let readable: Vec<(usize, &str)> = readable.map(|((ring, _), _)| *ring).collect();
             let called = is_readable(&fds[0]);
             drop(fds);
-            self.wake(&readable);
+            self.wake(&sets, &readable);
             if called {
                 return true;
             }
@@ -163,11 +302,23 @@ impl ModuleSet {
     /// Detaches everything.
     pub fn detach(self) {
         // The threads that helped out have been told to end. One that is stuck is left: the kernel detaches when the process ends.
+        let ModuleSet { first, modules, .. } = self;
+        drop(first);
         let until = Instant::now() + MOMENT;
-        while Arc::strong_count(&self.modules) > 1 && Instant::now() < until {
+        while Arc::strong_count(&modules) > 1 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        drop(Arc::into_inner(self.modules));
+        drop(Arc::into_inner(modules));
+    }
+
+    /// Whether each table is served, or why not.
+    pub fn served(&self) -> Vec<(TableId, Result<(), TableError>)> {
+        self.modules.served()
+    }
+
+    /// Changes a value of a table, given as text.
+    pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
+        self.modules.store(id, column, value)
     }
 
     /// Leaves it to the end of the process to detach everything. Where the end of the process comes while this thread takes a probe

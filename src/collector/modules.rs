@@ -1,30 +1,37 @@
 //! The tables of the modules and those of the agent itself, for any thread.
 
 use super::loaded_modules::LoadedModules;
+use super::sets::Sets;
 use super::status::{AgentStatus, STATUS};
 use crate::catalog::TableError;
 use crate::kit::{RefreshError, Table, TableId};
-use std::ops::Deref;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// Loaded modules and what the agent knows of itself.
 pub struct Modules {
-    loaded: LoadedModules,
+    sets: RwLock<Sets>,
     status: OnceLock<AgentStatus>,
-}
-
-impl Deref for Modules {
-    type Target = LoadedModules;
-
-    fn deref(&self) -> &LoadedModules {
-        &self.loaded
-    }
 }
 
 impl Modules {
     /// Without the agent's own tables.
-    pub fn new(loaded: LoadedModules) -> Modules {
-        Modules { loaded, status: OnceLock::new() }
+    pub fn new(loaded: Arc<LoadedModules>) -> Modules {
+        Modules { sets: RwLock::new(Sets(vec![loaded])), status: OnceLock::new() }
+    }
+
+    /// All that is loaded.
+    pub fn sets(&self) -> Sets {
+        self.sets.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes what is loaded.
+    pub fn change<R>(&self, change: impl FnOnce(&mut Sets) -> R) -> R {
+        change(&mut self.sets.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The set that serves a table.
+    fn of(&self, id: TableId) -> Option<Arc<LoadedModules>> {
+        self.sets.read().unwrap_or_else(PoisonError::into_inner).of(id).cloned()
     }
 
     /// Serves the agent's own tables from now on: [`STATUS`].
@@ -32,33 +39,46 @@ impl Modules {
         let _ = self.status.set(status); // once
     }
 
+    /// What the agent knows of itself, once that is served.
+    pub fn status(&self) -> Option<&AgentStatus> {
+        self.status.get()
+    }
+
     /// Whether each table is served, or why not.
     pub fn served(&self) -> Vec<(TableId, Result<(), TableError>)> {
-        let of_modules = self.iter().flat_map(|loaded| {
-            let outcome = loaded.module().map(drop);
-            loaded.tables.iter().map(move |(id, _)| (*id, outcome.clone()))
-        });
+        let sets = self.sets();
+        let of_modules = sets.modules().flat_map(|(_, loaded)| loaded.served());
         of_modules.chain(STATUS.iter().map(|table| (table.id(), Ok(())))).collect()
+    }
+
+    /// Whether a table is nothing but sums over mapped rows, so that filling it waits for nobody, not even for its module.
+    pub fn is_sum(&self, id: TableId) -> bool {
+        self.of(id).is_some_and(|set| set.is_sum(id))
+    }
+
+    /// Whether the module of a table is at work already, so that whoever asks it has to wait.
+    pub fn is_busy(&self, id: TableId) -> bool {
+        self.of(id).is_some_and(|set| set.is_busy(id))
     }
 
     /// Changes a value of a table, given as text.
     pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
         match (STATUS.iter().find(|table| table.id() == id), self.status.get()) {
-            (Some(table), Some(status)) => table.store(&self.loaded, status, column, value),
-            _ => self.loaded.store(id, column, value),
+            (Some(table), Some(status)) => table.store(&self.sets(), status, column, value),
+            _ => self.of(id).ok_or(TableError::ReadOnly)?.store(id, column, value),
         }
     }
 
     /// Fills a table.
     pub fn refresh(&self, id: TableId, table: &mut Table) -> Result<(), TableError> {
         table.clear();
-        let of_module = self.loaded.refresh(id, table);
-        of_module.unwrap_or_else(|| {
-            let declared = STATUS.iter().find(|declared| declared.id() == id);
-            let (Some(declared), Some(status)) = (declared, self.status.get()) else {
-                return Err(RefreshError("not served".into()).into());
-            };
-            Ok(declared.refresh(&self.loaded, status, table)?)
-        })
+        if let Some(filled) = self.of(id).and_then(|set| set.refresh(id, table)) {
+            return filled;
+        }
+        let declared = STATUS.iter().find(|declared| declared.id() == id);
+        let (Some(declared), Some(status)) = (declared, self.status.get()) else {
+            return Err(RefreshError("not served".into()).into());
+        };
+        Ok(declared.refresh(&self.sets(), status, table)?)
     }
 }

@@ -36,6 +36,8 @@ pub struct Configuration {
     pub status: String,
     /// Entries of `modules` that make no module with metrics, and why.
     pub lost: Vec<(String, String)>,
+    /// Modules that were stopped, and how to start them.
+    pub stopped: Vec<(String, String)>,
     /// Modules that are not enabled, and how to enable them.
     pub off: Vec<(String, String)>,
     /// The metrics of both.
@@ -136,6 +138,7 @@ pub fn prepare(
         status: if errors.is_empty() { summary.clone() } else { format!("{summary}: {sentences}") },
         summary,
         halted: halt.is_some(),
+        stopped: Vec::new(),
         off: off.into_iter().map(|(spec, how)| (spec.name.to_owned(), how)).collect(),
         unserved,
         lost,
@@ -249,8 +252,8 @@ fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, modu
     }
 }
 
-/// Does something without a word in the log. To be called before there is another thread.
-fn unheard<R>(work: impl FnOnce() -> R) -> R {
+/// Does something without a word in the log, which is short: lines of other threads are lost meanwhile.
+pub fn unheard<R>(work: impl FnOnce() -> R) -> R {
     let level = log::max_level();
     log::set_max_level(log::LevelFilter::Off);
     let result = work();

@@ -47,6 +47,22 @@ impl PreparedModules {
     pub fn add(&mut self, enabled: &EnabledModule, module: Box<dyn Module + Send>) {
         self.modules.push(PreparedModule::new(enabled, Ok(module)));
     }
+
+    /// A module that the configuration has no section for, and that has programs of its own: a pair.
+    pub fn alone(enabled: &EnabledModule, module: Box<dyn Module + Send>) -> PreparedModules {
+        PreparedModules { modules: vec![PreparedModule::new(enabled, Ok(module))], process_refresh: None }
+    }
+
+    /// Those of some sections, without the others.
+    pub fn of(self, is_wanted: impl Fn(&str) -> bool) -> PreparedModules {
+        let modules = self.modules.into_iter().filter(|module| is_wanted(&module.name)).collect();
+        PreparedModules { modules, ..self }
+    }
+
+    /// Whether none of them has a part in the agent's own programs.
+    pub fn are_pairs(&self) -> bool {
+        self.modules.iter().all(|module| module.module.as_ref().is_ok_and(|module| module.pair().is_some()))
+    }
 }
 
 /// Makes the modules of a configuration; the first error is the result. Quick, since pmcd gives an agent that it has started three

@@ -335,6 +335,19 @@ impl<'a> Section<'a> {
         self.own.entries.iter().map(|entry| entry.key.as_str())
     }
 
+    /// All that the section says, `[DEFAULT]` included: a change of anything that its module reads changes it.
+    pub fn said(&self) -> Vec<(String, String)> {
+        let keys = self.keys().chain(self.config.defaults.entries.iter().map(|entry| entry.key.as_str()));
+        let value = |key: &str| match self.get(key) {
+            Ok(value) => value.map(|value| value.text().to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        let mut said: Vec<(String, String)> = keys.filter_map(|key| Some((key.to_owned(), value(key)?))).collect();
+        said.sort();
+        said.dedup();
+        said
+    }
+
     /// An error in the line where the section begins.
     pub fn error(&self, reason: impl Into<String>) -> ConfigError {
         ConfigError::Line { path: self.own.path.to_string(), line: self.own.line, reason: reason.into() }

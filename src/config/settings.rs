@@ -8,8 +8,18 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 /// The options of `[pmda]`; anything else there is an error, as ever.
-const PMDA: [&str; 7] =
-    ["modules", "prefix", "process_refresh", "module_failure_fatal", "bpf_stats", "show_arguments", "drop_privileges"];
+const PMDA: [&str; 10] = [
+    "modules",
+    "prefix",
+    "process_refresh",
+    "module_failure_fatal",
+    "bpf_stats",
+    "show_arguments",
+    "drop_privileges",
+    "load_later",
+    "control_users",
+    "control_groups",
+];
 
 /// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
 const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=349;
@@ -37,6 +47,12 @@ pub struct Settings {
     pub show_arguments: bool,
     /// Whether to give up, once the modules are loaded, the privileges that they do not need any more.
     pub drop_privileges: bool,
+    /// Whether modules and programs may be loaded while the agent runs; `None`: if there is a directory of programs.
+    pub load_later: Option<bool>,
+    /// Users who may change what runs, besides root.
+    pub control_users: Vec<String>,
+    /// Groups whose members may.
+    pub control_groups: Vec<String>,
 }
 
 /// What every module can be told.
@@ -154,6 +170,9 @@ impl Default for Settings {
             bpf_stats: false,
             show_arguments: true,
             drop_privileges: true,
+            load_later: None,
+            control_users: Vec::new(),
+            control_groups: Vec::new(),
         }
     }
 }
@@ -216,6 +235,11 @@ impl Settings {
         settings.show_arguments = *arguments.as_ref().unwrap_or(&false); // who sets it means to hide them
         read(Cost::Option, arguments.map(drop));
         read(Cost::Option, flag(pmda, "drop_privileges", true).map(|drops| settings.drop_privileges = drops));
+        let later = pmda.get("load_later").and_then(|value| value.map(|value| value.bool()).transpose());
+        read(Cost::Option, later.map(|later| settings.load_later = later));
+        let names = |option| Ok(pmda.get(option)?.map_or_else(Vec::new, |value| words(&value)));
+        read(Cost::Option, names("control_users").map(|names| settings.control_users = names));
+        read(Cost::Option, names("control_groups").map(|names| settings.control_groups = names));
         let Switches { on, off, faults: mut unclear } = Switches::read(config);
         faults.append(&mut unclear);
         let list = match pmda.get("modules") {
@@ -266,6 +290,11 @@ impl Section<'_> {
     pub fn is_enabled(&self) -> Result<Option<bool>, ConfigError> {
         self.get(ENABLED)?.map(|value| value.bool()).transpose()
     }
+}
+
+/// Names with commas between them.
+fn words(value: &Value<'_>) -> Vec<String> {
+    value.list().into_iter().filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// The sections that an option `modules` lists.

@@ -4,6 +4,7 @@ use crate::pcp::{Atom, Sem, Type, Units};
 use std::marker::PhantomData;
 
 /// One metric of a module.
+#[derive(Debug)]
 pub struct MetricDef {
     /// The PMID item: written out, so that no metric's identifier moves when a line is inserted.
     pub item: u32,

@@ -57,6 +57,11 @@ impl Table {
         self.cluster
     }
 
+    /// The number of its metrics.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
     /// Removes all rows.
     pub fn clear(&mut self) {
         self.keys.clear();

@@ -89,6 +89,11 @@ impl Table {
     pub fn is(&self, spec: &TableSpec) -> bool {
         self.cluster() == Some(spec.cluster)
     }
+
+    /// Whether it has the columns of a declaration.
+    pub fn fits(&self, spec: &TableSpec) -> bool {
+        self.is(spec) && self.columns() == spec.metrics.len()
+    }
 }
 
 /// A table as whoever serves it and whoever fills it know it: its PMID cluster, which no two tables of an agent share.

@@ -26,6 +26,9 @@ pub trait LoadedObject: Kernel + Send + Sync {
     /// Bytes of kernel memory of the maps and the programs.
     fn memory(&self) -> u64;
 
+    /// Detaches the programs in which none of these modules has a part.
+    fn keep(&self, modules: &[&str]);
+
     /// Has the kernel count the runs of programs while the descriptor is open.
     fn count_runs(&self) -> std::io::Result<OwnedFd>;
 
@@ -56,6 +59,10 @@ impl LoadedObject for Loaded {
 
     fn memory(&self) -> u64 {
         Loaded::memory(self)
+    }
+
+    fn keep(&self, modules: &[&str]) {
+        Loaded::keep(self, modules);
     }
 
     fn count_runs(&self) -> std::io::Result<OwnedFd> {

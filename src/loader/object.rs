@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
     pub(super) links: Mutex<BTreeMap<&'static str, Vec<(&'static str, template::Attached)>>>,
-    holds: Vec<Hold>,
+    /// By module.
+    holds: Mutex<Vec<(&'static str, Hold)>>,
     /// How many targets the programs of templates are attached to: each hold has a share.
     targets: Mutex<BTreeMap<&'static str, Arc<()>>>,
     /// Copies of templates, kept for targets to come and for what the kernel says of them.
@@ -80,7 +81,7 @@ impl Loaded {
     pub(super) fn empty() -> Loaded {
         Loaded {
             links: Mutex::default(),
-            holds: Vec::new(),
+            holds: Mutex::default(),
             targets: Mutex::default(),
             copies: Mutex::default(),
             reaches: Vec::new(),
@@ -202,7 +203,7 @@ impl Loaded {
             for tier in hook.tiers.iter().filter(|tier| usable(tier, refused)) {
                 match self.hold(tier, target, *number) {
                     Ok(hold) => {
-                        self.holds.push(hold);
+                        held(&self.holds).push((wanted.name, hold));
                         by = Some(tier);
                         break;
                     }
@@ -252,6 +253,17 @@ impl Loaded {
             .filter(|(hook, _)| links.contains_key(hook.name))
             .map(|(hook, tier)| (hook.name, tier.kind))
             .collect()
+    }
+
+    /// Detaches the programs in which none of these modules has a part.
+    pub fn keep(&self, modules: &[&str]) {
+        held(&self.holds).retain(|(module, _)| modules.contains(module));
+        for links in held(&self.links).values_mut() {
+            links.retain(|(program, _)| {
+                let users = self.build.and_then(|build| build.users(program));
+                users.is_none_or(|users| users.iter().any(|user| modules.contains(user)))
+            });
+        }
     }
 
     /// Whether a module has a part in an attached program.

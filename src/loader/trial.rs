@@ -29,6 +29,13 @@ pub struct Outcome<L = Loaded> {
     pub loaded: L,
 }
 
+impl Outcome {
+    /// That of modules that ask for nothing.
+    pub fn nothing(modules: usize) -> Outcome {
+        Outcome { modules: vec![Ok(()); modules], attempts: Vec::new(), findings: Vec::new(), loaded: Loaded::empty() }
+    }
+}
+
 /// Loads the modules of an object as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels without their own.
 pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constants, btf: Option<&Path>) -> Outcome {
     let refused = |reason: &String| Failure { hook: "-", errno: 0, reason: reason.clone(), kernel_log: String::new() };

@@ -72,10 +72,7 @@ impl Loaded {
     pub fn programs(&self) -> Vec<ProgramUsage> {
         let Some(object) = &self.object else { return Vec::new() };
         let links = held(&self.links);
-        let attached = |name: &str| {
-            let of = |hook: &str| self.hooks.iter().find(|(known, _)| known.name == hook);
-            links.keys().filter_map(|hook| of(hook)).any(|(_, tier)| tier.programs.contains(&name))
-        };
+        let attached = |name: &str| links.values().flatten().any(|(program, _)| *program == name);
         let mut usage = Vec::new();
         for program in object.progs() {
             let name = program.name().to_string_lossy().into_owned();

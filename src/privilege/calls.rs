@@ -77,6 +77,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_mincore,
     libc::SYS_brk,
     libc::SYS_membarrier,
+    libc::SYS_memfd_create,
     // threads, signals, time
     libc::SYS_futex,
     libc::SYS_set_robust_list,

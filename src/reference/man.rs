@@ -103,6 +103,17 @@ const PMDA: &[(&str, &str)] = &[
         "Drop the capabilities and system calls that the modules do not need after loading; default: True. The log names the capabilities that \
          remain.",
     ),
+    (
+        "load_later",
+        "Let modules and programs be loaded while the agent runs: the thread that loads keeps the capabilities for it, and pmcd is asked who its \
+         clients are. Default: True if there is a directory programs.d beside the configuration file when the agent starts.",
+    ),
+    (
+        "control_users",
+        "Users, with commas between them, who may store in `bcc.agent.control` and `bcc.agent.module.control`, over the local socket or \
+         after a login; root always may.",
+    ),
+    ("control_groups", "Groups whose members may."),
 ];
 
 fn configuration(page: &mut Page, specs: &[&Spec]) {
@@ -116,7 +127,8 @@ fn configuration(page: &mut Page, specs: &[&Spec]) {
     );
     page.paragraph(
         "After a change, run `pmdacorebcc --check-syntax`, which only reads the files, or `pmdacorebcc --check`, which also loads the modules. \
-         Then restart pmcd or run `Install` again.",
+         Then restart pmcd or run `Install` again; or, with `load_later`, `pmstore bcc.agent.control reload` or SIGHUP: only modules whose \
+         sections have changed are loaded anew.",
     );
     page.subsection("[pmda]");
     for (name, text) in PMDA {

@@ -93,7 +93,7 @@ impl Shown {
         loop {
             match self.set.attend(signals.as_fd(), until) {
                 false => return false,
-                true if signals.take().is_some() => return true,
+                true if signals.take_end().is_some() => return true,
                 true => {}
             }
         }

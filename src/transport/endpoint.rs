@@ -239,7 +239,7 @@ fn accept<S>(
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(TransportError::new("cannot wait for pmcd", errno)),
         }
-        if let Some(signal) = signals.take() {
+        if let Some(signal) = signals.take_end() {
             return Err(TransportError::Signal(signal));
         }
         match take() {

@@ -5,8 +5,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// SIGTERM and SIGINT, which end the agent, and SIGHUP, which does not: pmcd gets one from the administrator, and one
-/// can reach its children as well. SIGPIPE needs nothing here; Rust's runtime ignores it from the start.
+/// SIGTERM and SIGINT, which end the agent, and SIGHUP, which has it read its configuration again: pmcd gets one from the
+/// administrator, and one can reach its children as well. SIGPIPE needs nothing here; Rust's runtime ignores it from the start.
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,
@@ -25,16 +25,22 @@ impl Signals {
         Ok(Signals { fd: fd.map_err(|errno| TransportError::new("cannot make a signal descriptor", errno))? })
     }
 
-    /// The first signal to end that is pending, if there is one.
-    pub fn take(&self) -> Option<i32> {
+    /// The first signal that is pending, if there is one; one to end comes before SIGHUP.
+    pub fn take(&self) -> Option<Signal> {
+        let mut taken = None;
         // An error of the read is one of "none pending"; there is no other that a later read would not repeat.
         while let Ok(Some(info)) = self.fd.read_signal() {
-            let signal = info.ssi_signo as i32;
-            if signal != Signal::SIGHUP as i32 {
-                return Some(signal);
+            match Signal::try_from(info.ssi_signo as i32) {
+                Ok(Signal::SIGHUP) | Err(_) => taken = Some(Signal::SIGHUP),
+                Ok(signal) => return Some(signal),
             }
         }
-        None
+        taken
+    }
+
+    /// The first signal to end that is pending, if there is one.
+    pub fn take_end(&self) -> Option<i32> {
+        self.take().filter(|signal| *signal != Signal::SIGHUP).map(|signal| signal as i32)
     }
 }
 

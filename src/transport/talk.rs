@@ -5,6 +5,7 @@ use super::{Connection, Signals, TransportError};
 use crate::pdu::{Deframer, Frame};
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::signal::Signal;
 use nix::unistd::{read, write};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -23,6 +24,9 @@ pub trait Handler {
     fn woken(&mut self, out: &mut Vec<u8>) {
         let _ = out;
     }
+
+    /// SIGHUP came: read the configuration again.
+    fn reload(&mut self) {}
 
     /// Whether the agent itself wants the conversation to end: [`End::Handler`].
     fn is_over(&self) -> bool {
@@ -68,8 +72,10 @@ pub fn run(
         }
         let ready = talk.wait(signals, handler)?;
         if ready.signal {
-            if let Some(signal) = signals.take() {
-                break End::Signal(signal);
+            match signals.take() {
+                Some(Signal::SIGHUP) => handler.reload(),
+                Some(signal) => break End::Signal(signal as i32),
+                None => {}
             }
         }
         if ready.wake {

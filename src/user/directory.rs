@@ -48,6 +48,12 @@ pub fn read_directory(directory: &Path) -> Vec<PairFiles> {
     files.iter().map(|file| read_pair(file, &trusted, true)).collect()
 }
 
+/// Reads pairs of a directory by their names.
+pub fn read_pairs(directory: &Path, names: &[String]) -> Vec<PairFiles> {
+    let trusted = trusted(directory);
+    names.iter().map(|name| read_pair(&directory.join(format!("{name}.yaml")), &trusted, true)).collect()
+}
+
 /// Reads the pair of a YAML file, whoever may change it; whether the agent would is told beside it.
 pub fn read_file(file: &Path) -> (PairFiles, Result<(), PairError>) {
     let directory = file.parent().filter(|directory| *directory != Path::new("")).unwrap_or(Path::new("."));

@@ -1,9 +1,9 @@
 //! The pairs of a directory as modules: their names, and the clusters of their tables.
 
 use super::config::PairError;
-use super::directory::{read_directory, PairFiles};
+use super::directory::PairFiles;
 use super::module::PairModule;
-use super::tables::{leak, word, ServedMetric, Tables};
+use super::tables::{kept, leak, word, ServedMetric, Tables};
 use crate::catalog::EnabledModule;
 use crate::config::ModuleSettings;
 use crate::kit::{Need, Spec, TableSpec};
@@ -14,17 +14,30 @@ use std::path::Path;
 /// Clusters of tables of pairs.
 pub const CLUSTERS: std::ops::RangeInclusive<u16> = crate::catalog::PAIR_CLUSTERS as u16..=1999;
 
+/// What any pair may need.
+pub const PAIR: Spec = Spec {
+    name: "user",
+    summary: "programs of this site",
+    needs_to_load: &[Need::Tracefs, Need::PerfEvents, Need::UserProbes],
+    needs_to_run: &[Need::KernelSymbols],
+    ..Spec::NEW
+};
+
 /// Names below `bcc.user` that are no pair's.
 const RESERVED: [&str; 1] = ["status"];
 
-/// The pairs of a directory as modules. Clusters are kept in a file if one is given.
+/// The section of a pair, by the name of its files.
+pub fn section_of(name: &str) -> String {
+    format!("user.{}", word(name))
+}
+
+/// Pairs as modules. Clusters are kept in a file if one is given; those of the other tables are not taken.
 pub fn pairs_of(
-    directory: &Path,
+    files: Vec<PairFiles>,
     prefix: &str,
     state: Option<&Path>,
-    others: &[EnabledModule],
+    others: &[u16],
 ) -> Vec<(EnabledModule, PairModule)> {
-    let files = read_directory(directory);
     if files.is_empty() {
         return Vec::new();
     }
@@ -32,9 +45,7 @@ pub fn pairs_of(
         |path: &Path, error: std::io::Error| log::warn!("{}: {error}; clusters are handed out anew", path.display());
     let loaded = state.and_then(|path| Clusters::load(path, CLUSTERS).map_err(|error| told(path, error)).ok());
     let mut clusters = loaded.unwrap_or_else(|| Clusters::none(CLUSTERS));
-    let reserved: Vec<u16> =
-        others.iter().flat_map(EnabledModule::tables).map(|table| table.id.cluster() as u16).collect();
-    let pairs = pairs(files, prefix, &mut clusters, &reserved);
+    let pairs = pairs(files, prefix, &mut clusters, others);
     if let Some(path) = state {
         if let Err(error) = clusters.save(path) {
             log::warn!("{}: {error}; the next start hands out clusters anew", path.display());
@@ -107,14 +118,10 @@ fn wrong(file: &str, metric: &ServedMetric, reason: &str) -> PairError {
 fn enabled(pair: &str, prefix: &str, tables: Vec<&'static TableSpec>, symbols: bool) -> EnabledModule {
     let name = leak(format!("user.{pair}"));
     let needs_to_run: &[Need] = if symbols { &[Need::KernelSymbols] } else { &[] };
-    let spec = Spec {
-        name,
-        summary: "programs of this site",
-        tables: Vec::leak(tables),
-        needs_to_load: &[Need::Tracefs, Need::PerfEvents, Need::UserProbes],
-        needs_to_run,
-        ..Spec::NEW
-    };
+    // Equal tables are the same ones.
+    let places: Vec<*const TableSpec> = tables.iter().map(|table| &raw const **table).collect();
+    let of = format!("{name} {symbols} {places:?}");
+    let spec = Spec { name, tables: kept(of.clone(), || tables), needs_to_run, ..PAIR };
     EnabledModule {
         settings: ModuleSettings {
             section: name.into(),
@@ -124,7 +131,7 @@ fn enabled(pair: &str, prefix: &str, tables: Vec<&'static TableSpec>, symbols: b
             indom_cache: true,
             debug: false,
         },
-        spec: Box::leak(Box::new(spec)),
+        spec: kept(of, || spec),
         rows: 0,
         bpf_names: false,
     }

@@ -1,17 +1,37 @@
-//! Declarations that are made when the agent starts. They are as good as those that are compiled in, since they live until the agent
-//! ends: each start makes them once, of at most 256 pairs of 1 MB of YAML each.
+//! Declarations that are made when a pair is read. They are as good as those that are compiled in, since they live until the agent ends:
+//! one that is made again is the same.
 
 use super::config::{Counter, Histogram};
 use super::series::{counter_units, Scale};
 use crate::kit::{MetricDef, Shape, TableSpec};
 use crate::pcp::{Sem, Type, Units};
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Instances of a table.
 const MAX_INSTANCES: usize = 10_000;
 
-/// A text that lives until the agent ends: names, helps and labels of the pairs that are there at its start.
+/// A text that lives until the agent ends: names, helps and labels of pairs. One that is asked for again is the same.
 pub fn leak(text: String) -> &'static str {
-    Box::leak(text.into_boxed_str())
+    kept(text.clone(), || text).as_str()
+}
+
+type Kept = HashMap<(TypeId, String), &'static (dyn Any + Send + Sync)>;
+
+/// A thing that lives until the agent ends, by all that it is made of: a pair that is loaded again takes no more memory.
+pub fn kept<T: Any + Send + Sync>(of: String, make: impl FnOnce() -> T) -> &'static T {
+    static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
+    let key = (TypeId::of::<T>(), of);
+    let known = KEPT.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+    let known = known.unwrap_or_else(|| {
+        // What it is made of may be kept, too.
+        let made: &'static (dyn Any + Send + Sync) = Box::leak(Box::new(make()));
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made);
+        made
+    });
+    // The type is a part of what it is found by.
+    known.downcast_ref().expect("a thing of its type")
 }
 
 /// A text as a component of a name: letters, digits and `_`, a letter first.
@@ -86,14 +106,10 @@ impl ServedMetric {
         let path = format!("user.{pair}.{}", self.name);
         let shape = if self.labelled { Shape::Named { max: MAX_INSTANCES } } else { Shape::Single };
         let table = |cluster: Option<&u32>, shape, metrics: Vec<MetricDef>| {
-            let spec = TableSpec {
-                summary: leak(format!("series of {}", self.name)),
-                cluster: *cluster?,
-                shape,
-                metrics: Vec::leak(metrics),
-                ..TableSpec::NEW
-            };
-            Some(&*Box::leak(Box::new(spec)))
+            let (cluster, summary) = (*cluster?, format!("series of {}", self.name));
+            let spec = |metrics| TableSpec { summary: leak(summary), cluster, shape, metrics, ..TableSpec::NEW };
+            let of = format!("{cluster} {shape:?} {metrics:?}");
+            Some(kept(of.clone(), || spec(kept(of, || metrics))))
         };
         let metric = |item: u32, last: &str, ty: Type, sem: Sem, units: Units, help: String| MetricDef {
             item,

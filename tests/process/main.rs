@@ -10,6 +10,7 @@ mod support;
 
 mod arrivals;
 mod blocked;
+mod changes;
 mod command_line;
 mod config;
 mod connection;

@@ -11,10 +11,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const CONFIG: &str =
+pub const CONFIG: &str =
     "[pmda]\nmodules = sysfork\nmodule_failure_fatal = True\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
 
-fn home() -> Option<Home> {
+pub fn home() -> Option<Home> {
     roots_home(CONFIG, "programs.d")
 }
 
@@ -42,7 +42,7 @@ fn headers() -> Option<PathBuf> {
 }
 
 /// Compiles a source to `programs.d/NAME.bpf.o`; false if something for that is missing.
-fn compile(home: &Home, source: &Path, name: &str) -> bool {
+pub fn compile(home: &Home, source: &Path, name: &str) -> bool {
     if lacks(&["clang"]) {
         return false;
     }
@@ -65,11 +65,11 @@ fn compile(home: &Home, source: &Path, name: &str) -> bool {
     true
 }
 
-fn example(name: &str) -> PathBuf {
+pub fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
 }
 
-fn write(home: &Home, name: &str, text: &str) {
+pub fn write(home: &Home, name: &str, text: &str) {
     let path = home.path("programs.d").join(name);
     fs::write(&path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
@@ -86,13 +86,13 @@ fn with_calls() -> Option<Home> {
 }
 
 /// The PMID of a metric.
-fn pmid(peer: &mut Peer, name: &str) -> Pmid {
+pub fn pmid(peer: &mut Peer, name: &str) -> Pmid {
     let reply = peer.ask(&wire::lookup(name));
     let Pdu::PmnsIds { ids, .. } = decode(&reply) else { panic!("{name}") };
     ids[0]
 }
 
-fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
+pub fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
     values.into_iter().map(|value| value.parse::<u64>().unwrap()).sum()
 }
 
@@ -197,7 +197,7 @@ SEC("raw_tp/sys_enter") int writer(struct bpf_raw_tracepoint_args *ctx)
 char LICENSE[] SEC("license") = "GPL";
 "#;
 
-fn source(home: &Home, name: &str, text: &str, yaml: &str) -> bool {
+pub fn source(home: &Home, name: &str, text: &str, yaml: &str) -> bool {
     let source = home.path(&format!("{name}.bpf.c"));
     fs::write(&source, text).unwrap();
     write(home, &format!("{name}.yaml"), yaml);

@@ -1,9 +1,9 @@
 //! The agent as a whole.
 
-use super::{set_opt, AgentStatus, LoadedModules};
+use super::{set_opt, AgentStatus, Sets};
 use crate::catalog::TableError;
 use crate::kit::{Shape, Table, TableSpec};
-use crate::loader;
+use crate::loader::{self, LoadedObject};
 use crate::metrics;
 use crate::pcp::PmErr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,6 +20,7 @@ metrics! {
     CONFIGURATION: str = 8 "agent.configuration.status" DISCRETE NONE "errors in the configuration, each with file, line and remedy";
     ERRORS: u32 = 9 "agent.configuration.errors" DISCRETE COUNT "number of errors in the configuration";
     STATISTICS: u32 = 10 "agent.program.stats" INSTANT NONE "1 if program statistics are on, else 0; pmstore changes it";
+    CONTROL: str = 11 "agent.control" INSTANT NONE "what became of the last order; pmstore takes reload";
 }
 
 pub static TABLE: TableSpec = TableSpec {
@@ -30,25 +31,32 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
+pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     let kernel = nix::sys::utsname::uname().map(|names| names.release().to_os_string()).unwrap_or_default();
+    let configuration = status.configuration();
     let row = table
         .single()
         .text(VERSION, env!("CARGO_PKG_VERSION").as_bytes())
         .text(RELEASE, kernel.as_encoded_bytes())
-        .set(LOADING, modules.loading.as_millis() as u64)
+        .set(LOADING, sets.loading().as_millis() as u64)
         .set(UPTIME, status.started.elapsed().as_secs())
         .set(FETCHES, status.fetches.load(Relaxed))
-        .text(CONFIGURATION, status.configuration.status.as_bytes())
-        .set(ERRORS, status.configuration.errors.len() as u32)
-        .set(STATISTICS, u32::from(status.statistics.are_on()));
+        .text(CONFIGURATION, configuration.status.as_bytes())
+        .set(ERRORS, configuration.errors.len() as u32)
+        .set(STATISTICS, u32::from(status.statistics.are_on()))
+        .text(CONTROL, status.answer("").as_bytes());
     let row = set_opt(row, RESIDENT, loader::resident());
     let row = set_opt(row, RESTARTS, status.restarts.as_ref().map(|restarts| restarts.count));
     set_opt(row, CRASHES, status.restarts.as_ref().map(|restarts| restarts.crashes));
 }
 
+/// Whether a column is for orders.
+pub fn is_control(column: usize) -> bool {
+    column == CONTROL.column
+}
+
 /// Switches program statistics on (`1`) and off (`0`); nothing else can be changed.
-pub fn store(modules: &LoadedModules, status: &AgentStatus, column: usize, value: &[u8]) -> Result<(), TableError> {
+pub fn store(sets: &Sets, status: &AgentStatus, column: usize, value: &[u8]) -> Result<(), TableError> {
     if column != STATISTICS.column {
         return Err(TableError::ReadOnly);
     }
@@ -59,7 +67,7 @@ pub fn store(modules: &LoadedModules, status: &AgentStatus, column: usize, value
     };
     let open = || match &status.statistics_helper {
         Some(helper) => helper.count_runs(),
-        None => modules.kernel.count_runs(),
+        None => sets.kernels().next().map_or_else(loader::count_runs, LoadedObject::count_runs),
     };
     status.statistics.switch(on, open).map_err(|error| {
         log::error!("program statistics: {}", status.statistics.finding().said);

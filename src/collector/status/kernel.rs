@@ -1,9 +1,10 @@
 //! What the kernel has, or has not.
 
-use super::{set_opt, AgentStatus, LoadedModules, NAMES};
+use super::{set_opt, AgentStatus, Sets, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader::Finding;
 use crate::metrics;
+use std::collections::BTreeSet;
 
 metrics! {
     THERE: u32 = 0 "agent.kernel.feature" DISCRETE NONE "1 if the kernel has the feature, 0 if not";
@@ -32,8 +33,12 @@ const QUESTIONS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
-    for Finding { feature, there, said } in modules.findings.iter().chain([&status.statistics.finding()]) {
+pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
+    let mut told = BTreeSet::new();
+    for Finding { feature, there, said } in sets.findings().chain([&status.statistics.finding()]) {
+        if !told.insert(*feature) {
+            continue; // a set that was loaded later says it again
+        }
         let question = QUESTIONS.iter().find(|(name, ..)| name == feature);
         let (name, said) = match question {
             Some((_, name, meaning)) => (*name, format!("{meaning}: {said}")),

@@ -1,7 +1,7 @@
 //! What was lost, by module and kind.
 
 use super::super::guard::held;
-use super::{AgentStatus, LoadedModules, NAMES};
+use super::{AgentStatus, Sets, NAMES};
 use crate::kit::{loss_words, Kernel, Shape, Table, TableSpec};
 use crate::metrics;
 use std::collections::BTreeMap;
@@ -19,17 +19,17 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
-    each(modules, &mut |module, loss, count| {
+pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
+    each(sets, &mut |module, loss, count| {
         let (name, reason) = loss_words(loss);
         table.named(instance(module, name).as_bytes()).set(EVENTS, count).text(REASON, reason.as_bytes());
     });
 }
 
 /// Whatever was lost so far. A module at work counts with what it had lost before: a counter does not step back.
-pub fn total(modules: &LoadedModules, status: &AgentStatus) -> u64 {
+pub fn total(sets: &Sets, status: &AgentStatus) -> u64 {
     let mut now: BTreeMap<&str, u64> = BTreeMap::new();
-    each(modules, &mut |module, _, count| *now.entry(module).or_default() += count);
+    each(sets, &mut |module, _, count| *now.entry(module).or_default() += count);
     let mut known = held(&status.lost);
     for (module, count) in now {
         known.insert(module.to_owned(), count);
@@ -38,9 +38,9 @@ pub fn total(modules: &LoadedModules, status: &AgentStatus) -> u64 {
 }
 
 /// Hands out the losses of each module. One that is at work is not waited for.
-fn each<'a>(modules: &'a LoadedModules, out: &mut dyn FnMut(&'a str, &'static str, u64)) {
-    let kernel: &dyn Kernel = &*modules.kernel;
-    for loaded in modules.iter() {
+fn each<'a>(sets: &'a Sets, out: &mut dyn FnMut(&'a str, &'static str, u64)) {
+    for (set, loaded) in sets.modules() {
+        let kernel: &dyn Kernel = &*set.kernel;
         let Some(working) = loaded.idle() else { continue };
         working.module.losses(kernel, &mut |loss, count| out(&loaded.name, loss, count));
     }

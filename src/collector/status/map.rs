@@ -1,6 +1,6 @@
 //! What each BPF map holds.
 
-use super::{set_opt, AgentStatus, LoadedModules, NAMES};
+use super::{set_opt, AgentStatus, Sets, NAMES};
 use crate::kit::{Kernel, Shape, Table, TableSpec};
 use crate::metrics;
 
@@ -25,15 +25,16 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
-    let kernel: &dyn Kernel = &*modules.kernel;
-    for map in modules.kernel.maps() {
-        let specs = modules.iter().map(|loaded| loaded.spec);
+pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
+    for (set, map) in sets.iter().flat_map(|set| set.kernel.maps().into_iter().map(move |map| (set, map))) {
+        let kernel: &dyn Kernel = &*set.kernel;
+        let specs = set.iter().map(|loaded| loaded.spec);
         let def =
             specs.flat_map(|spec| spec.maps.iter().map(|def| (def, spec.maps))).find(|(def, _)| def.name == map.name);
         let taken = def.and_then(|(def, _)| kernel.taken(def));
-        let users = modules.users(|spec| spec.maps.iter().any(|def| def.name == map.name));
-        let row = table.named(map.name.as_bytes()).text(KIND, map.kind.as_bytes()).text(MODULES, users.as_bytes());
+        let users = set.users(|spec| spec.maps.iter().any(|def| def.name == map.name));
+        let name = sets.name(set, &map.name);
+        let row = table.named(name.as_bytes()).text(KIND, map.kind.as_bytes()).text(MODULES, users.as_bytes());
         let row = set_opt(row, MEMORY, map.memory);
         let row = set_opt(row, LOST, def.and_then(|(def, maps)| kernel.lost(def, maps)));
         if map.kind == "ringbuf" {

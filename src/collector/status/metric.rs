@@ -2,7 +2,7 @@
 
 use super::super::guard::held;
 use super::module_states::{module_states, rank};
-use super::{AgentStatus, LoadedModules, NAMES};
+use super::{AgentStatus, Sets, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
 use std::collections::BTreeSet;
@@ -19,10 +19,11 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
+pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
+    let configuration = status.configuration();
     let mut rows: Vec<(&str, &str, String)> = Vec::new();
-    for module in module_states(modules, status) {
-        let Some(loaded) = module.loaded else { continue };
+    for module in module_states(sets, &configuration) {
+        let Some((_, loaded)) = module.loaded else { continue };
         let record = held(&loaded.refreshes);
         for metric in &loaded.metrics {
             let text = match (module.state, record.is_empty(metric)) {
@@ -33,7 +34,7 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
             rows.push((&metric.name, module.state, text));
         }
     }
-    let unserved = status.configuration.unserved.iter();
+    let unserved = configuration.unserved.iter();
     rows.extend(unserved.map(|metric| (&*metric.name, metric.state, format!("{}: {}", metric.state, metric.why))));
     // A section that enables a module once more has failed, but the metrics are there: the first row of a name is the module's.
     let mut known = BTreeSet::new();

@@ -13,9 +13,9 @@ mod program;
 mod statistics;
 mod summary;
 
-use super::guard::Fault;
-use super::loaded_modules::LoadedModules;
+use super::guard::{held, Fault};
 use super::prepared::Configuration;
+use super::sets::Sets;
 use crate::catalog::{ServedTable, TableError};
 use crate::kit::{Metric, Number, RefreshError, RowMut, Table, TableId, TableSpec};
 use crate::loader::{self, StatisticsHelper};
@@ -31,7 +31,7 @@ use std::time::Instant;
 pub struct StatusTable {
     /// Its declaration.
     pub spec: &'static TableSpec,
-    fill: fn(&LoadedModules, &AgentStatus, &mut Table),
+    fill: fn(&Sets, &AgentStatus, &mut Table),
 }
 
 impl StatusTable {
@@ -41,13 +41,8 @@ impl StatusTable {
     }
 
     /// Fills the table; a panic costs its values.
-    pub fn refresh(
-        &self,
-        modules: &LoadedModules,
-        status: &AgentStatus,
-        table: &mut Table,
-    ) -> Result<(), RefreshError> {
-        catch_unwind(AssertUnwindSafe(|| (self.fill)(modules, status, table))).map_err(|panic| {
+    pub fn refresh(&self, sets: &Sets, status: &AgentStatus, table: &mut Table) -> Result<(), RefreshError> {
+        catch_unwind(AssertUnwindSafe(|| (self.fill)(sets, status, table))).map_err(|panic| {
             table.clear();
             let error = RefreshError(Fault::of(panic.as_ref()).to_string());
             log::error!("{}: {error}", self.spec.summary);
@@ -56,15 +51,9 @@ impl StatusTable {
     }
 
     /// Changes a value, given as text.
-    pub fn store(
-        &self,
-        modules: &LoadedModules,
-        status: &AgentStatus,
-        column: usize,
-        value: &[u8],
-    ) -> Result<(), TableError> {
+    pub fn store(&self, sets: &Sets, status: &AgentStatus, column: usize, value: &[u8]) -> Result<(), TableError> {
         match self.spec.cluster == agent::TABLE.cluster {
-            true => agent::store(modules, status, column, value),
+            true => agent::store(sets, status, column, value),
             false => Err(TableError::ReadOnly),
         }
     }
@@ -83,6 +72,12 @@ pub static STATUS: [StatusTable; 9] = [
     StatusTable { spec: &pair::TABLE, fill: pair::fill },
 ];
 
+/// Whether a value is an order that changes what runs.
+pub fn is_control(id: TableId, column: usize) -> bool {
+    let is = |spec: &TableSpec| u32::from(id.cluster()) == spec.cluster;
+    is(&agent::TABLE) && agent::is_control(column) || is(&module::TABLE) && module::is_control(column)
+}
+
 /// Names in one of these domains: many times what there is.
 const NAMES: usize = 10_000;
 
@@ -98,12 +93,14 @@ fn set_opt<T: Number>(row: RowMut<'_>, metric: Metric<T>, value: Option<T>) -> R
 pub struct AgentStatus {
     started: Instant,
     fetches: Arc<AtomicU64>,
-    configuration: Configuration,
+    configuration: Mutex<Arc<Configuration>>,
     statistics: Statistics,
     /// What switches program statistics on, if this process cannot any more.
     pub statistics_helper: Option<StatisticsHelper>,
     /// What each module had lost at the last look.
     lost: Mutex<BTreeMap<String, u64>>,
+    /// What became of the last orders, by section; of one for all under no name.
+    answers: Mutex<BTreeMap<String, String>>,
     /// The starts before this one, where they can be counted.
     pub restarts: Option<Restarts>,
 }
@@ -118,12 +115,33 @@ impl AgentStatus {
         AgentStatus {
             started: Instant::now(),
             fetches: Arc::default(),
-            configuration,
+            configuration: Mutex::new(Arc::new(configuration)),
             statistics,
             statistics_helper: None,
             lost: Mutex::default(),
+            answers: Mutex::default(),
             restarts: None,
         }
+    }
+
+    /// What there is to say of the configuration.
+    pub fn configuration(&self) -> Arc<Configuration> {
+        Arc::clone(&held(&self.configuration))
+    }
+
+    /// There is something else to say of the configuration: it was read again.
+    pub fn configure(&self, configuration: Configuration) {
+        *held(&self.configuration) = Arc::new(configuration);
+    }
+
+    /// What became of the last order: for a module, or for all with an empty name.
+    fn answer(&self, section: &str) -> String {
+        held(&self.answers).get(section).cloned().unwrap_or_default()
+    }
+
+    /// Keeps what became of an order.
+    pub fn note(&self, section: &str, answer: String) {
+        held(&self.answers).insert(section.to_owned(), answer);
     }
 
     /// The count of fetches, for whoever sees them.

@@ -2,7 +2,7 @@
 
 use super::super::guard::held;
 use super::module_states::{module_states, ModuleState};
-use super::{AgentStatus, LoadedModules, NAMES};
+use super::{AgentStatus, Sets, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
 
@@ -14,6 +14,7 @@ metrics! {
     TIME: u64 = 4 "agent.module.refresh.time" COUNTER NSEC "time spent reading the module's values from the kernel";
     ATTACHED: u64 = 5 "agent.module.targets.attached" INSTANT COUNT "configured targets that the module is attached to";
     MISSING: u64 = 6 "agent.module.targets.missing" INSTANT COUNT "configured targets that were not found or refused";
+    CONTROL: str = 7 "agent.module.control" INSTANT NONE "what became of the last order; pmstore takes start, stop, restart";
 }
 
 pub static TABLE: TableSpec = TableSpec {
@@ -24,20 +25,27 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
-    for module in module_states(modules, status) {
+/// Whether a column is for orders.
+pub fn is_control(column: usize) -> bool {
+    column == CONTROL.column
+}
+
+pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
+    let configuration = status.configuration();
+    for module in module_states(sets, &configuration) {
         let ModuleState { name, state, sentence, loaded } = &module;
         let row = table.named(name.as_bytes()).text(STATE, state.as_bytes()).text(STATUS, sentence.as_bytes());
-        if *state == "off" {
+        let row = row.text(CONTROL, status.answer(name).as_bytes());
+        if matches!(*state, "off" | "stopped") {
             continue;
         }
         let row = row.set(UP, u32::from(!module.has_failed()));
-        let Some(loaded) = loaded else { continue };
+        let Some((set, loaded)) = loaded else { continue };
         let (count, time) = {
             let record = held(&loaded.refreshes);
             (record.count, record.time)
         };
-        let (attached, missing) = modules.targets(loaded);
+        let (attached, missing) = set.targets(loaded);
         row.set(REFRESHES, count).set(TIME, time.as_nanos() as u64).set(ATTACHED, attached).set(MISSING, missing);
     }
 }

@@ -1,18 +1,20 @@
 //! The state of each module, in the order of what an administrator has to see first.
 
 use super::super::loaded_module::LoadedModule;
-use super::{AgentStatus, LoadedModules};
+use super::super::loaded_modules::LoadedModules;
+use super::super::prepared::Configuration;
+use super::Sets;
 
 /// A module and its state, enabled or not.
 pub struct ModuleState<'a> {
     /// Its section, or the name that this would have.
     pub name: &'a str,
-    /// `failed`, `no values`, `running`, `postponed` or `off`.
+    /// `failed`, `no values`, `running`, `postponed`, `stopped` or `off`.
     pub state: &'static str,
     /// How it is attached, or why it is not.
     pub sentence: String,
     /// The module, unless the configuration makes none of it.
-    pub loaded: Option<&'a LoadedModule>,
+    pub loaded: Option<(&'a LoadedModules, &'a LoadedModule)>,
 }
 
 impl ModuleState<'_> {
@@ -23,15 +25,16 @@ impl ModuleState<'_> {
 }
 
 /// Failed modules come first, those that are off last; else they keep the order of the configuration.
-pub fn module_states<'a>(modules: &'a LoadedModules, status: &'a AgentStatus) -> Vec<ModuleState<'a>> {
-    let mut states: Vec<ModuleState<'a>> = modules
-        .iter()
-        .map(|loaded| {
-            let (state, sentence) = modules.state(loaded);
-            ModuleState { name: &loaded.name, state, sentence, loaded: Some(loaded) }
+pub fn module_states<'a>(sets: &'a Sets, configuration: &'a Configuration) -> Vec<ModuleState<'a>> {
+    let mut states: Vec<ModuleState<'a>> = sets
+        .modules()
+        .map(|(set, loaded)| {
+            let (state, sentence) = set.state(loaded);
+            ModuleState { name: &loaded.name, state, sentence, loaded: Some((set, loaded)) }
         })
         .collect();
-    for (state, absent) in [("failed", &status.configuration.lost), ("off", &status.configuration.off)] {
+    let absent = [("failed", &configuration.lost), ("stopped", &configuration.stopped), ("off", &configuration.off)];
+    for (state, absent) in absent {
         states.extend(absent.iter().map(|(name, why)| ModuleState {
             name,
             state,
@@ -45,6 +48,6 @@ pub fn module_states<'a>(modules: &'a LoadedModules, status: &'a AgentStatus) ->
 
 /// The place of a state among the others.
 pub fn rank(state: &str) -> usize {
-    const ORDER: [&str; 4] = ["failed", "no values", "running", "postponed"];
+    const ORDER: [&str; 5] = ["failed", "no values", "running", "postponed", "stopped"];
     ORDER.iter().position(|known| *known == state).unwrap_or(ORDER.len())
 }

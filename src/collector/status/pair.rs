@@ -1,6 +1,6 @@
 //! What became of each pair: programs of a site's own.
 
-use super::{AgentStatus, LoadedModules, NAMES};
+use super::{AgentStatus, Sets, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
 
@@ -22,8 +22,8 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(modules: &LoadedModules, _status: &AgentStatus, table: &mut Table) {
-    for loaded in modules.iter() {
+pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
+    for (_, loaded) in sets.modules() {
         let Some(pair) = &loaded.pair else { continue };
         let name = loaded.name.strip_prefix("user.").unwrap_or(&loaded.name);
         table

@@ -1,8 +1,9 @@
 //! What each BPF program costs.
 
-use super::{set_opt, AgentStatus, LoadedModules, NAMES};
+use super::{set_opt, AgentStatus, Sets, NAMES};
 use crate::bpf::OBJECT;
 use crate::kit::{Shape, Table, TableSpec};
+use crate::loader::LoadedObject;
 use crate::metrics;
 
 metrics! {
@@ -23,14 +24,15 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
-    let is_counted = is_counted(modules, status);
-    for program in modules.kernel.programs() {
+pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
+    let is_counted = is_counted(sets, status);
+    let programs = sets.iter().flat_map(|set| set.kernel.programs().into_iter().map(move |program| (set, program)));
+    for (set, program) in programs {
         let users = OBJECT.users(&program.name).unwrap_or_default();
         let row = table
-            .named(program.name.as_bytes())
+            .named(sets.name(set, &program.name).as_bytes())
             .text(KIND, program.kind.as_bytes())
-            .text(MODULES, modules.users(|spec| users.contains(&spec.name)).as_bytes())
+            .text(MODULES, set.users(|spec| users.contains(&spec.name)).as_bytes())
             .set(ATTACHED, u32::from(program.attached));
         let row = match &program.hook {
             Some(hook) => row.text(HOOK, hook.as_bytes()),
@@ -44,10 +46,10 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
 }
 
 /// The nanoseconds that all programs ran while that was counted; `None` while it is not.
-pub fn time(modules: &LoadedModules, status: &AgentStatus) -> Option<u64> {
-    is_counted(modules, status).then(|| modules.kernel.programs().iter().map(|program| program.time).sum())
+pub fn time(sets: &Sets, status: &AgentStatus) -> Option<u64> {
+    is_counted(sets, status).then(|| sets.kernels().flat_map(LoadedObject::programs).map(|program| program.time).sum())
 }
 
-fn is_counted(modules: &LoadedModules, status: &AgentStatus) -> bool {
-    status.statistics.are_on() || modules.kernel.counts_runs()
+fn is_counted(sets: &Sets, status: &AgentStatus) -> bool {
+    status.statistics.are_on() || sets.kernels().any(LoadedObject::counts_runs)
 }

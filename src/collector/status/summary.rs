@@ -1,9 +1,9 @@
 //! The agent at a glance.
 
 use super::module_states::{module_states, ModuleState};
-use super::{lost, program, set_opt, AgentStatus, LoadedModules};
+use super::{lost, program, set_opt, AgentStatus, Sets};
 use crate::kit::{Shape, Table, TableSpec};
-use crate::loader;
+use crate::loader::{self, LoadedObject};
 use crate::metrics;
 
 metrics! {
@@ -26,10 +26,11 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
+pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
+    let configuration = status.configuration();
     // The filter of processes is no module that anybody enables.
-    let is_module = |module: &ModuleState<'_>| module.loaded.is_none_or(|loaded| !loaded.tables.is_empty());
-    let states: Vec<ModuleState<'_>> = module_states(modules, status).into_iter().filter(is_module).collect();
+    let is_module = |module: &ModuleState<'_>| module.loaded.is_none_or(|(_, loaded)| !loaded.tables.is_empty());
+    let states: Vec<ModuleState<'_>> = module_states(sets, &configuration).into_iter().filter(is_module).collect();
     let count = |is: &dyn Fn(&ModuleState<'_>) -> bool| states.iter().filter(|module| is(module)).count() as u32;
     let (failed, off) = (count(&|module| module.has_failed()), count(&|module| module.state == "off"));
     let row = table
@@ -38,9 +39,9 @@ pub fn fill(modules: &LoadedModules, status: &AgentStatus, table: &mut Table) {
         .set(RUNNING, states.len() as u32 - failed - off)
         .set(FAILED, failed)
         .set(OFF, off)
-        .set(LOSSES, lost::total(modules, status))
-        .set(MEMORY, modules.kernel.memory())
-        .text(CONFIGURATION, status.configuration.status.as_bytes());
+        .set(LOSSES, lost::total(sets, status))
+        .set(MEMORY, sets.kernels().map(LoadedObject::memory).sum::<u64>())
+        .text(CONFIGURATION, configuration.status.as_bytes());
     let row = set_opt(row, AGENT, loader::cpu_time().map(|time| time.as_micros() as u64));
-    set_opt(row, PROGRAMS, program::time(modules, status).map(|nanoseconds| nanoseconds / 1000));
+    set_opt(row, PROGRAMS, program::time(sets, status).map(|nanoseconds| nanoseconds / 1000));
 }

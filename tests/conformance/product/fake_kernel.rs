@@ -239,6 +239,14 @@ impl LoadedObject for FakeKernel {
         self.0.maps.get().unwrap().values().map(|map| 8 * map.words.len() as u64).sum()
     }
 
+    fn keep(&self, modules: &[&str]) {
+        let is_used = |hook: &&'static Hook| {
+            let spec = |module: &&str| corebcc::modules::find(module);
+            modules.iter().filter_map(spec).any(|spec| spec.hooks.iter().any(|own| own.name == hook.name))
+        };
+        self.attached().retain(|_, hook| is_used(&&**hook));
+    }
+
     fn count_runs(&self) -> io::Result<OwnedFd> {
         let (ours, agents) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;

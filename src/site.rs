@@ -1,0 +1,276 @@
+//! What there is to be at this site, as files and orders say: the modules of the configuration, and the pairs of `programs.d`. It says
+//! what to stop and what to load so that this is what runs; all else keeps counting.
+
+use crate::catalog::{enabled_module, Controllers, EnabledModule};
+use crate::cli::{configuration, programs, CommonOptions};
+use crate::collector::{
+    prepare, survey, unheard, Configuration, Order, Prepared, PreparedModules, Renewal, RenewalError, Supply,
+};
+use crate::config::{Config, ConfigError, ModuleSettings, Settings};
+use crate::kit::show_arguments;
+use crate::modules::MODULES;
+use crate::pcpconf::PcpConf;
+use crate::user::{pairs_of, read_directory, read_pairs, section_of, Changed, PairFiles, Watch};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// What a module was loaded by: a change of it loads the module anew.
+type Said = Vec<(String, String)>;
+
+/// The files, the orders since the start, and what runs by them.
+pub struct Site {
+    common: CommonOptions,
+    conf: PcpConf,
+    directory: PathBuf,
+    /// Where the clusters of pairs are kept.
+    clusters: PathBuf,
+    watch: Watch,
+    config: Result<Config, ConfigError>,
+    settings: Settings,
+    configuration: Configuration,
+    /// The modules that run, by section, and their clusters.
+    modules: BTreeMap<String, (Said, Vec<u16>)>,
+    /// The pairs that run, by section, with the names of their files.
+    pairs: BTreeMap<String, String>,
+    /// What was ordered of sections, against what the configuration says.
+    orders: BTreeMap<String, bool>,
+}
+
+/// A module that is loaded as a set of its own.
+type Alone = (EnabledModule, PreparedModules);
+
+impl Site {
+    /// The site at the start of the agent: these modules are loaded next.
+    pub fn new(
+        common: &CommonOptions,
+        conf: &PcpConf,
+        config: Result<Config, ConfigError>,
+        settings: Settings,
+        configuration: Configuration,
+        enabled: &[EnabledModule],
+    ) -> Site {
+        let directory = programs(common, conf);
+        let mut site = Site {
+            common: common.clone(),
+            conf: conf.clone(),
+            clusters: conf.path("PCP_VAR_DIR", "config/pmda").join(format!("{}.programs", common.domain)),
+            watch: Watch::new(directory.clone()),
+            directory,
+            config,
+            settings,
+            configuration,
+            modules: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            orders: BTreeMap::new(),
+        };
+        site.modules = enabled.iter().map(|module| site.running(module)).collect();
+        site
+    }
+
+    /// Whether modules and programs may be loaded while the agent runs.
+    pub fn loads_later(&self) -> bool {
+        !self.settings.drop_privileges || self.settings.load_later.unwrap_or_else(|| self.directory.is_dir())
+    }
+
+    /// Who may order so.
+    pub fn controllers(&self) -> Controllers {
+        let Settings { control_users, control_groups, .. } = &self.settings;
+        Controllers { users: control_users.clone(), groups: control_groups.clone() }
+    }
+
+    /// All pairs.
+    pub fn all_pairs(&mut self) -> Vec<Alone> {
+        self.made(read_directory(&self.directory))
+    }
+
+    fn running(&self, module: &EnabledModule) -> (String, (Said, Vec<u16>)) {
+        let section = module.settings.section.clone();
+        let of_section = self.config.as_ref().ok().and_then(|config| config.section(&section));
+        let mut said = of_section.map_or_else(Said::new, |section| section.said());
+        let shared = (&self.settings.prefix, self.settings.process_refresh, self.settings.show_arguments);
+        said.push(("[pmda]".into(), format!("{shared:?}")));
+        let clusters = module.tables().map(|table| table.id.cluster() as u16).collect();
+        (section, (said, clusters))
+    }
+
+    /// Makes modules of pairs that do not run.
+    fn made(&mut self, files: Vec<PairFiles>) -> Vec<Alone> {
+        let mut names: BTreeMap<String, String> =
+            files.iter().map(|files| (section_of(&files.name), files.name.clone())).collect();
+        let others: Vec<u16> = self.modules.values().flat_map(|(_, clusters)| clusters).copied().collect();
+        let pairs = pairs_of(files, &self.settings.prefix, Some(&self.clusters), &others);
+        let alone = |(enabled, pair): (EnabledModule, _)| {
+            let prepared = PreparedModules::alone(&enabled, Box::new(pair));
+            (enabled, prepared)
+        };
+        self.pairs.append(&mut names);
+        pairs.into_iter().map(alone).collect()
+    }
+
+    /// What loads pairs anew, or for the first time.
+    fn renewed(&mut self, names: &[String]) -> Renewal {
+        let is_meant = |name: &&String| self.orders.get(&section_of(name)) != Some(&false);
+        let names: Vec<String> = names.iter().filter(is_meant).cloned().collect();
+        let mut stop: Vec<String> = names.iter().map(|name| section_of(name)).collect();
+        stop.retain(|section| self.pairs.remove(section).is_some());
+        let load = self.made(read_pairs(&self.directory, &names));
+        Renewal {
+            stop,
+            load: load.into_iter().map(|(enabled, pair)| (vec![enabled], pair)).collect(),
+            ..Renewal::default()
+        }
+    }
+
+    /// What follows from a configuration and the orders.
+    fn wanted(&self, config: &Result<Config, ConfigError>, path: &str) -> Prepared {
+        let mut enabled = survey(config, MODULES);
+        enabled.modules.retain(|module| self.orders.get(&module.settings.section) != Some(&false));
+        let ordered = self.orders.iter().filter(|(_, runs)| **runs).map(|(section, _)| section);
+        for section in ordered {
+            let is_there = enabled.modules.iter().any(|module| module.settings.section == *section);
+            let of_section = config.as_ref().ok().and_then(|config| Some((config, config.section(section)?)));
+            let Some((config, of_section)) = of_section.filter(|_| !is_there) else { continue };
+            let (settings, _) = ModuleSettings::read(of_section, &enabled.settings.prefix);
+            let known: Vec<ModuleSettings> = enabled.modules.iter().map(|module| module.settings.clone()).collect();
+            let settings = settings.filter(|settings| settings.stands_alone(of_section, &known).is_ok());
+            let made = settings.and_then(|settings| enabled_module(config, &settings, MODULES, &enabled.modules).ok());
+            enabled.modules.extend(made);
+        }
+        let mut prepared = unheard(|| prepare(config, path, enabled, MODULES));
+        for section in self.orders.iter().filter(|(_, runs)| !**runs).map(|(section, _)| section) {
+            tell_stopped(&mut prepared, section, config.as_ref().ok());
+        }
+        prepared
+    }
+
+    /// Takes what is wanted over; yields what is to be done for it.
+    fn take(&mut self, prepared: Prepared) -> Renewal {
+        let Prepared { settings, enabled, modules, configuration } = prepared;
+        let prefix = std::mem::replace(&mut self.settings, settings).prefix;
+        let wanted: BTreeMap<String, (Said, Vec<u16>)> = enabled.iter().map(|module| self.running(module)).collect();
+        let is_kept = |section: &str, by: &BTreeMap<String, (Said, Vec<u16>)>, other: &BTreeMap<_, _>| {
+            by.get(section) == other.get(section)
+        };
+        let stop = self.modules.keys().filter(|section| !is_kept(section, &self.modules, &wanted)).cloned().collect();
+        let come: Vec<String> =
+            wanted.keys().filter(|section| !is_kept(section, &wanted, &self.modules)).cloned().collect();
+        let is_new = |section: &str| come.iter().any(|new| new == section);
+        let enabled: Vec<EnabledModule> =
+            enabled.into_iter().filter(|module| is_new(&module.settings.section)).collect();
+        let load = if enabled.is_empty() { Vec::new() } else { vec![(enabled, modules.of(is_new))] };
+        self.modules = wanted;
+        self.configuration = configuration.clone();
+        let mut renewal =
+            Renewal { stop, load, configuration: Some(configuration), controllers: Some(self.controllers()) };
+        if prefix != self.settings.prefix {
+            let names: Vec<String> = self.pairs.values().cloned().collect();
+            renewal.join(self.renewed(&names));
+        }
+        renewal
+    }
+
+    fn order_module(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
+        let before = self.orders.get(section).copied();
+        if let (Order::Restart, Some((said, _))) = (order, self.modules.get_mut(section)) {
+            said.clear(); // no module is loaded by that
+        }
+        self.orders.insert(section.to_owned(), order != Order::Stop);
+        let config = std::mem::replace(&mut self.config, Config::parse("", b""));
+        let path = config.as_ref().map_or_else(|error| error.to_string(), |config| config.path().to_owned());
+        let prepared = self.wanted(&config, &path);
+        self.config = config;
+        let served = prepared.enabled.iter().any(|module| module.settings.section == section);
+        if served == (order == Order::Stop) || prepared.configuration.halted {
+            match before {
+                Some(before) => self.orders.insert(section.to_owned(), before),
+                None => self.orders.remove(section),
+            };
+            let errors: Vec<&str> = prepared.configuration.errors.iter().map(|(_, error)| error.as_str()).collect();
+            return Err(RenewalError(match errors.is_empty() {
+                true => format!("expected the section of a module in {path}, got `{section}`"),
+                false => errors.join("; "),
+            }));
+        }
+        Ok(self.take(prepared))
+    }
+
+    fn order_pair(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
+        let files = read_directory(&self.directory).into_iter().map(|files| files.name);
+        let name =
+            self.pairs.get(section).cloned().or_else(|| files.into_iter().find(|name| section_of(name) == section));
+        let name = name
+            .ok_or_else(|| RenewalError(format!("expected a pair of {}, got `{section}`", self.directory.display())))?;
+        if order == Order::Start && self.pairs.contains_key(section) {
+            return Ok(Renewal::default());
+        }
+        self.orders.insert(section.to_owned(), order != Order::Stop);
+        let mut renewal = match order {
+            Order::Stop => {
+                let stop = self.pairs.remove(section).map(|_| section.to_owned());
+                Renewal { stop: stop.into_iter().collect(), ..Renewal::default() }
+            }
+            Order::Start | Order::Restart => self.renewed(&[name]),
+        };
+        let stopped = &mut self.configuration.stopped;
+        stopped.retain(|(name, _)| name != section);
+        if order == Order::Stop {
+            stopped.push((section.to_owned(), how_to_start(section)));
+        }
+        renewal.configuration = Some(self.configuration.clone());
+        Ok(renewal)
+    }
+}
+
+/// How a module or a pair of a section that was stopped is started.
+fn how_to_start(section: &str) -> String {
+    format!("stopped; `pmstore -i {section} bcc.agent.module.control start` starts it")
+}
+
+/// Tells of a module that it was stopped, in place of how the configuration would enable it.
+fn tell_stopped(prepared: &mut Prepared, section: &str, config: Option<&Config>) {
+    let how = how_to_start(section);
+    let module = config.and_then(|config| ModuleSettings::named(config.section(section)?));
+    let spec = module.and_then(|module| MODULES.iter().find(|spec| spec.is_named(&module.module)));
+    let Configuration { off, unserved, stopped, .. } = &mut prepared.configuration;
+    if let Some(spec) = spec {
+        off.retain(|(name, _)| name != spec.name);
+        let names: Vec<String> =
+            spec.metrics().map(|metric| format!("{}{}", prepared.settings.prefix, metric.name)).collect();
+        for metric in unserved.iter_mut().filter(|metric| names.contains(&metric.name)) {
+            (metric.state, metric.why) = ("stopped", how.clone());
+        }
+    }
+    stopped.push((section.to_owned(), how));
+}
+
+impl Supply for Site {
+    fn look(&mut self) -> Option<Renewal> {
+        let Changed { gone, come } = self.watch.look(SystemTime::now());
+        let mut stop: Vec<String> = gone.iter().map(|name| section_of(name)).collect();
+        stop.retain(|section| self.pairs.remove(section).is_some());
+        let mut renewal = self.renewed(&come);
+        renewal.stop.append(&mut stop);
+        (!renewal.is_empty()).then_some(renewal)
+    }
+
+    fn reload(&mut self) -> Result<Renewal, RenewalError> {
+        let (config, path) = configuration(&self.common, &self.conf);
+        let prepared = self.wanted(&config, &path);
+        if prepared.configuration.is_costly() {
+            show_arguments(self.settings.show_arguments);
+            let errors: Vec<String> = prepared.configuration.errors.iter().map(|(_, error)| error.clone()).collect();
+            let errors = errors.join("; ");
+            return Err(RenewalError(format!("nothing was changed: {errors}")));
+        }
+        self.config = config;
+        Ok(self.take(prepared))
+    }
+
+    fn order(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
+        match section.starts_with("user.") {
+            true => self.order_pair(section, order),
+            false => self.order_module(section, order),
+        }
+    }
+}

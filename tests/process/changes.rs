@@ -1,0 +1,256 @@
+//! What changes while the agent runs: pairs that come and go, modules that are started and stopped, a configuration that is read again.
+
+use crate::own::values;
+use crate::pairs::{compile, example, home, pmid, source, sum, write, CONFIG};
+use crate::peer::Peer;
+use crate::reference::pmcd as wire;
+use crate::support::{lacks_bpf, programs_of, still_loaded, wait_seconds, Home};
+use corebcc::pcp::{InstId, PmErr, IN_NULL};
+use corebcc::pdu::Pdu;
+use nix::sys::signal::Signal;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const USER_ID: u32 = 11;
+const STRING: u32 = 6;
+
+/// Forks since the pair was loaded.
+const FORKS: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } forks_total SEC(".maps");
+SEC("raw_tp/sched_process_fork") int forked(void *ctx)
+{
+	__u32 zero = 0;
+	__u64 *value = bpf_map_lookup_elem(&forks_total, &zero);
+	if (value)
+		__sync_fetch_and_add(value, 1);
+	return 0;
+}
+char LICENSE[] SEC("license") = "GPL";
+"#;
+const FORKS_YAML: &str = "metrics: {counters: [{name: forks_total, help: Forks}]}\n";
+
+/// A home where modules and pairs may come later.
+fn later(config: &str) -> Option<Home> {
+    if lacks_bpf() {
+        return None;
+    }
+    let home = home()?;
+    fs::write(home.config(), config).unwrap();
+    Some(home)
+}
+
+fn fork(times: usize) {
+    for _ in 0..times {
+        assert!(Command::new("true").status().unwrap().success());
+    }
+}
+
+fn number(peer: &mut Peer, name: &str) -> u64 {
+    values(peer, name)[""].parse().unwrap()
+}
+
+/// Whether a name is there.
+fn is_named(peer: &mut Peer, name: &str) -> bool {
+    let reply = peer.ask(&wire::lookup(name));
+    matches!(wire::decode(&reply), Pdu::PmnsIds { .. })
+}
+
+fn by_root(peer: &mut Peer) {
+    peer.send(&wire::attr(USER_ID, b"0\0"));
+}
+
+/// The answer to an order, `0` if it is done.
+fn order(peer: &mut Peer, module: &str, order: &str) -> i32 {
+    let control = pmid(peer, "bcc.agent.module.control");
+    let instance = instance_of(peer, module);
+    peer.error(&wire::store_block(control, instance, STRING, format!("{order}\0").as_bytes()))
+}
+
+fn reload(peer: &mut Peer) -> i32 {
+    let control = pmid(peer, "bcc.agent.control");
+    peer.error(&wire::store_block(control, IN_NULL, STRING, b"reload\0"))
+}
+
+/// The identifier of a module among those that the agent tells of.
+fn instance_of(peer: &mut Peer, module: &str) -> InstId {
+    let indom = corebcc::pcp::Indom::new(149, 301);
+    let reply = peer.ask(&wire::instance(indom, IN_NULL, module));
+    let Pdu::Instance { entries, .. } = wire::decode(&reply) else { panic!("{module}") };
+    entries[0].0
+}
+
+#[test]
+fn a_pair_comes_changes_and_goes_and_nothing_else_moves() {
+    let Some(home) = later(CONFIG) else { return };
+    if !source(&home, "kept", FORKS, FORKS_YAML) {
+        return;
+    }
+    let mut peer = Peer::ready(&home, &[]);
+    fork(10);
+    let (kept, forks) = (number(&mut peer, "bcc.user.kept.forks_total"), number(&mut peer, "bcc.proc.sysfork"));
+    assert!(kept >= 10 && forks >= 10);
+    let programs = programs_of(peer.agent.pid());
+
+    assert!(!is_named(&mut peer, "bcc.user.calls.calls_total"));
+    let begin = Instant::now();
+    write(&home, "calls.yaml", include_str!("../../examples/calls.yaml"));
+    assert!(compile(&home, &example("calls.bpf.c"), "calls"));
+    let compiled = Instant::now();
+    wait_seconds(20, "the pair", || is_named(&mut peer, "bcc.user.calls.calls_total").then_some(()));
+    assert!(compiled.elapsed() < Duration::from_secs(5), "{:?} since {:?}", compiled.elapsed(), begin.elapsed());
+    assert_eq!(values(&mut peer, "bcc.user.status.state")["calls"], "running", "{}", home.log());
+    assert!(sum(values(&mut peer, "bcc.user.calls.calls_total").values()) > 0);
+
+    // Another help is another file: that pair alone begins anew.
+    let text = fs::read_to_string(example("calls.yaml")).unwrap().replace("System calls by", "Calls by");
+    let before = pmid(&mut peer, "bcc.user.calls.calls_total");
+    write(&home, "calls.yaml", &text);
+    let help = |peer: &mut Peer| match wire::decode(&peer.ask(&wire::text(before.0, 4 | 1))) {
+        Pdu::Text { text, .. } => String::from_utf8_lossy(text).into_owned(),
+        _ => String::new(),
+    };
+    wait_seconds(20, "the other help", || help(&mut peer).starts_with("Calls by").then_some(()));
+    assert_eq!(pmid(&mut peer, "bcc.user.calls.calls_total"), before, "a metric keeps its identifier");
+
+    fs::remove_file(home.path("programs.d/calls.yaml")).unwrap();
+    wait_seconds(20, "its end", || (!is_named(&mut peer, "bcc.user.calls.calls_total")).then_some(()));
+    assert!(!values(&mut peer, "bcc.user.status.state").contains_key("calls"));
+    assert_eq!(programs_of(peer.agent.pid()), programs, "what was there is there, and nothing else");
+    fork(10);
+    assert!(number(&mut peer, "bcc.user.kept.forks_total") >= kept + 10, "it counts on");
+    assert!(number(&mut peer, "bcc.proc.sysfork") >= forks + 10, "it counts on");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+const TWO: &str = "[pmda]\nmodules = sysfork, exectop\n[sysfork]\nmodule = sysfork\ncluster = 2\n\
+                   [exectop]\nmodule = exectop\ncluster = 13\n[biotop]\nmodule = biotop\ncluster = 5\n";
+
+#[test]
+fn modules_are_started_stopped_and_restarted_by_root() {
+    let Some(home) = later(TWO) else { return };
+    let mut peer = Peer::ready(&home, &[]);
+    let state = |peer: &mut Peer, module: &str| values(peer, "bcc.agent.module.state").get(module).cloned();
+    assert_eq!(order(&mut peer, "sysfork", "stop"), PmErr::PERMISSION.0, "nobody knows who asks");
+    peer.send(&wire::attr(USER_ID, b"65534\0"));
+    assert_eq!(order(&mut peer, "sysfork", "stop"), PmErr::PERMISSION.0);
+    home.wait_for_log("(uid 65534) may not change what runs: only root may, and whom `control_users`");
+    by_root(&mut peer);
+    fork(10);
+    let forks = number(&mut peer, "bcc.proc.sysfork");
+
+    assert_eq!(order(&mut peer, "exectop", "stop"), 0, "{}", home.log());
+    assert!(!is_named(&mut peer, "bcc.proc.exec.count"));
+    assert_eq!(state(&mut peer, "exectop").as_deref(), Some("stopped"));
+    assert!(values(&mut peer, "bcc.agent.module.status")["exectop"].contains("control start"));
+    let programs = programs_of(peer.agent.pid());
+    assert_eq!(order(&mut peer, "exectop", "start"), 0, "{}", home.log());
+    assert_eq!(state(&mut peer, "exectop").as_deref(), Some("running"));
+    fork(5);
+    assert!(!values(&mut peer, "bcc.proc.exec.count").is_empty());
+    assert_eq!(order(&mut peer, "exectop", "restart"), 0);
+    assert_eq!(order(&mut peer, "exectop", "stop"), 0);
+    assert_eq!(programs_of(peer.agent.pid()), programs, "nothing is left of it");
+
+    assert_eq!(state(&mut peer, "biotop").as_deref(), Some("off"));
+    assert_eq!(order(&mut peer, "biotop", "start"), 0, "a section that is not enabled: {}", home.log());
+    assert!(is_named(&mut peer, "bcc.proc.io.perdev.pid"));
+    assert_eq!(order(&mut peer, "biotop", "fly"), PmErr::BADSTORE.0);
+    assert_eq!(reload(&mut peer), 0, "what was ordered stays");
+    assert_eq!(state(&mut peer, "biotop").as_deref(), Some("running"));
+    assert!(number(&mut peer, "bcc.proc.sysfork") >= forks + 5, "the others count on");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn a_reload_changes_what_has_changed_and_no_more() {
+    let Some(home) = later(TWO) else { return };
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    fork(10);
+    let forks = number(&mut peer, "bcc.proc.sysfork");
+    fs::write(home.config(), TWO.replace("sysfork, exectop", "sysfork, biotop")).unwrap();
+    peer.agent.signal(Signal::SIGHUP);
+    wait_seconds(20, "exectop to go", || (!is_named(&mut peer, "bcc.proc.exec.count")).then_some(()));
+    assert_eq!(values(&mut peer, "bcc.agent.module.state")["biotop"], "running", "{}", home.log());
+
+    fs::write(home.config(), TWO.replace("cluster = 13", "cluster = x")).unwrap();
+    assert_eq!(reload(&mut peer), PmErr::BADSTORE.0);
+    let said = values(&mut peer, "bcc.agent.control")[""].clone();
+    assert!(said.starts_with("nothing was changed: ") && said.contains("corebcc.conf:8: [exectop] cluster"), "{said}");
+    assert_eq!(values(&mut peer, "bcc.agent.module.state")["biotop"], "running", "the old state");
+
+    // Another option loads that module anew; a user of the configuration may order from now on.
+    let text = TWO.replace("sysfork, exectop", "sysfork, biotop").replace("[pmda]", "[pmda]\ncontrol_users = daemon");
+    fs::write(home.config(), text.replace("cluster = 5", "cluster = 5\ninterval = 10")).unwrap();
+    let anew = programs_of(peer.agent.pid());
+    assert_eq!(reload(&mut peer), 0, "{}", home.log());
+    assert_ne!(programs_of(peer.agent.pid()), anew, "biotop's programs are others");
+    let daemon = nix::unistd::User::from_name("daemon").unwrap().unwrap().uid;
+    peer.send(&wire::attr(USER_ID, format!("{daemon}\0").as_bytes()));
+    assert_eq!(order(&mut peer, "biotop", "stop"), 0, "{}", home.log());
+    assert!(number(&mut peer, "bcc.proc.sysfork") >= forks, "it counts on");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// Descriptors, mapped memory in KB, and programs of the agent.
+fn held(peer: &Peer) -> (usize, u64, usize) {
+    let pid = peer.agent.pid();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident = resident.trim().trim_end_matches(" kB").trim().parse().unwrap();
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    (descriptors, resident, programs_of(pid).len())
+}
+
+#[test]
+fn a_hundred_starts_and_stops_leave_nothing_behind() {
+    let Some(home) = later(TWO) else { return };
+    if !source(&home, "forks", FORKS, FORKS_YAML) {
+        return;
+    }
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    let rounds = |peer: &mut Peer, count: usize| {
+        for round in 0..count {
+            let module = if round % 2 == 0 { "exectop" } else { "user.forks" };
+            for (word, state) in [("stop", "stopped"), ("start", "running")] {
+                assert_eq!(order(peer, module, word), 0, "{}", home.log());
+                let is_so = |peer: &mut Peer| values(peer, "bcc.agent.module.state")[module] == state;
+                wait_seconds(60, "an order", || is_so(peer).then_some(()));
+            }
+        }
+    };
+    rounds(&mut peer, 10);
+    let ids = programs_of(peer.agent.pid());
+    let (descriptors, resident, programs) = held(&peer);
+    let before = number(&mut peer, "bcc.proc.sysfork");
+    fork(1);
+    rounds(&mut peer, 90);
+    fork(1);
+    assert!(number(&mut peer, "bcc.proc.sysfork") >= before + 2);
+    let (more, after, left) = held(&peer);
+    assert_eq!((more, left), (descriptors, programs));
+    assert!(after < resident + 1024, "{resident} KB became {after} KB");
+    let others: Vec<u32> = ids.into_iter().filter(|id| !programs_of(peer.agent.pid()).contains(id)).collect();
+    wait_seconds(20, "the kernel to free programs", || still_loaded(&others).is_empty().then_some(()));
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn without_the_privileges_orders_say_what_to_set() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(TWO);
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    let control = pmid(&mut peer, "bcc.agent.control");
+    let refused = peer.error(&wire::store_block(control, IN_NULL, STRING, b"reload\0"));
+    assert_eq!(refused, PmErr::BADSTORE.0);
+    let said = values(&mut peer, "bcc.agent.control")[""].clone();
+    assert!(said.contains("set `load_later = True` in [pmda]"), "{said}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
