@@ -413,7 +413,7 @@ impl Tree for Services {
 /// A module by cgroup: its table, the maps of owners and rows, and the histograms.
 struct OfModule<R: 'static> {
     name: &'static str,
-    maps: [&'static str; 2],
+    maps: [&'static str; 3],
     histograms: &'static [Field<R, fine_hist>],
 }
 
@@ -428,20 +428,29 @@ fn cgroups(c: &mut Bench) {
     ];
     const RUNQ: &[Field<cgq_row, fine_hist>] = &[cgq_row::waits];
     for count in [125, 250, 500] {
-        of_cgroups(c, count, &OfModule { name: "cgroup_disk", maps: ["cgd_owners", "cgd_rows"], histograms: DISK });
-        of_cgroups(c, count, &OfModule { name: "cgroup_runq", maps: ["cgq_owners", "cgq_rows"], histograms: RUNQ });
+        of_cgroups(
+            c,
+            count,
+            &OfModule { name: "cgroup_disk", maps: ["cgd_owners", "cgd_rows", "cgd_marks"], histograms: DISK },
+        );
+        of_cgroups(
+            c,
+            count,
+            &OfModule { name: "cgroup_runq", maps: ["cgq_owners", "cgq_rows", "cgq_marks"], histograms: RUNQ },
+        );
     }
 }
 
 fn of_cgroups<R: 'static>(c: &mut Bench, count: usize, module: &OfModule<R>) {
     const PLACES: usize = 1024;
     const GROUPS: usize = 2;
-    let OfModule { name, maps: [owners, rows], histograms } = module;
+    let OfModule { name, maps: [owners, rows, marks], histograms } = module;
     let table = find(name).expect("it is a module").tables[0];
     // It lives as long as the program, as the modules' own.
     let of: &'static ByCgroup<R> = Box::leak(Box::new(ByCgroup {
         owners: Rows::new(owners),
         rows: Rows::new(rows),
+        marks: Rows::new(marks),
         histograms,
         counters: &[],
         name: Metric::new(histograms.len() * SERIES_METRICS.len()),
@@ -454,6 +463,7 @@ fn of_cgroups<R: 'static>(c: &mut Bench, count: usize, module: &OfModule<R>) {
         maps: vec![
             (owners, (0..PLACES).flat_map(owner).collect()),
             (rows, (0..GROUPS * (PLACES + 1) * words).map(|_| AtomicU64::new(0)).collect()),
+            (marks, (0..GROUPS * (PLACES + 1)).map(|_| AtomicU64::new(1)).collect()),
         ],
         sessions: Vec::new(),
     };

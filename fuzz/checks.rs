@@ -6,7 +6,9 @@ use corebcc::config::Config;
 use corebcc::loader::OpenPair;
 use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
+use corebcc::script::{Kind, ScriptState, Source, MAX_ROWS};
 use corebcc::user::{decode, CounterSeries, HistogramSeries, Label, Names, PairConfig, Scale};
+use std::collections::HashSet;
 use std::path::Path;
 
 /// The frames cut from a stream are the stream, however it is split into reads (the first byte decides).
@@ -119,6 +121,28 @@ fn label(decoders: &str) -> Label {
     );
     let config = PairConfig::parse("fuzz.yaml", text.as_bytes()).expect("the chains are right");
     config.counters.into_iter().flat_map(|counter| counter.labels).next().expect("it has a label")
+}
+
+/// A script is taken apart, whatever it says; so is what bpftrace writes, behind the first NUL.
+pub fn script(data: &[u8]) {
+    let text = data.split(|&byte| byte == 0).next().unwrap_or_default();
+    let output = data.get(text.len() + 1..).unwrap_or_default();
+    let text = String::from_utf8_lossy(text);
+    let source = Source::parse(&text);
+    assert!(source.program(&text).starts_with(&*text));
+    let mut state = ScriptState::new(text.into_owned(), source.clone());
+    state.start(1);
+    for line in output.split(|&byte| byte == b'\n') {
+        state.line(line);
+        state.complain(line, "fuzz.bt");
+    }
+    for map in &source.maps {
+        let rows = state.rows(&map.name).unwrap_or_default();
+        let names: HashSet<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        assert!(names.len() == rows.len() && rows.len() <= MAX_ROWS);
+        assert!(map.keys > 0 || map.kind == Kind::Histogram || rows.len() <= 1);
+    }
+    state.end(0, None);
 }
 
 /// A configuration is refused with messages that name the file, or every module it enables can be made from it.

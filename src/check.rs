@@ -1,13 +1,14 @@
 //! `--check`, `--check-syntax` and `--trycompile`: what is wrong with a configuration; then its modules are loaded, and detached again.
 
 use crate::catalog::EnabledModule;
-use crate::cli::{configuration, print, programs, CheckOptions, CommonOptions, PrintError};
+use crate::cli::{configuration, print, programs, scripts, usual_config, CheckOptions, CommonOptions, PrintError};
 use crate::collector::{prepare, survey, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
-use crate::config::{Config, Settings};
+use crate::config::{Config, ScriptSettings, Settings};
 use crate::kit::PairStatus;
 use crate::logging::Target;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
+use crate::script;
 use crate::user::{pair_alone, pairs_of, read_directory, read_file, set_pair_options, PairModule, PairOptions};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,12 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers });
         return check_pair(file, options.load);
     }
+    if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "bt")) {
+        // The section of the system's configuration says where bpftrace is.
+        let config = usual_config(&PcpConf::load()).ok().and_then(|path| Config::read(&path).ok());
+        let settings = config.and_then(|config| ScriptSettings::read(&config).0).unwrap_or_default();
+        return Ok(u8::from(check_script(file, &settings, options.load)?));
+    }
     let (config, path) = configuration(common, &conf);
     let Prepared { settings, mut enabled, mut modules, configuration } =
         prepare(&config, &path, survey(&config, MODULES), MODULES);
@@ -51,13 +58,15 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         modules.add(&module, Box::new(pair));
         enabled.push(module);
     }
+    let mut wrong_scripts = false;
     if let Ok(config) = &config {
         note_without_effect(config, &enabled);
+        wrong_scripts = check_scripts(config, &scripts(common, &conf), options.load && !configuration.halted)?;
     }
     let is_right = if options.strict { configuration.errors.is_empty() } else { !configuration.is_costly() };
     if configuration.halted || !options.load {
         print(&format!("{}\n", configuration.summary))?;
-        return Ok(u8::from(!is_right || (options.strict && wrong_pairs)));
+        return Ok(u8::from(!is_right || (options.strict && (wrong_pairs || wrong_scripts))));
     }
     // Somebody at a terminal has the reasons in lines of their own, and does not need them in the table again.
     let brief = common.log == Target::Terminal;
@@ -67,7 +76,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     if is_incomplete && !brief {
         log::error!("not attached to: {}", missing.join(", "));
     }
-    let has_failed = !passed && (options.strict || settings.module_failure_fatal);
+    let has_failed = (!passed || wrong_scripts) && (options.strict || settings.module_failure_fatal);
     Ok(u8::from(!is_right || is_incomplete || has_failed))
 }
 
@@ -105,6 +114,42 @@ fn check_pair(file: &Path, load: bool) -> Result<u8, PrintError> {
         if is_wrong { "errors" } else { "no errors" }
     ))?;
     Ok(u8::from(is_wrong))
+}
+
+/// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it. Whether
+/// something is wrong with it.
+fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<bool, PrintError> {
+    let checked = match script::check(file, settings, run) {
+        Ok(checked) => checked,
+        Err(error) => {
+            log::error!("{}: {error}", file.display());
+            return Ok(true);
+        }
+    };
+    if let Some(refusal) = &checked.refusal {
+        log::warn!("{refusal}; the agent would not run it, and it is not run now");
+    }
+    let result = match &checked.probes {
+        None => "not run".into(),
+        Some(Ok(probes)) => format!("attached {probes} probes"),
+        Some(Err(error)) => {
+            log::error!("{error}");
+            "errors".into()
+        }
+    };
+    print(&checked.metrics.iter().map(|metric| format!("bcc.{metric}\n")).collect::<String>())?;
+    print(&format!("{}: {result}, {} metrics\n", file.display(), checked.metrics.len()))?;
+    Ok(matches!(checked.probes, Some(Err(_))))
+}
+
+/// Checks the scripts beside a configuration, if it has them run; whether something is wrong with one.
+fn check_scripts(config: &Config, directory: &Path, run: bool) -> Result<bool, PrintError> {
+    let Some(settings) = ScriptSettings::read(config).0 else { return Ok(false) };
+    let mut wrong = false;
+    for file in script::files(directory) {
+        wrong |= check_script(&file, &settings, run)?;
+    }
+    Ok(wrong)
 }
 
 /// The programs of a pair.

@@ -35,6 +35,7 @@ pub mod pdu;
 pub mod privilege;
 pub mod process;
 pub mod reference;
+pub mod script;
 pub mod serve;
 pub mod show;
 mod site;

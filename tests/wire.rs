@@ -300,6 +300,7 @@ fn the_fuzz_corpus_holds() {
     assert!(replay("pair", checks::pair) >= 8);
     assert!(replay("object", checks::object) >= 9);
     assert!(replay("decoders", checks::decoders) >= 11);
+    assert!(replay("script", checks::script) >= 8);
 }
 
 /// Any byte may be another: of headers, symbols, types, relocations and code.
@@ -346,6 +347,12 @@ proptest! {
         )
     ) {
         checks::config(lines.join("\n").as_bytes());
+    }
+
+    #[test]
+    fn random_scripts_do_not_panic(text in "[@a-c\\[\\]()=+,; \"/*\\\\:\u{e9}]{0,60}", value in "[\\[\\]{}0-9a\",: -]{0,40}") {
+        let line = format!("{text}@a[b] = hist();\0{{\"type\": \"map\", \"data\": {{\"@a\": {value}}}}}\n{value}");
+        checks::script(line.as_bytes());
     }
 
     #[test]

@@ -44,6 +44,11 @@ pub fn programs(common: &CommonOptions, conf: &PcpConf) -> PathBuf {
     config.with_file_name("programs.d")
 }
 
+/// The directory of bpftrace scripts of this site: beside that of programs.
+pub fn scripts(common: &CommonOptions, conf: &PcpConf) -> PathBuf {
+    programs(common, conf).with_file_name("scripts.d")
+}
+
 /// The file that is read where none is named; an error where it is not there.
 pub fn usual_config(conf: &PcpConf) -> Result<PathBuf, PathBuf> {
     let exe = std::env::current_exe().unwrap_or_default();

@@ -3,7 +3,7 @@
 
 use super::prepared_module::make;
 use crate::catalog::{spec_of, EnabledModule};
-use crate::config::{did_you_mean, noting, Config, ConfigError, ModuleSettings, Section};
+use crate::config::{did_you_mean, noting, Config, ConfigError, ModuleSettings, ScriptSettings, Section, SCRIPTS};
 use crate::kit::{unknown, Spec};
 use std::collections::HashSet;
 
@@ -19,7 +19,8 @@ pub fn ignored(
     specs: &[&'static Spec],
 ) -> Vec<ConfigError> {
     let mut ignored = Vec::new();
-    for section in config.sections().filter(|section| section.name() != "pmda") {
+    ignored.extend(ScriptSettings::read(config).1);
+    for section in config.sections().filter(|section| !["pmda", SCRIPTS].contains(&section.name())) {
         if let Some(module) = enabled.iter().find(|module| module.settings.section == section.name()) {
             ignored.extend(unknown_options(section, module.spec));
         } else if section.get("module").is_ok_and(|module| module.is_some()) {

@@ -119,6 +119,9 @@ impl LoadedModules {
             let state = if pair.state == "failed" { "failed" } else { "running" };
             return (state, pair.sentence());
         }
+        if let Some(life) = loaded.idle().and_then(|working| working.module.life()) {
+            return life;
+        }
         if let Some(error) = &held(&loaded.refreshes).error {
             return ("no values", error.clone());
         }

@@ -5,12 +5,14 @@ mod interpolate;
 mod notes;
 mod parse;
 mod parts;
+mod scripts;
 mod settings;
 mod similar;
 mod text;
 mod value;
 
 pub use notes::noting;
+pub use scripts::{ScriptSettings, SCRIPTS};
 pub use settings::{Cost, Fault, ModuleSettings, Settings, GUARDED_HELPERS};
 pub use similar::did_you_mean;
 pub use value::Value;

@@ -65,6 +65,16 @@ impl MetricType for i32 {
     const TYPE: Type = Type::I32;
 }
 
+impl MetricType for i64 {
+    const TYPE: Type = Type::I64;
+}
+
+impl Number for i64 {
+    fn atom(self) -> Atom<'static> {
+        Atom::I64(self)
+    }
+}
+
 impl MetricType for str {
     const TYPE: Type = Type::STRING;
 }

@@ -260,6 +260,11 @@ pub trait Module {
         None
     }
 
+    /// Its state now and a sentence about it (`agent.module.state` and `.status`), for a module whose programs somebody else runs.
+    fn life(&self) -> Option<(&'static str, String)> {
+        None
+    }
+
     /// Called about once a second.
     fn tick(&mut self, _kernel: &dyn Kernel) {}
 

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_several_functions_and_with_wild_jumps_keep_their_length() {
+    fn functions_and_wild_jumps_keep_their_length() {
         let [low, high] = ADDRESS;
         let (call, wild) = ([0x85, 0x10, 0, 0, 1, 0, 0, 0], [0x05, 0, 0x70, 0, 0, 0, 0, 0]);
         for more in [call, wild] {

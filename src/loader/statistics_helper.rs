@@ -3,15 +3,12 @@
 //! It is a fork of the agent that keeps that capability and almost no system calls. It passes the descriptor on and keeps none: the
 //! agent closes it, or the kernel does when the agent ends. At the end of the agent the helper reads end of file, and ends.
 
-use super::{held, usage::count_runs};
+use super::{held, helper::fork_helper, usage::count_runs};
 use nix::libc;
-use nix::sys::prctl::set_name;
 use nix::sys::socket::{recvmsg, sendmsg, ControlMessage, ControlMessageOwned, MsgFlags};
-use nix::unistd::{fork, ForkResult};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -26,18 +23,12 @@ impl StatisticsHelper {
     /// Starts the helper, which calls `confine` before it serves. To be called while the process has one thread: another one could
     /// hold a lock that the fork would wait for.
     pub fn start(confine: impl FnOnce() -> io::Result<()>) -> io::Result<StatisticsHelper> {
-        let (agent, helper) = UnixStream::pair()?;
+        let agent = fork_helper(c"corebcc-stats", |agent| {
+            confine()?;
+            serve(agent)
+        })?;
         agent.set_read_timeout(Some(Duration::from_secs(1)))?;
-        // SAFETY: there is one thread, so no lock is held and no memory is half written.
-        match unsafe { fork() }? {
-            ForkResult::Parent { .. } => Ok(StatisticsHelper { connection: Mutex::new(Some(agent)) }),
-            ForkResult::Child => {
-                // Neither the end of `serve` nor a panic may return into the agent's code.
-                let _ = catch_unwind(AssertUnwindSafe(|| serve(helper, confine)));
-                // SAFETY: it ends the process.
-                unsafe { libc::_exit(0) }
-            }
-        }
+        Ok(StatisticsHelper { connection: Mutex::new(Some(agent)) })
     }
 
     /// What `count_runs` yields in the helper.
@@ -81,10 +72,7 @@ fn ask(mut helper: &UnixStream) -> io::Result<io::Result<OwnedFd>> {
 }
 
 /// The helper's life: until the agent's end is closed.
-fn serve(mut agent: UnixStream, confine: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    close_all_but(agent.as_raw_fd() as libc::c_uint)?;
-    set_name(c"corebcc-stats")?;
-    confine()?;
+fn serve(mut agent: UnixStream) -> io::Result<()> {
     while agent.read(&mut [0])? == 1 {
         let opened = count_runs();
         let code = opened.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |_| 0).to_ne_bytes();
@@ -94,21 +82,6 @@ fn serve(mut agent: UnixStream, confine: impl FnOnce() -> io::Result<()>) -> io:
         sendmsg::<()>(agent.as_raw_fd(), &[IoSlice::new(&code)], control, MsgFlags::MSG_NOSIGNAL, None)?;
     }
     Ok(())
-}
-
-/// Closes the agent's descriptors, of which pmcd's pipes and the other end of the connection must not stay open here.
-fn close_all_but(descriptor: libc::c_uint) -> io::Result<()> {
-    let close = |first: libc::c_uint, last: libc::c_uint| {
-        // SAFETY: the process does not return to code that owns one of them.
-        match first > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
-            true => Ok(()),
-            false => Err(io::Error::last_os_error()),
-        }
-    };
-    if descriptor > 0 {
-        close(0, descriptor - 1)?;
-    }
-    close(descriptor + 1, libc::c_uint::MAX)
 }
 
 #[cfg(test)]

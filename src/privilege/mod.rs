@@ -25,6 +25,14 @@ pub fn confine_to_statistics() -> io::Result<()> {
     limit_calls_to_statistics().map_err(|error| io::Error::other(error.to_string()))
 }
 
+/// Has this process, which has one thread, and the bpftrace that it starts, keep the capabilities that bpftrace takes.
+pub fn confine_to_scripts() -> io::Result<()> {
+    use Capability::*;
+    let loading = [CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_RESOURCE, CAP_IPC_LOCK];
+    let reading = [CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYSLOG];
+    hold(&loading.into_iter().chain(reading).collect()).map(drop)
+}
+
 /// Names of capabilities as capabilities(7) has them, in its order; "none" without any.
 pub fn names(capabilities: &CapsHashSet) -> String {
     let mut sorted: Vec<_> = capabilities.iter().collect();

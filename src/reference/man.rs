@@ -140,6 +140,13 @@ fn configuration(page: &mut Page, specs: &[&Spec]) {
     for (name, text) in PMDA {
         page.request(".TP").request(&format!(".B {name}")).text(text);
     }
+    page.subsection("[scripts]");
+    page.text(
+        "With this section, which may be empty, bpftrace(8) runs each script `scripts.d/NAME.bt` beside the configuration file, and its maps are \
+         metrics `bcc.script.NAME.data.MAP`. Script and directories must belong to root and be writable by nobody else.",
+    );
+    page.tagged("`bpftrace`", "The path of bpftrace; default: /usr/bin/bpftrace.");
+    page.tagged("`memory`", "Megabytes of data that each of its processes may have, 64 to 65536; default: 512.");
     page.subsection("Options of every module");
     page.tagged("`module`", "The module's name. A module cannot run twice.");
     page.tagged("`enabled`", "True or False: enable or disable the module, regardless of `modules`.");

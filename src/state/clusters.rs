@@ -66,6 +66,11 @@ impl Clusters {
         assigned
     }
 
+    /// The names that have these clusters.
+    pub fn names_of(&self, clusters: &[u16]) -> Vec<String> {
+        self.names.iter().filter(|(_, number)| clusters.contains(number)).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Writes the file.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let mut text = String::new();

@@ -27,6 +27,7 @@ mod pair_format;
 mod pairs;
 mod peer;
 mod privileges;
+mod scripts;
 mod show;
 mod statistics;
 mod stream;

@@ -32,6 +32,7 @@ pub fn values_in_time(peer: &mut Peer, name: &str) -> Option<BTreeMap<String, St
     }
     let text = |value: &Wire| match value {
         Wire::Word(word) => word.to_string(),
+        Wire::Block { ty: 2, bytes, .. } => i64::from_be_bytes(bytes[..8].try_into().unwrap()).to_string(),
         Wire::Block { ty: 3, bytes, .. } => u64::from_be_bytes(bytes[..8].try_into().unwrap()).to_string(),
         Wire::Block { bytes, .. } => String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned(),
     };

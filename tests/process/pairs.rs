@@ -14,9 +14,13 @@ use std::process::{Command, Stdio};
 pub const CONFIG: &str =
     "[pmda]\nmodules = sysfork\nmodule_failure_fatal = True\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
 
-/// A home whose directories above are root's, as those of pairs have to be.
 pub fn home() -> Option<Home> {
-    let home = Home::below(Path::new(env!("CARGO_TARGET_TMPDIR")), CONFIG);
+    roots_home(CONFIG, "programs.d")
+}
+
+/// A home with a directory; those above are root's, as those of pairs and scripts have to be.
+pub fn roots_home(config: &str, directory: &str) -> Option<Home> {
+    let home = Home::below(Path::new(env!("CARGO_TARGET_TMPDIR")), config);
     let is_roots = |path: &Path| {
         use std::os::unix::fs::MetadataExt;
         fs::symlink_metadata(path).is_ok_and(|about| about.uid() == 0 && about.mode() & 0o022 == 0)
@@ -25,7 +29,7 @@ pub fn home() -> Option<Home> {
         skip("sources in directories of root's");
         return None;
     }
-    fs::create_dir(home.path("programs.d")).unwrap();
+    fs::create_dir(home.path(directory)).unwrap();
     Some(home)
 }
 

@@ -74,7 +74,7 @@ pub static STATUS: [StatusTable; 9] = [
 
 /// Whether a value is an order that changes what runs.
 pub fn is_control(id: TableId, column: usize) -> bool {
-    let is = |spec: &TableSpec| u32::from(id.cluster()) == spec.cluster;
+    let is = |spec: &TableSpec| id.cluster() == spec.cluster;
     is(&agent::TABLE) && agent::is_control(column) || is(&module::TABLE) && module::is_control(column)
 }
 

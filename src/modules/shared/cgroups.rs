@@ -687,6 +687,31 @@ pub(crate) mod tests {
         assert_eq!(tree.lock().1, walks, "it is known not to be there");
     }
 
+    /// Some live for a minute, most for a moment: what is kept is bounded by those that are there, and no count is lost.
+    #[test]
+    fn ten_thousand_cgroups_that_come_and_go_leave_nothing() {
+        let (fake, tree, mut cgroups) = start();
+        for id in 1..=10_000 {
+            tree.make(id, &format!("/job-{id}"));
+            count(&fake, id, 2);
+            if id % 5 == 0 {
+                cgroups.look(&fake, Duration::ZERO);
+            }
+            tree.remove(id);
+            if id % 1000 == 0 {
+                let all = counts(&fake, &mut cgroups);
+                assert_eq!(all.iter().map(|(_, count)| count).sum::<u64>(), 2 * id);
+                assert!(all.len() <= PLACES + 1 && cgroups.known.len() <= PLACES, "{all:?}");
+                let rows = cgroups.series.values().map(|series| series.rows.len()).sum::<usize>();
+                assert!(rows + cgroups.other.rows.len() <= PLACES + 1 && cgroups.strangers.len() <= STRANGERS);
+            }
+        }
+        let walks = tree.walks();
+        ticks(&fake, &mut cgroups, STAY + TURNS + REST);
+        assert_eq!(counts(&fake, &mut cgroups), named(&[("other", 20_000)]));
+        assert!(is_free(&fake) && cgroups.known.is_empty() && tree.walks() == walks);
+    }
+
     #[test]
     fn a_place_both_claimants_left_is_free_at_the_second_tick() {
         let (fake, _, mut cgroups) = start();

@@ -1,0 +1,87 @@
+//! The section `[scripts]`: without it no script of bpftrace runs.
+
+use super::{did_you_mean, Config, ConfigError, Section};
+use std::path::PathBuf;
+
+/// The name of the section.
+pub const SCRIPTS: &str = "scripts";
+
+const KEYS: [&str; 2] = ["bpftrace", "memory"];
+
+/// What the section says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptSettings {
+    /// The program that runs scripts.
+    pub bpftrace: PathBuf,
+    /// Bytes of data that each process of it may have.
+    pub memory: u64,
+}
+
+impl Default for ScriptSettings {
+    fn default() -> ScriptSettings {
+        ScriptSettings { bpftrace: "/usr/bin/bpftrace".into(), memory: 512 << 20 }
+    }
+}
+
+impl ScriptSettings {
+    /// Reads the section; `None` if there is none. An option that cannot be used has its default, and is told.
+    pub fn read(config: &Config) -> (Option<ScriptSettings>, Vec<ConfigError>) {
+        let Some(section) = config.section(SCRIPTS) else { return (None, Vec::new()) };
+        let mut settings = ScriptSettings::default();
+        let unknown = section.keys().filter(|key| !KEYS.contains(key)).map(|key| {
+            let meant = did_you_mean(key, KEYS);
+            section.reject(key, format!("no option of [{SCRIPTS}]; it has {}{meant}", KEYS.join(", ")))
+        });
+        let mut errors: Vec<ConfigError> = unknown.collect();
+        match bpftrace(section) {
+            Ok(Some(program)) => settings.bpftrace = program,
+            Ok(None) => {}
+            Err(error) => errors.push(error),
+        }
+        let memory =
+            section.get("memory").and_then(|value| value.map(|value| value.int_in(64..=65536_u64)).transpose());
+        match memory {
+            Ok(Some(megabytes)) => settings.memory = megabytes << 20,
+            Ok(None) => {}
+            Err(error) => errors.push(error),
+        }
+        (Some(settings), errors)
+    }
+}
+
+fn bpftrace(section: Section<'_>) -> Result<Option<PathBuf>, ConfigError> {
+    let Some(value) = section.get("bpftrace")? else { return Ok(None) };
+    let path = PathBuf::from(value.text());
+    match path.is_absolute() {
+        true => Ok(Some(path)),
+        false => Err(value.error("the absolute path of bpftrace")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Option<ScriptSettings>, Vec<String>) {
+        let config = Config::parse("f.conf", text.as_bytes()).unwrap();
+        let (settings, errors) = ScriptSettings::read(&config);
+        (settings, errors.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn scripts_run_where_there_is_a_section() {
+        assert_eq!(read("[pmda]\n"), (None, vec![]));
+        assert_eq!(read("[scripts]\n"), (Some(ScriptSettings::default()), vec![]));
+        let settings = ScriptSettings { bpftrace: "/opt/bpftrace".into(), memory: 100 << 20 };
+        assert_eq!(read("[scripts]\nbpftrace = /opt/bpftrace\nmemory = 100\n"), (Some(settings), vec![]));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_told_and_has_its_default() {
+        let (settings, errors) = read("[scripts]\nbpftrace = bpftrace\nmemory = 1\nmemroy = 2\n");
+        assert_eq!(settings, Some(ScriptSettings::default()));
+        assert!(errors[0].contains("f.conf:4") && errors[0].contains("did you mean `memory`"), "{errors:?}");
+        assert!(errors[1].contains("f.conf:2") && errors[1].contains("absolute path"), "{errors:?}");
+        assert!(errors[2].contains("f.conf:3") && errors[2].contains("from 64 to 65536"), "{errors:?}");
+    }
+}

@@ -1,0 +1,236 @@
+//! The process that starts and ends bpftrace once the agent can do neither.
+//!
+//! It is a fork of the agent that keeps what bpftrace takes. It gives the agent the output of what it starts, and reads none of it. The
+//! processes end with it (PR_SET_PDEATHSIG), and it ends when the agent's end of the connection is closed, however the agent ended.
+
+use super::helper::fork_helper;
+use nix::libc;
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::resource::{setrlimit, Resource};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{recvmsg, sendmsg, ControlMessage, ControlMessageOwned, MsgFlags};
+use nix::unistd::{getpid, getppid};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a process that has closed its output may take to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// Bytes of an answer before its text.
+const HEAD: usize = 12;
+/// Bytes of an answer's text.
+const MAX_TEXT: usize = 4096;
+
+const START: u8 = b's';
+const END: u8 = b'e';
+const KILL: u8 = b'k';
+
+/// How bpftrace is run.
+#[derive(Clone, Debug)]
+pub struct Bpftrace {
+    /// The program.
+    pub program: PathBuf,
+    /// Bytes of data that it may have (RLIMIT_DATA).
+    pub memory: u64,
+}
+
+/// Runs bpftrace with a script on its standard input, and its outputs in pipes. It ends with this process.
+pub fn run_bpftrace(bpftrace: &Bpftrace, script: &[u8]) -> io::Result<Child> {
+    let mut input = File::from(memfd_create(c"script", MFdFlags::MFD_CLOEXEC)?);
+    input.write_all(script)?;
+    input.rewind()?;
+    let (parent, memory) = (getpid(), bpftrace.memory);
+    let prepare = move || {
+        set_pdeathsig(Signal::SIGKILL)?;
+        // It may have ended before.
+        if getppid() != parent {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(setrlimit(Resource::RLIMIT_DATA, memory, memory)?)
+    };
+    let mut command = Command::new(&bpftrace.program);
+    command.args(["-f", "json", "-"]).current_dir("/").env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command.envs(std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("BPFTRACE_")));
+    command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: it makes system calls only.
+    unsafe { command.pre_exec(prepare) };
+    command.spawn().map_err(|error| {
+        let hint = if error.kind() == io::ErrorKind::NotFound { "; install bpftrace" } else { "" };
+        io::Error::other(format!("cannot run {}: {error}{hint}", bpftrace.program.display()))
+    })
+}
+
+/// A process of bpftrace, as the agent has it.
+#[derive(Debug)]
+pub struct ScriptProcess {
+    /// Its process id.
+    pub pid: u32,
+    /// Its standard output.
+    pub stdout: File,
+    /// Its standard error.
+    pub stderr: File,
+}
+
+/// The agent's end of the connection to the helper.
+#[derive(Debug)]
+pub struct ScriptHelper {
+    connection: UnixStream,
+}
+
+impl ScriptHelper {
+    /// Starts the helper, which calls `confine` before it serves. `script` yields what bpftrace is to run under a name, in the helper.
+    /// To be called while the process has one thread.
+    pub fn start(
+        bpftrace: Bpftrace,
+        script: impl Fn(&str) -> io::Result<Vec<u8>>,
+        confine: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<ScriptHelper> {
+        let connection = fork_helper(c"corebcc-scripts", |agent| {
+            // Standard input and outputs, which pipes to a child must not be.
+            for _ in 0..3 {
+                std::mem::forget(File::options().read(true).write(true).open("/dev/null")?);
+            }
+            confine()?;
+            serve(agent, &bpftrace, script)
+        })?;
+        connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+        Ok(ScriptHelper { connection })
+    }
+
+    /// Starts the script of a name.
+    pub fn run(&self, name: &str) -> io::Result<ScriptProcess> {
+        let (pid, descriptors) = self.ask(START, name)?;
+        let mut files = descriptors.into_iter().map(File::from);
+        match (files.next(), files.next()) {
+            (Some(stdout), Some(stderr)) => Ok(ScriptProcess { pid: pid as u32, stdout, stderr }),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The exit code of the process of a name that has closed its outputs, or minus the number of the signal that ended it.
+    pub fn end(&self, name: &str) -> io::Result<i32> {
+        Ok(self.ask(END, name)?.0)
+    }
+
+    /// Ends the process of a name, and yields the same.
+    pub fn kill(&self, name: &str) -> io::Result<i32> {
+        Ok(self.ask(KILL, name)?.0)
+    }
+
+    fn ask(&self, what: u8, name: &str) -> io::Result<(i32, Vec<OwnedFd>)> {
+        let length = u8::try_from(name.len()).map_err(|_| io::Error::other("expected a name of at most 255 bytes"))?;
+        let mut connection = &self.connection;
+        let request = [&[what, length], name.as_bytes()].concat();
+        connection.write_all(&request).and_then(|()| answer(connection)).unwrap_or_else(|error| {
+            // A late answer would be taken for the next one's.
+            let _ = connection.shutdown(Shutdown::Both);
+            Err(io::Error::other(format!("the helper that runs bpftrace has ended ({error}); restart the agent")))
+        })
+    }
+}
+
+/// An answer is whether it succeeded, a number, the length of a text, descriptors, and the text: an error's.
+fn answer(mut helper: &UnixStream) -> io::Result<io::Result<(i32, Vec<OwnedFd>)>> {
+    let mut head = [0; HEAD];
+    let mut space = nix::cmsg_space!([RawFd; 2]);
+    let mut parts = [IoSliceMut::new(&mut head)];
+    let message = recvmsg::<()>(helper.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let mut descriptors = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(received) = control {
+            // SAFETY: the message has just opened them, and nobody else knows of them.
+            descriptors.extend(received.into_iter().map(|received| unsafe { OwnedFd::from_raw_fd(received) }));
+        }
+    }
+    if message.bytes != HEAD {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let number = |at: usize| i32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let mut text = vec![0; usize::try_from(number(8)).unwrap_or(0).min(MAX_TEXT)];
+    helper.read_exact(&mut text)?;
+    Ok(match number(0) {
+        0 => Ok((number(4), descriptors)),
+        _ => Err(io::Error::other(String::from_utf8_lossy(&text).into_owned())),
+    })
+}
+
+/// The helper's life: until the agent's end is closed.
+fn serve(mut agent: UnixStream, bpftrace: &Bpftrace, script: impl Fn(&str) -> io::Result<Vec<u8>>) -> io::Result<()> {
+    let mut children: HashMap<String, Child> = HashMap::new();
+    let mut head = [0; 2];
+    while agent.read_exact(&mut head).is_ok() {
+        let mut name = vec![0; usize::from(head[1])];
+        agent.read_exact(&mut name)?;
+        let name = String::from_utf8_lossy(&name).into_owned();
+        let (result, outputs) = match head[0] {
+            START => match script(&name).and_then(|script| start(&name, &mut children, bpftrace, &script)) {
+                Ok((pid, outputs)) => (Ok(pid), outputs),
+                Err(error) => (Err(error), Vec::new()),
+            },
+            END => (end(&name, &mut children, ENDS_WITHIN), Vec::new()),
+            _ => (end(&name, &mut children, Duration::ZERO), Vec::new()),
+        };
+        reply(&agent, result, &outputs)?;
+    }
+    // What is left ends with this process.
+    Ok(())
+}
+
+fn start(
+    name: &str,
+    children: &mut HashMap<String, Child>,
+    bpftrace: &Bpftrace,
+    script: &[u8],
+) -> io::Result<(i32, Vec<OwnedFd>)> {
+    if children.contains_key(name) {
+        return Err(io::Error::other("it runs already"));
+    }
+    let mut child = run_bpftrace(bpftrace, script)?;
+    let outputs = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
+    let pid = child.id() as i32;
+    children.insert(name.into(), child);
+    Ok((pid, outputs.into_iter().flatten().collect()))
+}
+
+/// Waits so long for the end of a process, then ends it.
+fn end(name: &str, children: &mut HashMap<String, Child>, patience: Duration) -> io::Result<i32> {
+    let mut child = children.remove(name).ok_or_else(|| io::Error::other("it does not run"))?;
+    let until = Instant::now() + patience;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(code(status));
+        }
+        if Instant::now() >= until {
+            child.kill()?;
+            return Ok(code(child.wait()?));
+        }
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| -signal)).unwrap_or(-1)
+}
+
+fn reply(mut agent: &UnixStream, result: io::Result<i32>, outputs: &[OwnedFd]) -> io::Result<()> {
+    let (failed, number, text) = match result {
+        Ok(number) => (0_i32, number, String::new()),
+        Err(error) => (1, 0, error.to_string()),
+    };
+    let text = &text.as_bytes()[..text.len().min(MAX_TEXT)];
+    let head = [failed, number, text.len() as i32].map(i32::to_ne_bytes).concat();
+    let rights: Vec<RawFd> = outputs.iter().map(AsRawFd::as_raw_fd).collect();
+    let control = [ControlMessage::ScmRights(&rights)];
+    let control = if rights.is_empty() { &control[..0] } else { &control[..] };
+    sendmsg::<()>(agent.as_raw_fd(), &[IoSlice::new(&head)], control, MsgFlags::MSG_NOSIGNAL, None)?;
+    agent.write_all(text)
+}

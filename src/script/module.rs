@@ -1,0 +1,34 @@
+//! A script as a module: what its process printed last.
+
+use super::state::SharedState;
+use super::tables::ScriptTable;
+use crate::bpf::types;
+use crate::kit::{Host, Kernel, Module, Plan, RefreshError, Table};
+
+const UNREAD: &str = "unread: lines of bpftrace's output that were not understood";
+const LOST: &str = "lost: events that bpftrace lost before it could print them";
+
+/// The module of a script. It reads what another thread has read of the process, and never waits for either.
+pub struct ScriptModule {
+    pub(super) state: SharedState,
+    pub(super) tables: Vec<ScriptTable>,
+}
+
+impl Module for ScriptModule {
+    fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {}
+
+    fn refresh(&mut self, _kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+        let own = self.tables.iter().find(|own| table.is(own.spec));
+        own.ok_or_else(|| RefreshError("not served".into()))?.fill(&self.state.get(), table)
+    }
+
+    fn life(&self) -> Option<(&'static str, String)> {
+        Some(self.state.get().life())
+    }
+
+    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+        let state = self.state.get();
+        each(UNREAD, state.unread_lines);
+        each(LOST, state.lost_events);
+    }
+}

@@ -1,0 +1,297 @@
+//! What bpftrace writes with `-f json`: a line each of probes, maps and text, taken apart to rows. It has the words of processes in it,
+//! so nothing of it is trusted.
+
+use super::source::{Kind, ScriptMap};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Rows of a map that are kept.
+pub const MAX_ROWS: usize = 10_000;
+/// Bytes of a name.
+const MAX_NAME: usize = 512;
+/// Bytes of a value that is text.
+pub const MAX_TEXT: usize = 4096;
+/// Bytes of the text of a row's keys.
+const MAX_KEY: usize = 1024;
+
+/// A line of output.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Line {
+    /// The number of probes that are attached.
+    Attached(u64),
+    /// The rows of maps.
+    Maps(BTreeMap<String, Value>),
+    /// Text of `printf` and the like.
+    Text(String),
+    /// Events that bpftrace lost before it could print them.
+    Lost(u64),
+    /// What no metric needs.
+    Other,
+}
+
+impl Line {
+    /// Takes a line apart; `None` if it is no JSON, or not what bpftrace writes.
+    pub fn parse(line: &[u8]) -> Option<Line> {
+        let line = String::from_utf8_lossy(line);
+        let Value::Object(mut line) = serde_json::from_str(&line).ok()? else { return None };
+        let data = line.remove("data")?;
+        let number = |name: &str| data.get(name).and_then(Value::as_u64);
+        Some(match line.get("type")?.as_str()? {
+            "attached_probes" => Line::Attached(number("probes")?),
+            "lost_events" => Line::Lost(number("events")?),
+            "map" | "hist" | "stats" => Line::Maps(maps(data)?),
+            "printf" | "time" | "cat" | "join" | "strftime" => match data {
+                Value::String(text) => Line::Text(text),
+                other => Line::Text(text(&other)),
+            },
+            _ => Line::Other,
+        })
+    }
+}
+
+fn maps(data: Value) -> Option<BTreeMap<String, Value>> {
+    match data {
+        Value::Object(maps) => Some(maps.into_iter().collect()),
+        _ => None,
+    }
+}
+
+/// The value of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cell {
+    /// Of a counter that only grows.
+    Count(u64),
+    /// Of any other number.
+    Number(i64),
+    /// Text.
+    Text(String),
+    /// `stats()`: number of values, their average and their sum.
+    Stats(u64, i64, i64),
+}
+
+/// A row of a map: its name as an instance, empty for a single value, and the text of its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Unique among the rows.
+    pub name: String,
+    /// The text of the keys, as bpftrace writes it.
+    pub key: String,
+    /// The value.
+    pub cell: Cell,
+}
+
+/// The rows of a map. Values that are not what the map's kind has are left out; so are rows beyond the most that are kept.
+pub fn rows(map: &ScriptMap, value: &Value) -> Vec<Row> {
+    let mut rows = Rows::default();
+    match (map.keys, value) {
+        (0, value) => rows.add(map, "", value),
+        (_, Value::Object(keyed)) => {
+            for (key, value) in keyed {
+                rows.add(map, key, value);
+            }
+        }
+        _ => {}
+    }
+    rows.rows
+}
+
+#[derive(Default)]
+struct Rows {
+    rows: Vec<Row>,
+    /// The names of rows, each with the highest number that was appended to it; 1: none.
+    names: BTreeMap<String, usize>,
+}
+
+impl Rows {
+    fn add(&mut self, map: &ScriptMap, key: &str, value: &Value) {
+        let own = series(key, map.keys);
+        match (map.kind, value) {
+            (Kind::Histogram, Value::Array(buckets)) => {
+                for bucket in buckets.iter().filter_map(Value::as_object) {
+                    let Some(count) = bucket.get("count").and_then(Value::as_u64) else { continue };
+                    let range = range(bucket);
+                    let name = if own.is_empty() { range } else { format!("{range}::{own}") };
+                    self.push(name, key, Cell::Count(count));
+                }
+            }
+            (Kind::Histogram, _) => {}
+            (Kind::Stats, Value::Object(stats)) => {
+                let (count, number) =
+                    (stats.get("count").and_then(Value::as_u64), |name| stats.get(name).and_then(whole));
+                if let (Some(count), Some(average), Some(total)) = (count, number("average"), number("total")) {
+                    self.push(own, key, Cell::Stats(count, average, total));
+                }
+            }
+            (Kind::Stats, _) => {}
+            (Kind::Count, value) => {
+                if let Some(count) = value.as_u64() {
+                    self.push(own, key, Cell::Count(count));
+                }
+            }
+            (Kind::Text, value) => self.push(own, key, Cell::Text(cut(text(value), MAX_TEXT))),
+            (Kind::Sum | Kind::Level, value) => {
+                if let Some(number) = whole(value) {
+                    self.push(own, key, Cell::Number(number));
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, name: String, key: &str, cell: Cell) {
+        if self.rows.len() >= MAX_ROWS {
+            return;
+        }
+        let name = self.free(name);
+        self.rows.push(Row { name, key: cut(key.trim().to_owned(), MAX_KEY), cell });
+    }
+}
+
+impl Rows {
+    /// The name, or the first `NAME~N` that no row has.
+    fn free(&mut self, name: String) -> String {
+        let mut times = self.names.get(&name).copied().unwrap_or(0);
+        let mut free = name.clone();
+        if times > 0 {
+            while self.names.contains_key(&free) {
+                times += 1;
+                free = format!("{name}~{times}");
+            }
+            self.names.insert(free.clone(), 1);
+        }
+        self.names.insert(name, times.max(1));
+        free
+    }
+}
+
+/// A whole number; one beyond the signed ones keeps its 64 bits.
+fn whole(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_u64().map(|number| number as i64)).or_else(|| value.as_bool().map(i64::from))
+}
+
+/// The bounds of a bucket, as PCP's bpftrace agent names it.
+fn range(bucket: &Map<String, Value>) -> String {
+    let bound =
+        |name: &str, none: &str| bucket.get(name).and_then(whole).map_or(none.into(), |bound| bound.to_string());
+    format!("{}-{}", bound("min", "-inf"), bound("max", "inf"))
+}
+
+/// The name of a row by the text of its keys: `bash,17` is `bash::17` if there are two keys.
+fn series(text: &str, keys: usize) -> String {
+    let parts: Vec<&str> = text.split(',').collect();
+    match (keys, parts.len() == keys) {
+        (0, _) => String::new(),
+        (_, true) => parts.iter().map(|part| word(part)).collect::<Vec<_>>().join("::"),
+        (_, false) => word(text),
+    }
+}
+
+/// A key as part of a name: the lines of a stack with `;` between them, no blank and no comma, and not empty.
+fn word(key: &str) -> String {
+    let lines: Vec<&str> = key.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let clean = |c: char| if c.is_whitespace() || c.is_control() || c == ',' { '_' } else { c };
+    let word: String = lines.join(";").chars().map(clean).collect();
+    if word.is_empty() {
+        "_".into()
+    } else {
+        cut(word, MAX_NAME)
+    }
+}
+
+/// A value as text: a string as it is, anything else as JSON.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.trim().to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// At most so many bytes of a text.
+pub fn cut(mut text: String, most: usize) -> String {
+    let end = (0..=most.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    text.truncate(end.unwrap_or(0));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(keys: usize, kind: Kind) -> ScriptMap {
+        ScriptMap { name: "@a".into(), keys, kind }
+    }
+
+    /// The rows of `@a` in a line of bpftrace 0.17.
+    fn read(keys: usize, kind: Kind, line: &str) -> Vec<(String, Cell)> {
+        let Some(Line::Maps(maps)) = Line::parse(line.as_bytes()) else { panic!("{line}") };
+        rows(&map(keys, kind), &maps["@a"]).into_iter().map(|row| (row.name, row.cell)).collect()
+    }
+
+    fn row(name: &str, cell: Cell) -> (String, Cell) {
+        (name.into(), cell)
+    }
+
+    #[test]
+    fn lines_of_bpftrace_are_taken_apart() {
+        let line = |line: &str| Line::parse(line.as_bytes());
+        assert_eq!(line(r#"{"type": "attached_probes", "data": {"probes": 5}}"#), Some(Line::Attached(5)));
+        assert_eq!(line(r#"{"type": "printf", "data": "hello \"x\" \n"}"#), Some(Line::Text("hello \"x\" \n".into())));
+        assert_eq!(line(r#"{"type": "time", "data": "01:00:48\n"}"#), Some(Line::Text("01:00:48\n".into())));
+        assert_eq!(line(r#"{"type": "lost_events", "data": {"events": 7}}"#), Some(Line::Lost(7)));
+        assert_eq!(line(r#"{"type": "value", "data": 1}"#), Some(Line::Other));
+        for wrong in ["", "x", "[]", "{}", r#"{"type": 1, "data": 2}"#, r#"{"type": "map", "data": 3}"#] {
+            assert_eq!(line(wrong), None, "{wrong}");
+        }
+        assert_eq!(line(&"[".repeat(100_000)), None);
+    }
+
+    #[test]
+    fn values_and_keys_become_rows() {
+        let one = r#"{"type": "map", "data": {"@a": 2995}}"#;
+        assert_eq!(read(0, Kind::Count, one), [row("", Cell::Count(2995))]);
+        let less = r#"{"type": "map", "data": {"@a": -3}}"#;
+        assert_eq!(read(0, Kind::Level, less), [row("", Cell::Number(-3))]);
+        assert_eq!(read(0, Kind::Count, less), [], "no count");
+        let text = r#"{"type": "map", "data": {"@a": "te\"xt"}}"#;
+        assert_eq!(read(0, Kind::Text, text), [row("", Cell::Text("te\"xt".into()))]);
+        let two = r#"{"type": "map", "data": {"@a": {"bash,17": 1, "a, b,18": 2, "a b,17": 3, "a_b,17": 4}}}"#;
+        let rows = read(2, Kind::Count, two);
+        let names: Vec<&str> = rows.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, ["a_b::17", "a__b_18", "a_b::17~2", "bash::17"]);
+        let twins = r#"{"type": "map", "data": {"@a": {"a b": 1, "a_b": 2, "a,b": 3, "a_b~2": 4}}}"#;
+        let mut names: Vec<String> = read(1, Kind::Count, twins).into_iter().map(|(name, _)| name).collect();
+        names.sort();
+        assert_eq!(names, ["a_b", "a_b~2", "a_b~2~2", "a_b~3"]);
+        let stack =
+            r#"{"type": "map", "data": {"@a": {"\n    perf_syscall_enter+397\n    __traceiter_sys_enter+49\n": 5}}}"#;
+        let expected = [row("perf_syscall_enter+397;__traceiter_sys_enter+49", Cell::Count(5))];
+        assert_eq!(read(1, Kind::Count, stack), expected);
+        assert_eq!(read(1, Kind::Count, r#"{"type": "map", "data": {"@a": {}}}"#), []);
+    }
+
+    #[test]
+    fn statistics_are_rows() {
+        let one = r#"{"type": "stats", "data": {"@a": {"count": 2995, "average": 25562, "total": 76560377}}}"#;
+        assert_eq!(read(0, Kind::Stats, one), [row("", Cell::Stats(2995, 25562, 76560377))]);
+        let by = r#"{"type": "stats", "data": {"@a": {"find": {"count": 2, "average": -3, "total": -6}}}}"#;
+        assert_eq!(read(1, Kind::Stats, by), [row("find", Cell::Stats(2, -3, -6))]);
+        assert_eq!(read(0, Kind::Level, r#"{"type": "stats", "data": {"@a": 25560}}"#), [row("", Cell::Number(25560))]);
+    }
+
+    #[test]
+    fn buckets_are_rows() {
+        let one = r#"{"type": "hist", "data": {"@a": [{"max": -1, "count": 1}, {"min": 10, "max": 19, "count": 0}, {"min": 50, "count": 5}]}}"#;
+        let counts = [row("-inf--1", Cell::Count(1)), row("10-19", Cell::Count(0)), row("50-inf", Cell::Count(5))];
+        assert_eq!(read(0, Kind::Histogram, one), counts);
+        let by = r#"{"type": "hist", "data": {"@a": {"bash,1": [{"min": 0, "max": 49, "count": 9}]}}}"#;
+        assert_eq!(read(2, Kind::Histogram, by), [row("0-49::bash::1", Cell::Count(9))]);
+    }
+
+    #[test]
+    fn rows_and_texts_are_bounded() {
+        let keys: Vec<String> = (0..MAX_ROWS + 5).map(|key| format!("\"{key}\": 1")).collect();
+        let line = format!("{{\"type\": \"map\", \"data\": {{\"@a\": {{{}}}}}}}", keys.join(", "));
+        assert_eq!(read(1, Kind::Count, &line).len(), MAX_ROWS);
+        let long = format!("{{\"type\": \"map\", \"data\": {{\"@a\": \"{}\"}}}}", "\u{e9}".repeat(MAX_TEXT));
+        assert_eq!(read(0, Kind::Text, &long), [row("", Cell::Text("\u{e9}".repeat(MAX_TEXT / 2)))]);
+    }
+}

@@ -1,0 +1,263 @@
+//! The thread that has scripts started, reads their output, and has those started again that die.
+
+use super::state::SharedState;
+use crate::loader::{ScriptHelper, ScriptProcess};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Bytes of a line of output; a longer one is left out.
+const MAX_LINE: usize = 4 << 20;
+/// Bytes a second that a script may write, as PCP's bpftrace agent has it.
+const MAX_RATE: u64 = 2 << 20;
+/// How long it may write more than that.
+const RATE_OVER: Duration = Duration::from_secs(5);
+/// What passes between the end of a process and the next start, at first and at most.
+const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+/// A process that ran as long as this is started again after the first delay.
+const RAN_LONG: Duration = Duration::from_secs(60);
+
+/// A script to run.
+pub struct Runnable {
+    /// The name of its file without `.bt`, which the helper knows it by.
+    pub file: String,
+    /// Its name among the modules.
+    pub name: String,
+    /// What is known of it.
+    pub state: SharedState,
+}
+
+struct Running {
+    script: Runnable,
+    process: Option<Process>,
+    /// When it is to be started; `None`: it runs, or has ended in order.
+    start_at: Option<Instant>,
+    delay: Duration,
+}
+
+struct Process {
+    stdout: Option<File>,
+    stderr: Option<File>,
+    lines: Lines,
+    begin: Instant,
+    /// Since when bytes are counted, and how many there were.
+    rate: (Instant, u64),
+}
+
+/// Runs scripts for as long as the agent lives.
+pub fn run(helper: &ScriptHelper, scripts: Vec<Runnable>) {
+    let now = Instant::now();
+    let running = |script| Running { script, process: None, start_at: Some(now), delay: DELAYS.0 };
+    let mut scripts: Vec<Running> = scripts.into_iter().map(running).collect();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        for script in &mut scripts {
+            if script.start_at.is_some_and(|at| at <= Instant::now()) {
+                script.start(helper);
+            }
+        }
+        let ready = wait(&scripts);
+        for (number, is_output) in ready {
+            scripts[number].read(is_output, &mut buffer, helper);
+        }
+    }
+}
+
+/// The outputs that can be read, each with the number of its script and whether it is the standard output; none once a script is due.
+fn wait(scripts: &[Running]) -> Vec<(usize, bool)> {
+    let mut outputs = Vec::new();
+    let mut polled = Vec::new();
+    for (number, script) in scripts.iter().enumerate() {
+        let Some(process) = &script.process else { continue };
+        for (is_output, file) in [(true, &process.stdout), (false, &process.stderr)] {
+            if let Some(file) = file {
+                outputs.push((number, is_output));
+                polled.push(PollFd::new(file.as_fd(), PollFlags::POLLIN));
+            }
+        }
+    }
+    let next = scripts.iter().filter_map(|script| script.start_at).min();
+    let timeout = next.map_or(PollTimeout::NONE, |at| {
+        // A millisecond more, so that it is due when the time is over.
+        let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+    });
+    if poll(&mut polled, timeout).is_err() {
+        return Vec::new(); // interrupted
+    }
+    let is_ready = |polled: &PollFd<'_>| polled.any().unwrap_or(true);
+    outputs.into_iter().zip(&polled).filter(|(_, polled)| is_ready(polled)).map(|(output, _)| output).collect()
+}
+
+impl Running {
+    fn start(&mut self, helper: &ScriptHelper) {
+        self.start_at = None;
+        match helper.run(&self.script.file) {
+            Ok(ScriptProcess { pid, stdout, stderr }) => {
+                let now = Instant::now();
+                self.process = Some(Process {
+                    stdout: Some(stdout),
+                    stderr: Some(stderr),
+                    lines: Lines::default(),
+                    begin: now,
+                    rate: (now, 0),
+                });
+                self.script.state.get().start(pid);
+            }
+            Err(error) => {
+                self.script.state.get().refuse(error.to_string());
+                self.again();
+            }
+        }
+    }
+
+    /// Reads what there is of an output. The end of both is that of the process.
+    fn read(&mut self, is_output: bool, buffer: &mut [u8], helper: &ScriptHelper) {
+        let Some(process) = &mut self.process else { return };
+        let file = if is_output { &mut process.stdout } else { &mut process.stderr };
+        let Some(open) = file else { return };
+        let length = open.read(buffer).unwrap_or(0);
+        if length == 0 {
+            *file = None;
+            if process.stdout.is_none() && process.stderr.is_none() {
+                let exit_code = helper.end(&self.script.file);
+                self.end(exit_code.unwrap_or(-1), None);
+            }
+            return;
+        }
+        let bytes = &buffer[..length];
+        let mut state = self.script.state.get();
+        if !is_output {
+            return state.complain(bytes, &format!("{}.bt", self.script.file));
+        }
+        state.data_bytes += length as u64;
+        state.unread_lines += process.lines.take(bytes, |line| state.line(line));
+        drop(state);
+        if let Some(rate) = process.exceeds(length as u64) {
+            let exit_code = helper.kill(&self.script.file).unwrap_or(-1);
+            let why =
+                format!("expected at most {MAX_RATE} bytes of output a second, got {rate}; print less, or less often");
+            self.end(exit_code, Some(why));
+        }
+    }
+
+    fn end(&mut self, exit_code: i32, why: Option<String>) {
+        let ran = self.process.take().map_or(Duration::ZERO, |process| process.begin.elapsed());
+        if ran >= RAN_LONG {
+            self.delay = DELAYS.0;
+        }
+        let is_over = exit_code == 0 && why.is_none();
+        self.script.state.get().end(exit_code, why);
+        match is_over {
+            true => log::info!("script.{}: ended", self.script.name),
+            false => self.again(),
+        }
+    }
+
+    /// Says why it does not run, and when it will be started again.
+    fn again(&mut self) {
+        let error = summary(&self.script.state.get().error);
+        log::warn!("script.{}: {error}; started again in {} s", self.script.name, self.delay.as_secs());
+        self.start_at = Some(Instant::now() + self.delay);
+        self.delay = (self.delay * 2).min(DELAYS.1);
+    }
+}
+
+/// The errors of what bpftrace wrote, without the lines of the script that it shows; all of it if it has none.
+fn summary(error: &str) -> String {
+    let lines = |errors: bool| error.trim().lines().filter(move |line| !errors || line.contains("ERROR"));
+    let errors: Vec<&str> = lines(lines(true).next().is_some()).collect();
+    errors.join("; ")
+}
+
+impl Process {
+    /// The bytes a second of the last while, if they are too many.
+    fn exceeds(&mut self, bytes: u64) -> Option<u64> {
+        let (since, read) = &mut self.rate;
+        *read += bytes;
+        let passed = since.elapsed();
+        if passed < RATE_OVER {
+            return None;
+        }
+        let rate = (*read as f64 / passed.as_secs_f64()) as u64;
+        self.rate = (Instant::now(), 0);
+        (rate > MAX_RATE).then_some(rate)
+    }
+}
+
+/// Bytes cut into lines.
+#[derive(Default)]
+struct Lines {
+    begun: Vec<u8>,
+    /// Whether the rest of a line that is too long is passed over.
+    skips: bool,
+}
+
+impl Lines {
+    /// Hands whole lines on. Yields how many were too long.
+    fn take(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) -> u64 {
+        let mut skipped = 0;
+        let mut parts = bytes.split(|&byte| byte == b'\n');
+        let begun = parts.next_back().unwrap_or_default();
+        for part in parts {
+            match (std::mem::take(&mut self.skips), self.begun.is_empty()) {
+                (true, _) => {}
+                (false, true) => line(part),
+                (false, false) => {
+                    self.begun.extend_from_slice(part);
+                    line(&self.begun);
+                }
+            }
+            self.begun = Vec::new();
+        }
+        if !self.skips {
+            self.begun.extend_from_slice(begun);
+        }
+        if self.begun.len() > MAX_LINE {
+            self.begun = Vec::new();
+            self.skips = true;
+            skipped += 1;
+        }
+        skipped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_cut_into_lines_however_it_comes() {
+        let text = b"one\n\ntwo three\nfour";
+        for size in 1..text.len() {
+            let (mut lines, mut seen) = (Lines::default(), Vec::new());
+            for part in text.chunks(size) {
+                assert_eq!(lines.take(part, |line| seen.push(line.to_vec())), 0);
+            }
+            assert_eq!(seen, [&b"one"[..], b"", b"two three"], "{size}");
+        }
+    }
+
+    #[test]
+    fn a_script_may_write_much_for_a_moment_only() {
+        let now = Instant::now();
+        let process = |rate| Process { stdout: None, stderr: None, lines: Lines::default(), begin: now, rate };
+        assert_eq!(process((now, 100 * MAX_RATE)).exceeds(1), None, "not for long");
+        let earlier = now.checked_sub(2 * RATE_OVER).unwrap();
+        assert_eq!(process((earlier, 9 * MAX_RATE)).exceeds(1), None);
+        let mut process = process((earlier, 100 * MAX_RATE));
+        assert!(process.exceeds(1).is_some_and(|rate| rate > 9 * MAX_RATE));
+        assert_eq!(process.exceeds(1), None, "the next while");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_passed_over() {
+        let (mut lines, mut seen, mut skipped) = (Lines::default(), Vec::new(), 0);
+        for part in vec![b'x'; MAX_LINE + 10].chunks(1 << 16).chain([&b"rest\nnext\n"[..]]) {
+            skipped += lines.take(part, |line| seen.push(line.to_vec()));
+        }
+        assert_eq!((skipped, seen), (1, vec![b"next".to_vec()]));
+    }
+}

@@ -1,0 +1,345 @@
+//! The text of a bpftrace script: its header, the maps it assigns to, and the program that is run, which prints them every second.
+
+use std::collections::BTreeMap;
+
+/// Bytes of a script.
+pub const MAX_SOURCE: u64 = 1 << 20;
+/// Maps of a script that are served.
+pub const MAX_MAPS: usize = 256;
+/// Where lines of `printf` and the like go, as PCP's bpftrace agent has it.
+pub const OUTPUT: &str = "@output";
+
+/// Functions whose values are text, and builtins.
+const TEXTS: &[&str] = &[
+    "str",
+    "comm",
+    "ksym",
+    "usym",
+    "kstack",
+    "ustack",
+    "ntop",
+    "strftime",
+    "probe",
+    "func",
+    "username",
+    "buf",
+    "path",
+    "cgroup_path",
+    "macaddr",
+    "strerror",
+    "syscall_name",
+    "kaddr_name",
+    "join",
+];
+/// Functions that write to the standard output.
+const WRITERS: &[&str] = &["printf", "time", "cat", "join"];
+
+/// What the values of a map are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `count()`
+    Count,
+    /// `sum()`, and what is only ever added to.
+    Sum,
+    /// Any other number: `min()`, `max()`, `avg()`, an assignment.
+    Level,
+    /// Text: a name, a stack.
+    Text,
+    /// `hist()`, `lhist()`
+    Histogram,
+    /// `stats()`
+    Stats,
+}
+
+/// A map that a script assigns to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptMap {
+    /// With its `@`.
+    pub name: String,
+    /// The number of its keys; 0: a single value.
+    pub keys: usize,
+    /// What its values are.
+    pub kind: Kind,
+}
+
+/// What is known of a script from its text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// What `// name:` says.
+    pub name: Option<String>,
+    /// The maps that are served, in the order in which they are first assigned to.
+    pub maps: Vec<ScriptMap>,
+    /// Whether it prints, and that is served.
+    pub prints: bool,
+    /// Whether the program is to print its maps itself (`// custom-output-block`).
+    custom: bool,
+}
+
+impl Source {
+    /// Takes a script apart. Never fails: bpftrace tells what is wrong with it.
+    pub fn parse(text: &str) -> Source {
+        let mut source = Source::default();
+        let mut include: Option<Vec<String>> = None;
+        for (key, value) in text.lines().filter_map(header) {
+            match key {
+                "name" => source.name = Some(value.into()),
+                "include" => include = Some(value.split(',').map(|name| name.trim().to_owned()).collect()),
+                "custom-output-block" => source.custom = true,
+                _ => {}
+            }
+        }
+        let included = |name: &str| include.as_ref().is_none_or(|names| names.iter().any(|known| known == name));
+        let tokens = tokens(text);
+        let assigned = assigned(&tokens);
+        source.maps = assigned.into_iter().filter(|map| included(&map.name) && map.name != OUTPUT).collect();
+        source.maps.truncate(MAX_MAPS);
+        let writes = |pair: &[Token]| matches!(pair, [Token::Word(word), Token::Mark('(')] if WRITERS.contains(word));
+        source.prints = included(OUTPUT) && tokens.windows(2).any(writes);
+        source
+    }
+
+    /// The program to run: the script, and a probe that prints its maps every second.
+    pub fn program(&self, text: &str) -> String {
+        if !self.adds_probe() {
+            return text.into();
+        }
+        let prints: Vec<String> = self.maps.iter().map(|map| format!("print({});", map.name)).collect();
+        format!("{text}\ninterval:s:1 {{ {} }}\n", prints.join(" "))
+    }
+
+    /// Whether the program has a probe that the script has not.
+    pub fn adds_probe(&self) -> bool {
+        !self.custom && !self.maps.is_empty()
+    }
+}
+
+/// `// KEY: VALUE`, or `// KEY`.
+fn header(line: &str) -> Option<(&str, &str)> {
+    let comment = line.strip_prefix("//")?.trim();
+    let (key, value) = comment.split_once(':').unwrap_or((comment, ""));
+    Some((key.trim(), value.trim()))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token<'a> {
+    /// `@name`
+    Map(&'a str),
+    /// A name or a number.
+    Word(&'a str),
+    /// `"..."`
+    Text,
+    /// `=`
+    Assign,
+    /// `+=`
+    Add,
+    /// `++`
+    Increment,
+    /// `--`, `-=` and the like.
+    Change,
+    /// Any other character that is not blank.
+    Mark(char),
+}
+
+/// Cuts a script into tokens, without comments.
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let run = |text: &str, is: &dyn Fn(char) -> bool| text.find(|c| !is(c)).unwrap_or(text.len());
+        let (token, length) = match first {
+            '/' if rest.starts_with("//") => (None, rest.find('\n').unwrap_or(rest.len())),
+            '/' if rest.starts_with("/*") => (None, rest[2..].find("*/").map_or(rest.len(), |end| end + 4)),
+            '"' => (Some(Token::Text), quoted(rest)),
+            // The path of a probe may have `/*` and `//` in it.
+            ':' => (Some(Token::Mark(':')), 1 + run(&rest[1..], &|c| is_word(c) || "-./#*+".contains(c))),
+            '@' => {
+                let length = 1 + run(&rest[1..], &is_word);
+                (Some(Token::Map(&rest[..length])), length)
+            }
+            c if is_word(c) => {
+                let length = run(rest, &is_word);
+                (Some(Token::Word(&rest[..length])), length)
+            }
+            c if c.is_whitespace() => (None, c.len_utf8()),
+            c => {
+                let two = rest.get(..2).unwrap_or_default();
+                let three = rest.get(..3).unwrap_or_default();
+                match two {
+                    "++" => (Some(Token::Increment), 2),
+                    "--" => (Some(Token::Change), 2),
+                    "+=" => (Some(Token::Add), 2),
+                    "-=" | "*=" | "/=" | "%=" | "&=" | "|=" | "^=" => (Some(Token::Change), 2),
+                    "==" | "!=" | "<=" | ">=" => (Some(Token::Mark('?')), 2),
+                    "<<" | ">>" if three.ends_with('=') => (Some(Token::Change), 3),
+                    _ if c == '=' => (Some(Token::Assign), 1),
+                    _ => (Some(Token::Mark(c)), c.len_utf8()),
+                }
+            }
+        };
+        tokens.extend(token);
+        rest = &rest[length..];
+    }
+    tokens
+}
+
+/// The length of a quoted text that begins here.
+fn quoted(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// The maps that are assigned to, in the order of their first assignment.
+fn assigned(tokens: &[Token<'_>]) -> Vec<ScriptMap> {
+    let mut maps: Vec<ScriptMap> = Vec::new();
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    for (at, token) in tokens.iter().enumerate() {
+        let Token::Map(name) = *token else { continue };
+        let behind = &tokens[at + 1..];
+        let (keys, behind) = if behind.first() == Some(&Token::Mark('[')) { keys(behind) } else { (0, behind) };
+        let before = at.checked_sub(1).map(|before| tokens[before]);
+        let Some(kind) = kind(before, behind) else { continue };
+        match known.get(name) {
+            // What is added to in one place and set in another is no counter.
+            Some(&known) => {
+                let map = &mut maps[known];
+                if map.kind != kind && matches!((map.kind, kind), (Kind::Sum, Kind::Level)) {
+                    map.kind = Kind::Level;
+                }
+            }
+            None => {
+                known.insert(name, maps.len());
+                maps.push(ScriptMap { name: name.into(), keys, kind });
+            }
+        }
+    }
+    maps
+}
+
+/// The number of keys in brackets that may begin here, of parts of a tuple, and what is behind them.
+fn keys<'t, 's>(tokens: &'t [Token<'s>]) -> (usize, &'t [Token<'s>]) {
+    if !matches!(tokens.first(), Some(Token::Mark('[' | '('))) {
+        return (0, tokens);
+    }
+    let (mut depth, mut keys) = (0_usize, 1);
+    for (at, token) in tokens.iter().enumerate() {
+        match token {
+            Token::Mark('[' | '(') => depth += 1,
+            Token::Mark(']' | ')') => {
+                depth -= 1;
+                if depth == 0 {
+                    return (keys, &tokens[at + 1..]);
+                }
+            }
+            Token::Mark(',') if depth == 1 => keys += 1,
+            _ => {}
+        }
+    }
+    (keys, &[])
+}
+
+/// What a map is by the tokens before its name and behind its keys; `None` where it is not assigned to.
+fn kind(before: Option<Token<'_>>, behind: &[Token<'_>]) -> Option<Kind> {
+    match behind {
+        [Token::Assign, Token::Word(function), Token::Mark('('), ..] => Some(match *function {
+            "count" => Kind::Count,
+            "sum" => Kind::Sum,
+            "hist" | "lhist" => Kind::Histogram,
+            "stats" => Kind::Stats,
+            text if TEXTS.contains(&text) => Kind::Text,
+            _ => Kind::Level,
+        }),
+        [Token::Assign, Token::Word(builtin), ..] if TEXTS.contains(builtin) => Some(Kind::Text),
+        [Token::Assign, Token::Text, ..] => Some(Kind::Text),
+        // A tuple, or a number in brackets.
+        [Token::Assign, tuple @ ..] if tuple.first() == Some(&Token::Mark('(')) && keys(tuple).0 > 1 => {
+            Some(Kind::Text)
+        }
+        [Token::Assign | Token::Change, ..] => Some(Kind::Level),
+        [Token::Add | Token::Increment, ..] => Some(Kind::Sum),
+        _ => match before {
+            Some(Token::Increment) => Some(Kind::Sum),
+            Some(Token::Change) => Some(Kind::Level),
+            _ => None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn maps(text: &str) -> Vec<(String, usize, Kind)> {
+        Source::parse(text).maps.into_iter().map(|map| (map.name, map.keys, map.kind)).collect()
+    }
+
+    fn map(name: &str, keys: usize, kind: Kind) -> (String, usize, Kind) {
+        (name.into(), keys, kind)
+    }
+
+    #[test]
+    fn maps_are_what_is_assigned_to_them() {
+        let text = r#"
+            #!/usr/bin/env bpftrace
+            // @no = count();
+            /* @nor = count(); */
+            uprobe:/usr/lib/*/libc.so.6:malloc /@start[tid] == 1 && @other/ {
+                @ = count(); @by[comm, str(args->path, 2)] = count(); @bytes[comm]=sum(args.ret);
+                @h = hist(nsecs - @start[tid]); @l[cpu] = lhist(pid, 0, 10, 1); @st = stats(1); @a = avg(1);
+                @n++; ++@m; @both += 2; @both--; @x = 5; @name = comm; @stack = kstack(3); @t = "a = @u = 1";
+                @p = (1, "a"); @q = (uint64)arg0; @r = (nsecs - @start[tid]) / 1000;
+                if (@read == 1) { print(@by); clear(@by); delete(@start[tid]); }
+            }"#;
+        let expected = [
+            map("@", 0, Kind::Count),
+            map("@by", 2, Kind::Count),
+            map("@bytes", 1, Kind::Sum),
+            map("@h", 0, Kind::Histogram),
+            map("@l", 1, Kind::Histogram),
+            map("@st", 0, Kind::Stats),
+            map("@a", 0, Kind::Level),
+            map("@n", 0, Kind::Sum),
+            map("@m", 0, Kind::Sum),
+            map("@both", 0, Kind::Level),
+            map("@x", 0, Kind::Level),
+            map("@name", 0, Kind::Text),
+            map("@stack", 0, Kind::Text),
+            map("@t", 0, Kind::Text),
+            map("@p", 0, Kind::Text),
+            map("@q", 0, Kind::Level),
+            map("@r", 0, Kind::Level),
+        ];
+        assert_eq!(maps(text), expected);
+    }
+
+    #[test]
+    fn the_header_names_the_script_and_its_maps() {
+        let text = "// name: reads\n//include: @a,@c\nBEGIN { @a = 1; @b = 2; @c = count(); printf(\"x\"); }";
+        let source = Source::parse(text);
+        assert_eq!(source.name.as_deref(), Some("reads"));
+        assert_eq!(maps(text), [map("@a", 0, Kind::Level), map("@c", 0, Kind::Count)]);
+        assert!(!source.prints, "output is not included");
+        assert!(source.program(text).ends_with("}\ninterval:s:1 { print(@a); print(@c); }\n"));
+        assert!(Source::parse("BEGIN { printf(\"x\"); }").prints);
+        let custom = "// custom-output-block\nBEGIN { @a = 1; } interval:s:5 { print(@a); }";
+        assert_eq!(Source::parse(custom).program(custom), custom);
+    }
+
+    #[test]
+    fn no_text_is_too_broken_to_be_taken_apart() {
+        for text in
+            ["@", "@a[", "@a[1", "@a]", "\"", "\"\\", "/*", "@a[)] = count()", "//", "@\u{e9} = 1", "@a =", ":/*"]
+        {
+            Source::parse(text);
+        }
+        assert_eq!(maps("@a[1"), []);
+    }
+}

@@ -1,0 +1,234 @@
+//! What is known of a script at work. The thread that reads its output writes it; whoever serves a fetch reads it.
+
+use super::output::{cut, rows, Line, Row, MAX_TEXT};
+use super::source::Source;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A script's life, in the words of PCP's bpftrace agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Status {
+    /// It has not been started, or has ended by itself in order.
+    #[default]
+    Stopped,
+    /// bpftrace compiles it.
+    Starting,
+    /// Its probes are attached.
+    Started,
+    /// It ended with an error.
+    Error,
+}
+
+impl Status {
+    /// The word that clients see.
+    pub fn word(self) -> &'static str {
+        match self {
+            Status::Stopped => "stopped",
+            Status::Starting => "starting",
+            Status::Started => "started",
+            Status::Error => "error",
+        }
+    }
+}
+
+/// A script at work.
+#[derive(Debug, Default)]
+pub struct ScriptState {
+    /// Its text.
+    pub code: String,
+    source: Source,
+    /// What it does.
+    pub status: Status,
+    /// The process, while there is one.
+    pub pid: Option<u32>,
+    /// How the last process ended: its exit code, or minus the number of the signal that ended it.
+    pub exit_code: i32,
+    /// What bpftrace wrote to its standard error, or why it was not started.
+    pub error: String,
+    /// The number of probes that are attached.
+    pub probes: u32,
+    /// Bytes that were read of its output since the agent started.
+    pub data_bytes: u64,
+    /// How often it was started.
+    pub starts: u64,
+    /// Lines of output that were not understood.
+    pub unread_lines: u64,
+    /// Events that bpftrace lost.
+    pub lost_events: u64,
+    /// The last text of `printf` and the like.
+    pub output: String,
+    rows: HashMap<String, Vec<Row>>,
+}
+
+impl ScriptState {
+    /// A script that has not been started.
+    pub fn new(code: String, source: Source) -> ScriptState {
+        ScriptState { code, source, ..ScriptState::default() }
+    }
+
+    /// The state as a module's, and a sentence about it.
+    pub fn life(&self) -> (&'static str, String) {
+        match self.status {
+            Status::Started => ("running", format!("bpftrace has attached {} probes", self.probes)),
+            Status::Starting => ("postponed", "bpftrace compiles the script".into()),
+            Status::Stopped if self.starts == 0 => ("postponed", "bpftrace is about to be started".into()),
+            Status::Stopped => ("running", "the script has ended by itself, its values stay".into()),
+            Status::Error => ("failed", self.error.trim().to_owned()),
+        }
+    }
+
+    /// The rows of a map as they were last printed; `None` before that.
+    pub fn rows(&self, map: &str) -> Option<&[Row]> {
+        self.rows.get(map).map(Vec::as_slice)
+    }
+
+    /// Notes that a process was started.
+    pub fn start(&mut self, pid: u32) {
+        self.status = Status::Starting;
+        self.pid = Some(pid);
+        self.starts += 1;
+        self.probes = 0;
+        self.exit_code = 0;
+        self.error.clear();
+        self.output.clear();
+        self.rows.clear();
+    }
+
+    /// Notes that it could not be started.
+    pub fn refuse(&mut self, error: String) {
+        self.status = Status::Error;
+        self.exit_code = -1;
+        self.pid = None;
+        self.error = cut(error, MAX_TEXT);
+    }
+
+    /// Notes that its process ended, and why if that was not its own doing. The values of one that ended in order stay.
+    pub fn end(&mut self, exit_code: i32, why: Option<String>) {
+        let in_order = exit_code == 0 && why.is_none();
+        self.status = if in_order { Status::Stopped } else { Status::Error };
+        self.pid = None;
+        self.probes = 0;
+        self.exit_code = exit_code;
+        match why {
+            Some(why) => self.error = why,
+            None if self.error.is_empty() && exit_code < 0 => {
+                self.error = format!("bpftrace was ended by signal {}", -exit_code);
+            }
+            None => {}
+        }
+        if !in_order {
+            self.rows.clear();
+        }
+    }
+
+    /// Takes a line of the standard output.
+    pub fn line(&mut self, line: &[u8]) {
+        match Line::parse(line) {
+            Some(Line::Attached(probes)) => {
+                self.status = Status::Started;
+                let own = u64::from(self.source.adds_probe());
+                self.probes = probes.saturating_sub(own).try_into().unwrap_or(u32::MAX);
+            }
+            Some(Line::Maps(maps)) => {
+                for map in &self.source.maps {
+                    if let Some(value) = maps.get(&map.name) {
+                        self.rows.insert(map.name.clone(), rows(map, value));
+                    }
+                }
+            }
+            Some(Line::Text(text)) => self.output = last(std::mem::take(&mut self.output) + &text),
+            Some(Line::Lost(events)) => self.lost_events = self.lost_events.saturating_add(events),
+            Some(Line::Other) => {}
+            None if line.trim_ascii().is_empty() => {}
+            None => self.unread_lines += 1,
+        }
+    }
+
+    /// Takes bytes of the standard error. bpftrace calls the script `stdin`.
+    pub fn complain(&mut self, bytes: &[u8], file: &str) {
+        let text = String::from_utf8_lossy(bytes).replace("stdin:", &format!("{file}:"));
+        self.error = cut(std::mem::take(&mut self.error) + &text, MAX_TEXT);
+    }
+}
+
+/// The end of a text, from the beginning of a line if there is one.
+fn last(text: String) -> String {
+    if text.len() <= MAX_TEXT {
+        return text;
+    }
+    let begin = (text.len() - MAX_TEXT..).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    let end = &text[begin..];
+    end.split_once('\n').map_or(end, |(_, lines)| lines).to_owned()
+}
+
+/// A script that two threads share.
+#[derive(Clone, Debug)]
+pub struct SharedState(Arc<Mutex<ScriptState>>);
+
+impl SharedState {
+    /// A state to share.
+    pub fn new(state: ScriptState) -> SharedState {
+        SharedState(Arc::new(Mutex::new(state)))
+    }
+
+    /// The state. A thread that panicked has left no more than a row half done.
+    pub fn get(&self) -> MutexGuard<'_, ScriptState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::output::Cell;
+
+    fn state(code: &str) -> ScriptState {
+        ScriptState::new(code.into(), Source::parse(code))
+    }
+
+    #[test]
+    fn a_script_is_started_once_its_probes_are_attached() {
+        let mut state = state("BEGIN { @a = count(); }");
+        assert_eq!(state.status, Status::Stopped);
+        state.start(17);
+        assert_eq!((state.status, state.pid), (Status::Starting, Some(17)));
+        state.line(br#"{"type": "attached_probes", "data": {"probes": 2}}"#);
+        assert_eq!(state.life(), ("running", "bpftrace has attached 1 probes".into()));
+        assert_eq!((state.status, state.probes), (Status::Started, 1), "the probe that prints is not its own");
+        state.line(br#"{"type": "map", "data": {"@a": 3, "@b": 4}}"#);
+        assert_eq!(state.rows("@a").unwrap()[0].cell, Cell::Count(3));
+        assert!(state.rows("@b").is_none());
+        state.line(b"nonsense\xff");
+        state.line(b" ");
+        state.line(br#"{"type": "lost_events", "data": {"events": 9}}"#);
+        assert_eq!((state.unread_lines, state.lost_events), (1, 9));
+        state.end(0, None);
+        assert_eq!((state.status, state.pid, state.rows("@a").is_some()), (Status::Stopped, None, true));
+    }
+
+    #[test]
+    fn an_error_has_the_words_of_bpftrace() {
+        let mut state = state("BEGIN { @a = nosuch; }");
+        state.start(17);
+        state.complain(b"stdin:1:14-20: ERROR: Unknown identifier: 'nosuch'\n", "x.bt");
+        state.end(1, None);
+        assert_eq!((state.status, state.exit_code), (Status::Error, 1));
+        assert_eq!(state.error, "x.bt:1:14-20: ERROR: Unknown identifier: 'nosuch'\n");
+        state.start(18);
+        assert_eq!(state.error, "");
+        state.end(-9, None);
+        assert_eq!(state.error, "bpftrace was ended by signal 9");
+        state.complain(&[b'x'; 10 * MAX_TEXT], "x.bt");
+        assert_eq!(state.error.len(), MAX_TEXT);
+    }
+
+    #[test]
+    fn the_end_of_the_output_is_kept() {
+        let mut state = state("BEGIN { printf(\"x\"); }");
+        for number in 0..2000 {
+            state.line(format!("{{\"type\": \"printf\", \"data\": \"line {number}\\n\"}}").as_bytes());
+        }
+        assert!(state.output.len() <= MAX_TEXT && state.output.starts_with("line "), "{}", state.output);
+        assert!(state.output.ends_with("line 1999\n"));
+    }
+}

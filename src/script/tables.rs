@@ -1,0 +1,229 @@
+//! The tables of a script: its life, and one for each of its maps. They are declared when the agent starts and live until it ends.
+
+use super::output::{Cell, Row};
+use super::source::{Kind, ScriptMap, Source, OUTPUT};
+use super::state::ScriptState;
+use crate::kit::{Metric, MetricDef, RefreshError, SeriesLabel, Shape, Table, TableSpec};
+use crate::pcp::{Sem, Type, Units};
+use crate::user::{leak, word};
+use std::sync::Arc;
+
+/// Instances of a table.
+const MAX_INSTANCES: usize = 10_000;
+
+const STATUS: Metric<str> = Metric::new(0);
+const PID: Metric<u32> = Metric::new(1);
+const EXIT_CODE: Metric<i32> = Metric::new(2);
+const ERROR: Metric<str> = Metric::new(3);
+const PROBES: Metric<u32> = Metric::new(4);
+const CODE: Metric<str> = Metric::new(5);
+const DATA_BYTES: Metric<u64> = Metric::new(6);
+const STARTS: Metric<u64> = Metric::new(7);
+
+/// Items, names and types as PCP's bpftrace agent has them, and the number of starts.
+const LIFE: &[(u32, &str, Type, Sem, Units, &str)] = &[
+    (0, "status", Type::STRING, Sem::INSTANT, Units::NONE, "stopped, starting, started or error"),
+    (1, "pid", Type::U32, Sem::INSTANT, Units::NONE, "process id of bpftrace"),
+    (2, "exit_code", Type::I32, Sem::INSTANT, Units::NONE, "exit code of bpftrace, or minus the signal that ended it"),
+    (3, "error", Type::STRING, Sem::INSTANT, Units::NONE, "what bpftrace wrote to its standard error"),
+    (4, "probes", Type::U32, Sem::INSTANT, Units::COUNT, "number of attached probes"),
+    (5, "code", Type::STRING, Sem::INSTANT, Units::NONE, "the script"),
+    (6, "data_bytes", Type::U64, Sem::COUNTER, Units::BYTE, "bytes of bpftrace's output"),
+    (7, "starts", Type::U64, Sem::COUNTER, Units::COUNT, "number of times that bpftrace was started"),
+];
+
+const COUNT: Metric<u64> = Metric::new(0);
+const NUMBER: Metric<i64> = Metric::new(0);
+const TEXT: Metric<str> = Metric::new(0);
+const AVERAGE: Metric<i64> = Metric::new(1);
+const TOTAL: Metric<i64> = Metric::new(2);
+
+/// A table of a script.
+pub struct ScriptTable {
+    /// Its declaration.
+    pub spec: &'static TableSpec,
+    what: What,
+}
+
+enum What {
+    Life,
+    Map(ScriptMap),
+    Output,
+}
+
+/// The names that a script's tables have clusters by: its life, its maps, its output.
+pub fn keys(script: &str, source: &Source) -> Vec<String> {
+    let maps = source.maps.iter().map(|map| map.name.as_str());
+    let data = maps.chain(source.prints.then_some(OUTPUT)).map(|map| format!("script.{script}.{map}"));
+    [format!("script.{script}")].into_iter().chain(data).collect()
+}
+
+/// Declares the tables of a script with these clusters, one for each of its keys. One without a cluster is not served.
+pub fn declare(script: &str, source: &Source, clusters: &[Option<u16>]) -> Vec<ScriptTable> {
+    let maps = source.maps.iter().cloned().map(What::Map);
+    let whats = [What::Life].into_iter().chain(maps).chain(source.prints.then_some(What::Output));
+    let table = |(what, cluster): (What, &Option<u16>)| {
+        let spec = spec(script, &what, u32::from((*cluster)?));
+        Some(ScriptTable { spec: Box::leak(Box::new(spec)), what })
+    };
+    whats.zip(clusters).filter_map(table).collect()
+}
+
+fn spec(script: &str, what: &What, cluster: u32) -> TableSpec {
+    let metric = |item, name: String, ty, sem, units, help: String| MetricDef {
+        item,
+        name: leak(format!("script.{script}.{name}")),
+        also: &[],
+        ty,
+        sem,
+        units,
+        oneline: leak(help),
+    };
+    let (shape, metrics): (Shape, Vec<MetricDef>) = match what {
+        What::Life => {
+            let metrics = LIFE.iter().map(|(item, name, ty, sem, units, help)| {
+                metric(*item, (*name).into(), *ty, *sem, *units, format!("{help} (script {script})"))
+            });
+            (Shape::Single, metrics.collect())
+        }
+        What::Output => {
+            let help = format!("last text that script {script} printed");
+            (Shape::Single, vec![metric(0, "data.output".into(), Type::STRING, Sem::INSTANT, Units::NONE, help)])
+        }
+        What::Map(map) => {
+            let is_single = map.keys == 0 && map.kind != Kind::Histogram;
+            let shape = if is_single { Shape::Single } else { Shape::Named { max: MAX_INSTANCES } };
+            let name = format!("data.{}", data_name(&map.name));
+            let one = |ty, sem, units, words: &str| {
+                vec![metric(
+                    0,
+                    name.clone(),
+                    ty,
+                    sem,
+                    units,
+                    format!("{words} of the map {} of script {script}", map.name),
+                )]
+            };
+            let metrics = match map.kind {
+                Kind::Count => one(Type::U64, Sem::COUNTER, Units::COUNT, "count"),
+                Kind::Sum => one(Type::I64, Sem::COUNTER, Units::NONE, "sum"),
+                Kind::Level => one(Type::I64, Sem::INSTANT, Units::NONE, "value"),
+                Kind::Text => one(Type::STRING, Sem::INSTANT, Units::NONE, "text"),
+                Kind::Histogram => one(Type::U64, Sem::COUNTER, Units::COUNT, "count by bucket"),
+                Kind::Stats => {
+                    let help = |word: &str| format!("{word} of the map {} of script {script}", map.name);
+                    let part = |item, word: &str, ty, sem, units| {
+                        metric(item, format!("{name}.{word}"), ty, sem, units, help(word))
+                    };
+                    vec![
+                        part(0, "count", Type::U64, Sem::COUNTER, Units::COUNT),
+                        part(1, "average", Type::I64, Sem::INSTANT, Units::NONE),
+                        part(2, "total", Type::I64, Sem::COUNTER, Units::NONE),
+                    ]
+                }
+            };
+            (shape, metrics)
+        }
+    };
+    TableSpec {
+        summary: leak(format!("script {script}")),
+        cluster,
+        shape,
+        metrics: Vec::leak(metrics),
+        ..TableSpec::NEW
+    }
+}
+
+/// A map as part of a metric's name: `root` for `@`, as PCP's bpftrace agent has it.
+fn data_name(map: &str) -> String {
+    match map.trim_start_matches('@') {
+        "" => "root".into(),
+        name => word(name),
+    }
+}
+
+impl ScriptTable {
+    /// Fills the table.
+    pub fn fill(&self, state: &ScriptState, table: &mut Table) -> Result<(), RefreshError> {
+        match &self.what {
+            What::Life => fill_life(state, table),
+            What::Output => drop(table.single().text(TEXT, state.output.as_bytes())),
+            What::Map(map) => {
+                let rows = state.rows(&map.name).ok_or_else(|| {
+                    RefreshError(format!("{} was not printed yet: the script is {}", map.name, state.status.word()))
+                })?;
+                rows.iter().for_each(|row| fill_row(row, table));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn fill_life(state: &ScriptState, table: &mut Table) {
+    let row = table
+        .single()
+        .text(STATUS, state.status.word().as_bytes())
+        .set(EXIT_CODE, state.exit_code)
+        .text(ERROR, state.error.trim_end().as_bytes())
+        .set(PROBES, state.probes)
+        .text(CODE, state.code.as_bytes())
+        .set(DATA_BYTES, state.data_bytes)
+        .set(STARTS, state.starts);
+    if let Some(pid) = state.pid {
+        row.set(PID, pid);
+    }
+}
+
+fn fill_row(row: &Row, table: &mut Table) {
+    let made = match row.name.as_str() {
+        "" => table.single(),
+        name => {
+            let text = row.key.chars().map(|c| if c == '\n' { ';' } else { c }).filter(|c| !c.is_control());
+            let labels = Arc::new(vec![("key", SeriesLabel::Text(text.collect()))]);
+            let made = table.named(name.as_bytes());
+            if row.key.is_empty() {
+                made
+            } else {
+                made.labels(&labels)
+            }
+        }
+    };
+    match &row.cell {
+        Cell::Count(count) => drop(made.set(COUNT, *count)),
+        Cell::Number(number) => drop(made.set(NUMBER, *number)),
+        Cell::Text(text) => drop(made.text(TEXT, text.as_bytes())),
+        Cell::Stats(count, average, total) => drop(made.set(COUNT, *count).set(AVERAGE, *average).set(TOTAL, *total)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_has_a_table_for_its_life_and_each_map() {
+        let code = "BEGIN { @ = count(); @by[comm] = sum(1); @h = hist(1); @s = stats(1); printf(\"x\"); }";
+        let source = Source::parse(code);
+        let keys = keys("x", &source);
+        assert_eq!(keys, ["script.x", "script.x.@", "script.x.@by", "script.x.@h", "script.x.@s", "script.x.@output"]);
+        let clusters: Vec<Option<u16>> = (0..6).map(|number| (number != 3).then_some(500 + number)).collect();
+        let tables = declare("x", &source, &clusters);
+        let names: Vec<&str> = tables.iter().flat_map(|table| table.spec.metrics).map(|metric| metric.name).collect();
+        assert_eq!(names[..3], ["script.x.status", "script.x.pid", "script.x.exit_code"]);
+        let data =
+            ["root", "by", "s.count", "s.average", "s.total", "output"].map(|name| format!("script.x.data.{name}"));
+        assert_eq!(names[LIFE.len()..], data, "@h has no cluster");
+        assert_eq!(tables[2].spec.shape, Shape::Named { max: MAX_INSTANCES });
+
+        let mut state = ScriptState::new(code.into(), source);
+        let mut table = Table::of(tables[2].spec);
+        assert!(tables[2].fill(&state, &mut table).is_err(), "nothing is printed yet");
+        state.line(br#"{"type": "map", "data": {"@by": {"bash": 7}}}"#);
+        tables[2].fill(&state, &mut table).unwrap();
+        assert_eq!((table.names(), table.value(0, 0)), (vec!["bash".into()], Some(crate::pcp::Atom::I64(7))));
+        let mut table = Table::of(tables[0].spec);
+        tables[0].fill(&state, &mut table).unwrap();
+        assert_eq!(table.value(0, 0), Some(crate::pcp::Atom::Str(b"stopped")));
+        assert_eq!(table.value(0, 1), None, "no process");
+    }
+}
