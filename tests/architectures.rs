@@ -193,7 +193,12 @@ fn context(code: &[bpf_insn]) -> BTreeSet<i16> {
     const NO_MAP: i32 = 2_001_000_000;
     let mut contexts = BTreeSet::from([1]);
     let (mut kept, mut places) = (BTreeSet::new(), BTreeSet::new());
+    let mut of_map = false;
     for code in code {
+        // What is loaded through right behind a map's address has that.
+        if std::mem::take(&mut of_map) && code.code & 7 == LOADS {
+            contexts.remove(&code.src_reg());
+        }
         let (to, of_context) = (code.dst_reg(), contexts.contains(&code.src_reg()));
         if code.code == LOAD && of_context {
             places.insert(code.off);
@@ -202,7 +207,7 @@ fn context(code: &[bpf_insn]) -> BTreeSet<i16> {
             STORE if to == STACK && of_context => drop(kept.insert(code.off)),
             LOAD if code.src_reg() == STACK && kept.contains(&code.off) => drop(contexts.insert(to)),
             MOVE if of_context => drop(contexts.insert(to)),
-            CALL if code.imm >= NO_MAP => {}
+            CALL if code.imm >= NO_MAP => of_map = true,
             CALL => contexts.retain(|register| (6..10).contains(register)),
             // Arithmetic, and loads.
             code if matches!(code & 7, LOADS | 0 | 4 | 7) => drop(contexts.remove(&to)),

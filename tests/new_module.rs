@@ -15,8 +15,18 @@ use std::process::{Command, Stdio};
 /// The project.
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// What a build reads of it.
-const SOURCES: &[&str] =
-    &["Cargo.toml", "Cargo.lock", "build.rs", "bpf", "src", "benches", "help", "corebcc.conf", "rustfmt.toml"];
+const SOURCES: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "build.rs",
+    "bpf",
+    "src",
+    "benches",
+    "examples",
+    "help",
+    "corebcc.conf",
+    "rustfmt.toml",
+];
 const REQUESTS: u64 = 400;
 
 /// A page of the documents, cut into its files and its lines to add.

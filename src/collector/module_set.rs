@@ -96,6 +96,7 @@ impl ModuleSet {
     pub fn add(&mut self, prepared: PreparedModules) {
         let set = Arc::new(self.load_alone(prepared));
         set.log_attempts();
+        self.tick_of(&set);
         self.modules.change(|sets| sets.0.push(set));
     }
 
@@ -165,6 +166,7 @@ impl ModuleSet {
                 let outcome = outcomes.remove(&table.id).unwrap_or(Err(TableError::Loading));
                 change.come.push((table, outcome));
             }
+            self.tick_of(&set);
             self.modules.change(|sets| sets.0.push(set));
         }
         if !change.is_empty() {
@@ -205,9 +207,13 @@ impl ModuleSet {
         if self.ticks == SETTLED || self.ticks.is_multiple_of(GIVE_BACK) {
             trim();
         }
-        let (now, sets) = (self.ticks, self.modules.sets());
-        for (set, loaded) in sets.modules() {
-            let kernel: &dyn Kernel = &*set.kernel;
+        self.modules.sets().iter().for_each(|set| self.tick_of(set));
+    }
+
+    /// The same for the modules of a set: once it is loaded, since what they count with begins with their first look.
+    fn tick_of(&self, set: &LoadedModules) {
+        let (now, kernel): (_, &dyn Kernel) = (self.ticks, &*set.kernel);
+        for loaded in set.iter() {
             let name = &loaded.name;
             let Some(mut working) = loaded.idle() else { continue };
             let Working { module, losses } = &mut *working;

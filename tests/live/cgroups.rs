@@ -184,7 +184,10 @@ fn a_hierarchy_of_v1_counts_disks_and_v2_beside_it_tasks() {
     let Some(unified) = hierarchy(Controller::Unified) else { return };
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let cpu = mounts.into_iter().find(|mount| mount[2] == "cgroup" && mount[3].split(',').any(|name| name == "cpu"));
+    let is_cpu = |mount: &Vec<&str>| mount[2] == "cgroup" && mount[3].split(',').any(|name| name == "cpu");
+    // Another mount may hide one of the host's.
+    let is_there = |mount: &Vec<&str>| Path::new(mount[1]).join("cgroup.procs").exists();
+    let cpu = mounts.filter(is_cpu).find(is_there);
     let of_v1 = PathBuf::from(cpu.unwrap()[1]).join(format!("corebcc-{}-cpu", std::process::id()));
     fs::create_dir(&of_v1).unwrap();
     let cgroup = Cgroup::make(&unified, "both");

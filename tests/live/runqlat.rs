@@ -324,7 +324,9 @@ fn two_delays_are_two_modes_and_cpus_add_up() {
     assert_eq!(script.line(), "done");
     asleep(script.pid());
     agent.tick();
-    let [_, all, all_buckets, by_cpu, cpu_buckets] = find("runqlat").unwrap().tables else { panic!("five tables") };
+    let [_, all, all_buckets, _, by_cpu, cpu_buckets, _] = find("runqlat").unwrap().tables else {
+        panic!("seven tables")
+    };
     let (all, buckets) = (agent.other(all), agent.other(all_buckets));
     let (by_cpu, by_both) = (agent.other(by_cpu), agent.other(cpu_buckets));
     let quantile = |metric: &str| total(&all, metric);
@@ -372,8 +374,8 @@ fn every_table_has_the_arrivals(avoid: &str) {
     let arrivals = sleeper.arrivals() - before;
     agent.tick();
     let (_, unseen) = unseen.end();
-    let [_, tables @ ..] = find("runqlat").unwrap().tables else { panic!("five tables") };
-    let [all, by_bucket, by_cpu, by_both] = tables else { panic!("five tables") };
+    let tables = find("runqlat").unwrap().tables;
+    let [_, all, by_bucket, _, by_cpu, by_both, _] = tables else { panic!("seven tables") };
     let counts = [all, by_cpu].map(|spec| total(&agent.other(spec), "count"));
     let buckets = [by_bucket, by_both].map(|spec| {
         let table = agent.other(spec);

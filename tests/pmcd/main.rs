@@ -9,6 +9,7 @@ mod support;
 mod archive;
 mod clients;
 mod consumers;
+mod control;
 mod dashboards;
 mod dbpmda;
 mod instance;

@@ -40,6 +40,7 @@ fn description(row: &Row) -> [String; 3] {
         Type::U32 => "32-bit unsigned int",
         Type::I32 => "32-bit int",
         Type::STRING => "string",
+        Type::DOUBLE => "double",
         other => panic!("{other:?}"),
     };
     let sem = match row.sem {

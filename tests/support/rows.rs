@@ -42,7 +42,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [Beside; 56] = [
+const OWN: [Beside; 58] = [
     ("bcc.agent.summary.version",         "", 306, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.summary.modules.running", "", 306, 1, Type::U32,    Sem::INSTANT,  "count"),
     ("bcc.agent.summary.modules.failed",  "", 306, 2, Type::U32,    Sem::INSTANT,  "count"),
@@ -63,6 +63,7 @@ const OWN: [Beside; 56] = [
     ("bcc.agent.configuration.status", "", 300, 8, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.configuration.errors", "", 300, 9, Type::U32,    Sem::DISCRETE, "count"),
     ("bcc.agent.program.stats",        "", 300, 10, Type::U32,   Sem::INSTANT,  "none"),
+    ("bcc.agent.control",              "", 300, 11, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.agent.metric.status",        "", 307, 0, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.module.state",         "", 301, 0, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.module.status",        "", 301, 1, Type::STRING, Sem::INSTANT,  "none"),
@@ -71,6 +72,7 @@ const OWN: [Beside; 56] = [
     ("bcc.agent.module.refresh.time",  "", 301, 4, Type::U64,    Sem::COUNTER,  "nanosec"),
     ("bcc.agent.module.targets.attached", "", 301, 5, Type::U64, Sem::INSTANT,  "count"),
     ("bcc.agent.module.targets.missing",  "", 301, 6, Type::U64, Sem::INSTANT,  "count"),
+    ("bcc.agent.module.control",       "", 301, 7, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.agent.program.hook",         "", 302, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.program.kind",         "", 302, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.program.modules",      "", 302, 2, Type::STRING, Sem::DISCRETE, "none"),
