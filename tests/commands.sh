@@ -17,6 +17,7 @@ target/debug/pmdacorebcc show bcc.disk.dev.latency     # until Ctrl-C	tests/new_
 pminfo -f bcc.disk.dev.latency	tests/new_module.rs builds the module and runs it
 UPDATE=1 cargo test --locked --test files     # rewrites corebcc.conf, the man page and docs/modules.md	it writes to the sources; tests/run runs the test itself
 cargo test --locked --test objects            # the object agrees with the declaration	tests/run runs it
+pmstore bcc.agent.control reload	the configuration here has errors; tests/process/changes.rs runs it
 readelf -n PROGRAM | awk '\''/Name:/ { print $2 }'\'' | sort -u	PROGRAM stands for a file
 sudo benches/waits --write before=FOLDER after=FOLDER	FOLDER stands for a source tree'
 # These come last, since there is nothing to ask afterwards.
@@ -182,7 +183,7 @@ done < <(samples README.md | cut -f 1,2 | sort -u)
 
 # The texts speak of modules besides the default ones, of counted runs, and of modules that fail: two, without their lists of probes.
 config=$PCP_SYSCONF_DIR/corebcc/corebcc.conf
-sed -i 's/^modules = .*/modules = biolatency,runqlat,netproc,profile,tracepoint_hits,usdt_hits/; s/^bpf_stats = .*/bpf_stats = True/' "$config"
+sed -i 's/^modules = .*/modules = biolatency,runqlat,netproc,profile,tracepoint_hits,usdt_hits/; s/^bpf_stats = .*/bpf_stats = True\nload_later = True/' "$config"
 run "(configured)" "cd $PCP_PMDAS_DIR/corebcc && ./Install"
 grep -qF "[tracepoint_hits] has no option \`tracepoints\`" "$scratch/out" || fail "Install does not show what is wrong with the configuration"
 

@@ -265,6 +265,13 @@ impl LoadedPair {
         &self.maps
     }
 
+    /// Runs of the programs and their time in nanoseconds, as far as the kernel counted these.
+    pub fn runs(&self) -> (u64, u64) {
+        let programs = self.object.progs().filter(|program| program.autoload());
+        let of_each = programs.filter_map(|program| usage::info(program.as_fd()));
+        of_each.fold((0, 0), |(runs, time), usage| (runs + usage.runs, time + usage.time))
+    }
+
     /// Bytes of kernel memory of maps and programs.
     pub fn memory(&self) -> u64 {
         let maps = self.object.maps().filter(Map::autocreate).filter_map(|map| usage::memory(map.as_fd()));

@@ -138,7 +138,7 @@ impl Loaded {
 }
 
 /// What the kernel knows of a program; names are left to the caller.
-fn info(program: BorrowedFd<'_>) -> Option<ProgramUsage> {
+pub(super) fn info(program: BorrowedFd<'_>) -> Option<ProgramUsage> {
     let mut info = bpf_prog_info::default();
     let mut length = size_of::<bpf_prog_info>() as u32;
     // SAFETY: the kernel writes at most `length` bytes into `info`, and into no array, since all lengths in it are zero.

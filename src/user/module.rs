@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What a fetch reads for one of its tables serves the others: none comes much later.
 const SAME_FETCH: Duration = Duration::from_millis(200);
@@ -399,6 +399,8 @@ impl PairModule {
         self.status.maps = loaded.maps().len() as u32;
         self.status.memory = loaded.memory();
         self.status.loading = begin.elapsed();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        self.status.loaded_at = since.map_or(0, |since| since.as_secs());
         self.loaded = Some(loaded);
     }
 }
@@ -485,7 +487,8 @@ impl Module for PairModule {
     }
 
     fn pair(&self) -> Option<PairStatus> {
-        Some(self.status.clone())
+        let (runs, time) = self.loaded.as_ref().map_or((0, 0), LoadedPair::runs);
+        Some(PairStatus { runs, time, ..self.status.clone() })
     }
 
     fn refresh(&mut self, _kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {

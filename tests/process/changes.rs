@@ -102,6 +102,9 @@ fn a_pair_comes_changes_and_goes_and_nothing_else_moves() {
     wait_seconds(20, "the pair", || is_named(&mut peer, "bcc.user.calls.calls_total").then_some(()));
     assert!(compiled.elapsed() < Duration::from_secs(5), "{:?} since {:?}", compiled.elapsed(), begin.elapsed());
     assert_eq!(values(&mut peer, "bcc.user.status.state")["calls"], "running", "{}", home.log());
+    let loaded_at = values(&mut peer, "bcc.user.status.loaded_at");
+    let [kept_at, calls_at] = ["kept", "calls"].map(|pair| loaded_at[pair].parse::<u64>().unwrap());
+    assert!(0 < kept_at && kept_at <= calls_at, "{loaded_at:?}");
     assert!(sum(values(&mut peer, "bcc.user.calls.calls_total").values()) > 0);
 
     // Another help is another file: that pair alone begins anew.

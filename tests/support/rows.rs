@@ -42,7 +42,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [Beside; 58] = [
+const OWN: [Beside; 61] = [
     ("bcc.agent.summary.version",         "", 306, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.summary.modules.running", "", 306, 1, Type::U32,    Sem::INSTANT,  "count"),
     ("bcc.agent.summary.modules.failed",  "", 306, 2, Type::U32,    Sem::INSTANT,  "count"),
@@ -101,6 +101,9 @@ const OWN: [Beside; 58] = [
     ("bcc.user.status.maps",            "", 308, 4, Type::U32, Sem::INSTANT, "count"),
     ("bcc.user.status.memory",          "", 308, 5, Type::U64, Sem::INSTANT, "byte"),
     ("bcc.user.status.load_time",       "", 308, 6, Type::U64, Sem::DISCRETE, "microsec"),
+    ("bcc.user.status.loaded_at",       "", 308, 7, Type::U64, Sem::DISCRETE, "sec"),
+    ("bcc.user.status.runs",            "", 308, 8, Type::U64, Sem::COUNTER,  "count"),
+    ("bcc.user.status.time",            "", 308, 9, Type::U64, Sem::COUNTER,  "nanosec"),
 ];
 
 /// What modules have beyond the Python agent's.

@@ -1,6 +1,6 @@
 //! What became of each pair: programs of a site's own.
 
-use super::{AgentStatus, Sets, NAMES};
+use super::{program, set_opt, AgentStatus, Sets, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
 
@@ -12,6 +12,9 @@ metrics! {
     MAPS: u32 = 4 "user.status.maps" INSTANT COUNT "BPF maps of a pair";
     MEMORY: u64 = 5 "user.status.memory" INSTANT BYTE "kernel memory of the maps and programs of a pair";
     LOADING: u64 = 6 "user.status.load_time" DISCRETE USEC "time spent loading a pair";
+    LOADED_AT: u64 = 7 "user.status.loaded_at" DISCRETE SEC "when a pair was loaded, since 1970";
+    RUNS: u64 = 8 "user.status.runs" COUNTER COUNT "runs of a pair's programs, with program statistics on";
+    TIME: u64 = 9 "user.status.time" COUNTER NSEC "CPU time of a pair's programs, with program statistics on";
 }
 
 pub static TABLE: TableSpec = TableSpec {
@@ -22,11 +25,14 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
+pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
+    let is_counted = program::is_counted(sets, status);
     for (_, loaded) in sets.modules() {
         let Some(pair) = &loaded.pair else { continue };
+        // One at work has what it had when it was loaded, and no runs.
+        let now = loaded.idle().filter(|_| is_counted).and_then(|working| working.module.pair());
         let name = loaded.name.strip_prefix("user.").unwrap_or(&loaded.name);
-        table
+        let row = table
             .named(name.as_bytes())
             .text(STATE, pair.state.as_bytes())
             .text(ERROR, pair.error.as_bytes())
@@ -35,5 +41,8 @@ pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
             .set(MAPS, pair.maps)
             .set(MEMORY, pair.memory)
             .set(LOADING, pair.loading.as_micros() as u64);
+        let row = set_opt(row, LOADED_AT, Some(pair.loaded_at).filter(|at| *at > 0));
+        let row = set_opt(row, RUNS, now.as_ref().map(|now| now.runs));
+        set_opt(row, TIME, now.map(|now| now.time));
     }
 }

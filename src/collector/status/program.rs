@@ -50,6 +50,6 @@ pub fn time(sets: &Sets, status: &AgentStatus) -> Option<u64> {
     is_counted(sets, status).then(|| sets.kernels().flat_map(LoadedObject::programs).map(|program| program.time).sum())
 }
 
-fn is_counted(sets: &Sets, status: &AgentStatus) -> bool {
+pub fn is_counted(sets: &Sets, status: &AgentStatus) -> bool {
     status.statistics.are_on() || sets.kernels().any(LoadedObject::counts_runs)
 }
