@@ -588,13 +588,15 @@ impl Instances {
             false => clean(text),
         };
         let name = texts.iter().enumerate().map(part).collect::<Vec<_>>().join("::");
-        let times = self.0.entry(name.clone()).or_default();
-        *times += 1;
-        if *times == 1 {
-            name
-        } else {
-            format!("{name}~{times}")
+        let mut own = name.clone();
+        // A label can be the text of another one's second name.
+        while self.0.contains_key(&own) {
+            let times = self.0.entry(name.clone()).or_default();
+            *times += 1;
+            own = format!("{name}~{times}");
         }
+        self.0.insert(own.clone(), 1);
+        own
     }
 }
 
@@ -736,5 +738,7 @@ mod tests {
         assert_eq!(name(&["main\nidle"], false), "main;idle");
         assert_eq!(name(&["main;idle"], false), "main;idle~2");
         assert_eq!(name(&["9", "1"], true), "9::cpu1");
+        let others = [name(&["a b"], false), name(&["a_b~2"], false), name(&["a_b"], false), name(&["a_b~2"], false)];
+        assert_eq!(others, ["a_b", "a_b~2", "a_b~3", "a_b~2~2"]);
     }
 }
