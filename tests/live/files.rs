@@ -22,7 +22,7 @@ fn counts(agent: &mut Agent) -> [u64; 4] {
 
 /// The same by the tables of quantiles and of buckets, whose times have to fit together.
 fn recent(module: &str, agent: &mut Agent) -> [u64; 4] {
-    let [_, by_operation, by_bucket] = find(module).unwrap().tables else { panic!("{module} has three tables") };
+    let [_, by_operation, by_bucket, ..] = find(module).unwrap().tables else { panic!("{module} has three tables") };
     agent.tick();
     let (table, buckets) = (agent.other(by_operation), agent.other(by_bucket));
     [0, 1, 2, 3].map(|operation| {
