@@ -2,6 +2,7 @@
 // System calls by command: how many of each, and how long they took. docs/programs.md explains it line by line.
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
+#include "add.bpf.h"
 
 #define COMM 16
 #define MAX_BUCKET 26
@@ -45,29 +46,6 @@ struct {
 	__type(value, __u64);
 } call_duration_seconds SEC(".maps");
 
-static __always_inline void add(void *map, const void *key, __u64 more)
-{
-	__u64 zero = 0, *value = bpf_map_lookup_elem(map, key);
-
-	if (!value) {
-		bpf_map_update_elem(map, key, &zero, BPF_NOEXIST);
-		value = bpf_map_lookup_elem(map, key);
-	}
-	if (value)
-		__sync_fetch_and_add(value, more);
-}
-
-// ceil(log2(value)), and 0 for 0 and 1: bucket k holds what is more than 2^(k-1) and at most 2^k.
-static __always_inline __u32 bucket_of(__u64 value)
-{
-	__u32 bucket = 0;
-
-#pragma unroll
-	for (int i = 0; i < MAX_BUCKET; i++)
-		bucket += value > 1ULL << i;
-	return bucket;
-}
-
 SEC("raw_tp/sys_enter")
 int call_begins(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -95,7 +73,7 @@ int call_ends(struct bpf_raw_tracepoint_args *ctx)
 	microseconds = (bpf_ktime_get_ns() - call->begin) / 1000;
 	bpf_map_delete_elem(&begun, &thread);
 	add(&calls_total, &key, 1);
-	duration.bucket = bucket_of(microseconds);
+	duration.bucket = exp2_bucket(microseconds, MAX_BUCKET);
 	add(&call_duration_seconds, &duration, 1);
 	duration.bucket = MAX_BUCKET + 1;
 	add(&call_duration_seconds, &duration, microseconds);
