@@ -71,13 +71,9 @@ impl TableSpec {
         histograms: &'static [HistogramDef],
     ) -> TableSpec {
         TableSpec {
-            summary,
-            cluster,
             shape: Shape::Seconds { max: MOST_BUCKETS },
-            metrics,
-            histograms,
             options: &["prometheus"],
-            ..TableSpec::NEW
+            ..TableSpec::by_bucket(summary, cluster, metrics, histograms)
         }
     }
 
