@@ -176,9 +176,6 @@ impl Site {
 
     fn order_module(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
         let before = self.orders.get(section).copied();
-        if let (Order::Restart, Some((said, _))) = (order, self.modules.get_mut(section)) {
-            said.clear(); // no module is loaded by that
-        }
         self.orders.insert(section.to_owned(), order != Order::Stop);
         let config = std::mem::replace(&mut self.config, Config::parse("", b""));
         let path = config.as_ref().map_or_else(|error| error.to_string(), |config| config.path().to_owned());
@@ -195,6 +192,9 @@ impl Site {
                 true => format!("expected the section of a module in {path}, got `{section}`"),
                 false => errors.join("; "),
             }));
+        }
+        if let (Order::Restart, Some((said, _))) = (order, self.modules.get_mut(section)) {
+            said.clear(); // no module is loaded by that
         }
         Ok(self.take(prepared))
     }
@@ -251,6 +251,9 @@ fn tell_stopped(prepared: &mut Prepared, section: &str, config: Option<&Config>)
 impl Supply for Site {
     fn look(&mut self) -> Option<Renewal> {
         let Changed { gone, come } = self.watch.look(SystemTime::now());
+        if gone.is_empty() && come.is_empty() {
+            return None;
+        }
         let mut stop: Vec<String> = gone.iter().map(|name| section_of(name)).collect();
         stop.retain(|section| self.pairs.remove(section).is_some());
         let mut renewal = self.renewed(&come);
