@@ -66,6 +66,7 @@ static __always_inline void begin_to_wait(void *ctx)
 	bpf_get_current_comm(wait.key.comm, sizeof(wait.key.comm));
 	bpf_get_stack(ctx, wait.key.stack, sizeof(wait.key.stack), 0);
 	bpf_map_update_elem(&waiting, &thread, &wait, BPF_ANY);
+	add(&waits_total, &wait.key, 1);
 }
 
 static __always_inline void end_to_wait(struct task_struct *task)
@@ -77,7 +78,6 @@ static __always_inline void end_to_wait(struct task_struct *task)
 	if (!wait)
 		return;
 	key = wait->key;
-	add(&waits_total, &key, 1);
 	add(&wait_nanoseconds_total, &key, bpf_ktime_get_ns() - wait->begin);
 	bpf_map_delete_elem(&waiting, &thread);
 }

@@ -182,7 +182,7 @@ fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
     let work = ["opens=30", "reads=40", "calls=50", "signals=60", "waits=70", "lookups=80", "throws=90", "packets=100"];
     // Tests that run at the same time, in networks of their own, lose segments to 127.0.0.1.
     let address = format!("127.77.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
-    let of_segments = format!("segments=3:{address}");
+    let of_segments = format!("segments=10:{address}");
     let of_files = format!("files=110:{}", home.path("").display());
     let of_disk = format!("disk=120:{}", disk.device);
     let mut command = Command::new(home.path("examples-work"));
@@ -224,8 +224,11 @@ fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
     let device = format!("{}::lo", namespace.trim_matches(|c: char| !c.is_ascii_digit()));
     let received = metric("packets.received_packets_total")[&device].clone();
     assert_eq!((sum_of(&packets, |_| true).to_string(), packets_received().to_string()), (received.clone(), received));
-    let repeated = metric("retransmits.tcp_retransmits_total")[&address].clone();
-    assert!(repeated != "0" && repeated == segments_repeated().to_string(), "{repeated}");
+    let (repeated, sent) = (&metric("retransmits.tcp_retransmits_total"), segments_repeated());
+    let repeated: u64 = repeated.get(&address).map_or(0, |value| value.parse().unwrap());
+    // A timer's interrupt on top of a thread where the kernel runs no programs is counted by nobody; a virtual machine has no such thread.
+    let counted = if compiled().is_some() { sent..=sent } else { 1..=sent };
+    assert!(sent >= 10 && counted.contains(&repeated), "{repeated} of {sent} segments");
     let latency = metric("biolatency.bio_latency_seconds.count");
     assert_eq!(latency[&format!("{}::read", disk.name())], "120", "{latency:?}");
     if states["vfscalls"] == "running" {

@@ -144,6 +144,7 @@ static void segments(int number, const char *address)
 	for (int i = 0; i < number; i++) {
 		int more = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 		check(connect(more, (struct sockaddr *)&at, length) == 0 || errno == EINPROGRESS, "connect");
+		usleep(20000);
 	}
 	usleep(1500000);
 }
