@@ -27,6 +27,7 @@ dnf_name() {
 	libelf-dev) echo elfutils-libelf-devel ;;
 	zlib1g-dev) echo zlib-devel ;;
 	redis-server) echo redis ;;
+	libsasl2-modules) echo cyrus-sasl-plain ;;
 	bsdutils) echo util-linux ;;
 	busybox-static) echo busybox ;;
 	dmsetup) echo device-mapper ;;

@@ -87,7 +87,8 @@ impl Pmcd {
         Pmcd::serving(config, others, |_| pipe())
     }
 
-    fn serving(config: &str, others: &[Beside], how: impl Fn(&Home) -> (String, String)) -> Option<Pmcd> {
+    /// With this configuration, other agents, and reached in some way; the directory is there before pmcd is.
+    pub fn serving(config: &str, others: &[Beside], how: impl Fn(&Home) -> (String, String)) -> Option<Pmcd> {
         let needed = others.iter().flat_map(|other| [other.program, other.names]);
         let needed: Vec<&str> =
             [PMCD, MERGE, OWN_AGENT, OWN_NAMES, "pminfo", "pmprobe"].into_iter().chain(needed).collect();
@@ -144,6 +145,14 @@ impl Pmcd {
     pub fn client(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         apart(&mut command, &self.home).args(["-h", &format!("localhost:{}", self.port)]);
+        command
+    }
+
+    /// A client that logs in over TCP, with a password.
+    pub fn logged_in(&self, program: &str, user: &str, password: &str) -> Command {
+        let mut command = Command::new(program);
+        let host = format!("pcp://127.0.0.1:{}?method=plain&user={user}&pass={password}", self.port);
+        apart(&mut command, &self.home).args(["-h", &host]);
         command
     }
 
@@ -217,8 +226,9 @@ pub fn values(text: &str) -> Vec<(String, String)> {
 
 fn run(home: &Home, port: u16) -> Proc {
     let mut command = Command::new(PMCD);
-    // Agents as children of pmcd itself; restarts of them left on.
+    // Agents as children of pmcd itself; restarts of them left on. Nobody can log in unless the directory says how.
     apart(&mut command, home).env("PMCD_ROOT_AGENT", "0").env("PCP_VAR_DIR", home.path(""));
+    command.env("PCP_SASL2_CONFIG_PATH", home.path("sasl2"));
     command.args(["-f", "-A", "-U", "root", "-i", "127.0.0.1", "-p", &port.to_string()]);
     for (option, file) in [("-s", "pmcd.socket"), ("-c", "pmcd.conf"), ("-l", "pmcd.log"), ("-n", "root")] {
         command.arg(option).arg(home.path(file));
