@@ -138,7 +138,7 @@ fn direct_io_counts(cgroups: &Cgroups) {
     let disk = Disk::spare("nvme0n1").unwrap_or_else(|| Disk::new(16));
     let all =
         [("one", 60, 20), ("two", 9, 33)].map(|(name, reads, writes)| (Cgroup::make(cgroups, name), reads, writes));
-    let mut agent = Agent::new("cgroup_disk", "");
+    let mut agent = Agent::new("cgroup_disk", "prometheus = True");
     let completions = Completions::record();
     let device = direct(&disk);
     let home = home(cgroups);
@@ -154,6 +154,10 @@ fn direct_io_counts(cgroups: &Cgroups) {
     let counted = |cgroup: &Cgroup| of.each_ref().map(|of| of.get(&cgroup.name).copied().unwrap_or(0));
     let counted = all.each_ref().map(|(cgroup, ..)| counted(cgroup));
     let expected = all.each_ref().map(|(_, reads, writes)| [*reads, reads * 4096, *writes, writes * 8192]);
+    let scraped = [0, 2].map(|histogram| agent.scraped("cgroup_disk", 436, histogram));
+    for ((cgroup, ..), [reads, _, writes, _]) in all.iter().zip(counted) {
+        assert_eq!(scraped.each_ref().map(|of| of.get(&cgroup.name).copied().unwrap_or(0)), [reads, writes]);
+    }
     println!("{counted:?}, expected {expected:?}, {completed:?}");
     let most = counted.iter().flatten().zip(expected.iter().flatten()).all(|(counted, expected)| counted <= expected);
     let sum = |of: &[[u64; 4]; 2]| of.iter().fold((0, 0), |sum, of| (sum.0 + of[0] + of[2], sum.1 + of[1] + of[3]));
@@ -201,7 +205,7 @@ fn a_hierarchy_of_v1_counts_disks_and_v2_beside_it_tasks() {
     sleeper.sleep(50);
     let arrivals = sleeper.arrivals() - before;
     let counts = agent.numbers(COUNT);
-    let (_, unseen) = unseen.end();
+    let unseen = unseen.either();
     drop(sleeper);
     fs::remove_dir(&of_v1).unwrap();
     assert!((arrivals.saturating_sub(unseen)..=arrivals).contains(&counts[&cgroup.name]), "{arrivals}: {counts:?}");
@@ -456,16 +460,19 @@ fn tasks_count(avoid: &str, options: &str) {
     let Some(cgroups) = hierarchy(Controller::Unified) else { return };
     let _ = enable(&cgroups, "cpu"); // where no hierarchy of v1 has it
     let all = [("sleeps", 100), ("naps", 40)].map(|(name, times)| (Cgroup::make(&cgroups, name), times));
-    let mut agent = Agent::avoiding(avoid, "cgroup_runq", options);
+    let mut agent = Agent::avoiding(avoid, "cgroup_runq", &format!("{options}\nprometheus = True"));
     let unseen = UnseenArrivals::record();
     let sleepers = all.each_ref().map(|(cgroup, times)| sleeps(cgroup, *times));
-    let counts = agent.numbers(COUNT);
+    let (counts, scraped) = (agent.numbers(COUNT), agent.scraped("cgroup_runq", 437, 0));
     let arrivals = sleepers.map(|(arrivals, _)| arrivals);
-    let (_, unseen) = unseen.end();
+    let unseen = unseen.either();
     println!("{arrivals:?}, {unseen} unseen: {counts:?}");
     for ((cgroup, times), arrivals) in all.iter().zip(arrivals) {
         assert!(arrivals >= u64::from(*times));
         assert!((arrivals.saturating_sub(unseen)..=arrivals).contains(&counts[&cgroup.name]), "{counts:?}");
+    }
+    for (cgroup, _) in &all {
+        assert_eq!(scraped[&cgroup.name], counts[&cgroup.name], "{}", cgroup.name);
     }
     assert!(counts.contains_key("/") && counts.contains_key("other"), "{counts:?}");
 }
@@ -479,7 +486,7 @@ fn runqlat_and_cgroup_runq_together_count_each_task_once() {
     let unseen = UnseenArrivals::record();
     let (arrivals, _sleeper) = sleeps(&cgroup, 300);
     let counts = agent.numbers(COUNT);
-    let (_, unseen) = unseen.end();
+    let unseen = unseen.either();
     assert!((arrivals.saturating_sub(unseen)..=arrivals).contains(&counts[&cgroup.name]), "{counts:?}");
 }
 
@@ -544,7 +551,7 @@ fn short_lived_cgroups_leave_no_tasks_behind() {
         }
     }
     println!("{TIMES} in {:?}", start.elapsed());
-    let (_, unseen) = unseen.end();
+    let unseen = unseen.either();
     total = sum(&mut agent);
     assert!(total - before + unseen >= TIMES, "{before}, then {total}");
     (0..80).for_each(|_| agent.tick());

@@ -149,7 +149,7 @@ fn bios_of_zram_count_the_same_with_probe_reads() {
 fn zram_counts(avoid: &str) {
     let _alone = alone();
     let Some(zram) = Zram::new() else { return };
-    let mut agent = Agent::avoiding(avoid, "biolatency", "stacked = True");
+    let mut agent = Agent::avoiding(avoid, "biolatency", "stacked = True\nprometheus = True");
     let stats = diskstats(&zram.0, [READS, WRITES]);
     let device = zram.device();
     for at in 0..500 {
@@ -160,6 +160,7 @@ fn zram_counts(avoid: &str) {
     let [reads, writes] = since(diskstats(&zram.0, [READS, WRITES]), stats);
     assert!(reads >= 300 && writes == 500, "{reads} reads, {writes} writes");
     assert_eq!(bios(&mut agent, &zram.0), [reads, writes, 0, 0]);
+    assert_eq!([0, 1].map(|histogram| agent.scraped("biolatency", 433, histogram)[&zram.0]), [reads, writes]);
     let (_, table) = table(&mut agent, STACKED);
     let labels = table.labels(row(&table, &zram.0).unwrap()).unwrap();
     assert!(!labels.iter().any(|(label, _)| *label == "below"), "{labels:?}");
@@ -247,7 +248,7 @@ fn requests_count_by_size_and_the_slowest_has_its_process() {
     let _alone = alone();
     let disk = Disk::new(16);
     let device = Direct::open(&disk.device);
-    let mut agent = Agent::new("biolatency", "by_size = True\nexemplars = True");
+    let mut agent = Agent::new("biolatency", "by_size = True\nexemplars = True\nprometheus = True");
     let completions = Completions::record();
     let stats = diskstats(disk.name(), [READS, WRITES]);
     let expected = [("4K", 1, [10, 0]), ("16K", 4, [6, 5]), ("64K", 16, [3, 0])];
@@ -270,6 +271,14 @@ fn requests_count_by_size_and_the_slowest_has_its_process() {
     let sums = [0, 1].map(|operation| counted.iter().map(|count| count[operation]).sum::<u64>());
     assert_eq!(sums, all);
     assert_eq!(all[0] + all[1] + unseen, 24);
+    // Writes are the fourth histogram of disks, and the second of sizes.
+    assert_eq!([0, 3].map(|histogram| agent.scraped("biolatency", 430, histogram)[disk.name()]), all);
+    for ((size, ..), counted) in expected.iter().zip(counted) {
+        let series = format!("{}::{size}", disk.name());
+        let scraped = [0, 1].map(|histogram| agent.scraped("biolatency", 432, histogram).get(&series).copied());
+        assert_eq!(scraped.map(Option::unwrap_or_default), counted, "{series}");
+    }
+    assert!(agent.scraped("biolatency", 431, 0)["all"] >= all[0]);
     for ((size, _, expected), counted) in expected.iter().zip(counted) {
         assert!(counted == *expected || unseen > 0, "{size}: {counted:?}, not {expected:?}");
     }

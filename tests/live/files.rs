@@ -20,9 +20,9 @@ fn counts(agent: &mut Agent) -> [u64; 4] {
     [0, 1, 2, 3].map(|column| (0..table.len()).map(|row| number(&table, row, column)).sum())
 }
 
-/// The same by the tables of quantiles and of buckets, whose times have to fit together.
+/// The same by the tables of quantiles, of buckets and for Prometheus, whose times have to fit together.
 fn recent(module: &str, agent: &mut Agent) -> [u64; 4] {
-    let [_, by_operation, by_bucket, ..] = find(module).unwrap().tables else { panic!("{module} has three tables") };
+    let [_, by_operation, by_bucket, in_seconds] = find(module).unwrap().tables else { panic!("four tables") };
     agent.tick();
     let (table, buckets) = (agent.other(by_operation), agent.other(by_bucket));
     [0, 1, 2, 3].map(|operation| {
@@ -34,7 +34,7 @@ fn recent(module: &str, agent: &mut Agent) -> [u64; 4] {
         println!("{module} {operation}: {count} operations, {mean:.1} us, {quantiles:?}");
         assert!(quantiles.is_sorted() && mean > 0.0 && mean <= quantiles[4] as f64 * 1.04 + 1.0, "{cells:?}");
         let by_bucket: u64 = (0..buckets.len()).map(|row| number(&buckets, row, operation)).sum();
-        assert_eq!(by_bucket, *count);
+        assert_eq!((by_bucket, agent.scraped(module, in_seconds.cluster, operation)["all"]), (*count, *count));
         *count
     })
 }
@@ -97,7 +97,7 @@ impl FileSystem {
             skip(&format!("{} ({})", self.make, words.trim().replace('\n', "; ")));
             return;
         }
-        let own = format!("process = {}", std::process::id());
+        let own = format!("process = {}\nprometheus = True", std::process::id());
         let counted = Agent::where_possible("fexit or kprobes", self.module, &own).map(|mut agent| {
             assert_eq!(counts(&mut agent), [0; 4]);
             work(&mount);

@@ -369,13 +369,14 @@ fn every_table_has_the_arrivals_by_the_wake_ups_too() {
 fn every_table_has_the_arrivals(avoid: &str) {
     let _alone = alone();
     let mut sleeper = Sleeper::new();
-    let mut agent = Agent::avoiding(avoid, "runqlat", &format!("process = {}\nper_cpu = True", sleeper.pid()));
+    let mut agent =
+        Agent::avoiding(avoid, "runqlat", &format!("process = {}\nper_cpu = True\nprometheus = True", sleeper.pid()));
     let before = sleeper.arrivals();
     let unseen = UnseenArrivals::record();
     sleeper.sleep(200);
     let arrivals = sleeper.arrivals() - before;
     agent.tick();
-    let (_, unseen) = unseen.end();
+    let unseen = unseen.either();
     let tables = find("runqlat").unwrap().tables;
     let [_, all, by_bucket, _, by_cpu, by_both, _] = tables else { panic!("seven tables") };
     let counts = [all, by_cpu].map(|spec| total(&agent.other(spec), "count"));
@@ -386,4 +387,6 @@ fn every_table_has_the_arrivals(avoid: &str) {
     println!("{arrivals} arrivals, {counts:?}, by bucket {buckets:?}");
     assert!(arrivals >= 200 && (arrivals.saturating_sub(unseen)..=arrivals).contains(&counts[0]), "{counts:?}");
     assert_eq!([counts[1], buckets[0], buckets[1], agent.total()], [counts[0]; 4]);
+    let scraped = [434, 435].map(|cluster| agent.scraped("runqlat", cluster, 0).into_values().sum::<u64>());
+    assert_eq!(scraped, [counts[0]; 2], "by the tables for Prometheus");
 }

@@ -196,6 +196,41 @@ impl Agent {
         table
     }
 
+    /// How often a histogram counted, by series, as Prometheus reads it from the table for it with this cluster: the buckets of each series are
+    /// in order, and the last one has as many as its count.
+    pub fn scraped(&mut self, module: &str, cluster: u32, histogram: usize) -> BTreeMap<String, u64> {
+        let spec = find(module).unwrap().tables.iter().find(|spec| spec.cluster == cluster).unwrap();
+        let table = self.other(spec);
+        let [bucket, sum, count] = ["bucket", "sum", "count"].map(|end| {
+            let of_it = |metric: &str| metric.ends_with(&format!(".seconds_{end}"));
+            let metrics = spec.metrics.iter().enumerate().filter(|(_, metric)| of_it(metric.name));
+            metrics.map(|(column, _)| column).nth(histogram).unwrap()
+        });
+        let (mut buckets, mut counts) = (BTreeMap::<String, Vec<(f64, u64)>>::new(), BTreeMap::new());
+        for (row, key) in table.keys().iter().enumerate() {
+            let (Key::Name(name) | Key::Numbered(_, name)) = key else { panic!("{key:?}") };
+            let name = String::from_utf8_lossy(table.text(name)).into_owned();
+            if table.value(row, bucket).is_some() {
+                let (le, series) = name.split_once("::").unwrap_or((&name, "all"));
+                let below = (le.parse().unwrap(), number(&table, row, bucket));
+                buckets.entry(series.to_owned()).or_default().push(below);
+                continue;
+            }
+            let Some(Atom::Double(seconds)) = table.value(row, sum) else { panic!("{name} has no sum") };
+            let (count, below) = (number(&table, row, count), &buckets[&name]);
+            assert!(below.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{name}: {below:?}");
+            assert_eq!(below.last(), Some(&(f64::INFINITY, count)), "{name}");
+            // The sum is read first, so that it has no time that the buckets do not have.
+            let longest = below.iter().find(|(_, below)| *below == count).unwrap().0;
+            assert!(
+                seconds <= count as f64 * longest && (seconds > 0.0 || count <= 1),
+                "{name}: {seconds} s of {count}"
+            );
+            counts.insert(name, count);
+        }
+        counts
+    }
+
     pub fn tick(&mut self) {
         self.group.tick();
         self.settle();
@@ -864,6 +899,12 @@ impl UnseenArrivals {
         let (arrivals, wake_ups) = (count(self.switches), count(self.wake_ups));
         println!("{arrivals} arrivals at most and {wake_ups} wake-ups where no program runs");
         (arrivals, wake_ups)
+    }
+
+    /// How many arrivals do not count at most: a program misses the switch to a task, or the wake-up since when it waits.
+    pub fn either(self) -> u64 {
+        let (arrivals, wake_ups) = self.end();
+        arrivals + wake_ups
     }
 }
 
