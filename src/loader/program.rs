@@ -5,7 +5,7 @@ use super::immediate::Constants;
 use super::refusal::Refusal;
 use libbpf_rs::libbpf_sys::{self, bpf_func_info, bpf_insn};
 use libbpf_rs::{AsRawLibbpf, Object, Program};
-use nix::libc::{EINVAL, ENOSPC};
+use nix::libc::{EINVAL, ENOSPC, EPERM};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -33,7 +33,8 @@ pub fn unknown(what: &str, name: &str) -> Refusal {
     Refusal::missing(format!("the kernel has no {what} {name} in its BTF"))
 }
 
-/// Why the kernel takes no program for a function (fentry, fexit), if it takes others: the refusal of one that does nothing.
+/// Why the kernel permits no program for functions (fentry, fexit), if it permits others: the refusal of one that does nothing. Other errors
+/// may be of this function only.
 pub fn trampolines(function: &Function) -> Result<(), Refusal> {
     let idle = |kind, attach_type| {
         let code = [0xb7, 0x95].map(|code| bpf_insn { code, ..Default::default() }); // r0 = 0; exit
@@ -49,8 +50,11 @@ pub fn trampolines(function: &Function) -> Result<(), Refusal> {
             libbpf_sys::bpf_prog_load(kind, c"idle".as_ptr(), c"GPL".as_ptr(), code.as_ptr(), 2, &mut options)
         })
     };
+    let refused = |error: &std::io::Error| error.raw_os_error() == Some(EPERM);
     match idle(libbpf_sys::BPF_PROG_TYPE_TRACING, libbpf_sys::BPF_TRACE_FEXIT) {
-        Err(error) if idle(libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT, 0).is_ok() => Err(Refusal::of_program(&error, "")),
+        Err(error) if refused(&error) && idle(libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT, 0).is_ok() => {
+            Err(Refusal::of_program(&error, ""))
+        }
         _ => Ok(()),
     }
 }
