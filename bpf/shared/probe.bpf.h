@@ -75,8 +75,8 @@ enum bpf_func_id___task {
 #define HAS_TYPED_TASK bpf_core_enum_value_exists(enum bpf_func_id___task, BPF_FUNC_get_current_task_btf___task)
 
 /*
- * The command name of the current process, not of its thread. Read by helpers, also where the task is to be had typed: Linux 6.13 to
- * 6.18 need two milliseconds to verify each load of a pointer from a typed object, and this runs once for each process.
+ * The command name of the current process, not of its thread. Read by helpers, also where the task is to be had typed: the verifier of
+ * Linux 6.13 to 6.18 takes a millisecond for each load of a pointer from a typed object, and this runs once for each row.
  */
 static __always_inline void process_name(__u64 comm[2])
 {
