@@ -349,12 +349,12 @@ static __always_inline void bio_complete(const bool raw, struct request *rq, __u
 
 	if (unlikely(block_is_command(op)))
 		return;
+	disk = 1ULL << 63 | block_disk(raw, rq); /* before the paths part: each load of a pointer takes the verifier a millisecond */
 	if (unlikely(!nr_bytes)) {
 		asm volatile(""); /* or clang makes one number of both questions, with jumps of its own */
 		if (block_is_ghost(op, nr_bytes))
 			return;
 	}
-	disk = 1ULL << 63 | block_disk(raw, rq);
 	if (bio_ignores(raw, rq, disk))
 		return;
 	now = bpf_ktime_get_ns();

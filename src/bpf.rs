@@ -130,16 +130,20 @@ pub static OBJECT: BpfObject = BpfObject {
     answers: std::mem::offset_of!(types::bss, features),
 };
 
+/// Sets constants that take long to find, and that only programs which are about to be loaded need.
+pub type LateConstants = fn(&mut types::rodata);
+
 /// The constants of an object's programs (`const volatile`).
 pub trait Constants {
-    /// The bytes of the read-only data, with the parts of these modules switched on, and the opposite of what the kernel's types
-    /// say for these features.
-    fn bytes(&self, on: &[&str], opposed: &[&str]) -> Vec<u8>;
+    /// The bytes of the read-only data, with the parts of these modules switched on, the opposite of what the kernel's types
+    /// say for these features, and constants that are found only now.
+    fn bytes(&self, on: &[&str], opposed: &[&str], late: &[LateConstants]) -> Vec<u8>;
 }
 
 impl Constants for types::rodata {
-    fn bytes(&self, on: &[&str], opposed: &[&str]) -> Vec<u8> {
+    fn bytes(&self, on: &[&str], opposed: &[&str], late: &[LateConstants]) -> Vec<u8> {
         let mut constants = *self;
+        late.iter().for_each(|set| set(&mut constants));
         for module in on {
             switch_on(&mut constants, module);
         }

@@ -1,10 +1,12 @@
 //! Processes by their names, from procfs.
 
 use crate::kit::{in_log, ProcessFilter};
-use rustix::fs::getxattr;
+use rustix::fs::{getxattr, open, readlinkat_raw, Dir, Mode, OFlags};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -57,21 +59,33 @@ pub fn in_namespace() -> bool {
 /// The processes that have a TCP or UDP socket open, in any network namespace. It looks at every descriptor of the machine: for the
 /// start only.
 pub fn with_sockets() -> Vec<u32> {
-    let has_one = |pid: u32| {
-        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        descriptors.into_iter().any(|descriptor| is_tcp_or_udp(&descriptor.path()))
-    };
-    all().into_iter().flatten().filter(|&pid| has_one(pid)).collect()
+    all()
+        .into_iter()
+        .flatten()
+        .filter(|&pid| has_socket(Path::new(&format!("/proc/{pid}/fd"))).unwrap_or(false))
+        .collect()
 }
 
-/// Whether a descriptor of a process (`/proc/PID/fd/N`) is a TCP or UDP socket: every socket has the name of its protocol as an attribute
+/// Whether a process has a TCP or UDP socket among its descriptors (`/proc/PID/fd`). The links are read by their place in the open folder:
+/// a path from the root is looked up component by component, for each of them.
+fn has_socket(folder: &Path) -> rustix::io::Result<bool> {
+    let mut descriptors = Dir::new(open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
+    while let Some(descriptor) = descriptors.read() {
+        let descriptor = descriptor?;
+        let number = descriptor.file_name();
+        // A file is not touched: a network file system may not answer.
+        let mut link = [0; b"socket:".len()];
+        let read = readlinkat_raw(descriptors.fd()?, number, &mut link[..]);
+        if read.is_ok() && link == *b"socket:" && is_tcp_or_udp(&folder.join(OsStr::from_bytes(number.to_bytes()))) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a socket (`/proc/PID/fd/N`) is a TCP or UDP socket: every socket has the name of its protocol as an attribute
 /// (`sockfs_xattr_get` in net/socket.c). /proc/net/tcp has inodes, but the kernel goes over all of its hash table for it, and twice.
 fn is_tcp_or_udp(descriptor: &Path) -> bool {
-    // A file is not touched: a network file system may not answer.
-    let link = fs::read_link(descriptor).ok();
-    if !link.is_some_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:")) {
-        return false;
-    }
     let mut name = [0; 32];
     let read = getxattr(descriptor, "system.sockprotoname", &mut name);
     read.is_ok() && [&b"TCP"[..], b"TCPv6", b"UDP", b"UDPv6"].contains(&until_nul(&name))

@@ -1,7 +1,7 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
 use super::{Fake, Hook, Kernel, MetricDef, ProcessFilter, Table, TableSpec, Target};
-use crate::bpf::{types, Feature};
+use crate::bpf::{types, Feature, LateConstants};
 use crate::config::{ConfigError, Section};
 use crate::pcp::PmErr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,6 +75,8 @@ pub struct Plan {
     pub entries: Vec<(&'static str, u32)>,
     /// Why the module cannot work on this machine, if it can tell already.
     pub refusal: Option<String>,
+    /// Sets the constants that take long to find, once nothing that can be told beforehand keeps the module from loading.
+    pub late: Option<LateConstants>,
     /// The processes that count, if not all do.
     pub filter: Option<ProcessFilter>,
     /// Where the module is told of them.

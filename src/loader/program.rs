@@ -5,7 +5,7 @@ use super::immediate::Constants;
 use super::refusal::Refusal;
 use libbpf_rs::libbpf_sys::{self, bpf_func_info, bpf_insn};
 use libbpf_rs::{AsRawLibbpf, Object, Program};
-use nix::libc::{EINVAL, ENOSPC};
+use nix::libc::{EINVAL, ENOSPC, EPERM};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -33,6 +33,39 @@ pub fn unknown(what: &str, name: &str) -> Refusal {
     Refusal::missing(format!("the kernel has no {what} {name} in its BTF"))
 }
 
+/// Why the kernel permits no program for functions (fentry, fexit), if it permits others: the refusal of one that does nothing. Other errors
+/// may be of this function only.
+pub fn trampolines(function: &Function) -> Result<(), Refusal> {
+    let idle = |kind, attach_type| {
+        let code = [0xb7, 0x95].map(|code| bpf_insn { code, ..Default::default() }); // r0 = 0; exit
+        let mut options = libbpf_sys::bpf_prog_load_opts {
+            sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        if kind == libbpf_sys::BPF_PROG_TYPE_TRACING {
+            aim(&mut options, attach_type, function);
+        }
+        // SAFETY: the strings end in NUL; code and options are valid for the call, which keeps neither.
+        owned(unsafe {
+            libbpf_sys::bpf_prog_load(kind, c"idle".as_ptr(), c"GPL".as_ptr(), code.as_ptr(), 2, &mut options)
+        })
+    };
+    let refused = |error: &std::io::Error| error.raw_os_error() == Some(EPERM);
+    match idle(libbpf_sys::BPF_PROG_TYPE_TRACING, libbpf_sys::BPF_TRACE_FEXIT) {
+        Err(error) if refused(&error) && idle(libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT, 0).is_ok() => {
+            Err(Refusal::of_program(&error, ""))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says what a typed program is for.
+fn aim(options: &mut libbpf_sys::bpf_prog_load_opts, attach_type: libbpf_sys::bpf_attach_type, function: &Function) {
+    options.expected_attach_type = attach_type;
+    options.attach_btf_id = function.id;
+    options.attach_btf_obj_fd = function.module.as_ref().map_or(0, |module| module.as_raw_fd() as u32);
+}
+
 /// Loads instructions as this program, with the object's constants written into them; `function` is what it is for if it is typed.
 pub fn load_code(
     object: &Object,
@@ -48,9 +81,7 @@ pub fn load_code(
         ..Default::default()
     };
     if let Some(function) = function {
-        options.expected_attach_type = program.attach_type() as libbpf_sys::bpf_attach_type;
-        options.attach_btf_id = function.id;
-        options.attach_btf_obj_fd = function.module.as_ref().map_or(0, |module| module.as_raw_fd() as u32);
+        aim(&mut options, program.attach_type() as libbpf_sys::bpf_attach_type, function);
     }
     // The kernel cuts the name to 15 bytes; tools show the one in the types.
     let name = CString::new(program.name().as_bytes()).map_err(|_| Refusal::new(EINVAL, "a name with a NUL"))?;

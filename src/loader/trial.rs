@@ -2,7 +2,7 @@
 //! modules out, and everything else is loaded. libbpf makes the maps and relocates the programs of one BPF object; each program
 //! is then loaded by itself, so that a refusal costs one call.
 
-use super::btf::{KernelTypes, KERNEL};
+use super::btf::{Function, KernelTypes, KERNEL};
 use super::excerpt::{excerpt, section};
 use super::features;
 use super::object::Loaded;
@@ -71,10 +71,13 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
         known,
         avoid,
         no_kprobes: template::kprobes().err(),
+        no_trampolines: None,
         attempts: &mut attempts,
         modules: &mut modules,
         no_ring: &mut no_ring,
     };
+    let no_trampolines = trial.functions().next().and_then(|function| program::trampolines(function).err());
+    trial.no_trampolines = no_trampolines;
     let loaded = trial.converge(&all);
     findings.extend(features::ways(&attempts, loaded.reaches()));
     findings.push(features::ring(loaded.rings().next().map(|(ring, _)| ring), no_ring));
@@ -125,6 +128,8 @@ struct Trial<'a> {
     avoid: String,
     /// Why no program can be attached to a function by a kprobe, if so.
     no_kprobes: Option<Refusal>,
+    /// Why no program can be attached to a function by a trampoline (fentry, fexit), if so.
+    no_trampolines: Option<Refusal>,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
     /// What was said of a ring that could not be made.
@@ -205,7 +210,15 @@ impl Trial<'_> {
         Ok(loaded)
     }
 
-    /// Passes over tiers that are to be avoided or need what the kernel does not have, which its files tell before anything is loaded: a
+    /// The functions that hooks would attach to by trampolines.
+    fn functions(&self) -> impl Iterator<Item = &Function> {
+        let tiers = self.wanted.iter().flat_map(|wanted| hooks(&wanted.plan)).flat_map(|hook| hook.tiers);
+        let programs = tiers.flat_map(|tier| tier.programs).filter_map(|program| program.split_once("__"));
+        let typed = programs.filter(|(kind, _)| matches!(*kind, "fentry" | "fexit"));
+        typed.filter_map(|(_, name)| self.known.function(name))
+    }
+
+    /// Passes over tiers that are to be avoided or need what the kernel does not have, which is known before anything is loaded: a
     /// module that is out in the end would cost the maps and programs of all.
     fn pass_over(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) {
         for hook in self.hooks(active) {
@@ -233,6 +246,7 @@ impl Trial<'_> {
             Some(("fentry" | "fexit", name)) if self.known.function(name).is_none() => {
                 Some((program, program::unknown("function", name)))
             }
+            Some(("fentry" | "fexit", _)) => Some((program, self.no_trampolines.clone()?)),
             _ => None,
         })
     }
@@ -472,7 +486,8 @@ impl Trial<'_> {
             .flat_map(|tier| tier.programs.iter().copied().filter(|program| self.is_busy(active, program)))
             .collect();
         let on: Vec<&str> = active.iter().map(|&module| self.wanted[module].name).collect();
-        let constants = self.constants.bytes(&on, &self.avoid.split(',').collect::<Vec<_>>());
+        let late: Vec<_> = active.iter().filter_map(|&module| self.wanted[module].plan.late).collect();
+        let constants = self.constants.bytes(&on, &self.avoid.split(',').collect::<Vec<_>>(), &late);
         let is_wanted = |name: &str| name == "ask_features" || programs.contains(name);
         let excerpt = excerpt(self.object.bytes, is_wanted);
         let (object, said) = listening(|| -> libbpf_rs::Result<Object> {

@@ -6,6 +6,8 @@ use crate::host::{forget_unused_symbols, kernel_functions, symbols, CodeOf, Symb
 use crate::kit::*;
 use crate::{maps, metrics, options};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::OnceLock;
 
 metrics! {
     SPIN_AVERAGE: u64 = 0 "kernel.lock.mutex.spin.avg" INSTANT NSEC "average time from entering a lock function to owning the mutex";
@@ -181,6 +183,30 @@ impl Options {
     }
 }
 
+/// Tells the programs where the code of the lock functions is. Reading /proc/kallsyms takes 40 ms or more; where these functions are
+/// stays the same, so it is read once.
+fn tell_code(constants: &mut types::rodata) {
+    static CODE: OnceLock<[Range<u64>; 5]> = OnceLock::new();
+    let ranges = CODE.get_or_init(|| code_of([&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK]));
+    let types::rodata { kl_lock, kl_interruptible, kl_killable, kl_io, kl_trylock, .. } = constants;
+    for (code, range) in [kl_lock, kl_interruptible, kl_killable, kl_io, kl_trylock].into_iter().zip(ranges) {
+        *code = kl_code { start: range.start, size: range.end - range.start };
+    }
+}
+
+/// The code of the functions of these hooks; nothing for one that the kernel does not show.
+fn code_of(hooks: [&'static Hook; 5]) -> [Range<u64>; 5] {
+    // With lock debugging the functions have other names, and none has both.
+    let name = |program: &&'static str| Some(program.split_once("__")?.1);
+    let names = |hook: &'static Hook| hook.tiers.iter().flat_map(|tier| tier.programs).filter_map(name);
+    let usual: Vec<&str> = hooks.iter().filter_map(|hook| names(hook).next()).collect();
+    let mut known = kernel_functions(&usual);
+    if known.len() < usual.len() {
+        known = kernel_functions(&hooks.iter().flat_map(|hook| names(hook)).collect::<Vec<_>>());
+    }
+    hooks.map(|hook| names(hook).find_map(|name| known.get(name)).cloned().unwrap_or_default())
+}
+
 impl Module for Klockstat {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let rows = self.options.stack_storage_size.0.next_power_of_two() as usize;
@@ -189,25 +215,7 @@ impl Module for Klockstat {
         constants.kl_row_mask = rows as u32 - 1;
         constants.kl_thread_mask = threads as u32 - 1;
         constants.kl_filter = plan.only(&self.options.process);
-        let functions = [
-            (&LOCK, &mut constants.kl_lock),
-            (&INTERRUPTIBLE, &mut constants.kl_interruptible),
-            (&KILLABLE, &mut constants.kl_killable),
-            (&IO, &mut constants.kl_io),
-            (&TRYLOCK, &mut constants.kl_trylock),
-        ];
-        // With lock debugging the functions have other names, and none has both.
-        let name = |program: &&'static str| Some(program.split_once("__")?.1);
-        let names = |tiers: &'static [Tier]| tiers.iter().flat_map(|tier| tier.programs).filter_map(name);
-        let usual: Vec<&str> = functions.iter().filter_map(|(hook, _)| names(hook.tiers).next()).collect();
-        let mut known = kernel_functions(&usual);
-        if known.len() < usual.len() {
-            known = kernel_functions(&functions.iter().flat_map(|(hook, _)| names(hook.tiers)).collect::<Vec<_>>());
-        }
-        for (hook, code) in functions {
-            let range = names(hook.tiers).find_map(|name| known.get(name)).cloned().unwrap_or_default();
-            *code = kl_code { start: range.start, size: range.end - range.start };
-        }
+        plan.late = Some(tell_code);
         plan.attach(&UNLOCK);
         plan.attach(&LOCK);
         for hook in [&INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK] {
@@ -294,6 +302,23 @@ mod tests {
         let table = fake.filled(&TABLE, module);
         let numbers = |row| (0..METRICS.len()).map(|column| table.number(row, column).unwrap()).collect();
         (0..table.len()).map(|row| (table.name(row), numbers(row))).collect()
+    }
+
+    #[test]
+    fn code_is_looked_for_when_the_module_is_about_to_load() {
+        let (mut plan, mut constants) = (Plan::default(), crate::bpf::constants());
+        module("").unwrap().plan(&Host::SMALL, &mut plan, &mut constants);
+        assert_eq!((constants.kl_lock.start, constants.kl_trylock.start), (0, 0), "its plan reads no symbols");
+        let known = kernel_functions(&["mutex_lock", "mutex_trylock"]);
+        let [Some(lock), Some(trylock)] = ["mutex_lock", "mutex_trylock"].map(|name| known.get(name)) else {
+            println!(
+                "skipped: code_is_looked_for_when_the_module_is_about_to_load: /proc/kallsyms with addresses and mutex_lock"
+            );
+            return;
+        };
+        plan.late.unwrap()(&mut constants);
+        let told = [constants.kl_lock, constants.kl_trylock].map(|code| code.start..code.start + code.size);
+        assert_eq!(told, [lock.clone(), trylock.clone()]);
     }
 
     #[test]
