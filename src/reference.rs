@@ -93,6 +93,8 @@ pub fn configuration(specs: &[&Spec]) -> String {
          #            taken by settings and additions of the agent, and new modules have 400 to 499\n\
          #   prefix   instead of the prefix above\n\
          #   debug    log more\n\
+         #   pin      True: counts outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc (docs/agent.md); for\n\
+         #            sysfork, runqlat, ext4dist, xfsdist and zfsdist\n\
          #\n\
          # Options of several sections:\n",
         DEFAULT_MODULES.join(",")

@@ -4,7 +4,9 @@ use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
 use crate::cli::{configuration, scripts, ServeOptions};
-use crate::collector::{prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper, Supply};
+use crate::collector::{
+    pin_for, prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper, Supply,
+};
 use crate::config::ScriptSettings;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
@@ -128,7 +130,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         note_without_effect(config, &enabled);
     }
 
-    let drops = settings.drop_privileges;
+    let (drops, knows_all) = (settings.drop_privileges, !configuration.is_costly());
     let prefix = settings.prefix.clone();
     let settings_of_scripts = config.as_ref().ok().and_then(|config| ScriptSettings::read(config).0);
     let mut site = Site::new(common, &conf, config, settings, configuration, &enabled);
@@ -138,6 +140,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         enabled.push(module);
     }
     let caches = conf.path("PCP_VAR_DIR", "config/pmda");
+    pin_for(common.domain, &caches, knows_all);
     let state = caches.join(format!("{}.programs", common.domain));
     let mut scripts = settings_of_scripts
         .map(|of_scripts| Scripts::find(of_scripts, &scripts(common, &conf), &prefix, Some(&state), &enabled));

@@ -34,7 +34,7 @@ fn wanted(names: &[&str]) -> (Vec<LoadRequest>, corebcc::bpf::types::rodata) {
             let setup = Setup { section: &config.section(name).unwrap(), process_refresh: None };
             let mut plan = Plan::default();
             (spec.make)(&setup).unwrap().plan(&HOST, &mut plan, &mut constants);
-            LoadRequest { name: spec.name, plan, maps: spec.maps, depends_on: None }
+            LoadRequest { name: spec.name, plan, maps: spec.maps, depends_on: None, pin: None }
         })
         .collect();
     (wanted, constants)
@@ -83,7 +83,7 @@ fn modules_that_filter_fail_with_the_filters_reason() {
     let mut filters = Filters::of(wanted.iter().map(|wanted| (wanted.name, wanted.name, &wanted.plan)), None).unwrap();
     let mut plan = Plan::default();
     filters.plan(&HOST, &mut plan, &mut constants);
-    wanted.push(LoadRequest { name: Filters::SPEC.name, plan, maps: Filters::SPEC.maps, depends_on: None });
+    wanted.push(LoadRequest { name: Filters::SPEC.name, plan, maps: Filters::SPEC.maps, depends_on: None, pin: None });
     assert_eq!(load(&OBJECT, &wanted, &constants, None).modules, [Ok(()), Ok(()), Ok(()), Ok(())]);
 
     wanted[3].plan.entries.push(("filter_members", u32::MAX));

@@ -118,6 +118,15 @@ pub fn enabled_module(
             format!("module `{}` runs already as [{}]; remove one of them", spec.path(), twin.settings.section);
         return Err(section.reject("module", reason));
     }
+    if module.pin.is_some() && spec.counts.is_empty() {
+        let able: Vec<&str> = specs.iter().filter(|spec| !spec.counts.is_empty()).map(|spec| spec.name).collect();
+        let reason = format!(
+            "expected False: what the maps of {} mean is known to the agent that made their rows only; the counts of {} can outlive it",
+            spec.name,
+            able.join(", ")
+        );
+        return Err(section.reject("pin", reason));
+    }
     // Of a value that is none the module tells as it is made, and then has no instances.
     let count = spec.tables.iter().find_map(|table| match table.shape {
         Shape::Rows { count, .. } => Some(count),

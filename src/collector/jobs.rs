@@ -9,6 +9,7 @@ use super::renewal::{Order, Supply};
 use super::status::{is_control, AgentStatus};
 use crate::catalog::{Change, Collect, TableError};
 use crate::kit::{Table, TableId};
+use crate::loader::remove_other_pins;
 use crate::pcp::PmErr;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeSet, VecDeque};
@@ -229,6 +230,7 @@ impl Collector {
         let load = move || {
             let mut set = ModuleSet::load(prepared, btf);
             pairs.into_iter().for_each(|pair| set.add(pair));
+            remove_other_pins();
             afterwards();
             supply.into_iter().for_each(|supply| set.follow(supply));
             set

@@ -11,7 +11,7 @@ use crate::process::Filters;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Plans the modules and has something load them: the loader, or a stand-in of tests that do without a kernel.
 pub fn load<L: LoadedObject + 'static>(
@@ -51,6 +51,7 @@ pub fn load<L: LoadedObject + 'static>(
             tables: Vec::new(),
             metrics: Vec::new(),
             debug: false,
+            pin: None,
             module: Ok(Box::new(filters)),
         });
     }
@@ -63,10 +64,12 @@ pub fn load<L: LoadedObject + 'static>(
             depends_on: plan.filter.as_ref().and(filters_at),
             plan,
             maps: prepared.spec.maps,
+            pin: prepared.pin,
         })
         .collect();
     inject("load", "all");
     let outcome = load(&wanted, &constants);
+    let loaded_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let modules =
         modules.into_iter().zip(outcome.modules).zip(missing).map(|((prepared, result), missing)| LoadedModule {
             pair: prepared.module.as_ref().ok().and_then(|module| module.pair()),
@@ -81,6 +84,7 @@ pub fn load<L: LoadedObject + 'static>(
             missing,
             refreshes: Mutex::default(),
             stopped: AtomicBool::new(false),
+            loaded_at,
         });
     LoadedModules {
         kernel: Box::new(outcome.loaded),

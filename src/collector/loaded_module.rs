@@ -30,6 +30,8 @@ pub struct LoadedModule {
     pub pair: Option<PairStatus>,
     /// Set once the module is stopped: it has no tables any more.
     pub stopped: AtomicBool,
+    /// When it was loaded, in seconds since 1970.
+    pub loaded_at: u64,
 }
 
 /// A module at work.

@@ -2,8 +2,8 @@
 
 use crate::catalog::{EnabledModule, ServedTable};
 use crate::config::Config;
-use crate::kit::{with_section, Module, Setup, SetupError, Spec, TableId, TableSpec};
-use crate::loader::Failure;
+use crate::kit::{with_section, Layout, Module, Setup, SetupError, Spec, TableId, TableSpec};
+use crate::loader::{forget_pinned, want_pinned, Failure, PinRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ pub struct PreparedModule {
     pub metrics: Vec<ServedMetric>,
     /// The option `debug` of its section.
     pub debug: bool,
+    /// The maps of it that are to outlive the agent.
+    pub pin: Option<PinRequest>,
     /// With an error in its section, the module fails for that.
     pub module: Result<Box<dyn Module + Send>, Failure>,
 }
@@ -105,6 +107,14 @@ impl PreparedModule {
             table.names().into_iter().map(metric).collect::<Vec<_>>()
         };
         let metrics = enabled.tables().flat_map(served).collect();
-        PreparedModule { name, spec: enabled.spec, tables, metrics, debug, module }
+        if enabled.settings.pin.is_none() {
+            forget_pinned(enabled.spec.name);
+        }
+        let pin = enabled.settings.pin.as_ref().map(|said| {
+            want_pinned(enabled.spec.name);
+            let layout = said.iter().fold(Layout::begin(), |layout, (key, value)| layout.with(key).with(value));
+            PinRequest { layout, maps: enabled.spec.counts }
+        });
+        PreparedModule { name, spec: enabled.spec, tables, metrics, debug, pin, module }
     }
 }

@@ -82,11 +82,13 @@ pub struct ModuleSettings {
     pub indom_cache: bool,
     /// Whether to log more.
     pub debug: bool,
+    /// If its counts are to outlive the agent, what the section says with the options that can change what they mean.
+    pub pin: Option<Vec<(String, String)>>,
 }
 
 impl ModuleSettings {
     /// The options read here, which a module need not know.
-    pub const KEYS: [&str; 6] = ["module", "cluster", "prefix", "pmda_indom_cache", "debug", ENABLED];
+    pub const KEYS: [&str; 7] = ["module", "cluster", "prefix", "pmda_indom_cache", "debug", "pin", ENABLED];
 
     /// The module's name without directories: `ext4dist` for `fs.ext4dist`.
     pub fn kind(&self) -> &str {
@@ -118,6 +120,7 @@ impl ModuleSettings {
             prefix: String::new(),
             indom_cache: true,
             debug: false,
+            pin: None,
         })
     }
 
@@ -130,6 +133,8 @@ impl ModuleSettings {
         let own = errors.take(section.get("prefix").and_then(|value| value.map(|value| prefix(&value)).transpose()));
         let indom_cache = errors.take(flag(section, "pmda_indom_cache", true)).unwrap_or(true);
         let debug = errors.take(flag(section, "debug", false)).unwrap_or(false);
+        let pin = errors.take(flag(section, "pin", false)).unwrap_or(false);
+        let of_module = |(key, _): &(String, String)| !ModuleSettings::KEYS.contains(&key.as_str());
         let settings = module.zip(cluster).map(|(module, cluster)| ModuleSettings {
             section: section.name().to_owned(),
             module,
@@ -137,6 +142,7 @@ impl ModuleSettings {
             prefix: own.flatten().unwrap_or_else(|| default_prefix.to_owned()),
             indom_cache,
             debug,
+            pin: pin.then(|| section.said().into_iter().filter(of_module).collect()),
         });
         (settings, errors.end())
     }
@@ -439,6 +445,7 @@ mod tests {
             prefix: "bcc.".into(),
             indom_cache: true,
             debug: false,
+            pin: None,
         };
         assert_eq!(settings.modules, [a]);
     }

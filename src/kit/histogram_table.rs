@@ -255,6 +255,14 @@ impl Histograms {
         self.look(self.start.elapsed(), histograms);
     }
 
+    /// Before the first [`Histograms::tick`]: leaves out of the windows what these have counted so far, which was for another agent.
+    pub fn continue_from(&mut self, histograms: &[HistogramRows<'_>]) {
+        if self.kept.is_empty() {
+            self.kept.resize_with(histograms.len(), Kept::default);
+            self.kept.iter_mut().zip(histograms).for_each(|(kept, rows)| kept.skip(rows.iter().copied()));
+        }
+    }
+
     fn look(&mut self, since_start: Duration, histograms: &[HistogramRows<'_>]) {
         let part = self.clock.look(since_start);
         self.kept.resize_with(histograms.len(), Kept::default);

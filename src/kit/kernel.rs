@@ -23,6 +23,11 @@ pub trait Kernel {
     /// The 64-bit words of a mapped array; empty if the map is not there.
     fn words(&self, map: &MapDef) -> &[AtomicU64];
 
+    /// Whether a map has counts of an agent before this one, since it was pinned.
+    fn continues(&self, _map: &MapDef) -> bool {
+        false
+    }
+
     /// Hands out the records waiting in a ring and frees their room.
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
 

@@ -8,6 +8,7 @@ mod histogram_table;
 mod hook;
 mod kernel;
 mod labels;
+mod layout;
 mod log;
 mod map;
 mod metric;
@@ -34,6 +35,7 @@ pub use histogram_table::{
 pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};
 pub use labels::{SeriesLabel, SeriesLabels};
+pub use layout::Layout;
 pub use log::{current_section, with_section};
 pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};

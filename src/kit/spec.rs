@@ -23,6 +23,8 @@ pub struct Spec {
     pub hooks: &'static [&'static Hook],
     /// The maps of the BPF object that it owns or shares. A map is created only if a module that is on names it.
     pub maps: &'static [MapDef],
+    /// The maps of these that have its counts, and that can be read without any other: with the option `pin` they outlive the agent.
+    pub counts: &'static [MapDef],
     /// What takes a privilege while it is loaded only.
     pub needs_to_load: &'static [Need],
     /// What takes a privilege as long as it runs. That it looks at processes if it has the option `process` goes without saying.
@@ -83,6 +85,7 @@ impl Spec {
         options: &[],
         hooks: &[],
         maps: &[],
+        counts: &[],
         needs_to_load: &[],
         needs_to_run: &[],
         make: |setup| Err(setup.section.reject("module", "expected a module that can be enabled")),

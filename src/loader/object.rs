@@ -3,6 +3,7 @@
 use super::btf::KernelTypes;
 use super::mapping::Mapping;
 use super::outcome::{usable, Finding, LoadRequest, Refusals, TargetOutcome};
+use super::pins::{PinUser, Unit};
 use super::refusal::Refusal;
 use super::ring::Ring;
 use super::sparse::Sparse;
@@ -40,6 +41,12 @@ pub struct Loaded {
     pub(super) build: Option<BpfObject>,
     /// The maps, and the code that programs are loaded from.
     pub(super) object: Option<Object>,
+    /// What is to be pinned once all is loaded, by module.
+    pub(super) units: BTreeMap<&'static str, Unit>,
+    /// What is pinned.
+    pins: Mutex<Vec<PinUser>>,
+    /// Maps with counts of an agent before.
+    continued: BTreeSet<String>,
 }
 
 /// An array of counters.
@@ -93,6 +100,22 @@ impl Loaded {
             btf: None,
             build: None,
             object: None,
+            units: BTreeMap::new(),
+            pins: Mutex::default(),
+            continued: BTreeSet::new(),
+        }
+    }
+
+    /// Pins what is to outlive the agent.
+    pub(super) fn pin(&mut self) {
+        let Some(object) = &self.object else { return };
+        for unit in std::mem::take(&mut self.units).into_values() {
+            let maps = object.maps().filter(|map| unit.has(&map.name().to_string_lossy())).collect::<Vec<_>>();
+            if unit.continues() {
+                self.continued.extend(maps.iter().map(|map| map.name().to_string_lossy().into_owned()));
+            }
+            let maps = maps.iter().map(|map| (map.name().to_string_lossy().into_owned(), map.as_fd()));
+            held(&self.pins).extend(unit.keep(maps));
         }
     }
 
@@ -264,6 +287,10 @@ impl Loaded {
                 users.is_none_or(|users| users.iter().any(|user| modules.contains(user)))
             });
         }
+        // Programs that are shared still count for a module that was stopped.
+        let links = held(&self.links);
+        let users = || links.values().flatten().filter_map(|(program, _)| self.build?.users(program));
+        held(&self.pins).retain(|pin| users().any(|users| users.contains(&pin.unit.as_str())));
     }
 
     /// Whether a module has a part in an attached program.
@@ -289,6 +316,10 @@ impl Kernel for Loaded {
             Some(Mapped::Sparse(sparse)) => sparse.words(self.marks(array)),
             None => &[],
         }
+    }
+
+    fn continues(&self, map: &MapDef) -> bool {
+        self.continued.contains(map.name)
     }
 
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8])) {

@@ -1,7 +1,7 @@
 //! What a load is asked for, and what became of it: plain data.
 
 use super::refusal::Refusal;
-use crate::kit::{MapDef, Plan, Target, Tier};
+use crate::kit::{Layout, MapDef, Plan, Target, Tier};
 use std::collections::BTreeSet;
 use std::fmt;
 use thiserror::Error;
@@ -16,6 +16,17 @@ pub struct LoadRequest {
     pub maps: &'static [MapDef],
     /// The request, by its place among them, without which this one is of no use.
     pub depends_on: Option<usize>,
+    /// The maps of it that are to outlive the agent.
+    pub pin: Option<PinRequest>,
+}
+
+/// Maps of a module that are to outlive the agent.
+#[derive(Clone, Copy, Debug)]
+pub struct PinRequest {
+    /// The layout of what gives them a meaning, beside the maps themselves.
+    pub layout: Layout,
+    /// The maps.
+    pub maps: &'static [MapDef],
 }
 
 /// Why a module is not loaded.

@@ -1,15 +1,18 @@
 //! The object of a pair: opened by libbpf as a whole of its own, loaded without the programs that the kernel refuses, attached by the
 //! names of its sections, and read.
 
+use super::map_shape::MapShape;
 use super::mark::post_attach_mark;
 use super::pair_code::{may_not, variable};
 use super::pair_events::EventReader;
 use super::pair_options::pair_options;
 use super::perf_event::open_event;
 use super::permission::{lock_memory, Privileges};
+use super::pins::{PinUser, Unit};
 use super::refusal::{chain, errno, listening, Refusal};
 use super::usage;
 use crate::host::{cpus, Cgroups, Controller};
+use crate::kit::Layout;
 use libbpf_rs::libbpf_sys::{self, perf_event_attr};
 use libbpf_rs::{
     Link, Map, MapCore, MapFlags, MapType, Object, ObjectBuilder, OpenObject, ProgramAttachType, ProgramMut,
@@ -57,6 +60,19 @@ pub struct PairSetup {
     pub constants: Vec<(String, u64)>,
     /// The path of the cgroup that `cgroup_skb` programs are attached to, below the mount of cgroup v2.
     pub cgroup: Option<String>,
+    /// The maps that are to outlive the agent.
+    pub pin: Option<PairPin>,
+}
+
+/// Maps of a pair that are to outlive the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairPin {
+    /// The pair's section.
+    pub unit: String,
+    /// The layout of what gives them a meaning, beside the maps themselves.
+    pub layout: Layout,
+    /// Their names.
+    pub maps: Vec<String>,
 }
 
 /// A program, and what became of it.
@@ -86,6 +102,7 @@ pub struct LoadedPair {
     maps: BTreeMap<String, PairMap>,
     refused: BTreeMap<String, Refusal>,
     cgroup: Option<String>,
+    _pin: Option<PinUser>,
 }
 
 /// What a section says that libbpf does not know: `perf_event/type=1,config=0,frequency=99` and `xdp/eth0`.
@@ -143,7 +160,12 @@ impl OpenPair {
         let maps = self.maps();
         let OpenPair { name, bytes, mut object } = self;
         let mut refused: BTreeMap<String, Refusal> = BTreeMap::new();
+        let unit = setup.pin.as_ref().and_then(|PairPin { unit, layout, maps }| {
+            let names: Vec<&str> = maps.iter().map(String::as_str).collect();
+            Unit::find(unit, *layout, &MapShape::of(&object, &names))
+        });
         let object = loop {
+            reuse(&mut object, unit.as_ref()).map_err(|error| explained(Refusal::read("", errno(&error)), &error))?;
             set_constants(&mut object, &bytes, &setup.constants)?;
             for mut program in object.progs_mut() {
                 let section = program.section().to_string_lossy().into_owned();
@@ -175,8 +197,26 @@ impl OpenPair {
             object = open(&name, &bytes)?;
         };
         let cgroup = setup.cgroup.clone();
-        Ok(LoadedPair { links: Vec::new(), object, programs: Vec::new(), maps, refused, cgroup })
+        let _pin = unit.and_then(|unit| keep(unit, &object));
+        Ok(LoadedPair { links: Vec::new(), object, programs: Vec::new(), maps, refused, cgroup, _pin })
     }
+}
+
+/// Puts the maps of an agent before in the place of those that would be created.
+fn reuse(object: &mut OpenObject, unit: Option<&Unit>) -> libbpf_rs::Result<()> {
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some(pinned) = unit.and_then(|unit| unit.map(&name)) {
+            map.reuse_fd(pinned)?;
+        }
+    }
+    Ok(())
+}
+
+/// Pins the maps of a unit.
+fn keep(unit: Unit, object: &Object) -> Option<PinUser> {
+    let maps: Vec<Map<'_>> = object.maps().filter(|map| unit.has(&map.name().to_string_lossy())).collect();
+    unit.keep(maps.iter().map(|map| (map.name().to_string_lossy().into_owned(), map.as_fd())))
 }
 
 fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, Refusal> {

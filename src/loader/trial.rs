@@ -5,15 +5,17 @@
 use super::btf::{Function, KernelTypes, KERNEL};
 use super::excerpt::{excerpt, section};
 use super::features;
+use super::map_shape::MapShape;
 use super::object::Loaded;
 use super::outcome::{usable, Attempt, Failure, Finding, LoadRequest};
 use super::permission::{lock_memory, Privileges};
+use super::pins::Unit;
 use super::refusal::{chain, errno, listening, Refusal};
 use super::{program, template};
 use crate::bpf::{BpfObject, Constants};
 use crate::kit::{Hook, MapKind, Plan, Target, Tier, When};
-use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, ProgramType};
-use std::collections::BTreeSet;
+use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -75,10 +77,12 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
         attempts: &mut attempts,
         modules: &mut modules,
         no_ring: &mut no_ring,
+        pins: true,
     };
     let no_trampolines = trial.functions().next().and_then(|function| program::trampolines(function).err());
     trial.no_trampolines = no_trampolines;
-    let loaded = trial.converge(&all);
+    let mut loaded = trial.converge(&all);
+    loaded.pin();
     findings.extend(features::ways(&attempts, loaded.reaches()));
     findings.push(features::ring(loaded.rings().next().map(|(ring, _)| ring), no_ring));
     findings.extend(features::surroundings());
@@ -134,6 +138,8 @@ struct Trial<'a> {
     modules: &'a mut Vec<Result<(), Failure>>,
     /// What was said of a ring that could not be made.
     no_ring: &'a mut Option<String>,
+    /// Whether maps are those of an agent before, where these are pinned.
+    pins: bool,
 }
 
 impl Trial<'_> {
@@ -174,8 +180,9 @@ impl Trial<'_> {
         if self.active(active) != active {
             return Ok(Loaded::empty());
         }
-        let object = self.prepare(active, refused)?;
+        let (object, units) = self.prepare(active, refused)?;
         let mut loaded = Loaded::new(object, *self.object, self.wanted, active, Arc::clone(&self.known))?;
+        loaded.units = units;
         loaded.features = loaded.ask(|feature| named(&self.avoid, feature));
         let planned = active.iter().flat_map(|&module| &self.wanted[module].plan.hooks);
         let at_start = |when: &When| match when {
@@ -403,10 +410,13 @@ impl Trial<'_> {
 
     /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
     fn isolate_culprit(&mut self, hook: &'static Hook, users: &[usize], refusal: &Refusal) {
+        // Programs of the failed attempt still run: these are not to count in the same maps.
+        let pins = std::mem::replace(&mut self.pins, false);
         for &module in users {
             let other = self.wanted[module].depends_on.filter(|&other| self.modules[other].is_ok());
             drop(self.converge(&other.into_iter().chain([module]).collect::<Vec<_>>()));
         }
+        self.pins = pins;
         if let (true, Some(&last)) = (users.iter().all(|&module| self.modules[module].is_ok()), users.last()) {
             self.modules[last] = Err(unattached(hook, refusal));
         }
@@ -478,7 +488,11 @@ impl Trial<'_> {
     }
 
     /// Opens the object, configures it, makes its maps and relocates the programs that may be loaded.
-    fn prepare(&self, active: &[usize], refused: &BTreeSet<&'static str>) -> Result<Object, Refusal> {
+    fn prepare(
+        &self,
+        active: &[usize],
+        refused: &BTreeSet<&'static str>,
+    ) -> Result<(Object, BTreeMap<&'static str, Unit>), Refusal> {
         let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
         let tiers = self.hooks(active).into_iter().chain(templates).flat_map(|hook| hook.tiers);
         let programs: BTreeSet<&'static str> = tiers
@@ -490,6 +504,7 @@ impl Trial<'_> {
         let constants = self.constants.bytes(&on, &self.avoid.split(',').collect::<Vec<_>>(), &late);
         let is_wanted = |name: &str| name == "ask_features" || programs.contains(name);
         let excerpt = excerpt(self.object.bytes, is_wanted);
+        let mut units = BTreeMap::new();
         let (object, said) = listening(|| -> libbpf_rs::Result<Object> {
             let mut builder = ObjectBuilder::default();
             builder.name(self.object.name)?.btf_custom_path(self.known.types())?;
@@ -520,6 +535,13 @@ impl Trial<'_> {
                     }
                 }
             }
+            units = self.find_pinned(active, &open);
+            for mut map in open.maps_mut() {
+                let name = map.name().to_string_lossy().into_owned();
+                if let Some(pinned) = units.values().find_map(|unit| unit.map(&name)) {
+                    map.reuse_fd(pinned)?;
+                }
+            }
             // SAFETY: the object is open and not loaded yet.
             let prepared = unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) };
             if prepared < 0 {
@@ -533,12 +555,25 @@ impl Trial<'_> {
             }
             open.load()
         });
-        object.map_err(|error| {
+        object.map(|object| (object, units)).map_err(|error| {
             let refusal = Refusal::read(&said, errno(&error));
             // libbpf says nothing of what fails before it looks at the object, for want of a descriptor for instance.
             let message = if refusal.message.is_empty() { chain(&error) } else { refusal.message };
             Refusal { message, ..refusal }
         })
+    }
+}
+
+impl Trial<'_> {
+    /// The maps that are to outlive the agent, by module, with those of an agent before.
+    fn find_pinned(&self, active: &[usize], open: &OpenObject) -> BTreeMap<&'static str, Unit> {
+        let wanted = active.iter().filter(|_| self.pins).map(|&module| &self.wanted[module]);
+        let unit = |wanted: &LoadRequest| {
+            let pin = wanted.pin?;
+            let names: Vec<&str> = pin.maps.iter().map(|map| map.name).collect();
+            Some((wanted.name, Unit::find(wanted.name, pin.layout, &MapShape::of(open, &names))?))
+        };
+        wanted.filter_map(unit).collect()
     }
 }
 

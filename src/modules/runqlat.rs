@@ -78,6 +78,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&SWITCH, &WAKEUP, &WAKEUP_NEW],
     maps: MAPS,
+    counts: &[ROWS.def],
     make: |setup| {
         let options = Options::read(setup.section)?;
         Ok(Box::new(Runqlat::new(options, kernel_keeps_times())))
@@ -165,6 +166,9 @@ impl Module for Runqlat {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         let rows = self.rows(kernel);
+        if kernel.continues(&ROWS.def) {
+            self.histograms.continue_from(&rows);
+        }
         self.histograms.tick(&rows);
     }
 

@@ -29,6 +29,7 @@ pub const SPEC: Spec = Spec {
     tables: &[&TABLE],
     hooks: &[&NEWTASK],
     maps: MAPS,
+    counts: &[ROWS.def],
     make: |_| Ok(Box::new(Declared(&SPEC))),
     ..Spec::NEW
 };

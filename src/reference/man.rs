@@ -157,6 +157,11 @@ fn configuration(page: &mut Page, specs: &[&Spec]) {
     );
     page.tagged("`prefix`", "Instead of the prefix in [pmda].");
     page.tagged("`debug`", "Log debugging output.");
+    page.tagged(
+        "`pin`",
+        "True: counts of the module outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc. For sysfork, runqlat, ext4dist, \
+         xfsdist and zfsdist.",
+    );
     for spec in sorted(specs) {
         let needs = if spec.needs.is_empty() { String::new() } else { format!(" Needs {}.", spec.needs) };
         page.subsection(&format!("[{}]", spec.name));

@@ -226,6 +226,7 @@ fn enabled(script: &str, prefix: &str, tables: &[ScriptTable]) -> Option<Enabled
             prefix: prefix.into(),
             indom_cache: true,
             debug: false,
+            pin: None,
         },
         spec: Box::leak(Box::new(spec)),
         rows: 0,

@@ -37,6 +37,8 @@ pub struct PairConfig {
     pub cgroup_map: Option<CgroupMap>,
     /// The cgroup that `cgroup_skb` programs are attached to.
     pub cgroup: Option<String>,
+    /// Whether the maps of its metrics are to outlive the agent.
+    pub pin: bool,
     /// What the file asks for and is not done, a sentence each.
     pub notes: Vec<PairError>,
 }
@@ -360,6 +362,7 @@ impl Reader<'_> {
         if at.get("cgroup").is_some() {
             config.cgroup = self.text(at, "cgroup", "a path below the mount of cgroup v2, such as /");
         }
+        config.pin = self.flag(at, "pin");
         if let Some(spans) = at.get("tracing") {
             config.notes.push(self.error(spans.place(), "spans are not sent, the metrics are served".into()));
         }
@@ -745,6 +748,7 @@ metrics:
         let more = "
 kaddrs: [bpf_jit_current, jiffies]
 cgroup: /
+pin: true
 cgroup_id_map: {name: cgids, type: cgrp_storage, regexps: ['^/sys', 'slice$']}
 metrics:
   counters:
@@ -761,6 +765,7 @@ metrics:
 ";
         let config = PairConfig::parse("x.yaml", more.as_bytes()).map_err(|errors| format!("{errors:?}")).unwrap();
         assert_eq!((config.kaddrs.len(), config.cgroup.as_deref()), (2, Some("/")));
+        assert!(config.pin);
         let map = config.cgroup_map.unwrap();
         assert_eq!((&*map.name, map.is_storage, map.regexps.len()), ("cgids", true, 2));
         let [first, second] = &config.counters[..] else { panic!() };
@@ -774,6 +779,7 @@ metrics:
         assert!(wrong("90s", "90").contains("counters[0].flush_interval: expected a duration, such as 90s or 1h30m"));
         assert!(wrong("60s", "2h").contains("histograms[0].quantiles: expected a window from 12s to 1h, got `2h`"));
         assert!(wrong("instant", "level").contains("semantics: expected one of counter, instant, discrete"));
+        assert!(wrong("pin: true", "pin: maybe").contains("pin: expected true or false, got `maybe`"));
         assert!(wrong("usec", "us").contains("units: expected one of none, count, byte, Mbyte, nsec"));
         assert!(wrong("cgrp_storage", "array").contains("type: expected one of hash, cgrp_storage, got `array`"));
         assert!(wrong("max_instances: 7", "max_instances: 0").contains("max_instances: expected a number from 1"));

@@ -12,9 +12,9 @@ use super::series::{keeps_cpu, Bound, CounterSeries, HistogramSeries, Scale, Ski
 use super::tables::{leak, ServedMetric, Tables};
 use crate::bpf::types;
 use crate::kit::{
-    Host, Kernel, Metric, Module, PairStatus, Plan, RefreshError, SeriesLabel, SeriesLabels, Table, TableSpec,
+    Host, Kernel, Layout, Metric, Module, PairStatus, Plan, RefreshError, SeriesLabel, SeriesLabels, Table, TableSpec,
 };
-use crate::loader::{LoadedPair, OpenPair, PairMap, PairSetup};
+use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairPin, PairSetup};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
@@ -48,6 +48,7 @@ pub struct PairModule {
     kaddrs: Vec<String>,
     cgroup: Option<String>,
     cgroups: Option<KeptCgroups>,
+    pin: bool,
     loaded: Option<LoadedPair>,
     status: PairStatus,
     undecoded: u64,
@@ -203,10 +204,10 @@ impl PairModule {
         let files = Files { name, yaml: yaml.display().to_string(), object: object.display().to_string() };
         let config = text.map_err(|error| vec![error]).and_then(|text| PairConfig::parse(&files.yaml, &text));
         let (mut errors, mut metrics) = (Vec::new(), Vec::new());
-        let (mut wanted, mut place, mut cgroups) = (Vec::new(), None, None);
+        let (mut wanted, mut place, mut cgroups, mut pins) = (Vec::new(), None, None, false);
         match config {
-            Ok(PairConfig { counters, histograms, kaddrs, cgroup_map, cgroup, notes }) => {
-                (wanted, place, cgroups) = (kaddrs, cgroup, cgroup_map.map(KeptCgroups::new));
+            Ok(PairConfig { counters, histograms, kaddrs, cgroup_map, cgroup, pin, notes }) => {
+                (wanted, place, cgroups, pins) = (kaddrs, cgroup, cgroup_map.map(KeptCgroups::new), pin);
                 errors.extend(notes);
                 let counters = counters.into_iter().map(|declared| {
                     let events = declared.events.map(EventSeries::new);
@@ -252,6 +253,7 @@ impl PairModule {
             kaddrs: wanted,
             cgroup: place,
             cgroups,
+            pin: pins,
             loaded: None,
             status,
             undecoded: 0,
@@ -349,6 +351,11 @@ impl PairModule {
 
     /// Loads the pair, and attaches its programs.
     pub fn load(&mut self) {
+        // What is wrong with a file may be put right: its counts are kept till then.
+        match self.pin || self.status.state == "failed" {
+            true => want_pinned(&self.section()),
+            false => forget_pinned(&self.section()),
+        }
         if self.status.state == "failed" {
             return;
         }
@@ -419,7 +426,29 @@ impl PairModule {
                 kaddrs::constants(&self.kaddrs, BufReader::new(file)).map_err(|refusal| wrong(refusal.message))?
             }
         };
-        Ok(PairSetup { constants, cgroup: self.cgroup.clone() })
+        Ok(PairSetup { constants, cgroup: self.cgroup.clone(), pin: self.to_pin() })
+    }
+
+    fn section(&self) -> String {
+        format!("user.{}", super::tables::word(&self.files.name))
+    }
+
+    /// The maps that metrics are read from, and the layout of what gives them a meaning beside their types: labels and buckets.
+    fn to_pin(&self) -> Option<PairPin> {
+        let (mut layout, mut maps) = (Layout::begin(), Vec::new());
+        for metric in self.metrics.iter().filter(|_| self.pin) {
+            let Some(map) = metric.map.as_ref().ok().filter(|map| !map.is_events) else { continue };
+            maps.push(map.name.clone());
+            layout = layout.with(&map.name);
+            for label in metric.what.labels() {
+                layout = layout.with(format_args!("{} {} {}", label.name, label.size, label.padding));
+            }
+            if let What::Histogram(histogram) = &metric.what {
+                let Histogram { bucket, buckets, multiplier, .. } = &histogram.declared;
+                layout = layout.with(format_args!("{} {} {buckets:?} {multiplier:?}", bucket.size, bucket.padding));
+            }
+        }
+        (!maps.is_empty()).then(|| PairPin { unit: self.section(), layout, maps })
     }
 
     /// Makes ready what programs find when they begin.

@@ -130,6 +130,7 @@ fn enabled(pair: &str, prefix: &str, tables: Vec<&'static TableSpec>, symbols: b
             prefix: prefix.into(),
             indom_cache: true,
             debug: false,
+            pin: None,
         },
         spec: kept(of, || spec),
         rows: 0,

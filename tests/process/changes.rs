@@ -16,7 +16,7 @@ const USER_ID: u32 = 11;
 const STRING: u32 = 6;
 
 /// Forks since the pair was loaded.
-const FORKS: &str = r#"
+pub const FORKS: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } forks_total SEC(".maps");
@@ -30,7 +30,7 @@ SEC("raw_tp/sched_process_fork") int forked(void *ctx)
 }
 char LICENSE[] SEC("license") = "GPL";
 "#;
-const FORKS_YAML: &str = "metrics: {counters: [{name: forks_total, help: Forks}]}\n";
+pub const FORKS_YAML: &str = "metrics: {counters: [{name: forks_total, help: Forks}]}\n";
 
 /// A home where modules and pairs may come later.
 fn later(config: &str) -> Option<Home> {
@@ -58,12 +58,12 @@ fn is_named(peer: &mut Peer, name: &str) -> bool {
     matches!(wire::decode(&reply), Pdu::PmnsIds { .. })
 }
 
-fn by_root(peer: &mut Peer) {
+pub fn by_root(peer: &mut Peer) {
     peer.send(&wire::attr(USER_ID, b"0\0"));
 }
 
 /// The answer to an order, `0` if it is done.
-fn order(peer: &mut Peer, module: &str, order: &str) -> i32 {
+pub fn order(peer: &mut Peer, module: &str, order: &str) -> i32 {
     let control = pmid(peer, "bcc.agent.module.control");
     let instance = instance_of(peer, module);
     peer.error(&wire::store_block(control, instance, STRING, format!("{order}\0").as_bytes()))

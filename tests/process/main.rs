@@ -26,6 +26,7 @@ mod own;
 mod pair_format;
 mod pairs;
 mod peer;
+mod pin;
 mod privileges;
 mod scripts;
 mod show;

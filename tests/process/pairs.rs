@@ -97,7 +97,7 @@ pub fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
 }
 
 /// A process of its own name that makes so many system calls of a kind.
-fn load(calls: usize) {
+pub fn load(calls: usize) {
     let script = format!(
         "import ctypes, os\nctypes.CDLL(None).prctl(15, b'pairs-load', 0, 0, 0)\nfor _ in range({calls}): os.getppid()\n"
     );

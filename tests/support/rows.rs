@@ -42,7 +42,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [Beside; 61] = [
+const OWN: [Beside; 65] = [
     ("bcc.agent.summary.version",         "", 306, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.summary.modules.running", "", 306, 1, Type::U32,    Sem::INSTANT,  "count"),
     ("bcc.agent.summary.modules.failed",  "", 306, 2, Type::U32,    Sem::INSTANT,  "count"),
@@ -94,6 +94,10 @@ const OWN: [Beside; 61] = [
     ("bcc.agent.lost.reason",          "", 304, 1, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.feature",       "", 305, 0, Type::U32,    Sem::DISCRETE, "none"),
     ("bcc.agent.kernel.status",        "", 305, 1, Type::STRING, Sem::DISCRETE, "none"),
+    ("bcc.agent.state.since",          "", 309, 0, Type::U64,    Sem::DISCRETE, "sec"),
+    ("bcc.agent.state.pinned",         "", 309, 1, Type::U32,    Sem::INSTANT,  "none"),
+    ("bcc.agent.state.discarded",      "", 309, 2, Type::U64,    Sem::COUNTER,  "count"),
+    ("bcc.agent.state.status",         "", 309, 3, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.user.status.state",           "", 308, 0, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.user.status.error",           "", 308, 1, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.user.status.programs",        "", 308, 2, Type::U32, Sem::INSTANT, "count"),

@@ -10,6 +10,7 @@ mod module;
 mod module_states;
 mod pair;
 mod program;
+mod state;
 mod statistics;
 mod summary;
 
@@ -59,8 +60,8 @@ impl StatusTable {
     }
 }
 
-/// All of them: clusters 300 to 308.
-pub static STATUS: [StatusTable; 9] = [
+/// All of them: clusters 300 to 309.
+pub static STATUS: [StatusTable; 10] = [
     StatusTable { spec: &summary::TABLE, fill: summary::fill },
     StatusTable { spec: &agent::TABLE, fill: agent::fill },
     StatusTable { spec: &module::TABLE, fill: module::fill },
@@ -70,6 +71,7 @@ pub static STATUS: [StatusTable; 9] = [
     StatusTable { spec: &lost::TABLE, fill: lost::fill },
     StatusTable { spec: &kernel::TABLE, fill: kernel::fill },
     StatusTable { spec: &pair::TABLE, fill: pair::fill },
+    StatusTable { spec: &state::TABLE, fill: state::fill },
 ];
 
 /// Whether a value is an order that changes what runs.

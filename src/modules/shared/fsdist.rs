@@ -53,6 +53,9 @@ impl Module for Operations {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         let histograms = self.histograms(kernel);
+        if kernel.continues(&self.rows.def) {
+            self.histograms.continue_from(&histograms);
+        }
         self.histograms.tick(&histograms);
     }
 
@@ -149,6 +152,7 @@ macro_rules! file_system {
             options: OPTIONS,
             hooks: &[&OPEN, &READ, &WRITE, &FSYNC],
             maps: &[ROWS.def, STARTS],
+            counts: &[ROWS.def],
             make: |setup| {
                 let options = Options::read(setup.section)?;
                 Ok(Box::new(Operations {
