@@ -40,6 +40,8 @@ impl ServedMetric {
 pub struct PreparedModules {
     pub(super) modules: Vec<PreparedModule>,
     pub(super) process_refresh: Option<Duration>,
+    /// Whether some may be stopped while others run.
+    pub(super) stoppable: bool,
 }
 
 impl PreparedModules {
@@ -50,7 +52,11 @@ impl PreparedModules {
 
     /// A module that the configuration has no section for, and that has programs of its own: a pair.
     pub fn alone(enabled: &EnabledModule, module: Box<dyn Module + Send>) -> PreparedModules {
-        PreparedModules { modules: vec![PreparedModule::new(enabled, Ok(module))], process_refresh: None }
+        PreparedModules {
+            modules: vec![PreparedModule::new(enabled, Ok(module))],
+            process_refresh: None,
+            stoppable: false,
+        }
     }
 
     /// Those of some sections, without the others.
@@ -76,7 +82,7 @@ pub fn prepared_modules(
         let made = make(config, module, process_refresh)?;
         Ok(PreparedModule::new(module, Ok(made)))
     });
-    Ok(PreparedModules { modules: modules.collect::<Result<_, _>>()?, process_refresh })
+    Ok(PreparedModules { modules: modules.collect::<Result<_, _>>()?, process_refresh, stoppable: false })
 }
 
 /// Makes the module of a section.
