@@ -104,8 +104,9 @@ impl ModuleSet {
         if prepared.are_pairs() {
             return load(prepared, |wanted, _| Outcome::nothing(wanted.len()));
         }
-        let prepared = PreparedModules { stoppable: true, ..prepared };
-        load(prepared, |wanted, constants| loader::load(&bpf::OBJECT, wanted, constants, self.btf.as_deref()))
+        load(prepared.stoppable(true), |wanted, constants| {
+            loader::load(&bpf::OBJECT, wanted, constants, self.btf.as_deref())
+        })
     }
 
     /// What came and went since the last call.

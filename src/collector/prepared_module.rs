@@ -65,6 +65,11 @@ impl PreparedModules {
         PreparedModules { modules, ..self }
     }
 
+    /// The same, with switches in the programs that modules share if some may be stopped while others run.
+    pub fn stoppable(self, stoppable: bool) -> PreparedModules {
+        PreparedModules { stoppable, ..self }
+    }
+
     /// Whether none of them has a part in the agent's own programs.
     pub fn are_pairs(&self) -> bool {
         self.modules.iter().all(|module| module.module.as_ref().is_ok_and(|module| module.pair().is_some()))
