@@ -263,13 +263,22 @@ fn without_the_privileges_orders_say_what_to_set() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
+/// What the kernel says of the agent's descriptors.
+fn descriptors(peer: &Peer) -> Vec<String> {
+    let all = fs::read_dir(format!("/proc/{}/fdinfo", peer.agent.pid())).unwrap().flatten();
+    all.map(|entry| fs::read_to_string(entry.path()).unwrap_or_default()).collect()
+}
+
+/// How many programs of the agent are attached.
+fn attached(peer: &Peer) -> usize {
+    descriptors(peer).iter().filter(|text| text.contains("link_id:")).count()
+}
+
 /// The maps of the agent, by name as far as the kernel keeps it, with their identifiers.
 fn maps(peer: &Peer) -> BTreeMap<String, u32> {
-    let mut ids = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{}/fdinfo", peer.agent.pid())).unwrap().flatten() {
-        let text = fs::read_to_string(entry.path()).unwrap_or_default();
-        ids.extend(text.lines().filter_map(|line| line.strip_prefix("map_id:")?.trim().parse::<u32>().ok()));
-    }
+    let descriptors = descriptors(peer);
+    let lines = descriptors.iter().flat_map(|text| text.lines());
+    let ids: Vec<u32> = lines.filter_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok()).collect();
     let own = MapInfoIter::default().filter(|map| ids.contains(&map.id));
     own.map(|map| (map.name.to_string_lossy().into_owned(), map.id)).collect()
 }
@@ -449,6 +458,22 @@ fn a_call_from_before_a_stop_is_not_timed_after_the_start() {
     };
     assert!(time(&mut peer) < 500_000_000, "{} ns", time(&mut peer));
     assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn a_filter_is_detached_with_the_last_module_that_uses_it() {
+    let text = config(&["syscount", "sysfork"]).replace("module = syscount", "module = syscount\nprocess = nobody");
+    let Some(home) = later(&text) else { return };
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    let both = attached(&peer);
+    assert_eq!(order(&mut peer, "syscount", "stop"), 0, "{}", home.log());
+    let left = attached(&peer);
+    assert_eq!(peer.close().0.code(), Some(0));
+    fs::write(home.config(), config(&["sysfork"])).unwrap();
+    let mut alone = Peer::ready(&home, &[]);
+    assert!(left < both && left == attached(&alone), "{both} became {left}: {}", home.log());
+    assert_eq!(alone.close().0.code(), Some(0));
 }
 
 /// How many programs of an agent with these modules look at what the agent may change while they run.
