@@ -207,6 +207,10 @@ impl Programs {
         for module in &self.modules {
             let _ = writeln!(c, "const volatile bool {module}_on;");
         }
+        let _ = writeln!(c, "const volatile bool stoppable;\nvolatile __u8 parts[{}];", self.modules.len().max(1));
+        for (i, module) in self.modules.iter().enumerate() {
+            let _ = writeln!(c, "#define {module}_part parts[{i}]");
+        }
         for module in &self.modules {
             let _ = writeln!(c, "\n#define MODULE {module}\n#include \"{module}.bpf.c\"\n#undef MODULE");
         }
@@ -282,6 +286,10 @@ impl Programs {
         for (module, name, _) in &self.calls {
             let _ = writeln!(rust, "    (\"call__{name}\", &[\"{module}\"]),");
         }
+        let _ = writeln!(rust, "];\n\n/// The modules, in the order of `parts`.\nconst PARTS: &[&str] = &[");
+        for module in &self.modules {
+            let _ = writeln!(rust, "    \"{module}\",");
+        }
         let features: Vec<&String> = self.features.iter().map(|(_, feature)| feature).collect();
         let _ = writeln!(rust, "];\n\n/// What the modules ask the kernel's types (`FEATURE` lines).\npub mod features {{\n    use super::Feature;");
         for feature in &features {
@@ -322,8 +330,11 @@ impl Hook {
         let arguments: String =
             self.types.iter().enumerate().map(|(i, ty)| format!(", ({ty}){}", argument(i))).collect();
         let ctx = if section.ends_with("probe") { "regs" } else { "ctx" };
+        // What is one module's alone is detached with it.
+        let is_shared = self.modules.len() > 1;
         for module in &self.modules {
-            let _ = writeln!(c, "\tif ({module}_on)\n\t\t{module}__{name}{suffix}({raw}, {ctx}{arguments});");
+            let runs = if is_shared { format!("RUNS({module})") } else { format!("{module}_on") };
+            let _ = writeln!(c, "\tif ({runs})\n\t\t{module}__{name}{suffix}({raw}, {ctx}{arguments});");
         }
         c.push_str("\treturn 0;\n}\n");
     }

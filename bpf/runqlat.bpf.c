@@ -75,8 +75,9 @@ static __always_inline void runq_count(const bool raw, struct runq_row *r, struc
 {
 	/* One question at a switch where cgroup_runq is off. */
 	if (cgroup_runq_on) {
-		cgq_count(raw, task, wait);
-		if (!runqlat_on)
+		if (COUNTS_FOR(cgroup_runq))
+			cgq_count(raw, task, wait);
+		if (!COUNTS_FOR(runqlat))
 			return;
 	}
 	if (runq_filter && !filter_wants(runq_filter, GET(task, tgid)))

@@ -99,6 +99,18 @@ impl<S, F, const N: usize> Field<S, [F; N]> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Feature(pub &'static str);
 
+/// What a module's part of the programs does that it shares with others, as bpf/shared/probe.bpf.h has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Part {
+    /// Everything.
+    Runs = 0,
+    /// What other modules leave to it: it was stopped.
+    ForOthers = 1,
+    /// Nothing: it was stopped.
+    Off = 2,
+}
+
 /// A BPF object, and what its build knows of it.
 #[derive(Clone, Copy)]
 pub struct BpfObject {
@@ -112,6 +124,10 @@ pub struct BpfObject {
     pub features: &'static [Feature],
     /// Where the answers are in its `.bss`.
     pub answers: usize,
+    /// The modules, in the order of their switches ([`Part`]).
+    pub parts: &'static [&'static str],
+    /// Where the switches are in its `.bss`.
+    pub switches: usize,
 }
 
 impl BpfObject {
@@ -128,6 +144,8 @@ pub static OBJECT: BpfObject = BpfObject {
     programs: PROGRAMS,
     features: FEATURES,
     answers: std::mem::offset_of!(types::bss, features),
+    parts: PARTS,
+    switches: std::mem::offset_of!(types::bss, parts),
 };
 
 /// Sets constants that take long to find, and that only programs which are about to be loaded need.

@@ -70,6 +70,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     }
     // Somebody at a terminal has the reasons in lines of their own, and does not need them in the table again.
     let brief = common.log == Target::Terminal;
+    let modules = modules.stoppable(settings.loads_later(&programs(common, &conf)));
     let Loaded { table, passed, missing } = load(modules, &enabled, &configuration, common.btf.clone(), brief);
     print(&table)?;
     let is_incomplete = options.strict && !missing.is_empty();

@@ -72,7 +72,7 @@ impl Site {
 
     /// Whether modules and programs may be loaded while the agent runs.
     pub fn loads_later(&self) -> bool {
-        !self.settings.drop_privileges || self.settings.load_later.unwrap_or_else(|| self.directory.is_dir())
+        self.settings.loads_later(&self.directory)
     }
 
     /// Who may order so.

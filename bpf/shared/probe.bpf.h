@@ -20,6 +20,10 @@
  * as tp_btf and raw_tp (tracepoints) or fentry/fexit and kprobe/kretprobe (functions). Each module's part is behind
  * its constant `<module>_on`, so the verifier drops the parts of modules that are off and their maps need not exist.
  *
+ * Where modules may be stopped while others run (`stoppable`), a part in a program of several modules is behind a switch, too, that the
+ * agent turns while programs run. A module that leaves work to another where that is on says so in its plan (Plan::leave_to): the other's
+ * part then runs as long as either does, and what is not for others is behind COUNTS_FOR(module).
+ *
  * Handlers that several modules share are in a header without `#pragma once`: each module that includes it has them, and
  * OWN(name) is there what is the module's own, <module>_name.
  */
@@ -29,6 +33,14 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+
+/* What a module's part does (src/bpf.rs has the same); 0: everything. */
+#define PART_FOR_OTHERS 1
+#define PART_OFF 2
+
+/* Whether a module's part runs at all, and whether it counts for the module itself. */
+#define RUNS(module) (module##_on && !(stoppable && module##_part == PART_OFF))
+#define COUNTS_FOR(module) (module##_on && !(stoppable && module##_part))
 
 #define PASTE_(a, b) a##__##b
 #define PASTE(a, b) PASTE_(a, b)

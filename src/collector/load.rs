@@ -19,7 +19,7 @@ pub fn load<L: LoadedObject + 'static>(
     load: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
 ) -> LoadedModules {
     let begin = Instant::now();
-    let PreparedModules { mut modules, process_refresh } = prepared;
+    let PreparedModules { mut modules, process_refresh, stoppable } = prepared;
     let (host, mut constants) = (crate::host::host(), bpf::constants());
     let mut plans = Vec::new();
     for (number, prepared) in modules.iter_mut().enumerate() {
@@ -67,6 +67,7 @@ pub fn load<L: LoadedObject + 'static>(
             pin: prepared.pin,
         })
         .collect();
+    constants.stoppable = stoppable && wanted.len() > 1;
     inject("load", "all");
     let outcome = load(&wanted, &constants);
     let loaded_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

@@ -104,7 +104,9 @@ impl ModuleSet {
         if prepared.are_pairs() {
             return load(prepared, |wanted, _| Outcome::nothing(wanted.len()));
         }
-        load(prepared, |wanted, constants| loader::load(&bpf::OBJECT, wanted, constants, self.btf.as_deref()))
+        load(prepared.stoppable(true), |wanted, constants| {
+            loader::load(&bpf::OBJECT, wanted, constants, self.btf.as_deref())
+        })
     }
 
     /// What came and went since the last call.
@@ -181,9 +183,10 @@ impl ModuleSet {
         let Some((set, loaded)) = sets.named(section) else { return Vec::new() };
         loaded.stop();
         let gone = loaded.tables.iter().map(|(id, _)| *id).collect();
-        let running: Vec<&str> = set.iter().map(|loaded| loaded.spec.name).collect();
-        let is_over = set.iter().all(|loaded| loaded.tables.is_empty());
-        match is_over && !Arc::ptr_eq(set, &self.first) {
+        // The filters of `process` options have no tables: they run for the others.
+        let serving = set.iter().filter(|loaded| !loaded.tables.is_empty());
+        let running: Vec<&str> = serving.map(|loaded| loaded.spec.name).collect();
+        match running.is_empty() && !Arc::ptr_eq(set, &self.first) {
             true => self.modules.change(|sets| sets.0.retain(|other| !Arc::ptr_eq(other, set))),
             false => set.kernel.keep(&running),
         }

@@ -151,7 +151,7 @@ pub fn prepare(
         };
         PreparedModule::new(enabled, module)
     });
-    let modules = PreparedModules { modules: modules.collect(), process_refresh: refresh };
+    let modules = PreparedModules { modules: modules.collect(), process_refresh: refresh, stoppable: false };
     Prepared { settings, enabled, modules, configuration }
 }
 

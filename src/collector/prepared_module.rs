@@ -42,6 +42,8 @@ impl ServedMetric {
 pub struct PreparedModules {
     pub(super) modules: Vec<PreparedModule>,
     pub(super) process_refresh: Option<Duration>,
+    /// Whether some may be stopped while others run.
+    pub(super) stoppable: bool,
 }
 
 impl PreparedModules {
@@ -52,13 +54,22 @@ impl PreparedModules {
 
     /// A module that the configuration has no section for, and that has programs of its own: a pair.
     pub fn alone(enabled: &EnabledModule, module: Box<dyn Module + Send>) -> PreparedModules {
-        PreparedModules { modules: vec![PreparedModule::new(enabled, Ok(module))], process_refresh: None }
+        PreparedModules {
+            modules: vec![PreparedModule::new(enabled, Ok(module))],
+            process_refresh: None,
+            stoppable: false,
+        }
     }
 
     /// Those of some sections, without the others.
     pub fn of(self, is_wanted: impl Fn(&str) -> bool) -> PreparedModules {
         let modules = self.modules.into_iter().filter(|module| is_wanted(&module.name)).collect();
         PreparedModules { modules, ..self }
+    }
+
+    /// The same, with switches in the programs that modules share if some may be stopped while others run.
+    pub fn stoppable(self, stoppable: bool) -> PreparedModules {
+        PreparedModules { stoppable, ..self }
     }
 
     /// Whether none of them has a part in the agent's own programs.
@@ -78,7 +89,7 @@ pub fn prepared_modules(
         let made = make(config, module, process_refresh)?;
         Ok(PreparedModule::new(module, Ok(made)))
     });
-    Ok(PreparedModules { modules: modules.collect::<Result<_, _>>()?, process_refresh })
+    Ok(PreparedModules { modules: modules.collect::<Result<_, _>>()?, process_refresh, stoppable: false })
 }
 
 /// Makes the module of a section.

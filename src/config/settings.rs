@@ -5,6 +5,7 @@ use super::text::shown;
 use super::value::{comment, COMMENTS};
 use super::{did_you_mean, noting, Config, ConfigError, Errors, Section, Value};
 use std::collections::HashSet;
+use std::path::Path;
 use std::time::Duration;
 
 /// The options of `[pmda]`; anything else there is an error, as ever.
@@ -197,6 +198,11 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Whether modules and programs may be loaded and stopped while the agent runs; `programs` is the directory of pairs.
+    pub fn loads_later(&self, programs: &Path) -> bool {
+        !self.drop_privileges || self.load_later.unwrap_or_else(|| programs.is_dir())
+    }
+
     /// Reads `[pmda]` and the shared options of the modules it enables; the first error is the result.
     pub fn read(config: &Config) -> Result<Settings, ConfigError> {
         let (settings, faults) = Settings::survey(config);

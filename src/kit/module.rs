@@ -79,6 +79,8 @@ pub struct Plan {
     pub late: Option<LateConstants>,
     /// The processes that count, if not all do.
     pub filter: Option<ProcessFilter>,
+    /// Modules that do a part of this one's work in the kernel where they are on: it must go on when they are stopped.
+    pub left_to: Vec<&'static str>,
     /// Where the module is told of them.
     pub arrivals: Option<Arrivals>,
     /// The number of the module among those of the configuration, which is that of its filter.
@@ -125,6 +127,11 @@ impl Plan {
     /// Loads the template: the module attaches it to targets when it finds them.
     pub fn load_template(&mut self, template: &'static Hook) {
         self.templates.push(template);
+    }
+
+    /// Leaves work in the kernel to these modules where they are on: their parts of the programs run as long as this module does.
+    pub fn leave_to(&mut self, modules: &[&'static str]) {
+        self.left_to.extend_from_slice(modules);
     }
 
     /// The module cannot work here, for this reason.

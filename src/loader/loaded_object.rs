@@ -26,7 +26,7 @@ pub trait LoadedObject: Kernel + Send + Sync {
     /// Bytes of kernel memory of the maps and the programs.
     fn memory(&self) -> u64;
 
-    /// Detaches the programs in which none of these modules has a part.
+    /// Detaches the programs in which none of these modules has a part, and switches the parts of all others off in the rest.
     fn keep(&self, modules: &[&str]);
 
     /// Has the kernel count the runs of programs while the descriptor is open.

@@ -8,9 +8,9 @@ use super::refusal::Refusal;
 use super::ring::Ring;
 use super::sparse::Sparse;
 use super::{held, perf_event, program, template};
-use crate::bpf::{BpfObject, Feature};
+use crate::bpf::{BpfObject, Feature, Part};
 use crate::kit::{Attachment, Hook, Kernel, KernelError, MapDef, MapKind, Sampling, Target, Tier};
-use libbpf_rs::{MapCore, MapFlags, Object};
+use libbpf_rs::{Map, MapCore, MapFlags, Object};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
@@ -36,6 +36,8 @@ pub struct Loaded {
     pub(super) programs: BTreeMap<&'static str, OwnedFd>,
     /// The modules' questions (`FEATURE` lines in bpf/), answered.
     pub(super) features: Vec<Finding>,
+    /// Modules, each with one that works for it: as long as the first runs, so does the other's part of the programs.
+    helpers: Vec<(&'static str, &'static str)>,
     btf: Option<Arc<KernelTypes>>,
     /// What its build knows of the object.
     pub(super) build: Option<BpfObject>,
@@ -97,6 +99,7 @@ impl Loaded {
             hooks: Vec::new(),
             programs: BTreeMap::new(),
             features: Vec::new(),
+            helpers: Vec::new(),
             btf: None,
             build: None,
             object: None,
@@ -128,6 +131,11 @@ impl Loaded {
         btf: Arc<KernelTypes>,
     ) -> Result<Loaded, Refusal> {
         let mut loaded = Loaded { btf: Some(btf), build: Some(build), ..Loaded::empty() };
+        for request in active.iter().map(|&module| &wanted[module]) {
+            let others = request.depends_on.and_then(|other| wanted.get(other)).map(|other| other.name);
+            let others = others.into_iter().chain(request.plan.left_to.iter().copied());
+            loaded.helpers.extend(others.map(|other| (request.name, other)));
+        }
         for map in object.maps() {
             let name = map.name().to_string_lossy();
             let def = active.iter().flat_map(|&module| wanted[module].maps).find(|def| def.name == name);
@@ -170,8 +178,7 @@ impl Loaded {
         let Ok((object, btf)) = self.parts() else { return Vec::new() };
         let asked =
             program::load(object, "ask_features", btf).is_ok_and(|program| program::run(program.as_fd(), &[]).is_ok());
-        let answers = object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"));
-        let answers = answers.and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
+        let answers = data(object).and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten());
         let Some(build) = self.build else { return Vec::new() };
         let answer = |(i, &Feature(feature)): (usize, &Feature)| {
             let answer = answers.as_ref().filter(|_| asked).and_then(|answers| answers.get(build.answers + i));
@@ -278,19 +285,40 @@ impl Loaded {
             .collect()
     }
 
-    /// Detaches the programs in which none of these modules has a part.
+    /// Detaches the programs in which none of these modules has a part, and switches the parts of all others off in the rest.
     pub fn keep(&self, modules: &[&str]) {
+        let part = |module: &str| match modules.contains(&module) {
+            true => Part::Runs,
+            false if self.helpers.iter().any(|(of, helper)| *helper == module && modules.contains(of)) => {
+                Part::ForOthers
+            }
+            false => Part::Off,
+        };
+        if let Err(error) = self.switch(part) {
+            log::error!("the programs count on for modules that were stopped: {error}");
+        }
         held(&self.holds).retain(|(module, _)| modules.contains(module));
         for links in held(&self.links).values_mut() {
             links.retain(|(program, _)| {
                 let users = self.build.and_then(|build| build.users(program));
-                users.is_none_or(|users| users.iter().any(|user| modules.contains(user)))
+                users.is_none_or(|users| users.iter().any(|user| part(user) != Part::Off))
             });
         }
         // Programs that are shared still count for a module that was stopped.
         let links = held(&self.links);
         let users = || links.values().flatten().filter_map(|(program, _)| self.build?.users(program));
         held(&self.pins).retain(|pin| users().any(|users| users.contains(&pin.unit.as_str())));
+    }
+
+    /// Tells the programs what each module's part does from now on.
+    fn switch(&self, part: impl Fn(&str) -> Part) -> libbpf_rs::Result<()> {
+        let Some((object, build)) = self.object.as_ref().zip(self.build) else { return Ok(()) };
+        let Some(map) = data(object) else { return Ok(()) };
+        let key = 0u32.to_ne_bytes();
+        let mut bytes = map.lookup(&key, MapFlags::ANY)?.unwrap_or_default();
+        let switches = bytes.iter_mut().skip(build.switches);
+        switches.zip(build.parts).for_each(|(switch, module)| *switch = part(module) as u8);
+        map.update(&key, &bytes, MapFlags::ANY)
     }
 
     /// Whether a module has a part in an attached program.
@@ -381,6 +409,11 @@ impl Kernel for Loaded {
             false => KernelError::Refused(refusals.to_string()),
         })
     }
+}
+
+/// The data of an object that its programs write, or the agent.
+fn data(object: &Object) -> Option<Map<'_>> {
+    object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"))
 }
 
 /// A target takes up to four descriptors, and a list may name a thousand: the soft limit is made the hard one.

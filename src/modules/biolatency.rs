@@ -234,6 +234,7 @@ impl Module for Biolatency {
         if let Some(slowest) = &self.slowest {
             constants.bio_exemplars = true;
             plan.attach_optional(&SUBMIT);
+            plan.leave_to(&["bioperpid", "biotop"]);
             slowest.owners.size(host, plan, constants);
             plan.entries(SLOWESTS.def.name, size.rows());
         }

@@ -152,6 +152,7 @@ impl Module for Biotop {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         self.owners.plan(host, plan, constants);
         constants.io_top = true;
+        plan.leave_to(&["bioperpid"]);
         plan.attach_if(&block::ISSUE, PLUG_CLOCK);
     }
 

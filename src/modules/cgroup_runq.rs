@@ -82,6 +82,7 @@ impl Module for CgroupRunq {
             "10 ns more per context switch, or more where tasks of one cgroup start on them at the same time",
         );
         plan_times(kernel_keeps_times(), host, plan, constants);
+        plan.leave_to(&["runqlat"]);
     }
 
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {

@@ -4,12 +4,17 @@ use crate::own::values;
 use crate::pairs::{compile, example, home, pmid, source, sum, write, CONFIG};
 use crate::peer::Peer;
 use crate::reference::pmcd as wire;
-use crate::support::{lacks_bpf, programs_of, still_loaded, wait_seconds, Home};
+use crate::support::{config, lacks, lacks_bpf, programs_of, skip, still_loaded, use_disk, wait_seconds, Home};
+use corebcc::bpf::types::runq_row;
 use corebcc::pcp::{InstId, PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
+use libbpf_rs::query::{MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
+use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const USER_ID: u32 = 11;
@@ -256,4 +261,237 @@ fn without_the_privileges_orders_say_what_to_set() {
     let said = values(&mut peer, "bcc.agent.control")[""].clone();
     assert!(said.contains("set `load_later = True` in [pmda]"), "{said}");
     assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// What the kernel says of the agent's descriptors.
+fn descriptors(peer: &Peer) -> Vec<String> {
+    let all = fs::read_dir(format!("/proc/{}/fdinfo", peer.agent.pid())).unwrap().flatten();
+    all.map(|entry| fs::read_to_string(entry.path()).unwrap_or_default()).collect()
+}
+
+/// How many programs of the agent are attached.
+fn attached(peer: &Peer) -> usize {
+    descriptors(peer).iter().filter(|text| text.contains("link_id:")).count()
+}
+
+/// The maps of the agent, by name as far as the kernel keeps it, with their identifiers.
+fn maps(peer: &Peer) -> BTreeMap<String, u32> {
+    let descriptors = descriptors(peer);
+    let lines = descriptors.iter().flat_map(|text| text.lines());
+    let ids: Vec<u32> = lines.filter_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok()).collect();
+    let own = MapInfoIter::default().filter(|map| ids.contains(&map.id));
+    own.map(|map| (map.name.to_string_lossy().into_owned(), map.id)).collect()
+}
+
+/// The rows of an array, as the kernel has them.
+fn rows(id: u32) -> Vec<Vec<u8>> {
+    let map = MapHandle::from_map_id(id).unwrap();
+    let row = |index: u32| map.lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    (0..map.max_entries()).map(row).collect()
+}
+
+/// A script that does something at each line it is sent, and answers with a line when it has.
+struct Worker(Child, BufReader<std::process::ChildStdout>);
+
+impl Worker {
+    fn python(script: &str) -> Worker {
+        let mut python = Command::new("python3");
+        let mut child = python
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("lacks() has looked");
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Worker(child, answers)
+    }
+
+    fn go(&mut self) {
+        self.0.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    }
+
+    fn wait(&mut self) {
+        let mut line = String::new();
+        self.1.read_line(&mut line).unwrap();
+        assert_eq!(line, "done\n");
+    }
+
+    fn work(&mut self) {
+        self.go();
+        self.wait();
+    }
+
+    /// The value of the process in a metric by process.
+    fn of(&self, peer: &mut Peer, metric: &str) -> u64 {
+        let pid = format!("{:06} ", self.0.id());
+        let own = values(peer, metric).into_iter().find(|(name, _)| name.starts_with(&pid));
+        own.map_or(0, |(_, value)| value.parse().unwrap())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take()); // the end of its input is its end
+        let _ = self.0.wait();
+    }
+}
+
+/// 100,000 bytes over TCP at each line.
+const MOVES: &str = "
+import socket, sys
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()
+c = socket.create_connection(s.getsockname()); d, _ = s.accept()
+for line in sys.stdin:
+ for i in range(100):
+  c.sendall(b'x' * 1000)
+  assert len(d.recv(1000, socket.MSG_WAITALL)) == 1000
+ print('done', flush=True)
+";
+
+#[test]
+fn a_stopped_module_does_nothing_in_programs_that_go_on() {
+    if lacks(&["python3"]) {
+        return;
+    }
+    let Some(home) = later(&config(&["netproc", "tcpperpid"])) else { return };
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    let [calls, bytes] = ["bcc.proc.net.tcp.send.calls", "bcc.proc.io.net.total.tx"];
+    let mut worker = Worker::python(MOVES);
+    worker.work();
+    if worker.of(&mut peer, calls) == 0 {
+        return skip("a kernel that shows the length of sends: 6.3, or fexit");
+    }
+    assert_eq!((worker.of(&mut peer, calls), worker.of(&mut peer, bytes)), (100, 100_000));
+
+    assert_eq!(order(&mut peer, "tcpperpid", "stop"), 0, "{}", home.log());
+    let stopped: Vec<u32> =
+        maps(&peer).into_iter().filter_map(|(name, id)| name.starts_with("tcpperpid").then_some(id)).collect();
+    let before: Vec<_> = stopped.iter().copied().map(rows).collect();
+    assert!(before.iter().flatten().flatten().any(|byte| *byte > 0), "it has counted");
+    worker.work();
+    assert_eq!(worker.of(&mut peer, calls), 200, "the other counts on");
+    assert!(before == stopped.iter().copied().map(rows).collect::<Vec<_>>(), "its maps rest");
+
+    assert_eq!(order(&mut peer, "tcpperpid", "start"), 0, "{}", home.log());
+    worker.work();
+    assert_eq!((worker.of(&mut peer, calls), worker.of(&mut peer, bytes)), (300, 100_000), "from now on");
+    assert_eq!(order(&mut peer, "netproc", "stop"), 0, "{}", home.log());
+    worker.work();
+    assert_eq!(worker.of(&mut peer, bytes), 200_000);
+    assert!(before == stopped.iter().copied().map(rows).collect::<Vec<_>>(), "nothing is left that could write");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// A thousand switches of the task at each line.
+const SLEEPS: &str = "
+import sys, time
+for line in sys.stdin:
+ for i in range(1000): time.sleep(0.0001)
+ print('done', flush=True)
+";
+
+#[test]
+fn what_a_stopped_module_does_for_another_goes_on() {
+    if lacks(&["python3"]) {
+        return;
+    }
+    let names = ["runqlat", "cgroup_runq", "bioperpid", "biotop"];
+    let Some(home) = later(&config(&names)) else { return };
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    let states = values(&mut peer, "bcc.agent.module.state");
+    if names.iter().any(|name| states[*name] != "running") {
+        return skip("cgroup v2, and block I/O tracepoints");
+    }
+    for name in ["runqlat", "bioperpid"] {
+        assert_eq!(order(&mut peer, name, "stop"), 0, "{}", home.log());
+    }
+    let maps = maps(&peer);
+    let arrivals = || -> Vec<Vec<u8>> {
+        let counters = std::mem::offset_of!(runq_row, waits)..;
+        rows(maps["runq_rows"]).into_iter().map(|row| row[counters.clone()].to_vec()).collect()
+    };
+    let by_cgroup = |peer: &mut Peer| sum(values(peer, "bcc.cgroup.runq.count").values());
+    let (before, counted) = (arrivals(), by_cgroup(&mut peer));
+    let mut worker = Worker::python(SLEEPS);
+    worker.work();
+    assert!(by_cgroup(&mut peer) >= counted + 900, "its times are found by runqlat's part");
+    assert!(arrivals() == before, "which counts no more for itself");
+    let owners = rows(maps["io_owners"]);
+    if use_disk() {
+        wait_seconds(20, "requests that bioperpid's part counts for biotop", || {
+            (rows(maps["io_owners"]) != owners).then_some(())
+        });
+    }
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// A call that waits for the next line, each.
+const READS: &str = "
+import os
+while os.read(0, 3): os.write(1, b'done\\n')
+";
+
+#[test]
+fn a_call_from_before_a_stop_is_not_timed_after_the_start() {
+    if lacks(&["python3"]) {
+        return;
+    }
+    let text = config(&["syscount", "execsnoop"])
+        .replace("module = syscount", "module = syscount\nlatency = True\nprocess = switchread")
+        .replace("module = execsnoop", "module = execsnoop\ninclude_failed = True");
+    let Some(home) = later(&text) else { return };
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    let script = format!("open('/proc/self/comm', 'w').write('switchread'){READS}");
+    let mut worker = Worker::python(&script);
+    worker.work();
+    for (word, state) in [("stop", "stopped"), ("start", "running")] {
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(order(&mut peer, "syscount", word), 0, "{}", home.log());
+        assert_eq!(values(&mut peer, "bcc.agent.module.state")["syscount"], state);
+    }
+    worker.work(); // the read that began before the stop
+    let time = |peer: &mut Peer| -> u64 {
+        values(peer, "bcc.proc.syscall.latency.cml").get("read").map_or(0, |time| time.parse().unwrap())
+    };
+    assert!(time(&mut peer) < 500_000_000, "{} ns", time(&mut peer));
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn a_filter_is_detached_with_the_last_module_that_uses_it() {
+    let text = config(&["syscount", "sysfork"]).replace("module = syscount", "module = syscount\nprocess = nobody");
+    let Some(home) = later(&text) else { return };
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    let both = attached(&peer);
+    assert_eq!(order(&mut peer, "syscount", "stop"), 0, "{}", home.log());
+    let left = attached(&peer);
+    assert_eq!(peer.close().0.code(), Some(0));
+    fs::write(home.config(), config(&["sysfork"])).unwrap();
+    let mut alone = Peer::ready(&home, &[]);
+    assert!(left < both && left == attached(&alone), "{both} became {left}: {}", home.log());
+    assert_eq!(alone.close().0.code(), Some(0));
+}
+
+/// How many programs of an agent with these modules look at what the agent may change while they run.
+fn with_switch(home: &Home) -> usize {
+    let mut peer = Peer::ready(home, &[]);
+    let ids = programs_of(peer.agent.pid());
+    let data = maps(&peer).into_iter().find(|(name, _)| name.ends_with(".bss")).unwrap().1;
+    let programs = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));
+    let with = programs.filter(|program| ids.contains(&program.id) && program.map_ids.contains(&data)).count();
+    assert_eq!(peer.close().0.code(), Some(0));
+    with
+}
+
+#[test]
+fn programs_have_switches_only_where_modules_may_stop() {
+    let text = config(&["netproc", "tcpperpid"]);
+    let Some(home) = later(&text) else { return };
+    let programs = with_switch(&home);
+    assert!(programs > 0, "{}", home.log());
+    assert_eq!(with_switch(&Home::new(&text)), 0);
 }
