@@ -53,23 +53,23 @@ fn number(peer: &mut Peer, name: &str) -> u64 {
 }
 
 /// Whether a name is there.
-fn is_named(peer: &mut Peer, name: &str) -> bool {
+pub fn is_named(peer: &mut Peer, name: &str) -> bool {
     let reply = peer.ask(&wire::lookup(name));
     matches!(wire::decode(&reply), Pdu::PmnsIds { .. })
 }
 
-fn by_root(peer: &mut Peer) {
+pub fn by_root(peer: &mut Peer) {
     peer.send(&wire::attr(USER_ID, b"0\0"));
 }
 
 /// The answer to an order, `0` if it is done.
-fn order(peer: &mut Peer, module: &str, order: &str) -> i32 {
+pub fn order(peer: &mut Peer, module: &str, order: &str) -> i32 {
     let control = pmid(peer, "bcc.agent.module.control");
     let instance = instance_of(peer, module);
     peer.error(&wire::store_block(control, instance, STRING, format!("{order}\0").as_bytes()))
 }
 
-fn reload(peer: &mut Peer) -> i32 {
+pub fn reload(peer: &mut Peer) -> i32 {
     let control = pmid(peer, "bcc.agent.control");
     peer.error(&wire::store_block(control, IN_NULL, STRING, b"reload\0"))
 }
