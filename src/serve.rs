@@ -3,16 +3,14 @@
 use crate::agent::{Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
-use crate::cli::{configuration, scripts, ServeOptions};
+use crate::cli::{configuration, ServeOptions};
 use crate::collector::{
     pin_for, prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper, Supply,
 };
-use crate::config::ScriptSettings;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
 use crate::privilege::{self, confine_to_scripts, confine_to_statistics, hold, limit_calls};
-use crate::script::Scripts;
 use crate::site::Site;
 use crate::state::Restarts;
 use crate::transport::{self, End, Handler, Signals, TransportError};
@@ -118,7 +116,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         std::process::id(),
         if count == 1 { "" } else { "s" }
     );
-    let Prepared { settings, mut enabled, mut modules, configuration } = prepare(&config, &path, enabled, MODULES);
+    let Prepared { settings, mut enabled, modules, configuration } = prepare(&config, &path, enabled, MODULES);
     configuration.log_errors();
     if configuration.halted {
         error!("no module is loaded; correct the configuration and restart the agent");
@@ -132,29 +130,24 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
 
     let (drops, knows_all) = (settings.drop_privileges, !configuration.is_costly());
     let prefix = settings.prefix.clone();
-    let settings_of_scripts = config.as_ref().ok().and_then(|config| ScriptSettings::read(config).0);
     let mut site = Site::new(common, &conf, config, settings, configuration, &enabled);
     let mut pairs = Vec::new();
-    for (module, pair) in site.all_pairs() {
-        pairs.push(pair);
+    let of_pairs = site.all_pairs();
+    for (module, alone) in of_pairs.into_iter().chain(site.all_scripts()) {
+        pairs.push(alone);
         enabled.push(module);
     }
     let caches = conf.path("PCP_VAR_DIR", "config/pmda");
     pin_for(common.domain, &caches, knows_all);
-    let state = caches.join(format!("{}.programs", common.domain));
-    let mut scripts = settings_of_scripts
-        .map(|of_scripts| Scripts::find(of_scripts, &scripts(common, &conf), &prefix, Some(&state), &enabled));
-    for (module, script) in scripts.iter_mut().flat_map(|scripts| scripts.modules.drain(..)) {
-        modules.add(&module, Box::new(script));
-        enabled.push(module);
-    }
     let specs = || enabled.iter().map(|module| module.spec);
     let mut to_run = privilege::to_run(specs());
     // What comes later may be any module, or a pair.
     let later = site.loads_later().then(|| privilege::to_load(MODULES.iter().copied().chain([&PAIR])));
     let to_load = later.clone().unwrap_or_else(|| privilege::to_load(specs()));
     // Before there is another thread, and much memory to share.
-    scripts.iter_mut().for_each(|scripts| scripts.start_helper(confine_to_scripts));
+    if let Some(scripts) = site.scripts() {
+        scripts.start_helper(confine_to_scripts);
+    }
     if drops && privilege::loses_statistics(&to_run) {
         let helper = StatisticsHelper::start(confine_to_statistics);
         status.statistics_helper = helper.map_err(|error| warn!("no helper for program statistics: {error}")).ok();
@@ -175,9 +168,9 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         }
         connection => connection?,
     };
-    if let Some(scripts) = scripts {
-        // Its thread reads pipes.
-        scripts.run(move || drop(drops.then(|| held_by(&CapsHashSet::new()))));
+    if let Some(scripts) = site.scripts() {
+        // It reads pipes.
+        scripts.start_thread(move || drop(drops.then(|| held_by(&CapsHashSet::new()))));
     }
     let begin = Instant::now();
     let held = later.clone().unwrap_or_default().union(&to_run).copied().collect();
@@ -187,8 +180,9 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
             privilege::names(later)
         );
     }
+    let modules = modules.stoppable(later.is_some());
     let controllers = site.controllers();
-    let supply = later.is_some().then(|| Box::new(site) as Box<dyn Supply>);
+    let supply = (later.is_some() || site.scripts().is_some()).then(|| Box::new(site) as Box<dyn Supply>);
     let is_changing = supply.is_some();
     let collector = Collector::start(modules, pairs, common.btf.clone(), status, supply, move || {
         if drops {

@@ -1,15 +1,16 @@
-//! What there is to be at this site, as files and orders say: the modules of the configuration, and the pairs of `programs.d`. It says
-//! what to stop and what to load so that this is what runs; all else keeps counting.
+//! What there is to be at this site, as files and orders say: the modules of the configuration, the pairs of `programs.d`, and the
+//! scripts of `scripts.d`. It says what to stop and what to load so that this is what runs; all else keeps counting.
 
 use crate::catalog::{enabled_module, Controllers, EnabledModule};
-use crate::cli::{configuration, programs, CommonOptions};
+use crate::cli::{configuration, programs, scripts, CommonOptions};
 use crate::collector::{
     prepare, survey, unheard, Configuration, Order, Prepared, PreparedModules, Renewal, RenewalError, Supply,
 };
-use crate::config::{Config, ConfigError, ModuleSettings, Settings};
+use crate::config::{Config, ConfigError, ModuleSettings, ScriptSettings, Settings, SCRIPTS};
 use crate::kit::show_arguments;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
+use crate::script::{Others, ScriptChanges, Scripts};
 use crate::user::{
     pairs_of, read_directory, read_pairs, section_of, set_pair_options, Changed, PairFiles, PairOptions, Watch,
 };
@@ -35,6 +36,14 @@ pub struct Site {
     modules: BTreeMap<String, (Said, Vec<u16>)>,
     /// The pairs that run, by section, with the names of their files.
     pairs: BTreeMap<String, String>,
+    /// The clusters of pairs, by section.
+    of_pairs: BTreeMap<String, Vec<u16>>,
+    /// The scripts, if there was a section for them at the start.
+    scripts: Option<Scripts>,
+    /// Whether there is one now.
+    runs_scripts: bool,
+    /// Whether modules and pairs can be loaded while the agent runs. Scripts can: they take no privilege of the agent.
+    loads_later: bool,
     /// What was ordered of sections, against what the configuration says.
     orders: BTreeMap<String, bool>,
 }
@@ -57,22 +66,37 @@ impl Site {
             common: common.clone(),
             conf: conf.clone(),
             clusters: conf.path("PCP_VAR_DIR", "config/pmda").join(format!("{}.programs", common.domain)),
-            watch: Watch::new(directory.clone()),
+            watch: Watch::pairs(directory.clone()),
             directory,
             config,
             settings,
             configuration,
             modules: BTreeMap::new(),
             pairs: BTreeMap::new(),
+            of_pairs: BTreeMap::new(),
+            scripts: None,
+            runs_scripts: false,
+            loads_later: false,
             orders: BTreeMap::new(),
         };
         site.modules = enabled.iter().map(|module| site.running(module)).collect();
+        site.loads_later = site.settings.loads_later(&site.directory);
+        if let Some(settings) = site.config.as_ref().ok().and_then(|config| ScriptSettings::read(config).0) {
+            let made = Scripts::new(settings, scripts(common, conf), Some(site.clusters.clone()));
+            site.scripts = made.map_err(|error| log::error!("no script is run: {error}")).ok();
+            site.runs_scripts = true;
+        }
         site
     }
 
     /// Whether modules and programs may be loaded while the agent runs.
     pub fn loads_later(&self) -> bool {
-        self.settings.loads_later(&self.directory)
+        self.loads_later
+    }
+
+    /// The scripts, whose helper and thread are to be started.
+    pub fn scripts(&mut self) -> Option<&mut Scripts> {
+        self.scripts.as_mut()
     }
 
     /// Who may order so.
@@ -84,6 +108,15 @@ impl Site {
     /// All pairs.
     pub fn all_pairs(&mut self) -> Vec<Alone> {
         self.made(read_directory(&self.directory))
+    }
+
+    /// All scripts.
+    pub fn all_scripts(&mut self) -> Vec<Alone> {
+        self.changed_scripts(None)
+            .load
+            .into_iter()
+            .flat_map(|(enabled, prepared)| enabled.into_iter().next().map(|enabled| (enabled, prepared)))
+            .collect()
     }
 
     fn running(&self, module: &EnabledModule) -> (String, (Said, Vec<u16>)) {
@@ -109,7 +142,45 @@ impl Site {
             (enabled, prepared)
         };
         self.pairs.append(&mut names);
+        for (enabled, _) in &pairs {
+            let clusters = enabled.tables().map(|table| table.id.cluster() as u16).collect();
+            self.of_pairs.insert(enabled.settings.section.clone(), clusters);
+        }
         pairs.into_iter().map(alone).collect()
+    }
+
+    /// What follows from the files of scripts and the orders. `anew` names the section of one that begins anew.
+    fn changed_scripts(&mut self, anew: Option<&str>) -> Renewal {
+        let Some(scripts) = &mut self.scripts else { return Renewal::default() };
+        let clusters = |(section, clusters): (&String, &Vec<u16>)| match self.pairs.contains_key(section) {
+            true => clusters.clone(),
+            false => Vec::new(),
+        };
+        let of_pairs: Vec<u16> = self.of_pairs.iter().flat_map(clusters).collect();
+        let of_modules: Vec<u16> = self.modules.values().flat_map(|(_, clusters)| clusters).copied().collect();
+        let is_meant = |section: &str| self.runs_scripts && self.orders.get(section) != Some(&false);
+        let others = Others { modules: &of_modules, pairs: &of_pairs };
+        let ScriptChanges { gone, come } = scripts.change(&self.settings.prefix, is_meant, anew, &others);
+        let load = come.into_iter().map(|(enabled, script)| {
+            let prepared = PreparedModules::alone(&enabled, Box::new(script));
+            (vec![enabled], prepared)
+        });
+        Renewal { stop: gone, load: load.collect(), ..Renewal::default() }
+    }
+
+    /// What a configuration says of scripts, as far as that can change: the helper that runs them has its options from the start.
+    fn said_of_scripts(&self, config: &Result<Config, ConfigError>) -> Result<bool, RenewalError> {
+        let Ok(config) = config else { return Ok(self.runs_scripts) };
+        let settings = ScriptSettings::read(config).0;
+        match (&settings, &self.scripts) {
+            (None, _) => Ok(false),
+            (Some(settings), Some(scripts)) if settings == scripts.settings() => Ok(true),
+            _ => Err(RenewalError(format!(
+                "nothing was changed: {}: [{SCRIPTS}] is read at the start only, since the process that runs bpftrace has its options \
+                 from then; restart the agent, or undo the change of that section",
+                config.path()
+            ))),
+        }
     }
 
     /// What loads pairs anew, or for the first time.
@@ -216,17 +287,44 @@ impl Site {
             }
             Order::Start | Order::Restart => self.renewed(&[name]),
         };
+        self.tell(section, order, &mut renewal);
+        Ok(renewal)
+    }
+
+    fn order_script(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
+        let Some(scripts) = self.scripts.as_mut().filter(|_| self.runs_scripts) else {
+            return Err(RenewalError(format!(
+                "expected a section [{SCRIPTS}] in the configuration, without which no script runs; add it and restart the agent"
+            )));
+        };
+        if !scripts.has(section) {
+            scripts.read();
+        }
+        if !scripts.has(section) {
+            let directory = scripts.directory().display();
+            return Err(RenewalError(format!("expected a script of {directory}, got `{section}`")));
+        }
+        if order == Order::Start && scripts.serves(section) {
+            return Ok(Renewal::default());
+        }
+        self.orders.insert(section.to_owned(), order != Order::Stop);
+        let mut renewal = self.changed_scripts((order == Order::Restart).then_some(section));
+        self.tell(section, order, &mut renewal);
+        Ok(renewal)
+    }
+
+    /// Has it told of a pair or a script that it was stopped, or no longer.
+    fn tell(&mut self, section: &str, order: Order, renewal: &mut Renewal) {
         let stopped = &mut self.configuration.stopped;
         stopped.retain(|(name, _)| name != section);
         if order == Order::Stop {
             stopped.push((section.to_owned(), how_to_start(section)));
         }
         renewal.configuration = Some(self.configuration.clone());
-        Ok(renewal)
     }
 }
 
-/// How a module or a pair of a section that was stopped is started.
+/// How a module, a pair or a script of a section that was stopped is started.
 fn how_to_start(section: &str) -> String {
     format!("stopped; `pmstore -i {section} bcc.agent.module.control start` starts it")
 }
@@ -250,19 +348,28 @@ fn tell_stopped(prepared: &mut Prepared, section: &str, config: Option<&Config>)
 
 impl Supply for Site {
     fn look(&mut self) -> Option<Renewal> {
-        let Changed { gone, come } = self.watch.look(SystemTime::now());
-        if gone.is_empty() && come.is_empty() {
-            return None;
-        }
+        let has_changed = self.scripts.as_mut().is_some_and(Scripts::look);
+        let of_scripts = if has_changed { self.changed_scripts(None) } else { Renewal::default() };
+        let Changed { gone, come } = match self.loads_later {
+            true => self.watch.look(SystemTime::now()),
+            false => Changed::default(),
+        };
         let mut stop: Vec<String> = gone.iter().map(|name| section_of(name)).collect();
         stop.retain(|section| self.pairs.remove(section).is_some());
         let mut renewal = self.renewed(&come);
         renewal.stop.append(&mut stop);
+        renewal.join(of_scripts);
         (!renewal.is_empty()).then_some(renewal)
     }
 
     fn reload(&mut self) -> Result<Renewal, RenewalError> {
+        if !self.loads_later {
+            self.scripts.iter_mut().for_each(Scripts::read);
+            let renewal = self.changed_scripts(None);
+            return if renewal.is_empty() { Err(RenewalError::fixed()) } else { Ok(renewal) };
+        }
         let (config, path) = configuration(&self.common, &self.conf);
+        let runs_scripts = self.said_of_scripts(&config)?;
         let prepared = self.wanted(&config, &path);
         if prepared.configuration.is_costly() {
             show_arguments(self.settings.show_arguments);
@@ -271,13 +378,19 @@ impl Supply for Site {
             return Err(RenewalError(format!("nothing was changed: {errors}")));
         }
         self.config = config;
-        Ok(self.take(prepared))
+        self.runs_scripts = runs_scripts;
+        let mut renewal = self.take(prepared);
+        self.scripts.iter_mut().for_each(Scripts::read);
+        renewal.join(self.changed_scripts(None));
+        Ok(renewal)
     }
 
     fn order(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
-        match section.starts_with("user.") {
-            true => self.order_pair(section, order),
-            false => self.order_module(section, order),
+        match section.split_once('.') {
+            Some(("script", _)) => self.order_script(section, order),
+            _ if !self.loads_later => Err(RenewalError::fixed()),
+            Some(("user", _)) => self.order_pair(section, order),
+            _ => self.order_module(section, order),
         }
     }
 }

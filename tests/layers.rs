@@ -32,7 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("show", &["catalog", "kit", "pcp", "cli", "collector", "config", "modules", "privilege", "transport"]),
     ("new", &["cli"]),
     ("check", &["catalog", "kit", "cli", "collector", "config", "logging", "modules", "pcpconf", "script", "user"]),
-    ("site", &["catalog", "cli", "collector", "config", "kit", "modules", "pcpconf", "user"]),
+    ("site", &["catalog", "cli", "collector", "config", "kit", "modules", "pcpconf", "script", "user"]),
     (
         "serve",
         &[
@@ -46,7 +46,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pcpconf",
             "pdu",
             "privilege",
-            "script",
             "site",
             "state",
             "transport",

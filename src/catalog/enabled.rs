@@ -54,6 +54,11 @@ impl ServedTable {
         self.section.strip_prefix("user.").filter(|_| self.spec.cluster >= PAIR_CLUSTERS)
     }
 
+    /// Whether it is a pair's or a script's, which have their help texts with them.
+    pub fn is_of_the_site(&self) -> bool {
+        self.spec.cluster >= PAIR_CLUSTERS
+    }
+
     /// The complete names of its metrics, each with the column: one may have two.
     pub fn names(&self) -> Vec<(String, usize)> {
         let mut names = Vec::new();

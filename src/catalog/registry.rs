@@ -372,14 +372,14 @@ impl Source for Registry {
         let name = match of {
             Subject::Metric(pmid) => {
                 let (entry, column) = self.metric(pmid).map_err(|_| PmErr::TEXT)?;
-                if entry.served.pair().is_some() {
+                if entry.served.is_of_the_site() {
                     return Ok(entry.served.spec.metrics[column].oneline);
                 }
                 format!("bcc.{}", entry.served.spec.metrics[column].name)
             }
             Subject::Indom(indom) => {
                 let entry = self.indom(indom).ok_or(PmErr::TEXT)?;
-                if self.entries[entry].served.pair().is_some() {
+                if self.entries[entry].served.is_of_the_site() {
                     return Ok(self.entries[entry].served.spec.summary);
                 }
                 format!("BCC.{}", self.entries[entry].served.spec.cluster)

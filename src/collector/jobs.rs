@@ -227,7 +227,6 @@ impl Collector {
         supply: Option<Box<dyn Supply>>,
         afterwards: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<Collector> {
-        let prepared = prepared.stoppable(supply.is_some());
         let load = move || {
             let mut set = ModuleSet::load(prepared, btf);
             pairs.into_iter().for_each(|pair| set.add(pair));

@@ -54,15 +54,6 @@ impl Deref for ModuleSet {
     }
 }
 
-/// Nothing can change.
-fn fixed() -> RenewalError {
-    RenewalError(
-        "modules and programs cannot be loaded while the agent runs: it gave up the privileges for that; set `load_later = True` in \
-         [pmda] and restart the agent"
-            .into(),
-    )
-}
-
 impl ModuleSet {
     /// Loads the modules as far as the kernel allows.
     pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> ModuleSet {
@@ -101,7 +92,7 @@ impl ModuleSet {
     }
 
     fn load_alone(&self, prepared: PreparedModules) -> LoadedModules {
-        if prepared.are_pairs() {
+        if prepared.are_of_the_site() {
             return load(prepared, |wanted, _| Outcome::nothing(wanted.len()));
         }
         load(prepared.stoppable(true), |wanted, constants| {
@@ -122,13 +113,14 @@ impl ModuleSet {
 
     /// Reads all files again, and changes what has changed in them.
     pub fn reload(&mut self) -> Result<(), RenewalError> {
-        let renewal = self.supply.as_mut().ok_or_else(fixed).and_then(|supply| supply.reload());
+        let renewal = self.supply.as_mut().ok_or_else(RenewalError::fixed).and_then(|supply| supply.reload());
         self.answer("", renewal)
     }
 
     /// Starts, stops or restarts a module.
     pub fn order(&mut self, section: &str, order: Order) -> Result<(), RenewalError> {
-        let renewal = self.supply.as_mut().ok_or_else(fixed).and_then(|supply| supply.order(section, order));
+        let renewal =
+            self.supply.as_mut().ok_or_else(RenewalError::fixed).and_then(|supply| supply.order(section, order));
         self.answer(section, renewal)
     }
 

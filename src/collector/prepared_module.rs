@@ -52,7 +52,7 @@ impl PreparedModules {
         self.modules.push(PreparedModule::new(enabled, Ok(module)));
     }
 
-    /// A module that the configuration has no section for, and that has programs of its own: a pair.
+    /// A module that the configuration has no section for, and that has programs of its own: a pair, a script.
     pub fn alone(enabled: &EnabledModule, module: Box<dyn Module + Send>) -> PreparedModules {
         PreparedModules {
             modules: vec![PreparedModule::new(enabled, Ok(module))],
@@ -73,8 +73,9 @@ impl PreparedModules {
     }
 
     /// Whether none of them has a part in the agent's own programs.
-    pub fn are_pairs(&self) -> bool {
-        self.modules.iter().all(|module| module.module.as_ref().is_ok_and(|module| module.pair().is_some()))
+    pub fn are_of_the_site(&self) -> bool {
+        let is_of_the_site = |module: &dyn Module| module.pair().is_some() || module.life().is_some();
+        self.modules.iter().all(|module| module.module.as_ref().is_ok_and(|module| is_of_the_site(&**module)))
     }
 }
 

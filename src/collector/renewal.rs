@@ -10,6 +10,17 @@ use thiserror::Error;
 #[error("{0}")]
 pub struct RenewalError(pub String);
 
+impl RenewalError {
+    /// Modules and pairs cannot change.
+    pub fn fixed() -> RenewalError {
+        RenewalError(
+            "modules and programs cannot be loaded while the agent runs: it gave up the privileges for that; set `load_later = True` in \
+             [pmda] and restart the agent"
+                .into(),
+        )
+    }
+}
+
 /// What is to be done so that what runs is what the files say.
 #[derive(Default)]
 pub struct Renewal {

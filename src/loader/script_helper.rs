@@ -23,7 +23,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a process that has closed its output may take to end.
+/// How long a process that has closed its output, or was told to end, may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes of an answer before its text.
 const HEAD: usize = 12;
@@ -166,8 +166,11 @@ fn answer(mut helper: &UnixStream) -> io::Result<io::Result<(i32, Vec<OwnedFd>)>
 /// The helper's life: until the agent's end is closed.
 fn serve(mut agent: UnixStream, bpftrace: &Bpftrace, script: impl Fn(&str) -> io::Result<Vec<u8>>) -> io::Result<()> {
     let mut children: HashMap<String, Child> = HashMap::new();
+    // The kernel takes thousands of probes off in seconds, which the others must not wait for.
+    let mut dying: Vec<Child> = Vec::new();
     let mut head = [0; 2];
     while agent.read_exact(&mut head).is_ok() {
+        dying.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let mut name = vec![0; usize::from(head[1])];
         agent.read_exact(&mut name)?;
         let name = String::from_utf8_lossy(&name).into_owned();
@@ -176,8 +179,8 @@ fn serve(mut agent: UnixStream, bpftrace: &Bpftrace, script: impl Fn(&str) -> io
                 Ok((pid, outputs)) => (Ok(pid), outputs),
                 Err(error) => (Err(error), Vec::new()),
             },
-            END => (end(&name, &mut children, ENDS_WITHIN), Vec::new()),
-            _ => (end(&name, &mut children, Duration::ZERO), Vec::new()),
+            END => (end(&name, &mut children, &mut dying, ENDS_WITHIN), Vec::new()),
+            _ => (end(&name, &mut children, &mut dying, Duration::ZERO), Vec::new()),
         };
         reply(&agent, result, &outputs)?;
     }
@@ -201,17 +204,31 @@ fn start(
     Ok((pid, outputs.into_iter().flatten().collect()))
 }
 
-/// Waits so long for the end of a process, then ends it.
-fn end(name: &str, children: &mut HashMap<String, Child>, patience: Duration) -> io::Result<i32> {
+/// Waits so long for the end of a process, then ends it. One that takes long to end is left to do so.
+fn end(
+    name: &str,
+    children: &mut HashMap<String, Child>,
+    dying: &mut Vec<Child>,
+    patience: Duration,
+) -> io::Result<i32> {
     let mut child = children.remove(name).ok_or_else(|| io::Error::other("it does not run"))?;
+    if let Some(status) = ended_within(&mut child, patience)? {
+        return Ok(code(status));
+    }
+    child.kill()?;
+    if let Some(status) = ended_within(&mut child, ENDS_WITHIN)? {
+        return Ok(code(status));
+    }
+    dying.push(child);
+    Ok(-(Signal::SIGKILL as i32))
+}
+
+fn ended_within(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + patience;
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(code(status));
-        }
-        if Instant::now() >= until {
-            child.kill()?;
-            return Ok(code(child.wait()?));
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= until {
+            return Ok(status);
         }
         sleep(Duration::from_millis(10));
     }

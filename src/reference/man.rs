@@ -143,7 +143,8 @@ fn configuration(page: &mut Page, specs: &[&Spec]) {
     page.subsection("[scripts]");
     page.text(
         "With this section, which may be empty, bpftrace(8) runs each script `scripts.d/NAME.bt` beside the configuration file, and its maps are \
-         metrics `bcc.script.NAME.data.MAP`. Script and directories must belong to root and be writable by nobody else.",
+         metrics `bcc.script.NAME.data.MAP`. Script and directories must belong to root and be writable by nobody else. Scripts are started, \
+         restarted and ended as their files come, change and go; the section itself is read at the start.",
     );
     page.tagged("`bpftrace`", "The path of bpftrace; default: /usr/bin/bpftrace.");
     page.tagged("`memory`", "Megabytes of data that each of its processes may have, 64 to 65536; default: 512.");

@@ -12,6 +12,6 @@ mod tables;
 pub use check::{check, Checked};
 pub use module::ScriptModule;
 pub use output::{rows, Cell, Line, Row, MAX_ROWS};
-pub use scripts::{files, Scripts};
+pub use scripts::{files, Others, ScriptChanges, Scripts};
 pub use source::{Kind, ScriptMap, Source, OUTPUT};
 pub use state::{ScriptState, Status};

@@ -1,21 +1,37 @@
 //! A script as a module: what its process printed last.
 
+use super::runner::{Runnable, Runner};
 use super::state::SharedState;
 use super::tables::ScriptTable;
 use crate::bpf::types;
 use crate::kit::{Host, Kernel, Module, Plan, RefreshError, Table};
+use std::sync::Arc;
 
 const UNREAD: &str = "unread: lines of bpftrace's output that were not understood";
 const LOST: &str = "lost: events that bpftrace lost before it could print them";
 
-/// The module of a script. It reads what another thread has read of the process, and never waits for either.
+/// The module of a script, whose process runs from its load to its end. It reads what another thread has read of the process, and never
+/// waits for either.
 pub struct ScriptModule {
     pub(super) state: SharedState,
     pub(super) tables: Vec<ScriptTable>,
+    /// Names of its file and its module, if it is to run.
+    pub(super) names: Option<(String, String)>,
+    pub(super) runner: Arc<Runner>,
+}
+
+impl Drop for ScriptModule {
+    fn drop(&mut self) {
+        self.runner.end(self.state.clone());
+    }
 }
 
 impl Module for ScriptModule {
-    fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {}
+    fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {
+        if let Some((file, name)) = self.names.take() {
+            self.runner.run(Runnable { file, name, state: self.state.clone() });
+        }
+    }
 
     fn refresh(&mut self, _kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let own = self.tables.iter().find(|own| table.is(own.spec));

@@ -1,11 +1,13 @@
-//! The thread that has scripts started, reads their output, and has those started again that die.
+//! The thread that has scripts started and ended, reads their output, and has those started again that die.
 
 use super::state::SharedState;
 use crate::loader::{ScriptHelper, ScriptProcess};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of a line of output; a longer one is left out.
@@ -29,6 +31,68 @@ pub struct Runnable {
     pub state: SharedState,
 }
 
+/// What the thread is to do, and is woken by.
+pub struct Runner {
+    orders: Mutex<Orders>,
+    wake: EventFd,
+}
+
+#[derive(Default)]
+struct Orders {
+    /// What is to be done next.
+    next: Vec<Order>,
+    /// Why nothing is done.
+    failure: Option<String>,
+}
+
+enum Order {
+    Run(Runnable),
+    End(SharedState),
+}
+
+impl Runner {
+    /// What a thread, which is still to be started, is to do.
+    pub fn new() -> io::Result<Runner> {
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Runner { orders: Mutex::default(), wake })
+    }
+
+    /// Runs a script from now on.
+    pub fn run(&self, script: Runnable) {
+        if let Some(why) = &self.orders().failure {
+            return script.state.get().refuse(why.clone());
+        }
+        self.order(Order::Run(script));
+    }
+
+    /// Ends the process of a script.
+    pub fn end(&self, state: SharedState) {
+        self.order(Order::End(state));
+    }
+
+    /// Refuses all scripts that are to run from now on.
+    pub fn fail(&self, why: &str) {
+        self.orders().failure = Some(why.to_owned());
+    }
+
+    fn order(&self, order: Order) {
+        self.orders().next.push(order);
+        // It fails only once the counter runs over, and the thread is awake then.
+        let _ = self.wake.write(1);
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was ordered since the last call.
+    fn take(&self) -> Vec<Order> {
+        // There may be nothing to read.
+        let _ = self.wake.read();
+        std::mem::take(&mut self.orders().next)
+    }
+}
+
 struct Running {
     script: Runnable,
     process: Option<Process>,
@@ -47,28 +111,39 @@ struct Process {
 }
 
 /// Runs scripts for as long as the agent lives.
-pub fn run(helper: &ScriptHelper, scripts: Vec<Runnable>) {
-    let now = Instant::now();
-    let running = |script| Running { script, process: None, start_at: Some(now), delay: DELAYS.0 };
-    let mut scripts: Vec<Running> = scripts.into_iter().map(running).collect();
+pub fn run(helper: &ScriptHelper, runner: &Runner) {
+    let mut scripts: Vec<Running> = Vec::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
+        for order in runner.take() {
+            match order {
+                Order::Run(script) => {
+                    scripts.push(Running { script, process: None, start_at: Some(Instant::now()), delay: DELAYS.0 });
+                }
+                Order::End(state) => {
+                    let is_meant = |script: &Running| script.script.state.is(&state);
+                    scripts.iter().filter(|script| is_meant(script)).for_each(|script| script.stop(helper));
+                    scripts.retain(|script| !is_meant(script));
+                }
+            }
+        }
         for script in &mut scripts {
             if script.start_at.is_some_and(|at| at <= Instant::now()) {
                 script.start(helper);
             }
         }
-        let ready = wait(&scripts);
+        let ready = wait(&scripts, runner);
         for (number, is_output) in ready {
             scripts[number].read(is_output, &mut buffer, helper);
         }
     }
 }
 
-/// The outputs that can be read, each with the number of its script and whether it is the standard output; none once a script is due.
-fn wait(scripts: &[Running]) -> Vec<(usize, bool)> {
+/// The outputs that can be read, each with the number of its script and whether it is the standard output; none once a script is due
+/// or something is ordered.
+fn wait(scripts: &[Running], runner: &Runner) -> Vec<(usize, bool)> {
     let mut outputs = Vec::new();
-    let mut polled = Vec::new();
+    let mut polled = vec![PollFd::new(runner.wake.as_fd(), PollFlags::POLLIN)];
     for (number, script) in scripts.iter().enumerate() {
         let Some(process) = &script.process else { continue };
         for (is_output, file) in [(true, &process.stdout), (false, &process.stderr)] {
@@ -88,7 +163,7 @@ fn wait(scripts: &[Running]) -> Vec<(usize, bool)> {
         return Vec::new(); // interrupted
     }
     let is_ready = |polled: &PollFd<'_>| polled.any().unwrap_or(true);
-    outputs.into_iter().zip(&polled).filter(|(_, polled)| is_ready(polled)).map(|(output, _)| output).collect()
+    outputs.into_iter().zip(&polled[1..]).filter(|(_, polled)| is_ready(polled)).map(|(output, _)| output).collect()
 }
 
 impl Running {
@@ -110,6 +185,15 @@ impl Running {
                 self.script.state.get().refuse(error.to_string());
                 self.again();
             }
+        }
+    }
+
+    fn stop(&self, helper: &ScriptHelper) {
+        if self.process.is_none() {
+            return;
+        }
+        if let Err(error) = helper.kill(&self.script.file) {
+            log::warn!("script.{}: {error}", self.script.name);
         }
     }
 
@@ -158,18 +242,11 @@ impl Running {
 
     /// Says why it does not run, and when it will be started again.
     fn again(&mut self) {
-        let error = summary(&self.script.state.get().error);
-        log::warn!("script.{}: {error}; started again in {} s", self.script.name, self.delay.as_secs());
+        let why = self.script.state.get().why.clone();
+        log::warn!("script.{}: {why}; started again in {} s", self.script.name, self.delay.as_secs());
         self.start_at = Some(Instant::now() + self.delay);
         self.delay = (self.delay * 2).min(DELAYS.1);
     }
-}
-
-/// The errors of what bpftrace wrote, without the lines of the script that it shows; all of it if it has none.
-fn summary(error: &str) -> String {
-    let lines = |errors: bool| error.trim().lines().filter(move |line| !errors || line.contains("ERROR"));
-    let errors: Vec<&str> = lines(lines(true).next().is_some()).collect();
-    errors.join("; ")
 }
 
 impl Process {

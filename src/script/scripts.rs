@@ -1,7 +1,7 @@
-//! The scripts of a directory as modules: their names, the clusters of their tables, and what runs them.
+//! The scripts of a directory as modules: their names, the clusters of their tables, which of them are to run, and what runs them.
 
 use super::module::ScriptModule;
-use super::runner::{self, Runnable};
+use super::runner::{self, Runner};
 use super::source::{Source, MAX_SOURCE};
 use super::state::{ScriptState, SharedState};
 use super::tables::{declare, keys, ScriptTable};
@@ -10,81 +10,225 @@ use crate::config::{ModuleSettings, ScriptSettings};
 use crate::kit::{Spec, TableSpec};
 use crate::loader::{Bpftrace, ScriptHelper};
 use crate::state::Clusters;
-use crate::user::{leak, read_trusted, word, PairError, CLUSTERS};
-use std::collections::BTreeSet;
+use crate::user::{kept, leak, read_trusted, word, Changed, PairError, Watch, CLUSTERS};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
+use std::time::SystemTime;
 
 /// Scripts that are run.
 const MAX_SCRIPTS: usize = 64;
 
-/// The scripts of a directory.
+/// The scripts of a directory: what their files say, and which of them are served.
 pub struct Scripts {
     directory: PathBuf,
     settings: ScriptSettings,
-    /// What is served.
-    pub modules: Vec<(EnabledModule, ScriptModule)>,
-    runnable: Vec<Runnable>,
+    /// Where clusters are kept; those of pairs are in the same file.
+    state: Option<PathBuf>,
+    watch: Watch,
+    /// By the names of the files.
+    found: BTreeMap<String, Arc<Found>>,
+    served: BTreeMap<String, Served>,
+    runner: Arc<Runner>,
     helper: Option<ScriptHelper>,
 }
 
+/// What the module of a section was made of.
+struct Served {
+    script: Arc<Found>,
+    prefix: String,
+    clusters: Vec<u16>,
+}
+
+/// What modules of scripts have to leave to others.
+pub struct Others<'a> {
+    /// Clusters of the agent's own modules.
+    pub modules: &'a [u16],
+    /// Clusters of pairs.
+    pub pairs: &'a [u16],
+}
+
+/// What follows from the files.
+#[derive(Default)]
+pub struct ScriptChanges {
+    /// Sections whose modules end.
+    pub gone: Vec<String>,
+    /// Modules that begin after that.
+    pub come: Vec<(EnabledModule, ScriptModule)>,
+}
+
 impl Scripts {
-    /// Reads the scripts of a directory; none if it is not there. Clusters are kept in a file if one is given, which is that of pairs.
-    pub fn find(
-        settings: ScriptSettings,
-        directory: &Path,
-        prefix: &str,
-        state: Option<&Path>,
-        others: &[EnabledModule],
-    ) -> Scripts {
-        let files = files(directory);
-        let mut scripts =
-            Scripts { directory: directory.into(), settings, modules: vec![], runnable: vec![], helper: None };
-        if files.is_empty() {
-            return scripts;
+    /// The scripts of a directory, which need not be there. Clusters are kept in a file if one is given.
+    pub fn new(settings: ScriptSettings, directory: PathBuf, state: Option<PathBuf>) -> io::Result<Scripts> {
+        let watch = Watch::scripts(directory.clone());
+        let runner = Arc::new(Runner::new()?);
+        let (found, served) = (BTreeMap::new(), BTreeMap::new());
+        let mut scripts = Scripts { directory, settings, state, watch, found, served, runner, helper: None };
+        scripts.read();
+        Ok(scripts)
+    }
+
+    /// What it was made with.
+    pub fn settings(&self) -> &ScriptSettings {
+        &self.settings
+    }
+
+    /// Where the files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Reads all files.
+    pub fn read(&mut self) {
+        // As they are now: what changes from here on is seen by the next look.
+        self.watch = Watch::scripts(self.directory.clone());
+        self.found = files(&self.directory).iter().map(|file| Found::read(file)).collect();
+    }
+
+    /// Reads the files that have changed since they were read; whether there are any.
+    pub fn look(&mut self) -> bool {
+        let Changed { gone, come } = self.watch.look(SystemTime::now());
+        self.found.retain(|file, _| !gone.contains(file));
+        for file in &come {
+            self.found.extend([Found::read(&self.directory.join(format!("{file}.bt")))]);
         }
+        if self.found.len() > MAX_SCRIPTS {
+            self.read();
+        }
+        !gone.is_empty() || !come.is_empty()
+    }
+
+    /// Whether there is a script of a section.
+    pub fn has(&self, section: &str) -> bool {
+        self.served.contains_key(section) || self.found.values().any(|script| script.section() == section)
+    }
+
+    /// Whether the script of a section is served.
+    pub fn serves(&self, section: &str) -> bool {
+        self.served.contains_key(section)
+    }
+
+    /// Changes what is served to what the files say, as far as it is meant to be. `anew` names a section that begins anew in any case.
+    pub fn change(
+        &mut self,
+        prefix: &str,
+        is_meant: impl Fn(&str) -> bool,
+        anew: Option<&str>,
+        others: &Others<'_>,
+    ) -> ScriptChanges {
+        let mut wanted = self.named();
+        wanted.retain(|section, _| is_meant(section));
+        let stays = |section: &str, served: &Served| {
+            let is_same = wanted.get(section).is_some_and(|script| *script == served.script);
+            is_same && served.prefix == prefix && anew != Some(section)
+        };
+        let gone: Vec<String> = self
+            .served
+            .iter()
+            .filter(|(section, served)| !stays(section, served))
+            .map(|(name, _)| name.clone())
+            .collect();
+        gone.iter().for_each(|section| drop(self.served.remove(section)));
+        wanted.retain(|section, _| !self.served.contains_key(section));
+        let come = if wanted.is_empty() { Vec::new() } else { self.modules(wanted.into_values(), prefix, others) };
+        ScriptChanges { gone, come }
+    }
+
+    /// The scripts by section. Of two with one name, that is served which is served already, or is the first.
+    fn named(&self) -> BTreeMap<String, Arc<Found>> {
+        let is_served =
+            |script: &Found| self.served.get(&script.section()).is_some_and(|own| own.script.file == script.file);
+        let (first, then): (Vec<_>, Vec<_>) = self.found.values().partition(|script| is_served(script));
+        let mut named = BTreeMap::new();
+        for script in first.into_iter().chain(then) {
+            if named.contains_key(&script.section()) {
+                let (file, name) = (self.directory.join(format!("{}.bt", script.file)), &script.name);
+                log::error!("{}: expected a name that is free, got `{name}`; it is not run", file.display());
+                continue;
+            }
+            named.insert(script.section(), Arc::clone(script));
+        }
+        named
+    }
+
+    fn modules(
+        &mut self,
+        scripts: impl Iterator<Item = Arc<Found>>,
+        prefix: &str,
+        others: &Others<'_>,
+    ) -> Vec<(EnabledModule, ScriptModule)> {
+        let scripts: Vec<Arc<Found>> = scripts.collect();
+        let assigned = self.assign(&scripts, others);
+        let mut modules = Vec::new();
+        for (script, clusters) in scripts.into_iter().zip(assigned) {
+            let tables = declare(&script.name, &script.source, &clusters);
+            // Without a cluster there is not even a status.
+            let Some(enabled) = enabled(&script.name, prefix, &tables) else {
+                log::error!("script.{}: expected fewer metrics: all clusters are taken; it is not run", script.name);
+                continue;
+            };
+            let mut state = ScriptState::new(script.code.clone(), script.source.clone());
+            if let Some(refusal) = &script.refusal {
+                log::error!("script.{}: {refusal}", script.name);
+                state.refuse(refusal.clone());
+            }
+            let names = script.refusal.is_none().then(|| (script.file.clone(), script.name.clone()));
+            let runner = Arc::clone(&self.runner);
+            modules.push((enabled, ScriptModule { state: SharedState::new(state), tables, names, runner }));
+            let clusters = clusters.into_iter().flatten().collect();
+            self.served.insert(script.section(), Served { script, prefix: prefix.into(), clusters });
+        }
+        modules
+    }
+
+    /// The clusters of each script.
+    fn assign(&self, scripts: &[Arc<Found>], others: &Others<'_>) -> Vec<Vec<Option<u16>>> {
         let told =
             |path: &Path, error: io::Error| log::warn!("{}: {error}; clusters are handed out anew", path.display());
+        let state = self.state.as_deref();
         let loaded = state.and_then(|path| Clusters::load(path, CLUSTERS).map_err(|error| told(path, error)).ok());
         let mut clusters = loaded.unwrap_or_else(|| Clusters::none(CLUSTERS));
-        (scripts.modules, scripts.runnable) = modules(&files, prefix, &mut clusters, others);
+        let served = self.served.values().flat_map(|served| &served.clusters);
+        let taken: Vec<u16> = others.pairs.iter().chain(served).copied().collect();
+        let taken = clusters.names_of(&taken);
+        let own: Vec<Vec<String>> = scripts.iter().map(|script| keys(&script.name, &script.source)).collect();
+        let all: Vec<String> = taken.iter().chain(own.iter().flatten()).cloned().collect();
+        let mut assigned = clusters.assign(&all, others.modules).into_iter().skip(taken.len());
+        let assigned = own.iter().map(|own| assigned.by_ref().take(own.len()).collect()).collect();
         if let Some(path) = state {
             if let Err(error) = clusters.save(path) {
                 log::warn!("{}: {error}; the next start hands out clusters anew", path.display());
             }
         }
-        scripts
+        assigned
     }
 
     /// Starts the process that runs bpftrace, which calls `confine` first. To be called while there is one thread.
     pub fn start_helper(&mut self, confine: impl FnOnce() -> io::Result<()>) {
-        if self.runnable.is_empty() {
-            return;
-        }
         let directory = self.directory.clone();
         let started = ScriptHelper::start(bpftrace(&self.settings), move |name| program(&directory, name), confine);
-        self.helper = started.map_err(|error| self.refuse(&format!("no helper to run bpftrace: {error}"))).ok();
+        self.helper = started.map_err(|error| self.fail(&format!("no helper to run bpftrace: {error}"))).ok();
     }
 
-    /// Runs the scripts in a thread, which calls `confine` first.
-    pub fn run(mut self, confine: impl FnOnce() + Send + 'static) {
+    /// Starts the thread that runs scripts, which calls `confine` first.
+    pub fn start_thread(&mut self, confine: impl FnOnce() + Send + 'static) {
         let Some(helper) = self.helper.take() else { return };
-        let runnable = std::mem::take(&mut self.runnable);
-        let states: Vec<SharedState> = runnable.iter().map(|script| script.state.clone()).collect();
+        let runner = Arc::clone(&self.runner);
         let life = move || {
             confine();
-            runner::run(&helper, runnable);
+            runner::run(&helper, &runner);
         };
         if let Err(error) = thread::Builder::new().name("scripts".into()).stack_size(512 << 10).spawn(life) {
-            states.iter().for_each(|state| state.get().refuse(format!("cannot start a thread: {error}")));
+            self.fail(&format!("cannot start a thread: {error}"));
         }
     }
 
-    fn refuse(&self, why: &str) {
+    fn fail(&self, why: &str) {
         log::warn!("scripts: {why}");
-        self.runnable.iter().for_each(|script| script.state.get().refuse(why.into()));
+        self.runner.fail(why);
     }
 }
 
@@ -124,51 +268,8 @@ pub fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The modules of files, and what is to run.
-fn modules(
-    files: &[PathBuf],
-    prefix: &str,
-    clusters: &mut Clusters,
-    others: &[EnabledModule],
-) -> (Vec<(EnabledModule, ScriptModule)>, Vec<Runnable>) {
-    let (mut taken, mut found) = (BTreeSet::new(), Vec::new());
-    for file in files {
-        let script = Found::read(file);
-        match taken.insert(script.name.clone()) {
-            true => found.push(script),
-            false => {
-                log::error!("{}: expected a name that is free, got `{}`; it is not run", file.display(), script.name)
-            }
-        }
-    }
-    let all: Vec<String> = found.iter().flat_map(|script| keys(&script.name, &script.source)).collect();
-    let assigned = assign(clusters, &all, others);
-    let mut assigned = assigned.as_slice();
-    let (mut modules, mut runnable) = (Vec::new(), Vec::new());
-    for script in found {
-        let (own, rest) = assigned.split_at(keys(&script.name, &script.source).len().min(assigned.len()));
-        assigned = rest;
-        let tables = declare(&script.name, &script.source, own);
-        // Without a cluster there is not even a status.
-        let Some(enabled) = enabled(&script.name, prefix, &tables) else {
-            log::error!("script.{}: expected fewer metrics: all clusters are taken; it is not run", script.name);
-            continue;
-        };
-        let mut state = ScriptState::new(script.code, script.source);
-        if let Some(refusal) = script.refusal {
-            log::error!("script.{}: {refusal}", script.name);
-            state.refuse(refusal);
-        }
-        let state = SharedState::new(state);
-        if state.get().error.is_empty() {
-            runnable.push(Runnable { file: script.file, name: script.name, state: state.clone() });
-        }
-        modules.push((enabled, ScriptModule { state, tables }));
-    }
-    (modules, runnable)
-}
-
 /// A script that was found.
+#[derive(Debug, PartialEq, Eq)]
 struct Found {
     /// The name of the file without `.bt`.
     file: String,
@@ -181,7 +282,8 @@ struct Found {
 }
 
 impl Found {
-    fn read(path: &Path) -> Found {
+    /// A script by the name of its file.
+    fn read(path: &Path) -> (String, Arc<Found>) {
         let file = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let (code, mut refusal) = match text(path) {
             Ok(code) => (code, None),
@@ -196,28 +298,29 @@ impl Found {
                 path.display()
             ));
         }
-        Found { file, name, code, source, refusal }
+        (file.clone(), Arc::new(Found { file, name, code, source, refusal }))
+    }
+
+    fn section(&self) -> String {
+        section_of(&self.name)
     }
 }
 
-/// The clusters of these names. Those of pairs are in the same file.
-fn assign(clusters: &mut Clusters, names: &[String], others: &[EnabledModule]) -> Vec<Option<u16>> {
-    let numbers = |of_pairs: bool| -> Vec<u16> {
-        let modules = others.iter().filter(|module| module.settings.section.starts_with("user.") == of_pairs);
-        modules.flat_map(EnabledModule::tables).map(|table| table.id.cluster() as u16).collect()
-    };
-    let of_pairs = clusters.names_of(&numbers(true));
-    let before = of_pairs.len();
-    let all: Vec<String> = of_pairs.into_iter().chain(names.iter().cloned()).collect();
-    clusters.assign(&all, &numbers(false)).split_off(before)
+/// The section of a script, by its name in metrics.
+fn section_of(name: &str) -> String {
+    format!("script.{name}")
 }
 
 /// A script as the agent knows a module.
 fn enabled(script: &str, prefix: &str, tables: &[ScriptTable]) -> Option<EnabledModule> {
-    let name = leak(format!("script.{script}"));
+    let name = leak(section_of(script));
     let tables: Vec<&'static TableSpec> = tables.iter().map(|table| table.spec).collect();
     let first = tables.first()?.cluster;
-    let spec = Spec { name, summary: "a bpftrace script of this site", tables: Vec::leak(tables), ..Spec::NEW };
+    // Equal tables are the same ones.
+    let places: Vec<*const TableSpec> = tables.iter().map(|table| &raw const **table).collect();
+    let of = format!("{name} {places:?}");
+    let tables = kept(of.clone(), || tables);
+    let spec = kept(of, || Spec { name, summary: "a bpftrace script of this site", tables, ..Spec::NEW });
     Some(EnabledModule {
         settings: ModuleSettings {
             section: name.into(),
@@ -228,7 +331,7 @@ fn enabled(script: &str, prefix: &str, tables: &[ScriptTable]) -> Option<Enabled
             debug: false,
             pin: None,
         },
-        spec: Box::leak(Box::new(spec)),
+        spec,
         rows: 0,
         bpf_names: false,
     })
@@ -238,8 +341,20 @@ fn enabled(script: &str, prefix: &str, tables: &[ScriptTable]) -> Option<Enabled
 mod tests {
     use super::*;
 
-    fn clusters_of(modules: &[(EnabledModule, ScriptModule)]) -> Vec<u32> {
-        modules.iter().flat_map(|(module, _)| module.tables()).map(|table| table.id.cluster()).collect()
+    const NO_OTHERS: Others<'static> = Others { modules: &[], pairs: &[500] };
+
+    fn scripts(directory: &Path, state: Option<&Path>) -> Scripts {
+        Scripts::new(ScriptSettings::default(), directory.into(), state.map(Path::to_path_buf)).unwrap()
+    }
+
+    fn change(scripts: &mut Scripts, stopped: &[&str], anew: Option<&str>) -> (Vec<String>, Vec<String>) {
+        let changes = scripts.change("bcc.", |section| !stopped.contains(&section), anew, &NO_OTHERS);
+        (changes.gone, changes.come.iter().map(|(module, _)| module.settings.section.clone()).collect())
+    }
+
+    fn sections(gone: &[&str], come: &[&str]) -> (Vec<String>, Vec<String>) {
+        let names = |names: &[&str]| names.iter().map(|name| format!("script.{name}")).collect();
+        (names(gone), names(come))
     }
 
     /// Directories below /tmp are anybody's, so that a script in them is named and refused.
@@ -250,20 +365,47 @@ mod tests {
         fs::write(home.path().join("b.txt"), "").unwrap();
         let state = home.path().join("149.programs");
         fs::write(&state, "500 a_pair.x\n").unwrap();
-        let find = || Scripts::find(ScriptSettings::default(), home.path(), "bcc.", Some(&state), &[]);
-        let scripts = find();
-        assert_eq!(clusters_of(&scripts.modules), [501], "500 is a pair's");
-        assert!(scripts.runnable.is_empty());
-        let known = scripts.modules[0].1.state.get();
-        assert!(known.error.contains("expected owner root"), "{}", known.error);
-        assert_eq!(scripts.modules[0].0.settings.section, "script.a");
+        let clusters = || {
+            let changes = scripts(home.path(), Some(&state)).change("bcc.", |_| true, None, &NO_OTHERS);
+            let (module, script) = &changes.come[0];
+            assert!(script.names.is_none(), "it is not to run");
+            let error = script.state.get().error.clone();
+            assert!(error.contains("expected owner root"), "{error}");
+            assert_eq!(module.settings.section, "script.a");
+            module.tables().map(|table| table.id.cluster()).collect::<Vec<_>>()
+        };
+        assert_eq!(clusters(), [501], "500 is a pair's");
         assert_eq!(fs::read_to_string(&state).unwrap(), "500 a_pair.x\n501 script.a\n");
-        assert_eq!(clusters_of(&find().modules), [501]);
+        assert_eq!(clusters(), [501]);
     }
 
     #[test]
-    fn no_directory_has_no_scripts() {
+    fn only_scripts_that_change_end_and_begin() {
         let home = tempfile::tempdir().unwrap();
-        assert!(Scripts::find(ScriptSettings::default(), &home.path().join("x"), "", None, &[]).modules.is_empty());
+        let mut scripts = scripts(&home.path().join("none"), None);
+        assert_eq!(change(&mut scripts, &[], None), sections(&[], &[]), "no directory");
+        let write = |scripts: &mut Scripts, file: &str, code: &str| {
+            let source = Source::parse(code);
+            let name = source.name.clone().unwrap_or_else(|| file.into());
+            let script = Found { file: file.into(), name, code: code.into(), source, refusal: None };
+            scripts.found.insert(file.into(), Arc::new(script));
+        };
+        write(&mut scripts, "a", "BEGIN { @a = 1; }");
+        write(&mut scripts, "b", "BEGIN { @b = 1; }");
+        assert_eq!(change(&mut scripts, &[], None), sections(&[], &["a", "b"]));
+        write(&mut scripts, "a", "BEGIN { @a = 1; }");
+        assert_eq!(change(&mut scripts, &[], None), sections(&[], &[]), "the same text");
+        write(&mut scripts, "a", "BEGIN { @a = 2; }");
+        assert_eq!(change(&mut scripts, &[], None), sections(&["a"], &["a"]));
+        assert_eq!(change(&mut scripts, &[], Some("script.b")), sections(&["b"], &["b"]));
+        assert_eq!(change(&mut scripts, &["script.b"], None), sections(&["b"], &[]));
+        write(&mut scripts, "b", "BEGIN { @b = 2; }");
+        assert_eq!(change(&mut scripts, &["script.b"], None), sections(&[], &[]), "stopped");
+        assert!(scripts.has("script.b") && !scripts.serves("script.b") && !scripts.has("script.c"));
+        assert_eq!(change(&mut scripts, &[], None), sections(&[], &["b"]));
+        write(&mut scripts, "0", "// name: a\nBEGIN { }");
+        assert_eq!(change(&mut scripts, &[], None), sections(&[], &[]), "the name is taken");
+        scripts.found.remove("a");
+        assert_eq!(change(&mut scripts, &[], None), sections(&["a"], &["a"]), "the name is free");
     }
 }

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 pub const MAX_SOURCE: u64 = 1 << 20;
 /// Maps of a script that are served.
 pub const MAX_MAPS: usize = 256;
+/// Characters of a help text.
+const MAX_HELP: usize = 200;
 /// Where lines of `printf` and the like go, as PCP's bpftrace agent has it.
 pub const OUTPUT: &str = "@output";
 
@@ -73,6 +75,10 @@ pub struct Source {
     pub prints: bool,
     /// Whether the program is to print its maps itself (`// custom-output-block`).
     custom: bool,
+    /// Help texts of maps, by their names with the `@` (`// help: @map TEXT`).
+    pub helps: BTreeMap<String, String>,
+    /// Lines of its text that are kept below the first (`// table-retain-lines:`).
+    pub retained_lines: Option<usize>,
 }
 
 impl Source {
@@ -85,6 +91,8 @@ impl Source {
                 "name" => source.name = Some(value.into()),
                 "include" => include = Some(value.split(',').map(|name| name.trim().to_owned()).collect()),
                 "custom-output-block" => source.custom = true,
+                "table-retain-lines" => source.retained_lines = value.parse().ok(),
+                "help" => source.helps.extend(help(value)),
                 _ => {}
             }
         }
@@ -118,6 +126,13 @@ fn header(line: &str) -> Option<(&str, &str)> {
     let comment = line.strip_prefix("//")?.trim();
     let (key, value) = comment.split_once(':').unwrap_or((comment, ""));
     Some((key.trim(), value.trim()))
+}
+
+/// `@map TEXT`
+fn help(value: &str) -> Option<(String, String)> {
+    let (map, text) = value.split_once(char::is_whitespace)?;
+    let text: String = text.trim().chars().filter(|c| !c.is_control()).take(MAX_HELP).collect();
+    (map.starts_with('@') && !text.is_empty()).then(|| (map.into(), text))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,6 +344,11 @@ mod tests {
         assert!(!source.prints, "output is not included");
         assert!(source.program(text).ends_with("}\ninterval:s:1 { print(@a); print(@c); }\n"));
         assert!(Source::parse("BEGIN { printf(\"x\"); }").prints);
+        let texts = "// help: @a  Calls by command \n// help: @output lines\n// help: none\n// help: @c\n// table-retain-lines: 3\n";
+        let source = Source::parse(texts);
+        let texts: Vec<(&str, &str)> = source.helps.iter().map(|(map, help)| (map.as_str(), help.as_str())).collect();
+        assert_eq!(texts, [("@a", "Calls by command"), ("@output", "lines")]);
+        assert_eq!(source.retained_lines, Some(3));
         let custom = "// custom-output-block\nBEGIN { @a = 1; } interval:s:5 { print(@a); }";
         assert_eq!(Source::parse(custom).program(custom), custom);
     }

@@ -45,6 +45,8 @@ pub struct ScriptState {
     pub exit_code: i32,
     /// What bpftrace wrote to its standard error, or why it was not started.
     pub error: String,
+    /// Why it does not run, in a sentence.
+    pub why: String,
     /// The number of probes that are attached.
     pub probes: u32,
     /// Bytes that were read of its output since the agent started.
@@ -73,7 +75,7 @@ impl ScriptState {
             Status::Starting => ("postponed", "bpftrace compiles the script".into()),
             Status::Stopped if self.starts == 0 => ("postponed", "bpftrace is about to be started".into()),
             Status::Stopped => ("running", "the script has ended by itself, its values stay".into()),
-            Status::Error => ("failed", self.error.trim().to_owned()),
+            Status::Error => ("failed", self.why.clone()),
         }
     }
 
@@ -100,6 +102,7 @@ impl ScriptState {
         self.exit_code = -1;
         self.pid = None;
         self.error = cut(error, MAX_TEXT);
+        self.why = self.error.trim().to_owned();
     }
 
     /// Notes that its process ended, and why if that was not its own doing. The values of one that ended in order stay.
@@ -109,15 +112,22 @@ impl ScriptState {
         self.pid = None;
         self.probes = 0;
         self.exit_code = exit_code;
-        match why {
-            Some(why) => self.error = why,
-            None if self.error.is_empty() && exit_code < 0 => {
-                self.error = format!("bpftrace was ended by signal {}", -exit_code);
-            }
-            None => {}
+        if in_order {
+            return;
         }
-        if !in_order {
-            self.rows.clear();
+        self.rows.clear();
+        if let Some(why) = why {
+            self.error.clone_from(&why);
+            self.why = why;
+            return;
+        }
+        let how = match exit_code {
+            code if code < 0 => format!("bpftrace was ended by signal {}", -code),
+            code => format!("bpftrace ended with exit code {code}"),
+        };
+        self.why = last_error(&self.error).map_or_else(|| how.clone(), |last| format!("{how}: {last}"));
+        if self.error.is_empty() {
+            self.error = how;
         }
     }
 
@@ -136,7 +146,13 @@ impl ScriptState {
                     }
                 }
             }
-            Some(Line::Text(text)) => self.output = last(std::mem::take(&mut self.output) + &text),
+            Some(Line::Text(text)) => {
+                let output = std::mem::take(&mut self.output) + &text;
+                self.output = last(match self.source.retained_lines {
+                    Some(lines) => with_header(&output, lines),
+                    None => output,
+                });
+            }
             Some(Line::Lost(events)) => self.lost_events = self.lost_events.saturating_add(events),
             Some(Line::Other) => {}
             None if line.trim_ascii().is_empty() => {}
@@ -149,6 +165,19 @@ impl ScriptState {
         let text = String::from_utf8_lossy(bytes).replace("stdin:", &format!("{file}:"));
         self.error = cut(std::mem::take(&mut self.error) + &text, MAX_TEXT);
     }
+}
+
+/// The last line of an error, without the lines of the script that bpftrace shows below.
+fn last_error(error: &str) -> Option<&str> {
+    let line = |of: &str| error.lines().map(str::trim).rfind(|line| !line.is_empty() && line.contains(of));
+    line("ERROR").or_else(|| line(""))
+}
+
+/// The first line of a text, and so many of the last ones.
+fn with_header(text: &str, lines: usize) -> String {
+    let count = text.split_inclusive('\n').count();
+    let is_kept = |number: usize| number == 0 || number + lines >= count;
+    text.split_inclusive('\n').enumerate().filter(|(number, _)| is_kept(*number)).map(|(_, line)| line).collect()
 }
 
 /// The end of a text, from the beginning of a line if there is one.
@@ -169,6 +198,11 @@ impl SharedState {
     /// A state to share.
     pub fn new(state: ScriptState) -> SharedState {
         SharedState(Arc::new(Mutex::new(state)))
+    }
+
+    /// Whether both are one.
+    pub fn is(&self, other: &SharedState) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The state. A thread that panicked has left no more than a row half done.
@@ -214,12 +248,28 @@ mod tests {
         state.end(1, None);
         assert_eq!((state.status, state.exit_code), (Status::Error, 1));
         assert_eq!(state.error, "x.bt:1:14-20: ERROR: Unknown identifier: 'nosuch'\n");
+        assert_eq!(
+            state.life().1,
+            "bpftrace ended with exit code 1: x.bt:1:14-20: ERROR: Unknown identifier: 'nosuch'"
+        );
         state.start(18);
         assert_eq!(state.error, "");
         state.end(-9, None);
         assert_eq!(state.error, "bpftrace was ended by signal 9");
         state.complain(&[b'x'; 10 * MAX_TEXT], "x.bt");
         assert_eq!(state.error.len(), MAX_TEXT);
+    }
+
+    #[test]
+    fn a_table_keeps_its_first_line() {
+        let mut state = state("// table-retain-lines: 2\nBEGIN { printf(\"x\"); }");
+        let mut print = |text: &str| {
+            state.line(format!("{{\"type\": \"printf\", \"data\": \"{text}\\n\"}}").as_bytes());
+            state.output.clone()
+        };
+        assert_eq!(print("pid"), "pid\n");
+        assert_eq!((print("1"), print("2")), ("pid\n1\n".into(), "pid\n1\n2\n".into()));
+        assert_eq!((print("3"), print("4")), ("pid\n2\n3\n".into(), "pid\n3\n4\n".into()));
     }
 
     #[test]

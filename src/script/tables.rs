@@ -1,11 +1,11 @@
-//! The tables of a script: its life, and one for each of its maps. They are declared when the agent starts and live until it ends.
+//! The tables of a script: its life, and one for each of its maps. They live until the agent ends, and are made once for equal scripts.
 
 use super::output::{Cell, Row};
 use super::source::{Kind, ScriptMap, Source, OUTPUT};
 use super::state::ScriptState;
 use crate::kit::{Metric, MetricDef, RefreshError, SeriesLabel, Shape, Table, TableSpec};
 use crate::pcp::{Sem, Type, Units};
-use crate::user::{leak, word};
+use crate::user::{kept, leak, word};
 use std::sync::Arc;
 
 /// Instances of a table.
@@ -45,6 +45,7 @@ pub struct ScriptTable {
     what: What,
 }
 
+#[derive(Debug)]
 enum What {
     Life,
     Map(ScriptMap),
@@ -63,13 +64,26 @@ pub fn declare(script: &str, source: &Source, clusters: &[Option<u16>]) -> Vec<S
     let maps = source.maps.iter().cloned().map(What::Map);
     let whats = [What::Life].into_iter().chain(maps).chain(source.prints.then_some(What::Output));
     let table = |(what, cluster): (What, &Option<u16>)| {
-        let spec = spec(script, &what, u32::from((*cluster)?));
-        Some(ScriptTable { spec: Box::leak(Box::new(spec)), what })
+        let (cluster, help) = (u32::from((*cluster)?), what.help(source));
+        let spec = kept(format!("script.{script} {what:?} {cluster} {help:?}"), || spec(script, &what, cluster, help));
+        Some(ScriptTable { spec, what })
     };
     whats.zip(clusters).filter_map(table).collect()
 }
 
-fn spec(script: &str, what: &What, cluster: u32) -> TableSpec {
+impl What {
+    /// What the script itself says of it.
+    fn help<'s>(&self, source: &'s Source) -> Option<&'s str> {
+        let name = match self {
+            What::Life => return None,
+            What::Map(map) => &map.name,
+            What::Output => OUTPUT,
+        };
+        source.helps.get(name).map(String::as_str)
+    }
+}
+
+fn spec(script: &str, what: &What, cluster: u32, help: Option<&str>) -> TableSpec {
     let metric = |item, name: String, ty, sem, units, help: String| MetricDef {
         item,
         name: leak(format!("script.{script}.{name}")),
@@ -87,7 +101,7 @@ fn spec(script: &str, what: &What, cluster: u32) -> TableSpec {
             (Shape::Single, metrics.collect())
         }
         What::Output => {
-            let help = format!("last text that script {script} printed");
+            let help = help.map_or_else(|| format!("last text that script {script} printed"), String::from);
             (Shape::Single, vec![metric(0, "data.output".into(), Type::STRING, Sem::INSTANT, Units::NONE, help)])
         }
         What::Map(map) => {
@@ -101,7 +115,7 @@ fn spec(script: &str, what: &What, cluster: u32) -> TableSpec {
                     ty,
                     sem,
                     units,
-                    format!("{words} of the map {} of script {script}", map.name),
+                    help.map_or_else(|| format!("{words} of the map {} of script {script}", map.name), String::from),
                 )]
             };
             let metrics = match map.kind {
@@ -111,9 +125,12 @@ fn spec(script: &str, what: &What, cluster: u32) -> TableSpec {
                 Kind::Text => one(Type::STRING, Sem::INSTANT, Units::NONE, "text"),
                 Kind::Histogram => one(Type::U64, Sem::COUNTER, Units::COUNT, "count by bucket"),
                 Kind::Stats => {
-                    let help = |word: &str| format!("{word} of the map {} of script {script}", map.name);
+                    let said = |word: &str| match help {
+                        Some(help) => format!("{help}: {word}"),
+                        None => format!("{word} of the map {} of script {script}", map.name),
+                    };
                     let part = |item, word: &str, ty, sem, units| {
-                        metric(item, format!("{name}.{word}"), ty, sem, units, help(word))
+                        metric(item, format!("{name}.{word}"), ty, sem, units, said(word))
                     };
                     vec![
                         part(0, "count", Type::U64, Sem::COUNTER, Units::COUNT),
@@ -213,6 +230,16 @@ mod tests {
         let data =
             ["root", "by", "s.count", "s.average", "s.total", "output"].map(|name| format!("script.x.data.{name}"));
         assert_eq!(names[LIFE.len()..], data, "@h has no cluster");
+        let again = declare("x", &source, &clusters);
+        let same = |(one, other): (&ScriptTable, &ScriptTable)| std::ptr::eq(one.spec, other.spec);
+        assert!(tables.iter().zip(&again).all(same), "made once");
+        let told = Source::parse(&format!("// help: @by Calls by command\n// help: @s Sizes\n{code}"));
+        let helps = declare("x", &told, &clusters)
+            .iter()
+            .flat_map(|table| table.spec.metrics)
+            .map(|m| m.oneline)
+            .collect::<Vec<_>>();
+        assert_eq!(helps[LIFE.len()..][..3], ["count of the map @ of script x", "Calls by command", "Sizes: count"]);
         assert_eq!(tables[2].spec.shape, Shape::Named { max: MAX_INSTANCES });
 
         let mut state = ScriptState::new(code.into(), source);

@@ -25,5 +25,5 @@ pub use module::PairModule;
 pub use names::{Names, Pci};
 pub use pairs::{pair_alone, pairs_of, section_of, CLUSTERS, PAIR};
 pub use series::{CounterSeries, HistogramSeries, Scale};
-pub use tables::{leak, word};
+pub use tables::{kept, leak, word};
 pub use watch::{Changed, Watch};

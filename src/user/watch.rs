@@ -1,4 +1,4 @@
-//! Which pairs of a directory came, changed or went since they were read. Asked once a second: a look at each file costs a microsecond,
+//! Which pairs or scripts of a directory came, changed or went since they were read. Asked once a second: a look at each file costs a microsecond,
 //! and nothing is missed as it can be by a watch that the kernel drops.
 
 use std::collections::BTreeMap;
@@ -43,41 +43,45 @@ impl FileStamp {
     }
 }
 
-/// Both files of a pair.
+/// Both files of a pair, or the file of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
-    yaml: FileStamp,
+    file: FileStamp,
     object: Option<FileStamp>,
-}
-
-impl Stamp {
-    fn is_settled(&self, now: SystemTime) -> bool {
-        match &self.object {
-            Some(object) => self.yaml.age(now).min(object.age(now)) >= QUIET,
-            None => self.yaml.age(now) >= ALONE,
-        }
-    }
 }
 
 /// What came of a look: names of pairs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Pairs whose YAML file is not there any more.
+    /// Pairs whose YAML file, and scripts whose file is not there any more.
     pub gone: Vec<String>,
-    /// Pairs that are new, or of which a file has changed.
+    /// Those that are new, or of which a file has changed.
     pub come: Vec<String>,
 }
 
-/// A directory of pairs, as it was when they were read.
+/// A directory of pairs or scripts, as it was when they were read.
 pub struct Watch {
     directory: PathBuf,
+    /// How the names of files end that are looked for.
+    extension: &'static str,
+    /// How those of the files end that belong to them.
+    object: Option<&'static str>,
     read: BTreeMap<String, Stamp>,
 }
 
 impl Watch {
-    /// A directory as it is now: its pairs are read next.
-    pub fn new(directory: PathBuf) -> Watch {
-        let mut watch = Watch { directory, read: BTreeMap::new() };
+    /// A directory of pairs as it is now: they are read next.
+    pub fn pairs(directory: PathBuf) -> Watch {
+        Watch::new(directory, "yaml", Some("bpf.o"))
+    }
+
+    /// A directory of scripts as it is now: they are read next.
+    pub fn scripts(directory: PathBuf) -> Watch {
+        Watch::new(directory, "bt", None)
+    }
+
+    fn new(directory: PathBuf, extension: &'static str, object: Option<&'static str>) -> Watch {
+        let mut watch = Watch { directory, extension, object, read: BTreeMap::new() };
         watch.read = watch.stamps();
         watch
     }
@@ -89,7 +93,7 @@ impl Watch {
         self.read.retain(|name, _| stamps.contains_key(name));
         let mut come = Vec::new();
         for (name, stamp) in stamps {
-            if self.read.get(&name) != Some(&stamp) && stamp.is_settled(now) {
+            if self.read.get(&name) != Some(&stamp) && self.is_settled(&stamp, now) {
                 self.read.insert(name.clone(), stamp);
                 come.push(name);
             }
@@ -97,13 +101,22 @@ impl Watch {
         Changed { gone, come }
     }
 
+    fn is_settled(&self, stamp: &Stamp, now: SystemTime) -> bool {
+        match &stamp.object {
+            Some(object) => stamp.file.age(now).min(object.age(now)) >= QUIET,
+            None if self.object.is_none() => stamp.file.age(now) >= QUIET,
+            None => stamp.file.age(now) >= ALONE,
+        }
+    }
+
     fn stamps(&self) -> BTreeMap<String, Stamp> {
         let mut stamps = BTreeMap::new();
         for file in fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
             let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            if file.extension().is_some_and(|extension| extension == "yaml") {
-                let object = FileStamp::of(&file.with_file_name(format!("{name}.bpf.o")));
-                stamps.extend(FileStamp::of(&file).map(|yaml| (name, Stamp { yaml, object })));
+            if file.extension().is_some_and(|extension| extension == self.extension) {
+                let object = |extension| FileStamp::of(&file.with_file_name(format!("{name}.{extension}")));
+                let object = self.object.and_then(object);
+                stamps.extend(FileStamp::of(&file).map(|file| (name, Stamp { file, object })));
             }
         }
         stamps
@@ -126,7 +139,7 @@ mod tests {
         let (now, later) = (SystemTime::now, || SystemTime::now() + Duration::from_secs(1));
         let much_later = || later() + ALONE;
         ["a.yaml", "a.bpf.o"].iter().for_each(|name| write(name));
-        let mut watch = Watch::new(home.path().into());
+        let mut watch = Watch::pairs(home.path().into());
         assert_eq!(watch.look(later()), changed(&[], &[]), "what was there is read at the start");
         ["b.yaml", "c.yaml", "c.bpf.o", "other.txt"].iter().for_each(|name| write(name));
         assert_eq!(watch.look(now()), changed(&[], &[]), "files that have just been written");
@@ -139,9 +152,25 @@ mod tests {
     }
 
     #[test]
+    fn scripts_come_change_and_go_once_they_are_whole() {
+        let home = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(home.path().join(name), text).unwrap();
+        let (now, later) = (SystemTime::now, || SystemTime::now() + Duration::from_secs(1));
+        write("a.bt", "a");
+        let mut watch = Watch::scripts(home.path().into());
+        ["b.bt", "c.yaml", "other.txt"].iter().for_each(|name| write(name, "b"));
+        assert_eq!(watch.look(now()), changed(&[], &[]), "a file that has just been written");
+        assert_eq!(watch.look(later()), changed(&[], &["b"]));
+        write("b.bt", "another");
+        fs::remove_file(home.path().join("a.bt")).unwrap();
+        assert_eq!(watch.look(later()), changed(&["a"], &["b"]));
+        assert_eq!(watch.look(later()), changed(&[], &[]));
+    }
+
+    #[test]
     fn a_directory_that_is_not_there_has_no_pairs() {
         let home = tempfile::tempdir().unwrap();
-        let mut watch = Watch::new(home.path().join("programs.d"));
+        let mut watch = Watch::pairs(home.path().join("programs.d"));
         fs::create_dir(home.path().join("programs.d")).unwrap();
         fs::write(home.path().join("programs.d/a.yaml"), "").unwrap();
         fs::write(home.path().join("programs.d/a.bpf.o"), "").unwrap();

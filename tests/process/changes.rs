@@ -58,7 +58,7 @@ fn number(peer: &mut Peer, name: &str) -> u64 {
 }
 
 /// Whether a name is there.
-fn is_named(peer: &mut Peer, name: &str) -> bool {
+pub fn is_named(peer: &mut Peer, name: &str) -> bool {
     let reply = peer.ask(&wire::lookup(name));
     matches!(wire::decode(&reply), Pdu::PmnsIds { .. })
 }
@@ -74,7 +74,7 @@ pub fn order(peer: &mut Peer, module: &str, order: &str) -> i32 {
     peer.error(&wire::store_block(control, instance, STRING, format!("{order}\0").as_bytes()))
 }
 
-fn reload(peer: &mut Peer) -> i32 {
+pub fn reload(peer: &mut Peer) -> i32 {
     let control = pmid(peer, "bcc.agent.control");
     peer.error(&wire::store_block(control, IN_NULL, STRING, b"reload\0"))
 }

@@ -470,7 +470,7 @@ fn each_metric_tells_why_it_has_no_values() {
 }
 
 /// What a process holds of BPF: identifier, and a number that the kernel tells of it.
-fn bpf_of(pid: i32, id: &str, number: &str) -> BTreeMap<u64, u64> {
+pub fn bpf_of(pid: i32, id: &str, number: &str) -> BTreeMap<u64, u64> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
         let text = fs::read_to_string(entry.path()).unwrap_or_default();

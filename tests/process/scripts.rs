@@ -1,11 +1,12 @@
 //! bpftrace scripts of a site's own (scripts.d): their counts of a known load, and their life.
 
-use crate::own::values;
+use crate::changes::{by_root, is_named, order, reload};
+use crate::own::{bpf_of, values};
 use crate::pairs::roots_home;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
-use crate::support::{lacks, lacks_bpf, skip, wait_for, wait_seconds, Home};
-use corebcc::pcp::Pmid;
+use crate::support::{lacks, lacks_bpf, programs_of, skip, still_loaded, wait_for, wait_seconds, Home};
+use corebcc::pcp::{PmErr, Pmid};
 use corebcc::pdu::Pdu;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -113,6 +114,8 @@ fn a_script_counts_a_known_load_and_lives_with_the_agent() {
     // One that dies is started again.
     kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
     wait_for_status(&mut peer, "calls", "error");
+    let sentence = values(&mut peer, "bcc.agent.module.status")["script.calls"].clone();
+    assert!(sentence.starts_with("bpftrace was ended by signal 9"), "{sentence}");
     assert_eq!(text(&mut peer, "bcc.script.calls.exit_code"), (-9_i32 as u32).to_string());
     wait_for_status(&mut peer, "calls", "started");
     assert_eq!(text(&mut peer, "bcc.script.calls.starts"), "2");
@@ -179,6 +182,8 @@ fn a_script_that_fails_says_why_in_the_words_of_bpftrace() {
     let error = text(&mut peer, "bcc.script.bad.error");
     assert!(error.contains("bad.bt:1:14-20: ERROR: Unknown identifier: 'nosuch'"), "{error}");
     assert_eq!(text(&mut peer, "bcc.script.bad.exit_code"), "1");
+    let sentence = values(&mut peer, "bcc.agent.module.status")["script.bad"].clone();
+    assert!(sentence.starts_with("bpftrace ended with exit code 1: bad.bt:1:14-20: ERROR"), "{sentence}");
     assert_eq!(values(&mut peer, "bcc.agent.module.up")["script.bad"], "0");
     let error = text(&mut peer, "bcc.script.other.error");
     assert!(error.contains("other.bt: file: expected owner root") && error.contains("mode 0666"), "{error}");
@@ -224,4 +229,203 @@ fn a_script_that_fails_says_why_in_the_words_of_bpftrace() {
     assert_eq!(pmid(&mut peer, "bcc.script.once.status"), None);
     assert_eq!(peer.close().0.code(), Some(0));
     assert!(Path::new(&home.path("scripts.d/once.bt")).exists());
+}
+
+/// A script that counts seconds, so that values show whether its process is another one.
+const SECONDS: &str = "interval:s:1 { @seconds = count(); }\n";
+
+fn pid_of(peer: &mut Peer, script: &str) -> i32 {
+    text(peer, &format!("bcc.script.{script}.pid")).parse().unwrap_or(0)
+}
+
+fn state_of(peer: &mut Peer, script: &str) -> Option<String> {
+    values(peer, "bcc.agent.module.state").remove(&format!("script.{script}"))
+}
+
+fn wait_for_end(pid: i32) {
+    assert!(pid > 0);
+    wait_seconds(20, "the end of bpftrace", || (!is_alive(pid)).then_some(()));
+}
+
+fn wait_for_value(peer: &mut Peer, name: &str, value: &str) {
+    wait_seconds(60, &format!("{name} to be {value}"), || (text(peer, name) == value).then_some(()));
+}
+
+#[test]
+fn scripts_come_change_and_go_and_no_other_is_touched() {
+    let Some(home) = home() else { return };
+    write(&home, "kept.bt", SECONDS);
+    let mut peer = Peer::ready(&home, &[]);
+    wait_for_status(&mut peer, "kept", "started");
+    let kept = pid_of(&mut peer, "kept");
+
+    assert!(!is_named(&mut peer, "bcc.script.two.status"));
+    write(&home, "two.bt", "// help: @x The first number\nBEGIN { @x = 1; }\n");
+    wait_for("the script", || is_named(&mut peer, "bcc.script.two.data.x").then_some(()));
+    wait_for_value(&mut peer, "bcc.script.two.data.x", "1");
+    let (first, number) = (pid_of(&mut peer, "two"), pmid(&mut peer, "bcc.script.two.data.x").unwrap());
+    let help = |peer: &mut Peer| match decode(&peer.ask(&wire::text(number.0, 4 | 1))) {
+        Pdu::Text { text, .. } => String::from_utf8_lossy(text).into_owned(),
+        _ => String::new(),
+    };
+    assert_eq!(help(&mut peer), "The first number");
+
+    write(&home, "two.bt", "// help: @x Another number\nBEGIN { @x = 2; @y[1] = count(); }\n");
+    wait_for_value(&mut peer, "bcc.script.two.data.x", "2");
+    wait_for_end(first);
+    assert_eq!(pmid(&mut peer, "bcc.script.two.data.x"), Some(number), "it keeps its identifier");
+    assert_eq!(help(&mut peer), "Another number");
+    assert!(is_named(&mut peer, "bcc.script.two.data.y"));
+
+    // What may not be run says so, and is run once it may.
+    let second = pid_of(&mut peer, "two");
+    fs::set_permissions(home.path("scripts.d/two.bt"), fs::Permissions::from_mode(0o666)).unwrap();
+    wait_for_status(&mut peer, "two", "error");
+    wait_for_end(second);
+    assert!(values(&mut peer, "bcc.agent.module.status")["script.two"].contains("mode 0666"));
+    fs::set_permissions(home.path("scripts.d/two.bt"), fs::Permissions::from_mode(0o644)).unwrap();
+    wait_for_status(&mut peer, "two", "started");
+
+    let third = pid_of(&mut peer, "two");
+    fs::remove_file(home.path("scripts.d/two.bt")).unwrap();
+    wait_for("its end", || (!is_named(&mut peer, "bcc.script.two.status")).then_some(()));
+    wait_for_end(third);
+    assert_eq!(state_of(&mut peer, "two"), None);
+    assert_eq!((pid_of(&mut peer, "kept"), text(&mut peer, "bcc.script.kept.starts").as_str()), (kept, "1"));
+    let seconds = |peer: &mut Peer| text(peer, "bcc.script.kept.data.seconds").parse::<u64>().unwrap_or(0);
+    assert!(seconds(&mut peer) > 1, "it counts on");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn orders_for_scripts_need_no_privilege_of_the_agent() {
+    let Some(home) = home() else { return };
+    write(&home, "one.bt", SECONDS);
+    write(&home, "over.bt", "BEGIN { @x = 1; exit(); }\n");
+    let mut peer = Peer::ready(&home, &[]);
+    wait_for_status(&mut peer, "one", "started");
+    assert_eq!(order(&mut peer, "script.one", "stop"), PmErr::PERMISSION.0, "nobody knows who asks");
+    by_root(&mut peer);
+    let first = pid_of(&mut peer, "one");
+    assert_eq!(order(&mut peer, "script.one", "start"), 0, "it runs already");
+    assert_eq!(order(&mut peer, "script.one", "stop"), 0, "{}", home.log());
+    wait_for_end(first);
+    assert!(!is_named(&mut peer, "bcc.script.one.status"));
+    assert_eq!(state_of(&mut peer, "one").as_deref(), Some("stopped"));
+    let how = values(&mut peer, "bcc.agent.module.status")["script.one"].clone();
+    assert!(how.contains("pmstore -i script.one bcc.agent.module.control start"), "{how}");
+    assert_eq!(order(&mut peer, "script.one", "start"), 0, "{}", home.log());
+    wait_for_status(&mut peer, "one", "started");
+    let second = pid_of(&mut peer, "one");
+    assert_eq!(order(&mut peer, "script.one", "restart"), 0);
+    wait_for_status(&mut peer, "one", "started");
+    wait_for_end(second);
+    assert_ne!(pid_of(&mut peer, "one"), second);
+
+    // One that is over begins anew.
+    wait_for_status(&mut peer, "over", "stopped");
+    wait_for_value(&mut peer, "bcc.script.over.data.x", "1");
+    assert_eq!(order(&mut peer, "script.over", "restart"), 0);
+    wait_for_value(&mut peer, "bcc.script.over.starts", "1");
+
+    // Modules and pairs take privileges that this agent has given up.
+    assert_eq!(order(&mut peer, "sysfork", "stop"), PmErr::BADSTORE.0);
+    assert_eq!(reload(&mut peer), PmErr::BADSTORE.0);
+    let said = text(&mut peer, "bcc.agent.control");
+    assert!(said.contains("set `load_later = True` in [pmda]"), "{said}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn a_reload_starts_and_ends_scripts_and_says_what_it_cannot() {
+    let Some(home) = home() else { return };
+    let config = CONFIG.replace("[pmda]\n", "[pmda]\nload_later = True\n");
+    fs::write(home.config(), &config).unwrap();
+    write(&home, "kept.bt", SECONDS);
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    wait_for_status(&mut peer, "kept", "started");
+    let kept = pid_of(&mut peer, "kept");
+    write(&home, "new.bt", "BEGIN { @x = 1; }\n");
+    assert_eq!(reload(&mut peer), 0, "{}", home.log());
+    assert!(is_named(&mut peer, "bcc.script.new.data.x"));
+    wait_for_status(&mut peer, "new", "started");
+    let new = pid_of(&mut peer, "new");
+
+    fs::write(home.config(), config.replace("memory = 300", "memory = 400")).unwrap();
+    assert_eq!(reload(&mut peer), PmErr::BADSTORE.0);
+    let said = text(&mut peer, "bcc.agent.control");
+    assert!(
+        said.starts_with("nothing was changed: ") && said.contains("[scripts] is read at the start only"),
+        "{said}"
+    );
+    home.wait_for_log("[scripts] is read at the start only");
+    assert_eq!((pid_of(&mut peer, "kept"), pid_of(&mut peer, "new")), (kept, new), "the old state");
+
+    fs::write(home.config(), &config).unwrap();
+    fs::remove_file(home.path("scripts.d/new.bt")).unwrap();
+    peer.agent.signal(Signal::SIGHUP);
+    wait_for("its end", || (!is_named(&mut peer, "bcc.script.new.status")).then_some(()));
+    wait_for_end(new);
+    assert_eq!(text(&mut peer, "bcc.script.kept.starts"), "1");
+
+    // Without the section no script runs, and with it again all do.
+    fs::write(home.config(), config.split("[scripts]").next().unwrap()).unwrap();
+    assert_eq!(reload(&mut peer), 0, "{}", home.log());
+    wait_for_end(kept);
+    assert!(!is_named(&mut peer, "bcc.script.kept.status"));
+    fs::write(home.config(), &config).unwrap();
+    assert_eq!(reload(&mut peer), 0, "{}", home.log());
+    wait_for_status(&mut peer, "kept", "started");
+    assert!(values(&mut peer, "bcc.proc.sysfork").contains_key(""), "modules go on");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+fn descriptors(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Processes of a parent, those that have ended and were not waited for included.
+fn children(parent: i32) -> usize {
+    let processes =
+        fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    processes.filter(|process| status(process, "PPid:") == parent.to_string()).count()
+}
+
+#[test]
+fn twenty_starts_and_stops_of_a_script_leave_nothing_behind() {
+    let Some(home) = home() else { return };
+    write(&home, "kept.bt", SECONDS);
+    write(&home, "one.bt", SECONDS);
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    wait_for_status(&mut peer, "kept", "started");
+    let helper: i32 = status(&pid_of(&mut peer, "kept").to_string(), "PPid:").parse().unwrap();
+    let agent = peer.agent.pid();
+    let (mut programs, mut maps, mut held) = (Vec::new(), Vec::new(), None);
+    for round in 0..20 {
+        // Some are stopped while bpftrace compiles them.
+        if round % 3 == 0 {
+            wait_for_status(&mut peer, "one", "started");
+        } else {
+            wait_for("its process", || (pid_of(&mut peer, "one") > 0).then_some(()));
+        }
+        let (pid, pipes) = (pid_of(&mut peer, "one"), descriptors(agent));
+        programs.extend(programs_of(pid));
+        maps.extend(bpf_of(pid, "map_id:", "map_id:").into_keys());
+        assert_eq!(order(&mut peer, "script.one", "stop"), 0, "{}", home.log());
+        wait_for_end(pid);
+        wait_seconds(20, "the helper to wait for it", || (children(helper) == 1).then_some(()));
+        wait_seconds(20, "the agent to close its pipes", || (descriptors(agent) == pipes - 2).then_some(()));
+        let now = (descriptors(agent), descriptors(helper), programs_of(agent).len());
+        assert_eq!(*held.get_or_insert(now), now, "round {round}");
+        assert_eq!(order(&mut peer, "script.one", "start"), 0, "{}", home.log());
+    }
+    assert_eq!(order(&mut peer, "script.one", "stop"), 0, "{}", home.log());
+    assert!(!programs.is_empty() && !maps.is_empty());
+    wait_seconds(20, "the kernel to free programs", || still_loaded(&programs).is_empty().then_some(()));
+    let is_left = |id: &u64| libbpf_rs::query::MapInfoIter::default().any(|info| u64::from(info.id) == *id);
+    wait_seconds(20, "the kernel to free maps", || (!maps.iter().any(is_left)).then_some(()));
+    assert_eq!(text(&mut peer, "bcc.script.kept.starts"), "1");
+    assert_eq!(peer.close().0.code(), Some(0));
 }
