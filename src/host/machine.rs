@@ -2,6 +2,7 @@
 
 use crate::kit::Host;
 use nix::unistd::{sysconf, SysconfVar};
+use std::collections::BTreeSet;
 use std::fs;
 
 /// This machine.
@@ -30,6 +31,22 @@ pub fn cpus() -> usize {
     let possible = fs::read_to_string("/sys/devices/system/cpu/possible").ok();
     let configured = || sysconf(SysconfVar::_NPROCESSORS_CONF).ok().flatten()?.try_into().ok();
     possible.and_then(|list| rows_of(&list)).or_else(configured).unwrap_or(1)
+}
+
+/// The ids of the CPUs that are on line; of all that can be where the kernel does not say.
+pub fn online_cpus() -> BTreeSet<usize> {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").ok();
+    online.and_then(|list| ids_of(&list)).unwrap_or_else(|| (0..cpus()).collect())
+}
+
+/// `0-1,8`: 0, 1 and 8.
+fn ids_of(list: &str) -> Option<BTreeSet<usize>> {
+    let mut ids = BTreeSet::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        ids.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(ids)
 }
 
 /// `0-3,8-11`: 12.
@@ -65,6 +82,8 @@ mod tests {
         assert_eq!(rows_of("0-3,8-11\n"), Some(12), "and not 8, of which CPUs 8 to 11 would find no row");
         assert_eq!(rows_of("0,2,4-5"), Some(6));
         assert_eq!([rows_of(""), rows_of("0-x"), rows_of("rubbish")], [None; 3]);
+        assert_eq!(ids_of("0-1,8\n"), Some([0, 1, 8].into()));
+        assert_eq!([ids_of(""), ids_of("0-x"), ids_of("2,")], [None, None, None]);
     }
 
     #[test]

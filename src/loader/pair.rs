@@ -3,17 +3,18 @@
 
 use super::map_shape::MapShape;
 use super::mark::post_attach_mark;
+use super::pair_advice::{advised, explained, listened, Ways};
 use super::pair_code::{may_not, variable};
 use super::pair_events::EventReader;
 use super::pair_options::pair_options;
-use super::perf_event::open_event;
-use super::permission::{lock_memory, Privileges};
+use super::pair_sampling::Sampling;
+use super::permission::lock_memory;
 use super::pins::{PinUser, Unit};
 use super::refusal::{chain, errno, listening, Refusal};
 use super::usage;
-use crate::host::{cpus, Cgroups, Controller};
+use crate::host::{Cgroups, Controller};
 use crate::kit::Layout;
-use libbpf_rs::libbpf_sys::{self, perf_event_attr};
+use libbpf_rs::libbpf_sys;
 use libbpf_rs::{
     Link, Map, MapCore, MapFlags, MapType, Object, ObjectBuilder, OpenObject, ProgramAttachType, ProgramMut,
     ProgramType,
@@ -22,7 +23,7 @@ use nix::libc;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::c_void;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Bytes of an object.
 pub const MAX_OBJECT: u64 = 16 << 20;
@@ -97,6 +98,7 @@ pub struct OpenPair {
 pub struct LoadedPair {
     // Links are dropped first: a program is detached before its maps go.
     links: Vec<Link>,
+    samplings: Vec<Sampling>,
     object: Object,
     programs: Vec<PairProgram>,
     maps: BTreeMap<String, PairMap>,
@@ -192,13 +194,14 @@ impl OpenPair {
             };
             match culprit(&said).filter(|culprit| !refused.contains_key(culprit)) {
                 Some(culprit) => drop(refused.insert(culprit, refusal)),
-                None => return Err(refusal),
+                None => return Err(advised(refusal)),
             }
             object = open(&name, &bytes)?;
         };
         let cgroup = setup.cgroup.clone();
         let _pin = unit.and_then(|unit| keep(unit, &object));
-        Ok(LoadedPair { links: Vec::new(), object, programs: Vec::new(), maps, refused, cgroup, _pin })
+        let (links, samplings, programs) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(LoadedPair { links, samplings, object, programs, maps, refused, cgroup, _pin })
     }
 }
 
@@ -228,7 +231,7 @@ fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, Refusal> {
         }
         builder.open_memory(bytes)
     });
-    opened.map_err(|error| explained(Refusal::read(&said, errno(&error)), &error))
+    opened.map_err(|error| advised(explained(Refusal::read(&said, errno(&error)), &error)))
 }
 
 /// Sets constants (`const volatile`), which the verifier knows the values of.
@@ -242,16 +245,6 @@ fn set_constants(object: &mut OpenObject, bytes: &[u8], constants: &[(String, u6
         *place.ok_or_else(missing)? = value.to_ne_bytes();
     }
     Ok(())
-}
-
-/// A refusal that says something.
-fn explained(refusal: Refusal, error: &libbpf_rs::Error) -> Refusal {
-    let message = match refusal.message.is_empty() {
-        true => chain(error),
-        false => refusal.message.clone(),
-    };
-    let privileges = Privileges::read().explains(&refusal);
-    Refusal { message: privileges.map_or(message.clone(), |why| format!("{message}; {why}")), ..refusal }
 }
 
 /// The verifier's log in libbpf's messages, if it spoke.
@@ -274,8 +267,8 @@ fn culprit(said: &str) -> Option<String> {
 impl LoadedPair {
     /// Attaches the programs. Those at `post_attach_mark` run once, and are detached again.
     pub fn attach(&mut self) {
-        let LoadedPair { links, object, programs, refused, cgroup, .. } = self;
-        let mut marked = Vec::new();
+        let LoadedPair { links, samplings, object, programs, refused, cgroup, .. } = self;
+        let (mut marked, mut ways) = (Vec::new(), None);
         for program in object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             let section = program.section().to_string_lossy().into_owned();
@@ -284,8 +277,15 @@ impl LoadedPair {
                 None if !program.autoload() => {
                     Err(Refusal::missing("its section begins with `?`, so it is not loaded"))
                 }
-                None => attach(&program, &section, cgroup.as_deref()),
+                None => match Special::of(&section) {
+                    Some(Special::PerfEvent(event)) => Sampling::begin(&program, event).map(|sampling| {
+                        samplings.push(sampling);
+                        None
+                    }),
+                    _ => attach(&program, &section, cgroup.as_deref()).map(Some),
+                },
             };
+            let result = result.map_err(|refusal| ways.get_or_insert_with(Ways::read).advised(&section, refusal));
             let links: &mut Vec<Link> = if section.ends_with(":post_attach_mark") { &mut marked } else { links };
             let result = result.map(|attached| links.extend(attached));
             programs.push(PairProgram { name, section, result });
@@ -293,6 +293,18 @@ impl LoadedPair {
         if !marked.is_empty() {
             post_attach_mark();
         }
+    }
+
+    /// Has programs at perf events run on the CPUs that are on line now. What is refused for the first time is given with the program's name.
+    pub fn follow_cpus(&mut self) -> Vec<(String, Refusal)> {
+        let LoadedPair { samplings, object, .. } = self;
+        let mut refused = Vec::new();
+        for sampling in samplings {
+            let program = object.progs_mut().find(|program| program.name().to_string_lossy() == sampling.program);
+            let refusal = program.and_then(|program| sampling.follow(&program));
+            refused.extend(refusal.map(|refusal| (sampling.program.clone(), refusal)));
+        }
+        refused
     }
 
     /// The programs, and what became of them.
@@ -453,21 +465,20 @@ fn walk(map: BorrowedFd<'_>, shape: RowShape, most: usize, row: &mut dyn FnMut(&
     Ok(())
 }
 
-fn attach(program: &ProgramMut<'_>, section: &str, cgroup: Option<&str>) -> Result<Vec<Link>, Refusal> {
+fn attach(program: &ProgramMut<'_>, section: &str, cgroup: Option<&str>) -> Result<Link, Refusal> {
     match Special::of(section) {
-        Some(Special::PerfEvent(event)) => attach_perf_events(program, event),
         Some(Special::Xdp(interface)) => {
             let index = fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")).ok();
             let index = index.filter(|_| !interface.contains('/')).and_then(|index| index.trim().parse().ok());
             let index = index.ok_or_else(|| Refusal::missing(format!("there is no interface {interface}")))?;
-            listened(|| program.attach_xdp(index)).map(|link| vec![link])
+            listened(|| program.attach_xdp(index))
         }
-        None if section.starts_with("cgroup_skb/") => attach_to_cgroup(program, cgroup),
-        None => listened(|| program.attach()).map(|link| vec![link]),
+        _ if section.starts_with("cgroup_skb/") => attach_to_cgroup(program, cgroup),
+        _ => listened(|| program.attach()),
     }
 }
 
-fn attach_to_cgroup(program: &ProgramMut<'_>, cgroup: Option<&str>) -> Result<Vec<Link>, Refusal> {
+fn attach_to_cgroup(program: &ProgramMut<'_>, cgroup: Option<&str>) -> Result<Link, Refusal> {
     let cgroup = cgroup.ok_or_else(|| {
         Refusal::missing(
             "no cgroup to attach it to: add a line `cgroup: /`, which is the root of cgroup v2, to the YAML file",
@@ -476,62 +487,7 @@ fn attach_to_cgroup(program: &ProgramMut<'_>, cgroup: Option<&str>) -> Result<Ve
     let cgroups = Cgroups::of(Controller::Unified).map_err(|error| Refusal::missing(error.to_string()))?;
     let path = cgroups.mount().join(cgroup.trim_start_matches('/'));
     let directory = fs::File::open(&path).map_err(|error| Refusal::missing(format!("{}: {error}", path.display())))?;
-    listened(|| program.attach_cgroup(directory.as_raw_fd())).map(|link| vec![link])
-}
-
-fn listened(attach: impl FnOnce() -> libbpf_rs::Result<Link>) -> Result<Link, Refusal> {
-    let (attached, said) = listening(attach);
-    attached.map_err(|error| explained(Refusal::read(&said, errno(&error)), &error))
-}
-
-/// Attaches to an event on each CPU that is on line.
-fn attach_perf_events(program: &ProgramMut<'_>, event: &str) -> Result<Vec<Link>, Refusal> {
-    let attributes = attributes(event)?;
-    let mut links = Vec::new();
-    for cpu in 0..cpus() as i32 {
-        let opened = match open_event(attributes, -1, cpu) {
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                return Err(Refusal::missing(format!("this machine has no perf event {event}")));
-            }
-            opened => opened?,
-        };
-        let link = listened(|| program.attach_perf_event(opened.as_raw_fd()))?;
-        // The link closes it.
-        let _ = opened.into_raw_fd();
-        links.push(link);
-    }
-    match links.is_empty() {
-        true => Err(Refusal::missing("no CPU has such an event")),
-        false => Ok(links),
-    }
-}
-
-/// `type=0,config=2,frequency=1`, decimal or hexadecimal; `period=` instead of `frequency=`.
-fn attributes(event: &str) -> Result<perf_event_attr, Refusal> {
-    let mut attributes = perf_event_attr::default();
-    for pair in event.split(',') {
-        let wrong = || {
-            let expected = "type=NUMBER, config=NUMBER, and frequency=NUMBER or period=NUMBER";
-            Refusal::new(libc::EINVAL, format!("expected {expected}, got `{pair}`"))
-        };
-        let (key, value) = pair.split_once('=').ok_or_else(wrong)?;
-        let number = match value.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16),
-            None => value.parse(),
-        };
-        let number = number.map_err(|_| wrong())?;
-        match key {
-            "type" => attributes.type_ = u32::try_from(number).map_err(|_| wrong())?,
-            "config" => attributes.config = number,
-            "frequency" | "period" => {
-                attributes.set_freq((key == "frequency").into());
-                attributes.__bindgen_anon_1.sample_period = number;
-            }
-            _ => return Err(wrong()),
-        }
-    }
-    Ok(attributes)
+    listened(|| program.attach_cgroup(directory.as_raw_fd()))
 }
 
 #[cfg(test)]
@@ -540,14 +496,6 @@ mod tests {
 
     #[test]
     fn sections_that_libbpf_does_not_know_are_understood() {
-        let event = attributes("type=0,config=0x2,frequency=7").unwrap();
-        assert_eq!((event.type_, event.config, event.freq()), (0, 2, 1));
-        // SAFETY: both members of the union are numbers of the same size.
-        assert_eq!(unsafe { event.__bindgen_anon_1.sample_freq }, 7);
-        assert_eq!(attributes("type=1,config=0,period=5").unwrap().freq(), 0);
-        for wrong in ["", "type", "type=x", "type=0,cpu=1", "type=0x1ffffffff"] {
-            assert!(attributes(wrong).err().unwrap().message.contains("expected type=NUMBER"), "{wrong}");
-        }
         assert!(matches!(Special::of("xdp/lo"), Some(Special::Xdp("lo"))));
         assert!(Special::of("tp_btf/sched_switch").is_none() && Special::of("xdp").is_none());
     }

@@ -129,7 +129,11 @@ fn quoted<'a>(line: &'a str, before: &str) -> Option<&'a str> {
 /// What libbpf adds to every failure after its cause, and its guesses at the cause where nothing at all may be loaded: what forbids
 /// it is known better (`Privileges`).
 fn is_no_cause(line: &str) -> bool {
-    let guesses = ["Failed to bump RLIMIT_MEMLOCK", "Error in bpf_object__probe_loading()"];
+    let guesses = [
+        "Failed to bump RLIMIT_MEMLOCK",
+        "Error in bpf_object__probe_loading()",
+        "permission error while running as root",
+    ];
     line.starts_with("failed to load object '") || guesses.iter().any(|guess| line.starts_with(guess))
 }
 

@@ -367,7 +367,14 @@ impl Reader<'_> {
             config.notes.push(self.error(spans.place(), "spans are not sent, the metrics are served".into()));
         }
         let Some(metrics) = at.get("metrics") else {
-            self.missing(at, "metrics", "counters or histograms");
+            let what = match at.get("tracing").is_some() {
+                true => {
+                    "counters or histograms beside `tracing`, since spans are not sent (a counter with `perf_event_array: true` counts the \
+                     events of a ring buffer)"
+                }
+                false => "counters or histograms",
+            };
+            self.missing(at, "metrics", what);
             return config;
         };
         for counter in self.list(&metrics, "counters", MAX_METRICS, "counters") {
@@ -789,5 +796,10 @@ metrics:
     fn spans_cost_a_note_only() {
         let config = PairConfig::parse("x.yaml", format!("{PAIR}tracing: {{spans: [a]}}\n").as_bytes()).unwrap();
         assert!(config.notes[0].to_string().contains("tracing: spans are not sent"));
+        let alone = errors("tracing: {spans: [a]}\n");
+        assert!(
+            alone[0].contains("beside `tracing`, since spans are not sent (a counter with `perf_event_array"),
+            "{alone:?}"
+        );
     }
 }

@@ -309,6 +309,12 @@ impl PairModule {
         decoders.into_iter().any(|decoder| matches!(decoder, Decoder::Ksym | Decoder::Kstack))
     }
 
+    /// Whether programs run at perf events, which CPUs that come on line later need an event for.
+    pub fn samples(&self) -> bool {
+        const SECTION: &[u8] = b"perf_event/";
+        self.object.iter().any(|object| object.windows(SECTION.len()).any(|bytes| bytes == SECTION))
+    }
+
     /// What became of the pair.
     pub fn status(&self) -> &PairStatus {
         &self.status
@@ -572,12 +578,15 @@ impl Module for PairModule {
         Ok(())
     }
 
-    /// Reads events, and the histograms that have quantiles; puts cgroups into their map.
+    /// Reads events, and the histograms that have quantiles; puts cgroups into their map; has programs sample the CPUs that are on line.
     fn tick(&mut self, _kernel: &dyn Kernel) {
         self.read_events();
         self.read_windows();
         if let (Some(cgroups), Some(loaded)) = (&mut self.cgroups, &self.loaded) {
             cgroups.tick(loaded, &self.files.name);
+        }
+        for (program, refusal) in self.loaded.iter_mut().flat_map(LoadedPair::follow_cpus) {
+            log::warn!("user.{}: program {program} on a CPU that came on line: {refusal}", self.files.name);
         }
     }
 

@@ -99,7 +99,7 @@ pub fn pairs(
             tables.extend(declared.iter().flat_map(|tables| tables.series.into_iter().chain(tables.buckets)));
             module.serve(number, declared);
         }
-        (enabled(&pair, prefix, tables, module.resolves_symbols()), module)
+        (enabled(&pair, prefix, tables, needs(&module)), module)
     });
     made.collect()
 }
@@ -114,13 +114,22 @@ fn wrong(file: &str, metric: &ServedMetric, reason: &str) -> PairError {
     PairError { file: file.into(), place: format!("metric {}", metric.name), reason: reason.into() }
 }
 
+/// What a pair needs as long as it runs.
+fn needs(pair: &PairModule) -> &'static [Need] {
+    match (pair.resolves_symbols(), pair.samples()) {
+        (true, true) => &[Need::KernelSymbols, Need::PerfEvents],
+        (true, false) => &[Need::KernelSymbols],
+        (false, true) => &[Need::PerfEvents],
+        (false, false) => &[],
+    }
+}
+
 /// A pair as the agent knows a module.
-fn enabled(pair: &str, prefix: &str, tables: Vec<&'static TableSpec>, symbols: bool) -> EnabledModule {
+fn enabled(pair: &str, prefix: &str, tables: Vec<&'static TableSpec>, needs_to_run: &'static [Need]) -> EnabledModule {
     let name = leak(format!("user.{pair}"));
-    let needs_to_run: &[Need] = if symbols { &[Need::KernelSymbols] } else { &[] };
     // Equal tables are the same ones.
     let places: Vec<*const TableSpec> = tables.iter().map(|table| &raw const **table).collect();
-    let of = format!("{name} {symbols} {places:?}");
+    let of = format!("{name} {needs_to_run:?} {places:?}");
     let spec = Spec { name, tables: kept(of.clone(), || tables), needs_to_run, ..PAIR };
     EnabledModule {
         settings: ModuleSettings {

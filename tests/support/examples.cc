@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -114,19 +115,42 @@ static void disk(int number, const char *device)
 		check(pread(file, block, 4096, i * 8192L) == 4096, device);
 }
 
-static void packets(int number, const char *)
+// Datagrams of 100 bytes from an address to itself.
+static void datagrams(int number, const char *address)
 {
 	char datagram[100] = {};
-	struct sockaddr_in at = {};
+	struct sockaddr_in at = {}, mine = {};
 	socklen_t length = sizeof(at);
 	int to = socket(AF_INET, SOCK_DGRAM, 0), from = socket(AF_INET, SOCK_DGRAM, 0);
 
-	at.sin_family = AF_INET;
-	at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	at.sin_family = mine.sin_family = AF_INET;
+	check(inet_pton(AF_INET, address, &at.sin_addr) == 1, address);
+	mine.sin_addr = at.sin_addr;
+	check(bind(from, (struct sockaddr *)&mine, length) == 0, "bind");
 	check(bind(to, (struct sockaddr *)&at, length) == 0 && getsockname(to, (struct sockaddr *)&at, &length) == 0, "bind");
 	for (int i = 0; i < number; i++) {
 		check(sendto(from, datagram, sizeof(datagram), 0, (struct sockaddr *)&at, length) == sizeof(datagram), "sendto");
 		check(recv(to, datagram, sizeof(datagram), 0) == sizeof(datagram), "recv");
+	}
+}
+
+static void packets(int number, const char *) { datagrams(number, "127.0.0.1"); }
+
+// So many processes that end with status 7, and so many that a signal ends.
+static void exits(int number, const char *)
+{
+	for (int i = 0; i < 2 * number; i++) {
+		int status, child = fork();
+
+		check(child >= 0, "fork");
+		if (child == 0 && i % 2)
+			_exit(7);
+		if (child == 0)
+			for (;;)
+				pause();
+		if (i % 2 == 0)
+			kill(child, SIGKILL);
+		check(waitpid(child, &status, 0) == child, "waitpid");
 	}
 }
 
@@ -157,6 +181,7 @@ int main(int arguments, char **argument)
 	} kinds[] = {
 		{"opens", opens}, {"reads", reads}, {"calls", calls}, {"signals", signals}, {"waits", waits}, {"lookups", lookups},
 		{"throws", throws}, {"files", files}, {"disk", disk}, {"packets", packets}, {"segments", segments},
+		{"datagrams", datagrams}, {"exits", exits},
 	};
 
 	for (int i = 1; i < arguments; i++) {
