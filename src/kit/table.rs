@@ -1,6 +1,7 @@
 //! The values of a module as of one refresh: rows of cells, one column per metric. Filled anew each time; it keeps its memory.
 
-use super::{text, Log2, Metric, Number, SeriesLabels};
+use super::text::{self, Name};
+use super::{Log2, Metric, Number, SeriesLabels};
 use crate::pcp::Atom;
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,6 +29,55 @@ enum Cell {
     Text(Range<usize>),
 }
 
+/// The values of a metric, by row. As long as each row has a 64-bit number, which takes a third of a cell's memory, they are `numbers`; after
+/// that `cells` has them all. Rows behind the last have no value.
+#[derive(Debug, Default)]
+struct Column {
+    numbers: Vec<u64>,
+    cells: Vec<Cell>,
+}
+
+impl Column {
+    fn clear(&mut self) {
+        self.numbers.clear();
+        self.cells.clear();
+    }
+
+    fn put_number(&mut self, row: usize, number: u64) {
+        if self.cells.is_empty() && row == self.numbers.len() {
+            self.numbers.push(number);
+        } else {
+            self.put(row, Cell::Number(Atom::U64(number)));
+        }
+    }
+
+    fn put(&mut self, row: usize, cell: Cell) {
+        match (cell, self.numbers.get_mut(row)) {
+            (Cell::Number(Atom::U64(number)), Some(earlier)) => *earlier = number,
+            (cell, _) => *self.cell(row) = cell,
+        }
+    }
+
+    fn cell(&mut self, row: usize) -> &mut Cell {
+        self.cells.extend(self.numbers.drain(..).map(|number| Cell::Number(Atom::U64(number))));
+        if self.cells.len() <= row {
+            self.cells.resize(row + 1, Cell::None);
+        }
+        &mut self.cells[row]
+    }
+
+    fn get(&self, row: usize) -> Cell {
+        match self.numbers.get(row) {
+            Some(number) => Cell::Number(Atom::U64(*number)),
+            None => self.cells.get(row).cloned().unwrap_or_default(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && self.cells.iter().all(|cell| *cell == Cell::None)
+    }
+}
+
 /// Rows of cells.
 #[derive(Debug, Default)]
 pub struct Table {
@@ -35,9 +85,8 @@ pub struct Table {
     cluster: Option<u32>,
     /// Histograms are to be filled in as Prometheus has them.
     is_in_seconds: bool,
-    columns: usize,
+    columns: Vec<Column>,
     keys: Vec<Key>,
-    cells: Vec<Cell>,
     text: Vec<u8>,
     /// The labels of rows that have some, by row.
     labels: Vec<(usize, Arc<SeriesLabels>)>,
@@ -46,12 +95,12 @@ pub struct Table {
 impl Table {
     /// An empty table for so many metrics.
     pub fn new(columns: usize) -> Table {
-        Table { columns, ..Table::default() }
+        Table { columns: (0..columns).map(|_| Column::default()).collect(), ..Table::default() }
     }
 
     /// An empty table that is declared with this cluster.
     pub fn numbered_by(cluster: u32, columns: usize) -> Table {
-        Table { cluster: Some(cluster), columns, ..Table::default() }
+        Table { cluster: Some(cluster), ..Table::new(columns) }
     }
 
     /// The same table for histograms as Prometheus has them.
@@ -71,13 +120,13 @@ impl Table {
 
     /// The number of its metrics.
     pub fn columns(&self) -> usize {
-        self.columns
+        self.columns.len()
     }
 
     /// Removes all rows.
     pub fn clear(&mut self) {
         self.keys.clear();
-        self.cells.clear();
+        self.columns.iter_mut().for_each(Column::clear);
         self.text.clear();
         self.labels.clear();
     }
@@ -114,6 +163,12 @@ impl Table {
         self.push(Key::Pid(pid, range))
     }
 
+    /// The row of a process whose name was looked at before.
+    pub fn process_named(&mut self, pid: u32, name: &Name) -> RowMut<'_> {
+        let range = self.keep(name.as_bytes());
+        self.push(Key::Pid(pid, range))
+    }
+
     /// The row of a number (at most 2^31 - 1) that has a name.
     pub fn numbered(&mut self, number: u32, name: &[u8]) -> RowMut<'_> {
         let range = self.keep(&text::name(name));
@@ -125,14 +180,13 @@ impl Table {
     pub fn log2(&mut self, metric: Metric<u64>, counts: &[u64]) {
         let rows = Log2::used(counts);
         while self.keys.len() < rows {
-            let index = self.keys.len() as u32;
-            let earlier = self.cells.len();
-            self.indexed(index);
+            let row = self.keys.len();
+            self.indexed(row as u32);
             // The other histograms did not reach this bucket: they counted nothing in it.
-            self.cells[earlier..].fill(Cell::Number(Atom::U64(0)));
+            self.columns.iter_mut().for_each(|column| column.put_number(row, 0));
         }
         for (row, &count) in counts.iter().enumerate().take(self.keys.len()) {
-            self.cells[row * self.columns + metric.column] = Cell::Number(Atom::U64(count));
+            self.columns[metric.column].put_number(row, count);
         }
     }
 
@@ -148,19 +202,21 @@ impl Table {
 
     /// A value.
     pub fn value(&self, row: usize, column: usize) -> Option<Atom<'_>> {
-        match self.cells.get(row * self.columns + column)? {
+        match self.columns.get(column)?.get(row) {
             Cell::None => None,
-            Cell::Number(atom) => Some(*atom),
-            Cell::Text(range) => Some(Atom::Str(self.text(range))),
+            Cell::Number(atom) => Some(atom),
+            Cell::Text(range) => Some(Atom::Str(self.text.get(range).unwrap_or_default())),
         }
     }
 
-    /// The 64-bit numbers of a column, by row.
+    /// The 64-bit numbers of a column, by row, up to the last that has a value.
     pub fn u64s(&self, column: usize) -> impl Iterator<Item = Option<u64>> + '_ {
-        self.cells.iter().skip(column).step_by(self.columns.max(1)).map(|cell| match cell {
+        let (numbers, cells) =
+            self.columns.get(column).map(|column| (&column.numbers[..], &column.cells[..])).unwrap_or_default();
+        numbers.iter().map(|number| Some(*number)).chain(cells.iter().map(|cell| match cell {
             Cell::Number(Atom::U64(number)) => Some(*number),
             _ => None,
-        })
+        }))
     }
 
     /// The labels of a row.
@@ -171,9 +227,8 @@ impl Table {
 
     /// The columns without a value in any row, a bit each; those beyond 64 are left out.
     pub fn empty_columns(&self) -> u64 {
-        let is_set =
-            |column: usize| self.cells.iter().skip(column).step_by(self.columns).any(|cell| *cell != Cell::None);
-        (0..self.columns.min(64)).filter(|&column| !is_set(column)).fold(0, |bits, column| bits | 1 << column)
+        let empty = self.columns.iter().take(64).enumerate().filter(|(_, column)| column.is_empty());
+        empty.fold(0, |bits, (place, _)| bits | 1 << place)
     }
 
     fn keep(&mut self, text: &[u8]) -> Range<usize> {
@@ -183,45 +238,47 @@ impl Table {
     }
 
     fn push(&mut self, key: Key) -> RowMut<'_> {
+        let row = self.keys.len();
         self.keys.push(key);
-        let start = self.cells.len();
-        self.cells.resize(start + self.columns, Cell::None);
-        RowMut { table: self, start }
+        RowMut { table: self, row }
     }
 }
 
 /// A row being filled.
 pub struct RowMut<'a> {
     table: &'a mut Table,
-    start: usize,
+    row: usize,
 }
 
 impl RowMut<'_> {
     /// Sets a number.
     pub fn set<T: Number>(self, metric: Metric<T>, value: T) -> Self {
-        self.table.cells[self.start + metric.column] = Cell::Number(value.atom());
+        let column = &mut self.table.columns[metric.column];
+        match value.atom() {
+            Atom::U64(number) => column.put_number(self.row, number),
+            atom => column.put(self.row, Cell::Number(atom)),
+        }
         self
     }
 
     /// Sets the first columns, which are 64-bit numbers.
     pub fn numbers(self, numbers: &[u64]) -> Self {
-        for (cell, number) in self.table.cells[self.start..].iter_mut().zip(numbers) {
-            *cell = Cell::Number(Atom::U64(*number));
+        for (column, number) in self.table.columns.iter_mut().zip(numbers) {
+            column.put_number(self.row, *number);
         }
         self
     }
 
     /// Sets the labels of the row.
     pub fn labels(self, labels: &Arc<SeriesLabels>) -> Self {
-        let row = self.table.keys.len() - 1;
-        self.table.labels.push((row, Arc::clone(labels)));
+        self.table.labels.push((self.row, Arc::clone(labels)));
         self
     }
 
     /// Sets a string: bytes, which need not be UTF-8. Control characters are written out (`\n`, `\x1b`).
     pub fn text(self, metric: Metric<str>, value: &[u8]) -> Self {
         let range = self.table.keep(&text::escaped(value));
-        self.table.cells[self.start + metric.column] = Cell::Text(range);
+        self.table.columns[metric.column].put(self.row, Cell::Text(range));
         self
     }
 }
@@ -298,6 +355,27 @@ mod tests {
         assert_eq!(table.value(0, 0), Some(Atom::Str(b"caf\xc3")));
         assert_eq!(table.value(0, 1), None);
         assert_eq!(table.value(7, 0), None);
+    }
+
+    #[test]
+    fn a_column_of_numbers_takes_gaps_and_text_too() {
+        let mut table = Table::new(3);
+        let values = |table: &Table, column| (0..4).map(|row| table.number(row, column)).collect::<Vec<_>>();
+        table.process_named(7, &Name::new(b"a\n")).numbers(&[1, 2, 3]);
+        table.indexed(1).set(B, 20).set(B, 21);
+        table.indexed(2).numbers(&[4, 5]);
+        table.indexed(3);
+        assert_eq!(table.name(0), "a_");
+        assert_eq!(values(&table, 0), [Some(1), None, Some(4), None]);
+        assert_eq!(values(&table, 1), [Some(2), Some(21), Some(5), None]);
+        assert_eq!(values(&table, 2), [Some(3), None, None, None]);
+        assert!(table.u64s(0).eq([Some(1), None, Some(4)]));
+        assert!(table.u64s(1).eq([Some(2), Some(21), Some(5)]));
+        table.indexed(4).text(NAME, b"x").set(B, 6);
+        assert_eq!((table.value(4, 0), table.number(0, 0)), (Some(Atom::Str(b"x")), Some(1)));
+        table.clear();
+        table.indexed(0).numbers(&[8]);
+        assert_eq!((table.number(0, 0), table.value(0, 1), table.empty_columns()), (Some(8), None, 0b110));
     }
 
     #[test]

@@ -11,6 +11,27 @@ pub fn is_control(text: &[u8], place: usize) -> bool {
     }
 }
 
+/// A name that [`name`] has looked at: for what is served again and again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Name(Vec<u8>);
+
+impl Name {
+    /// The name without control characters.
+    pub fn new(text: &[u8]) -> Name {
+        Name(name(text).into_owned())
+    }
+
+    /// The bytes of it.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// A name without control characters: each byte of them is a `_`.
 pub fn name(text: &[u8]) -> Cow<'_, [u8]> {
     replaced(text, |out, bytes| out.extend(bytes.iter().map(|_| b'_')))

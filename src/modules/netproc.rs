@@ -79,7 +79,7 @@ type NameOf = fn(u32) -> Option<Vec<u8>>;
 #[derive(Default)]
 struct Process {
     /// The instance's.
-    name: Vec<u8>,
+    name: Name,
     /// The command name by which the process was found at the start, before it had a thread in the table.
     found_as: Option<Vec<u8>>,
     /// The number of execs, as the kernel counts them, when the name was read.
@@ -227,7 +227,7 @@ impl Module for Netproc {
         self.sweep(kernel);
         for (pid, process) in self.processes.iter() {
             let cells: [u64; 8] = std::array::from_fn(|column| process.past[column] + process.live[column]);
-            table.process(pid, &process.name).numbers(&cells);
+            table.process_named(pid, &process.name).numbers(&cells);
         }
         Ok(())
     }
@@ -283,8 +283,8 @@ fn reclaim(kernel: &dyn Kernel) {
 }
 
 /// The process id, six digits at least, and the first of the names there is, up to its first blank.
-fn instance_name(pid: u32, names: &[&[u8]]) -> Vec<u8> {
-    [format!("{pid:06} ").as_bytes(), command_word(names)].concat()
+fn instance_name(pid: u32, names: &[&[u8]]) -> Name {
+    Name::new(&[format!("{pid:06} ").as_bytes(), command_word(names)].concat())
 }
 
 #[cfg(test)]

@@ -699,8 +699,8 @@ pub struct Event {
 
 /// The threads on top of which the kernel runs no BPF program, neither for themselves nor in interrupts meanwhile; ftrace records what happens
 /// there, and no module can count it. Some virtual machines have such threads, most machines have none. One is found by its soft interrupts:
-/// ftrace records several and bpftrace, which began before and ends after, counts none. The others of its process that have its name are
-/// taken for the same, since they may sleep meanwhile. Without bpftrace no thread is found, and counts have to be equal as they are.
+/// ftrace records several and bpftrace, which began before and ends after, counts none. The others of its process, whatever their names, are
+/// the same, and may sleep meanwhile. Without bpftrace no thread is found, and counts have to be equal as they are.
 fn without_bpf() -> &'static [u32] {
     static FOUND: OnceLock<Vec<u32>> = OnceLock::new();
     FOUND.get_or_init(|| {
@@ -719,23 +719,18 @@ fn without_bpf() -> &'static [u32] {
         let mut threads = BTreeMap::<u32, usize>::new();
         recorded.iter().for_each(|event| *threads.entry(event.thread).or_default() += 1);
         threads.retain(|thread, times| *thread != 0 && *times >= LEAST && !counted.contains(thread));
-        let found = threads.into_keys().flat_map(namesakes).collect();
+        let found: BTreeSet<u32> = threads.into_keys().flat_map(threads_beside).collect();
+        let found = Vec::from_iter(found);
         println!("no BPF program runs on top of the threads {found:?}");
         found
     })
 }
 
-/// The threads of a thread's process with its name, itself among them.
-fn namesakes(thread: u32) -> Vec<u32> {
-    let name = |path: PathBuf| std::fs::read_to_string(path.join("comm")).ok();
-    let own = name(format!("/proc/{thread}").into());
+/// The threads of a thread's process, itself among them even if it has ended.
+fn threads_beside(thread: u32) -> Vec<u32> {
     let others = std::fs::read_dir(format!("/proc/{thread}/task")).into_iter().flatten().flatten();
-    let same = others.filter(|entry| own.is_some() && name(entry.path()) == own);
-    let mut threads: Vec<u32> = same.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    if !threads.contains(&thread) {
-        threads.push(thread);
-    }
-    threads
+    let others = others.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    others.chain([thread]).collect()
 }
 
 /// A filter for the events on top of these threads, by this field; `None` where there are none.
@@ -874,6 +869,25 @@ impl Completions {
             println!("{completed:?}");
         }
         completed
+    }
+}
+
+/// Arrivals of the threads of a process on a CPU, by ftrace. It sees those that programs see and no other: a kernel with threads on top of
+/// which no program runs ([`without_bpf`]) tells neither of a switch from one of them, nor of some switches from the idle task.
+pub struct Arrivals(Recorder);
+
+impl Arrivals {
+    /// Of the threads it has now, from now on. `None` where the kernel has no tracefs.
+    pub fn of_process(pid: u32) -> Option<Arrivals> {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let thread = |entry: std::fs::DirEntry| format!("next_pid == {}", entry.file_name().to_str().unwrap());
+        let terms: Vec<String> = threads.map(|entry| thread(entry.unwrap())).collect();
+        Recorder::filtered(&["sched/sched_switch"], Some(&terms.join(" || "))).map(Arrivals)
+    }
+
+    /// How many there were.
+    pub fn end(self) -> u64 {
+        self.0.end().len() as u64
     }
 }
 
