@@ -224,13 +224,16 @@ fn twelve_examples_and_one_more_count_work_of_a_known_amount() {
     let device = format!("{}::lo", namespace.trim_matches(|c: char| !c.is_ascii_digit()));
     let received = metric("packets.received_packets_total")[&device].clone();
     assert_eq!((sum_of(&packets, |_| true).to_string(), packets_received().to_string()), (received.clone(), received));
-    let (repeated, sent) = (&metric("retransmits.tcp_retransmits_total"), segments_repeated());
-    let repeated: u64 = repeated.get(&address).map_or(0, |value| value.parse().unwrap());
-    // A timer's interrupt on top of a thread where the kernel runs no programs is counted by nobody; a virtual machine has no such thread.
-    let counted = if compiled().is_some() { sent..=sent } else { 1..=sent };
-    assert!(sent >= 10 && counted.contains(&repeated), "{repeated} of {sent} segments");
+    // What a timer or a disk reports on top of a thread where the kernel runs no programs is counted by nobody; a virtual machine has no
+    // such thread.
+    let is_counted =
+        |number: u64, done: u64| number == done || compiled().is_none() && (done / 2..done).contains(&number);
+    let (repeated, sent) = (metric("retransmits.tcp_retransmits_total"), segments_repeated());
+    let repeated = repeated.get(&address).map_or(0, |value| value.parse().unwrap());
+    assert!(sent >= 10 && is_counted(repeated, sent), "{repeated} of {sent} segments");
     let latency = metric("biolatency.bio_latency_seconds.count");
-    assert_eq!(latency[&format!("{}::read", disk.name())], "120", "{latency:?}");
+    let read = latency[&format!("{}::read", disk.name())].parse().unwrap();
+    assert!(is_counted(read, 120), "{latency:?}");
     if states["vfscalls"] == "running" {
         let made = made(&mut peer) - made_before;
         assert!(if compiled().is_some() { made == 110 } else { made >= 110 }, "{made} calls of vfs_mkdir");
