@@ -4,6 +4,7 @@ use crate::kit::Host;
 use nix::unistd::{sysconf, SysconfVar};
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 /// This machine.
 pub fn host() -> Host {
@@ -11,9 +12,7 @@ pub fn host() -> Host {
     let mut requests = 0;
     for disk in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
         disks += 1;
-        let per_queue = number(&format!("{}/queue/nr_requests", disk.path().display()));
-        let queues = fs::read_dir(disk.path().join("mq")).map_or(1, Iterator::count);
-        requests += per_queue * queues;
+        requests += requests_of(&disk.path());
     }
     Host {
         pid_namespace: super::in_namespace(),
@@ -22,6 +21,16 @@ pub fn host() -> Host {
         requests,
         memory: fs::read_to_string("/proc/meminfo").ok().and_then(|text| megabytes(&text)).unwrap_or(0),
         threads: fs::read_to_string("/proc/loadavg").ok().and_then(|text| threads(&text)).unwrap_or(256),
+    }
+}
+
+/// Requests that may be in flight on a disk: none where it has no queues of requests, as zram, or no medium, as a loop device without a file.
+fn requests_of(disk: &Path) -> usize {
+    let of = |file: &str| number(&disk.join(file).display().to_string());
+    let queues = fs::read_dir(disk.join("mq")).map_or(0, Iterator::count);
+    match of("size") {
+        0 => 0,
+        _ => of("queue/nr_requests") * queues,
     }
 }
 
@@ -84,6 +93,20 @@ mod tests {
         assert_eq!([rows_of(""), rows_of("0-x"), rows_of("rubbish")], [None; 3]);
         assert_eq!(ids_of("0-1,8\n"), Some([0, 1, 8].into()));
         assert_eq!([ids_of(""), ids_of("0-x"), ids_of("2,")], [None, None, None]);
+    }
+
+    #[test]
+    fn only_disks_with_queues_and_a_medium_have_requests() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = |name: &str, size: &str, queues: usize| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.join("queue")).unwrap();
+            (0..queues).for_each(|queue| fs::create_dir_all(path.join(format!("mq/{queue}"))).unwrap());
+            fs::write(path.join("queue/nr_requests"), "128\n").unwrap();
+            fs::write(path.join("size"), size).unwrap();
+            requests_of(&path)
+        };
+        assert_eq!([disk("vda", "2048\n", 2), disk("loop0", "0\n", 1), disk("zram0", "2048\n", 0)], [256, 0, 0]);
     }
 
     #[test]

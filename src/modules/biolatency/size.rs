@@ -78,6 +78,14 @@ mod tests {
         assert!(small.2 <= 2 << 20 && middle.2 <= 24 << 20 && large.2 <= 96 << 20, "{small:?} {middle:?} {large:?}");
     }
 
+    /// The kernel's kmalloc goes as far; an array of BPF begins with up to 512 bytes of its own.
+    #[test]
+    fn starts_of_a_disk_with_256_requests_take_at_most_32_kb() {
+        let starts = |requests| Size::of(&Host { requests, ..Host::SMALL }).starts;
+        assert!(starts(256) * 8 + 512 <= 32 << 10);
+        assert_eq!([starts(0), starts(256), starts(65_536)], [2048, 2048, 1 << 18]);
+    }
+
     #[test]
     fn each_cpu_has_its_group_of_rows() {
         for (cpus, disks) in [(1, 0), (3, 10), (65, 100), (256, 1000), (8192, 10_000)] {
