@@ -82,8 +82,8 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # bpf_send_signal, bpf_send_signal_thread, bpf_send_signal_task. A program that calls another of them is not loaded.\n\
          # allow_helpers = bpf_send_signal\n\
          \n\
-         # A section [scripts] has bpftrace run the scripts of scripts.d beside this file (docs/scripts.md). The section is read at\n\
-         # the start, scripts may come, change and go while the agent runs:\n\
+         # A section [scripts] has bpftrace run the scripts of scripts.d beside this file (docs/scripts.md). The agent\n\
+         # reads the section as it starts; scripts may come, change and go later:\n\
          #   bpftrace  its path; default: /usr/bin/bpftrace\n\
          #   memory    megabytes of data that each of its processes may have; default: 512\n\
          #\n\

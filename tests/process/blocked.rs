@@ -151,7 +151,7 @@ fn who_answers_pmcd_touches_no_file_but_those_of_identifiers() {
         .iter()
         .flat_map(|spec| spec.tables)
         .flat_map(|table| table.metrics.iter().map(|metric| Pmid::new(149, table.cluster, metric.item)))
-        .chain((300..308).map(|cluster| Pmid::new(149, cluster, 0)))
+        .chain((300..310).map(|cluster| Pmid::new(149, cluster, 0)))
         .collect();
     let program = home.path(&format!("cb{}", std::process::id() % 100_000));
     std::fs::copy("/bin/true", &program).unwrap();
