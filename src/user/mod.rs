@@ -11,6 +11,8 @@ mod module;
 mod names;
 mod pairs;
 mod quantiles;
+mod reader;
+mod rows;
 mod series;
 mod tables;
 mod watch;

@@ -8,17 +8,15 @@ use super::events::EventSeries;
 use super::kaddrs;
 use super::names::Names;
 use super::quantiles::Windows;
-use super::series::{keeps_cpu, Bound, CounterSeries, HistogramSeries, Scale, Skipped, Texts};
+use super::rows::{fill_buckets, fill_counter, fill_series};
+use super::series::{keeps_cpu, CounterSeries, HistogramSeries, Scale, Skipped, Texts};
 use super::tables::{leak, ServedMetric, Tables};
 use crate::bpf::types;
-use crate::kit::{
-    Host, Kernel, Layout, Metric, Module, PairStatus, Plan, RefreshError, SeriesLabel, SeriesLabels, Table, TableSpec,
-};
+use crate::kit::{Host, Kernel, Layout, Module, PairStatus, Plan, RefreshError, Table, TableSpec};
 use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairPin, PairSetup};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What a fetch reads for one of its tables serves the others: none comes much later.
@@ -30,14 +28,6 @@ const LOST: &str = "events: events of programs that found no room in a buffer of
 const CUT: &str = "series: events that were not counted, since their counter has max_instances series";
 /// How often events are read: a buffer has to hold those of this time.
 const EVENTS_EVERY: Duration = Duration::from_millis(100);
-
-const COUNTER: Metric<u64> = Metric::new(0);
-const COUNT: Metric<u64> = Metric::new(0);
-const SUM: Metric<u64> = Metric::new(1);
-const FLOAT_SUM: Metric<f64> = Metric::new(1);
-const BUCKET: Metric<u64> = Metric::new(0);
-/// The place of p50 among the metrics of a series; the other quantiles follow.
-const QUANTILE: usize = 2;
 
 /// The module of a pair.
 pub struct PairModule {
@@ -614,142 +604,8 @@ impl Module for PairModule {
     }
 }
 
-/// The names of series: those of equal labels once cleaned are told apart.
-#[derive(Default)]
-struct Instances(HashMap<String, usize>);
-
-impl Instances {
-    fn name(&mut self, texts: &[Vec<u8>], cpu: bool) -> String {
-        let last = texts.len().wrapping_sub(1);
-        let part = |(i, text): (usize, &Vec<u8>)| match cpu && i == last {
-            true => format!("cpu{}", clean(text)),
-            false => clean(text),
-        };
-        let name = texts.iter().enumerate().map(part).collect::<Vec<_>>().join("::");
-        let mut own = name.clone();
-        // A label can be the text of another one's second name.
-        while self.0.contains_key(&own) {
-            let times = self.0.entry(name.clone()).or_default();
-            *times += 1;
-            own = format!("{name}~{times}");
-        }
-        self.0.insert(own.clone(), 1);
-        own
-    }
-}
-
-/// A label's text as a part of a name: no blank, comma or control character, and not empty.
-fn clean(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    let cleaned = text.chars().map(|c| match c {
-        '\n' => ';',
-        c if c.is_whitespace() || c.is_control() || c == ',' => '_',
-        c => c,
-    });
-    let cleaned: String = cleaned.collect();
-    if cleaned.is_empty() {
-        "_".into()
-    } else {
-        cleaned
-    }
-}
-
-fn labels_of(names: &[&'static str], texts: &[Vec<u8>]) -> SeriesLabels {
-    let text = |text: &Vec<u8>| {
-        let text = String::from_utf8_lossy(text);
-        let shown = |c: char| {
-            if c == '\n' {
-                ';'
-            } else if c.is_control() {
-                '_'
-            } else {
-                c
-            }
-        };
-        SeriesLabel::Text(text.chars().take(1024).map(shown).collect())
-    };
-    names.iter().zip(texts).map(|(name, value)| (*name, text(value))).collect()
-}
-
-fn fill_counter<'a>(
-    table: &mut Table,
-    labels: &[&'static str],
-    cpu: bool,
-    values: impl Iterator<Item = (&'a Texts, u64)>,
-) {
-    let mut instances = Instances::default();
-    for (texts, value) in values {
-        match labels.is_empty() {
-            true => drop(table.single().set(COUNTER, value)),
-            false => {
-                let name = instances.name(texts, cpu);
-                let labels = Arc::new(labels_of(labels, texts));
-                table.named(name.as_bytes()).set(COUNTER, value).labels(&labels);
-            }
-        }
-    }
-}
-
-fn fill_series(
-    table: &mut Table,
-    labels: &[&'static str],
-    scale: &Scale,
-    windows: Option<&Windows>,
-    series: &HistogramSeries,
-) {
-    let mut instances = Instances::default();
-    for (texts, keys) in &series.keys {
-        let count = scale.counts(keys).iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
-        let sum = scale.sum(keys);
-        let row = match labels.is_empty() {
-            true => table.single(),
-            false => {
-                let labels = Arc::new(labels_of(labels, texts));
-                table.named(instances.name(texts, false).as_bytes()).labels(&labels)
-            }
-        };
-        let row = row.set(COUNT, count);
-        let mut row = match scale.factor {
-            Some(factor) => row.set(SUM, sum.wrapping_mul(factor)),
-            None => row.set(FLOAT_SUM, sum as f64 * scale.ratio),
-        };
-        let quantiles = windows.and_then(|windows| windows.buckets(texts)).into_iter().flatten();
-        for (i, bucket) in quantiles.enumerate() {
-            let Some(Bound { high, .. }) = scale.bounds.get(bucket) else { continue };
-            row = match (scale.is_whole, high.whole) {
-                (true, Some(whole)) => row.set(Metric::new(QUANTILE + i), whole),
-                _ => row.set(Metric::new(QUANTILE + i), high.float),
-            };
-        }
-    }
-}
-
-fn fill_buckets(
-    table: &mut Table,
-    labels: &[&'static str],
-    scale: &Scale,
-    tops: &mut HashMap<Texts, usize>,
-    series: &HistogramSeries,
-) {
-    // Series that are gone need no top.
-    tops.retain(|texts, _| series.keys.contains_key(texts));
-    let mut instances = Instances::default();
-    for (texts, keys) in &series.keys {
-        let mut counts = scale.counts(keys);
-        let top = tops.entry(texts.clone()).or_default();
-        *top = (*top).max(counts.len());
-        counts.resize(*top, 0);
-        let name = if labels.is_empty() { String::new() } else { format!("::{}", instances.name(texts, false)) };
-        for (bound, count) in scale.bounds.iter().zip(counts) {
-            let mut own = labels_of(labels, texts);
-            own.push(("le", SeriesLabel::Text(bound.le.clone())));
-            table.named(format!("{}{name}", bound.name).as_bytes()).set(BUCKET, count).labels(&Arc::new(own));
-        }
-    }
-}
-
-/// Whether the declaration is one of a metric's tables.
 impl Tables {
+    /// The declarations of a metric's tables.
     fn all(&self) -> impl Iterator<Item = &'static TableSpec> {
         self.series.into_iter().chain(self.buckets)
     }
@@ -757,26 +613,8 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn the_configuration_names_what_the_loader_looks_for() {
         assert!(crate::loader::guarded_helpers().eq(crate::config::GUARDED_HELPERS));
-    }
-
-    #[test]
-    fn names_of_series_are_clean_and_differ() {
-        let mut instances = Instances::default();
-        let mut name = |texts: &[&str], cpu| {
-            let texts: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
-            instances.name(&texts, cpu)
-        };
-        assert_eq!(name(&["dm-0", "read"], false), "dm-0::read");
-        assert_eq!(name(&["a b,c\td", ""], false), "a_b_c_d::_");
-        assert_eq!(name(&["main\nidle"], false), "main;idle");
-        assert_eq!(name(&["main;idle"], false), "main;idle~2");
-        assert_eq!(name(&["9", "1"], true), "9::cpu1");
-        let others = [name(&["a b"], false), name(&["a_b~2"], false), name(&["a_b"], false), name(&["a_b~2"], false)];
-        assert_eq!(others, ["a_b", "a_b~2", "a_b~3", "a_b~2~2"]);
     }
 }
