@@ -179,7 +179,10 @@ impl ModuleSet {
         let serving = set.iter().filter(|loaded| !loaded.tables.is_empty());
         let running: Vec<&str> = serving.map(|loaded| loaded.spec.name).collect();
         match running.is_empty() && !Arc::ptr_eq(set, &self.first) {
-            true => self.modules.change(|sets| sets.0.retain(|other| !Arc::ptr_eq(other, set))),
+            true => {
+                self.modules.change(|sets| sets.0.retain(|other| !Arc::ptr_eq(other, set)));
+                loader::end_pinned_programs(loaded.spec.name, |_| false);
+            }
             false => set.kernel.keep(&running),
         }
         log::info!("{section}: stopped");

@@ -3,7 +3,7 @@
 use super::btf::KernelTypes;
 use super::mapping::Mapping;
 use super::outcome::{usable, Finding, LoadRequest, Refusals, TargetOutcome};
-use super::pins::{PinUser, Unit};
+use super::pins::{end_pinned_programs, wait_for_ended_programs, PinUser, Unit};
 use super::refusal::Refusal;
 use super::ring::Ring;
 use super::sparse::Sparse;
@@ -118,7 +118,14 @@ impl Loaded {
                 self.continued.extend(maps.iter().map(|map| map.name().to_string_lossy().into_owned()));
             }
             let maps = maps.iter().map(|map| (map.name().to_string_lossy().into_owned(), map.as_fd()));
-            held(&self.pins).extend(unit.keep(maps));
+            let Some(user) = unit.keep(maps) else { continue };
+            let links = held(&self.links);
+            for (program, link) in links.values().flatten() {
+                if self.build.and_then(|build| build.users(program)).is_some_and(|users| users.contains(&&*user.unit)) {
+                    user.let_run(program, link.as_fd());
+                }
+            }
+            held(&self.pins).push(user);
         }
     }
 
@@ -209,6 +216,7 @@ impl Loaded {
 
     /// Attaches the programs of a tier that were loaded; the error names the one that was refused.
     pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), (&'static str, Refusal)> {
+        wait_for_ended_programs();
         let mut links = Vec::new();
         // Once, whichever hooks have it: a program counts for all of its modules.
         let runs = |name| held(&self.links).values().flatten().any(|(program, _)| *program == name);
@@ -294,9 +302,7 @@ impl Loaded {
             }
             false => Part::Off,
         };
-        if let Err(error) = self.switch(part) {
-            log::error!("the programs count on for modules that were stopped: {error}");
-        }
+        let switched = self.switch(part);
         held(&self.holds).retain(|(module, _)| modules.contains(module));
         for links in held(&self.links).values_mut() {
             links.retain(|(program, _)| {
@@ -304,10 +310,15 @@ impl Loaded {
                 users.is_none_or(|users| users.iter().any(|user| part(user) != Part::Off))
             });
         }
-        // Programs that are shared still count for a module that was stopped.
         let links = held(&self.links);
-        let users = || links.values().flatten().filter_map(|(program, _)| self.build?.users(program));
-        held(&self.pins).retain(|pin| users().any(|users| users.contains(&pin.unit.as_str())));
+        let still_runs = |name: &str| links.values().flatten().any(|(program, _)| *program == name);
+        let stopped = |pin: &PinUser| !modules.contains(&&*pin.unit);
+        let mut pins = held(&self.pins);
+        pins.iter().filter(|pin| stopped(pin)).for_each(|pin| end_pinned_programs(&pin.unit, still_runs));
+        match switched {
+            Ok(()) => pins.retain(|pin| !stopped(pin)),
+            Err(error) => log::error!("the programs count on for modules that were stopped: {error}"),
+        }
     }
 
     /// Tells the programs what each module's part does from now on.

@@ -9,7 +9,7 @@ use super::pair_events::EventReader;
 use super::pair_options::pair_options;
 use super::pair_sampling::Sampling;
 use super::permission::lock_memory;
-use super::pins::{PinUser, Unit};
+use super::pins::{wait_for_ended_programs, PinUser, Unit};
 use super::refusal::{chain, errno, listening, Refusal};
 use super::usage;
 use crate::host::{Cgroups, Controller};
@@ -104,7 +104,7 @@ pub struct LoadedPair {
     maps: BTreeMap<String, PairMap>,
     refused: BTreeMap<String, Refusal>,
     cgroup: Option<String>,
-    _pin: Option<PinUser>,
+    pin: Option<PinUser>,
 }
 
 /// What a section says that libbpf does not know: `perf_event/type=1,config=0,frequency=99` and `xdp/eth0`.
@@ -199,9 +199,9 @@ impl OpenPair {
             object = open(&name, &bytes)?;
         };
         let cgroup = setup.cgroup.clone();
-        let _pin = unit.and_then(|unit| keep(unit, &object));
+        let pin = unit.and_then(|unit| keep(unit, &object));
         let (links, samplings, programs) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(LoadedPair { links, samplings, object, programs, maps, refused, cgroup, _pin })
+        Ok(LoadedPair { links, samplings, object, programs, maps, refused, cgroup, pin })
     }
 }
 
@@ -267,7 +267,8 @@ fn culprit(said: &str) -> Option<String> {
 impl LoadedPair {
     /// Attaches the programs. Those at `post_attach_mark` run once, and are detached again.
     pub fn attach(&mut self) {
-        let LoadedPair { links, samplings, object, programs, refused, cgroup, .. } = self;
+        wait_for_ended_programs();
+        let LoadedPair { links, samplings, object, programs, refused, cgroup, pin, .. } = self;
         let (mut marked, mut ways) = (Vec::new(), None);
         for program in object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -286,8 +287,15 @@ impl LoadedPair {
                 },
             };
             let result = result.map_err(|refusal| ways.get_or_insert_with(Ways::read).advised(&section, refusal));
-            let links: &mut Vec<Link> = if section.ends_with(":post_attach_mark") { &mut marked } else { links };
-            let result = result.map(|attached| links.extend(attached));
+            let result = result.map(|attached| match section.ends_with(":post_attach_mark") {
+                true => marked.extend(attached),
+                false => {
+                    if let (Some(pin), Some(link)) = (&pin, &attached) {
+                        pin.let_run(&name, link.as_fd());
+                    }
+                    links.extend(attached);
+                }
+            });
             programs.push(PairProgram { name, section, result });
         }
         if !marked.is_empty() {

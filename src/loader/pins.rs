@@ -1,5 +1,6 @@
-//! Maps that outlive the agent: pinned in a BPF file system, a directory for each unit (a module or a pair) whose name has the layout of
-//! the maps and since when they count. Maps of another layout are discarded. Only root and one agent at a time use the directory.
+//! Maps that outlive the agent, and programs that count in them meanwhile: pinned in a BPF file system, a directory for each unit (a
+//! module or a pair) whose name has the layout of the maps and since when they count. Maps of another layout are discarded. Programs end
+//! when the next agent loads its own. Only root and one agent at a time use the directory.
 
 use super::held;
 use super::map_shape::MapShape;
@@ -14,7 +15,7 @@ use std::ffi::CString;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
@@ -23,6 +24,8 @@ use thiserror::Error;
 
 /// Where systemd mounts a BPF file system.
 const MOUNT: &str = "/sys/fs/bpf";
+/// What the names of pinned programs begin with; no map has a name like it.
+const PROGRAM: &str = "program=";
 /// How long the agent before may take to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -61,6 +64,8 @@ struct Pins {
     states: BTreeMap<String, PinState>,
     /// Units whose maps programs count in.
     users: BTreeMap<String, Weak<()>>,
+    /// The numbers of programs that were ended.
+    ending: Vec<u32>,
 }
 
 /// The agent's directory, which is locked.
@@ -69,8 +74,14 @@ struct Store {
     _lock: Flock<File>,
 }
 
-static PINS: Mutex<Pins> =
-    Mutex::new(Pins { name: None, removes: false, store: None, states: BTreeMap::new(), users: BTreeMap::new() });
+static PINS: Mutex<Pins> = Mutex::new(Pins {
+    name: None,
+    removes: false,
+    store: None,
+    states: BTreeMap::new(),
+    users: BTreeMap::new(),
+    ending: Vec::new(),
+});
 
 /// The maps of a unit that are to be pinned: those of an agent before, or none yet.
 pub struct Unit {
@@ -85,7 +96,44 @@ pub struct Unit {
 pub struct PinUser {
     /// The unit.
     pub unit: String,
+    directory: PathBuf,
     _token: Arc<()>,
+}
+
+impl PinUser {
+    /// Has an attached program go on when the agent ends. One that hangs on a perf event (tracepoints, kprobes, uprobes) ends with it.
+    pub fn let_run(&self, program: &str, link: BorrowedFd<'_>) {
+        if !outlives(link) {
+            log::info!("{}: {program} ends with the agent, as each tracepoint, kprobe and uprobe", self.unit);
+            return;
+        }
+        let path = self.directory.join(format!("{PROGRAM}{}", file_of(program)));
+        if let Err(error) = pin(&path, link) {
+            log::warn!("{}: {program} ends with the agent: {}: {error}", self.unit, path.display());
+        }
+    }
+}
+
+/// Ends the programs of a unit that would go on without the agent. Those that this agent still runs, for other units, stay attached.
+pub fn end_pinned_programs(unit: &str, still_run: impl Fn(&str) -> bool) {
+    let Pins { store: Some(Ok(store)), ending, .. } = &mut *held(&PINS) else { return };
+    for (directory, _) in store.units().into_iter().filter(|(_, named)| named.name == unit) {
+        end_programs(&directory, ending, &still_run);
+    }
+}
+
+/// Waits until the programs that were ended do not run any more: the kernel detaches them a moment later, and others that count in the
+/// same maps are to be attached.
+pub fn wait_for_ended_programs() {
+    let until = Instant::now() + PATIENCE;
+    let mut ending = std::mem::take(&mut held(&PINS).ending);
+    while !ending.is_empty() && Instant::now() < until {
+        ending.retain(|program| is_there(*program));
+        std::thread::sleep(Duration::from_millis(if ending.is_empty() { 0 } else { 1 }));
+    }
+    if !ending.is_empty() {
+        log::warn!("programs {ending:?} of the agent before still run: pinned counts may be too high");
+    }
 }
 
 /// Has this agent pin maps, in a directory of its own: agents with other directories of state do not share maps. `removes`: it knows
@@ -119,8 +167,8 @@ pub fn remove_other_pins() {
     if pins.states.is_empty() && !Path::new(MOUNT).join("corebcc").join(&name).exists() {
         return;
     }
-    let Pins { store, states, .. } = &mut *pins;
-    let Ok(store) = store.get_or_insert_with(|| Store::open(&name)) else { return };
+    let Pins { store, states, ending, .. } = &mut *pins;
+    let Ok(store) = store.get_or_insert_with(|| Store::open(&name, ending)) else { return };
     for (directory, unit) in store.units() {
         if states.contains_key(&unit.name) {
             continue;
@@ -137,15 +185,16 @@ impl Unit {
     /// unit's state says why.
     pub fn find(unit: &str, layout: Layout, maps: &[MapShape]) -> Option<Unit> {
         let mut pins = held(&PINS);
-        let Pins { name, store, states, users, .. } = &mut *pins;
-        let state = states.entry(unit.to_owned()).or_default();
+        let Pins { name, store, states, users, ending, .. } = &mut *pins;
         let name = name.as_ref()?;
+        let store = store.get_or_insert_with(|| Store::open(name, ending));
+        let state = states.entry(unit.to_owned()).or_default();
         if users.get(unit).is_some_and(|user| user.strong_count() > 0) {
             let why = "programs that were loaded before still count in the pinned maps, which the next start of the agent continues";
             state.say_not(unit, why);
             return None;
         }
-        match store.get_or_insert_with(|| Store::open(name)) {
+        match store {
             Ok(store) => {
                 let layout = maps.iter().fold(layout, |layout, map| map.add_to(layout));
                 Some(store.find(unit, layout, maps, state))
@@ -194,18 +243,13 @@ impl Unit {
         log::info!("{}: {}", self.name, state.status);
         let token = Arc::new(());
         users.insert(self.name.clone(), Arc::downgrade(&token));
-        Some(PinUser { unit: self.name, _token: token })
+        Some(PinUser { unit: self.name, directory: self.directory, _token: token })
     }
 
     fn pin<'m>(&self, maps: impl Iterator<Item = (String, BorrowedFd<'m>)>) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(&self.directory)?;
         for (name, map) in maps {
-            let path = CString::new(self.directory.join(file_of(&name)).into_os_string().into_encoded_bytes())?;
-            // SAFETY: the path ends with a zero, and the descriptor is open.
-            let failed = unsafe { libbpf_sys::bpf_obj_pin(map.as_raw_fd(), path.as_ptr()) };
-            if failed != 0 {
-                return Err(io::Error::from_raw_os_error(-failed));
-            }
+            pin(&self.directory.join(file_of(&name)), map)?;
         }
         Ok(())
     }
@@ -241,8 +285,9 @@ impl Named {
 }
 
 impl Store {
-    /// Opens the directory, and makes it if it is not there. The sentence of an error says what to do.
-    fn open(name: &str) -> Result<Store, NotPinned> {
+    /// Opens the directory, and makes it if it is not there. The sentence of an error says what to do. All programs
+    /// of the agent before end, since one can be that of several units.
+    fn open(name: &str, ending: &mut Vec<u32>) -> Result<Store, NotPinned> {
         let mount = Path::new(MOUNT);
         let kind = statfs(mount).map_err(|error| NotPinned::at(mount, error))?.filesystem_type();
         if kind != BPF_FS_MAGIC {
@@ -265,7 +310,9 @@ impl Store {
         let used =
             |error| NotPinned::at(&path, format!("another agent uses it ({error}); stop that one and restart this"));
         let lock = locked(lock.map_err(|error| NotPinned::at(&path, error))?).map_err(used)?;
-        Ok(Store { path, _lock: lock })
+        let store = Store { path, _lock: lock };
+        store.units().iter().for_each(|(directory, _)| end_programs(directory, ending, |_| false));
+        Ok(store)
     }
 
     fn units(&self) -> Vec<(PathBuf, Named)> {
@@ -336,6 +383,80 @@ fn locked(mut file: File) -> Result<Flock<File>, nix::Error> {
             Err((again, _)) => file = again,
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether what a link attaches stays when the process ends in order: closing a perf event's link switches the event off.
+fn outlives(link: BorrowedFd<'_>) -> bool {
+    // Before 5.15 a perf event's is no link.
+    link_info(link).is_ok_and(|info| LASTING.contains(&info.type_))
+}
+
+fn link_info(link: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_link_info> {
+    // SAFETY: all zeros are a value of this structure of numbers.
+    let mut info: libbpf_sys::bpf_link_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&info) as u32;
+    let place = std::ptr::from_mut(&mut info).cast();
+    // SAFETY: the kernel writes at most `size` bytes there.
+    match unsafe { libbpf_sys::bpf_obj_get_info_by_fd(link.as_raw_fd(), place, &raw mut size) } {
+        0 => Ok(info),
+        failed => Err(io::Error::from_raw_os_error(-failed)),
+    }
+}
+
+/// Kinds of links.
+const LASTING: [u32; 4] = [
+    libbpf_sys::BPF_LINK_TYPE_RAW_TRACEPOINT,
+    libbpf_sys::BPF_LINK_TYPE_TRACING,
+    libbpf_sys::BPF_LINK_TYPE_CGROUP,
+    libbpf_sys::BPF_LINK_TYPE_XDP,
+];
+
+/// Pins a map or a link.
+fn pin(path: &Path, what: BorrowedFd<'_>) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_encoded_bytes())?;
+    // SAFETY: the path ends with a zero, and the descriptor is open.
+    match unsafe { libbpf_sys::bpf_obj_pin(what.as_raw_fd(), path.as_ptr()) } {
+        0 => Ok(()),
+        failed => Err(io::Error::from_raw_os_error(-failed)),
+    }
+}
+
+/// Ends the programs of a unit's directory, which an agent before or this one let run. Those that do not run for others are ending.
+fn end_programs(directory: &Path, ending: &mut Vec<u32>, still_run: impl Fn(&str) -> bool) {
+    for file in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = file.file_name();
+        let Some(program) = name.to_str().and_then(|name| name.strip_prefix(PROGRAM)) else { continue };
+        let number = pinned(&file.path()).and_then(|link| link_info(link.as_fd())).map(|link| link.prog_id);
+        match number.and_then(|number| fs::remove_file(file.path()).map(|()| number)) {
+            Ok(number) if !still_run(program) => ending.push(number),
+            Ok(_) => {}
+            Err(error) => log::error!("{}: {error}: its counts are wrong; remove it", file.path().display()),
+        }
+    }
+}
+
+/// What is pinned at a path.
+fn pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_encoded_bytes())?;
+    // SAFETY: the path ends with a zero.
+    match unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) } {
+        failed if failed < 0 => Err(io::Error::from_raw_os_error(-failed)),
+        // SAFETY: the descriptor was opened for nobody else.
+        descriptor => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+    }
+}
+
+/// Whether the kernel has a program of this number.
+fn is_there(program: u32) -> bool {
+    // SAFETY: the call takes a number only.
+    match unsafe { libbpf_sys::bpf_prog_get_fd_by_id(program) } {
+        failed if failed < 0 => failed != -libc::ENOENT,
+        // SAFETY: the descriptor was opened for nobody else.
+        descriptor => {
+            drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+            true
+        }
     }
 }
 
