@@ -452,8 +452,8 @@ fn is_there(program: u32) -> bool {
     // SAFETY: the call takes a number only.
     match unsafe { libbpf_sys::bpf_prog_get_fd_by_id(program) } {
         failed if failed < 0 => failed != -libc::ENOENT,
-        // SAFETY: the descriptor was opened for nobody else.
         descriptor => {
+            // SAFETY: the descriptor was opened for nobody else.
             drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
             true
         }

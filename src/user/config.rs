@@ -1,9 +1,6 @@
-//! What a pair's YAML declares, checked as a whole: everything wrong is told with file, line and path. Keys that are not known are
-//! ignored, as ebpf_exporter does.
+//! What a pair's YAML declares.
 
 use super::decimal::Decimal;
-use super::reader::read;
-use super::yaml::parse;
 use crate::pcp::{Sem, Units};
 use regex::bytes::Regex;
 use std::collections::HashMap;
@@ -157,19 +154,6 @@ pub enum Decoder {
     String,
     Syscall,
     Uint,
-}
-
-impl PairConfig {
-    /// Reads a pair's YAML; the errors are all that is wrong with it.
-    pub fn parse(file: &str, bytes: &[u8]) -> Result<PairConfig, Vec<PairError>> {
-        let error = |place: String, reason: &str| vec![PairError { file: file.into(), place, reason: reason.into() }];
-        let text = std::str::from_utf8(bytes).map_err(|utf8| {
-            let line = bytes[..utf8.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
-            error(format!("line {line}"), "expected UTF-8")
-        })?;
-        let node = parse(text).map_err(|yaml| error("YAML".into(), &yaml.to_string()))?;
-        read(file, node)
-    }
 }
 
 impl Histogram {

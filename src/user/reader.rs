@@ -1,9 +1,9 @@
-//! The reader of a pair's YAML. An error does not end it: the reader goes on and collects all of them.
+//! The reader of a pair's YAML: everything wrong is told with file, line and path. Keys that are not known are ignored, as ebpf_exporter does.
 
 use super::config::{Buckets, CgroupMap, CountedEvents, Counter, Decoder, Histogram, Label, PairConfig, PairError};
 use super::decimal::Decimal;
 use super::words::{duration, UNITS};
-use super::yaml::{Node, Value};
+use super::yaml::{parse, Node, Value};
 use crate::config::did_you_mean;
 use crate::pcp::{Sem, Units};
 use regex::bytes::{Regex, RegexBuilder};
@@ -56,13 +56,21 @@ const EXPRESSION: usize = 1 << 20;
 /// Buckets of a histogram.
 const MAX_BUCKETS: u64 = 1024;
 
-/// The configuration in a file whose YAML is parsed, or all that is wrong with it.
-pub fn read(file: &str, node: Rc<Node>) -> Result<PairConfig, Vec<PairError>> {
-    let mut reader = Reader { file, errors: Vec::new(), expressions: 0 };
-    let config = reader.config(&At { node, path: String::new() });
-    match reader.errors.is_empty() {
-        true => Ok(config),
-        false => Err(reader.errors),
+impl PairConfig {
+    /// Reads a pair's YAML; the errors are all that is wrong with it.
+    pub fn parse(file: &str, bytes: &[u8]) -> Result<PairConfig, Vec<PairError>> {
+        let error = |place: String, reason: &str| vec![PairError { file: file.into(), place, reason: reason.into() }];
+        let text = std::str::from_utf8(bytes).map_err(|utf8| {
+            let line = bytes[..utf8.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
+            error(format!("line {line}"), "expected UTF-8")
+        })?;
+        let node = parse(text).map_err(|yaml| error("YAML".into(), &yaml.to_string()))?;
+        let mut reader = Reader { file, errors: Vec::new(), expressions: 0 };
+        let config = reader.config(&At { node, path: String::new() });
+        match reader.errors.is_empty() {
+            true => Ok(config),
+            false => Err(reader.errors),
+        }
     }
 }
 
