@@ -118,8 +118,14 @@ os._exit(0)
     let arrived = arrivals.map_or(left, Arrivals::end);
     let unmeasured = unmeasured(&mut agent);
     println!("{counted} arrivals, {unmeasured} without a time, {arrived} by ftrace, {left} departures");
-    assert!((arrived - unmeasured..=arrived).contains(&counted), "{counted} arrivals, {arrived} by ftrace");
-    assert!(arrived <= left && arrived * 100 >= left * 99, "{arrived} arrivals by ftrace, {left} departures");
+    // Those that ftrace sees are counted, and no more than there were. Where the kernel has threads on top of which no program runs, programs
+    // see more than ftrace, and not quite all; elsewhere ftrace sees all.
+    let counted = counted + unmeasured;
+    assert!(
+        (arrived..=left + unmeasured).contains(&counted),
+        "{counted} arrivals, {arrived} by ftrace, {left} departures"
+    );
+    assert!(counted * 100 >= left * 99, "{counted} arrivals, {left} departures");
     let warnings = agent.warnings();
     // Since when a task waits that was preempted on its way to sleep the kernel does not keep, and the program of one task per CPU only.
     assert!(unmeasured <= 5 && warnings.iter().all(|line| line.ends_with(UNMEASURED)), "{warnings:?}");

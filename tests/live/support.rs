@@ -872,8 +872,8 @@ impl Completions {
     }
 }
 
-/// Arrivals of the threads of a process on a CPU, by ftrace. It sees those that programs see and no other: a kernel with threads on top of
-/// which no program runs ([`without_bpf`]) tells neither of a switch from one of them, nor of some switches from the idle task.
+/// Arrivals of the threads of a process on a CPU, by ftrace. It sees none that programs do not: a kernel with threads on top of which no
+/// program runs ([`without_bpf`]) tells neither of a switch from one of them, and does not tell ftrace of some switches from the idle task.
 pub struct Arrivals(Recorder);
 
 impl Arrivals {
