@@ -22,7 +22,9 @@ impl Namespace {
         if lacks_bpf() || lacks_mounts() || lacks(&["nsenter"]) {
             return None;
         }
-        let mount = "mount -t bpf -o mode=0700 bpf /sys/fs/bpf && echo mounted && exec sleep 600";
+        // cgroup_runq wants cgroup v2, too.
+        let mount = "[ -e /sys/fs/cgroup/cgroup.controllers ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup; \
+                     mount -t bpf -o mode=0700 bpf /sys/fs/bpf && echo mounted && exec sleep 600";
         let mut command = Command::new("unshare");
         let mut child = command.args(["--mount", "sh", "-c", mount]).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
