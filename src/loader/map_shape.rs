@@ -6,8 +6,8 @@ use libbpf_rs::btf::{BtfKind, BtfType, TypeId};
 use libbpf_rs::{libbpf_sys, AsRawLibbpf, Btf, MapHandle, MapInfo, MapType, OpenMap, OpenObject};
 use std::os::fd::AsFd;
 
-/// Types that a description has, so that no object makes it endless.
-const MOST_TYPES: usize = 10_000;
+/// Types that a description has, so that no object makes it endless, or its nesting too deep for a stack.
+const MOST_TYPES: usize = 1000;
 
 /// A map as it is declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
