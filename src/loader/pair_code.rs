@@ -93,7 +93,7 @@ fn calls(object: &[u8]) -> Option<Vec<Call<'_>>> {
     Some(calls)
 }
 
-/// Whether the texts of a section are UTF-8, as far as it has any: libbpf-rs ends the process at a message of libbpf that is not.
+/// Whether the texts of a section are UTF-8, as far as it has any: names of anything else are no names.
 fn has_text(section: &Section<'_>) -> bool {
     const STRTAB: u64 = 3;
     let texts = match section.name {

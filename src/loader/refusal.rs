@@ -1,9 +1,10 @@
 //! What libbpf and the verifier say when the kernel refuses something: which program or map, and why.
 
 use crate::kit::KernelError;
-use libbpf_rs::PrintLevel;
+use libbpf_rs::libbpf_sys;
 use nix::libc::{ENOENT, EOPNOTSUPP};
 use std::cell::RefCell;
+use std::ffi::{c_char, c_int, c_void};
 use thiserror::Error;
 
 /// Why a program, a map, an attachment or all of the object is refused.
@@ -25,18 +26,30 @@ thread_local! {
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-fn listen(level: PrintLevel, message: String) {
-    match level {
-        PrintLevel::Warn => SAID.with_borrow_mut(|said| said.push_str(&message)),
-        _ => log::debug!(target: "libbpf", "{}", message.trim_end()),
+/// Takes a message of libbpf. Names in it can be any bytes of an object, at which the callback of libbpf-rs ends the process.
+extern "C" fn listen(level: libbpf_sys::libbpf_print_level, format: *const c_char, values: *mut c_void) -> c_int {
+    let is_debug = level == libbpf_sys::LIBBPF_DEBUG || level == libbpf_sys::LIBBPF_INFO;
+    if is_debug && !log::log_enabled!(target: "libbpf", log::Level::Debug) {
+        return 0;
     }
+    // SAFETY: libbpf calls this with a format and the values for it, which are used once.
+    let message = unsafe { vsprintf::vsprintf_raw(format, values) }.unwrap_or_default();
+    let message = String::from_utf8_lossy(&message);
+    match is_debug {
+        true => log::debug!(target: "libbpf", "{}", message.trim_end()),
+        false => SAID.with_borrow_mut(|said| said.push_str(&message)),
+    }
+    0
 }
 
 /// Runs something with libbpf's messages kept, and gives them beside its result.
 pub fn listening<T>(action: impl FnOnce() -> T) -> (T, String) {
-    let level =
-        if log::log_enabled!(target: "libbpf", log::Level::Debug) { PrintLevel::Debug } else { PrintLevel::Warn };
-    libbpf_rs::set_print(Some((level, listen)));
+    // SAFETY: the last argument is a pointer on every architecture (`va_list`), whatever type it has in the binding.
+    unsafe {
+        libbpf_sys::libbpf_set_print(std::mem::transmute::<*const (), libbpf_sys::libbpf_print_fn_t>(
+            listen as *const (),
+        ))
+    };
     SAID.with_borrow_mut(String::clear);
     let result = action();
     (result, SAID.take())
