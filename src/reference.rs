@@ -95,10 +95,11 @@ pub fn configuration(specs: &[&Spec]) -> String {
          #   prefix   instead of the prefix above\n\
          #   debug    log more\n\
          #   pin      True: counts outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc (docs/agent.md); for\n\
-         #            sysfork, runqlat, ext4dist, xfsdist and zfsdist\n\
+         #            {}\n\
          #\n\
          # Options of several sections:\n",
-        DEFAULT_MODULES.join(",")
+        DEFAULT_MODULES.join(","),
+        Spec::pinnable(specs)
     );
     let shared = Shared::of(specs);
     for entry in &shared.entries {

@@ -34,8 +34,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
-/* What a module's part does (src/bpf.rs has the same); 0: everything. */
-#define PART_FOR_OTHERS 1
+/* A switch that has a module's part do nothing. Others (src/bpf.rs has all): 0, it does everything; 1, what other modules leave to it. */
 #define PART_OFF 2
 
 /* Whether a module's part runs at all, and whether it counts for the module itself. */

@@ -51,7 +51,7 @@ pub struct ServedTable {
 impl ServedTable {
     /// The pair whose metrics these are, if they are a pair's.
     pub fn pair(&self) -> Option<&str> {
-        self.section.strip_prefix("user.").filter(|_| self.spec.cluster >= PAIR_CLUSTERS)
+        self.section.strip_prefix("user.").filter(|_| self.is_of_the_site())
     }
 
     /// Whether it is a pair's or a script's, which have their help texts with them.
@@ -124,11 +124,10 @@ pub fn enabled_module(
         return Err(section.reject("module", reason));
     }
     if module.pin.is_some() && spec.counts.is_empty() {
-        let able: Vec<&str> = specs.iter().filter(|spec| !spec.counts.is_empty()).map(|spec| spec.name).collect();
         let reason = format!(
             "expected False: what the maps of {} mean is known to the agent that made their rows only; the counts of {} can outlive it",
             spec.name,
-            able.join(", ")
+            Spec::pinnable(specs)
         );
         return Err(section.reject("pin", reason));
     }

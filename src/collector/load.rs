@@ -11,7 +11,7 @@ use crate::process::Filters;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::Mutex;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// Plans the modules and has something load them: the loader, or a stand-in of tests that do without a kernel.
 pub fn load<L: LoadedObject + 'static>(
@@ -64,13 +64,13 @@ pub fn load<L: LoadedObject + 'static>(
             depends_on: plan.filter.as_ref().and(filters_at),
             plan,
             maps: prepared.spec.maps,
-            pin: prepared.pin,
+            pin: prepared.pin.clone(),
         })
         .collect();
     constants.stoppable = stoppable && wanted.len() > 1;
     inject("load", "all");
     let outcome = load(&wanted, &constants);
-    let loaded_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let loaded_at = crate::host::seconds_since_1970();
     let modules =
         modules.into_iter().zip(outcome.modules).zip(missing).map(|((prepared, result), missing)| LoadedModule {
             pair: prepared.module.as_ref().ok().and_then(|module| module.pair()),

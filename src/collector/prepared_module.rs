@@ -125,7 +125,8 @@ impl PreparedModule {
         let pin = enabled.settings.pin.as_ref().map(|said| {
             want_pinned(enabled.spec.name);
             let layout = said.iter().fold(Layout::begin(), |layout, (key, value)| layout.with(key).with(value));
-            PinRequest { layout, maps: enabled.spec.counts }
+            let maps = enabled.spec.counts.iter().map(|map| map.name.to_owned()).collect();
+            PinRequest { unit: enabled.spec.name.to_owned(), layout, maps }
         });
         PreparedModule { name, spec: enabled.spec, tables, metrics, debug, pin, module }
     }

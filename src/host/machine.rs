@@ -5,6 +5,7 @@ use nix::unistd::{sysconf, SysconfVar};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// This machine.
 pub fn host() -> Host {
@@ -32,6 +33,11 @@ fn requests_of(disk: &Path) -> usize {
         0 => 0,
         _ => of("queue/nr_requests") * queues,
     }
+}
+
+/// Seconds since 1970; 0 where the clock is before that.
+pub fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The number of rows that CPUs index by their ids: one more than the highest id a CPU can have. Ids can have gaps, so the number of

@@ -220,10 +220,8 @@ pub struct PairStatus {
     pub maps: u32,
     /// Bytes of kernel memory of maps and programs.
     pub memory: u64,
-    /// How long loading took, and when it was over, in seconds since 1970.
+    /// How long loading took; nothing if it was not loaded.
     pub loading: Duration,
-    /// See [`PairStatus::loading`]; 0 if it was not loaded.
-    pub loaded_at: u64,
     /// Runs of the programs and their time in nanoseconds, as far as the kernel counted these.
     pub runs: u64,
     /// See [`PairStatus::runs`].

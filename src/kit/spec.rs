@@ -96,6 +96,12 @@ impl Spec {
         format!("{}{}", self.directory, self.name)
     }
 
+    /// The names of those whose counts can outlive the agent, for a sentence.
+    pub fn pinnable(specs: &[&Spec]) -> String {
+        let able = specs.iter().filter(|spec| !spec.counts.is_empty());
+        able.map(|spec| spec.name).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether the option `module` or the name of a section means it.
     pub fn is_named(&self, name: &str) -> bool {
         name == self.name || name.strip_prefix(self.directory) == Some(self.name)

@@ -25,10 +25,10 @@ pub struct MapShape {
 
 impl MapShape {
     /// Those of an object's maps with these names, as they are to be created.
-    pub fn of(object: &OpenObject, names: &[&str]) -> Vec<MapShape> {
+    pub fn of(object: &OpenObject, names: &[String]) -> Vec<MapShape> {
         // SAFETY: the object is open, and lives longer than its types.
         let btf = Btf::from_bpf_object(unsafe { object.as_libbpf_object().as_ref() }).ok().flatten();
-        let maps = object.maps().filter(|map| names.iter().any(|name| map.name() == *name));
+        let maps = object.maps().filter(|map| names.iter().any(|name| map.name() == name.as_str()));
         maps.map(|map| MapShape::of_map(&map, btf.as_ref())).collect()
     }
 

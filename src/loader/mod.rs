@@ -35,7 +35,7 @@ pub use footprint::{give_back, trim, use_one_arena};
 pub use loaded_object::LoadedObject;
 pub use object::Loaded;
 pub use outcome::{Attempt, Failure, Finding, LoadRequest, PinRequest, Refusals, TargetOutcome};
-pub use pair::{LoadedPair, OpenPair, PairMap, PairPin, PairProgram, PairSetup, MAX_OBJECT};
+pub use pair::{LoadedPair, OpenPair, PairMap, PairProgram, PairSetup, MAX_OBJECT};
 pub use pair_code::guarded_helpers;
 pub use pair_events::{EventReader, Events};
 pub use pair_options::{set_pair_options, PairOptions};

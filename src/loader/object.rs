@@ -43,8 +43,8 @@ pub struct Loaded {
     pub(super) build: Option<BpfObject>,
     /// The maps, and the code that programs are loaded from.
     pub(super) object: Option<Object>,
-    /// What is to be pinned once all is loaded, by module.
-    pub(super) units: BTreeMap<&'static str, Unit>,
+    /// What is to be pinned once all is loaded.
+    pub(super) units: Vec<Unit>,
     /// What is pinned.
     pins: Mutex<Vec<PinUser>>,
     /// Maps with counts of an agent before.
@@ -103,7 +103,7 @@ impl Loaded {
             btf: None,
             build: None,
             object: None,
-            units: BTreeMap::new(),
+            units: Vec::new(),
             pins: Mutex::default(),
             continued: BTreeSet::new(),
         }
@@ -112,13 +112,9 @@ impl Loaded {
     /// Pins what is to outlive the agent.
     pub(super) fn pin(&mut self) {
         let Some(object) = &self.object else { return };
-        for unit in std::mem::take(&mut self.units).into_values() {
-            let maps = object.maps().filter(|map| unit.has(&map.name().to_string_lossy())).collect::<Vec<_>>();
-            if unit.continues() {
-                self.continued.extend(maps.iter().map(|map| map.name().to_string_lossy().into_owned()));
-            }
-            let maps = maps.iter().map(|map| (map.name().to_string_lossy().into_owned(), map.as_fd()));
-            let Some(user) = unit.keep(maps) else { continue };
+        for unit in std::mem::take(&mut self.units) {
+            self.continued.extend(unit.continued().cloned());
+            let Some(user) = unit.keep(object) else { continue };
             let links = held(&self.links);
             for (program, link) in links.values().flatten() {
                 if self.build.and_then(|build| build.users(program)).is_some_and(|users| users.contains(&&*user.unit)) {

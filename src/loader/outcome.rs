@@ -20,13 +20,15 @@ pub struct LoadRequest {
     pub pin: Option<PinRequest>,
 }
 
-/// Maps of a module that are to outlive the agent.
-#[derive(Clone, Copy, Debug)]
+/// Maps of a module or a pair that are to outlive the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinRequest {
+    /// The module, or the section of the pair.
+    pub unit: String,
     /// The layout of what gives them a meaning, beside the maps themselves.
     pub layout: Layout,
-    /// The maps.
-    pub maps: &'static [MapDef],
+    /// Their names.
+    pub maps: Vec<String>,
 }
 
 /// Why a module is not loaded.

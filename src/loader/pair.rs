@@ -1,8 +1,8 @@
 //! The object of a pair: opened by libbpf as a whole of its own, loaded without the programs that the kernel refuses, attached by the
 //! names of its sections, and read.
 
-use super::map_shape::MapShape;
 use super::mark::post_attach_mark;
+use super::outcome::PinRequest;
 use super::pair_advice::{advised, explained, listened, Ways};
 use super::pair_code::{may_not, variable};
 use super::pair_events::EventReader;
@@ -13,7 +13,6 @@ use super::pins::{wait_for_ended_programs, PinUser, Unit};
 use super::refusal::{chain, errno, listening, Refusal};
 use super::usage;
 use crate::host::{Cgroups, Controller};
-use crate::kit::Layout;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{
     Link, Map, MapCore, MapFlags, MapType, Object, ObjectBuilder, OpenObject, ProgramAttachType, ProgramMut,
@@ -62,18 +61,7 @@ pub struct PairSetup {
     /// The path of the cgroup that `cgroup_skb` programs are attached to, below the mount of cgroup v2.
     pub cgroup: Option<String>,
     /// The maps that are to outlive the agent.
-    pub pin: Option<PairPin>,
-}
-
-/// Maps of a pair that are to outlive the agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PairPin {
-    /// The pair's section.
-    pub unit: String,
-    /// The layout of what gives them a meaning, beside the maps themselves.
-    pub layout: Layout,
-    /// Their names.
-    pub maps: Vec<String>,
+    pub pin: Option<PinRequest>,
 }
 
 /// A program, and what became of it.
@@ -162,12 +150,10 @@ impl OpenPair {
         let maps = self.maps();
         let OpenPair { name, bytes, mut object } = self;
         let mut refused: BTreeMap<String, Refusal> = BTreeMap::new();
-        let unit = setup.pin.as_ref().and_then(|PairPin { unit, layout, maps }| {
-            let names: Vec<&str> = maps.iter().map(String::as_str).collect();
-            Unit::find(unit, *layout, &MapShape::of(&object, &names))
-        });
+        let unit = setup.pin.as_ref().and_then(|pin| Unit::find(pin, &object));
         let object = loop {
-            reuse(&mut object, unit.as_ref()).map_err(|error| explained(Refusal::read("", errno(&error)), &error))?;
+            let reused = unit.iter().try_for_each(|unit| unit.reuse(&mut object));
+            reused.map_err(|error| explained(Refusal::read("", errno(&error)), &error))?;
             set_constants(&mut object, &bytes, &setup.constants)?;
             for mut program in object.progs_mut() {
                 let section = program.section().to_string_lossy().into_owned();
@@ -199,27 +185,10 @@ impl OpenPair {
             object = open(&name, &bytes)?;
         };
         let cgroup = setup.cgroup.clone();
-        let pin = unit.and_then(|unit| keep(unit, &object));
+        let pin = unit.and_then(|unit| unit.keep(&object));
         let (links, samplings, programs) = (Vec::new(), Vec::new(), Vec::new());
         Ok(LoadedPair { links, samplings, object, programs, maps, refused, cgroup, pin })
     }
-}
-
-/// Puts the maps of an agent before in the place of those that would be created.
-fn reuse(object: &mut OpenObject, unit: Option<&Unit>) -> libbpf_rs::Result<()> {
-    for mut map in object.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        if let Some(pinned) = unit.and_then(|unit| unit.map(&name)) {
-            map.reuse_fd(pinned)?;
-        }
-    }
-    Ok(())
-}
-
-/// Pins the maps of a unit.
-fn keep(unit: Unit, object: &Object) -> Option<PinUser> {
-    let maps: Vec<Map<'_>> = object.maps().filter(|map| unit.has(&map.name().to_string_lossy())).collect();
-    unit.keep(maps.iter().map(|map| (map.name().to_string_lossy().into_owned(), map.as_fd())))
 }
 
 fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, Refusal> {

@@ -4,8 +4,11 @@
 
 use super::held;
 use super::map_shape::MapShape;
+use super::outcome::PinRequest;
+use crate::host::seconds_since_1970;
 use crate::kit::Layout;
-use libbpf_rs::{libbpf_sys, MapHandle};
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
+use libbpf_rs::{libbpf_sys, ErrorKind, Link, MapCore, MapHandle, Object, OpenObject, Program};
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 use nix::sys::statfs::{statfs, BPF_FS_MAGIC};
@@ -15,11 +18,11 @@ use std::ffi::CString;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Where systemd mounts a BPF file system.
@@ -127,12 +130,13 @@ pub fn end_pinned_programs(unit: &str, still_run: impl Fn(&str) -> bool) {
 pub fn wait_for_ended_programs() {
     let until = Instant::now() + PATIENCE;
     let mut ending = std::mem::take(&mut held(&PINS).ending);
-    while !ending.is_empty() && Instant::now() < until {
+    ending.retain(|program| is_there(*program));
+    while !ending.is_empty() {
+        if Instant::now() > until {
+            return log::warn!("programs {ending:?} of before may still run: pinned counts may be too high");
+        }
+        std::thread::sleep(Duration::from_millis(1));
         ending.retain(|program| is_there(*program));
-        std::thread::sleep(Duration::from_millis(if ending.is_empty() { 0 } else { 1 }));
-    }
-    if !ending.is_empty() {
-        log::warn!("programs {ending:?} of the agent before still run: pinned counts may be too high");
     }
 }
 
@@ -181,14 +185,15 @@ pub fn remove_other_pins() {
 }
 
 impl Unit {
-    /// Finds the maps of a unit; those of another layout, or that are not complete, are discarded. `None`: nothing is pinned, and the
-    /// unit's state says why.
-    pub fn find(unit: &str, layout: Layout, maps: &[MapShape]) -> Option<Unit> {
+    /// Finds the maps of a unit that an object has; those of another layout, or that are not complete, are discarded. `None`: nothing is
+    /// pinned, and the unit's state says why.
+    pub fn find(request: &PinRequest, object: &OpenObject) -> Option<Unit> {
+        let PinRequest { unit, layout, maps } = request;
         let mut pins = held(&PINS);
         let Pins { name, store, states, users, ending, .. } = &mut *pins;
         let name = name.as_ref()?;
         let store = store.get_or_insert_with(|| Store::open(name, ending));
-        let state = states.entry(unit.to_owned()).or_default();
+        let state = states.entry(unit.clone()).or_default();
         if users.get(unit).is_some_and(|user| user.strong_count() > 0) {
             let why = "programs that were loaded before still count in the pinned maps, which the next start of the agent continues";
             state.say_not(unit, why);
@@ -196,8 +201,9 @@ impl Unit {
         }
         match store {
             Ok(store) => {
-                let layout = maps.iter().fold(layout, |layout, map| map.add_to(layout));
-                Some(store.find(unit, layout, maps, state))
+                let maps = MapShape::of(object, maps);
+                let layout = maps.iter().fold(*layout, |layout, map| map.add_to(layout));
+                Some(store.find(unit, layout, &maps, state))
             }
             Err(why) => {
                 state.say_not(unit, &why.0);
@@ -206,27 +212,24 @@ impl Unit {
         }
     }
 
-    /// The map of a name, if there is one of an agent before.
-    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
-        self.found.get(name).map(AsFd::as_fd)
+    /// Puts the maps of an agent before in the place of those that an object would create.
+    pub fn reuse(&self, object: &mut OpenObject) -> libbpf_rs::Result<()> {
+        for mut map in object.maps_mut() {
+            let pinned = self.found.get(&*map.name().to_string_lossy());
+            pinned.map_or(Ok(()), |pinned| map.reuse_fd(pinned.as_fd()))?;
+        }
+        Ok(())
     }
 
-    /// Whether a map is one of its maps.
-    pub fn has(&self, map: &str) -> bool {
-        self.maps.iter().any(|own| own == map)
+    /// The names of its maps that have counts of an agent before.
+    pub fn continued(&self) -> impl Iterator<Item = &String> {
+        self.found.keys()
     }
 
-    /// Whether its maps have counts of an agent before.
-    pub fn continues(&self) -> bool {
-        !self.found.is_empty()
-    }
-
-    /// Pins the maps, unless they are pinned already. Nothing else uses them as long as the user lives.
-    pub fn keep<'m>(self, maps: impl Iterator<Item = (String, BorrowedFd<'m>)>) -> Option<PinUser> {
-        let pinned = match self.continues() {
-            true => Ok(()),
-            false => self.pin(maps),
-        };
+    /// Pins its maps of a loaded object, unless they are pinned already. Nothing else uses them as long as the user lives.
+    pub fn keep(self, object: &Object) -> Option<PinUser> {
+        let continues = !self.found.is_empty();
+        let pinned = if continues { Ok(()) } else { self.pin(object) };
         let mut pins = held(&PINS);
         let Pins { states, users, .. } = &mut *pins;
         let state = states.entry(self.name.clone()).or_default();
@@ -236,7 +239,7 @@ impl Unit {
             return None;
         }
         (state.since, state.is_pinned) = (self.since, true);
-        state.status = match self.continues() {
+        state.status = match continues {
             true => "pinned; continues the counts of an agent before".into(),
             false => "pinned; counts from this load on".into(),
         };
@@ -246,10 +249,13 @@ impl Unit {
         Some(PinUser { unit: self.name, directory: self.directory, _token: token })
     }
 
-    fn pin<'m>(&self, maps: impl Iterator<Item = (String, BorrowedFd<'m>)>) -> io::Result<()> {
+    fn pin(&self, object: &Object) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(&self.directory)?;
-        for (name, map) in maps {
-            pin(&self.directory.join(file_of(&name)), map)?;
+        for map in object.maps() {
+            let name = map.name().to_string_lossy();
+            if self.maps.iter().any(|own| *own == name) {
+                pin(&self.directory.join(file_of(&name)), map.as_fd())?;
+            }
         }
         Ok(())
     }
@@ -258,7 +264,7 @@ impl Unit {
 impl PinState {
     fn say_not(&mut self, unit: &str, why: &str) {
         self.status = format!("not pinned: {why}");
-        (self.since, self.is_pinned) = (now(), false);
+        (self.since, self.is_pinned) = (seconds_since_1970(), false);
         log::warn!("{unit}: {}", self.status);
     }
 }
@@ -334,7 +340,7 @@ impl Store {
                 remove(&directory).map_or_else(|error| format!("not removed: {error}"), |()| "removed".into());
             log::warn!("{unit}: pinned maps discarded, so counts begin at 0: {why}; {} {removed}", directory.display());
         }
-        let named = Named { name: unit.into(), layout, since: now() };
+        let named = Named { name: unit.into(), layout, since: seconds_since_1970() };
         let (directory, found) = (self.path.join(named.write()), BTreeMap::new());
         Unit { name: unit.into(), directory, since: named.since, maps: names(), found }
     }
@@ -388,29 +394,10 @@ fn locked(mut file: File) -> Result<Flock<File>, nix::Error> {
 
 /// Whether what a link attaches stays when the process ends in order: closing a perf event's link switches the event off.
 fn outlives(link: BorrowedFd<'_>) -> bool {
+    use LinkTypeInfo::{Cgroup, RawTracepoint, Tracing, Xdp};
     // Before 5.15 a perf event's is no link.
-    link_info(link).is_ok_and(|info| LASTING.contains(&info.type_))
+    LinkInfo::from_fd(link).is_ok_and(|link| matches!(link.info, RawTracepoint(_) | Tracing(_) | Cgroup(_) | Xdp(_)))
 }
-
-fn link_info(link: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_link_info> {
-    // SAFETY: all zeros are a value of this structure of numbers.
-    let mut info: libbpf_sys::bpf_link_info = unsafe { std::mem::zeroed() };
-    let mut size = size_of_val(&info) as u32;
-    let place = std::ptr::from_mut(&mut info).cast();
-    // SAFETY: the kernel writes at most `size` bytes there.
-    match unsafe { libbpf_sys::bpf_obj_get_info_by_fd(link.as_raw_fd(), place, &raw mut size) } {
-        0 => Ok(info),
-        failed => Err(io::Error::from_raw_os_error(-failed)),
-    }
-}
-
-/// Kinds of links.
-const LASTING: [u32; 4] = [
-    libbpf_sys::BPF_LINK_TYPE_RAW_TRACEPOINT,
-    libbpf_sys::BPF_LINK_TYPE_TRACING,
-    libbpf_sys::BPF_LINK_TYPE_CGROUP,
-    libbpf_sys::BPF_LINK_TYPE_XDP,
-];
 
 /// Pins a map or a link.
 fn pin(path: &Path, what: BorrowedFd<'_>) -> io::Result<()> {
@@ -427,8 +414,8 @@ fn end_programs(directory: &Path, ending: &mut Vec<u32>, still_run: impl Fn(&str
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = file.file_name();
         let Some(program) = name.to_str().and_then(|name| name.strip_prefix(PROGRAM)) else { continue };
-        let number = pinned(&file.path()).and_then(|link| link_info(link.as_fd())).map(|link| link.prog_id);
-        match number.and_then(|number| fs::remove_file(file.path()).map(|()| number)) {
+        let link = Link::open(file.path()).and_then(|link| link.info()).map_err(io::Error::other);
+        match link.and_then(|link| fs::remove_file(file.path()).map(|()| link.prog_id)) {
             Ok(number) if !still_run(program) => ending.push(number),
             Ok(_) => {}
             Err(error) => log::error!("{}: {error}: its counts are wrong; remove it", file.path().display()),
@@ -436,28 +423,9 @@ fn end_programs(directory: &Path, ending: &mut Vec<u32>, still_run: impl Fn(&str
     }
 }
 
-/// What is pinned at a path.
-fn pinned(path: &Path) -> io::Result<OwnedFd> {
-    let path = CString::new(path.as_os_str().as_encoded_bytes())?;
-    // SAFETY: the path ends with a zero.
-    match unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) } {
-        failed if failed < 0 => Err(io::Error::from_raw_os_error(-failed)),
-        // SAFETY: the descriptor was opened for nobody else.
-        descriptor => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
-    }
-}
-
 /// Whether the kernel has a program of this number.
 fn is_there(program: u32) -> bool {
-    // SAFETY: the call takes a number only.
-    match unsafe { libbpf_sys::bpf_prog_get_fd_by_id(program) } {
-        failed if failed < 0 => failed != -libc::ENOENT,
-        descriptor => {
-            // SAFETY: the descriptor was opened for nobody else.
-            drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
-            true
-        }
-    }
+    !Program::fd_from_id(program).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// Removes the directory of a unit.
@@ -466,10 +434,6 @@ fn remove(directory: &Path) -> io::Result<()> {
         fs::remove_file(file.path())?;
     }
     fs::remove_dir(directory)
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

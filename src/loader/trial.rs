@@ -5,7 +5,6 @@
 use super::btf::{Function, KernelTypes, KERNEL};
 use super::excerpt::{excerpt, section};
 use super::features;
-use super::map_shape::MapShape;
 use super::object::Loaded;
 use super::outcome::{usable, Attempt, Failure, Finding, LoadRequest};
 use super::permission::{lock_memory, Privileges};
@@ -14,8 +13,8 @@ use super::refusal::{chain, errno, listening, Refusal};
 use super::{program, template};
 use crate::bpf::{BpfObject, Constants};
 use crate::kit::{Hook, MapKind, Plan, Target, Tier, When};
-use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, OpenObject, ProgramType};
-use std::collections::{BTreeMap, BTreeSet};
+use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, ProgramType};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -488,11 +487,7 @@ impl Trial<'_> {
     }
 
     /// Opens the object, configures it, makes its maps and relocates the programs that may be loaded.
-    fn prepare(
-        &self,
-        active: &[usize],
-        refused: &BTreeSet<&'static str>,
-    ) -> Result<(Object, BTreeMap<&'static str, Unit>), Refusal> {
+    fn prepare(&self, active: &[usize], refused: &BTreeSet<&'static str>) -> Result<(Object, Vec<Unit>), Refusal> {
         let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
         let tiers = self.hooks(active).into_iter().chain(templates).flat_map(|hook| hook.tiers);
         let programs: BTreeSet<&'static str> = tiers
@@ -504,7 +499,7 @@ impl Trial<'_> {
         let constants = self.constants.bytes(&on, &self.avoid.split(',').collect::<Vec<_>>(), &late);
         let is_wanted = |name: &str| name == "ask_features" || programs.contains(name);
         let excerpt = excerpt(self.object.bytes, is_wanted);
-        let mut units = BTreeMap::new();
+        let mut units = Vec::new();
         let (object, said) = listening(|| -> libbpf_rs::Result<Object> {
             let mut builder = ObjectBuilder::default();
             builder.name(self.object.name)?.btf_custom_path(self.known.types())?;
@@ -535,13 +530,9 @@ impl Trial<'_> {
                     }
                 }
             }
-            units = self.find_pinned(active, &open);
-            for mut map in open.maps_mut() {
-                let name = map.name().to_string_lossy().into_owned();
-                if let Some(pinned) = units.values().find_map(|unit| unit.map(&name)) {
-                    map.reuse_fd(pinned)?;
-                }
-            }
+            let pins = active.iter().filter(|_| self.pins).filter_map(|&module| self.wanted[module].pin.as_ref());
+            units = pins.filter_map(|pin| Unit::find(pin, &open)).collect::<Vec<_>>();
+            units.iter().try_for_each(|unit| unit.reuse(&mut open))?;
             // SAFETY: the object is open and not loaded yet.
             let prepared = unsafe { libbpf_sys::bpf_object__prepare(open.as_libbpf_object().as_ptr()) };
             if prepared < 0 {
@@ -561,19 +552,6 @@ impl Trial<'_> {
             let message = if refusal.message.is_empty() { chain(&error) } else { refusal.message };
             Refusal { message, ..refusal }
         })
-    }
-}
-
-impl Trial<'_> {
-    /// The maps that are to outlive the agent, by module, with those of an agent before.
-    fn find_pinned(&self, active: &[usize], open: &OpenObject) -> BTreeMap<&'static str, Unit> {
-        let wanted = active.iter().filter(|_| self.pins).map(|&module| &self.wanted[module]);
-        let unit = |wanted: &LoadRequest| {
-            let pin = wanted.pin?;
-            let names: Vec<&str> = pin.maps.iter().map(|map| map.name).collect();
-            Some((wanted.name, Unit::find(wanted.name, pin.layout, &MapShape::of(open, &names))?))
-        };
-        wanted.filter_map(unit).collect()
     }
 }
 

@@ -158,10 +158,10 @@ fn configuration(page: &mut Page, specs: &[&Spec]) {
     );
     page.tagged("`prefix`", "Instead of the prefix in [pmda].");
     page.tagged("`debug`", "Log debugging output.");
+    let able = Spec::pinnable(specs);
     page.tagged(
         "`pin`",
-        "True: counts of the module outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc. For sysfork, runqlat, ext4dist, \
-         xfsdist and zfsdist.",
+        &format!("True: counts of the module outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc. For {able}."),
     );
     for spec in sorted(specs) {
         let needs = if spec.needs.is_empty() { String::new() } else { format!(" Needs {}.", spec.needs) };

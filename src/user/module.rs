@@ -13,11 +13,11 @@ use super::series::{keeps_cpu, CounterSeries, HistogramSeries, Scale, Skipped, T
 use super::tables::{leak, ServedMetric, Tables};
 use crate::bpf::types;
 use crate::kit::{Host, Kernel, Layout, Module, PairStatus, Plan, RefreshError, Table, TableSpec};
-use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairPin, PairSetup};
+use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairSetup, PinRequest};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// What a fetch reads for one of its tables serves the others: none comes much later.
 const SAME_FETCH: Duration = Duration::from_millis(200);
@@ -402,8 +402,6 @@ impl PairModule {
         self.status.maps = loaded.maps().len() as u32;
         self.status.memory = loaded.memory();
         self.status.loading = begin.elapsed();
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        self.status.loaded_at = since.map_or(0, |since| since.as_secs());
         self.loaded = Some(loaded);
     }
 }
@@ -430,7 +428,7 @@ impl PairModule {
     }
 
     /// The maps that metrics are read from, and the layout of what gives them a meaning beside their types: labels and buckets.
-    fn to_pin(&self) -> Option<PairPin> {
+    fn to_pin(&self) -> Option<PinRequest> {
         let (mut layout, mut maps) = (Layout::begin(), Vec::new());
         for metric in self.metrics.iter().filter(|_| self.pin) {
             let Some(map) = metric.map.as_ref().ok().filter(|map| !map.is_events) else { continue };
@@ -444,7 +442,7 @@ impl PairModule {
                 layout = layout.with(format_args!("{} {} {buckets:?} {multiplier:?}", bucket.size, bucket.padding));
             }
         }
-        (!maps.is_empty()).then(|| PairPin { unit: self.section(), layout, maps })
+        (!maps.is_empty()).then(|| PinRequest { unit: self.section(), layout, maps })
     }
 
     /// Makes ready what programs find when they begin.

@@ -41,7 +41,7 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
             .set(MAPS, pair.maps)
             .set(MEMORY, pair.memory)
             .set(LOADING, pair.loading.as_micros() as u64);
-        let row = set_opt(row, LOADED_AT, Some(pair.loaded_at).filter(|at| *at > 0));
+        let row = set_opt(row, LOADED_AT, (!pair.loading.is_zero()).then_some(loaded.loaded_at));
         let row = set_opt(row, RUNS, now.as_ref().map(|now| now.runs));
         set_opt(row, TIME, now.map(|now| now.time));
     }
