@@ -3,7 +3,8 @@
 
 use crate::bioperpid::direct;
 use crate::common::{lacks, skip};
-use crate::support::{alone, run, settle, since, Agent, Bpftrace, Completed, Completions, Disk, Script};
+use crate::support::{alone, run, settle, since, Agent, Disk, Script};
+use crate::tracers::{Bpftrace, Completed, Completions};
 use corebcc::bpf::types::{bio_row, bio_size_row, bio_small, fine_hist};
 use corebcc::host::{Cgroup, Cgroups, Controller};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};

@@ -2,7 +2,8 @@
 //! memory.
 
 use crate::common::lacks;
-use crate::support::{alone, command, python, run, settle, Agent, Completions, Disk, Script};
+use crate::support::{alone, command, python, run, settle, Agent, Disk, Script};
+use crate::tracers::Completions;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 

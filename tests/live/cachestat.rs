@@ -2,7 +2,8 @@
 //! /proc/vmstat and /proc/meminfo.
 
 use crate::common::{lacks, skip};
-use crate::support::{alone, run, settle, Agent, Disk, Recorder};
+use crate::support::{alone, run, settle, Agent, Disk};
+use crate::tracers::Recorder;
 use corebcc::kit::Table;
 use corebcc::pcp::Atom;
 use std::fs::{self, File};

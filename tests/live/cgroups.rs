@@ -2,9 +2,8 @@
 
 use crate::biolatency::map_words;
 use crate::common::{lacks, skip};
-use crate::support::{
-    alone, diskstats, python, run, run_again, settle, Agent, Completions, Disk, Sleeper, UnseenArrivals, WRITTEN,
-};
+use crate::support::{alone, diskstats, python, run, run_again, settle, Agent, Disk, Sleeper, WRITTEN};
+use crate::tracers::{Completions, UnseenArrivals};
 use corebcc::bpf::types::cgroup_owner;
 use corebcc::host::{Cgroups, Controller};
 use std::collections::BTreeMap;

@@ -2,7 +2,8 @@
 //! a loop device. A virtual machine of tests/vm has others as well, which may be written to.
 
 use crate::common::skip;
-use crate::support::{alone, diskstats, number, run, settle, Agent, Completions, Disk};
+use crate::support::{alone, diskstats, number, run, settle, Agent, Disk};
+use crate::tracers::Completions;
 use corebcc::catalog::Instances;
 use corebcc::kit::{Key, SeriesLabel, Table, TableSpec};
 use std::fs::{self, File, OpenOptions};

@@ -2,7 +2,8 @@
 //! steps the modules get to know of new command lines as in the agent.
 
 use crate::common::{lacks, loaded, skip};
-use crate::support::{alone, python, Script, UnseenArrivals};
+use crate::support::{alone, python, Script};
+use crate::tracers::UnseenArrivals;
 use corebcc::catalog::EnabledModule;
 use corebcc::collector::ModuleSet;
 use corebcc::kit::{Key, Table, TableId};

@@ -32,4 +32,5 @@ mod tcplife;
 mod tcpperpid;
 mod tcpretrans;
 mod tcptop;
+mod tracers;
 mod usdt;

@@ -1,7 +1,8 @@
 //! runqlat against the switches the kernel keeps by thread, the machine's count of switches, and bpftrace.
 
 use crate::common::{lacks, skip};
-use crate::support::{alone, number, settle, since, Agent, Arrivals, Bpftrace, Script, Sleeper, UnseenArrivals};
+use crate::support::{alone, number, settle, since, Agent, Script, Sleeper};
+use crate::tracers::{Arrivals, Bpftrace, UnseenArrivals};
 use corebcc::kit::{Fine, Key, Table, SERIES_METRICS};
 use corebcc::modules::find;
 

@@ -2,7 +2,8 @@
 //! packet, and what each socket says of itself (TCP_INFO) and the namespace's own counters are the independent counts.
 
 use crate::common::{lacks, skip};
-use crate::support::{alone, python, run, Agent, Event, Recorder, Script};
+use crate::support::{alone, python, run, Agent, Script};
+use crate::tracers::{Event, Recorder};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
