@@ -1,4 +1,4 @@
-//! `cargo fuzz run config`: see ../checks.rs.
+//! `fuzz/run 60 config`, or `cargo fuzz run config`: see ../checks.rs.
 #![no_main]
 
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! `cargo fuzz run decoders`: see ../checks.rs.
+//! `fuzz/run 60 decoders`, or `cargo fuzz run decoders`: see ../checks.rs.
 #![no_main]
 
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! `cargo fuzz run frames`: see ../checks.rs.
+//! `fuzz/run 60 frames`, or `cargo fuzz run frames`: see ../checks.rs.
 #![no_main]
 
 #[allow(dead_code)]

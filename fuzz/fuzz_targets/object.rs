@@ -1,4 +1,4 @@
-//! `cargo fuzz run object`: see ../checks.rs.
+//! `fuzz/run 60 object`, or `cargo fuzz run object`: see ../checks.rs.
 #![no_main]
 
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! `cargo fuzz run pair`: see ../checks.rs.
+//! `fuzz/run 60 pair`, or `cargo fuzz run pair`: see ../checks.rs.
 #![no_main]
 
 #[allow(dead_code)]

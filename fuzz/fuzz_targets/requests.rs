@@ -1,4 +1,4 @@
-//! `cargo fuzz run requests`: see ../checks.rs.
+//! `fuzz/run 60 requests`, or `cargo fuzz run requests`: see ../checks.rs.
 #![no_main]
 
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! `cargo fuzz run script`: see ../checks.rs.
+//! `fuzz/run 60 script`, or `cargo fuzz run script`: see ../checks.rs.
 #![no_main]
 
 #[allow(dead_code)]
