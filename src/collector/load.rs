@@ -6,7 +6,7 @@ use super::loaded_modules::LoadedModules;
 use super::prepared_module::{PreparedModule, PreparedModules};
 use crate::bpf::{self, types};
 use crate::kit::{Module, Plan};
-use crate::loader::{LoadRequest, LoadedObject, Outcome};
+use crate::loader::{pinned_sizes, LoadRequest, LoadedObject, Outcome};
 use crate::process::Filters;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +23,8 @@ pub fn load<L: LoadedObject + 'static>(
     let (host, mut constants) = (crate::host::host(), bpf::constants());
     let mut plans = Vec::new();
     for (number, prepared) in modules.iter_mut().enumerate() {
-        let mut plan = Plan { number, ..Plan::default() };
+        let pinned = prepared.pin.as_ref().map_or_else(Vec::new, |pin| pinned_sizes(&pin.unit));
+        let mut plan = Plan { number, pinned, ..Plan::default() };
         let planned = match &mut prepared.module {
             Ok(module) => guarded(&prepared.name, || {
                 inject("plan", &prepared.name);

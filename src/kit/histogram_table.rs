@@ -169,17 +169,20 @@ impl Kept {
         (self.count, self.sum)
     }
 
-    /// Takes what was counted since the last look into this part of the window. `anyway`: even if the sum of the times is the same, since
-    /// a coarse clock finds times of 0. Yields what was counted, by bucket.
+    /// Takes what was counted since the last look into this part of the window. Yields what was counted, by bucket.
     pub fn look<'a>(
         &mut self,
         part: u64,
         rows: impl Iterator<Item = Row<'a, fine_hist>> + Clone,
-        anyway: bool,
+        look: Look,
     ) -> Vec<(u16, u32)> {
+        if look == Look::Skip {
+            self.skip(rows);
+            return Vec::new();
+        }
         // A fetch may have read it already: the window has its own look.
         let sum = sum_of(rows.clone());
-        if sum == self.window.sum && !anyway {
+        if sum == self.window.sum && look == Look::IfNew {
             self.window.pass(part);
             return Vec::new();
         }
@@ -250,24 +253,12 @@ impl Histograms {
         Histograms { clock, start: Instant::now(), served, kept: Vec::new() }
     }
 
-    /// Once a second, with all histograms: takes what was counted into the windows.
-    pub fn tick(&mut self, histograms: &[HistogramRows<'_>]) {
-        self.look(self.start.elapsed(), histograms);
-    }
-
-    /// Before the first [`Histograms::tick`]: leaves out of the windows what these have counted so far, which was for another agent.
-    pub fn continue_from(&mut self, histograms: &[HistogramRows<'_>]) {
-        if self.kept.is_empty() {
-            self.kept.resize_with(histograms.len(), Kept::default);
-            self.kept.iter_mut().zip(histograms).for_each(|(kept, rows)| kept.skip(rows.iter().copied()));
-        }
-    }
-
-    fn look(&mut self, since_start: Duration, histograms: &[HistogramRows<'_>]) {
-        let part = self.clock.look(since_start);
+    /// Once a second, with all histograms: takes what was counted into the windows. `continues`: they had counts of an agent before.
+    pub fn tick(&mut self, histograms: &[HistogramRows<'_>], continues: bool) {
+        let part = self.clock.look(self.start.elapsed(), continues);
         self.kept.resize_with(histograms.len(), Kept::default);
         for (number, (kept, rows)) in self.kept.iter_mut().zip(histograms).enumerate() {
-            kept.look(part, rows.iter().copied(), self.clock.anyway(number));
+            kept.look(part, rows.iter().copied(), self.clock.look_at(number));
         }
     }
 
@@ -387,27 +378,46 @@ fn bucket_row<'a>(
     }
 }
 
+/// How a histogram is looked at for its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Only if the sum of its times is another one.
+    IfNew,
+    /// Even if the sum is the same, since a coarse clock finds times of 0.
+    Anyway,
+    /// Without what it has counted so far, which was for another agent.
+    Skip,
+}
+
 /// What the parts of a window are counted by: the time since its module was made.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowClock {
     window: Window,
     looks: u64,
+    /// The present look is the first, and finds counts of an agent before.
+    skips: bool,
 }
 
 impl WindowClock {
     /// A window that begins now.
     pub const fn new(window: Window) -> WindowClock {
-        WindowClock { window, looks: 0 }
+        WindowClock { window, looks: 0, skips: false }
     }
 
-    /// Counts a look, this long after the start; yields the part of the window that it belongs to.
-    pub fn look(&mut self, since_start: Duration) -> u64 {
+    /// Counts a look, this long after the start; yields the part of the window that it belongs to. `continues`: the counters had counts of
+    /// an agent before.
+    pub fn look(&mut self, since_start: Duration, continues: bool) -> u64 {
+        self.skips = continues && self.looks == 0;
         self.looks += 1;
         self.window.part(since_start)
     }
 
-    /// Whether the histogram with this number is looked at even if it seems the same: each once in 16 looks.
-    pub fn anyway(&self, number: usize) -> bool {
-        number as u64 % 16 == self.looks % 16
+    /// How the histogram with this number is looked at: each once in 16 looks even if it seems the same.
+    pub fn look_at(&self, number: usize) -> Look {
+        match number as u64 % 16 == self.looks % 16 {
+            _ if self.skips => Look::Skip,
+            true => Look::Anyway,
+            false => Look::IfNew,
+        }
     }
 }

@@ -262,6 +262,7 @@ pub struct Fake {
     calls: std::cell::RefCell<Vec<(&'static str, Vec<u64>)>>,
     missing: Vec<&'static str>,
     targets: Arc<Mutex<Vec<(Target, u32)>>>,
+    continues: bool,
 }
 
 /// One of a fake's targets.
@@ -298,6 +299,11 @@ impl Fake {
     /// With a record waiting in the ring.
     pub fn record(&self, bytes: &[u8]) {
         self.records.borrow_mut().push(bytes.to_vec());
+    }
+
+    /// With counts of an agent before in all maps.
+    pub fn continuing(self) -> Fake {
+        Fake { continues: true, ..self }
     }
 
     /// A row, which the test gave the map.
@@ -340,6 +346,10 @@ impl Fake {
 impl Kernel for Fake {
     fn words(&self, map: &MapDef) -> &[AtomicU64] {
         self.maps.iter().find(|(name, _)| *name == map.name).map_or(&[], |(_, words)| words)
+    }
+
+    fn continues(&self, _map: &MapDef) -> bool {
+        self.continues
     }
 
     fn drain(&self, _ring: &MapDef, each: &mut dyn FnMut(&[u8])) {

@@ -1,6 +1,6 @@
 //! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
 
-use super::{Fake, Hook, Kernel, MetricDef, ProcessFilter, Table, TableSpec, Target};
+use super::{Fake, Hook, Kernel, MapDef, MetricDef, ProcessFilter, Table, TableSpec, Target};
 use crate::bpf::{types, Feature, LateConstants};
 use crate::config::{ConfigError, Section};
 use crate::pcp::PmErr;
@@ -73,6 +73,8 @@ pub struct Plan {
     pub templates: Vec<&'static Hook>,
     /// Entries of maps; a ring's size in bytes.
     pub entries: Vec<(&'static str, u32)>,
+    /// Entries of maps that an agent before pinned for this module: only maps as large can continue its counts.
+    pub pinned: Vec<(String, usize)>,
     /// Why the module cannot work on this machine, if it can tell already.
     pub refusal: Option<String>,
     /// Sets the constants that take long to find, once nothing that can be told beforehand keeps the module from loading.
@@ -127,6 +129,11 @@ impl Plan {
     /// Loads the template: the module attaches it to targets when it finds them.
     pub fn load_template(&mut self, template: &'static Hook) {
         self.templates.push(template);
+    }
+
+    /// Entries of a map that an agent before pinned.
+    pub fn pinned(&self, map: &MapDef) -> Option<usize> {
+        self.pinned.iter().find(|(name, _)| name == map.name).map(|(_, entries)| *entries)
     }
 
     /// Leaves work in the kernel to these modules where they are on: their parts of the programs run as long as this module does.

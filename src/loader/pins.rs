@@ -8,7 +8,7 @@ use super::outcome::PinRequest;
 use crate::host::seconds_since_1970;
 use crate::kit::Layout;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
-use libbpf_rs::{libbpf_sys, ErrorKind, Link, MapCore, MapHandle, Object, OpenObject, Program};
+use libbpf_rs::{libbpf_sys, ErrorKind, Link, MapCore, MapHandle, MapInfo, Object, OpenObject, Program};
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 use nix::sys::statfs::{statfs, BPF_FS_MAGIC};
@@ -74,6 +74,8 @@ struct Pins {
 /// The agent's directory, which is locked.
 struct Store {
     path: PathBuf,
+    /// The programs of the agent before were told to end.
+    has_ended_programs: bool,
     _lock: Flock<File>,
 }
 
@@ -164,6 +166,21 @@ pub fn pin_state(unit: &str) -> Option<PinState> {
     held(&PINS).states.get(unit).cloned()
 }
 
+/// The entries of each map that an agent before pinned of a unit, by the map's name.
+pub fn pinned_sizes(unit: &str) -> Vec<(String, usize)> {
+    let mut pins = held(&PINS);
+    let Pins { name: Some(name), store, .. } = &mut *pins else { return Vec::new() };
+    let Ok(store) = store.get_or_insert_with(|| Store::open(name)) else { return Vec::new() };
+    let own = store.units().into_iter().filter(|(_, named)| named.name == unit);
+    let files = own.flat_map(|(directory, _)| fs::read_dir(directory).into_iter().flatten().flatten());
+    let size = |file: fs::DirEntry| {
+        let name = file.file_name().to_str().filter(|name| !name.starts_with(PROGRAM))?.to_owned();
+        let map = MapHandle::from_pinned_path(file.path()).ok()?;
+        Some((name, MapInfo::new(map.as_fd()).ok()?.info.max_entries as usize))
+    };
+    files.filter_map(size).collect()
+}
+
 /// Removes what is pinned of units that are not to be pinned any more.
 pub fn remove_other_pins() {
     let mut pins = held(&PINS);
@@ -171,8 +188,8 @@ pub fn remove_other_pins() {
     if pins.states.is_empty() && !Path::new(MOUNT).join("corebcc").join(&name).exists() {
         return;
     }
-    let Pins { store, states, ending, .. } = &mut *pins;
-    let Ok(store) = store.get_or_insert_with(|| Store::open(&name, ending)) else { return };
+    let Pins { store, states, .. } = &mut *pins;
+    let Ok(store) = store.get_or_insert_with(|| Store::open(&name)) else { return };
     for (directory, unit) in store.units() {
         if states.contains_key(&unit.name) {
             continue;
@@ -192,7 +209,7 @@ impl Unit {
         let mut pins = held(&PINS);
         let Pins { name, store, states, users, ending, .. } = &mut *pins;
         let name = name.as_ref()?;
-        let store = store.get_or_insert_with(|| Store::open(name, ending));
+        let store = store.get_or_insert_with(|| Store::open(name));
         let state = states.entry(unit.clone()).or_default();
         if users.get(unit).is_some_and(|user| user.strong_count() > 0) {
             let why = "programs that were loaded before still count in the pinned maps, which the next start of the agent continues";
@@ -201,6 +218,7 @@ impl Unit {
         }
         match store {
             Ok(store) => {
+                store.end_all_programs(ending);
                 let maps = MapShape::of(object, maps);
                 let layout = maps.iter().fold(*layout, |layout, map| map.add_to(layout));
                 Some(store.find(unit, layout, &maps, state))
@@ -291,9 +309,8 @@ impl Named {
 }
 
 impl Store {
-    /// Opens the directory, and makes it if it is not there. The sentence of an error says what to do. All programs
-    /// of the agent before end, since one can be that of several units.
-    fn open(name: &str, ending: &mut Vec<u32>) -> Result<Store, NotPinned> {
+    /// Opens the directory, and makes it if it is not there. The sentence of an error says what to do.
+    fn open(name: &str) -> Result<Store, NotPinned> {
         let mount = Path::new(MOUNT);
         let kind = statfs(mount).map_err(|error| NotPinned::at(mount, error))?.filesystem_type();
         if kind != BPF_FS_MAGIC {
@@ -316,9 +333,14 @@ impl Store {
         let used =
             |error| NotPinned::at(&path, format!("another agent uses it ({error}); stop that one and restart this"));
         let lock = locked(lock.map_err(|error| NotPinned::at(&path, error))?).map_err(used)?;
-        let store = Store { path, _lock: lock };
-        store.units().iter().for_each(|(directory, _)| end_programs(directory, ending, |_| false));
-        Ok(store)
+        Ok(Store { path, has_ended_programs: false, _lock: lock })
+    }
+
+    /// Once, when the agent is about to load its own: ends all programs of the agent before, since one can be that of several units.
+    fn end_all_programs(&mut self, ending: &mut Vec<u32>) {
+        if !std::mem::replace(&mut self.has_ended_programs, true) {
+            self.units().iter().for_each(|(directory, _)| end_programs(directory, ending, |_| false));
+        }
     }
 
     fn units(&self) -> Vec<(PathBuf, Named)> {

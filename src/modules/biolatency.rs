@@ -161,6 +161,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&COMPLETE, &ISSUE, &SUBMIT, &stacked::QUEUE, &stacked::COMPLETE],
     maps: &ALL_MAPS,
+    counts: &[ROWS.def, SMALLS.def, MARKS.def, OWNERS, SIZES.def, STACK_ROWS.def],
     make: |setup| {
         let options = Options::read(setup.section)?;
         match options.queued {
@@ -200,7 +201,7 @@ impl Biolatency {
 
 impl Module for Biolatency {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
-        let size = Size::of(host);
+        let size = Size::of(host, plan.pinned(&OWNERS));
         constants.bio_disks = size.disks as u32;
         constants.bio_cpu_shift = size.shift;
         constants.bio_shared = size.shift > 0;

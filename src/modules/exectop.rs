@@ -50,6 +50,7 @@ pub const SPEC: Spec = Spec {
     tables: &[&TABLE],
     hooks: &[&EXEC],
     maps: MAPS,
+    counts: &[ROWS.def, STATS.def],
     make: |_| Ok(Box::new(Exectop::new())),
     ..Spec::NEW
 };
@@ -108,7 +109,8 @@ impl Exectop {
 
     /// Lets programs take the rows whose names gave way a tick ago.
     fn free_emptied(&mut self, kernel: &dyn Kernel) {
-        for row in self.emptied.drain(..).filter_map(|place| kernel.rows(ROWS).get(place)) {
+        let emptied = self.emptied.drain(..).filter_map(|place| kernel.rows(ROWS).get(place));
+        for row in emptied.filter(|row| comm_of(*row) == Comm::default()) {
             row.set(exec_row::count, 0);
             row.set(exec_row::claims, 0); // last of all: it lets a program take the row
         }
@@ -152,6 +154,12 @@ impl Module for Exectop {
         self.ticks += 1;
         self.claims.release_contested(kernel.rows(ROWS), |row| comm_of(row) == Comm::default());
         self.free_emptied(kernel);
+        if self.ticks == 1 && kernel.continues(&ROWS.def) {
+            let rows = kernel.rows(ROWS);
+            let is_left = |row: Row<'_, exec_row>| row.get(exec_row::claims) == 1 && comm_of(row) == Comm::default();
+            // The agent before emptied them; one that a program is just filling in is not empty at the next tick.
+            self.emptied = rows.iter().enumerate().filter(|(_, row)| is_left(*row)).map(|(place, _)| place).collect();
+        }
         if self.ticks.is_multiple_of(LOOK) {
             self.look(kernel);
         }
@@ -230,6 +238,20 @@ mod tests {
         seconds(&mut module, 1);
         assert_eq!(claimed(), 1);
         fill(&fake, 8, 100, 1);
+        assert_eq!(shown(&mut module, &fake), 2);
+    }
+
+    #[test]
+    fn rows_that_an_agent_before_emptied_are_freed() {
+        let fake = Fake::new().with(ROWS, 4).with(STATS, 1).continuing();
+        [0, 1, 2].into_iter().for_each(|row| fake.set(ROWS, row, exec_row::claims, 1));
+        fill(&fake, 3, 9, 2);
+        let mut module = Exectop::new();
+        module.tick(&fake);
+        fill(&fake, 1, 7, 1); // by the program that claimed it just before
+        module.tick(&fake);
+        let claimed = [0, 1, 2, 3].map(|row| fake.row(ROWS, row).get(exec_row::claims) != 0);
+        assert_eq!(claimed, [false, true, false, true]);
         assert_eq!(shown(&mut module, &fake), 2);
     }
 

@@ -123,6 +123,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK, &UNLOCK],
     maps: MAPS,
+    counts: &[ROWS.def, STATS.def],
     needs_to_run: &[Need::KernelSymbols],
     make: |setup| Ok(Box::new(Klockstat::new(Options::read(setup.section)?))),
     ..Spec::NEW

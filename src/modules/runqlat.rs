@@ -166,10 +166,7 @@ impl Module for Runqlat {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         let rows = self.rows(kernel);
-        if kernel.continues(&ROWS.def) {
-            self.histograms.continue_from(&rows);
-        }
-        self.histograms.tick(&rows);
+        self.histograms.tick(&rows, kernel.continues(&ROWS.def));
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {

@@ -50,6 +50,7 @@ pub const SPEC: Spec = Spec {
     options: OPTIONS,
     hooks: &[&ENTER, &EXIT],
     maps: MAPS,
+    counts: &[ROWS.def, STATS.def],
     make: |setup| {
         let mut options = Options::read(setup.section)?;
         if options.details && options.process.is_all() {

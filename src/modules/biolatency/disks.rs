@@ -218,14 +218,14 @@ impl DiskHistograms {
         for (&word, disk) in &mut self.disks {
             disk.counts = self.filter.counts(kernel, word);
         }
-        let part = self.clock.look(since_start);
+        let part = self.clock.look(since_start, kernel.continues(&ROWS.def));
         let rows = BothRows::of(kernel);
         let mut number = 0;
         for disk in self.disks.values_mut() {
             for (histogram, &(operation, phase)) in OF_DISK.iter().enumerate() {
                 number += 1;
                 let parts = parts(rows, &disk.rows[operation], phase);
-                let counted = disk.kept[histogram].look(part, parts, self.clock.anyway(number));
+                let counted = disk.kept[histogram].look(part, parts, self.clock.look_at(number));
                 if phase == Phase::Total && disk.is_of_all() {
                     self.whole[operation].add(part, &counted);
                 }
@@ -489,6 +489,22 @@ pub(super) mod tests {
         for (name, permille) in [("p50", 500), ("p90", 900), ("p99", 990), ("p999", 999), ("max", 1000)] {
             let (found, exact) = (cell(name) as f64, times[times.len() * permille / 1000 - 1] as f64);
             assert!((found - exact).abs() <= exact * Fine::ERROR + 0.5, "{name}: {found}, not {exact}");
+        }
+    }
+
+    #[test]
+    fn counts_of_an_agent_before_are_in_no_window() {
+        let (fake, mut disks) = (fake().continuing(), disks(60));
+        count(&fake, 0, VDA, 5_000, 1000);
+        disks.look(&fake, Duration::ZERO);
+        count(&fake, 0, VDA, 100, 10);
+        count(&fake, 2, VDA, 100, 10);
+        disks.look(&fake, Duration::from_secs(1));
+        for (spec, name) in [(&dev::TABLE, "disk.dev.read.total"), (&whole::TABLE, "disk.all.read.total")] {
+            let table = filled(&mut disks, &fake, spec);
+            let [count, max] = ["count", "max"].map(|last| cell(&table, 0, &format!("{name}.{last}"), spec));
+            assert_eq!(count, Some(1020));
+            assert!(max < Some(110), "{max:?}");
         }
     }
 

@@ -30,11 +30,12 @@ impl Size {
     /// Places for requests of which a part is complete.
     pub const PARTS: usize = 1024;
 
-    /// For this machine.
-    pub fn of(host: &Host) -> Size {
-        // A quarter more than there are: for disks to come, and so that most find their first choice.
-        let disks = host.disks + host.disks / 4 + 8;
-        let most = (21 << 20) + host.disks * (75 << 10);
+    /// For this machine, or as large as those of an agent before, which had so many indexes, where that is not far from it.
+    pub fn of(host: &Host, pinned: Option<usize>) -> Size {
+        let suits = |then: &usize| host.disks <= then + then / 8 + 4 && *then <= 4 * (host.disks + 8);
+        let there = pinned.and_then(disks_of).filter(suits).unwrap_or(host.disks);
+        let disks = indexes(there);
+        let most = (21 << 20) + there * (75 << 10);
         let shift_for = |index: usize| cpu_shift(host.cpus, disks * index, most);
         let (shift, size_shift) = (shift_for(Size::INDEX), shift_for(Size::SIZES));
         Size {
@@ -54,16 +55,44 @@ impl Size {
     }
 }
 
+/// Indexes for so many disks: a quarter more, for disks to come, and so that most find their first choice.
+fn indexes(disks: usize) -> usize {
+    disks + disks / 4 + 8
+}
+
+/// How many disks there were for these indexes.
+fn disks_of(pinned: usize) -> Option<usize> {
+    let disks = (pinned.checked_sub(8)? * 4).div_ceil(5);
+    (indexes(disks) == pinned).then_some(disks)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bpf::types::bio_part;
 
+    #[test]
+    fn maps_are_as_large_as_pinned_ones_while_these_do() {
+        let host = |disks| Host { disks, cpus: 256, ..Host::SMALL };
+        for then in 0..2000 {
+            assert_eq!(disks_of(indexes(then)), Some(then));
+            let (before, now) = (Size::of(&host(then), None), |disks| Size::of(&host(disks), Some(indexes(then))));
+            for disks in [then, then / 3, then + then / 8 + 4] {
+                let Size { disks: indexes, groups, size_groups, .. } = now(disks);
+                assert_eq!((indexes, groups, size_groups), (before.disks, before.groups, before.size_groups));
+            }
+            let more = then + then / 8 + 5;
+            assert_eq!(now(more), Size::of(&host(more), None), "too many disks for them");
+        }
+        assert_eq!(Size::of(&host(1), Some(usize::MAX / 8)), Size::of(&host(1), None));
+        assert_eq!(Size::of(&host(1), Some(3)), Size::of(&host(1), None));
+    }
+
     /// The table of docs/design.md is printed here.
     #[test]
     fn maps_stay_within_their_limits_on_three_machines() {
         let bytes = |cpus, disks, requests| {
-            let size = Size::of(&Host { cpus, disks, requests, ..Host::SMALL });
+            let size = Size::of(&Host { cpus, disks, requests, ..Host::SMALL }, None);
             let rows = size.rows() * (size_of::<bio_row>() + size_of::<bio_small>());
             // An element of a hash has 48 bytes of its own, a bucket 16.
             let sizes = size.size_groups * size.disks * Size::SIZES + Size::PARTS * size_of::<bio_part>();
@@ -81,7 +110,7 @@ mod tests {
     /// The kernel's kmalloc goes as far; an array of BPF begins with up to 512 bytes of its own.
     #[test]
     fn starts_of_a_disk_with_256_requests_take_at_most_32_kb() {
-        let starts = |requests| Size::of(&Host { requests, ..Host::SMALL }).starts;
+        let starts = |requests| Size::of(&Host { requests, ..Host::SMALL }, None).starts;
         assert!(starts(256) * 8 + 512 <= 32 << 10);
         assert_eq!([starts(0), starts(256), starts(65_536)], [2048, 2048, 1 << 18]);
     }
@@ -89,7 +118,7 @@ mod tests {
     #[test]
     fn each_cpu_has_its_group_of_rows() {
         for (cpus, disks) in [(1, 0), (3, 10), (65, 100), (256, 1000), (8192, 10_000)] {
-            let size = Size::of(&Host { cpus, disks, ..Host::SMALL });
+            let size = Size::of(&Host { cpus, disks, ..Host::SMALL }, None);
             assert_eq!((cpus - 1) >> size.shift, size.groups - 1, "{cpus} CPUs, {disks} disks: {size:?}");
         }
     }

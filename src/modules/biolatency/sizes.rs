@@ -62,7 +62,7 @@ impl SizeHistograms {
             for (kept, of) in disk.kept.iter_mut().zip(&disk.rows) {
                 for (class, kept) in kept.iter_mut().enumerate() {
                     number += 1;
-                    kept.look(part, parts(rows, of, class), clock.anyway(number));
+                    kept.look(part, parts(rows, of, class), clock.look_at(number));
                 }
             }
         }

@@ -135,13 +135,13 @@ impl StackedDisks {
         if self.looks.is_multiple_of(disks::NAMES_EVERY) {
             self.name_again();
         }
-        let part = self.clock.look(since_start);
+        let part = self.clock.look(since_start, kernel.continues(&STACK_ROWS.def));
         let rows = kernel.rows(STACK_ROWS);
         let mut number = 0;
         for disk in self.disks.values_mut() {
             for (operation, kept) in disk.kept.iter_mut().enumerate() {
                 number += 1;
-                kept.look(part, parts(rows, &disk.rows, operation), self.clock.anyway(number));
+                kept.look(part, parts(rows, &disk.rows, operation), self.clock.look_at(number));
             }
         }
     }

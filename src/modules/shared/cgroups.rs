@@ -191,14 +191,14 @@ impl<R> CgroupHistograms<R> {
         self.ticks += 1;
         self.find(kernel);
         self.find_gone();
-        let part = self.clock.look(since_start);
+        let part = self.clock.look(since_start, kernel.continues(&self.of.rows.def));
         let view = View::of(self.of, kernel);
         let all = self.series.values_mut().chain([&mut self.other]);
         for (number, series) in all.enumerate() {
             for (histogram, &field) in self.of.histograms.iter().enumerate() {
-                let anyway = self.clock.anyway(number * self.of.histograms.len() + histogram);
+                let look = self.clock.look_at(number * self.of.histograms.len() + histogram);
                 let rows = rows(view, &series.rows, &series.past);
-                series.kept[histogram].look(part, rows.map(|row| row.part(field)), anyway);
+                series.kept[histogram].look(part, rows.map(|row| row.part(field)), look);
             }
         }
         self.end_series(view);

@@ -53,10 +53,7 @@ impl Module for Operations {
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         let histograms = self.histograms(kernel);
-        if kernel.continues(&self.rows.def) {
-            self.histograms.continue_from(&histograms);
-        }
-        self.histograms.tick(&histograms);
+        self.histograms.tick(&histograms, kernel.continues(&self.rows.def));
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
