@@ -5,8 +5,8 @@ use super::guard::{held, inject, Fault};
 use super::module_set::ModuleSet;
 use super::modules::Modules;
 use super::prepared_module::PreparedModules;
-use super::renewal::{Order, Supply};
-use super::status::{is_control, AgentStatus};
+use super::renewal::{Order, RenewalError, Supply};
+use super::status::{is_control, AgentStatus, Orders};
 use crate::catalog::{Change, Collect, TableError};
 use crate::kit::{Table, TableId};
 use crate::loader::remove_other_pins;
@@ -52,6 +52,16 @@ enum Wish {
     Order(String, Order),
 }
 
+impl Wish {
+    /// What it is about; nothing is all.
+    fn section(&self) -> &str {
+        match self {
+            Wish::Reload => "",
+            Wish::Order(section, _) => section,
+        }
+    }
+}
+
 enum Done {
     Loaded(Vec<(TableId, Result<(), TableError>)>),
     Refreshed(Refreshed),
@@ -79,6 +89,7 @@ struct Shared {
     /// Tells the other side that loading is over, or that a thread is lost.
     ready: Arc<EventFd>,
     modules: OnceLock<Weak<Modules>>,
+    orders: Arc<Orders>,
     /// Threads that help out, and how many of them have nothing to do.
     helpers: AtomicUsize,
     idle: AtomicUsize,
@@ -166,13 +177,16 @@ fn tell(set: &mut ModuleSet, shared: &Shared) {
     }
 }
 
-/// Does what a client wants. A refusal is in the log.
-fn change(set: &mut ModuleSet, wish: Wish) -> Result<(), TableError> {
-    let changed = match wish {
+/// Does what a client wants. What became of it is told after what came and went. A refusal is in the log.
+fn change(set: &mut ModuleSet, wish: &Wish, shared: &Shared) -> Result<(), TableError> {
+    let changed: Result<&str, RenewalError> = match wish {
         Wish::Reload => set.reload(),
-        Wish::Order(section, order) => set.order(&section, order),
+        Wish::Order(section, order) => set.order(section, *order),
     };
-    changed.map_err(|_| PmErr::BADSTORE.into())
+    tell(set, shared);
+    let said = changed.as_ref().map_or_else(ToString::to_string, ToString::to_string);
+    shared.orders.end(wish.section(), said);
+    changed.map(drop).map_err(|_| PmErr::BADSTORE.into())
 }
 
 /// The owner of the modules: loads them, says what became of them, and does what there is.
@@ -192,7 +206,7 @@ fn collect(load: impl FnOnce() -> ModuleSet, status: AgentStatus, shared: &Share
             let done = match job {
                 Job::Refresh(id, table) => refreshed(&set.modules, id, table),
                 Job::Store(number, id, column, value) => Done::Stored(number, set.store(id, column, &value)),
-                Job::Change(number, wish) => Done::Stored(number, change(&mut set, wish)),
+                Job::Change(number, wish) => Done::Stored(number, change(&mut set, &wish, shared)),
                 Job::Stop => return set.leave(),
             };
             tell(&mut set, shared);
@@ -240,7 +254,7 @@ impl Collector {
 
     /// Starts the thread, which loads the modules by this.
     pub fn over(load: impl FnOnce() -> ModuleSet + Send + 'static, status: AgentStatus) -> std::io::Result<Collector> {
-        let mut collector = Collector::new(status.fetches())?;
+        let mut collector = Collector::new(status.fetches(), status.orders())?;
         let thread = Builder::new().name("collector".into()).spawn({
             let shared = Arc::clone(&collector.shared);
             move || shared.run(|| collect(load, status, &shared))
@@ -250,7 +264,7 @@ impl Collector {
     }
 
     /// Without the thread.
-    fn new(fetches: Arc<AtomicU64>) -> std::io::Result<Collector> {
+    fn new(fetches: Arc<AtomicU64>, orders: Arc<Orders>) -> std::io::Result<Collector> {
         let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         let shared = Shared {
             waiting: Mutex::default(),
@@ -260,6 +274,7 @@ impl Collector {
             call: event()?,
             ready: Arc::new(event()?),
             modules: OnceLock::new(),
+            orders,
             helpers: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
@@ -281,6 +296,13 @@ impl Collector {
     /// Readable once loading is over, and when a thread is lost, until it is read.
     pub fn ready(&self) -> Arc<EventFd> {
         Arc::clone(&self.shared.ready)
+    }
+
+    /// The job of a wish, which is under way from now on.
+    fn wanted(&mut self, wish: Wish) -> Job {
+        self.stores += 1;
+        self.shared.orders.begin(wish.section());
+        Job::Change(self.stores, wish)
     }
 
     /// Another thread, if none has nothing to do and there can be one more.
@@ -394,8 +416,8 @@ impl Collect for Collector {
     }
 
     fn reload(&mut self) {
-        self.stores += 1;
-        self.shared.put([Job::Change(self.stores, Wish::Reload)]);
+        let job = self.wanted(Wish::Reload);
+        self.shared.put([job]);
     }
 
     fn is_control(&self, table: TableId, column: usize) -> bool {
@@ -403,10 +425,12 @@ impl Collect for Collector {
     }
 
     fn store(&mut self, table: TableId, column: usize, instance: &[u8], value: &[u8]) -> Result<(), TableError> {
-        self.stores += 1;
         let (job, patience) = match is_control(table, column) {
-            true => (Job::Change(self.stores, wish(instance, value)?), LOADING),
-            false => (Job::Store(self.stores, table, column, value.to_vec()), self.patience),
+            true => (self.wanted(wish(instance, value)?), LOADING),
+            false => {
+                self.stores += 1;
+                (Job::Store(self.stores, table, column, value.to_vec()), self.patience)
+            }
         };
         self.shared.put([job]);
         let until = Instant::now() + patience;
@@ -520,7 +544,7 @@ mod tests {
 
     #[test]
     fn waits_for_what_is_stuck_get_shorter_until_something_comes() {
-        let mut collector = Collector::new(Arc::default()).unwrap();
+        let mut collector = Collector::new(Arc::default(), Arc::default()).unwrap();
         let waits: Vec<Duration> = (0..20).map(|table| ask(&mut collector, &[TableId::new(table)]).1).collect();
         assert!(waits[0] >= PATIENCE && waits.iter().sum::<Duration>() < 3 * PATIENCE, "{waits:?}");
         assert!(ask(&mut collector, &[]).1 < MOMENT);
@@ -534,7 +558,7 @@ mod tests {
 
     #[test]
     fn a_module_that_was_slow_is_asked_last_and_not_waited_for() {
-        let mut collector = Collector::new(Arc::default()).unwrap();
+        let mut collector = Collector::new(Arc::default(), Arc::default()).unwrap();
         let shared = Arc::clone(&collector.shared);
         assert!(ask(&mut collector, &[SLOW]).0.is_empty());
         done(&shared, 2 * PATIENCE);

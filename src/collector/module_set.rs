@@ -111,36 +111,31 @@ impl ModuleSet {
         self.renew(renewal);
     }
 
-    /// Reads all files again, and changes what has changed in them.
-    pub fn reload(&mut self) -> Result<(), RenewalError> {
+    /// Reads all files again, and changes what has changed in them. Yields what became of that.
+    pub fn reload(&mut self) -> Result<&'static str, RenewalError> {
         let renewal = self.supply.as_mut().ok_or_else(RenewalError::fixed).and_then(|supply| supply.reload());
-        self.answer("", renewal)
+        self.obey("reload", renewal)
     }
 
-    /// Starts, stops or restarts a module.
-    pub fn order(&mut self, section: &str, order: Order) -> Result<(), RenewalError> {
+    /// Starts, stops or restarts a module. Yields what became of that.
+    pub fn order(&mut self, section: &str, order: Order) -> Result<&'static str, RenewalError> {
         let renewal =
             self.supply.as_mut().ok_or_else(RenewalError::fixed).and_then(|supply| supply.order(section, order));
-        self.answer(section, renewal)
+        self.obey(section, renewal)
     }
 
-    /// Does what an order comes to, and keeps what became of it for whoever gave it.
-    fn answer(&mut self, section: &str, renewal: Result<Renewal, RenewalError>) -> Result<(), RenewalError> {
+    /// Does what an order comes to.
+    fn obey(&mut self, name: &str, renewal: Result<Renewal, RenewalError>) -> Result<&'static str, RenewalError> {
         let done = renewal.map(|renewal| {
-            let answer = if renewal.is_empty() { "nothing has changed" } else { "done" };
+            let said = if renewal.is_empty() { "nothing has changed" } else { "done" };
             self.renew(renewal);
-            answer.to_owned()
+            said
         });
-        let (said, name) = (
-            done.clone().unwrap_or_else(|error| error.to_string()),
-            if section.is_empty() { "reload" } else { section },
-        );
         match &done {
-            Ok(_) => log::info!("{name}: {said}"),
-            Err(_) => log::error!("{name}: {said}"),
+            Ok(said) => log::info!("{name}: {said}"),
+            Err(error) => log::error!("{name}: {error}"),
         }
-        self.modules.status().into_iter().for_each(|status| status.note(section, said.clone()));
-        done.map(drop)
+        done
     }
 
     fn renew(&mut self, Renewal { stop, load, configuration, controllers }: Renewal) {

@@ -4,11 +4,11 @@ use super::pair_advice::listened;
 use super::perf_event::open_event;
 use super::refusal::Refusal;
 use crate::host::online_cpus;
-use libbpf_rs::libbpf_sys::perf_event_attr;
+use libbpf_rs::libbpf_sys::{perf_event_attr, PERF_FORMAT_TOTAL_TIME_ENABLED};
 use libbpf_rs::{Link, ProgramMut};
-use nix::libc;
+use nix::{libc, unistd};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 
 /// A program that runs at an event on each CPU.
 pub struct Sampling {
@@ -16,9 +16,42 @@ pub struct Sampling {
     pub program: String,
     event: String,
     attributes: perf_event_attr,
-    links: BTreeMap<usize, Link>,
+    events: BTreeMap<usize, Event>,
     /// What was said of a CPU that got no event.
     told: String,
+}
+
+/// The event of a CPU, at which the program runs.
+struct Event {
+    /// Closes the event.
+    _link: Link,
+    event: RawFd,
+    life: Life,
+}
+
+/// The time that an event was enabled, in nanoseconds, as of the last look. The kernel ends the events of a CPU that goes off line:
+/// their time stands still from then on, and they do not come back with the CPU.
+#[derive(Default)]
+struct Life(u64);
+
+impl Life {
+    /// Whether the event was enabled at any time since the last look.
+    fn goes_on(&mut self, event: impl AsFd) -> bool {
+        let mut read = [0; 16]; // the count, the time
+        let before = self.0;
+        if unistd::read(event, &mut read) == Ok(read.len()) {
+            self.0 = u64::from_ne_bytes(*read.last_chunk().expect("an array of 16"));
+        }
+        self.0 != before
+    }
+}
+
+impl Event {
+    fn lives(&mut self) -> bool {
+        // SAFETY: the link closes the descriptor, and goes with this.
+        let event = unsafe { BorrowedFd::borrow_raw(self.event) };
+        self.life.goes_on(event)
+    }
 }
 
 impl Sampling {
@@ -28,17 +61,18 @@ impl Sampling {
             program: program.name().to_string_lossy().into_owned(),
             event: event.into(),
             attributes: attributes(event)?,
-            links: BTreeMap::new(),
+            events: BTreeMap::new(),
             told: String::new(),
         };
         sampling.attach(program, &online_cpus())?;
-        match sampling.links.is_empty() {
+        match sampling.events.is_empty() {
             true => Err(Refusal::missing("no CPU has such an event")),
             false => Ok(sampling),
         }
     }
 
-    /// Gives CPUs that came on line an event, and lets those go that are off line. What went wrong is said once.
+    /// Gives CPUs that came on line an event, those too that were off line for a moment, and lets those go that are off line. What went
+    /// wrong is said once.
     pub fn follow(&mut self, program: &ProgramMut<'_>) -> Option<Refusal> {
         let refusal = self.attach(program, &online_cpus()).err();
         let words = refusal.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -48,8 +82,8 @@ impl Sampling {
     }
 
     fn attach(&mut self, program: &ProgramMut<'_>, online: &BTreeSet<usize>) -> Result<(), Refusal> {
-        let Sampling { event, attributes, links, .. } = self;
-        follow(links, online, |cpu| {
+        let Sampling { event, attributes, events, .. } = self;
+        follow(events, online, Event::lives, |cpu| {
             let opened = match open_event(*attributes, -1, cpu as i32) {
                 // It went off line meanwhile.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
@@ -59,23 +93,23 @@ impl Sampling {
                 opened => opened?,
             };
             let link = listened(|| program.attach_perf_event(opened.as_raw_fd()))?;
-            // The link closes it.
-            let _ = opened.into_raw_fd();
-            Ok(Some(link))
+            Ok(Some(Event { _link: link, event: opened.into_raw_fd(), life: Life::default() }))
         })
     }
 }
 
-/// Drops what CPUs have that are not on line, and makes it for those that have none; `None` is a CPU that cannot have it now.
-fn follow<L, E>(
-    links: &mut BTreeMap<usize, L>,
+/// Drops what CPUs have that are not on line and what is dead, and makes it for those that have none; `None` is a CPU that cannot have
+/// it now.
+fn follow<T, E>(
+    events: &mut BTreeMap<usize, T>,
     online: &BTreeSet<usize>,
-    mut make: impl FnMut(usize) -> Result<Option<L>, E>,
+    mut lives: impl FnMut(&mut T) -> bool,
+    mut make: impl FnMut(usize) -> Result<Option<T>, E>,
 ) -> Result<(), E> {
-    links.retain(|cpu, _| online.contains(cpu));
+    events.retain(|cpu, event| online.contains(cpu) && lives(event));
     for &cpu in online {
-        if !links.contains_key(&cpu) {
-            links.extend(make(cpu)?.map(|link| (cpu, link)));
+        if !events.contains_key(&cpu) {
+            events.extend(make(cpu)?.map(|event| (cpu, event)));
         }
     }
     Ok(())
@@ -83,7 +117,8 @@ fn follow<L, E>(
 
 /// `type=0,config=2,frequency=1`, decimal or hexadecimal; `period=` instead of `frequency=`.
 fn attributes(event: &str) -> Result<perf_event_attr, Refusal> {
-    let mut attributes = perf_event_attr::default();
+    let mut attributes =
+        perf_event_attr { read_format: PERF_FORMAT_TOTAL_TIME_ENABLED.into(), ..perf_event_attr::default() };
     for pair in event.split(',') {
         let wrong = || {
             let expected = "type=NUMBER, config=NUMBER, and frequency=NUMBER or period=NUMBER";
@@ -111,6 +146,8 @@ fn attributes(event: &str) -> Result<perf_event_attr, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
 
     #[test]
     fn an_event_is_declared_by_its_section() {
@@ -126,30 +163,53 @@ mod tests {
 
     #[test]
     fn events_follow_the_cpus_that_are_on_line() {
-        let mut links = BTreeMap::new();
+        let mut events = BTreeMap::new();
         let mut made = Vec::new();
-        let mut now = |online: &[usize], links: &mut BTreeMap<usize, std::rc::Rc<()>>| {
+        let mut now = |online: &[usize], events: &mut BTreeMap<usize, Rc<Cell<bool>>>| {
             let online = online.iter().copied().collect();
-            let result = follow(links, &online, |cpu| {
+            let lives = |event: &mut Rc<Cell<bool>>| event.get();
+            let result = follow(events, &online, lives, |cpu| {
                 made.push(cpu);
                 match cpu {
                     // It goes off line before its event is made, as CPU 9 does; CPU 8 is refused.
                     9 => Ok(None),
                     8 => Err("refused"),
-                    _ => Ok(Some(std::rc::Rc::new(()))),
+                    _ => Ok(Some(Rc::new(Cell::new(true)))),
                 }
             });
             (result, std::mem::take(&mut made))
         };
-        assert_eq!(now(&[0, 1], &mut links), (Ok(()), vec![0, 1]));
-        let gone = std::rc::Rc::downgrade(&links[&1]);
-        assert_eq!(now(&[0, 1], &mut links), (Ok(()), vec![]), "each has its event");
-        assert_eq!(now(&[0], &mut links), (Ok(()), vec![]));
-        assert!(gone.upgrade().is_none() && links.keys().eq(&[0]), "the event of a CPU that is off line is closed");
-        assert_eq!(now(&[0, 1, 2], &mut links), (Ok(()), vec![1, 2]), "one that is back, and a new one");
-        assert_eq!(now(&[0, 1, 9], &mut links), (Ok(()), vec![9]));
-        assert_eq!(now(&[0, 1, 9], &mut links), (Ok(()), vec![9]), "it is tried again");
-        assert_eq!(now(&[0, 8], &mut links).0, Err("refused"));
-        assert!(links.keys().eq(&[0]));
+        assert_eq!(now(&[0, 1], &mut events), (Ok(()), vec![0, 1]));
+        let gone = Rc::downgrade(&events[&1]);
+        assert_eq!(now(&[0, 1], &mut events), (Ok(()), vec![]), "each has its event");
+        assert_eq!(now(&[0], &mut events), (Ok(()), vec![]));
+        assert!(gone.upgrade().is_none() && events.keys().eq(&[0]), "the event of a CPU that is off line is closed");
+        assert_eq!(now(&[0, 1, 2], &mut events), (Ok(()), vec![1, 2]), "one that is back, and a new one");
+        events[&2].set(false);
+        assert_eq!(now(&[0, 1, 2], &mut events), (Ok(()), vec![2]), "one that was off line in between");
+        assert_eq!(now(&[0, 1, 9], &mut events), (Ok(()), vec![9]));
+        assert_eq!(now(&[0, 1, 9], &mut events), (Ok(()), vec![9]), "it is tried again");
+        assert_eq!(now(&[0, 8], &mut events).0, Err("refused"));
+        assert!(events.keys().eq(&[0]));
+    }
+
+    /// Disabled, as the kernel leaves the events of a CPU that goes off line.
+    #[test]
+    fn the_time_of_an_event_that_is_over_stands_still() {
+        let opened = open_event(attributes("type=1,config=0,frequency=1").unwrap(), -1, 0);
+        let event = match opened {
+            Ok(event) => event,
+            Err(error) => {
+                println!("skipped: the_time_of_an_event_that_is_over_stands_still: a perf event ({error})");
+                return;
+            }
+        };
+        let mut life = Life::default();
+        assert!(life.goes_on(&event) && life.goes_on(&event));
+        const PERF_EVENT_IOC_DISABLE: libc::Ioctl = 0x2401;
+        // SAFETY: the call takes no argument but the flags.
+        assert_eq!(unsafe { libc::ioctl(event.as_raw_fd(), PERF_EVENT_IOC_DISABLE, 0) }, 0);
+        assert!(life.goes_on(&event) && !life.goes_on(&event), "until it ended, and no longer");
+        assert!(!life.goes_on(std::fs::File::open("/dev/null").unwrap()), "nor that of what cannot be read");
     }
 }

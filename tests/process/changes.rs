@@ -1,6 +1,6 @@
 //! What changes while the agent runs: pairs that come and go, modules that are started and stopped, a configuration that is read again.
 
-use crate::own::values;
+use crate::own::{values, values_in_time};
 use crate::pairs::{compile, example, home, pmid, source, sum, write, CONFIG};
 use crate::peer::Peer;
 use crate::reference::pmcd as wire;
@@ -69,14 +69,29 @@ pub fn by_root(peer: &mut Peer) {
 
 /// The answer to an order, `0` if it is done.
 pub fn order(peer: &mut Peer, module: &str, order: &str) -> i32 {
-    let control = pmid(peer, "bcc.agent.module.control");
     let instance = instance_of(peer, module);
-    peer.error(&wire::store_block(control, instance, STRING, format!("{order}\0").as_bytes()))
+    outcome(peer, "bcc.agent.module.control", module, instance, order)
 }
 
 pub fn reload(peer: &mut Peer) -> i32 {
-    let control = pmid(peer, "bcc.agent.control");
-    peer.error(&wire::store_block(control, IN_NULL, STRING, b"reload\0"))
+    outcome(peer, "bcc.agent.control", "", IN_NULL, "reload")
+}
+
+/// What became of an order: of one that is answered before it is done, the metric tells.
+fn outcome(peer: &mut Peer, metric: &str, module: &str, instance: InstId, order: &str) -> i32 {
+    let control = pmid(peer, metric);
+    let answer = peer.error(&wire::store_block(control, instance, STRING, format!("{order}\0").as_bytes()));
+    if answer != 0 {
+        return answer;
+    }
+    let said = wait_seconds(60, "an order", || {
+        values_in_time(peer, metric)?.remove(module).filter(|said| said != "under way")
+    });
+    if ["done", "nothing has changed"].contains(&said.as_str()) {
+        0
+    } else {
+        PmErr::BADSTORE.0
+    }
 }
 
 /// The identifier of a module among those that the agent tells of.

@@ -12,18 +12,21 @@ use std::path::Path;
 use std::process::Command;
 use std::{fs, thread};
 
-/// The values of a metric by instance name; "" where it has no instances.
+/// The values of a metric by instance name; "" where it has no instances. On a busy machine the agent may take longer than a fetch.
 #[track_caller]
 pub fn values(peer: &mut Peer, name: &str) -> BTreeMap<String, String> {
-    values_in_time(peer, name).unwrap_or_else(|| panic!("{name}"))
+    wait_for(name, || values_in_time(peer, name))
 }
 
-/// As `values`; `None` where the agent needs more time for its instances.
+/// As `values`; `None` where the agent needs more time for the values or their instances.
 pub fn values_in_time(peer: &mut Peer, name: &str) -> Option<BTreeMap<String, String>> {
     let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup(name))) else { panic!("no {name}") };
     let reply = peer.ask(&wire::desc(ids[0]));
     let Pdu::Desc(desc) = decode(&reply) else { panic!("{name}") };
     let set = wire::result(&peer.ask(&wire::fetch(&ids))).remove(0);
+    if set.numval == PmErr::AGAIN.0 {
+        return None;
+    }
     let mut names = BTreeMap::new();
     if set.values.iter().any(|(inst, _)| *inst != IN_NULL) {
         let reply = peer.ask(&wire::instance(desc.indom, IN_NULL, ""));

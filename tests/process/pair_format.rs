@@ -264,6 +264,37 @@ for _ in range(300): u.sendto(b'x', ('127.0.0.1', 0xbac7))
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
+const SAMPLES: &str = r#"
+MAP(samples_total, BPF_MAP_TYPE_HASH, 1024, __u64);
+SEC("perf_event/type=1,config=0,frequency=99") int sample(void *ctx)
+{
+	add(&samples_total, bpf_get_smp_processor_id(), 1);
+	return 0;
+}
+"#;
+
+/// Takes CPU 1 off line: only where that is asked for, since processes that were bound to it are not any more.
+#[test]
+fn a_cpu_that_was_off_line_for_a_moment_is_sampled_again() {
+    const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
+    if std::env::var_os("COREBCC_CPUS").is_none() || fs::read_to_string(ONLINE).ok().as_deref() != Some("1\n") {
+        return skip("COREBCC_CPUS, since it changes what runs where, and a CPU 1 that can go off line");
+    }
+    let yaml = "metrics: {counters: [{name: samples_total, help: Samples, \
+                labels: [{name: at, size: 8, decoders: [{name: uint}]}]}]}\n";
+    let Some(home) = with("samples", SAMPLES, yaml) else { return };
+    let mut peer = served(&home, "samples", "running");
+    let count = |peer: &mut Peer| -> u64 {
+        values(peer, "bcc.user.samples.samples_total").get("1").map_or(0, |count| count.parse().unwrap())
+    };
+    wait_for("samples of CPU 1", || (count(&mut peer) > 10).then_some(()));
+    fs::write(ONLINE, "0").unwrap();
+    fs::write(ONLINE, "1").unwrap();
+    let before = count(&mut peer);
+    wait_for("samples of CPU 1 again", || (count(&mut peer) > before + 10).then_some(()));
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
 const CGROUPS: &str = r#"
 MAP(cgids, BPF_MAP_TYPE_HASH, 1024, __u64);
 MAP(calls_total, BPF_MAP_TYPE_HASH, 1024, __u64);

@@ -2,7 +2,7 @@
 
 use crate::host::as_nobody;
 use crate::own::values;
-use crate::peer::Peer;
+use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire, decode};
 use crate::support::{all_modules, config, lacks, lacks_bpf, skip, wait_for, Home, Proc};
 use caps::{Capability, CapsHashSet};
@@ -162,7 +162,7 @@ pub fn with_exactly(home: &Home, capabilities: &CapsHashSet, account: &str) -> P
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
     let mut peer = Peer::adopt(command.spawn().unwrap());
     peer.greet();
-    peer.read_within(std::time::Duration::from_secs(20));
+    peer.read_within(60 * SECOND);
     peer
 }
 
@@ -198,6 +198,17 @@ fn modules_work_with_exactly_the_capabilities_of_the_table() {
     }
 }
 
+/// Makes system calls and collections, and is most of the time in a function of the C library, which has a name in every distribution's
+/// build, and in functions of the kernel.
+const WORK: &str = "
+import ctypes, gc, os
+libc, size = ctypes.CDLL(None), 1 << 20
+here, there = ctypes.create_string_buffer(size), ctypes.create_string_buffer(size)
+while True:
+ gc.collect(); os.stat('/'); os.urandom(size)
+ for i in range(5): libc.swab(here, there, size)
+";
+
 /// The names of the stacks that profile has; none while it has no values yet.
 fn stacks(peer: &mut Peer) -> String {
     let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup("bcc.proc.stacks"))) else { panic!() };
@@ -228,13 +239,14 @@ fn what_modules_begin_later_works_with_what_is_left() {
         let mut peer = with_exactly(&home, &to_load(specs(&modules)), account);
         assert!(Command::new("cp").args([&python, &copy]).status().unwrap().success());
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o700)).unwrap();
-        let script = "import gc, os\nwhile True: gc.collect(); os.stat('/')";
-        let _python = Proc(Command::new(&copy).args(["-c", script]).spawn().unwrap());
+        let _python = Proc(Command::new(&copy).args(["-c", WORK]).spawn().unwrap());
         let count =
             |peer: &mut Peer, metric: &str| values(peer, metric).values().any(|count| count != "0").then_some(());
         wait_for("system calls", || count(&mut peer, "bcc.proc.syscall.count"));
         wait_for("collections", || count(&mut peer, "bcc.proc.ustat.gc"));
-        assert_eq!(peer.error(&wire::store_block(Pmid::new(149, 14, 0), IN_NULL, 6, b"start\0")), 0);
+        let start = wire::store_block(Pmid::new(149, 14, 0), IN_NULL, 6, b"start\0");
+        let answer = wait_for("the start", || Some(peer.error(&start)).filter(|answer| *answer != AGAIN));
+        assert_eq!(answer, 0);
         // Functions of the process from the files that it has mapped, and the kernel's from /proc/kallsyms.
         let named = |stacks: &str, of_kernel: bool| {
             let frames =

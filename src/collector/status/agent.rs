@@ -44,7 +44,7 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
         .text(CONFIGURATION, configuration.status.as_bytes())
         .set(ERRORS, configuration.errors.len() as u32)
         .set(STATISTICS, u32::from(status.statistics.are_on()))
-        .text(CONTROL, status.answer("").as_bytes());
+        .text(CONTROL, status.orders.said("").as_bytes());
     let row = set_opt(row, RESIDENT, loader::resident());
     let row = set_opt(row, RESTARTS, status.restarts.as_ref().map(|restarts| restarts.count));
     set_opt(row, CRASHES, status.restarts.as_ref().map(|restarts| restarts.crashes));

@@ -8,6 +8,7 @@ mod map;
 mod metric;
 mod module;
 mod module_states;
+mod orders;
 mod pair;
 mod program;
 mod state;
@@ -21,6 +22,7 @@ use crate::catalog::{ServedTable, TableError};
 use crate::kit::{Metric, Number, RefreshError, RowMut, Table, TableId, TableSpec};
 use crate::loader::{self, StatisticsHelper};
 use crate::state::Restarts;
+pub use orders::Orders;
 use statistics::Statistics;
 use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -101,8 +103,7 @@ pub struct AgentStatus {
     pub statistics_helper: Option<StatisticsHelper>,
     /// What each module had lost at the last look.
     lost: Mutex<BTreeMap<String, u64>>,
-    /// What became of the last orders, by section; of one for all under no name.
-    answers: Mutex<BTreeMap<String, String>>,
+    orders: Arc<Orders>,
     /// The starts before this one, where they can be counted.
     pub restarts: Option<Restarts>,
 }
@@ -121,7 +122,7 @@ impl AgentStatus {
             statistics,
             statistics_helper: None,
             lost: Mutex::default(),
-            answers: Mutex::default(),
+            orders: Arc::default(),
             restarts: None,
         }
     }
@@ -136,19 +137,14 @@ impl AgentStatus {
         *held(&self.configuration) = Arc::new(configuration);
     }
 
-    /// What became of the last order: for a module, or for all with an empty name.
-    fn answer(&self, section: &str) -> String {
-        held(&self.answers).get(section).cloned().unwrap_or_default()
-    }
-
-    /// Keeps what became of an order.
-    pub fn note(&self, section: &str, answer: String) {
-        held(&self.answers).insert(section.to_owned(), answer);
-    }
-
     /// The count of fetches, for whoever sees them.
     pub fn fetches(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.fetches)
+    }
+
+    /// What became of orders, for whoever takes them.
+    pub fn orders(&self) -> Arc<Orders> {
+        Arc::clone(&self.orders)
     }
 }
 

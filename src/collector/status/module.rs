@@ -35,7 +35,7 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     for module in module_states(sets, &configuration) {
         let ModuleState { name, state, sentence, loaded } = &module;
         let row = table.named(name.as_bytes()).text(STATE, state.as_bytes()).text(STATUS, sentence.as_bytes());
-        let row = row.text(CONTROL, status.answer(name).as_bytes());
+        let row = row.text(CONTROL, status.orders.said(name).as_bytes());
         if matches!(*state, "off" | "stopped") {
             continue;
         }
