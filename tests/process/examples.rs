@@ -2,14 +2,14 @@
 //! compiled here (COREBCC_EXAMPLES).
 
 use crate::own::{values, values_in_time};
-use crate::pairs::{headers, home};
+use crate::pairs::{compiled, headers, home};
 use crate::peer::{Peer, SECOND};
 use crate::support::{lacks, lacks_bpf, skip, told, wait_seconds, Home, BINARY};
 use nix::libc;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
@@ -32,20 +32,13 @@ const PAIRS: [&str; 15] = [
     "xdpcount",
 ];
 
-/// Where things are compiled already, in a machine without a compiler.
-fn compiled() -> Option<PathBuf> {
-    std::env::var_os("COREBCC_EXAMPLES").map(PathBuf::from)
-}
-
 /// All pairs in the `programs.d` of a home, and the program that does the work.
 fn with_examples() -> Option<Home> {
     if lacks_bpf() {
         return None;
     }
     if let Some(from) = compiled() {
-        // Its directory for temporary files has others above it than the one of the build.
-        let home = Home::below(Path::new("/"), crate::pairs::CONFIG);
-        fs::create_dir(home.path("programs.d")).unwrap();
+        let home = home()?;
         for entry in fs::read_dir(from).unwrap().flatten() {
             let place = if entry.file_name() == "examples-work" { "" } else { "programs.d" };
             fs::copy(entry.path(), home.path(place).join(entry.file_name())).unwrap();
@@ -79,7 +72,7 @@ fn with_examples() -> Option<Home> {
 }
 
 /// A network of the test's own, in which the agent and the work run; false, and said, where that cannot be had.
-fn own_network() -> bool {
+pub fn own_network() -> bool {
     // SAFETY: it changes the network of this thread and of what it starts, which the test is alone in.
     let is_own = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     let up =
@@ -91,8 +84,8 @@ fn own_network() -> bool {
 }
 
 /// A disk that nobody else uses: of the virtual machine, or a loop device.
-struct Disk {
-    device: String,
+pub struct Disk {
+    pub device: String,
     is_loop: bool,
 }
 
@@ -101,14 +94,19 @@ impl Disk {
         if compiled().is_some() {
             return Disk { device: "/dev/vda".into(), is_loop: false };
         }
-        let file = home.path("disk");
+        Disk::over(home, "disk")
+    }
+
+    /// A loop device over a file of a home.
+    pub fn over(home: &Home, file: &str) -> Disk {
+        let file = home.path(file);
         fs::File::create(&file).unwrap().set_len(16 << 20).unwrap();
         let output = Command::new("losetup").args(["-f", "--show"]).arg(file).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Disk { device: String::from_utf8(output.stdout).unwrap().trim().to_owned(), is_loop: true }
     }
 
-    fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.device.trim_start_matches("/dev/")
     }
 }

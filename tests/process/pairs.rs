@@ -3,12 +3,12 @@
 use crate::own::values;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
-use crate::support::{lacks, lacks_bpf, skip, Home};
+pub use crate::support::pairs::{compile, compiled, example, headers, roots_home, write};
+use crate::support::{lacks, lacks_bpf, Home};
 use corebcc::pcp::Pmid;
 use corebcc::pdu::Pdu;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub const CONFIG: &str =
@@ -16,63 +16,6 @@ pub const CONFIG: &str =
 
 pub fn home() -> Option<Home> {
     roots_home(CONFIG, "programs.d")
-}
-
-/// A home with a directory; those above are root's, as those of pairs and scripts have to be.
-pub fn roots_home(config: &str, directory: &str) -> Option<Home> {
-    let home = Home::below(Path::new(env!("CARGO_TARGET_TMPDIR")), config);
-    let is_roots = |path: &Path| {
-        use std::os::unix::fs::MetadataExt;
-        fs::symlink_metadata(path).is_ok_and(|about| about.uid() == 0 && about.mode() & 0o022 == 0)
-    };
-    if !home.path("").canonicalize().unwrap().ancestors().all(is_roots) {
-        skip("sources in directories of root's");
-        return None;
-    }
-    fs::create_dir(home.path(directory)).unwrap();
-    Some(home)
-}
-
-/// libbpf's headers: those of the system, or those that libbpf-sys has unpacked for the build.
-pub fn headers() -> Option<PathBuf> {
-    let build = std::env::current_exe().unwrap().parent().and_then(Path::parent).map(|target| target.join("build"));
-    let unpacked = fs::read_dir(build?).ok()?.flatten().map(|entry| entry.path().join("out/include"));
-    let places = [PathBuf::from("/usr/include")];
-    places.into_iter().chain(unpacked).find(|place| place.join("bpf/bpf_helpers.h").is_file())
-}
-
-/// Compiles a source to `programs.d/NAME.bpf.o`; false if something for that is missing.
-pub fn compile(home: &Home, source: &Path, name: &str) -> bool {
-    if lacks(&["clang"]) {
-        return false;
-    }
-    let Some(headers) = headers() else {
-        skip("bpf/bpf_helpers.h (libbpf-dev)");
-        return false;
-    };
-    let machine = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let object = home.path(&format!("programs.d/{name}.bpf.o"));
-    let compiled = Command::new("clang")
-        .args(["-g", "-O2", "-Wall", "-Werror", "-mcpu=v2", "-target", "bpf", "-c"])
-        .args([format!("-I{machine}"), format!("-I{}", headers.display())])
-        .arg(source)
-        .arg("-o")
-        .arg(&object)
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    fs::set_permissions(object, fs::Permissions::from_mode(0o644)).unwrap();
-    true
-}
-
-pub fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
-}
-
-pub fn write(home: &Home, name: &str, text: &str) {
-    let path = home.path("programs.d").join(name);
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
 }
 
 /// The pair of examples/ in a home; `None`, and a line, where it cannot be tried.

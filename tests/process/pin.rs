@@ -1,64 +1,27 @@
-//! Counters that outlive the agent (`pin`): in order, killed, with another layout; in a mount namespace with a BPF file system.
+//! Counters that outlive the agent (`pin`): in order, killed, with another layout; in a mount namespace with a BPF file system. tests/vm
+//! runs what needs no compiler on other kernels too.
 
 use crate::changes::{by_root, order, FORKS, FORKS_YAML};
+use crate::examples::{own_network, Disk};
 use crate::own::values;
-use crate::pairs::{compile, example, home, load, source, write};
+use crate::pairs::{compile, compiled, example, home, source, write};
 use crate::peer::Peer;
-use crate::support::{lacks, lacks_bpf, lacks_mounts, skip, Home, Proc};
+use crate::support::bpf_mount::BpfMount;
+use crate::support::{as_thread, lacks, load, Home, BINARY};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{chown, DirBuilderExt, PermissionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::{chown, DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
 const CONFIG: &str = "[pmda]\nmodules = sysfork, runqlat\n[sysfork]\nmodule = sysfork\ncluster = 2\npin = True\n\
                       [runqlat]\nmodule = runqlat\ncluster = 4\npin = True\n";
 
-/// A mount namespace with a BPF file system, which ends with this.
-struct Namespace(Proc);
-
-impl Namespace {
-    fn new() -> Option<Namespace> {
-        if lacks_bpf() || lacks_mounts() || lacks(&["nsenter"]) {
-            return None;
-        }
-        // cgroup_runq wants cgroup v2, too.
-        let mount = "[ -e /sys/fs/cgroup/cgroup.controllers ] || mount -t cgroup2 cgroup2 /sys/fs/cgroup; \
-                     mount -t bpf -o mode=0700 bpf /sys/fs/bpf && echo mounted && exec sleep 600";
-        let mut command = Command::new("unshare");
-        let mut child = command.args(["--mount", "sh", "-c", mount]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut said).unwrap();
-        let namespace = Namespace(Proc(child));
-        if said.trim() == "mounted" {
-            return Some(namespace);
-        }
-        skip("a BPF file system that can be mounted");
-        None
-    }
-
-    /// An agent in it, whose modules are loaded.
-    #[track_caller]
-    fn agent(&self, home: &Home) -> Peer {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--mount=/proc/{}/ns/mnt", self.0.pid()));
-        command.arg(format!("--wd={}", home.path("").display())).arg(env!("CARGO_BIN_EXE_pmdacorebcc"));
-        ready(home, &mut command)
-    }
-
-    fn pins(&self) -> PathBuf {
-        format!("/proc/{}/root/sys/fs/bpf/corebcc", self.0.pid()).into()
-    }
-
-    /// The names of units that are pinned, of each agent.
-    fn units(&self) -> Vec<String> {
-        let of_agent = |agent: fs::DirEntry| fs::read_dir(agent.path()).unwrap().flatten();
-        let units = fs::read_dir(self.pins()).into_iter().flatten().flatten().flat_map(of_agent);
-        let name = |unit: fs::DirEntry| unit.file_name().to_string_lossy().rsplitn(3, '-').last().unwrap().to_owned();
-        let mut units: Vec<String> = units.map(name).collect();
-        units.sort();
-        units
-    }
+/// An agent in a mount namespace, whose modules are loaded.
+#[track_caller]
+fn agent(namespace: &BpfMount, home: &Home) -> Peer {
+    let mut command = Command::new("nsenter");
+    command.arg(namespace.option()).arg(format!("--wd={}", home.path("").display())).arg(BINARY);
+    ready(home, &mut command)
 }
 
 #[track_caller]
@@ -71,12 +34,17 @@ fn ready(home: &Home, command: &mut Command) -> Peer {
     peer
 }
 
-/// A home with the pair of examples/ that counts system calls, pinned.
+/// Adds a pair of examples/, pinned; false if something for that is missing.
+fn add_pair(home: &Home, name: &str, yaml: &str) -> bool {
+    write(home, &format!("{name}.yaml"), &format!("pin: true\n{yaml}"));
+    compile(home, &example(&format!("{name}.bpf.c")), name)
+}
+
+/// A home with the pair that counts system calls.
 fn with_calls() -> Option<Home> {
     let home = home()?;
     fs::write(home.config(), CONFIG).unwrap();
-    write(&home, "calls.yaml", &format!("pin: true\n{}", include_str!("../../examples/calls.yaml")));
-    compile(&home, &example("calls.bpf.c"), "calls").then_some(home)
+    add_pair(&home, "calls", include_str!("../../examples/calls.yaml")).then_some(home)
 }
 
 fn state(peer: &mut Peer, name: &str) -> BTreeMap<String, String> {
@@ -91,16 +59,35 @@ fn number(peer: &mut Peer, name: &str) -> u64 {
     values(peer, name).values().map(|value| value.parse::<u64>().unwrap()).sum()
 }
 
+fn end_agent(peer: &mut Peer, how: &str) {
+    match how {
+        "in order" => assert_eq!(peer.close().0.code(), Some(0)),
+        _ => {
+            peer.agent.signal(nix::sys::signal::Signal::SIGKILL);
+            peer.agent.end();
+        }
+    }
+}
+
+const MODULES: [&str; 2] = ["bcc.proc.sysfork", "bcc.runq.latency"];
+
+/// What the kernel itself has of MODULES: new tasks, and arrivals of tasks on a CPU, if it counts those.
+fn forks_and_arrivals() -> [Option<u64>; 2] {
+    [("/proc/stat", "processes"), ("/proc/schedstat", "cpu")].map(|(file, start)| {
+        let text = fs::read_to_string(file).ok()?;
+        let lines = text.lines().filter(|line| line.starts_with(start));
+        lines.map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+    })
+}
+
 #[test]
 fn counts_continue_exactly_after_an_end_and_a_kill() {
-    if lacks(&["python3"]) {
-        return;
-    }
-    let Some(namespace) = Namespace::new() else { return };
+    let Some(namespace) = BpfMount::new() else { return };
     let Some(home) = with_calls() else { return };
-    let mut peer = namespace.agent(&home);
+    let mut peer = agent(&namespace, &home);
     assert_eq!(state(&mut peer, "pinned").values().collect::<Vec<_>>(), ["1", "1", "1"], "{}", home.log());
     assert_eq!(namespace.units(), ["runqlat", "sysfork", "user:calls"]);
+    println!("these go on without the agent: {:?}", namespace.programs());
     load(5000);
     for _ in 0..200 {
         assert!(Command::new("true").status().unwrap().success());
@@ -110,23 +97,24 @@ fn counts_continue_exactly_after_an_end_and_a_kill() {
     for end in ["in order", "by SIGKILL"] {
         assert_eq!(calls(&mut peer).unwrap(), made.to_string());
         let timed = number(&mut peer, "bcc.user.calls.call_duration_seconds.count");
-        let counted = ["bcc.proc.sysfork", "bcc.runq.latency"].map(|name| number(&mut peer, name));
+        let kernels_before = forks_and_arrivals();
+        let counted = MODULES.map(|name| number(&mut peer, name));
         assert!(counted[0] >= 200, "{counted:?}");
-        match end {
-            "in order" => assert_eq!(peer.close().0.code(), Some(0)),
-            _ => {
-                peer.agent.signal(nix::sys::signal::Signal::SIGKILL);
-                peer.agent.end();
-            }
-        }
+        end_agent(&mut peer, end);
         // While no agent is there the programs count on.
         load(5000);
         (0..100).for_each(|_| assert!(Command::new("true").status().unwrap().success()));
         made += 5000;
-        peer = namespace.agent(&home);
+        peer = agent(&namespace, &home);
         assert_eq!(calls(&mut peer).unwrap(), made.to_string(), "{end}: {}", home.log());
-        let now = ["bcc.proc.sysfork", "bcc.runq.latency"].map(|name| number(&mut peer, name));
-        assert!(now[0] >= counted[0] + 100 && now[1] >= counted[1] + 100, "{end}: {now:?} after {counted:?}");
+        let now = MODULES.map(|name| number(&mut peer, name));
+        let kernels = forks_and_arrivals();
+        for (i, name) in MODULES.into_iter().enumerate() {
+            let (more, kernels) =
+                (now[i] - counted[i], kernels[i].zip(kernels_before[i]).map(|(now, then)| now - then));
+            println!("{name}: {more} more after an end {end}; of the kernel's own count {kernels:?}");
+            assert!(more >= 100 && kernels.is_none_or(|kernels| more <= kernels), "{end}: {name}");
+        }
         assert!(number(&mut peer, "bcc.user.calls.call_duration_seconds.count") >= timed + 5000, "{end}");
         assert_eq!(state(&mut peer, "since"), since, "{end}");
         assert!(state(&mut peer, "discarded").values().all(|count| count == "0"), "{}", home.log());
@@ -138,7 +126,7 @@ fn counts_continue_exactly_after_an_end_and_a_kill() {
     // Those of while programs are replaced are missing, and none is counted twice.
     let under_way = std::thread::spawn(|| load(2_000_000));
     assert_eq!(peer.close().0.code(), Some(0));
-    peer = namespace.agent(&home);
+    peer = agent(&namespace, &home);
     under_way.join().unwrap();
     let counted = calls(&mut peer).unwrap().parse::<u64>().unwrap() - 25_000;
     assert!(counted <= 2_000_000, "{counted}");
@@ -146,9 +134,142 @@ fn counts_continue_exactly_after_an_end_and_a_kill() {
     assert_eq!(peer.close().0.code(), Some(0));
     // Remove leaves nothing.
     let remove = include_str!("../../Remove").lines().find(|line| line.contains("/sys/fs/bpf")).unwrap();
-    let inside = format!("--mount=/proc/{}/ns/mnt", namespace.0.pid());
-    assert!(Command::new("nsenter").args([&inside, "sh", "-c", remove]).status().unwrap().success());
+    assert!(Command::new("nsenter").args([&namespace.option(), "sh", "-c", remove]).status().unwrap().success());
     assert!(!namespace.pins().exists());
+}
+
+/// Pairs of examples/ and what is counted of so many operations by each: the metric, its instance, and whether programs of that kind go
+/// on without the agent.
+const KINDS: [(&str, &str, &str, &str, bool); 4] = [
+    ("opens", include_str!("../../examples/opens.yaml"), "opens_total", "pairs-opens::opened", false),
+    ("traffic", include_str!("../../examples/traffic.yaml"), "traffic_packets_total", "received::127.79.0.1", true),
+    ("vfscalls", include_str!("../../examples/vfscalls.yaml"), "vfs_calls_total", "mkdir", false),
+    ("xdpcount", include_str!("../../examples/xdpcount.yaml"), "xdp_packets_total", "ipv4::udp", true),
+];
+
+/// Programs at tracepoints and kprobes end with the agent, those at cgroups and interfaces do not; fexit instead of a kprobe decides it
+/// for the modules of file systems.
+#[test]
+fn programs_go_on_without_the_agent_by_their_kind() {
+    let Some(namespace) = BpfMount::new() else { return };
+    let Some(home) = home() else { return };
+    if !own_network() || !KINDS.iter().all(|(name, yaml, ..)| add_pair(&home, name, yaml)) {
+        return;
+    }
+    let files = ["ext4dist", "xfsdist"].map(|module| (module, corebcc::modules::find(module).unwrap()));
+    let sections: String = files.iter().map(|(_, spec)| spec.section("pin = True")).collect();
+    fs::write(home.config(), format!("[pmda]\nmodules = ext4dist, xfsdist\nmodule_failure_fatal = False\n{sections}"))
+        .unwrap();
+    let mut peer = agent(&namespace, &home);
+    peer.patience = 60 * crate::peer::SECOND;
+    let states = values(&mut peer, "bcc.user.status.state");
+    // Where there are no kprobes there are none to look at; a kernel that others use, too, makes directories of theirs.
+    let kinds = || KINDS.iter().filter(|(name, ..)| *name != "vfscalls" || compiled().is_some());
+    assert!(kinds().all(|(name, ..)| states[*name] == "running"), "{states:?} {}", home.log());
+
+    let programs = namespace.programs();
+    println!("these go on without the agent: {programs:?}");
+    for (name, .., goes_on) in kinds() {
+        assert_eq!(!programs[&format!("user:{name}")].is_empty(), *goes_on, "{name}");
+    }
+    let statuses = values(&mut peer, "bcc.agent.module.status");
+    for (module, _) in files {
+        let (runs, status) = (programs.get(module), &statuses[module]);
+        println!("{module}: {status}");
+        assert_eq!(runs.is_some_and(|runs| !runs.is_empty()), status.contains("fexit"), "{module}: {runs:?}: {status}");
+    }
+
+    let work = |home: &Home| {
+        as_thread("pairs-opens", || (0..100).for_each(|_| drop(fs::File::open("/dev/null").unwrap())));
+        let socket = std::net::UdpSocket::bind("127.79.0.1:0").unwrap();
+        for number in 0..100 {
+            socket.send_to(&[0; 100], socket.local_addr().unwrap()).unwrap();
+            socket.recv(&mut [0; 100]).unwrap();
+            fs::create_dir(home.path("made")).unwrap();
+            fs::remove_dir(home.path("made")).unwrap_or_else(|error| panic!("{number}: {error}"));
+        }
+    };
+    let counts = |peer: &mut Peer| -> Vec<u64> {
+        let count = |(name, _, metric, instance, _): &(&str, _, &str, &str, _)| {
+            values(peer, &format!("bcc.user.{name}.{metric}")).get(*instance).map_or(0, |count| count.parse().unwrap())
+        };
+        kinds().map(count).collect()
+    };
+    for end in ["in order", "by SIGKILL"] {
+        let before = counts(&mut peer);
+        work(&home);
+        let counted = counts(&mut peer);
+        assert!(counted.iter().zip(&before).all(|(now, then)| now - then == 100), "{counted:?} after {before:?}");
+        end_agent(&mut peer, end);
+        work(&home);
+        peer = agent(&namespace, &home);
+        peer.patience = 60 * crate::peer::SECOND;
+        let continued = counts(&mut peer);
+        for ((now, then), (name, .., goes_on)) in continued.iter().zip(&counted).zip(kinds()) {
+            assert_eq!(now - then, if *goes_on { 100 } else { 0 }, "{name} without an agent, which ended {end}");
+        }
+    }
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// Modules whose rows say themselves what they count.
+const BY_ROW: [&str; 3] = ["biolatency", "exectop", "syscount"];
+
+/// Reads of a disk, execs of a command and system calls, of which there were none before the agent; also where there is a disk more than
+/// when the maps were made.
+#[test]
+fn counts_by_disk_command_and_system_call_continue() {
+    let Some(namespace) = BpfMount::new() else { return };
+    if lacks(&["losetup"]) {
+        return;
+    }
+    let home = Home::new(CONFIG);
+    let sections: String =
+        BY_ROW.iter().map(|name| corebcc::modules::find(name).unwrap().section("pin = True")).collect();
+    fs::write(home.config(), format!("[pmda]\nmodules = {}\nload_later = True\n{sections}", BY_ROW.join(","))).unwrap();
+    let disk = Disk::over(&home, "disk");
+    // It stays open, so that nobody looks at the disk after each read.
+    let file = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECT).open(&disk.device).unwrap();
+    let command = home.path("pin-command");
+    fs::copy("/bin/true", &command).unwrap();
+    let work = || {
+        let mut pages = [0; 8192];
+        let start = pages.as_ptr().align_offset(4096);
+        for _ in 0..100 {
+            file.read_exact_at(&mut pages[start..start + 4096], 0).unwrap();
+            assert!(Command::new(&command).status().unwrap().success());
+            // SAFETY: it takes a number and returns one. No other process makes this call here.
+            assert_eq!(unsafe { nix::libc::sched_get_priority_min(0) }, 0);
+        }
+    };
+    let counts = |peer: &mut Peer| {
+        let of = |(metric, instance): (&str, &str)| {
+            values(peer, metric).get(instance).map_or(0, |count| count.parse::<u64>().unwrap())
+        };
+        let call = ("bcc.proc.syscall.count", "sched_get_priority_min");
+        [("bcc.disk.dev.read.total.count", disk.name()), ("bcc.proc.exec.count", "pin-command"), call].map(of)
+    };
+    let mut peer = agent(&namespace, &home);
+    assert_eq!(namespace.units(), BY_ROW, "{}", home.log());
+    let mut more_disks = Vec::new();
+    work();
+    assert_eq!(counts(&mut peer), [100; 3]);
+    for (times, end) in [(300, "in order"), (500, "by SIGKILL")] {
+        end_agent(&mut peer, end);
+        work();
+        more_disks.push(Disk::over(&home, end));
+        peer = agent(&namespace, &home);
+        assert_eq!(counts(&mut peer), [times - 100; 3], "{end}: {}", home.log());
+        assert!(state(&mut peer, "discarded").values().all(|count| count == "0"), "{}", home.log());
+        work();
+        assert_eq!(counts(&mut peer), [times; 3], "{end}");
+    }
+    by_root(&mut peer);
+    for module in BY_ROW {
+        assert_eq!(order(&mut peer, module, "restart"), 0, "{}", home.log());
+    }
+    assert_eq!(counts(&mut peer), [500; 3], "restarted by pmstore");
+    assert_eq!(peer.close().0.code(), Some(0));
 }
 
 /// Forks, in a map of so many rows.
@@ -158,7 +279,7 @@ fn forks(rows: u32) -> String {
 
 #[test]
 fn another_layout_is_discarded_and_what_is_unpinned_removed() {
-    let Some(namespace) = Namespace::new() else { return };
+    let Some(namespace) = BpfMount::new() else { return };
     let Some(home) = home() else { return };
     fs::write(home.config(), CONFIG).unwrap();
     let yaml = format!("pin: true\n{FORKS_YAML}");
@@ -166,7 +287,7 @@ fn another_layout_is_discarded_and_what_is_unpinned_removed() {
         return;
     }
     let fork = || (0..300).for_each(|_| assert!(Command::new("true").status().unwrap().success()));
-    let mut peer = namespace.agent(&home);
+    let mut peer = agent(&namespace, &home);
     fork();
     let before = number(&mut peer, "bcc.proc.sysfork");
     assert!(number(&mut peer, "bcc.user.forks.forks_total") >= 300);
@@ -175,7 +296,7 @@ fn another_layout_is_discarded_and_what_is_unpinned_removed() {
     // An option of runqlat changes what its counts mean; the pair's map has another size.
     fs::write(home.config(), format!("{CONFIG}per_cpu = True\n")).unwrap();
     assert!(source(&home, "forks", &forks(2), &yaml));
-    let mut peer = namespace.agent(&home);
+    let mut peer = agent(&namespace, &home);
     let discarded = state(&mut peer, "discarded");
     let expected =
         [("runqlat", "1"), ("sysfork", "0"), ("user.forks", "1")].map(|(unit, count)| (unit.into(), count.into()));
@@ -190,7 +311,7 @@ fn another_layout_is_discarded_and_what_is_unpinned_removed() {
     assert_eq!(namespace.units(), ["runqlat", "sysfork", "user:forks"], "the old ones are gone");
 
     // A second agent of the same state pins nothing, and says why.
-    let mut second = namespace.agent(&home);
+    let mut second = agent(&namespace, &home);
     assert!(state(&mut second, "status")["sysfork"].contains("another agent uses it"), "{}", home.log());
     assert!(number(&mut second, "bcc.proc.sysfork") < before);
     assert_eq!(second.close().0.code(), Some(0));
@@ -198,23 +319,23 @@ fn another_layout_is_discarded_and_what_is_unpinned_removed() {
 
     // Nothing is left of what is not to be pinned, unless the configuration is in error.
     fs::write(home.config(), CONFIG.replace("pin = True", "pin = yes, please")).unwrap();
-    assert_eq!(namespace.agent(&home).close().0.code(), Some(0));
+    assert_eq!(agent(&namespace, &home).close().0.code(), Some(0));
     assert_eq!(namespace.units(), ["runqlat", "sysfork", "user:forks"]);
     fs::write(home.config(), CONFIG.replace("pin = True", "")).unwrap();
     fs::remove_file(home.path("programs.d/forks.yaml")).unwrap();
-    assert_eq!(namespace.agent(&home).close().0.code(), Some(0));
+    assert_eq!(agent(&namespace, &home).close().0.code(), Some(0));
     assert_eq!(namespace.units(), Vec::<String>::new(), "{}", home.log());
 }
 
 #[test]
 fn a_restart_by_pmstore_continues_also_in_shared_programs() {
-    let Some(namespace) = Namespace::new() else { return };
+    let Some(namespace) = BpfMount::new() else { return };
     let Some(home) = with_calls() else { return };
     // cgroup_runq has a part in the program at sched_switch, which stays when runqlat is stopped.
     let shared = CONFIG.replace("runqlat\n[s", "runqlat, cgroup_runq\n[s")
         + "[cgroup_runq]\nmodule = cgroup_runq\ncluster = 401\n";
     fs::write(home.config(), shared).unwrap();
-    let mut peer = namespace.agent(&home);
+    let mut peer = agent(&namespace, &home);
     by_root(&mut peer);
     load(5000);
     (0..200).for_each(|_| assert!(Command::new("true").status().unwrap().success()));
@@ -235,7 +356,7 @@ fn a_restart_by_pmstore_continues_also_in_shared_programs() {
 
 #[test]
 fn what_keeps_maps_from_being_pinned_is_said() {
-    let Some(namespace) = Namespace::new() else { return };
+    let Some(namespace) = BpfMount::new() else { return };
     let home = Home::new(CONFIG);
     let not_pinned = |peer: &mut Peer, why: &str| {
         let status = state(peer, "status")["sysfork"].clone();
@@ -246,7 +367,7 @@ fn what_keeps_maps_from_being_pinned_is_said() {
     };
     let without = "umount -l /sys/fs/bpf 2>/dev/null; exec \"$0\" \"$@\"";
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", without, env!("CARGO_BIN_EXE_pmdacorebcc")]);
+    command.args(["--mount", "sh", "-c", without, BINARY]);
     let mut peer = ready(&home, &mut command);
     not_pinned(&mut peer, "/sys/fs/bpf is no BPF file system: mount it with `mount -t bpf bpf /sys/fs/bpf`");
     assert_eq!(peer.close().0.code(), Some(0));
@@ -255,15 +376,15 @@ fn what_keeps_maps_from_being_pinned_is_said() {
     for (owner, mode) in [(65534, 0o700), (0, 0o755)] {
         chown(namespace.pins(), Some(owner), None).unwrap();
         fs::set_permissions(namespace.pins(), fs::Permissions::from_mode(mode)).unwrap();
-        let mut peer = namespace.agent(&home);
+        let mut peer = agent(&namespace, &home);
         not_pinned(&mut peer, &format!("closed to others (0700), got owner {owner} and mode {mode:04o}; remove it"));
         assert_eq!(peer.close().0.code(), Some(0));
     }
 
-    fs::write(home.config(), "[pmda]\nmodules = exectop\n[exectop]\nmodule = exectop\ncluster = 13\npin = True\n")
+    fs::write(home.config(), "[pmda]\nmodules = netproc\n[netproc]\nmodule = netproc\ncluster = 14\npin = True\n")
         .unwrap();
     let checked = home.run(&["--check-syntax"]);
     let said = String::from_utf8_lossy(&checked.stderr).into_owned() + &String::from_utf8_lossy(&checked.stdout);
-    assert!(said.contains("[exectop] pin: expected False") && said.contains("sysfork"), "{said}");
+    assert!(said.contains("[netproc] pin: expected False") && said.contains("sysfork"), "{said}");
     assert_eq!(checked.status.code(), Some(1));
 }

@@ -3,7 +3,9 @@
 
 #![allow(dead_code)] // each test program uses a part of this
 
+pub mod bpf_mount;
 pub mod burner;
+pub mod pairs;
 pub mod rows;
 pub mod slow_disk;
 pub mod tracer;
@@ -264,6 +266,20 @@ impl Drop for Proc {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Does work in a thread of this name, which programs take for the command's.
+pub fn as_thread(name: &str, work: impl FnOnce() + Send + 'static) {
+    thread::Builder::new().name(name.into()).spawn(work).unwrap().join().unwrap();
+}
+
+/// Makes so many system calls of a kind.
+pub fn load(calls: usize) {
+    as_thread("pairs-load", move || {
+        (0..calls).for_each(|_| {
+            nix::unistd::getppid();
+        })
+    });
 }
 
 /// The identifiers of the BPF programs that a process holds, or whose links it holds.
