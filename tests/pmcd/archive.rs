@@ -56,9 +56,10 @@ fn an_archive_replays_descriptors_values_and_instances() {
     assert!(slots.contains("0-1"), "{slots}");
 }
 
-/// Execs of a command, whose counts are pinned, and forks, whose counts are not.
-const ONE_PINNED: &str = "[pmda]\nmodules = exectop, sysfork\n[exectop]\nmodule = exectop\ncluster = 13\npin = True\n\
-                          [sysfork]\nmodule = sysfork\ncluster = 2\n";
+/// Execs of commands, whose counts are pinned, and system calls, whose counts are not.
+const ONE_PINNED: &str =
+    "[pmda]\nmodules = exectop, syscount, sysfork\n[exectop]\nmodule = exectop\ncluster = 13\npin = True\n\
+                          [syscount]\nmodule = syscount\ncluster = 15\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
 
 #[test]
 fn an_archive_shows_no_reset_of_pinned_counts() {
@@ -69,45 +70,51 @@ fn an_archive_shows_no_reset_of_pinned_counts() {
     let Some(mount) = BpfMount::new() else { return };
     let within = |_: &_| (format!("pipe\tbinary\t{NSENTER} {}", mount.option()), String::new());
     let Some(pmcd) = Pmcd::serving(ONE_PINNED, &[], within) else { return };
-    let command = pmcd.home.path("archive-work");
+    // A name that no other run of this test has.
+    let name = format!("archive-{}", std::process::id());
+    let command = pmcd.home.path(&name);
     fs::copy("/bin/true", &command).unwrap();
-    let work = || (0..50).for_each(|_| assert!(Command::new(&command).status().unwrap().success()));
-    let execs = || pmcd.values("bcc.proc.exec.count").into_iter().find(|(name, _)| name == "archive-work");
-    work();
+    // A call that no other process makes here, less often each time, so that each new agent shows fewer.
+    let work = |calls: usize| {
+        // SAFETY: it takes a number and returns one.
+        (0..calls).for_each(|_| assert_eq!(unsafe { nix::libc::sched_get_priority_min(0) }, 0));
+        (0..50).for_each(|_| assert!(Command::new(&command).status().unwrap().success()));
+    };
+    let execs = || pmcd.values("bcc.proc.exec.count").into_iter().find(|(instance, _)| *instance == name);
+    work(30);
 
-    let metrics = ["bcc.proc.exec.count", "bcc.proc.sysfork"];
+    let metrics = ["bcc.proc.exec.count", "bcc.proc.syscall.count"];
     fs::write(pmcd.home.path("log.conf"), format!("log mandatory on 100 msec {{ {} }}\n", metrics.join(" "))).unwrap();
     fs::create_dir_all(pmcd.home.path("pmlogger")).unwrap();
     let mut logger = pmcd.client("pmlogger");
     let mut logger = Proc(logger.args(["-c", "log.conf", "-l", "logger.log", "a"]).spawn().unwrap());
-    let dumped = |start: &str| -> Vec<u64> {
+    let dumped = |instance: &str| -> Vec<u64> {
         let output = pmcd.program("pmdumplog").arg("a").args(metrics).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let values = text.lines().filter(|line| line.contains(start));
+        let values = text.lines().filter(|line| line.contains(instance));
         values.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect()
     };
     let logged = |times: u64| {
-        wait_for(&format!("{times} execs in the archive"), || dumped("archive-work").contains(&times).then_some(()));
+        wait_for(&format!("{times} execs in the archive"), || dumped(&name).contains(&times).then_some(()));
     };
     logged(50);
     // The agent ends in both ways; pmcd, told to read its configuration again, starts it again.
-    for (signal, times) in [(Signal::SIGKILL, 150), (Signal::SIGTERM, 250)] {
+    for (signal, calls, times) in [(Signal::SIGKILL, 20, 100), (Signal::SIGTERM, 10, 150)] {
         let agent = pmcd.agent();
         kill(Pid::from_raw(agent), signal).unwrap();
         wait_for("the agent to end", || kill(Pid::from_raw(agent), None).is_err().then_some(()));
-        work();
         pmcd.process.signal(Signal::SIGHUP);
         wait_for("another agent", || (pmcd.agent() != agent).then_some(()));
         pmcd.wait_for_values();
         assert_eq!(execs().unwrap().1, (times - 50).to_string(), "{}", pmcd.home.log());
-        work();
+        work(calls);
         logged(times);
     }
     logger.signal(Signal::SIGTERM);
     logger.end();
 
-    let (pinned, others) = (dumped("archive-work"), dumped("(bcc.proc.sysfork)"));
-    assert!(pinned.is_sorted() && pinned.last() == Some(&250), "{pinned:?}");
+    let (pinned, others) = (dumped(&name), dumped("sched_get_priority_min"));
+    assert!(pinned.is_sorted() && pinned.last() == Some(&150), "{pinned:?}");
     let resets = others.windows(2).filter(|pair| pair[1] < pair[0]).count();
     assert_eq!(resets, 2, "those of counts that are not pinned: {others:?}");
 }

@@ -196,11 +196,9 @@ impl Pmcd {
         command
     }
 
-    /// The agent's process, as its latest log says.
+    /// The agent's process, as its latest log says; one that has just begun says it in a moment.
     pub fn agent(&self) -> i32 {
-        let log = self.home.log();
-        let number = log.split("pmdacorebcc(").nth(1).and_then(|rest| rest.split(')').next());
-        number.unwrap_or_else(|| panic!("no process in {log}")).parse().unwrap()
+        wait_for("the agent's log", || self.home.log().split("pmdacorebcc(").nth(1)?.split(')').next()?.parse().ok())
     }
 
     pub fn agents_programs(&self) -> Vec<u32> {

@@ -313,7 +313,7 @@ fn of_fifty_thousand_probes_some_are_attached_to_meanwhile() {
     let _process = hostile(&home, &[], &format!("{ELF}{FIFTY_THOUSAND}"), &[]);
     // An emulated processor reads the notes for half a minute.
     let left_out = "probes are left out: at most 256 of a process are attached to";
-    wait_seconds(90, "probes to be left out", || home.log().contains(left_out).then_some(()));
+    wait_seconds(240, "probes to be left out", || home.log().contains(left_out).then_some(()));
     served(&mut peer, METHODS, 4 * SECOND);
     let attached = wait_seconds(60, "256 probes", || Some(descriptors(&peer) - before).filter(|&more| more >= 256));
     assert!(attached < 300, "{attached} descriptors");
