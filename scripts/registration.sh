@@ -30,7 +30,7 @@ replace() (
 with_our_line() {
 	have_ours=0
 	if registered; then have_ours=1; fi
-	awk -v have="$have_ours" -v line="corebcc	149	pipe	binary notready	$(pwd)/pmdacorebcc -d 149 --notready" '
+	awk -v have="$have_ours" -v line="corebcc	149	pipe	binary		$(pwd)/pmdacorebcc -d 149" '
 		/^[ \t]*\[[ \t]*access/ { access = 1 }
 		!access && !/^[ \t]*#/ && $1 != "corebcc" && ($1 == "bcc" || $2 == 149) { if (!have++) print line; next }
 		{ print }' "$PCP_PMCDCONF_PATH"

@@ -3,6 +3,7 @@
 use crate::kit::{Key, Log2, Shape, Table};
 use crate::pcp::{InstId, IN_NULL};
 use crate::state::Cache;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -80,6 +81,15 @@ impl Instances {
     /// Hands out every instance with its name. Without a table only a row table has instances.
     pub fn each(&self, table: Option<&Table>, out: &mut dyn FnMut(InstId, &[u8])) {
         self.each_row(table, &mut |_, id, name| out(id, name));
+    }
+
+    /// Hands out the instances of the latest table without the table; `None`, with nothing handed out, if these are not known: of names
+    /// that change behind their first word only that word is kept.
+    pub fn each_known(&self, out: &mut dyn FnMut(InstId, &[u8])) -> Option<()> {
+        let cache = self.cache.as_ref().filter(|_| !matches!(self.shape, Shape::Words { .. }))?;
+        let known: BTreeMap<InstId, &[u8]> = cache.latest().collect();
+        known.iter().for_each(|(id, name)| out(*id, name));
+        (!known.is_empty()).then_some(())
     }
 
     /// As [`Instances::each`], with the row.

@@ -340,16 +340,17 @@ impl Source for Registry {
         let (Ok(()), Some(table), Type::U64) = (&entry.state, &entry.table, entry.descs[column].ty) else {
             return false;
         };
-        let (mut run, mut len) = ([(0, 0); RUN], 0);
-        for (id, number) in entry.instances.ids().iter().zip(table.u64s(column)) {
-            let (Some(id), Some(number)) = (*id, number) else { continue };
-            run[len] = (id, number);
+        let (mut run, mut len, ids) = ([(0, 0); RUN], 0, entry.instances.ids());
+        // Not a loop: `for_each` goes over each part of a chain by itself, in half the time.
+        table.u64s(column).enumerate().for_each(|(row, number)| {
+            let (Some(Some(id)), Some(number)) = (ids.get(row), number) else { return };
+            run[len] = (*id, number);
             len += 1;
             if len == RUN {
                 out(&run);
                 len = 0;
             }
-        }
+        });
         out(&run[..len]);
         true
     }
@@ -361,8 +362,9 @@ impl Source for Registry {
         let entry = &self.entries[index];
         let late = entry.table.is_none() || entry.state == Err(TableError::Loading);
         if late && !matches!(entry.served.spec.shape, Shape::Rows { .. }) {
-            // Not the empty domain: a client would take the instances for gone.
-            return Err(TableError::Late.code());
+            // Not the empty domain: a client would take the instances for gone. And no error where names are known: pmlogger ends
+            // at the first one that it gets for an instance domain.
+            return entry.instances.each_known(out).ok_or(TableError::Late.code());
         }
         entry.instances.each(entry.table.as_ref(), out);
         Ok(())

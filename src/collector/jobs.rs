@@ -483,20 +483,19 @@ impl Collect for Collector {
         back: &mut dyn FnMut(TableId, Table, Result<(), TableError>),
     ) {
         let modules = self.shared.modules.get().and_then(Weak::upgrade);
-        let is_sum = |id: &TableId| modules.as_ref().is_some_and(|modules| modules.is_sum(*id));
-        let (sums, others): (Vec<_>, Vec<_>) = tables.partition(|(id, _)| is_sum(id));
+        // Here and now where nobody has to be waited for: to hand a table over and back costs more than most tables.
+        let mut others = Vec::new();
+        for (id, mut table) in tables {
+            match modules.as_ref().and_then(|modules| modules.refresh_at_once(id, &mut table)) {
+                Some(result) => back(id, table, result),
+                None => others.push((id, table)),
+            }
+        }
         let (slow, quick): (Vec<_>, Vec<_>) = others.into_iter().partition(|(id, _)| self.slow.contains(id));
         let mut awaited: BTreeSet<TableId> = quick.iter().map(|(id, _)| *id).collect();
         let jobs: Vec<Job> = quick.into_iter().chain(slow).map(|(id, table)| Job::Refresh(id, table)).collect();
         if !jobs.is_empty() {
             self.shared.put(jobs);
-        }
-        // Here and now, while the collector is at the others: to hand a sum over and back costs more than the sum.
-        if let Some(modules) = &modules {
-            for (id, mut table) in sums {
-                let result = modules.refresh(id, &mut table);
-                back(id, table, result);
-            }
         }
         let until = Instant::now() + self.patience;
         while !awaited.is_empty() {

@@ -1,6 +1,6 @@
 //! Modules that were loaded together, and their tables.
 
-use super::guard::{guarded, held};
+use super::guard::{guarded, held, Fault};
 use super::loaded_module::LoadedModule;
 use crate::catalog::TableError;
 use crate::kit::{fill, Kernel, RefreshError, Table, TableId, TableSpec};
@@ -41,32 +41,45 @@ impl LoadedModules {
         })
     }
 
-    /// Whether a table is nothing but sums over mapped rows, so that filling it waits for nobody, not even for its module.
-    pub fn is_sum(&self, id: TableId) -> bool {
-        self.module(id).is_some_and(|(_, spec)| spec.is_sum())
-    }
-
     /// Fills a table, which is empty; `None` if it is no module's. A module that panics costs its own values, no more.
     pub fn refresh(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
         let (loaded, spec) = self.module(id)?;
-        Some(self.refresh_by(loaded, spec, table))
-    }
-
-    fn refresh_by(&self, loaded: &LoadedModule, spec: &TableSpec, table: &mut Table) -> Result<(), TableError> {
         let begin = Instant::now();
-        let LoadedModule { name, debug, refreshes, .. } = loaded;
         let kernel: &dyn Kernel = &*self.kernel;
-        let module = loaded.module()?;
-        let filled = match spec.is_sum() {
-            true => guarded(name, || {
+        let filled = loaded.module().map(|module| match spec.is_sum() {
+            true => guarded(&loaded.name, || {
                 spec.read(kernel, table);
                 Ok(())
             }),
             false => {
                 let module = &mut *held(module).module;
-                guarded(name, || fill(spec, module, kernel, table))
+                guarded(&loaded.name, || fill(spec, module, kernel, table))
             }
-        };
+        });
+        Some(filled.and_then(|filled| Self::record(loaded, spec, table, begin, filled)))
+    }
+
+    /// The same if it waits for nobody: neither for the module nor for what the module would wait for. `None`: it would.
+    pub fn refresh_at_once(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
+        let (loaded, spec) = self.module(id)?;
+        if spec.is_sum() {
+            return self.refresh(id, table);
+        }
+        let (begin, mut working) = (Instant::now(), loaded.idle().filter(|_| spec.readings.is_empty())?);
+        let filled = guarded(&loaded.name, || working.module.refresh_at_once(&*self.kernel, table)).transpose()?;
+        drop(working);
+        Some(Self::record(loaded, spec, table, begin, filled))
+    }
+
+    /// Keeps what came of a refresh, and logs where it differs from the one before.
+    fn record(
+        loaded: &LoadedModule,
+        spec: &TableSpec,
+        table: &Table,
+        begin: Instant,
+        filled: Result<Result<(), RefreshError>, Fault>,
+    ) -> Result<(), TableError> {
+        let LoadedModule { name, debug, refreshes, .. } = loaded;
         let result = filled.unwrap_or_else(|fault| Err(RefreshError(fault.to_string())));
         let empty = table.empty_columns();
         let before = {

@@ -51,11 +51,6 @@ impl Modules {
         of_modules.chain(STATUS.iter().map(|table| (table.id(), Ok(())))).collect()
     }
 
-    /// Whether a table is nothing but sums over mapped rows, so that filling it waits for nobody, not even for its module.
-    pub fn is_sum(&self, id: TableId) -> bool {
-        self.of(id).is_some_and(|set| set.is_sum(id))
-    }
-
     /// Whether the module of a table is at work already, so that whoever asks it has to wait.
     pub fn is_busy(&self, id: TableId) -> bool {
         self.of(id).is_some_and(|set| set.is_busy(id))
@@ -67,6 +62,12 @@ impl Modules {
             (Some(table), Some(status)) => table.store(&self.sets(), status, column, value),
             _ => self.of(id).ok_or(TableError::ReadOnly)?.store(id, column, value),
         }
+    }
+
+    /// Fills a table if that waits for nobody; `None`, with the table empty, if it would.
+    pub fn refresh_at_once(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
+        table.clear();
+        self.of(id)?.refresh_at_once(id, table)
     }
 
     /// Fills a table.

@@ -269,6 +269,12 @@ pub trait Module {
         Ok(())
     }
 
+    /// The same where it waits for nothing but memory: neither for a file, /proc among them, nor for a lock. `None`, with the table left
+    /// empty, has the collector's thread do it. It is the thread that answers pmcd which calls this.
+    fn refresh_at_once(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Option<Result<(), RefreshError>> {
+        None
+    }
+
     /// The number of events that became rows so far, for a module whose rows are its latest events: `show` tells by it which rows
     /// are new, and how many were not kept.
     fn events(&self) -> Option<u64> {

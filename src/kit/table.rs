@@ -262,6 +262,7 @@ impl RowMut<'_> {
     }
 
     /// Sets the first columns, which are 64-bit numbers.
+    #[inline]
     pub fn numbers(self, numbers: &[u64]) -> Self {
         for (column, number) in self.table.columns.iter_mut().zip(numbers) {
             column.put_number(self.row, *number);

@@ -96,6 +96,11 @@ struct Process {
 }
 
 impl Process {
+    /// Whether it has no name, or that of an earlier program.
+    fn needs_name(&self) -> bool {
+        self.name.is_empty() || self.execs_now > self.execs
+    }
+
     /// Gives it the name of the program it runs now: as it was started if it still lives, else as the kernel called it.
     fn rename(&mut self, pid: u32, name_of: NameOf, kernel: &dyn Kernel) {
         let row = self.named_at.and_then(|place| kernel.rows(NAMES).get(place));
@@ -121,6 +126,8 @@ struct Netproc {
     hints: Vec<u32>,
     ticks: u64,
     begun: bool,
+    /// The threads were added up, and processes are to be named by what that found.
+    is_added_up: bool,
     lost: u64,
     claims: RowClaims<thread>,
 }
@@ -137,6 +144,7 @@ impl Netproc {
             hints: Vec::new(),
             ticks: 0,
             begun: false,
+            is_added_up: false,
             lost: 0,
             claims: RowClaims::new(thread::claims),
         }
@@ -157,8 +165,17 @@ impl Netproc {
         }
     }
 
-    /// Adds up the threads and takes over those that ended.
+    /// Adds up the threads, takes over those that ended, and names the processes that need it.
     fn sweep(&mut self, kernel: &dyn Kernel) {
+        if !std::mem::take(&mut self.is_added_up) {
+            self.add_up(kernel);
+        }
+        for (pid, process) in self.processes.iter_mut().filter(|(_, process)| process.needs_name()) {
+            process.rename(pid, self.name_of, kernel);
+        }
+    }
+
+    fn add_up(&mut self, kernel: &dyn Kernel) {
         for (_, process) in self.processes.iter_mut() {
             (process.live, process.threads, process.execs_now, process.named_at) = ([0; 8], 0, 0, None);
         }
@@ -192,10 +209,12 @@ impl Netproc {
                 (process.execs_now, process.named_at) = (execs, Some(place));
             }
         }
-        for (pid, process) in self.processes.iter_mut() {
-            if process.name.is_empty() || process.execs_now > process.execs {
-                process.rename(pid, self.name_of, kernel);
-            }
+    }
+
+    fn fill(&self, table: &mut Table) {
+        for (pid, process) in self.processes.iter() {
+            let cells: [u64; 8] = std::array::from_fn(|column| process.past[column] + process.live[column]);
+            table.process_named(pid, &process.name).numbers(&cells);
         }
     }
 }
@@ -225,11 +244,22 @@ impl Module for Netproc {
     fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         self.begin();
         self.sweep(kernel);
-        for (pid, process) in self.processes.iter() {
-            let cells: [u64; 8] = std::array::from_fn(|column| process.past[column] + process.live[column]);
-            table.process_named(pid, &process.name).numbers(&cells);
-        }
+        self.fill(table);
         Ok(())
+    }
+
+    /// Names are read from /proc, where another process can make the reader wait.
+    fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Option<Result<(), RefreshError>> {
+        if !self.begun || self.is_added_up {
+            return None;
+        }
+        self.add_up(kernel);
+        // The next look gives back the places that have the names of what ended: what is without a name gets it before.
+        self.is_added_up = self.processes.iter().any(|(_, process)| process.needs_name());
+        (!self.is_added_up).then(|| {
+            self.fill(table);
+            Ok(())
+        })
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -331,6 +361,22 @@ mod tests {
         thread(&fake, 3, 77, 77, 1, 100);
         thread(&fake, 9, 77, 80, 1, 20);
         assert_eq!(sent(&mut module(), &fake), [("000077 /usr/bin/curl".into(), Some(120))]);
+    }
+
+    #[test]
+    fn what_needs_no_name_is_filled_at_once() {
+        let fake = fake();
+        let (mut module, mut table) = (module(), Table::of(&TABLE));
+        let mut at_once = |module: &mut Netproc| module.refresh_at_once(&fake, &mut table).map(|filled| filled.is_ok());
+        assert_eq!(at_once(&mut module), None, "nothing is listed yet");
+        sent(&mut module, &fake);
+        thread(&fake, 3, 1001, 1001, 1, 100);
+        named(&fake, 3, b"short\0\0\0", 0);
+        ended(&fake, 3);
+        assert_eq!(at_once(&mut module), None, "a process to be named");
+        assert_eq!(sent(&mut module, &fake), [("001001 short".into(), Some(100))]);
+        assert_eq!(at_once(&mut module), Some(true));
+        assert_eq!(table.len(), 1);
     }
 
     #[test]

@@ -164,6 +164,10 @@ impl Module for Runqlat {
         Ok(())
     }
 
+    fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Option<Result<(), RefreshError>> {
+        Some(self.refresh(kernel, table))
+    }
+
     fn tick(&mut self, kernel: &dyn Kernel) {
         let rows = self.rows(kernel);
         self.histograms.tick(&rows, kernel.continues(&ROWS.def));

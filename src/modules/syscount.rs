@@ -171,6 +171,10 @@ impl Module for Syscount {
         Ok(())
     }
 
+    fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Option<Result<(), RefreshError>> {
+        Some(self.refresh(kernel, table))
+    }
+
     fn tick(&mut self, kernel: &dyn Kernel) {
         ProcessSlots::empty(kernel, DETAILS, 1);
     }

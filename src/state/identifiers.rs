@@ -8,6 +8,7 @@ use crate::pcp::InstId;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,8 +18,12 @@ const FORGET: Duration = Duration::from_secs(24 * 3600);
 /// When there is no room for a new name, this share of the names gives way at once, so that the search for them is rare.
 const GIVE_WAY: usize = 8;
 
-/// Writing more often than this would follow every new name with a write.
-const SAVE_EVERY: Duration = Duration::from_secs(10);
+/// Seconds between two writings: a short file, with each fetch that shows a new name, so that the identifier outlives a killed agent; a
+/// long one less often, by its length.
+const PAUSE: RangeInclusive<u64> = 1..=10;
+
+/// A file this long is written once a second.
+const BYTES_A_SECOND: usize = 16 * 1024;
 
 /// When names are used, this is how old the times in the file may get: less than it takes to be forgotten, whatever ends the agent.
 const RENEW: Duration = Duration::from_secs(3600);
@@ -53,6 +58,8 @@ pub struct Cache {
     dirty: bool,
     /// When this agent last wrote the file, or tried to.
     saved: u64,
+    /// Seconds until it may do so again.
+    pause: u64,
     /// The latest time this was told.
     now: u64,
     refused: u64,
@@ -71,6 +78,7 @@ impl Cache {
             free: 0,
             dirty: false,
             saved: 0,
+            pause: 0,
             now: 0,
             refused: 0,
         }
@@ -135,6 +143,13 @@ impl Cache {
         Some(entry.id)
     }
 
+    /// The names that were in the latest table, or in that of an earlier agent when it last wrote the file.
+    pub fn latest(&self) -> impl Iterator<Item = (InstId, &[u8])> {
+        let latest = self.entries.values().map(|entry| entry.used).max();
+        let entries = self.entries.iter().filter(move |(_, entry)| Some(entry.used) == latest);
+        entries.map(|(name, entry)| (entry.id, &name[..]))
+    }
+
     /// How often a name was refused because there were too many.
     pub fn refused(&self) -> u64 {
         self.refused
@@ -145,9 +160,9 @@ impl Cache {
     pub fn save(&mut self, now: SystemTime, at_exit: bool, may_write: &dyn Fn() -> bool) -> io::Result<()> {
         let now = self.clock(now);
         let Some(path) = &self.path else { return Ok(()) };
-        let due = self.dirty && now.saturating_sub(self.saved) >= SAVE_EVERY.as_secs();
+        let due = self.dirty && now.saturating_sub(self.saved) >= self.pause;
         let Some((last, latest)) = self.last.as_ref().filter(|_| due || at_exit) else { return Ok(()) };
-        self.saved = now;
+        (self.saved, self.pause) = (now, *PAUSE.end());
         if !may_write() {
             return Ok(());
         }
@@ -166,6 +181,7 @@ impl Cache {
             text.push(b'\n');
         }
         replace_state(path, &text)?;
+        self.pause = ((text.len() / BYTES_A_SECOND) as u64).clamp(*PAUSE.start(), *PAUSE.end());
         self.dirty = false;
         Ok(())
     }
@@ -480,6 +496,22 @@ mod tests {
         assert!(!path.exists());
         cache.save(at(1010), false, &|| true).expect("saved");
         assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 1000 a\n");
+    }
+
+    #[test]
+    fn a_long_file_is_written_less_often_than_a_short_one() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("149.13");
+        let mut cache = Cache::load(&path, 10_000, at(1000)).expect("no file is an empty one");
+        let mut written = |names: &[&str], second| {
+            names.iter().for_each(|name| assert!(cache.id(&mut name.as_bytes().to_vec(), at(second)).is_some()));
+            cache.save(at(second), false, &|| true).expect("saved");
+            fs::read_to_string(&path).expect("read").contains(names[0])
+        };
+        assert!(written(&["first"], 1000) && !written(&["at-once"], 1000) && written(&["second"], 1001));
+        let long: Vec<String> = (0..10).map(|number| format!("{number}{}", "x".repeat(8192))).collect();
+        let long: Vec<&str> = long.iter().map(String::as_str).collect();
+        assert!(written(&long, 1002) && !written(&["third"], 1006) && written(&["fourth"], 1007));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub const LINUX: Beside = Beside {
 
 /// How pmcd reaches the agent: what stands in its configuration after the domain, and the arguments that go with it.
 pub fn pipe() -> (String, String) {
-    ("pipe binary notready".into(), "--notready".into())
+    ("pipe binary".into(), String::new())
 }
 
 /// A port that was free a moment ago.

@@ -51,6 +51,10 @@ impl Module for Operations {
         Ok(())
     }
 
+    fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Option<Result<(), RefreshError>> {
+        Some(self.refresh(kernel, table))
+    }
+
     fn tick(&mut self, kernel: &dyn Kernel) {
         let histograms = self.histograms(kernel);
         self.histograms.tick(&histograms, kernel.continues(&self.rows.def));
