@@ -147,8 +147,11 @@ const KINDS: [(&str, &str, &str, &str, bool); 4] = [
     ("xdpcount", include_str!("../../examples/xdpcount.yaml"), "xdp_packets_total", "ipv4::udp", true),
 ];
 
+/// Whoever locks a pipe to write into it.
+const PIPE_WRITERS: [&str; 2] = ["anon_pipe_write", "pipe_write"];
+
 /// Programs at tracepoints and kprobes end with the agent, those at cgroups and interfaces do not; fexit instead of a kprobe decides it
-/// for the modules of file systems.
+/// for the modules of file systems and of locks.
 #[test]
 fn programs_go_on_without_the_agent_by_their_kind() {
     let Some(namespace) = BpfMount::new() else { return };
@@ -156,10 +159,11 @@ fn programs_go_on_without_the_agent_by_their_kind() {
     if !own_network() || !KINDS.iter().all(|(name, yaml, ..)| add_pair(&home, name, yaml)) {
         return;
     }
-    let files = ["ext4dist", "xfsdist"].map(|module| (module, corebcc::modules::find(module).unwrap()));
-    let sections: String = files.iter().map(|(_, spec)| spec.section("pin = True")).collect();
-    fs::write(home.config(), format!("[pmda]\nmodules = ext4dist, xfsdist\nmodule_failure_fatal = False\n{sections}"))
-        .unwrap();
+    const MODULES: [&str; 3] = ["ext4dist", "xfsdist", "klockstat"];
+    let section = |module| corebcc::modules::find(module).unwrap().section("pin = True");
+    let sections: String = MODULES.into_iter().map(section).collect();
+    let modules = MODULES.join(",");
+    fs::write(home.config(), format!("[pmda]\nmodules = {modules}\nmodule_failure_fatal = False\n{sections}")).unwrap();
     let mut peer = agent(&namespace, &home);
     peer.patience = 60 * crate::peer::SECOND;
     let states = values(&mut peer, "bcc.user.status.state");
@@ -173,13 +177,20 @@ fn programs_go_on_without_the_agent_by_their_kind() {
         assert_eq!(!programs[&format!("user:{name}")].is_empty(), *goes_on, "{name}");
     }
     let statuses = values(&mut peer, "bcc.agent.module.status");
-    for (module, _) in files {
+    for module in MODULES {
         let (runs, status) = (programs.get(module), &statuses[module]);
         println!("{module}: {status}");
-        assert_eq!(runs.is_some_and(|runs| !runs.is_empty()), status.contains("fexit"), "{module}: {runs:?}: {status}");
+        assert_eq!(runs.is_some_and(|runs| !runs.is_empty()), status.contains("by fexit"), "{module}: {runs:?}: {status}");
     }
 
+    let locks_go_on = statuses["klockstat"].contains("by fexit");
+    let locks = |peer: &mut Peer| -> u64 {
+        let counts = values(peer, "bcc.kernel.lock.mutex.spin.count");
+        PIPE_WRITERS.iter().filter_map(|writer| counts.get(*writer)).map(|count| count.parse::<u64>().unwrap()).sum()
+    };
     let work = |home: &Home| {
+        let (_reader, writer) = nix::unistd::pipe().unwrap();
+        (0..1000).for_each(|_| assert_eq!(nix::unistd::write(&writer, b"x"), Ok(1)));
         as_thread("pairs-opens", || (0..100).for_each(|_| drop(fs::File::open("/dev/null").unwrap())));
         let socket = std::net::UdpSocket::bind("127.79.0.1:0").unwrap();
         for number in 0..100 {
@@ -200,10 +211,15 @@ fn programs_go_on_without_the_agent_by_their_kind() {
         work(&home);
         let counted = counts(&mut peer);
         assert!(counted.iter().zip(&before).all(|(now, then)| now - then == 100), "{counted:?} after {before:?}");
+        let locked = locks(&mut peer);
         end_agent(&mut peer, end);
         work(&home);
         peer = agent(&namespace, &home);
         peer.patience = 60 * crate::peer::SECOND;
+        let more = locks(&mut peer).checked_sub(locked).expect("they continue");
+        println!("{more} locks of pipes while there was no agent, which ended {end}");
+        // Test and agent speak over pipes, some dozen messages.
+        assert_eq!(more >= 1000, locks_go_on, "{more}");
         let continued = counts(&mut peer);
         for ((now, then), (name, .., goes_on)) in continued.iter().zip(&counted).zip(kinds()) {
             assert_eq!(now - then, if *goes_on { 100 } else { 0 }, "{name} without an agent, which ended {end}");
