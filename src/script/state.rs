@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_started_once_its_probes_are_attached() {
+    fn a_script_is_started_once_bpftrace_says_that_it_attaches() {
         let mut state = state("BEGIN { @a = count(); }");
         assert_eq!(state.status, Status::Stopped);
         state.start(17);

@@ -180,7 +180,11 @@ fn programs_go_on_without_the_agent_by_their_kind() {
     for module in MODULES {
         let (runs, status) = (programs.get(module), &statuses[module]);
         println!("{module}: {status}");
-        assert_eq!(runs.is_some_and(|runs| !runs.is_empty()), status.contains("by fexit"), "{module}: {runs:?}: {status}");
+        assert_eq!(
+            runs.is_some_and(|runs| !runs.is_empty()),
+            status.contains("by fexit"),
+            "{module}: {runs:?}: {status}"
+        );
     }
 
     let locks_go_on = statuses["klockstat"].contains("by fexit");

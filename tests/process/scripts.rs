@@ -86,6 +86,10 @@ fn a_script_counts_a_known_load_and_lives_with_the_agent() {
     let mut peer = Peer::ready(&home, &[]);
     wait_for_status(&mut peer, "calls", "started");
     assert_eq!(values(&mut peer, "bcc.agent.module.state")["script.calls"], "running");
+    // bpftrace says that it attaches, and then does: that is over once it prints.
+    let bytes = |peer: &mut Peer| text(peer, "bcc.script.calls.data_bytes").parse::<u64>().unwrap();
+    let said = bytes(&mut peer);
+    wait_for("the first maps", || (bytes(&mut peer) > said).then_some(()));
     load(5000);
     wait_for("5,000 calls", || (text(&mut peer, "bcc.script.calls.data.root") == "5000").then_some(()));
     // All maps are printed at once, which takes a moment.
@@ -101,7 +105,7 @@ fn a_script_counts_a_known_load_and_lives_with_the_agent() {
     assert_eq!(pmid(&mut peer, "bcc.script.calls.data.hidden"), None, "not included");
     assert_eq!(text(&mut peer, "bcc.script.calls.probes"), "1");
     assert!(text(&mut peer, "bcc.script.calls.code").starts_with("// include: @, @by"));
-    assert!(text(&mut peer, "bcc.script.calls.data_bytes").parse::<u64>().unwrap() > 100);
+    assert!(bytes(&mut peer) > 100);
     let cluster = pmid(&mut peer, "bcc.script.calls.data.root").unwrap();
     assert!((500..2000).contains(&cluster.cluster()), "{cluster}");
 
