@@ -27,6 +27,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_preadv,
     libc::SYS_write,
     libc::SYS_writev,
+    libc::SYS_vmsplice,
     libc::SYS_pwrite64,
     libc::SYS_lseek,
     libc::SYS_fcntl,

@@ -3,6 +3,7 @@
 
 mod endpoint;
 mod peer;
+mod replies;
 mod signals;
 mod talk;
 

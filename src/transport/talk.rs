@@ -1,19 +1,17 @@
 //! The loop: frames in, replies out, until pmcd leaves or a signal comes. Reads are paused while a reply is pending, so
 //! that a peer that asks and never listens costs one reply of memory, and cannot keep a signal from being seen.
 
+use super::replies::Replies;
 use super::{Connection, Signals, TransportError};
 use crate::pdu::{Deframer, Frame};
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::Signal;
-use nix::unistd::{read, write};
+use nix::unistd::read;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Above this much unsent output the wake descriptor waits as well.
 const BACKLOG: usize = 64 << 10;
-
-/// A reply buffer that has grown beyond this is given back once it is sent.
-const KEEP: usize = 1 << 20;
 
 /// What the conversation is held with.
 pub trait Handler {
@@ -65,7 +63,7 @@ pub fn run(
     signals: &Signals,
     handler: &mut dyn Handler,
 ) -> Result<End, TransportError> {
-    let mut talk = Talk { connection, deframer: Deframer::new(), out: greeting.to_vec(), sent: 0 };
+    let mut talk = Talk { connection, deframer: Deframer::new(), replies: Replies::new(greeting) };
     let end = loop {
         if let Err(end) = talk.answer(handler) {
             break end;
@@ -79,7 +77,7 @@ pub fn run(
             }
         }
         if ready.wake {
-            handler.woken(&mut talk.out);
+            handler.woken(talk.replies.buffer(&talk.connection.output));
             if handler.is_over() {
                 break End::Handler;
             }
@@ -97,9 +95,7 @@ pub fn run(
 struct Talk {
     connection: Connection,
     deframer: Deframer,
-    /// Output, of which the first `sent` bytes are with the kernel.
-    out: Vec<u8>,
-    sent: usize,
+    replies: Replies,
 }
 
 struct Ready {
@@ -113,40 +109,26 @@ impl Talk {
     fn answer(&mut self, handler: &mut dyn Handler) -> Result<(), End> {
         loop {
             self.flush()?;
-            if self.pending() > 0 {
+            if self.replies.pending() > 0 {
                 return Ok(());
             }
             match self.deframer.next() {
-                Ok(Some(frame)) => handler.frame(frame, &mut self.out),
+                Ok(Some(frame)) => handler.frame(frame, self.replies.buffer(&self.connection.output)),
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(End::Broken(format!("cannot read on after {error}"))),
             }
         }
     }
 
-    fn pending(&self) -> usize {
-        self.out.len() - self.sent
-    }
-
     /// Hands the kernel as much as it takes.
     fn flush(&mut self) -> Result<(), End> {
-        while self.pending() > 0 {
-            match write(&self.connection.output, &self.out[self.sent..]) {
-                Ok(written) => self.sent += written,
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return Ok(()),
-                Err(errno) => return Err(End::Broken(format!("pmcd takes no reply: {}", errno.desc()))),
-            }
-        }
-        self.out.clear();
-        self.out.shrink_to(KEEP);
-        self.sent = 0;
-        Ok(())
+        let flushed = self.replies.flush(&self.connection.output);
+        flushed.map_err(|errno| End::Broken(format!("pmcd takes no reply: {}", errno.desc())))
     }
 
     fn wait(&self, signals: &Signals, handler: &dyn Handler) -> Result<Ready, TransportError> {
-        let idle = self.pending() == 0;
-        let wake = handler.wake_fd().filter(|_| self.pending() <= BACKLOG);
+        let idle = self.replies.pending() == 0;
+        let wake = handler.wake_fd().filter(|_| self.replies.pending() <= BACKLOG && self.replies.can_grow());
         let signal = || PollFd::new(signals.as_fd(), PollFlags::POLLIN);
         // One of pmcd's two descriptors, never both: a closed one would be reported whether asked about or not, and
         // the loop would spin on it while it waits for the other.
@@ -188,6 +170,7 @@ mod tests {
     use super::*;
     use nix::sys::eventfd::{EfdFlags, EventFd};
     use nix::sys::signal::Signal;
+    use nix::unistd::write;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::thread;
