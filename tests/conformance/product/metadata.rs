@@ -9,7 +9,8 @@ use corebcc::modules::find;
 use corebcc::pcp::{Indom, Pmid};
 use std::collections::BTreeSet;
 
-const MODULES: [&str; 7] = ["biolatency", "sysfork", "netproc", "tcplife", "exectop", "syscount", "profile"];
+const MODULES: [&str; 9] =
+    ["biolatency", "sysfork", "netproc", "tcplife", "exectop", "syscount", "profile", "tcpretrans", "bioperpid"];
 const ONELINE: u32 = 1;
 const FULL: u32 = 2;
 const OF_METRIC: u32 = 4;

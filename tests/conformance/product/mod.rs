@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const AGAIN: i32 = -12389;
 
 const CONFIG: &str = "[pmda]
-modules = biolatency,sysfork,netproc,tcplife,exectop,syscount,profile
+modules = biolatency,sysfork,netproc,tcplife,exectop,syscount,profile,tcpretrans,bioperpid
 module_failure_fatal = False
 [biolatency]
 module = biolatency
@@ -65,6 +65,12 @@ cluster = 15
 [netproc]
 module = netproc
 cluster = 40
+[tcpretrans]
+module = tcpretrans
+cluster = 9
+[bioperpid]
+module = bioperpid
+cluster = 1
 ";
 
 /// The agent, seen by pmcd and by the kernel.

@@ -2,10 +2,10 @@
 
 use super::fake_kernel::FakeKernel;
 use super::{
-    Product, Trouble, AGAIN, BCC, BIO_ROWS, CONFIG, FORKS, FORK_ROWS, LATENCY, PROCESSES, PROFILE, SECOND, SESSIONS,
+    Product, Trouble, AGAIN, BCC, BIO_ROWS, COMMANDS, CONFIG, FORKS, FORK_ROWS, LATENCY, PROFILE, SECOND, SESSIONS,
 };
 use crate::reference::pmcd::{self, frame, split};
-use corebcc::bpf::types::{bio_row, fine_hist, fork_row, thread_stat};
+use corebcc::bpf::types::{bio_row, fine_hist, fork_row, io_stat};
 use corebcc::collector::{prepare, survey, ModuleSet};
 use corebcc::config::Config;
 use corebcc::kit::{Fine, Table, TableId};
@@ -21,6 +21,8 @@ const STATISTICS: Pmid = Pmid::new(BCC, 300, 10);
 const PORTS: Pmid = Pmid::new(BCC, 3, 5);
 const DISKS: Pmid = Pmid::new(BCC, 0, 0);
 const EXECS: Pmid = Pmid::new(BCC, 13, 0);
+const READERS: Pmid = Pmid::new(BCC, 1, 0);
+const FLOWS: Pmid = Pmid::new(BCC, 9, 0);
 
 #[test]
 fn c60_only_two_metrics_of_the_product_can_be_stored() {
@@ -92,11 +94,12 @@ fn c65_the_product_answers_while_it_loads() {
 #[test]
 fn c65_a_slow_module_of_the_product_costs_only_itself() {
     let mut product = Product::started();
-    assert_eq!(product.fetch(&[SENT, FORKS])[1].numval, 1);
-    product.kernel.begin("threads", Trouble::Hangs);
+    assert_eq!(product.fetch(&[EXECS, FORKS])[1].numval, 1);
+    let commands = product.instances(COMMANDS, IN_NULL, "");
+    product.kernel.begin("exec_rows", Trouble::Hangs);
     let in_time = |product: &mut Product| {
         let begin = Instant::now();
-        let sets = product.fetch_now(&[SENT, FORKS, CALLS, PORTS]);
+        let sets = product.fetch_now(&[EXECS, FORKS, CALLS, PORTS]);
         assert_eq!(sets[0].numval, AGAIN);
         let others: Vec<i32> = sets[1..].iter().map(|set| set.numval).collect();
         (begin.elapsed() < SECOND && others == [1, 2, 2]).then_some(())
@@ -104,32 +107,31 @@ fn c65_a_slow_module_of_the_product_costs_only_itself() {
     for _ in 0..5 {
         product.eventually(in_time);
     }
-    let request = pmcd::instance(PROCESSES, IN_NULL, "");
-    assert_eq!(product.pmcd.error(&request), AGAIN, "not the empty domain");
+    assert_eq!(product.instances(COMMANDS, IN_NULL, ""), commands, "not the empty domain");
     product.session(8080);
     product.eventually(|product| (product.numbers(PORTS)[0] == (0, 8080)).then_some(()));
     product.kernel.calm();
-    assert!(product.fetch(&[SENT])[0].numval > 0);
+    assert!(product.fetch(&[EXECS])[0].numval > 0);
     product.eventually(|product| (product.store(b"start") == 0).then_some(()));
 }
 
 /// As many modules hang as there are threads for them.
 #[test]
-fn sums_are_served_while_collector_and_helpers_are_stuck() {
+fn what_waits_for_nobody_is_served_while_all_threads_are_stuck() {
     let mut product = Product::started();
-    product.fetch(&[SENT, CALLS, PORTS, EXECS]);
-    for map in ["threads", "syscall_rows", "tcp_sessions", "exec_rows"] {
+    product.fetch(&[READERS, FLOWS, PORTS, EXECS]);
+    for map in ["io_owners", "retrans_rows", "tcp_sessions", "exec_rows"] {
         product.kernel.begin(map, Trouble::Hangs);
     }
-    for stuck in [SENT, CALLS, PORTS, EXECS] {
+    for stuck in [READERS, FLOWS, PORTS, EXECS] {
         assert_eq!(product.fetch_now(&[stuck])[0].numval, AGAIN);
     }
-    let sets = product.fetch_now(&[FORKS, SENT, DISKS]);
-    assert_eq!(sets.iter().map(|set| set.numval).collect::<Vec<_>>(), [1, AGAIN, 4]);
+    let sets = product.fetch_now(&[FORKS, EXECS, DISKS, CALLS]);
+    assert_eq!(sets.iter().map(|set| set.numval).collect::<Vec<_>>(), [1, AGAIN, 4, 2]);
     product.kernel.row(FORK_ROWS, 0).set(fork_row::threads, 3);
     assert_eq!(product.numbers(FORKS), [(IN_NULL, 43)], "as of now");
     product.kernel.calm();
-    assert!(product.fetch(&[SENT])[0].numval > 0);
+    assert!(product.fetch(&[EXECS])[0].numval > 0);
 }
 
 /// The same counters in two kernels: one product serves them, the modules of the other are refreshed by their own thread.
@@ -249,10 +251,10 @@ fn the_agents_metrics_tell_of_modules_programs_and_maps() {
 
 #[test]
 fn the_summary_comes_first_and_counts_modules_and_losses() {
-    const LOST: corebcc::kit::Rows<thread_stat> = corebcc::kit::Rows::new("thread_stats");
+    const LOST: corebcc::kit::Rows<io_stat> = corebcc::kit::Rows::new("io_stats");
     let summary = |item| Pmid::new(BCC, 306, item);
     let mut product = Product::without(&["exectop", "profile"]);
-    product.kernel.row(LOST, 0).set(thread_stat::lost, 5);
+    product.kernel.row(LOST, 0).set(io_stat::lost, 5);
     for (request, first) in [
         (pmcd::children("bcc.agent", false), "summary"),
         (pmcd::traverse("bcc.agent"), "bcc.agent.summary.configuration"),
@@ -265,13 +267,13 @@ fn the_summary_comes_first_and_counts_modules_and_losses() {
     assert!(pmcd::names(&product.pmcd.ask(&pmcd::traverse("bcc.agent.summary"))).len() <= 10);
     assert_eq!(product.strings(summary(0))[0].1, env!("CARGO_PKG_VERSION"));
     let states = [1, 2, 3].map(|item| product.numbers(summary(item))[0].1);
-    assert_eq!(states, [5, 2, MODULES.len() as u64 - 7]);
+    assert_eq!(states, [7, 2, MODULES.len() as u64 - 9]);
     assert_eq!(product.numbers(summary(4)), [(IN_NULL, 5)]);
     assert!(product.numbers(summary(5))[0].1 > 0 && product.numbers(summary(6))[0].1 > 0);
-    assert_eq!(product.strings(summary(8))[0].1, "test.conf: no errors, 7 modules enabled");
+    assert_eq!(product.strings(summary(8))[0].1, "test.conf: no errors, 9 modules enabled");
     // While a module is at work its losses are not to be had, but what is known of them stays.
-    product.kernel.begin("threads", Trouble::Hangs);
-    assert_eq!(product.fetch_now(&[SENT])[0].numval, AGAIN);
+    product.kernel.begin("io_owners", Trouble::Hangs);
+    assert_eq!(product.fetch_now(&[READERS])[0].numval, AGAIN);
     assert_eq!(product.numbers(summary(4)), [(IN_NULL, 5)]);
 }
 
