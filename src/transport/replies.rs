@@ -3,19 +3,17 @@
 
 use nix::errno::Errno;
 use nix::fcntl::{vmsplice, SpliceFFlags};
-use nix::libc;
 use nix::unistd::write;
+use rustix::io::ioctl_fionread;
 use std::io::IoSlice;
 use std::mem;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// From this length on a reply is lent: for less, the copy costs no more than the look whether it was read.
 const LONG: usize = 64 << 10;
 
 /// A buffer that has grown beyond this is given back once its reply is read.
 const KEEP: usize = 1 << 20;
-
-nix::ioctl_read_bad!(unread, libc::FIONREAD, libc::c_int);
 
 /// What is to be written, and what was written by its pages.
 pub(super) struct Replies {
@@ -104,9 +102,7 @@ fn cleared(mut buffer: Vec<u8>) -> Vec<u8> {
 
 /// Whether the reader has copied all that was written into a pipe. pmcd does: it does not hand pages on (splice(2)).
 fn is_read(pipe: &OwnedFd) -> bool {
-    let mut bytes = 0;
-    // SAFETY: the call writes one `int`.
-    unsafe { unread(pipe.as_raw_fd(), &mut bytes) }.is_ok() && bytes == 0
+    ioctl_fionread(pipe) == Ok(0)
 }
 
 #[cfg(test)]
