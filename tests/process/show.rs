@@ -185,8 +185,12 @@ fn each_event_is_shown_once_and_the_others_are_counted() {
         assert!(Command::new("/bin/true").arg(format!("{mark}-{number}")).status().unwrap().success());
         wait_for("the next reading", || (readings().len() > so_far + 1).then_some(()));
     }
+    // All in one interval, however slow the machine is.
+    let show = nix::unistd::Pid::from_raw(child.id() as i32);
     let script = format!("for i in $(seq {AT_ONCE}); do /bin/true {mark}-of-burst-$i; done");
+    nix::sys::signal::kill(show, nix::sys::signal::Signal::SIGSTOP).unwrap();
     assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    nix::sys::signal::kill(show, nix::sys::signal::Signal::SIGCONT).unwrap();
     let count = |readings: &[Value]| {
         let rows: usize = readings.iter().map(|reading| reading["rows"].as_array().unwrap().len()).sum();
         let others: u64 = readings.iter().map(|reading| reading["not_shown"].as_u64().unwrap()).sum();
@@ -198,7 +202,7 @@ fn each_event_is_shown_once_and_the_others_are_counted() {
         let (rows, others) = count(&readings());
         (rows + others >= all).then_some((rows, others))
     });
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGINT).unwrap();
+    nix::sys::signal::kill(show, nix::sys::signal::Signal::SIGINT).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(rows + others, all);
     assert!(others > 0, "a burst of {AT_ONCE} is more than five in some interval");

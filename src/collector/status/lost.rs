@@ -5,6 +5,7 @@ use super::{AgentStatus, Sets, NAMES};
 use crate::kit::{loss_words, Kernel, Shape, Table, TableSpec};
 use crate::metrics;
 use std::collections::BTreeMap;
+use std::sync::MutexGuard;
 
 metrics! {
     EVENTS: u64 = 0 "agent.lost.events" COUNTER COUNT "events that a module saw and could not count";
@@ -19,31 +20,35 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
-    each(sets, &mut |module, loss, count| {
-        let (name, reason) = loss_words(loss);
-        table.named(instance(module, name).as_bytes()).set(EVENTS, count).text(REASON, reason.as_bytes());
-    });
-}
+/// What each module has lost, by its name: the sentence of [`loss_words`], and how many.
+pub type Losses = BTreeMap<String, Vec<(&'static str, u64)>>;
 
-/// Whatever was lost so far. A module at work counts with what it had lost before: a counter does not step back.
-pub fn total(sets: &Sets, status: &AgentStatus) -> u64 {
-    let mut now: BTreeMap<&str, u64> = BTreeMap::new();
-    each(sets, &mut |module, _, count| *now.entry(module).or_default() += count);
-    let mut known = held(&status.lost);
-    for (module, count) in now {
-        known.insert(module.to_owned(), count);
+pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
+    let known = known(sets, status);
+    for (_, loaded) in sets.modules() {
+        for (loss, count) in known.get(&*loaded.name).into_iter().flatten() {
+            let (name, reason) = loss_words(loss);
+            table.named(instance(&loaded.name, name).as_bytes()).set(EVENTS, *count).text(REASON, reason.as_bytes());
+        }
     }
-    known.values().sum()
 }
 
-/// Hands out the losses of each module. One that is at work is not waited for.
-fn each<'a>(sets: &'a Sets, out: &mut dyn FnMut(&'a str, &'static str, u64)) {
+/// Whatever was lost so far, by modules that were stopped, too: a counter does not step back.
+pub fn total(sets: &Sets, status: &AgentStatus) -> u64 {
+    known(sets, status).values().flatten().map(|(_, count)| count).sum()
+}
+
+/// The losses as of now; of a module that is at work, which is not waited for, those it had before.
+fn known<'a>(sets: &Sets, status: &'a AgentStatus) -> MutexGuard<'a, Losses> {
+    let mut known = held(&status.lost);
     for (set, loaded) in sets.modules() {
         let kernel: &dyn Kernel = &*set.kernel;
         let Some(working) = loaded.idle() else { continue };
-        working.module.losses(kernel, &mut |loss, count| out(&loaded.name, loss, count));
+        let mut losses = Vec::new();
+        working.module.losses(kernel, &mut |loss, count| losses.push((loss, count)));
+        known.insert(loaded.name.to_string(), losses);
     }
+    known
 }
 
 /// `MODULE::NAME`.

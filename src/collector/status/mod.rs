@@ -24,7 +24,6 @@ use crate::loader::{self, StatisticsHelper};
 use crate::state::Restarts;
 pub use orders::Orders;
 use statistics::Statistics;
-use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -102,7 +101,7 @@ pub struct AgentStatus {
     /// What switches program statistics on, if this process cannot any more.
     pub statistics_helper: Option<StatisticsHelper>,
     /// What each module had lost at the last look.
-    lost: Mutex<BTreeMap<String, u64>>,
+    lost: Mutex<lost::Losses>,
     orders: Arc<Orders>,
     /// The starts before this one, where they can be counted.
     pub restarts: Option<Restarts>,

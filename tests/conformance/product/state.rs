@@ -272,9 +272,12 @@ fn the_summary_comes_first_and_counts_modules_and_losses() {
     assert!(product.numbers(summary(5))[0].1 > 0 && product.numbers(summary(6))[0].1 > 0);
     assert_eq!(product.strings(summary(8))[0].1, "test.conf: no errors, 9 modules enabled");
     // While a module is at work its losses are not to be had, but what is known of them stays.
+    let by_kind = Pmid::new(BCC, 304, 0);
+    let losses = product.numbers(by_kind);
     product.kernel.begin("io_owners", Trouble::Hangs);
     assert_eq!(product.fetch_now(&[READERS])[0].numval, AGAIN);
     assert_eq!(product.numbers(summary(4)), [(IN_NULL, 5)]);
+    assert_eq!(product.numbers(by_kind), losses);
 }
 
 #[test]
