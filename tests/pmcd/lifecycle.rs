@@ -93,6 +93,13 @@ fn an_agent_that_is_asked_to_end_says_so_and_is_started_again() {
 }
 
 #[test]
+fn a_pmcd_that_waits_until_the_agent_is_ready_is_told() {
+    let Some(pmcd) = Pmcd::with(|_| ("pipe binary notready".into(), "--notready".into())) else { return };
+    assert_eq!(pmcd.ask("pmprobe", &["bcc"]).lines().count(), all().count());
+    assert_eq!(restarts(&pmcd), ["0", "0"]);
+}
+
+#[test]
 fn a_reconfigured_pmcd_keeps_the_agent_and_its_counts() {
     let Some(pmcd) = Pmcd::start() else { return };
     let agent = pmcd.agent();

@@ -10,7 +10,7 @@ use corebcc::collector::{prepare, survey, ModuleSet};
 use corebcc::config::Config;
 use corebcc::kit::{Fine, Table, TableId};
 use corebcc::modules::MODULES;
-use corebcc::pcp::{Pmid, IN_NULL};
+use corebcc::pcp::{Indom, Pmid, IN_NULL};
 use std::time::Instant;
 
 const APPVERSION: i32 = -12350;
@@ -126,6 +126,8 @@ fn what_waits_for_nobody_is_served_while_all_threads_are_stuck() {
     for stuck in [READERS, FLOWS, PORTS, EXECS] {
         assert_eq!(product.fetch_now(&[stuck])[0].numval, AGAIN);
     }
+    let readers = pmcd::instance(Indom::new(BCC, 1), IN_NULL, "");
+    assert_eq!(product.pmcd.error(&readers), AGAIN, "of these only first words are known: not the empty domain");
     let sets = product.fetch_now(&[FORKS, EXECS, DISKS, CALLS]);
     assert_eq!(sets.iter().map(|set| set.numval).collect::<Vec<_>>(), [1, AGAIN, 4, 2]);
     product.kernel.row(FORK_ROWS, 0).set(fork_row::threads, 3);
@@ -232,7 +234,7 @@ fn the_agents_metrics_tell_of_modules_programs_and_maps() {
     let mut product = Product::started();
     product.fetch(&[FORKS]);
     let names = |product: &mut Product, cluster| -> Vec<String> {
-        let indom = corebcc::pcp::Indom::new(BCC, cluster);
+        let indom = Indom::new(BCC, cluster);
         product.instances(indom, IN_NULL, "").into_iter().map(|(_, name)| name).collect()
     };
     let modules = names(&mut product, 301);
@@ -284,7 +286,7 @@ fn the_summary_comes_first_and_counts_modules_and_losses() {
 fn what_failed_comes_first_among_modules_and_metrics() {
     let mut product = Product::without(&["exectop", "profile"]);
     let names = |product: &mut Product, cluster| -> Vec<String> {
-        let indom = corebcc::pcp::Indom::new(BCC, cluster);
+        let indom = Indom::new(BCC, cluster);
         product.instances(indom, IN_NULL, "").into_iter().map(|(_, name)| name).collect()
     };
     assert_eq!(names(&mut product, 301)[..2], ["exectop", "profile"]);
