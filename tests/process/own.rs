@@ -2,7 +2,9 @@
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, Wire};
-use crate::support::{config, lacks, lacks_bpf, lacks_mounts, skip, told, wait_for, Home, ALL, ONE};
+use crate::support::{
+    anybody_counts_runs, config, counts_runs, lacks, lacks_bpf, lacks_mounts, skip, told, wait_for, Home, ALL, ONE,
+};
 use corebcc::pcp::{PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
 use std::collections::BTreeMap;
@@ -276,17 +278,6 @@ fn fetches_and_refreshes_are_counted_exactly() {
         PmErr::PERMISSION.0
     );
     assert_eq!(peer.close().0.code(), Some(0));
-}
-
-/// Whether a process makes the kernel count runs.
-pub fn counts_runs(process: &Path) -> bool {
-    let fds = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|link| link.as_os_str() == "anon_inode:bpf-stats")
-}
-
-fn anybody_counts_runs() -> bool {
-    let on = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|text| text.trim() == "1");
-    on || fs::read_dir("/proc").unwrap().flatten().any(|process| counts_runs(&process.path()))
 }
 
 #[test]

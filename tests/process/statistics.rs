@@ -1,10 +1,10 @@
 //! Program statistics after CAP_SYS_ADMIN is gone: the helper process that asks the kernel for them.
 
-use crate::own::{counts_runs, values, STATISTICS};
+use crate::own::{values, STATISTICS};
 use crate::peer::Peer;
 use crate::privileges::{of_threads, with_exactly};
 use crate::reference::pmcd as wire;
-use crate::support::{lacks, lacks_bpf, skip, wait_for, Home, ONE};
+use crate::support::{counts_runs, lacks, lacks_bpf, skip, wait_for, Home, ONE};
 use caps::{CapSet, Capability};
 use corebcc::modules::find;
 use corebcc::pcp::{PmErr, IN_NULL};

@@ -127,6 +127,18 @@ pub fn lacks_mounts() -> bool {
     true
 }
 
+/// True if a process has the kernel count the runs of programs (a descriptor of BPF_ENABLE_STATS).
+pub fn counts_runs(process: &Path) -> bool {
+    let fds = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|link| link.as_os_str() == "anon_inode:bpf-stats")
+}
+
+/// True if the kernel counts the runs of programs, by kernel.bpf_stats_enabled or for a process.
+pub fn anybody_counts_runs() -> bool {
+    let on = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|text| text.trim() == "1");
+    on || fs::read_dir("/proc").unwrap().flatten().any(|process| counts_runs(&process.path()))
+}
+
 /// Looks until there is something to see.
 #[track_caller]
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
