@@ -237,8 +237,21 @@ pub fn bpftrace(settings: &ScriptSettings) -> Bpftrace {
     Bpftrace { program: settings.bpftrace.clone(), memory: settings.memory }
 }
 
-/// What bpftrace is to run for a file, which nobody but root may be able to change.
+/// True for the name of a file in the directory of scripts: it leads to no other directory.
+fn is_file_name(name: &str) -> bool {
+    let may_have = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    !name.is_empty() && !name.starts_with('.') && name.bytes().all(may_have)
+}
+
+/// What bpftrace is to run for a file, which nobody but root may be able to change. The name comes from the agent, which runs no other
+/// scripts than those of the directory, whoever has taken it over.
 fn program(directory: &Path, name: &str) -> io::Result<Vec<u8>> {
+    if !is_file_name(name) {
+        let shown = name.escape_debug();
+        return Err(io::Error::other(format!(
+            "expected letters, digits, `_`, `.` and `-` in a script's name, got `{shown}`"
+        )));
+    }
     let text = text(&directory.join(format!("{name}.bt"))).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Source::parse(&text).program(&text).into_bytes())
 }
@@ -358,6 +371,17 @@ mod tests {
     }
 
     /// Directories below /tmp are anybody's, so that a script in them is named and refused.
+    #[test]
+    fn a_name_leads_to_no_other_directory() {
+        let directory = tempfile::tempdir_in("/var/lib").or_else(|_| tempfile::tempdir()).unwrap();
+        for name in ["../x", "/usr/sbin/bashreadline", "a/b", "", ".", "..", ".hidden", "a b", "a\0"] {
+            let refusal = program(&directory.path().join("scripts.d"), name).unwrap_err().to_string();
+            assert!(refusal.contains("in a script's name"), "{name:?}: {refusal}");
+        }
+        let missing = program(directory.path(), "opens-by.process_2").unwrap_err().to_string();
+        assert!(missing.contains("opens-by.process_2.bt"), "{missing}");
+    }
+
     #[test]
     fn a_script_that_others_may_change_has_a_status_only() {
         let home = tempfile::tempdir().unwrap();

@@ -63,6 +63,8 @@ pub struct Cache {
     /// The latest time this was told.
     now: u64,
     refused: u64,
+    /// The second in which there was no name to give way: all are of the table that is being given its identifiers.
+    full_at: Option<u64>,
 }
 
 impl Cache {
@@ -81,6 +83,7 @@ impl Cache {
             pause: 0,
             now: 0,
             refused: 0,
+            full_at: None,
         }
     }
 
@@ -214,9 +217,16 @@ impl Cache {
 
     /// Forgets the names that were used longest ago, but none of the table that is being given its identifiers.
     fn make_room(&mut self, now: u64) -> bool {
+        // The search goes over all names: once a second, not once for each name beyond the limit.
+        if self.full_at == Some(now) {
+            return false;
+        }
         let mut idle: Vec<u64> = self.entries.values().map(|entry| entry.used).filter(|&used| used < now).collect();
         idle.sort_unstable();
-        let Some(&until) = idle.get((self.max / GIVE_WAY).min(idle.len().saturating_sub(1))) else { return false };
+        let Some(&until) = idle.get((self.max / GIVE_WAY).min(idle.len().saturating_sub(1))) else {
+            self.full_at = Some(now);
+            return false;
+        };
         self.entries.retain(|_, entry| entry.used > until);
         self.words = self.entries.iter().map(|(name, entry)| (word(name).to_vec(), entry.id)).collect();
         self.ids = self.entries.values().map(|entry| entry.id).collect();
@@ -319,6 +329,16 @@ mod tests {
         id(&mut cache, "a");
         assert_eq!(id(&mut cache, "b").0, None);
         assert_eq!((id(&mut cache, "a").0, cache.refused()), (Some(0), 1));
+    }
+
+    #[test]
+    fn names_are_searched_once_a_second_for_one_that_gives_way() {
+        let mut cache = Cache::new(None, 1);
+        cache.id(&mut b"a".to_vec(), at(1000));
+        assert_eq!(cache.id(&mut b"b".to_vec(), at(1000)), None);
+        assert_eq!(cache.full_at, Some(1000));
+        assert_eq!(cache.id(&mut b"c".to_vec(), at(1000)), None);
+        assert_eq!((cache.id(&mut b"d".to_vec(), at(1001)), cache.refused()), (Some(1), 2));
     }
 
     #[test]
