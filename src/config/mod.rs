@@ -17,9 +17,11 @@ pub use settings::{Cost, Fault, ModuleSettings, Settings, GUARDED_HELPERS};
 pub use similar::did_you_mean;
 pub use value::Value;
 
+use nix::libc::O_NONBLOCK;
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Error, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use thiserror::Error;
@@ -173,7 +175,7 @@ impl Config {
     /// is added to the section of that name, or replaces what was said before.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
         let shown = path.display().to_string();
-        let own = File::open(path).and_then(bytes).map_err(|error| ConfigError::unread(&shown, &error));
+        let own = open(path).and_then(bytes).map_err(|error| ConfigError::unread(&shown, &error));
         let own = own.and_then(|bytes| Config::parse(&shown, &bytes));
         let mut errors = Errors::default();
         let parts = parts::parts(path).into_iter();
@@ -274,6 +276,15 @@ impl Config {
 
     fn missing(&self, reason: String) -> ConfigError {
         ConfigError::Missing { path: self.path().to_owned(), reason }
+    }
+}
+
+/// Opens the file that was named. A pipe that nobody writes to is not waited for: a reload, and all orders behind it, would be.
+fn open(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    match file.metadata()?.file_type().is_fifo() {
+        true => Err(Error::other("expected a file, got a named pipe")),
+        false => Ok(file),
     }
 }
 

@@ -113,6 +113,15 @@ mod tests {
     }
 
     #[test]
+    fn a_named_pipe_is_refused_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("corebcc.conf");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let refusal = Config::read(&path).unwrap_err().to_string();
+        assert!(refusal.contains("expected a file, got a named pipe"), "{refusal}");
+    }
+
+    #[test]
     fn files_of_conf_d_add_and_override_by_name() {
         let place = Place::new();
         place.write(
