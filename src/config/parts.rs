@@ -116,7 +116,7 @@ mod tests {
     fn a_named_pipe_is_refused_and_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("corebcc.conf");
-        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
         let refusal = Config::read(&path).unwrap_err().to_string();
         assert!(refusal.contains("expected a file, got a named pipe"), "{refusal}");
     }
