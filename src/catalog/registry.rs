@@ -7,11 +7,16 @@ use super::{Change, Clients, Controllers, Help};
 use crate::agent::{Changes, Client, Label, LabelValue, Run, Selected, Source, Subject};
 use crate::kit::{Log2, MetricDef, SeriesLabel, Shape, Table, TableId};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, Type, IN_NULL};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Values that are handed out at once.
 const RUN: usize = 64;
+
+/// The instance domain of a table that went is an empty one for so long: pmlogger asks for the instances of what it has just fetched, and
+/// ends at an error.
+const GONE: Duration = Duration::from_secs(600);
 
 /// The thread that loads and refreshes the modules, seen from the one that answers pmcd.
 pub trait Collect {
@@ -75,6 +80,8 @@ struct TableEntry {
 pub struct Registry {
     domain: u32,
     entries: Vec<TableEntry>,
+    /// The clusters of instance domains that went, and when.
+    gone: HashMap<u32, Instant>,
     /// Where identifiers of names are kept.
     caches: Option<PathBuf>,
     clients: Clients,
@@ -100,6 +107,7 @@ impl Registry {
         Registry {
             domain,
             entries: tables.into_iter().map(|served| TableEntry::new(domain, caches.as_deref(), served)).collect(),
+            gone: HashMap::new(),
             caches,
             clients: Clients::default(),
             changes: Changes::empty(),
@@ -139,8 +147,12 @@ impl Registry {
         }
         let Registry { domain, entries, caches, changes, may_write, .. } = self;
         let now = SystemTime::now();
+        self.gone.retain(|_, went| went.elapsed() < GONE);
         for entry in entries.iter_mut().filter(|entry| gone.contains(&entry.served.id)) {
             entry.instances.save(now, true, may_write);
+            if entry.served.spec.shape != Shape::Single {
+                self.gone.insert(entry.served.id.cluster(), Instant::now());
+            }
         }
         entries.retain(|entry| !gone.contains(&entry.served.id));
         for (served, state) in come {
@@ -356,7 +368,11 @@ impl Source for Registry {
     }
 
     fn instances(&mut self, indom: Indom, out: &mut dyn FnMut(InstId, &[u8])) -> Result<(), PmErr> {
-        let index = self.indom(indom).ok_or(PmErr::INDOM)?;
+        let Some(index) = self.indom(indom) else {
+            let is_own = indom.domain() == self.domain && self.entry(indom.serial()).is_none();
+            let went = self.gone.get(&indom.serial()).filter(|went| is_own && went.elapsed() < GONE);
+            return went.map(|_| ()).ok_or(PmErr::INDOM);
+        };
         let id = self.entries[index].served.id;
         self.refresh_entries(&|entry| entry.served.id == id);
         let entry = &self.entries[index];

@@ -43,8 +43,8 @@ pub struct Working {
 /// What the refreshes of a module came to, to be read while it works.
 #[derive(Default)]
 pub struct RefreshRecord {
-    /// Why the last one had no values.
-    pub error: Option<String>,
+    /// Why the last one of a table had no values, by the table's declared cluster.
+    pub errors: BTreeMap<u32, String>,
     pub count: u64,
     pub time: Duration,
     /// By the declared cluster of a table, the columns that had no value: a bit each.

@@ -86,11 +86,14 @@ impl LoadedModules {
             let mut record = held(refreshes);
             record.empty.insert(spec.cluster, empty);
             (record.count, record.time) = (record.count + 1, record.time + begin.elapsed());
-            std::mem::replace(&mut record.error, result.as_ref().err().map(ToString::to_string))
+            match &result {
+                Err(error) => record.errors.insert(spec.cluster, error.to_string()),
+                Ok(()) => record.errors.remove(&spec.cluster),
+            }
         };
         match (&result, before) {
             (Err(error), None) => log::error!("{name}: no values: {error}"),
-            (Ok(()), Some(_)) => log::info!("{name}: has values again"),
+            (Ok(()), Some(before)) => log::info!("{name}: has values again; before: {before}"),
             _ => {}
         }
         if *debug {

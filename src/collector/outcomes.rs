@@ -122,7 +122,7 @@ impl LoadedModules {
         if let Some(life) = loaded.idle().and_then(|working| working.module.life()) {
             return life;
         }
-        if let Some(error) = &held(&loaded.refreshes).error {
+        if let Some(error) = held(&loaded.refreshes).errors.values().next() {
             return ("no values", error.clone());
         }
         let spec = loaded.spec;

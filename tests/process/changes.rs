@@ -6,7 +6,7 @@ use crate::peer::Peer;
 use crate::reference::pmcd as wire;
 use crate::support::{config, lacks, lacks_bpf, programs_of, skip, still_loaded, use_disk, wait_seconds, Home};
 use corebcc::bpf::types::runq_row;
-use corebcc::pcp::{InstId, PmErr, IN_NULL};
+use corebcc::pcp::{Indom, InstId, PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
 use libbpf_rs::query::{MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -96,7 +96,7 @@ fn outcome(peer: &mut Peer, metric: &str, module: &str, instance: InstId, order:
 
 /// The identifier of a module among those that the agent tells of.
 fn instance_of(peer: &mut Peer, module: &str) -> InstId {
-    let indom = corebcc::pcp::Indom::new(149, 301);
+    let indom = Indom::new(149, 301);
     let reply = peer.ask(&wire::instance(indom, IN_NULL, module));
     let Pdu::Instance { entries, .. } = wire::decode(&reply) else { panic!("{module}") };
     entries[0].0
@@ -151,6 +151,13 @@ fn a_pair_comes_changes_and_goes_and_nothing_else_moves() {
 const TWO: &str = "[pmda]\nmodules = sysfork, exectop\n[sysfork]\nmodule = sysfork\ncluster = 2\n\
                    [exectop]\nmodule = exectop\ncluster = 13\n[biotop]\nmodule = biotop\ncluster = 5\n";
 
+fn entries(reply: &[u8]) -> usize {
+    match wire::decode(reply) {
+        Pdu::Instance { entries, .. } => entries.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn modules_are_started_stopped_and_restarted_by_root() {
     let Some(home) = later(TWO) else { return };
@@ -166,6 +173,10 @@ fn modules_are_started_stopped_and_restarted_by_root() {
 
     assert_eq!(order(&mut peer, "exectop", "stop"), 0, "{}", home.log());
     assert!(!is_named(&mut peer, "bcc.proc.exec.count"));
+    // pmlogger asks for the instances of what it has just fetched, and ends at an error.
+    let instances = |serial| wire::instance(Indom::new(149, serial), IN_NULL, "");
+    assert_eq!(entries(&peer.ask(&instances(13))), 0);
+    assert_eq!(peer.error(&instances(14)), PmErr::INDOM.0, "it never was");
     assert_eq!(state(&mut peer, "exectop").as_deref(), Some("stopped"));
     assert!(values(&mut peer, "bcc.agent.module.status")["exectop"].contains("control start"));
     let programs = programs_of(peer.agent.pid());

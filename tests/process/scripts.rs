@@ -433,3 +433,20 @@ fn twenty_starts_and_stops_of_a_script_leave_nothing_behind() {
     assert_eq!(text(&mut peer, "bcc.script.kept.starts"), "1");
     assert_eq!(peer.close().0.code(), Some(0));
 }
+
+#[test]
+fn a_map_that_is_not_printed_is_logged_once() {
+    let Some(home) = home() else { return };
+    write(&home, "one.bt", "// custom-output-block\nBEGIN { @x = 1; @never = 2; }\ninterval:s:1 { print(@x); }\n");
+    let mut peer = Peer::ready(&home, &[]);
+    wait_for_value(&mut peer, "bcc.script.one.data.x", "1");
+    for _ in 0..20 {
+        assert_eq!(text(&mut peer, "bcc.script.one.data.never"), "");
+        assert_eq!(text(&mut peer, "bcc.script.one.data.x"), "1");
+    }
+    let log = home.log();
+    let lines = |of: &str| log.lines().filter(|line| line.contains(of)).count();
+    assert_eq!(lines("no values: @never was not printed yet"), 1, "{log}");
+    assert!(lines("has values again") <= 1, "{log}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}

@@ -26,12 +26,18 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
         let Some((_, loaded)) = module.loaded else { continue };
         let record = held(&loaded.refreshes);
         for metric in &loaded.metrics {
-            let text = match (module.state, record.is_empty(metric)) {
-                ("running", false) => "running".into(),
-                ("running", true) => format!("no value at the last fetch: {}", module.sentence),
-                (state, _) => format!("{state}: {}", module.sentence),
+            let error = record.errors.get(&metric.cluster);
+            let (state, text) = match (module.state, error) {
+                ("no values", Some(error)) => ("no values", format!("no values: {error}")),
+                // Another table of the module has none.
+                ("no values", None) => ("running", "running".into()),
+                ("running", _) if record.is_empty(metric) => {
+                    ("running", format!("no value at the last fetch: {}", module.sentence))
+                }
+                ("running", _) => ("running", "running".into()),
+                (state, _) => (state, format!("{state}: {}", module.sentence)),
             };
-            rows.push((&metric.name, module.state, text));
+            rows.push((&metric.name, state, text));
         }
     }
     let unserved = configuration.unserved.iter();
