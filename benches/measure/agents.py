@@ -136,13 +136,23 @@ class Agent:
             self.process.wait()
 
 
+def processes(pid):
+    """A process and all of its descendants: an agent with its helpers."""
+    found = [pid]
+    for one in found:
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            found += map(int, children.read_text(encoding="ascii").split())
+    return found
+
+
 def memory(pid):
-    """Resident memory in KiB by kind, from smaps_rollup."""
+    """Resident memory in KiB by kind, from smaps_rollup: of a process and its descendants together."""
     fields = {}
-    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as rollup:
-        for line in rollup.readlines()[1:]:
-            key, value = line.split(":")
-            fields[key] = int(value.split()[0])
+    for one in processes(pid):
+        with open(f"/proc/{one}/smaps_rollup", encoding="ascii") as rollup:
+            for line in rollup.readlines()[1:]:
+                key, value = line.split(":")
+                fields[key] = fields.get(key, 0) + int(value.split()[0])
     return fields
 
 
