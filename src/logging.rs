@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Where the log goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,10 @@ pub enum Target {
 }
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
+
+/// Bytes of lines that are written in a minute: what others do is logged, and some of it they can do without end.
+const BUDGET: usize = 1 << 20;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// Opens the log and makes it the one that `log::info!` and its like write to. A target that cannot be had is reported
 /// on standard error, and standard error is the log then. `program` stands in each line.
@@ -68,7 +73,15 @@ pub fn finish() {
 struct Logger {
     program: String,
     pid: u32,
-    sink: Mutex<Sink>,
+    out: Mutex<Out>,
+}
+
+/// Where lines go, and what went there in the minute that began at a time.
+struct Out {
+    sink: Sink,
+    since: Instant,
+    written: usize,
+    left_out: u64,
 }
 
 enum Sink {
@@ -80,7 +93,8 @@ enum Sink {
 
 impl Logger {
     fn new(program: &str, pid: u32, sink: Sink) -> Logger {
-        Logger { program: program.to_owned(), pid, sink: Mutex::new(sink) }
+        let out = Out { sink, since: Instant::now(), written: 0, left_out: 0 };
+        Logger { program: program.to_owned(), pid, out: Mutex::new(out) }
     }
 
     fn head(&self, host: &str, now: DateTime<Local>) {
@@ -88,19 +102,47 @@ impl Logger {
     }
 
     fn foot(&self, now: DateTime<Local>) {
+        let mut out = self.out();
+        self.tell_left_out(&mut out, now);
+        drop(out);
         self.frame(&format!("\nLog finished {}\n", date(now)));
     }
 
     /// Only a file of our own has a head and a foot.
     fn frame(&self, text: &str) {
-        if let Sink::File(file) = &mut *self.sink() {
+        if let Sink::File(file) = &mut self.out().sink {
             let _ = file.write_all(text.as_bytes());
         }
     }
 
+    /// Writes a line, unless this minute's are too many already. A terminal gets all: somebody reads along, and no disk fills.
     fn line(&self, level: Level, now: DateTime<Local>, text: &str) {
+        let mut out = self.out();
+        if !matches!(out.sink, Sink::Terminal) {
+            if out.since.elapsed() >= MINUTE {
+                self.tell_left_out(&mut out, now);
+                (out.since, out.written) = (Instant::now(), 0);
+            }
+            if out.written + text.len() > BUDGET {
+                out.left_out += 1;
+                return;
+            }
+            out.written += text.len();
+        }
+        self.write(&mut out.sink, level, now, text);
+    }
+
+    fn tell_left_out(&self, out: &mut Out, now: DateTime<Local>) {
+        let left_out = std::mem::take(&mut out.left_out);
+        if left_out > 0 {
+            let said = format!("{left_out} lines were left out: at most {} KB a minute are logged", BUDGET >> 10);
+            self.write(&mut out.sink, Level::Warn, now, &said);
+        }
+    }
+
+    fn write(&self, sink: &mut Sink, level: Level, now: DateTime<Local>, text: &str) {
         // Syslog stamps and names its lines itself.
-        if let Sink::Syslog(log) = &mut *self.sink() {
+        if let Sink::Syslog(log) = sink {
             let sent = match level {
                 Level::Error => log.err(text),
                 Level::Warn => log.warning(text),
@@ -119,7 +161,7 @@ impl Logger {
         };
         // One write for one record: lines of two threads do not mix, and a reader sees whole ones.
         let line = format!("[{}] {}({}) {name}: {text}\n", now.format("%a %b %e %H:%M:%S"), self.program, self.pid);
-        let _ = match &mut *self.sink() {
+        let _ = match sink {
             Sink::Terminal => io::stderr().write_all(format!("{text}\n").as_bytes()),
             Sink::File(file) => file.write_all(line.as_bytes()),
             Sink::Stderr | Sink::Syslog(_) => io::stderr().write_all(line.as_bytes()),
@@ -127,8 +169,8 @@ impl Logger {
     }
 
     /// A thread that panicked while it logged has left nothing half done that matters here.
-    fn sink(&self) -> std::sync::MutexGuard<'_, Sink> {
-        self.sink.lock().unwrap_or_else(PoisonError::into_inner)
+    fn out(&self) -> std::sync::MutexGuard<'_, Out> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -245,6 +287,31 @@ Log finished Fri Nov 20 23:35:36 2026
     }
 
     #[test]
+    fn a_flood_is_bounded_by_the_minute_and_its_lines_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.log");
+        let logger = Logger::new("p", 1, Sink::File(open(&path).unwrap()));
+        let text = "x".repeat(60_000);
+        let left_out = || fs::read_to_string(&path).unwrap().matches(" lines were left out: ").count();
+        (0..300).for_each(|_| logger.line(Level::Error, at(1), &text));
+        assert!(fs::metadata(&path).unwrap().len() < 1_100_000 && left_out() == 0);
+        logger.out().since = Instant::now().checked_sub(MINUTE).unwrap();
+        logger.line(Level::Info, at(2), "after the flood");
+        let written = fs::read_to_string(&path).unwrap();
+        let last: Vec<&str> = written.lines().rev().take(2).collect();
+        assert_eq!(
+            last,
+            [
+                "[Mon Nov  2 23:35:36] p(1) Info: after the flood",
+                "[Mon Nov  2 23:35:36] p(1) Warning: 283 lines were left out: at most 1024 KB a minute are logged"
+            ]
+        );
+        (0..20).for_each(|_| logger.line(Level::Error, at(3), &text));
+        logger.foot(at(3));
+        assert_eq!(left_out(), 2, "an end tells of the minute that is not over");
+    }
+
+    #[test]
     fn the_file_before_is_kept_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.log");
@@ -306,7 +373,7 @@ Log finished Fri Nov 20 23:35:36 2026
         let logger = Logger::new("p", 1, Sink::File(open(Path::new("/dev/full")).unwrap()));
         logger.line(Level::Info, at(1), "lost");
         logger.foot(at(1));
-        assert!(matches!(*logger.sink(), Sink::File(_)));
+        assert!(matches!(logger.out().sink, Sink::File(_)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! logged in. Of a client on TCP that has not it tells nothing.
 
 use crate::agent::Client;
+use crate::kit::{excerpt, EveryMinute};
 use nix::unistd::{Gid, Group, Uid, User};
 use std::collections::HashMap;
 use std::fmt;
@@ -31,7 +32,7 @@ struct Attributes {
 impl fmt::Display for Attributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.name, self.user) {
-            (Some(name), _) => write!(f, "{name}"),
+            (Some(name), _) => f.write_str(&excerpt(name)),
             (None, Some(user)) => match User::from_uid(Uid::from_raw(user)) {
                 Ok(Some(known)) => write!(f, "{} (uid {user})", known.name),
                 _ => write!(f, "uid {user}"),
@@ -47,6 +48,7 @@ pub struct Clients {
     /// `None`: nothing can be changed, which whoever asks is told by whoever would do it.
     controllers: Option<Controllers>,
     known: HashMap<Client, Attributes>,
+    refusals: EveryMinute,
 }
 
 impl Clients {
@@ -78,16 +80,18 @@ impl Clients {
         self.known.clear();
     }
 
-    /// Whether a client may change what runs; a refusal is logged.
-    pub fn may_control(&self, client: Client) -> bool {
+    /// Whether a client may change what runs; a refusal is logged, one a minute.
+    pub fn may_control(&mut self, client: Client) -> bool {
         let Some(controllers) = &self.controllers else { return true };
         let attributes = self.known.get(&client).cloned().unwrap_or_default();
         let may = controllers.allow(&attributes);
         if !may {
-            log::warn!(
-                "{attributes} may not change what runs: only root may, and whom `control_users` and `control_groups` in [pmda] \
-                 name, over the local socket or with a login"
-            );
+            if let Some(more) = self.refusals.due() {
+                log::warn!(
+                    "{attributes} may not change what runs: only root may, and whom `control_users` and `control_groups` in [pmda] \
+                     name, over the local socket or with a login{more}"
+                );
+            }
         }
         may
     }

@@ -8,7 +8,7 @@ use super::prepared_module::PreparedModules;
 use super::renewal::{Order, RenewalError, Supply};
 use super::status::{is_control, AgentStatus, Orders};
 use crate::catalog::{Change, Collect, TableError};
-use crate::kit::{Table, TableId};
+use crate::kit::{excerpt, EveryMinute, Table, TableId};
 use crate::loader::remove_other_pins;
 use crate::pcp::PmErr;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -146,18 +146,19 @@ impl Shared {
     }
 }
 
-/// What a client writes to change what runs: the instance is the section of a module.
-fn wish(instance: &[u8], value: &[u8]) -> Result<Wish, TableError> {
+/// What a client writes to change what runs: the instance is the section of a module. Refusals are logged, one a minute.
+fn wish(instance: &[u8], value: &[u8], refusals: &mut EveryMinute) -> Result<Wish, TableError> {
     let section = String::from_utf8_lossy(instance).into_owned();
     match (instance.is_empty(), value, Order::read(value)) {
         (true, b"reload", _) => Ok(Wish::Reload),
         (false, _, Some(order)) => Ok(Wish::Order(section, order)),
         _ => {
-            let value = String::from_utf8_lossy(value);
-            log::error!(
-                "expected start, stop or restart for a module, or reload for the agent, got `{}`",
-                value.escape_debug()
-            );
+            if let Some(more) = refusals.due() {
+                log::error!(
+                    "expected start, stop or restart for a module, or reload for the agent, got `{}`{more}",
+                    excerpt(&String::from_utf8_lossy(value))
+                );
+            }
             Err(PmErr::BADSTORE.into())
         }
     }
@@ -227,6 +228,7 @@ pub struct Collector {
     early: Vec<Refreshed>,
     changes: Vec<Change>,
     stores: u64,
+    refusals: EveryMinute,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -289,6 +291,7 @@ impl Collector {
             early: Vec::new(),
             changes: Vec::new(),
             stores: 0,
+            refusals: EveryMinute::default(),
             thread: None,
         })
     }
@@ -426,7 +429,10 @@ impl Collect for Collector {
 
     fn store(&mut self, table: TableId, column: usize, instance: &[u8], value: &[u8]) -> Result<(), TableError> {
         let (job, patience) = match is_control(table, column) {
-            true => (self.wanted(wish(instance, value)?), LOADING),
+            true => {
+                let wish = wish(instance, value, &mut self.refusals)?;
+                (self.wanted(wish), LOADING)
+            }
             false => {
                 self.stores += 1;
                 (Job::Store(self.stores, table, column, value.to_vec()), self.patience)

@@ -11,7 +11,7 @@ use super::sets::Sets;
 use super::status::AgentStatus;
 use crate::bpf::{self, types};
 use crate::catalog::{Change, EnabledModule, TableError};
-use crate::kit::{loss_words, Kernel, Table, TableId};
+use crate::kit::{loss_words, EveryMinute, Kernel, Table, TableId};
 use crate::loader::{self, trim, LoadRequest, LoadedObject, Outcome};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::collections::HashMap;
@@ -42,6 +42,7 @@ pub struct ModuleSet {
     btf: Option<PathBuf>,
     supply: Option<Box<dyn Supply>>,
     changes: Vec<Change>,
+    refusals: EveryMinute,
     ticks: u64,
     next_tick: Instant,
 }
@@ -72,7 +73,16 @@ impl ModuleSet {
         let first = Arc::new(load(prepared, by));
         let modules = Arc::new(Modules::new(Arc::clone(&first)));
         let next_tick = Instant::now() + TICK;
-        let mut set = ModuleSet { first, modules, btf: None, supply: None, changes: Vec::new(), ticks: 0, next_tick };
+        let mut set = ModuleSet {
+            first,
+            modules,
+            btf: None,
+            supply: None,
+            changes: Vec::new(),
+            refusals: EveryMinute::default(),
+            ticks: 0,
+            next_tick,
+        };
         set.log_attempts();
         set.tick();
         set
@@ -133,7 +143,13 @@ impl ModuleSet {
         });
         match &done {
             Ok(said) => log::info!("{name}: {said}"),
-            Err(error) => log::error!("{name}: {error}"),
+            Err(error) if self.supply.is_some() => log::error!("{name}: {error}"),
+            // Anybody may ask where nothing can change.
+            Err(error) => {
+                if let Some(more) = self.refusals.due() {
+                    log::error!("{name}: {error}{more}");
+                }
+            }
         }
         done
     }

@@ -120,6 +120,9 @@ fn all() -> std::io::Result<impl Iterator<Item = u32>> {
     Ok(fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }
 
+/// Processes that came and have a line in the log, by look: any user can start as many as there may be.
+const LOGGED: usize = 50;
+
 /// The processes that a `process` option means, looked for every so often.
 pub struct Watch {
     filter: ProcessFilter,
@@ -181,10 +184,17 @@ impl Watch {
 
     /// Takes note of those that a look has found among all processes.
     pub fn found(&mut self, found: BTreeSet<u32>, change: &mut dyn FnMut(u32, bool)) {
+        let mut come = 0;
         for &pid in found.difference(&self.members) {
-            let line = cmdline(pid).unwrap_or_default();
-            log::info!("{}: Tracing PID {pid}: {}.", self.name, in_log(&line));
+            if come < LOGGED {
+                let line = cmdline(pid).unwrap_or_default();
+                log::info!("{}: Tracing PID {pid}: {}.", self.name, in_log(&line));
+            }
+            come += 1;
             change(pid, true);
+        }
+        if come > LOGGED {
+            log::info!("{}: Tracing {} more processes.", self.name, come - LOGGED);
         }
         for &gone in self.members.difference(&found) {
             change(gone, false);

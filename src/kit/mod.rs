@@ -36,7 +36,7 @@ pub use hook::{Hook, Sampling, Target, Tier};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};
 pub use labels::{SeriesLabel, SeriesLabels};
 pub use layout::Layout;
-pub use log::{current_section, with_section};
+pub use log::{current_section, excerpt, with_section, EveryMinute};
 pub use map::{MapDef, MapKind, Rows, KEYS};
 pub use metric::{Metric, MetricDef, MetricType, Number, BPF_NAMES};
 pub use module::{

@@ -63,6 +63,7 @@ pub const SPEC: Spec = Spec {
             stacks: Stacks::default(),
             data: None,
             unkept: 0,
+            refusals: EveryMinute::default(),
         }))
     },
     ..Spec::NEW
@@ -87,6 +88,8 @@ struct Profile {
     data: Option<String>,
     /// Samples of stacks that were too many, of all runs.
     unkept: u64,
+    /// Anybody may store.
+    refusals: EveryMinute,
 }
 
 /// Why a run does not start.
@@ -186,18 +189,26 @@ impl Module for Profile {
 
     /// As the Python agent did, a start while it runs and a stop while it does not are only logged.
     fn store(&mut self, kernel: &dyn Kernel, _metric: &MetricDef, value: &[u8]) -> Result<(), PmErr> {
-        match (value, self.status) {
-            (b"start", Status::Stopped) => {
-                if let Err(error) = self.start(kernel) {
-                    log::error!("{}: not started: {error}", self.name);
-                }
+        let refusal = match (value, self.status) {
+            (b"start", Status::Stopped) => match self.start(kernel) {
+                Ok(()) => return Ok(()),
+                Err(error) => format!("not started: {error}"),
+            },
+            (b"stop", Status::Started) => {
+                self.stop(kernel);
+                return Ok(());
             }
-            (b"stop", Status::Started) => self.stop(kernel),
-            (b"clear", Status::Stopped) => (self.stacks, self.data) = (Stacks::default(), None),
-            (b"start", _) => log::error!("{}: already started", self.name),
-            (b"clear", _) => log::error!("{}: not cleared: sampling is running, stop it first", self.name),
-            (b"stop", _) => log::error!("{}: not started", self.name),
+            (b"clear", Status::Stopped) => {
+                (self.stacks, self.data) = (Stacks::default(), None);
+                return Ok(());
+            }
+            (b"start", _) => "already started".into(),
+            (b"clear", _) => "not cleared: sampling is running, stop it first".into(),
+            (b"stop", _) => "not started".into(),
             _ => return Err(PmErr::BADSTORE),
+        };
+        if let Some(more) = self.refusals.due() {
+            log::error!("{}: {refusal}{more}", self.name);
         }
         Ok(())
     }
@@ -230,6 +241,7 @@ mod tests {
             stacks: Stacks::default(),
             data: None,
             unkept: 0,
+            refusals: EveryMinute::default(),
         }
     }
 

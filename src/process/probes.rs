@@ -10,7 +10,7 @@
 //! many, files that nobody executes any more go first, the least recently used before others.
 
 use crate::host::{exists, HostError, ProbeFile, ProbeFiles, ProcessIdentity};
-use crate::kit::{Arrival, Arrivals, Attachment, Hook, Kernel, Plan, ProcessFilter};
+use crate::kit::{excerpt, Arrival, Arrivals, Attachment, EveryMinute, Hook, Kernel, Plan, ProcessFilter};
 use nix::sys::resource::{getrlimit, Resource};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -91,8 +91,10 @@ pub struct ProcessProbes {
     most: usize,
     most_of_all: usize,
     beyond: u64,
-    /// When the log was told of them.
-    said: Option<Instant>,
+    /// Lines about them, about processes that lack probes, and about probes that are refused: any user can have many of each.
+    left_out: EveryMinute,
+    lacking: EveryMinute,
+    refused: EveryMinute,
 }
 
 impl ProcessProbes {
@@ -108,8 +110,6 @@ impl ProcessProbes {
     /// Sites of a process, and in all: the JVM has a few dozen that are of interest.
     const SITES: usize = 256;
     const SITES_OF_ALL: usize = 4096;
-    /// Between two lines of the log about sites beyond.
-    const QUIET: Duration = Duration::from_secs(60);
 
     /// Nobody yet; `name` is the module's, for the log.
     pub fn new(name: &str, filter: ProcessFilter) -> ProcessProbes {
@@ -128,7 +128,9 @@ impl ProcessProbes {
             most: ProcessProbes::SITES,
             most_of_all: ProcessProbes::SITES_OF_ALL.min(descriptors() / 2),
             beyond: 0,
-            said: None,
+            left_out: EveryMinute::default(),
+            lacking: EveryMinute::default(),
+            refused: EveryMinute::default(),
         }
     }
 
@@ -237,7 +239,7 @@ impl ProcessProbes {
     }
 
     fn look(&mut self, now: Instant, pid: u32, find: &mut dyn FnMut(&mut ProbeFiles, u32) -> Sites) {
-        let ProcessProbes { name, files, processes, leaving, .. } = self;
+        let ProcessProbes { name, files, processes, leaving, lacking, .. } = self;
         let Some(process) = processes.get_mut(&pid) else { return };
         let life = ProcessIdentity::of(pid).filter(|life| process.life.is_none_or(|then| then.born == life.born));
         if life.is_none() {
@@ -256,7 +258,9 @@ impl ProcessProbes {
             }
             Err(missing) => {
                 if process.attempts == ProcessProbes::PATIENCE {
-                    log::warn!("{name}: process {pid} is not counted: {missing}");
+                    if let Some(more) = lacking.due_at(now) {
+                        log::warn!("{name}: process {pid} is not counted: {missing}{more}");
+                    }
                 }
                 Vec::new()
             }
@@ -273,10 +277,12 @@ impl ProcessProbes {
     /// Counts sites that are left out, and says so now and then.
     fn leave_out(&mut self, now: Instant, pid: u32, sites: usize, most: usize, of: &str) {
         self.beyond += sites as u64;
-        if sites > 0 && self.said.is_none_or(|said| now.saturating_duration_since(said) >= ProcessProbes::QUIET) {
-            self.said = Some(now);
+        if sites == 0 {
+            return;
+        }
+        if let Some(more) = self.left_out.due_at(now) {
             log::warn!(
-                "{}: process {pid}: {sites} probes are left out: at most {most} {of} are attached to",
+                "{}: process {pid}: {sites} probes are left out: at most {most} {of} are attached to{more}",
                 self.name
             );
         }
@@ -317,7 +323,12 @@ impl ProcessProbes {
                 }
             }
             Err(_) if !exists(pid) => process.tried = process.sites.len(),
-            Err(error) => log::warn!("{}: process {pid}: {target} cannot be attached to: {error}", self.name),
+            Err(error) => {
+                if let Some(more) = self.refused.due_at(now) {
+                    let target = excerpt(&target.to_string());
+                    log::warn!("{}: process {pid}: {target} cannot be attached to: {error}{more}", self.name);
+                }
+            }
         }
         true
     }
@@ -625,6 +636,19 @@ mod tests {
             slices += 1;
         }
         assert!(slices >= 5 && attached(&slow.0).len() == 20, "{slices}");
+        ended(child);
+    }
+
+    #[test]
+    fn probes_that_are_refused_have_one_line_a_minute() {
+        let (child, now) = (shell(), Instant::now());
+        let (mut probes, file) = (probes_of(child.id()), ProbeFile::with(100));
+        let (all, fake): (Vec<usize>, _) = ((0..100).collect(), Fake::new().without(&TEMPLATE));
+        while probes.due().is_some() {
+            probes.tick_at(now, &fake, &TEMPLATE, &mut |_, _| Ok(sites(&file, &all)));
+        }
+        let next = probes.refused.due_at(now + Duration::from_secs(60));
+        assert_eq!(next, Some(" (and 99 more since the last line of this kind)".into()));
         ended(child);
     }
 

@@ -4,7 +4,7 @@ use crate::own::values;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
 use crate::support::{config, lacks, lacks_bpf, wait_for, Home, Proc, BINARY, ONE};
-use corebcc::pcp::IN_NULL;
+use corebcc::pcp::{PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
@@ -193,6 +193,25 @@ fn names_with_newlines_and_brackets_take_nobodys_identifier() {
     let after = identifiers(&mut peer, COUNT);
     assert_eq!(names.map(|name| after[name]), ids);
     assert!(after["after_all"] > *before.values().max().unwrap() && after.values().all(|id| *id < 10_000), "{after:?}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn refused_orders_do_not_fill_the_log() {
+    const STRING: u32 = 6;
+    let home = Home::new(ONE);
+    let mut peer = Peer::ready(&home, NO_BPF);
+    let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup("bcc.agent.control"))) else { panic!("no control") };
+    let order = "\u{200b}".repeat(20_000);
+    for order in [order.as_str(), "reload"] {
+        for _ in 0..300 {
+            let stored = peer.error(&wire::store_block(ids[0], IN_NULL, STRING, order.as_bytes()));
+            assert_eq!(stored, PmErr::BADSTORE.0, "{}", home.log());
+        }
+    }
+    let log = home.log();
+    assert!(log.contains("expected start, stop or restart for a module") && log.contains("reload: "), "{log}");
+    assert!(log.len() < 20_000, "{} bytes", log.len());
     assert_eq!(peer.close().0.code(), Some(0));
 }
 

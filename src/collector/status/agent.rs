@@ -1,6 +1,6 @@
 //! The agent as a whole.
 
-use super::{set_opt, AgentStatus, Sets};
+use super::{held, set_opt, AgentStatus, Sets};
 use crate::catalog::TableError;
 use crate::kit::{Shape, Table, TableSpec};
 use crate::loader::{self, LoadedObject};
@@ -69,10 +69,10 @@ pub fn store(sets: &Sets, status: &AgentStatus, column: usize, value: &[u8]) -> 
         Some(helper) => helper.count_runs(),
         None => sets.kernels().next().map_or_else(loader::count_runs, LoadedObject::count_runs),
     };
-    status.statistics.switch(on, open).map_err(|error| {
-        log::error!("program statistics: {}", status.statistics.finding().said);
-        PmErr::errno(error.raw_os_error().unwrap_or(0).max(1))
-    })?;
-    log::info!("program statistics: {}", status.statistics.finding().said);
-    Ok(())
+    let switched = status.statistics.switch(on, open);
+    if let Some(more) = held(&status.switched).due() {
+        let level = if switched.is_ok() { log::Level::Info } else { log::Level::Error };
+        log::log!(level, "program statistics: {}{more}", status.statistics.finding().said);
+    }
+    switched.map_err(|error| PmErr::errno(error.raw_os_error().unwrap_or(0).max(1)).into())
 }

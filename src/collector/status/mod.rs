@@ -19,7 +19,7 @@ use super::guard::{held, Fault};
 use super::prepared::Configuration;
 use super::sets::Sets;
 use crate::catalog::{ServedTable, TableError};
-use crate::kit::{Metric, Number, RefreshError, RowMut, Table, TableId, TableSpec};
+use crate::kit::{EveryMinute, Metric, Number, RefreshError, RowMut, Table, TableId, TableSpec};
 use crate::loader::{self, StatisticsHelper};
 use crate::state::Restarts;
 pub use orders::Orders;
@@ -98,6 +98,8 @@ pub struct AgentStatus {
     fetches: Arc<AtomicU64>,
     configuration: Mutex<Arc<Configuration>>,
     statistics: Statistics,
+    /// Anybody may switch them.
+    switched: Mutex<EveryMinute>,
     /// What switches program statistics on, if this process cannot any more.
     pub statistics_helper: Option<StatisticsHelper>,
     /// What each module had lost at the last look.
@@ -119,6 +121,7 @@ impl AgentStatus {
             fetches: Arc::default(),
             configuration: Mutex::new(Arc::new(configuration)),
             statistics,
+            switched: Mutex::default(),
             statistics_helper: None,
             lost: Mutex::default(),
             orders: Arc::default(),
