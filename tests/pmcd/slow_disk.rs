@@ -5,6 +5,7 @@ use crate::proxy::{Proxy, PMPROXY};
 use crate::support::slow_disk::SlowDisk;
 use crate::support::{config, lacks, told, wait_for};
 use std::fs;
+use std::path::Path;
 
 const DOCUMENT: &str = include_str!("../../docs/slow-disk.md");
 
@@ -28,14 +29,15 @@ fn a_rule_names_the_slow_disk_and_a_heat_map_shows_it() {
         [&slow, &fast].iter().all(|disk| values.iter().any(|(name, _)| name == disk.name())).then_some(())
     });
     rules_fire(&pmcd, &slow, &fast);
+    a_row_has_its_latency(&pmcd, &slow);
     dashboards_show(&pmcd, &slow);
 }
 
 /// The rule as the document has it.
 fn rules_fire(pmcd: &Pmcd, slow: &SlowDisk, fast: &SlowDisk) {
-    let rule = DOCUMENT.lines().find(|line| line.ends_with("| pmie -t 2") && line.contains("p99")).unwrap();
-    let rule = rule.split('\'').nth(1).unwrap();
-    fs::write(pmcd.home.path("rules"), rule).unwrap();
+    let rules = DOCUMENT.lines().filter(|line| line.ends_with("| pmie -t 2")).filter_map(|line| line.split('\'').nth(1));
+    let rules: String = rules.map(|rule| rule.replace("vda", slow.name()) + "\n").collect();
+    fs::write(pmcd.home.path("rules"), rules).unwrap();
     let output = pmcd.client("pmie").args(["-t", "1", "-T", "3", "-c", "rules"]).output().unwrap();
     let said = told(&output);
     println!("{said}");
@@ -45,6 +47,18 @@ fn rules_fire(pmcd: &Pmcd, slow: &SlowDisk, fast: &SlowDisk) {
     };
     assert!(seconds(slow).is_some_and(|seconds| (0.024..0.2).contains(&seconds)), "{said}");
     assert_eq!(seconds(fast), None, "{said}");
+    assert!(said.contains(&format!(" {}: reads of one disk ", slow.name())), "{said}");
+}
+
+/// The set that the document names.
+fn a_row_has_its_latency(pmcd: &Pmcd, slow: &SlowDisk) {
+    let set = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/consumers/pmrep/corebcc.conf"));
+    let output = pmcd.pmrep(set, &["-s", "2", "-t", "1", ":bcc-disk"]);
+    let said = told(&output);
+    println!("{said}");
+    let row = said.lines().rfind(|line| line.split_whitespace().any(|word| word == slow.name())).expect("its row");
+    assert!(row.split_whitespace().any(|word| word.parse().is_ok_and(|us: f64| us > 24_000.0)), "{said}");
+    assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
 }
 
 /// As grafana-pcp's Vector data source asks for an expression: a derived metric, its values, and the names of instances.
