@@ -35,7 +35,8 @@ fn a_rule_names_the_slow_disk_and_a_heat_map_shows_it() {
 
 /// The rule as the document has it.
 fn rules_fire(pmcd: &Pmcd, slow: &SlowDisk, fast: &SlowDisk) {
-    let rules = DOCUMENT.lines().filter(|line| line.ends_with("| pmie -t 2")).filter_map(|line| line.split('\'').nth(1));
+    let rules =
+        DOCUMENT.lines().filter(|line| line.ends_with("| pmie -t 2")).filter_map(|line| line.split('\'').nth(1));
     let rules: String = rules.map(|rule| rule.replace("vda", slow.name()) + "\n").collect();
     fs::write(pmcd.home.path("rules"), rules).unwrap();
     let output = pmcd.client("pmie").args(["-t", "1", "-T", "3", "-c", "rules"]).output().unwrap();
