@@ -10,7 +10,7 @@ use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::script;
 use crate::user::{pair_alone, pairs_of, read_directory, read_file, set_pair_options, PairModule, PairOptions};
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
 
 /// What became of the modules.
@@ -22,6 +22,9 @@ struct Loaded {
     /// The targets that loaded modules go without though the configuration names them, each with its module.
     missing: Vec<String>,
 }
+
+/// The exit status of a check of one file that was not tried.
+const NOT_TRIED: u8 = 2;
 
 /// Checks, prints what came of it, and yields the exit status.
 pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
@@ -36,13 +39,13 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         let (config, _) = configuration(&CommonOptions { config: beside, ..common.clone() }, &conf);
         let settings = config.as_ref().map(|config| Settings::survey(config).0).unwrap_or_default();
         set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers });
-        return check_pair(file, options.load);
+        return check_pair(file, options.load, copy_to(file, "programs.d", &conf).as_deref());
     }
     if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "bt")) {
         // The section of the system's configuration says where bpftrace is.
-        let config = usual_config(&PcpConf::load()).ok().and_then(|path| Config::read(&path).ok());
+        let config = usual_config(&conf).ok().and_then(|path| Config::read(&path).ok());
         let settings = config.and_then(|config| ScriptSettings::read(&config).0).unwrap_or_default();
-        return Ok(u8::from(check_script(file, &settings, options.load)?));
+        return check_script(file, &settings, options.load, copy_to(file, "scripts.d", &conf).as_deref());
     }
     let (config, path) = configuration(common, &conf);
     let Prepared { settings, mut enabled, mut modules, configuration } =
@@ -90,17 +93,40 @@ fn tell(pair: &PairModule) -> bool {
     !status.error.is_empty()
 }
 
+/// The directory that a file is to be copied to before the agent loads it; `None` if it is in one of the agent's.
+fn copy_to(file: &Path, directory: &str, conf: &PcpConf) -> Option<PathBuf> {
+    let path = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let home = path.parent().filter(|home| home.ends_with(directory) && home.with_file_name("corebcc.conf").is_file());
+    home.is_none().then(|| conf.path("PCP_SYSCONF_DIR", "corebcc").join(directory))
+}
+
+/// Logs why a file was not tried: with the remedy in a directory of the agent's, else with the command that copies `files` there.
+fn tell_not_tried(reason: &dyn Display, files: &[&Path], copy_to: Option<&Path>) {
+    let Some(directory) = copy_to else {
+        log::error!("{reason}; not tried");
+        return;
+    };
+    let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    log::error!(
+        "not tried: only root may be able to change what runs in the kernel. Copy it: install -D -m 644 -t {} {}",
+        directory.display(),
+        files.join(" ")
+    );
+}
+
 /// Checks the pair of a YAML file, which need not be where the agent looks for it: it is loaded only if nobody but root may change it.
-fn check_pair(file: &Path, load: bool) -> Result<u8, PrintError> {
+fn check_pair(file: &Path, load: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
     let (files, trusted) = read_file(file);
+    let object = files.object.clone();
     let pair = &mut pair_alone(files);
     let loads = load && trusted.is_ok();
     match loads {
         true => pair.load(),
         false => pair.check(),
     }
-    if let Err(error) = &trusted {
-        log::warn!("{error}; the agent would not load it, and it is not loaded now");
+    let not_tried = trusted.err().filter(|_| load);
+    if let Some(error) = &not_tried {
+        tell_not_tried(error, &[file, &object], copy_to);
     }
     let is_wrong = tell(pair);
     if loads {
@@ -114,21 +140,25 @@ fn check_pair(file: &Path, load: bool) -> Result<u8, PrintError> {
         file.display(),
         if is_wrong { "errors" } else { "no errors" }
     ))?;
-    Ok(u8::from(is_wrong))
+    Ok(match (is_wrong, not_tried) {
+        (true, _) => 1,
+        (false, Some(_)) => NOT_TRIED,
+        (false, None) => 0,
+    })
 }
 
-/// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it. Whether
-/// something is wrong with it.
-fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<bool, PrintError> {
+/// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it.
+fn check_script(file: &Path, settings: &ScriptSettings, run: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
     let checked = match script::check(file, settings, run) {
         Ok(checked) => checked,
         Err(error) => {
             log::error!("{}: {error}", file.display());
-            return Ok(true);
+            return Ok(1);
         }
     };
-    if let Some(refusal) = &checked.refusal {
-        log::warn!("{refusal}; the agent would not run it, and it is not run now");
+    let not_tried = checked.refusal.as_ref().filter(|_| run);
+    if let Some(refusal) = not_tried {
+        tell_not_tried(refusal, &[file], copy_to);
     }
     let result = match &checked.probes {
         None => "not run".into(),
@@ -140,7 +170,11 @@ fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<boo
     };
     print(&checked.metrics.iter().map(|metric| format!("bcc.{metric}\n")).collect::<String>())?;
     print(&format!("{}: {result}, {} metrics\n", file.display(), checked.metrics.len()))?;
-    Ok(matches!(checked.probes, Some(Err(_))))
+    Ok(match (&checked.probes, not_tried) {
+        (Some(Err(_)), _) => 1,
+        (_, Some(_)) => NOT_TRIED,
+        (_, None) => 0,
+    })
 }
 
 /// Checks the scripts beside a configuration, if it has them run; whether something is wrong with one.
@@ -148,7 +182,7 @@ fn check_scripts(config: &Config, directory: &Path, run: bool) -> Result<bool, P
     let Some(settings) = ScriptSettings::read(config).0 else { return Ok(false) };
     let mut wrong = false;
     for file in script::files(directory) {
-        wrong |= check_script(&file, &settings, run)?;
+        wrong |= check_script(&file, &settings, run, None)? != 0;
     }
     Ok(wrong)
 }
@@ -170,7 +204,7 @@ fn load(
     btf: Option<PathBuf>,
     brief: bool,
 ) -> Loaded {
-    let because = |what: &str, reason: &dyn std::fmt::Display| match brief {
+    let because = |what: &str, reason: &dyn Display| match brief {
         true => what.to_owned(),
         false => format!("{what}: {reason}"),
     };
