@@ -86,7 +86,10 @@ pub fn rows(map: &ScriptMap, value: &Value) -> Vec<Row> {
     match (map.keys, value) {
         (0, value) => rows.add(map, "", value),
         (_, Value::Object(keyed)) => {
-            for (key, value) in keyed {
+            // What needs no change first, so that nobody takes its name.
+            let is_changed = |key: &str| series(key, map.keys).split("::").ne(key.split(','));
+            let (changed, plain): (Vec<_>, Vec<_>) = keyed.iter().partition(|(key, _)| is_changed(key));
+            for (key, value) in plain.into_iter().chain(changed) {
                 rows.add(map, key, value);
             }
         }
@@ -188,8 +191,7 @@ fn series(text: &str, keys: usize) -> String {
 /// A key as part of a name: the lines of a stack with `;` between them, no blank and no comma, and not empty.
 fn word(key: &str) -> String {
     let lines: Vec<&str> = key.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let clean = |c: char| if c.is_whitespace() || c.is_control() || c == ',' { '_' } else { c };
-    let word: String = lines.join(";").chars().map(clean).collect();
+    let word = crate::kit::word(lines.join(";").as_bytes());
     if word.is_empty() {
         "_".into()
     } else {
@@ -256,11 +258,11 @@ mod tests {
         let two = r#"{"type": "map", "data": {"@a": {"bash,17": 1, "a, b,18": 2, "a b,17": 3, "a_b,17": 4}}}"#;
         let rows = read(2, Kind::Count, two);
         let names: Vec<&str> = rows.iter().map(|(name, _)| &**name).collect();
-        assert_eq!(names, ["a_b::17", "a__b_18", "a_b::17~2", "bash::17"]);
+        assert_eq!(names, ["a_b::17", "bash::17", r"a\x20b::17", r"a\x2c\x20b\x2c18"]);
         let twins = r#"{"type": "map", "data": {"@a": {"a b": 1, "a_b": 2, "a,b": 3, "a_b~2": 4}}}"#;
         let mut names: Vec<String> = read(1, Kind::Count, twins).into_iter().map(|(name, _)| name).collect();
         names.sort();
-        assert_eq!(names, ["a_b", "a_b~2", "a_b~2~2", "a_b~3"]);
+        assert_eq!(names, [r"a\x20b", r"a\x2cb", "a_b", "a_b~2"]);
         let stack =
             r#"{"type": "map", "data": {"@a": {"\n    perf_syscall_enter+397\n    __traceiter_sys_enter+49\n": 5}}}"#;
         let expected = [row("perf_syscall_enter+397;__traceiter_sys_enter+49", Cell::Count(5))];

@@ -2,7 +2,7 @@
 
 use super::quantiles::Windows;
 use super::series::{Bound, HistogramSeries, Scale, Texts};
-use crate::kit::{Metric, SeriesLabel, SeriesLabels, Table};
+use crate::kit::{word, Metric, SeriesLabel, SeriesLabels, Table};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,11 +14,19 @@ const BUCKET: Metric<u64> = Metric::new(0);
 /// The place of p50 among the metrics of a series; the other quantiles follow.
 const QUANTILE: usize = 2;
 
-/// The names of series: those of equal labels once cleaned are told apart.
+/// The names of series. Where labels come to one name, the first has it whose labels needed no change, and the others get a number.
 #[derive(Default)]
 struct Instances(HashMap<String, usize>);
 
 impl Instances {
+    /// Those of all series, in order; `cpu`: the last label is a CPU.
+    fn names<'a>(all: impl Iterator<Item = &'a Texts> + Clone, cpu: bool) -> Vec<String> {
+        let is_plain = |texts: &&Texts| texts.iter().all(|text| clean(text).as_bytes() == &text[..]);
+        let mut instances = Instances::default();
+        let plain = all.clone().map(|texts| is_plain(&texts).then(|| instances.name(texts, cpu))).collect::<Vec<_>>();
+        all.zip(plain).map(|(texts, plain)| plain.unwrap_or_else(|| instances.name(texts, cpu))).collect()
+    }
+
     fn name(&mut self, texts: &[Vec<u8>], cpu: bool) -> String {
         let last = texts.len().wrapping_sub(1);
         let part = |(i, text): (usize, &Vec<u8>)| match cpu && i == last {
@@ -38,15 +46,9 @@ impl Instances {
     }
 }
 
-/// A label's text as a part of a name: no blank, comma or control character, and not empty.
+/// A label's text as a part of a name ([`word`]): lines with `;` between them, and not empty.
 fn clean(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    let cleaned = text.chars().map(|c| match c {
-        '\n' => ';',
-        c if c.is_whitespace() || c.is_control() || c == ',' => '_',
-        c => c,
-    });
-    let cleaned: String = cleaned.collect();
+    let cleaned = text.split(|&byte| byte == b'\n').map(word).collect::<Vec<_>>().join(";");
     if cleaned.is_empty() {
         "_".into()
     } else {
@@ -78,12 +80,12 @@ pub fn fill_counter<'a>(
     cpu: bool,
     values: impl Iterator<Item = (&'a Texts, u64)>,
 ) {
-    let mut instances = Instances::default();
-    for (texts, value) in values {
+    let values: Vec<_> = values.collect();
+    let names = Instances::names(values.iter().map(|(texts, _)| *texts), cpu);
+    for ((texts, value), name) in values.into_iter().zip(names) {
         match labels.is_empty() {
             true => drop(table.single().set(COUNTER, value)),
             false => {
-                let name = instances.name(texts, cpu);
                 let labels = Arc::new(labels_of(labels, texts));
                 table.named(name.as_bytes()).set(COUNTER, value).labels(&labels);
             }
@@ -99,15 +101,15 @@ pub fn fill_series(
     windows: Option<&Windows>,
     series: &HistogramSeries,
 ) {
-    let mut instances = Instances::default();
-    for (texts, keys) in &series.keys {
+    let names = Instances::names(series.keys.keys(), false);
+    for ((texts, keys), name) in series.keys.iter().zip(names) {
         let count = scale.counts(keys).iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
         let sum = scale.sum(keys);
         let row = match labels.is_empty() {
             true => table.single(),
             false => {
                 let labels = Arc::new(labels_of(labels, texts));
-                table.named(instances.name(texts, false).as_bytes()).labels(&labels)
+                table.named(name.as_bytes()).labels(&labels)
             }
         };
         let row = row.set(COUNT, count);
@@ -136,13 +138,13 @@ pub fn fill_buckets(
 ) {
     // Series that are gone need no top.
     tops.retain(|texts, _| series.keys.contains_key(texts));
-    let mut instances = Instances::default();
-    for (texts, keys) in &series.keys {
+    let names = Instances::names(series.keys.keys(), false);
+    for ((texts, keys), name) in series.keys.iter().zip(names) {
         let mut counts = scale.counts(keys);
         let top = tops.entry(texts.clone()).or_default();
         *top = (*top).max(counts.len());
         counts.resize(*top, 0);
-        let name = if labels.is_empty() { String::new() } else { format!("::{}", instances.name(texts, false)) };
+        let name = if labels.is_empty() { String::new() } else { format!("::{name}") };
         for (bound, count) in scale.bounds.iter().zip(counts) {
             let mut own = labels_of(labels, texts);
             own.push(("le", SeriesLabel::Text(bound.le.clone())));
@@ -163,11 +165,19 @@ mod tests {
             instances.name(&texts, cpu)
         };
         assert_eq!(name(&["dm-0", "read"], false), "dm-0::read");
-        assert_eq!(name(&["a b,c\td", ""], false), "a_b_c_d::_");
+        assert_eq!(name(&["a b,c\td", ""], false), r"a\x20b\x2cc\x09d::_");
         assert_eq!(name(&["main\nidle"], false), "main;idle");
         assert_eq!(name(&["main;idle"], false), "main;idle~2");
         assert_eq!(name(&["9", "1"], true), "9::cpu1");
-        let others = [name(&["a b"], false), name(&["a_b~2"], false), name(&["a_b"], false), name(&["a_b~2"], false)];
-        assert_eq!(others, ["a_b", "a_b~2", "a_b~3", "a_b~2~2"]);
+        assert_eq!(name(&["caf\u{e9}"], false), "caf\u{e9}");
+    }
+
+    #[test]
+    fn nobody_takes_the_name_of_another_series() {
+        let texts = |texts: &[&[u8]]| texts.iter().map(|text| text.to_vec()).collect::<Texts>();
+        let all = [texts(&[b"a b"]), texts(&[b"a\nb"]), texts(&[b"a;b"]), texts(&[b"a\\x20b"]), texts(&[b"a_b"])];
+        let names = Instances::names(all.iter(), false);
+        assert_eq!(names, [r"a\x20b~2", "a;b~2", "a;b", r"a\x20b", "a_b"]);
+        assert_eq!(Instances::names([texts(&[b"caf\xc3"])].iter(), false), [r"caf\xc3"]);
     }
 }
