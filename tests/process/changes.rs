@@ -159,6 +159,14 @@ fn entries(reply: &[u8]) -> usize {
 }
 
 #[test]
+fn an_unknown_client_may_change_nothing() {
+    let Some(home) = later(TWO) else { return };
+    let mut peer = Peer::ready(&home, &[]);
+    assert_eq!(order(&mut peer, "sysfork", "stop"), PmErr::PERMISSION.0, "nobody knows who asks");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
 fn modules_are_started_stopped_and_restarted_by_root() {
     let Some(home) = later(TWO) else { return };
     let mut peer = Peer::ready(&home, &[]);
