@@ -28,10 +28,11 @@ expected='echo '\''some_inst bcc.agent.module.up == 0 -> print "down:" " %i";'\'
 pminfo -f bcc.agent.configuration.status	\[tracepoint_hits\] has no option `tracepoints`
 pminfo -f bcc.agent.module.status	"tracepoint_hits"\] value ".*\[tracepoint_hits\] has no option
 sudo pmdacorebcc --check	\[tracepoint_hits\] has no option `tracepoints`
-echo '\''some_inst match_inst "^[0-9]{4,}-" (1000000 * bcc.runq.latency) > 1 -> print "%v waits/s of %i us";'\'' | pmie -t 2	[0-9] waits/s of [0-9]+-[0-9]+ us
+echo '\''some_inst match_inst "^[0-9]{4,}-" (1000000 * bcc.runq.latency) > 1 -> print " %v waits/s of %i us";'\'' | pmie -t 2	[0-9] waits/s of [0-9]+-[0-9]+ us
 echo '\''sum_inst (1000000 * bcc.disk.all.latency) > 1 -> print "%v requests/s";'\'' | pmie -t 2	[0-9] requests/s
-echo '\''some_inst (bcc.disk.dev.read.total.p99 > 20 millisec) -> print "%i: p99 of reads %v s";'\'' | pmie -t 2	nothing
-echo '\''some_inst bcc.agent.lost.events > 0 -> print "%v events/s lost: %i";'\'' | pmie -t 2	nothing
+echo '\''some_inst (bcc.disk.dev.read.total.p99 > 20 millisec) -> print " %i: p99 of reads %v s";'\'' | pmie -t 2	nothing
+echo '\''some_inst match_inst "^vda\$" (bcc.disk.dev.read.total.p99 > 20 millisec) -> print " %i: reads of one disk %v s";'\'' | pmie -t 2	nothing
+echo '\''some_inst bcc.agent.lost.events > 0 -> print " %v events/s lost: %i";'\'' | pmie -t 2	nothing
 pmval -r -t 1 -s 5 -i 64-127 bcc.runq.latency	^ +[0-9]+ $
 pmrep -a histograms -r -t 1 -i 64-127,128-255 bcc.runq.latency	^ +[0-9]+ +[0-9]+$
 sudo sed -i '\''s/^modules = .*/&,exectop/'\'' /etc/pcp/corebcc/corebcc.conf	nothing

@@ -48,8 +48,12 @@ pub struct Clients {
     /// `None`: nothing can be changed, which whoever asks is told by whoever would do it.
     controllers: Option<Controllers>,
     known: HashMap<Client, Attributes>,
-    refusals: EveryMinute,
+    /// By who was refused, so that one user cannot hide the line about another.
+    refusals: HashMap<String, EveryMinute>,
 }
+
+/// Users whose refusals are counted each alone; later ones share a line.
+const MOST_REFUSED: usize = 64;
 
 impl Clients {
     /// Root and these may change what runs from now on.
@@ -80,13 +84,17 @@ impl Clients {
         self.known.clear();
     }
 
-    /// Whether a client may change what runs; a refusal is logged, one a minute.
+    /// Whether a client may change what runs; a refusal is logged, one a minute for each user.
     pub fn may_control(&mut self, client: Client) -> bool {
         let Some(controllers) = &self.controllers else { return true };
         let attributes = self.known.get(&client).cloned().unwrap_or_default();
         let may = controllers.allow(&attributes);
         if !may {
-            if let Some(more) = self.refusals.due() {
+            let mut who = attributes.to_string();
+            if self.refusals.len() >= MOST_REFUSED && !self.refusals.contains_key(&who) {
+                who.clear();
+            }
+            if let Some(more) = self.refusals.entry(who).or_default().due() {
                 log::warn!(
                     "{attributes} may not change what runs: only root may, and whom `control_users` and `control_groups` in [pmda] \
                      name, over the local socket or with a login{more}"
@@ -151,5 +159,16 @@ mod tests {
         assert!(!clients.may_control(1) && clients.may_control(2));
         clients.forget_all();
         assert!(!clients.may_control(2));
+    }
+
+    #[test]
+    fn refusals_are_counted_for_each_user_up_to_a_limit() {
+        let mut clients = Clients::default();
+        clients.allow(Controllers::default());
+        for user in 0..200_i32 {
+            clients.learn(user, USER_ID, (4_000_000 + user).to_string().as_bytes());
+            assert!(!clients.may_control(user) && !clients.may_control(user));
+        }
+        assert_eq!(clients.refusals.len(), MOST_REFUSED + 1);
     }
 }
