@@ -10,6 +10,7 @@ use corebcc::script::{Kind, ScriptState, Source, MAX_ROWS};
 use corebcc::user::{decode, CounterSeries, HistogramSeries, Label, Names, PairConfig, Scale};
 use std::collections::HashSet;
 use std::path::Path;
+use std::time::Instant;
 
 /// The frames cut from a stream are the stream, however it is split into reads (the first byte decides).
 pub fn frames(data: &[u8]) {
@@ -137,7 +138,7 @@ pub fn script(data: &[u8]) {
         state.complain(line, "fuzz.bt");
     }
     for map in &source.maps {
-        let rows = state.rows(&map.name).unwrap_or_default();
+        let rows = state.rows(map, Instant::now()).unwrap_or_default();
         let names: HashSet<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         assert!(names.len() == rows.len() && rows.len() <= MAX_ROWS);
         assert!(map.keys > 0 || map.kind == Kind::Histogram || rows.len() <= 1);

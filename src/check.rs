@@ -39,10 +39,12 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         return check_pair(file, options.load);
     }
     if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "bt")) {
-        // The section of the system's configuration says where bpftrace is.
-        let config = usual_config(&PcpConf::load()).ok().and_then(|path| Config::read(&path).ok());
+        // The section says where bpftrace is: beside the directory of scripts, else in the system's configuration.
+        let beside = file.parent().map(|directory| directory.join("../corebcc.conf")).filter(|beside| beside.is_file());
+        let path = beside.or_else(|| usual_config(&conf).ok());
+        let config = path.and_then(|path| Config::read(&path).ok());
         let settings = config.and_then(|config| ScriptSettings::read(&config).0).unwrap_or_default();
-        return Ok(u8::from(check_script(file, &settings, options.load)?));
+        return check_script(file, &settings, options.load);
     }
     let (config, path) = configuration(common, &conf);
     let Prepared { settings, mut enabled, mut modules, configuration } =
@@ -117,14 +119,14 @@ fn check_pair(file: &Path, load: bool) -> Result<u8, PrintError> {
     Ok(u8::from(is_wrong))
 }
 
-/// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it. Whether
-/// something is wrong with it.
-fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<bool, PrintError> {
+/// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it. Yields 1 if
+/// something is wrong with it, 2 if it runs and is attached to no hook.
+fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<u8, PrintError> {
     let checked = match script::check(file, settings, run) {
         Ok(checked) => checked,
         Err(error) => {
             log::error!("{}: {error}", file.display());
-            return Ok(true);
+            return Ok(1);
         }
     };
     if let Some(refusal) = &checked.refusal {
@@ -138,9 +140,16 @@ fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<boo
             "errors".into()
         }
     };
+    if let Some(failure) = &checked.failure {
+        log::error!("{}: {failure}", file.display());
+    }
     print(&checked.metrics.iter().map(|metric| format!("bcc.{metric}\n")).collect::<String>())?;
     print(&format!("{}: {result}, {} metrics\n", file.display(), checked.metrics.len()))?;
-    Ok(matches!(checked.probes, Some(Err(_))))
+    Ok(match (&checked.probes, &checked.failure) {
+        (Some(Err(_)), _) => 1,
+        (_, Some(_)) => 2,
+        _ => 0,
+    })
 }
 
 /// Checks the scripts beside a configuration, if it has them run; whether something is wrong with one.
@@ -148,7 +157,7 @@ fn check_scripts(config: &Config, directory: &Path, run: bool) -> Result<bool, P
     let Some(settings) = ScriptSettings::read(config).0 else { return Ok(false) };
     let mut wrong = false;
     for file in script::files(directory) {
-        wrong |= check_script(&file, &settings, run)?;
+        wrong |= check_script(&file, &settings, run)? != 0;
     }
     Ok(wrong)
 }

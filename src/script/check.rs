@@ -1,8 +1,9 @@
 //! `--check NAME.bt`: what a script's metrics would be, and whether bpftrace takes it.
 
-use super::output::{cut, Line, MAX_TEXT};
+use super::runner::SETTLES;
 use super::scripts::{bpftrace, text};
 use super::source::{Source, MAX_SOURCE};
+use super::state::{ScriptState, Status};
 use super::tables::{declare, keys};
 use crate::config::ScriptSettings;
 use crate::loader::run_bpftrace;
@@ -10,6 +11,8 @@ use crate::user::word;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 
 /// Bytes of output that are read before the probes are attached.
 const MAX_OUTPUT: u64 = 16 << 20;
@@ -22,6 +25,8 @@ pub struct Checked {
     pub refusal: Option<String>,
     /// The number of probes that were attached, or what bpftrace says; `None` if it was not run.
     pub probes: Option<io::Result<u64>>,
+    /// Why it would count nothing though it runs.
+    pub failure: Option<String>,
 }
 
 /// Checks a script, which need not be where the agent looks for it. It is run until its probes are attached if `run` is true and nobody
@@ -37,11 +42,10 @@ pub fn check(file: &Path, settings: &ScriptSettings, run: bool) -> io::Result<Ch
     let clusters: Vec<Option<u16>> = keys(&name, &source).iter().map(|_| Some(0)).collect();
     let tables = declare(&name, &source, &clusters);
     let metrics = tables.iter().flat_map(|table| table.spec.metrics).map(|metric| metric.name).collect();
-    let own = u64::from(source.adds_probe());
-    let probes = (run && refusal.is_none()).then(|| {
-        attached(&format!("{stem}.bt"), &source.program(&code), settings).map(|probes| probes.saturating_sub(own))
-    });
-    Ok(Checked { metrics, refusal, probes })
+    let mut state = ScriptState::new(code, source);
+    let runs = run && refusal.is_none();
+    let probes = runs.then(|| attached(&format!("{stem}.bt"), &mut state, settings).map(|()| state.probes()));
+    Ok(Checked { metrics, refusal, probes, failure: state.failure() })
 }
 
 fn untrusted(file: &Path) -> io::Result<String> {
@@ -50,22 +54,53 @@ fn untrusted(file: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Runs a program until its probes are attached, and yields their number.
-fn attached(file: &str, program: &str, settings: &ScriptSettings) -> io::Result<u64> {
+/// Runs a script until its probes are attached, and yields what is known of it then.
+fn attached(file: &str, state: &mut ScriptState, settings: &ScriptSettings) -> io::Result<()> {
+    let program = state.program();
     let mut child = run_bpftrace(&bpftrace(settings), program.as_bytes())?;
-    let output = child.stdout.take().map(|output| BufReader::new(output.take(MAX_OUTPUT)));
-    let lines = output.into_iter().flat_map(|output| output.split(b'\n')).map_while(Result::ok);
-    let probes = lines.filter_map(|line| Line::parse(&line)).find_map(|line| match line {
-        Line::Attached(probes) => Some(probes),
-        _ => None,
-    });
+    state.start(child.id());
+    let (send, said) = mpsc::channel();
+    let mut readers = Vec::new();
+    if let Some(output) = child.stdout.take() {
+        let send = send.clone();
+        readers.push(thread::spawn(move || {
+            for line in BufReader::new(output.take(MAX_OUTPUT)).split(b'\n').map_while(Result::ok) {
+                drop(send.send((true, line)));
+            }
+        }));
+    }
+    if let Some(errors) = child.stderr.take() {
+        readers.push(thread::spawn(move || {
+            for line in BufReader::new(errors.take(MAX_OUTPUT)).split(b'\n').map_while(Result::ok) {
+                drop(send.send((false, line)));
+            }
+        }));
+    }
+    while state.status == Status::Starting {
+        let said = match state.attaches() {
+            true => said.recv_timeout(SETTLES),
+            false => said.recv().map_err(Into::into),
+        };
+        match said {
+            Ok((true, line)) => state.line(&line),
+            Ok((false, line)) => state.complain(&[&line[..], b"\n"].concat(), file),
+            Err(RecvTimeoutError::Timeout) => state.settle(),
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let is_over = state.status == Status::Starting;
     // It may have ended by itself.
     let _ = child.kill();
-    let mut said = Vec::new();
-    if let Some(error) = child.stderr.take() {
-        error.take(MAX_TEXT as u64).read_to_end(&mut said)?;
+    let status = child.wait()?;
+    for reader in readers {
+        drop(reader.join());
     }
-    child.wait()?;
-    let said = String::from_utf8_lossy(&said).replace("stdin:", &format!("{file}:"));
-    probes.ok_or_else(|| io::Error::other(cut(said, MAX_TEXT).trim().to_owned()))
+    // What the other output has to say may come after what settled it.
+    for (_, line) in said.try_iter().filter(|(is_output, _)| !is_output) {
+        state.complain(&[&line[..], b"\n"].concat(), file);
+    }
+    match is_over && !(status.success() && state.attaches()) {
+        true => Err(io::Error::other(state.messages.trim().to_owned())),
+        false => Ok(()),
+    }
 }

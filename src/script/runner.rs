@@ -7,6 +7,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ const MAX_RATE: u64 = 2 << 20;
 const RATE_OVER: Duration = Duration::from_secs(5);
 /// What passes between the end of a process and the next start, at first and at most.
 const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+/// A process that has said that it attaches its probes, and neither prints nor ends for so long, has attached them.
+pub const SETTLES: Duration = Duration::from_secs(10);
 /// A process that ran as long as this is started again after the first delay.
 const RAN_LONG: Duration = Duration::from_secs(60);
 
@@ -108,6 +111,8 @@ struct Process {
     begin: Instant,
     /// Since when bytes are counted, and how many there were.
     rate: (Instant, u64),
+    /// When its probes are taken for attached.
+    settles_at: Option<Instant>,
 }
 
 /// Runs scripts for as long as the agent lives.
@@ -131,10 +136,16 @@ pub fn run(helper: &ScriptHelper, runner: &Runner) {
             if script.start_at.is_some_and(|at| at <= Instant::now()) {
                 script.start(helper);
             }
+            script.settle();
         }
         let ready = wait(&scripts, runner);
         for (number, is_output) in ready {
-            scripts[number].read(is_output, &mut buffer, helper);
+            let script = &mut scripts[number];
+            if script.panics(|script| script.read(is_output, &mut buffer, helper)) {
+                script.stop(helper);
+                script.process = None;
+                script.again();
+            }
         }
     }
 }
@@ -153,7 +164,7 @@ fn wait(scripts: &[Running], runner: &Runner) -> Vec<(usize, bool)> {
             }
         }
     }
-    let next = scripts.iter().filter_map(|script| script.start_at).min();
+    let next = scripts.iter().filter_map(|script| script.start_at.or(script.process.as_ref()?.settles_at)).min();
     let timeout = next.map_or(PollTimeout::NONE, |at| {
         // A millisecond more, so that it is due when the time is over.
         let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -178,6 +189,7 @@ impl Running {
                     lines: Lines::default(),
                     begin: now,
                     rate: (now, 0),
+                    settles_at: None,
                 });
                 self.script.state.get().start(pid);
             }
@@ -195,6 +207,24 @@ impl Running {
         if let Err(error) = helper.kill(&self.script.file) {
             log::warn!("script.{}: {error}", self.script.name);
         }
+    }
+
+    /// Takes probes for attached whose time is over.
+    fn settle(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        if process.settles_at.is_some_and(|at| at <= Instant::now()) {
+            process.settles_at = None;
+            self.script.state.get().settle();
+        }
+    }
+
+    /// Has something done for the script. A panic is the script's alone: it is caught, and is the script's error.
+    fn panics(&mut self, work: impl FnOnce(&mut Running)) -> bool {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(self))) else { return false };
+        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let fault = format!("a fault of the agent, please report it: {}", said.unwrap_or("panic"));
+        self.script.state.get().refuse(fault);
+        true
     }
 
     /// Reads what there is of an output. The end of both is that of the process.
@@ -218,6 +248,10 @@ impl Running {
         }
         state.data_bytes += length as u64;
         state.unread_lines += process.lines.take(bytes, |line| state.line(line));
+        process.settles_at = match state.attaches() {
+            true => process.settles_at.or_else(|| Some(Instant::now() + SETTLES)),
+            false => None,
+        };
         drop(state);
         if let Some(rate) = process.exceeds(length as u64) {
             let exit_code = helper.kill(&self.script.file).unwrap_or(-1);
@@ -303,6 +337,7 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use super::super::state::ScriptState;
     use super::*;
 
     #[test]
@@ -320,13 +355,28 @@ mod tests {
     #[test]
     fn a_script_may_write_much_for_a_moment_only() {
         let now = Instant::now();
-        let process = |rate| Process { stdout: None, stderr: None, lines: Lines::default(), begin: now, rate };
+        let process =
+            |rate| Process { stdout: None, stderr: None, lines: Lines::default(), begin: now, rate, settles_at: None };
         assert_eq!(process((now, 100 * MAX_RATE)).exceeds(1), None, "not for long");
         let earlier = now.checked_sub(2 * RATE_OVER).unwrap();
         assert_eq!(process((earlier, 9 * MAX_RATE)).exceeds(1), None);
         let mut process = process((earlier, 100 * MAX_RATE));
         assert!(process.exceeds(1).is_some_and(|rate| rate > 9 * MAX_RATE));
         assert_eq!(process.exceeds(1), None, "the next while");
+    }
+
+    #[test]
+    fn a_panic_is_the_error_of_its_script() {
+        let state = SharedState::new(ScriptState::default());
+        let script = Runnable { file: "x".into(), name: "x".into(), state: state.clone() };
+        let mut script = Running { script, process: None, start_at: None, delay: DELAYS.0 };
+        assert!(!script.panics(|_| ()));
+        assert!(script.panics(|script| {
+            let _held = script.script.state.get();
+            panic!("for the test")
+        }));
+        let life = state.get().life();
+        assert_eq!(life, ("failed", "a fault of the agent, please report it: for the test".into()));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The text of a bpftrace script: its header, the maps it assigns to, and the program that is run, which prints them every second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of a script.
 pub const MAX_SOURCE: u64 = 1 << 20;
@@ -62,6 +62,10 @@ pub struct ScriptMap {
     pub keys: usize,
     /// What its values are.
     pub kind: Kind,
+    /// Whether the script clears it while it runs, so that no value of it only grows.
+    pub is_cleared: bool,
+    /// Whether the script prints it itself before it clears it. What the appended probe would print are the values right after that.
+    pub is_printed: bool,
 }
 
 /// What is known of a script from its text.
@@ -79,6 +83,8 @@ pub struct Source {
     pub helps: BTreeMap<String, String>,
     /// Lines of its text that are kept below the first (`// table-retain-lines:`).
     pub retained_lines: Option<usize>,
+    /// Its probes that need no hook in the kernel: BEGIN, END and interval.
+    pub clocks: u64,
 }
 
 impl Source {
@@ -101,6 +107,15 @@ impl Source {
         let assigned = assigned(&tokens);
         source.maps = assigned.into_iter().filter(|map| included(&map.name) && map.name != OUTPUT).collect();
         source.maps.truncate(MAX_MAPS);
+        let used = used(&tokens);
+        source.clocks = used.clocks;
+        for map in &mut source.maps {
+            map.is_cleared = used.cleared.contains(&*map.name);
+            map.is_printed = map.is_cleared && used.printed.contains(&*map.name);
+            if map.is_cleared && matches!(map.kind, Kind::Count | Kind::Sum) {
+                map.kind = Kind::Level;
+            }
+        }
         let writes = |pair: &[Token]| matches!(pair, [Token::Word(word), Token::Mark('(')] if WRITERS.contains(word));
         source.prints = included(OUTPUT) && tokens.windows(2).any(writes);
         source
@@ -111,13 +126,19 @@ impl Source {
         if !self.adds_probe() {
             return text.into();
         }
-        let prints: Vec<String> = self.maps.iter().map(|map| format!("print({});", map.name)).collect();
+        let maps = self.maps.iter().filter(|map| self.adds_print(map));
+        let prints: Vec<String> = maps.map(|map| format!("print({});", map.name)).collect();
         format!("{text}\ninterval:s:1 {{ {} }}\n", prints.join(" "))
     }
 
     /// Whether the program has a probe that the script has not.
     pub fn adds_probe(&self) -> bool {
-        !self.custom && !self.maps.is_empty()
+        self.maps.iter().any(|map| self.adds_print(map))
+    }
+
+    /// Whether that probe prints a map.
+    pub fn adds_print(&self, map: &ScriptMap) -> bool {
+        !self.custom && !map.is_printed
     }
 }
 
@@ -232,11 +253,47 @@ fn assigned(tokens: &[Token<'_>]) -> Vec<ScriptMap> {
             }
             None => {
                 known.insert(name, maps.len());
-                maps.push(ScriptMap { name: name.into(), keys, kind });
+                maps.push(ScriptMap { name: name.into(), keys, kind, is_cleared: false, is_printed: false });
             }
         }
     }
     maps
+}
+
+/// What a script does while it runs, and what of it the kernel has no part in.
+#[derive(Default)]
+struct Used<'s> {
+    clocks: u64,
+    cleared: BTreeSet<&'s str>,
+    printed: BTreeSet<&'s str>,
+}
+
+fn used<'s>(tokens: &[Token<'s>]) -> Used<'s> {
+    let mut used = Used::default();
+    let (mut depth, mut is_end) = (0_usize, false);
+    for (at, token) in tokens.iter().enumerate() {
+        match (token, &tokens[at + 1..]) {
+            (Token::Mark('{'), _) => depth += 1,
+            (Token::Mark('}'), _) => {
+                depth = depth.saturating_sub(1);
+                is_end &= depth > 0;
+            }
+            (Token::Word("BEGIN"), _) if depth == 0 => used.clocks += 1,
+            (Token::Word("END"), _) if depth == 0 => {
+                used.clocks += 1;
+                is_end = true;
+            }
+            (Token::Word("interval" | "i"), [Token::Mark(':'), ..]) if depth == 0 => used.clocks += 1,
+            (Token::Word(function), [Token::Mark('('), Token::Map(map), ..]) if depth > 0 && !is_end => match *function
+            {
+                "clear" | "zero" => drop(used.cleared.insert(map)),
+                "print" => drop(used.printed.insert(map)),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    used
 }
 
 /// The number of keys in brackets that may begin here, of parts of a tuple, and what is behind them.
@@ -315,7 +372,7 @@ mod tests {
             }"#;
         let expected = [
             map("@", 0, Kind::Count),
-            map("@by", 2, Kind::Count),
+            map("@by", 2, Kind::Level),
             map("@bytes", 1, Kind::Sum),
             map("@h", 0, Kind::Histogram),
             map("@l", 1, Kind::Histogram),
@@ -351,6 +408,20 @@ mod tests {
         assert_eq!(source.retained_lines, Some(3));
         let custom = "// custom-output-block\nBEGIN { @a = 1; } interval:s:5 { print(@a); }";
         assert_eq!(Source::parse(custom).program(custom), custom);
+    }
+
+    #[test]
+    fn what_a_script_clears_is_no_counter_and_it_prints_that_itself() {
+        let text = "BEGIN { printf(\"x\"); } kprobe:a, kprobe:b { @ = count(); @n++; @h = hist(1); @e = count(); }\n\
+                    interval:s:1, i:ms:5 { print(@); clear(@); zero(@n); clear(@h) } END { clear(@e); print(@n); }";
+        let source = Source::parse(text);
+        let known: Vec<_> = source.maps.iter().map(|map| (map.kind, map.is_cleared, map.is_printed)).collect();
+        let level = |is_printed| (Kind::Level, true, is_printed);
+        assert_eq!(known, [level(true), level(false), (Kind::Histogram, true, false), (Kind::Count, false, false)]);
+        assert!(source.program(text).ends_with("\ninterval:s:1 { print(@n); print(@h); print(@e); }\n"));
+        assert_eq!(source.clocks, 4);
+        let all = "interval:s:1 { @ = count(); print(@); clear(@) }";
+        assert_eq!(Source::parse(all).program(all), all);
     }
 
     #[test]

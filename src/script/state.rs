@@ -1,9 +1,18 @@
 //! What is known of a script at work. The thread that reads its output writes it; whoever serves a fetch reads it.
 
 use super::output::{cut, rows, Line, Row, MAX_TEXT};
-use super::source::Source;
+use super::source::{ScriptMap, Source};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Rows that are printed every second are not served once they are this old.
+const OLD: Duration = Duration::from_secs(10);
+
+/// Hooks that are named.
+const NAMED: usize = 3;
+/// Bytes of a hook's name.
+const MAX_HOOK: usize = 200;
 
 /// A script's life, in the words of PCP's bpftrace agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,7 +20,7 @@ pub enum Status {
     /// It has not been started, or has ended by itself in order.
     #[default]
     Stopped,
-    /// bpftrace compiles it.
+    /// bpftrace compiles it and attaches its probes.
     Starting,
     /// Its probes are attached.
     Started,
@@ -43,12 +52,18 @@ pub struct ScriptState {
     pub pid: Option<u32>,
     /// How the last process ended: its exit code, or minus the number of the signal that ended it.
     pub exit_code: i32,
-    /// What bpftrace wrote to its standard error, or why it was not started.
+    /// Why it does not work: what bpftrace wrote to its standard error before it ended, or why it was not started.
     pub error: String,
+    /// What bpftrace wrote to its standard error since it was started.
+    pub messages: String,
     /// Why it does not run, in a sentence.
     pub why: String,
-    /// The number of probes that are attached.
-    pub probes: u32,
+    /// The number of probes that bpftrace attaches, its own included.
+    attaches: Option<u64>,
+    /// The number of hooks that it could not attach to, and the first of them.
+    skipped: (u64, Vec<String>),
+    /// A line of the standard error that has begun.
+    begun: String,
     /// Bytes that were read of its output since the agent started.
     pub data_bytes: u64,
     /// How often it was started.
@@ -59,7 +74,7 @@ pub struct ScriptState {
     pub lost_events: u64,
     /// The last text of `printf` and the like.
     pub output: String,
-    rows: HashMap<String, Vec<Row>>,
+    rows: HashMap<String, (Instant, Vec<Row>)>,
 }
 
 impl ScriptState {
@@ -71,7 +86,15 @@ impl ScriptState {
     /// The state as a module's, and a sentence about it.
     pub fn life(&self) -> (&'static str, String) {
         match self.status {
-            Status::Started => ("running", format!("bpftrace has attached {} probes", self.probes)),
+            Status::Started => match (self.failure(), self.skipped.0) {
+                (Some(failure), _) => ("failed", failure),
+                (None, 0) => ("running", format!("bpftrace has attached {} probes", self.probes())),
+                (None, skipped) => (
+                    "running",
+                    format!("bpftrace has attached {} probes, and {skipped} not: {}", self.probes(), self.unattached()),
+                ),
+            },
+            Status::Starting if self.attaches.is_some() => ("postponed", "bpftrace attaches the probes".into()),
             Status::Starting => ("postponed", "bpftrace compiles the script".into()),
             Status::Stopped if self.starts == 0 => ("postponed", "bpftrace is about to be started".into()),
             Status::Stopped => ("running", "the script has ended by itself, its values stay".into()),
@@ -79,9 +102,56 @@ impl ScriptState {
         }
     }
 
-    /// The rows of a map as they were last printed; `None` before that.
-    pub fn rows(&self, map: &str) -> Option<&[Row]> {
-        self.rows.get(map).map(Vec::as_slice)
+    /// The program that bpftrace runs.
+    pub fn program(&self) -> String {
+        self.source.program(&self.code)
+    }
+
+    /// The number of probes that are attached.
+    pub fn probes(&self) -> u64 {
+        let own = u64::from(self.source.adds_probe());
+        self.attaches.map_or(0, |probes| probes.saturating_sub(own).saturating_sub(self.skipped.0))
+    }
+
+    /// Why a script that runs counts nothing: it is attached to none of its hooks.
+    pub fn failure(&self) -> Option<String> {
+        let is_attached = self.skipped.0 == 0 || self.probes() > self.source.clocks;
+        let is_started = self.status == Status::Started;
+        (is_started && !is_attached).then(|| {
+            let (hooks, names) = (self.skipped.0, self.unattached());
+            format!("attached to none of its {hooks} hooks: {names}: this kernel lacks them, or cannot trace them")
+        })
+    }
+
+    fn unattached(&self) -> String {
+        let (skipped, names) = &self.skipped;
+        let others = skipped.saturating_sub(NAMED as u64);
+        let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+        format!("{}{others}", names.join(", "))
+    }
+
+    /// Whether bpftrace attaches the probes, and has not shown yet that it is done.
+    pub fn attaches(&self) -> bool {
+        self.status == Status::Starting && self.attaches.is_some()
+    }
+
+    /// Takes the probes for attached.
+    pub fn settle(&mut self) {
+        if self.attaches() {
+            self.status = Status::Started;
+        }
+    }
+
+    /// The rows of a map as they were last printed, or why there are none.
+    pub fn rows(&self, map: &ScriptMap, now: Instant) -> Result<&[Row], String> {
+        let Some((printed, rows)) = self.rows.get(&map.name) else {
+            return Err(format!("{} was not printed yet: the script is {}", map.name, self.status.word()));
+        };
+        let is_old = now.saturating_duration_since(*printed) > OLD;
+        match is_old && self.status == Status::Started && self.source.adds_print(map) {
+            true => Err(format!("{} was last printed more than {} s ago", map.name, OLD.as_secs())),
+            false => Ok(rows),
+        }
     }
 
     /// Notes that a process was started.
@@ -89,11 +159,17 @@ impl ScriptState {
         self.status = Status::Starting;
         self.pid = Some(pid);
         self.starts += 1;
-        self.probes = 0;
+        self.forget_probes();
         self.exit_code = 0;
         self.error.clear();
+        self.messages.clear();
         self.output.clear();
         self.rows.clear();
+    }
+
+    fn forget_probes(&mut self) {
+        (self.attaches, self.skipped) = (None, (0, Vec::new()));
+        self.begun.clear();
     }
 
     /// Notes that it could not be started.
@@ -110,7 +186,7 @@ impl ScriptState {
         let in_order = exit_code == 0 && why.is_none();
         self.status = if in_order { Status::Stopped } else { Status::Error };
         self.pid = None;
-        self.probes = 0;
+        self.forget_probes();
         self.exit_code = exit_code;
         if in_order {
             return;
@@ -125,24 +201,20 @@ impl ScriptState {
             code if code < 0 => format!("bpftrace was ended by signal {}", -code),
             code => format!("bpftrace ended with exit code {code}"),
         };
-        self.why = last_error(&self.error).map_or_else(|| how.clone(), |last| format!("{how}: {last}"));
-        if self.error.is_empty() {
-            self.error = how;
-        }
+        self.why = last_error(&self.messages).map_or_else(|| how.clone(), |last| format!("{how}: {last}"));
+        self.error = if self.messages.is_empty() { how } else { self.messages.clone() };
     }
 
     /// Takes a line of the standard output.
     pub fn line(&mut self, line: &[u8]) {
+        // It prints once all is attached: the line before says that it begins to attach.
+        self.settle();
         match Line::parse(line) {
-            Some(Line::Attached(probes)) => {
-                self.status = Status::Started;
-                let own = u64::from(self.source.adds_probe());
-                self.probes = probes.saturating_sub(own).try_into().unwrap_or(u32::MAX);
-            }
+            Some(Line::Attached(probes)) => self.attaches = Some(probes),
             Some(Line::Maps(maps)) => {
                 for map in &self.source.maps {
                     if let Some(value) = maps.get(&map.name) {
-                        self.rows.insert(map.name.clone(), rows(map, value));
+                        self.rows.insert(map.name.clone(), (Instant::now(), rows(map, value)));
                     }
                 }
             }
@@ -163,14 +235,29 @@ impl ScriptState {
     /// Takes bytes of the standard error. bpftrace calls the script `stdin`.
     pub fn complain(&mut self, bytes: &[u8], file: &str) {
         let text = String::from_utf8_lossy(bytes).replace("stdin:", &format!("{file}:"));
-        self.error = cut(std::mem::take(&mut self.error) + &text, MAX_TEXT);
+        let lines = std::mem::take(&mut self.begun) + &text;
+        let (whole, begun) = lines.rsplit_once('\n').unwrap_or(("", &lines));
+        for hook in whole.lines().filter_map(skipped) {
+            let (count, names) = &mut self.skipped;
+            *count += 1;
+            if names.len() < NAMED {
+                names.push(cut(hook.to_owned(), MAX_HOOK));
+            }
+        }
+        self.begun = cut(begun.to_owned(), MAX_TEXT);
+        self.messages = cut(std::mem::take(&mut self.messages) + &text, MAX_TEXT);
     }
+}
+
+/// The hook that bpftrace goes on without.
+fn skipped(line: &str) -> Option<&str> {
+    line.trim().strip_prefix("WARNING: could not attach probe ")?.strip_suffix(", skipping.")
 }
 
 /// The last line of an error, without the lines of the script that bpftrace shows below.
 fn last_error(error: &str) -> Option<&str> {
-    let line = |of: &str| error.lines().map(str::trim).rfind(|line| !line.is_empty() && line.contains(of));
-    line("ERROR").or_else(|| line(""))
+    let line = |is: &dyn Fn(&str) -> bool| error.lines().map(str::trim).rfind(|line| !line.is_empty() && is(line));
+    line(&|line| line.contains("ERROR") || line.contains("error: ")).or_else(|| line(&|_| true))
 }
 
 /// The first line of a text, and so many of the last ones.
@@ -227,17 +314,54 @@ mod tests {
         state.start(17);
         assert_eq!((state.status, state.pid), (Status::Starting, Some(17)));
         state.line(br#"{"type": "attached_probes", "data": {"probes": 2}}"#);
-        assert_eq!(state.life(), ("running", "bpftrace has attached 1 probes".into()));
-        assert_eq!((state.status, state.probes), (Status::Started, 1), "the probe that prints is not its own");
+        assert_eq!((state.status, state.life().0), (Status::Starting, "postponed"), "it begins to attach");
+        state.complain(b"ERROR: Unknown error -1: couldn't set RLIMIT_MEMLOCK\n", "x.bt");
         state.line(br#"{"type": "map", "data": {"@a": 3, "@b": 4}}"#);
-        assert_eq!(state.rows("@a").unwrap()[0].cell, Cell::Count(3));
-        assert!(state.rows("@b").is_none());
+        assert_eq!(state.life(), ("running", "bpftrace has attached 1 probes".into()));
+        assert_eq!((state.status, state.probes()), (Status::Started, 1), "the probe that prints is not its own");
+        assert!(state.error.is_empty() && state.messages.contains("RLIMIT_MEMLOCK"));
+        let map = |name: &str| ScriptMap { name: name.into(), ..state.source.maps[0].clone() };
+        let (a, b, now) = (map("@a"), map("@b"), Instant::now());
+        assert_eq!(state.rows(&a, now).unwrap()[0].cell, Cell::Count(3));
+        assert!(state.rows(&b, now).is_err());
+        assert!(state
+            .rows(&a, now + 2 * OLD)
+            .is_err_and(|error| error.contains("@a was last printed more than 10 s ago")));
         state.line(b"nonsense\xff");
         state.line(b" ");
         state.line(br#"{"type": "lost_events", "data": {"events": 9}}"#);
         assert_eq!((state.unread_lines, state.lost_events), (1, 9));
         state.end(0, None);
-        assert_eq!((state.status, state.pid, state.rows("@a").is_some()), (Status::Stopped, None, true));
+        assert_eq!((state.status, state.pid, state.rows(&a, now + 2 * OLD).is_ok()), (Status::Stopped, None, true));
+    }
+
+    #[test]
+    fn a_script_without_a_hook_has_failed() {
+        let code = "BEGIN { } kprobe:a, kprobe:b { @ = count(); } interval:s:1 { print(@); } END { }";
+        let started = |complaints: &[u8]| {
+            let mut state = state(code);
+            state.start(17);
+            state.line(br#"{"type": "attached_probes", "data": {"probes": 6}}"#);
+            complaints.chunks(7).for_each(|bytes| state.complain(bytes, "x.bt"));
+            state.line(b"");
+            state
+        };
+        let one = "WARNING: could not attach probe kprobe:a, skipping.\n";
+        let both = format!("create_probe_event: no\n{one}{}", one.replace(":a", ":b"));
+        let state = started(both.as_bytes());
+        let failure =
+            "attached to none of its 2 hooks: kprobe:a, kprobe:b: this kernel lacks them, or cannot trace them";
+        assert_eq!((state.life(), state.failure()), (("failed", failure.into()), Some(failure.into())));
+        let state = started(one.as_bytes());
+        let sentence = "bpftrace has attached 4 probes, and 1 not: kprobe:a";
+        assert_eq!((state.life(), state.failure()), (("running", sentence.into()), None));
+        assert_eq!(started(b"").life().1, "bpftrace has attached 5 probes");
+    }
+
+    #[test]
+    fn a_header_that_is_missing_is_the_error() {
+        let said = "ERROR: Unknown error -1: couldn't set RLIMIT_MEMLOCK\ndefinitions.h:4:10: fatal error: 'net/sock.h' file not found\n";
+        assert_eq!(last_error(said), Some("definitions.h:4:10: fatal error: 'net/sock.h' file not found"));
     }
 
     #[test]
@@ -257,7 +381,7 @@ mod tests {
         state.end(-9, None);
         assert_eq!(state.error, "bpftrace was ended by signal 9");
         state.complain(&[b'x'; 10 * MAX_TEXT], "x.bt");
-        assert_eq!(state.error.len(), MAX_TEXT);
+        assert_eq!(state.messages.len(), MAX_TEXT);
     }
 
     #[test]

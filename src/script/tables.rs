@@ -7,6 +7,7 @@ use crate::kit::{Metric, MetricDef, RefreshError, SeriesLabel, Shape, Table, Tab
 use crate::pcp::{Sem, Type, Units};
 use crate::user::{kept, leak, word};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Instances of a table.
 const MAX_INSTANCES: usize = 10_000;
@@ -19,17 +20,19 @@ const PROBES: Metric<u32> = Metric::new(4);
 const CODE: Metric<str> = Metric::new(5);
 const DATA_BYTES: Metric<u64> = Metric::new(6);
 const STARTS: Metric<u64> = Metric::new(7);
+const MESSAGES: Metric<str> = Metric::new(8);
 
-/// Items, names and types as PCP's bpftrace agent has them, and the number of starts.
+/// Items, names and types as PCP's bpftrace agent has them, then the number of starts and the standard error.
 const LIFE: &[(u32, &str, Type, Sem, Units, &str)] = &[
     (0, "status", Type::STRING, Sem::INSTANT, Units::NONE, "stopped, starting, started or error"),
     (1, "pid", Type::U32, Sem::INSTANT, Units::NONE, "process id of bpftrace"),
     (2, "exit_code", Type::I32, Sem::INSTANT, Units::NONE, "exit code of bpftrace, or minus the signal that ended it"),
-    (3, "error", Type::STRING, Sem::INSTANT, Units::NONE, "what bpftrace wrote to its standard error"),
+    (3, "error", Type::STRING, Sem::INSTANT, Units::NONE, "why the script does not work"),
     (4, "probes", Type::U32, Sem::INSTANT, Units::COUNT, "number of attached probes"),
     (5, "code", Type::STRING, Sem::INSTANT, Units::NONE, "the script"),
     (6, "data_bytes", Type::U64, Sem::COUNTER, Units::BYTE, "bytes of bpftrace's output"),
     (7, "starts", Type::U64, Sem::COUNTER, Units::COUNT, "number of times that bpftrace was started"),
+    (8, "output", Type::STRING, Sem::INSTANT, Units::NONE, "what bpftrace wrote to its standard error"),
 ];
 
 const COUNT: Metric<u64> = Metric::new(0);
@@ -118,12 +121,14 @@ fn spec(script: &str, what: &What, cluster: u32, help: Option<&str>) -> TableSpe
                     help.map_or_else(|| format!("{words} of the map {} of script {script}", map.name), String::from),
                 )]
             };
+            // What is cleared goes back.
+            let counter = if map.is_cleared { Sem::INSTANT } else { Sem::COUNTER };
             let metrics = match map.kind {
                 Kind::Count => one(Type::U64, Sem::COUNTER, Units::COUNT, "count"),
                 Kind::Sum => one(Type::I64, Sem::COUNTER, Units::NONE, "sum"),
                 Kind::Level => one(Type::I64, Sem::INSTANT, Units::NONE, "value"),
                 Kind::Text => one(Type::STRING, Sem::INSTANT, Units::NONE, "text"),
-                Kind::Histogram => one(Type::U64, Sem::COUNTER, Units::COUNT, "count by bucket"),
+                Kind::Histogram => one(Type::U64, counter, Units::COUNT, "count by bucket"),
                 Kind::Stats => {
                     let said = |word: &str| match help {
                         Some(help) => format!("{help}: {word}"),
@@ -133,9 +138,9 @@ fn spec(script: &str, what: &What, cluster: u32, help: Option<&str>) -> TableSpe
                         metric(item, format!("{name}.{word}"), ty, sem, units, said(word))
                     };
                     vec![
-                        part(0, "count", Type::U64, Sem::COUNTER, Units::COUNT),
+                        part(0, "count", Type::U64, counter, Units::COUNT),
                         part(1, "average", Type::I64, Sem::INSTANT, Units::NONE),
-                        part(2, "total", Type::I64, Sem::COUNTER, Units::NONE),
+                        part(2, "total", Type::I64, counter, Units::NONE),
                     ]
                 }
             };
@@ -166,9 +171,7 @@ impl ScriptTable {
             What::Life => fill_life(state, table),
             What::Output => drop(table.single().text(TEXT, state.output.as_bytes())),
             What::Map(map) => {
-                let rows = state.rows(&map.name).ok_or_else(|| {
-                    RefreshError(format!("{} was not printed yet: the script is {}", map.name, state.status.word()))
-                })?;
+                let rows = state.rows(map, Instant::now()).map_err(RefreshError)?;
                 rows.iter().for_each(|row| fill_row(row, table));
             }
         }
@@ -181,8 +184,9 @@ fn fill_life(state: &ScriptState, table: &mut Table) {
         .single()
         .text(STATUS, state.status.word().as_bytes())
         .set(EXIT_CODE, state.exit_code)
-        .text(ERROR, state.error.trim_end().as_bytes())
-        .set(PROBES, state.probes)
+        .text(ERROR, state.failure().as_deref().unwrap_or(&state.error).trim_end().as_bytes())
+        .text(MESSAGES, state.messages.trim_end().as_bytes())
+        .set(PROBES, u32::try_from(state.probes()).unwrap_or(u32::MAX))
         .text(CODE, state.code.as_bytes())
         .set(DATA_BYTES, state.data_bytes)
         .set(STARTS, state.starts);

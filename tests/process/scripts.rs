@@ -86,10 +86,6 @@ fn a_script_counts_a_known_load_and_lives_with_the_agent() {
     let mut peer = Peer::ready(&home, &[]);
     wait_for_status(&mut peer, "calls", "started");
     assert_eq!(values(&mut peer, "bcc.agent.module.state")["script.calls"], "running");
-    // bpftrace says that it attaches, and then does: that is over once it prints.
-    let bytes = |peer: &mut Peer| text(peer, "bcc.script.calls.data_bytes").parse::<u64>().unwrap();
-    let said = bytes(&mut peer);
-    wait_for("the first maps", || (bytes(&mut peer) > said).then_some(()));
     load(5000);
     wait_for("5,000 calls", || (text(&mut peer, "bcc.script.calls.data.root") == "5000").then_some(()));
     // All maps are printed at once, which takes a moment.
@@ -105,7 +101,8 @@ fn a_script_counts_a_known_load_and_lives_with_the_agent() {
     assert_eq!(pmid(&mut peer, "bcc.script.calls.data.hidden"), None, "not included");
     assert_eq!(text(&mut peer, "bcc.script.calls.probes"), "1");
     assert!(text(&mut peer, "bcc.script.calls.code").starts_with("// include: @, @by"));
-    assert!(bytes(&mut peer) > 100);
+    assert!(text(&mut peer, "bcc.script.calls.data_bytes").parse::<u64>().unwrap() > 100);
+    assert_eq!(text(&mut peer, "bcc.script.calls.error"), "", "what bpftrace says of its limits is no error");
     let cluster = pmid(&mut peer, "bcc.script.calls.data.root").unwrap();
     assert!((500..2000).contains(&cluster.cluster()), "{cluster}");
 
@@ -448,5 +445,48 @@ fn a_map_that_is_not_printed_is_logged_once() {
     let lines = |of: &str| log.lines().filter(|line| line.contains(of)).count();
     assert_eq!(lines("no values: @never was not printed yet"), 1, "{log}");
     assert!(lines("has values again") <= 1, "{log}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// What bpftrace writes on a kernel without kprobes, and how it ends there if only one hook is asked for.
+const SKIPS: &str = r#"#!/bin/sh
+echo '{"type": "attached_probes", "data": {"probes": 5}}'
+if grep -q only; then
+	echo "ERROR: Error attaching probe: 'kprobe:only'" >&2
+	exit 1
+fi
+echo 'WARNING: could not attach probe kprobe:vfs_open, skipping.' >&2
+echo 'WARNING: could not attach probe kprobe:vfs_read, skipping.' >&2
+while sleep 1; do echo '{"type": "map", "data": {"@": {}}}'; done
+"#;
+
+#[test]
+fn a_script_without_its_hooks_has_failed() {
+    let Some(home) = home() else { return };
+    let bpftrace = home.path("bpftrace");
+    fs::write(&bpftrace, SKIPS).unwrap();
+    fs::set_permissions(&bpftrace, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(home.config(), format!("{CONFIG}bpftrace = {}\n", bpftrace.display())).unwrap();
+    write(&home, "all.bt", "BEGIN { }\nkprobe:vfs_open,\nkprobe:vfs_read { @[func] = count(); }\nEND { }\n");
+    write(&home, "one.bt", "kprobe:only { @ = count(); }\n");
+    let check = |name: &str| {
+        let file = home.path("scripts.d").join(name);
+        let output = home.run(&["--check", file.to_str().unwrap()]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = check("all.bt");
+    assert!(code == Some(2) && said.contains("attached to none of its 2 hooks: kprobe:vfs_open"), "{code:?} {said}");
+    let (code, said) = check("one.bt");
+    assert!(code == Some(1) && said.contains("Error attaching probe: 'kprobe:only'"), "{code:?} {said}");
+    assert_eq!(home.run(&["--check"]).status.code(), Some(1));
+
+    let mut peer = Peer::ready(&home, &[]);
+    wait_for_status(&mut peer, "all", "started");
+    wait_for("its state", || (state_of(&mut peer, "all").as_deref() == Some("failed")).then_some(()));
+    let error = text(&mut peer, "bcc.script.all.error");
+    assert!(error.starts_with("attached to none of its 2 hooks: kprobe:vfs_open, kprobe:vfs_read"), "{error}");
+    assert!(text(&mut peer, "bcc.script.all.output").contains("WARNING: could not attach probe kprobe:vfs_open"));
+    assert_eq!(text(&mut peer, "bcc.script.all.probes"), "2");
+    wait_for_status(&mut peer, "one", "error");
     assert_eq!(peer.close().0.code(), Some(0));
 }
