@@ -13,20 +13,25 @@ use nix::sys::socket::{recvmsg, sendmsg, ControlMessage, ControlMessageOwned, Ms
 use nix::unistd::{getpid, getppid};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long a process that has closed its output, or was told to end, may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// How long an answer is waited for. A later one is passed over.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes of a request before its name: what, the length of the name, the number of the request.
+const REQUEST: usize = 6;
 /// Bytes of an answer before its text.
-const HEAD: usize = 12;
+const HEAD: usize = 16;
 /// Bytes of an answer's text.
 const MAX_TEXT: usize = 4096;
 
@@ -64,7 +69,7 @@ pub fn run_bpftrace(bpftrace: &Bpftrace, script: &[u8]) -> io::Result<Child> {
     // SAFETY: it makes system calls only.
     unsafe { command.pre_exec(prepare) };
     command.spawn().map_err(|error| {
-        let hint = if error.kind() == io::ErrorKind::NotFound { "; install bpftrace" } else { "" };
+        let hint = if error.kind() == ErrorKind::NotFound { "; install bpftrace" } else { "" };
         io::Error::other(format!("cannot run {}: {error}{hint}", bpftrace.program.display()))
     })
 }
@@ -84,6 +89,8 @@ pub struct ScriptProcess {
 #[derive(Debug)]
 pub struct ScriptHelper {
     connection: UnixStream,
+    /// The number of the last request.
+    asked: AtomicU32,
 }
 
 impl ScriptHelper {
@@ -102,17 +109,18 @@ impl ScriptHelper {
             confine()?;
             serve(agent, &bpftrace, script)
         })?;
-        connection.set_read_timeout(Some(Duration::from_secs(10)))?;
-        Ok(ScriptHelper { connection })
+        connection.set_read_timeout(Some(ANSWERS_WITHIN))?;
+        connection.set_write_timeout(Some(ANSWERS_WITHIN))?;
+        Ok(ScriptHelper { connection, asked: AtomicU32::new(0) })
     }
 
-    /// Starts the script of a name.
+    /// Starts the script of a name, in the place of one that an earlier, late answer was about.
     pub fn run(&self, name: &str) -> io::Result<ScriptProcess> {
         let (pid, descriptors) = self.ask(START, name)?;
         let mut files = descriptors.into_iter().map(File::from);
         match (files.next(), files.next()) {
             (Some(stdout), Some(stderr)) => Ok(ScriptProcess { pid: pid as u32, stdout, stderr }),
-            _ => Err(io::ErrorKind::InvalidData.into()),
+            _ => Err(ErrorKind::InvalidData.into()),
         }
     }
 
@@ -128,18 +136,33 @@ impl ScriptHelper {
 
     fn ask(&self, what: u8, name: &str) -> io::Result<(i32, Vec<OwnedFd>)> {
         let length = u8::try_from(name.len()).map_err(|_| io::Error::other("expected a name of at most 255 bytes"))?;
+        let number = self.asked.fetch_add(1, Relaxed).wrapping_add(1);
         let mut connection = &self.connection;
-        let request = [&[what, length], name.as_bytes()].concat();
-        connection.write_all(&request).and_then(|()| answer(connection)).unwrap_or_else(|error| {
-            // A late answer would be taken for the next one's.
+        let request = [&[what, length], &number.to_ne_bytes()[..], name.as_bytes()].concat();
+        let answered = connection.write_all(&request).and_then(|()| loop {
+            let (of, result) = answer(connection)?;
+            if of == number {
+                break Ok(result);
+            }
+        });
+        answered.unwrap_or_else(|error| {
+            if error.kind() == ErrorKind::WouldBlock {
+                let limit = ANSWERS_WITHIN.as_secs();
+                return Err(io::Error::other(format!(
+                    "the helper that runs bpftrace has not answered within {limit} s"
+                )));
+            }
             let _ = connection.shutdown(Shutdown::Both);
             Err(io::Error::other(format!("the helper that runs bpftrace has ended ({error}); restart the agent")))
         })
     }
 }
 
-/// An answer is whether it succeeded, a number, the length of a text, descriptors, and the text: an error's.
-fn answer(mut helper: &UnixStream) -> io::Result<io::Result<(i32, Vec<OwnedFd>)>> {
+/// What an answer says: a number and descriptors, or an error.
+type Answer = io::Result<(i32, Vec<OwnedFd>)>;
+
+/// An answer is the number of its request, whether that succeeded, a number, the length of a text, descriptors, and the text: an error's.
+fn answer(mut helper: &UnixStream) -> io::Result<(u32, Answer)> {
     let mut head = [0; HEAD];
     let mut space = nix::cmsg_space!([RawFd; 2]);
     let mut parts = [IoSliceMut::new(&mut head)];
@@ -152,15 +175,18 @@ fn answer(mut helper: &UnixStream) -> io::Result<io::Result<(i32, Vec<OwnedFd>)>
         }
     }
     if message.bytes != HEAD {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+        return Err(ErrorKind::UnexpectedEof.into());
     }
-    let number = |at: usize| i32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let mut text = vec![0; usize::try_from(number(8)).unwrap_or(0).min(MAX_TEXT)];
-    helper.read_exact(&mut text)?;
-    Ok(match number(0) {
-        0 => Ok((number(4), descriptors)),
+    let word = |at: usize| [head[at], head[at + 1], head[at + 2], head[at + 3]];
+    let number = |at: usize| i32::from_ne_bytes(word(at));
+    let mut text = vec![0; usize::try_from(number(12)).unwrap_or(0).min(MAX_TEXT)];
+    // Half an answer would be taken for the next one's beginning.
+    helper.read_exact(&mut text).map_err(|_| io::Error::from(ErrorKind::UnexpectedEof))?;
+    let result = match number(4) {
+        0 => Ok((number(8), descriptors)),
         _ => Err(io::Error::other(String::from_utf8_lossy(&text).into_owned())),
-    })
+    };
+    Ok((u32::from_ne_bytes(word(0)), result))
 }
 
 /// The helper's life: until the agent's end is closed.
@@ -168,21 +194,28 @@ fn serve(mut agent: UnixStream, bpftrace: &Bpftrace, script: impl Fn(&str) -> io
     let mut children: HashMap<String, Child> = HashMap::new();
     // The kernel takes thousands of probes off in seconds, which the others must not wait for.
     let mut dying: Vec<Child> = Vec::new();
-    let mut head = [0; 2];
+    let mut head = [0; REQUEST];
     while agent.read_exact(&mut head).is_ok() {
         dying.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let mut name = vec![0; usize::from(head[1])];
         agent.read_exact(&mut name)?;
         let name = String::from_utf8_lossy(&name).into_owned();
         let (result, outputs) = match head[0] {
-            START => match script(&name).and_then(|script| start(&name, &mut children, bpftrace, &script)) {
-                Ok((pid, outputs)) => (Ok(pid), outputs),
-                Err(error) => (Err(error), Vec::new()),
-            },
+            START => {
+                // The agent has passed over the answer of an earlier start: nobody reads what that writes.
+                if children.contains_key(&name) {
+                    drop(end(&name, &mut children, &mut dying, Duration::ZERO));
+                }
+                match script(&name).and_then(|script| start(&name, &mut children, bpftrace, &script)) {
+                    Ok((pid, outputs)) => (Ok(pid), outputs),
+                    Err(error) => (Err(error), Vec::new()),
+                }
+            }
             END => (end(&name, &mut children, &mut dying, ENDS_WITHIN), Vec::new()),
             _ => (end(&name, &mut children, &mut dying, Duration::ZERO), Vec::new()),
         };
-        reply(&agent, result, &outputs)?;
+        let number = u32::from_ne_bytes([head[2], head[3], head[4], head[5]]);
+        reply(&agent, number, result, &outputs)?;
     }
     // What is left ends with this process.
     Ok(())
@@ -194,9 +227,6 @@ fn start(
     bpftrace: &Bpftrace,
     script: &[u8],
 ) -> io::Result<(i32, Vec<OwnedFd>)> {
-    if children.contains_key(name) {
-        return Err(io::Error::other("it runs already"));
-    }
     let mut child = run_bpftrace(bpftrace, script)?;
     let outputs = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
     let pid = child.id() as i32;
@@ -238,16 +268,42 @@ fn code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| -signal)).unwrap_or(-1)
 }
 
-fn reply(mut agent: &UnixStream, result: io::Result<i32>, outputs: &[OwnedFd]) -> io::Result<()> {
+fn reply(mut agent: &UnixStream, request: u32, result: io::Result<i32>, outputs: &[OwnedFd]) -> io::Result<()> {
     let (failed, number, text) = match result {
         Ok(number) => (0_i32, number, String::new()),
         Err(error) => (1, 0, error.to_string()),
     };
     let text = &text.as_bytes()[..text.len().min(MAX_TEXT)];
-    let head = [failed, number, text.len() as i32].map(i32::to_ne_bytes).concat();
+    let head = [request as i32, failed, number, text.len() as i32].map(i32::to_ne_bytes).concat();
     let rights: Vec<RawFd> = outputs.iter().map(AsRawFd::as_raw_fd).collect();
     let control = [ControlMessage::ScmRights(&rights)];
     let control = if rights.is_empty() { &control[..0] } else { &control[..] };
     sendmsg::<()>(agent.as_raw_fd(), &[IoSlice::new(&head)], control, MsgFlags::MSG_NOSIGNAL, None)?;
     agent.write_all(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_answer_is_passed_over() {
+        let (connection, mut helper) = UnixStream::pair().unwrap();
+        connection.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let agent = ScriptHelper { connection, asked: AtomicU32::new(0) };
+        let late = agent.run("one").unwrap_err().to_string();
+        assert_eq!(late, "the helper that runs bpftrace has not answered within 10 s");
+        agent.connection.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
+        let mut requests = [0; 2 * REQUEST + 6];
+        let answers = std::thread::spawn(move || {
+            helper.read_exact(&mut requests).unwrap();
+            let outputs = ["/dev/null"; 2].map(|file| OwnedFd::from(File::open(file).unwrap()));
+            reply(&helper, 1, Ok(17), &outputs).unwrap();
+            reply(&helper, 2, Err(io::Error::other("no")), &[]).unwrap();
+            helper
+        });
+        assert_eq!(agent.end("two").unwrap_err().to_string(), "no");
+        drop(answers.join().unwrap());
+        assert!(agent.end("two").unwrap_err().to_string().contains("has ended"), "its end is closed");
+    }
 }
