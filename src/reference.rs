@@ -8,7 +8,7 @@ pub use man::man_page;
 
 use crate::kit::{HistogramDef, MetricDef, Need, OptionDef, OverheadClass, Shape, Spec, TableSpec};
 use crate::privilege::capabilities;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// Modules that run without a configuration of one's own.
@@ -95,11 +95,11 @@ pub fn configuration(specs: &[&Spec]) -> String {
          #   prefix   instead of the prefix above\n\
          #   debug    log more\n\
          #   pin      True: counts outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc (docs/agent.md); for\n\
-         #            {}\n\
+         {}\
          #\n\
          # Options of several sections:\n",
         DEFAULT_MODULES.join(","),
-        Spec::pinnable(specs)
+        wrapped("#            ", "#            ", &Spec::pinnable(specs))
     );
     let shared = Shared::of(specs);
     for entry in &shared.entries {
@@ -240,6 +240,20 @@ pub fn module_table(specs: &[&Spec]) -> String {
             instances.join("; "),
             hooks.join(", ")
         );
+    }
+    text
+}
+
+/// The clusters of modules that the Python agent did not have, in Markdown.
+pub fn cluster_table(specs: &[&Spec]) -> String {
+    let mut taken = BTreeMap::new();
+    for spec in specs {
+        let clusters = spec.tables.iter().map(|table| table.cluster).filter(|cluster| (400..500).contains(cluster));
+        taken.extend(clusters.map(|cluster| (cluster, spec.name)));
+    }
+    let mut text = String::from("| cluster | module |\n| --- | --- |\n");
+    for (cluster, module) in taken {
+        let _ = writeln!(text, "| {cluster} | {module} |");
     }
     text
 }
@@ -462,7 +476,8 @@ mod tests {
         let wide: Vec<&str> = text.lines().filter(|line| line.len() > WIDTH && line.starts_with("# ")).collect();
         assert!(wide.is_empty(), "{wide:#?}");
         // What several modules have is told once: an option more of each is a line more.
-        assert!(text.lines().count() < 440, "{}", text.lines().count());
+        let (lines, modules) = (text.lines().count(), crate::modules::MODULES.len());
+        assert!(lines < 100 + 12 * modules, "{lines} lines for {modules} modules");
     }
 
     #[test]

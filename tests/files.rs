@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 fn path(name: &str) -> String {
     format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -37,7 +38,8 @@ fn the_default_configuration_is_what_the_declarations_say() {
 /// Whoever takes the `#` away from lines as they stand, one or all of a section, has a configuration that works.
 #[test]
 fn every_sample_line_of_the_configuration_works() {
-    let shipped = read("corebcc.conf");
+    // Not the file, which another test may be writing.
+    let shipped = reference::configuration(MODULES);
     let modules = shipped.lines().find(|line| line.starts_with("modules = ")).unwrap();
     for spec in MODULES {
         let shipped = shipped.replace(modules, &format!("modules = {}", spec.name));
@@ -107,8 +109,10 @@ fn mandoc_has_nothing_to_say_of_the_man_page() {
     assert!(lint.status.success(), "{lint:?}");
 }
 
-/// What stands between two marks of a file is what the declarations make of it.
+/// What stands between two marks of a file is what the declarations make of it. A file may have several such parts.
 fn current_part(name: &str, what: &str, wanted: &str) {
+    static ONE_WRITES: Mutex<()> = Mutex::new(());
+    let _alone = ONE_WRITES.lock().unwrap_or_else(PoisonError::into_inner);
     let (begin, end) = (format!("<!-- {what}: generated, see tests/files.rs -->\n"), format!("<!-- end of {what} -->"));
     let text = read(name);
     let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("{name} marks where {what} begin"));
@@ -119,6 +123,11 @@ fn current_part(name: &str, what: &str, wanted: &str) {
 #[test]
 fn the_table_of_modules_is_what_the_declarations_say() {
     current_part("docs/modules.md", "modules", &reference::module_table(MODULES));
+}
+
+#[test]
+fn the_table_of_clusters_is_what_the_declarations_say() {
+    current_part("docs/new-module.md", "clusters", &reference::cluster_table(MODULES));
 }
 
 #[test]
@@ -139,6 +148,9 @@ fn the_table_of_capabilities_is_what_the_declarations_say() {
     current_part("docs/agent.md", "capabilities", &reference::capability_table(MODULES));
 }
 
+/// What `UPDATE=1` writes in the place of a text.
+const TODO: &str = "TODO:";
+
 #[test]
 fn every_metric_and_domain_has_its_help_and_no_other() {
     let help = Help::parse(include_str!("../help"));
@@ -147,14 +159,17 @@ fn every_metric_and_domain_has_its_help_and_no_other() {
     for spec in of_modules.chain(STATUS.iter().map(|table| table.spec)) {
         for metric in spec.metrics {
             let name = format!("bcc.{}", metric.name);
-            assert_eq!(help.get(&name, false), Some(metric.oneline), "{name}: the one line of help and declaration");
-            let full = help.get(&name, true).unwrap_or_else(|| panic!("{name} has no full text"));
+            let entry = format!("the entry `@ {name} {}` of the file `help`, which UPDATE=1 begins", metric.oneline);
+            assert_eq!(help.get(&name, false), Some(metric.oneline), "expected {entry}");
+            let full = help.get(&name, true).unwrap_or_else(|| panic!("expected a text in {entry}"));
+            assert!(!full.starts_with(TODO), "expected a text instead of `{TODO}` in {entry}");
             assert!(full.len() > metric.oneline.len() / 2 && !full.ends_with('\n'), "{name}");
             wanted.insert(name);
         }
         if spec.shape != Shape::Single {
             let name = format!("BCC.{}", spec.cluster);
-            assert!(help.get(&name, false).is_some() && help.get(&name, true).is_some(), "{name} has no text");
+            let full = help.get(&name, true).filter(|full| help.get(&name, false).is_some() && !full.starts_with(TODO));
+            assert!(full.is_some(), "expected a text in the entry `@ {name} {}` of the file `help`", spec.summary);
             wanted.insert(name);
         }
     }
@@ -170,8 +185,22 @@ fn the_help_of_histograms_is_what_the_declarations_say() {
     let generated: BTreeSet<String> = entries.iter().map(|(head, _)| first(head)).collect();
     let text = read("help");
     let own = text.trim_end().split("\n@ ").filter(|entry| !generated.contains(&first(entry.lines().next().unwrap())));
-    let own = own.map(|entry| entry.trim_end().to_owned());
-    let all: Vec<String> = own.chain(entries.iter().map(|(head, full)| format!("{head}\n{full}"))).collect();
+    let mut own: Vec<String> = own.map(|entry| entry.trim_end().to_owned()).collect();
+    let has = |own: &[String], name: &str| generated.contains(name) || own.iter().any(|entry| first(entry) == name);
+    for table in MODULES.iter().flat_map(|spec| spec.tables) {
+        for metric in table.metrics {
+            let name = format!("bcc.{}", metric.name);
+            if !has(&own, &name) {
+                own.push(format!("{name} {}\n{TODO} what is counted, when, and what is not", metric.oneline));
+            }
+        }
+        let domain = format!("BCC.{}", table.cluster);
+        if table.shape != Shape::Single && !has(&own, &domain) {
+            own.push(format!("{domain} {}\n{TODO} the names of the instances", table.summary));
+        }
+    }
+    let all: Vec<String> =
+        own.into_iter().chain(entries.iter().map(|(head, full)| format!("{head}\n{full}"))).collect();
     current("help", &(all.join("\n\n@ ") + "\n"));
 }
 

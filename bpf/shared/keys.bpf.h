@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Counters by CPU and key: a disk, an operation, whatever has at most about KEYS different numbers, none of them 0. A row begins
+ * Counters by CPU and key: a disk, an operation, whatever has at most about KEYS different numbers, none of them 0, which counts as lost. A row begins
  * with two words, `key` and `lost`. The first row of a CPU belongs to no key: its `lost` counts what found no row.
  */
 #pragma once
@@ -18,7 +18,8 @@ static __always_inline void *keyed_row(void *rows, __u64 key)
 #pragma unroll
 	for (int i = 0; i < KEY_PLACES; i++) {
 		__u32 at = number_slot(hash, i) & (KEYS - 1);
-		__u64 *r = at ? row(rows, first + at) : NULL;
+		/* a row with the key 0 is one that is free */
+		__u64 *r = at && key ? row(rows, first + at) : NULL;
 
 		if (!r)
 			continue;

@@ -131,6 +131,20 @@ pub fn enabled_module(
         );
         return Err(section.reject("pin", reason));
     }
+    let own = clusters_of(spec, module);
+    for (cluster, table) in own.iter().copied() {
+        let of = |other: &&EnabledModule| {
+            clusters_of(other.spec, &other.settings).iter().any(|(taken, _)| *taken == cluster)
+        };
+        if let Some(other) = others.iter().find(of) {
+            let (name, taker) = (table.metrics.first().map_or("", |metric| metric.name), &other.settings.section);
+            let reason = format!(
+                "{cluster}, the cluster of {}{name}, is a cluster of [{taker}] too; docs/new-module.md lists those that are taken",
+                module.prefix
+            );
+            return Err(section.reject("cluster", reason));
+        }
+    }
     // Of a value that is none the module tells as it is made, and then has no instances.
     let count = spec.tables.iter().find_map(|table| match table.shape {
         Shape::Rows { count, .. } => Some(count),
@@ -144,6 +158,15 @@ pub fn enabled_module(
     let bpf_names = section.get(BPF_NAMES).ok().flatten().filter(|_| has_bpf_names);
     let bpf_names = bpf_names.is_some_and(|value| value.bool().unwrap_or(false));
     Ok(EnabledModule { spec, settings: module.clone(), rows, bpf_names })
+}
+
+/// The clusters of all tables: the section numbers the first.
+fn clusters_of(spec: &'static Spec, settings: &ModuleSettings) -> Vec<(u32, &'static TableSpec)> {
+    let number = |(place, table): (usize, &&'static TableSpec)| match place {
+        0 => (u32::from(settings.cluster), *table),
+        _ => (table.cluster, *table),
+    };
+    spec.tables.iter().enumerate().map(number).collect()
 }
 
 /// The kind of a module by its option `module`.
@@ -162,4 +185,31 @@ pub fn spec_of(
 
 fn default_of(options: &[OptionDef], name: &str) -> u32 {
     options.iter().find(|option| option.name == name).and_then(|option| (option.default)().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::modules::MODULES;
+
+    #[test]
+    fn no_two_tables_of_two_sections_have_one_cluster() {
+        let runqlat = MODULES.iter().find(|spec| spec.name == "runqlat").unwrap();
+        let second = runqlat.tables.iter().map(|table| table.cluster).find(|cluster| *cluster >= 400).unwrap();
+        let text = |modules: &str| {
+            format!(
+                "[pmda]\nmodules = {modules}\n[sysfork]\nmodule = sysfork\ncluster = {second}\n\
+                 [runqlat]\nmodule = runqlat\ncluster = {}\n",
+                runqlat.cluster()
+            )
+        };
+        for modules in ["sysfork, runqlat", "runqlat, sysfork"] {
+            let config = Config::parse("f.conf", text(modules).as_bytes()).unwrap();
+            let faults = Enabled::survey(&config, MODULES).faults;
+            let other = modules.split(", ").next().unwrap();
+            let said = faults.iter().map(|fault| fault.error.to_string()).collect::<Vec<_>>().join("\n");
+            assert!(said.contains(&format!("is a cluster of [{other}] too")) && said.contains("f.conf:"), "{said}");
+            assert!(matches!(faults[0].cost, Cost::Module(_)));
+        }
+    }
 }

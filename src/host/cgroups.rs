@@ -2,6 +2,7 @@
 
 use crate::kit::{SeriesLabel, SeriesLabels};
 use nix::sys::stat::makedev;
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
@@ -47,8 +48,9 @@ pub enum NoCgroups {
     BlockIo,
 }
 
-/// Directories that one walk looks at: somebody with a hierarchy delegated to him may make any number.
-const MOST: usize = 1 << 17;
+/// Directories that one walk looks at, and those of them below one child of the root: somebody with a tree delegated to him may make any
+/// number, and the others have to be found nevertheless.
+const MOST: Bounds = Bounds { all: 1 << 17, of_each: 1 << 15 };
 /// Bytes of a name that are served in full.
 const LONGEST: usize = 255;
 
@@ -93,21 +95,7 @@ impl Cgroups {
 
     /// Hands out every cgroup, parents first.
     pub fn walk(&self, each: &mut dyn FnMut(Cgroup)) {
-        let Ok(root) = fs::metadata(&self.mount) else { return };
-        each(Cgroup { id: root.ino(), path: b"/".to_vec() });
-        let (mut left, mut waiting) = (MOST, vec![Vec::new()]);
-        while let Some(parent) = waiting.pop() {
-            let children = fs::read_dir(self.directory(&parent)).into_iter().flatten().flatten();
-            for child in children.filter(|child| child.file_type().is_ok_and(|kind| kind.is_dir())) {
-                if left == 0 {
-                    return;
-                }
-                left -= 1;
-                let path = [&parent[..], b"/", &child.file_name().into_vec()].concat();
-                each(Cgroup { id: child.ino(), path: path.clone() });
-                waiting.push(path);
-            }
-        }
+        walk_below(&self.mount, each);
     }
 
     /// Whether this very cgroup is still there, not another one of its name.
@@ -129,9 +117,52 @@ impl Cgroups {
     }
 
     fn directory(&self, path: &[u8]) -> PathBuf {
-        let relative = path.strip_prefix(b"/").unwrap_or(path);
-        self.mount.join(Path::new(OsStr::from_bytes(relative)))
+        below(&self.mount, path)
     }
+}
+
+#[derive(Clone, Copy)]
+struct Bounds {
+    all: usize,
+    of_each: usize,
+}
+
+/// Hands out every cgroup of a mounted hierarchy, level by level from the root.
+pub fn walk_below(mount: &Path, each: &mut dyn FnMut(Cgroup)) {
+    walk_within(mount, MOST, each);
+}
+
+fn walk_within(mount: &Path, most: Bounds, each: &mut dyn FnMut(Cgroup)) {
+    let Ok(root) = fs::metadata(mount) else { return };
+    each(Cgroup { id: root.ino(), path: b"/".to_vec() });
+    // Of each child of the root, how many more directories below it are looked at.
+    let (mut left, mut of_each) = (most.all, Vec::new());
+    let mut waiting = VecDeque::from([(Vec::new(), None)]);
+    while let Some((parent, branch)) = waiting.pop_front() {
+        if branch.is_some_and(|branch: usize| of_each[branch] == 0) {
+            continue;
+        }
+        let children = fs::read_dir(below(mount, &parent)).into_iter().flatten().flatten();
+        for child in children.filter(|child| child.file_type().is_ok_and(|kind| kind.is_dir())) {
+            let branch = branch.unwrap_or_else(|| {
+                of_each.push(most.of_each);
+                of_each.len() - 1
+            });
+            if left == 0 || of_each[branch] == 0 {
+                break;
+            }
+            left -= 1;
+            of_each[branch] -= 1;
+            let path = [&parent[..], b"/", &child.file_name().into_vec()].concat();
+            each(Cgroup { id: child.ino(), path: path.clone() });
+            waiting.push_back((path, Some(branch)));
+        }
+    }
+}
+
+/// The directory of a cgroup.
+fn below(mount: &Path, path: &[u8]) -> PathBuf {
+    mount.join(Path::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path))))
 }
 
 /// Whether a mount of `/proc/self/mountinfo` is what its path leads to; another one may lie over it.
@@ -299,6 +330,30 @@ mod tests {
     fn check(path: &str, expected: &[(&'static str, &str)]) {
         let expected: Vec<_> = expected.iter().map(|&(name, value)| (name, value.to_owned())).collect();
         assert_eq!(found(path), expected, "{path}");
+    }
+
+    #[test]
+    fn many_cgroups_of_one_tree_hide_no_others() {
+        let home = tempfile::tempdir().unwrap();
+        for number in 0..100 {
+            fs::create_dir_all(home.path().join(format!("user.slice/delegated/{number}/below"))).unwrap();
+        }
+        for path in ["system.slice/nginx.service/payload", "zone.slice/a.service/b/c/d"] {
+            fs::create_dir_all(home.path().join(path)).unwrap();
+        }
+        let mut paths = Vec::new();
+        walk_within(home.path(), Bounds { all: 60, of_each: 20 }, &mut |cgroup| {
+            paths.push(String::from_utf8(cgroup.path).unwrap());
+        });
+        for path in ["/", "/user.slice/delegated", "/system.slice/nginx.service/payload", "/zone.slice/a.service/b/c/d"]
+        {
+            assert!(paths.iter().any(|known| known == path), "{path}: {paths:?}");
+        }
+        assert_eq!(paths.iter().filter(|path| path.starts_with("/user.slice")).count(), 20);
+        assert!(paths.is_sorted_by_key(|path| path.trim_start_matches('/').split('/').count()), "{paths:?}");
+        let mut count = 0;
+        walk_within(home.path(), Bounds { all: 10, of_each: 20 }, &mut |_| count += 1);
+        assert_eq!(count, 11, "and the root");
     }
 
     #[test]

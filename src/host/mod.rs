@@ -15,7 +15,7 @@ mod symbols;
 mod tracefs;
 mod usdt;
 
-pub use cgroups::{series_name, Cgroup, Cgroups, Controller, NoCgroups};
+pub use cgroups::{series_name, walk_below, Cgroup, Cgroups, Controller, NoCgroups};
 pub use elf::{Code, Elf};
 pub use error::HostError;
 pub use executables::{mapped, Mapped, ProbeFile, ProbeFiles};

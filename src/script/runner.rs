@@ -164,7 +164,8 @@ fn wait(scripts: &[Running], runner: &Runner) -> Vec<(usize, bool)> {
             }
         }
     }
-    let next = scripts.iter().filter_map(|script| script.start_at.or(script.process.as_ref()?.settles_at)).min();
+    let next =
+        scripts.iter().filter_map(|script| script.start_at.or_else(|| script.process.as_ref()?.settles_at)).min();
     let timeout = next.map_or(PollTimeout::NONE, |at| {
         // A millisecond more, so that it is due when the time is over.
         let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);

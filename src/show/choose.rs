@@ -149,6 +149,10 @@ fn no_metric(name: &str, prefix: &str) -> ShowError {
         true => metrics.iter().map(|metric| format!("{prefix}{metric}")).collect(),
         false => metrics.iter().copied().chain(MODULES.iter().map(|spec| spec.name)).map(str::to_owned).collect(),
     };
+    if known.iter().any(|known| known == name) {
+        let near = "; its module cannot be enabled: see the warning before this line".to_owned();
+        return ShowError::NoMetric { name: name.into(), near };
+    }
     ShowError::NoMetric { name: name.into(), near: did_you_mean(name, known.iter().map(String::as_str)) }
 }
 

@@ -2,7 +2,7 @@
 //! (`$PCP_VAR_DIR/config/pmda/DOMAIN.SERIAL`, pmdaCache(3)): line `2 MODE MAXINST`, then `ID TIME NAME` or `ID TIME [HEXKEY] NAME`
 //! each. The directory is the `pcp` account's, so that nothing in the file is to be relied on.
 
-use super::file::{read_state, replace_state};
+use super::file::{read_state, replace_state, MAX_SIZE};
 use crate::kit::is_control;
 use crate::pcp::InstId;
 use std::cmp::Reverse;
@@ -35,6 +35,12 @@ const MAX_ID: InstId = i32::MAX as InstId;
 /// in years.
 const FAR: InstId = 1 << 30;
 
+/// The first line of the file.
+const FIRST: &[u8] = b"2 0 2147483647\n";
+
+/// The most bytes of a line beside its name: identifier, time, key, blanks and the line's end.
+const MOST_BESIDE: usize = 10 + 20 + 10 + 4;
+
 #[derive(Clone, Debug)]
 struct Entry {
     id: InstId,
@@ -60,6 +66,8 @@ pub struct Cache {
     saved: u64,
     /// Seconds until it may do so again.
     pause: u64,
+    /// When names were last forgotten.
+    forgot: u64,
     /// The latest time this was told.
     now: u64,
     refused: u64,
@@ -81,6 +89,7 @@ impl Cache {
             dirty: false,
             saved: 0,
             pause: 0,
+            forgot: 0,
             now: 0,
             refused: 0,
             full_at: None,
@@ -162,6 +171,9 @@ impl Cache {
     /// written where `may_write`, which is asked right before, says no.
     pub fn save(&mut self, now: SystemTime, at_exit: bool, may_write: &dyn Fn() -> bool) -> io::Result<()> {
         let now = self.clock(now);
+        if now.saturating_sub(self.forgot) >= RENEW.as_secs() {
+            self.forget(now);
+        }
         let Some(path) = &self.path else { return Ok(()) };
         let due = self.dirty && now.saturating_sub(self.saved) >= self.pause;
         let Some((last, latest)) = self.last.as_ref().filter(|_| due || at_exit) else { return Ok(()) };
@@ -171,9 +183,15 @@ impl Cache {
         }
         let mut kept: Vec<_> = self.entries.iter().collect();
         kept.retain(|(_, entry)| now.saturating_sub(entry.used) < FORGET.as_secs() && entry.id != latest.id);
-        kept.push((last, self.entries.get(last).unwrap_or(latest)));
+        // The latest first: what is beyond the longest file that is read is left out.
+        kept.sort_by_key(|(_, entry)| (Reverse(entry.used), entry.id));
+        kept.insert(0, (last, self.entries.get(last).unwrap_or(latest)));
+        let mut left = MAX_SIZE as usize - FIRST.len();
+        let fits = |(name, _): &(&Vec<u8>, &Entry)| left.checked_sub(name.len() + MOST_BESIDE).map(|rest| left = rest);
+        let count = kept.iter().map_while(fits).count();
+        kept.truncate(count);
         kept.sort_by_key(|(_, entry)| entry.id);
-        let mut text = b"2 0 2147483647\n".to_vec();
+        let mut text = FIRST.to_vec();
         for (name, entry) in kept {
             write!(text, "{} {} ", entry.id, entry.used)?;
             if name.first() == Some(&b'[') {
@@ -210,6 +228,7 @@ impl Cache {
                 entry.used = entry.used.min(now);
             }
             self.saved = self.saved.min(now);
+            self.forgot = self.forgot.min(now);
         }
         self.now = now;
         now
@@ -227,11 +246,25 @@ impl Cache {
             self.full_at = Some(now);
             return false;
         };
-        self.entries.retain(|_, entry| entry.used > until);
+        self.retain(|entry| entry.used > until);
+        true
+    }
+
+    /// Forgets the names that the file forgets, but none of the latest table: others would stay for as long as the agent runs.
+    fn forget(&mut self, now: u64) {
+        self.forgot = now;
+        let latest = self.entries.values().map(|entry| entry.used).max();
+        let is_old = |entry: &Entry| now.saturating_sub(entry.used) >= FORGET.as_secs() && Some(entry.used) != latest;
+        if self.entries.values().any(is_old) {
+            self.retain(|entry| !is_old(entry));
+        }
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(&Entry) -> bool) {
+        self.entries.retain(|_, entry| is_kept(entry));
         self.words = self.entries.iter().map(|(name, entry)| (word(name).to_vec(), entry.id)).collect();
         self.ids = self.entries.values().map(|entry| entry.id).collect();
         self.free = 0;
-        true
     }
 
     fn insert(&mut self, name: Vec<u8>, id: InstId, used: u64) {
@@ -532,6 +565,37 @@ mod tests {
         let long: Vec<String> = (0..10).map(|number| format!("{number}{}", "x".repeat(8192))).collect();
         let long: Vec<&str> = long.iter().map(String::as_str).collect();
         assert!(written(&long, 1002) && !written(&["third"], 1006) && written(&["fourth"], 1007));
+    }
+
+    #[test]
+    fn names_of_yesterday_leave_the_memory() {
+        let (day, mut cache) = (FORGET.as_secs(), Cache::new(None, 10));
+        for (name, second) in [("old", 1000), ("kept", 1001), ("kept", day), ("new", day + 4000)] {
+            cache.id(&mut name.as_bytes().to_vec(), at(second));
+            cache.save(at(second), false, &|| true).expect("nothing is written");
+        }
+        assert_eq!((cache.entries.len(), cache.words.len(), cache.ids.len()), (2, 2, 2));
+        cache.save(at(9 * day), false, &|| true).expect("nothing is written");
+        assert_eq!(cache.latest().collect::<Vec<_>>(), [(2, &b"new"[..])], "those of the latest table stay");
+        assert_eq!(cache.id(&mut b"old".to_vec(), at(9 * day)), Some(3), "no identifier is handed out twice");
+    }
+
+    #[test]
+    fn what_is_written_is_read_at_the_next_start() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("149.13");
+        let mut cache = Cache::load(&path, 10_000, at(1000)).expect("no file is an empty one");
+        let name = |number: usize| format!("{number}{}", "x".repeat(8000)).into_bytes();
+        for number in 0..3000_usize {
+            assert!(cache.id(&mut name(number), at(1000 + number as u64)).is_some());
+        }
+        cache.save(at(5000), true, &|| true).expect("saved");
+        let length = fs::metadata(&path).expect("it is there").len();
+        assert!((MAX_SIZE - 200_000..=MAX_SIZE).contains(&length), "{length}");
+        let mut cache = Cache::load(&path, 10_000, at(5000)).expect("loaded");
+        assert_eq!(cache.id(&mut name(2999), at(5000)), Some(2999));
+        assert_eq!(cache.id(&mut name(1000), at(5000)), Some(1000), "the latest are kept");
+        assert_eq!(cache.id(&mut name(0), at(5000)), Some(3000));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Names of what programs give numbers: disks, interfaces, cgroups, kernel symbols, PCI devices. They are read when they are first
 //! asked for, and again after a moment, so that a device that takes another's number is seen.
 
+use crate::host::walk_below;
 use crate::modules::system_calls;
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,8 +15,6 @@ use std::time::{Duration, Instant};
 const FRESH: Duration = Duration::from_secs(1);
 /// The same for the kernel's symbols, which take long to read, and do not change but with modules.
 const SYMBOLS_FRESH: Duration = Duration::from_secs(60);
-/// Directories of cgroups that are looked at.
-const MAX_CGROUPS: usize = 100_000;
 /// Cgroups that are remembered when they are gone.
 const REMEMBERED: usize = 10_000;
 
@@ -161,23 +161,14 @@ fn partitions(text: &str) -> HashMap<(u32, u32), String> {
 
 /// Notes the directories below one by their inode number, which is the identifier of a cgroup.
 fn cgroups(mount: &Path, root: &Path, out: &mut HashMap<u64, String>) {
-    use std::os::unix::fs::MetadataExt;
-    let shown =
-        |path: &Path| Path::new("/").join(path.strip_prefix(root).unwrap_or(path)).to_string_lossy().into_owned();
-    if let Ok(about) = fs::metadata(mount) {
-        out.insert(about.ino(), shown(mount));
-    }
-    let mut waiting = vec![mount.to_path_buf()];
-    let mut seen = 0;
-    while let Some(directory) = waiting.pop() {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && seen < MAX_CGROUPS {
-                seen += 1;
-                out.insert(entry.ino(), shown(&entry.path()));
-                waiting.push(entry.path());
-            }
-        }
-    }
+    let shown = |path: &Path| Path::new("/").join(path.strip_prefix(root).unwrap_or(path));
+    walk_below(mount, &mut |cgroup| {
+        let path = match &cgroup.path[..] {
+            b"/" => mount.to_path_buf(),
+            path => mount.join(Path::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)))),
+        };
+        out.insert(cgroup.id, shown(&path).to_string_lossy().into_owned());
+    });
 }
 
 /// The kernel's symbols by address.
