@@ -2,6 +2,7 @@
 
 use super::output::{cut, rows, Line, Row, MAX_TEXT};
 use super::source::{ScriptMap, Source};
+use crate::kit::RefreshError;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -143,13 +144,14 @@ impl ScriptState {
     }
 
     /// The rows of a map as they were last printed, or why there are none.
-    pub fn rows(&self, map: &ScriptMap, now: Instant) -> Result<&[Row], String> {
+    pub fn rows(&self, map: &ScriptMap, now: Instant) -> Result<&[Row], RefreshError> {
         let Some((printed, rows)) = self.rows.get(&map.name) else {
-            return Err(format!("{} was not printed yet: the script is {}", map.name, self.status.word()));
+            let reason = format!("{} was not printed yet: the script is {}", map.name, self.status.word());
+            return Err(RefreshError(reason));
         };
         let is_old = now.saturating_duration_since(*printed) > OLD;
         match is_old && self.status == Status::Started && self.source.adds_print(map) {
-            true => Err(format!("{} was last printed more than {} s ago", map.name, OLD.as_secs())),
+            true => Err(RefreshError(format!("{} was last printed more than {} s ago", map.name, OLD.as_secs()))),
             false => Ok(rows),
         }
     }
@@ -326,7 +328,7 @@ mod tests {
         assert!(state.rows(&b, now).is_err());
         assert!(state
             .rows(&a, now + 2 * OLD)
-            .is_err_and(|error| error.contains("@a was last printed more than 10 s ago")));
+            .is_err_and(|error| error.0.contains("@a was last printed more than 10 s ago")));
         state.line(b"nonsense\xff");
         state.line(b" ");
         state.line(br#"{"type": "lost_events", "data": {"events": 9}}"#);

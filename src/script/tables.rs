@@ -171,7 +171,7 @@ impl ScriptTable {
             What::Life => fill_life(state, table),
             What::Output => drop(table.single().text(TEXT, state.output.as_bytes())),
             What::Map(map) => {
-                let rows = state.rows(map, Instant::now()).map_err(RefreshError)?;
+                let rows = state.rows(map, Instant::now())?;
                 rows.iter().for_each(|row| fill_row(row, table));
             }
         }
