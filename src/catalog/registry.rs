@@ -431,7 +431,10 @@ impl Source for Registry {
                 ],
                 _ => Vec::new(),
             },
-            Subject::Metric(_) => Vec::new(),
+            Subject::Metric(pmid) => match self.metric(pmid).map(|(entry, _)| entry.served.spec.metric_type) {
+                Ok("") | Err(_) => Vec::new(),
+                Ok(kind) => vec![label("metrictype", LabelValue::Str(kind.into()))],
+            },
         })
     }
 

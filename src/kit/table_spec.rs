@@ -21,6 +21,8 @@ pub struct TableSpec {
     pub histograms: &'static [HistogramDef],
     /// The options without which the table stays empty, for `show`.
     pub options: &'static [&'static str],
+    /// The label `metrictype` of its metrics, as those of PCP's bpftrace agent have it; empty for none.
+    pub metric_type: &'static str,
 }
 
 impl TableSpec {
@@ -33,6 +35,7 @@ impl TableSpec {
         readings: &[],
         histograms: &[],
         options: &[],
+        metric_type: "",
     };
 
     /// Histograms by series: the constants that [`crate::histograms!`] declares.

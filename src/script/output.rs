@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn map(keys: usize, kind: Kind) -> ScriptMap {
-        ScriptMap { name: "@a".into(), keys, kind, is_cleared: false, is_printed: false }
+        ScriptMap { name: "@a".into(), keys, kind, has_stacks: false, is_cleared: false, is_printed: false }
     }
 
     /// The rows of `@a` in a line of bpftrace 0.17.

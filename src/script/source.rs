@@ -62,6 +62,8 @@ pub struct ScriptMap {
     pub keys: usize,
     /// What its values are.
     pub kind: Kind,
+    /// Whether its keys have a stack.
+    pub has_stacks: bool,
     /// Whether the script clears it while it runs, so that no value of it only grows.
     pub is_cleared: bool,
     /// Whether the script prints it itself before it clears it. What the appended probe would print are the values right after that.
@@ -240,7 +242,10 @@ fn assigned(tokens: &[Token<'_>]) -> Vec<ScriptMap> {
     for (at, token) in tokens.iter().enumerate() {
         let Token::Map(name) = *token else { continue };
         let behind = &tokens[at + 1..];
-        let (keys, behind) = if behind.first() == Some(&Token::Mark('[')) { keys(behind) } else { (0, behind) };
+        let all = behind;
+        let (keys, behind) = if all.first() == Some(&Token::Mark('[')) { keys(all) } else { (0, all) };
+        let in_brackets = &all[..all.len() - behind.len()];
+        let has_stacks = in_brackets.iter().any(|token| matches!(token, Token::Word("kstack" | "ustack")));
         let before = at.checked_sub(1).map(|before| tokens[before]);
         let Some(kind) = kind(before, behind) else { continue };
         match known.get(name) {
@@ -253,7 +258,14 @@ fn assigned(tokens: &[Token<'_>]) -> Vec<ScriptMap> {
             }
             None => {
                 known.insert(name, maps.len());
-                maps.push(ScriptMap { name: name.into(), keys, kind, is_cleared: false, is_printed: false });
+                maps.push(ScriptMap {
+                    name: name.into(),
+                    keys,
+                    kind,
+                    has_stacks,
+                    is_cleared: false,
+                    is_printed: false,
+                });
             }
         }
     }

@@ -75,6 +75,17 @@ pub fn declare(script: &str, source: &Source, clusters: &[Option<u16>]) -> Vec<S
 }
 
 impl What {
+    /// The label `metrictype`, by which Grafana's panels choose metrics.
+    fn metric_type(&self) -> &'static str {
+        match self {
+            What::Life => "control",
+            What::Output => "output",
+            What::Map(map) if map.kind == Kind::Histogram => "histogram",
+            What::Map(map) if map.has_stacks => "stacks",
+            What::Map(_) => "",
+        }
+    }
+
     /// What the script itself says of it.
     fn help<'s>(&self, source: &'s Source) -> Option<&'s str> {
         let name = match self {
@@ -152,6 +163,7 @@ fn spec(script: &str, what: &What, cluster: u32, help: Option<&str>) -> TableSpe
         cluster,
         shape,
         metrics: Vec::leak(metrics),
+        metric_type: what.metric_type(),
         ..TableSpec::NEW
     }
 }
@@ -244,6 +256,14 @@ mod tests {
             .map(|m| m.oneline)
             .collect::<Vec<_>>();
         assert_eq!(helps[LIFE.len()..][..3], ["count of the map @ of script x", "Calls by command", "Sizes: count"]);
+        let kinds: Vec<&str> = tables.iter().map(|table| table.spec.metric_type).collect();
+        assert_eq!(kinds, ["control", "", "", "", "output"], "@h has no cluster");
+        let source =
+            Source::parse("profile:hz:99 { @h = hist(1); @s[comm, kstack(3)] = count(); @t[ustack] = count(); }");
+        let clusters: Vec<Option<u16>> = (600..604).map(Some).collect();
+        let kinds: Vec<&str> = declare("y", &source, &clusters).iter().map(|table| table.spec.metric_type).collect();
+        assert_eq!(kinds, ["control", "histogram", "stacks", "stacks"]);
+        let source = Source::parse(code);
         assert_eq!(tables[2].spec.shape, Shape::Named { max: MAX_INSTANCES });
 
         let mut state = ScriptState::new(code.into(), source);
