@@ -1,6 +1,6 @@
 //! `serve`: the order of a start, and what pmcd's connection is wired to.
 
-use crate::agent::{Agent, Options};
+use crate::agent::{creds, Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
 use crate::cli::{configuration, ServeOptions};
@@ -13,7 +13,7 @@ use crate::pdu::Frame;
 use crate::privilege::{self, confine_to_scripts, confine_to_statistics, hold, limit_calls};
 use crate::site::Site;
 use crate::state::Restarts;
-use crate::transport::{self, End, Handler, Signals, TransportError};
+use crate::transport::{self, Connection, End, Endpoint, Handler, Signals, TransportError};
 use crate::user::PAIR;
 use caps::CapsHashSet;
 use log::{error, info, warn};
@@ -131,6 +131,14 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     let (drops, knows_all) = (settings.drop_privileges, !configuration.is_costly());
     let prefix = settings.prefix.clone();
     let mut site = Site::new(common, &conf, config, settings, configuration, &enabled);
+    // pmcd tells who its clients are to agents that ask, a few PDUs for each client.
+    let is_changing = site.loads_later() || site.scripts().is_some();
+    // pmcd drops an agent that it does not hear of for five seconds, and a slow disk may hold up what follows. Of a socket pmcd waits as
+    // long as it takes; it is made as the account of `-U`.
+    let early = match options.endpoint {
+        Endpoint::Pipe => Some(meet(options, &conf, signals, is_changing)?),
+        _ => None,
+    };
     let mut pairs = Vec::new();
     let of_pairs = site.all_pairs();
     for (module, alone) in of_pairs.into_iter().chain(site.all_scripts()) {
@@ -161,7 +169,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     }
     let restarts = Restarts::begin(&conf.path("PCP_RUN_DIR", "corebcc.starts"));
     status.restarts.clone_from(&restarts);
-    let connection = match transport::connect(&options.endpoint, &conf, signals) {
+    let connection = match early.map_or_else(|| meet(options, &conf, signals, is_changing), Ok) {
         Err(TransportError::Signal(signal)) => {
             info!("ended by signal {signal} before pmcd came");
             return Ok(());
@@ -183,7 +191,6 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     let modules = modules.stoppable(later.is_some());
     let controllers = site.controllers();
     let supply = (later.is_some() || site.scripts().is_some()).then(|| Box::new(site) as Box<dyn Supply>);
-    let is_changing = supply.is_some();
     let collector = Collector::start(modules, pairs, common.btf.clone(), status, supply, move || {
         if drops {
             held_by(&held);
@@ -203,12 +210,10 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     if is_changing {
         registry.allow(controllers);
     }
-    // pmcd tells who its clients are to agents that ask, a few PDUs for each client.
     let agent = Agent::new(registry, Options { attributes: is_changing, notready: options.notready });
-    let greeting = agent.creds(std::process::id());
     let mut server =
         Server { agent, ready, modules: count, begin, is_ready: false, fatal, failed: false, restarts, capabilities };
-    let end = transport::run(connection, &greeting, signals, &mut server);
+    let end = transport::run(connection, &[], signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),
         Ok(End::Signal(signal)) => info!("ended by signal {signal}"),
@@ -224,6 +229,18 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         End::Handler => Err(not_loaded(&server.agent.source().failed_modules(), &path).into()),
         End::Broken(reason) => Err(format!("the conversation with pmcd broke: {reason}").into()),
     }
+}
+
+/// Meets pmcd, and introduces the agent at once.
+fn meet(
+    options: &ServeOptions,
+    conf: &PcpConf,
+    signals: &Signals,
+    attributes: bool,
+) -> Result<Connection, TransportError> {
+    let connection = transport::connect(&options.endpoint, conf, signals)?;
+    connection.greet(&creds(std::process::id(), attributes));
+    Ok(connection)
 }
 
 /// Why the agent ends that is to have all of its modules or none.

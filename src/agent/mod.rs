@@ -29,6 +29,14 @@ pub struct Options {
     pub notready: bool,
 }
 
+/// What an agent has to say first, unasked: its CREDS. `pid` is its process id; with `attributes` pmcd tells who its clients are.
+pub fn creds(pid: u32, attributes: bool) -> Vec<u8> {
+    let flags = if attributes { Creds::AUTH | Creds::CONTAINER } else { 0 };
+    let mut out = Vec::new();
+    Pdu::Creds(Creds { version: 2, flags }).encode(pid as i32, &mut out);
+    out
+}
+
 /// One conversation with pmcd (or dbpmda) about one [`Source`].
 pub struct Agent<S> {
     source: S,
@@ -70,10 +78,7 @@ impl<S: Source> Agent<S> {
 
     /// What the agent has to say first, unasked: its CREDS. `pid` is its process id.
     pub fn creds(&self, pid: u32) -> Vec<u8> {
-        let flags = if self.options.attributes { Creds::AUTH | Creds::CONTAINER } else { 0 };
-        let mut out = Vec::new();
-        Pdu::Creds(Creds { version: 2, flags }).encode(pid as i32, &mut out);
-        out
+        creds(pid, self.options.attributes)
     }
 
     /// Initialisation is over: appends the announcement of it, if pmcd waits for one. Only the first call counts, and one

@@ -103,6 +103,11 @@ pub trait Source {
     /// Labels of the selected instances, in the domain's order; none for an unknown domain.
     fn instance_labels(&mut self, indom: Indom, wanted: Selected<'_>, out: &mut dyn FnMut(InstId, Vec<Label>));
 
+    /// Whether a request may change so many values, of these metrics; an error refuses it before anything is looked up.
+    fn may_store(&mut self, _metrics: &[Pmid], _values: usize) -> Result<(), PmErr> {
+        Ok(())
+    }
+
     /// Changes a value; `IN_NULL` for a metric without instance domain.
     fn store(&mut self, client: Client, pmid: Pmid, inst: InstId, value: &Atom<'_>) -> Result<(), PmErr>;
 

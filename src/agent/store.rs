@@ -12,6 +12,13 @@ pub fn apply(source: &mut impl Source, client: Client, sets: &[ValueSet<'_>]) ->
     if sets.is_empty() {
         return Err(PmErr::TOOSMALL);
     }
+    let (mut metrics, mut count) = (Vec::new(), 0);
+    for set in sets {
+        source.desc(set.pmid)?;
+        count += values(set)?.len();
+        metrics.push(set.pmid);
+    }
+    source.may_store(&metrics, count)?;
     for set in sets {
         let desc = source.desc(set.pmid)?;
         for (inst, value) in values(set)? {

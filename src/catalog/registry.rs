@@ -5,7 +5,7 @@ use super::instances::Instances;
 use super::table_error::TableError;
 use super::{Change, Clients, Controllers, Help};
 use crate::agent::{Changes, Client, Label, LabelValue, Run, Selected, Source, Subject};
-use crate::kit::{Log2, MetricDef, SeriesLabel, Shape, Table, TableId};
+use crate::kit::{EveryMinute, Log2, MetricDef, SeriesLabel, Shape, Table, TableId};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, Type, IN_NULL};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -90,6 +90,8 @@ pub struct Registry {
     help: Help,
     collector: Box<dyn Collect>,
     loaded: bool,
+    /// Stores of many values, which anybody may ask for.
+    refusals: EveryMinute,
     /// Whether the files of identifiers are this agent's to write.
     may_write: Box<dyn Fn() -> bool>,
 }
@@ -114,6 +116,7 @@ impl Registry {
             help,
             collector,
             loaded: false,
+            refusals: EveryMinute::default(),
             may_write: Box::new(|| true),
         }
     }
@@ -460,6 +463,19 @@ impl Source for Registry {
             labels.extend(own.into_iter().flatten().map(|(name, value)| label(name, value_of(value))));
             out(id, labels);
         });
+    }
+
+    /// One value a request: pmcd waits for the answer, and serves nobody meanwhile. `pmstore` without `-i` is an order to every module.
+    fn may_store(&mut self, _metrics: &[Pmid], values: usize) -> Result<(), PmErr> {
+        if values <= 1 {
+            return Ok(());
+        }
+        if let Some(more) = self.refusals.due() {
+            log::warn!(
+                "expected one value to store, got {values}; name one instance, as `pmstore -i MODULE` does{more}"
+            );
+        }
+        Err(PmErr::BADSTORE)
     }
 
     fn store(&mut self, client: Client, pmid: Pmid, inst: InstId, value: &Atom<'_>) -> Result<(), PmErr> {

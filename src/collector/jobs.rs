@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// A wait in vain divides the next one's time by this if no thread is free for the next request, until one answers again: all these
 /// waits together take no longer than twice the first.
 const WEARINESS: u32 = 2;
-/// How long an order waits that loads modules.
-const LOADING: Duration = Duration::from_secs(3);
+/// Orders that may wait: whoever gives more is to try again.
+const ORDERS: usize = 64;
 /// For the thread to come to its end, at the end of the process: a probe in a file that thousands execute takes a second.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 /// When nothing has come for so long, there is to be another thread that can take over.
@@ -90,6 +90,8 @@ struct Shared {
     ready: Arc<EventFd>,
     modules: OnceLock<Weak<Modules>>,
     orders: Arc<Orders>,
+    /// Stores and orders that are not done.
+    stores: AtomicUsize,
     /// Threads that help out, and how many of them have nothing to do.
     helpers: AtomicUsize,
     idle: AtomicUsize,
@@ -108,6 +110,9 @@ impl Shared {
 
     /// Wakes who waits for it once for all that there is to be done.
     fn finish(&self, done: Done) {
+        if let Done::Stored(..) = done {
+            self.stores.fetch_sub(1, Relaxed);
+        }
         held(&self.finished).push(done);
         if held(&self.waiting).is_empty() {
             self.all.notify_one();
@@ -277,6 +282,7 @@ impl Collector {
             ready: Arc::new(event()?),
             modules: OnceLock::new(),
             orders,
+            stores: AtomicUsize::new(0),
             helpers: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
@@ -303,9 +309,14 @@ impl Collector {
 
     /// The job of a wish, which is under way from now on.
     fn wanted(&mut self, wish: Wish) -> Job {
-        self.stores += 1;
         self.shared.orders.begin(wish.section());
-        Job::Change(self.stores, wish)
+        Job::Change(self.next_store(), wish)
+    }
+
+    fn next_store(&mut self) -> u64 {
+        self.shared.stores.fetch_add(1, Relaxed);
+        self.stores += 1;
+        self.stores
     }
 
     /// Another thread, if none has nothing to do and there can be one more.
@@ -428,29 +439,24 @@ impl Collect for Collector {
     }
 
     fn store(&mut self, table: TableId, column: usize, instance: &[u8], value: &[u8]) -> Result<(), TableError> {
-        let (job, patience) = match is_control(table, column) {
-            true => {
-                let wish = wish(instance, value, &mut self.refusals)?;
-                (self.wanted(wish), LOADING)
-            }
-            false => {
-                self.stores += 1;
-                (Job::Store(self.stores, table, column, value.to_vec()), self.patience)
-            }
+        let is_order = is_control(table, column);
+        let wish = is_order.then(|| wish(instance, value, &mut self.refusals)).transpose()?;
+        // Where one waits, its module is stuck or an order takes its time: pmcd is not to wait for each that follows.
+        let most = if is_order { ORDERS } else { 1 };
+        if self.shared.stores.load(Relaxed) >= most {
+            return Err(TableError::Late);
+        }
+        let job = match wish {
+            Some(wish) => self.wanted(wish),
+            None => Job::Store(self.next_store(), table, column, value.to_vec()),
         };
         self.shared.put([job]);
-        let until = Instant::now() + patience;
+        let until = Instant::now() + self.patience;
         loop {
             let done = self.receive(until);
-            if done.is_empty() && is_control(table, column) {
-                log::warn!(
-                    "an order takes longer than {} seconds; its metric tells what becomes of it",
-                    LOADING.as_secs()
-                );
-                return Ok(());
-            }
             if done.is_empty() {
-                return Err(TableError::Late);
+                // An order is accepted; its metric tells what becomes of it.
+                return if is_order { Ok(()) } else { Err(TableError::Late) };
             }
             let mut answer = None;
             for done in done {
@@ -554,6 +560,12 @@ mod tests {
         assert!(waits[0] >= PATIENCE && waits.iter().sum::<Duration>() < 3 * PATIENCE, "{waits:?}");
         assert!(ask(&mut collector, &[]).1 < MOMENT);
         assert!(collector.store(ZERO, 0, b"", b"start") == Err(TableError::Late));
+        let begin = Instant::now();
+        assert!((0..100).all(|_| collector.store(ZERO, 0, b"", &[b'x'; 60_000]) == Err(TableError::Late)));
+        assert!(
+            begin.elapsed() < PATIENCE && held(&collector.shared.waiting).len() == 21,
+            "one store waits, and nobody for it"
+        );
 
         done(&collector.shared, Duration::ZERO);
         let mut late = Vec::new();

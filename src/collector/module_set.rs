@@ -138,9 +138,12 @@ impl ModuleSet {
     fn obey(&mut self, name: &str, renewal: Result<Renewal, RenewalError>) -> Result<&'static str, RenewalError> {
         let done = renewal.map(|renewal| {
             let said = if renewal.is_empty() { "nothing has changed" } else { "done" };
-            self.renew(renewal);
-            said
+            match self.renew(renewal) {
+                failed if failed.is_empty() => Ok(said),
+                failed => Err(RenewalError(failed.join("; "))),
+            }
         });
+        let done = done.and_then(|done| done);
         match &done {
             Ok(said) => log::info!("{name}: {said}"),
             Err(error) if self.supply.is_some() => log::error!("{name}: {error}"),
@@ -154,7 +157,9 @@ impl ModuleSet {
         done
     }
 
-    fn renew(&mut self, Renewal { stop, load, configuration, controllers }: Renewal) {
+    /// Does what follows from files or an order. Yields why modules that were to be loaded were not.
+    fn renew(&mut self, Renewal { stop, load, configuration, controllers }: Renewal) -> Vec<String> {
+        let mut failed = Vec::new();
         let mut change = Change { controllers, ..Change::default() };
         if let (Some(status), Some(configuration)) = (self.modules.status(), configuration) {
             status.configure(configuration);
@@ -166,6 +171,10 @@ impl ModuleSet {
             let set = Arc::new(self.load_alone(prepared));
             set.log_attempts();
             set.log_outcomes();
+            failed.extend(set.iter().filter_map(|loaded| {
+                let (state, reason) = set.state(loaded);
+                (state == "failed").then(|| format!("{} failed: {reason}", loaded.name))
+            }));
             let mut outcomes: HashMap<TableId, _> = set.iter().flat_map(LoadedModule::served).collect();
             for table in enabled.iter().flat_map(EnabledModule::tables) {
                 let outcome = outcomes.remove(&table.id).unwrap_or(Err(TableError::Loading));
@@ -178,6 +187,7 @@ impl ModuleSet {
             self.changes.push(change);
             loader::give_back();
         }
+        failed
     }
 
     /// Stops a module; what serves nothing any more is detached. Yields its tables.

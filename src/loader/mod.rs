@@ -33,7 +33,7 @@ mod usage;
 
 pub use footprint::{give_back, trim, use_one_arena};
 pub use loaded_object::LoadedObject;
-pub use object::Loaded;
+pub use object::{allow_descriptors, Loaded};
 pub use outcome::{Attempt, Failure, Finding, LoadRequest, PinRequest, Refusals, TargetOutcome};
 pub use pair::{LoadedPair, OpenPair, PairMap, PairProgram, PairSetup, MAX_OBJECT};
 pub use pair_code::guarded_helpers;

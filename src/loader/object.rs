@@ -228,9 +228,6 @@ impl Loaded {
 
     /// Attaches a module's templates to their targets, each by the first tier that takes it.
     pub(super) fn attach_each(&mut self, wanted: &LoadRequest, refused: &BTreeSet<&'static str>) {
-        if !wanted.plan.targets.is_empty() || !wanted.plan.templates.is_empty() {
-            more_descriptors();
-        }
         for (hook, target, number) in &wanted.plan.targets {
             let mut refusals = Refusals::default();
             let mut by = None;
@@ -423,8 +420,9 @@ fn data(object: &Object) -> Option<Map<'_>> {
     object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"))
 }
 
-/// A target takes up to four descriptors, and a list may name a thousand: the soft limit is made the hard one.
-fn more_descriptors() {
+/// Makes the soft limit of descriptors the hard one: a pair takes one for each map, program and link, a target up to four, and there may
+/// be hundreds of either. Whatever is started later has it too.
+pub fn allow_descriptors() {
     use nix::sys::resource::{getrlimit, setrlimit, Resource};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         if soft < hard {

@@ -333,6 +333,12 @@ impl LoadedPair {
     /// Reads the rows of a map, each once: key and values, of which there is one for each possible CPU if it is by CPU.
     pub fn read(&self, map: &PairMap, row: &mut dyn FnMut(&[u8], &[u64])) -> std::io::Result<()> {
         let found = self.map(&map.name)?;
+        let sizes = (found.key_size() as usize, found.value_size(), found.map_type().is_percpu());
+        if sizes != (map.key_size, 8, map.by_cpu) {
+            // The kernel writes as much as the map has, whatever there is room for.
+            let reason = format!("map {}: expected values of 8 bytes, and the key of the object", map.name);
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, reason));
+        }
         let values = if map.by_cpu { libbpf_rs::num_possible_cpus().map_err(std::io::Error::other)? } else { 1 };
         let shape = RowShape { key: map.key_size, values };
         // No map of anybody's has a row twice, but a walk can meet one twice.

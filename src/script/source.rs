@@ -239,15 +239,15 @@ fn quoted(text: &str) -> usize {
 fn assigned(tokens: &[Token<'_>]) -> Vec<ScriptMap> {
     let mut maps: Vec<ScriptMap> = Vec::new();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    let brackets = brackets(tokens);
     for (at, token) in tokens.iter().enumerate() {
         let Token::Map(name) = *token else { continue };
-        let behind = &tokens[at + 1..];
-        let all = behind;
-        let (keys, behind) = if all.first() == Some(&Token::Mark('[')) { keys(all) } else { (0, all) };
-        let in_brackets = &all[..all.len() - behind.len()];
-        let has_stacks = in_brackets.iter().any(|token| matches!(token, Token::Word("kstack" | "ustack")));
+        let has_keys = tokens.get(at + 1) == Some(&Token::Mark('['));
+        let (keys, behind) = if has_keys { brackets[at + 1] } else { (0, at + 1) };
+        let has_stacks = tokens[at + 1..behind].iter().any(|token| matches!(token, Token::Word("kstack" | "ustack")));
         let before = at.checked_sub(1).map(|before| tokens[before]);
-        let Some(kind) = kind(before, behind) else { continue };
+        let parts = brackets.get(behind + 1).map_or(0, |(parts, _)| *parts);
+        let Some(kind) = kind(before, &tokens[behind..], parts) else { continue };
         match known.get(name) {
             // What is added to in one place and set in another is no counter.
             Some(&known) => {
@@ -308,30 +308,29 @@ fn used<'s>(tokens: &[Token<'s>]) -> Used<'s> {
     used
 }
 
-/// The number of keys in brackets that may begin here, of parts of a tuple, and what is behind them.
-fn keys<'t, 's>(tokens: &'t [Token<'s>]) -> (usize, &'t [Token<'s>]) {
-    if !matches!(tokens.first(), Some(Token::Mark('[' | '('))) {
-        return (0, tokens);
-    }
-    let (mut depth, mut keys) = (0_usize, 1);
+/// Of each token that opens brackets: the number of keys in them, of parts of a tuple, and the place of what is behind them; of others
+/// zero and anything. Brackets that nothing closes end with the text.
+fn brackets(tokens: &[Token<'_>]) -> Vec<(usize, usize)> {
+    let mut brackets = vec![(0, tokens.len()); tokens.len()];
+    let mut open = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
         match token {
-            Token::Mark('[' | '(') => depth += 1,
-            Token::Mark(']' | ')') => {
-                depth -= 1;
-                if depth == 0 {
-                    return (keys, &tokens[at + 1..]);
-                }
+            Token::Mark('[' | '(') => {
+                brackets[at].0 = 1;
+                open.push(at);
             }
-            Token::Mark(',') if depth == 1 => keys += 1,
+            Token::Mark(']' | ')') => {
+                open.pop().into_iter().for_each(|begin: usize| brackets[begin].1 = at + 1);
+            }
+            Token::Mark(',') => open.last().into_iter().for_each(|begin| brackets[*begin].0 += 1),
             _ => {}
         }
     }
-    (keys, &[])
+    brackets
 }
 
-/// What a map is by the tokens before its name and behind its keys; `None` where it is not assigned to.
-fn kind(before: Option<Token<'_>>, behind: &[Token<'_>]) -> Option<Kind> {
+/// What a map is by the tokens before its name and behind its keys, and the parts of a tuple there; `None` where it is not assigned to.
+fn kind(before: Option<Token<'_>>, behind: &[Token<'_>], parts: usize) -> Option<Kind> {
     match behind {
         [Token::Assign, Token::Word(function), Token::Mark('('), ..] => Some(match *function {
             "count" => Kind::Count,
@@ -344,9 +343,7 @@ fn kind(before: Option<Token<'_>>, behind: &[Token<'_>]) -> Option<Kind> {
         [Token::Assign, Token::Word(builtin), ..] if TEXTS.contains(builtin) => Some(Kind::Text),
         [Token::Assign, Token::Text, ..] => Some(Kind::Text),
         // A tuple, or a number in brackets.
-        [Token::Assign, tuple @ ..] if tuple.first() == Some(&Token::Mark('(')) && keys(tuple).0 > 1 => {
-            Some(Kind::Text)
-        }
+        [Token::Assign, Token::Mark('('), ..] if parts > 1 => Some(Kind::Text),
         [Token::Assign | Token::Change, ..] => Some(Kind::Level),
         [Token::Add | Token::Increment, ..] => Some(Kind::Sum),
         _ => match before {
@@ -363,6 +360,14 @@ mod tests {
 
     fn maps(text: &str) -> Vec<(String, usize, Kind)> {
         Source::parse(text).maps.into_iter().map(|map| (map.name, map.keys, map.kind)).collect()
+    }
+
+    #[test]
+    fn brackets_are_matched_once() {
+        assert_eq!(maps("BEGIN { @a[(1, 2), f(3, 4)] = (5, 6); @b[1, @c[2]]++ }").len(), 2);
+        // What takes time by the square of these ends after an hour.
+        assert_eq!(maps(&"@[".repeat(400_000)), []);
+        assert_eq!(maps(&"@=(".repeat(300_000)), [(String::new(), 0, Kind::Level)]);
     }
 
     fn map(name: &str, keys: usize, kind: Kind) -> (String, usize, Kind) {

@@ -6,7 +6,7 @@ use crate::catalog::{Enabled, EnabledModule, ServedTable};
 use crate::cli::{built_in, ShowOptions};
 use crate::collector::status_tables;
 use crate::config::{Config, ConfigError, Cost, Settings};
-use crate::kit::Spec;
+use crate::kit::{excerpt, Spec};
 use crate::modules::MODULES;
 
 /// What was chosen.
@@ -153,7 +153,7 @@ fn no_metric(name: &str, prefix: &str) -> ShowError {
         let near = "; its module cannot be enabled: see the warning before this line".to_owned();
         return ShowError::NoMetric { name: name.into(), near };
     }
-    ShowError::NoMetric { name: name.into(), near: did_you_mean(name, known.iter().map(String::as_str)) }
+    ShowError::NoMetric { name: excerpt(name), near: did_you_mean(name, known.iter().map(String::as_str)) }
 }
 
 /// Which option of which module each `OPTION=VALUE` or `MODULE.OPTION=VALUE` means.

@@ -8,7 +8,7 @@ use crate::catalog::EnabledModule;
 use crate::cli::{built_in, ShowOptions};
 use crate::collector::{prepared_modules, ModuleSet};
 use crate::config::Config;
-use crate::kit::{Shape, SERIES_METRICS};
+use crate::kit::{excerpt, Shape, SERIES_METRICS};
 use log::LevelFilter;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -57,7 +57,7 @@ pub fn list(
     for name in &options.names {
         if !all.iter().any(|module| means(module, name)) {
             let near = did_you_mean(name, all.iter().map(|module| module.spec.name));
-            return Err(ShowError::NoMetric { name: name.clone(), near });
+            return Err(ShowError::NoMetric { name: excerpt(name), near });
         }
     }
     all.retain(is_listed);

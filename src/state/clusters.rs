@@ -45,13 +45,13 @@ impl Clusters {
     pub fn assign(&mut self, names: &[String], reserved: &[u16]) -> Vec<Option<u16>> {
         let wanted: BTreeSet<&String> = names.iter().collect();
         self.names.retain(|_, number| !reserved.contains(number));
-        let is_free = |names: &BTreeMap<String, u16>, number: &u16| {
-            !reserved.contains(number) && !names.values().any(|taken| taken == number)
-        };
+        let taken: BTreeSet<u16> = self.names.values().chain(reserved).copied().collect();
+        let free: Vec<u16> = self.range.clone().filter(|number| !taken.contains(number)).collect();
+        let mut free = free.into_iter();
         let mut assigned = Vec::new();
         for name in names {
             if !self.names.contains_key(name) {
-                let free = self.range.clone().find(|number| is_free(&self.names, number));
+                let free = free.next();
                 let unused = || self.names.iter().find(|(other, _)| !wanted.contains(other));
                 let unused = free.is_none().then(|| unused().map(|(other, number)| (other.clone(), *number))).flatten();
                 if let Some((other, _)) = &unused {

@@ -57,6 +57,11 @@ impl Connection {
         Ok(Connection { input, output })
     }
 
+    /// Sends what the agent says first. An error is that of every write to come, which whoever talks on will see.
+    pub fn greet(&self, greeting: &[u8]) {
+        let _ = nix::unistd::write(&self.output, greeting);
+    }
+
     fn of_socket(socket: OwnedFd) -> Result<Connection, TransportError> {
         let output = socket.try_clone().map_err(|error| TransportError::new("cannot duplicate the socket", error))?;
         Connection::new(socket, output)

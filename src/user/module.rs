@@ -12,7 +12,7 @@ use super::rows::{fill_buckets, fill_counter, fill_series};
 use super::series::{keeps_cpu, CounterSeries, HistogramSeries, Scale, Skipped, Texts};
 use super::tables::{leak, ServedMetric, Tables};
 use crate::bpf::types;
-use crate::kit::{Host, Kernel, Layout, Module, PairStatus, Plan, RefreshError, Table, TableSpec};
+use crate::kit::{excerpt, Host, Kernel, Layout, Module, PairStatus, Plan, RefreshError, Table, TableSpec};
 use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairSetup, PinRequest};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -153,6 +153,7 @@ fn maps(metrics: &[PairMetric], files: &Files, known: &BTreeMap<String, PairMap>
         let Some(map) = known.get(name) else {
             let maps: Vec<&str> = known.keys().filter(|map| !map.contains('.')).map(|map| &**map).collect();
             let meant = crate::config::did_you_mean(name, maps.iter().copied());
+            let name = excerpt(name);
             let reason = format!("expected a map `{name}` in {}, which has {}{meant}", files.object, maps.join(", "));
             return Err(wrong(reason));
         };

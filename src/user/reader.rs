@@ -5,6 +5,7 @@ use super::decimal::Decimal;
 use super::words::{duration, UNITS};
 use super::yaml::{parse, Node, Value};
 use crate::config::did_you_mean;
+use crate::kit::excerpt;
 use crate::pcp::{Sem, Units};
 use regex::bytes::{Regex, RegexBuilder};
 use std::collections::HashMap;
@@ -419,7 +420,7 @@ impl Reader<'_> {
             _ => {
                 let known = DECODERS.join(", ");
                 let meant = did_you_mean(&name, DECODERS);
-                let reason = format!("expected one of {known}, got `{}`{meant}", name.escape_debug());
+                let reason = format!("expected one of {known}, got `{}`{meant}", excerpt(&name));
                 self.errors.push(self.error(at.place(), reason));
                 return None;
             }

@@ -145,11 +145,17 @@ impl<'a> Reader<'a> {
     }
 
     fn map(&mut self, depth: usize) -> Result<Vec<(String, Rc<Node>)>, YamlError> {
-        let mut entries = Vec::new();
+        let (mut entries, mut merges, mut merged) = (Vec::new(), Vec::new(), 0);
         loop {
             let (event, line) = self.next()?;
             if event == Event::MappingEnd {
-                return Ok(entries);
+                // Keys that the map has itself count more than merged ones, and those of an earlier merge more than a later one's.
+                let merges: Vec<Rc<Node>> = merges;
+                let of_merges = merges.iter().rev().filter_map(|node| match &node.value {
+                    Value::Map(entries) => Some(entries),
+                    _ => None,
+                });
+                return Ok(of_merges.flatten().cloned().chain(entries).collect());
             }
             let key = match &event {
                 Event::Scalar(text, ..) => text.clone().into_owned(),
@@ -159,13 +165,13 @@ impl<'a> Reader<'a> {
             let (event, line) = self.next()?;
             let value = self.node(event, line, depth + 1)?;
             match (&*key, &value.value) {
-                // A merge: the keys that the map has itself count more, so that they come last.
-                ("<<", Value::Map(merged)) => {
-                    entries.splice(0..0, merged.iter().map(|(key, node)| (key.clone(), Rc::clone(node))));
+                ("<<", Value::Map(of_merge)) => {
+                    merged += of_merge.len();
+                    merges.push(Rc::clone(&value));
                 }
                 _ => entries.push((key, value)),
             }
-            if entries.len() > MAX_VALUES {
+            if entries.len() + merged > MAX_VALUES {
                 return Err(YamlError { line, reason: format!("expected at most {MAX_VALUES} values") });
             }
         }
@@ -198,6 +204,10 @@ mod tests {
             ("`1`".into(), "`1`".into())
         );
         assert_eq!(text(node.get("three").unwrap(), "y"), "`3`");
+        let node = parse("one: &a {x: 1}\ntwo: &b {x: 2, y: 2}\nthree: {<<: *a, z: 3, <<: *b}\n").unwrap();
+        assert_eq!(["x", "y", "z"].map(|key| text(node.get("three").unwrap(), key)), ["`1`", "`2`", "`3`"]);
+        let Value::Map(entries) = &node.get("three").unwrap().value else { panic!("no map") };
+        assert_eq!(entries.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["x", "y", "x", "z"]);
     }
 
     #[test]

@@ -167,6 +167,21 @@ fn an_unknown_client_may_change_nothing() {
 }
 
 #[test]
+fn an_order_for_a_pair_that_fails_is_not_done() {
+    let Some(home) = later(CONFIG) else { return };
+    write(&home, "bad.yaml", "metrics: {counters: [x");
+    write(&home, "bad.bpf.o", "no object");
+    let mut peer = Peer::ready(&home, &[]);
+    by_root(&mut peer);
+    let state = |peer: &mut Peer| values(peer, "bcc.agent.module.state").remove("user.bad");
+    wait_seconds(60, "the pair", || state(&mut peer).filter(|state| state == "failed"));
+    assert_eq!(order(&mut peer, "user.bad", "restart"), PmErr::BADSTORE.0, "{}", home.log());
+    let said = values(&mut peer, "bcc.agent.module.control").remove("user.bad").unwrap();
+    assert!(said.starts_with("user.bad failed: ") && said.contains("bad.yaml"), "{said}");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
 fn modules_are_started_stopped_and_restarted_by_root() {
     let Some(home) = later(TWO) else { return };
     let mut peer = Peer::ready(&home, &[]);
@@ -175,6 +190,10 @@ fn modules_are_started_stopped_and_restarted_by_root() {
     assert_eq!(order(&mut peer, "sysfork", "stop"), PmErr::PERMISSION.0);
     home.wait_for_log("(uid 65534) may not change what runs: only root may, and whom `control_users`");
     by_root(&mut peer);
+    let control = pmid(&mut peer, "bcc.agent.module.control");
+    let instances = ["sysfork", "exectop"].map(|module| instance_of(&mut peer, module));
+    let many = wire::store_blocks(control, &instances, STRING, b"restart\0");
+    assert_eq!(peer.error(&many), PmErr::BADSTORE.0, "`pmstore` without -i");
     fork(10);
     let forks = number(&mut peer, "bcc.proc.sysfork");
 

@@ -44,6 +44,42 @@ fn help_that_was_asked_for_is_output() {
     }
 }
 
+/// The system calls of these kinds that the agent's program makes until it ends.
+fn traced(home: &Home, calls: &str, args: &[&str]) -> String {
+    let agent = home.agent(args);
+    let (trace, mut strace) = (home.path("trace"), Command::new("strace"));
+    strace.args(["-e", calls, "-o"]).arg(&trace).arg(agent.get_program()).args(agent.get_args());
+    home.keep(&mut strace).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    home.read("trace")
+}
+
+#[test]
+fn signals_end_what_does_not_wait_for_them() {
+    if lacks(&["strace"]) {
+        return;
+    }
+    let home = Home::new(ONE);
+    let calls = "trace=signalfd4,getrlimit,prlimit64";
+    let check = traced(&home, calls, &["--check-syntax"]);
+    assert!(check.contains("RLIMIT_NOFILE") && !check.contains("signalfd4("), "{check}");
+    assert!(traced(&home, calls, &["--btf", "/nonexistent"]).contains("signalfd4("));
+}
+
+/// pmcd waits five seconds for the CREDS; pairs may be large and the disk slow.
+#[test]
+fn creds_are_sent_before_pairs_and_identifiers_are_read() {
+    if lacks(&["strace"]) {
+        return;
+    }
+    let home = Home::new(ONE);
+    let trace = traced(&home, "trace=write,openat", &["--btf", "/nonexistent"]);
+    let place = |call: &dyn Fn(&str) -> bool| trace.lines().position(|line| call(line));
+    let creds = place(&|line| line.starts_with("write(") && line.ends_with(", 20) = 20")).expect(&trace);
+    let pairs = place(&|line| line.contains("/programs.d\"")).expect(&trace);
+    let identifiers = place(&|line| line.contains("/config/pmda/149.")).expect(&trace);
+    assert!(creds < pairs && creds < identifiers, "{trace}");
+}
+
 /// Where pmcd should be there is a keyboard and a screen.
 #[test]
 fn on_a_terminal_the_agent_tells_how_it_is_used_and_ends() {

@@ -202,8 +202,15 @@ pub fn store(pmid: Pmid, inst: InstId, value: u32) -> Vec<u8> {
 
 /// A store of one value block: its type and bytes.
 pub fn store_block(pmid: Pmid, inst: InstId, ty: u32, bytes: &[u8]) -> Vec<u8> {
-    let block = ty << 24 | (4 + bytes.len() as u32);
-    let head = [0xbb70_ff65, 0xdead, 1, pmid.0, 1, 1, inst, (12 + 8 * 4) / 4, block];
+    store_blocks(pmid, &[inst], ty, bytes)
+}
+
+/// A store of the same value block to several instances.
+pub fn store_blocks(pmid: Pmid, insts: &[InstId], ty: u32, bytes: &[u8]) -> Vec<u8> {
+    let mut head = vec![0xbb70_ff65, 0xdead, 1, pmid.0, insts.len() as u32, 1];
+    let place = (12 + (head.len() as u32 + 2 * insts.len() as u32) * 4) / 4;
+    insts.iter().for_each(|inst| head.extend([*inst, place]));
+    head.push(ty << 24 | (4 + bytes.len() as u32));
     let mut body: Vec<u8> = head.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
     body.extend(bytes);
     body.resize(body.len().next_multiple_of(4), b'~');
