@@ -7,7 +7,7 @@ use corebcc::loader::OpenPair;
 use corebcc::modules::MODULES;
 use corebcc::pdu::{Deframer, Frame, Pdu, PduType};
 use corebcc::script::{Kind, ScriptState, Source, MAX_ROWS};
-use corebcc::user::{decode, CounterSeries, HistogramSeries, Label, Names, PairConfig, Scale};
+use corebcc::user::{decode, CounterSeries, HistogramSeries, Label, Names, PairConfig, Scale, Served};
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
@@ -60,13 +60,15 @@ pub fn pair(data: &[u8]) {
     for counter in &config.counters {
         let mut series = CounterSeries::default();
         for by_cpu in [false, true] {
-            series.add(counter, by_cpu, key, &[1, u64::MAX], &mut names);
+            series.add(counter, by_cpu, key, &[1, u64::MAX], &mut names, &Served::new(10));
         }
     }
     for histogram in &config.histograms {
         let (scale, mut series) = (Scale::of(histogram), HistogramSeries::default());
-        series.add(histogram, false, key, &[u64::MAX], &mut names);
-        for keys in series.keys.values() {
+        let mut served = Served::new(10);
+        series.add(histogram, false, key, &[u64::MAX], &mut names, &served);
+        series.finish(&mut served);
+        for keys in series.values.values() {
             assert!((1..=scale.bounds.len()).contains(&scale.counts(keys).len()));
             scale.sum(keys);
         }

@@ -344,19 +344,25 @@ impl LoadedPair {
         // No map of anybody's has a row twice, but a walk can meet one twice.
         let mut seen = HashSet::new();
         let is_array = matches!(found.map_type(), MapType::Array | MapType::PercpuArray);
+        let mut rows = 0;
         let mut once = |key: &[u8], values: &[u64]| {
-            if is_array || (seen.len() < MAX_ROWS && seen.insert(Box::<[u8]>::from(key))) {
+            if rows <= MAX_ROWS && (is_array || seen.insert(Box::<[u8]>::from(key))) {
+                rows += 1;
                 row(key, values);
             }
         };
         let most = (found.max_entries() as usize).min(MAX_ROWS);
-        match batches(found.as_fd(), shape, most, &mut once) {
-            // A kernel without batches (before 5.6), or a map that has none.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP)) => {
-                walk(found.as_fd(), shape, most, &mut once)
-            }
-            result => result,
+        let mut lookup = |from: Option<&mut [u8]>, next: &mut [u8], keys: &mut [u8], values: &mut [u64]| {
+            look_up_batch(found.as_fd(), shape, from, next, keys, values)
+        };
+        match batches(&mut lookup, shape, most, &mut once)? {
+            Batches::Read => {}
+            Batches::Unknown => walk(found.as_fd(), shape, most, &mut once)?,
         }
+        if rows > MAX_ROWS {
+            return Err(too_many());
+        }
+        Ok(())
     }
 }
 
@@ -370,57 +376,78 @@ struct RowShape {
     values: usize,
 }
 
-/// Reads a map by batches. An error comes before the first row.
-fn batches(
+fn too_many() -> std::io::Error {
+    std::io::Error::other(format!("not read to its end: more than {MAX_ROWS} rows, or rows that go while it is read"))
+}
+
+/// Whether a map was read by batches, or is one of a kernel without them (before 5.6) or of a type that has none.
+enum Batches {
+    Read,
+    Unknown,
+}
+
+/// Reads rows from a place in a map on: yields their number, and the kernel's error or 0. The next place is left in `next`.
+fn look_up_batch(
     map: BorrowedFd<'_>,
+    shape: RowShape,
+    from: Option<&mut [u8]>,
+    next: &mut [u8],
+    keys: &mut [u8],
+    values: &mut [u64],
+) -> (usize, i32) {
+    let mut count = (keys.len() / shape.key).min(values.len() / shape.values) as u32;
+    // SAFETY: the buffers have room for `count` keys and values of the map's sizes; a place in a map takes at most a key, or 8
+    // bytes. The kernel writes no more than `count` of each.
+    let failed = unsafe {
+        libbpf_sys::bpf_map_lookup_batch(
+            map.as_raw_fd(),
+            from.map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr).cast::<c_void>(),
+            next.as_mut_ptr().cast(),
+            keys.as_mut_ptr().cast(),
+            values.as_mut_ptr().cast(),
+            &mut count,
+            std::ptr::null(),
+        )
+    };
+    (count as usize, -failed)
+}
+
+/// Reads a map by batches. An error after which rows are missing is one of the whole reading: sums without them would go back.
+fn batches(
+    lookup: &mut dyn FnMut(Option<&mut [u8]>, &mut [u8], &mut [u8], &mut [u64]) -> (usize, i32),
     shape: RowShape,
     most: usize,
     row: &mut dyn FnMut(&[u8], &[u64]),
-) -> std::io::Result<()> {
+) -> std::io::Result<Batches> {
     // What the kernel goes on from: 4 bytes for a hash, a key for others.
     let mut at = vec![0_u8; shape.key.max(8)];
     let mut next = at.clone();
     let mut size = most.clamp(1, BATCH);
-    let (mut is_first, mut left) = (true, 2 * (most / size + 1) + 64);
+    let mut is_first = true;
     let (mut keys, mut values) = (vec![0_u8; size * shape.key], vec![0_u64; size * shape.values]);
-    loop {
-        let mut count = size as u32;
-        let from = if is_first { std::ptr::null_mut() } else { at.as_mut_ptr().cast::<c_void>() };
-        // SAFETY: the buffers have room for `count` keys and values of the map's sizes; a place in a map takes at most a key, or 8
-        // bytes. The kernel writes no more than `count` of each.
-        let failed = unsafe {
-            libbpf_sys::bpf_map_lookup_batch(
-                map.as_raw_fd(),
-                from,
-                next.as_mut_ptr().cast(),
-                keys.as_mut_ptr().cast(),
-                values.as_mut_ptr().cast(),
-                &mut count,
-                std::ptr::null(),
-            )
-        };
-        if failed == -libc::ENOSPC && size < 16 * BATCH.max(most) {
-            // A hash gives the rows of one of its buckets at once or not at all.
-            size *= 2;
-            (keys, values) = (vec![0; size * shape.key], vec![0; size * shape.values]);
-            continue;
-        }
-        if failed != 0 && failed != -libc::ENOENT {
-            return match is_first {
-                true => Err(std::io::Error::from_raw_os_error(-failed)),
-                // What was read is true as far as it goes.
-                false => Ok(()),
-            };
+    for _ in 0..2 * (most / size + 1) + 64 {
+        let from = (!is_first).then_some(&mut at[..]);
+        let (count, failed) = lookup(from, &mut next, &mut keys, &mut values);
+        match failed {
+            libc::ENOSPC if size < 16 * BATCH.max(most) => {
+                // A hash gives the rows of one of its buckets at once or not at all.
+                size *= 2;
+                (keys, values) = (vec![0; size * shape.key], vec![0; size * shape.values]);
+                continue;
+            }
+            0 | libc::ENOENT => {}
+            libc::EINVAL | libc::EOPNOTSUPP | ENOTSUPP if is_first => return Ok(Batches::Unknown),
+            failed => return Err(std::io::Error::from_raw_os_error(failed)),
         }
         let rows = keys.chunks_exact(shape.key).zip(values.chunks_exact(shape.values));
-        rows.take(count as usize).for_each(|(key, values)| row(key, values));
-        left -= 1;
-        if failed != 0 || left == 0 {
-            return Ok(());
+        rows.take(count).for_each(|(key, values)| row(key, values));
+        if failed != 0 {
+            return Ok(Batches::Read);
         }
         is_first = false;
         std::mem::swap(&mut at, &mut next);
     }
+    Err(too_many())
 }
 
 /// Reads a map key by key. A row that goes meanwhile is left out. If the key that the walk is at goes, the kernel begins again.
@@ -445,7 +472,7 @@ fn walk(map: BorrowedFd<'_>, shape: RowShape, most: usize, row: &mut dyn FnMut(&
             row(&key, &values);
         }
     }
-    Ok(())
+    Err(too_many())
 }
 
 fn attach(program: &ProgramMut<'_>, section: &str, cgroup: Option<&str>) -> Result<Link, Refusal> {
@@ -491,6 +518,23 @@ mod tests {
         assert_eq!(culprit(said).as_deref(), Some("first"));
         assert_eq!(verifiers(said), Some("R0 !read_ok\n"));
         assert_eq!(culprit("libbpf: map 'rows': failed to create: -7\n"), None);
+    }
+
+    #[test]
+    fn a_map_that_cannot_be_read_to_its_end_is_an_error() {
+        let shape = RowShape { key: 4, values: 1 };
+        let read = |errors: &[i32]| {
+            let (mut errors, mut rows) = (errors.iter(), 0);
+            let read = batches(&mut |_, _, _, _| (1, *errors.next().unwrap_or(&0)), shape, 10, &mut |_, _| rows += 1);
+            (read.map(|read| matches!(read, Batches::Read)).map_err(|error| error.to_string()), rows)
+        };
+        assert_eq!(read(&[0, libc::ENOENT]), (Ok(true), 2));
+        assert_eq!(read(&[0, libc::ENOSPC, libc::ENOENT]), (Ok(true), 2), "with more room");
+        assert_eq!(read(&[libc::EINVAL]), (Ok(false), 0), "a kernel without batches");
+        for error in [libc::ENOMEM, libc::EINVAL] {
+            assert!(read(&[0, error]).0.is_err());
+        }
+        assert_eq!(read(&[]).0.unwrap_err(), too_many().to_string());
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub fn read_directory(directory: &Path) -> Vec<PairFiles> {
         }
     };
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
+    files.retain(|file| !is_hidden(file) && file.extension().is_some_and(|extension| extension == "yaml"));
     files.sort();
     if files.len() > MAX_PAIRS {
         log::error!("{}: expected at most {MAX_PAIRS} pairs, got {}", directory.display(), files.len());
@@ -65,6 +65,11 @@ pub fn read_file(file: &Path) -> (PairFiles, Result<(), PairError>) {
     let pair = read_pair(file, &Ok(()), false);
     let trusted = trusted(directory).and_then(|()| refused(&pair.yaml)).and_then(|()| refused(&pair.object));
     (pair, trusted)
+}
+
+/// Whether a file is hidden: what editors and copies keep beside the file that they write.
+pub fn is_hidden(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 fn read_pair(file: &Path, trusted: &Result<(), PairError>, of_root: bool) -> PairFiles {
@@ -158,7 +163,8 @@ mod tests {
     #[test]
     fn a_pair_is_two_files_of_one_name() {
         let Some(home) = home("a_pair_is_two_files_of_one_name") else { return };
-        for (name, text) in [("b.yaml", "b"), ("b.bpf.o", "object"), ("a.yaml", "a"), ("other.txt", ""), ("c.yml", "")]
+        for (name, text) in
+            [("b.yaml", "b"), ("b.bpf.o", "object"), ("a.yaml", "a"), ("other.txt", ""), (".h.yaml", "")]
         {
             fs::write(home.path().join(name), text).unwrap();
             mode(&home.path().join(name), 0o644);

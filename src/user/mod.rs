@@ -26,6 +26,6 @@ pub use directory::{read_directory, read_file, read_pairs, read_trusted, PairFil
 pub use module::PairModule;
 pub use names::{Names, Pci};
 pub use pairs::{pair_alone, pairs_of, section_of, CLUSTERS, PAIR};
-pub use series::{CounterSeries, HistogramSeries, Scale};
+pub use series::{CounterSeries, HistogramSeries, Scale, Served};
 pub use tables::{kept, leak, word};
 pub use watch::{Changed, Watch};

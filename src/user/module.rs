@@ -9,7 +9,7 @@ use super::kaddrs;
 use super::names::Names;
 use super::quantiles::Windows;
 use super::rows::{fill_buckets, fill_counter, fill_series};
-use super::series::{keeps_cpu, CounterSeries, HistogramSeries, Scale, Skipped, Texts};
+use super::series::{keeps_cpu, CounterSeries, HistogramSeries, Scale, Served, Skipped, Texts};
 use super::tables::{leak, ServedMetric, Tables};
 use crate::bpf::types;
 use crate::kit::{excerpt, Host, Kernel, Layout, Module, PairStatus, Plan, RefreshError, Table, TableSpec};
@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 
 /// What a fetch reads for one of its tables serves the others: none comes much later.
 const SAME_FETCH: Duration = Duration::from_millis(200);
-/// The loss that is told of rows.
+/// The losses that are told of rows.
 const UNDECODED: &str = "undecoded: rows of maps whose keys could not be decoded";
+const CUT: &str = "series: rows and events beyond the max_instances series of their metric; rows at each reading";
 /// The same of events.
 const LOST: &str = "events: events of programs that found no room in a buffer of their CPU";
-const CUT: &str = "series: events that were not counted, since their counter has max_instances series";
 /// How often events are read: a buffer has to hold those of this time.
 const EVENTS_EVERY: Duration = Duration::from_millis(100);
 
@@ -42,6 +42,8 @@ pub struct PairModule {
     loaded: Option<LoadedPair>,
     status: PairStatus,
     undecoded: u64,
+    /// Rows that had no room in the tables.
+    cut: u64,
     events_read: Instant,
 }
 
@@ -70,6 +72,7 @@ enum What {
 /// A counter at work.
 struct KeptCounter {
     declared: Counter,
+    served: Served,
     /// If events are counted, what they came to.
     events: Option<EventSeries>,
 }
@@ -77,6 +80,7 @@ struct KeptCounter {
 /// A histogram at work.
 struct KeptHistogram {
     declared: Histogram,
+    served: Served,
     scale: Scale,
     /// By series, the number of buckets up to the highest that ever counted.
     tops: HashMap<Texts, usize>,
@@ -202,12 +206,13 @@ impl PairModule {
                 errors.extend(notes);
                 let counters = counters.into_iter().map(|declared| {
                     let events = declared.events.map(EventSeries::new);
-                    What::Counter(Box::new(KeptCounter { declared, events }))
+                    let served = Served::new(declared.max_instances);
+                    What::Counter(Box::new(KeptCounter { declared, served, events }))
                 });
                 let histograms = histograms.into_iter().map(|declared| {
                     let (scale, windows) = (Scale::of(&declared), declared.quantiles.map(Windows::new));
-                    let tops = HashMap::new();
-                    What::Histogram(Box::new(KeptHistogram { declared, scale, tops, read: None, windows }))
+                    let (served, tops) = (Served::new(declared.max_instances), HashMap::new());
+                    What::Histogram(Box::new(KeptHistogram { declared, served, scale, tops, read: None, windows }))
                 });
                 metrics = counters.chain(histograms).collect();
             }
@@ -248,6 +253,7 @@ impl PairModule {
             loaded: None,
             status,
             undecoded: 0,
+            cut: 0,
             events_read: Instant::now(),
         };
         (module, served)
@@ -401,9 +407,12 @@ impl PairModule {
         };
         self.status.programs = loaded.programs().iter().map(program).collect();
         self.status.maps = loaded.maps().len() as u32;
-        self.status.memory = loaded.memory();
         self.status.loading = begin.elapsed();
-        self.loaded = Some(loaded);
+        // Programs that run nowhere and the maps that they do not fill are no use of the kernel's memory.
+        if self.status.state != "failed" {
+            self.status.memory = loaded.memory();
+            self.loaded = Some(loaded);
+        }
     }
 }
 
@@ -464,12 +473,12 @@ impl PairModule {
 
     /// Counts the events that have come.
     fn read_events(&mut self) {
-        let PairModule { metrics, names, undecoded, files, .. } = self;
+        let PairModule { metrics, names, undecoded, cut, files, .. } = self;
         for metric in metrics {
             let What::Counter(counter) = &mut metric.what else { continue };
-            let KeptCounter { declared, events: Some(events) } = &mut **counter else { continue };
+            let KeptCounter { declared, events: Some(events), .. } = &mut **counter else { continue };
             let skipped = events.read(declared, names);
-            note(&skipped, &files.name, &declared.name, undecoded, &mut metric.told);
+            note(&skipped, &files.name, &declared.name, (undecoded, cut), &mut metric.told);
         }
         self.events_read = Instant::now();
     }
@@ -479,12 +488,16 @@ impl PairModule {
         let PairModule { metrics, names, loaded: Some(loaded), .. } = self else { return };
         for metric in metrics {
             let (What::Histogram(histogram), Ok(map)) = (&mut metric.what, &metric.map) else { continue };
-            let KeptHistogram { declared, scale, windows: Some(windows), .. } = &mut **histogram else { continue };
+            let KeptHistogram { declared, served, scale, windows: Some(windows), .. } = &mut **histogram else {
+                continue;
+            };
             let mut series = HistogramSeries::default();
             // What a fetch would tell of this look, it tells of its own.
-            let read = loaded.read(map, &mut |key, values| series.add(declared, map.by_cpu, key, values, names));
+            let read =
+                loaded.read(map, &mut |key, values| series.add(declared, map.by_cpu, key, values, names, served));
             if read.is_ok() {
-                let counts = series.keys.iter().map(|(texts, keys)| (texts.clone(), scale.counts(keys)));
+                series.finish(served);
+                let counts = series.values.iter().map(|(texts, keys)| (texts.clone(), scale.counts(keys)));
                 windows.take(&counts.collect(), Instant::now());
             }
         }
@@ -492,8 +505,9 @@ impl PairModule {
 }
 
 /// Counts rows or events that are in no series; the first of a metric is logged.
-fn note(skipped: &Skipped, pair: &str, map: &str, undecoded: &mut u64, told: &mut bool) {
+fn note(skipped: &Skipped, pair: &str, map: &str, (undecoded, cut): (&mut u64, &mut u64), told: &mut bool) {
     *undecoded += skipped.undecoded;
+    *cut += skipped.cut;
     if let (Some(reason), false) = (&skipped.reason, *told) {
         log::warn!("user.{pair}: {map}: row left out: {reason}");
         *told = true;
@@ -516,7 +530,7 @@ impl Module for PairModule {
     }
 
     fn refresh(&mut self, _kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
-        let PairModule { metrics, loaded, names, status, undecoded, files, .. } = self;
+        let PairModule { metrics, loaded, names, status, undecoded, cut, files, .. } = self;
         let is_own = |metric: &&mut PairMetric| metric.tables.all().any(|spec| table.is(spec));
         let metric = metrics.iter_mut().find(is_own).ok_or_else(|| RefreshError("not served".into()))?;
         let loaded = loaded.as_ref().filter(|_| status.state != "failed");
@@ -527,36 +541,42 @@ impl Module for PairModule {
             loaded.read(map, row).map_err(wrong)
         };
         let labels = &metric.labels;
-        let mut note = |skipped: &Skipped| note(skipped, &files.name, &map.name, undecoded, &mut metric.told);
+        let mut note =
+            |skipped: &Skipped| note(skipped, &files.name, &map.name, (&mut *undecoded, &mut *cut), &mut metric.told);
         match &mut metric.what {
             What::Counter(counter) => {
-                let KeptCounter { declared, events } = &mut **counter;
+                let KeptCounter { declared, served, events } = &mut **counter;
                 if let Some(events) = events {
                     note(&events.read(declared, names));
                     fill_counter(table, labels, false, events.values());
                     return Ok(());
                 }
                 let mut series = CounterSeries::default();
-                read(&mut |key, values| series.add(declared, map.by_cpu, key, values, names))?;
+                read(&mut |key, values| series.add(declared, map.by_cpu, key, values, names, served))?;
+                series.finish(served);
                 note(&series.skipped);
                 let cpu = map.by_cpu && keeps_cpu(&declared.labels);
                 fill_counter(table, labels, cpu, series.values.iter().map(|(texts, value)| (texts, *value)));
             }
             What::Histogram(histogram) => {
-                let KeptHistogram { declared, scale, tops, read: kept, windows } = &mut **histogram;
+                let KeptHistogram { declared, served, scale, tops, read: kept, windows } = &mut **histogram;
                 let cluster = table.cluster().unwrap_or(0);
                 let taken = kept.take().filter(|kept| kept.by != cluster && kept.at.elapsed() < SAME_FETCH);
                 let (series, is_first) = match taken {
                     Some(taken) => (taken.series, false),
                     None => {
                         let mut series = HistogramSeries::default();
-                        read(&mut |key, values| series.add(declared, map.by_cpu, key, values, names))?;
+                        read(&mut |key, values| series.add(declared, map.by_cpu, key, values, names, served))?;
+                        series.finish(served);
                         note(&series.skipped);
                         (series, true)
                     }
                 };
                 match metric.tables.buckets.is_some_and(|spec| table.is(spec)) {
-                    true => fill_buckets(table, labels, scale, tops, &series),
+                    true => {
+                        let cut = fill_buckets(table, labels, scale, tops, &series, declared.max_instances);
+                        note(&Skipped { cut, ..Skipped::default() });
+                    }
                     false => fill_series(table, labels, scale, windows.as_ref(), &series),
                 }
                 if is_first {
@@ -598,8 +618,8 @@ impl Module for PairModule {
         };
         if events().next().is_some() {
             each(LOST, events().map(|events| events.lost).sum());
-            each(CUT, events().map(|events| events.cut).sum());
         }
+        each(CUT, self.cut + events().map(|events| events.cut).sum::<u64>());
     }
 }
 

@@ -100,7 +100,7 @@ pub fn fill_series(
     series: &HistogramSeries,
 ) {
     let mut instances = Instances::default();
-    for (texts, keys) in &series.keys {
+    for (texts, keys) in &series.values {
         let count = scale.counts(keys).iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
         let sum = scale.sum(keys);
         let row = match labels.is_empty() {
@@ -126,21 +126,33 @@ pub fn fill_series(
     }
 }
 
-/// Fills the table of a histogram's buckets, cumulative up to `le`. A series shows no fewer buckets than it did before (`tops`).
+/// Fills the table of a histogram's buckets, cumulative up to `le`. A series shows no fewer buckets than it did before (`tops`). Yields the
+/// number of series that had no room among `max` rows: those that were there before come first.
 pub fn fill_buckets(
     table: &mut Table,
     labels: &[&'static str],
     scale: &Scale,
     tops: &mut HashMap<Texts, usize>,
     series: &HistogramSeries,
-) {
-    // Series that are gone need no top.
-    tops.retain(|texts, _| series.keys.contains_key(texts));
+    max: usize,
+) -> u64 {
+    let before = std::mem::take(tops);
+    let (mut room, mut cut) = (max, 0);
+    let (known, new): (Vec<_>, Vec<_>) = series.values.iter().partition(|(texts, _)| before.contains_key(*texts));
+    for (texts, keys) in known.into_iter().chain(new) {
+        let top = scale.counts(keys).len().max(before.get(texts).copied().unwrap_or(0));
+        match room.checked_sub(top) {
+            Some(left) => {
+                room = left;
+                tops.insert(texts.clone(), top);
+            }
+            None => cut += 1,
+        }
+    }
     let mut instances = Instances::default();
-    for (texts, keys) in &series.keys {
+    for (texts, keys) in &series.values {
+        let Some(top) = tops.get(texts) else { continue };
         let mut counts = scale.counts(keys);
-        let top = tops.entry(texts.clone()).or_default();
-        *top = (*top).max(counts.len());
         counts.resize(*top, 0);
         let name = if labels.is_empty() { String::new() } else { format!("::{}", instances.name(texts, false)) };
         for (bound, count) in scale.bounds.iter().zip(counts) {
@@ -149,6 +161,7 @@ pub fn fill_buckets(
             table.named(format!("{}{name}", bound.name).as_bytes()).set(BUCKET, count).labels(&Arc::new(own));
         }
     }
+    cut
 }
 
 #[cfg(test)]

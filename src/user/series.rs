@@ -5,7 +5,8 @@ use super::decimal::Decimal;
 use super::decode::{cut, decode, Undecoded};
 use super::names::Names;
 use crate::pcp::{Time, Units};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 
 /// The texts of a series' labels.
 pub type Texts = Vec<Vec<u8>>;
@@ -17,6 +18,8 @@ pub struct Skipped {
     pub undecoded: u64,
     /// An expression of a `regexp` kept them out: no error.
     pub dropped: u64,
+    /// There was no room for another series.
+    pub cut: u64,
     /// The last reason.
     pub reason: Option<String>,
 }
@@ -25,7 +28,7 @@ impl Skipped {
     /// So many events that were shorter than their labels.
     pub fn short(undecoded: u64) -> Skipped {
         let reason = (undecoded > 0).then(|| "expected events of at least the size of all labels".into());
-        Skipped { undecoded, dropped: 0, reason }
+        Skipped { undecoded, reason, ..Skipped::default() }
     }
 
     /// Notes another one.
@@ -67,20 +70,77 @@ pub fn texts(labels: &[&Label], key: &[u8], names: &mut Names) -> Result<Texts, 
     labels.iter().zip(parts).map(|(label, part)| decode(label, part, names)).collect()
 }
 
-/// The series of a counter.
+/// The series of a metric as the rows of a map make them. However many rows there are, there are at most twice as many series as are served
+/// while rows come, and no more than these once they are finished.
 #[derive(Debug, Default)]
-pub struct CounterSeries {
-    /// Values by the texts of their labels.
-    pub values: BTreeMap<Texts, u64>,
+pub struct Series<V> {
+    /// By the texts of their labels.
+    pub values: BTreeMap<Texts, V>,
+    /// Those that the reading before did not have.
+    new: BTreeMap<Texts, V>,
     /// Rows that are in none.
     pub skipped: Skipped,
 }
 
+/// The series of a counter.
+pub type CounterSeries = Series<u64>;
+
+/// The series of a histogram: values by bucket key.
+pub type HistogramSeries = Series<BTreeMap<u64, u64>>;
+
+/// How many series are served, and which were: a series that is there stays, since a counter that comes and goes is of no use.
+#[derive(Debug)]
+pub struct Served {
+    max: usize,
+    /// Hashes of the texts of the last reading's series.
+    known: HashSet<u64>,
+    state: RandomState,
+}
+
+impl Served {
+    /// At most so many.
+    pub fn new(max: usize) -> Served {
+        Served { max, known: HashSet::new(), state: RandomState::new() }
+    }
+
+    fn knows(&self, texts: &Texts) -> bool {
+        self.known.contains(&self.state.hash_one(texts))
+    }
+}
+
+impl<V: Default> Series<V> {
+    /// The value of a series; `None` if there is no room for another one.
+    fn value(&mut self, texts: Texts, served: &Served) -> Option<&mut V> {
+        let series = if served.knows(&texts) { &mut self.values } else { &mut self.new };
+        if series.len() >= served.max && !series.contains_key(&texts) {
+            self.skipped.cut += 1;
+            return None;
+        }
+        Some(series.entry(texts).or_default())
+    }
+
+    /// Leaves the series that are served, once all rows have come.
+    pub fn finish(&mut self, served: &mut Served) {
+        let found = self.values.len() + self.new.len();
+        let room = served.max.saturating_sub(self.values.len());
+        self.values.extend(std::mem::take(&mut self.new).into_iter().take(room));
+        self.skipped.cut += (found - self.values.len()) as u64;
+        served.known = self.values.keys().map(|texts| served.state.hash_one(texts)).collect();
+    }
+}
+
 impl CounterSeries {
     /// Adds a row.
-    pub fn add(&mut self, counter: &Counter, by_cpu: bool, key: &[u8], values: &[u64], names: &mut Names) {
+    pub fn add(
+        &mut self,
+        counter: &Counter,
+        by_cpu: bool,
+        key: &[u8],
+        values: &[u64],
+        names: &mut Names,
+        served: &Served,
+    ) {
         let labels: Vec<&Label> = counter.labels.iter().collect();
-        let CounterSeries { values: sums, skipped } = self;
         each_row(by_cpu, keeps_cpu(&counter.labels), labels.len() == 1, key, values, &mut |key, value| {
             let texts = match labels.is_empty() {
                 true if key == [0; 4] => Ok(Texts::new()),
@@ -88,29 +148,28 @@ impl CounterSeries {
             };
             match texts {
                 Ok(texts) => {
-                    let sum = sums.entry(texts).or_default();
-                    *sum = sum.wrapping_add(value);
+                    if let Some(sum) = self.value(texts, served) {
+                        *sum = sum.wrapping_add(value);
+                    }
                 }
-                Err(why) => skipped.note(why),
+                Err(why) => self.skipped.note(why),
             }
         });
     }
 }
 
-/// The series of a histogram.
-#[derive(Debug, Default)]
-pub struct HistogramSeries {
-    /// By the texts of their labels, values by bucket key.
-    pub keys: BTreeMap<Texts, BTreeMap<u64, u64>>,
-    /// Rows that are in none.
-    pub skipped: Skipped,
-}
-
 impl HistogramSeries {
     /// Adds a row.
-    pub fn add(&mut self, histogram: &Histogram, by_cpu: bool, key: &[u8], values: &[u64], names: &mut Names) {
+    pub fn add(
+        &mut self,
+        histogram: &Histogram,
+        by_cpu: bool,
+        key: &[u8],
+        values: &[u64],
+        names: &mut Names,
+        served: &Served,
+    ) {
         let labels: Vec<&Label> = histogram.labels.iter().chain([&histogram.bucket]).collect();
-        let HistogramSeries { keys, skipped } = self;
         each_row(by_cpu, false, false, key, values, &mut |key, value| {
             let found = texts(&labels, key, names).and_then(|mut texts| {
                 let bucket = texts.pop().and_then(|text| whole(&text)).ok_or_else(|| Undecoded::Failed {
@@ -122,10 +181,12 @@ impl HistogramSeries {
             });
             match found {
                 Ok((texts, bucket)) => {
-                    let sum = keys.entry(texts).or_default().entry(bucket).or_default();
-                    *sum = sum.wrapping_add(value);
+                    if let Some(keys) = self.value(texts, served) {
+                        let sum = keys.entry(bucket).or_default();
+                        *sum = sum.wrapping_add(value);
+                    }
                 }
-                Err(why) => skipped.note(why),
+                Err(why) => self.skipped.note(why),
             }
         });
     }
@@ -264,11 +325,13 @@ mod tests {
     /// Names of the buckets with counts, count and sum in the unit.
     fn served(histogram: &Histogram, rows: &[(u32, u64)]) -> (Vec<(String, u64)>, u64, u64) {
         let (scale, mut series, mut names) = (Scale::of(histogram), HistogramSeries::default(), Names::default());
+        let mut served = Served::new(10);
         for (key, value) in rows {
-            series.add(histogram, false, &key.to_ne_bytes(), &[*value], &mut names);
+            series.add(histogram, false, &key.to_ne_bytes(), &[*value], &mut names, &served);
         }
+        series.finish(&mut served);
         assert_eq!(series.skipped, Skipped::default());
-        let keys = series.keys.values().next().cloned().unwrap_or_default();
+        let keys = series.values.values().next().cloned().unwrap_or_default();
         let counts = scale.counts(&keys);
         let named = scale.bounds.iter().zip(&counts).map(|(bound, count)| (bound.name.clone(), *count)).collect();
         (named, counts.iter().sum(), scale.sum(&keys) * scale.factor.unwrap())
@@ -330,10 +393,20 @@ mod tests {
     }
 
     fn values(counter: &Counter, by_cpu: bool, rows: &[(&[u8], &[u64])]) -> (Vec<(String, u64)>, Skipped) {
+        reading(counter, by_cpu, rows, &mut Served::new(10))
+    }
+
+    fn reading(
+        counter: &Counter,
+        by_cpu: bool,
+        rows: &[(&[u8], &[u64])],
+        served: &mut Served,
+    ) -> (Vec<(String, u64)>, Skipped) {
         let (mut series, mut names) = (CounterSeries::default(), Names::default());
         for (key, values) in rows {
-            series.add(counter, by_cpu, key, values, &mut names);
+            series.add(counter, by_cpu, key, values, &mut names, served);
         }
+        series.finish(served);
         let text = |texts: &Texts| String::from_utf8(texts.join(&b'|')).unwrap();
         (series.values.iter().map(|(texts, value)| (text(texts), *value)).collect(), series.skipped)
     }
@@ -361,6 +434,22 @@ mod tests {
         let (rows, skipped) = values(&kept, false, &[(b"ka", &[1]), (b"xa", &[2])]);
         assert_eq!((rows, skipped.dropped, skipped.undecoded), (named(&[("k", 1)]), 1, 0));
         assert_eq!(values(&counter("[]"), false, &[(&[1, 0, 0, 0], &[1])]).1.undecoded, 1);
+    }
+
+    #[test]
+    fn of_too_many_series_those_that_were_served_stay() {
+        let counter = counter("[{name: x, size: 1, decoders: [{name: string}]}]");
+        let mut served = Served::new(2);
+        let mut names = |keys: &str| {
+            let keys: Vec<[u8; 1]> = keys.bytes().map(|byte| [byte]).collect();
+            let rows: Vec<(&[u8], &[u64])> = keys.iter().map(|key| (&key[..], &[1][..])).collect();
+            let (rows, skipped) = reading(&counter, false, &rows, &mut served);
+            (rows.into_iter().map(|(name, _)| name).collect::<String>(), skipped.cut)
+        };
+        assert_eq!(names("xy"), ("xy".into(), 0));
+        assert_eq!(names("aybzcx"), ("xy".into(), 4));
+        assert_eq!(names("abzcxa"), ("ax".into(), 3), "one that went makes room for one that came");
+        assert_eq!(names("abzcx"), ("ax".into(), 3));
     }
 
     #[test]

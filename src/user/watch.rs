@@ -1,6 +1,7 @@
 //! Which pairs or scripts of a directory came, changed or went since they were read. Asked once a second: a look at each file costs a microsecond,
 //! and nothing is missed as it can be by a watch that the kernel drops.
 
+use super::directory::is_hidden;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -113,7 +114,7 @@ impl Watch {
         let mut stamps = BTreeMap::new();
         for file in fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
             let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            if file.extension().is_some_and(|extension| extension == self.extension) {
+            if !is_hidden(&file) && file.extension().is_some_and(|extension| extension == self.extension) {
                 let object = |extension| FileStamp::of(&file.with_file_name(format!("{name}.{extension}")));
                 let object = self.object.and_then(object);
                 stamps.extend(FileStamp::of(&file).map(|file| (name, Stamp { file, object })));
@@ -141,7 +142,7 @@ mod tests {
         ["a.yaml", "a.bpf.o"].iter().for_each(|name| write(name));
         let mut watch = Watch::pairs(home.path().into());
         assert_eq!(watch.look(later()), changed(&[], &[]), "what was there is read at the start");
-        ["b.yaml", "c.yaml", "c.bpf.o", "other.txt"].iter().for_each(|name| write(name));
+        ["b.yaml", "c.yaml", "c.bpf.o", ".d.yaml", ".d.bpf.o", "other.txt"].iter().for_each(|name| write(name));
         assert_eq!(watch.look(now()), changed(&[], &[]), "files that have just been written");
         assert_eq!(watch.look(later()), changed(&[], &["c"]), "one of `b` is to come");
         assert_eq!(watch.look(much_later()), changed(&[], &["b"]), "it does not come");

@@ -219,3 +219,71 @@ fn what_is_wrong_with_a_pair_costs_that_part_only() {
     let table = String::from_utf8_lossy(&whole.stdout).into_owned();
     assert!(whole.status.code() == Some(1) && table.contains("user.typo") && table.contains("user.mixed"), "{table}");
 }
+
+/// A row for each getppid of `load`, of which there are more than are served; the program of the other pair runs nowhere.
+const MANY: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 8192); __type(key, __u64); __type(value, __u64); } many SEC(".maps");
+__u64 number;
+SEC("raw_tp/sys_enter") int entered(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u64 key, one = 1;
+	char comm[16] = {};
+	if (ctx->args[1] != GETPPID)
+		return 0;
+	bpf_get_current_comm(comm, sizeof(comm));
+	if (comm[0] != 'p' || comm[5] != '-' || comm[6] != 'l')
+		return 0;
+	key = __sync_fetch_and_add(&number, 1);
+	bpf_map_update_elem(&many, &key, &one, BPF_ANY);
+	return 0;
+}
+char LICENSE[] SEC("license") = "GPL";
+"#;
+const MANY_YAML: &str = "
+metrics:
+  counters:
+    - name: many
+      help: Many rows
+      max_instances: 50
+      labels: [{name: number, size: 8, decoders: [{name: uint}]}]
+";
+const NOWHERE: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } a SEC(".maps");
+SEC("raw_tp/no_such_tracepoint") int runs_nowhere(void *ctx)
+{
+	return bpf_map_lookup_elem(&a, &(int){0}) != 0;
+}
+char LICENSE[] SEC("license") = "GPL";
+"#;
+
+#[test]
+fn rows_beyond_the_limit_are_counted_and_the_first_stay_and_what_runs_nowhere_leaves_the_kernel() {
+    if lacks_bpf() || lacks(&["python3"]) {
+        return;
+    }
+    let Some(home) = home() else { return };
+    let many = MANY.replace("GETPPID", &nix::libc::SYS_getppid.to_string());
+    let one = "metrics: {counters: [{name: a, help: a}]}\n";
+    if !source(&home, "many", &many, MANY_YAML) || !source(&home, "nowhere", NOWHERE, one) {
+        return;
+    }
+    let mut peer = Peer::ready(&home, &[]);
+    assert_eq!(values(&mut peer, "bcc.user.status.state")["nowhere"], "failed");
+    assert_eq!(values(&mut peer, "bcc.user.status.memory")["nowhere"], "0");
+    load(40);
+    let names = |peer: &mut Peer| values(peer, "bcc.user.many.many").into_keys().collect::<Vec<_>>();
+    let first = names(&mut peer);
+    assert_eq!(first.len(), 40);
+    let lost = |peer: &mut Peer| values(peer, "bcc.agent.lost.events")["user.many::series"].parse::<u64>().unwrap();
+    assert_eq!(lost(&mut peer), 0);
+    load(5000);
+    let then = names(&mut peer);
+    assert!(then.len() == 50 && first.iter().all(|name| then.contains(name)), "{first:?} {then:?}");
+    assert!(lost(&mut peer) >= 4990);
+    assert_eq!(names(&mut peer), then);
+    assert_eq!(peer.close().0.code(), Some(0));
+}
