@@ -133,16 +133,16 @@ impl Site {
     fn made(&mut self, files: Vec<PairFiles>) -> Vec<Alone> {
         let allow_helpers = self.settings.allow_helpers.clone();
         set_pair_options(PairOptions { btf: self.common.btf.clone(), allow_helpers });
-        let mut names: BTreeMap<String, String> =
-            files.iter().map(|files| (section_of(&files.name), files.name.clone())).collect();
+        let names: Vec<String> = files.iter().map(|files| files.name.clone()).collect();
         let others: Vec<u16> = self.modules.values().flat_map(|(_, clusters)| clusters).copied().collect();
-        let pairs = pairs_of(files, &self.settings.prefix, Some(&self.clusters), &others);
+        let taken = self.pairs.keys().cloned().collect();
+        let pairs = pairs_of(files, &self.settings.prefix, Some(&self.clusters), &others, &taken);
         let alone = |(enabled, pair): (EnabledModule, _)| {
             let prepared = PreparedModules::alone(&enabled, Box::new(pair));
             (enabled, prepared)
         };
-        self.pairs.append(&mut names);
-        for (enabled, _) in &pairs {
+        for ((enabled, _), name) in pairs.iter().zip(names) {
+            self.pairs.insert(enabled.settings.section.clone(), name);
             let clusters = enabled.tables().map(|table| table.id.cluster() as u16).collect();
             self.of_pairs.insert(enabled.settings.section.clone(), clusters);
         }
@@ -183,12 +183,19 @@ impl Site {
         }
     }
 
+    /// Pairs by the names of their files do not run any more: yields their sections.
+    fn forget(&mut self, names: &[String]) -> Vec<String> {
+        let is_one = |(_, name): &(&String, &String)| names.contains(name);
+        let sections: Vec<String> = self.pairs.iter().filter(is_one).map(|(section, _)| section.clone()).collect();
+        sections.iter().for_each(|section| drop(self.pairs.remove(section)));
+        sections
+    }
+
     /// What loads pairs anew, or for the first time.
     fn renewed(&mut self, names: &[String]) -> Renewal {
         let is_meant = |name: &&String| self.orders.get(&section_of(name)) != Some(&false);
         let names: Vec<String> = names.iter().filter(is_meant).cloned().collect();
-        let mut stop: Vec<String> = names.iter().map(|name| section_of(name)).collect();
-        stop.retain(|section| self.pairs.remove(section).is_some());
+        let stop = self.forget(&names);
         let load = self.made(read_pairs(&self.directory, &names));
         Renewal {
             stop,
@@ -350,12 +357,15 @@ impl Supply for Site {
     fn look(&mut self) -> Option<Renewal> {
         let has_changed = self.scripts.as_mut().is_some_and(Scripts::look);
         let of_scripts = if has_changed { self.changed_scripts(None) } else { Renewal::default() };
-        let Changed { gone, come } = match self.loads_later {
+        let Changed { gone, mut come } = match self.loads_later {
             true => self.watch.look(SystemTime::now()),
             false => Changed::default(),
         };
-        let mut stop: Vec<String> = gone.iter().map(|name| section_of(name)).collect();
-        stop.retain(|section| self.pairs.remove(section).is_some());
+        let mut stop = self.forget(&gone);
+        // A section that is free again is that of a pair that was refused for it.
+        let is_free = |name: &&String| stop.contains(&section_of(name)) && !come.contains(name);
+        let freed: Vec<String> = self.pairs.values().filter(is_free).cloned().collect();
+        come.extend(freed);
         let mut renewal = self.renewed(&come);
         renewal.stop.append(&mut stop);
         renewal.join(of_scripts);

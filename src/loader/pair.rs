@@ -30,6 +30,9 @@ pub const MAX_OBJECT: u64 = 16 << 20;
 /// Maps of an object.
 const MAX_MAPS: usize = 1024;
 
+/// Bytes that an entry of a hash takes beside its key and its value (`struct htab_elem`), its share of the buckets included.
+const HASH_ENTRY: u64 = 64;
+
 /// Rows that a system call reads.
 const BATCH: usize = 4096;
 
@@ -51,6 +54,8 @@ pub struct PairMap {
     pub is_table: bool,
     /// Whether programs send events by it: a perf event array or a ring buffer.
     pub is_events: bool,
+    /// Bytes of kernel memory that it takes when it is full, without what the kernel rounds up.
+    pub memory: u64,
 }
 
 /// What the YAML of a pair says of loading.
@@ -128,13 +133,22 @@ impl OpenPair {
 
     /// The maps.
     pub fn maps(&self) -> BTreeMap<String, PairMap> {
+        let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u64;
         let map = |map: libbpf_rs::OpenMap<'_>| {
             let name = map.name().to_string_lossy().into_owned();
             let kind = map.map_type();
             let is_table = kind.is_hash_map() || matches!(kind, MapType::Array | MapType::PercpuArray);
             let is_events = matches!(kind, MapType::PerfEventArray | MapType::RingBuf);
             let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
-            (name.clone(), PairMap { name, key_size, value_size, by_cpu: kind.is_percpu(), is_table, is_events })
+            let by_cpu = kind.is_percpu();
+            let value = value_size.next_multiple_of(8) as u64 * if by_cpu { cpus } else { 1 };
+            let row = match kind {
+                MapType::RingBuf => 1,
+                kind if kind.is_hash_map() => HASH_ENTRY + key_size.next_multiple_of(8) as u64 + value,
+                _ => value,
+            };
+            let memory = u64::from(map.max_entries()).saturating_mul(row);
+            (name.clone(), PairMap { name, key_size, value_size, by_cpu, is_table, is_events, memory })
         };
         self.object.maps().map(map).collect()
     }

@@ -34,6 +34,8 @@ pub struct PairConfig {
     pub cgroup: Option<String>,
     /// Whether the maps of its metrics are to outlive the agent.
     pub pin: bool,
+    /// Bytes of kernel memory that its maps may take.
+    pub max_memory: u64,
     /// What the file asks for and is not done, a sentence each.
     pub notes: Vec<PairError>,
 }
@@ -272,6 +274,7 @@ metrics:
 kaddrs: [bpf_jit_current, jiffies]
 cgroup: /
 pin: true
+max_memory: 600
 cgroup_id_map: {name: cgids, type: cgrp_storage, regexps: ['^/sys', 'slice$']}
 metrics:
   counters:
@@ -288,7 +291,7 @@ metrics:
 ";
         let config = PairConfig::parse("x.yaml", more.as_bytes()).map_err(|errors| format!("{errors:?}")).unwrap();
         assert_eq!((config.kaddrs.len(), config.cgroup.as_deref()), (2, Some("/")));
-        assert!(config.pin);
+        assert!(config.pin && config.max_memory == 600 << 20);
         let map = config.cgroup_map.unwrap();
         assert_eq!((&*map.name, map.is_storage, map.regexps.len()), ("cgids", true, 2));
         let [first, second] = &config.counters[..] else { panic!() };
@@ -303,6 +306,7 @@ metrics:
         assert!(wrong("60s", "2h").contains("histograms[0].quantiles: expected a window from 12s to 1h, got `2h`"));
         assert!(wrong("instant", "level").contains("semantics: expected one of counter, instant, discrete"));
         assert!(wrong("pin: true", "pin: maybe").contains("pin: expected true or false, got `maybe`"));
+        assert!(wrong("y: 600", "y: 0").contains("max_memory: expected a number of megabytes from 1 to 1048576"));
         assert!(wrong("usec", "us").contains("units: expected one of none, count, byte, Mbyte, nsec"));
         assert!(wrong("cgrp_storage", "array").contains("type: expected one of hash, cgrp_storage, got `array`"));
         assert!(wrong("max_instances: 7", "max_instances: 0").contains("max_instances: expected a number from 1"));

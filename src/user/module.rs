@@ -39,6 +39,8 @@ pub struct PairModule {
     cgroup: Option<String>,
     cgroups: Option<KeptCgroups>,
     pin: bool,
+    /// Bytes of kernel memory that its maps may take.
+    max_memory: u64,
     loaded: Option<LoadedPair>,
     status: PairStatus,
     undecoded: u64,
@@ -199,9 +201,10 @@ impl PairModule {
         let files = Files { name, yaml: yaml.display().to_string(), object: object.display().to_string() };
         let config = text.map_err(|error| vec![error]).and_then(|text| PairConfig::parse(&files.yaml, &text));
         let (mut errors, mut metrics) = (Vec::new(), Vec::new());
-        let (mut wanted, mut place, mut cgroups, mut pins) = (Vec::new(), None, None, false);
+        let (mut wanted, mut place, mut cgroups, mut pins, mut most) = (Vec::new(), None, None, false, 0);
         match config {
-            Ok(PairConfig { counters, histograms, kaddrs, cgroup_map, cgroup, pin, notes }) => {
+            Ok(PairConfig { counters, histograms, kaddrs, cgroup_map, cgroup, pin, max_memory, notes }) => {
+                most = max_memory;
                 (wanted, place, cgroups, pins) = (kaddrs, cgroup, cgroup_map.map(KeptCgroups::new), pin);
                 errors.extend(notes);
                 let counters = counters.into_iter().map(|declared| {
@@ -250,6 +253,7 @@ impl PairModule {
             cgroup: place,
             cgroups,
             pin: pins,
+            max_memory: most,
             loaded: None,
             status,
             undecoded: 0,
@@ -419,6 +423,7 @@ impl PairModule {
 impl PairModule {
     /// What is to be known before the object is loaded.
     fn setup(&mut self, maps: &BTreeMap<String, PairMap>) -> Result<PairSetup, PairError> {
+        self.fits(maps)?;
         if let Some(cgroups) = &mut self.cgroups {
             cgroups.check(&self.files.yaml, maps.get(cgroups.name()))?;
         }
@@ -431,6 +436,26 @@ impl PairModule {
             }
         };
         Ok(PairSetup { constants, cgroup: self.cgroup.clone(), pin: self.to_pin() })
+    }
+
+    /// Whether its maps take no more memory than they may. The kernel would take minutes for a map of many gigabytes, and cannot be stopped.
+    fn fits(&self, maps: &BTreeMap<String, PairMap>) -> Result<(), PairError> {
+        let sum = maps.values().fold(0_u64, |sum, map| sum.saturating_add(map.memory));
+        let Some(largest) = maps.values().max_by_key(|map| map.memory).filter(|_| sum > self.max_memory) else {
+            return Ok(());
+        };
+        let megabytes = |bytes: u64| bytes.div_ceil(1 << 20);
+        let reason = format!(
+            "expected maps of at most {} MB of kernel memory, got {} MB, of which `{}` has {}; give it fewer entries, or add a line \
+             `max_memory: {}` to {}",
+            megabytes(self.max_memory),
+            megabytes(sum),
+            largest.name,
+            megabytes(largest.memory),
+            megabytes(sum),
+            self.files.yaml
+        );
+        Err(PairError { file: self.files.object.clone(), place: "maps".into(), reason })
     }
 
     fn section(&self) -> String {

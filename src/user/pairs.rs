@@ -31,12 +31,14 @@ pub fn section_of(name: &str) -> String {
     format!("user.{}", word(name))
 }
 
-/// Pairs as modules. Clusters are kept in a file if one is given; those of the other tables are not taken.
+/// Pairs as modules. Clusters are kept in a file if one is given; those of the other tables are not taken. Sections that are
+/// `taken` are those of pairs that run: a pair whose name becomes the same has a section by its file.
 pub fn pairs_of(
     files: Vec<PairFiles>,
     prefix: &str,
     state: Option<&Path>,
     others: &[u16],
+    taken: &BTreeSet<String>,
 ) -> Vec<(EnabledModule, PairModule)> {
     if files.is_empty() {
         return Vec::new();
@@ -45,7 +47,7 @@ pub fn pairs_of(
         |path: &Path, error: std::io::Error| log::warn!("{}: {error}; clusters are handed out anew", path.display());
     let loaded = state.and_then(|path| Clusters::load(path, CLUSTERS).map_err(|error| told(path, error)).ok());
     let mut clusters = loaded.unwrap_or_else(|| Clusters::none(CLUSTERS));
-    let pairs = pairs(files, prefix, &mut clusters, others);
+    let pairs = pairs(files, prefix, &mut clusters, others, taken);
     if let Some(path) = state {
         if let Err(error) = clusters.save(path) {
             log::warn!("{}: {error}; the next start hands out clusters anew", path.display());
@@ -56,7 +58,7 @@ pub fn pairs_of(
 
 /// A pair that is not served: names of metrics are checked, and clusters mean nothing.
 pub fn pair_alone(files: PairFiles) -> PairModule {
-    let mut pairs = pairs(vec![files], "", &mut Clusters::none(CLUSTERS), &[]);
+    let mut pairs = pairs(vec![files], "", &mut Clusters::none(CLUSTERS), &[], &BTreeSet::new());
     // There is one module for each pair.
     pairs.pop().map(|(_, pair)| pair).expect("a pair of the files")
 }
@@ -68,16 +70,21 @@ pub fn pairs(
     prefix: &str,
     clusters: &mut Clusters,
     reserved: &[u16],
+    taken: &BTreeSet<String>,
 ) -> Vec<(EnabledModule, PairModule)> {
-    let mut names: BTreeSet<String> = RESERVED.iter().map(|name| String::from(*name)).collect();
+    let mut names = taken.clone();
+    names.extend(RESERVED.iter().map(|name| section_of(name)));
     let mut made = Vec::new();
     for files in files {
-        let (name, file) = (word(&files.name), files.yaml.display().to_string());
+        let (mut name, file) = (word(&files.name), files.yaml.display().to_string());
+        let own = format!("{}.yaml", files.name);
         let (mut module, mut metrics) = PairModule::new(files);
-        if !names.insert(name.clone()) {
+        if !names.insert(section_of(&name)) {
             let reason = format!("expected a name that is free, got `{name}`, which is taken; rename both files");
             module.serve(0, Err(PairError { file: file.clone(), place: "file".into(), reason }));
             metrics.clear();
+            // No name of another one has a dot.
+            name = own;
         }
         made.push((name, file, module, metrics));
     }

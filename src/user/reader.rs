@@ -54,6 +54,8 @@ const EVENT_BUFFER: u64 = 64 << 10;
 const WINDOWS: std::ops::RangeInclusive<u64> = 12..=3600;
 /// Bytes of a compiled expression.
 const EXPRESSION: usize = 1 << 20;
+/// Megabytes of kernel memory that the maps of a pair may take, unless the file says another number.
+const MAX_MEMORY: u64 = 512;
 /// Buckets of a histogram.
 const MAX_BUCKETS: u64 = 1024;
 
@@ -191,6 +193,8 @@ impl Reader<'_> {
             config.cgroup = self.text(at, "cgroup", "a path below the mount of cgroup v2, such as /");
         }
         config.pin = self.flag(at, "pin");
+        let memory = self.number(at, "max_memory", 1..=1 << 20, "a number of megabytes").unwrap_or(MAX_MEMORY);
+        config.max_memory = memory << 20;
         if let Some(spans) = at.get("tracing") {
             config.notes.push(self.error(spans.place(), "spans are not sent, the metrics are served".into()));
         }

@@ -547,3 +547,31 @@ fn programs_have_switches_only_where_modules_may_stop() {
     assert!(programs > 0, "{}", home.log());
     assert_eq!(with_switch(&Home::new(&text)), 0);
 }
+
+#[test]
+fn pairs_whose_names_become_the_same_have_a_row_each_and_the_one_that_goes_makes_room() {
+    let Some(home) = later(CONFIG) else { return };
+    if !source(&home, "a-b", FORKS, FORKS_YAML) || !source(&home, "a_b", FORKS, FORKS_YAML) {
+        return;
+    }
+    let mut peer = Peer::ready(&home, &[]);
+    let states = |peer: &mut Peer| values_in_time(peer, "bcc.user.status.state");
+    let both = states(&mut peer).unwrap();
+    assert_eq!((both.len(), &*both["a_b"], &*both["a_b.yaml"]), (2, "running", "failed"), "{both:?}");
+    let error = &values(&mut peer, "bcc.user.status.error")["a_b.yaml"];
+    assert!(error.contains("expected a name that is free, got `a_b`"), "{error}");
+    let programs = programs_of(peer.agent.pid());
+    let remove = |name: &str| {
+        fs::remove_file(home.path(&format!("programs.d/{name}.yaml"))).unwrap();
+        fs::remove_file(home.path(&format!("programs.d/{name}.bpf.o"))).unwrap();
+    };
+    remove("a-b");
+    let one = wait_seconds(60, "the other pair", || states(&mut peer).filter(|states| states.len() == 1));
+    assert_eq!(one["a_b"], "running");
+    fork(3);
+    assert!(number(&mut peer, "bcc.user.a_b.forks_total") >= 3);
+    wait_seconds(60, "the end of the first", || (still_loaded(&programs) != programs).then_some(()));
+    remove("a_b");
+    wait_seconds(60, "no pair", || states(&mut peer).filter(BTreeMap::is_empty));
+    assert_eq!(peer.close().0.code(), Some(0));
+}

@@ -220,7 +220,7 @@ fn what_is_wrong_with_a_pair_costs_that_part_only() {
     assert!(whole.status.code() == Some(1) && table.contains("user.typo") && table.contains("user.mixed"), "{table}");
 }
 
-/// A row for each getppid of `load`, of which there are more than are served; the program of the other pair runs nowhere.
+/// A row for each getppid of `load`, of which there are more than are served; the program of another pair runs nowhere, and the map of a third is too large.
 const MANY: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -261,19 +261,27 @@ char LICENSE[] SEC("license") = "GPL";
 "#;
 
 #[test]
-fn rows_beyond_the_limit_are_counted_and_the_first_stay_and_what_runs_nowhere_leaves_the_kernel() {
+fn limits_of_rows_and_memory_hold_and_what_runs_nowhere_leaves_the_kernel() {
     if lacks_bpf() || lacks(&["python3"]) {
         return;
     }
     let Some(home) = home() else { return };
     let many = MANY.replace("GETPPID", &nix::libc::SYS_getppid.to_string());
     let one = "metrics: {counters: [{name: a, help: a}]}\n";
-    if !source(&home, "many", &many, MANY_YAML) || !source(&home, "nowhere", NOWHERE, one) {
+    let huge = NOWHERE.replace("max_entries, 1)", "max_entries, 1000000000)");
+    let pairs = [("many", &*many, MANY_YAML), ("nowhere", NOWHERE, one), ("huge", &*huge, one)];
+    if !pairs.iter().all(|(name, text, yaml)| source(&home, name, text, yaml)) {
         return;
     }
     let mut peer = Peer::ready(&home, &[]);
     assert_eq!(values(&mut peer, "bcc.user.status.state")["nowhere"], "failed");
     assert_eq!(values(&mut peer, "bcc.user.status.memory")["nowhere"], "0");
+    let error = &values(&mut peer, "bcc.user.status.error")["huge"];
+    let reason =
+        "huge.bpf.o: maps: expected maps of at most 512 MB of kernel memory, got 7630 MB, of which `a` has 7630;";
+    assert!(error.contains(reason) && error.contains("add a line `max_memory: 7630` to "), "{error}");
+    let checked = home.run(&["--check", home.path("programs.d/huge.yaml").to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&checked.stderr).contains(reason), "{checked:?}");
     load(40);
     let names = |peer: &mut Peer| values(peer, "bcc.user.many.many").into_keys().collect::<Vec<_>>();
     let first = names(&mut peer);
