@@ -1,11 +1,11 @@
 //! Control groups: where their hierarchies are mounted, which directory has which id, and whose they are by their paths.
 
+use super::processes::arguments;
 use crate::kit::{SeriesLabel, SeriesLabels};
 use nix::sys::stat::makedev;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -290,13 +290,6 @@ fn unescaped(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// The arguments of a process, each with a NUL behind it: the first 32 KB.
-fn arguments(pid: u32) -> Option<Vec<u8>> {
-    let mut line = Vec::new();
-    fs::File::open(format!("/proc/{pid}/cmdline")).ok()?.take(32 << 10).read_to_end(&mut line).ok()?;
-    Some(line)
 }
 
 /// NAME of `-name guest=NAME,...` or `-name NAME`, in a command line whose arguments end with NUL; a comma in it is written twice.

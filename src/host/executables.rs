@@ -1,5 +1,6 @@
 //! The files that processes execute, and the probes they declare.
 
+use super::blocking::BLOCKING;
 use super::error::HostError;
 use super::{open_regular, open_regular_of, Elf, Probe};
 use crate::kit::Target;
@@ -32,7 +33,8 @@ impl Mapped {
     /// Opens the file, in whatever container the process is and even if it was deleted or replaced: by the mapping, or, without the
     /// privilege for that (`CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`), by its name if that is still it.
     pub fn open(&self) -> Result<File> {
-        let by_mapping = open_regular(Path::new(&format!("/proc/{}/map_files/{}", self.pid, self.range)));
+        let mapping = PathBuf::from(format!("/proc/{}/map_files/{}", self.pid, self.range));
+        let by_mapping = BLOCKING.run(self.pid, move || open_regular(&mapping));
         by_mapping.or_else(|error| {
             let file = open_regular_of(self.pid, &self.path).map_err(|_| error)?;
             let about = file.metadata()?;
@@ -67,7 +69,7 @@ pub fn mapped(pid: u32, wanted: impl Fn(&str) -> bool) -> Vec<Mapped> {
 
 /// The lines of /proc/PID/maps, as long as the answer is true.
 pub(super) fn each_line(pid: u32, mut more: impl FnMut(&str) -> bool) {
-    let Ok(maps) = File::open(format!("/proc/{pid}/maps")) else { return };
+    let Ok(maps) = BLOCKING.open(pid, move || File::open(format!("/proc/{pid}/maps"))) else { return };
     let mut maps = BufReader::with_capacity(1 << 16, maps.take(MAPS));
     let mut line = Vec::new();
     while maps.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {

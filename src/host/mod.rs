@@ -1,5 +1,6 @@
 //! The machine as its files show it: no BPF.
 
+mod blocking;
 mod cgroups;
 mod demangle;
 mod elf;

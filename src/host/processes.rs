@@ -1,5 +1,6 @@
 //! Processes by their names, from procfs.
 
+use super::blocking::BLOCKING;
 use crate::kit::{in_log, ProcessFilter};
 use rustix::fs::{getxattr, open, readlinkat_raw, Dir, Mode, OFlags};
 use std::collections::BTreeSet;
@@ -8,7 +9,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A C string's bytes: what precedes the first NUL.
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
@@ -18,11 +19,20 @@ pub fn until_nul(bytes: &[u8]) -> &[u8] {
 /// Bytes of a command line that are read: several times the longest class path, while a process may have gigabytes.
 const LINE: u64 = 32 << 10;
 
+/// The arguments of a process, each with a NUL behind it: the first 32 KB. `None` if it is gone or does not let them be read.
+pub(super) fn arguments(pid: u32) -> Option<Vec<u8>> {
+    let read = move || {
+        let mut line = Vec::new();
+        fs::File::open(format!("/proc/{pid}/cmdline"))?.take(LINE).read_to_end(&mut line)?;
+        Ok(line)
+    };
+    BLOCKING.run(pid, read).ok()
+}
+
 /// The command line of a process, cut to 32 KB: arguments joined with single blanks, `(comm)` for a kernel thread; `None` if it is
-/// gone.
+/// gone or does not let it be read ([`exists`] tells which).
 pub fn cmdline(pid: u32) -> Option<Vec<u8>> {
-    let mut line = Vec::new();
-    fs::File::open(format!("/proc/{pid}/cmdline")).ok()?.take(LINE).read_to_end(&mut line).ok()?;
+    let mut line = arguments(pid)?;
     while line.last() == Some(&0) {
         line.pop();
     }
@@ -56,12 +66,21 @@ pub fn in_namespace() -> bool {
     fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() != "pid:[4026531836]")
 }
 
-/// The processes that have a TCP or UDP socket open, in any network namespace. It looks at every descriptor of the machine: for the
-/// start only.
+/// Descriptors of a process that are looked at, and the time for those of all: anybody may have any number of them.
+const DESCRIPTORS: usize = 1000;
+const LOOKING: Duration = Duration::from_secs(2);
+
+/// The processes that have a TCP or UDP socket open, in any network namespace, among their first [`DESCRIPTORS`]; those that were found
+/// within [`LOOKING`]. For the start only.
 pub fn with_sockets() -> Vec<u32> {
+    with_sockets_until(Instant::now() + LOOKING)
+}
+
+fn with_sockets_until(until: Instant) -> Vec<u32> {
     all()
         .into_iter()
         .flatten()
+        .take_while(|_| Instant::now() < until)
         .filter(|&pid| has_socket(Path::new(&format!("/proc/{pid}/fd"))).unwrap_or(false))
         .collect()
 }
@@ -70,9 +89,15 @@ pub fn with_sockets() -> Vec<u32> {
 /// a path from the root is looked up component by component, for each of them.
 fn has_socket(folder: &Path) -> rustix::io::Result<bool> {
     let mut descriptors = Dir::new(open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
+    let mut left = DESCRIPTORS;
     while let Some(descriptor) = descriptors.read() {
         let descriptor = descriptor?;
         let number = descriptor.file_name();
+        if number.to_bytes().first() == Some(&b'.') {
+            continue;
+        }
+        let Some(fewer) = left.checked_sub(1) else { return Ok(false) };
+        left = fewer;
         // A file is not touched: a network file system may not answer.
         let mut link = [0; b"socket:".len()];
         let read = readlinkat_raw(descriptors.fd()?, number, &mut link[..]);
@@ -98,14 +123,22 @@ pub struct Process {
     pub pid: u32,
     /// Its command name.
     pub comm: Vec<u8>,
-    /// Its command line.
+    /// Its command line; its command name in parentheses as long as it does not let the former be read.
     pub line: Vec<u8>,
+    /// The command line could not be read.
+    pub is_late: bool,
 }
 
 impl Process {
     /// A process; `None` if it is gone.
     pub fn read(pid: u32) -> Option<Process> {
-        Some(Process { pid, comm: comm(pid)?, line: cmdline(pid)? })
+        let (comm, line) = (comm(pid)?, cmdline(pid));
+        let is_late = line.is_none();
+        if is_late && !exists(pid) {
+            return None;
+        }
+        let line = line.unwrap_or_else(|| [b"(", comm.as_slice(), b")"].concat());
+        Some(Process { pid, comm, line, is_late })
     }
 
     /// Every process there is, each read when it is its turn: their command lines together may be more than the memory.
@@ -182,6 +215,11 @@ impl Watch {
         self.ticks == 0
     }
 
+    /// Whether the last look has found it.
+    pub fn has(&self, pid: u32) -> bool {
+        self.members.contains(&pid)
+    }
+
     /// Takes note of those that a look has found among all processes.
     pub fn found(&mut self, found: BTreeSet<u32>, change: &mut dyn FnMut(u32, bool)) {
         let mut come = 0;
@@ -215,9 +253,15 @@ impl Watch {
 mod tests {
     use super::*;
 
+    /// A command line that is to be had: on a busy machine a read may be given up.
+    fn line_of(pid: u32) -> Vec<u8> {
+        let mut pauses = (0..3000).map(|_| std::thread::sleep(Duration::from_millis(20)));
+        cmdline(pid).or_else(|| pauses.find_map(|()| cmdline(pid))).expect("it lives")
+    }
+
     #[test]
     fn this_process_has_a_command_line() {
-        let line = cmdline(std::process::id()).expect("this process lives");
+        let line = line_of(std::process::id());
         assert!(line.windows(7).any(|part| part == b"corebcc"), "{}", String::from_utf8_lossy(&line));
         assert!(exists(std::process::id()));
     }
@@ -231,10 +275,13 @@ mod tests {
         let mut child = command.spawn().unwrap();
         // Until it has executed the shell.
         let line = (0..1000).find_map(|_| {
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(20));
             cmdline(child.id()).filter(|line| line.starts_with(b"sh -c"))
         });
-        let all = Process::all().unwrap().map(|process| process.line.len()).max();
+        let all = (0..600).find_map(|_| {
+            let all = Process::all().unwrap().map(|process| process.line.len()).max();
+            all.filter(|&most| most as u64 == LINE)
+        });
         child.kill().unwrap();
         child.wait().unwrap();
         let line = line.unwrap();
@@ -243,9 +290,9 @@ mod tests {
 
     #[test]
     fn a_kernel_thread_is_named_in_parentheses() {
-        match cmdline(2) {
-            Some(line) => assert_eq!(line, b"(kthreadd)"),
-            None => assert!(!exists(2), "a process namespace without kernel threads"),
+        // Unless in a process namespace without kernel threads.
+        if exists(2) && comm(2).is_some_and(|comm| comm == b"kthreadd") {
+            assert_eq!(line_of(2), b"(kthreadd)");
         }
     }
 
@@ -274,6 +321,33 @@ mod tests {
     fn a_process_with_a_socket_is_found() {
         let _listener = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(with_sockets().contains(&std::process::id()));
+    }
+
+    #[test]
+    fn of_many_descriptors_the_first_are_looked_at() {
+        let _socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        // Duplicates fill the numbers of a process of its own.
+        let script = format!(
+            "import os, socket, sys\nimport resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000))\n\
+             for _ in range({}): os.dup(0)\nkept = socket.socket()\nprint('ready', flush=True)\nsys.stdin.read()",
+            DESCRIPTORS
+        );
+        let child = std::process::Command::new("python3")
+            .args(["-c", &script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn();
+        let Ok(mut child) = child else {
+            return println!("skipped: of_many_descriptors_the_first_are_looked_at: python3");
+        };
+        let mut ready = [0; 6];
+        child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+        let found = has_socket(Path::new(&format!("/proc/{}/fd", child.id()))).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!found);
+        assert!(with_sockets().contains(&std::process::id()), "others are found");
+        assert!(with_sockets_until(Instant::now()).is_empty(), "no time");
     }
 
     #[test]

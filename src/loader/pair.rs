@@ -426,9 +426,12 @@ fn look_up_batch(
     (count as usize, -failed)
 }
 
+/// BPF_MAP_LOOKUP_BATCH of a map: where to go on from, where the next one goes on from, keys and values; the number of rows and the error.
+type Lookup<'a> = dyn FnMut(Option<&mut [u8]>, &mut [u8], &mut [u8], &mut [u64]) -> (usize, i32) + 'a;
+
 /// Reads a map by batches. An error after which rows are missing is one of the whole reading: sums without them would go back.
 fn batches(
-    lookup: &mut dyn FnMut(Option<&mut [u8]>, &mut [u8], &mut [u8], &mut [u64]) -> (usize, i32),
+    lookup: &mut Lookup<'_>,
     shape: RowShape,
     most: usize,
     row: &mut dyn FnMut(&[u8], &[u64]),

@@ -93,6 +93,8 @@ struct Process {
     execs_now: u64,
     /// Where the table has the command name since the last of these.
     named_at: Option<usize>,
+    /// It did not let its command line be read: the name is the kernel's.
+    is_late: bool,
 }
 
 impl Process {
@@ -102,22 +104,39 @@ impl Process {
     }
 
     /// Gives it the name of the program it runs now: as it was started if it still lives, else as the kernel called it.
-    fn rename(&mut self, pid: u32, name_of: NameOf, kernel: &dyn Kernel) {
+    fn rename(&mut self, pid: u32, host: &Names, kernel: &dyn Kernel) {
         let row = self.named_at.and_then(|place| kernel.rows(NAMES).get(place));
         let comm = row.map_or([0; 16], |row| row.bytes(thread_name::comm));
         let comm = until_nul(&comm);
         self.execs = self.execs_now;
         // A name that was handed out stays until the process executes another program.
         if self.found_as.take().is_none_or(|earlier| earlier != comm) {
-            self.name = instance_name(pid, &[&name_of(pid).unwrap_or_default(), comm]);
+            self.name(pid, host, comm);
         }
     }
+
+    /// Gives it the name that it has on the machine, or else this command name: in parentheses if it lives.
+    fn name(&mut self, pid: u32, host: &Names, comm: &[u8]) {
+        let line = (host.name_of)(pid);
+        self.is_late = line.is_none() && (host.exists)(pid);
+        self.name = match (line, self.is_late) {
+            (Some(line), _) => instance_name(pid, &[&line, comm]),
+            (None, false) => instance_name(pid, &[comm]),
+            (None, true) => instance_name(pid, &[&[b"(", command_word(&[comm]), b")"].concat()]),
+        };
+    }
+}
+
+/// The machine, as this module sees it.
+struct Names {
+    name_of: NameOf,
+    comm_of: NameOf,
+    exists: fn(u32) -> bool,
 }
 
 struct Netproc {
     options: Options,
-    name_of: NameOf,
-    comm_of: NameOf,
+    names: Names,
     with_sockets: fn() -> Vec<u32>,
     /// Processes with sockets, listed before the modules are loaded: who has which takes privileges that are dropped afterwards.
     listed: Vec<u32>,
@@ -136,8 +155,7 @@ impl Netproc {
     fn new(options: Options, name_of: NameOf, with_sockets: fn() -> Vec<u32>) -> Netproc {
         Netproc {
             options,
-            name_of,
-            comm_of: comm,
+            names: Names { name_of, comm_of: comm, exists },
             with_sockets,
             listed: Vec::new(),
             processes: ProcessCounts::default(),
@@ -157,9 +175,9 @@ impl Netproc {
             return;
         }
         for pid in std::mem::take(&mut self.listed) {
-            let (Some(line), Some(comm)) = ((self.name_of)(pid), (self.comm_of)(pid)) else { continue };
+            let Some(comm) = (self.names.comm_of)(pid).filter(|_| (self.names.exists)(pid)) else { continue };
             if let Some(process) = self.processes.of(pid, 0) {
-                process.name = instance_name(pid, &[&line]);
+                process.name(pid, &self.names, &comm);
                 process.found_as = Some(comm);
             }
         }
@@ -171,7 +189,7 @@ impl Netproc {
             self.add_up(kernel);
         }
         for (pid, process) in self.processes.iter_mut().filter(|(_, process)| process.needs_name()) {
-            process.rename(pid, self.name_of, kernel);
+            process.rename(pid, &self.names, kernel);
         }
     }
 
@@ -268,10 +286,15 @@ impl Module for Netproc {
             self.begin();
         }
         self.sweep(kernel);
-        let name_of = self.name_of;
+        for (pid, process) in self.processes.iter_mut().filter(|(_, process)| process.is_late) {
+            if let Some(comm) = (self.names.comm_of)(pid) {
+                process.name(pid, &self.names, &comm);
+            }
+        }
+        let exists = self.names.exists;
         self.processes.tick(
             !self.options.remove_stopped_processes,
-            |pid, process| process.threads == 0 && name_of(pid).is_none(),
+            |pid, process| process.threads == 0 && !exists(pid),
             |process| process.past.iter().chain(&process.live).fold(0, |sum, cell| sum.wrapping_add(*cell)),
         );
         self.claims.release_contested(kernel.rows(THREADS), |thread| thread.get(thread::id) == 0);
@@ -346,8 +369,15 @@ mod tests {
         fake.set(THREADS, place, thread::state, ENDED);
     }
 
+    /// On a machine where processes below 1000 live.
     fn module() -> Netproc {
-        Netproc::new(Options::default(), |pid| (pid < 1000).then(|| b"/usr/bin/curl -s x".to_vec()), Vec::new)
+        named_by(Options::default(), |pid| (pid < 1000).then(|| b"/usr/bin/curl -s x".to_vec()))
+    }
+
+    fn named_by(options: Options, name_of: NameOf) -> Netproc {
+        let mut module = Netproc::new(options, name_of, Vec::new);
+        module.names.exists = |pid| pid < 1000;
+        module
     }
 
     fn sent(module: &mut Netproc, fake: &Fake) -> Vec<(String, Option<u64>)> {
@@ -414,7 +444,7 @@ mod tests {
     fn processes_that_ended_stay_where_that_is_asked_for() {
         let fake = fake();
         let options = Options { remove_stopped_processes: false, ..Options::default() };
-        let mut module = Netproc::new(options, |_| None, Vec::new);
+        let mut module = named_by(options, |_| None);
         thread(&fake, 3, 1001, 1001, 1, 50);
         named(&fake, 3, b"curl\0\0\0\0", 0);
         ended(&fake, 3);
@@ -425,7 +455,7 @@ mod tests {
     #[test]
     fn a_name_is_the_bytes_of_the_command_line_whatever_they_are() {
         let fake = fake();
-        let mut module = Netproc::new(Options::default(), |_| Some(b"/opt/caf\xc3 x".to_vec()), Vec::new);
+        let mut module = named_by(Options::default(), |_| Some(b"/opt/caf\xc3 x".to_vec()));
         thread(&fake, 3, 77, 77, 1, 100);
         thread(&fake, 4, 78, 78, 1, 200);
         for _ in 0..2 {
@@ -450,13 +480,49 @@ mod tests {
     #[test]
     fn an_exec_renews_the_name() {
         let fake = fake();
-        let mut module = Netproc::new(Options::default(), |_| Some(b"sh".to_vec()), Vec::new);
+        let mut module = named_by(Options::default(), |_| Some(b"sh".to_vec()));
         thread(&fake, 3, 77, 77, 1, 1);
         assert_eq!(sent(&mut module, &fake)[0].0, "000077 sh");
-        module.name_of = |_| Some(b"curl".to_vec());
+        module.names.name_of = |_| Some(b"curl".to_vec());
         assert_eq!(sent(&mut module, &fake)[0].0, "000077 sh");
         fake.set(THREADS, 3, thread::state, 2);
         assert_eq!(sent(&mut module, &fake)[0].0, "000077 curl");
+    }
+
+    #[test]
+    fn a_process_that_does_not_let_its_command_line_be_read_has_the_kernels_name_until_it_does() {
+        let fake = fake();
+        let mut module = named_by(Options::default(), |_| None);
+        module.names.comm_of = |pid| Some(if pid == 78 { b"Web Content".to_vec() } else { b"curl".to_vec() });
+        module.listed = vec![78, 1001];
+        thread(&fake, 3, 77, 77, 1, 100);
+        named(&fake, 3, b"curl\0\0\0\0", 0);
+        let names = |module: &mut Netproc| sent(module, &fake).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        for _ in 0..2 {
+            module.tick(&fake);
+            assert_eq!(names(&mut module), ["000077 (curl)", "000078 (Web)"]);
+        }
+        module.names.name_of = |pid| (pid < 1000).then(|| b"/bin/now -x".to_vec());
+        assert_eq!(names(&mut module)[0], "000077 (curl)", "a fetch does not try again");
+        module.tick(&fake);
+        module.names.name_of = |_| Some(b"later".to_vec());
+        module.tick(&fake);
+        assert_eq!(names(&mut module), ["000077 /bin/now", "000078 /bin/now"]);
+    }
+
+    #[test]
+    fn the_command_line_of_a_process_without_threads_in_the_table_is_not_read_each_second() {
+        static READS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let read = |_| {
+            READS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Some(b"curl".to_vec())
+        };
+        let fake = fake();
+        let mut module = named_by(Options::default(), read);
+        module.names.comm_of = |_| Some(b"curl".to_vec());
+        module.listed = vec![77];
+        (0..5).for_each(|_| module.tick(&fake));
+        assert_eq!(READS.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 
     #[test]
@@ -490,14 +556,15 @@ mod tests {
             let fake = fake();
             let mut module = module();
             module.listed = vec![77, 1001];
-            module.name_of = |pid| (pid == 77).then(|| b"/usr/sbin/nginx -g".to_vec());
-            module.comm_of = |_| Some(b"nginx".to_vec());
+            module.names.name_of = |pid| (pid == 77).then(|| b"/usr/sbin/nginx -g".to_vec());
+            module.names.comm_of = |_| Some(b"nginx".to_vec());
             assert_eq!(sent(&mut module, &fake), [("000077 /usr/sbin/nginx".into(), Some(0))]);
-            module.name_of = match living {
+            module.names.name_of = match living {
                 Some("nginx: worker") => |_| Some(b"nginx: worker".to_vec()),
                 Some(_) => |_| Some(b"/bin/curl x".to_vec()),
                 None => |_| None,
             };
+            module.names.exists = if living.is_some() { |_| true } else { |_| false };
             thread(&fake, 3, 77, 77, 1000, 100);
             named(&fake, 3, comm, 9);
             assert_eq!(sent(&mut module, &fake), [(then.into(), Some(100))], "{living:?}");
@@ -530,7 +597,7 @@ mod tests {
         let mut module = module();
         module.with_sockets = || vec![77];
         module.plan(&Host::SMALL, &mut Plan::default(), &mut crate::bpf::constants());
-        module.comm_of = |_| Some(b"curl".to_vec());
+        module.names.comm_of = |_| Some(b"curl".to_vec());
         module.tick(&fake);
         assert_eq!(sent(&mut module, &fake), [("000077 /usr/bin/curl".into(), Some(0))]);
         thread(&fake, 3, 77, 77, 1, 100);

@@ -148,7 +148,9 @@ impl Filters {
         let mut by = [0; 3];
         for Filter { bit, watch, .. } in &self.filters {
             let filter = watch.filter();
-            let reasons = [filter.has_name(&process.comm), filter.has_line(&process.line), filter.has_id(process.pid)];
+            // One whose command line is not to be had stays what it was.
+            let has_line = filter.has_line(&process.line) || process.is_late && watch.has(process.pid);
+            let reasons = [filter.has_name(&process.comm), has_line, filter.has_id(process.pid)];
             for (by, _) in by.iter_mut().zip(reasons).filter(|(_, is)| *is) {
                 *by |= bit;
             }
@@ -354,7 +356,7 @@ mod tests {
     }
 
     fn process(pid: u32, comm: &str, line: &str) -> Process {
-        Process { pid, comm: comm.into(), line: line.into() }
+        Process { pid, comm: comm.into(), line: line.into(), is_late: false }
     }
 
     #[test]
@@ -370,6 +372,16 @@ mod tests {
         assert_eq!(filters.judge(&process(77, "java", "java -jar x")), [0b0011, 0b0100, 0b0010]);
         assert_eq!(filters.judge(&process(78, "javac", "javac")), [0, 0, 0]);
         assert_eq!(filters.judge(&process(78, "node_exporter", "/bin/node_exporter --web")), [0b0100, 0, 0]);
+    }
+
+    #[test]
+    fn a_process_whose_command_line_is_not_to_be_had_stays_in_its_filters() {
+        let mut filters = filters(&[".*-jar.*", ".*(java).*", "x"]);
+        let late = Process { is_late: true, ..process(77, "java", "(java)") };
+        assert_eq!(filters.judge(&late), [0, 0b010, 0]);
+        filters.filters[0].watch.found([77].into(), &mut |_, _| {});
+        assert_eq!(filters.judge(&late), [0, 0b011, 0]);
+        assert_eq!(filters.judge(&process(77, "java", "java -x")), [0, 0b010, 0], "it is known to be another");
     }
 
     #[test]

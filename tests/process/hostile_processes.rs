@@ -3,8 +3,9 @@
 
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire};
-use crate::support::{config, lacks, lacks_bpf, skip, wait_for, wait_seconds, Home, Proc, BINARY};
-use corebcc::pcp::{Pmid, IN_NULL};
+use crate::support::{config, lacks, lacks_bpf, lacks_mounts, skip, wait_for, wait_seconds, Home, Proc, BINARY};
+use corebcc::pcp::{Indom, Pmid, IN_NULL};
+use corebcc::pdu::Pdu;
 use nix::fcntl::OFlag;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt, PtyMaster};
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 const PYTHON: &str = "/usr/bin/python3";
 const NOBODY: u32 = 65534;
+const TRAFFIC: Pmid = Pmid::new(149, 40, 4);
 const STACKS: Pmid = Pmid::new(149, 14, 0);
 const CALLS: Pmid = Pmid::new(149, 15, 0);
 const METHODS: Pmid = Pmid::new(149, 17, 1);
@@ -362,6 +364,108 @@ wait()
     let mut peer = agent(&home);
     served(&mut peer, CALLS, 5 * SECOND);
     is_small(&peer);
+    assert_eq!(peer.close().0.code(), Some(0));
+    drop(process);
+}
+
+/// A file system of nobody's that answers the first read with an error, after which the kernel holds the lock of the reader's memory
+/// during the second one, which gets no answer.
+const NO_ANSWER: &str = "
+import socket, threading
+fuse = os.open('/dev/fuse', os.O_RDWR)
+options = 'fd=%d,rootmode=40000,user_id=65534,group_id=65534' % fuse
+libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+os.mkdir('mount')
+assert libc.mount(b'none', b'mount', b'fuse', 0, options.encode()) == 0, os.strerror(ctypes.get_errno())
+os.setgroups([]), os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534)
+attributes = struct.pack('=6Q10I', 2, 4096, 8, 0, 0, 0, 0, 0, 0, 0o100644, 1, 65534, 65534, 0, 4096, 0)
+root = struct.pack('=6Q10I', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 1, 65534, 65534, 0, 4096, 0)
+def serve():
+    reads = 0
+    while True:
+        request = os.read(fuse, 1 << 20)
+        (length, opcode, unique, node) = struct.unpack('=IIQQ', request[:24])
+        answer, error = b'', 0
+        if opcode == 26: answer = struct.pack('=IIIIHHIIHHI7I', 7, 31, 65536, 0, 12, 9, 65536, 1, 0, 0, 0, *[0] * 7)
+        elif opcode == 1: answer = struct.pack('=4QII', 2, 0, 1000, 1000, 0, 0) + attributes
+        elif opcode == 3: answer = struct.pack('=QII', 1000, 0, 0) + (root if node == 1 else attributes)
+        elif opcode == 14: answer = struct.pack('=QII', 1, 0, 0)
+        elif opcode == 15 and reads == 0: reads, error = 1, -5
+        elif opcode in (2, 15, 36, 42): continue
+        else: error = -38
+        os.write(fuse, struct.pack('=IiQ', 16 + len(answer), error, unique) + answer)
+libc.prctl(4, 1, 0, 0, 0) # as any process has it that root has not started
+if os.fork() == 0: serve()
+os.close(fuse)
+file = os.open('mount/file', os.O_RDONLY)
+start = libc.mmap(None, 4096, 1, 2, file, 0)
+os.close(file)
+byte = ctypes.create_string_buffer(1)
+libc.memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def fault():
+    time.sleep(.5)
+    libc.memcpy(byte, start, 1)
+def wait_for_lock():
+    time.sleep(1)
+    libc.mmap(None, 4096, 1, 0x22, -1, 0)
+for work in (fault, wait_for_lock): threading.Thread(target=work, daemon=True).start()
+time.sleep(1.5)
+ready()
+while True:
+    datagrams.sendto(b'x', ('127.0.0.1', 9))
+    time.sleep(.01)
+";
+
+/// Whoever reads its command line waits for as long as it lives; the agent gives up, and names it as the kernel does.
+#[test]
+fn a_command_line_that_cannot_be_read_costs_the_agent_nothing() {
+    if is_impossible() || lacks(&["unshare"]) || lacks_mounts() {
+        return;
+    }
+    if !std::path::Path::new("/dev/fuse").exists() {
+        return skip("FUSE");
+    }
+    let text =
+        of_hostile(&["netproc", "syscount"]).replace("module = syscount", "module = syscount\nprocess = .*hostile.*");
+    let home = home(&text);
+    let mut command = Command::new("unshare");
+    command.args(["-m", "setsid"]).arg(home.path(&name())).arg("-c").arg(format!("{BEGIN}{NO_ANSWER}"));
+    let mut child = command.current_dir(home.path("theirs")).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let process = Session(Proc(child));
+    if line != "ready\n" {
+        return skip("a FUSE file");
+    }
+    let mut reader = Proc(
+        Command::new("cat").arg(format!("/proc/{}/cmdline", process.0.pid())).stdout(Stdio::null()).spawn().unwrap(),
+    );
+    sleep(SECOND);
+    if reader.0.try_wait().unwrap().is_some() {
+        return skip("a kernel that holds the lock of a process's memory while a file is read");
+    }
+    let mut peer = agent(&home);
+    served(&mut peer, CALLS, 3 * SECOND);
+    let pid = process.0.pid() as u32;
+    let expected = format!("{pid:06} ({})", name());
+    let instances = |peer: &mut Peer| {
+        peer.ask(&wire::fetch(&[TRAFFIC]));
+        let answer = peer.ask(&wire::instance(Indom::new(149, 40), pid, ""));
+        let Pdu::Instance { entries, .. } = wire::decode(&answer) else { return None };
+        entries.first().map(|(_, name)| String::from_utf8_lossy(name).into_owned())
+    };
+    wait_for("the kernel's name", || instances(&mut peer).filter(|name| *name == expected));
+    let datagrams = |peer: &mut Peer| {
+        let set = &wire::result(&peer.ask(&wire::fetch(&[TRAFFIC])))[0];
+        let its = set.values.iter().find(|(instance, _)| *instance == pid)?;
+        Some(its.1.clone())
+    };
+    let first = datagrams(&mut peer);
+    wait_for("more datagrams", || datagrams(&mut peer).filter(|now| first.as_ref() != Some(now)));
+    let threads = fs::read_dir(format!("/proc/{}/task", peer.agent.pid())).unwrap().count();
+    assert!(threads < 14, "{threads} threads");
+    assert_eq!(home.log().matches("do not let their command lines").count(), 1, "{}", home.log());
     assert_eq!(peer.close().0.code(), Some(0));
     drop(process);
 }
