@@ -4,7 +4,6 @@
 //! held while a page of a mapped file is read, and any user can have a file system (FUSE) that never answers. So each such read
 //! has a thread of its own, which is abandoned if it takes too long, and the process is left alone for a while.
 
-use super::exists;
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError};
@@ -143,7 +142,7 @@ impl State {
     fn abandon(&mut self, pid: u32, thread: &Weak<()>, now: Instant) {
         self.vain.push(now);
         self.abandoned.push(thread.clone());
-        self.blocked.retain(|&pid, _| exists(pid));
+        self.blocked.retain(|pid, _| std::fs::symlink_metadata(format!("/proc/{pid}")).is_ok());
         let times = self.blocked.get(&pid).map_or(0, |blocked| blocked.times);
         let blocked = Blocked { thread: thread.clone(), times: times.saturating_add(1), last: now };
         self.blocked.insert(pid, blocked);
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_blocks_again_and_again_is_left_alone_for_longer() {
+    fn a_process_that_blocks_again_is_left_alone_for_longer() {
         let mut state = State::default();
         let me = std::process::id();
         let mut now = Instant::now();

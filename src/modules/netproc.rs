@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_does_not_let_its_command_line_be_read_has_the_kernels_name_until_it_does() {
+    fn what_cannot_be_named_has_the_kernels_name_until_it_can() {
         let fake = fake();
         let mut module = named_by(Options::default(), |_| None);
         module.names.comm_of = |pid| Some(if pid == 78 { b"Web Content".to_vec() } else { b"curl".to_vec() });
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_of_a_process_without_threads_in_the_table_is_not_read_each_second() {
+    fn no_command_line_is_read_each_second() {
         static READS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let read = |_| {
             READS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

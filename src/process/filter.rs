@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_command_line_is_not_to_be_had_stays_in_its_filters() {
+    fn a_process_that_cannot_be_read_stays_in_its_filters() {
         let mut filters = filters(&[".*-jar.*", ".*(java).*", "x"]);
         let late = Process { is_late: true, ..process(77, "java", "(java)") };
         assert_eq!(filters.judge(&late), [0, 0b010, 0]);
