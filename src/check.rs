@@ -11,7 +11,7 @@ use crate::pcpconf::PcpConf;
 use crate::script;
 use crate::user::{pair_alone, pairs_of, read_directory, read_file, set_pair_options, PairModule, PairOptions};
 use std::collections::BTreeSet;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
 
 /// What became of the modules.
@@ -23,6 +23,9 @@ struct Loaded {
     /// The targets that loaded modules go without though the configuration names them, each with its module.
     missing: Vec<String>,
 }
+
+/// The exit status of a check of one file that was not tried.
+const NOT_TRIED: u8 = 2;
 
 /// Checks, prints what came of it, and yields the exit status.
 pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
@@ -37,7 +40,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         let (config, _) = configuration(&CommonOptions { config: beside, ..common.clone() }, &conf);
         let settings = config.as_ref().map(|config| Settings::survey(config).0).unwrap_or_default();
         set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers });
-        return check_pair(file, options.load);
+        return check_pair(file, options.load, copy_to(file, "programs.d", &conf).as_deref());
     }
     if let Some(file) = common.config.as_ref().filter(|file| file.extension().is_some_and(|end| end == "bt")) {
         // The section says where bpftrace is: beside the directory of scripts, else in the system's configuration.
@@ -45,7 +48,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         let path = beside.or_else(|| usual_config(&conf).ok());
         let config = path.and_then(|path| Config::read(&path).ok());
         let settings = config.and_then(|config| ScriptSettings::read(&config).0).unwrap_or_default();
-        return check_script(file, &settings, options.load);
+        return check_script(file, &settings, options.load, copy_to(file, "scripts.d", &conf).as_deref());
     }
     let (config, path) = configuration(common, &conf);
     let Prepared { settings, mut enabled, mut modules, configuration } =
@@ -95,17 +98,40 @@ fn tell(pair: &PairModule) -> bool {
     !status.error.is_empty()
 }
 
+/// The directory that a file is to be copied to before the agent loads it; `None` if it is in one of the agent's.
+fn copy_to(file: &Path, directory: &str, conf: &PcpConf) -> Option<PathBuf> {
+    let path = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    let home = path.parent().filter(|home| home.ends_with(directory) && home.with_file_name("corebcc.conf").is_file());
+    home.is_none().then(|| conf.path("PCP_SYSCONF_DIR", "corebcc").join(directory))
+}
+
+/// Logs why a file was not tried: with the remedy in a directory of the agent's, else with the command that copies `files` there.
+fn tell_not_tried(reason: &dyn Display, files: &[&Path], copy_to: Option<&Path>) {
+    let Some(directory) = copy_to else {
+        log::error!("{reason}; not tried");
+        return;
+    };
+    let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    log::error!(
+        "not tried: only root may be able to change what runs in the kernel. Copy it: install -D -m 644 -t {} {}",
+        directory.display(),
+        files.join(" ")
+    );
+}
+
 /// Checks the pair of a YAML file, which need not be where the agent looks for it: it is loaded only if nobody but root may change it.
-fn check_pair(file: &Path, load: bool) -> Result<u8, PrintError> {
+fn check_pair(file: &Path, load: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
     let (files, trusted) = read_file(file);
+    let object = files.object.clone();
     let pair = &mut pair_alone(files);
     let loads = load && trusted.is_ok();
     match loads {
         true => pair.load(),
         false => pair.check(),
     }
-    if let Err(error) = &trusted {
-        log::warn!("{error}; the agent would not load it, and it is not loaded now");
+    let not_tried = trusted.err().filter(|_| load);
+    if let Some(error) = &not_tried {
+        tell_not_tried(error, &[file, &object], copy_to);
     }
     let is_wrong = tell(pair);
     if loads {
@@ -119,12 +145,16 @@ fn check_pair(file: &Path, load: bool) -> Result<u8, PrintError> {
         file.display(),
         if is_wrong { "errors" } else { "no errors" }
     ))?;
-    Ok(u8::from(is_wrong))
+    Ok(match (is_wrong, not_tried) {
+        (true, _) => 1,
+        (false, Some(_)) => NOT_TRIED,
+        (false, None) => 0,
+    })
 }
 
 /// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it. Yields 1 if
-/// something is wrong with it, 2 if it runs and is attached to no hook.
-fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<u8, PrintError> {
+/// something is wrong with it, 2 if it was not tried or is attached to no hook.
+fn check_script(file: &Path, settings: &ScriptSettings, run: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
     let checked = match script::check(file, settings, run) {
         Ok(checked) => checked,
         Err(error) => {
@@ -132,8 +162,9 @@ fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<u8,
             return Ok(1);
         }
     };
-    if let Some(refusal) = &checked.refusal {
-        log::warn!("{refusal}; the agent would not run it, and it is not run now");
+    let not_tried = checked.refusal.as_ref().filter(|_| run);
+    if let Some(refusal) = not_tried {
+        tell_not_tried(refusal, &[file], copy_to);
     }
     let result = match &checked.probes {
         None => "not run".into(),
@@ -148,9 +179,10 @@ fn check_script(file: &Path, settings: &ScriptSettings, run: bool) -> Result<u8,
     }
     print(&checked.metrics.iter().map(|metric| format!("bcc.{metric}\n")).collect::<String>())?;
     print(&format!("{}: {result}, {} metrics\n", file.display(), checked.metrics.len()))?;
-    Ok(match (&checked.probes, &checked.failure) {
-        (Some(Err(_)), _) => 1,
-        (_, Some(_)) => 2,
+    Ok(match (&checked.probes, &checked.failure, not_tried) {
+        (Some(Err(_)), _, _) => 1,
+        (_, Some(_), _) => 2,
+        (_, _, Some(_)) => NOT_TRIED,
         _ => 0,
     })
 }
@@ -160,7 +192,7 @@ fn check_scripts(config: &Config, directory: &Path, run: bool) -> Result<bool, P
     let Some(settings) = ScriptSettings::read(config).0 else { return Ok(false) };
     let mut wrong = false;
     for file in script::files(directory) {
-        wrong |= check_script(&file, &settings, run)? != 0;
+        wrong |= check_script(&file, &settings, run, None)? != 0;
     }
     Ok(wrong)
 }
@@ -182,7 +214,7 @@ fn load(
     btf: Option<PathBuf>,
     brief: bool,
 ) -> Loaded {
-    let because = |what: &str, reason: &dyn std::fmt::Display| match brief {
+    let because = |what: &str, reason: &dyn Display| match brief {
         true => what.to_owned(),
         false => format!("{what}: {reason}"),
     };

@@ -32,7 +32,7 @@ pub(super) struct Cli {
     /// Tell pmcd when the modules are loaded; use it if, and only if, the pmcd.conf line says notready
     #[arg(long)]
     pub(super) notready: bool,
-    /// Check FILE (or the usual configuration), load its modules, detach them and exit with 0, or 1 after any error
+    /// Check FILE (or the usual configuration), load its modules, detach them and exit with 0, 1 after any error, or 2 if FILE may not be tried
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "trycompile")]
     pub(super) check: Option<Option<PathBuf>>,
     /// Like --check, but without loading; needs neither root nor BPF

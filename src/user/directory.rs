@@ -59,7 +59,7 @@ pub fn read_file(file: &Path) -> (PairFiles, Result<(), PairError>) {
     let directory = file.parent().filter(|directory| *directory != Path::new("")).unwrap_or(Path::new("."));
     let refused = |path: &Path| match fs::symlink_metadata(path) {
         Ok(about) if about.is_symlink() => Err(error(path, "expected a file, got a link")),
-        Ok(about) => only_of_root(path, &about),
+        Ok(about) => only_of_root(path, &about, Changeable::File),
         Err(_) => Ok(()), // reading it tells
     };
     let pair = read_pair(file, &Ok(()), false);
@@ -94,22 +94,39 @@ fn trusted(directory: &Path) -> Result<(), PairError> {
     let directory = directory.canonicalize().map_err(|why| error(directory, why.to_string()))?;
     for above in directory.ancestors() {
         let about = fs::symlink_metadata(above).map_err(|why| error(above, why.to_string()))?;
-        only_of_root(above, &about)?;
+        let what = if above == directory { Changeable::Directory } else { Changeable::Above };
+        only_of_root(above, &about, what)?;
     }
     Ok(())
 }
 
-fn only_of_root(path: &Path, about: &Metadata) -> Result<(), PairError> {
+/// What somebody else may be able to change.
+#[derive(Clone, Copy, PartialEq)]
+enum Changeable {
+    /// A file of the directory.
+    File,
+    /// The directory, which is for these files only.
+    Directory,
+    /// A directory above, which has other users: no advice to take it away from them.
+    Above,
+}
+
+fn only_of_root(path: &Path, about: &Metadata, what: Changeable) -> Result<(), PairError> {
     let (owner, mode) = (about.uid(), about.mode() & 0o7777);
     if owner == 0 && mode & 0o022 == 0 {
         return Ok(());
     }
-    let path_shown = path.display();
+    let shown = path.display();
+    let remedy = match what {
+        Changeable::Above => "move the files to a directory that only root can change".to_owned(),
+        _ => format!("chown root {shown}; chmod go-w {shown}"),
+    };
     let reason = format!(
         "expected owner root and write permission for nobody else, got owner {owner} and mode {mode:04o}; its programs run in the \
-         kernel: chown root {path_shown}; chmod go-w {path_shown}"
+         kernel: {remedy}"
     );
-    Err(error(path, reason))
+    let place = if what == Changeable::File { "file" } else { "directory" };
+    Err(PairError { place: place.into(), ..error(path, reason) })
 }
 
 /// Reads a regular file of root's. A link is refused, wherever it leads.
@@ -126,7 +143,7 @@ fn read(path: &Path, most: u64, of_root: bool) -> Result<Vec<u8>, PairError> {
         return Err(error(path, "expected a regular file"));
     }
     if of_root {
-        only_of_root(path, &about)?;
+        only_of_root(path, &about, Changeable::File)?;
     }
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -218,7 +235,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("a.yaml");
         fs::write(&file, "a").unwrap();
-        assert!(reasons(home.path())[0].contains("expected owner root"));
+        let refused = &reasons(home.path())[0];
+        assert!(refused.contains(": directory: expected owner root") && !refused.contains("chmod"), "{refused}");
         let (pair, trusted) = read_file(&file);
         assert!(pair.text.is_ok() && trusted.is_err());
     }

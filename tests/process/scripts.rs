@@ -217,6 +217,18 @@ fn a_script_that_fails_says_why_in_the_words_of_bpftrace() {
     let (code, stdout, _) = check("bad.bt", &["--check-syntax"]);
     assert!(code == Some(0) && stdout.contains("not run"), "{stdout}");
 
+    // In a directory that others may write to: no advice to take the directory away from them.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mine = elsewhere.path().join("mine.bt");
+    fs::write(&mine, "BEGIN { @x = 1; }\n").unwrap();
+    let tried = home.run(&["--check", mine.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&tried.stderr);
+    assert_eq!(tried.status.code(), Some(2), "{said}");
+    assert!(said.contains("not tried: only root may") && said.contains("install -D -m 644 -t "), "{said}");
+    assert!(!said.contains("chmod") && !said.contains("chown"), "{said}");
+    let syntax = home.run(&["--check-syntax", mine.to_str().unwrap()]);
+    assert!(syntax.status.success() && syntax.stderr.is_empty(), "{}", String::from_utf8_lossy(&syntax.stderr));
+
     let whole = home.run(&["--check"]);
     let said = String::from_utf8_lossy(&whole.stdout);
     assert!(
