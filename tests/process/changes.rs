@@ -549,7 +549,7 @@ fn programs_have_switches_only_where_modules_may_stop() {
 }
 
 #[test]
-fn pairs_whose_names_become_the_same_have_a_row_each_and_the_one_that_goes_makes_room() {
+fn pairs_of_one_name_have_a_row_each() {
     let Some(home) = later(CONFIG) else { return };
     if !source(&home, "a-b", FORKS, FORKS_YAML) || !source(&home, "a_b", FORKS, FORKS_YAML) {
         return;

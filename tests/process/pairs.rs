@@ -261,7 +261,7 @@ char LICENSE[] SEC("license") = "GPL";
 "#;
 
 #[test]
-fn limits_of_rows_and_memory_hold_and_what_runs_nowhere_leaves_the_kernel() {
+fn limits_of_rows_and_of_memory_hold() {
     if lacks_bpf() || lacks(&["python3"]) {
         return;
     }
