@@ -239,7 +239,7 @@ fn meet(
     attributes: bool,
 ) -> Result<Connection, TransportError> {
     let connection = transport::connect(&options.endpoint, conf, signals)?;
-    connection.greet(&creds(std::process::id(), attributes));
+    connection.greet(&creds(std::process::id(), attributes))?;
     Ok(connection)
 }
 

@@ -57,9 +57,10 @@ impl Connection {
         Ok(Connection { input, output })
     }
 
-    /// Sends what the agent says first. An error is that of every write to come, which whoever talks on will see.
-    pub fn greet(&self, greeting: &[u8]) {
-        let _ = nix::unistd::write(&self.output, greeting);
+    /// Sends what the agent says first: a few bytes, for which a connection that has just begun has room.
+    pub fn greet(&self, greeting: &[u8]) -> Result<(), TransportError> {
+        let written = nix::unistd::write(&self.output, greeting);
+        written.map(drop).map_err(|errno| TransportError::new("pmcd takes no reply", errno.desc()))
     }
 
     fn of_socket(socket: OwnedFd) -> Result<Connection, TransportError> {

@@ -205,15 +205,18 @@ pub fn store_block(pmid: Pmid, inst: InstId, ty: u32, bytes: &[u8]) -> Vec<u8> {
     store_blocks(pmid, &[inst], ty, bytes)
 }
 
-/// A store of the same value block to several instances.
+/// A store of the same value to several instances, each with a block of its own.
 pub fn store_blocks(pmid: Pmid, insts: &[InstId], ty: u32, bytes: &[u8]) -> Vec<u8> {
-    let mut head = vec![0xbb70_ff65, 0xdead, 1, pmid.0, insts.len() as u32, 1];
-    let place = (12 + (head.len() as u32 + 2 * insts.len() as u32) * 4) / 4;
-    insts.iter().for_each(|inst| head.extend([*inst, place]));
-    head.push(ty << 24 | (4 + bytes.len() as u32));
-    let mut body: Vec<u8> = head.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
-    body.extend(bytes);
-    body.resize(body.len().next_multiple_of(4), b'~');
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_be_bytes()).collect() };
+    let mut block = words(&[ty << 24 | (4 + bytes.len() as u32)]);
+    block.extend(bytes);
+    block.resize(block.len().next_multiple_of(4), b'~');
+    let mut body = words(&[0xbb70_ff65, 0xdead, 1, pmid.0, insts.len() as u32, 1]);
+    let first = 12 + body.len() + 8 * insts.len();
+    for (n, inst) in insts.iter().enumerate() {
+        body.extend(words(&[*inst, ((first + n * block.len()) / 4) as u32]));
+    }
+    body.extend(block.repeat(insts.len()));
     pdu(PduType::RESULT, &body)
 }
 
