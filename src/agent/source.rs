@@ -103,8 +103,8 @@ pub trait Source {
     /// Labels of the selected instances, in the domain's order; none for an unknown domain.
     fn instance_labels(&mut self, indom: Indom, wanted: Selected<'_>, out: &mut dyn FnMut(InstId, Vec<Label>));
 
-    /// Whether a request may change so many values, of these metrics; an error refuses it before anything is looked up.
-    fn may_store(&mut self, _metrics: &[Pmid], _values: usize) -> Result<(), PmErr> {
+    /// Whether a client may change so many values, of these metrics, in one request; an error refuses it before anything is looked up.
+    fn may_store(&mut self, _client: Client, _metrics: &[Pmid], _values: usize) -> Result<(), PmErr> {
         Ok(())
     }
 

@@ -18,7 +18,7 @@ pub fn apply(source: &mut impl Source, client: Client, sets: &[ValueSet<'_>]) ->
         count += values(set)?.len();
         metrics.push(set.pmid);
     }
-    source.may_store(&metrics, count)?;
+    source.may_store(client, &metrics, count)?;
     for set in sets {
         let desc = source.desc(set.pmid)?;
         for (inst, value) in values(set)? {

@@ -465,10 +465,16 @@ impl Source for Registry {
         });
     }
 
-    /// One value a request: pmcd waits for the answer, and serves nobody meanwhile. `pmstore` without `-i` is an order to every module.
-    fn may_store(&mut self, _metrics: &[Pmid], values: usize) -> Result<(), PmErr> {
-        if values <= 1 {
+    /// One order a request: pmcd waits for the answer, and serves nobody meanwhile. `pmstore` without `-i` is an order to every module.
+    fn may_store(&mut self, client: Client, metrics: &[Pmid], values: usize) -> Result<(), PmErr> {
+        let is_order = |pmid: &Pmid| {
+            self.metric(*pmid).is_ok_and(|(entry, column)| self.collector.is_control(entry.served.id, column))
+        };
+        if values <= 1 || !metrics.iter().any(is_order) {
             return Ok(());
+        }
+        if !self.clients.may_control(client) {
+            return Err(PmErr::PERMISSION);
         }
         if let Some(more) = self.refusals.due() {
             log::warn!(
