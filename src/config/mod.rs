@@ -244,6 +244,41 @@ impl Config {
         self
     }
 
+    /// The same with `module` and `cluster` of the section in `usual` where a section of that name lacks them. A name in the option
+    /// `modules` needs no section.
+    pub fn with_usual(mut self, usual: &Config) -> Config {
+        for (name, options) in usual.sections.iter().filter(|(name, _)| name != "pmda") {
+            let Some(module) = options.find("module") else { continue };
+            let Some(listed) = self.section_or_listed(name) else { continue };
+            let at = self.place(name, &listed);
+            let other = self.sections[at].1.find("module").or(self.defaults.find("module"));
+            if other.is_some_and(|other| ![&module.raw, name].contains(&&other.raw)) {
+                continue;
+            }
+            for entry in ["module", "cluster"].iter().filter_map(|key| options.find(key)) {
+                let Config { defaults, sections, .. } = &mut self;
+                if sections[at].1.find(&entry.key).or(defaults.find(&entry.key)).is_none() {
+                    sections[at].1.insert(Entry { path: listed.path.clone(), line: listed.line, ..entry.clone() });
+                }
+            }
+        }
+        self
+    }
+
+    /// The place of the section of this name; if there is none and none is of this module, that of the list which has the name.
+    fn section_or_listed(&self, name: &str) -> Option<Options> {
+        let place = |path: &Arc<str>, line| Options { path: path.clone(), line, ..Options::default() };
+        if let Some(&at) = self.by_name.get(name) {
+            return Some(place(&self.sections[at].1.path, self.sections[at].1.line));
+        }
+        let is_of_it = |(_, options): &(String, Options)| {
+            options.find("module").is_some_and(|module| module.raw.rsplit('.').next() == Some(name))
+        };
+        let list = self.sections[*self.by_name.get("pmda")?].1.find("modules")?;
+        let is_listed = self.section("pmda")?.get("modules").ok()??.list().contains(&name);
+        (is_listed && !self.sections.iter().any(is_of_it)).then(|| place(&list.path, list.line))
+    }
+
     /// The same with this value for an option of a section that it has.
     pub fn with_option(mut self, section: &str, key: &str, value: &str) -> Config {
         if let Some(&at) = self.by_name.get(section) {

@@ -421,7 +421,7 @@ fn a_check_says_what_may_have_been_meant() {
         (biolatency("enabeld = True"), "did you mean `enabled`?"),
         (biolatency("queued = True # from the allocation"), ":6: [biolatency] queued: expected a boolean (True or False), got `True # from the allocation`; a comment needs a line of its own"),
         (biolatency("queued = on ; from the allocation"), "a comment needs a line of its own"),
-        (biolatency("").replace("modules = biolatency", "modules = biolatancy"), ":2: [pmda] modules: no section has the name `biolatancy`"),
+        (biolatency("").replace("modules = biolatency", "modules = biolatancy"), ":2: [pmda] modules: there is no section or module `biolatancy`"),
         (biolatency("").replace("modules = biolatency", "modules = biolatancy"), "did you mean `biolatency`?"),
         (biolatency("").replace("modules = biolatency", "modules = biolatency # disks"), "a comment needs a line of its own"),
         (biolatency("").replace("modules = biolatency", "modules = biolatancy,biolatency # disks"), "out of the list; did you mean `biolatency`?"),
