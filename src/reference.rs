@@ -92,7 +92,7 @@ pub fn configuration(specs: &[&Spec]) -> String {
          #   enabled  True or False: whether it runs, whatever `modules` lists\n\
          #   cluster  the cluster in the PMIDs of its metrics, 0 to 4095. 200 to 299 are for a site's own use, 300 to 349 are\n\
          #            taken by settings and additions of the agent, and new modules have 400 to 499. Default: the one that\n\
-         #            the section of this name has below\n\
+         #            the module has below\n\
          #   prefix   instead of the prefix above\n\
          #   debug    log more\n\
          #   pin      True: counts outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc (docs/agent.md); for\n\

@@ -109,7 +109,7 @@ mod tests {
         is("[pmda]\nmodules =\n[biotop]\nenabled = yes\n", "biotop", "biotop", 10);
         let refused = |text: &str| modules(text).unwrap_err();
         assert!(refused("[pmda]\nmodules = bio\n").contains("no section or module `bio`"));
-        let other = refused("[pmda]\nmodules = biotop\n[biotop]\nmodule = runqlat\n");
-        assert!(other.contains("[biotop] has no option `cluster`"), "{other}");
+        is("[pmda]\nmodules = biotop\n[biotop]\nmodule = runqlat\n", "biotop", "runqlat", 4);
+        is("[pmda]\nmodules = x\n[x]\nmodule = biotop\n", "x", "biotop", 10);
     }
 }

@@ -244,39 +244,45 @@ impl Config {
         self
     }
 
-    /// The same with `module` and `cluster` of the section in `usual` where a section of that name lacks them. A name in the option
-    /// `modules` needs no section.
+    /// The same with what `usual` says in the place of what this lacks: the module of a section by the section's name, the cluster by the
+    /// module. A name in the option `modules` needs no section.
     pub fn with_usual(mut self, usual: &Config) -> Config {
         for (name, options) in usual.sections.iter().filter(|(name, _)| name != "pmda") {
             let Some(module) = options.find("module") else { continue };
-            let Some(listed) = self.section_or_listed(name) else { continue };
-            let at = self.place(name, &listed);
-            let other = self.sections[at].1.find("module").or(self.defaults.find("module"));
-            if other.is_some_and(|other| ![&module.raw, name].contains(&&other.raw)) {
-                continue;
+            if let Some(list) = self.list_instead_of_section(name) {
+                self.place(name, &list);
             }
-            for entry in ["module", "cluster"].iter().filter_map(|key| options.find(key)) {
-                let Config { defaults, sections, .. } = &mut self;
-                if sections[at].1.find(&entry.key).or(defaults.find(&entry.key)).is_none() {
-                    sections[at].1.insert(Entry { path: listed.path.clone(), line: listed.line, ..entry.clone() });
+            if let Some(&at) = self.by_name.get(name) {
+                self.complete(at, module);
+            }
+            let Some(cluster) = options.find("cluster") else { continue };
+            for at in 0..self.sections.len() {
+                let other = self.sections[at].1.find("module").or(self.defaults.find("module"));
+                if other.is_some_and(|other| [&module.raw, name].contains(&&other.raw)) {
+                    self.complete(at, cluster);
                 }
             }
         }
         self
     }
 
-    /// The place of the section of this name; if there is none and none is of this module, that of the list which has the name.
-    fn section_or_listed(&self, name: &str) -> Option<Options> {
-        let place = |path: &Arc<str>, line| Options { path: path.clone(), line, ..Options::default() };
-        if let Some(&at) = self.by_name.get(name) {
-            return Some(place(&self.sections[at].1.path, self.sections[at].1.line));
-        }
-        let is_of_it = |(_, options): &(String, Options)| {
-            options.find("module").is_some_and(|module| module.raw.rsplit('.').next() == Some(name))
+    /// Where the list `modules` stands, if it has this name and no section has, nor a module of this name.
+    fn list_instead_of_section(&self, name: &str) -> Option<Options> {
+        let is_of_it = |(section, options): &(String, Options)| {
+            section == name || options.find("module").is_some_and(|module| module.raw.rsplit('.').next() == Some(name))
         };
         let list = self.sections[*self.by_name.get("pmda")?].1.find("modules")?;
         let is_listed = self.section("pmda")?.get("modules").ok()??.list().contains(&name);
-        (is_listed && !self.sections.iter().any(is_of_it)).then(|| place(&list.path, list.line))
+        let place = || Options { path: list.path.clone(), line: list.line, ..Options::default() };
+        (is_listed && !self.sections.iter().any(is_of_it)).then(place)
+    }
+
+    /// Adds an option to a section that lacks it, as if it stood in the section's header.
+    fn complete(&mut self, at: usize, entry: &Entry) {
+        let (name, options) = &mut self.sections[at];
+        if name != "pmda" && options.find(&entry.key).or(self.defaults.find(&entry.key)).is_none() {
+            options.insert(Entry { path: options.path.clone(), line: options.line, ..entry.clone() });
+        }
     }
 
     /// The same with this value for an option of a section that it has.
