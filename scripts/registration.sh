@@ -244,7 +244,7 @@ take_commands() {
 check_modules() {
 	faults=$(./pmdacorebcc --check 2>&1 >/dev/null | sed 's/^/    /')
 	[ -n "$faults" ] || return 0
-	echo "Install: the agent is registered, but pmdacorebcc --check has something to say (pminfo -f bcc.agent.module.status: what it costs):" >&2
+	echo "Install: the agent is registered, with problems (which modules run: pminfo -f bcc.agent.module.status):" >&2
 	echo "$faults" >&2
 }
 

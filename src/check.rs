@@ -1,7 +1,9 @@
 //! `--check`, `--check-syntax` and `--trycompile`: what is wrong with a configuration; then its modules are loaded, and detached again.
 
 use crate::catalog::EnabledModule;
-use crate::cli::{configuration, print, programs, scripts, usual_config, CheckOptions, CommonOptions, PrintError};
+use crate::cli::{
+    configuration, print, programs, read_config, scripts, usual_config, CheckOptions, CommonOptions, PrintError,
+};
 use crate::collector::{prepare, survey, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
 use crate::config::{Config, ScriptSettings, Settings};
 use crate::kit::PairStatus;
@@ -46,7 +48,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
         // The section says where bpftrace is: beside the directory of scripts, else in the system's configuration.
         let beside = file.parent().map(|directory| directory.join("../corebcc.conf")).filter(|beside| beside.is_file());
         let path = beside.or_else(|| usual_config(&conf).ok());
-        let config = path.and_then(|path| Config::read(&path).ok());
+        let config = path.and_then(|path| read_config(&path).ok());
         let settings = config.and_then(|config| ScriptSettings::read(&config).0).unwrap_or_default();
         return check_script(file, &settings, options.load, copy_to(file, "scripts.d", &conf).as_deref());
     }

@@ -88,10 +88,11 @@ pub fn configuration(specs: &[&Spec]) -> String {
          #   memory    megabytes of data that each of its processes may have; default: 512\n\
          #\n\
          # Options of every section:\n\
-         #   module   the module; it cannot run twice\n\
+         #   module   the module; it cannot run twice. Default: that of the section's name\n\
          #   enabled  True or False: whether it runs, whatever `modules` lists\n\
          #   cluster  the cluster in the PMIDs of its metrics, 0 to 4095. 200 to 299 are for a site's own use, 300 to 349 are\n\
-         #            taken by settings and additions of the agent, and new modules have 400 to 499\n\
+         #            taken by settings and additions of the agent, and new modules have 400 to 499. Default: the one that\n\
+         #            the module has below\n\
          #   prefix   instead of the prefix above\n\
          #   debug    log more\n\
          #   pin      True: counts outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc (docs/agent.md); for\n\
@@ -315,9 +316,8 @@ fn described(histogram: &HistogramDef, last: &str) -> String {
              exact mean."
         ),
         _ => format!(
-            "{} of {events}, {time}, over the option \"window\" (60 seconds). The agent reads the counters once a second, and the \
-             window moves on by a twelfth of its length, so that it covers at least eleven twelfths of it; a fetch changes \
-             nothing. There is no value while the window is empty. From 1 microsecond to 2 minutes the value is within 3.2 % of \
+            "{} of {events}, {time}, over the option \"window\" (60 seconds). It is a sliding window, the last 55 to 60 seconds by default, \
+             whoever fetches. There is no value while the window is empty. From 1 microsecond to 2 minutes the value is within 3.2 % of \
              the exact one, rounded to microseconds.",
             match last {
                 "max" => "The longest time".to_owned(),

@@ -25,12 +25,17 @@ pub fn configuration(common: &CommonOptions, conf: &PcpConf) -> (Result<Config, 
 }
 
 fn read(path: &Path) -> (Result<Config, ConfigError>, String) {
-    let config = Config::read(path);
+    let config = read_config(path);
     let parts: Vec<&str> = config.iter().flat_map(|config| config.files().skip(1)).collect();
     if !parts.is_empty() {
         log::info!("the configuration goes on in {}", parts.join(", "));
     }
     (config, path.display().to_string())
+}
+
+/// The configuration of a file, with the usual module and cluster of sections that do not say theirs.
+pub fn read_config(path: &Path) -> Result<Config, ConfigError> {
+    Ok(Config::read(path)?.with_usual(&built_in()?))
 }
 
 /// The configuration that is compiled in, which runs where there is no file.
@@ -74,4 +79,37 @@ pub(super) fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
 /// none.
 fn is_there(path: &Path) -> bool {
     !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ModuleSettings, Settings};
+
+    fn modules(text: &str) -> Result<Vec<(String, String, u16)>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.conf");
+        std::fs::write(&path, text).unwrap();
+        let config = read_config(&path).map_err(|error| error.to_string())?;
+        let settings = Settings::read(&config).map_err(|error| error.to_string())?;
+        let of = |module: ModuleSettings| (module.section, module.module, module.cluster);
+        Ok(settings.modules.into_iter().map(of).collect())
+    }
+
+    #[test]
+    fn module_and_cluster_default_to_those_of_the_name() {
+        let is = |text: &str, section: &str, module: &str, cluster: u16| {
+            assert_eq!(modules(text), Ok(vec![(section.into(), module.into(), cluster)]), "{text}");
+        };
+        is("[pmda]\nmodules = biolatency\n", "biolatency", "biolatency", 0);
+        is("[pmda]\nmodules = biotop\n[biotop]\n", "biotop", "biotop", 10);
+        is("[pmda]\nmodules = biotop\n[biotop]\ncluster = 200\n", "biotop", "biotop", 200);
+        is("[pmda]\nmodules = biotop\n[x]\nmodule = biotop\ncluster = 200\n", "x", "biotop", 200);
+        is("[pmda]\nmodules = ext4dist\n", "ext4dist", "fs.ext4dist", 5);
+        is("[pmda]\nmodules =\n[biotop]\nenabled = yes\n", "biotop", "biotop", 10);
+        let refused = |text: &str| modules(text).unwrap_err();
+        assert!(refused("[pmda]\nmodules = bio\n").contains("no section or module `bio`"));
+        is("[pmda]\nmodules = biotop\n[biotop]\nmodule = runqlat\n", "biotop", "runqlat", 4);
+        is("[pmda]\nmodules = x\n[x]\nmodule = biotop\n", "x", "biotop", 10);
+    }
 }

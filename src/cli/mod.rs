@@ -5,7 +5,7 @@ mod configuration;
 mod declared;
 
 pub use clap_complete::Shell;
-pub use configuration::{built_in, configuration, programs, scripts, usual_config};
+pub use configuration::{built_in, configuration, programs, read_config, scripts, usual_config};
 pub use declared::{command, completions};
 
 use crate::logging::Target;

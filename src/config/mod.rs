@@ -244,6 +244,47 @@ impl Config {
         self
     }
 
+    /// The same with what `usual` says in the place of what this lacks: the module of a section by the section's name, the cluster by the
+    /// module. A name in the option `modules` needs no section.
+    pub fn with_usual(mut self, usual: &Config) -> Config {
+        for (name, options) in usual.sections.iter().filter(|(name, _)| name != "pmda") {
+            let Some(module) = options.find("module") else { continue };
+            if let Some(list) = self.list_instead_of_section(name) {
+                self.place(name, &list);
+            }
+            if let Some(&at) = self.by_name.get(name) {
+                self.complete(at, module);
+            }
+            let Some(cluster) = options.find("cluster") else { continue };
+            for at in 0..self.sections.len() {
+                let other = self.sections[at].1.find("module").or(self.defaults.find("module"));
+                if other.is_some_and(|other| [&module.raw, name].contains(&&other.raw)) {
+                    self.complete(at, cluster);
+                }
+            }
+        }
+        self
+    }
+
+    /// Where the list `modules` stands, if it has this name and no section has, nor a module of this name.
+    fn list_instead_of_section(&self, name: &str) -> Option<Options> {
+        let is_of_it = |(section, options): &(String, Options)| {
+            section == name || options.find("module").is_some_and(|module| module.raw.rsplit('.').next() == Some(name))
+        };
+        let list = self.sections[*self.by_name.get("pmda")?].1.find("modules")?;
+        let is_listed = self.section("pmda")?.get("modules").ok()??.list().contains(&name);
+        let place = || Options { path: list.path.clone(), line: list.line, ..Options::default() };
+        (is_listed && !self.sections.iter().any(is_of_it)).then(place)
+    }
+
+    /// Adds an option to a section that lacks it, as if it stood in the section's header.
+    fn complete(&mut self, at: usize, entry: &Entry) {
+        let (name, options) = &mut self.sections[at];
+        if name != "pmda" && options.find(&entry.key).or(self.defaults.find(&entry.key)).is_none() {
+            options.insert(Entry { path: options.path.clone(), line: options.line, ..entry.clone() });
+        }
+    }
+
     /// The same with this value for an option of a section that it has.
     pub fn with_option(mut self, section: &str, key: &str, value: &str) -> Config {
         if let Some(&at) = self.by_name.get(section) {

@@ -384,9 +384,7 @@ fn meant<'a>(config: &'a Config, names: &Value<'_>, name: &str) -> Result<Sectio
                 did_you_mean(name, config.sections().map(|section| section.name))
             };
             let name = shown(name);
-            Err(names.reject(format!(
-                "no section has the name {name}, and none the module; add one, or take {name} out of the list{hint}"
-            )))
+            Err(names.reject(format!("there is no section or module {name}; remove it from `modules`{hint}")))
         }
     }
 }
@@ -536,7 +534,7 @@ mod tests {
         for empty in ["modules = a,", "modules = ,a"] {
             assert!(pmda(empty).starts_with("f.conf:2: [pmda] modules: expected names of sections"), "{empty}");
         }
-        assert!(pmda("modules = a # no").contains("no section has the name `a # no`"));
+        assert!(pmda("modules = a # no").contains("there is no section or module `a # no`"));
         assert!(
             pmda("modules = a\nfrob = 1").starts_with("f.conf:3: [pmda] frob: no option of [pmda]; it has modules,")
         );

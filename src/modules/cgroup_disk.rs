@@ -73,7 +73,7 @@ pub const SPEC: Spec = Spec {
         let options = Options::read(setup.section)?;
         let cgroups = Cgroups::of(Controller::BlockIo);
         if cgroups.as_ref().is_ok_and(|cgroups| cgroups.is_v1) {
-            module_log!(warn, "Block I/O is controlled by cgroup v1, which does not know who wrote what is written back: it counts for the root.");
+            module_log!(warn, "blkio is on cgroup v1, which charges buffered writes to the root cgroup.");
         }
         Ok(Box::new(CgroupDisk::new(options, cgroups)))
     },

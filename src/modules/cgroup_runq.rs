@@ -96,7 +96,7 @@ impl Module for CgroupRunq {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each(
-            "untimed: tasks that came to run after an unknown time in the queue",
+            "untimed: wake-ups that were not seen, so the wait is unknown",
             self.cgroups.sum(kernel, cgq_row::unmeasured),
         );
         each(

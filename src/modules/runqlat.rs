@@ -29,7 +29,7 @@ options! {
 mod all {
     crate::histograms! {
         "runq";
-        1 "all" "arrivals of tasks on CPUs" "from becoming runnable to running" "";
+        1 "all" "waits of runnable tasks for a CPU" "from becoming runnable to running" "";
     }
     use super::*;
 
@@ -175,7 +175,7 @@ impl Module for Runqlat {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         each(
-            "untimed: tasks that came to run after an unknown time in the queue",
+            "untimed: wake-ups that were not seen, so the wait is unknown",
             kernel.rows(ROWS).sum(runq_row::unmeasured),
         );
     }

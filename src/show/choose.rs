@@ -3,7 +3,7 @@
 use super::error::ShowError;
 use super::select::{did_you_mean, means, select, Selected};
 use crate::catalog::{Enabled, EnabledModule, ServedTable};
-use crate::cli::{built_in, ShowOptions};
+use crate::cli::{built_in, read_config, ShowOptions};
 use crate::collector::status_tables;
 use crate::config::{Config, ConfigError, Cost, Settings};
 use crate::kit::{excerpt, Spec};
@@ -49,7 +49,7 @@ impl SetOption {
 pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
     let every = every()?;
     let config = match &options.common.config {
-        Some(path) => Config::read(path)?,
+        Some(path) => read_config(path)?,
         // What the agent would tell of itself is about the modules that it would run.
         None if !own(&Settings::default(), &options.names).is_empty() => built_in()?,
         None => every.clone(),

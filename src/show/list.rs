@@ -5,9 +5,8 @@ use super::error::ShowError;
 use super::reading::unit;
 use super::select::{did_you_mean, means};
 use crate::catalog::EnabledModule;
-use crate::cli::{built_in, ShowOptions};
+use crate::cli::{built_in, read_config, ShowOptions};
 use crate::collector::{prepared_modules, ModuleSet};
-use crate::config::Config;
 use crate::kit::{excerpt, Shape, SERIES_METRICS};
 use log::LevelFilter;
 use std::collections::BTreeMap;
@@ -46,7 +45,7 @@ pub fn list(
     load: impl FnOnce(&[EnabledModule]) -> Result<Trial, ShowError>,
 ) -> Result<String, ShowError> {
     let every = every()?;
-    let config = options.common.config.as_deref().map_or_else(built_in, Config::read)?;
+    let config = options.common.config.as_deref().map_or_else(built_in, read_config)?;
     let (settings, enabled) = enabled_by(&config)?;
     let prefix = settings.prefix;
     let (_, mut all) = enabled_by(&every)?;

@@ -41,7 +41,12 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
         out += &laid_out(reading, options, lines);
     }
     if zeros > 0 {
-        let _ = writeln!(out, "({zeros} without a count; --zeros shows them)");
+        let _ = writeln!(
+            out,
+            "({zeros} idle {}; --zeros shows {})",
+            if zeros == 1 { "row" } else { "rows" },
+            if zeros == 1 { "it" } else { "them" }
+        );
     }
     out
 }
@@ -123,7 +128,7 @@ mod tests {
         let lines = drawn("disk.dev");
         assert_eq!(lines[1], "instance  operation   count  mean[us]  p50[us]  p90[us]  p99[us]  p999[us]  max[us]");
         assert_eq!(lines[2], "vda       read.total     20     200.0       80      300     1500      9000     9000");
-        assert_eq!(lines[3], "(7 without a count; --zeros shows them)");
+        assert_eq!(lines[3], "(7 idle rows; --zeros shows them)");
         assert_eq!(drawn("disk.dev --zeros").len(), 10);
         assert!(
             drawn("disk.dev --milliseconds")[2].ends_with("1.500     9.000    9.000"),

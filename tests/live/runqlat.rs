@@ -64,7 +64,7 @@ step('done')
 ";
 
 /// What the log says of arrivals that did not count.
-const UNMEASURED: &str = " arrivals of tasks whose time of queueing is not known";
+const UNMEASURED: &str = " wake-ups that were not seen, so the wait is unknown";
 
 /// How many of those it has told of.
 fn unmeasured(agent: &mut Agent) -> u64 {

@@ -225,7 +225,7 @@ fn all_errors_are_told_at_once_and_each_costs_its_module() {
     assert_eq!(answer(&mut peer, "sysfork"), 1);
     assert_eq!(answer(&mut peer, "tcplife"), PmErr::APPVERSION.0);
     for (name, parts) in [
-        ("nope", &["`nope`", "add one"][..]),
+        ("nope", &["`nope`", "remove it"][..]),
         ("tcplife", &["dport", "session_count", "debug"]),
         ("z", &["cluster"]),
         ("twin", &["runs already as [sysfork]"]),
@@ -421,10 +421,10 @@ fn a_check_says_what_may_have_been_meant() {
         (biolatency("enabeld = True"), "did you mean `enabled`?"),
         (biolatency("queued = True # from the allocation"), ":6: [biolatency] queued: expected a boolean (True or False), got `True # from the allocation`; a comment needs a line of its own"),
         (biolatency("queued = on ; from the allocation"), "a comment needs a line of its own"),
-        (biolatency("").replace("modules = biolatency", "modules = biolatancy"), ":2: [pmda] modules: no section has the name `biolatancy`"),
+        (biolatency("").replace("modules = biolatency", "modules = biolatancy"), ":2: [pmda] modules: there is no section or module `biolatancy`"),
         (biolatency("").replace("modules = biolatency", "modules = biolatancy"), "did you mean `biolatency`?"),
         (biolatency("").replace("modules = biolatency", "modules = biolatency # disks"), "a comment needs a line of its own"),
-        (biolatency("").replace("modules = biolatency", "modules = biolatancy,biolatency # disks"), "out of the list; did you mean `biolatency`?"),
+        (biolatency("").replace("modules = biolatency", "modules = biolatancy,biolatency # disks"), "remove it from `modules`; did you mean `biolatency`?"),
         (biolatency("").replace("module = biolatency", "module = bioltency"), "; did you mean `biolatency`?"),
         (biolatency("").replace("[pmda]", "[PMDA]"), ":1: [PMDA] has to be written [pmda]"),
         (biolatency("").replace("[pmda]\n", "[pmda]\nproces_refresh = 1\n"), "did you mean `process_refresh`?"),
