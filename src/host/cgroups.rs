@@ -1,7 +1,7 @@
 //! Control groups: where their hierarchies are mounted, which directory has which id, and whose they are by their paths.
 
 use super::processes::arguments;
-use crate::kit::{SeriesLabel, SeriesLabels};
+use crate::kit::{written_out, SeriesLabel, SeriesLabels};
 use nix::sys::stat::makedev;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -176,18 +176,7 @@ fn is_visible(line: &str) -> bool {
 /// The name of a cgroup's series: its path, in which bytes that clients of PCP cannot take are written as `\x20`, as systemd writes
 /// them. What is too long ends with the cgroup's id.
 pub fn series_name(cgroup: &Cgroup) -> Vec<u8> {
-    let mut name = String::new();
-    for chunk in cgroup.path.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character.is_control() || character.is_whitespace() || [',', '"', '\''].contains(&character) {
-                let mut bytes = [0; 4];
-                character.encode_utf8(&mut bytes).bytes().for_each(|byte| name += &format!("\\x{byte:02x}"));
-            } else {
-                name.push(character);
-            }
-        }
-        chunk.invalid().iter().for_each(|byte| name += &format!("\\x{byte:02x}"));
-    }
+    let mut name = written_out(&cgroup.path, |c| c.is_control() || c.is_whitespace() || [',', '"', '\''].contains(&c));
     if name.len() > LONGEST {
         let end = format!("...{}", cgroup.id);
         let most = LONGEST - end.len();

@@ -1,7 +1,7 @@
 //! Declared readings: how a table is filled from maps, where that is one of the usual ways. A module says them in its table and needs
 //! no `refresh`.
 
-use super::{Fine, Kernel, Log2, Metric, Row, Rows, Table};
+use super::{text, Fine, Kernel, Log2, Metric, Row, Rows, Table};
 use crate::bpf::types::fine_hist;
 use crate::bpf::Field;
 use std::collections::BTreeMap;
@@ -91,6 +91,8 @@ impl<T> Reading for PerKey<T> {
         let mut sums: BTreeMap<Vec<u8>, Vec<u64>> = BTreeMap::new();
         for row in kernel.rows(self.rows).iter() {
             if let Some(name) = (self.name)(row) {
+                // By the name that is served: two keys may come to one.
+                let name = text::name(&name).into_owned();
                 let sums = sums.entry(name).or_insert_with(|| vec![0; self.cells.len()]);
                 add(sums, self.cells.iter().map(|(_, field)| row.get(*field)));
             }
@@ -119,7 +121,7 @@ impl<T, const N: usize> Reading for HistogramPerKey<T, N> {
         let mut sums: BTreeMap<Vec<u8>, [u64; N]> = BTreeMap::new();
         for row in kernel.rows(self.rows).iter() {
             if let Some(name) = (self.name)(row) {
-                add(sums.entry(name).or_insert([0; N]), row.words(self.buckets));
+                add(sums.entry(text::name(&name).into_owned()).or_insert([0; N]), row.words(self.buckets));
             }
         }
         for (name, counts) in &sums {
@@ -190,6 +192,24 @@ mod tests {
         let mut table = Table::new(1);
         PerKey { rows: EXECS, name, cells: &[(A, exec_row::count)] }.read(&fake, &mut table);
         assert_eq!((table.names(), table.value(0, 0)), (vec!["sh".into()], Some(Atom::U64(8))));
+    }
+
+    #[test]
+    fn a_key_with_control_characters_takes_no_other_keys_name() {
+        let fake = Fake::new().with(EXECS, 3);
+        let names: [&[u8]; 3] = [b"a_b", b"a\x01b", b"a\\x01b"];
+        for (row, comm) in names.into_iter().enumerate() {
+            fake.row(EXECS, row).set_bytes(exec_row::comm, comm);
+            fake.set(EXECS, row, exec_row::count, 1 << row);
+        }
+        let name = |row: Row<'_, exec_row>| {
+            let comm: [u8; 16] = row.bytes(exec_row::comm);
+            Some(comm.into_iter().take_while(|&byte| byte != 0).collect())
+        };
+        let mut table = Table::new(1);
+        PerKey { rows: EXECS, name, cells: &[(A, exec_row::count)] }.read(&fake, &mut table);
+        assert_eq!(table.names(), ["a\\x01b", "a_b"]);
+        assert_eq!([0, 1].map(|row| table.value(row, 0)), [Some(Atom::U64(6)), Some(Atom::U64(1))]);
     }
 
     #[test]

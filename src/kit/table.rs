@@ -151,7 +151,7 @@ impl Table {
         self.push(Key::Index(index))
     }
 
-    /// A row with a name. Control characters in the names of rows become `_`.
+    /// A row with a name. Control characters in the names of rows are written out (`\x1b`).
     pub fn named(&mut self, name: &[u8]) -> RowMut<'_> {
         let range = self.keep(&text::name(name));
         self.push(Key::Name(range))
@@ -366,7 +366,7 @@ mod tests {
         table.indexed(1).set(B, 20).set(B, 21);
         table.indexed(2).numbers(&[4, 5]);
         table.indexed(3);
-        assert_eq!(table.name(0), "a_");
+        assert_eq!(table.name(0), r"a\x0a");
         assert_eq!(values(&table, 0), [Some(1), None, Some(4), None]);
         assert_eq!(values(&table, 1), [Some(2), Some(21), Some(5), None]);
         assert_eq!(values(&table, 2), [Some(3), None, None, None]);
@@ -402,7 +402,7 @@ mod tests {
                 _ => b"",
             })
             .collect();
-        assert_eq!(names, [&b"_2147483647 9 x"[..], b"000007 a_b", b"sh;_"]);
+        assert_eq!(names, [&br"\x0a2147483647 9 x"[..], br"000007 a\x0db", br"sh;\x07"]);
         assert_eq!(table.value(0, 0), Some(Atom::Str(b"a\\x1b[2J\\n")));
     }
 }

@@ -16,7 +16,7 @@ pub fn is_control(text: &[u8], place: usize) -> bool {
 pub struct Name(Vec<u8>);
 
 impl Name {
-    /// The name without control characters.
+    /// The name with its control characters written out.
     pub fn new(text: &[u8]) -> Name {
         Name(name(text).into_owned())
     }
@@ -32,9 +32,31 @@ impl Name {
     }
 }
 
-/// A name without control characters: each byte of them is a `_`.
+/// A name with the bytes of its control characters written out (`\x0a`), so that it is not taken for another one.
 pub fn name(text: &[u8]) -> Cow<'_, [u8]> {
-    replaced(text, |out, bytes| out.extend(bytes.iter().map(|_| b'_')))
+    replaced(text, |out, bytes| bytes.iter().for_each(|byte| out.extend(format!("\\x{byte:02x}").bytes())))
+}
+
+/// Text in which some characters, and what is not UTF-8, are written out byte by byte (`\x20`), as systemd does it.
+pub fn written_out(text: &[u8], is_written_out: impl Fn(char) -> bool) -> String {
+    let mut out = String::new();
+    let write = |out: &mut String, bytes: &[u8]| bytes.iter().for_each(|byte| *out += &format!("\\x{byte:02x}"));
+    for chunk in text.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match is_written_out(character) {
+                true => write(&mut out, character.encode_utf8(&mut [0; 4]).as_bytes()),
+                false => out.push(character),
+            }
+        }
+        write(&mut out, chunk.invalid());
+    }
+    out
+}
+
+/// Text as a part of an instance name, not that of another text: no blank, which ends names for libpcp, no comma, at which its tools part
+/// them, no semicolon, which parts the lines of a stack, and no control character. All of these are written out, and backslashes with them.
+pub fn word(text: &[u8]) -> String {
+    written_out(text, |c| c.is_whitespace() || c.is_control() || [',', ';', '\\'].contains(&c))
 }
 
 /// Text with its control characters written out: `\n`, `\t`, `\r`, others as `\x1b`.
@@ -79,10 +101,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lose_control_characters_and_nothing_else() {
-        assert_eq!(*name(b"\n2147483647 9 x"), *b"_2147483647 9 x");
-        assert_eq!(*name(b"a\x1b[2J\x7f"), *b"a_[2J_");
-        assert_eq!(*name("c1 \u{9b}2J".as_bytes()), *b"c1 __2J");
+    fn names_have_control_characters_written_out_and_nothing_else() {
+        assert_eq!(*name(b"\n2147483647 9 x"), *b"\\x0a2147483647 9 x");
+        assert_eq!(*name(b"a\x1b[2J\x7f"), *b"a\\x1b[2J\\x7f");
+        assert_eq!(*name("c1 \u{9b}2J".as_bytes()), *b"c1 \\xc2\\x9b2J");
         for harmless in ["", "bash", "Web Content", "[a] zork", "caf\u{e9}", "\u{c2}\u{a0}"] {
             assert!(
                 matches!(name(harmless.as_bytes()), Cow::Borrowed(text) if text == harmless.as_bytes()),

@@ -2,6 +2,7 @@
 //! so nothing of it is trusted.
 
 use super::source::{Kind, ScriptMap};
+use crate::kit::{self, Layout};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -11,6 +12,8 @@ pub const MAX_ROWS: usize = 10_000;
 const MAX_NAME: usize = 512;
 /// Bytes of a value that is text.
 pub const MAX_TEXT: usize = 4096;
+/// What the text of a stack begins with.
+const STACK: &str = "\n    ";
 /// Bytes of the text of a row's keys.
 const MAX_KEY: usize = 1024;
 
@@ -86,7 +89,9 @@ pub fn rows(map: &ScriptMap, value: &Value) -> Vec<Row> {
     match (map.keys, value) {
         (0, value) => rows.add(map, "", value),
         (_, Value::Object(keyed)) => {
-            for (key, value) in keyed {
+            // A command's name can be the text of a stack: nobody takes the name of what has none.
+            let (stacks, plain): (Vec<_>, Vec<_>) = keyed.iter().partition(|(key, _)| key.contains(STACK));
+            for (key, value) in plain.into_iter().chain(stacks) {
                 rows.add(map, key, value);
             }
         }
@@ -185,16 +190,23 @@ fn series(text: &str, keys: usize) -> String {
     }
 }
 
-/// A key as part of a name: the lines of a stack with `;` between them, no blank and no comma, and not empty.
+/// A key as part of a name, not that of another key: the lines of a stack with `;` between them, and `_` for nothing. What is too long ends with
+/// a hash of it.
 fn word(key: &str) -> String {
-    let lines: Vec<&str> = key.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let clean = |c: char| if c.is_whitespace() || c.is_control() || c == ',' { '_' } else { c };
-    let word: String = lines.join(";").chars().map(clean).collect();
-    if word.is_empty() {
-        "_".into()
-    } else {
-        cut(word, MAX_NAME)
+    let word = match key {
+        "" => "_".into(),
+        "_" => r"\x5f".into(),
+        key if key.starts_with(STACK) => {
+            let lines = key.lines().map(str::trim).filter(|line| !line.is_empty());
+            lines.map(|line| kit::word(line.as_bytes())).collect::<Vec<_>>().join(";")
+        }
+        key => kit::word(key.as_bytes()),
+    };
+    if word.len() <= MAX_NAME {
+        return word;
     }
+    let end = format!("~{:016x}", Layout::of(key.as_bytes()).0);
+    cut(word, MAX_NAME - end.len()) + &end
 }
 
 /// A value as text: a string as it is, anything else as JSON.
@@ -256,16 +268,32 @@ mod tests {
         let two = r#"{"type": "map", "data": {"@a": {"bash,17": 1, "a, b,18": 2, "a b,17": 3, "a_b,17": 4}}}"#;
         let rows = read(2, Kind::Count, two);
         let names: Vec<&str> = rows.iter().map(|(name, _)| &**name).collect();
-        assert_eq!(names, ["a_b::17", "a__b_18", "a_b::17~2", "bash::17"]);
-        let twins = r#"{"type": "map", "data": {"@a": {"a b": 1, "a_b": 2, "a,b": 3, "a_b~2": 4}}}"#;
-        let mut names: Vec<String> = read(1, Kind::Count, twins).into_iter().map(|(name, _)| name).collect();
-        names.sort();
-        assert_eq!(names, ["a_b", "a_b~2", "a_b~2~2", "a_b~3"]);
+        assert_eq!(names, [r"a\x20b::17", r"a\x2c\x20b\x2c18", "a_b::17", "bash::17"]);
         let stack =
             r#"{"type": "map", "data": {"@a": {"\n    perf_syscall_enter+397\n    __traceiter_sys_enter+49\n": 5}}}"#;
         let expected = [row("perf_syscall_enter+397;__traceiter_sys_enter+49", Cell::Count(5))];
         assert_eq!(read(1, Kind::Count, stack), expected);
         assert_eq!(read(1, Kind::Count, r#"{"type": "map", "data": {"@a": {}}}"#), []);
+    }
+
+    #[test]
+    fn whoever_else_is_there_a_row_has_one_name() {
+        let long = format!("{}{{}}", "x".repeat(MAX_NAME));
+        let (one, other) = (long.replace("{}", "a"), long.replace("{}", "b"));
+        let keys =
+            ["a", "a b", "a_b", r"a\x20b", "a ", " a", "\na", "a;b", "\n    a\n    b\n", "a~2", "", "_", &one, &other];
+        let names = |keys: &[&str]| {
+            let data: Map<String, Value> = keys.iter().map(|key| (String::from(*key), 1.into())).collect();
+            let rows = rows(&map(1, Kind::Count), &Value::Object(data));
+            rows.into_iter().map(|row| row.name).collect::<std::collections::BTreeSet<_>>()
+        };
+        let alone: Vec<_> = keys.iter().flat_map(|key| names(&[key])).collect();
+        assert_eq!(names(&keys), alone.iter().cloned().collect());
+        assert_eq!(alone[..4], ["a", r"a\x20b", "a_b", r"a\x5cx20b"]);
+        assert!(alone[13].len() == MAX_NAME && alone[12][..400] == alone[13][..400], "{}", alone[13]);
+        // The name of a command that is written like a stack.
+        let forged = r#"{"type": "map", "data": {"@a": {"\n    bash\n": 1, "bash": 2}}}"#;
+        assert_eq!(read(1, Kind::Count, forged), [row("bash", Cell::Count(2)), row("bash~2", Cell::Count(1))]);
     }
 
     #[test]

@@ -273,6 +273,6 @@ mod tests {
         let mut table = Table::new(8);
         table.process(77, b"000077 a\x1bb").set(Metric::<u64>::new(1), 5);
         let lines = drawn("netproc", &table, None, None);
-        assert!(lines[2].starts_with("000077 a_b  "), "{lines:?}");
+        assert!(lines[2].starts_with(r"000077 a\x1bb  "), "{lines:?}");
     }
 }

@@ -138,12 +138,12 @@ impl Cache {
     }
 
     /// The identifier of a name, handed out now if it is new; `None` if there are too many names. `name` is changed where
-    /// another name has the same first word: blanks become `_`, since libpcp tells names apart by their first word only.
+    /// another name has the same first word: blanks are written out (`\x20`), since libpcp tells names apart by their first word only.
     pub fn id(&mut self, name: &mut Vec<u8>, now: SystemTime) -> Option<InstId> {
         let now = self.clock(now);
         if !self.entries.contains_key(name) {
             if self.words.contains(&self.hasher.hash_one(word(name))) {
-                name.iter_mut().filter(|byte| **byte == b' ').for_each(|byte| *byte = b'_');
+                *name = name.split(|&byte| byte == b' ').collect::<Vec<_>>().join(&b"\\x20"[..]);
             }
             if !self.entries.contains_key(name) {
                 if self.entries.len() >= self.max && !self.make_room(now) {
@@ -388,9 +388,12 @@ mod tests {
     fn names_with_one_first_word_are_told_apart() {
         let mut cache = Cache::new(None, 10);
         assert_eq!(id(&mut cache, "Web Content"), (Some(0), "Web Content".into()));
-        assert_eq!(id(&mut cache, "Web Foo"), (Some(1), "Web_Foo".into()));
+        assert_eq!(id(&mut cache, "Web Foo"), (Some(1), "Web\\x20Foo".into()));
         assert_eq!(id(&mut cache, "Web Content"), (Some(0), "Web Content".into()));
-        assert_eq!(id(&mut cache, "Web Foo"), (Some(1), "Web_Foo".into()));
+        assert_eq!(id(&mut cache, "Web Foo"), (Some(1), "Web\\x20Foo".into()));
+        // Nobody takes the identifier of another name.
+        let names = ["node", "node_exporter", "node exporter"].map(|name| id(&mut cache, name).0);
+        assert_eq!(names, [Some(2), Some(3), Some(4)]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::quantiles::Windows;
 use super::series::{Bound, HistogramSeries, Scale, Texts};
-use crate::kit::{Metric, SeriesLabel, SeriesLabels, Table};
+use crate::kit::{word, Metric, SeriesLabel, SeriesLabels, Table};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,11 +14,12 @@ const BUCKET: Metric<u64> = Metric::new(0);
 /// The place of p50 among the metrics of a series; the other quantiles follow.
 const QUANTILE: usize = 2;
 
-/// The names of series: those of equal labels once cleaned are told apart.
+/// The names of series: of different labels they differ, unless a label has the `::` between two in it; such get a number.
 #[derive(Default)]
 struct Instances(HashMap<String, usize>);
 
 impl Instances {
+    /// That of a series; `cpu`: the last label is a CPU.
     fn name(&mut self, texts: &[Vec<u8>], cpu: bool) -> String {
         let last = texts.len().wrapping_sub(1);
         let part = |(i, text): (usize, &Vec<u8>)| match cpu && i == last {
@@ -38,19 +39,12 @@ impl Instances {
     }
 }
 
-/// A label's text as a part of a name: no blank, comma or control character, and not empty.
+/// A label's text as a part of a name ([`word`]), not that of another text: `;` for the ends of lines, and `_` for nothing.
 fn clean(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    let cleaned = text.chars().map(|c| match c {
-        '\n' => ';',
-        c if c.is_whitespace() || c.is_control() || c == ',' => '_',
-        c => c,
-    });
-    let cleaned: String = cleaned.collect();
-    if cleaned.is_empty() {
-        "_".into()
-    } else {
-        cleaned
+    match text {
+        b"" => "_".into(),
+        b"_" => r"\x5f".into(),
+        text => text.split(|&byte| byte == b'\n').map(word).collect::<Vec<_>>().join(";"),
     }
 }
 
@@ -168,19 +162,30 @@ pub fn fill_buckets(
 mod tests {
     use super::*;
 
+    fn texts(texts: &[&str]) -> Texts {
+        texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+    }
+
     #[test]
     fn names_of_series_are_clean_and_differ() {
         let mut instances = Instances::default();
-        let mut name = |texts: &[&str], cpu| {
-            let texts: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
-            instances.name(&texts, cpu)
-        };
+        let mut name = |own: &[&str], cpu| instances.name(&texts(own), cpu);
         assert_eq!(name(&["dm-0", "read"], false), "dm-0::read");
-        assert_eq!(name(&["a b,c\td", ""], false), "a_b_c_d::_");
+        assert_eq!(name(&["a b,c\td", ""], false), r"a\x20b\x2cc\x09d::_");
         assert_eq!(name(&["main\nidle"], false), "main;idle");
-        assert_eq!(name(&["main;idle"], false), "main;idle~2");
         assert_eq!(name(&["9", "1"], true), "9::cpu1");
-        let others = [name(&["a b"], false), name(&["a_b~2"], false), name(&["a_b"], false), name(&["a_b~2"], false)];
-        assert_eq!(others, ["a_b", "a_b~2", "a_b~3", "a_b~2~2"]);
+        assert_eq!(name(&["caf\u{e9}"], false), "caf\u{e9}");
+        assert_eq!(instances.name(&[b"caf\xc3".to_vec()], false), r"caf\xc3");
+        let others = [["a::b", "c"], ["a", "b::c"]].map(|own| instances.name(&texts(&own), false));
+        assert_eq!(others, ["a::b::c", "a::b::c~2"]);
+    }
+
+    #[test]
+    fn whoever_else_is_there_a_series_has_one_name() {
+        let all = ["a b", "a_b", "a\\x20b", "a\nb", "a;b", "a\u{1}b", "", "_", "\n", "\\x5f", "a b~2"];
+        let alone = all.map(|text| Instances::default().name(&texts(&[text]), false));
+        let mut instances = Instances::default();
+        assert_eq!(all.map(|text| instances.name(&texts(&[text]), false)), alone);
+        assert_eq!(alone[..3], [r"a\x20b", "a_b", r"a\x5cx20b"]);
     }
 }
