@@ -6,7 +6,7 @@ use crate::catalog::{Enabled, EnabledModule, ServedTable};
 use crate::cli::{built_in, ShowOptions};
 use crate::collector::status_tables;
 use crate::config::{Config, ConfigError, Cost, Settings};
-use crate::kit::{excerpt, Spec};
+use crate::kit::{excerpt, Interval, OptionType, RowCount, RowOrder, Shape, Spec};
 use crate::modules::MODULES;
 
 /// What was chosen.
@@ -67,20 +67,48 @@ pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
         return Err(no_metric(name, &settings.prefix));
     }
     let set = set_options(&options.set, &modules)?;
+    let is_named = |module: &&EnabledModule| options.names.iter().any(|name| means(module, name));
+    for module in modules.iter().filter(is_named) {
+        for (key, value) in usual_options(module.spec) {
+            config = config.with_option(&module.settings.section, key, &value);
+        }
+    }
     for (option, text) in set.iter().zip(&options.set) {
         let value = text.split_once('=').map_or("", |(_, value)| value);
         config = config.with_option(&option.section, &option.key, value);
     }
-    if !set.is_empty() {
-        let chosen: Vec<String> = modules.iter().map(|module| module.settings.section.clone()).collect();
-        modules = enabled_by(&config)?.1;
-        modules.retain(|module| chosen.contains(&module.settings.section));
-    }
+    let chosen: Vec<String> = modules.iter().map(|module| module.settings.section.clone()).collect();
+    modules = enabled_by(&config)?.1;
+    modules.retain(|module| chosen.contains(&module.settings.section));
     let (mut selected, _) = select(&modules, own(&settings, &options.names), &options.names);
-    for Selected { table, off, .. } in &mut selected {
+    for Selected { table, off, interval, .. } in &mut selected {
         off.extend(table.spec.options.iter().filter(|option| is_off(&config, &table.section, option)));
+        let of = modules.iter().find(|module| module.settings.section == table.section);
+        *interval = of.filter(|module| has_option(module.spec, INTERVAL)).and_then(|_| interval_of(&config, table));
     }
     Ok(Chosen { config, settings, modules, selected, set })
+}
+
+/// The option of modules whose tables are of the last interval.
+const INTERVAL: &str = "interval";
+
+/// What `show` has a module do that `--set` says nothing of. Nobody else reads it: an interval is from one reading to the next, and as many
+/// events are kept until then as a module can keep.
+fn usual_options(spec: &Spec) -> Vec<(&'static str, String)> {
+    let kept = spec.tables.iter().filter_map(|table| match table.shape {
+        Shape::Rows { count, order: RowOrder::Latest } => Some((count, RowCount::MOST.to_string())),
+        _ => None,
+    });
+    kept.chain(has_option(spec, INTERVAL).then(|| (INTERVAL, Interval::AtFetch.show()))).collect()
+}
+
+fn has_option(spec: &Spec, name: &str) -> bool {
+    spec.options.iter().any(|option| option.name == name)
+}
+
+fn interval_of(config: &Config, table: &ServedTable) -> Option<Interval> {
+    let value = config.section(&table.section)?.get(INTERVAL).ok()??;
+    Interval::read(&value).ok()
 }
 
 /// Whether an option, which is off by default, is not set in a section.
@@ -178,8 +206,8 @@ fn set_option(text: &str, modules: &[EnabledModule]) -> Result<SetOption, ShowEr
         let shown = named(&modules.iter().collect::<Vec<_>>());
         return Err(fail(format!("expected the option of a module that is shown: {shown}")));
     }
-    let has = |spec: &Spec| spec.options.iter().any(|option| option.name == key);
-    let owners: Vec<&EnabledModule> = candidates.iter().copied().filter(|module| has(module.spec)).collect();
+    let owners: Vec<&EnabledModule> =
+        candidates.iter().copied().filter(|module| has_option(module.spec, &key)).collect();
     match owners[..] {
         [owner] => Ok(SetOption { text: text.into(), section: owner.settings.section.clone(), key }),
         [] => {
@@ -240,6 +268,32 @@ mod tests {
         assert_eq!(sections(&of("x.proc.net").unwrap()), ["netproc"]);
         assert_eq!(sections(&of("sysfork biotop netproc").unwrap()), ["sysfork", "biotop", "netproc"]);
         assert!(of("bcc.proc.net").is_err() && of("x.no").is_err());
+    }
+
+    #[test]
+    fn events_are_kept_and_intervals_last_from_reading_to_reading() {
+        let text = |chosen: &Chosen, section: &str, option: &str| {
+            chosen.config.section(section).unwrap().get(option).unwrap().map(|value| value.text().to_owned())
+        };
+        let chosen = choose(&options("execsnoop tcplife biotop tcptop")).unwrap();
+        for (name, rows, interval) in [
+            ("execsnoop", 10_000, None),
+            ("tcplife", 10_000, None),
+            ("biotop", 20, Some(Interval::AtFetch)),
+            ("tcptop", 20, Some(Interval::AtFetch)),
+        ] {
+            let module = chosen.modules.iter().find(|module| module.spec.name == name).unwrap();
+            let selected = chosen.selected.iter().find(|selected| selected.table.section == name).unwrap();
+            assert_eq!((module.rows, selected.interval), (rows, interval), "{name}");
+        }
+        assert_eq!(text(&chosen, "execsnoop", INTERVAL), None);
+        let set = "execsnoop tcptop --set execsnoop.process_count=3 --set interval=5";
+        let chosen = choose(&options(set)).unwrap();
+        let module = chosen.modules.iter().find(|module| module.spec.name == "execsnoop").unwrap();
+        let top = chosen.selected.iter().find(|selected| selected.table.section == "tcptop").unwrap();
+        assert_eq!((module.rows, top.interval), (3, Some(Interval::Seconds(5))));
+        let chosen = choose(&options("bcc.agent")).unwrap();
+        assert!(chosen.modules.iter().all(|module| text(&chosen, &module.settings.section, "interval").is_none()));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use super::reading::{Reading, Value};
 use crate::cli::ShowOptions;
-use crate::kit::Shape;
 use std::fmt::Write;
 
 /// Between two columns.
@@ -12,7 +11,7 @@ const GAP: usize = 2;
 pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>, in_place: bool) -> String {
     let rows = reading.rows(options, in_place);
     let mut out = heading(reading, &reading.title());
-    let notes = notes(rows.lines.len(), rows.beyond, rows.zeros, rows.unkept, options, reading);
+    let notes = notes(rows.lines.len(), rows.beyond, rows.zeros, in_place, options, reading);
     if !rows.lines.is_empty() {
         let has_names = rows.lines.iter().any(|line| !line.name.is_empty());
         let mut columns: Vec<Column> = Vec::new();
@@ -48,7 +47,7 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>, 
 
 /// The first line of each table and histogram: what it shows, when it was read, and the time that it covers.
 pub fn heading(reading: &Reading<'_>, title: &str) -> String {
-    let covers = match reading.covers.as_secs_f64() {
+    let covers = match reading.span().as_secs_f64() {
         _ if !reading.counts() => String::new(),
         seconds if seconds < 10.0 => format!("  last {seconds:.1} s"),
         seconds => format!("  last {seconds:.0} s"),
@@ -61,7 +60,7 @@ fn notes(
     shown: usize,
     beyond: usize,
     zeros: usize,
-    unkept: u64,
+    in_place: bool,
     options: &ShowOptions,
     reading: &Reading<'_>,
 ) -> String {
@@ -76,11 +75,8 @@ fn notes(
     if zeros > 0 {
         let _ = writeln!(out, "({zeros} {} of zeros; --zeros shows them)", rows(zeros as u64));
     }
-    if unkept > 0 {
-        let wanted = unkept + reading.table.len() as u64;
-        if let Shape::Rows { count, .. } = reading.of.table.spec.shape {
-            let _ = writeln!(out, "({unkept} more that were not kept; --set {count}={wanted} keeps as many)");
-        }
+    if let Some(unkept) = reading.unkept().filter(|_| !in_place) {
+        let _ = writeln!(out, "({unkept})");
     }
     out
 }
@@ -251,6 +247,16 @@ mod tests {
     }
 
     #[test]
+    fn a_table_of_an_interval_is_headed_by_its_length() {
+        let mut table = Table::new(9);
+        table.indexed(0).set(Metric::<u32>::new(0), 77);
+        let head = |line: &str| drawn(line, &table, None, None)[0].split_once(':').unwrap().1.to_owned();
+        assert!(head("biotop").ends_with("  last 2.0 s"), "as long as the reading: {}", head("biotop"));
+        assert!(head("biotop --set interval=30").ends_with("  last 30 s"));
+        assert!(!head("tcptop --set interval=-1").contains("last"), "stays empty");
+    }
+
+    #[test]
     fn of_events_those_are_shown_that_are_new() {
         let mut table = Table::new(9);
         for row in 0..3u32 {
@@ -266,6 +272,8 @@ mod tests {
             pids(5),
             ["pid", "98", "99", "100", "(2 more that were not kept; --set session_count=5 keeps as many)"]
         );
+        let most = pids(20_000).pop().unwrap();
+        assert!(most.contains("19997 more") && most.contains("a shorter INTERVAL"), "{most}");
     }
 
     #[test]

@@ -40,7 +40,11 @@ impl Output {
                     }
                     text += &as_lines(reading, options, screen);
                 }
-                print(&text)
+                let is_read = print(&text);
+                if matches!(options.form, Form::Csv | Form::Json) {
+                    readings.iter().for_each(|reading| warn(reading, options));
+                }
+                is_read
             }
             Output::Screen(own) => {
                 let options =
@@ -70,6 +74,13 @@ impl Output {
             }
         }
         Ok(())
+    }
+}
+
+/// Says beside the records which events are not among them.
+fn warn(reading: &Reading<'_>, options: &ShowOptions) {
+    if let Some(unkept) = reading.unkept() {
+        eprintln!("{}: {}: {unkept}", options.common.program, reading.title());
     }
 }
 
