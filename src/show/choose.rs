@@ -19,6 +19,8 @@ pub struct Chosen {
     pub modules: Vec<EnabledModule>,
     /// What to show of them.
     pub selected: Vec<Selected>,
+    /// Modules that are not enabled, and so not among these, though a node stands above metrics of them too.
+    pub left_out: Vec<&'static str>,
     /// Values of `--set` with the option that each sets.
     pub set: Vec<SetOption>,
 }
@@ -81,12 +83,12 @@ pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
     modules = enabled_by(&config)?.1;
     modules.retain(|module| chosen.contains(&module.settings.section));
     let (mut selected, _) = select(&modules, own(&settings, &options.names), &options.names);
-    for Selected { table, off, interval, .. } in &mut selected {
-        off.extend(table.spec.options.iter().filter(|option| is_off(&config, &table.section, option)));
+    for Selected { table, interval, .. } in &mut selected {
         let of = modules.iter().find(|module| module.settings.section == table.section);
         *interval = of.filter(|module| has_option(module.spec, INTERVAL)).and_then(|_| interval_of(&config, table));
     }
-    Ok(Chosen { config, settings, modules, selected, set })
+    let left_out = left_out(&every, &settings, &modules, &options.names)?;
+    Ok(Chosen { config, settings, modules, selected, left_out, set })
 }
 
 /// The option of modules whose tables are of the last interval.
@@ -111,12 +113,6 @@ fn interval_of(config: &Config, table: &ServedTable) -> Option<Interval> {
     Interval::read(&value).ok()
 }
 
-/// Whether an option, which is off by default, is not set in a section.
-fn is_off(config: &Config, section: &str, option: &str) -> bool {
-    let value = config.section(section).and_then(|section| section.get(option).ok().flatten());
-    value.is_none_or(|value| value.bool().is_ok_and(|is_on| !is_on))
-}
-
 /// The agent's own tables, if a name means some of them.
 fn own(settings: &Settings, names: &[String]) -> Vec<ServedTable> {
     let (selected, _) = select(&[], status_tables(&settings.prefix).collect(), names);
@@ -124,6 +120,28 @@ fn own(settings: &Settings, names: &[String]) -> Vec<ServedTable> {
         true => Vec::new(),
         false => status_tables(&settings.prefix).collect(),
     }
+}
+
+/// The modules that a name means besides those that are there for it.
+fn left_out(
+    every: &Config,
+    settings: &Settings,
+    modules: &[EnabledModule],
+    names: &[String],
+) -> Result<Vec<&'static str>, ShowError> {
+    let mut all = all_of(every, settings)?;
+    all.retain(|module| names.iter().any(|name| means(module, name)));
+    let mut names: Vec<&str> = all.iter().map(|module| module.spec.name).collect();
+    names.retain(|name| modules.iter().all(|module| module.spec.name != *name));
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Every module there is, with the prefix of the configuration.
+fn all_of(every: &Config, settings: &Settings) -> Result<Vec<EnabledModule>, ShowError> {
+    let (_, mut all) = enabled_by(every)?;
+    all.iter_mut().for_each(|module| module.settings.prefix.clone_from(&settings.prefix));
+    Ok(all)
 }
 
 /// The configuration in which a module is enabled for each name, besides those that are anyway if they are needed.
@@ -139,8 +157,7 @@ fn with_all(
     if missing.is_empty() {
         return Ok(config);
     }
-    let (_, mut all) = enabled_by(every)?;
-    all.iter_mut().for_each(|module| module.settings.prefix.clone_from(&settings.prefix));
+    let all = all_of(every, settings)?;
     let mut wanted: Vec<&str> = modules.iter().map(|module| module.settings.section.as_str()).collect();
     let more = all.iter().filter(|module| missing.iter().any(|name| means(module, name)));
     let more: Vec<&str> = more.map(|module| module.spec.name).collect();
@@ -259,6 +276,11 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         let of = |names: &str| choose(&options(&format!("-c {} {names}", file.path().display())));
         assert_eq!(sections(&of("x").unwrap()), ["sysfork"]);
+        let left_out = of("x.proc").unwrap().left_out;
+        assert!(left_out.is_sorted() && left_out.contains(&"biotop") && !left_out.contains(&"sysfork"), "{left_out:?}");
+        let left_out = of("x.proc biotop").unwrap().left_out;
+        assert!(left_out.contains(&"exectop") && !left_out.contains(&"biotop"), "it is named: {left_out:?}");
+        assert!(of("x.proc.io").unwrap().left_out.is_empty(), "none of them is enabled, so all are shown");
         let chosen = of("x.proc.io.perdev").unwrap();
         assert_eq!((sections(&chosen), chosen.modules[0].rows), (vec!["biotop"], 3));
         assert_eq!(chosen.modules[0].settings.cluster, 210);

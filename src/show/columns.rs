@@ -29,20 +29,27 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>, 
             let is_text = rows.lines.iter().any(|line| matches!(line.values[at], Value::Text(_)));
             columns.push(Column::new(head, cells, !is_text));
         }
-        fit(&mut columns, width);
-        let height = columns.iter().map(|column| column.head.len()).max().unwrap_or(0);
-        for at in 0..height {
-            let cell = |column: &Column| {
-                let missing = height - column.head.len();
-                at.checked_sub(missing).map_or(String::new(), |at| column.head[at].clone())
-            };
-            line(&mut out, &columns, cell, width);
-        }
-        for row in 0..rows.lines.len() {
-            line(&mut out, &columns, |column| column.cells[row].clone(), width);
-        }
+        out += &table(columns, width);
     }
     out + &notes
+}
+
+/// Columns beside each other, within the width if there is one.
+pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> String {
+    fit(&mut columns, width);
+    let mut out = String::new();
+    let height = columns.iter().map(|column| column.head.len()).max().unwrap_or(0);
+    for at in 0..height {
+        let cell = |column: &Column| {
+            let missing = height - column.head.len();
+            at.checked_sub(missing).map_or(String::new(), |at| column.head[at].clone())
+        };
+        line(&mut out, &columns, cell, width);
+    }
+    for row in 0..columns.first().map_or(0, |column| column.cells.len()) {
+        line(&mut out, &columns, |column| column.cells[row].clone(), width);
+    }
+    out
 }
 
 /// The first line of each table and histogram: what it shows, when it was read, and the time that it covers.
@@ -92,7 +99,8 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-struct Column {
+/// A column: a title, and a cell for each row.
+pub struct Column {
     /// The title, one line or several.
     head: Vec<String>,
     cells: Vec<String>,
@@ -101,7 +109,8 @@ struct Column {
 }
 
 impl Column {
-    fn new(head: &str, cells: Vec<String>, is_right: bool) -> Column {
+    /// A column of text, or of numbers at the right.
+    pub fn new(head: &str, cells: Vec<String>, is_right: bool) -> Column {
         let mut column = Column { head: vec![head.to_owned()], cells, is_right, width: 0 };
         column.measure();
         column
@@ -181,7 +190,7 @@ mod tests {
         let chosen = choose(&options).unwrap();
         let (time, covers) = (Local::now(), Duration::from_secs(2));
         let earlier = earlier.map(Earlier::new);
-        let reading = Reading { of: &chosen.selected[0], table, earlier, new, time, covers };
+        let reading = Reading { of: &chosen.selected[0], table, earlier, new, time, covers, waits_for: None };
         draw(&reading, &options, None, false).lines().map(str::to_owned).collect()
     }
 

@@ -106,7 +106,7 @@ fn draw(reading: &Reading<'_>, options: &ShowOptions, screen: Screen, in_place: 
     match reading.of.table.spec.shape {
         Shape::Log2(_) => histogram::draw(reading, options, screen.width()),
         Shape::Named { .. } | Shape::Numbered | Shape::Single if !reading.of.table.spec.histograms.is_empty() => {
-            quantiles::draw(reading, options)
+            quantiles::draw(reading, options, screen.width())
         }
         _ => columns::draw(reading, options, screen.width(), in_place),
     }
@@ -116,7 +116,7 @@ fn draw(reading: &Reading<'_>, options: &ShowOptions, screen: Screen, in_place: 
 pub fn add_columns(maps: &mut Vec<Heatmap>, readings: &[Reading<'_>], options: &ShowOptions, screen: Screen) -> String {
     let mut drawn = Vec::new();
     for reading in readings {
-        if !reading.of.off.is_empty() {
+        if !reading.of.table.off.is_empty() {
             drawn.push(format!("{}\n{}\n", reading.title(), reading.nothing()));
         }
         for &column in &reading.of.columns {
@@ -133,7 +133,7 @@ pub fn add_columns(maps: &mut Vec<Heatmap>, readings: &[Reading<'_>], options: &
                 });
                 maps[at].add(reading.clock(), rows.iter().map(|&row| reading.since(row, column)).collect());
                 let bounds = |bucket: usize| histogram::row_bounds(reading, column, rows[bucket], options);
-                drawn.push(maps[at].draw(screen.width().unwrap_or(200), screen.colours, bounds));
+                drawn.push(maps[at].draw(screen.width().unwrap_or(200), screen.colours, &reading.nothing(), bounds));
             }
         }
     }

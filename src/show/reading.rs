@@ -23,6 +23,8 @@ pub struct Reading<'a> {
     pub time: DateTime<Local>,
     /// The time that counters cover.
     pub covers: Duration,
+    /// What the module has nothing to count for want of, if that is so.
+    pub waits_for: Option<String>,
 }
 
 /// The values of an earlier reading, found by their instances.
@@ -122,17 +124,15 @@ impl Reading<'_> {
 
     /// What stands in the place of rows where there are none: why, as far as that is known.
     pub fn nothing(&self) -> String {
-        let section = &self.of.table.section;
-        let off = self.of.off.iter();
-        let set = off.map(|option| (format!("{option} = True"), format!("--set {section}.{option}=true")));
-        let (lines, words): (Vec<String>, Vec<String>) = set.unzip();
-        match () {
-            () if !lines.is_empty() => {
-                let (lines, words) = (lines.join(" and "), words.join(" "));
-                format!("(off: set {lines} in [{section}] of the configuration; {words} shows it here)")
-            }
-            () if self.new.is_some() && self.earlier.is_some() => "(nothing new)".into(),
-            () => "(nothing yet)".into(),
+        let table = &self.of.table;
+        if let Some(why) = table.why_off() {
+            let set = table.off.iter().map(|option| format!("--set {}.{option}=true", table.section));
+            return format!("({why}; {} shows it here)", set.collect::<Vec<_>>().join(" "));
+        }
+        match &self.waits_for {
+            Some(what) => format!("({what})"),
+            None if self.new.is_some() && self.earlier.is_some() => "(nothing new)".into(),
+            None => "(nothing yet)".into(),
         }
     }
 

@@ -9,8 +9,6 @@ pub struct Selected {
     pub table: ServedTable,
     /// The numbers of the columns, ascending.
     pub columns: Vec<usize>,
-    /// The options without which the table stays empty, as far as they are off.
-    pub off: Vec<&'static str>,
     /// The interval that its rows are of, if their module has one.
     pub interval: Option<Interval>,
 }
@@ -53,7 +51,7 @@ pub fn select(modules: &[EnabledModule], status: Vec<ServedTable>, names: &[Stri
     let selected = wanted.into_iter().filter_map(|(at, mut columns)| {
         columns.sort_unstable();
         columns.dedup();
-        Some(Selected { table: tables[at].take()?, columns, off: Vec::new(), interval: None })
+        Some(Selected { table: tables[at].take()?, columns, interval: None })
     });
     (selected.collect(), unknown)
 }

@@ -158,6 +158,31 @@ fn several_names_are_shown_whether_metric_node_or_module() {
     assert_eq!(titles, ["bcc.proc.exec.count", "bcc.runq.latency", "bcc.proc.sysfork"], "{drawn}");
 }
 
+/// A node may stand above more modules than those that are enabled.
+#[test]
+fn modules_that_a_node_leaves_out_are_named() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(&config(&["sysfork"]));
+    let output = show(&home, &["bcc.proc", "0.2", "1"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && text(&output.stdout).contains("bcc.proc.sysfork"), "{}", told(&output));
+    let names = said.strip_prefix("pmdacorebcc: not enabled, not shown: ").unwrap_or_else(|| panic!("{said}"));
+    assert!(names.starts_with("bioperpid, biotop, ") && names.lines().count() == 1, "{said}");
+    assert!(!names.contains("sysfork") && !names.contains("biolatency"), "{said}");
+}
+
+#[test]
+fn where_nothing_is_counted_the_reason_is_shown() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(&config(&["runqlat", "netproc"]));
+    let drawn = shown(&home, &["runqlat", "netproc", "1.5", "1", "--set", "runqlat.process=doesnotexist"]);
+    assert!(drawn.contains("(no running process is what `process = doesnotexist` means)\n"), "{drawn}");
+}
+
 /// Execs of a known number, of which a burst is more than the module keeps.
 #[test]
 fn each_event_is_shown_once_and_the_others_are_counted() {
