@@ -222,7 +222,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
             instances.push(match table.shape {
                 Shape::Single => "none".into(),
                 Shape::Log2(_) => "power-of-two buckets in microseconds".into(),
-                Shape::Rows { order, .. } => format!("rows, {order}"),
+                Shape::Rows { order, .. } => format!("rows, {}", order.text()),
                 Shape::Buckets { .. } => "buckets in microseconds".into(),
                 Shape::Seconds { .. } => "buckets in seconds".into(),
                 Shape::Named { .. } | Shape::Words { .. } => "names".into(),

@@ -16,6 +16,8 @@ pub struct EnabledModule {
     pub rows: u32,
     /// Whether its metrics have their second names.
     pub bpf_names: bool,
+    /// The options of its tables that are off.
+    pub off: Vec<&'static str>,
 }
 
 impl EnabledModule {
@@ -28,6 +30,7 @@ impl EnabledModule {
             prefix: self.settings.prefix.clone(),
             rows: self.rows,
             bpf_names: self.bpf_names,
+            off: self.off.iter().copied().filter(|option| spec.options.contains(option)).collect(),
         })
     }
 }
@@ -46,9 +49,18 @@ pub struct ServedTable {
     pub rows: u32,
     /// Whether its metrics have their second names.
     pub bpf_names: bool,
+    /// The options without which it stays empty, as far as they are off.
+    pub off: Vec<&'static str>,
 }
 
 impl ServedTable {
+    /// Why it stays empty, if options are off that it takes.
+    pub fn why_off(&self) -> Option<String> {
+        let set: Vec<String> = self.off.iter().map(|option| format!("{option} = True")).collect();
+        let (set, section) = (set.join(" and "), &self.section);
+        (!set.is_empty()).then(|| format!("off: set {set} in [{section}] of the configuration"))
+    }
+
     /// The pair whose metrics these are, if they are a pair's.
     pub fn pair(&self) -> Option<&str> {
         self.section.strip_prefix("user.").filter(|_| self.is_of_the_site())
@@ -157,7 +169,12 @@ pub fn enabled_module(
     let has_bpf_names = spec.options.iter().any(|option| option.name == BPF_NAMES);
     let bpf_names = section.get(BPF_NAMES).ok().flatten().filter(|_| has_bpf_names);
     let bpf_names = bpf_names.is_some_and(|value| value.bool().unwrap_or(false));
-    Ok(EnabledModule { spec, settings: module.clone(), rows, bpf_names })
+    let is_off = |option: &&str| {
+        let value = section.get(option).ok().flatten();
+        value.is_none_or(|value| value.bool().is_ok_and(|is_on| !is_on))
+    };
+    let off = spec.tables.iter().flat_map(|table| table.options).copied().filter(is_off);
+    Ok(EnabledModule { spec, settings: module.clone(), rows, bpf_names, off: off.collect() })
 }
 
 /// The clusters of all tables: the section numbers the first.

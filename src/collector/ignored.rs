@@ -62,7 +62,7 @@ fn of_module_that_is_off(config: &Config, section: Section<'_>, specs: &[&'stati
         Some(Err(error)) => errors.push(error),
         Some(Ok((spec, settings))) => {
             errors.extend(unknown_options(section, spec));
-            let module = EnabledModule { spec, settings, rows: 0, bpf_names: false };
+            let module = EnabledModule { spec, settings, rows: 0, bpf_names: false, off: Vec::new() };
             let (made, notes) = noting(|| make(config, &module, None));
             errors.extend(made.err().into_iter().chain(notes));
         }

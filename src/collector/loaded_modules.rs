@@ -108,6 +108,13 @@ impl LoadedModules {
         held(loaded.module().ok()?).module.events()
     }
 
+    /// What the module of a table has nothing to count for want of; the filters of `process` options, the last, know of it first.
+    pub fn waits_for(&self, id: TableId) -> Option<String> {
+        let (loaded, _) = self.module(id)?;
+        let said = |by: &LoadedModule| held(by.module().ok()?).module.waits_for(&loaded.name);
+        self.modules.last().filter(|last| last.tables.is_empty()).and_then(said).or_else(|| said(loaded))
+    }
+
     /// Changes a value of a module's table, given as text.
     pub fn store(&self, id: TableId, column: usize, value: &[u8]) -> Result<(), TableError> {
         let (loaded, spec) = self.module(id).ok_or(TableError::ReadOnly)?;

@@ -29,6 +29,8 @@ pub struct ServedMetric {
     pub cluster: u32,
     /// Its column in the table.
     pub column: usize,
+    /// Why it has no values, if an option is off that they take.
+    pub off: Option<String>,
 }
 
 impl ServedMetric {
@@ -115,7 +117,8 @@ impl PreparedModule {
         let declared = |table: ServedTable| module.as_ref().map_or(table.spec, |module| module.declared(table.spec));
         let tables = enabled.tables().map(|table| (table.id, declared(table))).collect();
         let served = |table: ServedTable| {
-            let metric = |(name, column)| ServedMetric { name, cluster: table.spec.cluster, column };
+            let off = table.why_off();
+            let metric = |(name, column)| ServedMetric { name, cluster: table.spec.cluster, column, off: off.clone() };
             table.names().into_iter().map(metric).collect::<Vec<_>>()
         };
         let metrics = enabled.tables().flat_map(served).collect();

@@ -215,6 +215,16 @@ impl Watch {
         self.ticks == 0
     }
 
+    /// The section.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the last look has found nobody.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
     /// Whether the last look has found it.
     pub fn has(&self, pid: u32) -> bool {
         self.members.contains(&pid)

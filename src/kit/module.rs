@@ -281,6 +281,11 @@ pub trait Module {
         None
     }
 
+    /// What the module of a section has nothing to count for want of, if that is so: said of itself, or by the filters of the others.
+    fn waits_for(&self, _section: &str) -> Option<String> {
+        None
+    }
+
     /// What became of a pair, for the module that serves one; complete once [`Module::plan`] has loaded it.
     fn pair(&self) -> Option<PairStatus> {
         None

@@ -139,6 +139,25 @@ impl TableId {
     }
 }
 
+/// Which row of a table comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    /// The latest event.
+    Latest,
+    /// The highest of an interval, in the words of the documents.
+    Highest(&'static str),
+}
+
+impl RowOrder {
+    /// The words of the documents.
+    pub const fn text(self) -> &'static str {
+        match self {
+            RowOrder::Latest => "latest first",
+            RowOrder::Highest(text) => text,
+        }
+    }
+}
+
 /// An instance domain's shape: it owns naming, identifiers, persistence, trimming and labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -150,8 +169,8 @@ pub enum Shape {
     Rows {
         /// The option that holds the number of rows.
         count: &'static str,
-        /// Which row comes first, for the documents.
-        order: &'static str,
+        /// Which row comes first.
+        order: RowOrder,
     },
     /// Any names, at most `max`: identifiers are handed out once and kept over restarts.
     Named {

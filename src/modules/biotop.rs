@@ -36,7 +36,10 @@ options! {
 
 static TABLE: TableSpec = TableSpec {
     cluster: 10,
-    shape: Shape::Rows { count: "process_count", order: "most bytes first or as `sort` orders them" },
+    shape: Shape::Rows {
+        count: "process_count",
+        order: RowOrder::Highest("most bytes first or as `sort` orders them"),
+    },
     metrics: METRICS,
     ..TableSpec::NEW
 };

@@ -39,7 +39,7 @@ static RETURN: Hook = tracepoint!("sys_exit", "a kernel with BTF and CONFIG_FTRA
 
 static TABLE: TableSpec = TableSpec {
     cluster: 8,
-    shape: Shape::Rows { count: "process_count", order: "latest first" },
+    shape: Shape::Rows { count: "process_count", order: RowOrder::Latest },
     metrics: METRICS,
     ..TableSpec::NEW
 };

@@ -39,7 +39,7 @@ options! {
 
 static TABLE: TableSpec = TableSpec {
     cluster: 3,
-    shape: Shape::Rows { count: "session_count", order: "latest first" },
+    shape: Shape::Rows { count: "session_count", order: RowOrder::Latest },
     metrics: METRICS,
     ..TableSpec::NEW
 };

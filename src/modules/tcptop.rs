@@ -40,7 +40,7 @@ options! {
 
 static TABLE: TableSpec = TableSpec {
     cluster: 12,
-    shape: Shape::Rows { count: "conn_count", order: "most bytes first" },
+    shape: Shape::Rows { count: "conn_count", order: RowOrder::Highest("most bytes first") },
     metrics: METRICS,
     ..TableSpec::NEW
 };

@@ -198,6 +198,10 @@ impl Module for Ucalls {
         Ok(())
     }
 
+    fn waits_for(&self, _section: &str) -> Option<String> {
+        self.probes.waits_for("calls")
+    }
+
     fn tick(&mut self, kernel: &dyn Kernel) {
         let Ucalls { language, timed, probes, sites, claims } = self;
         probes.tick(kernel, &SITE, &mut |files, pid| {

@@ -136,6 +136,10 @@ impl Module for JvmThreads {
         Ok(())
     }
 
+    fn waits_for(&self, _section: &str) -> Option<String> {
+        self.probes.as_ref()?.waits_for("threads")
+    }
+
     fn tick(&mut self, kernel: &dyn Kernel) {
         if let Some(probes) = &mut self.probes {
             probes.tick(kernel, &SITE, &mut find);

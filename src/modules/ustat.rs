@@ -98,6 +98,10 @@ impl Module for Ustat {
         Ok(())
     }
 
+    fn waits_for(&self, _section: &str) -> Option<String> {
+        self.probes.waits_for("events")
+    }
+
     fn tick(&mut self, kernel: &dyn Kernel) {
         let Ustat { language, probes, claims, seen } = self;
         probes.tick(kernel, &SITE, &mut |files, pid| {

@@ -6,7 +6,9 @@ use super::Automaton;
 use crate::bpf::record;
 use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_slot, filter_stat, rodata};
 use crate::host::{Process, Watch};
-use crate::kit::{Arrivals, Fake, Hook, Host, Kernel, Module, Plan, RefreshError, RowClaims, Rows, Spec, Table, Tier};
+use crate::kit::{
+    Arrivals, Fake, Hook, Host, Kernel, Module, OptionType, Plan, RefreshError, RowClaims, Rows, Spec, Table, Tier,
+};
 use crate::{maps, tracepoint};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -258,6 +260,12 @@ impl Module for Filters {
         }
     }
 
+    fn waits_for(&self, section: &str) -> Option<String> {
+        let Filter { watch, .. } = self.filters.iter().find(|filter| filter.watch.name() == section)?;
+        let is_empty = !watch.is_first() && watch.is_empty();
+        is_empty.then(|| format!("no running process is what `process = {}` means", watch.filter().show()))
+    }
+
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each("table-full: processes that are not counted since too many are", stats.sum(filter_stat::full));
@@ -339,7 +347,7 @@ mod tests {
     use super::*;
     use crate::bpf::record_bytes;
     use crate::bpf::types::fs_row;
-    use crate::kit::{OptionType, ProcessFilter};
+    use crate::kit::ProcessFilter;
 
     /// The filters of modules 0, 1, ...
     fn filters(options: &[&str]) -> Filters {
@@ -372,6 +380,18 @@ mod tests {
         assert_eq!(filters.judge(&process(77, "java", "java -jar x")), [0b0011, 0b0100, 0b0010]);
         assert_eq!(filters.judge(&process(78, "javac", "javac")), [0, 0, 0]);
         assert_eq!(filters.judge(&process(78, "node_exporter", "/bin/node_exporter --web")), [0b0100, 0, 0]);
+    }
+
+    #[test]
+    fn a_filter_without_a_process_says_so_once_it_has_looked() {
+        let mut filters = filters(&["java", "sh"]);
+        let [java, _] = &mut filters.filters[..] else { panic!("two") };
+        java.watch = Watch::new("java", java.watch.filter().clone(), None);
+        assert_eq!(filters.waits_for("java"), None);
+        assert!(filters.filters[0].watch.is_due());
+        assert_eq!(filters.waits_for("java").as_deref(), Some("no running process is what `process = java` means"));
+        filters.filters[0].watch.found([77].into(), &mut |_, _| {});
+        assert_eq!((filters.waits_for("java"), filters.waits_for("other")), (None, None));
     }
 
     #[test]

@@ -372,6 +372,12 @@ impl ProcessProbes {
         self.files.trim();
     }
 
+    /// For [`crate::kit::Module::waits_for`], once a process is there: probes of this.
+    pub fn waits_for(&self, what: &str) -> Option<String> {
+        let is_bare = self.processes.values().all(|process| process.attached.is_empty());
+        is_bare.then(|| format!("no running process that `process` means has USDT probes of {what}"))
+    }
+
     /// The processes in which something is attached to, and nothing is still to be.
     pub fn attached(&self) -> impl Iterator<Item = u32> + '_ {
         let is = |process: &ProbedProcess| !process.attached.is_empty() && process.tried == process.sites.len();

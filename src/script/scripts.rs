@@ -347,6 +347,7 @@ fn enabled(script: &str, prefix: &str, tables: &[ScriptTable]) -> Option<Enabled
         spec,
         rows: 0,
         bpf_names: false,
+        off: Vec::new(),
     })
 }
 

@@ -6,7 +6,7 @@ use crate::catalog::{Enabled, EnabledModule, ServedTable};
 use crate::cli::{built_in, read_config, ShowOptions};
 use crate::collector::status_tables;
 use crate::config::{Config, ConfigError, Cost, Settings};
-use crate::kit::{excerpt, Spec};
+use crate::kit::{excerpt, Interval, OptionType, RowCount, RowOrder, Shape, Spec};
 use crate::modules::MODULES;
 
 /// What was chosen.
@@ -19,6 +19,8 @@ pub struct Chosen {
     pub modules: Vec<EnabledModule>,
     /// What to show of them.
     pub selected: Vec<Selected>,
+    /// Modules that are not enabled, and so not among these, though a node stands above metrics of them too.
+    pub left_out: Vec<&'static str>,
     /// Values of `--set` with the option that each sets.
     pub set: Vec<SetOption>,
 }
@@ -67,26 +69,48 @@ pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
         return Err(no_metric(name, &settings.prefix));
     }
     let set = set_options(&options.set, &modules)?;
+    let is_named = |module: &&EnabledModule| options.names.iter().any(|name| means(module, name));
+    for module in modules.iter().filter(is_named) {
+        for (key, value) in usual_options(module.spec) {
+            config = config.with_option(&module.settings.section, key, &value);
+        }
+    }
     for (option, text) in set.iter().zip(&options.set) {
         let value = text.split_once('=').map_or("", |(_, value)| value);
         config = config.with_option(&option.section, &option.key, value);
     }
-    if !set.is_empty() {
-        let chosen: Vec<String> = modules.iter().map(|module| module.settings.section.clone()).collect();
-        modules = enabled_by(&config)?.1;
-        modules.retain(|module| chosen.contains(&module.settings.section));
-    }
+    let chosen: Vec<String> = modules.iter().map(|module| module.settings.section.clone()).collect();
+    modules = enabled_by(&config)?.1;
+    modules.retain(|module| chosen.contains(&module.settings.section));
     let (mut selected, _) = select(&modules, own(&settings, &options.names), &options.names);
-    for Selected { table, off, .. } in &mut selected {
-        off.extend(table.spec.options.iter().filter(|option| is_off(&config, &table.section, option)));
+    for Selected { table, interval, .. } in &mut selected {
+        let of = modules.iter().find(|module| module.settings.section == table.section);
+        *interval = of.filter(|module| has_option(module.spec, INTERVAL)).and_then(|_| interval_of(&config, table));
     }
-    Ok(Chosen { config, settings, modules, selected, set })
+    let left_out = left_out(&every, &settings, &modules, &options.names)?;
+    Ok(Chosen { config, settings, modules, selected, left_out, set })
 }
 
-/// Whether an option, which is off by default, is not set in a section.
-fn is_off(config: &Config, section: &str, option: &str) -> bool {
-    let value = config.section(section).and_then(|section| section.get(option).ok().flatten());
-    value.is_none_or(|value| value.bool().is_ok_and(|is_on| !is_on))
+/// The option of modules whose tables are of the last interval.
+const INTERVAL: &str = "interval";
+
+/// What `show` has a module do that `--set` says nothing of. Nobody else reads it: an interval is from one reading to the next, and as many
+/// events are kept until then as a module can keep.
+fn usual_options(spec: &Spec) -> Vec<(&'static str, String)> {
+    let kept = spec.tables.iter().filter_map(|table| match table.shape {
+        Shape::Rows { count, order: RowOrder::Latest } => Some((count, RowCount::MOST.to_string())),
+        _ => None,
+    });
+    kept.chain(has_option(spec, INTERVAL).then(|| (INTERVAL, Interval::AtFetch.show()))).collect()
+}
+
+fn has_option(spec: &Spec, name: &str) -> bool {
+    spec.options.iter().any(|option| option.name == name)
+}
+
+fn interval_of(config: &Config, table: &ServedTable) -> Option<Interval> {
+    let value = config.section(&table.section)?.get(INTERVAL).ok()??;
+    Interval::read(&value).ok()
 }
 
 /// The agent's own tables, if a name means some of them.
@@ -96,6 +120,28 @@ fn own(settings: &Settings, names: &[String]) -> Vec<ServedTable> {
         true => Vec::new(),
         false => status_tables(&settings.prefix).collect(),
     }
+}
+
+/// The modules that a name means besides those that are there for it.
+fn left_out(
+    every: &Config,
+    settings: &Settings,
+    modules: &[EnabledModule],
+    names: &[String],
+) -> Result<Vec<&'static str>, ShowError> {
+    let mut all = all_of(every, settings)?;
+    all.retain(|module| names.iter().any(|name| means(module, name)));
+    let mut names: Vec<&str> = all.iter().map(|module| module.spec.name).collect();
+    names.retain(|name| modules.iter().all(|module| module.spec.name != *name));
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Every module there is, with the prefix of the configuration.
+fn all_of(every: &Config, settings: &Settings) -> Result<Vec<EnabledModule>, ShowError> {
+    let (_, mut all) = enabled_by(every)?;
+    all.iter_mut().for_each(|module| module.settings.prefix.clone_from(&settings.prefix));
+    Ok(all)
 }
 
 /// The configuration in which a module is enabled for each name, besides those that are anyway if they are needed.
@@ -111,8 +157,7 @@ fn with_all(
     if missing.is_empty() {
         return Ok(config);
     }
-    let (_, mut all) = enabled_by(every)?;
-    all.iter_mut().for_each(|module| module.settings.prefix.clone_from(&settings.prefix));
+    let all = all_of(every, settings)?;
     let mut wanted: Vec<&str> = modules.iter().map(|module| module.settings.section.as_str()).collect();
     let more = all.iter().filter(|module| missing.iter().any(|name| means(module, name)));
     let more: Vec<&str> = more.map(|module| module.spec.name).collect();
@@ -178,8 +223,8 @@ fn set_option(text: &str, modules: &[EnabledModule]) -> Result<SetOption, ShowEr
         let shown = named(&modules.iter().collect::<Vec<_>>());
         return Err(fail(format!("expected the option of a module that is shown: {shown}")));
     }
-    let has = |spec: &Spec| spec.options.iter().any(|option| option.name == key);
-    let owners: Vec<&EnabledModule> = candidates.iter().copied().filter(|module| has(module.spec)).collect();
+    let owners: Vec<&EnabledModule> =
+        candidates.iter().copied().filter(|module| has_option(module.spec, &key)).collect();
     match owners[..] {
         [owner] => Ok(SetOption { text: text.into(), section: owner.settings.section.clone(), key }),
         [] => {
@@ -231,6 +276,11 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         let of = |names: &str| choose(&options(&format!("-c {} {names}", file.path().display())));
         assert_eq!(sections(&of("x").unwrap()), ["sysfork"]);
+        let left_out = of("x.proc").unwrap().left_out;
+        assert!(left_out.is_sorted() && left_out.contains(&"biotop") && !left_out.contains(&"sysfork"), "{left_out:?}");
+        let left_out = of("x.proc biotop").unwrap().left_out;
+        assert!(left_out.contains(&"exectop") && !left_out.contains(&"biotop"), "it is named: {left_out:?}");
+        assert!(of("x.proc.io").unwrap().left_out.is_empty(), "none of them is enabled, so all are shown");
         let chosen = of("x.proc.io.perdev").unwrap();
         assert_eq!((sections(&chosen), chosen.modules[0].rows), (vec!["biotop"], 3));
         assert_eq!(chosen.modules[0].settings.cluster, 210);
@@ -240,6 +290,32 @@ mod tests {
         assert_eq!(sections(&of("x.proc.net").unwrap()), ["netproc"]);
         assert_eq!(sections(&of("sysfork biotop netproc").unwrap()), ["sysfork", "biotop", "netproc"]);
         assert!(of("bcc.proc.net").is_err() && of("x.no").is_err());
+    }
+
+    #[test]
+    fn events_are_kept_and_intervals_last_from_reading_to_reading() {
+        let text = |chosen: &Chosen, section: &str, option: &str| {
+            chosen.config.section(section).unwrap().get(option).unwrap().map(|value| value.text().to_owned())
+        };
+        let chosen = choose(&options("execsnoop tcplife biotop tcptop")).unwrap();
+        for (name, rows, interval) in [
+            ("execsnoop", 10_000, None),
+            ("tcplife", 10_000, None),
+            ("biotop", 20, Some(Interval::AtFetch)),
+            ("tcptop", 20, Some(Interval::AtFetch)),
+        ] {
+            let module = chosen.modules.iter().find(|module| module.spec.name == name).unwrap();
+            let selected = chosen.selected.iter().find(|selected| selected.table.section == name).unwrap();
+            assert_eq!((module.rows, selected.interval), (rows, interval), "{name}");
+        }
+        assert_eq!(text(&chosen, "execsnoop", INTERVAL), None);
+        let set = "execsnoop tcptop --set execsnoop.process_count=3 --set interval=5";
+        let chosen = choose(&options(set)).unwrap();
+        let module = chosen.modules.iter().find(|module| module.spec.name == "execsnoop").unwrap();
+        let top = chosen.selected.iter().find(|selected| selected.table.section == "tcptop").unwrap();
+        assert_eq!((module.rows, top.interval), (3, Some(Interval::Seconds(5))));
+        let chosen = choose(&options("bcc.agent")).unwrap();
+        assert!(chosen.modules.iter().all(|module| text(&chosen, &module.settings.section, "interval").is_none()));
     }
 
     #[test]

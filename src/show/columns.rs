@@ -2,7 +2,6 @@
 
 use super::reading::{Reading, Value};
 use crate::cli::ShowOptions;
-use crate::kit::Shape;
 use std::fmt::Write;
 
 /// Between two columns.
@@ -12,7 +11,7 @@ const GAP: usize = 2;
 pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>, in_place: bool) -> String {
     let rows = reading.rows(options, in_place);
     let mut out = heading(reading, &reading.title());
-    let notes = notes(rows.lines.len(), rows.beyond, rows.zeros, rows.unkept, options, reading);
+    let notes = notes(rows.lines.len(), rows.beyond, rows.zeros, in_place, options, reading);
     if !rows.lines.is_empty() {
         let has_names = rows.lines.iter().any(|line| !line.name.is_empty());
         let mut columns: Vec<Column> = Vec::new();
@@ -30,25 +29,32 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>, 
             let is_text = rows.lines.iter().any(|line| matches!(line.values[at], Value::Text(_)));
             columns.push(Column::new(head, cells, !is_text));
         }
-        fit(&mut columns, width);
-        let height = columns.iter().map(|column| column.head.len()).max().unwrap_or(0);
-        for at in 0..height {
-            let cell = |column: &Column| {
-                let missing = height - column.head.len();
-                at.checked_sub(missing).map_or(String::new(), |at| column.head[at].clone())
-            };
-            line(&mut out, &columns, cell, width);
-        }
-        for row in 0..rows.lines.len() {
-            line(&mut out, &columns, |column| column.cells[row].clone(), width);
-        }
+        out += &table(columns, width);
     }
     out + &notes
 }
 
+/// Columns beside each other, within the width if there is one.
+pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> String {
+    fit(&mut columns, width);
+    let mut out = String::new();
+    let height = columns.iter().map(|column| column.head.len()).max().unwrap_or(0);
+    for at in 0..height {
+        let cell = |column: &Column| {
+            let missing = height - column.head.len();
+            at.checked_sub(missing).map_or(String::new(), |at| column.head[at].clone())
+        };
+        line(&mut out, &columns, cell, width);
+    }
+    for row in 0..columns.first().map_or(0, |column| column.cells.len()) {
+        line(&mut out, &columns, |column| column.cells[row].clone(), width);
+    }
+    out
+}
+
 /// The first line of each table and histogram: what it shows, when it was read, and the time that it covers.
 pub fn heading(reading: &Reading<'_>, title: &str) -> String {
-    let covers = match reading.covers.as_secs_f64() {
+    let covers = match reading.span().as_secs_f64() {
         _ if !reading.counts() => String::new(),
         seconds if seconds < 10.0 => format!("  last {seconds:.1} s"),
         seconds => format!("  last {seconds:.0} s"),
@@ -61,7 +67,7 @@ fn notes(
     shown: usize,
     beyond: usize,
     zeros: usize,
-    unkept: u64,
+    in_place: bool,
     options: &ShowOptions,
     reading: &Reading<'_>,
 ) -> String {
@@ -76,11 +82,8 @@ fn notes(
     if zeros > 0 {
         let _ = writeln!(out, "({zeros} {} of zeros; --zeros shows them)", rows(zeros as u64));
     }
-    if unkept > 0 {
-        let wanted = unkept + reading.table.len() as u64;
-        if let Shape::Rows { count, .. } = reading.of.table.spec.shape {
-            let _ = writeln!(out, "({unkept} more that were not kept; --set {count}={wanted} keeps as many)");
-        }
+    if let Some(unkept) = reading.unkept().filter(|_| !in_place) {
+        let _ = writeln!(out, "({unkept})");
     }
     out
 }
@@ -96,7 +99,8 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-struct Column {
+/// A column: a title, and a cell for each row.
+pub struct Column {
     /// The title, one line or several.
     head: Vec<String>,
     cells: Vec<String>,
@@ -105,7 +109,8 @@ struct Column {
 }
 
 impl Column {
-    fn new(head: &str, cells: Vec<String>, is_right: bool) -> Column {
+    /// A column of text, or of numbers at the right.
+    pub fn new(head: &str, cells: Vec<String>, is_right: bool) -> Column {
         let mut column = Column { head: vec![head.to_owned()], cells, is_right, width: 0 };
         column.measure();
         column
@@ -185,7 +190,7 @@ mod tests {
         let chosen = choose(&options).unwrap();
         let (time, covers) = (Local::now(), Duration::from_secs(2));
         let earlier = earlier.map(Earlier::new);
-        let reading = Reading { of: &chosen.selected[0], table, earlier, new, time, covers };
+        let reading = Reading { of: &chosen.selected[0], table, earlier, new, time, covers, waits_for: None };
         draw(&reading, &options, None, false).lines().map(str::to_owned).collect()
     }
 
@@ -251,6 +256,16 @@ mod tests {
     }
 
     #[test]
+    fn a_table_of_an_interval_is_headed_by_its_length() {
+        let mut table = Table::new(9);
+        table.indexed(0).set(Metric::<u32>::new(0), 77);
+        let head = |line: &str| drawn(line, &table, None, None)[0].split_once(':').unwrap().1.to_owned();
+        assert!(head("biotop").ends_with("  last 2.0 s"), "as long as the reading: {}", head("biotop"));
+        assert!(head("biotop --set interval=30").ends_with("  last 30 s"));
+        assert!(!head("tcptop --set interval=-1").contains("last"), "stays empty");
+    }
+
+    #[test]
     fn of_events_those_are_shown_that_are_new() {
         let mut table = Table::new(9);
         for row in 0..3u32 {
@@ -266,6 +281,8 @@ mod tests {
             pids(5),
             ["pid", "98", "99", "100", "(2 more that were not kept; --set session_count=5 keeps as many)"]
         );
+        let most = pids(20_000).pop().unwrap();
+        assert!(most.contains("19997 more") && most.contains("a shorter INTERVAL"), "{most}");
     }
 
     #[test]

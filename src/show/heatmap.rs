@@ -42,7 +42,14 @@ impl Heatmap {
     }
 
     /// Draws the latest columns that fit into the width. `bounds` yields those of a bucket.
-    pub fn draw(&self, width: usize, in_colour: bool, bounds: impl Fn(usize) -> (String, String)) -> String {
+    /// `nothing` stands in the place of all of them where nothing was counted.
+    pub fn draw(
+        &self,
+        width: usize,
+        in_colour: bool,
+        nothing: &str,
+        bounds: impl Fn(usize) -> (String, String),
+    ) -> String {
         let most = width.saturating_sub(LABEL + 2).max(1);
         let from = self.columns.len().saturating_sub(most);
         let shown: Vec<&(String, Vec<u64>)> = self.columns.iter().skip(from).collect();
@@ -51,7 +58,7 @@ impl Heatmap {
         let low = shown.iter().filter_map(|(_, counts)| counts.iter().position(|&count| count > 0)).min();
         let highest = shown.iter().flat_map(|(_, counts)| counts).copied().max().unwrap_or(0);
         let mut out = format!("{}  [{}]\n", self.title, self.unit);
-        let Some((low, top)) = low.zip(top) else { return out + "(nothing yet)\n" };
+        let Some((low, top)) = low.zip(top) else { return out + nothing + "\n" };
         for bucket in (low..=top).rev() {
             let (from, to) = bounds(bucket);
             let _ = write!(out, "{:>LABEL$} ", format!("{from} -> {to}"));
@@ -116,7 +123,7 @@ mod tests {
         let mut map = Heatmap::new("bcc.x".into(), "us".into());
         map.add("10:00:01".into(), vec![0, 1, 0]);
         map.add("10:00:02".into(), vec![0, 0, 100, 0]);
-        map.draw(width, in_colour, bounds)
+        map.draw(width, in_colour, "", bounds)
     }
 
     #[test]
@@ -163,7 +170,7 @@ mod tests {
         let lines: Vec<&str> = drawn.lines().collect();
         assert_eq!(lines[1], "                 4 -> 7 #", "{drawn}");
         assert!(!drawn.contains("2 -> 3"), "{drawn}");
-        assert!(Heatmap::new(String::new(), String::new()).draw(0, false, bounds).contains("nothing yet"));
+        assert!(Heatmap::new(String::new(), String::new()).draw(0, false, "(nothing)", bounds).contains("(nothing)"));
     }
 
     #[test]

@@ -48,7 +48,7 @@ fn histogram(reading: &Reading<'_>, column: usize, options: &ShowOptions, width:
         let _ = writeln!(out, "{low:>10} -> {high:<10}: {count:>8} |{stars:<bar$}|");
     }
     if used == 0 {
-        let _ = writeln!(out, "{:>23}", "(nothing yet)");
+        let _ = writeln!(out, "{:>23}", reading.nothing());
     }
     let total: u64 = counts.iter().sum();
     let _ = writeln!(out, "{:>23} : {:>8}", "total", text(&reading.amount(total, options)));

@@ -41,6 +41,10 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     let mut chosen = choose(options)?;
     narrow(options, &mut chosen.selected);
     suits(options, &chosen.selected)?;
+    if !chosen.left_out.is_empty() {
+        let (program, left_out) = (&options.common.program, chosen.left_out.join(", "));
+        eprintln!("{program}: not enabled, not shown: {left_out} (what is named itself is shown in any case)");
+    }
     let mut shown = Shown::load(options, chosen)?;
     let is_status = shown.is_status();
     if options.interval.is_none() && !is_status {

@@ -40,7 +40,11 @@ impl Output {
                     }
                     text += &as_lines(reading, options, screen);
                 }
-                print(&text)
+                let is_read = print(&text);
+                if matches!(options.form, Form::Csv | Form::Json) {
+                    readings.iter().for_each(|reading| warn(reading, options));
+                }
+                is_read
             }
             Output::Screen(own) => {
                 let options =
@@ -73,6 +77,13 @@ impl Output {
     }
 }
 
+/// Says beside the records which events are not among them.
+fn warn(reading: &Reading<'_>, options: &ShowOptions) {
+    if let Some(unkept) = reading.unkept() {
+        eprintln!("{}: {}: {unkept}", options.common.program, reading.title());
+    }
+}
+
 /// The rows of a table that let all tables be seen on a screen: what is left of each one's share below its titles and notes.
 fn share(screen: Screen, tables: usize) -> usize {
     const BESIDE_ROWS: usize = 5;
@@ -95,7 +106,7 @@ fn draw(reading: &Reading<'_>, options: &ShowOptions, screen: Screen, in_place: 
     match reading.of.table.spec.shape {
         Shape::Log2(_) => histogram::draw(reading, options, screen.width()),
         Shape::Named { .. } | Shape::Numbered | Shape::Single if !reading.of.table.spec.histograms.is_empty() => {
-            quantiles::draw(reading, options)
+            quantiles::draw(reading, options, screen.width())
         }
         _ => columns::draw(reading, options, screen.width(), in_place),
     }
@@ -105,7 +116,7 @@ fn draw(reading: &Reading<'_>, options: &ShowOptions, screen: Screen, in_place: 
 pub fn add_columns(maps: &mut Vec<Heatmap>, readings: &[Reading<'_>], options: &ShowOptions, screen: Screen) -> String {
     let mut drawn = Vec::new();
     for reading in readings {
-        if !reading.of.off.is_empty() {
+        if !reading.of.table.off.is_empty() {
             drawn.push(format!("{}\n{}\n", reading.title(), reading.nothing()));
         }
         for &column in &reading.of.columns {
@@ -122,7 +133,7 @@ pub fn add_columns(maps: &mut Vec<Heatmap>, readings: &[Reading<'_>], options: &
                 });
                 maps[at].add(reading.clock(), rows.iter().map(|&row| reading.since(row, column)).collect());
                 let bounds = |bucket: usize| histogram::row_bounds(reading, column, rows[bucket], options);
-                drawn.push(maps[at].draw(screen.width().unwrap_or(200), screen.colours, bounds));
+                drawn.push(maps[at].draw(screen.width().unwrap_or(200), screen.colours, &reading.nothing(), bounds));
             }
         }
     }

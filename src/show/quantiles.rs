@@ -1,14 +1,14 @@
 //! Tables of quantiles: a line for each series and each of its histograms.
 
-use super::columns::{heading, text};
+use super::columns::{heading, table, text, Column};
 use super::reading::{scaling, unit, Reading, Value};
 use crate::cli::ShowOptions;
-use crate::kit::SERIES_METRICS;
+use crate::kit::{Shape, SERIES_METRICS};
 use crate::pcp::{Atom, Units};
 use std::fmt::Write;
 
 /// Draws the histograms of a reading whose metrics are shown, those that counted something or have quantiles.
-pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
+pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>) -> String {
     let spec = reading.of.table.spec;
     let mut lines: Vec<Vec<String>> = Vec::new();
     let mut zeros = 0;
@@ -38,7 +38,7 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
     if lines.is_empty() {
         let _ = writeln!(out, "{}", reading.nothing());
     } else {
-        out += &laid_out(reading, options, lines);
+        out += &laid_out(reading, options, &lines, width);
     }
     if zeros > 0 {
         let _ = writeln!(
@@ -51,25 +51,16 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
     out
 }
 
-fn laid_out(reading: &Reading<'_>, options: &ShowOptions, lines: Vec<Vec<String>>) -> String {
+fn laid_out(reading: &Reading<'_>, options: &ShowOptions, lines: &[Vec<String>], width: Option<usize>) -> String {
     let of_time = |name: &str| format!("{name}[{}]", unit(Units::USEC, options.scale));
     let times = ["mean"].into_iter().chain(SERIES_METRICS[2..].iter().copied()).map(of_time);
     let count = if options.rate { "count/s" } else { "count" };
-    let head = ["instance", "operation", count].map(str::to_owned).into_iter().chain(times).collect();
-    let table: Vec<Vec<String>> = [head].into_iter().chain(lines).collect();
+    let heads = ["instance", "operation", count].map(str::to_owned).into_iter().chain(times);
+    let column =
+        |(at, head): (usize, String)| Column::new(&head, lines.iter().map(|line| line[at].clone()).collect(), at > 1);
     // What has no instances has no names.
-    let from = usize::from(reading.of.table.spec.shape == crate::kit::Shape::Single);
-    let width = |column: usize| table.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..table[0].len()).map(width).collect();
-    let mut out = String::new();
-    for line in &table {
-        let cells = line.iter().zip(&widths).enumerate().skip(from).map(|(column, (cell, &width))| match column {
-            0 | 1 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
-    }
-    out
+    let from = usize::from(reading.of.table.spec.shape == Shape::Single);
+    table(heads.enumerate().skip(from).map(column).collect(), width)
 }
 
 /// A quantile, in the unit that is asked for.
@@ -106,6 +97,10 @@ mod tests {
 
     /// What `show` with these words draws of reads of vda, of which there were 10 before.
     fn drawn(line: &str) -> Vec<String> {
+        drawn_on(line, None)
+    }
+
+    fn drawn_on(line: &str, width: Option<usize>) -> Vec<String> {
         let words = ["pmdacorebcc", "show"].into_iter().chain(line.split(' '));
         let Ok(Command::Show(options)) = parse(words.map(Into::into)) else { panic!("{line}") };
         let chosen = choose(&options).unwrap();
@@ -119,8 +114,9 @@ mod tests {
         let (before, now) =
             (filled([10, 1_000_000, 1, 1, 1, 1, 1]), filled([30, 5_000_000, 80, 300, 1500, 9000, 9000]));
         let (time, covers) = (Local::now(), Duration::from_secs(2));
-        let reading = Reading { of, table: &now, earlier: Some(Earlier::new(&before)), new: None, time, covers };
-        draw(&reading, &options).lines().map(str::to_owned).collect()
+        let (earlier, waits_for) = (Some(Earlier::new(&before)), None);
+        let reading = Reading { of, table: &now, earlier, new: None, time, covers, waits_for };
+        draw(&reading, &options, width).lines().map(str::to_owned).collect()
     }
 
     #[test]
@@ -135,6 +131,14 @@ mod tests {
             "{:?}",
             drawn("disk.dev --milliseconds")
         );
+    }
+
+    #[test]
+    fn titles_take_two_lines_where_the_terminal_is_narrow() {
+        let lines = drawn_on("disk.dev", Some(80));
+        assert_eq!(lines[1], "                              mean   p50   p90   p99  p999   max");
+        assert_eq!(lines[2], "instance  operation   count   [us]  [us]  [us]  [us]  [us]  [us]");
+        assert_eq!(lines[3], "vda       read.total     20  200.0    80   300  1500  9000  9000");
     }
 
     #[test]

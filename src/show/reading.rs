@@ -2,7 +2,7 @@
 
 use super::select::Selected;
 use crate::cli::{Scale, ShowOptions};
-use crate::kit::{Key, MetricDef, Shape, Table};
+use crate::kit::{Interval, Key, MetricDef, RowCount, Shape, Table};
 use crate::pcp::{Atom, Sem, Units};
 use chrono::{DateTime, Local};
 use std::cmp::Ordering;
@@ -23,6 +23,8 @@ pub struct Reading<'a> {
     pub time: DateTime<Local>,
     /// The time that counters cover.
     pub covers: Duration,
+    /// What the module has nothing to count for want of, if that is so.
+    pub waits_for: Option<String>,
 }
 
 /// The values of an earlier reading, found by their instances.
@@ -89,7 +91,29 @@ impl Reading<'_> {
 
     /// Whether what is shown was counted in the time since the reading before, and is no state.
     pub fn counts(&self) -> bool {
-        self.new.is_some() || self.metrics().iter().any(|metric| metric.sem == Sem::COUNTER)
+        self.new.is_some()
+            || self.of.interval.is_some_and(|interval| interval != Interval::Never)
+            || self.metrics().iter().any(|metric| metric.sem == Sem::COUNTER)
+    }
+
+    /// The time that what is shown happened in: since the reading before, unless the module has an interval of its own.
+    pub fn span(&self) -> Duration {
+        match self.of.interval {
+            Some(Interval::Seconds(seconds)) => Duration::from_secs(seconds.into()),
+            _ => self.covers,
+        }
+    }
+
+    /// Events that came since the reading before and were not kept, in words.
+    pub fn unkept(&self) -> Option<String> {
+        let (_, unkept) = self.new_rows(false);
+        let Shape::Rows { count, .. } = self.of.table.spec.shape else { return None };
+        let wanted = unkept + self.table.len() as u64;
+        let how = match wanted <= RowCount::MOST.into() {
+            true => format!("--set {count}={wanted} keeps as many"),
+            false => format!("a shorter INTERVAL with --set {count}={} keeps more", RowCount::MOST),
+        };
+        (unkept > 0).then(|| format!("{unkept} more that were not kept; {how}"))
     }
 
     /// The time of day, with milliseconds where readings are less than a second apart.
@@ -100,17 +124,15 @@ impl Reading<'_> {
 
     /// What stands in the place of rows where there are none: why, as far as that is known.
     pub fn nothing(&self) -> String {
-        let section = &self.of.table.section;
-        let off = self.of.off.iter();
-        let set = off.map(|option| (format!("{option} = True"), format!("--set {section}.{option}=true")));
-        let (lines, words): (Vec<String>, Vec<String>) = set.unzip();
-        match () {
-            () if !lines.is_empty() => {
-                let (lines, words) = (lines.join(" and "), words.join(" "));
-                format!("(off: set {lines} in [{section}] of the configuration; {words} shows it here)")
-            }
-            () if self.new.is_some() && self.earlier.is_some() => "(nothing new)".into(),
-            () => "(nothing yet)".into(),
+        let table = &self.of.table;
+        if let Some(why) = table.why_off() {
+            let set = table.off.iter().map(|option| format!("--set {}.{option}=true", table.section));
+            return format!("({why}; {} shows it here)", set.collect::<Vec<_>>().join(" "));
+        }
+        match &self.waits_for {
+            Some(what) => format!("({what})"),
+            None if self.new.is_some() && self.earlier.is_some() => "(nothing new)".into(),
+            None => "(nothing yet)".into(),
         }
     }
 

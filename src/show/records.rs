@@ -10,7 +10,7 @@ use crate::pcp::json_string;
 pub fn json(reading: &Reading<'_>, options: &ShowOptions) -> String {
     let mut members = vec![
         member("time", &json_string(&reading.time.to_rfc3339_opts(chrono::SecondsFormat::Millis, false))),
-        member("seconds", &format!("{:.3}", reading.covers.as_secs_f64())),
+        member("seconds", &format!("{:.3}", reading.span().as_secs_f64())),
         member("table", &json_string(&reading.title())),
     ];
     let rows = records(reading, options);

@@ -1,7 +1,7 @@
 //! From names to tables and columns: a metric, all metrics below a node, or all metrics of a module.
 
 use crate::catalog::{EnabledModule, ServedTable};
-use crate::kit::{MetricDef, Shape};
+use crate::kit::{Interval, MetricDef, Shape};
 
 /// Columns of a table that are to be shown.
 pub struct Selected {
@@ -9,8 +9,8 @@ pub struct Selected {
     pub table: ServedTable,
     /// The numbers of the columns, ascending.
     pub columns: Vec<usize>,
-    /// The options without which the table stays empty, as far as they are off.
-    pub off: Vec<&'static str>,
+    /// The interval that its rows are of, if their module has one.
+    pub interval: Option<Interval>,
 }
 
 /// The tables and columns that names mean, each table once, in the order of the names. The second result has the names that mean
@@ -51,7 +51,7 @@ pub fn select(modules: &[EnabledModule], status: Vec<ServedTable>, names: &[Stri
     let selected = wanted.into_iter().filter_map(|(at, mut columns)| {
         columns.sort_unstable();
         columns.dedup();
-        Some(Selected { table: tables[at].take()?, columns, off: Vec::new() })
+        Some(Selected { table: tables[at].take()?, columns, interval: None })
     });
     (selected.collect(), unknown)
 }

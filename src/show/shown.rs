@@ -30,7 +30,7 @@ impl Shown {
     /// Loads the modules; what cannot be loaded is said and left out.
     pub fn load(options: &ShowOptions, chosen: Chosen) -> Result<Shown, ShowError> {
         let program = &options.common.program;
-        let Chosen { config, settings, mut modules, mut selected, set } = chosen;
+        let Chosen { config, settings, mut modules, mut selected, set, .. } = chosen;
         show_arguments(settings.show_arguments);
         let mut left_out = Vec::new();
         let of_agent = selected.iter().any(|selected| selected.table.section.is_empty());
@@ -122,7 +122,8 @@ impl Shown {
             let new = events.map(|events| events - events_before.unwrap_or(0).min(events));
             let earlier = has_earlier.then(|| Earlier::new(earlier));
             if is_read {
-                readings.push(Reading { of, table, earlier, new, time: Local::now(), covers });
+                let waits_for = self.set.waits_for(of.table.id);
+                readings.push(Reading { of, table, earlier, new, time: Local::now(), covers, waits_for });
             }
         }
         Ok(readings)

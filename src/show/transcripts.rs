@@ -165,6 +165,7 @@ fn transcript(command: &str) -> String {
                 new: *new,
                 time: clock(round, &options),
                 covers: options.interval.unwrap(),
+                waits_for: None,
             })
             .collect();
         match options.form {

@@ -151,5 +151,6 @@ fn enabled(pair: &str, prefix: &str, tables: Vec<&'static TableSpec>, needs_to_r
         spec: kept(of, || spec),
         rows: 0,
         bpf_names: false,
+        off: Vec::new(),
     }
 }

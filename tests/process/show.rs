@@ -158,6 +158,31 @@ fn several_names_are_shown_whether_metric_node_or_module() {
     assert_eq!(titles, ["bcc.proc.exec.count", "bcc.runq.latency", "bcc.proc.sysfork"], "{drawn}");
 }
 
+/// A node may stand above more modules than those that are enabled.
+#[test]
+fn modules_that_a_node_leaves_out_are_named() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(&config(&["sysfork"]));
+    let output = show(&home, &["bcc.proc", "0.2", "1"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && text(&output.stdout).contains("bcc.proc.sysfork"), "{}", told(&output));
+    let names = said.strip_prefix("pmdacorebcc: not enabled, not shown: ").unwrap_or_else(|| panic!("{said}"));
+    assert!(names.starts_with("bioperpid, biotop, ") && names.lines().count() == 1, "{said}");
+    assert!(!names.contains("sysfork") && !names.contains("biolatency"), "{said}");
+}
+
+#[test]
+fn where_nothing_is_counted_the_reason_is_shown() {
+    if lacks_bpf() {
+        return;
+    }
+    let home = Home::new(&config(&["runqlat", "netproc"]));
+    let drawn = shown(&home, &["runqlat", "netproc", "1.5", "1", "--set", "runqlat.process=doesnotexist"]);
+    assert!(drawn.contains("(no running process is what `process = doesnotexist` means)\n"), "{drawn}");
+}
+
 /// Execs of a known number, of which a burst is more than the module keeps.
 #[test]
 fn each_event_is_shown_once_and_the_others_are_counted() {
@@ -172,6 +197,7 @@ fn each_event_is_shown_once_and_the_others_are_counted() {
     let mut child = home
         .agent(&["show", "--json", "execsnoop", "0.2", "--set", &pattern, "--set", "process_count=5"])
         .stdout(home.create("rows"))
+        .stderr(home.create("said"))
         .spawn()
         .unwrap();
     let readings = || -> Vec<Value> {
@@ -206,6 +232,8 @@ fn each_event_is_shown_once_and_the_others_are_counted() {
     assert!(child.wait().unwrap().success());
     assert_eq!(rows + others, all);
     assert!(others > 0, "a burst of {AT_ONCE} is more than five in some interval");
+    let said = home.read("said");
+    assert!(said.starts_with("pmdacorebcc: bcc.proc.exec: ") && said.contains(" more that were not kept; "), "{said}");
     let mut seen: Vec<String> = readings()
         .iter()
         .flat_map(|reading| reading["rows"].as_array().unwrap().clone())
@@ -222,6 +250,32 @@ fn each_event_is_shown_once_and_the_others_are_counted() {
     let shown = seen.len();
     seen.dedup();
     assert_eq!(seen.len(), shown, "none is shown twice");
+}
+
+/// More than the agent keeps for its clients.
+#[test]
+fn a_burst_of_events_is_shown_whole() {
+    if lacks_bpf() {
+        return;
+    }
+    const AT_ONCE: usize = 60;
+    let home = Home::new(&config(&["execsnoop"]));
+    let mark = format!("burst-{}", std::process::id());
+    let pattern = format!("args=true {mark}");
+    let mut child = home
+        .agent(&["show", "--csv", "execsnoop", "0.3", "--set", &pattern])
+        .stdout(home.create("rows"))
+        .stderr(home.create("said"))
+        .spawn()
+        .unwrap();
+    wait_for("a reading", || home.read("rows").contains("time").then_some(()));
+    let script = format!("for i in $(seq {AT_ONCE}); do /bin/true {mark}; done");
+    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    // The shell's own arguments match as well.
+    wait_for("all events", || (home.read("rows").matches(",true,").count() >= AT_ONCE).then_some(()));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::Signal::SIGINT).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(home.read("said"), "");
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
         for metric in &loaded.metrics {
             let error = record.errors.get(&metric.cluster);
             let (state, text) = match (module.state, error) {
+                ("running" | "no values", _) if metric.off.is_some() => ("off", metric.off.clone().unwrap_or_default()),
                 ("no values", Some(error)) => ("no values", format!("no values: {error}")),
                 // Another table of the module has none.
                 ("no values", None) => ("running", "running".into()),

@@ -159,6 +159,7 @@ pub fn status_tables(prefix: &str) -> impl Iterator<Item = ServedTable> + '_ {
         prefix: prefix.into(),
         rows: 0,
         bpf_names: false,
+        off: Vec::new(),
     })
 }
 

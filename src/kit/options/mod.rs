@@ -62,7 +62,8 @@ pub struct RowCount(pub u32);
 
 impl RowCount {
     /// More rows than any client shows; each costs memory in every archive.
-    const RANGE: RangeInclusive<u32> = 0..=10_000;
+    pub const MOST: u32 = 10_000;
+    const RANGE: RangeInclusive<u32> = 0..=RowCount::MOST;
 
     /// As [`OptionType::read`], for those who ask besides the module: the log has it only once if it is too many.
     pub(crate) fn nearest(value: &Value<'_>) -> Result<u32, ConfigError> {

@@ -35,6 +35,9 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
+/// What a request has that is of no place on the disk: a flush.
+const NO_SECTOR: u64 = u64::MAX;
+
 /// A request that was slow.
 #[derive(Clone, Debug, PartialEq)]
 struct Exemplar {
@@ -145,8 +148,10 @@ impl Slowest {
                 .set(DEVICE, slowest.device / 1000)
                 .set(ENDED, since_1970(slowest.ended))
                 .text(OPERATION, slowest.operation.name().as_bytes())
-                .set(BYTES, slowest.bytes)
-                .set(SECTOR, slowest.sector);
+                .set(BYTES, slowest.bytes);
+            if slowest.sector != NO_SECTOR {
+                row = row.set(SECTOR, slowest.sector);
+            }
             if slowest.pid != 0 {
                 row = row.set(PID, slowest.pid).text(COMMAND, &slowest.comm);
             }
@@ -260,6 +265,19 @@ mod tests {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let ended = number("ended").unwrap();
         assert!(ended < now.as_millis() as u64 && ended > 0, "{ended}");
+    }
+
+    #[test]
+    fn a_flush_has_no_sector() {
+        let (fake, mut slowest) = (fake(), slowest_of(Directories::default()));
+        let words = [700_000, 350_000, 1_000, 77 << 32 | 2, u64::from_ne_bytes(*b"postgres"), 0, 0, NO_SECTOR, 5];
+        fake.row(SLOWESTS, 0).write(&[&[VDA, 0], &words[..], &[check(0, &words)]].concat());
+        slowest.tick(&fake, 0);
+        let table = filled(&slowest, &fake);
+        assert_eq!(
+            (table.value(0, OPERATION.column), table.value(0, SECTOR.column)),
+            (Some(Atom::Str(b"flush")), None)
+        );
     }
 
     #[test]

@@ -300,6 +300,8 @@ fn what_failed_comes_first_among_modules_and_metrics() {
     assert_eq!(of("bcc.proc.sysfork"), "running");
     assert_eq!(of("bcc.disk.all.latency"), "running", "not fetched yet");
     assert_eq!(of("bcc.proc.syscall.latency.avg"), "no value at the last fetch: attached to sys_enter by tp_btf");
+    let off = "off: set exemplars = True in [biolatency] of the configuration";
+    assert_eq!(of("bcc.disk.slowest.time"), off, "fetched or not");
     assert!(of("bcc.runq.latency").starts_with("off: not enabled; to have it, add"), "{}", of("bcc.runq.latency"));
     let (last, all) = (rows.last().unwrap().1, MODULES.iter().flat_map(|spec| spec.metrics()).count());
     assert!(last.starts_with("off: ") && rows.len() == all, "{} of {all} metrics, {last} last", rows.len());
