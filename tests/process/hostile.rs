@@ -154,8 +154,6 @@ fn a_dropped_agent_leaves_the_files_of_its_successor() {
 fn an_agent_that_was_dropped_did_not_end_in_order() {
     let home = Home::new(ONE);
     let mut late = Peer::ready(&home, NO_BPF);
-    let written = || wait_for("names to be written", || home.path(CACHE).exists().then_some(()));
-    written();
     late.agent.signal(Signal::SIGSTOP);
     late.send(&wire::lookup("bcc.agent.version"));
     (late.to, late.from) = (None, None);
