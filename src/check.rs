@@ -12,7 +12,7 @@ use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::script;
 use crate::user::{pair_alone, pairs_of, read_directory, read_file, set_pair_options, PairModule, PairOptions};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers.clone() });
     let mut wrong_pairs = false;
     for (module, mut pair) in
-        pairs_of(read_directory(&programs(common, &conf)), &settings.prefix, None, &[], &BTreeSet::new())
+        pairs_of(read_directory(&programs(common, &conf)), &settings.prefix, None, &[], &BTreeMap::new())
     {
         if !options.load || configuration.halted {
             pair.check();

@@ -12,9 +12,10 @@ use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::script::{Others, ScriptChanges, Scripts};
 use crate::user::{
-    pairs_of, read_directory, read_pairs, section_of, set_pair_options, Changed, PairFiles, PairOptions, Watch,
+    is_right, pairs_of, read_directory, read_pairs, section_beside, section_of, set_pair_options, Changed, PairFiles,
+    PairOptions, Watch,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -36,6 +37,8 @@ pub struct Site {
     modules: BTreeMap<String, (Said, Vec<u16>)>,
     /// The pairs that run, by section, with the names of their files.
     pairs: BTreeMap<String, String>,
+    /// What the files of pairs held that were loaded, by their names.
+    contents: BTreeMap<String, u64>,
     /// The clusters of pairs, by section.
     of_pairs: BTreeMap<String, Vec<u16>>,
     /// The scripts, if there was a section for them at the start.
@@ -50,6 +53,10 @@ pub struct Site {
 
 /// A module that is loaded as a set of its own.
 type Alone = (EnabledModule, PreparedModules);
+
+fn alone(modules: Vec<Alone>) -> Vec<(Vec<EnabledModule>, PreparedModules)> {
+    modules.into_iter().map(|(enabled, prepared)| (vec![enabled], prepared)).collect()
+}
 
 impl Site {
     /// The site at the start of the agent: these modules are loaded next.
@@ -73,6 +80,7 @@ impl Site {
             configuration,
             modules: BTreeMap::new(),
             pairs: BTreeMap::new(),
+            contents: BTreeMap::new(),
             of_pairs: BTreeMap::new(),
             scripts: None,
             runs_scripts: false,
@@ -133,15 +141,18 @@ impl Site {
     fn made(&mut self, files: Vec<PairFiles>) -> Vec<Alone> {
         let allow_helpers = self.settings.allow_helpers.clone();
         set_pair_options(PairOptions { btf: self.common.btf.clone(), allow_helpers });
-        let names: Vec<String> = files.iter().map(|files| files.name.clone()).collect();
+        let names: Vec<(String, Option<u64>)> =
+            files.iter().map(|files| (files.name.clone(), files.contents())).collect();
         let others: Vec<u16> = self.modules.values().flat_map(|(_, clusters)| clusters).copied().collect();
-        let taken = self.pairs.keys().cloned().collect();
-        let pairs = pairs_of(files, &self.settings.prefix, Some(&self.clusters), &others, &taken);
+        let pairs = pairs_of(files, &self.settings.prefix, Some(&self.clusters), &others, &self.pairs);
         let alone = |(enabled, pair): (EnabledModule, _)| {
             let prepared = PreparedModules::alone(&enabled, Box::new(pair));
             (enabled, prepared)
         };
-        for ((enabled, _), name) in pairs.iter().zip(names) {
+        for ((enabled, pair), (name, contents)) in pairs.iter().zip(names) {
+            if let (Some(contents), false) = (contents, pair.status().state == "failed") {
+                self.contents.insert(name.clone(), contents);
+            }
             self.pairs.insert(enabled.settings.section.clone(), name);
             let clusters = enabled.tables().map(|table| table.id.cluster() as u16).collect();
             self.of_pairs.insert(enabled.settings.section.clone(), clusters);
@@ -188,20 +199,44 @@ impl Site {
         let is_one = |(_, name): &(&String, &String)| names.contains(name);
         let sections: Vec<String> = self.pairs.iter().filter(is_one).map(|(section, _)| section.clone()).collect();
         sections.iter().for_each(|section| drop(self.pairs.remove(section)));
+        self.contents.retain(|name, _| !names.contains(name));
         sections
     }
 
     /// What loads pairs anew, or for the first time.
     fn renewed(&mut self, names: &[String]) -> Renewal {
-        let is_meant = |name: &&String| self.orders.get(&section_of(name)) != Some(&false);
-        let names: Vec<String> = names.iter().filter(is_meant).cloned().collect();
+        let names = self.meant(names);
         let stop = self.forget(&names);
-        let load = self.made(read_pairs(&self.directory, &names));
-        Renewal {
-            stop,
-            load: load.into_iter().map(|(enabled, pair)| (vec![enabled], pair)).collect(),
-            ..Renewal::default()
+        let load = self.made(read_pairs(&self.directory, &names, self.pairs.len()));
+        Renewal { stop, load: alone(load), ..Renewal::default() }
+    }
+
+    /// What follows from changes of files: what holds the same as before runs on, and so does a pair whose files are wrong now.
+    fn changed(&mut self, names: &[String]) -> Renewal {
+        let names = self.meant(names);
+        let others = self.pairs.values().filter(|name| !names.contains(name)).count();
+        let (mut stop, mut files) = (Vec::new(), Vec::new());
+        for pair in read_pairs(&self.directory, &names, others) {
+            let name = pair.name.clone();
+            let (before, now) = (self.contents.get(&name), pair.contents());
+            let is_same = before.is_some() && before.copied() == now;
+            if is_same || before.is_some() && !is_right(&pair) {
+                let beside = section_beside(&name);
+                stop.extend(self.pairs.remove(&beside).map(|_| beside));
+            } else {
+                stop.extend(self.forget(&[name]));
+            }
+            if !is_same {
+                files.push(pair);
+            }
         }
+        Renewal { stop, load: alone(self.made(files)), ..Renewal::default() }
+    }
+
+    /// Those of these pairs that nobody stopped.
+    fn meant(&self, names: &[String]) -> Vec<String> {
+        let is_meant = |name: &&String| self.orders.get(&section_of(name)) != Some(&false);
+        names.iter().filter(is_meant).cloned().collect()
     }
 
     /// What follows from a configuration and the orders.
@@ -229,7 +264,9 @@ impl Site {
     /// Takes what is wanted over; yields what is to be done for it.
     fn take(&mut self, prepared: Prepared) -> Renewal {
         let Prepared { settings, enabled, modules, configuration } = prepared;
+        let controllers = self.controllers();
         let prefix = std::mem::replace(&mut self.settings, settings).prefix;
+        let controllers = Some(self.controllers()).filter(|now| *now != controllers);
         let wanted: BTreeMap<String, (Said, Vec<u16>)> = enabled.iter().map(|module| self.running(module)).collect();
         let is_kept = |section: &str, by: &BTreeMap<String, (Said, Vec<u16>)>, other: &BTreeMap<_, _>| {
             by.get(section) == other.get(section)
@@ -243,16 +280,18 @@ impl Site {
         let load = if enabled.is_empty() { Vec::new() } else { vec![(enabled, modules.of(is_new))] };
         self.modules = wanted;
         self.configuration = configuration.clone();
-        let mut renewal =
-            Renewal { stop, load, configuration: Some(configuration), controllers: Some(self.controllers()) };
+        let mut renewal = Renewal { stop, load, configuration: Some(configuration), controllers };
         if prefix != self.settings.prefix {
-            let names: Vec<String> = self.pairs.values().cloned().collect();
-            renewal.join(self.renewed(&names));
+            let names: BTreeSet<String> = self.pairs.values().cloned().collect();
+            renewal.join(self.renewed(&Vec::from_iter(names)));
         }
         renewal
     }
 
     fn order_module(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError> {
+        if order == Order::Stop && !self.modules.contains_key(section) {
+            return Ok(Renewal::default());
+        }
         let before = self.orders.get(section).copied();
         self.orders.insert(section.to_owned(), order != Order::Stop);
         let config = std::mem::replace(&mut self.config, Config::parse("", b""));
@@ -288,10 +327,7 @@ impl Site {
         }
         self.orders.insert(section.to_owned(), order != Order::Stop);
         let mut renewal = match order {
-            Order::Stop => {
-                let stop = self.pairs.remove(section).map(|_| section.to_owned());
-                Renewal { stop: stop.into_iter().collect(), ..Renewal::default() }
-            }
+            Order::Stop => Renewal { stop: self.forget(&[name]), ..Renewal::default() },
             Order::Start | Order::Restart => self.renewed(&[name]),
         };
         self.tell(section, order, &mut renewal);
@@ -366,7 +402,7 @@ impl Supply for Site {
         let is_free = |name: &&String| stop.contains(&section_of(name)) && !come.contains(name);
         let freed: Vec<String> = self.pairs.values().filter(is_free).cloned().collect();
         come.extend(freed);
-        let mut renewal = self.renewed(&come);
+        let mut renewal = self.changed(&come);
         renewal.stop.append(&mut stop);
         renewal.join(of_scripts);
         (!renewal.is_empty()).then_some(renewal)

@@ -14,8 +14,8 @@ impl RenewalError {
     /// Modules and pairs cannot change.
     pub fn fixed() -> RenewalError {
         RenewalError(
-            "modules and programs cannot be loaded while the agent runs: it gave up the privileges for that; set `load_later = True` in \
-             [pmda] and restart the agent"
+            "modules and programs cannot be loaded while the agent runs: it gave up the privileges for that; restart the \
+             agent, which keeps them if there is a directory programs.d or a line `load_later = True` in [pmda]"
                 .into(),
         )
     }
@@ -37,7 +37,7 @@ pub struct Renewal {
 impl Renewal {
     /// Whether nothing is to be done.
     pub fn is_empty(&self) -> bool {
-        self.stop.is_empty() && self.load.is_empty()
+        self.stop.is_empty() && self.load.is_empty() && self.controllers.is_none()
     }
 
     /// Does what another one asks for, too.

@@ -5,15 +5,21 @@ use super::config::PairError;
 use super::yaml::MAX_SIZE;
 use crate::loader::MAX_OBJECT;
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+use std::collections::BTreeSet;
 use std::fs::{self, Metadata, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Pairs that are read.
 const MAX_PAIRS: usize = 256;
+/// How the files of a pair end, and how others end that somebody may take for them.
+const YAML: [&str; 2] = [".yaml", ".yml"];
+const OBJECT: [&str; 2] = [".bpf.o", ".o"];
 
 /// The files of a pair.
+#[derive(Clone)]
 pub struct PairFiles {
     /// The stem of both names.
     pub name: String,
@@ -27,6 +33,15 @@ pub struct PairFiles {
     pub bytes: Result<Vec<u8>, PairError>,
 }
 
+impl PairFiles {
+    /// A hash of what the files hold; `None` if one could not be read.
+    pub fn contents(&self) -> Option<u64> {
+        let mut hash = DefaultHasher::new();
+        (self.text.as_ref().ok()?, self.bytes.as_ref().ok()?).hash(&mut hash);
+        Some(hash.finish())
+    }
+}
+
 /// Reads the pairs of a directory, in the order of their names; none if it is not there.
 pub fn read_directory(directory: &Path) -> Vec<PairFiles> {
     let entries = match fs::read_dir(directory) {
@@ -37,21 +52,33 @@ pub fn read_directory(directory: &Path) -> Vec<PairFiles> {
             return Vec::new();
         }
     };
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|file| !is_hidden(file) && file.extension().is_some_and(|extension| extension == "yaml"));
-    files.sort();
-    if files.len() > MAX_PAIRS {
-        log::error!("{}: expected at most {MAX_PAIRS} pairs, got {}", directory.display(), files.len());
-        files.truncate(MAX_PAIRS);
-    }
-    let trusted = trusted(directory);
-    files.iter().map(|file| read_pair(file, &trusted, true)).collect()
+    let names: BTreeSet<String> = entries.flatten().filter_map(|entry| pair_of(&entry.path())).collect();
+    read_pairs(directory, &Vec::from_iter(names), 0)
 }
 
-/// Reads pairs of a directory by their names.
-pub fn read_pairs(directory: &Path, names: &[String]) -> Vec<PairFiles> {
+/// The pair that a file belongs to, or is meant to belong to.
+pub fn pair_of(file: &Path) -> Option<String> {
+    let name = file.file_name()?.to_string_lossy();
+    let stem = YAML.iter().chain(&OBJECT).find_map(|end| name.strip_suffix(end))?;
+    (!is_hidden(file)).then(|| stem.to_owned())
+}
+
+/// The files of a pair as far as they are there, the YAML first: if one has none of its own name, what may be meant for it.
+pub fn files_of(directory: &Path, name: &str) -> [Option<PathBuf>; 2] {
+    let is_there = |file: &PathBuf| fs::symlink_metadata(file).is_ok();
+    [YAML, OBJECT].map(|ends| ends.iter().map(|end| directory.join(format!("{name}{end}"))).find(is_there))
+}
+
+/// Reads pairs of a directory by their names, beside so many that run.
+pub fn read_pairs(directory: &Path, names: &[String], running: usize) -> Vec<PairFiles> {
     let trusted = trusted(directory);
-    names.iter().map(|name| read_pair(&directory.join(format!("{name}.yaml")), &trusted, true)).collect()
+    let read = |(i, name): (usize, &String)| {
+        let file = directory.join(format!("{name}.yaml"));
+        let most = || error(&file, format!("expected at most {MAX_PAIRS} pairs in the directory"));
+        let may_be = if running + i < MAX_PAIRS { trusted.clone() } else { Err(most()) };
+        read_pair(&file, &may_be, true)
+    };
+    names.iter().enumerate().map(read).collect()
 }
 
 /// Reads the pair of a YAML file, whoever may change it; whether the agent would is told beside it.
@@ -75,8 +102,18 @@ pub fn is_hidden(file: &Path) -> bool {
 fn read_pair(file: &Path, trusted: &Result<(), PairError>, of_root: bool) -> PairFiles {
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let object = file.with_file_name(format!("{name}.bpf.o"));
-    let bytes = |path: &Path, most: u64| trusted.clone().and_then(|()| read(path, most, of_root));
-    PairFiles { text: bytes(file, MAX_SIZE as u64), bytes: bytes(&object, MAX_OBJECT), name, yaml: file.into(), object }
+    let [yaml_there, object_there] = files_of(file.parent().unwrap_or(Path::new(".")), &name);
+    let bytes = |path: &Path, there: Option<PathBuf>, most: u64| match there.filter(|there| there != path) {
+        Some(other) => Err(error(path, format!("expected a file of this name, got {}; rename it", other.display()))),
+        None => trusted.clone().and_then(|()| read(path, most, of_root)),
+    };
+    PairFiles {
+        text: bytes(file, yaml_there, MAX_SIZE as u64),
+        bytes: bytes(&object, object_there, MAX_OBJECT),
+        name,
+        yaml: file.into(),
+        object,
+    }
 }
 
 /// Reads a file that nobody but root may change, in directories of which the same holds.
@@ -180,9 +217,9 @@ mod tests {
     #[test]
     fn a_pair_is_two_files_of_one_name() {
         let Some(home) = home("a_pair_is_two_files_of_one_name") else { return };
-        for (name, text) in
-            [("b.yaml", "b"), ("b.bpf.o", "object"), ("a.yaml", "a"), ("other.txt", ""), (".h.yaml", "")]
-        {
+        let files =
+            [("b.yaml", "b"), ("b.bpf.o", "object"), ("b.yml", ""), ("b.o", ""), ("a.yaml", "a"), ("other.txt", "")];
+        for (name, text) in files.into_iter().chain([(".h.yaml", ""), (".h.bpf.o", "")]) {
             fs::write(home.path().join(name), text).unwrap();
             mode(&home.path().join(name), 0o644);
         }
@@ -192,6 +229,42 @@ mod tests {
         let missing = pairs[0].bytes.clone().unwrap_err();
         assert!(missing.file.ends_with("/a.bpf.o") && missing.reason.contains("No such file"), "{missing}");
         assert!(read_directory(&home.path().join("none")).is_empty());
+    }
+
+    #[test]
+    fn files_that_are_no_pair_are_told_of() {
+        let Some(home) = home("files_that_are_no_pair_are_told_of") else { return };
+        for name in ["a.bpf.o", "m.yml", "m.bpf.o", "q.o"] {
+            fs::write(home.path().join(name), "").unwrap();
+            mode(&home.path().join(name), 0o644);
+        }
+        let pairs = read_directory(home.path());
+        assert_eq!(pairs.iter().map(|pair| &*pair.name).collect::<Vec<_>>(), ["a", "m", "q"]);
+        let refused = reasons(home.path());
+        let expected = [
+            ("a.yaml: file: ", "No such file"),
+            ("m.yaml: file: expected a file of this name, got", "m.yml; rename it"),
+            ("q.yaml: file: ", "No such file"),
+            ("q.bpf.o: file: expected a file of this name, got", "q.o; rename it"),
+        ];
+        assert_eq!(refused.len(), expected.len(), "{refused:?}");
+        let is_told = |(said, (file, reason)): (&String, (&str, &str))| said.contains(file) && said.contains(reason);
+        assert!(refused.iter().zip(expected).all(is_told), "{refused:?}");
+    }
+
+    #[test]
+    fn pairs_beyond_the_most_are_told_of_and_not_read() {
+        let Some(home) = home("pairs_beyond_the_most_are_told_of_and_not_read") else { return };
+        for i in 0..=MAX_PAIRS {
+            fs::write(home.path().join(format!("{i:03}.yaml")), "").unwrap();
+        }
+        let pairs = read_directory(home.path());
+        let last = pairs.last().unwrap();
+        assert_eq!((pairs.len(), &*last.name), (MAX_PAIRS + 1, "256"));
+        let most = |pair: &PairFiles| pair.text.as_ref().is_err_and(|error| error.reason.contains("at most 256 pairs"));
+        assert!(most(last) && !most(&pairs[MAX_PAIRS - 1]), "{:?}", last.text);
+        let names = ["001".into(), "002".into()];
+        assert_eq!(read_pairs(home.path(), &names, MAX_PAIRS - 1).iter().map(most).collect::<Vec<_>>(), [false, true]);
     }
 
     #[test]

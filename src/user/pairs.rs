@@ -8,7 +8,7 @@ use crate::catalog::EnabledModule;
 use crate::config::ModuleSettings;
 use crate::kit::{Need, Spec, TableSpec};
 use crate::state::Clusters;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Clusters of tables of pairs.
@@ -31,14 +31,31 @@ pub fn section_of(name: &str) -> String {
     format!("user.{}", word(name))
 }
 
+/// The name of a pair by its file, for a row beside the one that has its name.
+fn own_name(name: &str) -> String {
+    format!("{name}.yaml")
+}
+
+/// The section of what is told of a file while the pair runs as it was before.
+pub fn section_beside(name: &str) -> String {
+    format!("user.{}", own_name(name))
+}
+
+/// Whether a pair is right as far as that can be told without loading it.
+pub fn is_right(files: &PairFiles) -> bool {
+    let (mut pair, _) = PairModule::new(files.clone());
+    pair.check();
+    pair.status().state != "failed"
+}
+
 /// Pairs as modules. Clusters are kept in a file if one is given; those of the other tables are not taken. Sections that are
-/// `taken` are those of pairs that run: a pair whose name becomes the same has a section by its file.
+/// `taken` are those of pairs that run, with the names of their files: a pair whose name becomes the same has a section by its file.
 pub fn pairs_of(
     files: Vec<PairFiles>,
     prefix: &str,
     state: Option<&Path>,
     others: &[u16],
-    taken: &BTreeSet<String>,
+    taken: &BTreeMap<String, String>,
 ) -> Vec<(EnabledModule, PairModule)> {
     if files.is_empty() {
         return Vec::new();
@@ -58,7 +75,7 @@ pub fn pairs_of(
 
 /// A pair that is not served: names of metrics are checked, and clusters mean nothing.
 pub fn pair_alone(files: PairFiles) -> PairModule {
-    let mut pairs = pairs(vec![files], "", &mut Clusters::none(CLUSTERS), &[], &BTreeSet::new());
+    let mut pairs = pairs(vec![files], "", &mut Clusters::none(CLUSTERS), &[], &BTreeMap::new());
     // There is one module for each pair.
     pairs.pop().map(|(_, pair)| pair).expect("a pair of the files")
 }
@@ -70,17 +87,24 @@ pub fn pairs(
     prefix: &str,
     clusters: &mut Clusters,
     reserved: &[u16],
-    taken: &BTreeSet<String>,
+    taken: &BTreeMap<String, String>,
 ) -> Vec<(EnabledModule, PairModule)> {
-    let mut names = taken.clone();
+    let mut names: BTreeSet<String> = taken.keys().cloned().collect();
     names.extend(RESERVED.iter().map(|name| section_of(name)));
     let mut made = Vec::new();
     for files in files {
         let (mut name, file) = (word(&files.name), files.yaml.display().to_string());
-        let own = format!("{}.yaml", files.name);
+        let own = own_name(&files.name);
+        let runs_before = taken.get(&section_of(&name)) == Some(&files.name);
         let (mut module, mut metrics) = PairModule::new(files);
         if !names.insert(section_of(&name)) {
-            let reason = format!("expected a name that is free, got `{name}`, which is taken; rename both files");
+            let reason = match runs_before {
+                true => {
+                    module.check();
+                    "this change is not served: the pair runs on as it was before".into()
+                }
+                false => format!("expected a name that is free, got `{name}`, which is taken; rename both files"),
+            };
             module.serve(0, Err(PairError { file: file.clone(), place: "file".into(), reason }));
             metrics.clear();
             // No name of another one has a dot.

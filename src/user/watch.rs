@@ -1,8 +1,8 @@
 //! Which pairs or scripts of a directory came, changed or went since they were read. Asked once a second: a look at each file costs a microsecond,
 //! and nothing is missed as it can be by a watch that the kernel drops.
 
-use super::directory::is_hidden;
-use std::collections::BTreeMap;
+use super::directory::{files_of, is_hidden, pair_of};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -45,11 +45,7 @@ impl FileStamp {
 }
 
 /// Both files of a pair, or the file of a script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    file: FileStamp,
-    object: Option<FileStamp>,
-}
+type Stamps = [Option<FileStamp>; 2];
 
 /// What came of a look: names of pairs.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -63,26 +59,37 @@ pub struct Changed {
 /// A directory of pairs or scripts, as it was when they were read.
 pub struct Watch {
     directory: PathBuf,
-    /// How the names of files end that are looked for.
-    extension: &'static str,
-    /// How those of the files end that belong to them.
-    object: Option<&'static str>,
-    read: BTreeMap<String, Stamp>,
+    /// Which pair or script a file belongs to.
+    name: fn(&Path) -> Option<String>,
+    /// The files of one in a directory.
+    files: fn(&Path, &str) -> [Option<PathBuf>; 2],
+    /// How many files make one.
+    whole: usize,
+    read: BTreeMap<String, Stamps>,
 }
 
 impl Watch {
     /// A directory of pairs as it is now: they are read next.
     pub fn pairs(directory: PathBuf) -> Watch {
-        Watch::new(directory, "yaml", Some("bpf.o"))
+        Watch::new(directory, pair_of, files_of, 2)
     }
 
     /// A directory of scripts as it is now: they are read next.
     pub fn scripts(directory: PathBuf) -> Watch {
-        Watch::new(directory, "bt", None)
+        let name = |file: &Path| {
+            let is_script = !is_hidden(file) && file.extension().is_some_and(|extension| extension == "bt");
+            is_script.then(|| file.file_stem().unwrap_or_default().to_string_lossy().into_owned())
+        };
+        Watch::new(directory, name, |directory, name| [Some(directory.join(format!("{name}.bt"))), None], 1)
     }
 
-    fn new(directory: PathBuf, extension: &'static str, object: Option<&'static str>) -> Watch {
-        let mut watch = Watch { directory, extension, object, read: BTreeMap::new() };
+    fn new(
+        directory: PathBuf,
+        name: fn(&Path) -> Option<String>,
+        files: fn(&Path, &str) -> [Option<PathBuf>; 2],
+        whole: usize,
+    ) -> Watch {
+        let mut watch = Watch { directory, name, files, whole, read: BTreeMap::new() };
         watch.read = watch.stamps();
         watch
     }
@@ -90,8 +97,13 @@ impl Watch {
     /// Looks for changes. Files that are being written are waited for.
     pub fn look(&mut self, now: SystemTime) -> Changed {
         let stamps = self.stamps();
-        let gone: Vec<String> = self.read.keys().filter(|name| !stamps.contains_key(*name)).cloned().collect();
-        self.read.retain(|name, _| stamps.contains_key(name));
+        // What is left of a pair may be on its way out, too.
+        let is_gone = |(name, [file, _]): &(&String, &Stamps)| match stamps.get(*name) {
+            Some([now, _]) => file.is_some() && now.is_none(),
+            None => true,
+        };
+        let gone: Vec<String> = self.read.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
+        self.read.retain(|name, _| !gone.contains(name));
         let mut come = Vec::new();
         for (name, stamp) in stamps {
             if self.read.get(&name) != Some(&stamp) && self.is_settled(&stamp, now) {
@@ -102,25 +114,22 @@ impl Watch {
         Changed { gone, come }
     }
 
-    fn is_settled(&self, stamp: &Stamp, now: SystemTime) -> bool {
-        match &stamp.object {
-            Some(object) => stamp.file.age(now).min(object.age(now)) >= QUIET,
-            None if self.object.is_none() => stamp.file.age(now) >= QUIET,
-            None => stamp.file.age(now) >= ALONE,
-        }
+    fn is_settled(&self, stamps: &Stamps, now: SystemTime) -> bool {
+        let is_whole = stamps.iter().flatten().count() >= self.whole;
+        // The other file of one that is alone may have gone a moment ago.
+        let directory = if is_whole { None } else { FileStamp::of(&self.directory) };
+        let quiet = if is_whole { QUIET } else { ALONE };
+        stamps.iter().flatten().chain(&directory).all(|file| file.age(now) >= quiet)
     }
 
-    fn stamps(&self) -> BTreeMap<String, Stamp> {
-        let mut stamps = BTreeMap::new();
-        for file in fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            if !is_hidden(&file) && file.extension().is_some_and(|extension| extension == self.extension) {
-                let object = |extension| FileStamp::of(&file.with_file_name(format!("{name}.{extension}")));
-                let object = self.object.and_then(object);
-                stamps.extend(FileStamp::of(&file).map(|file| (name, Stamp { file, object })));
-            }
-        }
-        stamps
+    fn stamps(&self) -> BTreeMap<String, Stamps> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let names: BTreeSet<String> = entries.filter_map(|entry| (self.name)(&entry.path())).collect();
+        let stamps = |name: String| {
+            let files = (self.files)(&self.directory, &name);
+            (name, files.map(|file| FileStamp::of(&file?)))
+        };
+        names.into_iter().map(stamps).filter(|(_, stamps)| stamps.iter().any(Option::is_some)).collect()
     }
 }
 
@@ -142,14 +151,19 @@ mod tests {
         ["a.yaml", "a.bpf.o"].iter().for_each(|name| write(name));
         let mut watch = Watch::pairs(home.path().into());
         assert_eq!(watch.look(later()), changed(&[], &[]), "what was there is read at the start");
-        ["b.yaml", "c.yaml", "c.bpf.o", ".d.yaml", ".d.bpf.o", "other.txt"].iter().for_each(|name| write(name));
+        ["b.yaml", "c.yaml", "c.bpf.o", "e.bpf.o", ".d.yaml", ".d.bpf.o", "other.txt"]
+            .iter()
+            .for_each(|name| write(name));
         assert_eq!(watch.look(now()), changed(&[], &[]), "files that have just been written");
-        assert_eq!(watch.look(later()), changed(&[], &["c"]), "one of `b` is to come");
-        assert_eq!(watch.look(much_later()), changed(&[], &["b"]), "it does not come");
+        assert_eq!(watch.look(later()), changed(&[], &["c"]), "those of `b` and `e` are to come");
+        assert_eq!(watch.look(much_later()), changed(&[], &["b", "e"]), "they do not come");
         fs::write(home.path().join("a.bpf.o"), "another").unwrap();
         fs::remove_file(home.path().join("c.yaml")).unwrap();
         assert_eq!(watch.look(later()), changed(&["c"], &["a"]));
         assert_eq!(watch.look(later()), changed(&[], &[]));
+        assert_eq!(watch.look(much_later()), changed(&[], &["c"]), "its object stays");
+        fs::remove_file(home.path().join("c.bpf.o")).unwrap();
+        assert_eq!(watch.look(later()), changed(&["c"], &[]));
     }
 
     #[test]

@@ -214,6 +214,7 @@ fn modules_are_started_stopped_and_restarted_by_root() {
     assert_eq!(order(&mut peer, "exectop", "stop"), 0);
     assert_eq!(programs_of(peer.agent.pid()), programs, "nothing is left of it");
 
+    assert_eq!(order(&mut peer, "biotop", "stop"), 0, "it is off: nothing has changed");
     assert_eq!(state(&mut peer, "biotop").as_deref(), Some("off"));
     assert_eq!(order(&mut peer, "biotop", "start"), 0, "a section that is not enabled: {}", home.log());
     assert!(is_named(&mut peer, "bcc.proc.io.perdev.pid"));
@@ -311,7 +312,12 @@ fn without_the_privileges_orders_say_what_to_set() {
     let refused = peer.error(&wire::store_block(control, IN_NULL, STRING, b"reload\0"));
     assert_eq!(refused, PmErr::BADSTORE.0);
     let said = values(&mut peer, "bcc.agent.control")[""].clone();
-    assert!(said.contains("set `load_later = True` in [pmda]"), "{said}");
+    assert!(
+        said.contains(
+            "restart the agent, which keeps them if there is a directory programs.d or a line `load_later = True`"
+        ),
+        "{said}"
+    );
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
@@ -546,6 +552,42 @@ fn programs_have_switches_only_where_modules_may_stop() {
     let programs = with_switch(&home);
     assert!(programs > 0, "{}", home.log());
     assert_eq!(with_switch(&Home::new(&text)), 0);
+}
+
+#[test]
+fn the_same_files_again_and_a_wrong_edit_end_no_pair() {
+    let Some(home) = later(CONFIG) else { return };
+    if !source(&home, "kept", FORKS, FORKS_YAML) {
+        return;
+    }
+    let mut peer = Peer::ready(&home, &[]);
+    fork(10);
+    let forks = number(&mut peer, "bcc.user.kept.forks_total");
+    let programs = programs_of(peer.agent.pid());
+    let states = |peer: &mut Peer| values_in_time(peer, "bcc.user.status.state");
+
+    write(&home, "kept.yaml", "metrics: {counters: [x");
+    let both = wait_seconds(20, "the wrong edit", || states(&mut peer).filter(|states| states.len() == 2));
+    assert_eq!((&*both["kept"], &*both["kept.yaml"]), ("running", "failed"));
+    let error = &values(&mut peer, "bcc.user.status.error")["kept.yaml"];
+    assert!(error.contains("YAML: ") && error.contains("the pair runs on as it was before"), "{error}");
+    assert_eq!(values(&mut peer, "bcc.agent.summary.modules.failed")[""], "1");
+    write(&home, "kept.yaml", FORKS_YAML);
+    wait_seconds(20, "the file as it was", || states(&mut peer).filter(|states| states.len() == 1));
+    assert_eq!(programs_of(peer.agent.pid()), programs);
+    assert!(number(&mut peer, "bcc.user.kept.forks_total") >= forks, "it counts on");
+
+    // Files that are no pair have a row each.
+    for (name, reason) in [("alone.bpf.o", "alone.yaml: file: No such file"), ("m.yml", "m.yml; rename it")] {
+        write(&home, name, "x");
+        let named = |states: &BTreeMap<String, String>| states.keys().any(|row| name.starts_with(&**row));
+        wait_seconds(20, name, || states(&mut peer).filter(named));
+        let errors = values(&mut peer, "bcc.user.status.error");
+        assert!(errors.values().any(|error| error.contains(reason)), "{errors:?}");
+        fs::remove_file(home.path("programs.d").join(name)).unwrap();
+        wait_seconds(20, "its end", || states(&mut peer).filter(|states| states.len() == 1));
+    }
+    assert_eq!(peer.close().0.code(), Some(0));
 }
 
 #[test]

@@ -408,7 +408,7 @@ fn the_summary_agrees_with_the_kernel_and_the_other_tables() {
     let of = |peer: &mut Peer, state: &str| number(peer, &format!("bcc.agent.summary.modules.{state}"), "");
     assert_eq!(of(&mut peer, "running"), count(&["running", "postponed"]));
     assert_eq!(of(&mut peer, "failed"), count(&["failed", "no values"]));
-    assert_eq!(of(&mut peer, "off"), count(&["off"]));
+    assert_eq!(of(&mut peer, "off"), count(&["off", "stopped"]));
     let configuration = &values(&mut peer, "bcc.agent.summary.configuration")[""];
     assert!(configuration.contains("corebcc.conf:4") && configuration.contains("frob"), "{configuration}");
 

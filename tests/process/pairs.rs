@@ -191,6 +191,11 @@ fn what_is_wrong_with_a_pair_costs_that_part_only() {
     said("mixed", "partly attached", &parts);
     assert_eq!(values(&mut peer, "bcc.user.status.attached")["mixed"], "1");
     assert_eq!(values(&mut peer, "bcc.user.status.programs")["mixed"], "3");
+    assert_eq!(values(&mut peer, "bcc.agent.summary.modules.failed")[""], "4", "those without tables, too");
+    let memory = |peer: &mut Peer, name: &str| sum(values(peer, name).values());
+    let of_pairs = memory(&mut peer, "bcc.user.status.memory");
+    let in_all = memory(&mut peer, "bcc.agent.summary.memory.kernel");
+    assert!(0 < of_pairs && of_pairs <= in_all, "{of_pairs} of {in_all}");
 
     let forks = |peer: &mut Peer| values(peer, "bcc.user.mixed.forks_total")[""].parse::<u64>().unwrap();
     let before = forks(&mut peer);

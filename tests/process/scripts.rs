@@ -345,7 +345,12 @@ fn orders_for_scripts_need_no_privilege_of_the_agent() {
     assert_eq!(order(&mut peer, "sysfork", "stop"), PmErr::BADSTORE.0);
     assert_eq!(reload(&mut peer), PmErr::BADSTORE.0);
     let said = text(&mut peer, "bcc.agent.control");
-    assert!(said.contains("set `load_later = True` in [pmda]"), "{said}");
+    assert!(
+        said.contains(
+            "restart the agent, which keeps them if there is a directory programs.d or a line `load_later = True`"
+        ),
+        "{said}"
+    );
     assert_eq!(peer.close().0.code(), Some(0));
 }
 

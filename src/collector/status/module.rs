@@ -36,7 +36,7 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
         let ModuleState { name, state, sentence, loaded } = &module;
         let row = table.named(name.as_bytes()).text(STATE, state.as_bytes()).text(STATUS, sentence.as_bytes());
         let row = row.text(CONTROL, status.orders.said(name).as_bytes());
-        if matches!(*state, "off" | "stopped") {
+        if module.is_off() {
             continue;
         }
         let row = row.set(UP, u32::from(!module.has_failed()));

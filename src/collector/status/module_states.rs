@@ -22,6 +22,11 @@ impl ModuleState<'_> {
     pub fn has_failed(&self) -> bool {
         matches!(self.state, "failed" | "no values")
     }
+
+    /// Whether it is not to run: nobody enabled it, or somebody stopped it.
+    pub fn is_off(&self) -> bool {
+        matches!(self.state, "off" | "stopped")
+    }
 }
 
 /// Failed modules come first, those that are off last; else they keep the order of the configuration.
