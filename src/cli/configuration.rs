@@ -109,7 +109,7 @@ mod tests {
     fn modules(text: &str) -> Result<Vec<(String, String, u16)>, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f.conf");
-        std::fs::write(&path, text).unwrap();
+        fs::write(&path, text).unwrap();
         let config = read_config(&path).map_err(|error| error.to_string())?;
         let settings = Settings::read(&config).map_err(|error| error.to_string())?;
         let of = |module: ModuleSettings| (module.section, module.module, module.cluster);

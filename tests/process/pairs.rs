@@ -41,8 +41,13 @@ pub fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
 
 /// A process of its own name that makes so many system calls of a kind.
 pub fn load(calls: usize) {
+    load_as("pairs-load", calls);
+}
+
+/// The same under another name: tests run beside each other.
+fn load_as(name: &str, calls: usize) {
     let script = format!(
-        "import ctypes, os\nctypes.CDLL(None).prctl(15, b'pairs-load', 0, 0, 0)\nfor _ in range({calls}): os.getppid()\n"
+        "import ctypes, os\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\nfor _ in range({calls}): os.getppid()\n"
     );
     assert!(Command::new("python3").args(["-c", &script]).stdin(Stdio::null()).status().unwrap().success());
 }
@@ -225,7 +230,7 @@ fn what_is_wrong_with_a_pair_costs_that_part_only() {
     assert!(whole.status.code() == Some(1) && table.contains("user.typo") && table.contains("user.mixed"), "{table}");
 }
 
-/// A row for each getppid of `load`, of which there are more than are served; the program of another pair runs nowhere, and the map of a third is too large.
+/// A row for each getppid of the test's load, of which there are more than are served; the program of another pair runs nowhere, and the map of a third is too large.
 const MANY: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -238,7 +243,7 @@ SEC("raw_tp/sys_enter") int entered(struct bpf_raw_tracepoint_args *ctx)
 	if (ctx->args[1] != GETPPID)
 		return 0;
 	bpf_get_current_comm(comm, sizeof(comm));
-	if (comm[0] != 'p' || comm[5] != '-' || comm[6] != 'l')
+	if (comm[0] != 'm' || comm[4] != '-' || comm[5] != 'l')
 		return 0;
 	key = __sync_fetch_and_add(&number, 1);
 	bpf_map_update_elem(&many, &key, &one, BPF_ANY);
@@ -287,13 +292,13 @@ fn limits_of_rows_and_of_memory_hold() {
     assert!(error.contains(reason) && error.contains("add a line `max_memory: 7630` to "), "{error}");
     let checked = home.run(&["--check", home.path("programs.d/huge.yaml").to_str().unwrap()]);
     assert!(String::from_utf8_lossy(&checked.stderr).contains(reason), "{checked:?}");
-    load(40);
+    load_as("many-load", 40);
     let names = |peer: &mut Peer| values(peer, "bcc.user.many.many").into_keys().collect::<Vec<_>>();
     let first = names(&mut peer);
     assert_eq!(first.len(), 40);
     let lost = |peer: &mut Peer| values(peer, "bcc.agent.lost.events")["user.many::series"].parse::<u64>().unwrap();
     assert_eq!(lost(&mut peer), 0);
-    load(5000);
+    load_as("many-load", 5000);
     let then = names(&mut peer);
     assert!(then.len() == 50 && first.iter().all(|name| then.contains(name)), "{first:?} {then:?}");
     assert!(lost(&mut peer) >= 4990);
