@@ -154,7 +154,7 @@ fn show_reads_the_configuration_that_the_agent_reads() {
         "{}",
         told(&output)
     );
-    assert_eq!(first(&["-c", &home.config().display().to_string(), "bcc"]), "bcc.proc.sysfork");
+    assert_eq!(first(&["-c", &home.config().display().to_string(), "sysfork"]), "bcc.proc.sysfork");
 }
 
 #[test]
@@ -180,7 +180,9 @@ fn show_of_a_node_shows_what_there_is_and_says_what_is_not() {
         let reasons = line.strip_prefix(&format!("pmdacorebcc: {module} is not shown: "));
         reasons.is_some_and(|said| said.contains(reason))
     };
-    assert_eq!(lines.len(), 2, "each is told once: {said}");
+    assert_eq!(lines.len(), 3, "each is told once: {said}");
+    assert!(lines[0].contains("not enabled, not shown: biolatency, ") && !lines[0].contains("exectop"), "{said}");
+    let lines = &lines[1..];
     assert!(is(lines[0], "kprobe_hits", "[kprobe_hits] has no option `kprobes`"), "{said}");
     assert!(is(lines[1], "sysfork", "no way to attach to task_newtask"), "{said}");
     assert!(lines[1].contains("; the kernel said: "), "{said}");
