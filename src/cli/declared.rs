@@ -66,7 +66,7 @@ pub(super) struct Common {
     #[arg(long, value_name = "FILE", global = true)]
     pub(super) btf: Option<PathBuf>,
     /// Ignored; accepted for compatibility (the help texts are compiled in)
-    #[arg(short = 'h', long, value_name = "FILE", global = true)]
+    #[arg(short = 'h', long, value_name = "FILE")]
     pub(super) helpfile: Option<PathBuf>,
     /// Print the version and exit
     #[arg(long, global = true)]
@@ -100,6 +100,9 @@ pub(super) enum Sub {
 #[command(group = ArgGroup::new("form").args(["list", "top", "heatmap", "folded", "json", "csv"]))]
 #[command(group = ArgGroup::new("scale").args(["milliseconds", "microseconds"]))]
 pub(super) struct Show {
+    /// As --help: no agent, which takes the file of help texts by it
+    #[arg(short = 'h', hide = true)]
+    pub(super) short_help: bool,
     /// Metrics, parent nodes of metrics, or modules; then the interval in seconds and the number of readings
     #[arg(value_name = "METRIC", allow_negative_numbers = true)]
     pub(super) words: Vec<String>,
@@ -207,6 +210,9 @@ pub fn completions(shell: Shell, program: &str, names: Vec<String>) -> String {
     format!("{text}{}", if shell == Shell::Fish { for_fish.as_str() } else { "" })
 }
 
+/// How the sentence about a word begins that is no command.
+pub(super) const UNEXPECTED: &str = "unexpected argument";
+
 /// One line for an error of the argument parser, which would by itself print several and exit with 2.
 pub(super) fn describe(error: &clap::Error) -> String {
     let context = |kind| match error.get(kind) {
@@ -221,10 +227,19 @@ pub(super) fn describe(error: &clap::Error) -> String {
             format!("unrecognized option {argument}{near}")
         }
         (ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument, argument, sub) => {
-            format!("unexpected argument {}", sub.or(argument).unwrap_or_default())
+            let word = sub.or(argument).unwrap_or_default();
+            let near = match word.as_str() {
+                "list" => "--list",
+                "help" => "--help",
+                word => word,
+            };
+            format!("{UNEXPECTED} {word}; did you mean `show {near}`?")
         }
         (ErrorKind::InvalidValue | ErrorKind::WrongNumberOfValues | ErrorKind::NoEquals, Some(argument), _) => {
-            format!("option {argument} requires its argument")
+            match argument.starts_with("--helpfile") {
+                true => "-h requires the FILE that PCP's agents take; --help prints the options".to_owned(),
+                false => format!("option {argument} requires its argument"),
+            }
         }
         _ => {
             let text = error.to_string();

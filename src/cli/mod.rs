@@ -11,7 +11,7 @@ pub use declared::{command, completions};
 use crate::logging::Target;
 use crate::transport::{self, Endpoint, PortError};
 use clap::{ArgMatches, FromArgMatches};
-use declared::{describe, usage, usage_of_show, Cli, Show, Sub};
+use declared::{describe, usage, usage_of_show, Cli, Show, Sub, UNEXPECTED};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,9 @@ use thiserror::Error;
 
 /// The domain of the BCC agent in PCP's `stdpmid`.
 const DOMAIN: u32 = 149;
+
+/// What is not the agent.
+const COMMANDS: [&str; 3] = ["show", "new", "completions"];
 
 /// The domain field is 9 bits wide and its highest value marks dynamic names (`DYNAMIC_PMID` in `libpcp.h`).
 const MAX_DOMAIN: u32 = 510;
@@ -170,6 +173,8 @@ enum UsageError {
     NoMetric,
     #[error("new requires a NAME for the pair, such as opens")]
     NoName,
+    #[error("the metric stands before the interval: show {0}")]
+    IntervalFirst(String),
     #[error("show expects nothing after INTERVAL and COUNT, got `{0}`; metrics come first")]
     Surplus(String),
     #[error("show -n requires a number of rows, 1 or more, got `{0}`")]
@@ -199,7 +204,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     let refuse = refusal(&program, &words);
     let matches = command(&program).try_get_matches_from(&words).map_err(|error| refuse(&describe(&error)))?;
     let cli = Cli::from_arg_matches(&matches).map_err(|error| refuse(&describe(&error)))?;
-    if cli.common.help {
+    if cli.common.help || matches!(cli.command, Some(Sub::Show(Show { short_help: true, .. }))) {
         let stdout = if matches!(cli.command, Some(Sub::Show(_))) { usage_of_show(&program) } else { usage(&program) };
         return Err(Exit { status: 0, stdout, stderr: String::new() });
     }
@@ -289,7 +294,13 @@ fn show(common: CommonOptions, mut declared: Show) -> Result<ShowOptions, UsageE
     let is_name = |word: &String| word.starts_with(|c: char| c.is_alphabetic() || c == '_');
     let split = declared.words.iter().position(|word| !is_name(word)).unwrap_or(declared.words.len());
     let mut names = std::mem::take(&mut declared.words);
-    let mut numbers = names.split_off(split).into_iter();
+    let numbers = names.split_off(split);
+    if names.is_empty() && numbers.iter().any(is_name) {
+        let (names, numbers): (Vec<_>, Vec<_>) = numbers.into_iter().partition(is_name);
+        return Err(UsageError::IntervalFirst([names, numbers].concat().join(" ")));
+    }
+    let names: Vec<String> = names.iter().flat_map(|words| words.split(',')).map(plain).collect();
+    let mut numbers = numbers.into_iter();
     let form = match &declared {
         Show { list: true, .. } => Form::List,
         Show { top: true, .. } => Form::Top,
@@ -356,22 +367,35 @@ fn endpoint(cli: &Cli, matches: &ArgMatches) -> Result<Endpoint, UsageError> {
     }
 }
 
+/// A name as it is meant: all below a node is the node.
+fn plain(name: &str) -> String {
+    name.trim().trim_end_matches(".*").to_owned()
+}
+
 /// From a millisecond to a day.
 fn seconds(text: &str) -> Result<Duration, UsageError> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=86400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| UsageError::Interval(text.into()))
 }
 
-/// How a command is refused: `show` in one sentence, everything else with the usage text, as PCP's agents do.
+/// How a command is refused: in one sentence, and an option of the agent with the usage text, as PCP's agents do.
 fn refusal<'a>(program: &'a str, words: &[OsString]) -> impl Fn(&str) -> Exit + 'a {
-    let is_show = words.iter().any(|word| word == "show");
-    move |message| match is_show {
-        true => {
-            let stderr = format!("{program}: {message} ({program} show --help has the options)\n");
-            Exit { status: 1, stdout: String::new(), stderr }
-        }
-        false => refuse(program, message),
+    let command = words.iter().filter_map(|word| word.to_str()).find(|word| COMMANDS.contains(word));
+    let help = match command {
+        Some("show") => Some(format!("{program} show --help")),
+        Some(_) => Some(format!("{program} --help")),
+        None => None,
+    };
+    move |message| match &help {
+        Some(help) => one_sentence(program, message, help),
+        None if message.starts_with(UNEXPECTED) => one_sentence(program, message, &format!("{program} --help")),
+        None => refuse(program, message),
     }
+}
+
+fn one_sentence(program: &str, message: &str, help: &str) -> Exit {
+    let stderr = format!("{program}: {message} ({help} has the options)\n");
+    Exit { status: 1, stdout: String::new(), stderr }
 }
 
 fn refuse(program: &str, message: &str) -> Exit {
@@ -447,11 +471,25 @@ mod tests {
         assert_eq!(message("--frob"), "unrecognized option --frob");
         assert_eq!(message("-z"), "unrecognized option -z");
         assert_eq!(message("--dommain=1"), "unrecognized option --dommain (did you mean --domain?)");
-        assert_eq!(message("frob"), "unexpected argument frob");
-        assert!(message("-h").contains("-h"), "{}", message("-h"));
+        assert_eq!(message("-h"), "-h requires the FILE that PCP's agents take; --help prints the options");
         assert!(message("-i 70000").contains("from 1 to 65535, got `70000`"));
         assert!(message("-l a --syslog").contains("--syslog"));
         assert!(message("--trycompile").contains("--trycompile"));
+    }
+
+    /// What is wrong with a line that is not the agent's: one sentence.
+    fn short_message(line: &str) -> String {
+        let exit = run(line).unwrap_err();
+        assert_eq!((exit.status, exit.stderr.lines().count()), (1, 1), "{line}: {}", exit.stderr);
+        let message = exit.stderr.strip_prefix("pmdacorebcc: ").unwrap();
+        message.strip_suffix(" (pmdacorebcc --help has the options)\n").unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_word_that_is_no_command_is_refused_in_one_sentence() {
+        assert_eq!(short_message("biolatency"), "unexpected argument biolatency; did you mean `show biolatency`?");
+        assert_eq!(short_message("list"), "unexpected argument list; did you mean `show --list`?");
+        assert_eq!(short_message("new"), "new requires a NAME for the pair, such as opens");
     }
 
     #[test]
@@ -516,11 +554,13 @@ mod tests {
         assert!(show_message("show bcc.x 1 0").contains("COUNT of 1 or more"));
         assert!(show_message("show bcc.x 1 2 3").contains("nothing after INTERVAL and COUNT, got `3`"));
         assert!(show_message("show bcc.x 1 biolatency").contains("COUNT of 1 or more, got `biolatency`"));
+        assert_eq!(show_message("show 1 5 biolatency"), "the metric stands before the interval: show biolatency 1 5");
     }
 
     #[test]
     fn show_takes_several_metrics_and_one_form() {
         assert_eq!(shown("show a.b biolatency c 1").names, ["a.b", "biolatency", "c"]);
+        assert_eq!(shown("show a.b,biolatency disk.* 1").names, ["a.b", "biolatency", "disk"]);
         assert!(show_message("show").contains("requires a metric"));
         assert!(show_message("show 1").contains("requires a metric"));
         let forms = ["", "--list", "--top", "--heatmap", "--folded", "--json", "--csv"];
@@ -550,6 +590,7 @@ mod tests {
 
     #[test]
     fn show_has_a_usage_text_of_its_own() {
+        assert_eq!(run("show -h"), run("show --help"));
         let exit = run("show --help").unwrap_err();
         assert!(exit.stdout.starts_with("Usage: pmdacorebcc show [options] METRIC..."), "{}", exit.stdout);
         for option in
@@ -569,8 +610,8 @@ mod tests {
             }
         }
         assert!(matches!(run("completions zsh"), Ok(Command::Completions(_, Shell::Zsh))));
-        assert_eq!(message("completions tcsh"), "completions requires a shell (bash, zsh or fish), got `tcsh`");
-        assert_eq!(message("completions"), "completions requires a shell (bash, zsh or fish), got ``");
+        assert_eq!(short_message("completions tcsh"), "completions requires a shell (bash, zsh or fish), got `tcsh`");
+        assert_eq!(short_message("completions"), "completions requires a shell (bash, zsh or fish), got ``");
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub fn load<L: LoadedObject + 'static>(
         });
     }
     let missing: Vec<_> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.missing)).collect();
+    let targets: Vec<usize> = plans.iter().map(|plan| plan.targets.len()).collect();
     let wanted: Vec<LoadRequest> = modules
         .iter()
         .zip(plans)
@@ -72,22 +73,23 @@ pub fn load<L: LoadedObject + 'static>(
     inject("load", "all");
     let outcome = load(&wanted, &constants);
     let loaded_at = crate::host::seconds_since_1970();
-    let modules =
-        modules.into_iter().zip(outcome.modules).zip(missing).map(|((prepared, result), missing)| LoadedModule {
-            pair: prepared.module.as_ref().ok().and_then(|module| module.pair()),
-            name: prepared.name,
-            spec: prepared.spec,
-            tables: prepared.tables,
-            metrics: prepared.metrics,
-            debug: prepared.debug,
-            module: prepared
-                .module
-                .and_then(|module| result.map(|()| Mutex::new(Working { module, losses: HashMap::new() }))),
-            missing,
-            refreshes: Mutex::default(),
-            stopped: AtomicBool::new(false),
-            loaded_at,
-        });
+    let found = outcome.modules.into_iter().zip(missing).zip(targets);
+    let modules = modules.into_iter().zip(found).map(|(prepared, ((result, missing), targets))| LoadedModule {
+        pair: prepared.module.as_ref().ok().and_then(|module| module.pair()),
+        name: prepared.name,
+        spec: prepared.spec,
+        tables: prepared.tables,
+        metrics: prepared.metrics,
+        debug: prepared.debug,
+        module: prepared
+            .module
+            .and_then(|module| result.map(|()| Mutex::new(Working { module, losses: HashMap::new() }))),
+        missing,
+        targets,
+        refreshes: Mutex::default(),
+        stopped: AtomicBool::new(false),
+        loaded_at,
+    });
     LoadedModules {
         kernel: Box::new(outcome.loaded),
         modules: modules.collect(),

@@ -25,6 +25,8 @@ pub struct LoadedModule {
     pub module: Result<Mutex<Working>, Failure>,
     /// Entries of its section that no target was found for, each with the reason.
     pub missing: Vec<(String, String)>,
+    /// The number of targets that were found.
+    pub targets: usize,
     pub refreshes: Mutex<RefreshRecord>,
     /// What became of the pair that it serves, if it serves one.
     pub pair: Option<PairStatus>,

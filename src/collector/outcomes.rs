@@ -106,7 +106,12 @@ impl LoadedModules {
     /// The number of configured targets that a module is attached to, and of those that it works without.
     pub fn targets(&self, loaded: &LoadedModule) -> (u64, u64) {
         let is_attached = |reach: &&TargetOutcome| reach.module == loaded.spec.name && reach.result.is_ok();
-        (self.kernel.targets().iter().filter(is_attached).count() as u64, self.missing(loaded).len() as u64)
+        // Of a module that failed the loader keeps no targets.
+        let missing = match loaded.module.is_err() {
+            true => loaded.missing.len() + loaded.targets,
+            false => self.missing(loaded).len(),
+        };
+        (self.kernel.targets().iter().filter(is_attached).count() as u64, missing as u64)
     }
 
     /// A module's state in a word, and in a sentence that says why and what to do.

@@ -239,7 +239,7 @@ impl Config {
                 _ => ("enabled", names.contains(&name.as_str()).to_string()),
             };
             let line = options.find(key).map_or(options.line, |entry| entry.line);
-            options.insert(Entry { key: key.into(), path: options.path.clone(), line, raw });
+            options.insert(Entry { key: key.into(), path: options.path.clone(), line, continued: None, raw });
         }
         self
     }
@@ -290,7 +290,8 @@ impl Config {
         if let Some(&at) = self.by_name.get(section) {
             let key = key.to_lowercase();
             let options = &mut self.sections[at].1;
-            options.insert(Entry { key, path: options.path.clone(), line: 0, raw: value.to_owned() });
+            let (path, raw) = (options.path.clone(), value.to_owned());
+            options.insert(Entry { key, path, line: 0, continued: None, raw });
         }
         self
     }
@@ -453,5 +454,7 @@ struct Entry {
     /// The file.
     path: Arc<str>,
     line: usize,
+    /// The first line that begins with a blank and so goes on with the value.
+    continued: Option<usize>,
     raw: String,
 }

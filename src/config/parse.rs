@@ -42,9 +42,10 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
         }
         let depth = line.chars().take_while(|&c| blank(c)).count();
         if open && depth > indent {
-            let raw = &mut scope.last(&mut config).raw;
-            raw.push('\n');
-            raw.push_str(content);
+            let entry = scope.last(&mut config);
+            entry.continued = entry.continued.or(Some(at));
+            entry.raw.push('\n');
+            entry.raw.push_str(content);
             continue;
         }
         indent = depth;
@@ -106,7 +107,7 @@ pub(super) fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
             continue;
         }
         options.by_key.insert(key.clone(), options.entries.len());
-        options.entries.push(Entry { key, path: file.clone(), line: at, raw: value.to_owned() });
+        options.entries.push(Entry { key, path: file.clone(), line: at, continued: None, raw: value.to_owned() });
         open = true;
     }
 

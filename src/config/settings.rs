@@ -380,6 +380,8 @@ fn meant<'a>(config: &'a Config, names: &Value<'_>, name: &str) -> Result<Sectio
         [] => {
             let hint = if comment(name).is_some() {
                 COMMENTS.to_owned()
+            } else if name.contains(char::is_whitespace) {
+                "; names need commas between them".to_owned()
             } else {
                 did_you_mean(name, config.sections().map(|section| section.name))
             };

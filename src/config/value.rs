@@ -23,13 +23,15 @@ pub struct Value<'a> {
     section: &'a str,
     key: &'a str,
     line: usize,
+    continued: Option<usize>,
     raw: &'a str,
     text: String,
 }
 
 impl<'a> Value<'a> {
     pub(super) fn new(section: &'a str, entry: &'a Entry) -> Value<'a> {
-        Value { path: &entry.path, section, key: &entry.key, line: entry.line, raw: &entry.raw, text: String::new() }
+        let Entry { key, path, line, continued, raw } = entry;
+        Value { path, section, key, line: *line, continued: *continued, raw, text: String::new() }
     }
 
     pub(super) fn resolve(&mut self, find: impl Fn(&str) -> Option<&'a str>, section: &str) -> Result<(), ConfigError> {
@@ -118,7 +120,11 @@ impl<'a> Value<'a> {
 
     /// The error for a value that is not what the option takes: ``expected <expected>, got `<text>` ``.
     pub fn error(&self, expected: impl Display) -> ConfigError {
-        let hint = if self.comment().is_some() { COMMENTS } else { "" };
+        let hint = match self.continued {
+            Some(next) => format!("; line {next} begins with a blank, so it continues line {}", self.line),
+            None if self.comment().is_some() => COMMENTS.to_owned(),
+            None => String::new(),
+        };
         self.reject(format!("expected {expected}, got {}{hint}", shown(&self.text)))
     }
 
@@ -186,6 +192,16 @@ mod tests {
             with("maybe", |v| v.bool().unwrap_err().to_string()),
             "f.conf:2: [s] k: expected a boolean (True or False), got `maybe`"
         );
+    }
+
+    #[test]
+    fn a_line_that_goes_on_with_a_number_is_named() {
+        let text = "[s]\nk = 7\n# a comment\n queued = True\n";
+        let config = Config::parse("f.conf", text.as_bytes()).unwrap();
+        let value = config.section("s").unwrap().get("k").unwrap().unwrap();
+        let said = value.int_in(0..=9).unwrap_err().to_string();
+        assert!(said.starts_with("f.conf:2: [s] k: expected a whole number from 0 to 9, got `7"), "{said}");
+        assert!(said.ends_with("; line 4 begins with a blank, so it continues line 2"), "{said}");
     }
 
     #[test]

@@ -45,8 +45,8 @@ pub use module::{
 };
 pub use need::Need;
 pub use options::{
-    unknown, Buckets, CgroupCount, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef, OptionType,
-    OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
+    did_you_mean, unknown, Buckets, CgroupCount, Count, Cpu, Errno, Expression, Interval, IoColumn, IoOrder, OptionDef,
+    OptionType, OptionValue, Pages, Pattern, Ports, ProbeList, ProcessFilter, ReturnCheck, RowCount, Seconds,
 };
 pub use readings::{FineHistogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;

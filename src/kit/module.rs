@@ -122,7 +122,12 @@ impl Plan {
 
     /// Refuses: nothing was found for any entry.
     pub fn refuse_for_missing(&mut self) {
-        let reasons: Vec<&str> = self.missing.iter().map(|(_, reason)| reason.as_str()).collect();
+        let mut reasons: Vec<&str> = Vec::new();
+        for (_, reason) in &self.missing {
+            if !reasons.contains(&reason.as_str()) {
+                reasons.push(reason);
+            }
+        }
         self.refuse(reasons.join("; "));
     }
 

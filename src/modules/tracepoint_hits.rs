@@ -82,7 +82,8 @@ impl TracepointFinder {
         if targets.is_empty() {
             let why = events.list().err().map(|reason| format!(" ({reason})")).unwrap_or_default();
             let entries: Vec<&str> = self.entries.iter().map(|(entry, _)| entry.as_str()).collect();
-            plan.refuse(format!("no tracepoint matches {}{why}", entries.join(", ")));
+            let near = entries.iter().map(|entry| near(events, entry)).find(|near| !near.is_empty());
+            plan.refuse(format!("no tracepoint matches {}{why}{}", entries.join(", "), near.unwrap_or_default()));
         }
     }
 }
@@ -96,13 +97,23 @@ fn look(events: &Events, entry: &str, names: &Expression) -> Found {
         Err(reason) => return Err(NoTargets::new(reason)),
     };
     if found.is_empty() {
-        return Err(NoTargets::new("matches no tracepoint"));
+        return Err(NoTargets::new(format_args!("matches no tracepoint{}", near(events, entry))));
     }
     let target = |event: &str| {
         let (category, name) = event.split_once(':')?;
         Some((event.to_string(), Target::Tracepoint { category: category.into(), event: name.into() }))
     };
     Ok(found.into_iter().filter_map(target).collect())
+}
+
+/// `; did you mean ...?` with the tracepoint that is nearest to a name; empty if none is near.
+fn near(events: &Events, entry: &str) -> String {
+    let known = events.list().unwrap_or_default().iter().map(String::as_str);
+    if is_name(entry) {
+        did_you_mean(entry, known)
+    } else {
+        String::new()
+    }
 }
 
 /// Whether an entry is a plain `category:event`.
@@ -170,6 +181,9 @@ mod tests {
         };
         let known = missing(&Events::of(&["sched:sched_switch"]));
         assert_eq!(known, missing_for("matches no tracepoint", &entries[1..]));
+        let misspelt = found(&["sched:sched_swich"], &Events::of(&["sched:sched_switch", "irq:x"])).1.unwrap();
+        let wanted = "no tracepoint matches sched:sched_swich; did you mean `sched:sched_switch`?";
+        assert_eq!(misspelt, wanted);
         // What is a name is tried, and then the loader says whether it is there.
         assert_eq!(missing(&Events::unknown("not mounted")), missing_for("not mounted", &entries[1..2]));
     }

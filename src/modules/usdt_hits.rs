@@ -121,7 +121,8 @@ fn look(files: &mut ProbeFiles, known: &mut Known, entry: &Entry) -> Found {
     };
     let targets: Vec<_> = file.probes.iter().filter(|probe| entry.means(probe)).map(target).collect();
     if file.probes.is_empty() {
-        return Err(NoTargets::new(format_args!("{}: no probes in this build", entry.path)));
+        let name = path.file_name().map_or(entry.path.as_str().into(), |name| name.to_string_lossy());
+        return Err(NoTargets::new(format_args!("{name} has no USDT probes")));
     }
     if targets.is_empty() {
         return Err(NoTargets::new(format_args!("{}: no probe `{}`", entry.path, entry.probe)));
@@ -243,13 +244,14 @@ mod tests {
         let reason = reason + &make("usdts = no_such_program:x, sh:x").unwrap().refusal.unwrap();
         for wanted in [
             "no_such_program: No such file",
-            "sh: no probes in this build",
+            "sh has no USDT probes",
             "/no/such/file: No such file",
             "no probe `no_such_probe`",
             "/etc/passwd: not a 64-bit ELF file",
         ] {
             assert!(reason.contains(wanted), "{reason}");
         }
+        assert_eq!(make("usdts = sh:x, sh:y").unwrap().refusal.unwrap(), "sh has no USDT probes", "once");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     suits(options, &chosen.selected)?;
     if !chosen.left_out.is_empty() {
         let (program, left_out) = (&options.common.program, chosen.left_out.join(", "));
-        eprintln!("{program}: not enabled, not shown: {left_out} (what is named itself is shown in any case)");
+        eprintln!("{program}: not enabled, not shown: {left_out} (name one, and it is)");
     }
     let mut shown = Shown::load(options, chosen)?;
     let is_status = shown.is_status();

@@ -458,6 +458,8 @@ fn each_metric_tells_why_it_has_no_values() {
             && status["bcc.kprobe.hits.count"].contains("no_such_function")
     );
     assert!(status["bcc.runq.latency"].starts_with("off: not enabled; to have it, add runqlat"), "{status:?}");
+    let missing = values(&mut peer, "bcc.agent.module.targets.missing");
+    assert_eq!(missing["kprobe_hits"], "1", "of a module that failed, too");
     let all = corebcc::modules::MODULES.iter().flat_map(|spec| spec.metrics()).count();
     assert_eq!(status.len(), all, "each metric once: {status:?}");
     assert_eq!(peer.close().0.code(), Some(0));

@@ -9,7 +9,7 @@ use crate::config::{ConfigError, ModuleSettings, Section, Value};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-pub use crate::config::Value as OptionValue;
+pub use crate::config::{did_you_mean, Value as OptionValue};
 pub use errno::Errno;
 pub use pattern::{Expression, Pattern};
 pub use probe_list::ProbeList;
