@@ -3,7 +3,10 @@
 use super::CommonOptions;
 use crate::config::{Config, ConfigError};
 use crate::pcpconf::PcpConf;
+use nix::unistd::geteuid;
+use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What runs where no configuration file is: the one that is installed.
@@ -30,7 +33,24 @@ fn read(path: &Path) -> (Result<Config, ConfigError>, String) {
     if !parts.is_empty() {
         log::info!("the configuration goes on in {}", parts.join(", "));
     }
+    for file in config.iter().flat_map(Config::files) {
+        if let Some(danger) = danger(Path::new(file)) {
+            log::warn!("{danger}");
+        }
+    }
     (config, path.display().to_string())
+}
+
+/// What is wrong with the owner or the mode of a file that says what root runs.
+fn danger(file: &Path) -> Option<String> {
+    let about = fs::metadata(file).ok().filter(|_| geteuid().is_root())?;
+    let (owner, mode, shown) = (about.uid(), about.mode() & 0o7777, file.display());
+    (owner != 0 || mode & 0o022 != 0).then(|| {
+        format!(
+            "{shown}: owner {owner} and mode {mode:04o}: others than root can change what runs with the agent's privileges; chown root \
+             {shown}; chmod go-w {shown}"
+        )
+    })
 }
 
 /// The configuration that is compiled in, which runs where there is no file.
@@ -74,4 +94,20 @@ pub(super) fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
 /// none.
 fn is_there(path: &Path) -> bool {
     !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_others_may_change_is_told_of() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(danger(file.path()), None);
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o666)).unwrap();
+        let said = danger(file.path());
+        assert_eq!(said.as_ref().is_some_and(|said| said.contains("mode 0666")), geteuid().is_root(), "{said:?}");
+        assert_eq!(danger(Path::new("/nowhere")), None);
+    }
 }

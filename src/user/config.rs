@@ -313,6 +313,25 @@ metrics:
     }
 
     #[test]
+    fn a_key_of_corebccs_that_is_misspelt_is_noted() {
+        let slips = format!("pinn: true\nprograms: []\n{PAIR}")
+            .replace("unknown_key: [1, 2]", "semantic: instant\n      unit: count")
+            .replace("help: Latency", "help: Latency\n      max_instance: 9");
+        let config = PairConfig::parse("x.yaml", slips.as_bytes()).unwrap();
+        let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            notes,
+            [
+                "x.yaml: line 1: the key `pinn` is ignored; did you mean `pin`?",
+                "x.yaml: line 8: the key `semantic` is ignored; did you mean `semantics`?",
+                "x.yaml: line 9: the key `unit` is ignored; did you mean `units`?",
+                "x.yaml: line 21: the key `max_instance` is ignored; did you mean `max_instances`?",
+            ]
+        );
+        assert!(PairConfig::parse("x.yaml", PAIR.as_bytes()).unwrap().notes.is_empty());
+    }
+
+    #[test]
     fn spans_cost_a_note_only() {
         let config = PairConfig::parse("x.yaml", format!("{PAIR}tracing: {{spans: [a]}}\n").as_bytes()).unwrap();
         assert!(config.notes[0].to_string().contains("tracing: spans are not sent"));

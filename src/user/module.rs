@@ -17,6 +17,7 @@ use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, P
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What a fetch reads for one of its tables serves the others: none comes much later.
@@ -359,7 +360,7 @@ impl PairModule {
     /// Loads the pair, and attaches its programs.
     pub fn load(&mut self) {
         // What is wrong with a file may be put right: its counts are kept till then.
-        match self.pin || self.status.state == "failed" {
+        match self.pin || self.status.state == "failed" && Path::new(&self.files.yaml).exists() {
             true => want_pinned(&self.section()),
             false => forget_pinned(&self.section()),
         }
@@ -539,8 +540,17 @@ fn note(skipped: &Skipped, pair: &str, map: &str, (undecoded, cut): (&mut u64, &
     }
 }
 
+/// Errors as a text: what several places have in common is said once.
 fn sentences(errors: &[PairError]) -> String {
-    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    let is_same = |one: &PairError, other: &PairError| (&one.file, &one.reason) == (&other.file, &other.reason);
+    let sentence = |same: &[PairError]| {
+        let [first, others @ ..] = same else { return String::new() };
+        let also: Vec<&str> = others.iter().take(2).map(|error| &*error.place).collect();
+        let also = if also.is_empty() { String::new() } else { format!(", {}", also.join(", ")) };
+        let more = if others.len() > 2 { format!(" and {} more", others.len() - 2) } else { String::new() };
+        PairError { place: format!("{}{also}{more}", first.place), ..first.clone() }.to_string()
+    };
+    errors.chunk_by(is_same).map(sentence).collect::<Vec<_>>().join("; ")
 }
 
 impl Module for PairModule {
@@ -657,6 +667,22 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_programs_have_in_common_is_said_once() {
+        let error = |place: &str, reason: &str| PairError {
+            file: "a.bpf.o".into(),
+            place: place.into(),
+            reason: reason.into(),
+        };
+        let errors = [error("program a", "no"), error("program b", "no"), error("program c", "why"), error("d", "no")];
+        assert_eq!(sentences(&errors), "a.bpf.o: program a, program b: no; a.bpf.o: program c: why; a.bpf.o: d: no");
+        let many = ["a", "b", "c", "d", "e"].map(|place| error(place, "no"));
+        assert_eq!(sentences(&many), "a.bpf.o: a, b, c and 2 more: no");
+        assert_eq!((sentences(&many[..1]), sentences(&[])), ("a.bpf.o: a: no".into(), String::new()));
+    }
+
     #[test]
     fn the_configuration_names_what_the_loader_looks_for() {
         assert!(crate::loader::guarded_helpers().eq(crate::config::GUARDED_HELPERS));

@@ -56,6 +56,17 @@ const WINDOWS: std::ops::RangeInclusive<u64> = 12..=3600;
 const EXPRESSION: usize = 1 << 20;
 /// Megabytes of kernel memory that the maps of a pair may take, unless the file says another number.
 const MAX_MEMORY: u64 = 512;
+/// Keys of the format and those that corebcc adds to it, of the file, a counter and a histogram.
+const OF_FILE: ([&str; 4], [&str; 3]) =
+    (["metrics", "kaddrs", "cgroup_id_map", "tracing"], ["cgroup", "pin", "max_memory"]);
+const OF_COUNTER: ([&str; 5], [&str; 4]) = (
+    ["name", "help", "labels", "perf_event_array", "flush_interval"],
+    ["semantics", "units", "max_instances", "buffer_size"],
+);
+const OF_HISTOGRAM: ([&str; 8], [&str; 3]) = (
+    ["name", "help", "labels", "bucket_type", "bucket_multiplier", "bucket_min", "bucket_max", "bucket_keys"],
+    ["units", "max_instances", "quantiles"],
+);
 /// Buckets of a histogram.
 const MAX_BUCKETS: u64 = 1024;
 
@@ -68,8 +79,9 @@ impl PairConfig {
             error(format!("line {line}"), "expected UTF-8")
         })?;
         let node = parse(text).map_err(|yaml| error("YAML".into(), &yaml.to_string()))?;
-        let mut reader = Reader { file, errors: Vec::new(), expressions: 0 };
-        let config = reader.config(&At { node, path: String::new() });
+        let mut reader = Reader { file, errors: Vec::new(), notes: Vec::new(), expressions: 0 };
+        let mut config = reader.config(&At { node, path: String::new() });
+        config.notes.append(&mut reader.notes);
         match reader.errors.is_empty() {
             true => Ok(config),
             false => Err(reader.errors),
@@ -100,6 +112,7 @@ impl At {
 struct Reader<'a> {
     file: &'a str,
     errors: Vec<PairError>,
+    notes: Vec<PairError>,
     expressions: usize,
 }
 
@@ -119,6 +132,18 @@ impl Reader<'_> {
         let path = if at.path.is_empty() { key.to_owned() } else { format!("{}.{key}", at.path) };
         let place = format!("line {}: {path}", at.node.line);
         self.errors.push(self.error(place, format!("expected {what}, got nothing")));
+    }
+
+    /// Notes keys that are nearly those that corebcc adds to the format. Others are ignored, as ebpf_exporter does.
+    fn look_for_slips(&mut self, at: &At, known: &[&str], own: &[&str]) {
+        let Value::Map(entries) = &at.node.value else { return };
+        for (key, node) in entries.iter().filter(|(key, _)| !known.contains(&&**key) && !own.contains(&&**key)) {
+            let meant = did_you_mean(key, own.iter().copied());
+            if !meant.is_empty() {
+                let place = At { node: Rc::clone(node), path: String::new() }.place();
+                self.notes.push(self.error(place, format!("the key `{}` is ignored{meant}", excerpt(key))));
+            }
+        }
     }
 
     /// The elements of a list; none if there is no such key.
@@ -182,6 +207,7 @@ impl Reader<'_> {
 
     fn config(&mut self, at: &At) -> PairConfig {
         let mut config = PairConfig::default();
+        self.look_for_slips(at, &OF_FILE.0, &OF_FILE.1);
         for symbol in self.list(at, "kaddrs", MAX_KADDRS, "kernel symbols") {
             match &symbol.node.value {
                 Value::Text(name) if !name.is_empty() => config.kaddrs.push(name.clone()),
@@ -269,6 +295,7 @@ impl Reader<'_> {
     }
 
     fn counter(&mut self, at: &At) -> Option<Counter> {
+        self.look_for_slips(at, &OF_COUNTER.0, &OF_COUNTER.1);
         let (name, help) = (self.name(at), self.text(at, "help", "a line of help"));
         let semantics = [("counter", Sem::COUNTER), ("instant", Sem::INSTANT), ("discrete", Sem::DISCRETE)];
         let semantics = self.choice(at, "semantics", &semantics, Sem::COUNTER);
@@ -278,6 +305,7 @@ impl Reader<'_> {
     }
 
     fn histogram(&mut self, at: &At) -> Option<Histogram> {
+        self.look_for_slips(at, &OF_HISTOGRAM.0, &OF_HISTOGRAM.1);
         let (name, help) = (self.name(at), self.text(at, "help", "a line of help"));
         let before = self.errors.len();
         let mut labels = self.labels(at);
