@@ -17,6 +17,7 @@ use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, P
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What a fetch reads for one of its tables serves the others: none comes much later.
@@ -359,7 +360,7 @@ impl PairModule {
     /// Loads the pair, and attaches its programs.
     pub fn load(&mut self) {
         // What is wrong with a file may be put right: its counts are kept till then.
-        match self.pin || self.status.state == "failed" {
+        match self.pin || self.status.state == "failed" && Path::new(&self.files.yaml).exists() {
             true => want_pinned(&self.section()),
             false => forget_pinned(&self.section()),
         }

@@ -166,7 +166,8 @@ fn each_example_counts_work_of_a_known_amount() {
                 error.contains("this machine has no perf event type=0,config=2,frequency=99")
             }
             "vfscalls" if state == "failed" => {
-                let advice = "program vfs_read at kprobe/vfs_read: this kernel has no kprobes: use a kernel built with CONFIG_KPROBES";
+                let advice = "program vfs_read at kprobe/vfs_read, program vfs_write at kprobe/vfs_write, program vfs_open at kprobe/vfs_open \
+                              and 3 more: this kernel has no kprobes: use a kernel built with CONFIG_KPROBES";
                 compiled().is_none() && error.contains(advice)
             }
             "exceptions" if state == "failed" => error.contains("USDT probes of a shared library need Linux 5.15"),
