@@ -342,7 +342,9 @@ fn another_layout_is_discarded_and_what_is_unpinned_removed() {
     assert_eq!(agent(&namespace, &home).close().0.code(), Some(0));
     assert_eq!(namespace.units(), ["runqlat", "sysfork", "user:forks"]);
     fs::write(home.config(), CONFIG.replace("pin = True", "")).unwrap();
-    ["forks.yaml", "forks.bpf.o"].map(|file| fs::remove_file(home.path(&format!("programs.d/{file}"))).unwrap());
+    for file in ["forks.yaml", "forks.bpf.o"] {
+        fs::remove_file(home.path(&format!("programs.d/{file}"))).unwrap();
+    }
     assert_eq!(agent(&namespace, &home).close().0.code(), Some(0));
     assert_eq!(namespace.units(), Vec::<String>::new(), "{}", home.log());
 }
