@@ -176,12 +176,10 @@ fn is_visible(line: &str) -> bool {
 /// The name of a cgroup's series: its path, in which bytes that clients of PCP cannot take are written as `\x20`, as systemd writes
 /// them. What is too long ends with the cgroup's id.
 pub fn series_name(cgroup: &Cgroup) -> Vec<u8> {
-    let mut name = written_out(&cgroup.path, |c| c.is_control() || c.is_whitespace() || [',', '"', '\''].contains(&c));
+    let mut name = written_out(&cgroup.path, b" ,\"'");
     if name.len() > LONGEST {
         let end = format!("...{}", cgroup.id);
-        let most = LONGEST - end.len();
-        let cut = (0..=most).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
-        name.truncate(cut);
+        name.truncate(LONGEST - end.len());
         name += &end;
     }
     name.into_bytes()
@@ -420,7 +418,7 @@ mod tests {
         let name = |path: &[u8]| String::from_utf8(series_name(&Cgroup { id: 77, path: path.to_vec() })).unwrap();
         assert_eq!(name(b"/system.slice/system-getty.slice"), "/system.slice/system-getty.slice");
         assert_eq!(name(b"/a b,c\n\xff\"d"), "/a\\x20b\\x2cc\\x0a\\xff\\x22d");
-        assert_eq!(name("/caf\u{e9}".as_bytes()), "/caf\u{e9}");
+        assert_eq!(name("/caf\u{e9}".as_bytes()), r"/caf\xc3\xa9");
         let long = name(&[b'\xff'; 4000]);
         assert!(long.len() <= LONGEST && long.ends_with("...77"), "{long}");
         let wide = name("\u{e9}".repeat(400).as_bytes());
