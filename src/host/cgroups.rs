@@ -185,24 +185,44 @@ pub fn series_name(cgroup: &Cgroup) -> Vec<u8> {
     name.into_bytes()
 }
 
-/// The labels of a cgroup by its path: as systemd, Docker, Podman, containerd, CRI-O, the kubelet and libvirt make paths. `guest`
+/// Directories of engines that make cgroups without systemd.
+const ENGINES: [&str; 3] = ["docker", "libpod_parent", "kubepods"];
+
+/// The labels of a cgroup by its path: as systemd, Docker, Podman, containerd, CRI-O, the kubelet and libvirt make paths. Only places where
+/// these make cgroups are believed: in a tree that was delegated to somebody, and in a service or a container, names are his own. `guest`
 /// looks for a virtual machine's name in its scope.
 fn labels(path: &[u8], guest: &dyn Fn(&[u8]) -> Option<String>) -> SeriesLabels {
     let text = String::from_utf8_lossy(path);
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
-    let unit = |kinds: &[&str]| parts.iter().rev().find(|part| kinds.iter().any(|kind| part.ends_with(kind))).copied();
-    let unit = unit(&[".service", ".scope", ".socket", ".mount", ".swap"]).or_else(|| unit(&[".slice"]));
-    let container = parts.iter().rev().find_map(|part| container(part));
-    let vm = parts.iter().position(|part| machine(part).is_some()).map(|at| {
-        let scope = format!("/{}", parts[..=at].join("/"));
-        guest(scope.as_bytes()).unwrap_or_else(|| machine(parts[at]).unwrap_or_default())
+    let (top, namespace) = (parts.first().copied().unwrap_or_default(), namespace(&parts));
+    let is_manager = |part: &&str| part.starts_with("user@") && part.ends_with(".service");
+    let depth = parts.iter().take_while(|part| part.ends_with(".slice") || is_manager(part)).count();
+    // Slices, the managers of users among them, and what systemd runs there.
+    let (slices, rest) = parts.split_at(depth);
+    let own = rest.first().copied().filter(|_| depth > 0 || top == "init.scope");
+    let is_unit =
+        |part: &&str| [".service", ".scope", ".socket", ".mount", ".swap"].iter().any(|kind| part.ends_with(kind));
+    let manager = || slices.iter().rfind(|part| is_manager(part)).or(slices.last()).copied();
+    let payload = || {
+        let part =
+            rest.get(1).filter(|part| part.starts_with("libpod-payload-") || part.contains(":cri-containerd:"))?;
+        own.filter(|own| own.ends_with(".service")).and_then(|_| container(part))
+    };
+    let container = match ENGINES.contains(&top) || namespace.is_some() {
+        true => parts.iter().find_map(|part| container(part)),
+        false => own.and_then(container).or_else(payload),
+    };
+    let pods = if top == "kubepods" { &parts } else { slices };
+    let vm = own.and_then(machine).map(|name| {
+        let scope = format!("/{}", parts[..=depth].join("/"));
+        guest(scope.as_bytes()).unwrap_or(name)
     });
     let found = [
         // systemd puts a `_` before a name that would be taken for a file of the kernel's
-        ("unit", unit.map(|unit| unit.strip_prefix('_').unwrap_or(unit).to_owned())),
+        ("unit", own.filter(is_unit).or_else(manager).map(|unit| unit.strip_prefix('_').unwrap_or(unit).to_owned())),
         ("container", container.map(str::to_owned)),
-        ("pod", parts.iter().rev().find_map(|part| pod(part))),
-        ("namespace", namespace(&parts).map(str::to_owned)),
+        ("pod", pods.iter().find_map(|part| pod(part))),
+        ("namespace", namespace.map(str::to_owned)),
         ("vm", vm),
     ];
     let found = found.into_iter().filter_map(|(label, value)| Some((label, SeriesLabel::Text(plain(&value?)))));
@@ -240,10 +260,10 @@ fn pod(part: &str) -> Option<String> {
     (digits == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')).then_some(uid)
 }
 
-/// containerd's namespace, `/NAMESPACE/ID`; of a pod's namespace a path tells nothing.
+/// containerd's namespace, `/NAMESPACE/ID`, of those that engines use; of a pod's namespace a path tells nothing.
 fn namespace<'a>(parts: &[&'a str]) -> Option<&'a str> {
     match parts {
-        [namespace, id] if is_id(id) && !["docker", "libpod_parent", "machine.slice"].contains(namespace) => {
+        [namespace, id] if is_id(id) && ["default", "k8s.io", "moby", "buildkit"].contains(namespace) => {
             Some(namespace)
         }
         _ => None,
@@ -365,6 +385,29 @@ mod tests {
         let conmon = format!("libpod-conmon-{ID}.scope");
         check(&format!("/machine.slice/{conmon}"), &[("unit", &conmon)]);
         check("/docker/not-an-id", &[]);
+    }
+
+    #[test]
+    fn names_in_trees_of_others_tell_nothing() {
+        let scope = format!("docker-{ID}.scope");
+        for path in ["/delegated", "/delegated/system.slice", "/delegated/docker", "/libpod"] {
+            check(&format!("{path}/{scope}"), &[]);
+            check(&format!("{path}/{ID}"), &[]);
+            check(&format!("{path}/kubepods-pod{UID}.slice/{scope}"), &[]);
+            check(&format!("{path}/nginx.service"), &[]);
+            check(&format!("{path}/machine-qemu\\x2d1\\x2dweb.scope"), &[]);
+        }
+        let own = "/system.slice/own.service";
+        for below in [&*scope, "nginx.service", "machine-qemu\\x2d1\\x2dweb.scope", &format!("docker/{ID}")] {
+            check(&format!("{own}/{below}"), &[("unit", "own.service")]);
+        }
+        let other = ID.replace('4', "5");
+        check(&format!("/docker/{ID}/docker/{other}"), &[("container", ID)]);
+        check(&format!("/system.slice/{scope}/docker-{other}.scope"), &[("unit", &scope), ("container", ID)]);
+        check(&format!("{own}/libpod-payload-{ID}"), &[("unit", "own.service"), ("container", ID)]);
+        let manager = "/user.slice/user-1000.slice/user@1000.service";
+        check(&format!("{manager}/app.slice"), &[("unit", "user@1000.service")]);
+        check("/init.scope", &[("unit", "init.scope")]);
     }
 
     #[test]
