@@ -129,7 +129,7 @@ fn pmproxy_serves_values_instances_metadata_and_labels() {
         assert!(fetched.contains(part), "no {part} in {fetched}");
     }
     let children = ask("children", "prefix=bcc");
-    assert!(children.contains(r#""nonleaf":["agent","disk","proc","runq","user"]"#), "{children}");
+    assert!(children.contains(r#""nonleaf":["agent","disk","proc","runq"]"#), "{children}");
     let store = ask("store", "name=bcc.proc.sysfork&value=1");
     assert!(store.contains(r#""success":false"#) && store.contains("Nopermission"), "{store}");
 }
