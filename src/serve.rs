@@ -5,7 +5,7 @@ use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
 use crate::cli::{configuration, ServeOptions};
 use crate::collector::{
-    pin_for, prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper, Supply,
+    is_of_pairs, pin_for, prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper, Supply,
 };
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
@@ -189,7 +189,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         );
     }
     let modules = modules.stoppable(later.is_some());
-    let controllers = site.controllers();
+    let (controllers, may_have_pairs) = (site.controllers(), site.may_have_pairs());
     let supply = (later.is_some() || site.scripts().is_some()).then(|| Box::new(site) as Box<dyn Supply>);
     let collector = Collector::start(modules, pairs, common.btf.clone(), status, supply, move || {
         if drops {
@@ -200,7 +200,8 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     // The threads that help out are started by this one, which itself only writes at its end that it has ended.
     let capabilities = drops.then(|| held_by(&to_run)).flatten();
     let ready = collector.ready();
-    let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&prefix));
+    let own = status_tables(&prefix).filter(|table| may_have_pairs || !is_of_pairs(table));
+    let tables = enabled.iter().flat_map(EnabledModule::tables).chain(own);
     let latest = restarts.clone();
     let writer = Writer::start(caches, move || latest.as_ref().is_none_or(Restarts::is_latest))
         .map_err(|error| format!("cannot start a thread: {error}"))?;

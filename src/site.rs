@@ -102,6 +102,11 @@ impl Site {
         self.loads_later
     }
 
+    /// Whether there may be pairs.
+    pub fn may_have_pairs(&self) -> bool {
+        self.loads_later || self.directory.is_dir()
+    }
+
     /// The scripts, whose helper and thread are to be started.
     pub fn scripts(&mut self) -> Option<&mut Scripts> {
         self.scripts.as_mut()

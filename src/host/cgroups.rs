@@ -176,35 +176,53 @@ fn is_visible(line: &str) -> bool {
 /// The name of a cgroup's series: its path, in which bytes that clients of PCP cannot take are written as `\x20`, as systemd writes
 /// them. What is too long ends with the cgroup's id.
 pub fn series_name(cgroup: &Cgroup) -> Vec<u8> {
-    let mut name = written_out(&cgroup.path, |c| c.is_control() || c.is_whitespace() || [',', '"', '\''].contains(&c));
+    let mut name = written_out(&cgroup.path, b" ,\"'");
     if name.len() > LONGEST {
         let end = format!("...{}", cgroup.id);
-        let most = LONGEST - end.len();
-        let cut = (0..=most).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
-        name.truncate(cut);
+        name.truncate(LONGEST - end.len());
         name += &end;
     }
     name.into_bytes()
 }
 
-/// The labels of a cgroup by its path: as systemd, Docker, Podman, containerd, CRI-O, the kubelet and libvirt make paths. `guest`
+/// Directories of engines that make cgroups without systemd.
+const ENGINES: [&str; 3] = ["docker", "libpod_parent", "kubepods"];
+
+/// The labels of a cgroup by its path: as systemd, Docker, Podman, containerd, CRI-O, the kubelet and libvirt make paths. Only places where
+/// these make cgroups are believed: in a tree that was delegated to somebody, and in a service or a container, names are his own. `guest`
 /// looks for a virtual machine's name in its scope.
 fn labels(path: &[u8], guest: &dyn Fn(&[u8]) -> Option<String>) -> SeriesLabels {
     let text = String::from_utf8_lossy(path);
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
-    let unit = |kinds: &[&str]| parts.iter().rev().find(|part| kinds.iter().any(|kind| part.ends_with(kind))).copied();
-    let unit = unit(&[".service", ".scope", ".socket", ".mount", ".swap"]).or_else(|| unit(&[".slice"]));
-    let container = parts.iter().rev().find_map(|part| container(part));
-    let vm = parts.iter().position(|part| machine(part).is_some()).map(|at| {
-        let scope = format!("/{}", parts[..=at].join("/"));
-        guest(scope.as_bytes()).unwrap_or_else(|| machine(parts[at]).unwrap_or_default())
+    let (top, namespace) = (parts.first().copied().unwrap_or_default(), namespace(&parts));
+    let is_manager = |part: &&str| part.starts_with("user@") && part.ends_with(".service");
+    let depth = parts.iter().take_while(|part| part.ends_with(".slice") || is_manager(part)).count();
+    // Slices, the managers of users among them, and what systemd runs there.
+    let (slices, rest) = parts.split_at(depth);
+    let own = rest.first().copied().filter(|_| depth > 0 || top == "init.scope");
+    let is_unit =
+        |part: &&str| [".service", ".scope", ".socket", ".mount", ".swap"].iter().any(|kind| part.ends_with(kind));
+    let manager = || slices.iter().rfind(|part| is_manager(part)).or(slices.last()).copied();
+    let payload = || {
+        let part =
+            rest.get(1).filter(|part| part.starts_with("libpod-payload-") || part.contains(":cri-containerd:"))?;
+        own.filter(|own| own.ends_with(".service")).and_then(|_| container(part))
+    };
+    let container = match ENGINES.contains(&top) || namespace.is_some() {
+        true => parts.iter().find_map(|part| container(part)),
+        false => own.and_then(container).or_else(payload),
+    };
+    let pods = if top == "kubepods" { &parts } else { slices };
+    let vm = own.and_then(machine).map(|name| {
+        let scope = format!("/{}", parts[..=depth].join("/"));
+        guest(scope.as_bytes()).unwrap_or(name)
     });
     let found = [
         // systemd puts a `_` before a name that would be taken for a file of the kernel's
-        ("unit", unit.map(|unit| unit.strip_prefix('_').unwrap_or(unit).to_owned())),
+        ("unit", own.filter(is_unit).or_else(manager).map(|unit| unit.strip_prefix('_').unwrap_or(unit).to_owned())),
         ("container", container.map(str::to_owned)),
-        ("pod", parts.iter().rev().find_map(|part| pod(part))),
-        ("namespace", namespace(&parts).map(str::to_owned)),
+        ("pod", pods.iter().find_map(|part| pod(part))),
+        ("namespace", namespace.map(str::to_owned)),
         ("vm", vm),
     ];
     let found = found.into_iter().filter_map(|(label, value)| Some((label, SeriesLabel::Text(plain(&value?)))));
@@ -242,10 +260,10 @@ fn pod(part: &str) -> Option<String> {
     (digits == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')).then_some(uid)
 }
 
-/// containerd's namespace, `/NAMESPACE/ID`; of a pod's namespace a path tells nothing.
+/// containerd's namespace, `/NAMESPACE/ID`, of those that engines use; of a pod's namespace a path tells nothing.
 fn namespace<'a>(parts: &[&'a str]) -> Option<&'a str> {
     match parts {
-        [namespace, id] if is_id(id) && !["docker", "libpod_parent", "machine.slice"].contains(namespace) => {
+        [namespace, id] if is_id(id) && ["default", "k8s.io", "moby", "buildkit"].contains(namespace) => {
             Some(namespace)
         }
         _ => None,
@@ -370,6 +388,29 @@ mod tests {
     }
 
     #[test]
+    fn names_in_trees_of_others_tell_nothing() {
+        let scope = format!("docker-{ID}.scope");
+        for path in ["/delegated", "/delegated/system.slice", "/delegated/docker", "/libpod"] {
+            check(&format!("{path}/{scope}"), &[]);
+            check(&format!("{path}/{ID}"), &[]);
+            check(&format!("{path}/kubepods-pod{UID}.slice/{scope}"), &[]);
+            check(&format!("{path}/nginx.service"), &[]);
+            check(&format!("{path}/machine-qemu\\x2d1\\x2dweb.scope"), &[]);
+        }
+        let own = "/system.slice/own.service";
+        for below in [&*scope, "nginx.service", "machine-qemu\\x2d1\\x2dweb.scope", &format!("docker/{ID}")] {
+            check(&format!("{own}/{below}"), &[("unit", "own.service")]);
+        }
+        let other = ID.replace('4', "5");
+        check(&format!("/docker/{ID}/docker/{other}"), &[("container", ID)]);
+        check(&format!("/system.slice/{scope}/docker-{other}.scope"), &[("unit", &scope), ("container", ID)]);
+        check(&format!("{own}/libpod-payload-{ID}"), &[("unit", "own.service"), ("container", ID)]);
+        let manager = "/user.slice/user-1000.slice/user@1000.service";
+        check(&format!("{manager}/app.slice"), &[("unit", "user@1000.service")]);
+        check("/init.scope", &[("unit", "init.scope")]);
+    }
+
+    #[test]
     fn paths_of_kubernetes_tell_pod_and_container() {
         let uid = UID.replace('-', "_");
         for engine in ["cri-containerd", "crio", "docker"] {
@@ -420,7 +461,7 @@ mod tests {
         let name = |path: &[u8]| String::from_utf8(series_name(&Cgroup { id: 77, path: path.to_vec() })).unwrap();
         assert_eq!(name(b"/system.slice/system-getty.slice"), "/system.slice/system-getty.slice");
         assert_eq!(name(b"/a b,c\n\xff\"d"), "/a\\x20b\\x2cc\\x0a\\xff\\x22d");
-        assert_eq!(name("/caf\u{e9}".as_bytes()), "/caf\u{e9}");
+        assert_eq!(name("/caf\u{e9}".as_bytes()), r"/caf\xc3\xa9");
         let long = name(&[b'\xff'; 4000]);
         assert!(long.len() <= LONGEST && long.ends_with("...77"), "{long}");
         let wide = name("\u{e9}".repeat(400).as_bytes());

@@ -151,7 +151,7 @@ impl Table {
         self.push(Key::Index(index))
     }
 
-    /// A row with a name. Control characters in the names of rows are written out (`\x1b`).
+    /// A row with a name. What is no printable ASCII is written out in names of rows (`\x1b`).
     pub fn named(&mut self, name: &[u8]) -> RowMut<'_> {
         let range = self.keep(&text::name(name));
         self.push(Key::Name(range))

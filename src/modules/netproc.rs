@@ -464,7 +464,7 @@ mod tests {
         }
         let table = fake.filled(&TABLE, &mut module);
         let Key::Pid(77, name) = &table.keys()[0] else { panic!("{:?}", table.keys()) };
-        assert_eq!(table.text(name), b"000077 /opt/caf\xc3");
+        assert_eq!(table.text(name), br"000077 /opt/caf\xc3");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! JSON as PCP uses it: in labels, and in strings that are documents.
 
-/// `text` as a JSON string, quotes included.
+/// `text` as a JSON string, quotes included. It is ASCII: pmproxy writes other bytes of labels in a way that Prometheus does not read, and with
+/// them the whole scrape.
 pub fn json_string(text: &str) -> String {
     let mut json = String::with_capacity(text.len() + 2);
     json.push('"');
@@ -9,8 +10,8 @@ pub fn json_string(text: &str) -> String {
             '"' | '\\' => json.extend(['\\', c]),
             '\n' => json.push_str("\\n"),
             '\t' => json.push_str("\\t"),
-            '\0'..='\x1f' | '\x7f' => json.push_str(&format!("\\u{:04x}", c as u32)),
-            _ => json.push(c),
+            ' '..='~' => json.push(c),
+            _ => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| json += &format!("\\u{unit:04x}")),
         }
     }
     json.push('"');
@@ -22,7 +23,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_escapes_quotes_backslashes_and_control_characters() {
-        assert_eq!(json_string("a\"b\\c\nd\u{1}é"), "\"a\\\"b\\\\c\\nd\\u0001é\"");
+    fn json_is_ascii_with_quotes_and_backslashes_escaped() {
+        let text = "a\"b\\c\nd\u{1}\u{e9}\u{1f600}";
+        assert_eq!(json_string(text), r#""a\"b\\c\nd\u0001\u00e9\ud83d\ude00""#);
+        assert_eq!(serde_json::from_str::<String>(&json_string(text)).unwrap(), text);
     }
 }

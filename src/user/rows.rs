@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(name(&["a b,c\td", ""], false), r"a\x20b\x2cc\x09d::_");
         assert_eq!(name(&["main\nidle"], false), "main;idle");
         assert_eq!(name(&["9", "1"], true), "9::cpu1");
-        assert_eq!(name(&["caf\u{e9}"], false), "caf\u{e9}");
+        assert_eq!(name(&["caf\u{e9}"], false), r"caf\xc3\xa9");
         assert_eq!(instances.name(&[b"caf\xc3".to_vec()], false), r"caf\xc3");
         let others = [["a::b", "c"], ["a", "b::c"]].map(|own| instances.name(&texts(&own), false));
         assert_eq!(others, ["a::b::c", "a::b::c~2"]);

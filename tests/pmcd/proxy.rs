@@ -4,9 +4,11 @@ use crate::consumers::HOGS;
 use crate::instance::{port, Pmcd};
 use crate::support::slow_disk::SlowDisk;
 use crate::support::{config, lacks, rows::rows, wait_for, Proc};
+use corebcc::host::{Cgroups, Controller};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 pub const PMPROXY: &str = "/usr/lib/pcp/bin/pmproxy";
@@ -127,9 +129,41 @@ fn pmproxy_serves_values_instances_metadata_and_labels() {
         assert!(fetched.contains(part), "no {part} in {fetched}");
     }
     let children = ask("children", "prefix=bcc");
-    assert!(children.contains(r#""nonleaf":["agent","disk","proc","runq","user"]"#), "{children}");
+    assert!(children.contains(r#""nonleaf":["agent","disk","proc","runq"]"#), "{children}");
     let store = ask("store", "name=bcc.proc.sysfork&value=1");
     assert!(store.contains(r#""success":false"#) && store.contains("Nopermission"), "{store}");
+}
+
+/// One bad line costs Prometheus the whole scrape.
+#[test]
+fn names_beyond_ascii_leave_a_scrape_valid() {
+    if lacks(&[PMPROXY]) || Cgroups::of(Controller::Unified).is_err() {
+        return;
+    }
+    let Some(pmcd) = Pmcd::beside(&config(&["sysfork", "exectop", "cgroup_runq"]), &[]) else { return };
+    let proxy = Proxy::start(&pmcd, None);
+    for name in ["caf\u{e9}", "a\\x2db", "a b"] {
+        let path = pmcd.home.path(name);
+        fs::copy("/bin/true", &path).unwrap();
+        wait_for("the program to run", || Command::new(&path).status().ok());
+    }
+    let cgroups = Cgroups::of(Controller::Unified).expect("cgroup v2");
+    let own = cgroups.mount().join(format!("corebcc-caf\u{e9}-a\\x2db-{}.slice", std::process::id()));
+    fs::create_dir(&own).unwrap();
+    let script = format!("echo $$ > '{}/cgroup.procs' && sleep 0.1; sleep 0.1", own.display());
+    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    let names = "bcc.proc.exec.count,bcc.cgroup.runq.count,bcc.cgroup.runq.sum";
+    let page = proxy.page(&format!("/metrics?hostspec=localhost:{}&names={names}", pmcd.port));
+    fs::remove_dir(&own).unwrap();
+    page.lines().filter(|line| line.contains("caf")).for_each(|line| println!("{line}"));
+    let names = |name: &str| samples(&page, "bcc_proc_exec_count").iter().any(|sample| sample.labels.contains(name));
+    assert!(names(r#"instname="caf\\xc3\\xa9""#), "{page}");
+    // What may follow a backslash.
+    let escapes = page.split('\\').skip(1).step_by(2);
+    assert!(
+        page.is_ascii() && escapes.clone().all(|after| after.is_empty() || after.starts_with(['n', '"'])),
+        "{page}"
+    );
 }
 
 /// A line of what Prometheus reads: labels and value.

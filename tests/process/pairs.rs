@@ -4,7 +4,7 @@ use crate::own::values;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
 pub use crate::support::pairs::{compile, compiled, example, headers, roots_home, write};
-use crate::support::{lacks, lacks_bpf, Home};
+use crate::support::{lacks, lacks_bpf, rows::of_pairs, Home, ONE};
 use corebcc::pcp::Pmid;
 use corebcc::pdu::Pdu;
 use std::fs;
@@ -271,6 +271,16 @@ char LICENSE[] SEC("license") = "GPL";
 "#;
 
 #[test]
+fn where_no_pair_can_be_there_is_no_name_of_one() {
+    let home = Home::new(ONE);
+    let mut peer = Peer::ready(&home, &[]);
+    for row in of_pairs() {
+        assert_eq!(peer.error(&wire::desc(row.pmid())), corebcc::pcp::PmErr::PMID.0, "{}", row.name);
+    }
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
 fn limits_of_rows_and_of_memory_hold() {
     if lacks_bpf() || lacks(&["python3"]) {
         return;
@@ -284,6 +294,9 @@ fn limits_of_rows_and_of_memory_hold() {
         return;
     }
     let mut peer = Peer::ready(&home, &[]);
+    for row in of_pairs() {
+        assert_eq!(decode(&peer.ask(&wire::desc(row.pmid()))), Pdu::Desc(row.desc()), "{}", row.name);
+    }
     assert_eq!(values(&mut peer, "bcc.user.status.state")["nowhere"], "failed");
     assert_eq!(values(&mut peer, "bcc.user.status.memory")["nowhere"], "0");
     let error = &values(&mut peer, "bcc.user.status.error")["huge"];

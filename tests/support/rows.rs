@@ -243,10 +243,17 @@ pub fn added() -> impl Iterator<Item = Row> {
     beside(&ADDED).chain(latencies()).chain(of_cgroups()).chain(of_files())
 }
 
-/// What the agent has of its own.
+/// What the agent has of its own wherever it runs.
 pub fn own() -> impl Iterator<Item = Row> {
-    beside(&OWN)
+    beside(&OWN).filter(|row| row.cluster != PAIRS)
 }
+
+/// What it has where there may be pairs.
+pub fn of_pairs() -> impl Iterator<Item = Row> {
+    beside(&OWN).filter(|row| row.cluster == PAIRS)
+}
+
+const PAIRS: u32 = 308;
 
 type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
@@ -275,8 +282,8 @@ pub fn all() -> impl Iterator<Item = Row> {
 }
 
 /// Their instance domains, by serial.
-pub const INDOMS: [u32; 23] =
-    [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 308, 320, 321, 323, 325, 326, 330, 332, 337, 340, 341, 347];
+pub const INDOMS: [u32; 22] =
+    [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 320, 321, 323, 325, 326, 330, 332, 337, 340, 341, 347];
 /// Those of histograms, of all modules.
 pub const HISTOGRAMS: [u32; 5] = [0, 4, 5, 6, 7];
 /// Those of histograms with a bucket of each series as an instance.

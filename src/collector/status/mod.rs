@@ -150,6 +150,11 @@ impl AgentStatus {
     }
 }
 
+/// Whether a table tells of pairs.
+pub fn is_of_pairs(table: &ServedTable) -> bool {
+    std::ptr::eq(table.spec, &pair::TABLE)
+}
+
 /// The agent's own tables as they are served.
 pub fn status_tables(prefix: &str) -> impl Iterator<Item = ServedTable> + '_ {
     STATUS.iter().map(move |table| ServedTable {
