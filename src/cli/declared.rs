@@ -142,6 +142,9 @@ pub(super) struct Show {
     /// Show at most N rows of a table
     #[arg(short = 'n', long, value_name = "N")]
     pub(super) rows: Option<String>,
+    /// Show the metrics of the pair of FILE, a program of your own that need not be in programs.d
+    #[arg(long = "program", value_name = "FILE.yaml")]
+    pub(super) pair: Option<PathBuf>,
     /// Override a module option of the configuration; use MODULE.OPTION=VALUE if several modules have it
     #[arg(long, value_name = "OPTION=VALUE")]
     pub(super) set: Vec<String>,

@@ -111,6 +111,8 @@ pub struct ShowOptions {
     pub sort: Option<String>,
     /// The most rows of a table.
     pub rows: Option<usize>,
+    /// The YAML file of a pair that is shown besides.
+    pub pair: Option<PathBuf>,
     /// Options of modules, `OPTION=VALUE` or `MODULE.OPTION=VALUE`.
     pub set: Vec<String>,
 }
@@ -319,7 +321,7 @@ fn show(common: CommonOptions, mut declared: Show) -> Result<ShowOptions, UsageE
     match (form, &interval) {
         (Form::List, Some(text)) => return Err(UsageError::ListInterval(text.clone())),
         (Form::List, None) => {}
-        _ if names.is_empty() => return Err(UsageError::NoMetric),
+        _ if names.is_empty() && declared.pair.is_none() => return Err(UsageError::NoMetric),
         _ => {}
     }
     let is_drawn_over_time = matches!(form, Form::Top | Form::Heatmap);
@@ -344,6 +346,7 @@ fn show(common: CommonOptions, mut declared: Show) -> Result<ShowOptions, UsageE
         zeros: declared.zeros,
         sort: declared.sort,
         rows: rows.map(|rows| usize::try_from(rows).unwrap_or(usize::MAX)),
+        pair: declared.pair,
         set: declared.set,
     })
 }
