@@ -84,6 +84,8 @@ pub struct CheckOptions {
     pub strict: bool,
     /// Whether the modules are loaded (not with `--check-syntax`).
     pub load: bool,
+    /// Whether each way to attach that was tried has a row.
+    pub verbose: bool,
     /// What to print on standard output before anything else.
     pub announcement: Option<String>,
 }
@@ -111,6 +113,8 @@ pub struct ShowOptions {
     pub sort: Option<String>,
     /// The most rows of a table.
     pub rows: Option<usize>,
+    /// The YAML file of a pair that is shown besides.
+    pub pair: Option<PathBuf>,
     /// Options of modules, `OPTION=VALUE` or `MODULE.OPTION=VALUE`.
     pub set: Vec<String>,
 }
@@ -279,12 +283,24 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageE
     if let Some(file) = cli.trycompile {
         let announcement = Some(format!("Trying to compile config {} ...", file.display()));
         common.config = Some(file);
-        return Ok(Command::Check(CheckOptions { common, strict: false, load: true, announcement }));
+        return Ok(Command::Check(CheckOptions {
+            common,
+            strict: false,
+            load: true,
+            verbose: cli.verbose,
+            announcement,
+        }));
     }
     if let Some(file) = check {
         common.config = file.clone().or(common.config);
         let load = cli.check.is_some();
-        return Ok(Command::Check(CheckOptions { common, strict: true, load, announcement: None }));
+        return Ok(Command::Check(CheckOptions {
+            common,
+            strict: true,
+            load,
+            verbose: cli.verbose,
+            announcement: None,
+        }));
     }
     Ok(Command::Serve(ServeOptions { common, endpoint, username: cli.username, notready: cli.notready }))
 }
@@ -319,7 +335,7 @@ fn show(common: CommonOptions, mut declared: Show) -> Result<ShowOptions, UsageE
     match (form, &interval) {
         (Form::List, Some(text)) => return Err(UsageError::ListInterval(text.clone())),
         (Form::List, None) => {}
-        _ if names.is_empty() => return Err(UsageError::NoMetric),
+        _ if names.is_empty() && declared.pair.is_none() => return Err(UsageError::NoMetric),
         _ => {}
     }
     let is_drawn_over_time = matches!(form, Form::Top | Form::Heatmap);
@@ -344,6 +360,7 @@ fn show(common: CommonOptions, mut declared: Show) -> Result<ShowOptions, UsageE
         zeros: declared.zeros,
         sort: declared.sort,
         rows: rows.map(|rows| usize::try_from(rows).unwrap_or(usize::MAX)),
+        pair: declared.pair,
         set: declared.set,
     })
 }
@@ -516,6 +533,7 @@ mod tests {
         assert_eq!(check("-c b --check").common.config, Some("b".into()));
         assert_eq!(check("--check").common.log, Target::Terminal);
         assert_eq!(check("--check -l -").common.log, Target::Stderr);
+        assert!(check("--check a --verbose").verbose && !check("--check").verbose);
         assert!(check("--check").load && !check("--check-syntax").load && check("--check-syntax").strict);
         assert_eq!(check("--check-syntax=a").common.config, Some("a".into()));
         assert!(message("--check --check-syntax").contains("--check-syntax"));

@@ -2,12 +2,14 @@
 
 use super::error::ShowError;
 use super::select::{did_you_mean, means, select, Selected};
+use super::site::OfSite;
 use crate::catalog::{Enabled, EnabledModule, ServedTable};
 use crate::cli::{built_in, read_config, ShowOptions};
 use crate::collector::status_tables;
 use crate::config::{Config, ConfigError, Cost, Settings};
 use crate::kit::{excerpt, Interval, OptionType, RowCount, RowOrder, Shape, Spec};
 use crate::modules::MODULES;
+use std::collections::BTreeSet;
 
 /// What was chosen.
 pub struct Chosen {
@@ -17,7 +19,9 @@ pub struct Chosen {
     pub settings: Settings,
     /// The modules to load.
     pub modules: Vec<EnabledModule>,
-    /// What to show of them.
+    /// Programs and scripts of this site, to load besides.
+    pub of_site: OfSite,
+    /// What to show of all.
     pub selected: Vec<Selected>,
     /// Modules that are not enabled, and so not among these, though a node stands above metrics of them too.
     pub left_out: Vec<&'static str>,
@@ -57,6 +61,16 @@ pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
         None => every.clone(),
     };
     let (mut settings, mut modules) = enabled_by(&config)?;
+    let all = all_of(&every, &settings)?;
+    let is_known = |name: &&String| {
+        all.iter().chain(&modules).any(|module| means(module, name))
+            || !own(&settings, std::slice::from_ref(*name)).is_empty()
+    };
+    let others: Vec<String> = options.names.iter().filter(|name| !is_known(name)).cloned().collect();
+    let of_site = OfSite::find(options, &config, &settings, &others)?;
+    let mut names = options.names.clone();
+    names.retain(|name| !of_site.has(name));
+    let options = &ShowOptions { names, ..options.clone() };
     let mut config = with_all(config, &every, &settings, &modules, &options.names)?;
     (settings, modules) =
         enabled_by(&config).map(|(read, modules)| (Settings { prefix: settings.prefix, ..read }, modules))?;
@@ -83,12 +97,13 @@ pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
     modules = enabled_by(&config)?.1;
     modules.retain(|module| chosen.contains(&module.settings.section));
     let (mut selected, _) = select(&modules, own(&settings, &options.names), &options.names);
+    selected.extend(of_site.select());
     for Selected { table, interval, .. } in &mut selected {
         let of = modules.iter().find(|module| module.settings.section == table.section);
         *interval = of.filter(|module| has_option(module.spec, INTERVAL)).and_then(|_| interval_of(&config, table));
     }
     let left_out = left_out(&every, &settings, &modules, &options.names)?;
-    Ok(Chosen { config, settings, modules, selected, left_out, set })
+    Ok(Chosen { config, settings, modules, of_site, selected, left_out, set })
 }
 
 /// The option of modules whose tables are of the last interval.
@@ -180,10 +195,16 @@ pub fn enabled_by(config: &Config) -> Result<(Settings, Vec<EnabledModule>), Con
     Ok((settings, modules))
 }
 
-/// The names that `show` takes: modules and metrics.
-pub fn names() -> Vec<String> {
-    let metrics = MODULES.iter().flat_map(|spec| spec.metrics()).map(|metric| format!("bcc.{}", metric.name));
-    MODULES.iter().map(|spec| spec.name.to_owned()).chain(metrics).collect()
+/// The names that `show` takes: modules, and metrics and the nodes above them with and without the prefix.
+pub fn names() -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = MODULES.iter().map(|spec| spec.name.to_owned()).collect();
+    for metric in MODULES.iter().flat_map(|spec| spec.metrics()) {
+        let ends = metric.name.match_indices('.').map(|(dot, _)| dot).chain([metric.name.len()]);
+        for node in ends.map(|end| &metric.name[..end]) {
+            names.extend([node.to_owned(), format!("bcc.{node}")]);
+        }
+    }
+    names
 }
 
 fn no_metric(name: &str, prefix: &str) -> ShowError {

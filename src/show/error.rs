@@ -40,6 +40,12 @@ pub enum ShowError {
     /// The form does not suit what is to be shown.
     #[error("{0}")]
     Form(String),
+    /// The program of a file is not one that the agent would load.
+    #[error("{0}; not loaded: only root may be able to change what runs in the kernel")]
+    Pair(String),
+    /// Scripts cannot be run.
+    #[error("no script is run: {0}")]
+    Scripts(#[from] std::io::Error),
     /// None of the modules that have the metric was loaded; with the reasons.
     #[error("{0}")]
     NotLoaded(String),

@@ -14,6 +14,7 @@ mod records;
 mod screen;
 mod select;
 mod shown;
+mod site;
 
 pub use choose::names;
 pub use error::ShowError;

@@ -15,8 +15,12 @@ pub struct Selected {
 
 /// The tables and columns that names mean, each table once, in the order of the names. The second result has the names that mean
 /// nothing.
-pub fn select(modules: &[EnabledModule], status: Vec<ServedTable>, names: &[String]) -> (Vec<Selected>, Vec<String>) {
-    let of_modules = modules.iter().flat_map(|module| module.tables().map(move |table| (Some(module), table)));
+pub fn select<'a>(
+    modules: impl IntoIterator<Item = &'a EnabledModule>,
+    status: Vec<ServedTable>,
+    names: &[String],
+) -> (Vec<Selected>, Vec<String>) {
+    let of_modules = modules.into_iter().flat_map(|module| module.tables().map(move |table| (Some(module), table)));
     let tables: Vec<(Option<&EnabledModule>, ServedTable)> =
         of_modules.chain(status.into_iter().map(|table| (None, table))).collect();
     let mut wanted: Vec<(usize, Vec<usize>)> = Vec::new();

@@ -4,6 +4,7 @@ use super::choose::{Chosen, SetOption};
 use super::error::ShowError;
 use super::reading::{Earlier, Reading};
 use super::select::Selected;
+use super::site::OfSite;
 use crate::catalog::EnabledModule;
 use crate::cli::ShowOptions;
 use crate::collector::{prepare, prepared_modules, survey, AgentStatus, ModuleSet, PreparedModules};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 /// Loaded modules and what is shown of them.
 pub struct Shown {
     set: ModuleSet,
+    /// Runs the scripts.
+    _of_site: OfSite,
     selected: Vec<Selected>,
     /// For each of them the latest values and those before, with the number of events.
     values: Vec<[(Table, Option<u64>); 2]>,
@@ -30,11 +33,11 @@ impl Shown {
     /// Loads the modules; what cannot be loaded is said and left out.
     pub fn load(options: &ShowOptions, chosen: Chosen) -> Result<Shown, ShowError> {
         let program = &options.common.program;
-        let Chosen { config, settings, mut modules, mut selected, set, .. } = chosen;
+        let Chosen { config, settings, mut modules, mut of_site, mut selected, set, .. } = chosen;
         show_arguments(settings.show_arguments);
         let mut left_out = Vec::new();
         let of_agent = selected.iter().any(|selected| selected.table.section.is_empty());
-        let (made, status) = match of_agent {
+        let (mut made, status) = match of_agent {
             true => {
                 let path = config.path().to_owned();
                 let config: Result<_, ConfigError> = Ok(config);
@@ -44,12 +47,20 @@ impl Shown {
             }
             false => (made(&config, &settings, &mut modules, &set, &mut left_out)?, None),
         };
+        for (module, made_of) in std::mem::take(&mut of_site.modules) {
+            made.add(&module, made_of);
+            modules.push(module);
+        }
         let mut set = ModuleSet::load(made, options.common.btf.clone());
         if settings.drop_privileges {
             drop_privileges(&modules);
         }
         for (module, outcome) in modules.iter().zip(set.outcomes()) {
             left_out.extend(outcome.err().map(|failure| (module.settings.section.clone(), failure.to_string())));
+        }
+        for (module, pair) in modules.iter().zip(set.pairs()) {
+            let failed = pair.filter(|pair| pair.state == "failed");
+            left_out.extend(failed.map(|pair| (module.settings.section.clone(), pair.error.clone())));
         }
         if let Some(status) = status {
             set.serve_status(status);
@@ -80,7 +91,7 @@ impl Shown {
         }
         let table = |selected: &Selected| (Table::of(selected.table.spec), None);
         let values = selected.iter().map(|selected| [table(selected), table(selected)]).collect();
-        Ok(Shown { set, selected, values, since: Instant::now(), rounds: 0 })
+        Ok(Shown { set, _of_site: of_site, selected, values, since: Instant::now(), rounds: 0 })
     }
 
     /// Whether all of it is the agent's own, which need not be waited for.
@@ -109,20 +120,22 @@ impl Shown {
             let [(table, events), _] = values;
             let result = self.set.refresh(selected.table.id, table);
             *events = self.set.events(selected.table.id);
-            is_read.push(result.is_ok());
+            // A script prints its maps once bpftrace has attached it.
+            let waits_for = result.as_ref().err().filter(|_| selected.table.is_of_the_site()).map(ToString::to_string);
+            is_read.push((result.is_ok() || waits_for.is_some(), waits_for));
             match result {
-                Err(error) if self.selected.len() == 1 => return Err(error.into()),
+                Err(error) if self.selected.len() == 1 && !selected.table.is_of_the_site() => return Err(error.into()),
                 _ => {}
             }
         }
         let has_earlier = self.rounds > 1;
         let mut readings = Vec::new();
-        for ((of, values), is_read) in self.selected.iter().zip(&self.values).zip(is_read) {
+        for ((of, values), (is_read, waits_for)) in self.selected.iter().zip(&self.values).zip(is_read) {
             let [(table, events), (earlier, events_before)] = values;
             let new = events.map(|events| events - events_before.unwrap_or(0).min(events));
             let earlier = has_earlier.then(|| Earlier::new(earlier));
             if is_read {
-                let waits_for = self.set.waits_for(of.table.id);
+                let waits_for = waits_for.or_else(|| self.set.waits_for(of.table.id));
                 readings.push(Reading { of, table, earlier, new, time: Local::now(), covers, waits_for });
             }
         }

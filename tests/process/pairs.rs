@@ -4,7 +4,7 @@ use crate::own::values;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
 pub use crate::support::pairs::{compile, compiled, example, headers, roots_home, write};
-use crate::support::{lacks, lacks_bpf, rows::of_pairs, Home, ONE};
+use crate::support::{lacks, lacks_bpf, rows::of_pairs, told, Home, ONE};
 use corebcc::pcp::Pmid;
 use corebcc::pdu::Pdu;
 use std::fs;
@@ -50,6 +50,31 @@ fn load_as(name: &str, calls: usize) {
         "import ctypes, os\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\nfor _ in range({calls}): os.getppid()\n"
     );
     assert!(Command::new("python3").args(["-c", &script]).stdin(Stdio::null()).status().unwrap().success());
+}
+
+/// Installed or not, as long as only root can change it.
+#[test]
+fn show_takes_a_pair_by_its_name_and_by_its_file() {
+    let Some(home) = with_calls() else { return };
+    for name in ["user.calls", "calls", "bcc.user.calls.calls_total"] {
+        let output = home.run(&["show", name, "0.5", "1"]);
+        let drawn = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && output.stderr.is_empty(), "{name}: {}", told(&output));
+        assert!(drawn.contains("\nbcc.user.calls.calls_total  ") && drawn.contains("::"), "{name}: {drawn}");
+    }
+    let elsewhere = home.path("elsewhere");
+    fs::rename(home.path("programs.d"), &elsewhere).unwrap();
+    let file = elsewhere.join("calls.yaml").display().to_string();
+    let show = || home.run(&["show", "--program", &file, "0.5", "1"]);
+    assert!(show().status.success() && told(&show()).contains("\nbcc.user.calls.calls_total  "), "{}", told(&show()));
+    assert!(told(&home.run(&["show", "calls", "0.5", "1"])).contains("no metric or module `calls`"));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    let refused = show();
+    assert!(
+        !refused.status.success() && told(&refused).contains("only root may be able to change"),
+        "{}",
+        told(&refused)
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::own::{bpf_of, values};
 use crate::pairs::roots_home;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
-use crate::support::{lacks, lacks_bpf, programs_of, skip, still_loaded, wait_for, wait_seconds, Home};
+use crate::support::{lacks, lacks_bpf, programs_of, skip, still_loaded, told, wait_for, wait_seconds, Home};
 use corebcc::pcp::{PmErr, Pmid};
 use corebcc::pdu::Pdu;
 use nix::sys::signal::{kill, Signal};
@@ -40,6 +40,19 @@ fn libc() -> Option<String> {
         skip("a shared C library");
     }
     libc.map(str::to_owned)
+}
+
+#[test]
+fn show_takes_a_script_by_its_name() {
+    let Some(home) = home() else { return };
+    write(&home, "clock.bt", "interval:ms:100 { @ticks = count(); }\n");
+    for name in ["script.clock", "clock"] {
+        let output = home.run(&["show", name, "8", "1"]);
+        let drawn = String::from_utf8_lossy(&output.stdout);
+        let ticks = drawn.split("\nbcc.script.clock.data.ticks  ").nth(1).and_then(|table| table.lines().nth(2));
+        let ticks = ticks.and_then(|ticks| ticks.trim().parse::<u64>().ok());
+        assert!(ticks.is_some_and(|ticks| (1..=80).contains(&ticks)), "{name}: {}", told(&output));
+    }
 }
 
 /// A process of its own name that makes so many calls of getppid.
