@@ -11,7 +11,7 @@ use crate::privilege::{confine_to_scripts, hold};
 use crate::script::{Others, Scripts};
 use crate::user::{pairs_of, read_directory, read_file, section_of, set_pair_options, PairFiles, PairOptions};
 use caps::CapsHashSet;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// What belongs to no section of the configuration.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl OfSite {
             of.nodes.push((String::new(), section));
             files.push(own);
         }
-        for (module, pair) in pairs_of(files, &settings.prefix, None, &[], &BTreeSet::new()) {
+        for (module, pair) in pairs_of(files, &settings.prefix, None, &[], &BTreeMap::new()) {
             if module.tables().next().is_none() {
                 return Err(ShowError::NotLoaded(format!("{}: {}", module.settings.section, pair.status().error)));
             }
