@@ -3,7 +3,7 @@
 //! these; where they do not yet, they are tried a second time with a copy of PCP's file that does.
 
 use crate::instance::{values, Pmcd, BPF_NAMES, LINUX, PROC};
-use crate::support::{config, lacks, skip, told, wait_for, Proc};
+use crate::support::{config, lacks, lacks_host_pids, skip, told, wait_for, Proc};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -147,7 +147,7 @@ impl Names {
 
     /// A pmcd with netproc under these names, and what the consumers need beside it.
     pub fn served(self) -> Option<Pmcd> {
-        if lacks(&[PYTHON]) {
+        if lacks(&[PYTHON]) || lacks_host_pids() {
             return None;
         }
         let asked = if self == Names::Pmdabpfs { BPF_NAMES } else { "" };

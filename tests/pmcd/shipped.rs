@@ -2,7 +2,7 @@
 
 use crate::consumers::{column, logs_the_groups, pmrep, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS};
 use crate::instance::{values, Pmcd};
-use crate::support::{anybody_counts_runs, config, lacks, told, wait_for};
+use crate::support::{anybody_counts_runs, config, lacks, lacks_host_pids, told, wait_for};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -342,7 +342,7 @@ fn without_the_option_there_is_nothing_below_bpf() {
 #[test]
 fn pmlogrewrite_brings_old_archives_to_the_metadata_of_now() {
     const REWRITE: &str = "/usr/lib/pcp/bin/pmlogrewrite";
-    if lacks(&[REWRITE, "pmlogger"]) {
+    if lacks(&[REWRITE, "pmlogger"]) || lacks_host_pids() {
         return;
     }
     let Some(pmcd) = Pmcd::beside(&config(&["netproc", "cachestat", "sysfork"]), &[]) else { return };

@@ -2,7 +2,7 @@
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, Wire};
-use crate::support::{config, lacks, lacks_bpf, skip, Home};
+use crate::support::{config, lacks, lacks_bpf, lacks_host_pids, skip, Home};
 use corebcc::pcp::Pmid;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn values(peer: &mut Peer) -> BTreeMap<(Pmid, u32), u64> {
 /// One module counts in the kernel who comes, the other at probes of the file that they execute.
 #[test]
 fn values_never_step_back_while_processes_come_and_go() {
-    if lacks_bpf() || lacks(&[PYTHON]) {
+    if lacks_bpf() || lacks_host_pids() || lacks(&[PYTHON]) {
         return;
     }
     let python = std::fs::canonicalize(PYTHON).unwrap();

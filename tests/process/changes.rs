@@ -4,7 +4,9 @@ use crate::own::{values, values_in_time};
 use crate::pairs::{compile, example, home, pmid, source, sum, write, CONFIG};
 use crate::peer::Peer;
 use crate::reference::pmcd as wire;
-use crate::support::{config, lacks, lacks_bpf, programs_of, skip, still_loaded, use_disk, wait_seconds, Home};
+use crate::support::{
+    config, lacks, lacks_bpf, lacks_host_pids, programs_of, skip, still_loaded, use_disk, wait_seconds, Home,
+};
 use corebcc::bpf::types::runq_row;
 use corebcc::pcp::{Indom, InstId, PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
@@ -493,7 +495,7 @@ while os.read(0, 3): os.write(1, b'done\\n')
 
 #[test]
 fn a_call_from_before_a_stop_is_not_timed_after_the_start() {
-    if lacks(&["python3"]) {
+    if lacks_host_pids() || lacks(&["python3"]) {
         return;
     }
     let text = config(&["syscount", "execsnoop"])
@@ -520,6 +522,9 @@ fn a_call_from_before_a_stop_is_not_timed_after_the_start() {
 
 #[test]
 fn a_filter_is_detached_with_the_last_module_that_uses_it() {
+    if lacks_host_pids() {
+        return;
+    }
     let text = config(&["syscount", "sysfork"]).replace("module = syscount", "module = syscount\nprocess = nobody");
     let Some(home) = later(&text) else { return };
     let mut peer = Peer::ready(&home, &[]);

@@ -3,7 +3,7 @@
 use crate::own::values;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
-use crate::support::{config, lacks, lacks_bpf, wait_for, Home, Proc, BINARY, ONE};
+use crate::support::{config, lacks, lacks_bpf, lacks_host_pids, wait_for, Home, Proc, BINARY, ONE};
 use corebcc::pcp::{PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
 use nix::sys::signal::Signal;
@@ -231,7 +231,7 @@ fn a_pipe_in_the_place_of_the_log_holds_nothing_up() {
 
 #[test]
 fn arguments_are_shown_or_hidden_in_values_and_in_the_log() {
-    if lacks_bpf() {
+    if lacks_bpf() || lacks_host_pids() {
         return;
     }
     const SECRET: &str = "--password=hunter2";

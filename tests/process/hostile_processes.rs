@@ -3,7 +3,9 @@
 
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire};
-use crate::support::{config, lacks, lacks_bpf, lacks_mounts, skip, wait_for, wait_seconds, Home, Proc, BINARY};
+use crate::support::{
+    config, lacks, lacks_bpf, lacks_host_pids, lacks_mounts, skip, wait_for, wait_seconds, Home, Proc, BINARY,
+};
 use corebcc::pcp::{Indom, Pmid, IN_NULL};
 use corebcc::pdu::Pdu;
 use nix::fcntl::OFlag;
@@ -59,7 +61,7 @@ fn home(config: &str) -> Home {
 }
 
 fn is_impossible() -> bool {
-    lacks_bpf() || lacks(&[PYTHON, "setpriv", "prlimit"])
+    lacks_bpf() || lacks_host_pids() || lacks(&[PYTHON, "setpriv", "prlimit"])
 }
 
 /// A modules' configuration in which the processes are those of the name.

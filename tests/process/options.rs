@@ -136,7 +136,7 @@ fn pmdabpfs_names_are_served_where_they_are_asked_for() {
 /// or not.
 #[test]
 fn the_log_tells_of_filters_in_the_original_agents_words() {
-    if crate::support::lacks_bpf() {
+    if crate::support::lacks_bpf() || crate::support::lacks_host_pids() {
         return;
     }
     let modules = ["syscount", "tracepoint_hits"];

@@ -3,7 +3,8 @@
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, Wire};
 use crate::support::{
-    anybody_counts_runs, config, counts_runs, lacks, lacks_bpf, lacks_mounts, skip, told, wait_for, Home, ALL, ONE,
+    anybody_counts_runs, config, counts_runs, lacks, lacks_bpf, lacks_host_pids, lacks_mounts, skip, told, wait_for,
+    Home, ALL, ONE,
 };
 use corebcc::pcp::{PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
@@ -71,7 +72,7 @@ const CONDITIONS: [&str; 2] = ["with", "without"];
 
 #[test]
 fn each_module_has_its_state_and_a_sentence() {
-    if lacks_bpf() || lacks_mounts() {
+    if lacks_bpf() || lacks_host_pids() || lacks_mounts() {
         return;
     }
     CONDITIONS.iter().for_each(|condition| states_and_sentences(condition));

@@ -4,7 +4,7 @@ use crate::host::as_nobody;
 use crate::own::values;
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire, decode};
-use crate::support::{all_modules, config, lacks, lacks_bpf, skip, wait_for, Home, Proc};
+use crate::support::{all_modules, config, lacks, lacks_bpf, lacks_host_pids, skip, wait_for, Home, Proc};
 use caps::{Capability, CapsHashSet};
 use corebcc::kit::Spec;
 use corebcc::modules::{find, MODULES};
@@ -222,7 +222,7 @@ fn stacks(peer: &mut Peer) -> String {
 /// Whatever a module begins after the others have been loaded, it can begin with what is left.
 #[test]
 fn what_modules_begin_later_works_with_what_is_left() {
-    if lacks_bpf() || lacks(&[PYTHON, "setpriv"]) {
+    if lacks_bpf() || lacks_host_pids() || lacks(&[PYTHON, "setpriv"]) {
         return;
     }
     let python = fs::canonicalize(PYTHON).unwrap();

@@ -3,7 +3,7 @@
 use crate::host::as_nobody;
 use crate::own::values;
 use crate::peer::Peer;
-use crate::support::{config, lacks, lacks_bpf, told, wait_for, Home, BINARY, ONE};
+use crate::support::{config, lacks, lacks_bpf, lacks_host_pids, told, wait_for, Home, BINARY, ONE};
 use corebcc::modules::MODULES;
 use regex::Regex;
 use serde_json::Value;
@@ -332,7 +332,7 @@ fn records_have_a_time_and_their_columns() {
 
 #[test]
 fn the_profiler_is_started_for_its_stacks_only() {
-    if lacks_bpf() {
+    if lacks_bpf() || lacks_host_pids() {
         return;
     }
     let home = Home::new(&config(&["profile"]));

@@ -102,6 +102,15 @@ pub fn lacks_bpf() -> bool {
     lacks
 }
 
+/// Whether process ids are not those that BPF programs see, as in a container, and says so.
+pub fn lacks_host_pids() -> bool {
+    let lacks = corebcc::host::in_namespace();
+    if lacks {
+        skip("the first PID namespace");
+    }
+    lacks
+}
+
 /// Whether one of these programs is not installed, and says so.
 pub fn lacks(programs: &[&str]) -> bool {
     let dirs = std::env::var_os("PATH").unwrap_or_default();
