@@ -2,7 +2,7 @@
 
 use crate::catalog::EnabledModule;
 use crate::cli::{configuration, print, programs, scripts, usual_config, CheckOptions, CommonOptions, PrintError};
-use crate::collector::{prepare, survey, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
+use crate::collector::{prepare, survey, Attempt, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
 use crate::config::{Config, ScriptSettings, Settings};
 use crate::kit::PairStatus;
 use crate::logging::Target;
@@ -79,7 +79,8 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     // Somebody at a terminal has the reasons in lines of their own, and does not need them in the table again.
     let brief = common.log == Target::Terminal;
     let modules = modules.stoppable(settings.loads_later(&programs(common, &conf)));
-    let Loaded { table, passed, missing } = load(modules, &enabled, &configuration, common.btf.clone(), brief);
+    let Loaded { table, passed, missing } =
+        load(modules, &enabled, &configuration, common.btf.clone(), brief, options.verbose);
     print(&table)?;
     let is_incomplete = options.strict && !missing.is_empty();
     if is_incomplete && !brief {
@@ -206,13 +207,43 @@ fn program_rows(name: &str, status: &PairStatus) -> Vec<[String; 4]> {
     status.programs.iter().map(row).collect()
 }
 
-/// Loads modules as far as they are right, and detaches them.
+/// What was tried at a hook, one way after the other; `how` it is attached, if it is.
+fn each_way(attempts: &[&Attempt], how: Option<&str>) -> Vec<[String; 2]> {
+    let row = |attempt: &&Attempt| [attempt.kind.to_owned(), result(attempt, how)];
+    attempts.iter().map(row).collect()
+}
+
+/// The same in one row: the way that was taken, and those that this kernel does not have.
+fn one_way(attempts: &[&Attempt], how: Option<&str>) -> Option<[String; 2]> {
+    let is_taken = |attempt: &&&Attempt| attempt.result.is_ok() && how.is_none_or(|how| how == attempt.kind);
+    let Some(taken) = attempts.iter().find(is_taken) else {
+        return attempts.last().map(|last| [last.kind.to_owned(), result(last, how)]);
+    };
+    let mut others: Vec<&str> = attempts.iter().filter(|other| other.result.is_err()).map(|other| other.kind).collect();
+    others.retain(|other| *other != taken.kind);
+    others.dedup();
+    let others =
+        if others.is_empty() { String::new() } else { format!("  ({}: not on this kernel)", others.join(", ")) };
+    Some([taken.kind.to_owned(), result(taken, how) + &others])
+}
+
+fn result(attempt: &Attempt, how: Option<&str>) -> String {
+    match &attempt.result {
+        Err(refusal) => format!("refused: {}", refusal.last_words()),
+        Ok(()) if how == Some(attempt.kind) => "ok".into(),
+        Ok(()) => "loaded, attached when needed".into(),
+    }
+}
+
+/// Loads modules as far as they are right, and detaches them. `brief`: without the reasons, which the log has; `verbose`: with every way to
+/// attach that was tried.
 fn load(
     modules: PreparedModules,
     enabled: &[EnabledModule],
     configuration: &Configuration,
     btf: Option<PathBuf>,
     brief: bool,
+    verbose: bool,
 ) -> Loaded {
     let because = |what: &str, reason: &dyn Display| match brief {
         true => what.to_owned(),
@@ -236,19 +267,15 @@ fn load(
         }
         for hook in instance.spec.hooks {
             let how = attached.iter().find(|(attached, _)| *attached == hook.name).map(|(_, kind)| *kind);
-            for attempt in set.attempts.iter().filter(|attempt| attempt.hook == hook.name) {
-                let result = match &attempt.result {
-                    Err(refusal) => format!("refused: {}", refusal.last_words()),
-                    Ok(()) if how == Some(attempt.kind) => "ok".into(),
-                    Ok(()) => "loaded, attached when needed".into(),
-                };
-                rows.push([name.clone(), hook.name.into(), attempt.kind.into(), result]);
-            }
+            let attempts: Vec<&Attempt> = set.attempts.iter().filter(|attempt| attempt.hook == hook.name).collect();
+            let ways = if verbose { each_way(&attempts, how) } else { Vec::from_iter(one_way(&attempts, how)) };
+            rows.extend(ways.into_iter().map(|[by, result]| [name.clone(), hook.name.into(), by, result]));
         }
-        for reach in set.reaches().iter().filter(|reach| reach.module == instance.spec.name) {
-            let Ok(tier) = &reach.result else { continue };
-            rows.push([name.clone(), reach.target.to_string(), tier.kind.into(), "ok".into()]);
-        }
+        let of_module = set.reaches().iter().filter(|reach| reach.module == instance.spec.name);
+        let mut reached: Vec<(String, &str)> =
+            of_module.filter_map(|reach| Some((reach.target.to_string(), reach.result.as_ref().ok()?.kind))).collect();
+        reached.sort_unstable();
+        rows.extend(reached.into_iter().map(|(target, kind)| [name.clone(), target, kind.into(), "ok".into()]));
         for (target, reason) in targets {
             if outcome.is_ok() {
                 missing.push(format!("{name}: {target}"));
@@ -295,6 +322,23 @@ fn columns(rows: &[[String; 4]]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loader::Refusal;
+
+    #[test]
+    fn a_hook_has_one_row_with_the_way_that_was_taken() {
+        let attempt = |kind, result| Attempt { hook: "h", kind, programs: Vec::new(), result };
+        let refused = || Err(Refusal::new(1, "kernel; refused by it"));
+        let (fexit, kprobe, again) =
+            (attempt("fexit", refused()), attempt("kprobe", refused()), attempt("kprobe", refused()));
+        let taken = attempt("tp_btf", Ok(()));
+        let row = |attempts: &[&Attempt], how| one_way(attempts, how).unwrap().join(" ");
+        let all = [&fexit, &kprobe, &again, &taken];
+        assert_eq!(row(&all, Some("tp_btf")), "tp_btf ok  (fexit, kprobe: not on this kernel)");
+        assert_eq!(row(&all, None), "tp_btf loaded, attached when needed  (fexit, kprobe: not on this kernel)");
+        assert_eq!(row(&all[..2], None), "kprobe refused: refused by it");
+        assert_eq!(row(&all[3..], Some("tp_btf")), "tp_btf ok");
+        assert_eq!((one_way(&[], None), each_way(&all, Some("tp_btf")).len()), (None, 4));
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

@@ -79,7 +79,7 @@ fn run(command: Command, signals: Option<&Signals>) -> Result<u8, Box<dyn Error>
             Ok(0)
         }
         Command::Completions(common, shell) => {
-            cli::print(&cli::completions(shell, &common.program, show::names()))?;
+            cli::print(&cli::completions(shell, &common.program, show::names().into_iter().collect()))?;
             Ok(0)
         }
     }

@@ -2,7 +2,7 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
@@ -18,16 +18,16 @@ pub(super) struct Cli {
     #[arg(short, long)]
     pub(super) pipe: bool,
     /// Wait for pmcd on an IPv4 loopback port, by number or service name
-    #[arg(short, long, value_name = "PORT")]
+    #[arg(short, long, value_name = "PORT", value_hint = ValueHint::Other)]
     pub(super) inet: Option<String>,
     /// Wait for pmcd on an IPv6 loopback port, by number or service name
-    #[arg(short = '6', long, value_name = "PORT")]
+    #[arg(short = '6', long, value_name = "PORT", value_hint = ValueHint::Other)]
     pub(super) ipv6: Option<String>,
     /// Wait for pmcd on a Unix-domain socket, replacing an old one
     #[arg(short, long, value_name = "PATH")]
     pub(super) unix: Option<PathBuf>,
     /// Run as this account, with only the capabilities that the modules need
-    #[arg(short = 'U', long, value_name = "USER")]
+    #[arg(short = 'U', long, value_name = "USER", value_hint = ValueHint::Username)]
     pub(super) username: Option<String>,
     /// Tell pmcd when the modules are loaded; use it if, and only if, the pmcd.conf line says notready
     #[arg(long)]
@@ -41,6 +41,9 @@ pub(super) struct Cli {
     /// Like --check, but a module that fails to load is an error only with module_failure_fatal = True, as in pmdabcc
     #[arg(long, value_name = "FILE", require_equals = true)]
     pub(super) trycompile: Option<PathBuf>,
+    /// With --check: list every way to attach that was tried, with the reasons of those that were refused
+    #[arg(long)]
+    pub(super) verbose: bool,
     #[command(subcommand)]
     pub(super) command: Option<Sub>,
 }
@@ -48,7 +51,7 @@ pub(super) struct Cli {
 #[derive(Args)]
 pub(super) struct Common {
     /// Use domain N in all identifiers [default: 149]
-    #[arg(short, long, value_name = "N", global = true, allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "N", global = true, allow_hyphen_values = true, value_hint = ValueHint::Other)]
     pub(super) domain: Option<String>,
     /// Log to FILE; - is standard error [default: corebcc.log for an agent, else -]
     #[arg(short, long, value_name = "FILE", global = true)]
@@ -57,7 +60,7 @@ pub(super) struct Common {
     #[arg(long, global = true, conflicts_with = "log")]
     pub(super) syslog: bool,
     /// Log debugging output; SPEC is a list such as pdu,fetch
-    #[arg(short = 'D', long, value_name = "SPEC", global = true, value_delimiter = ',')]
+    #[arg(short = 'D', long, value_name = "SPEC", global = true, value_hint = ValueHint::Other, value_delimiter = ',')]
     pub(super) debug: Vec<String>,
     /// Read the configuration from FILE [default: corebcc/corebcc.conf in $PCP_SYSCONF_DIR, else beside the program]
     #[arg(short, long, value_name = "FILE", global = true)]
@@ -137,16 +140,16 @@ pub(super) struct Show {
     #[arg(short, long)]
     pub(super) zeros: bool,
     /// Sort rows by this column: numbers descending, text ascending [default: the first counter]
-    #[arg(long, value_name = "COLUMN")]
+    #[arg(long, value_name = "COLUMN", value_hint = ValueHint::Other)]
     pub(super) sort: Option<String>,
     /// Show at most N rows of a table
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_hint = ValueHint::Other)]
     pub(super) rows: Option<String>,
     /// Show the metrics of the pair of FILE, a program of your own that need not be in programs.d
     #[arg(long = "program", value_name = "FILE.yaml")]
     pub(super) pair: Option<PathBuf>,
     /// Override a module option of the configuration; use MODULE.OPTION=VALUE if several modules have it
-    #[arg(long, value_name = "OPTION=VALUE")]
+    #[arg(long, value_name = "OPTION=VALUE", value_hint = ValueHint::Other)]
     pub(super) set: Vec<String>,
 }
 
@@ -210,7 +213,25 @@ pub fn completions(shell: Shell, program: &str, names: Vec<String>) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, program, &mut text);
     let text = String::from_utf8_lossy(&text);
-    format!("{text}{}", if shell == Shell::Fish { for_fish.as_str() } else { "" })
+    match shell {
+        Shell::Fish => format!("{text}{for_fish}"),
+        Shell::Bash => text.lines().map(words_before_options).collect(),
+        _ => text.into_owned(),
+    }
+}
+
+/// A line of what is generated for bash: options are offered to who begins one, and commands and names to the others.
+fn words_before_options(line: &str) -> String {
+    let all = line.trim_start().strip_prefix("opts=\"").and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
+    let (options, words): (Vec<&str>, Vec<&str>) = all.split_whitespace().partition(|word| word.starts_with('-'));
+    match words.is_empty() {
+        true => format!("{line}\n"),
+        false => format!(
+            "            opts=\"{}\"\n            [[ ${{cur}} == -* ]] && opts=\"{}\"\n",
+            words.join(" "),
+            options.join(" ")
+        ),
+    }
 }
 
 /// How the sentence about a word begins that is no command.

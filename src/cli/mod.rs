@@ -84,6 +84,8 @@ pub struct CheckOptions {
     pub strict: bool,
     /// Whether the modules are loaded (not with `--check-syntax`).
     pub load: bool,
+    /// Whether each way to attach that was tried has a row.
+    pub verbose: bool,
     /// What to print on standard output before anything else.
     pub announcement: Option<String>,
 }
@@ -281,12 +283,24 @@ fn read(cli: Cli, matches: &ArgMatches, program: &str) -> Result<Command, UsageE
     if let Some(file) = cli.trycompile {
         let announcement = Some(format!("Trying to compile config {} ...", file.display()));
         common.config = Some(file);
-        return Ok(Command::Check(CheckOptions { common, strict: false, load: true, announcement }));
+        return Ok(Command::Check(CheckOptions {
+            common,
+            strict: false,
+            load: true,
+            verbose: cli.verbose,
+            announcement,
+        }));
     }
     if let Some(file) = check {
         common.config = file.clone().or(common.config);
         let load = cli.check.is_some();
-        return Ok(Command::Check(CheckOptions { common, strict: true, load, announcement: None }));
+        return Ok(Command::Check(CheckOptions {
+            common,
+            strict: true,
+            load,
+            verbose: cli.verbose,
+            announcement: None,
+        }));
     }
     Ok(Command::Serve(ServeOptions { common, endpoint, username: cli.username, notready: cli.notready }))
 }
@@ -519,6 +533,7 @@ mod tests {
         assert_eq!(check("-c b --check").common.config, Some("b".into()));
         assert_eq!(check("--check").common.log, Target::Terminal);
         assert_eq!(check("--check -l -").common.log, Target::Stderr);
+        assert!(check("--check a --verbose").verbose && !check("--check").verbose);
         assert!(check("--check").load && !check("--check-syntax").load && check("--check-syntax").strict);
         assert_eq!(check("--check-syntax=a").common.config, Some("a".into()));
         assert!(message("--check --check-syntax").contains("--check-syntax"));

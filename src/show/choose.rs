@@ -9,6 +9,7 @@ use crate::collector::status_tables;
 use crate::config::{Config, ConfigError, Cost, Settings};
 use crate::kit::{excerpt, Interval, OptionType, RowCount, RowOrder, Shape, Spec};
 use crate::modules::MODULES;
+use std::collections::BTreeSet;
 
 /// What was chosen.
 pub struct Chosen {
@@ -194,10 +195,16 @@ pub fn enabled_by(config: &Config) -> Result<(Settings, Vec<EnabledModule>), Con
     Ok((settings, modules))
 }
 
-/// The names that `show` takes: modules and metrics.
-pub fn names() -> Vec<String> {
-    let metrics = MODULES.iter().flat_map(|spec| spec.metrics()).map(|metric| format!("bcc.{}", metric.name));
-    MODULES.iter().map(|spec| spec.name.to_owned()).chain(metrics).collect()
+/// The names that `show` takes: modules, and metrics and the nodes above them with and without the prefix.
+pub fn names() -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = MODULES.iter().map(|spec| spec.name.to_owned()).collect();
+    for metric in MODULES.iter().flat_map(|spec| spec.metrics()) {
+        let ends = metric.name.match_indices('.').map(|(dot, _)| dot).chain([metric.name.len()]);
+        for node in ends.map(|end| &metric.name[..end]) {
+            names.extend([node.to_owned(), format!("bcc.{node}")]);
+        }
+    }
+    names
 }
 
 fn no_metric(name: &str, prefix: &str) -> ShowError {

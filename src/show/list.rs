@@ -9,6 +9,7 @@ use crate::cli::{built_in, ShowOptions};
 use crate::collector::{prepared_modules, ModuleSet};
 use crate::config::Config;
 use crate::kit::{excerpt, Shape, SERIES_METRICS};
+use caps::{has_cap, CapSet, Capability};
 use log::LevelFilter;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -30,13 +31,21 @@ pub fn try_to_load(modules: &[EnabledModule], btf: Option<PathBuf>) -> Result<Tr
     Ok(trial)
 }
 
-/// The reason why no module at all can be loaded: a privilege that is missing, or what every module needs.
-fn common_reason(trial: &Trial) -> Option<&str> {
+/// The reason why no module at all can be loaded: a privilege that is missing, or what every module needs. Of one module alone it is the
+/// module's own, unless nothing `may_load`.
+fn common_reason(trial: &Trial, may_load: bool) -> Option<&str> {
     let reasons: Vec<&String> = trial.values().map(Option::as_ref).collect::<Option<_>>()?;
     // A module without its files does not get as far as the others.
-    let is_common =
-        |reason: &&&String| reasons.iter().filter(|other| other == reason).count() > reasons.len().max(2) / 2;
+    let least = if may_load { reasons.len().max(2) / 2 } else { reasons.len() / 2 };
+    let is_common = |reason: &&&String| reasons.iter().filter(|other| other == reason).count() > least;
     reasons.iter().find(is_common).map(|reason| reason.as_str())
+}
+
+/// Whether this process has a capability to load programs.
+fn may_load() -> bool {
+    [Capability::CAP_BPF, Capability::CAP_SYS_ADMIN]
+        .into_iter()
+        .any(|capability| has_cap(None, CapSet::Effective, capability).unwrap_or(true))
 }
 
 /// The list of all modules, or of those that names mean, which `load` tries to load.
@@ -62,7 +71,7 @@ pub fn list(
     }
     all.retain(is_listed);
     let trial = load(&all)?;
-    let reason = common_reason(&trial);
+    let reason = common_reason(&trial, may_load());
     let mut out = String::new();
     for module in &all {
         let section = enabled.iter().find(|other| other.spec.name == module.spec.name);
@@ -86,28 +95,38 @@ fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Option<Strin
     let state = if is_enabled { "enabled" } else { "-" };
     let mark = outcome.map_or("", |outcome| if outcome.is_none() { "loads    " } else { "fails    " });
     let mut out = String::new();
-    let mut line = |text: String| {
-        let _ = writeln!(out, "{}", text.chars().take(width).collect::<String>().trim_end());
+    let mut line = |text: String, unit: &str| {
+        let _ = writeln!(out, "{}", fitted(&text, unit, width));
     };
-    line(format!("{:<16}  {state:<7}  {mark}{}", module.spec.name, module.spec.summary));
+    line(format!("{:<16}  {state:<7}  {mark}{}", module.spec.name, module.spec.summary), "");
     for table in module.tables() {
         if matches!(table.spec.shape, Shape::Buckets { .. } | Shape::Seconds { .. }) {
             continue; // named with the others of its histograms
         }
         for histogram in table.spec.histograms {
             let what = format!("{}, {}", histogram.events, histogram.time);
-            line(format!("    {:<36}  {what}", format!("{}{}.*", table.prefix, histogram.name)));
+            line(format!("    {:<36}  {what}", format!("{}{}.*", table.prefix, histogram.name)), "");
         }
         for metric in table.spec.metrics.iter().skip(SERIES_METRICS.len() * table.spec.histograms.len()) {
             let unit = unit(metric.units, None);
             let unit = if unit.is_empty() { String::new() } else { format!(" [{unit}]") };
-            line(format!("    {:<36}  {}{unit}", format!("{}{}", table.prefix, metric.name), metric.oneline));
+            line(format!("    {:<36}  {}", format!("{}{}", table.prefix, metric.name), metric.oneline), &unit);
         }
     }
     if let Some(Some(reason)) = outcome {
         let _ = writeln!(out, "    fails: {reason}");
     }
     out
+}
+
+/// A text and its unit, which stands whole where the text is too long for the width.
+fn fitted(text: &str, unit: &str, width: usize) -> String {
+    const CUT: &str = "...";
+    if text.chars().count() + unit.len() <= width {
+        return format!("{text}{unit}");
+    }
+    let kept: String = text.chars().take(width.saturating_sub(unit.len() + CUT.len())).collect();
+    format!("{}{CUT}{unit}", kept.trim_end())
 }
 
 #[cfg(test)]
@@ -119,10 +138,20 @@ mod tests {
         let trial = |reasons: &[Option<&str>]| -> Trial {
             ["a", "b", "c"].into_iter().zip(reasons.iter().map(|reason| reason.map(str::to_owned))).collect()
         };
-        assert_eq!(common_reason(&trial(&[Some("file"), Some("root"), Some("root")])), Some("root"));
-        assert_eq!(common_reason(&trial(&[None, Some("root"), Some("root")])), None);
-        assert_eq!(common_reason(&trial(&[Some("ext4"), Some("xfs"), Some("zfs")])), None);
-        assert_eq!(common_reason(&trial(&[Some("ext4")])), None);
-        assert_eq!(common_reason(&Trial::new()), None);
+        let common = |reasons: &[Option<&str>]| common_reason(&trial(reasons), true).map(str::to_owned);
+        assert_eq!(common(&[Some("file"), Some("root"), Some("root")]).as_deref(), Some("root"));
+        assert_eq!(common(&[None, Some("root"), Some("root")]), None);
+        assert_eq!(common(&[Some("ext4"), Some("xfs"), Some("zfs")]), None);
+        assert_eq!(common(&[Some("ext4")]), None);
+        assert_eq!(common(&[]), None);
+        let alone = trial(&[Some("root")]);
+        assert_eq!((common_reason(&alone, false), common_reason(&alone, true)), (Some("root"), None));
+    }
+
+    #[test]
+    fn a_unit_is_never_cut_off() {
+        assert_eq!(fitted("bytes received", " [B]", 18), "bytes received [B]");
+        assert_eq!(fitted("bytes received", " [B]", 17), "bytes rece... [B]");
+        assert_eq!(fitted("bytes received", "", 8), "bytes...");
     }
 }

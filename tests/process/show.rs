@@ -124,6 +124,9 @@ fn the_list_without_privileges_says_so_in_one_line() {
     let line = "\nwhat this kernel can load is not known: loading BPF is not permitted";
     assert!(list.matches("not permitted").count() == 1 && list.contains(line), "{list}");
     assert!(list.contains("\nsysfork           enabled  process and thread creation\n"), "{list}");
+    let one = as_nobody(&home).args(["show", "--list", "sysfork"]).output().unwrap();
+    let one = String::from_utf8(one.stdout).unwrap();
+    assert!(one.contains(line) && !one.contains("fails"), "of one module, too: {one}");
 }
 
 #[test]
@@ -434,6 +437,12 @@ fn a_shell_completes_commands_options_and_names() {
         text(&output.stdout).trim().to_owned()
     };
     assert_eq!(complete("pmdacorebcc", "sh"), "show");
+    let first = complete("pmdacorebcc", "");
+    assert_eq!(first.split(' ').collect::<Vec<_>>().len(), 3, "{first}");
+    assert!(first.contains("show") && complete("pmdacorebcc", "--che").contains("--check-syntax"), "{first}");
+    let nodes = complete("pmdacorebcc show", "disk.dev.read");
+    assert!(nodes.starts_with("disk.dev.read disk.dev.read.bytes "), "{nodes}");
+    assert!(text(&output.stdout).contains("compopt -o nospace"), "no file is a value of --set");
     assert_eq!(complete("pmdacorebcc show", "--heat"), "--heatmap");
     assert_eq!(complete("pmdacorebcc show", "biol"), "biolatency");
     assert!(complete("pmdacorebcc show", "bcc.disk").contains("bcc.disk.all.latency"));
