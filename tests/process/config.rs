@@ -7,7 +7,7 @@ use crate::reference::pmcd as wire;
 use crate::support::{lacks, lacks_bpf, told, Home, ALL, ONE};
 use corebcc::modules::{find, MODULES};
 use corebcc::pcp::{PmErr, Pmid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::{Output, Stdio};
 
@@ -385,9 +385,20 @@ fn a_check_that_loads_everything_ends_with_0_and_a_table() {
         for module in ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"] {
             let row =
                 table.lines().find(|line| line.starts_with(module)).unwrap_or_else(|| panic!("{module}: {table}"));
-            assert!(row.ends_with("ok") || row.contains("refused"), "{row}");
-            assert!(table.lines().any(|line| line.starts_with(module) && line.ends_with("ok")), "{table}");
+            let is_ok = |line: &str| line.ends_with("  ok") || line.contains("  ok  (");
+            assert!(is_ok(row) || row.contains("refused"), "{row}");
+            assert!(table.lines().any(|line| line.starts_with(module) && is_ok(line)), "{table}");
         }
+        let hooks = |table: &str| -> Vec<String> {
+            let words = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+            table.lines().map(words).collect()
+        };
+        let own = hooks(&table);
+        let once: BTreeSet<&String> = own.iter().collect();
+        assert_eq!(own.len(), once.len(), "a row for each hook: {table}");
+        let verbose = home.run(&[&["--verbose"], &args[..]].concat());
+        let verbose = hooks(&String::from_utf8_lossy(&verbose.stdout));
+        assert!(verbose.len() >= own.len() && verbose.iter().collect::<BTreeSet<_>>() == once, "{verbose:?}");
     }
     let output = home.run(&[&format!("--trycompile={}", home.config().display())]);
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
