@@ -241,3 +241,9 @@ debian_tree() {
 		--dpkgopt='path-exclude=/usr/share/locale/*' --setup-hook="mkdir -p \"\$1/usr/share/man/man1\"" \
 		--dpkgopt='post-invoke=pkill -KILL "^pm" 2>/dev/null || :' "$1" "$2" "$(debian_mirror)"
 }
+
+# compile_examples PROGRAM DIRECTORY: the programs of examples/ into DIRECTORY, with the headers that PROGRAM was built with
+compile_examples() {
+	for headers in "${1%/*}"/build/libbpf-sys-*/out/include; do :; done
+	CPATH=$headers make -s -C "$src/examples" OUT="$2"
+}

@@ -210,10 +210,23 @@ take_consumers() {
 	rmdir "$PCP_VAR_DIR/config/pmlogconf/corebcc" "$PCP_SYSCONF_DIR/pmlogconf/corebcc" 2>/dev/null || :
 }
 
-# What belongs on the path: a file here, and its place there.
+# What belongs on the path, or where shells look for completions: a file here, and its place there.
 commands() {
+	share=${PCP_SHARE_DIR%/*}
 	printf '%s\n' "pmdacorebcc ${PCP_BIN_DIR:-/usr/bin}/pmdacorebcc" "bpf-names ${PCP_BIN_DIR:-/usr/bin}/bpf-names" \
-		"pmdacorebcc.1 $PCP_MAN_DIR/man1/pmdacorebcc.1"
+		"pmdacorebcc.1 $PCP_MAN_DIR/man1/pmdacorebcc.1" \
+		"completions/bash $share/bash-completion/completions/pmdacorebcc" \
+		"completions/zsh ${share%/*}/local/share/zsh/site-functions/_pmdacorebcc" \
+		"completions/fish $share/fish/vendor_completions.d/pmdacorebcc.fish"
+}
+
+# Writes the completions of this program for the shells that are here.
+write_completions() {
+	rm -rf completions && mkdir completions || return 0
+	for shell in bash zsh fish; do
+		command -v "$shell" >/dev/null 2>&1 || continue
+		./pmdacorebcc completions "$shell" >"completions/$shell" || rm -f "completions/$shell"
+	done
 }
 
 # packaged FILE: whether it came with a package, which then takes care of it
@@ -222,7 +235,7 @@ packaged() { dpkg-query -S "$1" >/dev/null 2>&1 || rpm -qf "$1" >/dev/null 2>&1;
 # our_link NAME LINK
 our_link() { [ -L "$2" ] && [ "$(readlink "$2")" = "$(pwd)/$1" ]; }
 
-# Links from the path to the program, bpf-names and the man page. What somebody else has put there stays.
+# Links to the program, bpf-names, the man page and the completions. What somebody else has put there stays.
 place_commands() {
 	commands | while read -r name link; do
 		if [ ! -e "$name" ] || our_link "$name" "$link" || packaged "$link"; then continue; fi

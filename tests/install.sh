@@ -20,7 +20,8 @@ old=$PCP_SYSCONF_DIR/bcc/bcc.conf
 root=$PCP_VAR_DIR/pmns/root
 python_line='bcc	149	pipe	binary notready	python /x/pmdabcc.python'
 kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "$(dirname "$config")" "$(dirname "$old")"
-	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1")
+	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1"
+	"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
 linked="$(echo pmlogconf/corebcc/{agent,biolatency,netproc,runqlat,status}) pmlogrewrite/corebcc_cachestat.conf"
 consumers="pmrep/corebcc.conf htop/columns/corebcc $linked"
@@ -95,7 +96,19 @@ on_path() {
 	[ "$(readlink -f "$PCP_BIN_DIR/pmdacorebcc")" = "$(readlink -f "$pmda/pmdacorebcc")" ] && pmdacorebcc --version &&
 		[ "$(readlink -f "$PCP_BIN_DIR/bpf-names")" = "$(readlink -f "$pmda/bpf-names")" ] && cmp "$pmda/pmdacorebcc.1" "$PCP_MAN_DIR/man1/pmdacorebcc.1"
 }
-nothing_on_path() { ! ls -d "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" 2>/dev/null; }
+nothing_on_path() {
+	! ls -d "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" \
+		"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc" 2>/dev/null
+}
+# those that tell how to work on the sources go to the sources
+links_lead() {
+	local name missing=0
+	# shellcheck disable=SC2013 # names are words
+	for name in $(grep -o '](\(docs\|consumers\|SECURITY\)[^)#]*' "$pmda/README.md" | cut -c 3- | sort -u); do
+		[ -f "$pmda/$name" ] || { echo "$name"; missing=1; }
+	done
+	return $missing
+}
 no_consumers() { ! find "$PCP_SYSCONF_DIR"/{pmrep,htop,pmlogconf,pmlogrewrite}/ "$PCP_VAR_DIR"/config/ -name '*corebcc*' | grep .; }
 add_python_line() { sed -i "/^\[access\]/i $python_line" "$PCP_PMCDCONF_PATH"; }
 replace_by_python_line() { sed -i "s|^corebcc[[:space:]].*|$python_line|" "$PCP_PMCDCONF_PATH"; }
@@ -129,6 +142,9 @@ check "one line and one subtree" registered_once
 check "the metrics answer" pminfo -f bcc.disk.all.latency
 check "the files for PCP's programs are in place" placed
 check "the program, bpf-names and the man page are on the path" on_path
+check "bash finds completions" grep -q 'bcc.disk.all.latency' "${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc"
+check "the links of the README lead somewhere" links_lead
+check "a compiled example runs" pmdacorebcc --check "$pmda/examples/calls.yaml"
 if [ -e "$PCP_VAR_DIR/config/pmlogrewrite/bcc_migrate.conf" ]; then
 	check "no second rule for what PCP renames itself" not test -e "$PCP_SYSCONF_DIR/pmlogrewrite/corebcc_netproc.conf"
 fi

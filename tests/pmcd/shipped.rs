@@ -5,6 +5,7 @@ use crate::instance::{values, Pmcd};
 use crate::support::{anybody_counts_runs, config, lacks, lacks_host_pids, told, wait_for};
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -122,27 +123,38 @@ fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
     let placed = Placed(TempDir::new().unwrap());
     let agent = placed.path("agent");
     fs::create_dir_all(&agent).unwrap();
-    for name in ["pmdacorebcc", "bpf-names", "pmdacorebcc.1"] {
+    for name in ["bpf-names", "pmdacorebcc.1"] {
         fs::write(agent.join(name), name).unwrap();
     }
+    fs::write(agent.join("pmdacorebcc"), "#!/bin/sh\necho $1 of $2\n").unwrap();
+    fs::set_permissions(agent.join("pmdacorebcc"), fs::Permissions::from_mode(0o755)).unwrap();
     let script = |function: &str| -> String {
         let mut command = Command::new("sh");
         command.args(["-euc", &format!(". {REPOSITORY}/scripts/registration.sh; {function}")]).current_dir(&agent);
-        let variables = [("PCP_BIN_DIR", "bin"), ("PCP_MAN_DIR", "man"), ("PCP_SYSCONF_DIR", "etc")];
+        let variables = [
+            ("PCP_BIN_DIR", "bin"),
+            ("PCP_MAN_DIR", "man"),
+            ("PCP_SYSCONF_DIR", "etc"),
+            ("PCP_SHARE_DIR", "share/pcp"),
+        ];
         let output = command.envs(variables.map(|(name, dir)| (name, placed.path(dir)))).output().unwrap();
         assert!(output.status.success(), "{function}: {}", told(&output));
         String::from_utf8(output.stderr).unwrap()
     };
     let links = ["bin/pmdacorebcc", "bin/bpf-names", "man/man1/pmdacorebcc.1"];
+    let completions = placed.path("share/bash-completion/completions/pmdacorebcc");
+    script("write_completions");
     for round in ["first", "second"] {
         assert_eq!(script("place_commands"), "", "{round} time");
         for link in links {
             let name = Path::new(link).file_name().unwrap();
             assert_eq!(fs::read_link(placed.path(link)).unwrap(), agent.join(name), "{round} time");
         }
+        assert_eq!(fs::read_to_string(&completions).unwrap(), "completions of bash\n", "{round} time");
     }
     script("take_commands");
     assert!(links.iter().all(|link| placed.path(link).symlink_metadata().is_err()));
+    assert!(completions.symlink_metadata().is_err());
 
     // An earlier release left the man page itself; a program of somebody else is no business of ours.
     fs::write(placed.path("man/man1/pmdacorebcc.1"), "old").unwrap();
