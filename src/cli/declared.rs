@@ -145,6 +145,15 @@ pub(super) struct Show {
     /// Show at most N rows of a table
     #[arg(short = 'n', long, value_name = "N", value_hint = ValueHint::Other)]
     pub(super) rows: Option<String>,
+    /// Show only rows of the process with this id
+    #[arg(short, long, value_name = "PID", value_hint = ValueHint::Other)]
+    pub(super) pid: Option<String>,
+    /// Show only rows of processes with this command name
+    #[arg(long, value_name = "NAME", value_hint = ValueHint::Other)]
+    pub(super) comm: Option<String>,
+    /// Show only rows of the cgroup with this path, or with this name in its path, such as sshd.service
+    #[arg(long, value_name = "NAME", value_hint = ValueHint::Other)]
+    pub(super) cgroup: Option<String>,
     /// Show the metrics of the pair of FILE, a program of your own that need not be in programs.d
     #[arg(long = "program", value_name = "FILE.yaml")]
     pub(super) pair: Option<PathBuf>,

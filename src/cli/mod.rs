@@ -113,10 +113,23 @@ pub struct ShowOptions {
     pub sort: Option<String>,
     /// The most rows of a table.
     pub rows: Option<usize>,
+    /// The rows that are shown, if not all.
+    pub only: Only,
     /// The YAML file of a pair that is shown besides.
     pub pair: Option<PathBuf>,
     /// Options of modules, `OPTION=VALUE` or `MODULE.OPTION=VALUE`.
     pub set: Vec<String>,
+}
+
+/// What rows have to be of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Only {
+    /// A process.
+    pub pid: Option<u32>,
+    /// Processes of a name.
+    pub comm: Option<String>,
+    /// A cgroup.
+    pub cgroup: Option<String>,
 }
 
 /// The form of what `show` prints.
@@ -181,6 +194,8 @@ enum UsageError {
     IntervalFirst(String),
     #[error("show expects nothing after INTERVAL and COUNT, got `{0}`; metrics come first")]
     Surplus(String),
+    #[error("show -p requires a process id, got `{0}`")]
+    Pid(String),
     #[error("show -n requires a number of rows, 1 or more, got `{0}`")]
     Rows(String),
     #[error("completions requires a shell (bash, zsh or fish), got `{0}`")]
@@ -348,6 +363,7 @@ fn show(common: CommonOptions, mut declared: Show) -> Result<ShowOptions, UsageE
     if let Some(text) = numbers.next() {
         return Err(UsageError::Surplus(text));
     }
+    let pid = declared.pid.map(|text| text.parse().map_err(|_| UsageError::Pid(text))).transpose()?;
     let rows = declared.rows.map(|text| positive(text, UsageError::Rows)).transpose()?;
     Ok(ShowOptions {
         common,
@@ -360,6 +376,7 @@ fn show(common: CommonOptions, mut declared: Show) -> Result<ShowOptions, UsageE
         zeros: declared.zeros,
         sort: declared.sort,
         rows: rows.map(|rows| usize::try_from(rows).unwrap_or(usize::MAX)),
+        only: Only { pid, comm: declared.comm, cgroup: declared.cgroup },
         pair: declared.pair,
         set: declared.set,
     })
@@ -598,6 +615,12 @@ mod tests {
         assert!(options.rate && options.zeros);
         assert_eq!((options.sort.as_deref(), options.set), (Some("count"), vec!["a=b".to_owned(), "c.d=e".into()]));
         assert_eq!(shown("show -u x").scale, Some(Scale::Microseconds), "and no socket");
+        let only = shown("show -p 77 --comm sshd --cgroup a.service x").only;
+        assert_eq!(
+            (only.pid, only.comm.as_deref(), only.cgroup.as_deref()),
+            (Some(77), Some("sshd"), Some("a.service"))
+        );
+        assert_eq!(show_message("show -p sshd x"), "show -p requires a process id, got `sshd`");
         assert!(show_message("show -n 0 x").contains("1 or more, got `0`"));
         assert!(
             show_message("show --sroot x x").contains("did you mean --sort"),

@@ -4,7 +4,7 @@ use super::error::ShowError;
 use super::select::{did_you_mean, means, select, Selected};
 use super::site::OfSite;
 use crate::catalog::{Enabled, EnabledModule, ServedTable};
-use crate::cli::{built_in, read_config, ShowOptions};
+use crate::cli::{built_in, read_config, Only, ShowOptions};
 use crate::collector::status_tables;
 use crate::config::{Config, ConfigError, Cost, Settings};
 use crate::kit::{excerpt, Interval, OptionType, RowCount, RowOrder, Shape, Spec};
@@ -85,7 +85,7 @@ pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
     let set = set_options(&options.set, &modules)?;
     let is_named = |module: &&EnabledModule| options.names.iter().any(|name| means(module, name));
     for module in modules.iter().filter(is_named) {
-        for (key, value) in usual_options(module.spec) {
+        for (key, value) in usual_options(module.spec, options.only != Only::default()) {
             config = config.with_option(&module.settings.section, key, &value);
         }
     }
@@ -110,10 +110,10 @@ pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
 const INTERVAL: &str = "interval";
 
 /// What `show` has a module do that `--set` says nothing of. Nobody else reads it: an interval is from one reading to the next, and as many
-/// events are kept until then as a module can keep.
-fn usual_options(spec: &Spec) -> Vec<(&'static str, String)> {
+/// events are kept until then as a module can keep; `all` rows are kept where some of them are chosen later.
+fn usual_options(spec: &Spec, all: bool) -> Vec<(&'static str, String)> {
     let kept = spec.tables.iter().filter_map(|table| match table.shape {
-        Shape::Rows { count, order: RowOrder::Latest } => Some((count, RowCount::MOST.to_string())),
+        Shape::Rows { count, order } if all || order == RowOrder::Latest => Some((count, RowCount::MOST.to_string())),
         _ => None,
     });
     kept.chain(has_option(spec, INTERVAL).then(|| (INTERVAL, Interval::AtFetch.show()))).collect()
@@ -330,6 +330,11 @@ mod tests {
             assert_eq!((module.rows, selected.interval), (rows, interval), "{name}");
         }
         assert_eq!(text(&chosen, "execsnoop", INTERVAL), None);
+        assert_eq!(
+            choose(&options("biotop -p 1")).unwrap().modules[0].rows,
+            10_000,
+            "the process may not be at the top"
+        );
         let set = "execsnoop tcptop --set execsnoop.process_count=3 --set interval=5";
         let chosen = choose(&options(set)).unwrap();
         let module = chosen.modules.iter().find(|module| module.spec.name == "execsnoop").unwrap();

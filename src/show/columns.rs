@@ -244,6 +244,25 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_one_process_or_of_a_name_are_shown_alone() {
+        let table = processes(&[(77, 5), (8, 12345), (9, 70)]);
+        let rows = |line: &str| drawn(line, &table, None, None)[2..].to_vec();
+        assert_eq!(rows("proc.net.tcp.send.bytes -p 9"), ["000009 a                 70"]);
+        assert_eq!(
+            rows("proc.net.tcp.send.bytes --comm a -n 1"),
+            ["000008 a              12345", "(2 more rows, beyond -n 1)"]
+        );
+        assert_eq!(drawn("proc.net.tcp.send.bytes --comm b", &table, None, None)[1], "(nothing yet)");
+        let mut table = Table::new(9);
+        for (row, comm) in [(0, b"curl"), (1, b"wget")] {
+            table.indexed(row).set(Metric::<u32>::new(0), 70 + row).text(Metric::new(1), comm);
+        }
+        let rows = |line: &str| drawn(line, &table, None, None)[2..].to_vec();
+        assert_eq!(rows("tcplife -p 71"), [" 71  wget"]);
+        assert_eq!(rows("proc.io.net.tcp.pid --comm curl"), [" 70"], "by a column that is not shown");
+    }
+
+    #[test]
     fn what_did_not_count_in_the_interval_is_hidden() {
         let (earlier, table) = (processes(&[(8, 100), (77, 5)]), processes(&[(77, 5), (8, 300)]));
         let lines = drawn("proc.net.tcp.send.bytes", &table, Some(&earlier), None);

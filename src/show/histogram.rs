@@ -80,9 +80,9 @@ pub fn bounds(reading: &Reading<'_>, column: usize, bucket: usize, options: &Sho
 
 /// The histograms of a reading: the rows of each, in the order of its buckets, with `::` and the name of its series if there are
 /// several.
-pub fn series(reading: &Reading<'_>) -> Vec<(String, Vec<usize>)> {
+pub fn series(reading: &Reading<'_>, options: &ShowOptions) -> Vec<(String, Vec<usize>)> {
     let mut all: Vec<(String, Vec<usize>)> = Vec::new();
-    for row in 0..reading.table.len() {
+    for row in (0..reading.table.len()).filter(|&row| reading.wants(row, options)) {
         let name = match reading.of.table.spec.shape {
             Shape::Buckets { .. } => reading.name(row),
             _ => String::new(),

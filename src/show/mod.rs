@@ -7,6 +7,7 @@ mod folded;
 mod heatmap;
 mod histogram;
 mod list;
+mod only;
 mod output;
 mod quantiles;
 mod reading;
@@ -110,7 +111,12 @@ fn suits(options: &ShowOptions, selected: &[Selected]) -> Result<(), ShowError> 
         }
         _ => None,
     };
-    if let Some(refusal) = refusal {
+    let lacking = || {
+        let (selected, (option, what)) =
+            selected.iter().find_map(|selected| Some((selected, only::lacking(selected, &options.only)?)))?;
+        Some(format!("{option}: the rows of {} have no {what}", title(selected)))
+    };
+    if let Some(refusal) = refusal.or_else(lacking) {
         return Err(ShowError::Form(refusal));
     }
     let Some(column) = &options.sort else { return Ok(()) };

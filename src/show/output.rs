@@ -95,7 +95,7 @@ fn share(screen: Screen, tables: usize) -> usize {
 /// A reading in the form that is asked for.
 pub fn as_lines(reading: &Reading<'_>, options: &ShowOptions, screen: Screen) -> String {
     match options.form {
-        Form::Folded => folded::draw(reading),
+        Form::Folded => folded::draw(reading, options),
         Form::Json => records::json(reading, options),
         Form::Csv => records::csv(reading, options),
         _ => format!("\n{}", draw(reading, options, screen, false)),
@@ -125,7 +125,7 @@ pub fn add_columns(maps: &mut Vec<Heatmap>, readings: &[Reading<'_>], options: &
                 Shape::Buckets { .. } => Units::USEC,
                 _ => metric.units,
             };
-            for (series, rows) in histogram::series(reading) {
+            for (series, rows) in histogram::series(reading, options) {
                 let title = format!("{}{}{series}", reading.of.table.prefix, metric.name);
                 let at = maps.iter().position(|map| map.is(&title)).unwrap_or_else(|| {
                     maps.push(Heatmap::new(title, unit(scale, options.scale).to_owned()));

@@ -13,7 +13,7 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>) 
     let mut lines: Vec<Vec<String>> = Vec::new();
     let mut zeros = 0;
     let shared = shared(&spec.histograms.iter().map(|def| def.name).collect::<Vec<_>>());
-    for row in 0..reading.table.len() {
+    for row in (0..reading.table.len()).filter(|&row| reading.wants(row, options)) {
         for (histogram, def) in spec.histograms.iter().enumerate() {
             let first = histogram * SERIES_METRICS.len();
             if !reading.of.columns.iter().any(|column| (first..first + SERIES_METRICS.len()).contains(column)) {

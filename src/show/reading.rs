@@ -1,5 +1,6 @@
 //! One reading of a table: what each row has to show, whichever form it takes.
 
+use super::only::wants;
 use super::select::Selected;
 use crate::cli::{Scale, ShowOptions};
 use crate::kit::{Interval, Key, MetricDef, RowCount, Shape, Table};
@@ -139,6 +140,7 @@ impl Reading<'_> {
     /// The rows, as the options want them.
     pub fn rows(&self, options: &ShowOptions, in_place: bool) -> Rows {
         let (mut rows, unkept) = self.new_rows(in_place);
+        rows.retain(|&row| self.wants(row, options));
         let before = rows.len();
         if !options.zeros {
             rows.retain(|&row| !self.is_zero(row));
@@ -155,6 +157,11 @@ impl Reading<'_> {
             lines.reverse(); // the latest last, as they came
         }
         Rows { lines, zeros, beyond, unkept }
+    }
+
+    /// Whether a row is of the process, the command or the cgroup that is asked for, if one is.
+    pub fn wants(&self, row: usize, options: &ShowOptions) -> bool {
+        wants(self.of, self.table, row, || self.name(row), &options.only)
     }
 
     /// A counter's growth; the whole count without an earlier reading.

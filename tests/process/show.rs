@@ -57,6 +57,14 @@ fn what_show_cannot_do_is_said_in_one_sentence() {
         "--heatmap takes histograms, such as bcc.disk.all.latency; bcc.proc.exec.comm is none"
     );
     assert_eq!(
+        refusal(&home, &["biolatency", "1", "-p", "77"]),
+        "-p: the rows of bcc.disk.all.latency have no process ids"
+    );
+    assert_eq!(
+        refusal(&home, &["execsnoop", "1", "--cgroup", "a.service"]),
+        "--cgroup: the rows of bcc.proc.exec.comm have no cgroups"
+    );
+    assert_eq!(
         refusal(&home, &["execsnoop", "biolatency", "1", "--csv"]),
         "--csv takes the metrics of one table, and bcc.proc.exec.comm and bcc.disk.all.latency are of two; name one of them, or \
          use --json"
