@@ -12,7 +12,7 @@ use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
 use crate::privilege::{self, confine_to_scripts, confine_to_statistics, hold, limit_calls};
 use crate::site::Site;
-use crate::state::Restarts;
+use crate::state::{Restarts, Writer};
 use crate::transport::{self, Connection, End, Endpoint, Handler, Signals, TransportError};
 use crate::user::PAIR;
 use caps::CapsHashSet;
@@ -197,16 +197,14 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         }
     })
     .map_err(|error| format!("cannot start a thread: {error}"))?;
-    // The threads that help out are started by this one, which itself only writes small files from here on.
+    // The threads that help out are started by this one, which itself only writes at its end that it has ended.
     let capabilities = drops.then(|| held_by(&to_run)).flatten();
     let ready = collector.ready();
     let tables = enabled.iter().flat_map(EnabledModule::tables).chain(status_tables(&prefix));
-    let registry = Registry::new(common.domain, tables, Help::parse(HELP), Some(caches), Box::new(collector));
-    let registry = match restarts.clone() {
-        Some(restarts) => registry.writing_while(move || restarts.is_latest()),
-        None => registry,
-    };
-    let mut registry = registry;
+    let latest = restarts.clone();
+    let writer = Writer::start(caches, move || latest.as_ref().is_none_or(Restarts::is_latest))
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    let mut registry = Registry::new(common.domain, tables, Help::parse(HELP), Some(writer), Box::new(collector));
     if is_changing {
         registry.allow(controllers);
     }

@@ -2,9 +2,8 @@
 
 use crate::kit::{Key, Log2, Shape, Table};
 use crate::pcp::{InstId, IN_NULL};
-use crate::state::Cache;
+use crate::state::{Cache, Writer};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::SystemTime;
 
 /// An instance domain at work.
@@ -19,17 +18,16 @@ pub struct Instances {
     renamed: Vec<(usize, Vec<u8>)>,
     /// A name while it is looked for.
     name: Vec<u8>,
-    /// Whether the last writing failed: the log has it once.
-    unsaved: bool,
 }
 
 impl Instances {
-    /// `file` keeps the identifiers of names over restarts.
-    pub fn new(shape: Shape, rows: u32, file: Option<PathBuf>) -> Instances {
+    /// A file of this name keeps the identifiers of names over restarts.
+    pub fn new(shape: Shape, rows: u32, file: Option<(&Writer, &str)>) -> Instances {
         use Shape::{Buckets, Named, Seconds, Words};
         let cache = match (shape, file) {
-            (Named { max } | Words { max } | Buckets { max } | Seconds { max }, Some(file)) => {
-                Some(Cache::load(&file, max, SystemTime::now()).unwrap_or_else(|error| {
+            (Named { max } | Words { max } | Buckets { max } | Seconds { max }, Some((writer, name))) => {
+                let file = writer.path(name);
+                Some(Cache::load(&file, writer.read(&file), max, SystemTime::now()).unwrap_or_else(|error| {
                     log::warn!(
                         "{}: {error}; replacing the file, instance identifiers are assigned anew",
                         file.display()
@@ -40,11 +38,11 @@ impl Instances {
             (Named { max } | Words { max } | Buckets { max } | Seconds { max }, None) => Some(Cache::new(None, max)),
             _ => None,
         };
-        Instances { shape, rows, cache, ids: Vec::new(), renamed: Vec::new(), name: Vec::new(), unsaved: false }
+        Instances { shape, rows, cache, ids: Vec::new(), renamed: Vec::new(), name: Vec::new() }
     }
 
     /// Gives each row of a new table its identifier.
-    pub fn update(&mut self, table: &Table, now: SystemTime, may_write: &dyn Fn() -> bool) {
+    pub fn update(&mut self, table: &Table, now: SystemTime) {
         self.ids.clear();
         self.renamed.clear();
         for (row, key) in table.keys().iter().enumerate() {
@@ -70,7 +68,9 @@ impl Instances {
             };
             self.ids.push(id);
         }
-        self.save(now, false, may_write);
+        if let Some(cache) = &mut self.cache {
+            cache.age(now);
+        }
     }
 
     /// The identifiers, by row.
@@ -114,15 +114,10 @@ impl Instances {
         }
     }
 
-    /// Writes the identifiers of names, if there is something new and `may_write` agrees; not too often unless `at_exit`.
-    pub fn save(&mut self, now: SystemTime, at_exit: bool, may_write: &dyn Fn() -> bool) {
-        let Some(cache) = &mut self.cache else { return };
-        match cache.save(now, at_exit, may_write) {
-            Ok(()) => self.unsaved = false,
-            Err(error) if !std::mem::replace(&mut self.unsaved, true) => {
-                log::warn!("instance identifiers cannot be saved: {error}");
-            }
-            Err(_) => {}
+    /// Has the identifiers of names written, if there is something new; not too often unless `at_exit`.
+    pub fn save(&mut self, now: SystemTime, at_exit: bool, writer: &Writer) {
+        if let Some(cache) = &mut self.cache {
+            cache.save(now, at_exit, writer);
         }
     }
 }
@@ -136,7 +131,7 @@ mod tests {
         for name in names {
             table.named(name.as_bytes());
         }
-        instances.update(&table, SystemTime::UNIX_EPOCH, &|| true);
+        instances.update(&table, SystemTime::UNIX_EPOCH);
         let mut found = Vec::new();
         instances.each(Some(&table), &mut |id, name| found.push((id, String::from_utf8_lossy(name).into_owned())));
         found
@@ -145,14 +140,14 @@ mod tests {
     #[test]
     fn a_word_keeps_its_identifier_over_restarts() {
         let home = tempfile::tempdir().unwrap();
-        let file = home.path().join("149.1");
-        std::fs::write(&file, "2 0 2147483647\n0 1 vda::000007\n3 1 vda::000077\n").unwrap();
-        let mut instances = Instances::new(Shape::Words { max: 10 }, 0, Some(file.clone()));
+        let writer = Writer::start(home.path().into(), || true).unwrap();
+        std::fs::write(writer.path("149.1"), "2 0 2147483647\n0 1 vda::000007\n3 1 vda::000077\n").unwrap();
+        let mut instances = Instances::new(Shape::Words { max: 10 }, 0, Some((&writer, "149.1")));
         let first = named(&mut instances, &["vda::000077 sh", "vdb::000077 sh"]);
         assert_eq!(first, [(3, "vda::000077 sh".into()), (4, "vdb::000077 sh".into())]);
         assert_eq!(named(&mut instances, &["vda::000077 dd"]), [(3, "vda::000077 dd".into())]);
-        instances.save(SystemTime::UNIX_EPOCH, true, &|| true);
-        let mut instances = Instances::new(Shape::Words { max: 10 }, 0, Some(file));
+        instances.save(SystemTime::UNIX_EPOCH, true, &writer);
+        let mut instances = Instances::new(Shape::Words { max: 10 }, 0, Some((&writer, "149.1")));
         assert_eq!(named(&mut instances, &["vdb::000077 cat"]), [(4, "vdb::000077 cat".into())]);
     }
 
@@ -162,7 +157,7 @@ mod tests {
         table.numbered(437, b"openat2");
         table.numbered(3, b"close");
         let mut instances = Instances::new(Shape::Numbered, 0, None);
-        instances.update(&table, SystemTime::UNIX_EPOCH, &|| true);
+        instances.update(&table, SystemTime::UNIX_EPOCH);
         assert_eq!(instances.ids(), [Some(437), Some(3)]);
         let mut names = Vec::new();
         instances.each(Some(&table), &mut |id, name| names.push((id, String::from_utf8_lossy(name).into_owned())));

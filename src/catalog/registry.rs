@@ -7,8 +7,8 @@ use super::{Change, Clients, Controllers, Help};
 use crate::agent::{Changes, Client, Label, LabelValue, Run, Selected, Source, Subject};
 use crate::kit::{EveryMinute, Log2, MetricDef, SeriesLabel, Shape, Table, TableId};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, Type, IN_NULL};
+use crate::state::Writer;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Values that are handed out at once.
@@ -82,8 +82,8 @@ pub struct Registry {
     entries: Vec<TableEntry>,
     /// The clusters of instance domains that went, and when.
     gone: HashMap<u32, Instant>,
-    /// Where identifiers of names are kept.
-    caches: Option<PathBuf>,
+    /// Keeps the identifiers of names.
+    writer: Option<Writer>,
     clients: Clients,
     /// What no fetch has announced yet.
     changes: Changes,
@@ -92,38 +92,29 @@ pub struct Registry {
     loaded: bool,
     /// Stores of many values, which anybody may ask for.
     refusals: EveryMinute,
-    /// Whether the files of identifiers are this agent's to write.
-    may_write: Box<dyn Fn() -> bool>,
 }
 
 impl Registry {
-    /// Serves these tables under a domain number. Identifiers of names are kept in `caches` if given
-    /// (`$PCP_VAR_DIR/config/pmda`).
+    /// Serves these tables under a domain number. Identifiers of names are kept if there is a writer.
     pub fn new(
         domain: u32,
         tables: impl IntoIterator<Item = ServedTable>,
         help: Help,
-        caches: Option<PathBuf>,
+        writer: Option<Writer>,
         collector: Box<dyn Collect>,
     ) -> Registry {
         Registry {
             domain,
-            entries: tables.into_iter().map(|served| TableEntry::new(domain, caches.as_deref(), served)).collect(),
+            entries: tables.into_iter().map(|served| TableEntry::new(domain, writer.as_ref(), served)).collect(),
             gone: HashMap::new(),
-            caches,
+            writer,
             clients: Clients::default(),
             changes: Changes::empty(),
             help,
             collector,
             loaded: false,
             refusals: EveryMinute::default(),
-            may_write: Box::new(|| true),
         }
-    }
-
-    /// Identifiers are written only while this says so: it is asked right before.
-    pub fn writing_while(self, may_write: impl Fn() -> bool + 'static) -> Registry {
-        Registry { may_write: Box::new(may_write), ..self }
     }
 
     /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
@@ -148,11 +139,13 @@ impl Registry {
         if gone.is_empty() && come.is_empty() {
             return;
         }
-        let Registry { domain, entries, caches, changes, may_write, .. } = self;
+        let Registry { domain, entries, writer, changes, .. } = self;
         let now = SystemTime::now();
         self.gone.retain(|_, went| went.elapsed() < GONE);
         for entry in entries.iter_mut().filter(|entry| gone.contains(&entry.served.id)) {
-            entry.instances.save(now, true, may_write);
+            if let Some(writer) = writer {
+                entry.instances.save(now, true, writer);
+            }
             if entry.served.spec.shape != Shape::Single {
                 self.gone.insert(entry.served.id.cluster(), Instant::now());
             }
@@ -163,7 +156,7 @@ impl Registry {
                 log::error!("{}: cluster {} is another table's", served.section, served.id.cluster());
                 continue;
             }
-            let entry = TableEntry::new(*domain, caches.as_deref(), served);
+            let entry = TableEntry::new(*domain, writer.as_ref(), served);
             entries.push(TableEntry { state, ..entry });
         }
         *changes |= Changes::NAMES;
@@ -200,10 +193,11 @@ impl Registry {
     /// of a second after it closed their connections (`Shutdown` in pmcd.c), and before the connection is closed, since pmcd may
     /// then start the next agent, which reads it.
     pub fn save(&mut self) {
-        let Registry { entries, may_write, .. } = self;
-        for entry in entries {
-            entry.instances.save(SystemTime::now(), true, may_write);
+        let Some(writer) = &self.writer else { return };
+        for entry in &mut self.entries {
+            entry.instances.save(SystemTime::now(), true, writer);
         }
+        writer.finish();
     }
 
     /// Detaches everything.
@@ -230,11 +224,11 @@ impl Registry {
     /// Has the tables of these entries refreshed, and takes what is back of others. Who asks for no table waits for nothing.
     fn refresh_entries(&mut self, wanted: &dyn Fn(&TableEntry) -> bool) {
         self.poll();
-        let Registry { entries, collector, may_write, .. } = self;
+        let Registry { entries, collector, writer, .. } = self;
         collector.late(&mut |id, table, result, is_slow| {
             let entry = entries.iter_mut().find(|entry| entry.served.id == id && entry.lacks(&table));
             let Some(entry) = entry else { return };
-            entry.take_back(table, result, may_write);
+            entry.take_back(table, result, writer.as_ref());
             entry.overdue = is_slow;
         });
         let mut tables: Vec<(TableId, Table)> = Vec::new();
@@ -245,16 +239,16 @@ impl Registry {
         }
         collector.refresh(&mut tables.into_iter(), &mut |id, table, result| {
             if let Some(entry) = entries.iter_mut().find(|entry| entry.served.id == id && entry.lacks(&table)) {
-                entry.take_back(table, result, may_write);
+                entry.take_back(table, result, writer.as_ref());
             }
         });
     }
 }
 
 impl TableEntry {
-    fn new(domain: u32, caches: Option<&Path>, served: ServedTable) -> TableEntry {
+    fn new(domain: u32, writer: Option<&Writer>, served: ServedTable) -> TableEntry {
         let (cluster, spec) = (served.id.cluster(), served.spec);
-        let file = caches.map(|dir| dir.join(format!("{domain}.{cluster}")));
+        let name = format!("{domain}.{cluster}");
         let indom = if spec.shape == Shape::Single { Indom::NULL } else { Indom::new(domain, cluster) };
         let desc = |metric: &MetricDef| Desc {
             pmid: Pmid::new(domain, cluster, metric.item),
@@ -267,7 +261,7 @@ impl TableEntry {
             state: Err(TableError::Loading),
             table: Some(Table::of(spec)),
             overdue: false,
-            instances: Instances::new(spec.shape, served.rows, file),
+            instances: Instances::new(spec.shape, served.rows, writer.map(|writer| (writer, &name[..]))),
             descs: spec.metrics.iter().map(desc).collect(),
             served,
         }
@@ -290,9 +284,13 @@ impl TableEntry {
         self.table.is_none() && table.fits(self.served.spec)
     }
 
-    fn take_back(&mut self, table: Table, result: Result<(), TableError>, may_write: &dyn Fn() -> bool) {
+    fn take_back(&mut self, table: Table, result: Result<(), TableError>, writer: Option<&Writer>) {
+        let now = SystemTime::now();
         self.state = result;
-        self.instances.update(&table, SystemTime::now(), may_write);
+        self.instances.update(&table, now);
+        if let Some(writer) = writer {
+            self.instances.save(now, false, writer);
+        }
         self.table = Some(table);
     }
 }

@@ -2,12 +2,13 @@
 //! (`$PCP_VAR_DIR/config/pmda/DOMAIN.SERIAL`, pmdaCache(3)): line `2 MODE MAXINST`, then `ID TIME NAME` or `ID TIME [HEXKEY] NAME`
 //! each. The directory is the `pcp` account's, so that nothing in the file is to be relied on.
 
-use super::file::{read_state, replace_state, MAX_SIZE};
+use super::file::MAX_SIZE;
+use super::Writer;
 use crate::kit::is_control;
 use crate::pcp::InstId;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::io::{self, Write};
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -62,7 +63,7 @@ pub struct Cache {
     /// Below it there is no free identifier; of interest once the highest one was handed out.
     free: InstId,
     dirty: bool,
-    /// When this agent last wrote the file, or tried to.
+    /// When this agent last had the file written.
     saved: u64,
     /// Seconds until it may do so again.
     pause: u64,
@@ -96,12 +97,12 @@ impl Cache {
         }
     }
 
-    /// As [`Cache::new`], with what an earlier agent left in the file. A file that is not there is an empty one; lines
-    /// that cannot be true are passed over.
-    pub fn load(path: &Path, max: usize, now: SystemTime) -> io::Result<Cache> {
+    /// As [`Cache::new`], with what an earlier agent left in the file, as it was read. A file that is not there is an empty one;
+    /// lines that cannot be true are passed over.
+    pub fn load(path: &Path, read: io::Result<Vec<u8>>, max: usize, now: SystemTime) -> io::Result<Cache> {
         let mut cache = Cache::new(Some(path.to_path_buf()), max);
         cache.clock(now);
-        let text = match read_state(path) {
+        let text = match read {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(cache),
             Err(error) => return Err(error),
@@ -167,20 +168,35 @@ impl Cache {
         self.refused
     }
 
-    /// Writes the file if there is something new and the last writing is some time ago; `at_exit` writes anyway. It is not
-    /// written where `may_write`, which is asked right before, says no.
-    pub fn save(&mut self, now: SystemTime, at_exit: bool, may_write: &dyn Fn() -> bool) -> io::Result<()> {
+    /// Has the file written if there is something new and the last writing is some time ago; `at_exit` has it written anyway.
+    pub fn save(&mut self, now: SystemTime, at_exit: bool, writer: &Writer) {
+        let Some(path) = &self.path else { return };
+        // On a disk that takes longer than the pause there is nothing to be gained by another copy.
+        if !at_exit && writer.is_busy(path) {
+            return;
+        }
+        let path = path.clone();
+        if writer.has_failed(&path) {
+            self.failed();
+        }
+        if let Some(text) = self.due(now, at_exit) {
+            writer.write(&path, text);
+        }
+    }
+
+    /// Forgets names whose time has come. To be called from time to time.
+    pub fn age(&mut self, now: SystemTime) {
         let now = self.clock(now);
         if now.saturating_sub(self.forgot) >= RENEW.as_secs() {
             self.forget(now);
         }
-        let Some(path) = &self.path else { return Ok(()) };
+    }
+
+    /// What is to be written now, if anything.
+    fn due(&mut self, now: SystemTime, at_exit: bool) -> Option<Vec<u8>> {
+        let now = self.clock(now);
         let due = self.dirty && now.saturating_sub(self.saved) >= self.pause;
-        let Some((last, latest)) = self.last.as_ref().filter(|_| due || at_exit) else { return Ok(()) };
-        (self.saved, self.pause) = (now, *PAUSE.end());
-        if !may_write() {
-            return Ok(());
-        }
+        let (last, latest) = self.last.as_ref().filter(|_| due || at_exit)?;
         let mut kept: Vec<_> = self.entries.iter().collect();
         kept.retain(|(_, entry)| now.saturating_sub(entry.used) < FORGET.as_secs() && entry.id != latest.id);
         // The latest first: what is beyond the longest file that is read is left out.
@@ -193,18 +209,23 @@ impl Cache {
         kept.sort_by_key(|(_, entry)| entry.id);
         let mut text = FIRST.to_vec();
         for (name, entry) in kept {
-            write!(text, "{} {} ", entry.id, entry.used)?;
+            text.extend_from_slice(format!("{} {} ", entry.id, entry.used).as_bytes());
             if name.first() == Some(&b'[') {
                 // With a key in front, a name that looks like one is still a name.
-                write!(text, "[{:08x}] ", entry.id)?;
+                text.extend_from_slice(format!("[{:08x}] ", entry.id).as_bytes());
             }
             text.extend_from_slice(name);
             text.push(b'\n');
         }
-        replace_state(path, &text)?;
+        self.saved = now;
         self.pause = ((text.len() / BYTES_A_SECOND) as u64).clamp(*PAUSE.start(), *PAUSE.end());
         self.dirty = false;
-        Ok(())
+        Some(text)
+    }
+
+    /// The last writing came to nothing.
+    fn failed(&mut self) {
+        (self.dirty, self.pause) = (true, *PAUSE.end());
     }
 
     /// One above the last; the lowest that is free once there is none above.
@@ -314,11 +335,23 @@ fn word(name: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::{read_state, replace_state};
     use super::*;
     use std::fs;
 
     fn load(path: &Path) -> io::Result<Cache> {
-        Cache::load(path, 10, at(1000))
+        load_at(path, 10, 1000)
+    }
+
+    fn load_at(path: &Path, max: usize, second: u64) -> io::Result<Cache> {
+        Cache::load(path, read_state(path), max, at(second))
+    }
+
+    /// As [`Cache::save`], at once.
+    fn save(cache: &mut Cache, now: SystemTime, at_exit: bool) -> io::Result<()> {
+        let path = cache.path.clone().expect("a file");
+        let written = cache.due(now, at_exit).map_or(Ok(()), |text| replace_state(&path, &text));
+        written.inspect_err(|_| cache.failed())
     }
 
     /// A file with these lines.
@@ -394,7 +427,7 @@ mod tests {
         assert_eq!(id(&mut cache, "bash").0, Some(4));
         assert_eq!(id(&mut cache, "my tool").0, Some(9));
         assert_eq!(id(&mut cache, "new").0, Some(10));
-        cache.save(at(1005), true, &|| true).expect("saved");
+        save(&mut cache, at(1005), true).expect("saved");
         let mut again = load(&path).expect("loaded again");
         assert_eq!(id(&mut again, "my tool").0, Some(9));
     }
@@ -406,7 +439,7 @@ mod tests {
         let mut cache = load(&path).expect("no file is an empty one");
         cache.id(&mut b"old".to_vec(), at(1000));
         cache.id(&mut b"young".to_vec(), at(80_000));
-        cache.save(at(100_000), true, &|| true).expect("saved");
+        save(&mut cache, at(100_000), true).expect("saved");
         assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n1 80000 young\n");
     }
 
@@ -419,7 +452,7 @@ mod tests {
         let read = || fs::read_to_string(&path).expect("read");
         let mut cache = load(&path).expect("loaded");
         assert_eq!(cache.id(&mut b"used".to_vec(), at(3 * DAY)), Some(3));
-        cache.save(at(3 * DAY), false, &|| true).expect("saved");
+        save(&mut cache, at(3 * DAY), false).expect("saved");
         assert_eq!(
             read(),
             "2 0 2147483647\n3 259200 used\n7 1000 last\n",
@@ -431,12 +464,12 @@ mod tests {
         for minute in 0..2 * 24 * 60 {
             let now = at(3 * DAY + 60 * minute);
             cache.id(&mut b"used".to_vec(), now);
-            cache.save(now, false, &|| true).expect("saved");
+            save(&mut cache, now, false).expect("saved");
         }
         let mut cache = load(&path).expect("loaded");
         assert_eq!(cache.id(&mut b"other".to_vec(), at(5 * DAY + 60)), Some(9));
         assert_eq!(cache.id(&mut b"used".to_vec(), at(5 * DAY + 60)), Some(3));
-        cache.save(at(5 * DAY + 61), true, &|| true).expect("saved");
+        save(&mut cache, at(5 * DAY + 61), true).expect("saved");
         assert_eq!(read(), "2 0 2147483647\n3 432060 used\n9 432060 other\n");
     }
 
@@ -444,13 +477,13 @@ mod tests {
     fn the_end_renews_times_of_use_and_writes_no_empty_file() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("149.13");
-        load(&path).expect("loaded").save(at(1000), true, &|| true).expect("nothing to save");
+        save(&mut load(&path).expect("loaded"), at(1000), true).expect("nothing to save");
         assert!(!path.exists());
         let mut cache = load(&path).expect("loaded");
         cache.id(&mut b"a".to_vec(), at(5000));
-        cache.save(at(5000), false, &|| true).expect("saved");
+        save(&mut cache, at(5000), false).expect("saved");
         cache.id(&mut b"a".to_vec(), at(5500));
-        cache.save(at(5500), true, &|| true).expect("saved");
+        save(&mut cache, at(5500), true).expect("saved");
         assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 5500 a\n");
     }
 
@@ -462,7 +495,7 @@ mod tests {
         for (number, name) in names.iter().enumerate() {
             assert_eq!(id(&mut cache, name).0, Some(number as InstId));
         }
-        cache.save(at(1001), true, &|| true).expect("saved");
+        save(&mut cache, at(1001), true).expect("saved");
         let mut cache = load(&path).expect("loaded again");
         for (number, name) in names.iter().enumerate().rev() {
             assert_eq!(id(&mut cache, name).0, Some(number as InstId), "{name}");
@@ -481,7 +514,7 @@ mod tests {
             let mut cache = load(&path).expect("loaded");
             let ids = ["a", "b", "new", "x"].map(|name| id(&mut cache, name).0);
             assert_eq!(ids, [Some(0), Some(3), Some(4), Some(5)]);
-            cache.save(at(1001), true, &|| true).expect("saved");
+            save(&mut cache, at(1001), true).expect("saved");
             let text = fs::read_to_string(&path).expect("read");
             assert!(!text.lines().skip(1).any(|line| line.contains(forged)), "{text}");
         }
@@ -520,9 +553,9 @@ mod tests {
     #[test]
     fn times_to_come_and_a_clock_set_back_hold_nothing_up() {
         let (_dir, path) = file("0 9999999999 forged\n1 18446744073709551615 also\n2 1000 last\n");
-        let mut cache = Cache::load(&path, 10, at(5000)).expect("loaded");
+        let mut cache = load_at(&path, 10, 5000).expect("loaded");
         cache.id(&mut b"a".to_vec(), at(5000));
-        cache.save(at(5010), false, &|| true).expect("saved");
+        save(&mut cache, at(5010), false).expect("saved");
         assert_eq!(
             fs::read_to_string(&path).expect("read"),
             "2 0 2147483647\n0 5000 forged\n1 5000 also\n2 1000 last\n3 5000 a\n"
@@ -530,9 +563,9 @@ mod tests {
         // A clock that was a year ahead is set right.
         let mut cache = Cache::new(Some(path.clone()), 2);
         cache.id(&mut b"a".to_vec(), at(40_000_000));
-        cache.save(at(40_000_000), false, &|| true).expect("saved");
+        save(&mut cache, at(40_000_000), false).expect("saved");
         cache.id(&mut b"b".to_vec(), at(8000));
-        cache.save(at(8011), false, &|| true).expect("saved");
+        save(&mut cache, at(8011), false).expect("saved");
         assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 8000 a\n1 8000 b\n");
         assert_eq!(cache.id(&mut b"c".to_vec(), at(8012)), Some(2), "names give way");
     }
@@ -543,11 +576,11 @@ mod tests {
         let path = dir.path().join("not yet/149.13");
         let mut cache = load(&path).expect("no file is an empty one");
         id(&mut cache, "a");
-        cache.save(at(1000), false, &|| true).expect_err("there is no such directory");
+        save(&mut cache, at(1000), false).expect_err("there is no such directory");
         fs::create_dir(dir.path().join("not yet")).expect("made");
-        cache.save(at(1005), false, &|| true).expect("too early");
+        save(&mut cache, at(1005), false).expect("too early");
         assert!(!path.exists());
-        cache.save(at(1010), false, &|| true).expect("saved");
+        save(&mut cache, at(1010), false).expect("saved");
         assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 1000 a\n");
     }
 
@@ -555,10 +588,10 @@ mod tests {
     fn a_long_file_is_written_less_often_than_a_short_one() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("149.13");
-        let mut cache = Cache::load(&path, 10_000, at(1000)).expect("no file is an empty one");
+        let mut cache = load_at(&path, 10_000, 1000).expect("no file is an empty one");
         let mut written = |names: &[&str], second| {
             names.iter().for_each(|name| assert!(cache.id(&mut name.as_bytes().to_vec(), at(second)).is_some()));
-            cache.save(at(second), false, &|| true).expect("saved");
+            save(&mut cache, at(second), false).expect("saved");
             fs::read_to_string(&path).expect("read").contains(names[0])
         };
         assert!(written(&["first"], 1000) && !written(&["at-once"], 1000) && written(&["second"], 1001));
@@ -572,10 +605,10 @@ mod tests {
         let (day, mut cache) = (FORGET.as_secs(), Cache::new(None, 10));
         for (name, second) in [("old", 1000), ("kept", 1001), ("kept", day), ("new", day + 4000)] {
             cache.id(&mut name.as_bytes().to_vec(), at(second));
-            cache.save(at(second), false, &|| true).expect("nothing is written");
+            cache.age(at(second));
         }
         assert_eq!((cache.entries.len(), cache.words.len(), cache.ids.len()), (2, 2, 2));
-        cache.save(at(9 * day), false, &|| true).expect("nothing is written");
+        cache.age(at(9 * day));
         assert_eq!(cache.latest().collect::<Vec<_>>(), [(2, &b"new"[..])], "those of the latest table stay");
         assert_eq!(cache.id(&mut b"old".to_vec(), at(9 * day)), Some(3), "no identifier is handed out twice");
     }
@@ -584,28 +617,17 @@ mod tests {
     fn what_is_written_is_read_at_the_next_start() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("149.13");
-        let mut cache = Cache::load(&path, 10_000, at(1000)).expect("no file is an empty one");
+        let mut cache = load_at(&path, 10_000, 1000).expect("no file is an empty one");
         let name = |number: usize| format!("{number}{}", "x".repeat(8000)).into_bytes();
         for number in 0..3000_usize {
             assert!(cache.id(&mut name(number), at(1000 + number as u64)).is_some());
         }
-        cache.save(at(5000), true, &|| true).expect("saved");
+        save(&mut cache, at(5000), true).expect("saved");
         let length = fs::metadata(&path).expect("it is there").len();
         assert!((MAX_SIZE - 200_000..=MAX_SIZE).contains(&length), "{length}");
-        let mut cache = Cache::load(&path, 10_000, at(5000)).expect("loaded");
+        let mut cache = load_at(&path, 10_000, 5000).expect("loaded");
         assert_eq!(cache.id(&mut name(2999), at(5000)), Some(2999));
         assert_eq!(cache.id(&mut name(1000), at(5000)), Some(1000), "the latest are kept");
         assert_eq!(cache.id(&mut name(0), at(5000)), Some(3000));
-    }
-
-    #[test]
-    fn a_file_that_is_anothers_by_now_is_left_alone() {
-        let (_dir, path) = file("0 1000 of another\n");
-        let mut cache = load(&path).expect("loaded");
-        id(&mut cache, "a");
-        for at_exit in [false, true] {
-            cache.save(at(1100), at_exit, &|| false).expect("nothing to write");
-            assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 1000 of another\n");
-        }
     }
 }

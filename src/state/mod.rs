@@ -4,7 +4,9 @@ mod clusters;
 mod file;
 mod identifiers;
 mod restarts;
+mod writer;
 
 pub use clusters::Clusters;
 pub use identifiers::Cache;
 pub use restarts::Restarts;
+pub use writer::Writer;

@@ -444,7 +444,7 @@ fn comes_back(agent: &mut Agent, cluster: u32, disk: &str, go: impl FnOnce(), co
     let (spec, before) = table(agent, cluster);
     let mut instances = Instances::new(spec.shape, 0, None);
     let mut id = |table: &Table| {
-        instances.update(table, SystemTime::now(), &|| true);
+        instances.update(table, SystemTime::now());
         row(table, disk).map(|row| instances.ids()[row])
     };
     let was = id(&before);

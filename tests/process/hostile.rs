@@ -98,7 +98,7 @@ fn state_files_of_any_size_and_content_are_survived() {
     }
 }
 
-/// The thread that answers pmcd writes them: on a busy disk it would be late for pmcd.
+/// The end of the agent waits for what is written.
 #[test]
 fn writing_identifiers_waits_for_no_disk() {
     if lacks(&["strace"]) {
@@ -127,13 +127,16 @@ fn a_dropped_agent_leaves_the_files_of_its_successor() {
     let home = Home::new(ONE);
     let mut late = Peer::ready(&home, NO_BPF);
     let first = identifiers(&mut late, "bcc.agent.module.state");
+    let written = || wait_for("names to be written", || home.path(CACHE).exists().then_some(()));
+    written();
     late.agent.signal(Signal::SIGSTOP);
     late.send(&wire::lookup("bcc.agent.version"));
     (late.to, late.from) = (None, None);
     let mut successor = Peer::ready(&home, NO_BPF);
     assert_eq!(values(&mut successor, "bcc.agent.crashes")[""], "1");
+    fs::remove_file(home.path(CACHE)).unwrap();
     identifiers(&mut successor, "bcc.agent.module.state");
-    wait_for("the successor to write", || home.path(CACHE).exists().then_some(()));
+    written();
     // Whatever is there now is the successor's.
     fs::write(home.path(CACHE), "2 0 2147483647\n77 1000 of_the_successor\n").unwrap();
     let starts = home.read(STARTS);
