@@ -8,6 +8,7 @@ use crate::kit::is_control;
 use crate::pcp::InstId;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -55,8 +56,10 @@ pub struct Cache {
     path: Option<PathBuf>,
     max: usize,
     entries: HashMap<Vec<u8>, Entry>,
-    /// Names by what precedes their first blank, which libpcp takes for the whole name in comparisons.
-    words: HashMap<Vec<u8>, InstId>,
+    /// What precedes the first blank of each name, which libpcp takes for the whole name in comparisons, as a hash with a secret: a second
+    /// copy of all names would be half of the memory.
+    words: HashSet<u64>,
+    hasher: RandomState,
     ids: HashSet<InstId>,
     /// The name with the highest identifier. It stays in the file, forgotten or not: the next identifier is one above it.
     last: Option<(Vec<u8>, Entry)>,
@@ -83,7 +86,8 @@ impl Cache {
             path,
             max,
             entries: HashMap::new(),
-            words: HashMap::new(),
+            words: HashSet::new(),
+            hasher: RandomState::new(),
             ids: HashSet::new(),
             last: None,
             free: 0,
@@ -138,7 +142,7 @@ impl Cache {
     pub fn id(&mut self, name: &mut Vec<u8>, now: SystemTime) -> Option<InstId> {
         let now = self.clock(now);
         if !self.entries.contains_key(name) {
-            if self.words.contains_key(word(name)) {
+            if self.words.contains(&self.hasher.hash_one(word(name))) {
                 name.iter_mut().filter(|byte| **byte == b' ').for_each(|byte| *byte = b'_');
             }
             if !self.entries.contains_key(name) {
@@ -283,13 +287,13 @@ impl Cache {
 
     fn retain(&mut self, is_kept: impl Fn(&Entry) -> bool) {
         self.entries.retain(|_, entry| is_kept(entry));
-        self.words = self.entries.iter().map(|(name, entry)| (word(name).to_vec(), entry.id)).collect();
+        self.words = self.entries.keys().map(|name| self.hasher.hash_one(word(name))).collect();
         self.ids = self.entries.values().map(|entry| entry.id).collect();
         self.free = 0;
     }
 
     fn insert(&mut self, name: Vec<u8>, id: InstId, used: u64) {
-        self.words.insert(word(&name).to_vec(), id);
+        self.words.insert(self.hasher.hash_one(word(&name)));
         self.ids.insert(id);
         let entry = Entry { id, used };
         if self.last.as_ref().is_none_or(|(_, last)| last.id < id) {
@@ -629,5 +633,30 @@ mod tests {
         assert_eq!(cache.id(&mut name(2999), at(5000)), Some(2999));
         assert_eq!(cache.id(&mut name(1000), at(5000)), Some(1000), "the latest are kept");
         assert_eq!(cache.id(&mut name(0), at(5000)), Some(3000));
+    }
+
+    /// The names are made in a process of its own, which is this test again.
+    #[test]
+    fn a_name_is_in_memory_once() {
+        const CHILD: &str = "COREBCC_TEST_NAMES";
+        const LENGTH: u64 = 221; // as the line of a container's bucket
+        let resident = || -> u64 {
+            let text = fs::read_to_string("/proc/self/status").expect("read");
+            let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("resident memory");
+            line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+        };
+        if std::env::var_os(CHILD).is_none() {
+            let mut again = std::process::Command::new(std::env::current_exe().expect("this test"));
+            let status = again.args(["--exact", "state::identifiers::tests::a_name_is_in_memory_once"]).env(CHILD, "1");
+            return assert!(status.status().expect("run").success());
+        }
+        const NAMES: u64 = 100_000;
+        let (before, mut cache) = (resident(), Cache::new(None, NAMES as usize));
+        for number in 0..NAMES {
+            let mut name = format!("{number:0>width$}", width = LENGTH as usize).into_bytes();
+            assert_eq!(cache.id(&mut name, at(1000)), Some(number as InstId));
+        }
+        let each = (resident() - before) / NAMES;
+        assert!((LENGTH..LENGTH * 2).contains(&each), "{each} bytes");
     }
 }
