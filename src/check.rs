@@ -4,7 +4,9 @@ use crate::catalog::EnabledModule;
 use crate::cli::{
     configuration, print, programs, read_config, scripts, usual_config, CheckOptions, CommonOptions, PrintError,
 };
-use crate::collector::{prepare, survey, Attempt, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION};
+use crate::collector::{
+    foreign_pins, prepare, survey, Attempt, Configuration, ModuleSet, Prepared, PreparedModules, CONFIGURATION,
+};
 use crate::config::{Config, ScriptSettings, Settings};
 use crate::kit::PairStatus;
 use crate::logging::Target;
@@ -56,6 +58,8 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     let Prepared { settings, mut enabled, mut modules, configuration } =
         prepare(&config, &path, survey(&config, MODULES), MODULES);
     configuration.log_errors();
+    let state = conf.path("PCP_VAR_DIR", "config/pmda");
+    foreign_pins(common.domain, &state).iter().for_each(|foreign| log::warn!("{foreign}"));
     set_pair_options(PairOptions { btf: common.btf.clone(), allow_helpers: settings.allow_helpers.clone() });
     let mut wrong_pairs = false;
     for (module, mut pair) in

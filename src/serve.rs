@@ -5,7 +5,8 @@ use crate::catalog::{EnabledModule, Help, Registry};
 use crate::check::note_without_effect;
 use crate::cli::{configuration, ServeOptions};
 use crate::collector::{
-    is_of_pairs, pin_for, prepare, status_tables, survey, AgentStatus, Collector, Prepared, StatisticsHelper, Supply,
+    foreign_pins, is_of_pairs, pin_for, prepare, status_tables, survey, AgentStatus, Collector, Prepared,
+    StatisticsHelper, Supply,
 };
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
@@ -147,6 +148,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     }
     let caches = conf.path("PCP_VAR_DIR", "config/pmda");
     pin_for(common.domain, &caches, knows_all);
+    foreign_pins(common.domain, &caches).iter().for_each(|foreign| warn!("{foreign}"));
     let specs = || enabled.iter().map(|module| module.spec);
     let mut to_run = privilege::to_run(specs());
     // What comes later may be any module, or a pair.

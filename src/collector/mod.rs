@@ -17,7 +17,7 @@ mod renewal;
 mod sets;
 mod status;
 
-pub use crate::loader::{pin_for, Attempt, StatisticsHelper};
+pub use crate::loader::{foreign_pins, pin_for, Attempt, StatisticsHelper};
 pub use jobs::Collector;
 pub use loaded_module::CONFIGURATION;
 pub use module_set::ModuleSet;

@@ -223,6 +223,7 @@ impl ModuleSet {
     /// What is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
+        loader::pin_late();
         if self.ticks == SETTLED || self.ticks.is_multiple_of(GIVE_BACK) {
             trim();
         }
@@ -346,9 +347,14 @@ impl ModuleSet {
         self.modules.store(id, column, value)
     }
 
-    /// Leaves it to the end of the process to detach everything. Where the end of the process comes while this thread takes a probe
+    /// Lets the next agent have what is pinned, and leaves it to the end of the process to detach everything else. Where the end of the process comes while this thread takes a probe
     /// off, the kernel gives up and keeps it ("failed to unregister, leaking uprobe").
     pub fn leave(self) {
+        for set in self.modules.sets().iter() {
+            set.kernel.let_go();
+            set.iter().filter_map(LoadedModule::idle).for_each(|mut working| working.module.let_go());
+        }
+        loader::release_pins();
         std::mem::forget(self);
     }
 }

@@ -304,6 +304,9 @@ pub trait Module {
     /// Called about once a second.
     fn tick(&mut self, _kernel: &dyn Kernel) {}
 
+    /// The end of the agent: what counts in pinned maps of the module's own is detached, if that takes a moment only.
+    fn let_go(&mut self) {}
+
     /// Called when a ring of the module has records: drain it. And when the module is [`Module::due`].
     fn woken(&mut self, kernel: &dyn Kernel) {
         self.tick(kernel);

@@ -29,6 +29,9 @@ pub trait LoadedObject: Kernel + Send + Sync {
     /// Detaches the programs in which none of these modules has a part, and switches the parts of all others off in the rest.
     fn keep(&self, modules: &[&str]);
 
+    /// At the end of the agent: what counts in pinned maps by this process lets go of them, so that the next agent may have them.
+    fn let_go(&self) {}
+
     /// Has the kernel count the runs of programs while the descriptor is open.
     fn count_runs(&self) -> std::io::Result<OwnedFd>;
 
@@ -47,6 +50,10 @@ impl LoadedObject for Loaded {
 
     fn targets(&self) -> &[TargetOutcome] {
         Loaded::reaches(self)
+    }
+
+    fn let_go(&self) {
+        Loaded::let_go(self);
     }
 
     fn programs(&self) -> Vec<ProgramUsage> {

@@ -40,7 +40,8 @@ pub use pair_code::guarded_helpers;
 pub use pair_events::{EventReader, Events};
 pub use pair_options::{set_pair_options, PairOptions};
 pub use pins::{
-    end_pinned_programs, forget_pinned, pin_for, pin_state, pinned_sizes, remove_other_pins, want_pinned, PinState,
+    end_pinned_programs, foreign_pins, forget_pinned, pin_for, pin_late, pin_state, pinned_sizes, release_pins,
+    remove_other_pins, want_pinned, PinState,
 };
 pub use refusal::Refusal;
 pub use script_helper::{run_bpftrace, Bpftrace, ScriptHelper, ScriptProcess};

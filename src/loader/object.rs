@@ -3,7 +3,7 @@
 use super::btf::KernelTypes;
 use super::mapping::Mapping;
 use super::outcome::{usable, Finding, LoadRequest, Refusals, TargetOutcome};
-use super::pins::{end_pinned_programs, wait_for_ended_programs, PinUser, Unit};
+use super::pins::{end_pinned_programs, end_programs_before, wait_for_ended_programs, PinUser, Unit};
 use super::refusal::Refusal;
 use super::ring::Ring;
 use super::sparse::Sparse;
@@ -33,7 +33,7 @@ pub struct Loaded {
     pub(super) rings: BTreeMap<&'static str, Ring>,
     pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
     /// Programs of the hooks' tiers, by name.
-    pub(super) programs: BTreeMap<&'static str, OwnedFd>,
+    programs: Mutex<BTreeMap<&'static str, Arc<OwnedFd>>>,
     /// The modules' questions (`FEATURE` lines in bpf/), answered.
     pub(super) features: Vec<Finding>,
     /// Modules, each with one that works for it: as long as the first runs, so does the other's part of the programs.
@@ -97,7 +97,7 @@ impl Loaded {
             maps: BTreeMap::new(),
             rings: BTreeMap::new(),
             hooks: Vec::new(),
-            programs: BTreeMap::new(),
+            programs: Mutex::default(),
             features: Vec::new(),
             helpers: Vec::new(),
             btf: None,
@@ -112,6 +112,10 @@ impl Loaded {
     /// Pins what is to outlive the agent.
     pub(super) fn pin(&mut self) {
         let Some(object) = &self.object else { return };
+        if !self.units.is_empty() {
+            // Hooks that this agent attaches to later, if at all.
+            end_programs_before(|_| true);
+        }
         for unit in std::mem::take(&mut self.units) {
             self.continued.extend(unit.continued().cloned());
             let Some(user) = unit.keep(object) else { continue };
@@ -202,25 +206,39 @@ impl Loaded {
 
     /// Loads a program of a hook, or a template, without attaching it.
     pub(super) fn load(&mut self, name: &'static str) -> Result<(), Refusal> {
-        if !self.programs.contains_key(name) {
+        if self.program(name).is_none() {
             let (object, btf) = self.parts()?;
             let program = program::load(object, name, btf)?;
-            self.programs.insert(name, program);
+            held(&self.programs).insert(name, Arc::new(program));
         }
         Ok(())
     }
 
+    /// A program of the hooks' tiers, if it is loaded.
+    pub(super) fn program(&self, name: &str) -> Option<Arc<OwnedFd>> {
+        held(&self.programs).get(name).cloned()
+    }
+
+    /// Those that are loaded.
+    pub(super) fn loaded_programs(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
+        held(&self.programs).values().cloned().collect::<Vec<_>>().into_iter()
+    }
+
     /// Attaches the programs of a tier that were loaded; the error names the one that was refused.
     pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), (&'static str, Refusal)> {
+        // Until now those of an agent before have counted in the maps that are continued.
+        if !self.units.is_empty() {
+            end_programs_before(|name| hook.tiers.iter().any(|tier| tier.programs.contains(&name)));
+        }
         wait_for_ended_programs();
         let mut links = Vec::new();
         // Once, whichever hooks have it: a program counts for all of its modules.
         let runs = |name| held(&self.links).values().flatten().any(|(program, _)| *program == name);
         for &name in tier.programs.iter().filter(|&&name| !runs(name)) {
-            let Some(fd) = self.programs.get(name) else { continue };
+            let Some(fd) = self.program(name) else { continue };
             let program = self.object.iter().flat_map(Object::progs).find(|program| program.name() == name);
             let Some(program) = program else { continue };
-            links.push((name, template::attach_named(&program, fd).map_err(|refusal| (name, refusal))?));
+            links.push((name, template::attach_named(&program, &fd).map_err(|refusal| (name, refusal))?));
         }
         held(&self.links).insert(hook.name, links);
         Ok(())
@@ -297,12 +315,12 @@ impl Loaded {
         };
         let switched = self.switch(part);
         held(&self.holds).retain(|(module, _)| modules.contains(module));
-        for links in held(&self.links).values_mut() {
-            links.retain(|(program, _)| {
-                let users = self.build.and_then(|build| build.users(program));
-                users.is_none_or(|users| users.iter().any(|user| part(user) != Part::Off))
-            });
-        }
+        let is_kept = |program: &str| {
+            let users = self.build.and_then(|build| build.users(program));
+            users.is_none_or(|users| users.iter().any(|user| part(user) != Part::Off))
+        };
+        held(&self.links).values_mut().for_each(|links| links.retain(|(program, _)| is_kept(program)));
+        held(&self.programs).retain(|program, _| is_kept(program));
         let links = held(&self.links);
         let still_runs = |name: &str| links.values().flatten().any(|(program, _)| *program == name);
         let stopped = |pin: &PinUser| !modules.contains(&&*pin.unit);
@@ -312,6 +330,18 @@ impl Loaded {
             Ok(()) => pins.retain(|pin| !stopped(pin)),
             Err(error) => log::error!("the programs count on for modules that were stopped: {error}"),
         }
+    }
+
+    /// At the end of the agent: what counts in pinned maps by this process lets go of them, so that the next agent may have them.
+    pub fn let_go(&self) {
+        let mut pins = held(&self.pins);
+        let is_pinned = |user: &&str| pins.iter().any(|pin| pin.unit == **user);
+        let counts = |program: &str| {
+            self.build.and_then(|build| build.users(program)).is_some_and(|users| users.iter().any(is_pinned))
+        };
+        held(&self.links).values_mut().for_each(|links| links.retain(|(program, _)| !counts(program)));
+        held(&self.programs).retain(|program, _| !counts(program));
+        pins.clear();
     }
 
     /// Tells the programs what each module's part does from now on.
@@ -361,7 +391,7 @@ impl Kernel for Loaded {
     }
 
     fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, KernelError> {
-        let program = hook.tiers.iter().flat_map(|tier| tier.programs).find_map(|name| self.programs.get(name));
+        let program = hook.tiers.iter().flat_map(|tier| tier.programs).find_map(|name| self.program(name));
         let program = program.ok_or(KernelError::NotLoaded(hook.name))?;
         Ok(program::run(program.as_fd(), arguments).map_err(Refusal::from)?)
     }
@@ -376,9 +406,9 @@ impl Kernel for Loaded {
         let &(_, tier) = known.ok_or(KernelError::NotLoaded(hook.name))?;
         let mut links = Vec::new();
         for name in tier.programs {
-            let program = self.programs.get(name).ok_or(KernelError::NotLoaded(name))?;
+            let program = self.program(name).ok_or(KernelError::NotLoaded(name))?;
             for event in perf_event::cpu_clock(sampling)? {
-                template::run_at(&event, program).map_err(Refusal::from)?;
+                template::run_at(&event, &program).map_err(Refusal::from)?;
                 links.push((*name, event));
             }
         }
@@ -400,7 +430,7 @@ impl Kernel for Loaded {
     }
 
     fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, KernelError> {
-        let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.programs.contains_key(program));
+        let loaded = |tier: &&Tier| tier.programs.iter().all(|program| self.program(program).is_some());
         let mut refusals = Refusals::default();
         for tier in template.tiers.iter().filter(loaded) {
             match self.hold(tier, target, number) {

@@ -250,6 +250,8 @@ fn culprit(said: &str) -> Option<String> {
 impl LoadedPair {
     /// Attaches the programs. Those at `post_attach_mark` run once, and are detached again.
     pub fn attach(&mut self) {
+        // Until now those of an agent before have counted.
+        self.pin.iter().for_each(PinUser::end_programs_before);
         wait_for_ended_programs();
         let LoadedPair { links, samplings, object, programs, refused, cgroup, pin, .. } = self;
         let (mut marked, mut ways) = (Vec::new(), None);
@@ -284,6 +286,14 @@ impl LoadedPair {
         if !marked.is_empty() {
             post_attach_mark();
         }
+    }
+
+    /// Whether counts are pinned, and the programs are detached in a moment: the kernel takes a tenth of a second for a uprobe.
+    pub fn can_let_go(&self) -> bool {
+        let is_slow = |program: &PairProgram| {
+            ["uprobe", "uretprobe", "usdt"].iter().any(|kind| program.section.starts_with(kind))
+        };
+        self.pin.is_some() && !self.programs.iter().any(is_slow)
     }
 
     /// Has programs at perf events run on the CPUs that are on line now. What is refused for the first time is given with the program's name.

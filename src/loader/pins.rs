@@ -13,12 +13,12 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 use nix::sys::statfs::{statfs, BPF_FS_MAGIC};
 use nix::unistd::Uid;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
@@ -47,12 +47,20 @@ pub struct PinState {
 
 /// Why nothing can be pinned, and what to do.
 #[derive(Clone, Debug, Error)]
-#[error("{0}")]
-struct NotPinned(String);
+#[error("{why}")]
+struct NotPinned {
+    why: String,
+    /// Another agent uses the directory: it may be one that ends.
+    is_busy: bool,
+}
 
 impl NotPinned {
+    fn new(why: String) -> NotPinned {
+        NotPinned { why, is_busy: false }
+    }
+
     fn at(path: &Path, why: impl Display) -> NotPinned {
-        NotPinned(format!("{}: {why}", path.display()))
+        NotPinned::new(format!("{}: {why}", path.display()))
     }
 }
 
@@ -67,15 +75,71 @@ struct Pins {
     states: BTreeMap<String, PinState>,
     /// Units whose maps programs count in.
     users: BTreeMap<String, Weak<()>>,
-    /// The numbers of programs that were ended.
-    ending: Vec<u32>,
+    /// Programs that were told to end.
+    ending: Vec<Ending>,
+    /// Programs of an agent before that count until others are attached in their place.
+    before: Vec<Before>,
+    /// What is to be pinned once the agent before has ended.
+    late: Vec<Late>,
+}
+
+/// A unit whose maps count while another agent uses the directory.
+struct Late {
+    unit: String,
+    layout: Layout,
+    since: u64,
+    maps: Vec<(String, OwnedFd)>,
+    /// Programs that are to go on without the agent.
+    links: Vec<(String, OwnedFd)>,
+}
+
+/// A program of an agent before, which this one keeps attached.
+struct Before {
+    unit: String,
+    program: String,
+    link: Ending,
+}
+
+/// A program that was told to end.
+struct Ending {
+    program: u32,
+    link: u32,
+    /// Whoever closes a link that nothing else holds has detached its program then.
+    fd: Option<OwnedFd>,
+}
+
+impl Ending {
+    fn of(link: &Link) -> libbpf_rs::Result<Ending> {
+        link.info().map(|info| Ending { program: info.prog_id, link: info.id, fd: None })
+    }
+
+    /// The same, and the link is held, so that the program stays attached.
+    fn held(link: &Link) -> libbpf_rs::Result<Ending> {
+        let fd = link.as_fd().try_clone_to_owned()?;
+        Ok(Ending { fd: Some(fd), ..Ending::of(link)? })
+    }
+
+    /// Whether the program may still run. The kernel gives up a file's hold on the link a moment after the file is gone.
+    fn may_run(&mut self) -> bool {
+        self.fd = None;
+        // SAFETY: it takes a number and returns a descriptor.
+        match unsafe { libbpf_sys::bpf_link_get_fd_by_id(self.link) } {
+            missing if missing == -libc::ENOENT => false,
+            refused if refused < 0 => is_there(self.program),
+            fd => {
+                // SAFETY: the descriptor is new, and nobody else's.
+                self.fd = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+                true
+            }
+        }
+    }
 }
 
 /// The agent's directory, which is locked.
 struct Store {
     path: PathBuf,
-    /// The programs of the agent before were told to end.
-    has_ended_programs: bool,
+    /// This agent holds the programs of the one before.
+    has_programs: bool,
     _lock: Flock<File>,
 }
 
@@ -86,12 +150,16 @@ static PINS: Mutex<Pins> = Mutex::new(Pins {
     states: BTreeMap::new(),
     users: BTreeMap::new(),
     ending: Vec::new(),
+    before: Vec::new(),
+    late: Vec::new(),
 });
 
 /// The maps of a unit that are to be pinned: those of an agent before, or none yet.
 pub struct Unit {
     name: String,
-    directory: PathBuf,
+    layout: Layout,
+    /// None as long as another agent uses that of all units.
+    directory: Option<PathBuf>,
     since: u64,
     maps: Vec<String>,
     found: BTreeMap<String, MapHandle>,
@@ -101,18 +169,30 @@ pub struct Unit {
 pub struct PinUser {
     /// The unit.
     pub unit: String,
-    directory: PathBuf,
+    directory: Option<PathBuf>,
     _token: Arc<()>,
 }
 
 impl PinUser {
+    /// Ends the programs of an agent before that count in the same maps.
+    pub fn end_programs_before(&self) {
+        held(&PINS).end_before(|unit, _| unit == self.unit);
+    }
+
     /// Has an attached program go on when the agent ends. One that hangs on a perf event (tracepoints, kprobes, uprobes) ends with it.
     pub fn let_run(&self, program: &str, link: BorrowedFd<'_>) {
         if !outlives(link) {
             log::info!("{}: {program} ends with the agent, as each tracepoint, kprobe and uprobe", self.unit);
             return;
         }
-        let path = self.directory.join(format!("{PROGRAM}{}", file_of(program)));
+        let Some(directory) = &self.directory else {
+            let mut pins = held(&PINS);
+            if let (Some(late), Ok(link)) = (pins.late_of(&self.unit), link.try_clone_to_owned()) {
+                late.links.push((program.to_owned(), link));
+            }
+            return;
+        };
+        let path = file_of_program(directory, program);
         if let Err(error) = pin(&path, link) {
             log::warn!("{}: {program} ends with the agent: {}: {error}", self.unit, path.display());
         }
@@ -121,10 +201,73 @@ impl PinUser {
 
 /// Ends the programs of a unit that would go on without the agent. Those that this agent still runs, for other units, stay attached.
 pub fn end_pinned_programs(unit: &str, still_run: impl Fn(&str) -> bool) {
-    let Pins { store: Some(Ok(store)), ending, .. } = &mut *held(&PINS) else { return };
+    let Pins { store, ending, late, .. } = &mut *held(&PINS);
+    late.retain(|late| late.unit != unit);
+    let Some(Ok(store)) = store else { return };
     for (directory, _) in store.units().into_iter().filter(|(_, named)| named.name == unit) {
         end_programs(&directory, ending, &still_run);
     }
+}
+
+/// Ends those programs of modules that an agent before let run and whose names are these: others are attached in their place now.
+pub fn end_programs_before(is_replaced: impl Fn(&str) -> bool) {
+    held(&PINS).end_before(|unit, program| !is_pair(unit) && is_replaced(program));
+}
+
+/// Pins the maps that could not be pinned as they were loaded, if the agent before has ended meanwhile. Its counts are lost: this
+/// agent's began at 0. To be called now and then.
+pub fn pin_late() {
+    let pins = &mut *held(&PINS);
+    let Pins { name: Some(name), store, states, ending, late, .. } = pins else { return };
+    if late.is_empty() {
+        return;
+    }
+    Pins::open(name, store);
+    let opened = match store {
+        Some(Ok(store)) => {
+            store.has_programs = true; // what comes now is of this agent
+            Ok(&*store)
+        }
+        Some(Err(why)) if !why.is_busy => Err(why.clone()),
+        _ => return,
+    };
+    for late in std::mem::take(late) {
+        let state = states.entry(late.unit.clone()).or_default();
+        match opened.clone().and_then(|store| late.pin(store, state, ending)) {
+            Ok(()) => state.say_pinned(&late.unit, late.since, false),
+            Err(why) => state.say_not(&late.unit, &why.why),
+        }
+    }
+}
+
+/// Lets the next agent have the directory, unless programs of this one still count in what is pinned. To be called at the end.
+pub fn release_pins() {
+    let pins = &mut *held(&PINS);
+    pins.late.clear();
+    if pins.users.keys().all(|unit| !is_used(&pins.users, unit)) {
+        pins.store = None;
+        pins.name = None;
+    }
+}
+
+/// A sentence for each directory of pins that is nobody's at the moment: that of an agent with another domain or directory of state, or
+/// of an account that cannot pin. None where they cannot be looked at.
+pub fn foreign_pins(domain: u32, state: &Path) -> Vec<String> {
+    let own = directory_of(domain, state);
+    let entries = fs::read_dir(Path::new(MOUNT).join("corebcc")).into_iter().flatten().flatten();
+    let is_unused = |path: &PathBuf| {
+        let lock = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path);
+        lock.is_ok_and(|lock| Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_ok())
+    };
+    let paths = entries.filter(|entry| *entry.file_name() != *own).map(|entry| entry.path()).filter(is_unused);
+    let said = |path: PathBuf| {
+        let path = path.display();
+        format!(
+            "{path}: maps and programs pinned by an agent with another domain number (-d) or another PCP_VAR_DIR, which does \
+             not run; to end them: rm -r {path}"
+        )
+    };
+    paths.map(said).collect()
 }
 
 /// Waits until the programs that were ended do not run any more: the kernel detaches them a moment later, and others that count in the
@@ -132,22 +275,90 @@ pub fn end_pinned_programs(unit: &str, still_run: impl Fn(&str) -> bool) {
 pub fn wait_for_ended_programs() {
     let until = Instant::now() + PATIENCE;
     let mut ending = std::mem::take(&mut held(&PINS).ending);
-    ending.retain(|program| is_there(*program));
+    ending.retain_mut(Ending::may_run);
     while !ending.is_empty() {
         if Instant::now() > until {
-            return log::warn!("programs {ending:?} of before may still run: pinned counts may be too high");
+            let programs: Vec<u32> = ending.iter().map(|ending| ending.program).collect();
+            return log::warn!("programs {programs:?} of before may still run: pinned counts may be too high");
         }
-        std::thread::sleep(Duration::from_millis(1));
-        ending.retain(|program| is_there(*program));
+        wait_for_kernel();
+        ending.retain_mut(Ending::may_run);
+    }
+}
+
+/// Waits until the kernel has given up what files that are gone held on links; programs go on as long as this agent holds these. Whoever
+/// closes a link later is the last, and need not wait for the kernel to detach it.
+fn wait_for_kernel() {
+    for _ in 0..2 {
+        // SAFETY: it takes numbers. It waits until what all CPUs read at its begin is not read any more.
+        if unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) } != 0 {
+            std::thread::sleep(Duration::from_millis(20)); // as with `nohz_full`
+        }
     }
 }
 
 /// Has this agent pin maps, in a directory of its own: agents with other directories of state do not share maps. `removes`: it knows
 /// all units, so that what is pinned of others can be removed.
 pub fn pin_for(domain: u32, state: &Path, removes: bool) {
-    let name = format!("{domain}-{:016x}", Layout::of(state.as_os_str().as_encoded_bytes()).0);
     let mut pins = held(&PINS);
-    (pins.name, pins.removes) = (Some(name), removes);
+    (pins.name, pins.removes) = (Some(directory_of(domain, state)), removes);
+}
+
+fn directory_of(domain: u32, state: &Path) -> String {
+    format!("{domain}-{:016x}", Layout::of(state.as_os_str().as_encoded_bytes()).0)
+}
+
+/// Whether a unit is a pair: another object, whose programs may have names of the modules' programs.
+fn is_pair(unit: &str) -> bool {
+    unit.starts_with("user.")
+}
+
+/// Whether programs of this agent count for a unit.
+fn is_used(users: &BTreeMap<String, Weak<()>>, unit: &str) -> bool {
+    users.get(unit).is_some_and(|user| user.strong_count() > 0)
+}
+
+impl Pins {
+    fn late_of(&mut self, unit: &str) -> Option<&mut Late> {
+        self.late.iter_mut().find(|late| late.unit == unit)
+    }
+
+    /// Ends programs of an agent before, by unit and name.
+    fn end_before(&mut self, is_meant: impl Fn(&str, &str) -> bool) {
+        let ended = self.before.extract_if(.., |before| is_meant(&before.unit, &before.program));
+        self.ending.extend(ended.map(|before| before.link));
+    }
+
+    /// The directory, which is opened again if another agent used it the last time.
+    fn open(name: &str, store: &mut Option<Result<Store, NotPinned>>) {
+        match store {
+            None => *store = Some(Store::open(name, PATIENCE)),
+            Some(Err(why)) if why.is_busy => *store = Some(Store::open(name, Duration::ZERO)),
+            Some(_) => {}
+        }
+    }
+}
+
+impl Late {
+    fn pin(&self, store: &Store, state: &mut PinState, ending: &mut Vec<Ending>) -> Result<(), NotPinned> {
+        for (directory, _) in store.units().into_iter().filter(|(_, named)| named.name == self.unit) {
+            end_programs(&directory, ending, |_| false);
+            remove(&directory).map_err(|error| NotPinned::at(&directory, error))?;
+            state.discarded += 1;
+            log::warn!("{}: counts of the agent before are discarded, since it ended after this one began", self.unit);
+        }
+        let directory = store.directory(&self.unit, self.layout, self.since);
+        let make = || {
+            DirBuilder::new().mode(0o700).create(&directory)?;
+            let maps = self.maps.iter().map(|(name, map)| (directory.join(file_of(name)), map));
+            let links = self.links.iter().map(|(name, link)| (file_of_program(&directory, name), link));
+            maps.chain(links).try_for_each(|(path, what)| pin(&path, what.as_fd()))
+        };
+        make().map_err(|error: io::Error| {
+            let _ = remove(&directory);
+            NotPinned::at(&directory, error)
+        })
+    }
 }
 
 /// Notes that a unit's maps are to outlive the agent, whether they can be loaded now or not.
@@ -170,7 +381,8 @@ pub fn pin_state(unit: &str) -> Option<PinState> {
 pub fn pinned_sizes(unit: &str) -> Vec<(String, usize)> {
     let mut pins = held(&PINS);
     let Pins { name: Some(name), store, .. } = &mut *pins else { return Vec::new() };
-    let Ok(store) = store.get_or_insert_with(|| Store::open(name)) else { return Vec::new() };
+    Pins::open(name, store);
+    let Some(Ok(store)) = store else { return Vec::new() };
     let own = store.units().into_iter().filter(|(_, named)| named.name == unit);
     let files = own.flat_map(|(directory, _)| fs::read_dir(directory).into_iter().flatten().flatten());
     let size = |file: fs::DirEntry| {
@@ -181,16 +393,22 @@ pub fn pinned_sizes(unit: &str) -> Vec<(String, usize)> {
     files.filter_map(size).collect()
 }
 
-/// Removes what is pinned of units that are not to be pinned any more.
+/// Ends the programs of an agent before in whose place no others came, and removes what is pinned of units that are not to be pinned any
+/// more. To be called once all is loaded.
 pub fn remove_other_pins() {
     let mut pins = held(&PINS);
-    let Some(name) = pins.name.clone().filter(|_| pins.removes) else { return };
+    let Some(name) = pins.name.clone() else { return };
     if pins.states.is_empty() && !Path::new(MOUNT).join("corebcc").join(&name).exists() {
         return;
     }
-    let Pins { store, states, .. } = &mut *pins;
-    let Ok(store) = store.get_or_insert_with(|| Store::open(&name)) else { return };
-    for (directory, unit) in store.units() {
+    let Pins { removes, store, states, users, before, ending, .. } = &mut *pins;
+    before.clear();
+    Pins::open(&name, store);
+    let Some(Ok(store)) = store else { return };
+    for (directory, _) in store.units().into_iter().filter(|(_, unit)| !is_used(users, &unit.name)) {
+        end_programs(&directory, ending, |_| false);
+    }
+    for (directory, unit) in store.units().into_iter().filter(|_| *removes) {
         if states.contains_key(&unit.name) {
             continue;
         }
@@ -207,25 +425,32 @@ impl Unit {
     pub fn find(request: &PinRequest, object: &OpenObject) -> Option<Unit> {
         let PinRequest { unit, layout, maps } = request;
         let mut pins = held(&PINS);
-        let Pins { name, store, states, users, ending, .. } = &mut *pins;
-        let name = name.as_ref()?;
-        let store = store.get_or_insert_with(|| Store::open(name));
+        let Pins { name, store, states, users, before, .. } = &mut *pins;
+        Pins::open(name.as_ref()?, store);
         let state = states.entry(unit.clone()).or_default();
-        if users.get(unit).is_some_and(|user| user.strong_count() > 0) {
+        if is_used(users, unit) {
             let why = "programs that were loaded before still count in the pinned maps, which the next start of the agent continues";
             state.say_not(unit, why);
             return None;
         }
-        match store {
+        let maps = MapShape::of(object, maps);
+        let layout = maps.iter().fold(*layout, |layout, map| map.add_to(layout));
+        match store.as_mut()? {
             Ok(store) => {
-                store.end_all_programs(ending);
-                let maps = MapShape::of(object, maps);
-                let layout = maps.iter().fold(*layout, |layout, map| map.add_to(layout));
-                Some(store.find(unit, layout, &maps, state))
+                if !std::mem::replace(&mut store.has_programs, true) {
+                    *before = store.take_programs();
+                }
+                let found = store.find(unit, layout, &maps, state);
+                let programs: BTreeSet<String> =
+                    object.progs().map(|program| program.name().to_string_lossy().into_owned()).collect();
+                pins.end_before(|of, program| of == unit && !programs.contains(program));
+                Some(found)
             }
             Err(why) => {
-                state.say_not(unit, &why.0);
-                None
+                state.say_not(unit, &why.why);
+                let names = maps.iter().map(|map| map.name.clone()).collect();
+                let (since, found) = (seconds_since_1970(), BTreeMap::new());
+                why.is_busy.then(|| Unit { name: unit.clone(), layout, directory: None, since, maps: names, found })
             }
         }
     }
@@ -247,32 +472,43 @@ impl Unit {
     /// Pins its maps of a loaded object, unless they are pinned already. Nothing else uses them as long as the user lives.
     pub fn keep(self, object: &Object) -> Option<PinUser> {
         let continues = !self.found.is_empty();
-        let pinned = if continues { Ok(()) } else { self.pin(object) };
-        let mut pins = held(&PINS);
-        let Pins { states, users, .. } = &mut *pins;
-        let state = states.entry(self.name.clone()).or_default();
-        if let Err(error) = pinned {
-            let _ = remove(&self.directory);
-            state.say_not(&self.name, &format!("{}: {error}", self.directory.display()));
-            return None;
-        }
-        (state.since, state.is_pinned) = (self.since, true);
-        state.status = match continues {
-            true => "pinned; continues the counts of an agent before".into(),
-            false => "pinned; counts from this load on".into(),
+        let pinned = match &self.directory {
+            Some(directory) if !continues => self.pin(directory, object),
+            _ => Ok(()),
         };
-        log::info!("{}: {}", self.name, state.status);
+        let mut pins = held(&PINS);
+        let Pins { states, users, late, .. } = &mut *pins;
+        let state = states.entry(self.name.clone()).or_default();
+        match (&self.directory, pinned) {
+            (Some(directory), Err(error)) => {
+                let _ = remove(directory);
+                state.say_not(&self.name, &format!("{}: {error}", directory.display()));
+                return None;
+            }
+            (Some(_), Ok(())) => state.say_pinned(&self.name, self.since, continues),
+            (None, _) => {
+                let own = object.maps().filter(|map| self.has(&map.name().to_string_lossy()));
+                let own =
+                    own.map(|map| Some((map.name().to_str()?.to_owned(), map.as_fd().try_clone_to_owned().ok()?)));
+                let (unit, maps, links) = (self.name.clone(), own.collect::<Option<_>>()?, Vec::new());
+                late.push(Late { unit, layout: self.layout, since: self.since, maps, links });
+            }
+        }
         let token = Arc::new(());
         users.insert(self.name.clone(), Arc::downgrade(&token));
         Some(PinUser { unit: self.name, directory: self.directory, _token: token })
     }
 
-    fn pin(&self, object: &Object) -> io::Result<()> {
-        DirBuilder::new().mode(0o700).create(&self.directory)?;
+    fn has(&self, map: &str) -> bool {
+        self.maps.iter().any(|own| *own == map)
+    }
+
+    fn pin(&self, directory: &Path, object: &Object) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(directory)?;
         for map in object.maps() {
             let name = map.name().to_string_lossy();
-            if self.maps.iter().any(|own| *own == name) {
-                pin(&self.directory.join(file_of(&name)), map.as_fd())?;
+            if self.has(&name) {
+                pin(&directory.join(file_of(&name)), map.as_fd())?;
             }
         }
         Ok(())
@@ -280,6 +516,15 @@ impl Unit {
 }
 
 impl PinState {
+    fn say_pinned(&mut self, unit: &str, since: u64, continues: bool) {
+        (self.since, self.is_pinned) = (since, true);
+        self.status = match continues {
+            true => "pinned; continues the counts of an agent before".into(),
+            false => "pinned; counts from this load on".into(),
+        };
+        log::info!("{unit}: {}", self.status);
+    }
+
     fn say_not(&mut self, unit: &str, why: &str) {
         self.status = format!("not pinned: {why}");
         (self.since, self.is_pinned) = (seconds_since_1970(), false);
@@ -310,11 +555,11 @@ impl Named {
 
 impl Store {
     /// Opens the directory, and makes it if it is not there. The sentence of an error says what to do.
-    fn open(name: &str) -> Result<Store, NotPinned> {
+    fn open(name: &str, patience: Duration) -> Result<Store, NotPinned> {
         let mount = Path::new(MOUNT);
         let kind = statfs(mount).map_err(|error| NotPinned::at(mount, error))?.filesystem_type();
         if kind != BPF_FS_MAGIC {
-            return Err(NotPinned(format!(
+            return Err(NotPinned::new(format!(
                 "{MOUNT} is no BPF file system: mount it with `mount -t bpf bpf {MOUNT}`, or into the container, and restart the agent"
             )));
         }
@@ -330,17 +575,35 @@ impl Store {
             own_directory(directory)?;
         }
         let lock = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(&path);
-        let used =
-            |error| NotPinned::at(&path, format!("another agent uses it ({error}); stop that one and restart this"));
-        let lock = locked(lock.map_err(|error| NotPinned::at(&path, error))?).map_err(used)?;
-        Ok(Store { path, has_ended_programs: false, _lock: lock })
+        let used = |error| {
+            let why =
+                format!("another agent uses it ({error}); counts begin at 0, and are pinned once that one has ended");
+            NotPinned { is_busy: true, ..NotPinned::at(&path, why) }
+        };
+        let lock = locked(lock.map_err(|error| NotPinned::at(&path, error))?, patience).map_err(used)?;
+        Ok(Store { path, has_programs: false, _lock: lock })
     }
 
-    /// Once, when the agent is about to load its own: ends all programs of the agent before, since one can be that of several units.
-    fn end_all_programs(&mut self, ending: &mut Vec<u32>) {
-        if !std::mem::replace(&mut self.has_ended_programs, true) {
-            self.units().iter().for_each(|(directory, _)| end_programs(directory, ending, |_| false));
+    /// The programs of the agent before, each of which can be that of several units. Their files go, and they stay attached.
+    fn take_programs(&self) -> Vec<Before> {
+        let mut taken = Vec::new();
+        for (directory, Named { name: unit, .. }) in self.units() {
+            for (path, program) in programs_in(&directory) {
+                let link = Link::open(&path).and_then(|link| Ending::held(&link)).map_err(io::Error::other);
+                match link.and_then(|link| fs::remove_file(&path).map(|()| link)) {
+                    Ok(link) => taken.push(Before { unit: unit.clone(), program, link }),
+                    Err(error) => log::error!("{}: {error}: its counts are wrong; remove it", path.display()),
+                }
+            }
         }
+        if !taken.is_empty() {
+            wait_for_kernel();
+        }
+        taken
+    }
+
+    fn directory(&self, unit: &str, layout: Layout, since: u64) -> PathBuf {
+        self.path.join(Named { name: unit.into(), layout, since }.write())
     }
 
     fn units(&self) -> Vec<(PathBuf, Named)> {
@@ -353,7 +616,8 @@ impl Store {
         for (directory, named) in self.units().into_iter().filter(|(_, named)| named.name == unit) {
             let found = (named.layout == layout).then(|| found(&directory, maps)).flatten();
             if let Some(found) = found {
-                return Unit { name: unit.into(), directory, since: named.since, maps: names(), found };
+                let (directory, since) = (Some(directory), named.since);
+                return Unit { name: unit.into(), layout, directory, since, maps: names(), found };
             }
             state.discarded += 1;
             let why =
@@ -362,9 +626,9 @@ impl Store {
                 remove(&directory).map_or_else(|error| format!("not removed: {error}"), |()| "removed".into());
             log::warn!("{unit}: pinned maps discarded, so counts begin at 0: {why}; {} {removed}", directory.display());
         }
-        let named = Named { name: unit.into(), layout, since: seconds_since_1970() };
-        let (directory, found) = (self.path.join(named.write()), BTreeMap::new());
-        Unit { name: unit.into(), directory, since: named.since, maps: names(), found }
+        let since = seconds_since_1970();
+        let (directory, found) = (Some(self.directory(unit, layout, since)), BTreeMap::new());
+        Unit { name: unit.into(), layout, directory, since, maps: names(), found }
     }
 }
 
@@ -380,6 +644,10 @@ fn found(directory: &Path, maps: &[MapShape]) -> Option<BTreeMap<String, MapHand
 /// The file that a map is pinned at.
 fn file_of(map: &str) -> String {
     map.replace('.', ":")
+}
+
+fn file_of_program(directory: &Path, program: &str) -> PathBuf {
+    directory.join(format!("{PROGRAM}{}", file_of(program)))
 }
 
 /// Makes a directory that only root may use, or takes it if it is one.
@@ -402,12 +670,12 @@ fn own_directory(path: &Path) -> Result<(), NotPinned> {
 }
 
 /// Locks a directory. An agent that ends holds it a little longer.
-fn locked(mut file: File) -> Result<Flock<File>, nix::Error> {
-    let until = Instant::now() + PATIENCE;
+fn locked(mut file: File, patience: Duration) -> Result<Flock<File>, nix::Error> {
+    let until = Instant::now() + patience;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
-            Err((_, error)) if Instant::now() > until => return Err(error),
+            Err((_, error)) if Instant::now() >= until => return Err(error),
             Err((again, _)) => file = again,
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -431,16 +699,20 @@ fn pin(path: &Path, what: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// The programs that are pinned in a unit's directory.
+fn programs_in(directory: &Path) -> Vec<(PathBuf, String)> {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    files.filter_map(|file| Some((file.path(), file.file_name().to_str()?.strip_prefix(PROGRAM)?.to_owned()))).collect()
+}
+
 /// Ends the programs of a unit's directory, which an agent before or this one let run. Those that do not run for others are ending.
-fn end_programs(directory: &Path, ending: &mut Vec<u32>, still_run: impl Fn(&str) -> bool) {
-    for file in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = file.file_name();
-        let Some(program) = name.to_str().and_then(|name| name.strip_prefix(PROGRAM)) else { continue };
-        let link = Link::open(file.path()).and_then(|link| link.info()).map_err(io::Error::other);
-        match link.and_then(|link| fs::remove_file(file.path()).map(|()| link.prog_id)) {
-            Ok(number) if !still_run(program) => ending.push(number),
+fn end_programs(directory: &Path, ending: &mut Vec<Ending>, still_run: impl Fn(&str) -> bool) {
+    for (path, program) in programs_in(directory) {
+        let link = Link::open(&path).and_then(|link| Ending::of(&link)).map_err(io::Error::other);
+        match link.and_then(|link| fs::remove_file(&path).map(|()| link)) {
+            Ok(link) if !still_run(&program) => ending.push(link),
             Ok(_) => {}
-            Err(error) => log::error!("{}: {error}: its counts are wrong; remove it", file.path().display()),
+            Err(error) => log::error!("{}: {error}: its counts are wrong; remove it", path.display()),
         }
     }
 }

@@ -275,12 +275,7 @@ impl Trial<'_> {
             match self.try_tier(loaded, active, hook, tier, now) {
                 Ok(()) => {
                     let programs = tier.programs.iter().copied();
-                    self.record(
-                        hook,
-                        tier,
-                        programs.filter(|name| loaded.programs.contains_key(name)).collect(),
-                        Ok(()),
-                    );
+                    self.record(hook, tier, programs.filter(|name| loaded.program(name).is_some()).collect(), Ok(()));
                     return Ok(tier);
                 }
                 Err((program, refusal)) => {

@@ -76,7 +76,7 @@ impl Loaded {
         let mut usage = Vec::new();
         for program in object.progs() {
             let name = program.name().to_string_lossy().into_owned();
-            let loaded = self.programs.get(name.as_str());
+            let loaded = self.program(name.as_str());
             let Some(own) = loaded.and_then(|program| info(program.as_fd())) else { continue };
             let (kind, hook) = program::section(&program);
             let (kind, hook) = (kind.to_owned(), (!hook.is_empty()).then(|| hook.to_owned()));
@@ -131,7 +131,7 @@ impl Loaded {
     pub fn memory(&self) -> u64 {
         let maps = self.object.iter().flat_map(libbpf_rs::Object::maps).filter(libbpf_rs::Map::autocreate);
         let maps: u64 = maps.filter_map(|map| memory(map.as_fd())).sum();
-        let programs: u64 = self.programs.values().filter_map(|program| memory(program.as_fd())).sum();
+        let programs: u64 = self.loaded_programs().filter_map(|program| memory(program.as_fd())).sum();
         let copies: u64 = held(&self.copies).values().filter_map(|copy| memory(copy.as_fd())).sum();
         maps + programs + copies
     }

@@ -634,6 +634,10 @@ impl Module for PairModule {
         }
     }
 
+    fn let_go(&mut self) {
+        self.loaded.take_if(|loaded| loaded.can_let_go());
+    }
+
     fn woken(&mut self, _kernel: &dyn Kernel) {
         self.read_events();
     }

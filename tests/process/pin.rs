@@ -7,11 +7,18 @@ use crate::own::values;
 use crate::pairs::{compile, compiled, example, home, source, write};
 use crate::peer::Peer;
 use crate::support::bpf_mount::BpfMount;
-use crate::support::{as_thread, lacks, load, Home, BINARY};
+use crate::support::tracer::tracer;
+use crate::support::{as_thread, lacks, load, wait_for, Home, BINARY};
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{chown, DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const CONFIG: &str = "[pmda]\nmodules = sysfork, runqlat\n[sysfork]\nmodule = sysfork\ncluster = 2\npin = True\n\
                       [runqlat]\nmodule = runqlat\ncluster = 4\npin = True\n";
@@ -52,7 +59,20 @@ fn state(peer: &mut Peer, name: &str) -> BTreeMap<String, String> {
 }
 
 fn calls(peer: &mut Peer) -> Option<String> {
-    values(peer, "bcc.user.calls.calls_total").get("pairs-load::getppid").cloned()
+    calls_of(peer, "pairs-load")
+}
+
+fn calls_of(peer: &mut Peer, thread: &str) -> Option<String> {
+    values(peer, "bcc.user.calls.calls_total").get(&format!("{thread}::getppid")).cloned()
+}
+
+/// As [`load`], by a thread of this name: other tests count by name, too.
+fn load_as(thread: &str, calls: usize) {
+    as_thread(thread, move || {
+        (0..calls).for_each(|_| {
+            nix::unistd::getppid();
+        })
+    });
 }
 
 fn number(peer: &mut Peer, name: &str) -> u64 {
@@ -63,7 +83,7 @@ fn end_agent(peer: &mut Peer, how: &str) {
     match how {
         "in order" => assert_eq!(peer.close().0.code(), Some(0)),
         _ => {
-            peer.agent.signal(nix::sys::signal::Signal::SIGKILL);
+            peer.agent.signal(Signal::SIGKILL);
             peer.agent.end();
         }
     }
@@ -409,4 +429,113 @@ fn what_keeps_maps_from_being_pinned_is_said() {
     let said = String::from_utf8_lossy(&checked.stderr).into_owned() + &String::from_utf8_lossy(&checked.stdout);
     assert!(said.contains("[netproc] pin: expected False") && said.contains("sysfork"), "{said}");
     assert_eq!(checked.status.code(), Some(1));
+}
+
+/// Programs of modules are verified and attached one after the other, which takes half a second; those of pairs follow.
+#[test]
+fn a_restart_costs_a_pinned_count_a_moment() {
+    const MODULES: [&str; 7] = ["sysfork", "runqlat", "exectop", "biolatency", "syscount", "ext4dist", "klockstat"];
+    const EACH: Duration = Duration::from_micros(500);
+    let Some(namespace) = BpfMount::new() else { return };
+    let Some(home) = with_calls() else { return };
+    let section = |module| corebcc::modules::find(module).unwrap().section("pin = True");
+    let sections: String = MODULES.into_iter().map(section).collect();
+    let modules = MODULES.join(",");
+    fs::write(home.config(), format!("[pmda]\nmodules = {modules}\nmodule_failure_fatal = False\n{sections}")).unwrap();
+    let mut peer = agent(&namespace, &home);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let until = Arc::clone(&is_over);
+    let calling = move || {
+        let mut made = 0_u64;
+        while !until.load(Ordering::Relaxed) {
+            nix::unistd::getppid();
+            made += 1;
+            std::thread::sleep(EACH);
+        }
+        made
+    };
+    let caller = std::thread::Builder::new().name("pairs-moment".into()).spawn(calling).unwrap();
+    let calls = |peer: &mut Peer| -> Option<u64> { calls_of(peer, "pairs-moment").map(|count| count.parse().unwrap()) };
+    wait_for("calls", || calls(&mut peer));
+    let (begin, first) = (Instant::now(), calls(&mut peer).unwrap());
+    std::thread::sleep(crate::peer::SECOND);
+    let rate = (calls(&mut peer).unwrap() - first) as f64 / begin.elapsed().as_secs_f64();
+    const TIMES: u32 = 3;
+    for _ in 0..TIMES {
+        end_agent(&mut peer, "by SIGKILL");
+        peer = agent(&namespace, &home);
+        assert_eq!(state(&mut peer, "pinned")["user.calls"], "1", "{}", home.log());
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let made = caller.join().unwrap();
+    let counted = calls(&mut peer).unwrap();
+    println!("{made} made, {counted} counted");
+    let missing = (made as f64 - counted as f64) / rate / f64::from(TIMES);
+    println!("{missing:.3} s of calls are missing at a restart, {rate:.0} a second");
+    assert!(counted <= made && missing < 0.05, "{missing:.3} s; {}", home.log());
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// The process of an agent that has hundreds of probes is there for tens of seconds after its end.
+#[test]
+fn an_agent_that_ends_slowly_leaves_its_counts_at_once() {
+    let Some(namespace) = BpfMount::new() else { return };
+    let Some(home) = with_calls().filter(|_| !lacks(&["strace"])) else { return };
+    let mut first = agent(&namespace, &home);
+    load_as("pairs-slow", 5000);
+    let slow = Path::new("/proc").join(first.agent.pid().to_string());
+    let arguments = ["-f", "-e", "trace=exit_group", "-e", "inject=exit_group:delay_enter=20000000"];
+    let mut strace = tracer(&home, &slow, &arguments);
+    first.to = None;
+    wait_for("its end", || home.read("strace.log").contains("exit_group").then_some(()));
+    let mut peer = agent(&namespace, &home);
+    assert!(state(&mut peer, "pinned").values().all(|pinned| pinned == "1"), "{}", home.log());
+    load_as("pairs-slow", 5000);
+    assert_eq!(calls_of(&mut peer, "pairs-slow").as_deref(), Some("10000"), "each is counted once: {}", home.log());
+    assert!(first.agent.0.try_wait().unwrap().is_none(), "it is still there");
+    strace.signal(Signal::SIGKILL);
+    strace.end();
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// Where the agent before is stuck, this one counts from 0, and its counts are those that continue at the next start.
+#[test]
+fn what_another_agent_held_is_pinned_once_it_ends() {
+    let Some(namespace) = BpfMount::new() else { return };
+    let Some(home) = with_calls() else { return };
+    assert_eq!(agent(&namespace, &home).close().0.code(), Some(0));
+    load_as("pairs-late", 1000);
+    let own = fs::read_dir(namespace.pins()).unwrap().next().unwrap().unwrap().path();
+    let held = Flock::lock(fs::File::open(own).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    let mut peer = agent(&namespace, &home);
+    let status = state(&mut peer, "status")["user.calls"].clone();
+    assert!(status.contains("another agent uses it") && status.contains("pinned once that one has ended"), "{status}");
+    load_as("pairs-late", 5000);
+    drop(held);
+    wait_for("the maps to be pinned", || state(&mut peer, "pinned").values().all(|pinned| pinned == "1").then_some(()));
+    assert_eq!(state(&mut peer, "discarded")["user.calls"], "1", "{}", home.log());
+    end_agent(&mut peer, "by SIGKILL");
+    load_as("pairs-late", 5000);
+    peer = agent(&namespace, &home);
+    assert_eq!(calls_of(&mut peer, "pairs-late").as_deref(), Some("10000"), "{}", home.log());
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn pins_of_an_agent_that_is_gone_are_named() {
+    let Some(namespace) = BpfMount::new() else { return };
+    let home = Home::new(CONFIG);
+    let foreign = namespace.pins().join("77-00000000000000ab");
+    fs::DirBuilder::new().mode(0o700).recursive(true).create(&foreign).unwrap();
+    let named = "rm -r /sys/fs/bpf/corebcc/77-00000000000000ab";
+    let lock = Flock::lock(fs::File::open(&foreign).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    assert_eq!(agent(&namespace, &home).close().0.code(), Some(0));
+    assert!(!home.log().contains(named), "it is in use: {}", home.log());
+    drop(lock);
+    assert_eq!(agent(&namespace, &home).close().0.code(), Some(0));
+    assert!(home.log().contains(named) && home.log().matches("rm -r").count() == 1, "{}", home.log());
+    let mut check = Command::new("nsenter");
+    check.arg(namespace.option()).arg(format!("--wd={}", home.path("").display())).arg(BINARY);
+    let output = home.keep(&mut check).arg("-c").arg(home.config()).arg("--check-syntax").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains(named), "{output:?}");
 }

@@ -6,8 +6,10 @@ use crate::host::{symbols, until_nul, CodeOf, Symbol};
 use crate::kit::*;
 use crate::metrics;
 use crate::pcp::json_string;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+use std::sync::Arc;
 
 metrics! {
     SAMPLES: u64 = 0 "proc.stacks" COUNTER COUNT "stack sampling: samples by stack, as flame graphs take them";
@@ -18,7 +20,7 @@ pub static STACKS: TableSpec =
     TableSpec { summary: "each stack", cluster: 310, shape: Shape::Numbered, metrics: METRICS, ..TableSpec::NEW };
 
 /// A frame's name and where it runs.
-type Frame = (String, &'static str);
+type Frame = (Arc<str>, &'static str);
 
 /// What tells two stacks apart.
 #[derive(PartialEq, Eq, Hash)]
@@ -54,6 +56,10 @@ pub struct Stacks {
 impl Stacks {
     /// Bytes of names of frames that there is room for: several times as many as the stacks of a run have.
     const ROOM: usize = 64 << 20;
+    /// Commands that samples without room for their stack count for. Any user can give a process any name.
+    const COMMANDS: usize = 1000;
+    /// Bytes of the tree in JSON, which is one value of one answer.
+    const TREE: usize = 16 << 20;
 
     /// Begins a run. The counts by name go on: a client that watches would take a step back for a gap, or for a counter that wrapped.
     pub fn begin(&mut self) {
@@ -88,19 +94,27 @@ impl Stacks {
             self.bytes += frames.iter().map(|(name, _)| name.len() + size_of::<Frame>()).sum::<usize>();
             self.known.insert(key, Known { samples: 1, frames, number });
         } else {
-            *self.beyond.entry(sample.comm).or_default() += 1;
+            let is_known = self.beyond.len() < Self::COMMANDS || self.beyond.contains_key(&sample.comm);
+            *self.beyond.entry(if is_known { sample.comm } else { OTHERS }).or_default() += 1;
         }
         room
     }
 
-    /// The run is over: its stacks as a tree in JSON. The counts by name stay.
+    /// The run is over: its stacks as a tree in JSON. The counts by name stay. Where the tree would be too long, the stacks with the most
+    /// samples are whole, and others end at a frame that all of their samples have.
     pub fn take_tree(&mut self) -> String {
-        let mut root = Node { name: "root".into(), ..Node::default() };
-        for Known { samples, frames, .. } in std::mem::take(&mut self.known).into_values() {
-            root.add(&frames, samples);
-        }
+        self.tree(Self::TREE)
+    }
+
+    fn tree(&mut self, mut room: usize) -> String {
+        let mut root = Node { name: "root".into(), libtype: "", value: 0, children: Vec::new() };
         for (comm, samples) in std::mem::take(&mut self.beyond) {
-            root.add(&[command(&comm)], samples);
+            root.add(&[command(&comm)], samples, &mut room);
+        }
+        let mut known: Vec<Known> = std::mem::take(&mut self.known).into_values().collect();
+        known.sort_by_key(|known| Reverse(known.samples));
+        for Known { samples, frames, .. } in known {
+            root.add(&frames, samples, &mut room);
         }
         self.bytes = 0;
         root.sort();
@@ -131,6 +145,9 @@ impl Stack {
     }
 }
 
+/// The command of those that are too many.
+const OTHERS: [u8; 16] = *b"[others]\0\0\0\0\0\0\0\0";
+
 /// `bpf_get_stack` failed, but not because there is no such stack (`-EFAULT`: a kernel thread has no user stack).
 fn missed(bytes: i32) -> bool {
     const EFAULT: i32 = 14;
@@ -138,12 +155,12 @@ fn missed(bytes: i32) -> bool {
 }
 
 fn command(comm: &[u8; 16]) -> Frame {
-    (String::from_utf8_lossy(until_nul(comm)).into_owned(), "user")
+    (String::from_utf8_lossy(until_nul(comm)).into(), "user")
 }
 
 /// The names of a stack's frames, outermost first; the programs give the innermost first.
 fn names(stack: &[u64], of: CodeOf, libtype: &'static str) -> Vec<Frame> {
-    let name = |symbol: Option<Symbol>| symbol.map_or_else(|| "[unknown]".into(), |symbol| symbol.name);
+    let name = |symbol: Option<Symbol>| symbol.map_or_else(|| "[unknown]".into(), |symbol| symbol.name.into());
     symbols(stack, of).into_iter().rev().map(|symbol| (name(symbol), libtype)).collect()
 }
 
@@ -237,9 +254,8 @@ impl Folded {
     }
 }
 
-#[derive(Default)]
 struct Node {
-    name: String,
+    name: Arc<str>,
     /// Empty at the root.
     libtype: &'static str,
     value: u64,
@@ -247,15 +263,24 @@ struct Node {
 }
 
 impl Node {
-    fn add(&mut self, frames: &[Frame], count: u64) {
+    /// Bytes of a node in JSON but for its name, and the memory of one.
+    const BYTES: usize = 128;
+
+    /// Adds a stack, as far as there is room for it.
+    fn add(&mut self, frames: &[Frame], count: u64, room: &mut usize) {
         self.value += count;
         let mut node = self;
         for (name, libtype) in frames {
             let known = node.children.iter().position(|child| child.name == *name && child.libtype == *libtype);
-            let at = known.unwrap_or_else(|| {
-                node.children.push(Node { name: name.clone(), libtype, ..Node::default() });
-                node.children.len() - 1
-            });
+            let at = match known {
+                Some(at) => at,
+                None => {
+                    let Some(rest) = room.checked_sub(json_string(name).len() + Self::BYTES) else { return };
+                    *room = rest;
+                    node.children.push(Node { name: Arc::clone(name), libtype, value: 0, children: Vec::new() });
+                    node.children.len() - 1
+                }
+            };
             node = &mut node.children[at];
             node.value += count;
         }
@@ -346,8 +371,33 @@ pub mod tests {
     }
 
     #[test]
+    fn commands_beyond_a_thousand_are_others() {
+        let mut stacks = Stacks::default();
+        for number in 0..2 * Stacks::COMMANDS {
+            (0..2).for_each(|_| assert!(!stacks.add(&sample(format!("sh{number}").as_bytes(), -14), 0)));
+        }
+        assert_eq!(stacks.beyond.len(), Stacks::COMMANDS + 1);
+        assert_eq!(stacks.beyond[&OTHERS], 2 * Stacks::COMMANDS as u64);
+        assert!(stacks.take_tree().contains(r#""name": "[others]", "libtype": "user", "value": 2000"#));
+    }
+
+    #[test]
+    fn a_tree_that_is_too_long_has_the_stacks_with_most_samples() {
+        let mut stacks = Stacks::default();
+        let add = |stacks: &mut Stacks, comm: &str, samples: usize| {
+            (0..samples).for_each(|_| assert!(stacks.add(&sample(comm.as_bytes(), -17), 1 << 20)));
+        };
+        (0..5000).for_each(|number| add(&mut stacks, &format!("few{number}"), 1));
+        add(&mut stacks, "many", 3);
+        let tree = stacks.tree(100_000);
+        assert!((50_000..100_000).contains(&tree.len()), "{}", tree.len());
+        assert!(tree.contains(r#""name": "root", "libtype": null, "value": 5003"#));
+        assert!(tree.contains(r#""name": "many", "libtype": "user", "value": 3, "children": [{"name": "[Missed Ker"#));
+    }
+
+    #[test]
     fn names_have_no_blanks_and_part_at_their_commas() {
-        let frame = |name: &str, libtype| (String::from(name), libtype);
+        let frame = |name: &str, libtype| (Arc::from(name), libtype);
         let frames = [
             frame("Web Content", "user"),
             frame("f(int, char;)", "user"),
