@@ -122,7 +122,8 @@ impl PreparedModule {
             table.names().into_iter().map(metric).collect::<Vec<_>>()
         };
         let metrics = enabled.tables().flat_map(served).collect();
-        if enabled.settings.pin.is_none() {
+        // A pair, which declares no counts, says itself what it keeps.
+        if enabled.settings.pin.is_none() && !enabled.spec.counts.is_empty() {
             forget_pinned(enabled.spec.name);
         }
         let pin = enabled.settings.pin.as_ref().map(|said| {

@@ -8,7 +8,7 @@ use crate::pairs::{compile, compiled, example, home, source, write};
 use crate::peer::Peer;
 use crate::support::bpf_mount::BpfMount;
 use crate::support::tracer::tracer;
-use crate::support::{as_thread, lacks, load, wait_for, Home, BINARY};
+use crate::support::{as_thread, lacks, load, wait_for, wait_seconds, Home, BINARY};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -349,6 +349,11 @@ fn another_layout_is_discarded_and_what_is_unpinned_removed() {
     assert!(number(&mut peer, "bcc.proc.sysfork") >= before);
     assert!(state(&mut peer, "status")["runqlat"].contains("counts from this load on"));
     assert_eq!(namespace.units(), ["runqlat", "sysfork", "user:forks"], "the old ones are gone");
+    for (rows, count) in [(3, "2"), (4, "3")] {
+        assert!(source(&home, "forks", &forks(rows), &yaml));
+        let is_counted = |peer: &mut Peer| state(peer, "discarded").get("user.forks").is_some_and(|now| now == count);
+        wait_seconds(20, "another layout while the agent runs", || is_counted(&mut peer).then_some(()));
+    }
 
     // A second agent of the same state pins nothing, and says why.
     let mut second = agent(&namespace, &home);
