@@ -2,6 +2,8 @@
 //! allocator's free memory.
 
 use nix::libc::{self, c_int, c_void, dl_phdr_info, madvise, size_t, MADV_DONTNEED, PF_W, PT_LOAD};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// To be called once everything is loaded, once more when what follows is over, and now and then: two megabytes that would stay resident
 /// for as long as the agent runs, and what a seldom request or the end of a profile used. It takes a hundred faults of pages in memory, less
@@ -14,8 +16,8 @@ pub fn trim() {
     give_back();
 }
 
-/// Forgets the pages of this program that nobody writes, code and constants: what is used again is read from the file again. The
-/// libraries keep theirs, in which probes of others may be.
+/// Forgets the pages of this program that nobody writes, code and constants: what is used again is read from the file again. A page
+/// that is not the file's any more stays: a breakpoint of somebody's uprobe on the agent is in it. The libraries keep theirs.
 ///
 /// # Safety
 ///
@@ -34,13 +36,38 @@ unsafe extern "C" fn forget_pages(program: *mut dl_phdr_info, _size: size_t, pag
     for segment in segments.iter().filter(|segment| segment.p_type == PT_LOAD && segment.p_flags & PF_W == 0) {
         let start = program.dlpi_addr as usize + segment.p_vaddr as usize;
         let (start, end) = (start.next_multiple_of(page), (start + segment.p_memsz as usize) / page * page);
-        if start < end {
+        for (from, to) in of_file(start, end, page) {
             // SAFETY: constants and code lie there, mapped from the file and never written. A failure leaves the pages where they
             // are.
-            unsafe { madvise(start as *mut c_void, end - start, MADV_DONTNEED) };
+            unsafe { madvise(from as *mut c_void, to - from, MADV_DONTNEED) };
         }
     }
     ENOUGH
+}
+
+/// The parts of a range of this process's memory that are the file's: with the others a write has made a copy. None if the kernel does
+/// not tell, as an agent that has changed its account (`-U`).
+fn of_file(start: usize, end: usize, page: usize) -> Vec<(usize, usize)> {
+    /// Of an entry of /proc/PID/pagemap: the page is there, and it is a file's.
+    const PRESENT: u64 = 1 << 63;
+    const OF_FILE: u64 = 1 << 61;
+    const SWAPPED: u64 = 1 << 62;
+    let mut entries = vec![0; end.saturating_sub(start) / page * 8];
+    let read = File::open("/proc/self/pagemap")
+        .and_then(|pagemap| pagemap.read_exact_at(&mut entries, (start / page * 8) as u64));
+    if read.is_err() {
+        return Vec::new();
+    }
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for (number, entry) in entries.as_chunks::<8>().0.iter().map(|entry| u64::from_ne_bytes(*entry)).enumerate() {
+        let (from, to) = (start + number * page, start + (number + 1) * page);
+        match parts.last_mut() {
+            _ if entry & SWAPPED != 0 || entry & PRESENT != 0 && entry & OF_FILE == 0 => {}
+            Some((_, last)) if *last == from => *last = to,
+            _ => parts.push((from, to)),
+        }
+    }
+    parts
 }
 
 /// Has all threads allocate from one arena, since [`give_back`] trims the end of the main arena only: after a run of the profile the
@@ -59,5 +86,27 @@ pub fn give_back() {
     // SAFETY: it takes the allocator's locks itself.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::OpenOptions;
+
+    /// Constants of some pages, of which at least one is in no other's page.
+    static CONSTANTS: [u8; 1 << 18] = [7; 1 << 18];
+
+    /// A tracer writes as the kernel does for a uprobe: into a copy of the page.
+    #[test]
+    fn a_breakpoint_in_the_program_stays() {
+        let place = &raw const CONSTANTS[1 << 17];
+        // SAFETY: it is a byte of the constants.
+        let byte = || unsafe { place.read_volatile() };
+        assert_eq!(byte(), 7);
+        let memory = OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
+        memory.write_all_at(&[0xcc], place as u64).unwrap();
+        trim();
+        assert_eq!(byte(), 0xcc);
     }
 }

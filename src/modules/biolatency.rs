@@ -165,8 +165,11 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         match options.queued {
-            true => module_log!(info, "Including time in the queue: from the allocation of a request."),
-            false => module_log!(info, "Without time in the queue: from the issue of a request to the device."),
+            true => module_log!(info, "disk.all.latency includes time in the queue: from the allocation of a request."),
+            false => module_log!(
+                info,
+                "disk.all.latency is without time in the queue: from the issue of a request to the device."
+            ),
         }
         LazyLock::force(&MAPPER);
         Ok(Box::new(Biolatency::new(options)))

@@ -182,8 +182,12 @@ fn the_log_tells_of_filters_in_the_original_agents_words() {
 #[test]
 fn modules_log_under_their_sections_and_say_their_hooks() {
     for (module, line, said) in [
-        ("biolatency", "", "Without time in the queue: from the issue of a request to the device."),
-        ("biolatency", "queued = True", "Including time in the queue: from the allocation of a request."),
+        ("biolatency", "", "disk.all.latency is without time in the queue: from the issue of a request to the device."),
+        (
+            "biolatency",
+            "queued = True",
+            "disk.all.latency includes time in the queue: from the allocation of a request.",
+        ),
         ("tracepoint_hits", "tracepoints = no:such.*", "no:such.* is left out: "),
         ("uprobe_hits", "uprobes = c:no_such", "c:no_such is left out: "),
         ("usdt_hits", "usdts = /no/such:x", "/no/such:x is left out: "),
