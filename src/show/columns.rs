@@ -267,6 +267,8 @@ mod tests {
         let (earlier, table) = (processes(&[(8, 100), (77, 5)]), processes(&[(77, 5), (8, 300)]));
         let lines = drawn("proc.net.tcp.send.bytes", &table, Some(&earlier), None);
         assert_eq!(lines[2..], ["000008 a                200", "(1 row of zeros; --zeros shows them)"]);
+        let none = drawn("proc.net.tcp.send.bytes", &processes(&[]), Some(&earlier), None);
+        assert_eq!(none[1..], ["(nothing in this interval)"]);
         let lines = drawn("proc.net.tcp.send.bytes --rate --zeros", &table, Some(&earlier), None);
         assert_eq!(
             lines[1..],

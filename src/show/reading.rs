@@ -133,6 +133,7 @@ impl Reading<'_> {
         match &self.waits_for {
             Some(what) => format!("({what})"),
             None if self.new.is_some() && self.earlier.is_some() => "(nothing new)".into(),
+            None if self.earlier.is_some() && self.counts() => "(nothing in this interval)".into(),
             None => "(nothing yet)".into(),
         }
     }
