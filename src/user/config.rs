@@ -145,14 +145,20 @@ pub enum Decoder {
     Ifname,
     InetIp,
     Ksym,
-    Kstack,
+    /// Frames, the innermost first; or those below this function, the outermost first.
+    Kstack {
+        below: Option<String>,
+    },
     MajorMinor,
     PciClass,
     PciDevice,
     PciSubclass,
     PciVendor,
     Regexp(Vec<Regex>),
-    StaticMap { map: HashMap<String, String>, allow_unknown: bool },
+    StaticMap {
+        map: HashMap<String, String>,
+        allow_unknown: bool,
+    },
     String,
     Syscall,
     Uint,

@@ -110,7 +110,7 @@ fn step(decoder: &Decoder, input: Vec<u8>, names: &mut Names) -> Result<Vec<u8>,
             let address = u64::from_ne_bytes(address);
             text(names.symbol(address), format!("unknown_addr:0x{address:x}"))
         }
-        Decoder::Kstack => stack(&input, names),
+        Decoder::Kstack { below } => stack(&input, below.as_deref(), names),
         Decoder::PciVendor | Decoder::PciDevice | Decoder::PciClass | Decoder::PciSubclass => {
             pci(decoder, &input, names)
         }
@@ -180,14 +180,20 @@ fn domain_name(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-fn stack(bytes: &[u8], names: &mut Names) -> Result<Vec<u8>, Wrong> {
+/// A stack, the innermost frame first; or, without the frames down to `below` if it is among them, the outermost first, as flame graphs want it.
+fn stack(bytes: &[u8], below: Option<&str>, names: &mut Names) -> Result<Vec<u8>, Wrong> {
     let (addresses, rest) = bytes.as_chunks::<8>();
     if !rest.is_empty() {
         return Err(Wrong::Expected("kstack", "a multiple of 8 bytes"));
     }
     let addresses = addresses.iter().map(|address| u64::from_ne_bytes(*address)).take_while(|&address| address != 0);
-    let frames: Vec<String> =
+    let mut frames: Vec<String> =
         addresses.map(|address| names.symbol_around(address).unwrap_or("??").to_owned()).collect();
+    if let Some(below) = below {
+        let last = frames.iter().position(|frame| frame.split('\t').next() == Some(below));
+        frames.drain(..last.map_or(0, |last| last + 1));
+        frames.reverse();
+    }
     Ok(frames.join("\n").into_bytes())
 }
 
@@ -329,6 +335,11 @@ mod tests {
         let stack = [0xffff_ffff_8100_0035, 0xffff_ffff_8100_0012, 0x10, 0, 0xffff_ffff_8100_0012].map(at).concat();
         holds(&["kstack"], &stack, "data\nlock\n??");
         holds(&["kstack"], &[0; 16], "");
+        let below = |name: &str| {
+            let text = decode(&label(&format!("[{{name: kstack, below: {name}}}]")), &stack[..24], &mut machine().1);
+            String::from_utf8(text.unwrap()).unwrap()
+        };
+        assert_eq!((below("data"), below("other")), ("??\nlock".into(), "??\nlock\ndata".into()));
         assert!(decode(&chain(&["kstack"]), &[0; 12], &mut Names::default()).is_err());
     }
 

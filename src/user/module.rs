@@ -308,7 +308,7 @@ impl PairModule {
     /// Whether labels are names of kernel symbols.
     pub fn resolves_symbols(&self) -> bool {
         let decoders = self.metrics.iter().flat_map(|metric| metric.what.labels()).flat_map(|label| &label.decoders);
-        decoders.into_iter().any(|decoder| matches!(decoder, Decoder::Ksym | Decoder::Kstack))
+        decoders.into_iter().any(|decoder| matches!(decoder, Decoder::Ksym | Decoder::Kstack { .. }))
     }
 
     /// Whether programs run at perf events, which CPUs that come on line later need an event for.

@@ -438,7 +438,11 @@ impl Reader<'_> {
             "ifname" => Decoder::Ifname,
             "inet_ip" => Decoder::InetIp,
             "ksym" => Decoder::Ksym,
-            "kstack" => Decoder::Kstack,
+            "kstack" => {
+                self.look_for_slips(at, &["name"], &["below"]);
+                let below = at.get("below").and_then(|_| self.text(at, "below", "the name of a function"));
+                Decoder::Kstack { below }
+            }
             "majorminor" => Decoder::MajorMinor,
             "pci_class" => Decoder::PciClass,
             "pci_device" => Decoder::PciDevice,
