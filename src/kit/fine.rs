@@ -1,6 +1,6 @@
 //! Log-linear histograms of times, as the programs count them (bpf/shared/fine.bpf.h): bounds, names, quantiles.
 
-use super::{Log2, Row};
+use super::{Buckets, Log2, Row};
 use crate::bpf::types::fine_hist;
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -29,8 +29,9 @@ const TOP: u64 = 1 << 31;
 const OCTAVES: usize = 448;
 /// The first octave of microseconds that the last served bucket holds.
 const LAST_SERVED: u32 = 25;
-/// Identifiers of fine buckets begin behind those of octaves.
+/// Identifiers of fine buckets begin behind those of octaves, those of quarters behind the fine ones.
 const FINE_IDS: u32 = 64;
+const QUARTER_IDS: u32 = 640;
 
 impl Fine {
     /// Words of a histogram.
@@ -118,10 +119,11 @@ impl Fine {
         (found == N).then_some(quantiles)
     }
 
-    /// The buckets that are served: powers of two, or all there are below 2^25 us. The last one is open.
-    pub fn served(all: bool) -> &'static [ServedBucket] {
-        static SERVED: LazyLock<[Vec<ServedBucket>; 2]> = LazyLock::new(|| [octaves_served(), all_served()]);
-        &SERVED[usize::from(all)]
+    /// The buckets that are served: powers of two, four in each, or all there are below 2^25 us. The last one is open.
+    pub fn served(buckets: Buckets) -> &'static [ServedBucket] {
+        static SERVED: LazyLock<[Vec<ServedBucket>; 3]> =
+            LazyLock::new(|| [octaves_served(), parts_served(QUARTER_IDS, 4), parts_served(FINE_IDS, 1)]);
+        &SERVED[buckets as usize]
     }
 
     /// How many times a histogram of a row has.
@@ -160,19 +162,21 @@ fn octaves_served() -> Vec<ServedBucket> {
     (0..LAST_SERVED).map(octave).chain([last_served()]).collect()
 }
 
-fn all_served() -> Vec<ServedBucket> {
-    let last = last_served();
-    let fine = |bucket: usize| {
-        let (low, high) = (Fine::low(bucket), Fine::low(bucket + 1) - 1);
+/// So many fine buckets in each. Those of 4 are quarters of an octave; below a microsecond there is no more than one of these.
+fn parts_served(ids: u32, size: usize) -> Vec<ServedBucket> {
+    let (last, first) = (last_served(), if size > 1 { 16 } else { 0 });
+    let begins = (first..last.of.start).step_by(size);
+    let parts = begins.map(|begin| begin..begin + size);
+    let below = (first > 0).then_some(0..first);
+    let served = below.into_iter().chain(parts).map(|of| {
+        let (low, high) = (Fine::low(of.start), Fine::low(of.end) - 1);
         let name = match low {
             256.. => format!("{}-{}", low / 16, high / 16),
             _ => format!("{}-{}", low as f64 / 16.0, high as f64 / 16.0),
         };
-        ServedBucket::new(FINE_IDS + bucket as u32, name, bucket..bucket + 1)
-    };
-    let mut all: Vec<ServedBucket> = (0..last.of.start).map(fine).collect();
-    all.push(last);
-    all
+        ServedBucket::new(ids + (of.start / size) as u32, name, of)
+    });
+    served.chain([last]).collect()
 }
 
 /// The open bucket. Its name has a number at both ends, since clients take what follows the dash for one.
@@ -221,22 +225,26 @@ mod tests {
 
     #[test]
     fn served_buckets_are_dense_up_to_a_common_open_top() {
-        for all in [false, true] {
-            let served = Fine::served(all);
+        for buckets in [Buckets::Log2, Buckets::Quarters, Buckets::Fine] {
+            let served = Fine::served(buckets);
             assert_eq!((served[0].of.start, served[served.len() - 1].of.end), (0, Fine::BUCKETS));
             assert!(served.windows(2).all(|pair| pair[0].of.end == pair[1].of.start && pair[0].id != pair[1].id));
             assert_eq!(served[served.len() - 1].name, "33554432-4294967295");
         }
         let names =
-            |all: bool, at: &[usize]| at.iter().map(|&at| Fine::served(all)[at].name.as_str()).collect::<Vec<_>>();
-        assert_eq!(names(false, &[0, 1, 2, 24]), ["0-1", "2-3", "4-7", "16777216-33554431"]);
+            |buckets, at: &[usize]| at.iter().map(|&at| Fine::served(buckets)[at].name.as_str()).collect::<Vec<_>>();
+        assert_eq!(names(Buckets::Log2, &[0, 1, 2, 24]), ["0-1", "2-3", "4-7", "16777216-33554431"]);
+        let quarters = ["0-0.9375", "1-1.1875", "1.75-1.9375", "2-2.4375", "16-19", "28-31", "29360128-33554431"];
+        assert_eq!(names(Buckets::Quarters, &[0, 1, 4, 5, 17, 20, 100]), quarters);
         let fine = ["0-0", "0.9375-0.9375", "1-1", "2-2.0625", "16-16", "32-33", "17825792-18874367"];
-        assert_eq!(names(true, &[0, 15, 16, 32, 80, 96, 401]), fine);
-        assert_eq!((Fine::served(false).len(), Fine::served(true).len()), (26, 417));
+        assert_eq!(names(Buckets::Fine, &[0, 15, 16, 32, 80, 96, 401]), fine);
+        let counts = [Buckets::Log2, Buckets::Quarters, Buckets::Fine].map(|buckets| Fine::served(buckets).len());
+        assert_eq!(counts, [26, 102, 417]);
         let seconds =
-            |all: bool, at: &[usize]| at.iter().map(|&at| Fine::served(all)[at].le.as_str()).collect::<Vec<_>>();
-        assert_eq!(seconds(false, &[0, 1, 24, 25]), ["0.000002", "0.000004", "33.554432", "+Inf"]);
-        assert_eq!(seconds(true, &[0, 16, 32, 416]), ["0.0000000625", "0.0000010625", "0.000002125", "+Inf"]);
+            |buckets, at: &[usize]| at.iter().map(|&at| Fine::served(buckets)[at].le.as_str()).collect::<Vec<_>>();
+        assert_eq!(seconds(Buckets::Quarters, &[0, 1, 100, 101]), ["0.000001", "0.00000125", "33.554432", "+Inf"]);
+        assert_eq!(seconds(Buckets::Log2, &[0, 1, 24, 25]), ["0.000002", "0.000004", "33.554432", "+Inf"]);
+        assert_eq!(seconds(Buckets::Fine, &[0, 16, 32, 416]), ["0.0000000625", "0.0000010625", "0.000002125", "+Inf"]);
     }
 
     /// Quantiles of samples, and what the buckets make of them: the error that the help text gives.

@@ -300,8 +300,8 @@ pub fn set_counts(row: RowMut<'_>, histogram: usize, (count, sum): (u64, u64)) -
 /// Which buckets of histograms are served, by the options of their module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServedBuckets {
-    /// All buckets are served, not only powers of two.
-    pub all: bool,
+    /// How wide they are.
+    pub width: Buckets,
     /// Buckets are served for Prometheus too.
     pub prometheus: bool,
 }
@@ -309,7 +309,7 @@ pub struct ServedBuckets {
 impl ServedBuckets {
     /// By the options `buckets` and `prometheus`.
     pub fn new(buckets: Buckets, prometheus: bool) -> ServedBuckets {
-        ServedBuckets { all: buckets == Buckets::Fine, prometheus }
+        ServedBuckets { width: buckets, prometheus }
     }
 }
 
@@ -326,11 +326,11 @@ pub fn set_buckets(
     };
     if table.is_in_seconds() {
         if served.prometheus {
-            set_seconds(table, served.all, series, totals, count_in);
+            set_seconds(table, served.width, series, totals, count_in);
         }
         return;
     }
-    for bucket in Fine::served(served.all) {
+    for bucket in Fine::served(served.width) {
         let row = bucket_row(table, series, bucket.id, &bucket.name);
         totals
             .iter()
@@ -342,13 +342,13 @@ pub fn set_buckets(
 /// As [`set_buckets`], for Prometheus: a bucket counts the times of those below it too.
 fn set_seconds(
     table: &mut Table,
-    all: bool,
+    buckets: Buckets,
     series: Option<(&[u8], &Arc<SeriesLabels>)>,
     totals: &[(FineCounts, u64)],
     count_in: impl Fn(&FineCounts, &ServedBucket) -> u64,
 ) {
     let mut below = vec![0u64; totals.len()];
-    for bucket in Fine::served(all) {
+    for bucket in Fine::served(buckets) {
         let mut row = bucket_row(table, series, bucket.id, &bucket.le);
         for (histogram, ((counts, _), below)) in totals.iter().zip(&mut below).enumerate() {
             *below = below.wrapping_add(count_in(counts, bucket));

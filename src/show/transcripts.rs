@@ -7,7 +7,7 @@ use super::screen::Screen;
 use super::{list, narrow, records, suits};
 use crate::catalog::EnabledModule;
 use crate::cli::{parse, Command, Form, ShowOptions};
-use crate::kit::{series_metric, Fine, Metric, Table};
+use crate::kit::{series_metric, Buckets, Fine, Metric, Table};
 use chrono::{DateTime, Local, TimeZone, Utc};
 use std::path::Path;
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn disks(round: u64) -> Table {
 /// Reads of both.
 fn buckets(round: u64) -> Table {
     let mut table = Table::new(4);
-    for bucket in Fine::served(false) {
+    for bucket in Fine::served(Buckets::Log2) {
         let count = match bucket.id {
             5 => 70,
             6 => 550,

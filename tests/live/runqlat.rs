@@ -3,7 +3,7 @@
 use crate::common::{lacks, skip};
 use crate::support::{alone, number, settle, since, Agent, Script, Sleeper};
 use crate::tracers::{Arrivals, Bpftrace, UnseenArrivals};
-use corebcc::kit::{Fine, Key, Table, SERIES_METRICS};
+use corebcc::kit::{Buckets, Fine, Key, Table, SERIES_METRICS};
 use corebcc::modules::find;
 
 fn machine() -> u64 {
@@ -336,7 +336,7 @@ fn two_delays_are_two_modes_and_cpus_add_up() {
     let (all, buckets) = (agent.other(all), agent.other(all_buckets));
     let (by_cpu, by_both) = (agent.other(by_cpu), agent.other(cpu_buckets));
     let quantile = |metric: &str| total(&all, metric);
-    let low = |row: usize| Fine::served(true)[row].name.split('-').next().unwrap().parse().unwrap();
+    let low = |row: usize| Fine::served(Buckets::Fine)[row].name.split('-').next().unwrap().parse().unwrap();
     let waits = (0..buckets.len()).map(|row| (low(row), number(&buckets, row, 0)));
     let waits: Vec<(f64, u64)> = waits.filter(|(_, count)| *count > 0).collect();
     println!("{waits:?}");

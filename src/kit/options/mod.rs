@@ -172,19 +172,23 @@ impl OptionType for Seconds {
 }
 
 /// Which buckets of a log-linear histogram are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Buckets {
     /// Powers of two.
+    #[default]
     Log2,
+    /// Four to each power of two.
+    Quarters,
     /// All.
     Fine,
 }
 
 impl OptionType for Buckets {
-    const EXPECTED: &'static str = "`log2` or `fine`";
+    const EXPECTED: &'static str = "`log2`, `quarters` or `fine`";
     fn read(value: &Value<'_>) -> Result<Self, ConfigError> {
         match value.text().trim() {
             "log2" => Ok(Buckets::Log2),
+            "quarters" => Ok(Buckets::Quarters),
             "fine" => Ok(Buckets::Fine),
             _ => Err(value.error(Self::EXPECTED)),
         }
@@ -192,6 +196,7 @@ impl OptionType for Buckets {
     fn show(&self) -> String {
         match self {
             Buckets::Log2 => "log2".into(),
+            Buckets::Quarters => "quarters".into(),
             Buckets::Fine => "fine".into(),
         }
     }
@@ -435,7 +440,7 @@ macro_rules! options {
             $($(#[doc = $doc])+ $name: $ty = $default;)*
             /// Seconds that quantiles, the metrics p50 to max of a histogram, cover. They move on by a twelfth of it.
             window: $crate::kit::Seconds = $crate::kit::Seconds(60);
-            /// Instances of the metrics bucket: powers of two, or all buckets that the programs count, 16 times as many.
+            /// Instances of the metrics bucket: powers of two, four times as many, or all buckets that the programs count, 16 times as many.
             buckets: $crate::kit::Buckets = $crate::kit::Buckets::Log2;
             /// Serve histograms as Prometheus has them too: the metrics seconds_bucket (with the label le), seconds_sum and seconds_count.
             prometheus: bool = false;

@@ -380,7 +380,7 @@ fn labels(disk: &Path, name: &str) -> SeriesLabels {
 pub(super) mod tests {
     use super::super::IGNOREDS;
     use super::*;
-    use crate::kit::{Fake, Key, Pattern};
+    use crate::kit::{Buckets, Fake, Key, Pattern};
     use crate::pcp::Atom;
 
     pub const VDA: u64 = 1 << 63 | 254 << 32;
@@ -557,7 +557,7 @@ pub(super) mod tests {
         );
         assert_eq!(cell(&table, 6, "disk.dev.write.queue.bucket", &dev::BY_BUCKET), Some(10));
         assert_eq!(cell(&table, 6, "disk.dev.read.queue.bucket", &dev::BY_BUCKET), Some(0));
-        disks.buckets.all = true;
+        disks.buckets.width = Buckets::Fine;
         assert_eq!(filled(&mut disks, &fake, &dev::BY_BUCKET).len(), 417);
     }
 
@@ -581,7 +581,17 @@ pub(super) mod tests {
         assert_eq!(table.value(26, sum.unwrap()), Some(Atom::Double(0.007)));
         let table = filled(&mut disks, &fake, &whole::IN_SECONDS);
         assert_eq!((table.name(25), table.name(26), table.len()), ("+Inf".into(), "all".into(), 27));
-        disks.buckets.all = true;
+        disks.buckets.width = Buckets::Quarters;
+        let table = filled(&mut disks, &fake, &dev::IN_SECONDS);
+        let below = |bound: &str| {
+            let row = (0..table.len()).find(|&row| table.name(row) == format!("{bound}::vda")).expect(bound);
+            cell(&table, row, "disk.dev.read.total.seconds_bucket", &dev::IN_SECONDS)
+        };
+        assert_eq!(
+            (table.len(), below("0.000096"), below("0.000112"), below("+Inf")),
+            (103, Some(0), Some(10), Some(12))
+        );
+        disks.buckets.width = Buckets::Fine;
         let table = filled(&mut disks, &fake, &dev::IN_SECONDS);
         assert_eq!((table.len(), table.name(416)), (418, "+Inf::vda".into()));
     }
