@@ -366,6 +366,16 @@ fn fields(skeleton: &str) -> String {
             );
         }
         rust.push_str("}\n");
+        if name == "rodata" {
+            rust.push_str("/// Where the constants are, and their sizes: all that is no padding.\npub(super) const CONSTANTS: &[(usize, usize)] = &[\n");
+            for field in &item.fields {
+                if let (Some(ident), syn::Visibility::Public(_)) = (&field.ident, &field.vis) {
+                    let ty = in_types(&field.ty);
+                    let _ = writeln!(rust, "    (offset_of!(types::rodata, {ident}), size_of::<{ty}>()),");
+                }
+            }
+            rust.push_str("];\n");
+        }
     }
     rust
 }

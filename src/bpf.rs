@@ -168,10 +168,13 @@ impl Constants for types::rodata {
         for feature in opposed {
             oppose(&mut constants, feature);
         }
-        let start = std::ptr::from_ref(&constants).cast();
-        // SAFETY: `constants()` made it of zeros, padding included, and only its members are written one by one since; the reading
-        // of a byte of padding yields whatever is there, which the section's length cuts off or no program looks at.
-        unsafe { std::slice::from_raw_parts(start, size_of::<types::rodata>()) }.to_vec()
+        let start = std::ptr::from_ref(&constants).cast::<u8>();
+        let mut bytes = vec![0; size_of::<types::rodata>()];
+        for &(at, size) in fields::CONSTANTS {
+            // SAFETY: it is a member of the struct, of integers or booleans, all of whose bytes are set; padding is not read.
+            bytes[at..at + size].copy_from_slice(unsafe { std::slice::from_raw_parts(start.add(at), size) });
+        }
+        bytes
     }
 }
 
