@@ -10,14 +10,14 @@
 #include "shared/owners.bpf.h"
 
 /*
- * What the rows of all operations begin with. A request whose allocation is not known counts in `total` from its issue, one whose issue
- * is not known in `device` from its allocation, and neither in `queue`.
+ * What the rows of all operations begin with. A request whose allocation is not known counts in `device` only, one whose issue is not
+ * known in `device` from its allocation, and neither in `queue`.
  */
 #define BIO_HEAD                                                                                                      \
 	__u64 disk; /* 1 << 63 | major << 32 | minor; BIO_OTHERS; 0: has not counted */                               \
 	__u64 bytes;                                                                                                  \
-	__u64 unmeasured; /* completed, but neither start time is known: all others are in `total` and in `device` */ \
-	__u64 no_start; /* allocation not known */                                                                    \
+	__u64 unmeasured; /* completed, but neither start time is known: all others are in `device` */                \
+	__u64 no_start; /* allocation not known: not in `total` */                                                    \
 	__u64 no_issue; /* issue not known */                                                                         \
 	struct fine_hist total; /* allocation to completion */
 
@@ -389,21 +389,24 @@ static __always_inline void bio_complete(const bool raw, struct request *rq, __u
 		return;
 	}
 	if (unlikely(total < 0)) {
-		total = device;
 		BIO_SUM(r->no_start, 1);
-	} else if (unlikely(device < 0)) {
-		device = total;
-		BIO_SUM(r->no_issue, 1);
-	} else if (likely(!is_small)) {
-		__u64 queue = total > device ? total - device : 0;
+	} else {
+		if (unlikely(device < 0)) {
+			device = total;
+			BIO_SUM(r->no_issue, 1);
+		} else if (likely(!is_small)) {
+			__u64 queue = total > device ? total - device : 0;
 
-		BIO_TIME(((struct bio_row *)r)->queue, queue);
+			BIO_TIME(((struct bio_row *)r)->queue, queue);
+		}
+		BIO_TIME(r->total, total);
 	}
-	BIO_TIME(r->total, total);
 	if (unlikely(is_small))
 		BIO_SUM(((struct bio_small *)r)->device[usec_bucket(device)], 1);
 	else
 		BIO_TIME(((struct bio_row *)r)->device, device);
+	if (unlikely(total < 0))
+		return;
 	if (bio_by_size && !is_small)
 		bio_size(disk, op, earlier + nr_bytes, total);
 	if (bio_exemplars)

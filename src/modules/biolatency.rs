@@ -60,6 +60,7 @@ const ALL_MAPS: [MapDef; MAPS.len() + OWNER_MAPS.len()] = {
 
 options! {
     /// Include the time that a request is queued: measure from its allocation, as iostat's await does, not from its issue to the device.
+    /// Requests of disks whose queue/iostats in sysfs is 0 are then left out: the kernel does not keep when they were allocated.
     queued: bool = false;
     /// Take the time of issue with a program. False costs half as much and reads the time that the kernel keeps. Since 6.9 that is one time
     /// for all requests of a batch: time in the device then includes the batching, up to about 0.1 ms, and time in the queue lacks it.
@@ -298,9 +299,9 @@ impl Module for Biolatency {
 
     fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let lost = Lost::read(kernel);
-        let other_start = if self.options.queued { lost.no_start } else { lost.no_issue };
         each("untimed: requests without a usable start time", lost.unmeasured);
-        each("other-start: requests counted from their other start time", other_start);
+        each("other-start: requests counted from their other start time", lost.no_issue);
+        each("no-total: requests of disks whose queue/iostats is 0, not in total and queue", lost.no_start);
         each("table-full: requests of disks without a row in the table, counted for all disks together", lost.others);
         if let Some(stacked) = &self.stacked {
             stacked.losses(kernel, each);
@@ -383,6 +384,21 @@ mod tests {
     fn device_mapper_is_known_by_its_line() {
         let devices = "Character devices:\n  1 mem\n253 hidraw\n\nBlock devices:\n259 blkext\n252 device-mapper\n";
         assert_eq!((device_mapper(devices), device_mapper("")), (Some(252), None));
+    }
+
+    #[test]
+    fn requests_without_their_allocation_are_counted_and_told() {
+        let fake = fake();
+        fake.set(ROWS, 0, bio_row::disk, disk(8, 0));
+        fake.set(ROWS, 0, bio_row::no_start, 5);
+        fake.set(ROWS, 0, bio_row::device.then(fine_hist::buckets).nth(OF_2_US), 5);
+        let mut counted = 0;
+        each_row(&fake, |_, _, row| counted += row.count());
+        let mut lost = Vec::new();
+        module().losses(&fake, &mut |text, count| lost.push((text.split(':').next().unwrap(), count)));
+        assert_eq!(counted, 5);
+        assert!(lost.contains(&("no-total", 5)) && lost.contains(&("other-start", 0)), "{lost:?}");
+        assert_eq!((latency(&fake, true, None, |_| true)[1], latency(&fake, false, None, |_| true)[1]), (0, 5));
     }
 
     #[test]

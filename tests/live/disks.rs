@@ -243,6 +243,33 @@ fn a_delay_shows_in_the_disk_above_and_not_below() {
     assert!(below < DELAY / 10, "{below} us below");
 }
 
+/// The kernel does not keep when its requests were allocated.
+#[test]
+fn a_disk_without_iostats_has_no_total_until_it_has_them_again() {
+    let _alone = alone();
+    let disk = Disk::new(16);
+    disk.set("iostats", "0");
+    let device = Direct::open(&disk.device);
+    settle();
+    let mut agent = Agent::new("biolatency", "by_size = True\nexemplars = True");
+    let ends = ["read.total.count", "read.total.sum", "read.device.count", "read.bytes"];
+    (0..20).for_each(|at| device.read(BLOCK, at * BLOCK as u64));
+    settle();
+    agent.tick();
+    assert_eq!(values(&mut agent, DEV, disk.name(), ends), [0, 0, 20, 20 * BLOCK as u64]);
+    let warnings = agent.warnings();
+    assert!(warnings.len() == 1 && warnings[0].ends_with("not in total and queue"), "{warnings:?}");
+    let size = format!("{}::4K", disk.name());
+    assert!(row(&table(&mut agent, SIZE).1, &size).is_none());
+    assert!(row(&table(&mut agent, SLOWEST).1, disk.name()).is_none());
+    disk.set("iostats", "1");
+    (0..10).for_each(|at| device.read(BLOCK, at * BLOCK as u64));
+    settle();
+    let [totals, _, devices, _] = values(&mut agent, DEV, disk.name(), ends);
+    assert_eq!((totals, devices), (10, 30));
+    assert!(row(&table(&mut agent, SIZE).1, &size).is_some());
+}
+
 /// Reads of three sizes and writes of one.
 #[test]
 fn requests_count_by_size_and_the_slowest_has_its_process() {

@@ -98,7 +98,7 @@ impl BioRow<'_> {
             BioRow::Full(row) => row.part(bio_row::total),
             BioRow::Small(row) => row.part(bio_small::total),
         };
-        total.words(fine_hist::buckets).fold(self.unmeasured(), u64::wrapping_add)
+        total.words(fine_hist::buckets).fold(self.unmeasured().wrapping_add(self.no_start()), u64::wrapping_add)
     }
 
     /// Their bytes.
@@ -106,12 +106,12 @@ impl BioRow<'_> {
         self.word(bio_row::bytes, bio_small::bytes)
     }
 
-    /// Those of which neither start time is known: all others are in the histograms of both.
+    /// Those of which neither start time is known.
     pub fn unmeasured(self) -> u64 {
         self.word(bio_row::unmeasured, bio_small::unmeasured)
     }
 
-    /// Those whose allocation is not known: they are in the histogram of it from their issue.
+    /// Those whose allocation is not known: they are not in the histogram of it.
     pub fn no_start(self) -> u64 {
         self.word(bio_row::no_start, bio_small::no_start)
     }
