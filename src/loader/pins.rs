@@ -254,11 +254,14 @@ pub fn release_pins() {
 /// of an account that cannot pin. None where they cannot be looked at.
 pub fn foreign_pins(domain: u32, state: &Path) -> Vec<String> {
     let own = directory_of(domain, state);
-    let entries = fs::read_dir(Path::new(MOUNT).join("corebcc")).into_iter().flatten().flatten();
+    let within = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+    let entries = within(&Path::new(MOUNT).join("corebcc"));
     let is_unused = |path: &PathBuf| {
         let lock = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path);
         lock.is_ok_and(|lock| Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_ok())
     };
+    // An agent that pins nothing any more leaves its directory, which is empty.
+    let is_unused = |path: &PathBuf| within(path).next().is_some() && is_unused(path);
     let paths = entries.filter(|entry| *entry.file_name() != *own).map(|entry| entry.path()).filter(is_unused);
     let said = |path: PathBuf| {
         let path = path.display();

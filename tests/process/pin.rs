@@ -532,7 +532,8 @@ fn pins_of_an_agent_that_is_gone_are_named() {
     let Some(namespace) = BpfMount::new() else { return };
     let home = Home::new(CONFIG);
     let foreign = namespace.pins().join("77-00000000000000ab");
-    fs::DirBuilder::new().mode(0o700).recursive(true).create(&foreign).unwrap();
+    fs::DirBuilder::new().mode(0o700).recursive(true).create(foreign.join("sysfork")).unwrap();
+    fs::create_dir(namespace.pins().join("77-00000000000000ac")).unwrap(); // of one that pins nothing
     let named = "rm -r /sys/fs/bpf/corebcc/77-00000000000000ab";
     let lock = Flock::lock(fs::File::open(&foreign).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
     assert_eq!(agent(&namespace, &home).close().0.code(), Some(0));
