@@ -33,10 +33,9 @@ fn read(path: &Path) -> (Result<Config, ConfigError>, String) {
     if !parts.is_empty() {
         log::info!("the configuration goes on in {}", parts.join(", "));
     }
-    for file in config.iter().flat_map(Config::files) {
-        if let Some(danger) = danger(Path::new(file)) {
-            log::warn!("{danger}");
-        }
+    // Of conf.d such files are not read at all.
+    if let Some(danger) = config.as_ref().ok().and_then(|config| danger(Path::new(config.path()))) {
+        log::warn!("{danger}");
     }
     (config, path.display().to_string())
 }

@@ -136,14 +136,13 @@ impl ModuleSet {
 
     /// Does what an order comes to.
     fn obey(&mut self, name: &str, renewal: Result<Renewal, RenewalError>) -> Result<&'static str, RenewalError> {
-        let done = renewal.map(|renewal| {
+        let done = renewal.and_then(|renewal| {
             let said = if renewal.is_empty() { "nothing has changed" } else { "done" };
             match self.renew(renewal) {
                 failed if failed.is_empty() => Ok(said),
                 failed => Err(RenewalError(failed.join("; "))),
             }
         });
-        let done = done.and_then(|done| done);
         match &done {
             Ok(said) => log::info!("{name}: {said}"),
             Err(error) if self.supply.is_some() => log::error!("{name}: {error}"),

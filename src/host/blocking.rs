@@ -4,6 +4,7 @@
 //! held while a page of a mapped file is read, and any user can have a file system (FUSE) that never answers. So each such read
 //! has a thread of its own, which is abandoned if it takes too long, and the process is left alone for a while.
 
+use crate::kit::EveryMinute;
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError};
@@ -29,8 +30,8 @@ struct State {
     abandoned: Vec<Weak<()>>,
     /// Processes that were waited for.
     blocked: BTreeMap<u32, Blocked>,
-    /// When the log was told.
-    said: Option<Instant>,
+    /// Lines of the log about it.
+    lines: EveryMinute,
 }
 
 struct Blocked {
@@ -55,12 +56,12 @@ impl Blocking {
     /// Seconds for which a process is left alone after its first wait in vain, doubled after each; and the doublings.
     const PAUSE: Duration = Duration::from_secs(1);
     const DOUBLINGS: u32 = 12;
-    /// Between two lines in the log.
-    const QUIET: Duration = Duration::from_secs(60);
 
     pub(super) const fn new() -> Blocking {
         let blocked = BTreeMap::new();
-        Blocking { state: Mutex::new(State { vain: Vec::new(), abandoned: Vec::new(), blocked, said: None }) }
+        Blocking {
+            state: Mutex::new(State { vain: Vec::new(), abandoned: Vec::new(), blocked, lines: EveryMinute::NEW }),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -146,11 +147,10 @@ impl State {
         let times = self.blocked.get(&pid).map_or(0, |blocked| blocked.times);
         let blocked = Blocked { thread: thread.clone(), times: times.saturating_add(1), last: now };
         self.blocked.insert(pid, blocked);
-        if self.said.is_none_or(|said| now.saturating_duration_since(said) >= Blocking::QUIET) {
-            self.said = Some(now);
+        if let Some(more) = self.lines.due_at(now) {
             log::warn!(
                 "process {pid}, and possibly others, do not let their command lines and mappings be read: they have the \
-                 kernel's names meanwhile, and no probes"
+                 kernel's names meanwhile, and no probes{more}"
             );
         }
     }

@@ -32,6 +32,9 @@ pub struct EveryMinute {
 }
 
 impl EveryMinute {
+    /// None of them was written yet.
+    pub const NEW: EveryMinute = EveryMinute { written: None, left_out: 0 };
+
     /// The end of the line, if it is to be written.
     pub fn due(&mut self) -> Option<String> {
         self.due_at(Instant::now())

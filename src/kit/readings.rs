@@ -92,8 +92,7 @@ impl<T> Reading for PerKey<T> {
         for row in kernel.rows(self.rows).iter() {
             if let Some(name) = (self.name)(row) {
                 // By the name that is served: two keys may come to one.
-                let name = text::name(&name).into_owned();
-                let sums = sums.entry(name).or_insert_with(|| vec![0; self.cells.len()]);
+                let sums = sums.entry(text::into_name(name)).or_insert_with(|| vec![0; self.cells.len()]);
                 add(sums, self.cells.iter().map(|(_, field)| row.get(*field)));
             }
         }
@@ -121,7 +120,7 @@ impl<T, const N: usize> Reading for HistogramPerKey<T, N> {
         let mut sums: BTreeMap<Vec<u8>, [u64; N]> = BTreeMap::new();
         for row in kernel.rows(self.rows).iter() {
             if let Some(name) = (self.name)(row) {
-                add(sums.entry(text::name(&name).into_owned()).or_insert([0; N]), row.words(self.buckets));
+                add(sums.entry(text::into_name(name)).or_insert([0; N]), row.words(self.buckets));
             }
         }
         for (name, counts) in &sums {

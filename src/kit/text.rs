@@ -41,6 +41,14 @@ pub fn name(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
+/// The same of a name that is not needed afterwards.
+pub fn into_name(text: Vec<u8>) -> Vec<u8> {
+    match name(&text) {
+        Cow::Owned(changed) => changed,
+        Cow::Borrowed(_) => text,
+    }
+}
+
 fn is_printable(byte: &u8) -> bool {
     (b' '..=b'~').contains(byte)
 }

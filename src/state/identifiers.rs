@@ -68,6 +68,8 @@ pub struct Cache {
     dirty: bool,
     /// When this agent last had the file written.
     saved: u64,
+    /// The writer was given what is to be written, and not asked since what became of it.
+    is_given: bool,
     /// Seconds until it may do so again.
     pause: u64,
     /// When names were last forgotten.
@@ -93,6 +95,7 @@ impl Cache {
             free: 0,
             dirty: false,
             saved: 0,
+            is_given: false,
             pause: 0,
             forgot: 0,
             now: 0,
@@ -172,19 +175,26 @@ impl Cache {
         self.refused
     }
 
-    /// Has the file written if there is something new and the last writing is some time ago; `at_exit` has it written anyway.
+    /// Has the file written if there is something new and the last writing is some time ago; `at_exit` has it written anyway. Each fetch calls
+    /// it: the writer is asked only about what it was given.
     pub fn save(&mut self, now: SystemTime, at_exit: bool, writer: &Writer) {
         let Some(path) = &self.path else { return };
-        // On a disk that takes longer than the pause there is nothing to be gained by another copy.
-        if !at_exit && writer.is_busy(path) {
-            return;
-        }
-        let path = path.clone();
-        if writer.has_failed(&path) {
-            self.failed();
+        if self.is_given {
+            // On a disk that takes longer than the pause there is nothing to be gained by another copy.
+            if !at_exit && writer.is_busy(path) {
+                return;
+            }
+            let has_failed = writer.has_failed(path);
+            self.is_given = false;
+            if has_failed {
+                self.failed();
+            }
         }
         if let Some(text) = self.due(now, at_exit) {
-            writer.write(&path, text);
+            self.is_given = true;
+            if let Some(path) = &self.path {
+                writer.write(path, text);
+            }
         }
     }
 
