@@ -2,9 +2,9 @@
 //! own over files in memory; what other disks do meanwhile is taken from /proc/diskstats too.
 
 use crate::bioperpid::direct;
+use crate::common::tracers::{Bpftrace, Completed, Completions};
 use crate::common::{lacks, skip};
 use crate::support::{alone, run, settle, since, Agent, Disk, Script};
-use crate::tracers::{Bpftrace, Completed, Completions};
 use corebcc::bpf::types::{bio_row, bio_size_row, bio_small, fine_hist};
 use corebcc::host::{Cgroup, Cgroups, Controller};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
@@ -87,7 +87,7 @@ fn over(agent: &mut Agent, disk: &Disk, work: impl FnOnce()) -> Work {
     settle();
     let histogram = since(&completions.reading(|| agent.histogram()), &before);
     let outer_1 = diskstats();
-    let (own, others, completed) = (Done::default(), Done::default(), completions.of(disk));
+    let (own, others, completed) = (Done::default(), Done::default(), completions.of(disk.name()));
     let mut done = Work { own, others, completed, counted: histogram.iter().sum(), histogram };
     for (name, later) in outer_1 {
         let grown = later.since(outer_0.get(&name).copied().unwrap_or_default());
@@ -257,7 +257,7 @@ fn operations(avoid: &str, options: &str) {
     settle();
     let (stats_1, rows_1) = (by_operation(&disk), counted(&disk));
     disk.set("nomerges", merging.trim());
-    let completed = completions.of(&disk);
+    let completed = completions.of(disk.name());
     // 16 MB in blocks of 4 KB, one after the other, and half of 3,000 requests.
     assert!(stats_1[1].0 - stats[1].0 < 4096, "no request was merged: {stats:?} {stats_1:?}");
     let mut missing = (0, 0);
@@ -412,7 +412,7 @@ fn reads_are_counted_by_their_size() {
     let script = read_sizes(&disk, &[(512, 3), (4096, 5), (4608, 7), (8192, 11), (65_536, 13), (69_632, 17)]);
     settle();
     let (sizes, all) = read_counts(&mut agent, &disk);
-    let completed = completions.of(&disk);
+    let completed = completions.of(disk.name());
     let done = by_operation(&disk)[0].0;
     script.end();
     println!("{sizes:?}, {all}, {completed:?}");
@@ -444,7 +444,7 @@ fn a_request_in_parts_has_the_size_of_the_whole() {
     settle();
     agent.tick();
     let (sizes, all) = read_counts(&mut agent, &disk);
-    let completed = completions.of(&disk);
+    let completed = completions.of(disk.name());
     let slowest = values(&mut agent, 337, &["disk.slowest.bytes", "disk.slowest.sector"]);
     script.end();
     println!("{sizes:?}, {all}, {completed:?}, {slowest:?}");
@@ -550,7 +550,7 @@ fn synchronous_writes_count_once_in_their_rows() {
     write_synchronously(&disk);
     settle();
     let after = counted(&disk);
-    let completed = completions.of(&disk);
+    let completed = completions.of(disk.name());
     let writes = (after[1].requests - before[1].requests, after[1].bytes - before[1].bytes);
     assert_eq!(writes, (200 - completed.unseen, 200 * 4096 - completed.unseen_bytes));
     assert!(after[2].requests - before[2].requests + completed.unseen_empty >= 200, "{after:?}");

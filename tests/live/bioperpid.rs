@@ -2,8 +2,8 @@
 //! memory.
 
 use crate::common::lacks;
+use crate::common::tracers::Completions;
 use crate::support::{alone, command, python, run, settle, Agent, Disk, Script};
-use crate::tracers::Completions;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
@@ -18,7 +18,7 @@ pub enum Unit {
 pub fn exact(disk: &Disk, unit: Unit, work: impl FnOnce() -> (u64, u64)) {
     let completions = Completions::record();
     let (counted, done) = work();
-    let completed = completions.of(disk);
+    let completed = completions.of(disk.name());
     let unseen = match unit {
         Unit::Requests => completed.unseen,
         Unit::Bytes => completed.unseen_bytes,
@@ -183,7 +183,7 @@ fn requests_under_way_at_the_start_are_counted_for_process_0() {
     let (counted, after) = (on(&mut agent, &disk), sectors(&disk));
     let sum: u64 = counted.values().sum();
     println!("{counted:?}, diskstats {} to {}", after - inner, after - before);
-    let least = after - inner - completions.of(&disk).unseen_bytes;
+    let least = after - inner - completions.of(disk.name()).unseen_bytes;
     assert!((least..=after - before).contains(&sum), "{counted:?}");
     assert!(counted.keys().all(|pid| *pid == 0 || pids.contains(pid)), "{counted:?}");
     // What had begun before is at most one request of each.

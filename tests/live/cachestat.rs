@@ -1,9 +1,9 @@
 //! cachestat against files of a known number of pages, on a file system of the test's own on a loop device, and against
 //! /proc/vmstat and /proc/meminfo.
 
+use crate::common::tracers::Recorder;
 use crate::common::{lacks, skip};
 use crate::support::{alone, run, settle, Agent, Disk};
-use crate::tracers::Recorder;
 use corebcc::kit::Table;
 use corebcc::pcp::Atom;
 use std::fs::{self, File};

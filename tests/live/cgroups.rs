@@ -1,9 +1,9 @@
 //! cgroup_disk and cgroup_runq: work of a known amount in cgroups of the test's own.
 
 use crate::biolatency::map_words;
+use crate::common::tracers::{Completions, UnseenArrivals};
 use crate::common::{lacks, skip};
 use crate::support::{alone, diskstats, python, run, run_again, settle, Agent, Disk, Sleeper, WRITTEN};
-use crate::tracers::{Completions, UnseenArrivals};
 use corebcc::bpf::types::cgroup_owner;
 use corebcc::host::{Cgroups, Controller};
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ fn reads_count(avoid: &str) {
     let completions = Completions::record();
     reads(&cgroups, &busy, &disk, 100);
     let (counts, bytes) = (column(&mut agent, COUNT), column(&mut agent, BYTES));
-    let completed = completions.of(&disk);
+    let completed = completions.of(disk.name());
     assert_eq!(counts.get(&busy.name), Some(&(100 - completed.unseen)), "{counts:?}");
     assert_eq!(bytes.get(&busy.name), Some(&(100 * 4096 - completed.unseen_bytes)));
     assert!(!counts.contains_key(&quiet.name) && counts.contains_key("other"), "{counts:?}");
@@ -149,7 +149,7 @@ fn direct_io_counts(cgroups: &Cgroups) {
     }
     settle();
     let of = [COUNT, BYTES, WRITES, WRITTEN_BYTES].map(|metric| column(&mut agent, metric));
-    let completed = completions.of(&disk);
+    let completed = completions.of(disk.name());
     let counted = |cgroup: &Cgroup| of.each_ref().map(|of| of.get(&cgroup.name).copied().unwrap_or(0));
     let counted = all.each_ref().map(|(cgroup, ..)| counted(cgroup));
     let expected = all.each_ref().map(|(_, reads, writes)| [*reads, reads * 4096, *writes, writes * 8192]);
@@ -262,7 +262,7 @@ fn what_is_written_back_belongs_to_the_cgroup_that_wrote() {
     let own = written(&mut agent);
     drop(file);
     run("umount", &[at]);
-    let unseen = completions.of(&disk).unseen_bytes;
+    let unseen = completions.of(disk.name()).unseen_bytes;
     println!("{early} bytes before it was told to, {own} then; the kernel {} for all", (after - before) * 512);
     // Blocks that say where those of the file are may be among them.
     assert!(early < BYTES / 2 && own + unseen >= BYTES && own < BYTES + BYTES / 16, "{own}");
@@ -282,7 +282,7 @@ fn cgroups_beyond_the_limit_count_for_other() {
     all.iter().for_each(|cgroup| reads(&cgroups, cgroup, &disk, 20));
     let counts = column(&mut agent, COUNT);
     completions.reading(|| ());
-    let completed = completions.of(&disk);
+    let completed = completions.of(disk.name());
     let (total, own) = (counts.values().sum::<u64>() - before, 120 - completed.unseen);
     let (_, others) = completed.elsewhere.unwrap_or((0, u64::MAX - own));
     assert!((own..=own + others).contains(&total), "{own} and {others}: {counts:?}");
@@ -308,7 +308,7 @@ fn a_removed_cgroup_ends_and_returns_without_a_lost_count() {
     assert_ne!(second.id(), id);
     reads(&cgroups, &second, &disk, 30);
     let counts = column(&mut agent, COUNT);
-    let unseen = completions.of(&disk).unseen;
+    let unseen = completions.of(disk.name()).unseen;
     assert_eq!(counts[&name], 50 - unseen);
     drop(second);
     let mut ended = None;
@@ -371,7 +371,7 @@ fn a_thousand_short_lived_cgroups_leave_nothing_behind() {
     settle();
     let counts = column(&mut agent, COUNT);
     completions.reading(|| ());
-    let completed = completions.of(&disk);
+    let completed = completions.of(disk.name());
     let own = TIMES - completed.unseen;
     let (_, others) = completed.elsewhere.unwrap_or((0, u64::MAX - own));
     let total = counts.values().sum::<u64>() - before;

@@ -2,8 +2,8 @@
 //! a loop device. A virtual machine of tests/vm has others as well, which may be written to.
 
 use crate::common::skip;
+use crate::common::tracers::Completions;
 use crate::support::{alone, diskstats, number, run, settle, Agent, Disk};
-use crate::tracers::Completions;
 use corebcc::catalog::Instances;
 use corebcc::kit::{Key, SeriesLabel, Table, TableSpec};
 use std::fs::{self, File, OpenOptions};
@@ -294,7 +294,7 @@ fn requests_count_by_size_and_the_slowest_has_its_process() {
     // Where only bios tell who submits, no request does.
     let is_known = !agent.way_of("block_io_start").ends_with("of bios");
     let pid = is_known.then(|| values(&mut agent, SLOWEST, disk.name(), ["pid"])[0]);
-    let unseen = completions.of(&disk).unseen;
+    let unseen = completions.of(disk.name()).unseen;
     println!("{counted:?} of {all:?}, the slowest {bytes} bytes of {pid:?} at {sector}");
     let sums = [0, 1].map(|operation| counted.iter().map(|count| count[operation]).sum::<u64>());
     assert_eq!(sums, all);

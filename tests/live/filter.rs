@@ -1,9 +1,9 @@
 //! The `process` option: which processes count, from which instruction to which, against work of known size. Between two
 //! steps the modules get to know of new command lines as in the agent.
 
+use crate::common::tracers::UnseenArrivals;
 use crate::common::{lacks, loaded, skip};
 use crate::support::{alone, python, Script};
-use crate::tracers::UnseenArrivals;
 use corebcc::catalog::EnabledModule;
 use corebcc::collector::ModuleSet;
 use corebcc::kit::{Key, Table, TableId};

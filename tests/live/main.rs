@@ -32,5 +32,4 @@ mod tcplife;
 mod tcpperpid;
 mod tcpretrans;
 mod tcptop;
-mod tracers;
 mod usdt;

@@ -1,8 +1,8 @@
 //! The quantiles of biolatency on disks of known latency, against fio's.
 
 use crate::common::slow_disk::SlowDisk;
+use crate::common::tracers::Recorder;
 use crate::support::{alone, Agent};
-use crate::tracers::Recorder;
 use corebcc::kit::{Fine, Key, Table, TableSpec};
 use corebcc::pcp::Atom;
 use serde_json::Value;

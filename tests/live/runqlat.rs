@@ -1,8 +1,8 @@
 //! runqlat against the switches the kernel keeps by thread, the machine's count of switches, and bpftrace.
 
+use crate::common::tracers::{Arrivals, Bpftrace, UnseenArrivals};
 use crate::common::{lacks, skip};
 use crate::support::{alone, number, settle, since, Agent, Script, Sleeper};
-use crate::tracers::{Arrivals, Bpftrace, UnseenArrivals};
 use corebcc::kit::{Buckets, Fine, Key, Table, SERIES_METRICS};
 use corebcc::modules::find;
 

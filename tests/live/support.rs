@@ -1,5 +1,6 @@
 //! What the tests share: modules loaded without pmcd, what they logged, scripts that work in steps, disks of their own.
 
+pub use crate::common::script::{python, Script};
 use crate::common::{lacks, loaded, skip, test};
 use corebcc::collector::ModuleSet;
 use corebcc::kit::{Key, Table, TableId, TableSpec};
@@ -11,11 +12,11 @@ use nix::sys::mman::{mmap, MapFlags, ProtFlags};
 use nix::unistd::{fork, ForkResult, Pid};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
@@ -363,15 +364,6 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The distribution's own: a `python3` in front of it in the path may be a shell script, whose processes would count.
-pub fn python() -> &'static str {
-    if Path::new("/usr/bin/python3").exists() {
-        "/usr/bin/python3"
-    } else {
-        "python3"
-    }
-}
-
 /// The command name of what [`python`] starts.
 pub fn command() -> &'static str {
     "python3"
@@ -476,69 +468,6 @@ pub fn wait_together(threads: usize, time: Duration, call: impl Fn(&PipeReader) 
         std::thread::sleep(2 * time); // the last has time to begin to wait
         drop(to);
     });
-}
-
-/// A program that works in steps: it prints a line after each, and waits for one before the next.
-pub struct Script {
-    child: Child,
-    input: Option<ChildStdin>,
-    pub output: BufReader<ChildStdout>,
-}
-
-impl Script {
-    /// Python, with `say(...)`, which prints, and `step(...)`, which also waits to be told to go on.
-    pub fn python(source: &str) -> Script {
-        let start = "import sys, os, socket, threading, time, struct, errno, ctypes\n\
-            def say(*what): print(*what, flush=True)\n\
-            def step(*what):\n say(*what)\n return sys.stdin.readline()\n";
-        Script::new(Command::new(python()).arg("-c").arg(format!("{start}{source}")))
-    }
-
-    pub fn new(command: &mut Command) -> Script {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Script { input: child.stdin.take(), output, child }
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Its next line.
-    pub fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "the script ended early");
-        line.trim_end().to_string()
-    }
-
-    /// Its next line, as numbers.
-    pub fn numbers(&mut self) -> Vec<u64> {
-        self.line().split_whitespace().map(|word| word.parse().unwrap()).collect()
-    }
-
-    pub fn go(&mut self) {
-        self.tell("");
-    }
-
-    /// Lets it go on with a word, which `step` returns with the end of the line.
-    pub fn tell(&mut self, word: &str) {
-        self.input.as_mut().unwrap().write_all(format!("{word}\n").as_bytes()).unwrap();
-    }
-
-    /// Lets it run to its end.
-    pub fn end(mut self) {
-        drop(self.input.take());
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}");
-    }
-}
-
-impl Drop for Script {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// A process with a single thread that sleeps as often as it is told, and waits to be told.

@@ -8,6 +8,7 @@ use crate::pairs::{compile, compiled, example, home, source, write};
 use crate::peer::Peer;
 use crate::support::bpf_mount::BpfMount;
 use crate::support::tracer::tracer;
+use crate::support::tracers::Completions;
 use crate::support::{as_thread, lacks, load, wait_for, wait_seconds, Home, BINARY};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
@@ -272,7 +273,9 @@ fn counts_by_disk_command_and_system_call_continue() {
     let file = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECT).open(&disk.device).unwrap();
     let command = home.path("pin-command");
     fs::copy("/bin/true", &command).unwrap();
+    // Work of each kind 100 times; how many of the reads completed where no program runs.
     let work = || {
+        let completions = Completions::record();
         let mut pages = [0; 8192];
         let start = pages.as_ptr().align_offset(4096);
         for _ in 0..100 {
@@ -281,6 +284,9 @@ fn counts_by_disk_command_and_system_call_continue() {
             // SAFETY: it takes a number and returns one. No other process makes this call here.
             assert_eq!(unsafe { nix::libc::sched_get_priority_min(0) }, 0);
         }
+        let completed = completions.of(disk.name());
+        assert!(completed.elsewhere.is_none() || completed.seen + completed.unseen == 100, "{completed:?}");
+        completed.unseen
     };
     let counts = |peer: &mut Peer| {
         let of = |(metric, instance): (&str, &str)| {
@@ -292,23 +298,23 @@ fn counts_by_disk_command_and_system_call_continue() {
     let mut peer = agent(&namespace, &home);
     assert_eq!(namespace.units(), BY_ROW, "{}", home.log());
     let mut more_disks = Vec::new();
-    work();
-    assert_eq!(counts(&mut peer), [100; 3]);
+    let mut unseen = work();
+    assert_eq!(counts(&mut peer), [100 - unseen, 100, 100]);
     for (times, end) in [(300, "in order"), (500, "by SIGKILL")] {
         end_agent(&mut peer, end);
-        work();
+        unseen += work();
         more_disks.push(Disk::over(&home, end));
         peer = agent(&namespace, &home);
-        assert_eq!(counts(&mut peer), [times - 100; 3], "{end}: {}", home.log());
+        assert_eq!(counts(&mut peer), [times - 100 - unseen, times - 100, times - 100], "{end}: {}", home.log());
         assert!(state(&mut peer, "discarded").values().all(|count| count == "0"), "{}", home.log());
-        work();
-        assert_eq!(counts(&mut peer), [times; 3], "{end}");
+        unseen += work();
+        assert_eq!(counts(&mut peer), [times - unseen, times, times], "{end}");
     }
     by_root(&mut peer);
     for module in BY_ROW {
         assert_eq!(order(&mut peer, module, "restart"), 0, "{}", home.log());
     }
-    assert_eq!(counts(&mut peer), [500; 3], "restarted by pmstore");
+    assert_eq!(counts(&mut peer), [500 - unseen, 500, 500], "restarted by pmstore");
     assert_eq!(peer.close().0.code(), Some(0));
 }
 

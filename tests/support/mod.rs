@@ -7,8 +7,10 @@ pub mod bpf_mount;
 pub mod burner;
 pub mod pairs;
 pub mod rows;
+pub mod script;
 pub mod slow_disk;
 pub mod tracer;
+pub mod tracers;
 
 use corebcc::catalog::{enabled_modules, EnabledModule};
 use corebcc::collector::{prepared_modules, ModuleSet};

@@ -1,6 +1,6 @@
 //! ftrace and bpftrace: counts of events that are independent of the modules', and what no program can see.
 
-use crate::support::{Disk, Script};
+use super::script::Script;
 use nix::unistd::Pid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -168,9 +168,10 @@ impl Completions {
         value
     }
 
-    pub fn of(self, disk: &Disk) -> Completed {
-        let (major, minor) = disk.number();
-        let ours = format!("{major},{minor} ");
+    /// Those of a disk, by its name such as `sda`.
+    pub fn of(self, disk: &str) -> Completed {
+        let number = std::fs::read_to_string(format!("/sys/block/{disk}/dev")).unwrap();
+        let ours = format!("{} ", number.trim().replace(':', ","));
         let Some(recorder) = self.0 else { return Completed::default() };
         let (mut completed, mut elsewhere, mut readings) = (Completed::default(), (0, 0), 0);
         for event in recorder.end() {

@@ -1,0 +1,77 @@
+//! Programs that work in steps.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// The distribution's own: a `python3` in front of it in the path may be a shell script, whose processes would count.
+pub fn python() -> &'static str {
+    if Path::new("/usr/bin/python3").exists() {
+        "/usr/bin/python3"
+    } else {
+        "python3"
+    }
+}
+
+/// A program that works in steps: it prints a line after each, and waits for one before the next.
+pub struct Script {
+    child: Child,
+    input: Option<ChildStdin>,
+    pub output: BufReader<ChildStdout>,
+}
+
+impl Script {
+    /// Python, with `say(...)`, which prints, and `step(...)`, which also waits to be told to go on.
+    pub fn python(source: &str) -> Script {
+        let start = "import sys, os, socket, threading, time, struct, errno, ctypes\n\
+            def say(*what): print(*what, flush=True)\n\
+            def step(*what):\n say(*what)\n return sys.stdin.readline()\n";
+        Script::new(Command::new(python()).arg("-c").arg(format!("{start}{source}")))
+    }
+
+    pub fn new(command: &mut Command) -> Script {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Script { input: child.stdin.take(), output, child }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its next line.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "the script ended early");
+        line.trim_end().to_string()
+    }
+
+    /// Its next line, as numbers.
+    pub fn numbers(&mut self) -> Vec<u64> {
+        self.line().split_whitespace().map(|word| word.parse().unwrap()).collect()
+    }
+
+    pub fn go(&mut self) {
+        self.tell("");
+    }
+
+    /// Lets it go on with a word, which `step` returns with the end of the line.
+    pub fn tell(&mut self, word: &str) {
+        self.input.as_mut().unwrap().write_all(format!("{word}\n").as_bytes()).unwrap();
+    }
+
+    /// Lets it run to its end.
+    pub fn end(mut self) {
+        drop(self.input.take());
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
