@@ -214,7 +214,7 @@ take_consumers() {
 commands() {
 	share=${PCP_SHARE_DIR%/*}
 	printf '%s\n' "pmdacorebcc ${PCP_BIN_DIR:-/usr/bin}/pmdacorebcc" "bpf-names ${PCP_BIN_DIR:-/usr/bin}/bpf-names" \
-		"pmdacorebcc.1 $PCP_MAN_DIR/man1/pmdacorebcc.1" \
+		"pmdacorebcc.1 $PCP_MAN_DIR/man1/pmdacorebcc.1" "corebcc.conf.5 $PCP_MAN_DIR/man5/corebcc.conf.5" \
 		"completions/bash $share/bash-completion/completions/pmdacorebcc" \
 		"completions/zsh ${share%/*}/local/share/zsh/site-functions/_pmdacorebcc" \
 		"completions/fish $share/fish/vendor_completions.d/pmdacorebcc.fish"
@@ -235,7 +235,7 @@ packaged() { dpkg-query -S "$1" >/dev/null 2>&1 || rpm -qf "$1" >/dev/null 2>&1;
 # our_link NAME LINK
 our_link() { [ -L "$2" ] && [ "$(readlink "$2")" = "$(pwd)/$1" ]; }
 
-# Links to the program, bpf-names, the man page and the completions. What somebody else has put there stays.
+# Links to the program, bpf-names, the man pages and the completions. What somebody else has put there stays.
 place_commands() {
 	commands | while read -r name link; do
 		if [ ! -e "$name" ] || our_link "$name" "$link" || packaged "$link"; then continue; fi

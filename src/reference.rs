@@ -1,9 +1,11 @@
-//! The files that follow from the declarations: the default configuration, the man page, the tables of modules and metrics. `UPDATE=1 cargo
+//! The files that follow from the declarations: the default configuration, the man pages, the tables of modules and metrics. `UPDATE=1 cargo
 //! test --test files` writes them.
 
+mod conf;
 mod man;
 mod roff;
 
+pub use conf::conf_page;
 pub use man::man_page;
 
 use crate::kit::{HistogramDef, MetricDef, Need, OptionDef, OverheadClass, Shape, Spec, TableSpec};
@@ -257,93 +259,6 @@ pub fn cluster_table(specs: &[&Spec]) -> String {
         let _ = writeln!(text, "| {cluster} | {module} |");
     }
     text
-}
-
-/// The help texts of histograms and their instance domains: those of others are written by hand.
-pub fn histogram_help(specs: &[&Spec]) -> Vec<(String, String)> {
-    let mut entries = Vec::new();
-    let tables = specs.iter().flat_map(|spec| spec.tables).filter(|table| !table.histograms.is_empty());
-    for table in tables {
-        for metric in table.metrics {
-            let of = table
-                .histograms
-                .iter()
-                .find_map(|histogram| Some((histogram, metric.name.strip_prefix(histogram.name)?.strip_prefix('.')?)));
-            let full =
-                of.map_or_else(|| capitalized(metric.oneline) + ".", |(histogram, last)| described(histogram, last));
-            entries.push((format!("bcc.{} {}", metric.name, metric.oneline), full));
-        }
-        let buckets = matches!(table.shape, Shape::Buckets { .. });
-        if buckets {
-            let full = "LOW-HIGH in microseconds, both ends included, followed by :: and the name where there are several series. The last bucket is \
-                        open. Identifiers are kept over restarts.";
-            entries.push((format!("BCC.{} buckets of a histogram", table.cluster), full.into()));
-        } else if matches!(table.shape, Shape::Seconds { .. }) {
-            let full = "The upper bound of a bucket in seconds, +Inf of the last, followed by :: and the name where there are several series; the name \
-                        alone, or all, stands for the whole histogram. Identifiers are kept over restarts.";
-            entries.push((format!("BCC.{} buckets of a histogram for Prometheus", table.cluster), full.into()));
-        } else if table.shape != Shape::Single {
-            let full =
-                "Named as the kernel names them. Identifiers are kept over restarts, also of those that are gone.";
-            let name = table.summary.trim_start_matches("each ");
-            entries.push((format!("BCC.{} {name}s", table.cluster), full.into()));
-        }
-    }
-    entries.into_iter().map(|(head, full)| (head, wrapped_at(78, &full))).collect()
-}
-
-/// The help text of a histogram's metric by the last component of its name.
-fn described(histogram: &HistogramDef, last: &str) -> String {
-    let HistogramDef { events, time, note, .. } = histogram;
-    let text = match last {
-        "bucket" => format!(
-            "Counts {events} since the agent started by the time {time}. Instance \"64-127\" counts those that took 64 to 127 \
-             microseconds. There is an instance for each bucket from the start; the last one is open. The values are counts."
-        ),
-        "seconds_bucket" => format!(
-            "Counts {events} since the agent started, whose time {time} was not longer than the seconds in the name of the instance and in its \
-             label \"le\". Each bucket contains those below it. With the option \"prometheus\" only."
-        ),
-        "seconds_count" => format!(
-            "Number of {events} since the agent started whose time is known, the bucket +Inf. With the option \"prometheus\" only."
-        ),
-        "seconds_sum" => format!(
-            "Sum of the times of {events} since the agent started, {time}, in seconds. With the option \"prometheus\" only."
-        ),
-        "count" => format!("Number of {events} since the agent started whose time is known: the sum of all buckets."),
-        "sum" => format!(
-            "Sum of the times of {events} since the agent started, {time}. Divided by the count of the same interval it is the \
-             exact mean."
-        ),
-        _ => format!(
-            "{} of {events}, {time}, over the option \"window\" (60 seconds). It is a sliding window, the last 55 to 60 seconds by default, \
-             whoever fetches. There is no value while the window is empty. From 1 microsecond to 2 minutes the value is within 3.2 % of \
-             the exact one, rounded to microseconds.",
-            match last {
-                "max" => "The longest time".to_owned(),
-                "p50" => "The median of the times".to_owned(),
-                "p999" => "The time that 99.9 % do not exceed, the 99.9th percentile,".to_owned(),
-                other => format!("The time that {0} % do not exceed, the {0}th percentile,", other.trim_start_matches('p')),
-            }
-        ),
-    };
-    format!("{text} {note}").trim().to_owned()
-}
-
-fn capitalized(text: &str) -> String {
-    let mut characters = text.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
-}
-
-fn wrapped_at(width: usize, text: &str) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.len() + 1 + word.len() <= width => *line = format!("{line} {word}"),
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
 }
 
 /// The agent's own metrics in Markdown.

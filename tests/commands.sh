@@ -147,7 +147,7 @@ samples() {
 		kind == "" && NF { shown = "" }' "$1"
 }
 
-files=(README.md docs/*.md consumers/README.md man/pmdacorebcc.1)
+files=(README.md docs/*.md consumers/README.md man/*.[15])
 for file in "${files[@]}"; do commands "$file" | sed "s|^|$file	|"; done | awk -F '\t' '!seen[$2]++' >"$scratch/commands"
 while IFS=$'\t' read -r command _; do
 	if ! cut -f 2- "$scratch/commands" | grep -qxF -e "$command"; then
@@ -162,7 +162,7 @@ set +u
 . "${PCP_DIR:-}/etc/pcp.env"
 set -u
 run README.md "sudo ./Install"
-for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1"; do
+for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5"; do
 	[ -e "$link" ] || { : >"$scratch/out"; fail "$link is not there after Install"; }
 done
 # The samples show a disk that is written to, the rules tasks that wait for a CPU.
@@ -198,7 +198,7 @@ run README.md "$last"
 kill "$disk"
 wait "$disk" 2>/dev/null
 rm -f "$written"
-for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1"; do
+for link in "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5"; do
 	[ ! -L "$link" ] || { : >"$scratch/out"; fail "$link is still there after Remove"; }
 done
 

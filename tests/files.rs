@@ -71,9 +71,14 @@ fn man_page() -> String {
     reference::man_page(&corebcc::cli::command("pmdacorebcc"), MODULES, status)
 }
 
+fn conf_page() -> String {
+    reference::conf_page(MODULES)
+}
+
 #[test]
-fn the_man_page_is_what_the_declarations_say() {
+fn the_man_pages_are_what_the_declarations_say() {
     current("man/pmdacorebcc.1", &man_page());
+    current("man/corebcc.conf.5", &conf_page());
 }
 
 #[test]
@@ -83,30 +88,53 @@ fn the_man_page_has_every_section_a_pmda_has() {
     let wanted = "NAME|SYNOPSIS|DESCRIPTION|OPTIONS|CONFIGURATION|METRICS|PRIVILEGES|SECURITY|DIAGNOSTICS|EXIT STATUS|EXAMPLES|INSTALLATION|\
                   FILES|PCP ENVIRONMENT|SEE ALSO";
     assert_eq!(sections, wanted.split('|').collect::<Vec<_>>());
-    for table in
-        MODULES.iter().flat_map(|spec| spec.tables.iter().copied()).chain(STATUS.iter().map(|table| table.spec))
-    {
-        for metric in table.metrics {
-            assert!(page.contains(&format!("\n.TP\n\\fBbcc.{}\\fP\n", metric.name)), "METRICS lacks {}", metric.name);
-        }
-    }
+    assert!(page.lines().count() <= 900, "{} lines", page.lines().count());
     assert!(
         page.contains("\\fB\\-\\-trycompile\\fP=FILE\n") && page.contains("\\fB\\-\\-check\\fP [FILE]\n"),
         "{page}"
     );
 }
 
+/// Each metric is named or below a node that is, and each option stands in the page of the configuration.
 #[test]
-fn mandoc_has_nothing_to_say_of_the_man_page() {
-    let lint = Command::new("mandoc").args(["-T", "lint"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let Ok(mut lint) = lint else {
-        println!("skipped: mandoc_has_nothing_to_say_of_the_man_page: the package mandoc");
-        return;
-    };
-    lint.stdin.take().unwrap().write_all(man_page().as_bytes()).unwrap();
-    let lint = lint.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&lint.stdout), "");
-    assert!(lint.status.success(), "{lint:?}");
+fn the_man_pages_lead_to_every_metric_and_option() {
+    let page = man_page();
+    let metrics = page.split_once(".SH METRICS\n").unwrap().1.split("\n.SH ").next().unwrap();
+    let nodes: Vec<&str> =
+        metrics.split("\\fB").filter_map(|part| part.split("\\fP").next()?.strip_prefix("bcc.")).collect();
+    let tables = MODULES.iter().flat_map(|spec| spec.tables.iter().copied());
+    for metric in tables.chain(STATUS.iter().map(|table| table.spec)).flat_map(|table| table.metrics) {
+        let leads =
+            |node: &&str| metric.name.strip_prefix(*node).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        assert!(nodes.iter().any(leads), "METRICS leads to no bcc.{}", metric.name);
+    }
+    let page = conf_page();
+    for spec in MODULES {
+        let section = page.split_once(&format!(".SS [{}]\n", spec.name)).unwrap().1.split(".SS ").next().unwrap();
+        for option in spec.options {
+            assert!(
+                section.contains(&format!("\n.TP\n\\fB{}\\fP\n", option.name)),
+                "[{}] lacks {}",
+                spec.name,
+                option.name
+            );
+        }
+    }
+}
+
+#[test]
+fn mandoc_has_nothing_to_say_of_the_man_pages() {
+    for page in [man_page(), conf_page()] {
+        let lint = Command::new("mandoc").args(["-T", "lint"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let Ok(mut lint) = lint else {
+            println!("skipped: mandoc_has_nothing_to_say_of_the_man_pages: the package mandoc");
+            return;
+        };
+        lint.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+        let lint = lint.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&lint.stdout), "");
+        assert!(lint.status.success(), "{lint:?}");
+    }
 }
 
 /// What stands between two marks of a file is what the declarations make of it. A file may have several such parts.
@@ -151,57 +179,48 @@ fn the_table_of_capabilities_is_what_the_declarations_say() {
 /// What `UPDATE=1` writes in the place of a text.
 const TODO: &str = "TODO:";
 
-#[test]
-fn every_metric_and_domain_has_its_help_and_no_other() {
-    let help = Help::parse(include_str!("../help"));
-    let mut wanted = BTreeSet::new();
+/// Entries of the file `help`: the head, such as `bcc.proc.sysfork tasks created`, and its text. Texts of histograms are not among them.
+fn wanted_help() -> Vec<String> {
+    let mut heads = Vec::new();
     let of_modules = MODULES.iter().flat_map(|spec| spec.tables.iter().copied());
-    for spec in of_modules.chain(STATUS.iter().map(|table| table.spec)) {
-        for metric in spec.metrics {
-            let name = format!("bcc.{}", metric.name);
-            let entry = format!("the entry `@ {name} {}` of the file `help`, which UPDATE=1 begins", metric.oneline);
-            assert_eq!(help.get(&name, false), Some(metric.oneline), "expected {entry}");
-            let full = help.get(&name, true).unwrap_or_else(|| panic!("expected a text in {entry}"));
-            assert!(!full.starts_with(TODO), "expected a text instead of `{TODO}` in {entry}");
-            assert!(full.len() > metric.oneline.len() / 2 && !full.ends_with('\n'), "{name}");
-            wanted.insert(name);
+    for table in of_modules.chain(STATUS.iter().map(|table| table.spec)) {
+        if !table.histograms.is_empty() {
+            continue;
         }
-        if spec.shape != Shape::Single {
-            let name = format!("BCC.{}", spec.cluster);
-            let full = help.get(&name, true).filter(|full| help.get(&name, false).is_some() && !full.starts_with(TODO));
-            assert!(full.is_some(), "expected a text in the entry `@ {name} {}` of the file `help`", spec.summary);
-            wanted.insert(name);
+        heads.extend(table.metrics.iter().map(|metric| format!("bcc.{} {}", metric.name, metric.oneline)));
+        if table.shape != Shape::Single {
+            heads.push(format!("BCC.{} {}", table.cluster, table.summary));
         }
     }
-    let there: BTreeSet<String> = help.names().map(String::from).collect();
-    assert_eq!(there, wanted, "entries in help");
+    heads
 }
 
-/// They are the last entries of the file.
 #[test]
-fn the_help_of_histograms_is_what_the_declarations_say() {
-    let entries = reference::histogram_help(MODULES);
-    let first = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
-    let generated: BTreeSet<String> = entries.iter().map(|(head, _)| first(head)).collect();
+fn every_metric_and_domain_has_its_help_and_no_other() {
     let text = read("help");
-    let own = text.trim_end().split("\n@ ").filter(|entry| !generated.contains(&first(entry.lines().next().unwrap())));
-    let mut own: Vec<String> = own.map(|entry| entry.trim_end().to_owned()).collect();
-    let has = |own: &[String], name: &str| generated.contains(name) || own.iter().any(|entry| first(entry) == name);
-    for table in MODULES.iter().flat_map(|spec| spec.tables) {
-        for metric in table.metrics {
-            let name = format!("bcc.{}", metric.name);
-            if !has(&own, &name) {
-                own.push(format!("{name} {}\n{TODO} what is counted, when, and what is not", metric.oneline));
-            }
-        }
-        let domain = format!("BCC.{}", table.cluster);
-        if table.shape != Shape::Single && !has(&own, &domain) {
-            own.push(format!("{domain} {}\n{TODO} the names of the instances", table.summary));
-        }
+    let first = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
+    let entries: BTreeSet<String> = Help::parse(text.clone().leak()).names().map(String::from).collect();
+    let missing: Vec<String> = wanted_help().into_iter().filter(|head| !entries.contains(&first(head))).collect();
+    if std::env::var_os("UPDATE").is_some() {
+        let begun = missing.iter().map(|head| format!("\n@ {head}\n{TODO} what is counted, when, and what is not\n"));
+        fs::write(path("help"), text + &begun.collect::<String>()).unwrap();
     }
-    let all: Vec<String> =
-        own.into_iter().chain(entries.iter().map(|(head, full)| format!("{head}\n{full}"))).collect();
-    current("help", &(all.join("\n\n@ ") + "\n"));
+    let help = Help::parse(read("help").leak());
+    for head in wanted_help() {
+        let (name, oneline) = head.split_once(' ').unwrap();
+        let entry = format!("the entry `@ {head}` of the file `help`, which UPDATE=1 begins");
+        if name.starts_with("bcc.") {
+            assert_eq!(help.get(name, false), Some(oneline), "expected {entry}");
+        } else {
+            assert!(help.get(name, false).is_some(), "expected {entry}");
+        }
+        let full = help.get(name, true).unwrap_or_else(|| panic!("expected a text in {entry}"));
+        assert!(!full.starts_with(TODO), "expected a text instead of `{TODO}` in {entry}");
+        assert!(!full.ends_with('\n') && (full.len() > oneline.len() / 2 || name.starts_with("BCC.")), "{name}");
+    }
+    let wanted: BTreeSet<String> = wanted_help().iter().map(|head| first(head)).collect();
+    let there: BTreeSet<String> = help.names().map(String::from).collect();
+    assert_eq!(there, wanted, "entries in help");
 }
 
 #[test]
@@ -351,7 +370,9 @@ const PHRASES: &[(&str, &str)] = &[
 fn user_texts_avoid_the_worst_phrases() {
     let pages =
         fs::read_dir(path("docs")).unwrap().map(|page| format!("docs/{}", page.unwrap().file_name().to_str().unwrap()));
-    let others = ["README.md", "CONTRIBUTING.md", "consumers/README.md", "man/pmdacorebcc.1", "help"].map(String::from);
+    let others =
+        ["README.md", "CONTRIBUTING.md", "consumers/README.md", "man/pmdacorebcc.1", "man/corebcc.conf.5", "help"]
+            .map(String::from);
     for name in pages.chain(others) {
         let text = read(&name).split_whitespace().collect::<Vec<_>>().join(" ");
         for (phrase, better) in PHRASES {

@@ -20,7 +20,7 @@ old=$PCP_SYSCONF_DIR/bcc/bcc.conf
 root=$PCP_VAR_DIR/pmns/root
 python_line='bcc	149	pipe	binary notready	python /x/pmdabcc.python'
 kept=("$PCP_PMCDCONF_PATH" "$root" "$PCP_VAR_DIR/pmns/"{bcc,bpf,other} "$pmda" "$(dirname "$config")" "$(dirname "$old")"
-	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1"
+	"$PCP_PMDAS_DIR/bcc/bcc.conf" "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5"
 	"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc")
 # files for PCP's own programs: below $PCP_SYSCONF_DIR, and linked from $PCP_VAR_DIR/config
 linked="$(echo pmlogconf/corebcc/{agent,biolatency,netproc,runqlat,status}) pmlogrewrite/corebcc_cachestat.conf"
@@ -94,10 +94,10 @@ placed() {
 }
 on_path() {
 	[ "$(readlink -f "$PCP_BIN_DIR/pmdacorebcc")" = "$(readlink -f "$pmda/pmdacorebcc")" ] && pmdacorebcc --version &&
-		[ "$(readlink -f "$PCP_BIN_DIR/bpf-names")" = "$(readlink -f "$pmda/bpf-names")" ] && cmp "$pmda/pmdacorebcc.1" "$PCP_MAN_DIR/man1/pmdacorebcc.1"
+		[ "$(readlink -f "$PCP_BIN_DIR/bpf-names")" = "$(readlink -f "$pmda/bpf-names")" ] && cmp "$pmda/pmdacorebcc.1" "$PCP_MAN_DIR/man1/pmdacorebcc.1" && cmp "$pmda/corebcc.conf.5" "$PCP_MAN_DIR/man5/corebcc.conf.5"
 }
 nothing_on_path() {
-	! ls -d "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" \
+	! ls -d "$PCP_BIN_DIR/pmdacorebcc" "$PCP_BIN_DIR/bpf-names" "$PCP_MAN_DIR/man1/pmdacorebcc.1" "$PCP_MAN_DIR/man5/corebcc.conf.5" \
 		"${PCP_SHARE_DIR%/*}/bash-completion/completions/pmdacorebcc" 2>/dev/null
 }
 # those that tell how to work on the sources go to the sources

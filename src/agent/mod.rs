@@ -18,6 +18,7 @@ pub use source::{Changes, Client, Label, LabelValue, Run, Selected, Source, Subj
 use log::{debug, warn};
 use names::Names;
 use profile::Profile;
+use std::borrow::Cow;
 
 /// How the agent introduces itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -163,7 +164,8 @@ impl<S: Source> Agent<S> {
             Pdu::DescReq(pmid) => Pdu::Desc(Desc { pmid, ..source.desc(pmid)? }).encode(0, out),
             Pdu::InstanceReq { indom, inst, name } => instances::reply(source, indom, inst, name, out)?,
             Pdu::TextReq { ident, kind } => {
-                let text = text(source, ident, kind)?.as_bytes();
+                let text = text(source, ident, kind)?;
+                let text = text.as_bytes();
                 Pdu::Text { ident, text }.encode(0, out);
             }
             Pdu::LabelReq { ident, class } => labels::reply(source, &self.profile, ident, class, out)?,
@@ -196,7 +198,7 @@ impl<S: Source> Agent<S> {
 }
 
 /// The help text of a metric or domain. Identifiers share one number space, so the kind must say which it is.
-fn text(source: &impl Source, ident: u32, kind: TextKind) -> Result<&str, PmErr> {
+fn text(source: &impl Source, ident: u32, kind: TextKind) -> Result<Cow<'_, str>, PmErr> {
     let of = match (kind.contains(TextKind::PMID), kind.contains(TextKind::INDOM)) {
         (true, false) => Subject::Metric(Pmid(ident)),
         (false, true) => Subject::Indom(Indom(ident)),

@@ -95,7 +95,7 @@ pub trait Source {
     fn instances(&mut self, indom: Indom, out: &mut dyn FnMut(InstId, &[u8])) -> Result<(), PmErr>;
 
     /// One-line or full help without a newline at the end; `PmErr::TEXT` if there is none.
-    fn text(&self, of: Subject, full: bool) -> Result<&str, PmErr>;
+    fn text(&self, of: Subject, full: bool) -> Result<Cow<'_, str>, PmErr>;
 
     /// Labels of a subject, in any order; none is an empty list.
     fn labels(&mut self, of: Subject) -> Result<Vec<Label>, PmErr>;

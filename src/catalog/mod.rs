@@ -4,6 +4,7 @@ mod change;
 mod clients;
 mod enabled;
 mod help;
+pub mod histogram_help;
 mod instances;
 mod registry;
 mod table_error;

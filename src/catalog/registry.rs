@@ -3,11 +3,12 @@
 use super::enabled::ServedTable;
 use super::instances::Instances;
 use super::table_error::TableError;
-use super::{Change, Clients, Controllers, Help};
+use super::{histogram_help, Change, Clients, Controllers, Help};
 use crate::agent::{Changes, Client, Label, LabelValue, Run, Selected, Source, Subject};
 use crate::kit::{EveryMinute, Log2, MetricDef, SeriesLabel, Shape, Table, TableId};
 use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, Type, IN_NULL};
 use crate::state::Writer;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -387,25 +388,26 @@ impl Source for Registry {
         Ok(())
     }
 
-    fn text(&self, of: Subject, full: bool) -> Result<&str, PmErr> {
-        let name = match of {
-            Subject::Metric(pmid) => {
-                let (entry, column) = self.metric(pmid).map_err(|_| PmErr::TEXT)?;
-                if entry.served.is_of_the_site() {
-                    return Ok(entry.served.spec.metrics[column].oneline);
-                }
-                format!("bcc.{}", entry.served.spec.metrics[column].name)
+    fn text(&self, of: Subject, full: bool) -> Result<Cow<'_, str>, PmErr> {
+        let (entry, column) = match of {
+            Subject::Metric(pmid) => self.metric(pmid).map(|(entry, column)| (entry, Some(column))).ok(),
+            Subject::Indom(indom) => self.indom(indom).map(|entry| (&self.entries[entry], None)),
+            Subject::Domain | Subject::Cluster(_) => None,
+        }
+        .ok_or(PmErr::TEXT)?;
+        let (spec, is_of_the_site) = (entry.served.spec, entry.served.is_of_the_site());
+        let is_histogram = !spec.histograms.is_empty() && !is_of_the_site;
+        let text: Option<Cow<'_, str>> = match column.map(|column| &spec.metrics[column]) {
+            Some(metric) if is_of_the_site || !full => Some(metric.oneline.into()),
+            Some(metric) if is_histogram => Some(histogram_help::of_metric(spec, metric).into()),
+            Some(metric) => self.help.get(&format!("bcc.{}", metric.name), full).map(Cow::from),
+            None if is_of_the_site => Some(spec.summary.into()),
+            None if is_histogram => {
+                histogram_help::of_domain(spec).map(|(oneline, text)| if full { text } else { oneline }.into())
             }
-            Subject::Indom(indom) => {
-                let entry = self.indom(indom).ok_or(PmErr::TEXT)?;
-                if self.entries[entry].served.is_of_the_site() {
-                    return Ok(self.entries[entry].served.spec.summary);
-                }
-                format!("BCC.{}", self.entries[entry].served.spec.cluster)
-            }
-            Subject::Domain | Subject::Cluster(_) => return Err(PmErr::TEXT),
+            None => self.help.get(&format!("BCC.{}", spec.cluster), full).map(Cow::from),
         };
-        self.help.get(&name, full).ok_or(PmErr::TEXT)
+        text.ok_or(PmErr::TEXT)
     }
 
     fn labels(&mut self, of: Subject) -> Result<Vec<Label>, PmErr> {

@@ -1,19 +1,22 @@
-//! `pmdacorebcc(1)`: the options from the command line's declaration, configuration and metrics from the modules'.
+//! `pmdacorebcc(1)`: the options from the command line's declaration, the metrics from the modules'.
 
 use super::roff::Page;
 use super::sorted;
-use crate::kit::{OptionDef, Spec, TableSpec};
+use crate::kit::{Spec, TableSpec};
 use clap::{Arg, Command};
 
-/// Changes when a sentence of this file does.
-const DATE: &str = "2026-11-22";
+/// Date of both pages; changes when a sentence of them does.
+pub(super) const DATE: &str = "2026-11-25";
 
-/// The page. `status` are the tables of the agent's own metrics.
+/// The page `pmdacorebcc(1)`. `status` are the tables of the agent's own metrics.
 pub fn man_page<'a>(command: &Command, specs: &[&Spec], status: impl Iterator<Item = &'a TableSpec>) -> String {
-    let mut page = Page::new("pmdacorebcc", DATE);
+    let mut page = Page::new("pmdacorebcc", 1, DATE);
     introduction(&mut page);
     command_line(&mut page, command);
-    configuration(&mut page, specs);
+    page.section("CONFIGURATION").text(
+        "The configuration file is `corebcc.conf`, with the sections and options of `corebcc.conf`(5). After a change, run \
+         `pmdacorebcc --check`, then restart pmcd or run `Install` again.",
+    );
     metrics(&mut page, specs, status);
     privileges(&mut page);
     diagnostics(&mut page);
@@ -74,142 +77,45 @@ fn synopsis(argument: &Arg) -> String {
     }
 }
 
-/// The options of `[pmda]`.
-const PMDA: &[(&str, &str)] = &[
-    ("modules", "The modules to enable, separated by commas. Each has a section."),
-    ("prefix", "Prefix of all metric names; `bcc.` by default."),
-    (
-        "process_refresh",
-        "How often, in seconds, all processes are rescanned for `process` matches; 0: at start only; default: 60. New processes are matched \
-         when they start, by command name (at most 15 bytes) or by command line (at most 4 KB), and count from their first instruction. The \
-         rescan finds processes that change their name later. Longer command lines, and expressions with look-around, backreferences, word \
-         boundaries or very many states, are matched a few milliseconds after the start.",
-    ),
-    (
-        "module_failure_fatal",
-        "True (the default without this line): a module that cannot be loaded ends the agent, and any error in the file disables all modules. \
-         False (as shipped): it disables that module only.",
-    ),
-    (
-        "bpf_stats",
-        "Let the kernel count runs and run time of BPF programs, for `bcc.agent.program`. This applies to all BPF programs of the machine and \
-         costs 20 to 30 ns per run; default: False.",
-    ),
-    (
-        "show_arguments",
-        "Show the arguments of processes in `bcc.proc.exec.args` and in the log; default: True. An invalid value hides them.",
-    ),
-    (
-        "drop_privileges",
-        "Drop the capabilities and system calls that the modules do not need after loading; default: True. The log names the capabilities that \
-         remain.",
-    ),
-    (
-        "load_later",
-        "Let modules and programs be loaded while the agent runs: the thread that loads keeps the capabilities for it, and pmcd is asked who its \
-         clients are. Default: True if there is a directory programs.d beside the configuration file when the agent starts.",
-    ),
-    (
-        "control_users",
-        "Users, with commas between them, who may store in `bcc.agent.control` and `bcc.agent.module.control`, over the local socket or \
-         after a login; root always may.",
-    ),
-    ("control_groups", "Groups whose members may."),
-    (
-        "allow_helpers",
-        "Functions by which programs in `programs.d` may change processes: `bpf_probe_write_user`, `bpf_override_return`, `bpf_send_signal`, \
-         `bpf_send_signal_thread`, `bpf_send_signal_task`; default: none. A pair that calls another of them is not loaded.",
-    ),
-];
-
-fn configuration(page: &mut Page, specs: &[&Spec]) {
-    page.section("CONFIGURATION").text(
-        "The configuration file has the format of pmdabcc's `bcc.conf`, which can be used unchanged: sections in brackets, options with `=` or \
-         `:`. Lines that begin with # or ; are comments; no comments after a value.",
-    );
-    page.paragraph(
-        "Files `conf.d/*.conf` beside it are read next, in the order of their names, if they are regular files that belong to root and only \
-         root can write to. They add sections, or options that override earlier ones.",
-    );
-    page.paragraph(
-        "After a change, run `pmdacorebcc --check-syntax`, which only reads the files, or `pmdacorebcc --check`, which also loads the modules. \
-         Then restart pmcd or run `Install` again; or, with `load_later`, `pmstore bcc.agent.control reload` or SIGHUP: only modules whose \
-         sections have changed are loaded anew.",
-    );
-    page.subsection("[pmda]");
-    for (name, text) in PMDA {
-        page.request(".TP").request(&format!(".B {name}")).text(text);
-    }
-    page.subsection("[scripts]");
-    page.text(
-        "With this section, which may be empty, bpftrace(8) runs each script `scripts.d/NAME.bt` beside the configuration file, and its maps are \
-         metrics `bcc.script.NAME.data.MAP`. Script and directories must belong to root and be writable by nobody else. Scripts are started, \
-         restarted and ended as their files come, change and go; the section itself is read at the start.",
-    );
-    page.tagged("`bpftrace`", "The path of bpftrace; default: /usr/bin/bpftrace.");
-    page.tagged("`memory`", "Megabytes of data that each of its processes may have, 64 to 65536; default: 512.");
-    page.subsection("Options of every module");
-    page.tagged("`module`", "The module's name. A module cannot run twice.");
-    page.tagged("`enabled`", "True or False: enable or disable the module, regardless of `modules`.");
-    page.tagged(
-        "`cluster`",
-        "The cluster of the metrics' identifiers, 0 to 4095. 200 to 299 are free for local use; 300 to 349 are reserved; modules that \
-         pmdabcc did not have begin at 400.",
-    );
-    page.tagged("`prefix`", "Instead of the prefix in [pmda].");
-    page.tagged("`debug`", "Log debugging output.");
-    let able = Spec::pinnable(specs);
-    page.tagged(
-        "`pin`",
-        &format!("True: counts of the module outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc. For {able}."),
-    );
-    for spec in sorted(specs) {
-        let needs = if spec.needs.is_empty() { String::new() } else { format!(" Needs {}.", spec.needs) };
-        page.subsection(&format!("[{}]", spec.name));
-        page.text(&format!(
-            "{}; cluster {}. {}.{needs}",
-            spec.summary,
-            spec.cluster(),
-            capitalized(spec.overhead.events)
-        ));
-        for option in spec.options {
-            page.tagged(&format!("`{}`", option.name), &described(option));
-        }
-    }
-}
-
-fn described(option: &OptionDef) -> String {
-    let doc: Vec<&str> = option.doc.lines().map(str::trim).collect();
-    let default = (option.default)();
-    let otherwise = match option.example {
-        Some(example) => format!("for example `{example}`"),
-        None if default.is_empty() => "default: unset".into(),
-        None => format!("default: `{default}`"),
-    };
-    format!("{} Expected: {}; {otherwise}.", doc.join(" "), option.expected)
-}
-
 fn metrics<'a>(page: &mut Page, specs: &[&Spec], status: impl Iterator<Item = &'a TableSpec>) {
     page.section("METRICS").text(
-        "The names below are those with the default prefix. A module's metrics have names while the module is enabled. `pminfo -T` shows the \
-         full help text of a metric.",
+        "The nodes below are those with the default prefix. A module's metrics have names while the module is enabled. `pminfo -t` \
+         lists the metrics of a node with a line for each, `pminfo -T` their full help texts.",
     );
     for spec in sorted(specs) {
-        page.subsection(spec.name).text(&format!("{}.", spec.summary));
-        for table in spec.tables {
-            listed(page, table);
-        }
+        page.tagged(
+            &format!("`{}`", spec.name),
+            &format!("{}: {}.", capitalized(spec.summary), nodes(spec.tables.iter().copied())),
+        );
     }
-    page.subsection("bcc.agent").text("The agent's own metrics, which need no module.");
-    for table in status {
-        listed(page, table);
-    }
+    page.tagged("the agent itself", &format!("{}. They need no module.", nodes(status)));
 }
 
-fn listed(page: &mut Page, table: &TableSpec) {
-    for metric in table.metrics {
-        page.tagged(&format!("`bcc.{}`", metric.name), &format!("{}.", metric.oneline));
+/// The nodes of the namespace that hold the metrics of tables, none below another.
+fn nodes<'a>(tables: impl Iterator<Item = &'a TableSpec>) -> String {
+    let nodes: Vec<&str> = tables.map(node).collect();
+    let is_below = |name: &str, node: &str| name.strip_prefix(node).is_some_and(|rest| rest.starts_with('.'));
+    let mut named: Vec<String> = Vec::new();
+    for name in nodes.iter().filter(|name| !nodes.iter().any(|node| is_below(name, node))) {
+        let name = format!("`bcc.{name}`");
+        if !named.contains(&name) {
+            named.push(name);
+        }
     }
+    named.join(", ")
+}
+
+/// The deepest node above all metrics of a table; of a single metric, the metric.
+fn node(table: &TableSpec) -> &'static str {
+    let names = table.metrics.iter().map(|metric| metric.name);
+    let shared = |one: &'static str, other: &'static str| {
+        let is_shared = |end: &usize| {
+            other.get(..*end) == Some(&one[..*end]) && [None, Some(".")].contains(&other.get(*end..end + 1))
+        };
+        let mut ends = one.match_indices('.').map(|(dot, _)| dot).chain([one.len()]);
+        &one[..ends.rfind(is_shared).unwrap_or(0)]
+    };
+    names.reduce(shared).unwrap_or_default()
 }
 
 fn privileges(page: &mut Page) {
@@ -258,7 +164,8 @@ fn privileges(page: &mut Page) {
     );
 }
 
-fn capitalized(text: &str) -> String {
+/// The text with a capital letter at its beginning.
+pub(super) fn capitalized(text: &str) -> String {
     let mut characters = text.chars();
     characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
@@ -314,7 +221,7 @@ fn installation(page: &mut Page) {
     page.paragraph("`Install` starts pmcd if necessary. It replaces another agent of domain 149, such as pmdabcc, and adopts its configuration.");
     page.section("FILES");
     for (file, text) in [
-        ("$PCP_SYSCONF_DIR/corebcc/corebcc.conf", "configuration"),
+        ("$PCP_SYSCONF_DIR/corebcc/corebcc.conf", "configuration, see `corebcc.conf`(5)"),
         ("$PCP_LOG_DIR/pmcd/corebcc.log", "log"),
         ("$PCP_PMDAS_DIR/corebcc", "installation directory, with `Install` and `Remove`"),
         ("$PCP_VAR_DIR/config/pmda/149.*", "instance identifiers, kept over restarts"),
@@ -327,7 +234,7 @@ fn installation(page: &mut Page) {
          `/etc/pcp.conf` contains the local values. `PCP_CONF` names an alternative file, as described in `pcp.conf`(5).",
     );
     page.section("SEE ALSO").request(
-        ".BR PCPIntro (1),\n.BR pmcd (1),\n.BR pmdabpf (1),\n.BR pmie (1),\n.BR pminfo (1),\n.BR pmlogger (1),\n.BR pmproxy (1),\n\
+        ".BR corebcc.conf (5),\n.BR PCPIntro (1),\n.BR pmcd (1),\n.BR pmdabpf (1),\n.BR pmie (1),\n.BR pminfo (1),\n.BR pmlogger (1),\n.BR pmproxy (1),\n\
          .BR pmrep (1),\n.BR pmstore (1),\n.BR pmval (1),\n.BR pcp.conf (5),\n.BR pcp.env (5)",
     );
 }

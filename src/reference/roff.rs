@@ -7,9 +7,9 @@ const WIDTH: usize = 78;
 pub struct Page(String);
 
 impl Page {
-    /// The page of a command, with its date.
-    pub fn new(command: &str, date: &str) -> Page {
-        Page(format!(".TH {} 1 \"{date}\" \"corebcc\" \"Performance Co-Pilot\"\n", command.to_uppercase()))
+    /// The page of a command or file in a section of the manual, with its date.
+    pub fn new(name: &str, section: u8, date: &str) -> Page {
+        Page(format!(".TH {} {section} \"{date}\" \"corebcc\" \"Performance Co-Pilot\"\n", name.to_uppercase()))
     }
 
     /// A section.

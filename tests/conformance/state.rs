@@ -10,6 +10,7 @@ use corebcc::{
     pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, IN_NULL},
     pdu::{Pdu, PduType},
 };
+use std::borrow::Cow;
 
 const PERMISSION: i32 = -12387;
 
@@ -169,7 +170,7 @@ impl Source for Failing {
         }
         Err(self.0)
     }
-    fn text(&self, _of: Subject, _full: bool) -> Result<&str, PmErr> {
+    fn text(&self, _of: Subject, _full: bool) -> Result<Cow<'_, str>, PmErr> {
         Err(self.0)
     }
     fn labels(&mut self, _of: Subject) -> Result<Vec<Label>, PmErr> {

@@ -123,7 +123,7 @@ fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
     let placed = Placed(TempDir::new().unwrap());
     let agent = placed.path("agent");
     fs::create_dir_all(&agent).unwrap();
-    for name in ["bpf-names", "pmdacorebcc.1"] {
+    for name in ["bpf-names", "pmdacorebcc.1", "corebcc.conf.5"] {
         fs::write(agent.join(name), name).unwrap();
     }
     fs::write(agent.join("pmdacorebcc"), "#!/bin/sh\necho $1 of $2\n").unwrap();
@@ -141,7 +141,7 @@ fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
         assert!(output.status.success(), "{function}: {}", told(&output));
         String::from_utf8(output.stderr).unwrap()
     };
-    let links = ["bin/pmdacorebcc", "bin/bpf-names", "man/man1/pmdacorebcc.1"];
+    let links = ["bin/pmdacorebcc", "bin/bpf-names", "man/man1/pmdacorebcc.1", "man/man5/corebcc.conf.5"];
     let completions = placed.path("share/bash-completion/completions/pmdacorebcc");
     script("write_completions");
     for round in ["first", "second"] {

@@ -9,6 +9,7 @@ use corebcc::{
     agent::{Changes, Client, Label, LabelValue, Selected, Source, Subject},
     pcp::{Atom, Desc, EventParam, EventRecord, Indom, InstId, PmErr, Pmid, Sem, Space, Time, Type, Units, IN_NULL},
 };
+use std::borrow::Cow;
 use std::cell::Cell;
 
 pub const DOMAIN: u32 = 400;
@@ -208,19 +209,20 @@ impl Source for Reference {
         Ok(())
     }
 
-    fn text(&self, of: Subject, full: bool) -> Result<&str, PmErr> {
+    fn text(&self, of: Subject, full: bool) -> Result<Cow<'_, str>, PmErr> {
         const I32: Pmid = pmid(0, 0);
         const U32: Pmid = pmid(0, 1);
         const I64: Pmid = pmid(0, 2);
-        match (of, full) {
-            (Subject::Metric(I32), false) => Ok("one liner"),
-            (Subject::Metric(I32), true) => Ok("Full help text.\nSecond line."),
-            (Subject::Metric(U32), false) => Ok("only oneline"),
-            (Subject::Metric(I64), _) => Ok(""),
-            (Subject::Indom(THREE), false) => Ok("three things"),
-            (Subject::Indom(THREE), true) => Ok("Three things, at length."),
-            _ => Err(PmErr::TEXT),
-        }
+        let text = match (of, full) {
+            (Subject::Metric(I32), false) => "one liner",
+            (Subject::Metric(I32), true) => "Full help text.\nSecond line.",
+            (Subject::Metric(U32), false) => "only oneline",
+            (Subject::Metric(I64), _) => "",
+            (Subject::Indom(THREE), false) => "three things",
+            (Subject::Indom(THREE), true) => "Three things, at length.",
+            _ => return Err(PmErr::TEXT),
+        };
+        Ok(text.into())
     }
 
     fn labels(&mut self, of: Subject) -> Result<Vec<Label>, PmErr> {
