@@ -13,7 +13,7 @@ use crate::pcpconf::PcpConf;
 use crate::pdu::Frame;
 use crate::privilege::{self, confine_to_scripts, confine_to_statistics, hold, limit_calls};
 use crate::site::Site;
-use crate::state::{Restarts, Writer};
+use crate::state::{keep_secret, Restarts, Writer};
 use crate::transport::{self, Connection, End, Endpoint, Handler, Signals, TransportError};
 use crate::user::PAIR;
 use caps::CapsHashSet;
@@ -171,6 +171,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     }
     let restarts = Restarts::begin(&conf.path("PCP_RUN_DIR", "corebcc.starts"));
     status.restarts.clone_from(&restarts);
+    keep_secret(&caches.join(format!("{}.secret", common.domain)));
     let connection = match early.map_or_else(|| meet(options, &conf, signals, is_changing), Ok) {
         Err(TransportError::Signal(signal)) => {
             info!("ended by signal {signal} before pmcd came");

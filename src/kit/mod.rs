@@ -17,6 +17,7 @@ mod need;
 mod options;
 mod readings;
 mod row_claims;
+mod secret;
 mod set_table;
 mod spec;
 mod table;
@@ -50,6 +51,7 @@ pub use options::{
 };
 pub use readings::{FineHistogram, HistogramPerKey, PerKey, Reading, Sums};
 pub use row_claims::RowClaims;
+pub use secret::{keep_secret, secret, Secret};
 pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::{Overhead, OverheadClass, Spec};
 pub use table::{Key, RowMut, Table};

@@ -224,7 +224,10 @@ fn installation(page: &mut Page) {
         ("$PCP_SYSCONF_DIR/corebcc/corebcc.conf", "configuration, see `corebcc.conf`(5)"),
         ("$PCP_LOG_DIR/pmcd/corebcc.log", "log"),
         ("$PCP_PMDAS_DIR/corebcc", "installation directory, with `Install` and `Remove`"),
-        ("$PCP_VAR_DIR/config/pmda/149.*", "instance identifiers, kept over restarts"),
+        (
+            "$PCP_VAR_DIR/config/pmda/149.*",
+            "instance identifiers, kept over restarts, and a secret number (149.secret) by which names are hashed",
+        ),
         ("$PCP_RUN_DIR/corebcc.starts", "agent starts since boot"),
     ] {
         page.request(".TP").request(&format!(".I {file}")).text(&capitalized(&format!("{text}.")));

@@ -2,7 +2,7 @@
 //! so nothing of it is trusted.
 
 use super::source::{Kind, ScriptMap};
-use crate::kit::{self, Layout};
+use crate::kit::{self, secret};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -191,7 +191,7 @@ fn series(text: &str, keys: usize) -> String {
 }
 
 /// A key as part of a name, not that of another key: the lines of a stack with `;` between them, and `_` for nothing. What is too long ends with
-/// a hash of it.
+/// a hash of it, which is the same after a restart and which nobody can have two keys for.
 fn word(key: &str) -> String {
     let word = match key {
         "" => "_".into(),
@@ -205,7 +205,7 @@ fn word(key: &str) -> String {
     if word.len() <= MAX_NAME {
         return word;
     }
-    let end = format!("~{:016x}", Layout::of(key.as_bytes()).0);
+    let end = format!("~{:016x}", secret().hash(key.as_bytes()));
     cut(word, MAX_NAME - end.len()) + &end
 }
 
@@ -291,6 +291,7 @@ mod tests {
         assert_eq!(names(&keys), alone.iter().cloned().collect());
         assert_eq!(alone[..4], ["a", r"a\x20b", "a_b", r"a\x5cx20b"]);
         assert!(alone[13].len() == MAX_NAME && alone[12][..400] == alone[13][..400], "{}", alone[13]);
+        assert!(alone[13].ends_with(&format!("~{:016x}", secret().hash(other.as_bytes()))), "{}", alone[13]);
         // The name of a command that is written like a stack.
         let forged = r#"{"type": "map", "data": {"@a": {"\n    bash\n": 1, "bash": 2}}}"#;
         assert_eq!(read(1, Kind::Count, forged), [row("bash", Cell::Count(2)), row("bash~2", Cell::Count(1))]);

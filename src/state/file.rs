@@ -28,6 +28,15 @@ pub fn read_state(path: &Path) -> io::Result<Vec<u8>> {
 /// Replaces a state file, whatever is in its scratch but a directory: a reader meets the old bytes or the new ones. It does not wait
 /// for the disk, so that the file can be empty after a crash of the machine.
 pub fn replace_state(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, 0o644)
+}
+
+/// The same of a file that only its owner may read.
+pub fn replace_private_state(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, 0o600)
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
     let fresh = Path::new(&fresh);
@@ -39,7 +48,7 @@ pub fn replace_state(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let written: io::Result<()> = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .mode(0o644)
+        .mode(mode)
         .open(fresh)
         .and_then(|mut file: File| file.write_all(bytes))
         .and_then(|()| fs::rename(fresh, path));

@@ -185,7 +185,12 @@ fn folded(frames: &[Frame]) -> String {
             name.push_str("_[k]");
         }
     }
-    name
+    written_out(name.as_bytes(), b"")
+}
+
+/// The identifier of a name: a hash, so that it is the same in every run and after a restart.
+fn identifier(secret: Secret, name: &str) -> u32 {
+    secret.hash(name.as_bytes()) as u32 & Folded::MOST
 }
 
 /// The samples of a name.
@@ -212,11 +217,10 @@ impl Folded {
     /// Where samples count whose name there is no room for.
     const OTHERS: &str = "[others]";
 
-    /// The number of a name, which keeps it: a hash, so that it is the same in every run and after a restart, or where another name
-    /// has that already the next one that is free.
+    /// The number of a name, which keeps it: its identifier, or where another name happens to have that already the next one that is
+    /// free. Nobody can bring that about, and among thousands of names it is rare.
     fn number(&mut self, name: String) -> u32 {
-        let hash = name.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        let mut number = hash & Self::MOST; // FNV-1a
+        let mut number = identifier(secret(), &name);
         while let Some(other) = self.counts.get(&number) {
             if other.name == name {
                 return number;
@@ -341,6 +345,17 @@ pub mod tests {
         rows
     }
 
+    /// Two names of one identifier, for who knows the secret: with 31 bits there are some among a hundred thousand.
+    fn twins() -> [String; 2] {
+        let mut known = HashMap::new();
+        let mut names = (0..).map(|number| format!("twin{number}"));
+        let found = names.find_map(|name| {
+            let other = known.insert(identifier(secret(), &name), name.clone())?;
+            Some([other, name])
+        });
+        found.expect("numbers are many")
+    }
+
     fn filled(stacks: &Stacks) -> Vec<(String, u64)> {
         let mut table = Table::new(1);
         stacks.fill(&mut table);
@@ -403,20 +418,35 @@ pub mod tests {
             frame("f(int, char;)", "user"),
             frame("", "user"),
             frame("a\nb\u{1}", "user"),
+            frame("caf\u{e9}", "user"),
             frame("do_exit", "kernel"),
         ];
-        assert_eq!(folded(&frames), "Web_Content,f(int:_char:),[unknown],a_b_,do_exit_[k]");
+        assert_eq!(folded(&frames), r"Web_Content,f(int:_char:),[unknown],a_b_,caf\xc3\xa9,do_exit_[k]");
     }
 
     #[test]
     fn a_name_keeps_its_number_and_none_has_that_of_another() {
-        // Two names of one FNV-1a hash.
-        let (one, other) = ("costarring", "liquid");
+        let [one, other] = &twins();
         let mut folded = Folded::default();
-        let first = folded.number(one.into());
-        assert_eq!(folded.number(other.into()), first + 1);
-        assert_eq!([one, other].map(|name| folded.number(name.into())), [first, first + 1]);
-        assert_eq!(Folded::default().number(other.into()), first);
+        let first = folded.number(one.clone());
+        assert_eq!(folded.number(other.clone()), first + 1);
+        assert_eq!([one, other].map(|name| folded.number(name.clone())), [first, first + 1]);
+        assert_eq!(Folded::default().number(other.clone()), first);
+    }
+
+    #[test]
+    fn nobody_can_make_two_names_of_one_identifier() {
+        // Of one FNV-1a hash.
+        let names = ["costarring", "liquid"];
+        let (mut folded, mut other_way) = (Folded::default(), Folded::default());
+        let numbers = names.map(|name| folded.number(name.into()));
+        let [second, first] = ["liquid", "costarring"].map(|name| other_way.number(name.into()));
+        assert_eq!(numbers, [first, second], "who came first makes no difference");
+        let [own, another] = [Secret::random(), Secret::random()].map(|secret| identifier(secret, "liquid"));
+        assert_ne!(own, another, "and who does not know the secret cannot tell");
+        let twins = twins();
+        let known = |secret: Secret| identifier(secret, &twins[0]) == identifier(secret, &twins[1]);
+        assert!(known(secret()) && !known(Secret::random()));
     }
 
     #[test]
@@ -435,15 +465,16 @@ pub mod tests {
         assert_eq!(begin_and_see(&mut folded, &["a"]), Some((long.len(), 1)), "there is room");
         assert_eq!(begin_and_see(&mut folded, &["a"]), Some((1, 2)), "the other has had no sample since");
         assert_eq!(folded.bytes, 1);
-        // Two names of one FNV-1a hash: the second, which is seen, is found behind the first only.
-        let [first, second] = ["costarring", "liquid"].map(|name| folded.number(name.into()));
+        // The second, which is seen, is found behind the first only.
+        let twins = twins();
+        let [first, second] = twins.clone().map(|name| folded.number(name));
         assert_eq!(second, first + 1);
         folded.number(long);
         folded.begin();
         folded.count(second);
         folded.number("y".repeat(Folded::ROOM / 4));
         folded.begin();
-        assert_eq!(folded.number("liquid".into()), second);
+        assert_eq!(folded.number(twins[1].clone()), second);
     }
 
     #[test]
