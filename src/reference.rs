@@ -88,6 +88,7 @@ pub fn configuration(specs: &[&Spec]) -> String {
          # reads the section as it starts; scripts may come, change and go later:\n\
          #   bpftrace  its path; default: /usr/bin/bpftrace\n\
          #   memory    megabytes of data that each of its processes may have; default: 512\n\
+         #   expiry    seconds after which a script is ended whose values nobody fetches; default: never\n\
          #\n\
          # Options of every section:\n\
          #   module   the module; it cannot run twice. Default: that of the section's name\n\

@@ -1,12 +1,12 @@
 //! `serve`: the order of a start, and what pmcd's connection is wired to.
 
 use crate::agent::{creds, Agent, Options};
-use crate::catalog::{EnabledModule, Help, Registry};
+use crate::catalog::{EnabledModule, Help, Registry, ServedTable};
 use crate::check::note_without_effect;
 use crate::cli::{configuration, ServeOptions};
 use crate::collector::{
-    foreign_pins, is_of_pairs, pin_for, prepare, status_tables, survey, AgentStatus, Collector, Prepared,
-    StatisticsHelper, Supply,
+    foreign_pins, is_of_pairs, is_of_scripts, pin_for, prepare, status_tables, survey, AgentStatus, Collector,
+    Prepared, StatisticsHelper, Supply,
 };
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
@@ -193,7 +193,8 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     }
     let modules = modules.stoppable(later.is_some());
     let (controllers, may_have_pairs) = (site.controllers(), site.may_have_pairs());
-    let supply = (later.is_some() || site.scripts().is_some()).then(|| Box::new(site) as Box<dyn Supply>);
+    let has_scripts = site.scripts().is_some();
+    let supply = (later.is_some() || has_scripts).then(|| Box::new(site) as Box<dyn Supply>);
     let collector = Collector::start(modules, pairs, common.btf.clone(), status, supply, move || {
         if drops {
             held_by(&held);
@@ -203,7 +204,12 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     // The threads that help out are started by this one, which itself only writes at its end that it has ended.
     let capabilities = drops.then(|| held_by(&to_run)).flatten();
     let ready = collector.ready();
-    let own = status_tables(&prefix).filter(|table| may_have_pairs || !is_of_pairs(table));
+    let is_served = |table: &ServedTable| match () {
+        () if is_of_pairs(table) => may_have_pairs,
+        () if is_of_scripts(table) => has_scripts,
+        () => true,
+    };
+    let own = status_tables(&prefix).filter(is_served);
     let tables = enabled.iter().flat_map(EnabledModule::tables).chain(own);
     let latest = restarts.clone();
     let writer = Writer::start(caches, move || latest.as_ref().is_none_or(Restarts::is_latest))

@@ -24,4 +24,4 @@ pub use module_set::ModuleSet;
 pub use prepared::{prepare, survey, unheard, Configuration, Prepared};
 pub use prepared_module::{prepared_modules, PreparedModules};
 pub use renewal::{Order, Renewal, RenewalError, Supply};
-pub use status::{is_of_pairs, status_tables, AgentStatus, STATUS};
+pub use status::{is_of_pairs, is_of_scripts, status_tables, AgentStatus, STATUS};

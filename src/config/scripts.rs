@@ -2,11 +2,12 @@
 
 use super::{did_you_mean, Config, ConfigError, Section};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The name of the section.
 pub const SCRIPTS: &str = "scripts";
 
-const KEYS: [&str; 2] = ["bpftrace", "memory"];
+const KEYS: [&str; 3] = ["bpftrace", "memory", "expiry"];
 
 /// What the section says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,11 +16,13 @@ pub struct ScriptSettings {
     pub bpftrace: PathBuf,
     /// Bytes of data that each process of it may have.
     pub memory: u64,
+    /// How long a script runs whose values nobody fetches; without it for ever.
+    pub expiry: Option<Duration>,
 }
 
 impl Default for ScriptSettings {
     fn default() -> ScriptSettings {
-        ScriptSettings { bpftrace: "/usr/bin/bpftrace".into(), memory: 512 << 20 }
+        ScriptSettings { bpftrace: "/usr/bin/bpftrace".into(), memory: 512 << 20, expiry: None }
     }
 }
 
@@ -38,13 +41,16 @@ impl ScriptSettings {
             Ok(None) => {}
             Err(error) => errors.push(error),
         }
-        let memory =
-            section.get("memory").and_then(|value| value.map(|value| value.int_in(64..=65536_u64)).transpose());
-        match memory {
-            Ok(Some(megabytes)) => settings.memory = megabytes << 20,
-            Ok(None) => {}
-            Err(error) => errors.push(error),
-        }
+        let mut number = |key, range| {
+            let number = section.get(key).and_then(|value| value.map(|value| value.int_in(range)).transpose());
+            number.unwrap_or_else(|error| {
+                errors.push(error);
+                None
+            })
+        };
+        let (memory, expiry) = (number("memory", 64..=65536_u64), number("expiry", 10..=86400));
+        settings.memory = memory.map_or(settings.memory, |megabytes| megabytes << 20);
+        settings.expiry = expiry.map(Duration::from_secs);
         (Some(settings), errors)
     }
 }
@@ -72,16 +78,19 @@ mod tests {
     fn scripts_run_where_there_is_a_section() {
         assert_eq!(read("[pmda]\n"), (None, vec![]));
         assert_eq!(read("[scripts]\n"), (Some(ScriptSettings::default()), vec![]));
-        let settings = ScriptSettings { bpftrace: "/opt/bpftrace".into(), memory: 100 << 20 };
-        assert_eq!(read("[scripts]\nbpftrace = /opt/bpftrace\nmemory = 100\n"), (Some(settings), vec![]));
+        let expiry = Some(Duration::from_secs(60));
+        let settings = ScriptSettings { bpftrace: "/opt/bpftrace".into(), memory: 100 << 20, expiry };
+        let text = "[scripts]\nbpftrace = /opt/bpftrace\nmemory = 100\nexpiry = 60\n";
+        assert_eq!(read(text), (Some(settings), vec![]));
     }
 
     #[test]
     fn what_cannot_be_used_is_told_and_has_its_default() {
-        let (settings, errors) = read("[scripts]\nbpftrace = bpftrace\nmemory = 1\nmemroy = 2\n");
+        let (settings, errors) = read("[scripts]\nbpftrace = bpftrace\nmemory = 1\nmemroy = 2\nexpiry = 9\n");
         assert_eq!(settings, Some(ScriptSettings::default()));
         assert!(errors[0].contains("f.conf:4") && errors[0].contains("did you mean `memory`"), "{errors:?}");
         assert!(errors[1].contains("f.conf:2") && errors[1].contains("absolute path"), "{errors:?}");
         assert!(errors[2].contains("f.conf:3") && errors[2].contains("from 64 to 65536"), "{errors:?}");
+        assert!(errors[3].contains("f.conf:5") && errors[3].contains("from 10 to 86400"), "{errors:?}");
     }
 }

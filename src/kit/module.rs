@@ -296,6 +296,11 @@ pub trait Module {
         None
     }
 
+    /// The script that it serves, as JSON without a text that would be longer than `most` bytes, for the module that serves one.
+    fn script(&self, _most: usize) -> Option<String> {
+        None
+    }
+
     /// Its state now and a sentence about it (`agent.module.state` and `.status`), for a module whose programs somebody else runs.
     fn life(&self) -> Option<(&'static str, String)> {
         None

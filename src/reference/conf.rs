@@ -92,6 +92,11 @@ fn options(page: &mut Page, specs: &[&Spec]) {
     );
     page.tagged("`bpftrace`", "The path of bpftrace; default: /usr/bin/bpftrace.");
     page.tagged("`memory`", "Megabytes of data that each of its processes may have, 64 to 65536; default: 512.");
+    page.tagged(
+        "`expiry`",
+        "Seconds, 10 to 86400, after which a script is ended whose values nobody fetches; default: never. The next fetch of its values starts \
+         it. A script with a line `// name:` is not ended.",
+    );
     page.section("MODULES").subsection("Options of every module");
     page.tagged("`module`", "The module's name. A module cannot run twice.");
     page.tagged("`enabled`", "True or False: enable or disable the module, regardless of `modules`.");

@@ -6,6 +6,7 @@ use super::tables::ScriptTable;
 use crate::bpf::types;
 use crate::kit::{Host, Kernel, Module, Plan, RefreshError, Table};
 use std::sync::Arc;
+use std::time::Instant;
 
 const UNREAD: &str = "unread: lines of bpftrace's output that were not understood";
 const LOST: &str = "lost: events that bpftrace lost before it could print them";
@@ -13,6 +14,8 @@ const LOST: &str = "lost: events that bpftrace lost before it could print them";
 /// The module of a script, whose process runs from its load to its end. It reads what another thread has read of the process, and never
 /// waits for either.
 pub struct ScriptModule {
+    /// Its name in metrics.
+    pub(super) name: String,
     pub(super) state: SharedState,
     pub(super) tables: Vec<ScriptTable>,
     /// Names of its file and its module, if it is to run.
@@ -35,11 +38,23 @@ impl Module for ScriptModule {
 
     fn refresh(&mut self, _kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
         let own = self.tables.iter().find(|own| table.is(own.spec));
-        own.ok_or_else(|| RefreshError("not served".into()))?.fill(&self.state.get(), table)
+        let own = own.ok_or_else(|| RefreshError("not served".into()))?;
+        let mut state = self.state.get();
+        let filled = own.fill(&state, table);
+        let is_wanted = own.is_data() && state.read(Instant::now());
+        drop(state);
+        if is_wanted {
+            self.runner.wake();
+        }
+        filled
     }
 
     fn life(&self) -> Option<(&'static str, String)> {
         Some(self.state.get().life())
+    }
+
+    fn script(&self, most: usize) -> Option<String> {
+        Some(self.state.get().json(&self.name, most))
     }
 
     fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {

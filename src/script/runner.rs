@@ -80,6 +80,11 @@ impl Runner {
 
     fn order(&self, order: Order) {
         self.orders().next.push(order);
+        self.wake();
+    }
+
+    /// Has the thread look at all scripts.
+    pub fn wake(&self) {
         // It fails only once the counter runs over, and the thread is awake then.
         let _ = self.wake.write(1);
     }
@@ -115,8 +120,8 @@ struct Process {
     settles_at: Option<Instant>,
 }
 
-/// Runs scripts for as long as the agent lives.
-pub fn run(helper: &ScriptHelper, runner: &Runner) {
+/// Runs scripts for as long as the agent lives, each no longer than somebody fetches its values if there is an expiry.
+pub fn run(helper: &ScriptHelper, runner: &Runner, expiry: Option<Duration>) {
     let mut scripts: Vec<Running> = Vec::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -133,12 +138,13 @@ pub fn run(helper: &ScriptHelper, runner: &Runner) {
             }
         }
         for script in &mut scripts {
+            script.expire(helper, expiry);
             if script.start_at.is_some_and(|at| at <= Instant::now()) {
                 script.start(helper);
             }
             script.settle();
         }
-        let ready = wait(&scripts, runner);
+        let ready = wait(&scripts, runner, expiry);
         for (number, is_output) in ready {
             let script = &mut scripts[number];
             if script.panics(|script| script.read(is_output, &mut buffer, helper)) {
@@ -152,7 +158,7 @@ pub fn run(helper: &ScriptHelper, runner: &Runner) {
 
 /// The outputs that can be read, each with the number of its script and whether it is the standard output; none once a script is due
 /// or something is ordered.
-fn wait(scripts: &[Running], runner: &Runner) -> Vec<(usize, bool)> {
+fn wait(scripts: &[Running], runner: &Runner, expiry: Option<Duration>) -> Vec<(usize, bool)> {
     let mut outputs = Vec::new();
     let mut polled = vec![PollFd::new(runner.wake.as_fd(), PollFlags::POLLIN)];
     for (number, script) in scripts.iter().enumerate() {
@@ -164,8 +170,8 @@ fn wait(scripts: &[Running], runner: &Runner) -> Vec<(usize, bool)> {
             }
         }
     }
-    let next =
-        scripts.iter().filter_map(|script| script.start_at.or_else(|| script.process.as_ref()?.settles_at)).min();
+    let due = |script: &Running| script.start_at.or_else(|| script.process.as_ref()?.settles_at);
+    let next = scripts.iter().filter_map(|script| due(script).into_iter().chain(script.expires_at(expiry)).min()).min();
     let timeout = next.map_or(PollTimeout::NONE, |at| {
         // A millisecond more, so that it is due when the time is over.
         let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -207,6 +213,27 @@ impl Running {
         }
         if let Err(error) = helper.kill(&self.script.file) {
             log::warn!("script.{}: {error}", self.script.name);
+        }
+    }
+
+    fn expires_at(&self, expiry: Option<Duration>) -> Option<Instant> {
+        self.script.state.get().expires_at(expiry?)
+    }
+
+    /// Ends its process if nobody fetches its values, and has it started once somebody does.
+    fn expire(&mut self, helper: &ScriptHelper, expiry: Option<Duration>) {
+        let is_over = self.expires_at(expiry).is_some_and(|at| at <= Instant::now());
+        if let (true, Some(expiry)) = (is_over, expiry) {
+            self.stop(helper);
+            self.process = None;
+            self.script.state.get().expire(expiry);
+            log::info!(
+                "script.{}: ended, since nobody fetched its values for {} s",
+                self.script.name,
+                expiry.as_secs()
+            );
+        } else if self.script.state.get().take_wanted() {
+            self.start_at = Some(Instant::now());
         }
     }
 

@@ -177,7 +177,8 @@ impl Scripts {
             }
             let names = script.refusal.is_none().then(|| (script.file.clone(), script.name.clone()));
             let runner = Arc::clone(&self.runner);
-            modules.push((enabled, ScriptModule { state: SharedState::new(state), tables, names, runner }));
+            let (name, state) = (script.name.clone(), SharedState::new(state));
+            modules.push((enabled, ScriptModule { name, state, tables, names, runner }));
             let clusters = clusters.into_iter().flatten().collect();
             self.served.insert(script.section(), Served { script, prefix: prefix.into(), clusters });
         }
@@ -216,10 +217,10 @@ impl Scripts {
     /// Starts the thread that runs scripts, which calls `confine` first.
     pub fn start_thread(&mut self, confine: impl FnOnce() + Send + 'static) {
         let Some(helper) = self.helper.take() else { return };
-        let runner = Arc::clone(&self.runner);
+        let (runner, expiry) = (Arc::clone(&self.runner), self.settings.expiry);
         let life = move || {
             confine();
-            runner::run(&helper, &runner);
+            runner::run(&helper, &runner, expiry);
         };
         if let Err(error) = thread::Builder::new().name("scripts".into()).stack_size(512 << 10).spawn(life) {
             self.fail(&format!("cannot start a thread: {error}"));

@@ -70,6 +70,22 @@ pub struct ScriptMap {
     pub is_printed: bool,
 }
 
+impl ScriptMap {
+    /// Whether it is one value.
+    pub fn is_single(&self) -> bool {
+        self.keys == 0 && self.kind != Kind::Histogram
+    }
+
+    /// The label `metrictype`, by which Grafana's panels choose metrics.
+    pub fn metric_type(&self) -> &'static str {
+        match self.kind {
+            Kind::Histogram => "histogram",
+            _ if self.has_stacks => "stacks",
+            _ => "",
+        }
+    }
+}
+
 /// What is known of a script from its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {

@@ -1,8 +1,9 @@
 //! What is known of a script at work. The thread that reads its output writes it; whoever serves a fetch reads it.
 
 use super::output::{cut, rows, Line, Row, MAX_TEXT};
-use super::source::{ScriptMap, Source};
+use super::source::{ScriptMap, Source, OUTPUT};
 use crate::kit::RefreshError;
+use crate::pcp::json_string;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -76,6 +77,12 @@ pub struct ScriptState {
     /// The last text of `printf` and the like.
     pub output: String,
     rows: HashMap<String, (Instant, Vec<Row>)>,
+    /// When its values were last fetched, or it was started.
+    read_at: Option<Instant>,
+    /// It was ended since nobody had fetched its values for so long.
+    expired: Option<Duration>,
+    /// Its values were fetched since.
+    is_wanted: bool,
 }
 
 impl ScriptState {
@@ -97,10 +104,30 @@ impl ScriptState {
             },
             Status::Starting if self.attaches.is_some() => ("postponed", "bpftrace attaches the probes".into()),
             Status::Starting => ("postponed", "bpftrace compiles the script".into()),
+            Status::Stopped if self.expired.is_some() => ("postponed", self.asleep()),
             Status::Stopped if self.starts == 0 => ("postponed", "bpftrace is about to be started".into()),
             Status::Stopped => ("running", "the script has ended by itself, its values stay".into()),
             Status::Error => ("failed", self.why.clone()),
         }
+    }
+
+    /// The script for clients that know those of PCP's bpftrace agent, with its words; without the text if that would be longer than
+    /// `most` bytes.
+    pub fn json(&self, name: &str, most: usize) -> String {
+        let variables = self.source.maps.iter().map(|map| {
+            let (name, kind) = (json_string(&map.name), json_string(map.metric_type()));
+            format!("{name}:{{\"single\":{},\"metrictype\":{kind}}}", map.is_single())
+        });
+        let output = self.source.prints.then(|| format!("\"{OUTPUT}\":{{\"single\":true,\"metrictype\":\"output\"}}"));
+        let variables: Vec<String> = variables.chain(output).collect();
+        let code = Some(json_string(&self.code)).filter(|code| code.len() <= most);
+        format!(
+            "{{\"script_id\":{},\"state\":{{\"status\":\"{}\"}},\"variables\":{{{}}},\"code\":{}}}",
+            json_string(name),
+            self.status.word(),
+            variables.join(","),
+            code.as_deref().unwrap_or("null"),
+        )
     }
 
     /// The program that bpftrace runs.
@@ -143,9 +170,44 @@ impl ScriptState {
         }
     }
 
+    /// Notes that its values are fetched. Whether it is to be started for that.
+    pub fn read(&mut self, now: Instant) -> bool {
+        self.read_at = Some(now);
+        self.is_wanted = self.expired.is_some();
+        self.is_wanted
+    }
+
+    /// Whether it is to be started, since its values were fetched after it had expired. Once.
+    pub fn take_wanted(&mut self) -> bool {
+        std::mem::take(&mut self.is_wanted)
+    }
+
+    /// When it is to be ended if nobody fetches its values until then. As with PCP's bpftrace agent one that has a name of its own
+    /// (`// name:`) is not.
+    pub fn expires_at(&self, expiry: Duration) -> Option<Instant> {
+        self.pid?;
+        self.read_at.filter(|_| self.source.name.is_none()).map(|at| at + expiry)
+    }
+
+    /// Notes that its process was ended, since nobody fetches its values.
+    pub fn expire(&mut self, expiry: Duration) {
+        self.status = Status::Stopped;
+        self.pid = None;
+        self.expired = Some(expiry);
+        self.forget();
+    }
+
+    fn asleep(&self) -> String {
+        let seconds = self.expired.map_or(0, |expiry| expiry.as_secs());
+        format!("ended, since nobody fetched its values for {seconds} s; whoever does has it started again")
+    }
+
     /// The rows of a map as they were last printed, or why there are none.
     pub fn rows(&self, map: &ScriptMap, now: Instant) -> Result<&[Row], RefreshError> {
         let Some((printed, rows)) = self.rows.get(&map.name) else {
+            if self.expired.is_some() {
+                return Err(RefreshError(self.asleep()));
+            }
             let reason = format!("{} was not printed yet: the script is {}", map.name, self.status.word());
             return Err(RefreshError(reason));
         };
@@ -161,6 +223,13 @@ impl ScriptState {
         self.status = Status::Starting;
         self.pid = Some(pid);
         self.starts += 1;
+        self.read_at = Some(Instant::now());
+        (self.expired, self.is_wanted) = (None, false);
+        self.forget();
+    }
+
+    /// Forgets what an earlier process said.
+    fn forget(&mut self) {
         self.forget_probes();
         self.exit_code = 0;
         self.error.clear();
@@ -177,6 +246,7 @@ impl ScriptState {
     /// Notes that it could not be started.
     pub fn refuse(&mut self, error: String) {
         self.status = Status::Error;
+        (self.expired, self.is_wanted) = (None, false);
         self.exit_code = -1;
         self.pid = None;
         self.error = cut(error, MAX_TEXT);
@@ -335,6 +405,48 @@ mod tests {
         assert_eq!((state.unread_lines, state.lost_events), (1, 9));
         state.end(0, None);
         assert_eq!((state.status, state.pid, state.rows(&a, now + 2 * OLD).is_ok()), (Status::Stopped, None, true));
+    }
+
+    #[test]
+    fn a_script_that_nobody_reads_expires() {
+        let expiry = Duration::from_secs(60);
+        let mut named = state("// name: n\nBEGIN { @a = 1; }");
+        named.start(17);
+        assert_eq!(named.expires_at(expiry), None);
+
+        let mut state = state("BEGIN { @a = 1; }");
+        assert!(state.expires_at(expiry).is_none(), "it does not run");
+        state.start(17);
+        state.line(br#"{"type": "map", "data": {"@a": 1}}"#);
+        let now = Instant::now();
+        assert!(state.expires_at(expiry).is_some_and(|at| at <= now + expiry));
+        assert!(!state.read(now) && !state.take_wanted(), "it runs");
+        assert_eq!(state.expires_at(expiry), Some(now + expiry));
+        state.expire(expiry);
+        let sentence = "ended, since nobody fetched its values for 60 s; whoever does has it started again";
+        assert_eq!((state.life(), state.pid), (("postponed", sentence.into()), None));
+        let map = state.source.maps[0].clone();
+        assert_eq!(state.rows(&map, now).unwrap_err().0, sentence);
+        assert!(!state.take_wanted());
+        assert!(state.read(now) && state.take_wanted() && !state.take_wanted());
+        state.start(18);
+        assert_eq!((state.life().0, state.expires_at(expiry).is_some()), ("postponed", true));
+        state.end(0, None);
+        assert_eq!((state.life().0, state.expires_at(expiry)), ("running", None), "it has ended by itself");
+    }
+
+    #[test]
+    fn a_script_is_json_with_the_words_of_pcps_agent() {
+        let state = state("BEGIN { @a[1] = hist(2); @ = \"x\"; printf(\"y\"); }");
+        let json: serde_json::Value = serde_json::from_str(&state.json("x", 1000)).unwrap();
+        assert_eq!((json["script_id"].as_str(), json["code"].as_str()), (Some("x"), Some(&*state.code)));
+        assert_eq!(json["state"]["status"], "stopped");
+        let variable = |name: &str| json["variables"][name].to_string();
+        assert_eq!(variable("@a"), r#"{"metrictype":"histogram","single":false}"#);
+        assert_eq!(variable("@"), r#"{"metrictype":"","single":true}"#);
+        assert_eq!(variable("@output"), r#"{"metrictype":"output","single":true}"#);
+        let json: serde_json::Value = serde_json::from_str(&state.json("x", 10)).unwrap();
+        assert!(json["code"].is_null());
     }
 
     #[test]

@@ -75,14 +75,12 @@ pub fn declare(script: &str, source: &Source, clusters: &[Option<u16>]) -> Vec<S
 }
 
 impl What {
-    /// The label `metrictype`, by which Grafana's panels choose metrics.
+    /// See [`ScriptMap::metric_type`].
     fn metric_type(&self) -> &'static str {
         match self {
             What::Life => "control",
             What::Output => "output",
-            What::Map(map) if map.kind == Kind::Histogram => "histogram",
-            What::Map(map) if map.has_stacks => "stacks",
-            What::Map(_) => "",
+            What::Map(map) => map.metric_type(),
         }
     }
 
@@ -119,8 +117,7 @@ fn spec(script: &str, what: &What, cluster: u32, help: Option<&str>) -> TableSpe
             (Shape::Single, vec![metric(0, "data.output".into(), Type::STRING, Sem::INSTANT, Units::NONE, help)])
         }
         What::Map(map) => {
-            let is_single = map.keys == 0 && map.kind != Kind::Histogram;
-            let shape = if is_single { Shape::Single } else { Shape::Named { max: MAX_INSTANCES } };
+            let shape = if map.is_single() { Shape::Single } else { Shape::Named { max: MAX_INSTANCES } };
             let name = format!("data.{}", data_name(&map.name));
             let one = |ty, sem, units, words: &str| {
                 vec![metric(
@@ -177,6 +174,11 @@ fn data_name(map: &str) -> String {
 }
 
 impl ScriptTable {
+    /// Whether it has what the script counts, and not what is known of its life.
+    pub fn is_data(&self) -> bool {
+        !matches!(self.what, What::Life)
+    }
+
     /// Fills the table.
     pub fn fill(&self, state: &ScriptState, table: &mut Table) -> Result<(), RefreshError> {
         match &self.what {

@@ -102,7 +102,9 @@ impl OfSite {
         if names.is_empty() || !directory.is_dir() {
             return Ok(());
         }
-        let mut scripts = Scripts::new(ScriptSettings::read(config).0.unwrap_or_default(), directory, None)?;
+        // Whoever watches may do so more rarely than scripts expire.
+        let script_settings = ScriptSettings { expiry: None, ..ScriptSettings::read(config).0.unwrap_or_default() };
+        let mut scripts = Scripts::new(script_settings, directory, None)?;
         let tables = self.modules.iter().flat_map(|(module, _)| module.tables());
         let taken: Vec<u16> = tables.map(|table| table.id.cluster() as u16).collect();
         let others = Others { modules: &taken, pairs: &[] };

@@ -1,10 +1,10 @@
 //! Descriptors, instances, help texts and labels as pminfo shows them.
 
-use crate::instance::{session, Pmcd};
+use crate::instance::{pipe, session, Pmcd};
 use crate::support::{
     all_modules,
     rows::{added, all, original, own, Row, CORRECTED, HISTOGRAMS, INDOMS},
-    skip, use_disk, wait_seconds, Proc,
+    skip, use_disk, wait_for, wait_seconds, Home, Proc, ALL,
 };
 use corebcc::kit::Shape;
 use corebcc::modules::MODULES;
@@ -342,4 +342,31 @@ fn has_labels(row: &Row, lines: &[String]) {
         assert!(line.contains(&format!(r#""lower_bound":{low},"#)), "{name}: {line}");
         assert!(line.contains(&format!(r#""upper_bound":{high}}}"#)), "{name}: {line}");
     }
+}
+
+/// What clients need to offer scripts; the directory is anybody's, so that the script is refused, and listed all the same.
+#[test]
+fn scripts_and_tracepoints_are_metrics_with_help() {
+    let prepare = |home: &Home| {
+        fs::create_dir(home.path("scripts.d")).unwrap();
+        fs::write(home.path("scripts.d/one.bt"), "BEGIN { @a = 1; }\n").unwrap();
+        pipe()
+    };
+    let Some(pmcd) = Pmcd::serving(&format!("{ALL}\n[scripts]\n"), &[], prepare) else { return };
+    let listed = wait_for("the script", || {
+        let listed = pmcd.ask("pminfo", &["-fdlT", "bcc.agent.scripts", "bcc.agent.tracepoints"]);
+        listed.contains(r#""script_id":"one""#).then_some(listed)
+    });
+    let listed = blocks(&listed);
+    for (name, pmid, help) in [
+        ("bcc.agent.scripts", "149.319.0", "\"script_id\", its name"),
+        ("bcc.agent.tracepoints", "149.329.0", "As tracefs has them now"),
+    ] {
+        let said = listed[name].join("\n");
+        for part in [help, "Data Type: string  InDom: PM_INDOM_NULL", "\"metrictype\":\"control\""] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(pmcd.ask("pminfo", &["-m", name]).contains(pmid));
+    }
+    assert!(listed["bcc.agent.scripts"].join("\n").contains(r#""status":"error""#), "{listed:?}");
 }

@@ -324,6 +324,60 @@ fn scripts_come_change_and_go_and_no_other_is_touched() {
 }
 
 #[test]
+fn a_script_that_nobody_reads_ends_and_a_fetch_starts_it() {
+    let Some(home) = home() else { return };
+    fs::write(home.config(), format!("{CONFIG}expiry = 10\n")).unwrap();
+    write(&home, "one.bt", SECONDS);
+    write(&home, "named.bt", "// name: kept\ninterval:s:1 { @seconds = count(); }\n");
+    let mut peer = Peer::ready(&home, &[]);
+    wait_for_status(&mut peer, "kept", "started");
+    wait_for_status(&mut peer, "one", "started");
+    let (first, kept) = (pid_of(&mut peer, "one"), pid_of(&mut peer, "kept"));
+    // Who reads of its life only does not keep it.
+    wait_for_status(&mut peer, "one", "stopped");
+    wait_for_end(first);
+    assert_eq!(state_of(&mut peer, "one").as_deref(), Some("postponed"));
+    let sentence = values(&mut peer, "bcc.agent.module.status")["script.one"].clone();
+    assert!(sentence.starts_with("ended, since nobody fetched its values for 10 s"), "{sentence}");
+    assert!(is_named(&mut peer, "bcc.script.one.data.seconds") && text(&mut peer, "bcc.script.one.starts") == "1");
+    assert_eq!(pid_of(&mut peer, "kept"), kept, "it has a name of its own");
+    assert_eq!(text(&mut peer, "bcc.script.one.data.seconds"), "", "this fetch starts it");
+    wait_seconds(60, "a value", || {
+        text(&mut peer, "bcc.script.one.data.seconds").parse::<u64>().is_ok_and(|seconds| seconds > 12).then_some(())
+    });
+    assert_eq!(text(&mut peer, "bcc.script.one.starts"), "2", "who reads it keeps it");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
+fn scripts_and_tracepoints_are_listed() {
+    let Some(home) = home() else { return };
+    let home = home.with_mounts("with");
+    let code = "// include: @x\nBEGIN { @x[\"a\"] = hist(3); }\n";
+    write(&home, "one.bt", code);
+    write(&home, "two.bt", "BEGIN { @x = 1; printf(\"y\"); }\n");
+    let mut peer = Peer::ready(&home, &[]);
+    wait_for_status(&mut peer, "one", "started");
+    let list: serde_json::Value = serde_json::from_str(&text(&mut peer, "bcc.agent.scripts")).unwrap();
+    let names: Vec<&str> = list.as_array().unwrap().iter().map(|one| one["script_id"].as_str().unwrap()).collect();
+    assert_eq!(names, ["one", "two"]);
+    assert_eq!((list[0]["code"].as_str(), list[0]["state"]["status"].as_str()), (Some(code), Some("started")));
+    assert_eq!(list[0]["variables"]["@x"]["metrictype"], "histogram");
+    let tracepoints = text(&mut peer, "bcc.agent.tracepoints");
+    let events: Vec<&str> = tracepoints.split(',').collect();
+    for event in ["tracepoint:sched:sched_switch", "tracepoint:syscalls:sys_enter_getppid"] {
+        assert!(events.contains(&event), "{event}: {tracepoints}");
+    }
+    assert_eq!(peer.close().0.code(), Some(0));
+
+    // Without the section there is nothing to list.
+    fs::write(home.config(), CONFIG.split("[scripts]").next().unwrap()).unwrap();
+    let mut peer = Peer::ready(&home, &[]);
+    assert!(["scripts", "tracepoints"].iter().all(|name| !is_named(&mut peer, &format!("bcc.agent.{name}"))));
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+#[test]
 fn orders_for_scripts_need_no_privilege_of_the_agent() {
     let Some(home) = home() else { return };
     write(&home, "one.bt", SECONDS);

@@ -42,7 +42,7 @@ pub fn rows() -> impl Iterator<Item = Row> {
 
 /// The agent's own metrics, which no module has and which are always there.
 #[rustfmt::skip]
-const OWN: [Beside; 65] = [
+const OWN: [Beside; 67] = [
     ("bcc.agent.summary.version",         "", 306, 0, Type::STRING, Sem::DISCRETE, "none"),
     ("bcc.agent.summary.modules.running", "", 306, 1, Type::U32,    Sem::INSTANT,  "count"),
     ("bcc.agent.summary.modules.failed",  "", 306, 2, Type::U32,    Sem::INSTANT,  "count"),
@@ -98,6 +98,8 @@ const OWN: [Beside; 65] = [
     ("bcc.agent.state.pinned",         "", 309, 1, Type::U32,    Sem::INSTANT,  "none"),
     ("bcc.agent.state.discarded",      "", 309, 2, Type::U64,    Sem::COUNTER,  "count"),
     ("bcc.agent.state.status",         "", 309, 3, Type::STRING, Sem::INSTANT,  "none"),
+    ("bcc.agent.scripts",              "", 319, 0, Type::STRING, Sem::INSTANT,  "none"),
+    ("bcc.agent.tracepoints",          "", 329, 0, Type::STRING, Sem::INSTANT,  "none"),
     ("bcc.user.status.state",           "", 308, 0, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.user.status.error",           "", 308, 1, Type::STRING, Sem::INSTANT, "none"),
     ("bcc.user.status.programs",        "", 308, 2, Type::U32, Sem::INSTANT, "count"),
@@ -245,7 +247,7 @@ pub fn added() -> impl Iterator<Item = Row> {
 
 /// What the agent has of its own wherever it runs.
 pub fn own() -> impl Iterator<Item = Row> {
-    beside(&OWN).filter(|row| row.cluster != PAIRS)
+    beside(&OWN).filter(|row| row.cluster != PAIRS && !SCRIPTS.contains(&row.cluster))
 }
 
 /// What it has where there may be pairs.
@@ -254,12 +256,14 @@ pub fn of_pairs() -> impl Iterator<Item = Row> {
 }
 
 const PAIRS: u32 = 308;
+/// What it has with a section `[scripts]`.
+const SCRIPTS: [u32; 2] = [319, 329];
 
 type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
 
 fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     metrics.iter().map(|&(name, module, cluster, item, ty, sem, units)| {
-        let instances = ![300, 306, 324, 331, 334, 335, 336].contains(&cluster);
+        let instances = ![300, 306, 319, 324, 329, 331, 334, 335, 336].contains(&cluster);
         Row {
             name,
             module,

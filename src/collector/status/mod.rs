@@ -11,9 +11,11 @@ mod module_states;
 mod orders;
 mod pair;
 mod program;
+mod scripts;
 mod state;
 mod statistics;
 mod summary;
+mod tracepoints;
 
 use super::guard::{held, Fault};
 use super::prepared::Configuration;
@@ -61,8 +63,8 @@ impl StatusTable {
     }
 }
 
-/// All of them: clusters 300 to 309.
-pub static STATUS: [StatusTable; 10] = [
+/// All of them: clusters 300 to 309, and 319 and 329 for scripts.
+pub static STATUS: [StatusTable; 12] = [
     StatusTable { spec: &summary::TABLE, fill: summary::fill },
     StatusTable { spec: &agent::TABLE, fill: agent::fill },
     StatusTable { spec: &module::TABLE, fill: module::fill },
@@ -73,6 +75,8 @@ pub static STATUS: [StatusTable; 10] = [
     StatusTable { spec: &kernel::TABLE, fill: kernel::fill },
     StatusTable { spec: &pair::TABLE, fill: pair::fill },
     StatusTable { spec: &state::TABLE, fill: state::fill },
+    StatusTable { spec: &scripts::TABLE, fill: scripts::fill },
+    StatusTable { spec: &tracepoints::TABLE, fill: tracepoints::fill },
 ];
 
 /// Whether a value is an order that changes what runs.
@@ -153,6 +157,11 @@ impl AgentStatus {
 /// Whether a table tells of pairs.
 pub fn is_of_pairs(table: &ServedTable) -> bool {
     std::ptr::eq(table.spec, &pair::TABLE)
+}
+
+/// Whether a table is for whoever writes and reads scripts.
+pub fn is_of_scripts(table: &ServedTable) -> bool {
+    [&scripts::TABLE, &tracepoints::TABLE].iter().any(|own| std::ptr::eq(table.spec, *own))
 }
 
 /// The agent's own tables as they are served.

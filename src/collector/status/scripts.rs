@@ -1,0 +1,35 @@
+//! The scripts with their texts, in one document.
+
+use super::super::guard::held;
+use super::{AgentStatus, Sets};
+use crate::kit::{Shape, Table, TableSpec};
+use crate::metrics;
+
+/// Bytes of the texts. A value of a fetch has at most 16 MB, and each script its own text besides.
+const MOST: usize = 1 << 20;
+
+metrics! {
+    SCRIPTS: str = 0 "agent.scripts" INSTANT NONE "all scripts of scripts.d with their texts, in JSON";
+}
+
+pub static TABLE: TableSpec = TableSpec {
+    summary: "the scripts",
+    cluster: 319,
+    shape: Shape::Single,
+    metrics: METRICS,
+    metric_type: "control",
+    ..TableSpec::NEW
+};
+
+pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
+    let mut scripts = String::from("[");
+    for (_, loaded) in sets.modules() {
+        // Others may be at work for long.
+        let working = loaded.module.as_ref().ok().filter(|_| loaded.name.starts_with("script."));
+        let Some(working) = working else { continue };
+        let Some(script) = held(working).module.script(MOST.saturating_sub(scripts.len())) else { continue };
+        scripts += if scripts.len() > 1 { "," } else { "" };
+        scripts += &script;
+    }
+    table.single().text(SCRIPTS, (scripts + "]").as_bytes());
+}

@@ -1,0 +1,27 @@
+//! The tracepoints of the kernel, for whoever writes a script.
+
+use super::{AgentStatus, Sets};
+use crate::host::Events;
+use crate::kit::{Shape, Table, TableSpec};
+use crate::metrics;
+
+metrics! {
+    TRACEPOINTS: str = 0 "agent.tracepoints" INSTANT NONE "tracepoints that scripts can attach to, with commas between them";
+}
+
+pub static TABLE: TableSpec = TableSpec {
+    summary: "the tracepoints of the kernel",
+    cluster: 329,
+    shape: Shape::Single,
+    metrics: METRICS,
+    metric_type: "control",
+    ..TableSpec::NEW
+};
+
+/// Read anew each time, since tracepoints come and go with kernel modules.
+pub fn fill(_sets: &Sets, _status: &AgentStatus, table: &mut Table) {
+    let events = Events::read();
+    let Ok(events) = events.list() else { return };
+    let names: Vec<String> = events.iter().map(|event| format!("tracepoint:{event}")).collect();
+    table.single().text(TRACEPOINTS, names.join(",").as_bytes());
+}
