@@ -8,13 +8,11 @@ mod roff;
 pub use conf::conf_page;
 pub use man::man_page;
 
+use crate::config::{Line, SettingDef, DEFAULT_MODULES, MODULE_OPTIONS, PMDA, SCRIPT_OPTIONS};
 use crate::kit::{HistogramDef, MetricDef, Need, OptionDef, OverheadClass, Shape, Spec, TableSpec};
 use crate::privilege::capabilities;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-
-/// Modules that run without a configuration of one's own.
-const DEFAULT_MODULES: &[&str] = &["biolatency", "runqlat", "netproc"];
 
 /// Columns of the default configuration.
 const WIDTH: usize = 120;
@@ -47,64 +45,27 @@ pub fn configuration(specs: &[&Spec]) -> String {
     for spec in sorted(specs) {
         let _ = writeln!(text, "#   {:16}  {:6}  {}", spec.name, class(spec.overhead.class), spec.summary);
     }
-    let _ = write!(
-        text,
-        "\n[pmda]\n\
-         # Modules to run, separated by commas: names of sections below. `enabled = True` or `enabled = False` in a section\n\
-         # overrides the list. A module whose section has an error fails alone; bcc.agent.module.status says why.\n\
-         modules = {}\n\
-         # Beginning of all metric names.\n\
-         prefix = bcc.\n\
-         # How often (in seconds) all processes are rescanned for `process` matches; 0 = at start only. New processes are matched\n\
-         # as they start, by command name (at most 15 bytes) or command line (at most 4 KB); a rescan finds renamed processes.\n\
-         process_refresh = 60\n\
-         # True, the default without this line: a module that cannot be loaded ends the agent, and an error in the configuration\n\
-         # keeps all modules from running. False: it costs one module.\n\
-         module_failure_fatal = False\n\
-         # Have the kernel count the runs of BPF programs and their time, for bcc.agent.program.runs and .time. It does so for\n\
-         # all BPF programs of the machine, at 20 to 30 ns a run, until the agent ends.\n\
-         bpf_stats = False\n\
-         # Show the arguments of processes in bcc.proc.exec.args and in the log. They can contain passwords, and pmcd lets every\n\
-         # host fetch every metric unless the [access] section of pmcd.conf forbids it (SECURITY in pmdacorebcc(1)):\n\
-         #   disallow \".*\" : all;\n\
-         #   disallow \":*\" : all;\n\
-         #   allow \"local:*\" : all;\n\
-         show_arguments = True\n\
-         # Whether the agent gives up, once its modules are loaded, the capabilities and system calls that they do not need any\n\
-         # more. The log names the capabilities that it keeps; docs/agent.md has them by module.\n\
-         drop_privileges = True\n\
-         # Whether modules and programs can be loaded while the agent runs (pmstore bcc.agent.module.control, bcc.agent.control,\n\
-         # SIGHUP, files of programs.d). One thread keeps the capabilities for it. Without this line: if there is a directory\n\
-         # programs.d when the agent starts.\n\
-         # load_later = True\n\
-         # Who may store in these metrics besides root.\n\
-         # control_users = alice\n\
-         # control_groups = operators\n\
-         # Functions by which programs in programs.d may change processes: bpf_probe_write_user, bpf_override_return,\n\
-         # bpf_send_signal, bpf_send_signal_thread, bpf_send_signal_task. A program that calls another of them is not loaded.\n\
-         # allow_helpers = bpf_send_signal\n\
-         \n\
-         # A section [scripts] has bpftrace run the scripts of scripts.d beside this file (docs/scripts.md). The agent\n\
-         # reads the section as it starts; scripts may come, change and go later:\n\
-         #   bpftrace  its path; default: /usr/bin/bpftrace\n\
-         #   memory    megabytes of data that each of its processes may have; default: 512\n\
-         #   expiry    seconds after which a script is ended whose values nobody fetches; default: never\n\
-         #\n\
-         # Options of every section:\n\
-         #   module   the module; it cannot run twice. Default: that of the section's name\n\
-         #   enabled  True or False: whether it runs, whatever `modules` lists\n\
-         #   cluster  the cluster in the PMIDs of its metrics, 0 to 4095. 200 to 299 are for a site's own use, 300 to 349 are\n\
-         #            taken by settings and additions of the agent, and new modules have 400 to 499. Default: the one that\n\
-         #            the module has below\n\
-         #   prefix   instead of the prefix above\n\
-         #   debug    log more\n\
-         #   pin      True: counts outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc (docs/agent.md); for\n\
-         {}\
-         #\n\
-         # Options of several sections:\n",
-        DEFAULT_MODULES.join(","),
-        wrapped("#            ", "#            ", &Spec::pinnable(specs))
-    );
+    text += "\n[pmda]\n";
+    for option in PMDA {
+        text += &wrapped("# ", "# ", option.doc);
+        text += &match option.line {
+            Some(Line::Set(value)) => format!("{} = {value}\n", option.name),
+            Some(Line::Example(value)) => format!("# {} = {value}\n", option.name),
+            None => String::new(),
+        };
+    }
+    text += "\n# A section [scripts] has bpftrace run the scripts of scripts.d beside this file (docs/scripts.md). The agent\n\
+             # reads the section as it starts; scripts may come, change and go later:\n";
+    let listed = |option: &SettingDef, more: &str| {
+        wrapped(&format!("#   {:9} ", option.name), "#             ", &format!("{}{more}", option.doc))
+    };
+    SCRIPT_OPTIONS.iter().for_each(|option| text += &listed(option, ""));
+    text += "#\n# Options of every section:\n";
+    for option in MODULE_OPTIONS {
+        let more = if option.name == "pin" { format!(" {}", Spec::pinnable(specs)) } else { String::new() };
+        text += &listed(option, &more);
+    }
+    text += "#\n# Options of several sections:\n";
     let shared = Shared::of(specs);
     for entry in &shared.entries {
         text += &wrapped("#   ", "#     ", &format!("{}: {}", entry.names.join(", "), entry.sentences.join(" ")));
@@ -234,7 +195,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
             });
         }
         let hooks: Vec<&str> = spec.hooks.iter().map(|hook| hook.name).collect();
-        let star = if DEFAULT_MODULES.contains(&spec.name) { " (default)" } else { "" };
+        let star = if DEFAULT_MODULES.split(',').any(|name| name == spec.name) { " (default)" } else { "" };
         let _ = writeln!(
             text,
             "| {}{star}: {} | {} | {} | {} |",

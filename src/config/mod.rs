@@ -1,6 +1,7 @@
 //! The configuration file: the dialect of Python's `configparser` (which every existing `bcc.conf` is written in), with
 //! the file and line of each value kept for messages. Reads bytes; yields [`Config`], and from it [`Settings`].
 
+mod declared;
 mod interpolate;
 mod notes;
 mod parse;
@@ -11,6 +12,7 @@ mod similar;
 mod text;
 mod value;
 
+pub use declared::{Line, SettingDef, DEFAULT_MODULES, MODULE_OPTIONS, PMDA, SCRIPT_OPTIONS};
 pub use notes::noting;
 pub use scripts::{ScriptSettings, SCRIPTS};
 pub use settings::{Cost, Fault, ModuleSettings, Settings, GUARDED_HELPERS};

@@ -1,13 +1,11 @@
 //! The section `[scripts]`: without it no script of bpftrace runs.
 
-use super::{did_you_mean, Config, ConfigError, Section};
+use super::{did_you_mean, Config, ConfigError, Section, SettingDef, SCRIPT_OPTIONS};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The name of the section.
 pub const SCRIPTS: &str = "scripts";
-
-const KEYS: [&str; 3] = ["bpftrace", "memory", "expiry"];
 
 /// What the section says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,10 +29,14 @@ impl ScriptSettings {
     pub fn read(config: &Config) -> (Option<ScriptSettings>, Vec<ConfigError>) {
         let Some(section) = config.section(SCRIPTS) else { return (None, Vec::new()) };
         let mut settings = ScriptSettings::default();
-        let unknown = section.keys().filter(|key| !KEYS.contains(key)).map(|key| {
-            let meant = did_you_mean(key, KEYS);
-            section.reject(key, format!("no option of [{SCRIPTS}]; it has {}{meant}", KEYS.join(", ")))
-        });
+        let unknown =
+            section.keys().filter(|key| !SettingDef::names(SCRIPT_OPTIONS).any(|name| name == *key)).map(|key| {
+                let meant = did_you_mean(key, SettingDef::names(SCRIPT_OPTIONS));
+                section.reject(
+                    key,
+                    format!("no option of [{SCRIPTS}]; it has {}{meant}", SettingDef::list(SCRIPT_OPTIONS)),
+                )
+            });
         let mut errors: Vec<ConfigError> = unknown.collect();
         match bpftrace(section) {
             Ok(Some(program)) => settings.bpftrace = program,

@@ -3,25 +3,10 @@
 
 use super::text::shown;
 use super::value::{comment, COMMENTS};
-use super::{did_you_mean, noting, Config, ConfigError, Errors, Section, Value};
+use super::{did_you_mean, noting, Config, ConfigError, Errors, Section, SettingDef, Value, PMDA};
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
-
-/// The options of `[pmda]`; anything else there is an error, as ever.
-const PMDA: [&str; 11] = [
-    "modules",
-    "prefix",
-    "process_refresh",
-    "module_failure_fatal",
-    "bpf_stats",
-    "show_arguments",
-    "drop_privileges",
-    "load_later",
-    "control_users",
-    "control_groups",
-    "allow_helpers",
-];
 
 /// What `allow_helpers` can name: functions by which programs of a site's own change processes.
 pub const GUARDED_HELPERS: [&str; 5] = [
@@ -229,10 +214,11 @@ impl Settings {
             return (settings, vec![Fault { cost: Cost::All, error }]);
         };
         let defaults = config.defaults.entries.iter().map(|entry| entry.key.as_str());
-        for unknown in pmda.keys().chain(defaults).filter(|key| !PMDA.contains(key)) {
+        for unknown in pmda.keys().chain(defaults).filter(|key| !SettingDef::names(PMDA).any(|name| name == *key)) {
             let place = if pmda.own.find(unknown).is_some() { "" } else { " (where [DEFAULT] shows as well)" };
-            let meant = did_you_mean(unknown, PMDA);
-            let error = pmda.reject(unknown, format!("no option of [pmda]{place}; it has {}{meant}", PMDA.join(", ")));
+            let meant = did_you_mean(unknown, SettingDef::names(PMDA));
+            let known = SettingDef::list(PMDA);
+            let error = pmda.reject(unknown, format!("no option of [pmda]{place}; it has {known}{meant}"));
             faults.push(Fault { cost: Cost::Option, error });
         }
         let mut read = |cost, result: Result<(), ConfigError>| {
@@ -430,6 +416,7 @@ fn prefix(value: &Value<'_>) -> Result<String, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Line, MODULE_OPTIONS};
     use super::*;
 
     fn read(text: &str) -> Result<Settings, String> {
@@ -438,6 +425,20 @@ mod tests {
     }
 
     const TWO: &str = "\n[a]\nmodule = sysfork\ncluster = 2\n[b]\nmodule = fs.ext4dist\ncluster = 5\ndebug = on\n";
+
+    #[test]
+    fn options_that_are_described_are_read() {
+        for option in SettingDef::names(MODULE_OPTIONS) {
+            assert!(ModuleSettings::KEYS.contains(&option), "{option}");
+        }
+        for option in PMDA {
+            let Some(Line::Set(value) | Line::Example(value)) = option.line else { continue };
+            let list = if option.name == "modules" { "" } else { "modules = a\n" };
+            let value = if option.name == "modules" { "a" } else { value };
+            let read = read(&format!("[pmda]\n{list}{} = {value}\n{TWO}", option.name));
+            assert!(read.is_ok(), "{}: {read:?}", option.name);
+        }
+    }
 
     #[test]
     fn defaults_are_those_of_the_original() {

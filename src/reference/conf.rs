@@ -3,55 +3,8 @@
 use super::man::{capitalized, DATE};
 use super::roff::Page;
 use super::sorted;
+use crate::config::{SettingDef, MODULE_OPTIONS, PMDA, SCRIPT_OPTIONS};
 use crate::kit::{OptionDef, Spec};
-
-/// The options of `[pmda]`.
-const PMDA: &[(&str, &str)] = &[
-    ("modules", "The modules to enable, separated by commas. Each has a section."),
-    ("prefix", "Prefix of all metric names; `bcc.` by default."),
-    (
-        "process_refresh",
-        "How often, in seconds, all processes are rescanned for `process` matches; 0: at start only; default: 60. New processes are matched \
-         when they start, by command name (at most 15 bytes) or by command line (at most 4 KB), and count from their first instruction. The \
-         rescan finds processes that change their name later. Longer command lines, and expressions with look-around, backreferences, word \
-         boundaries or very many states, are matched a few milliseconds after the start.",
-    ),
-    (
-        "module_failure_fatal",
-        "True (the default without this line): a module that cannot be loaded ends the agent, and any error in the file disables all modules. \
-         False (as shipped): it disables that module only.",
-    ),
-    (
-        "bpf_stats",
-        "Let the kernel count runs and run time of BPF programs, for `bcc.agent.program`. This applies to all BPF programs of the machine and \
-         costs 20 to 30 ns per run; default: False.",
-    ),
-    (
-        "show_arguments",
-        "Show the arguments of processes in `bcc.proc.exec.args` and in the log; default: True. An invalid value hides them.",
-    ),
-    (
-        "drop_privileges",
-        "Drop the capabilities and system calls that the modules do not need after loading; default: True. The log names the capabilities that \
-         remain.",
-    ),
-    (
-        "load_later",
-        "Let modules and programs be loaded while the agent runs: the thread that loads keeps the capabilities for it, and pmcd is asked who its \
-         clients are. Default: True if there is a directory programs.d beside the configuration file when the agent starts.",
-    ),
-    (
-        "control_users",
-        "Users, with commas between them, who may store in `bcc.agent.control` and `bcc.agent.module.control`, over the local socket or \
-         after a login; root always may.",
-    ),
-    ("control_groups", "Groups whose members may."),
-    (
-        "allow_helpers",
-        "Functions by which programs in `programs.d` may change processes: `bpf_probe_write_user`, `bpf_override_return`, `bpf_send_signal`, \
-         `bpf_send_signal_thread`, `bpf_send_signal_task`; default: none. A pair that calls another of them is not loaded.",
-    ),
-];
 
 /// The page `corebcc.conf(5)`.
 pub fn conf_page(specs: &[&Spec]) -> String {
@@ -81,37 +34,18 @@ fn description(page: &mut Page) {
 
 fn options(page: &mut Page, specs: &[&Spec]) {
     page.section("OPTIONS OF THE AGENT").subsection("[pmda]");
-    for (name, text) in PMDA {
-        page.request(".TP").request(&format!(".B {name}")).text(text);
-    }
+    declared(page, PMDA);
     page.subsection("[scripts]");
     page.text(
         "With this section, which may be empty, bpftrace(8) runs each script `scripts.d/NAME.bt` beside the configuration file, and its maps are \
          metrics `bcc.script.NAME.data.MAP`. Script and directories must belong to root and be writable by nobody else. Scripts are started, \
          restarted and ended as their files come, change and go; the section itself is read at the start.",
     );
-    page.tagged("`bpftrace`", "The path of bpftrace; default: /usr/bin/bpftrace.");
-    page.tagged("`memory`", "Megabytes of data that each of its processes may have, 64 to 65536; default: 512.");
-    page.tagged(
-        "`expiry`",
-        "Seconds, 10 to 86400, after which a script is ended whose values nobody fetches; default: never. The next fetch of its values starts \
-         it. A script with a line `// name:` is not ended.",
-    );
+    declared(page, SCRIPT_OPTIONS);
     page.section("MODULES").subsection("Options of every module");
-    page.tagged("`module`", "The module's name. A module cannot run twice.");
-    page.tagged("`enabled`", "True or False: enable or disable the module, regardless of `modules`.");
-    page.tagged(
-        "`cluster`",
-        "The cluster of the metrics' identifiers, 0 to 4095. 200 to 299 are free for local use; 300 to 349 are reserved; modules that \
-         pmdabcc did not have begin at 400.",
-    );
-    page.tagged("`prefix`", "Instead of the prefix in [pmda].");
-    page.tagged("`debug`", "Log debugging output.");
-    let able = Spec::pinnable(specs);
-    page.tagged(
-        "`pin`",
-        &format!("True: counts of the module outlive the agent, in maps that are pinned below /sys/fs/bpf/corebcc. For {able}."),
-    );
+    let (pin, others) = MODULE_OPTIONS.split_last().expect("options are declared");
+    declared(page, others);
+    page.tagged(&format!("`{}`", pin.name), &format!("{} {}.", pin.doc, Spec::pinnable(specs)));
     for spec in sorted(specs) {
         let needs = if spec.needs.is_empty() { String::new() } else { format!(" Needs {}.", spec.needs) };
         page.subsection(&format!("[{}]", spec.name));
@@ -139,6 +73,12 @@ fn files(page: &mut Page) {
         page.request(".TP").request(&format!(".I {file}")).text(&capitalized(&format!("{text}.")));
     }
     page.section("SEE ALSO").request(".BR pmdacorebcc (1),\n.BR pmcd (1)");
+}
+
+fn declared(page: &mut Page, options: &[SettingDef]) {
+    for option in options {
+        page.tagged(&format!("`{}`", option.name), option.doc);
+    }
 }
 
 fn described(option: &OptionDef) -> String {
