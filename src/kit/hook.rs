@@ -4,6 +4,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+/// What a hook needs that every kernel with types of its own has.
+pub const NEEDS_BTF: &str = "a kernel with BTF";
+
 /// A place in the kernel and the ways to attach there.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hook {

@@ -33,7 +33,7 @@ pub use histogram_table::{
     histogram_metric, series_metric, set_buckets, set_counts, HistogramDef, HistogramRows, Histograms, Kept,
     ServedBuckets, WindowClock, SERIES_METRICS,
 };
-pub use hook::{Hook, Sampling, Target, Tier};
+pub use hook::{Hook, Sampling, Target, Tier, NEEDS_BTF};
 pub use kernel::{Attachment, Fake, Kernel, KernelError, OwnRow, Row, RowsView};
 pub use labels::{SeriesLabel, SeriesLabels};
 pub use layout::Layout;

@@ -4,6 +4,7 @@
 
 use super::mapping::Mapping;
 use super::outcome::Finding;
+use crate::kit::did_you_mean;
 use libbpf_rs::libbpf_sys::{self, bpf_btf_info};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -182,6 +183,21 @@ pub fn kernel_has(function: &str) -> bool {
     let Ok(kernel) = Contents::of_kernel() else { return false };
     let functions = |types: Types<'_>| types.named(&BTreeSet::from([function]), |kind| kind == kind::FUNC);
     Types::read(&kernel, None).is_some_and(|types| !functions(types).is_empty())
+}
+
+/// `; did you mean ...?` with the kernel's tracepoint that is nearest to a name; nothing if none is near, or it is one.
+pub fn near_tracepoint(name: &str) -> String {
+    let Ok(kernel) = Contents::of_kernel() else { return String::new() };
+    let Some(types) = Types::read(&kernel, None) else { return String::new() };
+    let tracepoint = |id| {
+        let (place, ..) = types.header(id)?;
+        std::str::from_utf8(types.name(place)?).ok()?.strip_prefix("btf_trace_")
+    };
+    let tracepoints: Vec<&str> = types.ids().filter_map(tracepoint).collect();
+    match tracepoints.contains(&name) {
+        true => String::new(),
+        false => did_you_mean(name, tracepoints),
+    }
 }
 
 /// The modules of the kernel that have types, each with a descriptor of them.
@@ -519,6 +535,14 @@ mod tests {
     fn the_kernel_has_its_functions_and_no_others() {
         if kernel("the_kernel_has_its_functions_and_no_others").is_some() {
             assert!(kernel_has("vfs_read") && !kernel_has("vfs_rea") && !kernel_has("list_head"));
+        }
+    }
+
+    #[test]
+    fn a_tracepoint_that_is_not_there_is_answered_by_the_nearest() {
+        if kernel("a_tracepoint_that_is_not_there_is_answered_by_the_nearest").is_some() {
+            let near = ["task_newtsk", "sched_swich", "task_newtask", "no_such_thing"].map(near_tracepoint);
+            assert_eq!(near, ["; did you mean `task_newtask`?", "; did you mean `sched_switch`?", "", ""]);
         }
     }
 

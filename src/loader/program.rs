@@ -19,7 +19,9 @@ pub fn section<'a>(program: &Program<'a>) -> (&'a str, &'a str) {
 /// Loads a program for what its section names.
 pub fn load(object: &Object, name: &str, btf: &KernelTypes) -> Result<OwnedFd, Refusal> {
     let program = object.progs().find(|program| program.name() == name);
-    let program = program.ok_or_else(|| Refusal::missing(format!("no program {name} in the BPF object")))?;
+    let program = program.ok_or_else(|| {
+        Refusal::missing(format!("no program {name} in the BPF object: no file of bpf/ has its handler"))
+    })?;
     let function = match section(&program) {
         ("tp_btf", name) => Some(btf.tracepoint(name).ok_or_else(|| unknown("tracepoint", name))?),
         ("fentry" | "fexit", name) => Some(btf.function(name).ok_or_else(|| unknown("function", name))?),

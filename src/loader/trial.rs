@@ -2,7 +2,7 @@
 //! modules out, and everything else is loaded. libbpf makes the maps and relocates the programs of one BPF object; each program
 //! is then loaded by itself, so that a refusal costs one call.
 
-use super::btf::{Function, KernelTypes, KERNEL};
+use super::btf::{near_tracepoint, Function, KernelTypes, KERNEL};
 use super::excerpt::{excerpt, section};
 use super::features;
 use super::object::Loaded;
@@ -12,8 +12,9 @@ use super::pins::Unit;
 use super::refusal::{chain, errno, listening, Refusal};
 use super::{program, template};
 use crate::bpf::{BpfObject, Constants};
-use crate::kit::{Hook, MapKind, Plan, Target, Tier, When};
+use crate::kit::{Hook, MapKind, Plan, Target, Tier, When, NEEDS_BTF};
 use libbpf_rs::{libbpf_sys, AsRawLibbpf, Object, ObjectBuilder, ProgramType};
+use nix::libc::ENOENT;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -606,19 +607,40 @@ fn named(avoid: &str, name: &str) -> bool {
 }
 
 fn unattached(hook: &'static Hook, refusal: &Refusal) -> Failure {
-    let cause =
-        Privileges::read().explains(refusal).map_or(format!(" needs {}", hook.needs), |cause| format!(" {cause}"));
-    Failure {
-        hook: hook.name,
-        errno: refusal.errno,
-        reason: format!("no way to attach to {} (errno {}):{cause}", hook.name, refusal.errno),
-        kernel_log: refusal.message.clone(),
-    }
+    let is_tracepoint = hook.tiers.iter().any(|tier| tier.kind == "raw_tp");
+    let said = match refusal.errno == ENOENT && is_tracepoint {
+        true => format!("{}{}", refusal.message, near_tracepoint(hook.name)),
+        false => refusal.message.clone(),
+    };
+    let (cause, kernel_log) = match Privileges::read().explains(refusal) {
+        Some(cause) => (cause, said),
+        // It has BTF, or nothing at all would have been loaded.
+        None if refusal.errno == ENOENT && hook.needs == NEEDS_BTF => (said, String::new()),
+        None => (format!("needs {}", hook.needs), said),
+    };
+    let reason = format!("no way to attach to {} (errno {}): {cause}", hook.name, refusal.errno);
+    Failure { hook: hook.name, errno: refusal.errno, reason, kernel_log }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tracepoint_that_the_kernel_lacks_is_said_to_be_missing() {
+        static PLAIN: Hook = crate::tracepoint!("task_newtsk", NEEDS_BTF);
+        static INET: Hook = crate::tracepoint!("task_newtsk", "a kernel with BTF and CONFIG_INET");
+        let said = |hook, refusal| unattached(hook, &refusal).to_string();
+        let missing = || Refusal::missing("the kernel has no tracepoint of this name");
+        let near = near_tracepoint("task_newtsk");
+        let none = format!("the kernel has no tracepoint of this name{near}");
+        assert_eq!(said(&PLAIN, missing()), format!("no way to attach to task_newtsk (errno 2): {none}"));
+        let needs = "needs a kernel with BTF and CONFIG_INET; the kernel said:";
+        assert_eq!(said(&INET, missing()), format!("no way to attach to task_newtsk (errno 2): {needs} {none}"));
+        let other = said(&PLAIN, Refusal::new(22, "no such argument"));
+        let needs = "needs a kernel with BTF; the kernel said: no such argument";
+        assert_eq!(other, format!("no way to attach to task_newtsk (errno 22): {needs}"));
+    }
 
     #[test]
     fn a_tier_is_avoided_by_its_kind_or_by_one_of_its_programs() {

@@ -27,7 +27,7 @@ const CROWDED: usize = NAMES / 8 * 7;
 /// So many names give way at once.
 const GIVE_WAY: usize = NAMES / 4;
 
-static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
+static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
 
 /// A name has two rows if it was new on two CPUs at once.
 static TABLE: TableSpec = TableSpec {

@@ -45,8 +45,8 @@ options! {
     bpf_names: bool = false;
 }
 
-static EXIT: Hook = tracepoint!("sched_process_exit", "a kernel with BTF");
-static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
+static EXIT: Hook = tracepoint!("sched_process_exit", NEEDS_BTF);
+static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
 
 static TABLE: TableSpec = TableSpec { cluster: 40, shape: Shape::Pids, metrics: METRICS, ..TableSpec::NEW };
 

@@ -55,11 +55,11 @@ mod cpu {
 }
 
 /// Switches of tasks.
-pub static SWITCH: Hook = tracepoint!("sched_switch", "a kernel with BTF");
+pub static SWITCH: Hook = tracepoint!("sched_switch", NEEDS_BTF);
 /// Wake-ups, where the kernel does not keep since when a task waits.
-pub static WAKEUP: Hook = tracepoint!("sched_wakeup", "a kernel with BTF");
+pub static WAKEUP: Hook = tracepoint!("sched_wakeup", NEEDS_BTF);
 /// The same of new tasks.
-pub static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", "a kernel with BTF");
+pub static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", NEEDS_BTF);
 
 static TABLE: TableSpec = TableSpec {
     cluster: 4,

@@ -8,6 +8,7 @@ use crate::bpf::types::{filter_ask, filter_automaton, filter_member, filter_slot
 use crate::host::{Process, Watch};
 use crate::kit::{
     Arrivals, Fake, Hook, Host, Kernel, Module, OptionType, Plan, RefreshError, RowClaims, Rows, Spec, Table, Tier,
+    NEEDS_BTF,
 };
 use crate::{maps, tracepoint};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +25,9 @@ maps! {
 
 const CALLS: &str = "a kernel that runs the programs of raw tracepoints when asked to (5.10)";
 
-static FORK: Hook = tracepoint!("task_newtask", "a kernel with BTF");
-static EXEC: Hook = tracepoint!("sched_process_exec", "a kernel with BTF");
-static END: Hook = tracepoint!("sched_process_free", "a kernel with BTF");
+static FORK: Hook = tracepoint!("task_newtask", NEEDS_BTF);
+static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
+static END: Hook = tracepoint!("sched_process_free", NEEDS_BTF);
 static ADMIT: Hook =
     Hook { name: "admission", tiers: &[Tier { kind: "call", programs: &["call__admit"] }], needs: CALLS };
 static NAME: Hook =

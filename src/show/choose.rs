@@ -288,6 +288,16 @@ mod tests {
         chosen.modules.iter().map(|module| module.settings.section.as_str()).collect()
     }
 
+    #[test]
+    fn a_name_that_there_is_is_not_proposed_for_itself() {
+        for name in ["bcc.disk.all.latency", "disk.all.latency", "biolatency", "agent.version"] {
+            let said = no_metric(name, "bcc.").to_string();
+            assert!(said.contains("its module cannot be enabled") && !said.contains("did you mean"), "{said}");
+        }
+        let said = no_metric("disk.all", "bcc.").to_string();
+        assert!(!said.contains("mean disk.all?"), "{said}");
+    }
+
     /// A section of the file that is not enabled counts, with an example where something has to be given and is not.
     #[test]
     fn a_module_that_is_not_enabled_is_as_its_section_says() {

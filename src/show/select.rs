@@ -100,6 +100,7 @@ pub fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Str
     const MOST: usize = 4;
     const NEAR: f64 = 0.6;
     let mut near: Vec<(f64, &str)> = known
+        .filter(|known| *known != name)
         .map(|known| match known.split('.').any(|part| part == name) {
             true => (1.0, known),
             false => (strsim::normalized_damerau_levenshtein(name, known), known),
@@ -187,5 +188,6 @@ mod tests {
         assert_eq!(near("biolatncy"), "; did you mean biolatency?");
         assert_eq!(near("latency"), "; did you mean bcc.disk.all.latency or disk.all.latency or runq.latency?");
         assert_eq!(near("zzz"), "");
+        assert_eq!(near("biotop"), "", "nobody means the same name");
     }
 }
