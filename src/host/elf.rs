@@ -66,6 +66,8 @@ pub struct Elf {
 impl Elf {
     /// Bytes that are read at once at most: a section, or a table.
     const TABLE: u64 = 64 << 20;
+    /// Bytes of the table of symbols, and of their names, whose functions are kept: 700,000 symbols.
+    const CODE: u64 = 16 << 20;
     /// Bytes of notes in all.
     const NOTES: u64 = 16 << 20;
     /// Entries of the tables of headers.
@@ -104,7 +106,7 @@ impl Elf {
     pub fn function(&self, name: &str) -> Option<Code> {
         let (name, version) = name.split_once('@').map_or((name, None), |(name, version)| (name, Some(version)));
         let mut found = None;
-        for (table, strings) in self.symbol_tables(|ty| matches!(ty, SHT_SYMTAB | SHT_DYNSYM)) {
+        for (table, strings) in self.symbol_tables(Elf::TABLE, |ty| matches!(ty, SHT_SYMTAB | SHT_DYNSYM)) {
             for symbol in table.chunks_exact(SYMBOL) {
                 let kind = symbol[4] & 15;
                 let address = u64_at(symbol, 8)?;
@@ -144,7 +146,7 @@ impl Elf {
     /// The file's functions, for addresses; those for the linker (`.dynsym`) only where there are no others.
     pub(super) fn code_symbols(&self) -> CodeSymbols {
         let of = |wanted| {
-            let (table, strings) = self.symbol_tables(move |ty| ty == wanted).next()?;
+            let (table, strings) = self.symbol_tables(Elf::CODE, move |ty| ty == wanted).next()?;
             let mut functions: Vec<CodeSymbol> = table.chunks_exact(SYMBOL).filter_map(CodeSymbol::of).collect();
             // One without a size reaches to the next; the linker's table has gaps too wide for that.
             functions.retain(|function| wanted == SHT_SYMTAB || function.size > 0);
@@ -161,13 +163,15 @@ impl Elf {
         of(SHT_SYMTAB).or_else(|| of(SHT_DYNSYM)).unwrap_or_default()
     }
 
-    /// The tables of symbols of these types, each with the strings of the names; two at most, as linkers write one of each type.
-    fn symbol_tables(&self, of: impl Fn(u32) -> bool) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
+    /// The tables of symbols of these types, each with the strings of the names, neither longer than `most` bytes; two at most, as
+    /// linkers write one of each type.
+    fn symbol_tables(&self, most: u64, of: impl Fn(u32) -> bool) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
         let sections = self.sections();
         let places: Vec<usize> = (0..sections.len()).filter(|&at| of(sections[at].ty)).take(2).collect();
         places.into_iter().filter_map(move |at| {
-            let table = &sections[at];
-            Some((self.content(table)?, self.content(sections.get(table.link)?)?))
+            let (table, strings) = (&sections[at], sections.get(sections[at].link)?);
+            let fits = table.size.max(strings.size) <= most;
+            fits.then(|| Some((self.content(table)?, self.content(strings)?)))?
         })
     }
 
@@ -415,7 +419,7 @@ pub(super) mod tests {
     fn a_section_of_a_terabyte_is_not_read() {
         for ty in [SHT_NOTE, SHT_SYMTAB, SHT_DYNSYM] {
             let (_dir, elf) = sparse(&with_sections(3, ty, 1 << 40));
-            assert_eq!((elf.notes().count(), elf.symbol_tables(|_| true).count()), (0, 0));
+            assert_eq!((elf.notes().count(), elf.symbol_tables(Elf::TABLE, |_| true).count()), (0, 0));
             assert!(
                 elf.address(b"x").is_none() && elf.function("x").is_none() && elf.code_symbols().at(0, 9).is_none()
             );

@@ -84,7 +84,7 @@ impl Space {
 
 impl ProcessSymbols {
     /// Bytes that are kept, beyond which all is forgotten; what is read next comes on top, less than twice as much.
-    const ROOM: usize = 128 << 20;
+    const ROOM: usize = 16 << 20;
     /// Files, and processes, that are kept.
     const MOST: usize = 512;
     /// Mappings of a process.
@@ -274,8 +274,8 @@ type Stamp = (u64, u64, i64, i64);
 
 impl PerfMap {
     /// Bytes that are read, and functions that are kept.
-    const MOST: u64 = 64 << 20;
-    const FUNCTIONS: usize = 1 << 20;
+    const MOST: u64 = 16 << 20;
+    const FUNCTIONS: usize = 1 << 18;
     /// Bytes of a line that are looked at.
     const LINE: u64 = 1024;
 

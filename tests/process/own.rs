@@ -1,18 +1,21 @@
 //! What the agent tells of itself, held against what the kernel and the load say.
 
+use crate::examples::Disk;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, Wire};
+use crate::support::script::python;
 use crate::support::{
     anybody_counts_runs, config, counts_runs, lacks, lacks_bpf, lacks_host_pids, lacks_mounts, skip, told, wait_for,
     Home, ALL, ONE,
 };
+use corebcc::host::{Cgroups, Controller};
 use corebcc::pcp::{PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::{fs, thread};
 
 /// The values of a metric by instance name; "" where it has no instances. On a busy machine the agent may take longer than a fetch.
@@ -246,6 +249,68 @@ fn of_tables_by_cgroup_only_rows_in_use_are_resident() {
         }
     }
     assert!((4..4096).contains(&resident), "{resident} KiB of maps");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// Tasks that visit cgroups, each with direct reads and waits for a CPU, until their input ends.
+const VISITORS: &str = "
+import mmap, os, sys, threading
+disk, count, roots = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT), int(sys.argv[2]), set(sys.argv[3:])
+page = mmap.mmap(-1, 4096)
+groups = [[f'{root}/corebcc-{os.getpid()}-{number}' for root in roots] for number in range(count)]
+[os.mkdir(directory) for group in groups for directory in group]
+def enter(directories):
+    for directory in directories:
+        with open(f'{directory}/cgroup.procs', 'w') as procs:
+            procs.write(str(os.getpid()))
+threading.Thread(target=lambda: (sys.stdin.read(), done.set())).start()
+done, rounds = threading.Event(), 0
+while not done.is_set():
+    for group in groups:
+        enter(group)
+        os.preadv(disk, [page], 0)
+        done.wait(0.0001)
+    rounds += 1
+    print(rounds, flush=True)
+enter(roots)
+[os.rmdir(directory) for group in groups for directory in group]
+";
+
+/// Anybody to whom a part of the hierarchy is delegated can make cgroups that are active.
+#[test]
+fn a_thousand_active_cgroups_cost_few_megabytes() {
+    if lacks_bpf() || lacks(&["losetup", "python3"]) {
+        return;
+    }
+    let roots = [Controller::BlockIo, Controller::Unified].map(Cgroups::of);
+    if let Some(none) = roots.iter().find_map(|root| root.as_ref().err()) {
+        return skip(&none.to_string());
+    }
+    let home = Home::new(&config(&["biolatency", "runqlat", "netproc", "cgroup_disk", "cgroup_runq"]));
+    let disk = Disk::over(&home, "disk");
+    let mut peer = Peer::ready(&home, &[]);
+    let mut visitors = Command::new(python());
+    visitors.args(["-I", "-c", VISITORS, &disk.device, "1000"]);
+    visitors.args(roots.iter().flatten().map(|root| root.mount()));
+    let mut visitors = visitors.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut rounds = BufReader::new(visitors.stdout.take().unwrap()).lines();
+    rounds.next().unwrap().unwrap();
+    let maps = |peer: &mut Peer| {
+        values(peer, "bcc.agent.map.memory").values().map(|size| size.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let before = maps(&mut peer);
+    rounds.nth(1).unwrap().unwrap();
+    for count in ["bcc.cgroup.disk.read.total.count", "bcc.cgroup.runq.count"] {
+        let series = values(&mut peer, count).len();
+        assert!(series >= 900, "{series} of {count}");
+    }
+    let private = peer.memory("RssAnon");
+    println!("{private} KiB of its own, {} KiB resident with {} KiB of maps", peer.memory("VmRSS"), before >> 10);
+    assert!(private < 16 << 10, "{private} KiB");
+    // What the kernel has for maps was there from the start, read or not.
+    assert_eq!(maps(&mut peer), before);
+    drop(visitors.stdin.take());
+    assert!(visitors.wait().unwrap().success());
     assert_eq!(peer.close().0.code(), Some(0));
 }
 

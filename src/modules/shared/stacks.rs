@@ -55,7 +55,7 @@ pub struct Stacks {
 
 impl Stacks {
     /// Bytes of names of frames that there is room for: several times as many as the stacks of a run have.
-    const ROOM: usize = 64 << 20;
+    const ROOM: usize = 16 << 20;
     /// Commands that samples without room for their stack count for. Any user can give a process any name.
     const COMMANDS: usize = 1000;
     /// Bytes of the tree in JSON, which is one value of one answer.
