@@ -6,7 +6,7 @@ mod identifiers;
 mod restarts;
 mod writer;
 
-pub use clusters::Clusters;
+pub use clusters::{ClusterFile, Clusters};
 pub use identifiers::Cache;
 pub use restarts::Restarts;
 pub use writer::Writer;
