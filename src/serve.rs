@@ -42,6 +42,7 @@ struct Server {
     fatal: bool,
     failed: bool,
     restarts: Option<Restarts>,
+    writer: Arc<Writer>,
     /// The capabilities that are left, if privileges are dropped.
     capabilities: Option<CapsHashSet>,
 }
@@ -97,10 +98,11 @@ impl Handler for Server {
 
     /// pmcd closes the connection of an agent that owes it no answer. One that it has dropped for being late did not end in order.
     fn ended(&mut self, end: &End) {
-        self.agent.source_mut().save();
         if !matches!(end, End::Broken(_)) && !self.agent.source().is_lost() {
-            self.restarts.iter().for_each(Restarts::end);
+            self.restarts.iter().for_each(|restarts| restarts.end(&self.writer));
         }
+        // It waits for both.
+        self.agent.source_mut().save();
     }
 }
 
@@ -131,7 +133,9 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
 
     let (drops, knows_all) = (settings.drop_privileges, !configuration.is_costly());
     let prefix = settings.prefix.clone();
-    let mut site = Site::new(common, &conf, config, settings, configuration, &enabled);
+    let caches = conf.path("PCP_VAR_DIR", "config/pmda");
+    let writer = Arc::new(Writer::new(caches.clone()));
+    let mut site = Site::new(common, &conf, config, settings, configuration, &enabled, &writer);
     // pmcd tells who its clients are to agents that ask, a few PDUs for each client.
     let is_changing = site.loads_later() || site.scripts().is_some();
     // pmcd drops an agent that it does not hear of for five seconds, and a slow disk may hold up what follows. Of a socket pmcd waits as
@@ -146,11 +150,10 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         pairs.push(alone);
         enabled.push(module);
     }
-    let caches = conf.path("PCP_VAR_DIR", "config/pmda");
     pin_for(common.domain, &caches, knows_all);
     foreign_pins(common.domain, &caches).iter().for_each(|foreign| warn!("{foreign}"));
     let specs = || enabled.iter().map(|module| module.spec);
-    let mut to_run = privilege::to_run(specs());
+    let to_run = privilege::to_run(specs());
     // What comes later may be any module, or a pair.
     let later = site.loads_later().then(|| privilege::to_load(MODULES.iter().copied().chain([&PAIR])));
     let to_load = later.clone().unwrap_or_else(|| privilege::to_load(specs()));
@@ -165,9 +168,9 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     if let Some(name) = &options.username {
         run_as(name, &to_load)?;
     }
-    match drops {
-        true => privilege::to_write(&[&caches, &conf.path("PCP_RUN_DIR", "")], &mut to_run),
-        false => info!("privileges kept: `drop_privileges = False` in [pmda]"),
+    let owner = drops.then(|| privilege::to_write(&[&caches, &conf.path("PCP_RUN_DIR", "")])).flatten();
+    if !drops {
+        info!("privileges kept: `drop_privileges = False` in [pmda]");
     }
     let restarts = Restarts::begin(&conf.path("PCP_RUN_DIR", "corebcc.starts"));
     status.restarts.clone_from(&restarts);
@@ -183,6 +186,16 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         // It reads pipes.
         scripts.start_thread(move || drop(drops.then(|| held_by(&CapsHashSet::new()))));
     }
+    let latest = restarts.clone();
+    let confine = move || {
+        if let Some(Err(error)) = owner.map(privilege::write_as) {
+            warn!("{error}");
+        }
+        drop(drops.then(|| held_by(&CapsHashSet::new())));
+    };
+    writer
+        .start(confine, move || latest.as_ref().is_none_or(Restarts::is_latest))
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
     let begin = Instant::now();
     let held = later.clone().unwrap_or_default().union(&to_run).copied().collect();
     if let (true, Some(later)) = (drops, &later) {
@@ -201,7 +214,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
         }
     })
     .map_err(|error| format!("cannot start a thread: {error}"))?;
-    // The threads that help out are started by this one, which itself only writes at its end that it has ended.
+    // The threads that help out are started by this one, which itself writes no file any more.
     let capabilities = drops.then(|| held_by(&to_run)).flatten();
     let ready = collector.ready();
     let is_served = |table: &ServedTable| match () {
@@ -211,16 +224,24 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     };
     let own = status_tables(&prefix).filter(is_served);
     let tables = enabled.iter().flat_map(EnabledModule::tables).chain(own);
-    let latest = restarts.clone();
-    let writer = Writer::start(caches, move || latest.as_ref().is_none_or(Restarts::is_latest))
-        .map_err(|error| format!("cannot start a thread: {error}"))?;
-    let mut registry = Registry::new(common.domain, tables, Help::parse(HELP), Some(writer), Box::new(collector));
+    let mut registry =
+        Registry::new(common.domain, tables, Help::parse(HELP), Some(Arc::clone(&writer)), Box::new(collector));
     if is_changing {
         registry.allow(controllers);
     }
     let agent = Agent::new(registry, Options { attributes: is_changing, notready: options.notready });
-    let mut server =
-        Server { agent, ready, modules: count, begin, is_ready: false, fatal, failed: false, restarts, capabilities };
+    let mut server = Server {
+        agent,
+        ready,
+        modules: count,
+        begin,
+        is_ready: false,
+        fatal,
+        failed: false,
+        restarts,
+        writer,
+        capabilities,
+    };
     let end = transport::run(connection, &[], signals, &mut server);
     match &end {
         Ok(End::Eof) => info!("pmcd closed the connection"),

@@ -11,12 +11,14 @@ use crate::kit::show_arguments;
 use crate::modules::MODULES;
 use crate::pcpconf::PcpConf;
 use crate::script::{Others, ScriptChanges, Scripts};
+use crate::state::{ClusterFile, Writer};
 use crate::user::{
     is_right, pairs_of, read_directory, read_pairs, section_beside, section_of, set_pair_options, Changed, PairFiles,
     PairOptions, Watch,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// What a module was loaded by: a change of it loads the module anew.
@@ -28,7 +30,7 @@ pub struct Site {
     conf: PcpConf,
     directory: PathBuf,
     /// Where the clusters of pairs are kept.
-    clusters: PathBuf,
+    clusters: ClusterFile,
     watch: Watch,
     config: Result<Config, ConfigError>,
     settings: Settings,
@@ -67,12 +69,13 @@ impl Site {
         settings: Settings,
         configuration: Configuration,
         enabled: &[EnabledModule],
+        writer: &Arc<Writer>,
     ) -> Site {
         let directory = programs(common, conf);
         let mut site = Site {
             common: common.clone(),
             conf: conf.clone(),
-            clusters: conf.path("PCP_VAR_DIR", "config/pmda").join(format!("{}.programs", common.domain)),
+            clusters: ClusterFile::new(writer, &format!("{}.programs", common.domain)),
             watch: Watch::pairs(directory.clone()),
             directory,
             config,

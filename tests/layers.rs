@@ -48,7 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("new", &["cli"]),
     ("check", &["catalog", "kit", "cli", "collector", "config", "logging", "modules", "pcpconf", "script", "user"]),
-    ("site", &["catalog", "cli", "collector", "config", "kit", "modules", "pcpconf", "script", "user"]),
+    ("site", &["catalog", "cli", "collector", "config", "kit", "modules", "pcpconf", "script", "state", "user"]),
     (
         "serve",
         &[

@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_word_keeps_its_identifier_over_restarts() {
         let home = tempfile::tempdir().unwrap();
-        let writer = Writer::start(home.path().into(), || true).unwrap();
+        let writer = Writer::new(home.path().into());
         std::fs::write(writer.path("149.1"), "2 0 2147483647\n0 1 vda::000007\n3 1 vda::000077\n").unwrap();
         let mut instances = Instances::new(Shape::Words { max: 10 }, 0, Some((&writer, "149.1")));
         let first = named(&mut instances, &["vda::000077 sh", "vdb::000077 sh"]);

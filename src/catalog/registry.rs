@@ -10,6 +10,7 @@ use crate::pcp::{Atom, Desc, Indom, InstId, PmErr, Pmid, Type, IN_NULL};
 use crate::state::Writer;
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Values that are handed out at once.
@@ -84,7 +85,7 @@ pub struct Registry {
     /// The clusters of instance domains that went, and when.
     gone: HashMap<u32, Instant>,
     /// Keeps the identifiers of names.
-    writer: Option<Writer>,
+    writer: Option<Arc<Writer>>,
     clients: Clients,
     /// What no fetch has announced yet.
     changes: Changes,
@@ -101,12 +102,12 @@ impl Registry {
         domain: u32,
         tables: impl IntoIterator<Item = ServedTable>,
         help: Help,
-        writer: Option<Writer>,
+        writer: Option<Arc<Writer>>,
         collector: Box<dyn Collect>,
     ) -> Registry {
         Registry {
             domain,
-            entries: tables.into_iter().map(|served| TableEntry::new(domain, writer.as_ref(), served)).collect(),
+            entries: tables.into_iter().map(|served| TableEntry::new(domain, writer.as_deref(), served)).collect(),
             gone: HashMap::new(),
             writer,
             clients: Clients::default(),
@@ -157,7 +158,7 @@ impl Registry {
                 log::error!("{}: cluster {} is another table's", served.section, served.id.cluster());
                 continue;
             }
-            let entry = TableEntry::new(*domain, writer.as_ref(), served);
+            let entry = TableEntry::new(*domain, writer.as_deref(), served);
             entries.push(TableEntry { state, ..entry });
         }
         *changes |= Changes::NAMES;
@@ -229,7 +230,7 @@ impl Registry {
         collector.late(&mut |id, table, result, is_slow| {
             let entry = entries.iter_mut().find(|entry| entry.served.id == id && entry.lacks(&table));
             let Some(entry) = entry else { return };
-            entry.take_back(table, result, writer.as_ref());
+            entry.take_back(table, result, writer.as_deref());
             entry.overdue = is_slow;
         });
         let mut tables: Vec<(TableId, Table)> = Vec::new();
@@ -240,7 +241,7 @@ impl Registry {
         }
         collector.refresh(&mut tables.into_iter(), &mut |id, table, result| {
             if let Some(entry) = entries.iter_mut().find(|entry| entry.served.id == id && entry.lacks(&table)) {
-                entry.take_back(table, result, writer.as_ref());
+                entry.take_back(table, result, writer.as_deref());
             }
         });
     }

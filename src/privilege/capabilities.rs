@@ -4,7 +4,7 @@ use crate::kit::{Need, Spec};
 use caps::Capability::*;
 use caps::{CapSet, Capability, CapsHashSet};
 use nix::sys::prctl::set_no_new_privs;
-use nix::unistd::{Gid, Uid};
+use nix::unistd::{setfsgid, setfsuid, Gid, Uid};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -84,9 +84,11 @@ fn hides_processes(mounts: &str) -> bool {
     })
 }
 
-/// Makes sure that files can be replaced in these directories later, as a member of the directory's group if that will do. What
-/// that takes a capability for is added. In PCP's directories the account `pcp` and its group may write.
-pub fn to_write(directories: &[&Path], capabilities: &mut CapsHashSet) {
+/// Makes sure that files can be replaced in these directories later, as a member of the directory's group if that will do. Yields the owner
+/// and the group of the first for which it will not: a thread has to [`write_as`] them. In PCP's directories the account `pcp` and its group
+/// may write.
+pub fn to_write(directories: &[&Path]) -> Option<(Uid, Gid)> {
+    let mut others = None;
     for directory in directories {
         let Ok(about) = fs::metadata(directory) else { continue };
         let (owner, group, mode) = (Uid::from_raw(about.uid()), Gid::from_raw(about.gid()), about.mode());
@@ -96,8 +98,23 @@ pub fn to_write(directories: &[&Path], capabilities: &mut CapsHashSet) {
             () => mode & 0o002 != 0,
         };
         if !may {
-            capabilities.insert(CAP_DAC_OVERRIDE);
+            others = others.or(Some((owner, group)));
         }
+    }
+    others
+}
+
+/// Has this thread, and no other one, have the rights of an account to files. It stays root to signals and all else, so that the account gains
+/// no hold on the agent.
+pub fn write_as((owner, group): (Uid, Gid)) -> io::Result<()> {
+    setfsgid(group);
+    setfsuid(owner);
+    // They yield what was before, and no error.
+    match (setfsuid(owner), setfsgid(group)) == (owner, group) {
+        true => Ok(()),
+        false => Err(io::Error::other(format!(
+            "cannot write files as uid {owner} and gid {group}: CAP_SETUID and CAP_SETGID"
+        ))),
     }
 }
 

@@ -8,7 +8,7 @@ mod capabilities;
 
 pub use calls::limit_calls;
 use calls::limit_calls_to_statistics;
-pub use capabilities::{capabilities, hold, to_load, to_run, to_write};
+pub use capabilities::{capabilities, hold, to_load, to_run, to_write, write_as};
 
 use caps::{CapSet, Capability, CapsHashSet};
 use std::io;

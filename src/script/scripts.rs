@@ -9,7 +9,7 @@ use crate::catalog::EnabledModule;
 use crate::config::{ModuleSettings, ScriptSettings};
 use crate::kit::{Spec, TableSpec};
 use crate::loader::{Bpftrace, ScriptHelper};
-use crate::state::Clusters;
+use crate::state::{ClusterFile, Clusters};
 use crate::user::{kept, leak, read_trusted, word, Changed, PairError, Watch, CLUSTERS};
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ pub struct Scripts {
     directory: PathBuf,
     settings: ScriptSettings,
     /// Where clusters are kept; those of pairs are in the same file.
-    state: Option<PathBuf>,
+    state: Option<ClusterFile>,
     watch: Watch,
     /// By the names of the files.
     found: BTreeMap<String, Arc<Found>>,
@@ -62,7 +62,7 @@ pub struct ScriptChanges {
 
 impl Scripts {
     /// The scripts of a directory, which need not be there. Clusters are kept in a file if one is given.
-    pub fn new(settings: ScriptSettings, directory: PathBuf, state: Option<PathBuf>) -> io::Result<Scripts> {
+    pub fn new(settings: ScriptSettings, directory: PathBuf, state: Option<ClusterFile>) -> io::Result<Scripts> {
         let watch = Watch::scripts(directory.clone());
         let runner = Arc::new(Runner::new()?);
         let (found, served) = (BTreeMap::new(), BTreeMap::new());
@@ -187,11 +187,8 @@ impl Scripts {
 
     /// The clusters of each script.
     fn assign(&self, scripts: &[Arc<Found>], others: &Others<'_>) -> Vec<Vec<Option<u16>>> {
-        let told =
-            |path: &Path, error: io::Error| log::warn!("{}: {error}; clusters are handed out anew", path.display());
-        let state = self.state.as_deref();
-        let loaded = state.and_then(|path| Clusters::load(path, CLUSTERS).map_err(|error| told(path, error)).ok());
-        let mut clusters = loaded.unwrap_or_else(|| Clusters::none(CLUSTERS));
+        let state = self.state.as_ref();
+        let mut clusters = state.map_or_else(|| Clusters::none(CLUSTERS), |file| file.load(CLUSTERS));
         let served = self.served.values().flat_map(|served| &served.clusters);
         let taken: Vec<u16> = others.pairs.iter().chain(served).copied().collect();
         let taken = clusters.names_of(&taken);
@@ -199,10 +196,8 @@ impl Scripts {
         let all: Vec<String> = taken.iter().chain(own.iter().flatten()).cloned().collect();
         let mut assigned = clusters.assign(&all, others.modules).into_iter().skip(taken.len());
         let assigned = own.iter().map(|own| assigned.by_ref().take(own.len()).collect()).collect();
-        if let Some(path) = state {
-            if let Err(error) = clusters.save(path) {
-                log::warn!("{}: {error}; the next start hands out clusters anew", path.display());
-            }
+        if let Some(file) = state {
+            file.save(&clusters);
         }
         assigned
     }
@@ -355,11 +350,13 @@ fn enabled(script: &str, prefix: &str, tables: &[ScriptTable]) -> Option<Enabled
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::Writer;
 
     const NO_OTHERS: Others<'static> = Others { modules: &[], pairs: &[500] };
 
     fn scripts(directory: &Path, state: Option<&Path>) -> Scripts {
-        Scripts::new(ScriptSettings::default(), directory.into(), state.map(Path::to_path_buf)).unwrap()
+        let file = |of: &Path| ClusterFile::new(&Arc::new(Writer::new(of.into())), "149.programs");
+        Scripts::new(ScriptSettings::default(), directory.into(), state.map(file)).unwrap()
     }
 
     fn change(scripts: &mut Scripts, stopped: &[&str], anew: Option<&str>) -> (Vec<String>, Vec<String>) {
@@ -392,7 +389,7 @@ mod tests {
         let state = home.path().join("149.programs");
         fs::write(&state, "500 a_pair.x\n").unwrap();
         let clusters = || {
-            let changes = scripts(home.path(), Some(&state)).change("bcc.", |_| true, None, &NO_OTHERS);
+            let changes = scripts(home.path(), Some(home.path())).change("bcc.", |_| true, None, &NO_OTHERS);
             let (module, script) = &changes.come[0];
             assert!(script.names.is_none(), "it is not to run");
             let error = script.state.get().error.clone();

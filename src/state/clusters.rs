@@ -1,12 +1,43 @@
 //! PMID clusters of tables that are not compiled in, handed out once and kept by name over restarts: a line `CLUSTER NAME` for each.
 //! The directory is the `pcp` account's, so that nothing in the file is to be relied on.
 
-use super::file::{read_state, replace_state};
+use super::Writer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::io;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The file that keeps clusters.
+#[derive(Clone)]
+pub struct ClusterFile {
+    path: PathBuf,
+    writer: Arc<Writer>,
+}
+
+impl ClusterFile {
+    /// A file of this name in the writer's directory.
+    pub fn new(writer: &Arc<Writer>, name: &str) -> ClusterFile {
+        ClusterFile { path: writer.path(name), writer: Arc::clone(writer) }
+    }
+
+    /// The clusters that it has, as far as they are in the range; none if there is no file, or (and a line in the log) none that can be read.
+    pub fn load(&self, range: RangeInclusive<u16>) -> Clusters {
+        let text = self.writer.read(&self.path).unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                log::warn!("{}: {error}; clusters are handed out anew", self.path.display());
+            }
+            Vec::new()
+        });
+        Clusters::read(&text, range)
+    }
+
+    /// Has the file written.
+    pub fn save(&self, clusters: &Clusters) {
+        self.writer.write(&self.path, clusters.text().into_bytes());
+    }
+}
 
 /// The clusters of names.
 #[derive(Debug)]
@@ -16,23 +47,17 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// Those that a file has, as far as they are in the range; none if there is no file.
-    pub fn load(path: &Path, range: RangeInclusive<u16>) -> io::Result<Clusters> {
-        let text = match read_state(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
+    fn read(text: &[u8], range: RangeInclusive<u16>) -> Clusters {
         let mut clusters = Clusters::none(range);
         let mut taken = BTreeSet::new();
-        for line in String::from_utf8_lossy(&text).lines() {
+        for line in String::from_utf8_lossy(text).lines() {
             let Some((number, name)) = line.split_once(' ') else { continue };
             let Some(number) = number.parse().ok().filter(|number| clusters.range.contains(number)) else { continue };
             if !name.is_empty() && !clusters.names.contains_key(name) && taken.insert(number) {
                 clusters.names.insert(name.into(), number);
             }
         }
-        Ok(clusters)
+        clusters
     }
 
     /// None yet, of a range.
@@ -71,13 +96,11 @@ impl Clusters {
         self.names.iter().filter(|(_, number)| clusters.contains(number)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Writes the file.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
-        let mut text = String::new();
-        for (name, number) in &self.names {
-            writeln!(text, "{number} {name}").map_err(io::Error::other)?;
-        }
-        replace_state(path, text.as_bytes())
+    fn text(&self) -> String {
+        self.names.iter().fold(String::new(), |mut text, (name, number)| {
+            let _ = writeln!(text, "{number} {name}");
+            text
+        })
     }
 }
 
@@ -92,11 +115,11 @@ mod tests {
     #[test]
     fn clusters_are_kept_by_name_over_restarts() {
         let home = tempfile::tempdir().unwrap();
-        let file = home.path().join("149.programs");
-        let mut clusters = Clusters::load(&file, 500..=505).unwrap();
+        let file = ClusterFile::new(&Arc::new(Writer::new(home.path().into())), "149.programs");
+        let mut clusters = file.load(500..=505);
         assert_eq!(clusters.assign(&names(&["b.x", "a.x"]), &[500]), [Some(501), Some(502)]);
-        clusters.save(&file).unwrap();
-        let mut clusters = Clusters::load(&file, 500..=505).unwrap();
+        file.save(&clusters);
+        let mut clusters = file.load(500..=505);
         assert_eq!(clusters.assign(&names(&["a.x", "c.x", "b.x"]), &[]), [Some(502), Some(500), Some(501)]);
     }
 
@@ -109,10 +132,7 @@ mod tests {
 
     #[test]
     fn lines_that_cannot_be_true_are_passed_over() {
-        let home = tempfile::tempdir().unwrap();
-        let file = home.path().join("149.programs");
-        std::fs::write(&file, b"500 a\n500 b\n501 a\n301 c\nx d\n\xff\xfe\n501 e f\n").unwrap();
-        let mut clusters = Clusters::load(&file, 500..=510).unwrap();
+        let mut clusters = Clusters::read(b"500 a\n500 b\n501 a\n301 c\nx d\n\xff\xfe\n501 e f\n", 500..=510);
         assert_eq!(clusters.assign(&names(&["a", "b", "c", "e f"]), &[]), [Some(500), Some(502), Some(503), Some(501)]);
     }
 }

@@ -7,7 +7,7 @@ mod restarts;
 mod secret;
 mod writer;
 
-pub use clusters::Clusters;
+pub use clusters::{ClusterFile, Clusters};
 pub use identifiers::Cache;
 pub use restarts::Restarts;
 pub use secret::keep_secret;

@@ -1,6 +1,7 @@
 //! How often the agent was started since the machine was, kept in a file below PCP's run directory, which a boot empties.
 
 use super::file::{read_state, replace_state};
+use super::Writer;
 use std::path::{Path, PathBuf};
 
 /// The starts so far.
@@ -31,13 +32,17 @@ impl Restarts {
             _ => (0, 0),
         };
         let restarts = Restarts { file: file.into(), count, crashes };
-        restarts.write(RUNNING).then_some(restarts)
+        let written = replace_state(file, restarts.line(RUNNING).as_bytes());
+        written
+            .map(|()| restarts)
+            .inspect_err(|error| log::warn!("restarts are not counted: {}: {error}", file.display()))
+            .ok()
     }
 
     /// To be called at an orderly end. An agent that pmcd took for dead, and that has a successor by now, leaves the file alone.
-    pub fn end(&self) {
+    pub fn end(&self, writer: &Writer) {
         if self.is_latest() {
-            self.write(ENDED);
+            writer.write(&self.file, self.line(ENDED).into_bytes());
         }
     }
 
@@ -49,11 +54,6 @@ impl Restarts {
 
     fn line(&self, state: &str) -> String {
         format!("{} {} {state} {}\n", self.count, self.crashes, std::process::id())
-    }
-
-    fn write(&self, state: &str) -> bool {
-        let written = replace_state(&self.file, self.line(state).as_bytes());
-        written.inspect_err(|error| log::warn!("restarts are not counted: {}: {error}", self.file.display())).is_ok()
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
         };
         assert_eq!(begin(), (0, 0));
         assert_eq!(begin(), (1, 1));
-        Restarts::begin(&file).unwrap().end();
+        Restarts::begin(&file).unwrap().end(&Writer::new(dir.path().into()));
         assert_eq!(begin(), (3, 2));
         fs::write(&file, "no such words").unwrap();
         assert_eq!(begin(), (1, 1));
@@ -84,15 +84,15 @@ mod tests {
     #[test]
     fn an_agent_with_a_successor_leaves_its_file_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("starts");
+        let (file, writer) = (dir.path().join("starts"), Writer::new(dir.path().into()));
         let dropped = Restarts::begin(&file).unwrap();
         assert!(dropped.is_latest());
         let successor = Restarts::begin(&file).unwrap();
         let text = fs::read_to_string(&file).unwrap();
-        dropped.end();
+        dropped.end(&writer);
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
         assert!(!dropped.is_latest() && successor.is_latest());
-        successor.end();
+        successor.end(&writer);
         assert!(fs::read_to_string(&file).unwrap().starts_with("1 1 ended "));
         assert!(successor.is_latest());
     }

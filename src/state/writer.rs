@@ -1,4 +1,5 @@
-//! A thread that writes the files of identifiers: a busy disk holds up a new file or a rename for seconds, and pmcd does not wait.
+//! A thread that writes the files of a directory: a busy disk holds up a new file or a rename for seconds, and pmcd does not wait. No other
+//! thread of the agent has the right to.
 
 use super::file::{read_state, replace_state};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use std::time::Duration;
 /// How long the end of the agent waits for its files. pmcd, which may wait for the agent, gives it five seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// The files of a directory, and the thread that writes them.
+/// The files of a directory, and the thread that writes them. Until it is started each is written by whoever has it written.
 pub struct Writer {
     directory: PathBuf,
     shared: Arc<Shared>,
@@ -31,17 +32,31 @@ struct Work {
     current: Option<(PathBuf, Arc<Vec<u8>>)>,
     /// The files that could not be written when that was last tried.
     failed: BTreeSet<PathBuf>,
+    is_started: bool,
     is_over: bool,
 }
 
 impl Writer {
-    /// Files are written only while `may_write` says so: it is asked right before each.
-    pub fn start(directory: PathBuf, may_write: impl Fn() -> bool + Send + 'static) -> io::Result<Writer> {
-        let shared = Arc::new(Shared::default());
-        let of_thread = Arc::clone(&shared);
-        let life = move || of_thread.write_all(&may_write);
-        thread::Builder::new().name("identifiers".into()).stack_size(256 << 10).spawn(life)?;
-        Ok(Writer { directory, shared })
+    /// That of a directory.
+    pub fn new(directory: PathBuf) -> Writer {
+        Writer { directory, shared: Arc::default() }
+    }
+
+    /// Starts the thread, which calls `confine` first. From now on files are written only while `may_write` says so: it is asked right
+    /// before each.
+    pub fn start(
+        &self,
+        confine: impl FnOnce() + Send + 'static,
+        may_write: impl Fn() -> bool + Send + 'static,
+    ) -> io::Result<()> {
+        let of_thread = Arc::clone(&self.shared);
+        let life = move || {
+            confine();
+            of_thread.write_all(&may_write);
+        };
+        thread::Builder::new().name("state".into()).stack_size(256 << 10).spawn(life)?;
+        self.shared.lock().is_started = true;
+        Ok(())
     }
 
     /// The path of a file.
@@ -62,7 +77,12 @@ impl Writer {
 
     /// Has a file replaced soon. What still waits for that is passed over.
     pub fn write(&self, path: &Path, bytes: Vec<u8>) {
-        self.shared.lock().waiting.insert(path.to_path_buf(), Arc::new(bytes));
+        let mut work = self.shared.lock();
+        if !work.is_started {
+            drop(work);
+            return self.shared.note(path, replace_state(path, &bytes));
+        }
+        work.waiting.insert(path.to_path_buf(), Arc::new(bytes));
         self.shared.changed.notify_all();
     }
 
@@ -82,7 +102,7 @@ impl Writer {
         let is_busy = |work: &mut Work| work.current.is_some() || !work.waiting.is_empty();
         let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), PATIENCE, is_busy);
         if waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
-            log::warn!("instance identifiers of the last seconds are not saved: {} is slow", self.directory.display());
+            log::warn!("identifiers of the last seconds are not saved: {} is slow", self.directory.display());
         }
     }
 }
@@ -102,18 +122,23 @@ impl Shared {
     fn write_all(&self, may_write: &dyn Fn() -> bool) {
         while let Some((path, bytes)) = self.next() {
             let written = if may_write() { replace_state(&path, &bytes) } else { Ok(()) };
-            let mut work = self.lock();
-            work.current = None;
-            match written {
-                Ok(()) => drop(work.failed.remove(&path)),
-                Err(error) => {
-                    if work.failed.insert(path.clone()) {
-                        log::warn!("instance identifiers cannot be saved: {}: {error}", path.display());
-                    }
+            self.note(&path, written);
+        }
+    }
+
+    /// Notes what became of a file.
+    fn note(&self, path: &Path, written: io::Result<()>) {
+        let mut work = self.lock();
+        work.current = None;
+        match written {
+            Ok(()) => drop(work.failed.remove(path)),
+            Err(error) => {
+                if work.failed.insert(path.to_path_buf()) {
+                    log::warn!("{}: cannot be saved: {error}; the next start does without", path.display());
                 }
             }
-            self.changed.notify_all();
         }
+        self.changed.notify_all();
     }
 
     /// What is to be written now; `None` at the end.
@@ -133,11 +158,32 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
 
+    fn started(directory: &Path, may_write: impl Fn() -> bool + Send + 'static) -> Writer {
+        let writer = Writer::new(directory.into());
+        writer.start(|| {}, may_write).unwrap();
+        writer
+    }
+
+    #[test]
+    fn before_it_is_started_a_file_is_written_at_once() {
+        let home = tempfile::tempdir().unwrap();
+        let writer = Writer::new(home.path().into());
+        let path = writer.path("149.1");
+        writer.write(&path, b"now".to_vec());
+        assert_eq!((fs::read(&path).unwrap(), writer.is_busy(&path)), (b"now".to_vec(), false));
+        let (tell, told) = mpsc::channel();
+        writer.start(move || tell.send(thread::current().id()).unwrap(), || true).unwrap();
+        assert_ne!(told.recv().unwrap(), thread::current().id(), "the thread is confined, and no other one");
+        writer.write(&path, b"later".to_vec());
+        writer.finish();
+        assert_eq!(fs::read(&path).unwrap(), b"later");
+    }
+
     #[test]
     fn who_has_files_written_waits_for_none_of_them() {
         let home = tempfile::tempdir().unwrap();
         let (go, gate) = mpsc::channel::<()>();
-        let writer = Writer::start(home.path().into(), move || gate.recv().is_ok()).unwrap();
+        let writer = started(home.path(), move || gate.recv().is_ok());
         let (one, other) = (writer.path("149.1"), writer.path("149.2"));
         writer.write(&one, b"first".to_vec());
         writer.write(&one, b"second".to_vec());
@@ -154,7 +200,7 @@ mod tests {
     fn a_disk_that_hangs_does_not_hold_up_the_end() {
         let home = tempfile::tempdir().unwrap();
         let (go, gate) = mpsc::channel::<()>();
-        let writer = Writer::start(home.path().into(), move || gate.recv().is_ok()).unwrap();
+        let writer = started(home.path(), move || gate.recv().is_ok());
         writer.write(&writer.path("149.1"), Vec::new());
         let begin = std::time::Instant::now();
         writer.finish();
@@ -167,7 +213,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let may = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&may);
-        let writer = Writer::start(home.path().into(), move || asked.load(Ordering::SeqCst)).unwrap();
+        let writer = started(home.path(), move || asked.load(Ordering::SeqCst));
         let path = writer.path("149.1");
         fs::write(&path, "of another").unwrap();
         writer.write(&path, b"own".to_vec());
@@ -182,7 +228,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_known_until_it_can() {
         let home = tempfile::tempdir().unwrap();
-        let writer = Writer::start(home.path().join("not yet"), || true).unwrap();
+        let writer = started(&home.path().join("not yet"), || true);
         let path = writer.path("149.1");
         for (has_failed, make) in [(true, false), (false, true)] {
             if make {

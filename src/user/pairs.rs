@@ -7,9 +7,8 @@ use super::tables::{kept, leak, word, ServedMetric, Tables};
 use crate::catalog::EnabledModule;
 use crate::config::ModuleSettings;
 use crate::kit::{Need, Spec, TableSpec};
-use crate::state::Clusters;
+use crate::state::{ClusterFile, Clusters};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 /// Clusters of tables of pairs.
 pub const CLUSTERS: std::ops::RangeInclusive<u16> = crate::catalog::PAIR_CLUSTERS as u16..=1999;
@@ -53,22 +52,17 @@ pub fn is_right(files: &PairFiles) -> bool {
 pub fn pairs_of(
     files: Vec<PairFiles>,
     prefix: &str,
-    state: Option<&Path>,
+    state: Option<&ClusterFile>,
     others: &[u16],
     taken: &BTreeMap<String, String>,
 ) -> Vec<(EnabledModule, PairModule)> {
     if files.is_empty() {
         return Vec::new();
     }
-    let told =
-        |path: &Path, error: std::io::Error| log::warn!("{}: {error}; clusters are handed out anew", path.display());
-    let loaded = state.and_then(|path| Clusters::load(path, CLUSTERS).map_err(|error| told(path, error)).ok());
-    let mut clusters = loaded.unwrap_or_else(|| Clusters::none(CLUSTERS));
+    let mut clusters = state.map_or_else(|| Clusters::none(CLUSTERS), |file| file.load(CLUSTERS));
     let pairs = pairs(files, prefix, &mut clusters, others, taken);
-    if let Some(path) = state {
-        if let Err(error) = clusters.save(path) {
-            log::warn!("{}: {error}; the next start hands out clusters anew", path.display());
-        }
+    if let Some(file) = state {
+        file.save(&clusters);
     }
     pairs
 }

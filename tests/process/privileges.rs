@@ -22,12 +22,23 @@ const NOBODY: u32 = 65534;
 /// PM_ERR_AGAIN.
 const AGAIN: i32 = -12389;
 
-/// A field of the status of each thread of a process.
-pub fn of_threads(pid: i32, field: &str) -> Vec<String> {
+/// Threads that hold no capability at all.
+const WITHOUT: [&str; 2] = ["state", "scripts"];
+
+/// A field of the status of each thread of a process, by the thread's name.
+fn by_thread(pid: i32, field: &str) -> Vec<(String, String)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-    let of =
-        |status: &str| Some(status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?.trim().into());
-    tasks.filter_map(|task| of(&fs::read_to_string(task.path().join("status")).ok()?)).collect()
+    let of = |status: &str, field: &str| -> Option<String> {
+        Some(status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?.trim().into())
+    };
+    let named = |status: String| Some((of(&status, "Name")?, of(&status, field)?));
+    tasks.filter_map(|task| named(fs::read_to_string(task.path().join("status")).ok()?)).collect()
+}
+
+/// The same without the names, and without those that hold no capability.
+pub fn of_threads(pid: i32, field: &str) -> Vec<String> {
+    let holders = by_thread(pid, field).into_iter().filter(|(name, _)| !WITHOUT.contains(&&**name));
+    holders.map(|(_, value)| value).collect()
 }
 
 fn bits(capabilities: &CapsHashSet) -> u64 {
@@ -49,9 +60,13 @@ fn holds(peer: &Peer, capabilities: &CapsHashSet) {
         let found = of_threads(pid, field);
         assert!(found.len() >= 2 && found.iter().all(|found| found == expected), "{field}: {found:?}, not {expected}");
     }
+    let with_none = by_thread(pid, "CapPrm").into_iter().filter(|(name, _)| WITHOUT.contains(&&**name));
+    let with_none: Vec<(String, String)> = with_none.collect();
+    assert!(!with_none.is_empty() && with_none.iter().all(|(_, held)| *held == none), "{with_none:?}");
     for (field, expected) in [("NoNewPrivs", "1"), ("Seccomp", "2")] {
-        let found = of_threads(pid, field);
-        assert!(found.len() >= 2 && found.iter().all(|found| found == expected), "{field}: {found:?}, not {expected}");
+        let found = by_thread(pid, field);
+        let is_limited = found.iter().all(|(_, found)| found == expected);
+        assert!(found.len() >= 3 && is_limited, "{field}: {found:?}, not {expected}");
     }
 }
 
@@ -328,14 +343,15 @@ fn another_account_loads_the_modules_by_file_capabilities() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// PCP's directories are of the account `pcp`: without CAP_DAC_OVERRIDE, root writes there as a member of its group.
+/// PCP's directories are of the account `pcp`: root writes there as a member of its group, else one thread does as that account.
 #[test]
 fn state_files_are_written_without_the_right_to_write_all() {
     if lacks_bpf() {
         return;
     }
-    for (mode, keeps) in [(0o775, false), (0o755, true)] {
-        let home = Home::new(&config(&["exectop"]));
+    for (mode, writes_as) in [(0o775, 0), (0o755, NOBODY)] {
+        let home = Home::new(&(config(&["exectop"]) + "[scripts]\n"));
+        fs::create_dir(home.path("scripts.d")).unwrap();
         for path in ["", "config/pmda"] {
             chown(home.path(path), Some(NOBODY), Some(NOBODY)).unwrap();
             fs::set_permissions(home.path(path), fs::Permissions::from_mode(mode)).unwrap();
@@ -343,11 +359,28 @@ fn state_files_are_written_without_the_right_to_write_all() {
         let mut peer = Peer::ready(&home, &[]);
         assert!(Command::new("true").status().unwrap().success());
         assert!(values(&mut peer, "bcc.proc.exec.count").contains_key("true"));
-        let mut kept = to_run(specs(&["exectop"]));
-        kept.extend(keeps.then_some(Capability::CAP_DAC_OVERRIDE));
-        holds(&peer, &kept);
+        holds(&peer, &to_run(specs(&["exectop"])));
+        // Of the four user ids the last is for files.
+        let of_thread = |name: &str| {
+            let all = by_thread(peer.agent.pid(), "Uid");
+            all.into_iter()
+                .find(|(thread, _)| thread == name)
+                .unwrap()
+                .1
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(of_thread("state"), format!("0 0 0 {writes_as}"));
+        assert_eq!(of_thread("pmdacorebcc"), "0 0 0 0");
+        // A script that comes later has clusters, though the directory is not root's.
+        fs::write(home.path("scripts.d/one.bt"), "BEGIN { @x = 1; }\n").unwrap();
+        wait_for("clusters", || home.read("config/pmda/149.programs").contains("script.one").then_some(()));
         assert_eq!(peer.close().0.code(), Some(0));
         assert!(home.read("config/pmda/149.13").contains("true"), "{mode:o}: {}", home.log());
         assert!(home.read("corebcc.starts").contains("ended"), "{mode:o}: {}", home.log());
+        for file in ["config/pmda/149.13", "config/pmda/149.programs", "corebcc.starts"] {
+            assert_eq!(fs::metadata(home.path(file)).unwrap().uid(), writes_as, "{mode:o}: {file}");
+        }
     }
 }
