@@ -18,7 +18,7 @@ pub fn shows_arguments() -> bool {
     SHOWN.load(Relaxed)
 }
 
-/// Shortens a command line for the log: to [`IN_LOG`] bytes, and to the program if arguments are not shown.
+/// Shortens a command line for the log: to `IN_LOG` bytes, and to the program if arguments are not shown.
 pub fn in_log(line: &[u8]) -> String {
     shortened(line, shows_arguments())
 }
