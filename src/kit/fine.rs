@@ -11,7 +11,7 @@ pub type FineCounts = [u64; Fine::BUCKETS];
 /// The buckets: 16 to the octave from 1 us to 2^27 us, 16 of equal width below, one per octave above.
 pub struct Fine;
 
-/// A bucket as it is served to clients.
+/// A bucket that is served to clients.
 pub struct ServedBucket {
     /// Identifier, the same for buckets of the same name.
     pub id: u32,
@@ -29,7 +29,7 @@ const TOP: u64 = 1 << 31;
 const OCTAVES: usize = 448;
 /// The first octave of microseconds that the last served bucket holds.
 const LAST_SERVED: u32 = 25;
-/// Identifiers of fine buckets begin behind those of octaves, those of quarters behind the fine ones.
+/// Identifiers of fine buckets and of quarters start at these numbers; octaves start at 0.
 const FINE_IDS: u32 = 64;
 const QUARTER_IDS: u32 = 640;
 

@@ -34,9 +34,10 @@ const SECONDS_METRICS: usize = 3;
 /// Identifier of the instance `all`, above those of buckets.
 const ALL_ID: u32 = 1 << 10;
 
-/// Declares histograms: the constants `SERIES` (the metrics by series), `BUCKETS` (theirs by bucket), `SECONDS` (those for Prometheus) and `HISTOGRAMS`. Each line has
-/// a number, which the items of its metrics follow from: 8 times the number, and the number, and 4 times the number. Other metrics of the series follow `with`,
-/// with items below 8.
+/// Declares histograms: the constants `SERIES` (metrics by series), `BUCKETS` (metrics by bucket), `SECONDS` (metrics
+/// for Prometheus) and `HISTOGRAMS`. Each line has a number that determines the items of its metrics: they start at 8
+/// times the number in `SERIES`, at the number in `BUCKETS`, and at 4 times the number in `SECONDS`. Other metrics of
+/// the series follow `with`, with items below 8.
 ///
 /// ```text
 /// histograms! {

@@ -1,5 +1,5 @@
-//! Values of a module as of one refresh: rows of cells, one column per metric. It is filled anew each time, but keeps
-//! its memory.
+//! Values of a module as of one refresh: rows of cells, one column per metric. It is cleared and filled at each
+//! refresh, but keeps its memory.
 
 use super::text::{self, Name};
 use super::{Log2, Metric, Number, SeriesLabels};

@@ -81,7 +81,7 @@ impl OptionType for RowCount {
     }
 }
 
-/// Interval after which a table of the events "in the last interval" starts anew.
+/// Interval after which a table of the events "in the last interval" is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// Seconds.
