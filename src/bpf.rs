@@ -82,7 +82,7 @@ impl<S, F> Field<S, F> {
 pub struct Untyped;
 
 impl Field<Untyped, u64> {
-    /// Returns the word at an offset.
+    /// Makes the field of the word at an offset.
     pub const fn untyped(offset: usize) -> Self {
         Field::at(offset)
     }

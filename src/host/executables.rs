@@ -165,7 +165,7 @@ impl ProbeFile {
     }
 }
 
-/// Identity of a file's contents: device, inode, size and time of modification.
+/// Identity of a file's contents: device, inode, size and time of change (ctime).
 type Identity = (u64, u64, u64, i64, i64);
 
 /// A cache of probe files.

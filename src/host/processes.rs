@@ -71,8 +71,8 @@ pub fn in_namespace() -> bool {
 const DESCRIPTORS: usize = 1000;
 const LOOKING: Duration = Duration::from_secs(2);
 
-/// Returns the processes with an open TCP or UDP socket, in any network namespace, among their first [`DESCRIPTORS`],
-/// as far as found within [`LOOKING`]. For the start only.
+/// Returns the processes with an open TCP or UDP socket, in any network namespace, among their first `DESCRIPTORS`,
+/// as far as found within `LOOKING`. For the start only.
 pub fn with_sockets() -> Vec<u32> {
     with_sockets_until(Instant::now() + LOOKING)
 }

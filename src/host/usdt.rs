@@ -30,7 +30,7 @@ pub struct Probe {
 }
 
 impl Elf {
-    /// Returns the probes that a file declares, in order, up to [`PROBES`]. Damaged notes are skipped.
+    /// Returns the probes that a file declares, in order, up to `PROBES`. Damaged notes are skipped.
     pub fn probes(&self) -> Vec<Probe> {
         let base = self.address(BASE).unwrap_or(0);
         let mut probes = Vec::new();

@@ -47,8 +47,8 @@ pub trait Kernel {
     /// of its tiers.
     fn attach(&self, hook: &'static Hook) -> Result<(), KernelError>;
 
-    /// Attaches a template, which the plan has named ([`super::Plan::template`]), to one more target; its program gets
-    /// the number.
+    /// Attaches a template, which the plan has named ([`super::Plan::load_template`]), to one more target; its program
+    /// gets the number.
     fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, KernelError>;
 }
 

@@ -291,8 +291,8 @@ pub trait Module {
         None
     }
 
-    /// Returns what the module of a section lacks if it has nothing to count: asked of that module itself and of the
-    /// filters of the others.
+    /// Returns why a section's module has nothing to count yet; `None` if it counts. `self` is that module, or the
+    /// filters of all modules.
     fn waits_for(&self, _section: &str) -> Option<String> {
         None
     }

@@ -13,12 +13,12 @@ pub fn is_control(text: &[u8], place: usize) -> bool {
     }
 }
 
-/// A name escaped by [`name`], kept for repeated use.
+/// A name escaped by `name`, kept for repeated use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name(Vec<u8>);
 
 impl Name {
-    /// Escapes a name, see [`name`].
+    /// Escapes a name, see `name`.
     pub fn new(text: &[u8]) -> Name {
         Name(name(text).into_owned())
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Interval between searches for unused pages, each of which reads all mapped pages.
+/// Shortest interval between searches for unused pages, each of which reads all mapped pages.
 const SWEEP: Duration = Duration::from_secs(20);
 
 /// An array of which only pages of parts with rows in use are mapped; the others read as zeros. Programs claim a row

@@ -144,7 +144,7 @@ impl ProcessProbes {
     }
 
     /// Returns the number of sites left out because a process, or all together, had too many; for
-    /// [`super::Module::losses`].
+    /// [`crate::kit::Module::losses`].
     pub fn beyond(&self) -> u64 {
         self.beyond
     }
