@@ -1,5 +1,5 @@
-//! Compiles all of bpf/*.bpf.c as one BPF object: one parse of the kernel's BTF and one load serve every module. From the
-//! `ON*` and `FEATURE` lines of the modules it writes the programs, one per hook, that call each module's part.
+//! Compiles all of bpf/*.bpf.c as one BPF object: one parse of the kernel's BTF and one load serve every module. From
+//! the `ON*` and `FEATURE` lines of the modules it generates the programs, one per hook, that call each module's part.
 
 #[path = "src/loader/excerpt.rs"]
 mod excerpt;
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// What a module's `.bpf.c` asks for, in the order of the files' names.
+/// Declarations of all `.bpf.c` files, in the order of the files' names.
 #[derive(Default)]
 struct Programs {
     modules: Vec<String>,
@@ -19,13 +19,13 @@ struct Programs {
     returns: BTreeMap<String, Hook>,
     samples: Vec<(String, String)>,
     features: Vec<(String, String)>,
-    /// What the agent calls: module, name, and the types of the arguments.
+    /// Functions that the agent calls: module, name, and the types of the arguments.
     calls: Vec<(String, String, Vec<String>)>,
-    /// Templates: the kind of target, and the module.
+    /// Templates: kind of target, and module.
     each: Vec<(Each, String)>,
 }
 
-/// What a template is attached to.
+/// Kind of target of a template.
 #[derive(Clone, Copy, PartialEq)]
 enum Each {
     Tracepoint,
@@ -35,8 +35,8 @@ enum Each {
 }
 
 impl Each {
-    /// Its programs: prefix, section, and the arguments after the number of the target. The functions that the templates of
-    /// fentry and fexit name are the kernel's own for tests: the loader puts the real one in their place.
+    /// Returns its programs: prefix, section, and the arguments after the number of the target. The templates of fentry
+    /// and fexit name test functions of the kernel, which the loader replaces by the real target.
     const fn programs(self) -> &'static [(&'static str, &'static str, &'static str)] {
         match self {
             Each::Tracepoint => &[("each_raw", "raw_tp", ""), ("each_event", "tracepoint", "")],
@@ -59,13 +59,13 @@ impl Each {
     }
 }
 
-/// A hook and the modules that take part in it. One named `HOOK___WHAT` is a program of its own at HOOK.
+/// A hook and the modules that take part in it. A hook named `HOOK___WHAT` is a program of its own at HOOK.
 #[derive(Default)]
 struct Hook {
-    /// The types of the arguments (of the return value, for a return).
+    /// Types of the arguments; for a return, of the return value.
     types: Vec<String>,
     modules: Vec<String>,
-    /// For a return: the number of arguments before the return value in the context of fexit.
+    /// Number of arguments before the return value in the context of fexit; for a return only.
     skip: usize,
 }
 
@@ -131,7 +131,8 @@ impl Programs {
         self.modules.push(module);
     }
 
-    /// Takes the handlers of a header for those of the module that includes it, unless it is one that is there once for all.
+    /// Scans a header's handlers as those of the module that includes it, unless the header has `#pragma once` and
+    /// serves all modules.
     fn scan_header(&mut self, header: &Path, module: &str) {
         let text = fs::read_to_string(header).unwrap_or_else(|error| panic!("{}: {error}", header.display()));
         if !text.lines().any(|line| line == "#pragma once") {
@@ -201,7 +202,7 @@ impl Programs {
         hook.modules.push(module.to_string());
     }
 
-    /// The C file: every module, then the programs.
+    /// Generates the C file: every module, then the programs.
     fn unit(&self) -> String {
         let mut c = String::from("#include \"shared/probe.bpf.h\"\n\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n\n");
         for module in &self.modules {
@@ -258,7 +259,7 @@ impl Programs {
         c + "\treturn 0;\n}\n"
     }
 
-    /// The Rust table: which module uses which programs, and the features in their order.
+    /// Generates the Rust table: modules by program, and the features in their order.
     fn table(&self) -> String {
         let mut rust = String::from(
             "/// Each program, and the modules with a part in it.\nconst PROGRAMS: &[(&str, &[&str])] = &[\n",
@@ -340,12 +341,13 @@ impl Hook {
     }
 }
 
-/// The type of `struct request *rq` is `struct request *`.
+/// Returns the type of a declaration: `struct request *` for `struct request *rq`.
 fn type_of(argument: &str) -> String {
     argument.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '_').trim_end().to_string()
 }
 
-/// A constant per field of each C struct in a skeleton, so that `row.get(fork_row::threads)` knows whose field it is.
+/// Generates a constant per field of each C struct in a skeleton, so that `row.get(fork_row::threads)` is checked by
+/// type.
 fn fields(skeleton: &str) -> String {
     let file = syn::parse_file(skeleton).expect("libbpf-cargo writes Rust");
     let types = types(&file.items).expect("a skeleton has its object's types");
@@ -380,7 +382,7 @@ fn fields(skeleton: &str) -> String {
     rust
 }
 
-/// What is in the module `types`, however deep it is.
+/// Returns the items of the module `types`, at any depth.
 fn types(items: &[syn::Item]) -> Option<&[syn::Item]> {
     items.iter().find_map(|item| match item {
         syn::Item::Mod(syn::ItemMod { ident, content: Some((_, items)), .. }) => {
@@ -394,12 +396,12 @@ fn types(items: &[syn::Item]) -> Option<&[syn::Item]> {
     })
 }
 
-/// Whether a struct without a name of its own is a part of a row: the declaration of a map consists of pointers.
+/// True if an anonymous struct is part of a row; declarations of maps consist of pointers.
 fn is_row(item: &syn::ItemStruct) -> bool {
     !item.fields.iter().any(|field| matches!(field.ty, syn::Type::Ptr(_)))
 }
 
-/// A type of the skeleton's module `types`, seen from beside it.
+/// Returns a type of the skeleton's module `types` by its path from outside.
 fn in_types(ty: &syn::Type) -> String {
     match ty {
         syn::Type::Array(array) => {

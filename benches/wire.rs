@@ -1,5 +1,5 @@
-//! What a fetch costs in the agent itself, without kernel and pmcd: decoding, refreshing, encoding, and all of it in a row.
-//! `cargo bench --bench wire`
+//! Cost of a fetch in the agent itself, without kernel and pmcd: decoding, refreshing, encoding, and all three in
+//! sequence. `cargo bench --bench wire`
 
 #![allow(missing_docs)] // criterion's macros
 
@@ -27,7 +27,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The processor time of this thread: what others do meanwhile is not in it.
+/// Processor time of this thread, without that of others.
 struct ProcessorTime;
 
 type Bench = Criterion<ProcessorTime>;
@@ -69,12 +69,12 @@ impl Measurement for ProcessorTime {
 
 const DOMAIN: u32 = 149;
 const NAMES: [&str; 6] = ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"];
-/// A server of a usual size.
+/// A server of usual size.
 const HOST: Host =
     Host { cpus: 64, disks: 16, threads: 2000, requests: 16 * 256, memory: 1 << 16, pid_namespace: false };
 const SESSIONS: usize = 20;
 
-/// Maps as the modules ask for them, and as full as on a busy machine.
+/// Maps of the sizes that the modules request, as full as on a busy machine.
 struct Maps {
     maps: Vec<(&'static str, Vec<AtomicU64>)>,
     sessions: Vec<Vec<u8>>,
@@ -97,8 +97,8 @@ impl Maps {
     }
 }
 
-/// A word of a row. Every fourth place of the table of threads is taken, each by a process of its own: 2048 of them; elsewhere there
-/// are counters and names.
+/// Returns a word of a row. Every fourth place of the table of threads is taken, each by a process of its own: 2048 of
+/// them; other tables have counters and names.
 fn word(map: &str, row: usize, at: usize) -> u64 {
     match (map, at) {
         ("threads", _) if !row.is_multiple_of(4) => 0,
@@ -144,7 +144,7 @@ impl Kernel for Maps {
     }
 }
 
-/// Modules with their maps, refreshed where they are asked.
+/// Modules with their maps, refreshed in the calling thread.
 struct Direct {
     modules: BTreeMap<TableId, (&'static TableSpec, Box<dyn Module + Send>, Maps)>,
     said: bool,
@@ -175,7 +175,7 @@ impl Collect for Direct {
     }
 }
 
-/// These modules as their default configuration has them.
+/// Makes these modules with their default configuration.
 fn modules(names: &[&str]) -> (Vec<EnabledModule>, Direct) {
     let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));
     for spec in MODULES.iter().filter(|spec| names.contains(&spec.name)) {
@@ -198,14 +198,14 @@ fn modules(names: &[&str]) -> (Vec<EnabledModule>, Direct) {
     (enabled, Direct { modules, said: false })
 }
 
-/// A fetch of these metrics, as it comes from pmcd.
+/// Makes a fetch of these metrics, as sent by pmcd.
 fn fetch(pmids: impl IntoIterator<Item = Pmid>) -> Vec<u8> {
     let mut bytes = Vec::new();
     Pdu::Fetch { context: 0, pmids: pmids.into_iter().collect() }.encode(1, &mut bytes);
     bytes
 }
 
-/// Bytes into a deframer, as the transport does it.
+/// Passes bytes to a deframer, like the transport.
 fn receive(deframer: &mut Deframer, bytes: &[u8]) {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -303,8 +303,8 @@ fn whole(c: &mut Bench) {
     }
 }
 
-/// Rows of so many disks in two groups of CPUs, as 256 CPUs have them: reads, writes, flushes and discards with 24 to 40 buckets that
-/// have counted.
+/// Makes the rows of disks in two groups of CPUs, as on a machine with 256 CPUs: reads, writes, flushes and discards
+/// with 24 to 40 buckets that have counted.
 fn disk_maps(disks: usize) -> Maps {
     const GROUPS: usize = 2;
     let words = |size: usize, histograms: &[usize]| {
@@ -330,7 +330,7 @@ fn disk_maps(disks: usize) -> Maps {
     }
 }
 
-/// Counts one time more in the first rows of each kind.
+/// Adds one to the counts of the first rows of each kind.
 fn count_in(maps: &Maps, part: usize) {
     for (name, words) in &maps.maps {
         let (size, histograms) = match *name {
@@ -348,8 +348,8 @@ fn count_in(maps: &Maps, part: usize) {
     }
 }
 
-/// Counts, sums and quantiles of disks with 4 operations: where all have counted since the last fetch, where a tenth has, where none has;
-/// and the look at them once a second.
+/// Measures counts, sums and quantiles of disks with 4 operations, if all, a tenth or none have counted since the last
+/// fetch; and the tick once a second.
 fn disks(c: &mut Bench) {
     assert_eq!(size_of::<fine_hist>() % 8, 0);
     let name = |number: corebcc::modules::biolatency::DiskNumber| {
@@ -417,8 +417,8 @@ struct OfModule<R: 'static> {
     histograms: &'static [Field<R, fine_hist>],
 }
 
-/// Counts, sums and quantiles of cgroups of which each has counted since the last fetch, in two groups of CPUs; and the look at them once a
-/// second.
+/// Measures counts, sums and quantiles of cgroups that have all counted since the last fetch, in two groups of CPUs;
+/// and the tick once a second.
 fn cgroups(c: &mut Bench) {
     const DISK: &[Field<cgd_row, fine_hist>] = &[
         cgd_row::read.then(cgd_side::total),

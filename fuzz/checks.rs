@@ -1,4 +1,4 @@
-//! What must hold for any bytes. The fuzz targets and tests/wire.rs, which replays the corpus, call these.
+//! Properties that hold for any bytes. Called by the fuzz targets, and by tests/wire.rs, which replays the corpus.
 
 use corebcc::catalog::enabled_modules;
 use corebcc::collector::{prepare, prepared_modules, survey};
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
 
-/// The frames cut from a stream are the stream, however it is split into reads (the first byte decides).
+/// The frames of a stream contain all of its bytes, however it is split into reads (the first byte decides).
 pub fn frames(data: &[u8]) {
     let Some((&read, stream)) = data.split_first() else { return };
     let (mut deframer, mut seen) = (Deframer::new(), 0);
@@ -32,7 +32,7 @@ pub fn frames(data: &[u8]) {
     assert_eq!(deframer.is_empty(), seen == stream.len());
 }
 
-/// What decodes is still the same after it was encoded and decoded again. The length in the header is not looked at.
+/// A decoded PDU is the same after encoding and decoding. The length in the header is ignored.
 pub fn requests(data: &[u8]) {
     let Some((header, body)) = data.split_at_checked(12) else { return };
     let word = |at: usize| i32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
@@ -45,7 +45,8 @@ pub fn requests(data: &[u8]) {
     assert_eq!(Pdu::decode(&again), Ok(pdu));
 }
 
-/// A pair's YAML is refused with messages that name the file, or all of its labels can be given the bytes behind the first NUL.
+/// A pair's YAML is refused with messages that name the file, or all of its labels can decode the bytes after the first
+/// NUL.
 pub fn pair(data: &[u8]) {
     let text = data.split(|&byte| byte == 0).next().unwrap_or_default();
     let key = data.get(text.len() + 1..).unwrap_or_default();
@@ -75,7 +76,7 @@ pub fn pair(data: &[u8]) {
     }
 }
 
-/// An object is refused with a sentence, or its maps and programs can be told.
+/// An object is refused with a sentence, or its maps and programs can be listed.
 pub fn object(data: &[u8]) {
     match OpenPair::open("fuzz", data.to_vec()) {
         Ok(opened) => assert!(opened.maps().len() <= 1024 && opened.programs() < data.len()),
@@ -83,7 +84,7 @@ pub fn object(data: &[u8]) {
     }
 }
 
-/// Chains of decoders as the format's authors combine them, together all 18.
+/// Chains of decoders as in the examples of the format's authors, together all 18.
 const CHAINS: [&str; 17] = [
     "{name: uint}",
     "{name: uint}, {name: cgroup}",
@@ -104,7 +105,7 @@ const CHAINS: [&str; 17] = [
     "{name: uint}, {name: pci_class}, {name: pci_subclass}",
 ];
 
-/// Any bytes behind the first, which chooses a chain, become text or a refusal that names the label.
+/// Any bytes after the first, which chooses a chain, become text or a refusal that names the label.
 pub fn decoders(data: &[u8]) {
     thread_local! {
         static LABELS: Vec<Label> = CHAINS.map(label).into();
@@ -126,7 +127,7 @@ fn label(decoders: &str) -> Label {
     config.counters.into_iter().flat_map(|counter| counter.labels).next().expect("it has a label")
 }
 
-/// A script is taken apart, whatever it says; so is what bpftrace writes, behind the first NUL.
+/// Any script is parsed, and any output of bpftrace, after the first NUL.
 pub fn script(data: &[u8]) {
     let text = data.split(|&byte| byte == 0).next().unwrap_or_default();
     let output = data.get(text.len() + 1..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The BPF object that build.rs compiles of all of bpf/, and the C types in it.
+//! The BPF object that build.rs compiles from bpf/, and its C types.
 
 use std::marker::PhantomData;
 
@@ -26,7 +26,7 @@ mod fields {
     include!(concat!(env!("OUT_DIR"), "/fields.rs"));
 }
 
-/// A field of type `F` in the C struct `S`. build.rs makes a constant of each: `fork_row::threads`.
+/// A field of type `F` in the C struct `S`. build.rs generates a constant for each: `fork_row::threads`.
 ///
 /// ```
 /// use corebcc::bpf::types::{exec_row, fork_row};
@@ -67,77 +67,78 @@ impl<S, F> Field<S, F> {
         Field { offset, of: PhantomData }
     }
 
-    /// Bytes from the beginning of the struct.
+    /// Returns the offset in the struct, in bytes.
     pub const fn offset(self) -> usize {
         self.offset
     }
 
-    /// A field of this field, which is a struct.
+    /// Returns a field of this field, which is a struct.
     pub const fn then<G>(self, inner: Field<F, G>) -> Field<S, G> {
         Field::at(self.offset.saturating_add(inner.offset))
     }
 }
 
-/// The struct of a row whose C type is not at hand: what a map declares of its rows is known by offset.
+/// A struct whose C type is not at hand, for fields that a map declares by offset.
 pub struct Untyped;
 
 impl Field<Untyped, u64> {
-    /// The word at an offset.
+    /// Makes the field of the word at an offset.
     pub const fn untyped(offset: usize) -> Self {
         Field::at(offset)
     }
 }
 
 impl<S, F, const N: usize> Field<S, [F; N]> {
-    /// An element; beyond the array one that reads as 0.
+    /// Returns an element; beyond the array one that reads as 0.
     pub const fn nth(self, index: usize) -> Field<S, F> {
         Field::at(if index < N { self.offset + index * size_of::<F>() } else { usize::MAX })
     }
 }
 
-/// A question about the kernel that its types answer (a `FEATURE` line in bpf/). build.rs makes a constant of each.
+/// A question about the kernel, answered by its types (a `FEATURE` line in bpf/). build.rs generates a constant for
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Feature(pub &'static str);
 
-/// What a module's part of the programs does that it shares with others, as bpf/shared/probe.bpf.h has it.
+/// Mode of a module's part in shared programs (bpf/shared/probe.bpf.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Part {
-    /// Everything.
+    /// Everything runs.
     Runs = 0,
-    /// What other modules leave to it: it was stopped.
+    /// The module was stopped; only work done for other modules runs.
     ForOthers = 1,
-    /// Nothing: it was stopped.
+    /// The module was stopped; nothing runs.
     Off = 2,
 }
 
-/// A BPF object, and what its build knows of it.
+/// A BPF object with its build-time description.
 #[derive(Clone, Copy)]
 pub struct BpfObject {
-    /// Its name in messages of libbpf and in the names of its maps.
+    /// Name in messages of libbpf and in the names of its maps.
     pub name: &'static str,
-    /// The ELF file.
+    /// ELF file.
     pub bytes: &'static [u8],
-    /// Each program, and the modules with a part in it.
+    /// Programs, each with the modules that have a part in it.
     pub programs: &'static [(&'static str, &'static [&'static str])],
-    /// The questions that its program `ask_features` answers, in the order of the answers.
+    /// Questions that its program `ask_features` answers, in the order of the answers.
     pub features: &'static [Feature],
-    /// Where the answers are in its `.bss`.
+    /// Offset of the answers in its `.bss`, in bytes.
     pub answers: usize,
-    /// The modules, in the order of their switches ([`Part`]).
+    /// Modules in the order of their switches ([`Part`]).
     pub parts: &'static [&'static str],
-    /// Where the switches are in its `.bss`.
+    /// Offset of the switches in its `.bss`, in bytes.
     pub switches: usize,
 }
 
 impl BpfObject {
-    /// The modules with a part in a program; `None` for a program that belongs to no module.
+    /// Returns the modules with a part in a program; `None` for a program that belongs to no module.
     pub fn users(&self, program: &str) -> Option<&'static [&'static str]> {
         self.programs.iter().find(|(name, _)| *name == program).map(|(_, users)| *users)
     }
 }
 
-/// The object of the modules in bpf/. A static: a constant of this size is there once for each place that names it.
+/// Object of the modules in bpf/. A static, since a constant of this size would be copied to each use.
 pub static OBJECT: BpfObject = BpfObject {
     name: "corebcc",
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/corebcc.bpf.o")),
@@ -148,13 +149,13 @@ pub static OBJECT: BpfObject = BpfObject {
     switches: std::mem::offset_of!(types::bss, parts),
 };
 
-/// Sets constants that take long to find, and that only programs which are about to be loaded need.
+/// A function that sets constants which take long to determine and are needed only by programs about to be loaded.
 pub type LateConstants = fn(&mut types::rodata);
 
-/// The constants of an object's programs (`const volatile`).
+/// Constants of an object's programs (`const volatile`).
 pub trait Constants {
-    /// The bytes of the read-only data, with the parts of these modules switched on, the opposite of what the kernel's types
-    /// say for these features, and constants that are found only now.
+    /// Returns the bytes of the read-only data, with the parts of the modules in `on` enabled, features in `opposed`
+    /// inverted, and late constants set.
     fn bytes(&self, on: &[&str], opposed: &[&str], late: &[LateConstants]) -> Vec<u8>;
 }
 
@@ -178,26 +179,26 @@ impl Constants for types::rodata {
     }
 }
 
-/// The constants of the programs as they are before a module sets them.
+/// Returns the initial constants of the programs, before modules set them.
 pub fn constants() -> types::rodata {
     // SAFETY: `rodata` is a C struct of integers and booleans, for which all bits zero is a value.
     unsafe { std::mem::zeroed() }
 }
 
-/// A record of a ring, if it is as long as one.
+/// Parses a record of a ring; `None` if it is too short.
 pub fn record<T: Record>(bytes: &[u8]) -> Option<T> {
     // SAFETY: `Record` promises that any bytes are a value; the read needs no alignment and stays inside the slice.
     (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// The bytes of a record, for tests that play the kernel.
+/// Returns the bytes of a record, for tests that play the kernel.
 pub fn record_bytes<T: Record>(record: &T) -> Vec<u8> {
     let start = std::ptr::from_ref(record).cast::<u8>();
     // SAFETY: `Record` promises a C struct of integers with its padding written out as members.
     unsafe { std::slice::from_raw_parts(start, size_of::<T>()) }.to_vec()
 }
 
-/// A C struct that travels through a ring.
+/// A C struct that is sent through a ring.
 ///
 /// # Safety
 ///

@@ -12,7 +12,7 @@
 //!      serve, show -> privilege                     what is given up after loading
 //! ```
 //!
-//! docs/design.md says what is in each room; tests/layers.rs holds who may use whom.
+//! docs/design.md describes each room; tests/layers.rs enforces which room may use which.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,10 +1,10 @@
-//! The variables of `pcp.conf(5)`: from the environment, else from the file, else the usual defaults.
+//! Variables of `pcp.conf(5)`: from the environment, else from the file, else the usual defaults.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What PCP installs with on Linux, for a host where neither environment nor file says otherwise.
+/// Defaults of PCP's packages on Linux, for a host where neither environment nor file sets them.
 const USUAL: [(&str, &str); 10] = [
     ("PCP_ETC_DIR", "/etc"),
     ("PCP_GROUP", "pcp"),
@@ -25,7 +25,7 @@ pub struct PcpConf {
 }
 
 impl PcpConf {
-    /// Looks at the environment of this process and at the file it or the system names. Never fails: a host without
+    /// Reads the environment of this process, and the file named there or by the system. Never fails: a host without
     /// PCP has the defaults.
     pub fn load() -> PcpConf {
         let env =
@@ -33,14 +33,14 @@ impl PcpConf {
         PcpConf::from(env, |path| Some(String::from_utf8_lossy(&fs::read(path).ok()?).into_owned()))
     }
 
-    /// The value of a variable, such as `PCP_LOG_DIR`; `None` if it is neither set nor has a usual value. An empty
-    /// value in the environment is a value, as it is to libpcp.
+    /// Returns the value of a variable, such as `PCP_LOG_DIR`; `None` if it is neither set nor has a default. An empty
+    /// value in the environment counts, as in libpcp.
     pub fn get(&self, name: &str) -> Option<&str> {
         let usual = || USUAL.iter().find(|(usual, _)| *usual == name).map(|&(_, value)| value);
         self.variables.get(name).map(String::as_str).or_else(usual)
     }
 
-    /// A directory variable with `below` under it. A variable that has no value is taken for `/`.
+    /// Returns the directory in a variable with `below` appended. A variable without a value counts as `/`.
     pub fn path(&self, name: &str, below: impl AsRef<Path>) -> PathBuf {
         Path::new(self.get(name).unwrap_or("/")).join(below)
     }

@@ -1,6 +1,6 @@
-//! The BPF object for each architecture: the same bytes wherever it is built, and every relocation that finds its type in an
-//! x86-64 kernel of Debian finds it in the arm64 kernel of the same version. The kernels are fetched once (tests/vm.d/fetch)
-//! and only their types are read: nothing of arm64 runs here.
+//! The BPF object for each architecture: its bytes do not depend on where it is built, and every relocation that finds
+//! its type in an x86-64 kernel of Debian finds it in the arm64 kernel of the same version. The kernels are fetched
+//! once (tests/vm.d/fetch) and only their types are read: nothing of arm64 runs here.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,17 +19,17 @@ use std::sync::LazyLock;
 use std::{env, fs};
 use tempfile::TempDir;
 
-/// As Rust and as Debian name them.
+/// Names of the architectures in Rust and in Debian.
 const X86_64: (&str, &str) = ("x86_64", "amd64");
 const AARCH64: (&str, &str) = ("aarch64", "arm64");
-/// The oldest and the newest that tests/vm has, and one between.
+/// Versions of kernels: the oldest and the newest of tests/vm, and one between.
 const VERSIONS: [&str; 3] = ["5.10", "6.12", "7.2"];
 
-/// What is built for both, in this order.
+/// Build results for both architectures, in this order.
 static BUILT: [LazyLock<TempDir>; 2] = [LazyLock::new(|| build(X86_64.0)), LazyLock::new(|| build(AARCH64.0))];
 const OWN: usize = if cfg!(target_arch = "aarch64") { 1 } else { 0 };
 
-/// What cargo does to build for an architecture, in a directory of its own.
+/// Builds for an architecture like cargo, in a new directory.
 fn build(architecture: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let (bpf, out) = (dir.path().join("bpf"), dir.path().join("out"));
@@ -52,7 +52,7 @@ fn object(built: &TempDir) -> PathBuf {
     built.path().join("out/corebcc.bpf.o")
 }
 
-/// The files of a directory; not the skeleton, which rustfmt lays out as the settings say that it finds above.
+/// Reads the files of a directory, except the skeleton, whose layout depends on the rustfmt.toml above it.
 fn read(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
     let files = files.filter(|file| !file.ends_with("corebcc.skel.rs"));
@@ -76,7 +76,7 @@ fn what_is_built_is_the_same_in_every_directory() {
     }
 }
 
-/// Where tests/vm keeps its kernels.
+/// Returns the directory in which tests/vm keeps its kernels.
 fn kernels() -> PathBuf {
     let cache = || {
         let home = || PathBuf::from(env::var_os("HOME").unwrap_or("/root".into())).join(".cache");
@@ -85,7 +85,7 @@ fn kernels() -> PathBuf {
     env::var_os("COREBCC_KERNELS").map_or_else(cache, PathBuf::from)
 }
 
-/// The types of a kernel of Debian's; the error says why it cannot be had.
+/// Returns the types of a Debian kernel; the error is why it is not available.
 fn types(version: &str, architecture: &str) -> Result<Vec<u8>, String> {
     let name = if architecture == X86_64.1 { version.to_string() } else { format!("{version}-{architecture}") };
     let dir = kernels().join(name);
@@ -113,7 +113,7 @@ fn word(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
 }
 
-/// The kernel inside an image that unpacks itself (Documentation/arch/x86/boot.rst), which has its length at its end.
+/// Returns the kernel inside a self-extracting image (Documentation/arch/x86/boot.rst), which ends with its length.
 fn payload(image: &[u8]) -> Vec<u8> {
     const SETUP_SECTORS: usize = 0x1f1;
     const OFFSET: usize = 0x248;
@@ -129,7 +129,7 @@ fn payload(image: &[u8]) -> Vec<u8> {
     unpacked.stdout
 }
 
-/// The types in an image: its longest part with a header as Documentation/bpf/btf.rst has it.
+/// Returns the types in an image: its longest part with a BTF header (Documentation/bpf/btf.rst).
 fn btf(image: &[u8]) -> Option<&[u8]> {
     const HEADER: usize = 24;
     let begin = [0x9f, 0xeb, 1, 0, HEADER as u8, 0, 0, 0];
@@ -138,7 +138,7 @@ fn btf(image: &[u8]) -> Option<&[u8]> {
     parts.max_by_key(|part| part.len())
 }
 
-/// The programs of an object, relocated for these types.
+/// Returns the programs of an object, relocated for these types.
 fn relocated(object: &Path, types: &Path) -> Result<BTreeMap<String, Vec<bpf_insn>>, i32> {
     libbpf_rs::set_print(None);
     let mut builder = ObjectBuilder::default();
@@ -165,13 +165,14 @@ fn relocated(object: &Path, types: &Path) -> Result<BTreeMap<String, Vec<bpf_ins
 /// `BPF_JMP | BPF_CALL`
 const CALL: u8 = 0x85;
 
-/// What libbpf puts in the place of instructions whose relocation finds nothing: the call of a helper there is not.
+/// True for an instruction that libbpf has replaced because its relocation failed: a call of a helper that does not
+/// exist.
 fn is_lost(code: &bpf_insn) -> bool {
     const POISON: i32 = 0x0bad_2310;
     code.code == CALL && code.imm == POISON
 }
 
-/// The hooks in the types of a kernel: programs that libbpf would find a target for.
+/// Returns the hooks in the types of a kernel: programs for which libbpf would find a target.
 fn typed(types: &Path) -> BTreeSet<&'static str> {
     let types = Btf::from_path(types).unwrap();
     let there = |name: &str| match name.split_once("__").unwrap() {
@@ -182,7 +183,8 @@ fn typed(types: &Path) -> BTreeSet<&'static str> {
     OBJECT.programs.iter().map(|(name, _)| *name).filter(|name| there(name)).collect()
 }
 
-/// Offsets in its context that a program reads, as far as it keeps the address of it in a register or on its stack.
+/// Returns the offsets in its context that a program reads, as far as it keeps the context's address in a register or
+/// on its stack.
 fn context(code: &[bpf_insn]) -> BTreeSet<i16> {
     const MOVE: u8 = 0xbf;
     const LOAD: u8 = 0x79;
@@ -217,16 +219,16 @@ fn context(code: &[bpf_insn]) -> BTreeSet<i16> {
     places
 }
 
-/// Where a kprobe finds the first argument and a kretprobe the value that is returned, in `struct pt_regs`: di and ax of
-/// x86-64, x0 of arm64.
+/// Offsets in `struct pt_regs` of a kprobe's first argument and a kretprobe's return value: di and ax of x86-64, x0 of
+/// arm64.
 const ARGUMENTS: [(&str, [i16; 2]); 2] = [("kprobe__tcp_sendmsg", [112, 0]), ("kretprobe__tcp_sendmsg", [80, 0])];
 
-/// Functions that only one of two kernels has in itself, the other in a module, whose types are apart.
+/// True for functions that only one of two kernels has built in, the other in a module, whose types are separate.
 fn is_of_a_module(program: &str) -> bool {
     ["ext4_", "xfs_", "zpl_"].iter().any(|prefix| program.contains(&format!("__{prefix}")))
 }
 
-/// A kernel's programs, and its hooks.
+/// Programs of a kernel, and its hooks.
 struct Relocated {
     programs: BTreeMap<String, Vec<bpf_insn>>,
     typed: BTreeSet<&'static str>,

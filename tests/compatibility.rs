@@ -1,4 +1,5 @@
-//! The declarations against the metrics of the Python agent: tests/data/bcc-metrics.tsv, generated from its own tables.
+//! The declarations compared with the metrics of the Python agent: tests/data/bcc-metrics.tsv, generated from its own
+//! tables.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +19,7 @@ fn table() -> Vec<Row> {
     rows
 }
 
-/// The metric of a row.
+/// Returns the declaration of a row's metric.
 fn declared(row: &Row) -> (&'static Spec, &'static TableSpec, &'static MetricDef) {
     let spec = find(row.module).unwrap_or_else(|| panic!("no module {}", row.module));
     let of = |table: &&'static TableSpec| {
@@ -60,8 +61,8 @@ fn instance_domains_have_the_names_they_always_had() {
     }
 }
 
-/// A module may have more: in tables of its own, in clusters that neither sites nor the Python agent's modules have. A module that
-/// the Python agent did not have begins at 400.
+/// New metrics of a module are in tables of their own, in clusters that neither sites nor the Python agent's modules
+/// use. Clusters of new modules begin at 400.
 #[test]
 fn what_the_agent_adds_has_clusters_that_no_module_can_have() {
     let known: BTreeSet<&str> = table().iter().map(|row| row.name).collect();
@@ -95,8 +96,8 @@ fn clusters_items_and_names_are_used_once() {
     }
 }
 
-/// tests/data/bcc-options.tsv: section, option, default and the test that shows what it does. A process that had to be given
-/// has the one of the shipped file; what was an error unless asked otherwise is none.
+/// tests/data/bcc-options.tsv has section, option, default and the test of the option's effect. A required process has
+/// the default of the shipped file; an option without default is unset.
 #[test]
 fn every_option_there_was_is_there_with_its_default() {
     let lines = include_str!("data/bcc-options.tsv").lines().skip(1);

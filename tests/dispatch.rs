@@ -1,5 +1,5 @@
-//! Replays captured conversations of pmcd and dbpmda 6.0.3 with the reference agent and compares every reply byte for byte,
-//! then sends the agent what no pmcd would: random frames and random sequences of requests.
+//! Replays captured conversations of pmcd and dbpmda 6.0.3 with the reference agent and compares every reply byte for
+//! byte, then sends the agent requests that pmcd would not: random frames and random sequences of requests.
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
 
@@ -39,7 +39,7 @@ fn dbpmda_conversation_is_reproduced() {
     assert_eq!(replay("dbpmda-ref", Options { attributes: true, notready: false }), (1, 25));
 }
 
-/// The agent in this capture is another one; requests about metrics the reference agent cannot know fail as they did there.
+/// The capture is of another agent; requests about metrics unknown to the reference agent fail with the same codes.
 #[test]
 fn dbpmdas_talk_with_another_agent_is_answered_pdu_for_pdu() {
     let mut agent = Agent::new(Reference::default(), Options::default());
@@ -84,7 +84,7 @@ fn unhex(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
 }
 
-/// Plays all that pmcd said; returns how many agents were started and how many replies compared.
+/// Replays the PDUs of pmcd; returns the numbers of agents started and replies compared.
 fn replay(name: &str, options: Options) -> (usize, usize) {
     let mut agent = Agent::new(Reference::default(), options);
     let mut deframer = Deframer::new();
@@ -135,8 +135,8 @@ fn feed(deframer: &mut Deframer, bytes: &[u8], mut each: impl FnMut(&Frame<'_>))
     assert!(deframer.is_empty());
 }
 
-/// Equal but for what may differ: the process id in CREDS, the order of names, and the identifier of a TEXT, which the
-/// stock agent sends in the byte order of its machine.
+/// Asserts that PDUs are equal except for what may differ: the process id in CREDS, the order of names, and the
+/// identifier of a TEXT, which the stock agent sends in host byte order.
 #[track_caller]
 fn compare(reply: &[u8], expected: &[u8], what: &str) {
     let (mut reply, mut expected) = (reply.to_vec(), expected.to_vec());
@@ -158,7 +158,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Requests for which a reply is due.
+/// Requests that have a reply.
 const ANSWERED: [PduType; 10] = [
     PduType::FETCH,
     PduType::RESULT,
@@ -172,7 +172,8 @@ const ANSWERED: [PduType; 10] = [
     PduType::LABEL_REQ,
 ];
 
-/// One reply of a fitting type where one is due, none otherwise; no code pmcd would drop the agent for.
+/// Asserts one reply of the right type if the request has one, none otherwise; and no code for which pmcd would drop
+/// the agent.
 fn check_answer(request: &[u8], out: &[u8]) {
     let ty = frame(request).ty;
     let replies = split(out);
@@ -196,7 +197,7 @@ fn check_answer(request: &[u8], out: &[u8]) {
     }
 }
 
-/// A well-formed request of any kind, about things that exist or not.
+/// Generates a well-formed request of any kind, about existing and unknown objects.
 fn request() -> impl Strategy<Value = Vec<u8>> {
     let pmid = (0u32..6, 0u32..13).prop_map(|(cluster, item)| Pmid::new(DOMAIN, cluster, item));
     let indom = prop_oneof![Just(reference::THREE), Just(reference::EMPTY), Just(corebcc::pcp::Indom::new(DOMAIN, 9))];
@@ -240,7 +241,7 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A frame whose header is right and whose body is anything, often a request with some bytes changed or cut off.
+/// Generates a frame with a valid header and any body, often a request with some bytes changed or cut off.
 fn anything() -> impl Strategy<Value = Vec<u8>> {
     let body = prop::collection::vec(any::<u8>(), 0..80);
     let noise = (0x7000i32..0x701a, body).prop_map(|(ty, body)| pmcd::pdu(PduType(ty), &body));

@@ -22,7 +22,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The file is what the declarations make of it.
+/// Asserts that a file has this content; rewrites it with `UPDATE=1`.
 fn current(name: &str, wanted: &str) {
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path(name), wanted).unwrap();
@@ -35,7 +35,7 @@ fn the_default_configuration_is_what_the_declarations_say() {
     current("corebcc.conf", &reference::configuration(MODULES));
 }
 
-/// Whoever takes the `#` away from lines as they stand, one or all of a section, has a configuration that works.
+/// Uncommenting one or all sample lines of a section gives a valid configuration.
 #[test]
 fn every_sample_line_of_the_configuration_works() {
     // Not the file, which another test may be writing.
@@ -95,7 +95,7 @@ fn the_man_page_has_every_section_a_pmda_has() {
     );
 }
 
-/// Each metric is named or below a node that is, and each option stands in the page of the configuration.
+/// Each metric is listed or below a listed node, and each option is in the page of the configuration.
 #[test]
 fn the_man_pages_lead_to_every_metric_and_option() {
     let page = man_page();
@@ -137,7 +137,7 @@ fn mandoc_has_nothing_to_say_of_the_man_pages() {
     }
 }
 
-/// What stands between two marks of a file is what the declarations make of it. A file may have several such parts.
+/// Asserts that the part between two marks of a file has this content. A file may have several such parts.
 fn current_part(name: &str, what: &str, wanted: &str) {
     static ONE_WRITES: Mutex<()> = Mutex::new(());
     let _alone = ONE_WRITES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,10 +176,11 @@ fn the_table_of_capabilities_is_what_the_declarations_say() {
     current_part("docs/agent.md", "capabilities", &reference::capability_table(MODULES));
 }
 
-/// What `UPDATE=1` writes in the place of a text.
+/// Text that `UPDATE=1` inserts for a missing one.
 const TODO: &str = "TODO:";
 
-/// Entries of the file `help`: the head, such as `bcc.proc.sysfork tasks created`, and its text. Texts of histograms are not among them.
+/// Returns the heads of the entries in the file `help`, such as `bcc.proc.sysfork tasks created`. Histograms are not in
+/// it.
 fn wanted_help() -> Vec<String> {
     let mut heads = Vec::new();
     let of_modules = MODULES.iter().flat_map(|spec| spec.tables.iter().copied());
@@ -229,7 +230,7 @@ fn the_namespace_is_one_dynamic_node_of_the_domain() {
     assert!(read("domain.h").contains("#define BCC 149"));
 }
 
-/// `FILE.rs::TEST`, wherever a text has one.
+/// Returns all occurrences of `FILE.rs::TEST` in a text.
 fn tests_named_in(text: &str) -> Vec<(String, String)> {
     let words = text.split(|c: char| c.is_whitespace() || c == '`' || c == ',');
     words.filter_map(|word| word.split_once(".rs::")).map(|(file, test)| (format!("{file}.rs"), test.into())).collect()
@@ -242,7 +243,7 @@ fn assert_is_test(file: &str, test: &str) {
     assert!(before.iter().any(|line| line.trim() == "#[test]"), "{file}: {test} is no test");
 }
 
-/// The tables that name a test for each defect and option name tests that there are.
+/// The tables that name a test for each defect and option name existing tests.
 #[test]
 fn every_test_that_a_table_names_is_there() {
     let of_defects = tests_named_in(&read("docs/defects.md"));
@@ -253,7 +254,7 @@ fn every_test_that_a_table_names_is_there() {
     }
 }
 
-/// `tests/run` without arguments leaves these programs, modules and tests out, by their names.
+/// `tests/run` without arguments leaves out programs, modules and tests by these names.
 #[test]
 fn what_a_short_run_leaves_out_is_there() {
     let text = read("tests/run");
@@ -274,7 +275,7 @@ fn what_a_short_run_leaves_out_is_there() {
     }
 }
 
-/// Every `.rs` file below a directory, by its path from the root of the project.
+/// Returns every `.rs` file below a directory, by its path from the root of the project.
 fn sources_below(dir: &str) -> Vec<String> {
     let entries = fs::read_dir(path(dir)).unwrap().map(|entry| entry.unwrap());
     let below = entries.flat_map(|entry| {
@@ -287,7 +288,7 @@ fn sources_below(dir: &str) -> Vec<String> {
     below.filter(|name| name.ends_with(".rs")).collect()
 }
 
-/// The number that a test is named after: `c20_...`.
+/// Returns the number that a test is named after: `c20_...`.
 fn statement_of(test: &str) -> Option<usize> {
     let (number, _) = test.strip_prefix('c')?.split_once('_')?;
     (number.len() == 2).then(|| number.parse().ok())?
@@ -326,7 +327,7 @@ fn every_conformance_statement_is_written_down_with_its_tests() {
     }
 }
 
-/// The functions behind `#[test]` in the sources below a directory.
+/// Returns the functions behind `#[test]` in the sources below a directory.
 fn tests_below(directory: &str) -> Vec<(String, String)> {
     let mut tests = Vec::new();
     for entry in fs::read_dir(path(directory)).unwrap().map(|entry| entry.unwrap().path()) {
@@ -343,7 +344,8 @@ fn tests_below(directory: &str) -> Vec<(String, String)> {
     tests
 }
 
-/// Phrases that no user text has: each hangs on a pronoun, stands on its head or avoids the field's word. Beside each is what to write.
+/// Phrases that user texts must not contain, since they hang on a pronoun, invert the sentence or avoid the usual term;
+/// each with a replacement.
 const PHRASES: &[(&str, &str)] = &[
     ("is said", "is documented in, is reported by"),
     ("are said", "are documented in, are reported by"),
@@ -377,6 +379,49 @@ fn user_texts_avoid_the_worst_phrases() {
         let text = read(&name).split_whitespace().collect::<Vec<_>>().join(" ");
         for (phrase, better) in PHRASES {
             assert!(!text.contains(phrase), "{name}: `{phrase}`; write: {better}");
+        }
+    }
+}
+
+/// First words of doc comments that do not name the item: such a comment cannot be understood without its neighbours.
+const RIDDLES: &[&str] = &["What", "How", "Where", "Of", "Has", "Whether", "Since"];
+
+/// Sources whose doc comments still begin with one of [`RIDDLES`]: files and directories, to be removed once they are rewritten.
+const RIDDLING: &[&str] = &[
+    "src/catalog",
+    "src/check.rs",
+    "src/cli",
+    "src/collector",
+    "src/config",
+    "src/loader/map_shape.rs",
+    "src/loader/pins.rs",
+    "src/logging.rs",
+    "src/modules",
+    "src/new",
+    "src/privilege",
+    "src/reference",
+    "src/script",
+    "src/serve.rs",
+    "src/show",
+    "src/site.rs",
+    "src/state",
+    "src/user",
+    "tests/live/",
+    "tests/pmcd",
+    "tests/process",
+];
+
+#[test]
+fn doc_comments_begin_with_the_noun_they_document() {
+    let sources = ["src", "tests", "benches"].into_iter().flat_map(sources_below).chain(["build.rs".into()]);
+    for file in sources.filter(|file| !RIDDLING.iter().any(|name| file.starts_with(name))) {
+        let text = read(&file);
+        let mut before = "";
+        for (number, line) in text.lines().map(str::trim).enumerate() {
+            let first = line.strip_prefix("/// ").filter(|_| !before.starts_with("///")).unwrap_or_default();
+            let first = first.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+            assert!(!RIDDLES.contains(&first), "{file}:{}: begin with the noun instead of `{first}`", number + 1);
+            before = line;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who may use whom: no `use crate::` against the arrows of src/lib.rs, and no circle of files inside a room.
+//! Dependencies between rooms: no `use crate::` against the arrows of src/lib.rs, and no cycle of files inside a room.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A room and what it may name of the crate.
+/// Rooms, each with the parts of the crate that it may name.
 const ARROWS: &[(&str, &[&str])] = &[
     ("pcp", &[]),
     ("bpf", &[]),
@@ -77,14 +77,14 @@ fn sources(path: &Path) -> Vec<PathBuf> {
     fs::read_dir(path).into_iter().flatten().flatten().flat_map(|entry| sources(&entry.path())).collect()
 }
 
-/// The source without comments and without its tests, which may use anything.
+/// Returns the source without comments and without its tests, which may use anything.
 fn code(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// The section may have another name than the module.
+/// Log lines use the section's name, which may differ from the module's.
 #[test]
 fn no_module_logs_under_a_name_of_its_own() {
     for file in sources(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/modules"))) {
@@ -96,7 +96,7 @@ fn no_module_logs_under_a_name_of_its_own() {
     }
 }
 
-/// A text cannot say what to answer to it.
+/// A caller cannot tell errors apart by a text.
 #[test]
 fn no_error_is_a_mere_text() {
     for file in sources(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))) {
@@ -107,7 +107,7 @@ fn no_error_is_a_mere_text() {
     }
 }
 
-/// The first components after `crate::`, also in `use crate::{a::.., b}`.
+/// Returns the first components after `crate::`, also in `use crate::{a::.., b}`.
 fn named(code: &str) -> Vec<String> {
     let mut named = Vec::new();
     for (at, _) in code.match_indices("crate::") {
@@ -192,7 +192,7 @@ fn unsafe_is_in_two_rooms() {
     }
 }
 
-/// For each name that a room's `mod.rs` re-exports, the file it comes from.
+/// Returns the source file of each name that a room's `mod.rs` re-exports.
 fn exports(room: &Path) -> BTreeMap<String, String> {
     let mut exports = BTreeMap::new();
     for line in code(&room.join("mod.rs")).split(';') {
@@ -210,7 +210,7 @@ fn words(text: &str) -> Vec<String> {
     text.split(|c| !word(c)).filter(|word| !word.is_empty()).map(String::from).collect()
 }
 
-/// The files of the same room that a file names: `super::file::..`, or what `mod.rs` re-exports of it.
+/// Returns the files of the same room that a file names: `super::file::..`, or re-exports of `mod.rs`.
 fn siblings(room: &Path, file: &Path) -> BTreeSet<String> {
     let (text, exports) = (code(file), exports(room));
     let mut named = BTreeSet::new();

@@ -20,7 +20,7 @@ use support::{loaded, skip};
 const PROFILE: TableId = TableId::new(14);
 const STACKS: TableId = TableId::new(310);
 
-/// A busy program that has no other of these beside it: what they share of the CPUs would be too few samples.
+/// A busy program, one at a time: several would share the CPUs and get too few samples each.
 struct Alone {
     burner: Burner,
     _turn: MutexGuard<'static, ()>,
@@ -41,7 +41,7 @@ impl Alone {
         self.burner.child.id()
     }
 
-    /// Its time on CPUs so far, in hundredths of a second.
+    /// Returns its time on CPUs so far, in hundredths of a second.
     fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -49,12 +49,12 @@ impl Alone {
     }
 }
 
-/// Busy in a function of its own.
+/// Starts a program that is busy in a function of its own.
 fn burner() -> Option<Alone> {
     Alone::with(burner::burner, "a C compiler (cc)")
 }
 
-/// Busy in the kernel, which copies zeros.
+/// Starts a program that is busy in the kernel, copying zeros.
 fn copier() -> Option<Alone> {
     let start = || Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=1M"]).spawn().ok();
     Alone::with(|| Some(burner::of(start()?, tempfile::tempdir().unwrap())), "dd")
@@ -69,12 +69,12 @@ fn value(group: &mut ModuleSet) -> String {
     }
 }
 
-/// Samples a busy program with these options; the value at the end, and how long the run was.
+/// Samples a busy program with these options; returns the value at the end, and the duration in seconds.
 fn profile(busy: &mut Alone, options: &str) -> Option<(String, f64)> {
     profile_until(busy, options, |_| ())
 }
 
-/// Stacks, with the samples of each.
+/// Returns the stacks, with the samples of each.
 fn stacks_now(group: &mut ModuleSet) -> BTreeMap<String, u64> {
     let mut table = Table::of(corebcc::modules::find("profile").unwrap().tables[1]);
     group.refresh(STACKS, &mut table).unwrap();
@@ -87,8 +87,8 @@ fn stacks_now(group: &mut ModuleSet) -> BTreeMap<String, u64> {
     table.keys().iter().enumerate().map(row).collect()
 }
 
-/// Lets the agent do for a second what it does between requests, and longer until the program was on a CPU for half of one: a
-/// machine that is busy gives it little.
+/// Lets the agent do its periodic work for a second, and longer until the program was on a CPU for half a second: a
+/// busy machine gives it little.
 fn attend(group: &mut ModuleSet, busy: &Alone) {
     let (quiet, _other) = UnixStream::pair().unwrap();
     let (before, until) = (busy.ticks(), Instant::now() + Duration::from_secs(60));
@@ -101,7 +101,7 @@ fn attend(group: &mut ModuleSet, busy: &Alone) {
     }
 }
 
-/// As `profile`, and does this just before the stop.
+/// Samples a busy program like [`profile`], and calls `end` just before the stop.
 fn profile_until(busy: &mut Alone, options: &str, end: impl FnOnce(&mut Alone)) -> Option<(String, f64)> {
     let (mut group, start) = started(busy, options)?;
     attend(&mut group, busy);
@@ -110,7 +110,7 @@ fn profile_until(busy: &mut Alone, options: &str, end: impl FnOnce(&mut Alone)) 
     Some((value(&mut group), start.elapsed().as_secs_f64()))
 }
 
-/// The module with a run begun, and when.
+/// Returns the module with a started run, and its start time.
 fn started(busy: &Alone, options: &str) -> Option<(ModuleSet, Instant)> {
     let section = format!("[profile]\nmodule = profile\ncluster = 14\nprocess = {}\n{options}", busy.id());
     let text = format!("[pmda]\nmodules = profile\n{section}");
@@ -129,7 +129,7 @@ fn started(busy: &Alone, options: &str) -> Option<(ModuleSet, Instant)> {
     Some((group, start))
 }
 
-/// The samples of a node, by its name.
+/// Returns the samples of a node, by its name.
 fn samples(json: &str, name: &str) -> u64 {
     let key = format!("\"name\": \"{name}\"");
     let Some((_, rest)) = json.split_once(&key) else { return 0 };
@@ -209,7 +209,7 @@ fn a_process_that_is_gone_at_the_stop_has_its_names() {
     assert!(total > 10 && samples(&json, "burn_cycles") * 2 >= total, "{json}");
 }
 
-/// The names on the way to each leaf, with their kinds.
+/// Returns the names on the path to each leaf, with their kinds.
 fn stacks(json: &str) -> Vec<Vec<(&str, &str)>> {
     let (mut stacks, mut stack) = (Vec::new(), Vec::new());
     for node in json.split("{\"name\": \"").skip(1) {

@@ -1,4 +1,4 @@
-//! Loading by trial on the running kernel: what is refused costs its own module only.
+//! Loading by trial on the running kernel: a refusal costs its own module only.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ fn spec(name: &str) -> &'static Spec {
     find(name).unwrap()
 }
 
-/// Modules with default options, and constants for them.
+/// Makes load requests for modules with default options, and their constants.
 fn wanted(names: &[&str]) -> (Vec<LoadRequest>, corebcc::bpf::types::rodata) {
     let mut constants = constants();
     let wanted = names
@@ -40,7 +40,7 @@ fn wanted(names: &[&str]) -> (Vec<LoadRequest>, corebcc::bpf::types::rodata) {
     (wanted, constants)
 }
 
-/// Whether programs can be loaded at all.
+/// True if programs can be loaded at all.
 fn may_load() -> bool {
     let (wanted, constants) = wanted(&["sysfork"]);
     let loads = load(&OBJECT, &wanted, &constants, None).modules[0].is_ok();
@@ -68,7 +68,7 @@ fn a_map_that_is_too_large_costs_its_module_only() {
     assert_eq!(hooks(&outcome), ["sched_switch"]);
 }
 
-/// Without its filter a module would count what it was not to count.
+/// A module without its filter would count processes that it should not.
 #[test]
 fn modules_that_filter_fail_with_the_filters_reason() {
     if !may_load() {
@@ -250,7 +250,7 @@ fn runqlat_counts_by_wake_ups_where_the_kernel_keeps_no_times() {
     assert!(unmeasured < counted / 20, "{unmeasured} of {counted}");
 }
 
-/// Of a table of connections only the pages with connections are in memory, and every byte is counted all the same.
+/// A table of connections has only the pages with connections in memory, and every byte is counted nevertheless.
 #[test]
 fn of_a_large_table_pages_in_use_are_mapped_and_no_others() {
     if !may_load() {
@@ -283,7 +283,7 @@ fn of_a_large_table_pages_in_use_are_mapped_and_no_others() {
     assert!((32..2048).contains(&kib), "{kib} KiB of 8192 are resident");
 }
 
-/// KiB of this memory that are resident.
+/// Returns how many KiB of this memory are resident.
 fn resident(words: &[AtomicU64]) -> u64 {
     let of = words.as_ptr_range();
     let (mut inside, mut kib) = (false, 0);

@@ -1,4 +1,5 @@
-//! docs/new-module.md, step by step, on a copy of the sources: its module is built, loaded, and counts the requests that are made.
+//! docs/new-module.md, step by step, on a copy of the sources: its module is built and loaded, and counts the requests
+//! of a test.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,9 +13,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The project.
+/// Root of the project.
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-/// What a build reads of it.
+/// Files that a build reads.
 const SOURCES: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",
@@ -29,14 +30,14 @@ const SOURCES: &[&str] = &[
 ];
 const REQUESTS: u64 = 400;
 
-/// A page of the documents, cut into its files and its lines to add.
+/// A page of the documents, split into its files and its lines to add.
 struct Page {
-    /// Path and content.
+    /// Files: path and content.
     files: Vec<(String, String)>,
     lines: Vec<String>,
 }
 
-/// The block between the fences of this language that follows the text.
+/// Returns the block between the fences of this language that follows the text.
 fn block<'a>(page: &'a str, text: &str, language: &str) -> &'a str {
     let after = page.split_once(text).unwrap_or_else(|| panic!("the page has no `{text}`")).1;
     let (_, block) = after.split_once(&format!("```{language}\n")).unwrap();
@@ -60,7 +61,7 @@ fn a_histogram_by_disk_takes_40_lines_of_each_language() {
     }
 }
 
-/// The files below a path of the project.
+/// Returns the files below a path of the project.
 fn files(path: &Path) -> Vec<PathBuf> {
     match fs::read_dir(path) {
         Ok(entries) => entries.flat_map(|entry| files(&entry.unwrap().path())).collect(),
@@ -68,7 +69,8 @@ fn files(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// A copy with the module in it. What has not changed since the last time is left as it is, so that little is built again.
+/// Makes a copy of the project with the module. Files that have not changed since the last time are not written, so
+/// that little is rebuilt.
 fn tree(page: &Page) -> PathBuf {
     let (root, tree) = (Path::new(ROOT), Path::new(ROOT).join("target/new-module/tree"));
     let mut wanted: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
@@ -127,7 +129,7 @@ impl Drop for Disk {
     }
 }
 
-/// The sum over the buckets of a disk, of lines such as `64-127::loop0  12`.
+/// Sums the buckets of a disk, from lines such as `64-127::loop0  12`.
 fn count(shown: &str, disk: &str) -> u64 {
     let of_disk = |line: &str| {
         let (instance, count) = line.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! The BPF object against the declarations, opened without being loaded: no privilege is needed.
+//! The BPF object compared with the declarations, opened without being loaded: no privilege is needed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use corebcc::process::Filters;
 use libbpf_rs::{MapType, ObjectBuilder, OpenObject};
 use std::collections::BTreeSet;
 
-/// The modules, and the filter of them all: name, maps, hooks.
+/// Iterates over the modules and the filter: name, maps, hooks.
 fn parts() -> impl Iterator<Item = (&'static str, &'static [MapDef], &'static [&'static Hook])> {
     let modules = MODULES.iter().map(|spec| (spec.name, spec.maps, spec.hooks));
     modules.chain([(Filters::SPEC.name, Filters::SPEC.maps, Filters::SPEC.hooks)])
@@ -49,9 +49,9 @@ fn every_declared_map_is_in_the_object_as_declared() {
     }
 }
 
-/// What begins and never ends, a request or a thread, leaves its start behind: in an array the next one takes its place, while a
-/// hash map fills up with what is left. (The hash maps of the filter are emptied as processes end. Indexes of rows in bio_owners have
-/// an owner once and for all.)
+/// Requests and threads that never end leave their start behind: in an array the next one overwrites it, while a hash
+/// map fills up. (The hash maps of the filter are emptied as processes end. Indexes of rows in bio_owners have an owner
+/// permanently.)
 #[test]
 fn modules_keep_what_begins_in_arrays() {
     let object = open();

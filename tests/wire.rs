@@ -25,7 +25,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
 }
 
-/// Name and bytes of every captured PDU that has a file of its own.
+/// Returns name and bytes of every captured PDU that has a file of its own.
 fn vectors() -> BTreeMap<String, Vec<u8>> {
     let index = fs::read_to_string(root().join("tests/vectors/vectors.tsv")).unwrap();
     let read = |name: &str| unhex(&fs::read_to_string(root().join("tests/vectors").join(name)).unwrap());
@@ -39,7 +39,7 @@ fn vector(name: &str) -> Vec<u8> {
     vectors().remove(name).unwrap()
 }
 
-/// The PDU as a frame, whatever length its header claims.
+/// Returns the PDU as a frame, whatever length its header claims.
 fn frame(pdu: &[u8]) -> Frame<'_> {
     let word = |at: usize| i32::from_be_bytes(pdu[at..at + 4].try_into().unwrap());
     Frame { ty: PduType(word(4)), from: word(8), body: &pdu[12..] }
@@ -138,7 +138,7 @@ fn a_pdu_with_bytes_after_its_last_field_is_an_error() {
     }
 }
 
-/// Bytes a decoded PDU holds in lists of its own.
+/// Returns the bytes that a decoded PDU holds in lists of its own.
 fn weight(pdu: &Pdu<'_>) -> usize {
     fn list<T>(list: &Vec<T>) -> usize {
         list.capacity() * size_of::<T>()
@@ -303,7 +303,7 @@ fn the_fuzz_corpus_holds() {
     assert!(replay("script", checks::script) >= 8);
 }
 
-/// Any byte may be another: of headers, symbols, types, relocations and code.
+/// Any byte may be damaged: in headers, symbols, types, relocations and code.
 #[test]
 fn damaged_objects_of_pairs_are_refused_or_opened() {
     let whole = fs::read(root().join("fuzz/corpus/object/whole")).unwrap();
@@ -371,7 +371,7 @@ proptest! {
         checks::frames(&data);
     }
 
-    /// Small words are what counts, lengths and types look like.
+    /// Small words resemble counts, lengths and types.
     #[test]
     fn random_bodies_do_not_panic(
         ty in 0x7000u32..0x7019,

@@ -1,4 +1,4 @@
-//! A fetch: one value set per metric asked for, in that order, duplicates included. Nothing is allocated here once the
+//! A fetch: one value set per requested metric, in that order, duplicates included. Nothing is allocated here once the
 //! reply buffer has its size.
 
 use super::profile::{Profile, Selection};

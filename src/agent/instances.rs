@@ -6,7 +6,7 @@ use crate::{
     pdu::Pdu,
 };
 
-/// Answers one request; the profile has no say in it.
+/// Answers one request; the profile does not apply.
 pub fn reply(
     source: &mut impl Source,
     indom: Indom,
@@ -37,14 +37,14 @@ pub fn reply(
     Ok(())
 }
 
-/// Whether an instance exists.
+/// True if an instance exists.
 pub fn exists(source: &mut impl Source, indom: Indom, inst: InstId) -> Result<bool, PmErr> {
     let mut found = false;
     source.instances(indom, &mut |id, _| found |= id == inst)?;
     Ok(found)
 }
 
-/// The exact name, or else the first word of one: `sda` finds `sda 8:0`.
+/// Finds the exact name, else a name with this first word: `sda` finds `sda 8:0`.
 fn find(all: &[(InstId, &[u8])], name: &[u8]) -> Option<InstId> {
     let exact = all.iter().find(|(_, n)| *n == name);
     let first_word = || all.iter().find(|(_, n)| n.split(|&byte| byte == b' ').next() == Some(name));

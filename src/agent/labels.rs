@@ -8,7 +8,7 @@ use crate::{
 };
 use log::warn;
 
-/// Answers one request. No labels are no sets, and no error.
+/// Answers one request. Without labels there are no sets, and no error.
 pub fn reply(
     source: &mut impl Source,
     profile: &Profile,

@@ -20,17 +20,18 @@ use names::Names;
 use profile::Profile;
 use std::borrow::Cow;
 
-/// How the agent introduces itself.
+/// Options of the handshake.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Ask for the attributes of clients (`PDU_FLAG_AUTH`, `PDU_FLAG_CONTAINER`): every connection of a client then costs
-    /// pmcd some PDUs to this agent.
+    /// True to request the attributes of clients (`PDU_FLAG_AUTH`, `PDU_FLAG_CONTAINER`): every connection of a client
+    /// then costs pmcd some PDUs to this agent.
     pub attributes: bool,
-    /// The entry in `pmcd.conf` says `notready`: pmcd waits for an announcement, see [`Agent::ready`].
+    /// True if the entry in `pmcd.conf` has `notready`: pmcd waits for an announcement, see [`Agent::ready`].
     pub notready: bool,
 }
 
-/// What an agent has to say first, unasked: its CREDS. `pid` is its process id; with `attributes` pmcd tells who its clients are.
+/// Returns the first PDU of an agent, its CREDS. `pid` is its process id; `attributes` requests the attributes of
+/// clients.
 pub fn creds(pid: u32, attributes: bool) -> Vec<u8> {
     let flags = if attributes { Creds::AUTH | Creds::CONTAINER } else { 0 };
     let mut out = Vec::new();
@@ -38,32 +39,32 @@ pub fn creds(pid: u32, attributes: bool) -> Vec<u8> {
     out
 }
 
-/// One conversation with pmcd (or dbpmda) about one [`Source`].
+/// A conversation with pmcd (or dbpmda) about one [`Source`].
 pub struct Agent<S> {
     source: S,
     options: Options,
     state: State,
     names: Names,
     profile: Profile,
-    /// Changes no fetch result has announced yet.
+    /// Changes that no fetch result has announced yet.
     changes: Changes,
     results: ResultWriter,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The agent has introduced itself, or is about to; pmcd has not.
+    /// The agent has sent its CREDS or is about to; pmcd has not.
     AwaitCreds {
-        /// [`Agent::ready`] was called.
+        /// True if [`Agent::ready`] was called.
         ready: bool,
     },
-    /// pmcd regards the agent as not ready and sends nothing.
+    /// State in which pmcd regards the agent as not ready and sends nothing.
     NotReady,
     Running,
 }
 
 impl<S: Source> Agent<S> {
-    /// An agent at the start of a conversation.
+    /// Makes an agent at the start of a conversation.
     pub fn new(mut source: S, options: Options) -> Agent<S> {
         source.take_changes(); // nobody has seen an earlier state
         Agent {
@@ -77,12 +78,12 @@ impl<S: Source> Agent<S> {
         }
     }
 
-    /// What the agent has to say first, unasked: its CREDS. `pid` is its process id.
+    /// Returns the first PDU of this agent, its CREDS. `pid` is its process id.
     pub fn creds(&self, pid: u32) -> Vec<u8> {
         creds(pid, self.options.attributes)
     }
 
-    /// Initialisation is over: appends the announcement of it, if pmcd waits for one. Only the first call counts, and one
+    /// Ends the initialisation: appends the announcement of it, if pmcd waits for one. Only the first call counts; one
     /// before pmcd's CREDS takes effect when they arrive.
     pub fn ready(&mut self, out: &mut Vec<u8>) {
         match self.state {
@@ -92,7 +93,7 @@ impl<S: Source> Agent<S> {
         }
     }
 
-    /// Takes one PDU from pmcd and appends the reply: exactly one where one is due, else nothing.
+    /// Handles one PDU from pmcd and appends the reply, if the request has one.
     pub fn handle(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) {
         if let State::AwaitCreds { ready } = self.state {
             return self.handshake(frame, ready, out);
@@ -114,12 +115,12 @@ impl<S: Source> Agent<S> {
         }
     }
 
-    /// What the agent serves.
+    /// Returns the source of the metrics.
     pub fn source(&self) -> &S {
         &self.source
     }
 
-    /// What the agent serves. Changes of names or labels become known with the next request.
+    /// Returns the source of the metrics. Changes of names or labels are noticed with the next request.
     pub fn source_mut(&mut self) -> &mut S {
         &mut self.source
     }
@@ -187,7 +188,8 @@ impl<S: Source> Agent<S> {
         result.finish();
     }
 
-    /// Reads the names again if they have changed, so that a request for a new one finds it. The next fetch announces it.
+    /// Reads the names again if they have changed, so that a request for a new one finds it. The next fetch announces
+    /// it.
     pub fn notice_changes(&mut self) {
         let changes = self.source.take_changes();
         if changes.contains(Changes::NAMES) {
@@ -197,7 +199,7 @@ impl<S: Source> Agent<S> {
     }
 }
 
-/// The help text of a metric or domain. Identifiers share one number space, so the kind must say which it is.
+/// Returns the help text of a metric or domain. Identifiers share one number space, so the kind must say which it is.
 fn text(source: &impl Source, ident: u32, kind: TextKind) -> Result<Cow<'_, str>, PmErr> {
     let of = match (kind.contains(TextKind::PMID), kind.contains(TextKind::INDOM)) {
         (true, false) => Subject::Metric(Pmid(ident)),
@@ -210,8 +212,8 @@ fn text(source: &impl Source, ident: u32, kind: TextKind) -> Result<Cow<'_, str>
     }
 }
 
-/// What becomes of a PDU that cannot be decoded: framing is intact, so an error answers it, but only where an answer is
-/// due. `PM_ERR_IPC`, the stock agent's answer, would cost the connection (`pmcd/src/dofetch.c`).
+/// Returns the answer to a PDU that cannot be decoded: framing is intact, so an error answers it, but only if the
+/// request has a reply. `PM_ERR_IPC`, the stock agent's answer, would cost the connection (`pmcd/src/dofetch.c`).
 fn undecodable(frame: &Frame<'_>, err: DecodeError) -> Result<(), PmErr> {
     warn!("malformed {} of {} bytes from pmcd: {err}", frame.ty, frame.body.len() + 12);
     match frame.ty {

@@ -1,5 +1,5 @@
-//! The agent's part of the name space: complete names in the order of a tree walk, so that everything at or below a node
-//! is one run of the list. Answers the four PMNS requests.
+//! The agent's part of the name space: complete names in the order of a tree walk, so that the names at or below a node
+//! are contiguous. Answers the four PMNS requests.
 
 use crate::{
     pcp::{PmErr, Pmid},
@@ -13,14 +13,14 @@ pub struct Names(Vec<(Vec<u8>, Pmid)>);
 /// A direct child of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Child<'a> {
-    /// The last component of its name.
+    /// Last component of its name.
     pub name: &'a [u8],
-    /// It is a metric, not a node with children of its own.
+    /// True for a metric, false for a node with children of its own.
     pub leaf: bool,
 }
 
 impl Names {
-    /// Names in any order, perhaps repeated; two of them may share an identifier.
+    /// Makes the name space from names in any order, perhaps repeated; several names may share an identifier.
     pub fn new(names: Vec<(String, Pmid)>) -> Names {
         let mut sorted: Vec<_> = names.into_iter().map(|(name, pmid)| (name.into_bytes(), pmid)).collect();
         sorted.sort_by(|(a, _), (b, _)| components(a).cmp(components(b)));
@@ -28,7 +28,7 @@ impl Names {
         Names(sorted)
     }
 
-    /// Answers a PMNS request; any other PDU is none of its business.
+    /// Answers a PMNS request; ignores other PDUs.
     pub fn reply(&self, request: &Pdu<'_>, out: &mut Vec<u8>) -> Result<(), PmErr> {
         const LEAF: i32 = 0;
         const NONLEAF: i32 = 1;
@@ -57,22 +57,22 @@ impl Names {
         Ok(())
     }
 
-    /// The metric of this name; an inner node is none.
+    /// Returns the metric of this name; `None` for an inner node.
     pub fn pmid(&self, name: &[u8]) -> Option<Pmid> {
         self.subtree(name).first().filter(|(first, _)| first == name).map(|&(_, pmid)| pmid)
     }
 
-    /// All names of a metric.
+    /// Iterates over all names of a metric.
     pub fn of(&self, pmid: Pmid) -> impl Iterator<Item = &[u8]> {
         self.0.iter().filter(move |(_, id)| *id == pmid).map(|(name, _)| name.as_slice())
     }
 
-    /// All metrics at or below a node; none if there is no such node.
+    /// Iterates over the metrics at or below a node; empty if there is no such node.
     pub fn leaves(&self, node: &[u8]) -> impl Iterator<Item = &[u8]> {
         self.subtree(node).iter().map(|(name, _)| name.as_slice())
     }
 
-    /// The direct children of a node: none for a metric, `None` if there is no such node.
+    /// Returns the direct children of a node: empty for a metric, `None` if there is no such node.
     pub fn children<'a>(&'a self, node: &[u8]) -> Option<Vec<Child<'a>>> {
         let below = self.subtree(node);
         let mut children: Vec<Child> = Vec::new();
@@ -90,7 +90,7 @@ impl Names {
         (!below.is_empty()).then_some(children)
     }
 
-    /// The names that are the node or below it, whole components compared.
+    /// Returns the names at or below a node, comparing whole components.
     fn subtree(&self, node: &[u8]) -> &[(Vec<u8>, Pmid)] {
         let start = self.0.partition_point(|(name, _)| components(name).lt(components(node)));
         let rest = &self.0[start..];
@@ -98,12 +98,12 @@ impl Names {
     }
 }
 
-/// A list with something in it.
+/// Returns the list unless it is empty.
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// The components of a name, each with what it is sorted by before its letters.
+/// Iterates over the components of a name, each with a flag that sorts before its letters.
 fn components(name: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
     name.split(|&byte| byte == b'.').map(|component| (component != b"summary", component))
 }

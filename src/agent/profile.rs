@@ -1,24 +1,24 @@
-//! The instance profile in force: which instances of which domain the next fetch wants.
+//! The instance profile in force: the instances of each domain for the next fetch.
 
 use crate::{
     pcp::{Indom, InstId},
     pdu,
 };
 
-/// The profile pmcd sent last, whoever it was for: pmcd sends another before a fetch that needs another.
-/// Everything is selected until the first one, which may never come: pmcd does not repeat it after a restart of the agent.
+/// The last profile from pmcd, which sends another before a fetch of another client that needs it. Everything is
+/// selected until the first one, which may never come: pmcd does not repeat it after a restart of the agent.
 #[derive(Debug, Default)]
 pub struct Profile(pdu::Profile);
 
 impl Profile {
-    /// Takes over what pmcd sent.
+    /// Replaces the profile by one from pmcd.
     pub fn replace(&mut self, mut sent: pdu::Profile) {
         sent.entries.iter_mut().for_each(|entry| entry.insts.sort_unstable());
         self.0 = sent;
     }
 
-    /// The instances of a domain that are selected (`__pmInProfile` in libpcp's `profile.c`). The single value of a metric without
-    /// instance domain always is.
+    /// Returns the selected instances of a domain (`__pmInProfile` in libpcp's `profile.c`). The single value of a
+    /// metric without instance domain is always selected.
     pub fn selection(&self, indom: Indom) -> Selection<'_> {
         if indom == Indom::NULL {
             return Selection::All;
@@ -31,25 +31,25 @@ impl Profile {
         }
     }
 
-    /// Whether an instance is selected.
+    /// True if an instance is selected.
     pub fn wants(&self, indom: Indom, inst: InstId) -> bool {
         self.selection(indom).wants(inst)
     }
 }
 
-/// Instances of one domain, in order.
+/// A selection of instances of one domain; lists are sorted.
 #[derive(Clone, Copy, Debug)]
 pub enum Selection<'a> {
-    /// Each.
+    /// All instances.
     All,
-    /// These.
+    /// Only these instances.
     Only(&'a [InstId]),
-    /// The others.
+    /// All but these instances.
     AllBut(&'a [InstId]),
 }
 
 impl Selection<'_> {
-    /// Whether it has an instance.
+    /// True if it contains an instance.
     pub fn wants(self, inst: InstId) -> bool {
         match self {
             Selection::All => true,

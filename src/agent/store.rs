@@ -1,4 +1,4 @@
-//! A store: every value set is checked before the first value changes, for one code answers for the whole request.
+//! A store: every value set is checked before the first value changes, since one code answers the whole request.
 
 use super::instances;
 use super::source::{Client, Source};
@@ -7,7 +7,7 @@ use crate::{
     pdu::{Value, ValueSet},
 };
 
-/// Applies the values, or says why not.
+/// Applies the values; an error if any is refused.
 pub fn apply(source: &mut impl Source, client: Client, sets: &[ValueSet<'_>]) -> Result<(), PmErr> {
     if sets.is_empty() {
         return Err(PmErr::TOOSMALL);

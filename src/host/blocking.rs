@@ -1,4 +1,4 @@
-//! Reads that a process can make wait for as long as it likes.
+//! Reads that a process can block for as long as it likes.
 //!
 //! `/proc/PID/cmdline`, `/proc/PID/map_files` and, before Linux 6.17, `/proc/PID/maps` take the lock of the process's memory. It is
 //! held while a page of a mapped file is read, and any user can have a file system (FUSE) that never answers. So each such read
@@ -12,48 +12,49 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a file that are handed over at once.
+/// Size of the pieces in which a file is passed on, in bytes.
 const CHUNK: usize = 64 << 10;
-/// Chunks that wait to be taken.
+/// Number of pieces that may wait to be taken.
 const CHUNKS: usize = 4;
 
-/// The reads that were waited for in vain.
+/// State of reads that were not answered in time.
 pub(super) struct Blocking {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Ends of waits in vain, the latest last.
+    /// Times at which such waits ended, the latest last.
     vain: Vec<Instant>,
-    /// Of each thread that was abandoned and still waits.
+    /// Abandoned threads that still wait.
     abandoned: Vec<Weak<()>>,
     /// Processes that were waited for.
     blocked: BTreeMap<u32, Blocked>,
-    /// Lines of the log about it.
+    /// Limit for log lines about them.
     lines: EveryMinute,
 }
 
 struct Blocked {
     thread: Weak<()>,
-    /// Waits in vain since the process was first noticed.
+    /// Number of such waits since the process was first noticed.
     times: u32,
     last: Instant,
 }
 
-/// Those of this process. A thread has the capabilities that its caller had at that moment.
+/// Reads of this process. A thread has the capabilities that its caller had at that moment.
 pub(super) static BLOCKING: Blocking = Blocking::new();
 
 impl Blocking {
-    /// A wait for one answer.
+    /// Longest wait for one answer.
     const WAIT: Duration = Duration::from_millis(100);
-    /// All waits for one file.
+    /// Longest wait for one file, over all answers.
     const WAITS: Duration = Duration::from_secs(1);
-    /// Waits in vain, of all processes together, in a second.
+    /// Highest number of unanswered waits per second, over all processes.
     const VAIN: usize = 2;
-    /// Threads that wait in the kernel at the same time.
+    /// Highest number of threads that wait in the kernel at the same time.
     const ABANDONED: usize = 8;
-    /// Seconds for which a process is left alone after its first wait in vain, doubled after each; and the doublings.
+    /// Time for which a process is left alone after its first unanswered wait, doubled after each further one; and the
+    /// highest number of doublings.
     const PAUSE: Duration = Duration::from_secs(1);
     const DOUBLINGS: u32 = 12;
 
@@ -68,7 +69,8 @@ impl Blocking {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs what reads a file of a process. An error of the kind `TimedOut`: it did not answer, or others did not shortly before.
+    /// Runs a read of a process's file in a thread. An error of the kind `TimedOut`: it was not answered in time, or
+    /// was not tried after others were not.
     pub(super) fn run<T: Send + 'static>(
         &self,
         pid: u32,
@@ -80,7 +82,7 @@ impl Blocking {
         answers.next().unwrap_or_else(|| Err(ErrorKind::UnexpectedEof.into()))
     }
 
-    /// Reads a file of a process from its beginning to its end.
+    /// Reads a file of a process from beginning to end.
     pub(super) fn open<F: Read>(
         &self,
         pid: u32,
@@ -160,20 +162,20 @@ fn late() -> Error {
     Error::new(ErrorKind::TimedOut, "the process does not let it be read")
 }
 
-/// What a thread answers, in order.
+/// Answers of a thread, in order.
 struct Answers<'a, T> {
     blocking: &'a Blocking,
     pid: u32,
     receiver: Receiver<Result<T>>,
     thread: Weak<()>,
-    /// The time for which it is still waited.
+    /// Remaining time to wait.
     left: Duration,
 }
 
 impl<T> Iterator for Answers<'_, T> {
     type Item = Result<T>;
 
-    /// `None`: there are no more.
+    /// Returns the next answer; `None` after the last.
     fn next(&mut self) -> Option<Result<T>> {
         let began = Instant::now();
         let answer = self.receiver.recv_timeout(self.left.min(Blocking::WAIT));
@@ -189,7 +191,7 @@ impl<T> Iterator for Answers<'_, T> {
     }
 }
 
-/// A file, read by a thread.
+/// A file that is read by a thread.
 pub(super) struct Chunks<'a> {
     answers: Answers<'a, Vec<u8>>,
     chunk: Vec<u8>,
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{channel, Sender};
 
-    /// A read that waits until the sender is dropped, as one that the kernel does not answer.
+    /// Makes a read that blocks until the sender is dropped, like an unanswered read in the kernel.
     fn held() -> (Sender<()>, impl FnOnce() -> Result<u32> + Send + 'static) {
         let (sender, receiver) = channel::<()>();
         (sender, move || Ok(receiver.recv().map_or(7, |()| 8)))
@@ -223,7 +225,7 @@ mod tests {
         read.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut)
     }
 
-    /// As if so much time had gone by.
+    /// Shifts all times as if this time had passed.
     fn later(blocking: &Blocking, by: Duration) {
         let mut state = blocking.state();
         state.vain.iter_mut().for_each(|end| *end -= by);

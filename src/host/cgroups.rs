@@ -1,4 +1,4 @@
-//! Control groups: where their hierarchies are mounted, which directory has which id, and whose they are by their paths.
+//! Control groups: mounts of their hierarchies, directories by id, and owners by path.
 
 use super::processes::arguments;
 use crate::kit::{written_out, SeriesLabel, SeriesLabels};
@@ -11,12 +11,12 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What the ids of cgroups come from.
+/// The source of cgroup ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
-    /// The hierarchy of cgroup v2, which every task is in.
+    /// Hierarchy of cgroup v2, which contains every task.
     Unified,
-    /// The hierarchy with the controller of block I/O: cgroup v2, or a hierarchy of v1 that still has it.
+    /// Hierarchy with the controller of block I/O: cgroup v2, or a hierarchy of v1 that still has it.
     BlockIo,
 }
 
@@ -24,38 +24,39 @@ pub enum Controller {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroups {
     mount: PathBuf,
-    /// It is one of cgroup v1.
+    /// True for cgroup v1.
     pub is_v1: bool,
 }
 
-/// A cgroup by the number of its directory, which is its id in the kernel, and by its path below the mount, `/` for the root.
+/// A cgroup: the inode number of its directory, which is its id in the kernel, and its path below the mount, `/` for
+/// the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
-    /// The id.
+    /// Id.
     pub id: u64,
-    /// The path: bytes that whoever made the cgroup chose.
+    /// Path: bytes chosen by the cgroup's creator.
     pub path: Vec<u8>,
 }
 
-/// Why there is no hierarchy to be had.
+/// A reason why there is no hierarchy.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum NoCgroups {
-    /// No cgroup v2.
+    /// Cgroup v2 is not mounted.
     #[error("cgroup v2 is not mounted: mount it (mount -t cgroup2 none /sys/fs/cgroup)")]
     Unified,
-    /// No block cgroups.
+    /// No hierarchy has block I/O.
     #[error("no mounted hierarchy of cgroups has block I/O: boot a kernel with CONFIG_BLK_CGROUP, and mount cgroup v2 (mount -t cgroup2 none /sys/fs/cgroup)")]
     BlockIo,
 }
 
-/// Directories that one walk looks at, and those of them below one child of the root: somebody with a tree delegated to him may make any
-/// number, and the others have to be found nevertheless.
+/// Highest number of directories that a walk reads, in all and below one child of the root: the owner of a delegated
+/// tree may create any number, and other cgroups must be found nevertheless.
 const MOST: Bounds = Bounds { all: 1 << 17, of_each: 1 << 15 };
-/// Bytes of a name that are served in full.
+/// Longest name that is served in full, in bytes.
 const LONGEST: usize = 255;
 
 impl Cgroups {
-    /// The hierarchy as it is mounted; else a sentence that says what is missing.
+    /// Finds the mounted hierarchy; an error names what is missing.
     pub fn of(controller: Controller) -> Result<Cgroups, NoCgroups> {
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mounts = String::from_utf8_lossy(&mounts);
@@ -88,27 +89,27 @@ impl Cgroups {
         unified.filter(has_io).or_else(v1).ok_or(NoCgroups::BlockIo)
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn mount(&self) -> &Path {
         &self.mount
     }
 
-    /// Hands out every cgroup, parents first.
+    /// Passes every cgroup to `each`, parents first.
     pub fn walk(&self, each: &mut dyn FnMut(Cgroup)) {
         walk_below(&self.mount, each);
     }
 
-    /// Whether this very cgroup is still there, not another one of its name.
+    /// True if this cgroup still exists, as opposed to another one with its name.
     pub fn is_there(&self, cgroup: &Cgroup) -> bool {
         fs::metadata(self.directory(&cgroup.path)).is_ok_and(|about| about.ino() == cgroup.id)
     }
 
-    /// What the path tells of a cgroup.
+    /// Returns the labels that follow from a path.
     pub fn labels(&self, path: &[u8]) -> SeriesLabels {
         labels(path, &|scope| self.guest(scope))
     }
 
-    /// The name that a process in this cgroup of a virtual machine was given: qemu's `-name guest=`.
+    /// Returns the name of the virtual machine in this cgroup, from qemu's `-name guest=`.
     fn guest(&self, scope: &[u8]) -> Option<String> {
         ["cgroup.procs", "libvirt/cgroup.procs", "libvirt/emulator/cgroup.threads"].iter().find_map(|file| {
             let text = fs::read_to_string(self.directory(scope).join(file)).ok()?;
@@ -127,7 +128,7 @@ struct Bounds {
     of_each: usize,
 }
 
-/// Hands out every cgroup of a mounted hierarchy, level by level from the root.
+/// Passes every cgroup of a mounted hierarchy to `each`, level by level from the root.
 pub fn walk_below(mount: &Path, each: &mut dyn FnMut(Cgroup)) {
     walk_within(mount, MOST, each);
 }
@@ -160,12 +161,12 @@ fn walk_within(mount: &Path, most: Bounds, each: &mut dyn FnMut(Cgroup)) {
     }
 }
 
-/// The directory of a cgroup.
+/// Returns the directory of a cgroup.
 fn below(mount: &Path, path: &[u8]) -> PathBuf {
     mount.join(Path::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path))))
 }
 
-/// Whether a mount of `/proc/self/mountinfo` is what its path leads to; another one may lie over it.
+/// True if the path of a mount in `/proc/self/mountinfo` leads to it; another mount may cover it.
 fn is_visible(line: &str) -> bool {
     let mut fields = line.split(' ').skip(2);
     let (Some(device), Some(mount)) = (fields.next(), fields.nth(1)) else { return false };
@@ -173,8 +174,8 @@ fn is_visible(line: &str) -> bool {
     number.is_some_and(|(major, minor)| fs::metadata(mount).is_ok_and(|about| about.dev() == makedev(major, minor)))
 }
 
-/// The name of a cgroup's series: its path, in which bytes that clients of PCP cannot take are written as `\x20`, as systemd writes
-/// them. What is too long ends with the cgroup's id.
+/// Returns the name of a cgroup's series: its path, in which bytes that clients of PCP cannot handle are escaped like
+/// systemd's (`\x20`). Long names end with the cgroup's id.
 pub fn series_name(cgroup: &Cgroup) -> Vec<u8> {
     let mut name = written_out(&cgroup.path, b" ,\"'");
     if name.len() > LONGEST {
@@ -185,12 +186,12 @@ pub fn series_name(cgroup: &Cgroup) -> Vec<u8> {
     name.into_bytes()
 }
 
-/// Directories of engines that make cgroups without systemd.
+/// Directories of container engines that create cgroups without systemd.
 const ENGINES: [&str; 3] = ["docker", "libpod_parent", "kubepods"];
 
-/// The labels of a cgroup by its path: as systemd, Docker, Podman, containerd, CRI-O, the kubelet and libvirt make paths. Only places where
-/// these make cgroups are believed: in a tree that was delegated to somebody, and in a service or a container, names are his own. `guest`
-/// looks for a virtual machine's name in its scope.
+/// Returns the labels of a cgroup by its path, as made by systemd, Docker, Podman, containerd, CRI-O, the kubelet and
+/// libvirt. Only places where these create cgroups count: in a delegated tree, a service or a container, users choose
+/// the names. `guest` returns a virtual machine's name from its scope.
 fn labels(path: &[u8], guest: &dyn Fn(&[u8]) -> Option<String>) -> SeriesLabels {
     let text = String::from_utf8_lossy(path);
     let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
@@ -235,20 +236,22 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// An id of a container, or of a pod of Podman's.
+/// True for an id of a container or of a Podman pod.
 fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// `docker-ID.scope`, `libpod-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`, `libpod-ID`, `PREFIX:cri-containerd:ID` and plain
-/// `ID`; not the cgroup of the process that looks after a container (conmon).
+/// Returns the id of a container: `docker-ID.scope`, `libpod-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`,
+/// `libpod-ID`, `PREFIX:cri-containerd:ID` and plain `ID`; not the cgroup of the process that monitors a container
+/// (conmon).
 fn container(part: &str) -> Option<&str> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let (before, id) = part.rsplit_once(['-', ':']).unwrap_or(("", part));
     (is_id(id) && !before.ends_with("conmon")).then_some(id)
 }
 
-/// `kubepods-burstable-podUID.slice` with `_` for `-`, `podUID`, and `machine-libpod_pod_ID.slice` of Podman.
+/// Returns the id of a pod: `kubepods-burstable-podUID.slice` with `_` for `-`, `podUID`, and
+/// `machine-libpod_pod_ID.slice` of Podman.
 fn pod(part: &str) -> Option<String> {
     let name = part.strip_suffix(".slice").unwrap_or(part);
     if let Some((_, id)) = name.rsplit_once("libpod_pod_") {
@@ -260,7 +263,8 @@ fn pod(part: &str) -> Option<String> {
     (digits == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')).then_some(uid)
 }
 
-/// containerd's namespace, `/NAMESPACE/ID`, of those that engines use; of a pod's namespace a path tells nothing.
+/// Returns the namespace of containerd, `/NAMESPACE/ID`, if it is one used by engines; the path of a pod's namespace
+/// contains none.
 fn namespace<'a>(parts: &[&'a str]) -> Option<&'a str> {
     match parts {
         [namespace, id] if is_id(id) && ["default", "k8s.io", "moby", "buildkit"].contains(namespace) => {
@@ -270,7 +274,8 @@ fn namespace<'a>(parts: &[&'a str]) -> Option<&'a str> {
     }
 }
 
-/// The machine of `machine-qemu\x2d1\x2dNAME.scope`: systemd's name of a scope, in which libvirt has the driver, a number and the name.
+/// Returns the machine of `machine-qemu\x2d1\x2dNAME.scope`: systemd's name of a scope, from libvirt's driver, number
+/// and name.
 fn machine(part: &str) -> Option<String> {
     let name = unescaped(part.strip_prefix("machine-")?.strip_suffix(".scope")?);
     let (_, rest) = ["qemu-", "lxc-", "xen-"].iter().find_map(|driver| Some((driver, name.strip_prefix(driver)?)))?;
@@ -278,7 +283,7 @@ fn machine(part: &str) -> Option<String> {
     (number.parse::<u32>().is_ok() && !name.is_empty()).then(|| name.to_owned())
 }
 
-/// Text in which systemd wrote bytes as `\x2d`.
+/// Undoes systemd's escapes (`\x2d`).
 fn unescaped(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, after @ ..] = rest {
@@ -299,7 +304,8 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// NAME of `-name guest=NAME,...` or `-name NAME`, in a command line whose arguments end with NUL; a comma in it is written twice.
+/// Returns NAME of `-name guest=NAME,...` or `-name NAME`, in a command line of NUL-terminated arguments; a comma in it
+/// is doubled.
 fn guest_name(cmdline: &[u8]) -> Option<String> {
     let mut arguments = cmdline.split(|&byte| byte == 0);
     arguments.find(|&argument| argument == b"-name")?;

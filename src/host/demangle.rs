@@ -1,16 +1,16 @@
-//! Names of functions as their authors wrote them: Rust's and C++'s compilers fold paths and types into one word.
+//! Demangling of function names, which the compilers of Rust and C++ encode with paths and types in one word.
 
 use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 use std::fmt::{self, Write};
 
-/// Bytes of a folded name that are worth reading: those of C++ templates are long.
+/// Longest mangled name that is decoded, in bytes: names of C++ templates are long.
 pub const MANGLED: usize = 2048;
 
-/// Nested types in a name: deeper ones are taken for an attack on the stack.
+/// Highest nesting of types in a name; deeper ones are rejected as an attack on the stack.
 const DEPTH: u32 = 96;
 
-/// A function's name without the hash of its crate, its parameters and the type that it returns, at most `most` bytes of it; any other
-/// name as it is.
+/// Returns at most `most` bytes of a function's name without the hash of its crate, its parameters and return type;
+/// other names unchanged.
 pub fn demangled(name: &str, most: usize) -> String {
     let mut out = Bounded { text: String::new(), most };
     // A name that is too long is an error of the writing, and stands as far as it goes.
@@ -34,7 +34,7 @@ fn cpp(name: &str, out: &mut Bounded) -> fmt::Result {
     symbol.structured_demangle(out, &DemangleOptions::new().no_params().no_return_type().recursion_limit(DEPTH))
 }
 
-/// Text that takes no more than so many bytes: a short name may stand for gigabytes.
+/// Text limited to a number of bytes, since a short mangled name can expand to gigabytes.
 struct Bounded {
     text: String,
     most: usize,

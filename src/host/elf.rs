@@ -1,9 +1,10 @@
-//! 64-bit ELF files (elf(5)) of this machine's byte order: where in the file the code of functions is, and their notes.
+//! 64-bit ELF files (elf(5)) of this machine's byte order: offsets of functions' code, and notes.
 //!
-//! Any user can have the agent read a file of his, so what a header says is believed within bounds only: nothing is read
-//! that is larger than [`Elf::TABLE`], and a file that grows, shrinks or lies costs its own values at most. This is why files are
-//! read with pread(2) and not mapped (a mapped file that is cut kills who looks at it), and why it is done by hand: the crates
-//! that parse ELF want the file as one slice, or allocate what a header says and keep it all until they are dropped.
+//! Any user can make the agent read a file, so headers are trusted within bounds only: nothing larger than
+//! [`Elf::TABLE`] is read, and a file that grows, shrinks or is malformed affects its own values at most. Hence files
+//! are read with pread(2) and not mapped (reading a mapped file that was truncated kills the reader). There is no crate
+//! for it: those that parse ELF take the file as one slice, or allocate as much as a header claims and keep it until
+//! they are dropped.
 
 use super::error::HostError;
 use super::open_regular;
@@ -11,12 +12,12 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Where a function's code is.
+/// Location of a function's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// Bytes from the beginning of the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// The code only chooses an implementation, when the program is loaded (`STT_GNU_IFUNC`).
+    /// True if the code only selects an implementation, when the program is loaded (`STT_GNU_IFUNC`).
     pub is_ifunc: bool,
 }
 
@@ -29,12 +30,12 @@ const PT_LOAD: u32 = 1;
 const STT_NOTYPE: u8 = 0;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
-/// Where calls may land under Intel's CET: an instruction that does nothing else, but which the kernel cannot emulate.
+/// Instruction at call targets under Intel's CET: a no-op, which the kernel cannot emulate.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// Where the bytes of a file come from.
+/// The source of a file's bytes.
 trait Bytes {
-    /// So many bytes from an offset; `None` beyond the end.
+    /// Returns `length` bytes from an offset; `None` beyond the end.
     fn at(&self, offset: u64, length: u64) -> Option<Vec<u8>>;
 }
 
@@ -56,7 +57,7 @@ impl Bytes for Vec<u8> {
     }
 }
 
-/// A file, of which only the parts asked for are read.
+/// A file, of which only the needed parts are read.
 pub struct Elf {
     bytes: Box<dyn Bytes>,
     header: Vec<u8>,
@@ -64,13 +65,13 @@ pub struct Elf {
 }
 
 impl Elf {
-    /// Bytes that are read at once at most: a section, or a table.
+    /// Largest section or table that is read, in bytes.
     const TABLE: u64 = 64 << 20;
-    /// Bytes of the table of symbols, and of their names, whose functions are kept: 700,000 symbols.
+    /// Largest symbol table, and largest table of its names, whose functions are kept, in bytes: 700,000 symbols.
     const CODE: u64 = 16 << 20;
-    /// Bytes of notes in all.
+    /// Largest sum of all notes, in bytes.
     const NOTES: u64 = 16 << 20;
-    /// Entries of the tables of headers.
+    /// Highest number of entries in a table of headers.
     const SEGMENTS: usize = 256;
     const SECTIONS: usize = 4096;
 
@@ -83,7 +84,7 @@ impl Elf {
         Elf::new(Box::new(file)).ok_or_else(|| HostError::NotElf(path.into()))
     }
 
-    /// One that is in memory.
+    /// Reads the header of a file in memory.
     pub(super) fn in_memory(bytes: Vec<u8>) -> Option<Elf> {
         Elf::new(Box::new(bytes))
     }
@@ -101,8 +102,8 @@ impl Elf {
         (length <= Elf::TABLE).then(|| self.bytes.at(offset, length))?
     }
 
-    /// The code of a function, at the place where a probe costs least. A name may carry its version
-    /// (`memcpy@GLIBC_2.14`), as it does in symbol tables; without one the first of its name is meant.
+    /// Returns the code of a function, at the offset where a probe costs least. A name may include its version
+    /// (`memcpy@GLIBC_2.14`), as in symbol tables; without one the first with this name is taken.
     pub fn function(&self, name: &str) -> Option<Code> {
         let (name, version) = name.split_once('@').map_or((name, None), |(name, version)| (name, Some(version)));
         let mut found = None;
@@ -138,12 +139,13 @@ impl Elf {
         Some(Code { offset, is_ifunc: kind == STT_GNU_IFUNC })
     }
 
-    /// Where in the file the byte is that is loaded to an address.
+    /// Returns the file offset of the byte that is loaded to an address.
     pub(super) fn offset(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| segment.offset(address))
     }
 
-    /// The file's functions, for addresses; those for the linker (`.dynsym`) only where there are no others.
+    /// Returns the file's functions for lookup by address; those for the linker (`.dynsym`) only if there are no
+    /// others.
     pub(super) fn code_symbols(&self) -> CodeSymbols {
         let of = |wanted| {
             let (table, strings) = self.symbol_tables(Elf::CODE, move |ty| ty == wanted).next()?;
@@ -163,8 +165,8 @@ impl Elf {
         of(SHT_SYMTAB).or_else(|| of(SHT_DYNSYM)).unwrap_or_default()
     }
 
-    /// The tables of symbols of these types, each with the strings of the names, neither longer than `most` bytes; two at most, as
-    /// linkers write one of each type.
+    /// Iterates over the symbol tables of these types, each with its strings, neither larger than `most` bytes; two at most, since linkers write one of
+    /// each type.
     fn symbol_tables(&self, most: u64, of: impl Fn(u32) -> bool) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
         let sections = self.sections();
         let places: Vec<usize> = (0..sections.len()).filter(|&at| of(sections[at].ty)).take(2).collect();
@@ -175,7 +177,8 @@ impl Elf {
         })
     }
 
-    /// The entries of a table of headers: the header of the file has its offset, the size and the number of entries here.
+    /// Returns the entries of a table of headers. The parameters are offsets in the file's header of the table's
+    /// offset, entry size and number of entries.
     fn table(&self, offset: usize, size: usize, count: usize, most: usize) -> Vec<Vec<u8>> {
         let (size, count) = (u16_at(&self.header, size), u16_at(&self.header, count).min(most));
         let bytes = u64_at(&self.header, offset).and_then(|offset| self.bytes(offset, (size * count) as u64));
@@ -198,7 +201,7 @@ impl Elf {
         self.bytes(section.offset, section.size)
     }
 
-    /// The contents of the sections of notes, one after the other; those that there is no room for are passed over.
+    /// Iterates over the contents of note sections; sections beyond [`Elf::NOTES`] are skipped.
     pub(super) fn notes(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
         let mut room = Elf::NOTES;
         let notes = self.sections().into_iter().filter(|section| section.ty == SHT_NOTE);
@@ -208,7 +211,7 @@ impl Elf {
         })
     }
 
-    /// The address of the section of this name.
+    /// Returns the address of the section with this name.
     pub(super) fn address(&self, name: &[u8]) -> Option<u64> {
         let sections = self.sections();
         let names = self.content(sections.get(u16_at(&self.header, 62))?)?;
@@ -225,12 +228,12 @@ impl Elf {
 struct Segment {
     offset: u64,
     address: u64,
-    /// Bytes of it in the file.
+    /// Size in the file, in bytes.
     size: u64,
 }
 
 impl Segment {
-    /// From a program header, if it is of such a part.
+    /// Reads a program header; `None` if its part is not loaded.
     fn of(header: &[u8]) -> Option<Segment> {
         let [offset, address, size] = [8, 16, 32].map(|at| u64_at(header, at));
         let segment = Segment { offset: offset?, address: address?, size: size? };
@@ -248,10 +251,10 @@ impl Segment {
     }
 }
 
-/// The functions of a file by the places of their code.
+/// Functions of a file by address.
 #[derive(Default)]
 pub(super) struct CodeSymbols {
-    /// Ordered by `start`, one of each.
+    /// Functions ordered by `start`, without duplicates.
     functions: Vec<CodeSymbol>,
     strings: Vec<u8>,
     segments: Vec<Segment>,
@@ -259,9 +262,9 @@ pub(super) struct CodeSymbols {
 
 struct CodeSymbol {
     start: u64,
-    /// 0: not known.
+    /// Size in bytes; 0 if unknown.
     size: u32,
-    /// Where in the strings its name is.
+    /// Offset of the name in the strings.
     name: u32,
 }
 
@@ -275,12 +278,13 @@ impl CodeSymbol {
 }
 
 impl CodeSymbols {
-    /// Bytes in memory.
+    /// Returns the memory in use, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.functions.len() * size_of::<CodeSymbol>() + self.strings.len() + size_of::<CodeSymbols>()
     }
 
-    /// The name of the function whose code is at an offset of the file, at most `most` bytes of it, and how far in it that is.
+    /// Returns the name of the function that contains an offset of the file, at most `most` bytes, and the distance
+    /// from its start.
     pub(super) fn at(&self, offset: u64, most: usize) -> Option<(&[u8], u64)> {
         let address = self.segments.iter().find_map(|segment| segment.address(offset))?;
         let beyond = self.functions.partition_point(|function| function.start <= address);
@@ -295,7 +299,7 @@ impl CodeSymbols {
     }
 }
 
-/// What ends with a NUL at a place in a table of strings.
+/// Returns the NUL-terminated string at an offset of a string table.
 pub(super) fn string(table: &[u8], at: usize) -> Option<&[u8]> {
     let rest = table.get(at..)?;
     Some(&rest[..rest.iter().position(|&byte| byte == 0)?])
@@ -310,7 +314,7 @@ struct Section {
     link: usize,
 }
 
-/// `name@VERSION` or `name@@VERSION`.
+/// Splits `name@VERSION` or `name@@VERSION`.
 fn split_version(symbol: &[u8]) -> (&[u8], Option<&[u8]>) {
     match symbol.iter().position(|&byte| byte == b'@') {
         Some(at) => {
@@ -337,7 +341,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 pub(super) mod tests {
     use super::*;
 
-    /// A file of these bytes.
+    /// Parses a file of these bytes.
     pub fn elf(bytes: &[u8]) -> Option<Elf> {
         Elf::in_memory(bytes.to_vec())
     }
@@ -387,7 +391,7 @@ pub(super) mod tests {
         assert!(symbols.at(u64::MAX, 256).is_none() && symbols.bytes() > 1 << 16);
     }
 
-    /// A header, and sections of one kind that all have the same bytes.
+    /// Makes a header with `count` sections of one type that all have the same contents.
     fn with_sections(count: u16, ty: u32, size: u64) -> Vec<u8> {
         let mut bytes = own()[..HEADER as usize].to_vec();
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
@@ -405,7 +409,7 @@ pub(super) mod tests {
         bytes
     }
 
-    /// As a file of a terabyte, without its disk.
+    /// Makes a sparse file with an apparent size of a terabyte.
     fn sparse(bytes: &[u8]) -> (tempfile::TempDir, Elf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sparse");

@@ -1,30 +1,30 @@
-//! Why a file of the machine is of no use.
+//! Errors of files of the machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a file of the machine is of no use.
+/// A reason why a file of the machine cannot be used.
 #[derive(Debug, Error)]
 pub enum HostError {
-    /// It cannot be opened or read, or is no regular file.
+    /// The file cannot be opened or read, or is not a regular file.
     #[error("{}: {error}", path.display())]
     Unreadable {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It is no ELF file that can run here.
+    /// The file is not an ELF file that can run here.
     #[error("{}: not a 64-bit ELF file of this machine's byte order", .0.display())]
     NotElf(PathBuf),
-    /// tracefs does not tell its events; with what to do.
+    /// The list of events in tracefs cannot be read; the text includes a remedy.
     #[error("{0}")]
     NoEvents(String),
 }
 
 impl HostError {
-    /// Makes the error of a file from that of the system.
+    /// Makes an error from a file and the system's error.
     pub(super) fn of(path: &Path) -> impl Fn(io::Error) -> HostError + Copy + '_ {
         move |error| HostError::Unreadable { path: path.into(), error }
     }

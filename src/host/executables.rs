@@ -1,4 +1,4 @@
-//! The files that processes execute, and the probes they declare.
+//! Files that processes execute, and the probes they declare.
 
 use super::blocking::BLOCKING;
 use super::error::HostError;
@@ -14,24 +14,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file that a process has mapped to execute it.
+/// A file that is mapped executable by a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// Its name without directories.
+    /// Name without directories.
     pub name: String,
-    /// As the process knows it.
+    /// Path as the process sees it.
     pub path: PathBuf,
     pid: u32,
-    /// The addresses, as /proc/PID/map_files has them.
+    /// Addresses as in /proc/PID/map_files.
     range: String,
-    /// As /proc/PID/maps has it.
+    /// Device as in /proc/PID/maps.
     device: String,
     inode: u64,
 }
 
 impl Mapped {
-    /// Opens the file, in whatever container the process is and even if it was deleted or replaced: by the mapping, or, without the
-    /// privilege for that (`CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`), by its name if that is still it.
+    /// Opens the file, even if the process is in a container or the file was deleted or replaced: through the mapping,
+    /// or, without the privilege for that (`CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`), by name if that is still the
+    /// same file.
     pub fn open(&self) -> Result<File> {
         let mapping = PathBuf::from(format!("/proc/{}/map_files/{}", self.pid, self.range));
         let by_mapping = BLOCKING.run(self.pid, move || open_regular(&mapping));
@@ -48,14 +49,14 @@ impl Mapped {
     }
 }
 
-/// Bytes of a list of mappings that are looked through: a quarter of a million of them, several times the usual limit of the
-/// kernel (`vm.max_map_count`).
+/// Longest list of mappings that is read, in bytes: a quarter of a million mappings, several times the kernel's default
+/// limit (`vm.max_map_count`).
 const MAPS: u64 = 64 << 20;
-/// Files of a process that are taken notice of.
+/// Highest number of files of a process.
 const FILES: usize = 1000;
 
-/// The files of these names (without directories) that a process executes, each once, in the order of their addresses; none if it
-/// is gone.
+/// Returns the files with these names (without directories) that a process executes, without duplicates, by address;
+/// none if it is gone.
 pub fn mapped(pid: u32, wanted: impl Fn(&str) -> bool) -> Vec<Mapped> {
     let mut files = Vec::new();
     let mut seen = HashSet::new();
@@ -67,7 +68,7 @@ pub fn mapped(pid: u32, wanted: impl Fn(&str) -> bool) -> Vec<Mapped> {
     files
 }
 
-/// The lines of /proc/PID/maps, as long as the answer is true.
+/// Passes the lines of /proc/PID/maps to `more` as long as it returns true.
 pub(super) fn each_line(pid: u32, mut more: impl FnMut(&str) -> bool) {
     let Ok(maps) = BLOCKING.open(pid, move || File::open(format!("/proc/{pid}/maps"))) else { return };
     let mut maps = BufReader::with_capacity(1 << 16, maps.take(MAPS));
@@ -87,7 +88,7 @@ pub(super) struct Mapping<'a> {
     offset: &'a str,
     device: &'a str,
     inode: &'a str,
-    /// Empty, or a name in brackets, where it is no file.
+    /// Path; empty or a name in brackets if it is not a file.
     pub path: &'a str,
 }
 
@@ -116,7 +117,7 @@ impl Mapping<'_> {
         u64::from_str_radix(self.offset, 16).ok()
     }
 
-    /// The file, if it is one.
+    /// Returns the file, if the mapping has one.
     pub fn file(&self, pid: u32) -> Option<Mapped> {
         let path = self.path.strip_suffix(" (deleted)").unwrap_or(self.path);
         let name = path.rsplit('/').next().filter(|_| path.starts_with('/'))?;
@@ -129,15 +130,16 @@ fn executed(pid: u32, line: &str) -> Option<Mapped> {
     Mapping::of(line).filter(Mapping::is_executed)?.file(pid)
 }
 
-/// A file with its probes. It stays open: what is attached to is the file that was read, whatever its name means by then.
+/// A file with its probes. It stays open, so that probes are attached to the file that was read even if its name now
+/// leads elsewhere.
 pub struct ProbeFile {
     file: File,
-    /// Its probes.
+    /// Probes.
     pub probes: Vec<Probe>,
 }
 
 impl ProbeFile {
-    /// The site of its probe at this place, in one process or in all.
+    /// Returns the target for a probe, by index, in one process or in all.
     pub fn target(&self, probe: usize, process: Option<u32>) -> Target {
         let probe = &self.probes[probe];
         Target::Code {
@@ -149,7 +151,7 @@ impl ProbeFile {
         }
     }
 
-    /// Some file with so many probes, the offset of each its place.
+    /// Makes a file with this many probes; the offset of each is its index.
     #[cfg(test)]
     pub fn with(probes: u64) -> Arc<ProbeFile> {
         let probe = |offset| Probe {
@@ -163,22 +165,22 @@ impl ProbeFile {
     }
 }
 
-/// What tells a file from those that have, or had, its name or its inode.
+/// Identity of a file's contents: device, inode, size and time of change (ctime).
 type Identity = (u64, u64, u64, i64, i64);
 
-/// Files that were read.
+/// A cache of probe files.
 #[derive(Default)]
 pub struct ProbeFiles {
     files: HashMap<Identity, Arc<ProbeFile>>,
 }
 
 impl ProbeFiles {
-    /// Closes those that nobody has: an open file takes room on its disk even if it was deleted.
+    /// Closes files that nobody uses: an open file occupies its disk even if it was deleted.
     pub fn trim(&mut self) {
         self.files.retain(|_, file| Arc::strong_count(file) > 1);
     }
 
-    /// The probes that a file declares; `path` is for messages.
+    /// Returns the probes that a file declares; `path` is for messages.
     pub fn read(&mut self, file: Result<File>, path: &Path) -> std::result::Result<Arc<ProbeFile>, HostError> {
         let fault = HostError::of(path);
         let file = file.map_err(fault)?;
@@ -222,7 +224,7 @@ mod tests {
         println!("by its name: {:?}", by_name.map(|_| ()));
     }
 
-    /// Its paths begin at a root that is not its own.
+    /// A process in a chroot has paths that begin at another root.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn the_files_of_a_process_in_a_chroot_can_be_opened() {

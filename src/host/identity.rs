@@ -1,19 +1,20 @@
-//! What tells a process from another that has its number later.
+//! Identity of a process, which differs from that of a later process with the same id.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// A process as long as it executes one program.
+/// A process while it executes one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessIdentity {
-    /// Its start time (proc(5), field 22 of stat): tells it from another that has its number later.
+    /// Start time in clock ticks since boot (proc(5), field 22 of stat), which differs for a later process with the
+    /// same id.
     pub born: u64,
-    /// Device and inode of its program.
+    /// Device and inode of the executable.
     pub program: (u64, u64),
 }
 
 impl ProcessIdentity {
-    /// `None` if it has ended, or is a kernel thread.
+    /// Reads the identity; `None` if the process has ended or is a kernel thread.
     pub fn of(pid: u32) -> Option<ProcessIdentity> {
         let program = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -1,21 +1,21 @@
-//! Shared libraries by their short names: `c` is the libc.so.6 that the dynamic linker would take (ld.so(8)). And programs, as a
-//! shell would take them.
+//! Shared libraries by their short names (`c` is the libc.so.6 that the dynamic linker would take, ld.so(8)), and
+//! programs by name.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// What ldconfig(8) makes of its directories (glibc, `sysdeps/generic/dl-cache.h`).
+/// Cache written by ldconfig(8), and its format (glibc, `sysdeps/generic/dl-cache.h`).
 const CACHE: &str = "/etc/ld.so.cache";
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
 
-/// Where libraries are without a cache: musl has none.
+/// Directories of libraries without a cache: musl has none.
 const DIRECTORIES: [&str; 6] = ["/usr/local/lib64", "/usr/local/lib", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// The file of a program or library: an absolute path is itself, a name that of a program in the directories of `PATH`, or
-/// of a library.
+/// Returns the file of a program or library: an absolute path unchanged; for a name a program in the directories of
+/// `PATH`, else a library.
 pub fn program_or_library(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| path.is_absolute() && path.exists());
@@ -27,8 +27,8 @@ pub fn program_or_library(name: &str) -> Option<PathBuf> {
     programs.find(is_program).or_else(|| library(name))
 }
 
-/// The file of a library: a path is itself, a short name (`c`, `pthread`, `ssl`) a file `libNAME.so...` of this
-/// machine's kind, a file's name (`libc.so.6`) that one.
+/// Returns the file of a library: a path unchanged; for a short name (`c`, `pthread`, `ssl`) a file `libNAME.so...` of
+/// this machine's kind; for a file name (`libc.so.6`) the file with this name.
 pub fn library(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| path.exists());
@@ -52,7 +52,7 @@ pub fn library(name: &str) -> Option<PathBuf> {
     candidates.find(|path| same_machine(path))
 }
 
-/// Whether a file is called as it is named, or `libNAME.so`, with or without a version.
+/// True if a file has this name, or is `libNAME.so`, with or without a version.
 fn is(file: &str, name: &str) -> bool {
     if file == name {
         return true;
@@ -62,7 +62,8 @@ fn is(file: &str, name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// File names and paths in a cache; nothing if it is of another format. An old cache can precede the new one.
+/// Iterates over names and paths in a cache; empty if the format is unknown. A cache in the old format can precede the
+/// new one.
 fn cached(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     let start = cache.windows(MAGIC.len()).position(|part| part == MAGIC);
     let cache = start.map_or(&[][..], |start| &cache[start..]);
@@ -75,7 +76,7 @@ fn cached(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Whether an ELF file is for this kind of machine: another one's library can be installed beside it.
+/// True if an ELF file is for this kind of machine: libraries for others can be installed beside it.
 fn same_machine(path: &Path) -> bool {
     use std::io::Read;
     let kind = |path: &Path| {
@@ -119,7 +120,7 @@ mod tests {
         }
     }
 
-    /// A cache with this library, as ldconfig(8) writes it.
+    /// Makes a cache with this library in the format of ldconfig(8).
     fn cache(file: &str, path: &str) -> Vec<u8> {
         let mut cache = MAGIC.to_vec();
         cache.extend(1u32.to_ne_bytes());

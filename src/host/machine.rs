@@ -1,4 +1,4 @@
-//! What the maps are sized by, read from sysfs and procfs. A file that cannot be read counts as a small machine.
+//! Sizes of the machine for maps, read from sysfs and procfs. A file that cannot be read counts as a small machine.
 
 use crate::kit::Host;
 use nix::unistd::{sysconf, SysconfVar};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// This machine.
+/// Reads the sizes of this machine.
 pub fn host() -> Host {
     let mut disks = 0;
     let mut requests = 0;
@@ -25,7 +25,8 @@ pub fn host() -> Host {
     }
 }
 
-/// Requests that may be in flight on a disk: none where it has no queues of requests, as zram, or no medium, as a loop device without a file.
+/// Returns the highest number of requests in flight on a disk: 0 for disks without request queues, such as zram, or
+/// without a medium, such as a loop device without a file.
 fn requests_of(disk: &Path) -> usize {
     let of = |file: &str| number(&disk.join(file).display().to_string());
     let queues = fs::read_dir(disk.join("mq")).map_or(0, Iterator::count);
@@ -35,26 +36,25 @@ fn requests_of(disk: &Path) -> usize {
     }
 }
 
-/// Seconds since 1970; 0 where the clock is before that.
+/// Returns the seconds since 1970; 0 if the clock is before that.
 pub fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The number of rows that CPUs index by their ids: one more than the highest id a CPU can have. Ids can have gaps, so the number of
-/// CPUs may be less.
+/// Returns the highest possible CPU id plus one, for rows indexed by id. Ids can have gaps, so there may be fewer CPUs.
 pub fn cpus() -> usize {
     let possible = fs::read_to_string("/sys/devices/system/cpu/possible").ok();
     let configured = || sysconf(SysconfVar::_NPROCESSORS_CONF).ok().flatten()?.try_into().ok();
     possible.and_then(|list| rows_of(&list)).or_else(configured).unwrap_or(1)
 }
 
-/// The ids of the CPUs that are on line; of all that can be where the kernel does not say.
+/// Returns the ids of online CPUs; of all possible ones if the kernel does not list them.
 pub fn online_cpus() -> BTreeSet<usize> {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").ok();
     online.and_then(|list| ids_of(&list)).unwrap_or_else(|| (0..cpus()).collect())
 }
 
-/// `0-1,8`: 0, 1 and 8.
+/// Parses a list of ids: `0-1,8` is 0, 1 and 8.
 fn ids_of(list: &str) -> Option<BTreeSet<usize>> {
     let mut ids = BTreeSet::new();
     for range in list.trim().split(',') {
@@ -64,7 +64,7 @@ fn ids_of(list: &str) -> Option<BTreeSet<usize>> {
     Some(ids)
 }
 
-/// `0-3,8-11`: 12.
+/// Returns the highest id of a list plus one: `0-3,8-11` gives 12.
 fn rows_of(list: &str) -> Option<usize> {
     let last = |range: &str| range.rsplit('-').next()?.parse::<usize>().ok();
     let ids: Option<Vec<usize>> = list.trim().split(',').map(last).collect();
@@ -75,12 +75,12 @@ fn number(path: &str) -> usize {
     fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// `0.00 0.01 0.05 1/234 5678`: 234.
+/// Returns the number of threads from /proc/loadavg: `0.00 0.01 0.05 1/234 5678` gives 234.
 fn threads(loadavg: &str) -> Option<usize> {
     loadavg.split(' ').nth(3)?.split('/').nth(1)?.parse().ok()
 }
 
-/// `MemTotal:        2048000 kB`: 2000.
+/// Returns the memory in megabytes: `MemTotal:        2048000 kB` gives 2000.
 fn megabytes(meminfo: &str) -> Option<usize> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(total.trim().strip_suffix(" kB")?.parse::<usize>().ok()? / 1024)
@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(threads("rubbish"), None);
     }
 
-    /// What getconf(1) says is by other ways: glibc asks sysinfo(2) for the memory, and sysfs has a directory for each CPU.
+    /// The values agree with those of getconf(1), which come from other sources: sysinfo(2), and a directory of sysfs
+    /// for each CPU.
     #[test]
     fn this_machine_has_the_cpus_and_memory_it_has() {
         let page = sysconf(SysconfVar::PAGE_SIZE).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! The machine as its files show it: no BPF.
+//! The machine as its files describe it; no BPF.
 
 mod blocking;
 mod cgroups;

@@ -11,15 +11,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A C string's bytes: what precedes the first NUL.
+/// Returns the bytes before the first NUL, as of a C string.
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Bytes of a command line that are read: several times the longest class path, while a process may have gigabytes.
+/// Longest command line that is read, in bytes: several times the longest class path; a process may have gigabytes.
 const LINE: u64 = 32 << 10;
 
-/// The arguments of a process, each with a NUL behind it: the first 32 KB. `None` if it is gone or does not let them be read.
+/// Returns the arguments of a process, each followed by NUL: the first 32 KB. `None` if it is gone or cannot be read.
 pub(super) fn arguments(pid: u32) -> Option<Vec<u8>> {
     let read = move || {
         let mut line = Vec::new();
@@ -29,8 +29,8 @@ pub(super) fn arguments(pid: u32) -> Option<Vec<u8>> {
     BLOCKING.run(pid, read).ok()
 }
 
-/// The command line of a process, cut to 32 KB: arguments joined with single blanks, `(comm)` for a kernel thread; `None` if it is
-/// gone or does not let it be read ([`exists`] tells which).
+/// Returns the command line of a process, cut to 32 KB: arguments joined with single blanks, `(comm)` for a kernel
+/// thread. `None` if it is gone or cannot be read ([`exists`] tells which).
 pub fn cmdline(pid: u32) -> Option<Vec<u8>> {
     let mut line = arguments(pid)?;
     while line.last() == Some(&0) {
@@ -43,35 +43,36 @@ pub fn cmdline(pid: u32) -> Option<Vec<u8>> {
     Some(line)
 }
 
-/// What stands behind the number in the instance name of a process: the first of these names, up to its first blank. There is
-/// always something to see, since PCP's Python programs take the second word of every such name.
+/// Returns the word after the number in the instance name of a process: the first word of the first of these names that
+/// has something visible. There is always one, since PCP's Python programs take the second word of every such name.
 pub fn command_word<'a>(names: &[&'a [u8]]) -> &'a [u8] {
     let mut words = names.iter().filter_map(|name| name.split(|&byte| byte == b' ').next());
     words.find(|word| word.iter().any(|byte| byte.is_ascii_graphic() || !byte.is_ascii())).unwrap_or(b"(unknown)")
 }
 
-/// The command name of a process.
+/// Returns the command name of a process.
 pub fn comm(pid: u32) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{pid}/comm")).ok().map(|comm| comm.trim_ascii_end().to_vec())
 }
 
-/// Whether a process (not a thread of one) exists, its zombie included.
+/// True if a process (not a thread of one) exists, including as a zombie.
 pub fn exists(pid: u32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok()
 }
 
-/// Whether this process is in a PID namespace of its own, so that its numbers are not those that the programs see.
+/// True if this process is in a PID namespace, so that its process ids differ from those that the programs see.
 pub fn in_namespace() -> bool {
     // PROC_PID_INIT_INO (include/linux/proc_ns.h)
     fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() != "pid:[4026531836]")
 }
 
-/// Descriptors of a process that are looked at, and the time for those of all: anybody may have any number of them.
+/// Highest number of descriptors read per process, and the time for all processes: any user can have any number of
+/// them.
 const DESCRIPTORS: usize = 1000;
 const LOOKING: Duration = Duration::from_secs(2);
 
-/// The processes that have a TCP or UDP socket open, in any network namespace, among their first [`DESCRIPTORS`]; those that were found
-/// within [`LOOKING`]. For the start only.
+/// Returns the processes with an open TCP or UDP socket, in any network namespace, among their first `DESCRIPTORS`,
+/// as far as found within `LOOKING`. For the start only.
 pub fn with_sockets() -> Vec<u32> {
     with_sockets_until(Instant::now() + LOOKING)
 }
@@ -85,8 +86,8 @@ fn with_sockets_until(until: Instant) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a process has a TCP or UDP socket among its descriptors (`/proc/PID/fd`). The links are read by their place in the open folder:
-/// a path from the root is looked up component by component, for each of them.
+/// True if a process has a TCP or UDP socket among its descriptors (`/proc/PID/fd`). Links are read relative to the
+/// open directory, since a path from the root is resolved component by component each time.
 fn has_socket(folder: &Path) -> rustix::io::Result<bool> {
     let mut descriptors = Dir::new(open(folder, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
     let mut left = DESCRIPTORS;
@@ -108,29 +109,30 @@ fn has_socket(folder: &Path) -> rustix::io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a socket (`/proc/PID/fd/N`) is a TCP or UDP socket: every socket has the name of its protocol as an attribute
-/// (`sockfs_xattr_get` in net/socket.c). /proc/net/tcp has inodes, but the kernel goes over all of its hash table for it, and twice.
+/// True if a descriptor (`/proc/PID/fd/N`) is a TCP or UDP socket: every socket has the name of its protocol as an
+/// attribute (`sockfs_xattr_get` in net/socket.c). /proc/net/tcp lists inodes, but the kernel walks its whole hash
+/// table for that, twice.
 fn is_tcp_or_udp(descriptor: &Path) -> bool {
     let mut name = [0; 32];
     let read = getxattr(descriptor, "system.sockprotoname", &mut name);
     read.is_ok() && [&b"TCP"[..], b"TCPv6", b"UDP", b"UDPv6"].contains(&until_nul(&name))
 }
 
-/// A process as a `process` option sees it.
+/// A process as the option `process` sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// Process id.
     pub pid: u32,
-    /// Its command name.
+    /// Command name.
     pub comm: Vec<u8>,
-    /// Its command line; its command name in parentheses as long as it does not let the former be read.
+    /// Command line; the command name in parentheses while the command line cannot be read.
     pub line: Vec<u8>,
-    /// The command line could not be read.
+    /// True if the command line could not be read.
     pub is_late: bool,
 }
 
 impl Process {
-    /// A process; `None` if it is gone.
+    /// Reads a process; `None` if it is gone.
     pub fn read(pid: u32) -> Option<Process> {
         let (comm, line) = (comm(pid)?, cmdline(pid));
         let is_late = line.is_none();
@@ -141,52 +143,53 @@ impl Process {
         Some(Process { pid, comm, line, is_late })
     }
 
-    /// Every process there is, each read when it is its turn: their command lines together may be more than the memory.
-    /// An error if they cannot be listed.
+    /// Iterates over all processes, reading each in turn: their command lines together may exceed the memory. An error
+    /// if they cannot be listed.
     pub fn all() -> std::io::Result<impl Iterator<Item = Process>> {
         Ok(all()?.filter_map(Process::read))
     }
 }
 
-/// The id of every process there is.
+/// Iterates over the ids of all processes.
 fn all() -> std::io::Result<impl Iterator<Item = u32>> {
     Ok(fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
 }
 
-/// Processes that came and have a line in the log, by look: any user can start as many as there may be.
+/// Highest number of new processes logged per scan, since any user can start many.
 const LOGGED: usize = 50;
 
-/// The processes that a `process` option means, looked for every so often.
+/// A periodic scan for the processes that the option `process` matches.
 pub struct Watch {
     filter: ProcessFilter,
-    /// The section, for the log.
+    /// Section, for the log.
     name: String,
-    /// What is to be done to processes, for the log.
+    /// Word for the log, such as `trace`: the action on the processes.
     pub(crate) verb: &'static str,
-    /// Ticks between two looks; `None`: only one look.
+    /// Interval between scans in ticks (seconds); `None`: one scan only.
     every: Option<u64>,
     ticks: u64,
     members: BTreeSet<u32>,
 }
 
 impl Watch {
-    /// Looks every so many ticks (seconds) for the processes of a filter.
+    /// Makes a scan for the processes of a filter at this interval.
     pub fn new(name: &str, filter: ProcessFilter, every: Option<Duration>) -> Watch {
         let every = every.map(|every| every.as_secs().max(1));
         Watch { filter, name: name.into(), verb: "attach", every, ticks: 0, members: BTreeSet::new() }
     }
 
-    /// Whether there is anything to look for; without a filter all processes count.
+    /// True if there is a filter; without one all processes count.
     pub fn is_filtering(&self) -> bool {
         !self.filter.is_all()
     }
 
-    /// What it looks for.
+    /// Returns the filter.
     pub fn filter(&self) -> &ProcessFilter {
         &self.filter
     }
 
-    /// To be called once a second. When a look is due, `change` gets each process that came or went.
+    /// Scans when due; to be called once a second. `change` gets each process that appeared (true) or disappeared
+    /// (false).
     pub fn tick(&mut self, change: &mut dyn FnMut(u32, bool)) {
         if self.is_due() && self.is_filtering() {
             match Process::all() {
@@ -200,7 +203,7 @@ impl Watch {
         }
     }
 
-    /// Counts the seconds by its calls: whether a look is due.
+    /// Counts the calls as seconds; returns true when a scan is due.
     pub fn is_due(&mut self) -> bool {
         let due = match self.every {
             Some(every) => self.ticks.is_multiple_of(every),
@@ -210,27 +213,27 @@ impl Watch {
         due
     }
 
-    /// Whether no look has been due yet.
+    /// True before the first tick.
     pub fn is_first(&self) -> bool {
         self.ticks == 0
     }
 
-    /// The section.
+    /// Returns the section.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the last look has found nobody.
+    /// True if the last scan found no process.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Whether the last look has found it.
+    /// True if the last scan found this process.
     pub fn has(&self, pid: u32) -> bool {
         self.members.contains(&pid)
     }
 
-    /// Takes note of those that a look has found among all processes.
+    /// Handles the result of a scan of all processes.
     pub fn found(&mut self, found: BTreeSet<u32>, change: &mut dyn FnMut(u32, bool)) {
         let mut come = 0;
         for &pid in found.difference(&self.members) {
@@ -263,7 +266,7 @@ impl Watch {
 mod tests {
     use super::*;
 
-    /// A command line that is to be had: on a busy machine a read may be given up.
+    /// Returns a command line; retries, since on a busy machine a read may time out.
     fn line_of(pid: u32) -> Vec<u8> {
         let mut pauses = (0..3000).map(|_| std::thread::sleep(Duration::from_millis(20)));
         cmdline(pid).or_else(|| pauses.find_map(|()| cmdline(pid))).expect("it lives")
@@ -276,7 +279,7 @@ mod tests {
         assert!(exists(std::process::id()));
     }
 
-    /// A child whose argument is as long as one can be.
+    /// A child with the longest possible argument.
     #[test]
     fn a_command_line_is_read_and_logged_up_to_a_bound() {
         let long = "x".repeat(100_000);

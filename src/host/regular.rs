@@ -1,5 +1,5 @@
-//! Files that other processes name. Opening a device can do something (a watchdog starts, a tape rewinds) and opening a FIFO
-//! can wait for ever, so it is looked at first what a path leads to, and only a regular file is opened.
+//! Files named by other processes. Opening a device can have effects (a watchdog starts, a tape rewinds) and opening a
+//! FIFO can block for ever, so a path is checked first, and only a regular file is opened.
 
 use nix::fcntl::{openat2, OFlag, OpenHow, ResolveFlag};
 use std::fs::{File, OpenOptions};
@@ -8,13 +8,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a regular file to read it; what else the path leads to is not opened at all.
+/// Opens a regular file for reading; anything else is not opened.
 pub fn open_regular(path: &Path) -> Result<File> {
     reopened(found(path, 0)?)
 }
 
-/// Opens a regular file by the path that a process has for it: links end where they end for the process, in its root directory
-/// and its mounts.
+/// Opens a regular file by a path as a process sees it: links are resolved in its root directory and mounts.
 pub fn open_regular_of(pid: u32, path: &Path) -> Result<File> {
     let named = format!("/proc/{pid}/root");
     let root = found(Path::new(&named), nix::libc::O_DIRECTORY)?;
@@ -27,7 +26,7 @@ pub fn open_regular_of(pid: u32, path: &Path) -> Result<File> {
     }
 }
 
-/// What a path leads to, without opening it (`O_PATH`).
+/// Resolves a path without opening the file (`O_PATH`).
 fn found(path: &Path, flags: i32) -> Result<File> {
     OpenOptions::new().read(true).custom_flags(nix::libc::O_PATH | flags).open(path)
 }
@@ -68,7 +67,7 @@ mod tests {
         assert!(open_regular_of(u32::MAX, &file).is_err());
     }
 
-    /// A terminal that nobody has unlocked fails whoever opens it.
+    /// A locked terminal cannot be opened, so an attempt to open it would show as an error.
     #[test]
     fn a_terminal_is_looked_at_and_not_opened() {
         let master =

@@ -1,4 +1,4 @@
-//! The names of code: of addresses in the kernel or in a process, and where the kernel's functions are.
+//! Names of code in the kernel and in processes, and addresses of the kernel's functions.
 
 use super::demangle::demangled;
 use super::process_symbols::{ProcessSymbols, Symbol};
@@ -9,12 +9,12 @@ use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Whose code addresses are in.
+/// The owner of addresses of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeOf {
-    /// The kernel's, with its modules.
+    /// The kernel, with its modules.
     Kernel,
-    /// A process's, as long as it lives; unknown in a PID namespace, where another process has its number.
+    /// A living process; unknown in a PID namespace, where its id may be another process's.
     Process(u32),
 }
 
@@ -23,14 +23,14 @@ thread_local! {
     static PROCESSES: RefCell<ProcessSymbols> = RefCell::default();
 }
 
-/// What was read of the kernel: five megabytes.
+/// Functions read from the kernel: five megabytes.
 struct Kernel {
     modules: Vec<String>,
     functions: Functions,
     used: Instant,
 }
 
-/// The functions of addresses, in order; `None` where there is none known.
+/// Returns the functions of addresses, in order; `None` where unknown.
 pub fn symbols(addresses: &[u64], of: CodeOf) -> Vec<Option<Symbol>> {
     let mut named = match of {
         _ if addresses.is_empty() => Vec::new(),
@@ -42,30 +42,30 @@ pub fn symbols(addresses: &[u64], of: CodeOf) -> Vec<Option<Symbol>> {
     named
 }
 
-/// Forgets what was read for names: it may be hundreds of megabytes.
+/// Drops the caches of names, which may take hundreds of megabytes.
 pub fn forget_symbols() {
     KERNEL.take();
     PROCESSES.with_borrow_mut(ProcessSymbols::forget);
 }
 
-/// Forgets the kernel's functions if no name was asked for in the last minute.
+/// Drops the kernel's functions if no name was looked up in the last minute.
 pub fn forget_unused_symbols() {
     const UNUSED: Duration = Duration::from_secs(60);
     KERNEL.with_borrow_mut(|known| *known = known.take().filter(|kernel| kernel.used.elapsed() < UNUSED));
 }
 
-/// Reads for names that were not done, since they would have taken too long.
+/// Returns the number of names left unknown because the lookup would have taken too long.
 pub fn unnamed() -> u64 {
     PROCESSES.with_borrow(ProcessSymbols::unnamed)
 }
 
-/// Where the kernel's functions of these names are, as far as there are any and addresses are not hidden.
+/// Returns the address ranges of these kernel functions, as far as they exist and addresses are not hidden.
 pub fn kernel_functions(names: &[&str]) -> HashMap<String, Range<u64>> {
     fs::File::open("/proc/kallsyms").map(|file| find(BufReader::new(file), names)).unwrap_or_default()
 }
 
-/// Reads /proc/kallsyms until all names were found. Nothing is kept, since it has a hundred thousand functions. It lists the kernel's own
-/// by address, and a function ends where the next one begins.
+/// Reads /proc/kallsyms until all names are found. Nothing is cached, since it has a hundred thousand functions. The
+/// kernel's own are listed by address, and a function ends where the next one begins.
 fn find(mut kallsyms: impl BufRead, names: &[&str]) -> HashMap<String, Range<u64>> {
     let (mut found, mut begun) = (HashMap::new(), Vec::<(String, u64)>::new());
     let mut line = String::new();
@@ -87,7 +87,7 @@ fn find(mut kallsyms: impl BufRead, names: &[&str]) -> HashMap<String, Range<u64
     found
 }
 
-/// Address and name in a line `ADDRESS TYPE NAME` or `ADDRESS TYPE NAME [MODULE]`, if it is of a function.
+/// Returns address and name from a line `ADDRESS TYPE NAME` or `ADDRESS TYPE NAME [MODULE]`, if it is of a function.
 fn function(line: &str) -> Option<(u64, &str)> {
     let mut words = line.split_ascii_whitespace();
     let (address, kind, name) = (words.next()?, words.next()?, words.next()?);
@@ -95,7 +95,8 @@ fn function(line: &str) -> Option<(u64, &str)> {
     (address != 0 && matches!(kind, "t" | "T" | "w" | "W")).then_some((address, name))
 }
 
-/// Uses the kernel's functions, read when the first is asked for and again when modules were loaded or removed since.
+/// Calls `action` with the kernel's functions, which are read at first use and again after modules were loaded or
+/// removed.
 fn with_kernel<T>(action: impl FnOnce(&Functions) -> T) -> T {
     KERNEL.with_borrow_mut(|known| {
         let modules = modules(&fs::read_to_string("/proc/modules").unwrap_or_default());
@@ -110,7 +111,8 @@ fn with_kernel<T>(action: impl FnOnce(&Functions) -> T) -> T {
     })
 }
 
-/// The modules of /proc/modules with their addresses: what is between, like the number of users, does not matter.
+/// Returns the modules of /proc/modules with their addresses; the other fields, such as the number of users, are left
+/// out.
 fn modules(list: &str) -> Vec<String> {
     let module = |line: &str| {
         let mut words = line.split_ascii_whitespace();
@@ -119,12 +121,12 @@ fn modules(list: &str) -> Vec<String> {
     list.lines().filter_map(module).collect()
 }
 
-/// The functions of the kernel.
+/// Functions of the kernel.
 #[derive(Default)]
 struct Functions {
-    /// Where each begins, and where in `names` its name does; ordered by address.
+    /// Start address, and offset of the name in `names`; ordered by address.
     starts: Vec<(u64, u32)>,
-    /// Each with a newline behind it.
+    /// Names, each followed by a newline.
     names: String,
 }
 
@@ -155,8 +157,8 @@ impl Functions {
         self.names[at as usize..].split('\n').next().unwrap_or_default()
     }
 
-    /// Of several functions in one place the first, as the kernel's own messages name it. The last function of all is not
-    /// known to end anywhere, and nothing is known to be in it.
+    /// Returns the function at an address: of several with the same start the first, as in the kernel's messages. The
+    /// end of the last function is unknown, so no address is in it.
     fn at(&self, address: u64) -> Option<Symbol> {
         let beyond = self.starts.partition_point(|&(start, _)| start <= address);
         let (start, _) = *self.starts.get(beyond.checked_sub(1)?)?;

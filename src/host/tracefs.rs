@@ -1,4 +1,4 @@
-//! The events that tracefs lists.
+//! Events listed by tracefs.
 
 use super::error::HostError;
 use nix::libc;
@@ -6,24 +6,24 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Where tracefs is, newer place first (kernel/trace/trace.c).
+/// Mount points of tracefs, newer first (kernel/trace/trace.c).
 pub const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// Where tracefs is mounted.
+/// Returns the mount point of tracefs.
 pub fn tracefs() -> Option<&'static str> {
     TRACEFS.into_iter().find(|root| fs::exists(format!("{root}/events")).unwrap_or(false))
 }
 
-/// Where the kernel's list of events is, in the newer and the older mount point of tracefs.
+/// Lists of events, in the newer and the older mount point of tracefs.
 const LISTS: [&str; 2] = ["/sys/kernel/tracing/available_events", "/sys/kernel/debug/tracing/available_events"];
 
-/// The kernel's events, each `category:event`.
+/// Events of the kernel, each `category:event`.
 pub struct Events {
     list: Result<Vec<String>, HostError>,
 }
 
 impl Events {
-    /// Reads the list; if there is none to be read, the reason says what to do.
+    /// Reads the list; if it cannot be read, the reason includes a remedy.
     pub fn read() -> Events {
         Events::from(&LISTS.map(Path::new))
     }
@@ -54,17 +54,17 @@ impl Events {
         Events::unknown(&format!("{}; {advice}", reasons.join(", ")))
     }
 
-    /// A list that is known.
+    /// Makes a list of these events.
     pub fn of(events: &[&str]) -> Events {
         Events { list: Ok(events.iter().map(|event| (*event).to_string()).collect()) }
     }
 
-    /// No list, for this reason.
+    /// Makes a list that could not be read for this reason.
     pub fn unknown(reason: &str) -> Events {
         Events { list: Err(HostError::NoEvents(reason.into())) }
     }
 
-    /// The events; or why they are not known.
+    /// Returns the events, or why they are unknown.
     pub fn list(&self) -> Result<&[String], &HostError> {
         self.list.as_deref()
     }

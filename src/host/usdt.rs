@@ -1,36 +1,36 @@
-//! User statically defined tracepoints (USDT): places that a program or library declares in ELF notes, as SystemTap's
-//! sys/sdt.h writes them. Each has the address of an instruction that does nothing, the address of a counter of its users
-//! (a semaphore, which some programs look at before they come by), and the places of its arguments.
+//! User statically defined tracepoints (USDT): places that a program or library declares in ELF notes, as written by
+//! SystemTap's sys/sdt.h. Each has the address of a no-op instruction, the address of a counter of its users (a
+//! semaphore, which some programs check before they reach the place), and the locations of its arguments.
 
 use super::elf::{string, u32_at, u64_at, Elf};
 use thiserror::Error;
 
-/// What notes are of, and their type (SystemTap, `UserSpaceProbeImplementation`).
+/// Owner and type of the notes (SystemTap, `UserSpaceProbeImplementation`).
 const OWNER: &[u8] = b"stapsdt\0";
 const TYPE: u32 = 3;
-/// The section whose address tells how far everything was moved since the notes were written (prelink(8)).
+/// Section whose address gives the distance that code was moved by after the notes were written (prelink(8)).
 const BASE: &[u8] = b".stapsdt.base";
-/// Probes of a file, and bytes of each of their texts, that are taken notice of: a build of the JVM has a thousand.
+/// Highest number of probes of a file, and longest text of one in bytes: a build of the JVM has a thousand probes.
 const PROBES: usize = 4096;
 const TEXT: usize = 1024;
 
-/// One site of a probe; a probe can have several.
+/// A site of a probe; a probe can have several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Who provides it: `hotspot`, `python`.
+    /// Provider: `hotspot`, `python`.
     pub provider: String,
-    /// Its name: `thread__start`.
+    /// Name: `thread__start`.
     pub name: String,
-    /// Where in the file its instruction is, in bytes.
+    /// Offset of its instruction in the file, in bytes.
     pub offset: u64,
-    /// Where in the file its semaphore is; 0 if it has none.
+    /// Offset of its semaphore in the file, in bytes; 0 without one.
     pub semaphore: u64,
-    /// Where its arguments are, as the assembler wrote it: `8@%rax -4@20(%rsp)`.
+    /// Locations of its arguments in assembler notation: `8@%rax -4@20(%rsp)`.
     pub arguments: String,
 }
 
 impl Elf {
-    /// The probes that a file declares, in its order, up to [`PROBES`]. Damaged notes are passed over.
+    /// Returns the probes that a file declares, in order, up to `PROBES`. Damaged notes are skipped.
     pub fn probes(&self) -> Vec<Probe> {
         let base = self.address(BASE).unwrap_or(0);
         let mut probes = Vec::new();
@@ -69,48 +69,48 @@ impl Elf {
 }
 
 impl Probe {
-    /// Where its arguments are, the first first; an error for each that cannot be read.
+    /// Parses the locations of its arguments, in order; an error for each that cannot be parsed.
     pub fn arguments(&self) -> Vec<Result<Argument, ArgumentError>> {
         let machine = if cfg!(target_arch = "aarch64") { Machine::Aarch64 } else { Machine::X86_64 };
         words(&self.arguments).into_iter().map(|text| machine.argument(text)).collect()
     }
 }
 
-/// The text of an argument whose place is of no known form.
+/// The text of an argument whose location is in an unknown form.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("an argument that cannot be read: `{0}`")]
 pub struct ArgumentError(String);
 
-/// Where an argument is when a probe is passed.
+/// Location of an argument when a probe is hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Its width in bytes: 1, 2, 4 or 8.
+    /// Width in bytes: 1, 2, 4 or 8.
     pub size: u8,
-    /// Whether it is signed.
+    /// True if it is signed.
     pub signed: bool,
-    /// Its place.
+    /// Location.
     pub place: ArgLocation,
 }
 
-/// A place; a register is where the kernel keeps it, in bytes from the beginning of its `pt_regs`.
+/// A location; registers are given as offsets in the kernel's `pt_regs`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArgLocation {
-    /// Nowhere: this is its value.
+    /// Constant value.
     Constant(i64),
     /// A register.
     Register(u8),
     /// Memory of the process, at the sum of a register, a displacement and a register times a factor.
     Memory {
-        /// The register.
+        /// Base register.
         base: u8,
-        /// The displacement.
+        /// Displacement in bytes.
         displacement: i64,
-        /// The other register and its factor.
+        /// Index register and its factor.
         index: Option<(u8, u8)>,
     },
 }
 
-/// Arguments are separated by blanks; inside brackets and parentheses blanks do not separate.
+/// Splits arguments at blanks, except inside brackets and parentheses.
 fn words(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let words = text.split(|c: char| {
@@ -131,7 +131,7 @@ enum Machine {
 }
 
 impl Machine {
-    /// `SIZE@PLACE`; the size is negative for signed numbers and, before GCC knew better, missing.
+    /// Parses `SIZE@LOCATION`; the size is negative for signed numbers, and missing from old versions of GCC.
     fn argument(self, text: &str) -> Result<Argument, ArgumentError> {
         let (size, place) = text.split_once('@').unwrap_or(("8", text));
         let signed = size.starts_with('-');
@@ -145,7 +145,7 @@ impl Machine {
     }
 }
 
-/// `$5`, `%rax`, `8(%rax)`, `-16(%rbp,%rcx,8)`; not what is relative to a symbol.
+/// Parses `$5`, `%rax`, `8(%rax)`, `-16(%rbp,%rcx,8)`; locations relative to a symbol are unknown.
 fn x86_64(place: &str) -> Option<ArgLocation> {
     if let Some(constant) = place.strip_prefix('$') {
         return constant.parse().ok().map(ArgLocation::Constant);
@@ -162,7 +162,7 @@ fn x86_64(place: &str) -> Option<ArgLocation> {
     Some(ArgLocation::Memory { base, displacement, index })
 }
 
-/// Any width of a register; the second byte of one (`%ah`) has no place of its own.
+/// Returns the offset of a register by any of its names; the second byte of one (`%ah`) has no offset of its own.
 fn x86_64_register(name: &str) -> Option<u8> {
     // struct pt_regs, arch/x86/include/asm/ptrace.h.
     const REGISTERS: [(u8, &[&str]); 16] = [
@@ -186,7 +186,7 @@ fn x86_64_register(name: &str) -> Option<u8> {
     REGISTERS.iter().find(|(_, names)| names.contains(&name)).map(|&(offset, _)| offset)
 }
 
-/// `5`, `x3`, `[sp]`, `[x0, 16]`, `[x0, -8]`.
+/// Parses `5`, `x3`, `[sp]`, `[x0, 16]`, `[x0, -8]`.
 fn aarch64(place: &str) -> Option<ArgLocation> {
     // struct user_pt_regs, arch/arm64/include/uapi/asm/ptrace.h: 31 registers and the stack pointer.
     let register = |text: &str| match text.trim() {
@@ -212,7 +212,7 @@ struct Note<'a> {
     content: &'a [u8],
 }
 
-/// The first note, and what follows it.
+/// Returns the first note and the rest.
 fn note(bytes: &[u8]) -> Option<(Note<'_>, &[u8])> {
     let (owner, content) = (u32_at(bytes, 0)? as usize, u32_at(bytes, 4)? as usize);
     let at = 12usize.checked_add(owner.next_multiple_of(4))?;
@@ -232,7 +232,7 @@ mod tests {
     static corebcc_usdt_semaphore: AtomicU16 = AtomicU16::new(0xbeef);
 
     extern "C" {
-        /// Never called: it is for those who read the file.
+        /// Never called, only found in the file.
         fn corebcc_usdt_site();
     }
 
@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Where the table of sections is at the end of a file, one that is cut short has none.
+    /// A truncated file has no table of sections, since that is at its end.
     #[test]
     fn files_without_notes_or_cut_short_have_no_probes() {
         let bytes = own();

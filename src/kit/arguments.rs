@@ -1,24 +1,24 @@
-//! The arguments of processes, which can hold passwords: whether they are shown, and how much of a command line the log gets.
+//! Arguments of processes, which can hold passwords: the switch that shows them, and the length limit in the log.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// As the level of the log: one for the process, set before the modules are made.
+/// Value of the option `show_arguments`. Global, as the log level is, and set before the modules are made.
 static SHOWN: AtomicBool = AtomicBool::new(true);
 
-/// Bytes of a command line in the log, which nobody rotates: any user can begin as many processes as they like.
+/// Longest command line in the log, in bytes. The log is not rotated, and any user can start any number of processes.
 const IN_LOG: usize = 200;
 
-/// The option `show_arguments` of `[pmda]`.
+/// Sets the option `show_arguments` of `[pmda]`.
 pub fn show_arguments(shown: bool) {
     SHOWN.store(shown, Relaxed);
 }
 
-/// Whether values and the log may have the arguments of processes.
+/// True if values and the log may contain the arguments of processes.
 pub fn shows_arguments() -> bool {
     SHOWN.load(Relaxed)
 }
 
-/// A command line as the log has it.
+/// Shortens a command line for the log: to `IN_LOG` bytes, and to the program if arguments are not shown.
 pub fn in_log(line: &[u8]) -> String {
     shortened(line, shows_arguments())
 }

@@ -1,9 +1,9 @@
-//! A module that is declared and needs no code of its own.
+//! A module that consists of its declaration only.
 
 use super::{Host, Kernel, MapKind, Module, Plan, Spec};
 use crate::bpf::types;
 
-/// A module without options whose tables have readings: it attaches all of its hooks and has its rows per CPU.
+/// A module without options: all of its tables have readings, all of its hooks are attached, and its rows are per CPU.
 pub struct Declared(pub &'static Spec);
 
 impl Module for Declared {

@@ -11,37 +11,38 @@ pub type FineCounts = [u64; Fine::BUCKETS];
 /// The buckets: 16 to the octave from 1 us to 2^27 us, 16 of equal width below, one per octave above.
 pub struct Fine;
 
-/// A bucket as it is served: its identifier among plain buckets, its name and the fine buckets that it is the sum of.
+/// A bucket that is served to clients.
 pub struct ServedBucket {
-    /// The same for a bucket of the same name.
+    /// Identifier, the same for buckets of the same name.
     pub id: u32,
     /// `LOW-HIGH` in microseconds, both ends included.
     pub name: String,
-    /// Its upper bound in seconds, as Prometheus has it.
+    /// Upper bound in seconds, for the label `le` of Prometheus.
     pub le: String,
-    /// The fine buckets in it.
+    /// Fine buckets that it is the sum of.
     pub of: Range<usize>,
 }
 
-/// Sixteenths of a microsecond from which on a bucket is an octave.
+/// First bound, in sixteenths of a microsecond, above which a bucket is as wide as an octave.
 const TOP: u64 = 1 << 31;
 /// The number of the first bucket that is an octave.
 const OCTAVES: usize = 448;
 /// The first octave of microseconds that the last served bucket holds.
 const LAST_SERVED: u32 = 25;
-/// Identifiers of fine buckets begin behind those of octaves, those of quarters behind the fine ones.
+/// Identifiers of fine buckets and of quarters start at these numbers; octaves start at 0.
 const FINE_IDS: u32 = 64;
 const QUARTER_IDS: u32 = 640;
 
 impl Fine {
     /// Words of a histogram.
     pub const BUCKETS: usize = 456;
-    /// Those that are in use.
+    /// Words in use.
     pub const USED: usize = 453;
-    /// What a quantile can be off by, between 1 us and 2^27 us: half the width of a bucket. Rounding to microseconds comes on top.
+    /// Largest error of a quantile between 1 us and 2^27 us, half the width of a bucket. Rounding to microseconds adds
+    /// to it.
     pub const ERROR: f64 = 0.032;
 
-    /// The bucket of a time.
+    /// Returns the bucket of a time.
     pub fn bucket(ns: u64) -> usize {
         let v = (u128::from(ns) * 16 / 1000) as u64;
         match v {
@@ -54,7 +55,7 @@ impl Fine {
         }
     }
 
-    /// The nanoseconds that a bucket holds, both ends included.
+    /// Returns the bounds of a bucket in nanoseconds, both inclusive.
     pub fn bounds(bucket: usize) -> (u64, u64) {
         // The first nanosecond of a sixteenth.
         let ns = |v: u64| (v * 125).div_ceil(2);
@@ -62,7 +63,7 @@ impl Fine {
         (ns(Fine::low(bucket)), high)
     }
 
-    /// The sixteenths of a microsecond that a bucket begins at.
+    /// Returns the lower bound of a bucket in sixteenths of a microsecond.
     fn low(bucket: usize) -> u64 {
         match bucket {
             0..16 => bucket as u64,
@@ -71,8 +72,8 @@ impl Fine {
         }
     }
 
-    /// The time that stands for those in a bucket, in nanoseconds: no other is farther from all of them than half its width. The
-    /// last bucket has no middle.
+    /// Returns the middle of a bucket in nanoseconds: at most half its width from every time in it. The last bucket is
+    /// open, so its lower bound is returned.
     fn middle(bucket: usize) -> u64 {
         match Fine::bounds(bucket) {
             (low, u64::MAX) => low,
@@ -80,7 +81,7 @@ impl Fine {
         }
     }
 
-    /// The power of two of hist.bpf.h that a bucket is part of.
+    /// Returns the power of two of hist.bpf.h that contains a bucket.
     pub fn octave(bucket: usize) -> usize {
         match bucket {
             0..32 => 0,
@@ -89,7 +90,7 @@ impl Fine {
         }
     }
 
-    /// Counts by powers of two, as hist.bpf.h has them.
+    /// Sums counts by powers of two, as in hist.bpf.h.
     pub fn octaves(counts: &FineCounts) -> [u64; 32] {
         let mut octaves = [0u64; 32];
         for (bucket, &count) in counts.iter().enumerate().take(Fine::USED) {
@@ -99,12 +100,12 @@ impl Fine {
         octaves
     }
 
-    /// The time, in nanoseconds, that this share of the times (in thousandths) does not exceed; `None` without times.
+    /// Returns the time in nanoseconds that `permille` thousandths of the times do not exceed; `None` without times.
     pub fn quantile(counts: &[u64], permille: u64) -> Option<u64> {
         Fine::quantiles(counts, [permille]).map(|[quantile]| quantile)
     }
 
-    /// The same of several shares, which ascend, in one pass.
+    /// Returns several quantiles in one pass, see [`Fine::quantile`]; `permille` ascends.
     pub fn quantiles<const N: usize>(counts: &[u64], permille: [u64; N]) -> Option<[u64; N]> {
         let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
         let wanted = permille.map(|permille| (total * u128::from(permille)).div_ceil(1000).max(1));
@@ -119,26 +120,26 @@ impl Fine {
         (found == N).then_some(quantiles)
     }
 
-    /// The buckets that are served: powers of two, four in each, or all there are below 2^25 us. The last one is open.
+    /// Returns the buckets to serve: powers of two, four to each power, or all below 2^25 us. The last one is open.
     pub fn served(buckets: Buckets) -> &'static [ServedBucket] {
         static SERVED: LazyLock<[Vec<ServedBucket>; 3]> =
             LazyLock::new(|| [octaves_served(), parts_served(QUARTER_IDS, 4), parts_served(FINE_IDS, 1)]);
         &SERVED[buckets as usize]
     }
 
-    /// How many times a histogram of a row has.
+    /// Returns the number of times in a row's histogram.
     pub fn count(row: Row<'_, fine_hist>) -> u64 {
         row.words(fine_hist::buckets).fold(0, u64::wrapping_add)
     }
 
-    /// The sum of histograms in rows: counts by bucket, and nanoseconds.
+    /// Sums the histograms of rows; returns the counts by bucket and the sum of the times in nanoseconds.
     pub fn total<'a>(rows: impl Iterator<Item = Row<'a, fine_hist>>) -> (FineCounts, u64) {
         let mut counts = [0; Fine::BUCKETS];
         let sum = rows.fold(0, |sum: u64, row| sum.wrapping_add(Fine::add(row, &mut counts)));
         (counts, sum)
     }
 
-    /// Adds a histogram of a row to counts; yields the sum of its times in nanoseconds, which is read first.
+    /// Adds the histogram of a row to counts; returns the sum of its times in nanoseconds, which is read first.
     pub fn add(row: Row<'_, fine_hist>, counts: &mut FineCounts) -> u64 {
         let sum = row.get(fine_hist::sum);
         for (count, more) in counts.iter_mut().zip(row.words(fine_hist::buckets)) {
@@ -162,7 +163,8 @@ fn octaves_served() -> Vec<ServedBucket> {
     (0..LAST_SERVED).map(octave).chain([last_served()]).collect()
 }
 
-/// So many fine buckets in each. Those of 4 are quarters of an octave; below a microsecond there is no more than one of these.
+/// Served buckets of `size` fine buckets each. With 4 they are quarters of an octave; all times below a microsecond
+/// share one bucket.
 fn parts_served(ids: u32, size: usize) -> Vec<ServedBucket> {
     let (last, first) = (last_served(), if size > 1 { 16 } else { 0 });
     let begins = (first..last.of.start).step_by(size);
@@ -179,7 +181,7 @@ fn parts_served(ids: u32, size: usize) -> Vec<ServedBucket> {
     served.chain([last]).collect()
 }
 
-/// The open bucket. Its name has a number at both ends, since clients take what follows the dash for one.
+/// The open bucket. Its name has a number at both ends, since clients expect a number after the dash.
 fn last_served() -> ServedBucket {
     let (low, high) = (Log2::bounds(LAST_SERVED).0, Log2::bounds(31).1);
     let of = (LAST_SERVED as usize + 1) << 4..Fine::BUCKETS;
@@ -247,7 +249,7 @@ mod tests {
         assert_eq!(seconds(Buckets::Fine, &[0, 16, 32, 416]), ["0.0000000625", "0.0000010625", "0.000002125", "+Inf"]);
     }
 
-    /// Quantiles of samples, and what the buckets make of them: the error that the help text gives.
+    /// Quantiles from the buckets differ from those of the samples by at most the error that the help text states.
     #[test]
     fn quantiles_are_as_near_as_their_help_says() {
         let mut state = 1u64;

@@ -3,31 +3,33 @@
 /// The instance domain of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log2 {
-    /// How many buckets the programs have.
+    /// Number of buckets in the BPF programs.
     pub buckets: u32,
 }
 
 impl Log2 {
-    /// The histograms of microseconds that the programs count (bpf/shared/hist.bpf.h): up to 71 minutes.
+    /// Histograms of microseconds that the programs count (bpf/shared/hist.bpf.h): up to 71 minutes.
     pub const MICROSECONDS: Log2 = Log2 { buckets: 32 };
 
-    /// What a bucket holds, both ends included: 0-1, 2-3, 4-7, ...
+    /// Returns the bounds of a bucket, both inclusive: 0-1, 2-3, 4-7, ...
     pub fn bounds(bucket: u32) -> (u64, u64) {
         let low = if bucket == 0 { 0 } else { 1u64.checked_shl(bucket).unwrap_or(u64::MAX) };
         (low, low.max(1) + (low.max(1) - 1))
     }
 
-    /// The bucket a name stands for.
+    /// Returns the bucket with this instance name.
     pub fn bucket(name: &str) -> Option<u32> {
         (0..64).find(|&bucket| Log2::name(bucket) == name)
     }
 
-    /// Number of buckets up to the highest that counted; at least one, so that a client sees the metric before the first event.
+    /// Returns the number of buckets up to the highest that counted; at least one, so that a client sees the metric
+    /// before the first event.
     pub fn used(counts: &[u64]) -> usize {
         counts.iter().rposition(|&count| count > 0).map_or(1, |highest| highest + 1)
     }
 
-    /// The instance name: decimal, one dash, no unit (Grafana's heatmap takes what follows the dash for the upper bound).
+    /// Returns the instance name: decimal, one dash, no unit (Grafana's heatmap takes the part after the dash for the
+    /// upper bound).
     pub fn name(bucket: u32) -> String {
         let (low, high) = Log2::bounds(bucket);
         format!("{low}-{high}")

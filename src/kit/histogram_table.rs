@@ -1,5 +1,5 @@
-//! Tables of histograms: for each series its count, sum and quantiles, and in a second table its buckets. One line of
-//! [`crate::histograms!`] declares a histogram; whoever keeps one has a [`Kept`] for it.
+//! Tables of histograms: one table has the count, the sum and the quantiles of each series, a second one its buckets.
+//! One line of [`crate::histograms!`] declares a histogram; [`Kept`] holds its state.
 
 use super::{
     Buckets, Fine, FineCounts, Metric, MetricDef, Row, RowMut, SeriesLabels, ServedBucket, Table, Window, Windowed,
@@ -8,35 +8,36 @@ use crate::bpf::types::fine_hist;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the documents have to know of a histogram.
+/// A histogram as the documents describe it.
 pub struct HistogramDef {
-    /// The name of its metrics, without the last component.
+    /// Name of its metrics, without the last component.
     pub name: &'static str,
-    /// What it counts: `reads by disk`.
+    /// The events it counts: `reads by disk`.
     pub events: &'static str,
-    /// Which time: `from allocation to completion`.
+    /// The time it measures: `from allocation to completion`.
     pub time: &'static str,
-    /// What else there is to say of it.
+    /// A note for the documents; may be empty.
     pub note: &'static str,
 }
 
 /// The metrics of a histogram besides its buckets, by the last component of their names.
 pub const SERIES_METRICS: [&str; 7] = ["count", "sum", "p50", "p90", "p99", "p999", "max"];
 
-/// The metric of this last component, of the histogram in this place.
+/// Returns the metric with this index in [`SERIES_METRICS`], of the histogram with this index.
 pub const fn series_metric(histogram: usize, metric: usize) -> Metric<u64> {
     Metric::new(histogram * SERIES_METRICS.len() + metric)
 }
 
-/// The metrics of a histogram as Prometheus has it, by the last component of their names.
+/// Number of metrics of a histogram in the form of Prometheus.
 const SECONDS_METRICS: usize = 3;
 
-/// The identifier of the instance `all`, behind those of buckets.
+/// Identifier of the instance `all`, above those of buckets.
 const ALL_ID: u32 = 1 << 10;
 
-/// Declares histograms: the constants `SERIES` (the metrics by series), `BUCKETS` (theirs by bucket), `SECONDS` (those for Prometheus) and `HISTOGRAMS`. Each line has
-/// a number, which the items of its metrics follow from: 8 times the number, and the number, and 4 times the number. Other metrics of the series follow `with`,
-/// with items below 8.
+/// Declares histograms: the constants `SERIES` (metrics by series), `BUCKETS` (metrics by bucket), `SECONDS` (metrics
+/// for Prometheus) and `HISTOGRAMS`. Each line has a number that determines the items of its metrics: they start at 8
+/// times the number in `SERIES`, at the number in `BUCKETS`, and at 4 times the number in `SECONDS`. Other metrics of
+/// the series follow `with`, with items below 8.
 ///
 /// ```text
 /// histograms! {
@@ -136,7 +137,8 @@ macro_rules! histograms {
     };
 }
 
-/// A metric of a histogram; [`crate::histograms!`] calls it. What it is follows from the last component of its name.
+/// Declares a metric of a histogram, for [`crate::histograms!`]. Type, semantics and units follow from the last
+/// component of the name.
 pub const fn histogram_metric(item: u32, name: &'static str, oneline: &'static str) -> MetricDef {
     use crate::pcp::{Sem, Type, Units};
     let (ty, sem, units) = match name.as_bytes() {
@@ -153,14 +155,14 @@ pub const fn histogram_metric(item: u32, name: &'static str, oneline: &'static s
 /// A histogram of a series: the sum of histograms in rows, and its quantiles over a window.
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// The sum of the times when the counters were last read: they are read again once it is another one.
+    /// Sum of the times at the last reading of the counters, which are read again only when it has changed.
     sum: u64,
     count: u64,
     window: Windowed,
 }
 
 impl Kept {
-    /// Number of times and their sum in nanoseconds, as of now.
+    /// Returns the number of times and their sum in nanoseconds, as of now.
     pub fn read<'a>(&mut self, rows: impl Iterator<Item = Row<'a, fine_hist>> + Clone) -> (u64, u64) {
         let sum = sum_of(rows.clone());
         if sum != self.sum {
@@ -169,7 +171,7 @@ impl Kept {
         (self.count, self.sum)
     }
 
-    /// Takes what was counted since the last look into this part of the window. Yields what was counted, by bucket.
+    /// Adds the counts since the last look to this part of the window; returns them by bucket.
     pub fn look<'a>(
         &mut self,
         part: u64,
@@ -191,24 +193,25 @@ impl Kept {
         self.window.take(part, &counts)
     }
 
-    /// Leaves out of the window what these rows have counted so far.
+    /// Excludes from the window all that these rows have counted so far.
     pub fn skip<'a>(&mut self, rows: impl Iterator<Item = Row<'a, fine_hist>>) {
         let counts = self.count(rows);
         self.window.sum = self.sum;
         self.window.skip(&counts);
     }
 
-    /// Adds to this part of the window what [`Kept::look`] of another histogram has counted.
+    /// Adds the counts that [`Kept::look`] returned for another histogram to this part of the window.
     pub fn add(&mut self, part: u64, counted: &[(u16, u32)]) {
         self.window.add(part, counted);
     }
 
-    /// Measures the window again if something was added or is over.
+    /// Recomputes the quantiles if counts were added or have left the window.
     pub fn pass(&mut self, part: u64) {
         self.window.pass(part);
     }
 
-    /// Sets counts as of now, and quantiles, in a row of a table; `histogram` is the number of the histogram in the table.
+    /// Sets counts as of now, and quantiles, in a row of a table; `histogram` is the index of the histogram in the
+    /// table.
     pub fn set<'a>(
         &mut self,
         row: RowMut<'a>,
@@ -234,10 +237,10 @@ impl Kept {
     }
 }
 
-/// A histogram of a module: the histograms in rows that it is the sum of.
+/// Rows whose histograms add up to one histogram of a module.
 pub type HistogramRows<'a> = Vec<Row<'a, fine_hist>>;
 
-/// The histograms of a module whose series are always the same, with their windows.
+/// Histograms of a module with a fixed set of series, with their windows.
 #[derive(Debug)]
 pub struct Histograms {
     clock: WindowClock,
@@ -247,13 +250,14 @@ pub struct Histograms {
 }
 
 impl Histograms {
-    /// By the module's option `window` and those about buckets.
+    /// Makes them from the module's options `window`, `buckets` and `prometheus`.
     pub fn new(window: Window, served: ServedBuckets) -> Histograms {
         let clock = WindowClock::new(window);
         Histograms { clock, start: Instant::now(), served, kept: Vec::new() }
     }
 
-    /// Once a second, with all histograms: takes what was counted into the windows. `continues`: they had counts of an agent before.
+    /// Adds new counts to the windows; to be called once a second with all histograms. `continues`: the maps hold
+    /// counts of an earlier agent.
     pub fn tick(&mut self, histograms: &[HistogramRows<'_>], continues: bool) {
         let part = self.clock.look(self.start.elapsed(), continues);
         self.kept.resize_with(histograms.len(), Kept::default);
@@ -262,7 +266,8 @@ impl Histograms {
         }
     }
 
-    /// Sets counts, sums and quantiles of a series, whose first histogram has this number in [`Histograms::tick`].
+    /// Sets counts, sums and quantiles of a series; `first` is the index of its first histogram in
+    /// [`Histograms::tick`].
     pub fn set(&self, row: RowMut<'_>, first: usize, histograms: &[HistogramRows<'_>]) {
         histograms.iter().enumerate().fold(row, |row, (at, rows)| {
             // All of them, each time: a wait of nothing leaves the sum as it is.
@@ -275,7 +280,7 @@ impl Histograms {
         });
     }
 
-    /// Sets the buckets of a series, as [`set_buckets`].
+    /// Sets the buckets of a series, see [`set_buckets`].
     pub fn set_buckets(
         &self,
         table: &mut Table,
@@ -287,7 +292,7 @@ impl Histograms {
     }
 }
 
-/// The sum of the times, in nanoseconds.
+/// Returns the sum of the times in nanoseconds.
 fn sum_of<'a>(rows: impl Iterator<Item = Row<'a, fine_hist>>) -> u64 {
     rows.fold(0, |sum, row| sum.wrapping_add(row.get(fine_hist::sum)))
 }
@@ -297,24 +302,24 @@ pub fn set_counts(row: RowMut<'_>, histogram: usize, (count, sum): (u64, u64)) -
     row.set(series_metric(histogram, 0), count).set(series_metric(histogram, 1), sum)
 }
 
-/// Which buckets of histograms are served, by the options of their module.
+/// The buckets of histograms that a module serves, by its options.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServedBuckets {
-    /// How wide they are.
+    /// Width of the buckets.
     pub width: Buckets,
-    /// Buckets are served for Prometheus too.
+    /// True if buckets are also served in the form of Prometheus.
     pub prometheus: bool,
 }
 
 impl ServedBuckets {
-    /// By the options `buckets` and `prometheus`.
+    /// Makes it from the options `buckets` and `prometheus`.
     pub fn new(buckets: Buckets, prometheus: bool) -> ServedBuckets {
         ServedBuckets { width: buckets, prometheus }
     }
 }
 
-/// Fills the buckets of a series: an instance `LOW-HIGH::SERIES` for each, or `LOW-HIGH` without a series; or the same for Prometheus. `totals`
-/// are the counts of the table's histograms, each with its sum in nanoseconds.
+/// Fills the buckets of a series: an instance `LOW-HIGH::SERIES` for each, or `LOW-HIGH` without a series; or their
+/// form for Prometheus. `totals` are the counts of the table's histograms, each with its sum in nanoseconds.
 pub fn set_buckets(
     table: &mut Table,
     served: ServedBuckets,
@@ -339,7 +344,7 @@ pub fn set_buckets(
     }
 }
 
-/// As [`set_buckets`], for Prometheus: a bucket counts the times of those below it too.
+/// Fills the buckets of a series in the form of Prometheus: a bucket includes the counts of all lower ones.
 fn set_seconds(
     table: &mut Table,
     buckets: Buckets,
@@ -365,7 +370,7 @@ fn set_seconds(
     }
 }
 
-/// A new row of a table by bucket.
+/// Appends a row to a table of buckets.
 fn bucket_row<'a>(
     table: &'a mut Table,
     series: Option<(&[u8], &Arc<SeriesLabels>)>,
@@ -378,41 +383,42 @@ fn bucket_row<'a>(
     }
 }
 
-/// How a histogram is looked at for its window.
+/// A way to read a histogram for its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Only if the sum of its times is another one.
+    /// Read it only if the sum of its times has changed.
     IfNew,
-    /// Even if the sum is the same, since a coarse clock finds times of 0.
+    /// Read it even if the sum is the same, since a coarse clock can measure times of 0.
     Anyway,
-    /// Without what it has counted so far, which was for another agent.
+    /// Exclude its counts so far, which belong to an earlier agent.
     Skip,
 }
 
-/// What the parts of a window are counted by: the time since its module was made.
+/// The clock of a window, which counts its parts from the start of the module.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowClock {
     window: Window,
     looks: u64,
-    /// The present look is the first, and finds counts of an agent before.
+    /// True during the first look if the maps hold counts of an earlier agent.
     skips: bool,
 }
 
 impl WindowClock {
-    /// A window that begins now.
+    /// Starts a window now.
     pub const fn new(window: Window) -> WindowClock {
         WindowClock { window, looks: 0, skips: false }
     }
 
-    /// Counts a look, this long after the start; yields the part of the window that it belongs to. `continues`: the counters had counts of
-    /// an agent before.
+    /// Counts a look at this time after the start; returns the part of the window. `continues`: the counters hold
+    /// counts of an earlier agent.
     pub fn look(&mut self, since_start: Duration, continues: bool) -> u64 {
         self.skips = continues && self.looks == 0;
         self.looks += 1;
         self.window.part(since_start)
     }
 
-    /// How the histogram with this number is looked at: each once in 16 looks even if it seems the same.
+    /// Returns the way to read the histogram with this number: each is read once in 16 looks even if its sum is
+    /// unchanged.
     pub fn look_at(&self, number: usize) -> Look {
         match number as u64 % 16 == self.looks % 16 {
             _ if self.skips => Look::Skip,

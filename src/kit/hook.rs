@@ -1,5 +1,5 @@
-//! Where modules attach. A hook has tiers, best first; the loader takes the first tier the kernel accepts, found by trial.
-//! A hook can also be a template (`ON_EACH_*` in bpf/): then the configuration names its targets.
+//! Places where modules attach. A hook has tiers, best first; the loader takes the first tier that the kernel accepts,
+//! found by trial. A hook can also be a template (`ON_EACH_*` in bpf/), whose targets the configuration names.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,46 +10,47 @@ pub const NEEDS_BTF: &str = "a kernel with BTF";
 /// A place in the kernel and the ways to attach there.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// What the log and the tables call it.
+    /// Name in the log and in tables.
     pub name: &'static str,
-    /// Each tier is a set of programs that have to attach together.
+    /// Tiers, each a set of programs that attach together or not at all.
     pub tiers: &'static [Tier],
-    /// What a kernel without it lacks, and what to do: the end of a sentence that begins "needs".
+    /// The kernel feature it needs, and a remedy: completes a sentence that begins "needs".
     pub needs: &'static str,
 }
 
-/// One way to attach: the names of the programs in the BPF object (build.rs makes them of kind and hook).
+/// One way to attach: the names of the programs in the BPF object, which build.rs builds from kind and hook.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Tier {
-    /// `tp_btf`, `raw_tp`, `fentry`, `kprobe`, ...
+    /// Kind: `tp_btf`, `raw_tp`, `fentry`, `kprobe`, ...
     pub kind: &'static str,
     /// Programs.
     pub programs: &'static [&'static str],
 }
 
-/// What a template is attached to: a place that the configuration names.
+/// A place named in the configuration, to which a template is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// An event of tracefs.
     Tracepoint {
-        /// Its subsystem.
+        /// Subsystem.
         category: String,
-        /// Its name.
+        /// Name.
         event: String,
     },
     /// A kernel function.
     Function(String),
     /// A place in a file that processes execute.
     Code {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Where in the file, in bytes.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// Where in the file the counter of its users is, which is above 0 as long as it is attached to; 0: it has none.
+        /// Offset of the semaphore in the file, in bytes; 0 without one. The semaphore counts its users: above 0 while
+        /// something is attached.
         semaphore: u64,
-        /// Only in this process, so that others pay nothing; `None`: in all, those to come included.
+        /// The only process to attach to, so that others pay nothing; `None`: all, including future ones.
         process: Option<u32>,
-        /// The configuration's name of it.
+        /// Name in the configuration.
         name: String,
     },
 }
@@ -79,8 +80,8 @@ macro_rules! tracepoint {
     };
 }
 
-/// A kernel function, from entry to return: by a trampoline, else by probes. One that is in a module of the kernel is found
-/// if the module is loaded.
+/// A kernel function, from entry to return: by a trampoline, else by probes. A function of a kernel module is found
+/// only while that is loaded.
 #[macro_export]
 macro_rules! function {
     ($name:literal, $needs:expr) => {
@@ -98,7 +99,7 @@ macro_rules! function {
     };
 }
 
-/// Locations in user code, by the template of a module (`ON_EACH_CODE`).
+/// Locations in user code, for a module's template (`ON_EACH_CODE`).
 #[macro_export]
 macro_rules! user_code {
     ($name:literal, $module:literal) => {
@@ -110,13 +111,13 @@ macro_rules! user_code {
     };
 }
 
-/// How a perf event hook samples (`perf_event_open(2)`, the software CPU clock).
+/// Sampling parameters of a perf event hook (`perf_event_open(2)`, the software CPU clock).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Samples a second if `by_frequency`, else nanoseconds of CPU time between two samples.
+    /// Samples per second if `by_frequency`, else nanoseconds of CPU time between samples.
     pub rate: u64,
-    /// What `rate` is.
+    /// True if `rate` is a frequency, false if it is a period.
     pub by_frequency: bool,
-    /// One CPU, or all.
+    /// The CPU to sample; `None`: all.
     pub cpu: Option<u32>,
 }

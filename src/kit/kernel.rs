@@ -1,4 +1,4 @@
-//! What a module sees of the kernel, and a stand-in for tests.
+//! The kernel as a module sees it, and a fake one for tests.
 
 use super::{Hook, MapDef, Rows, Sampling, Target};
 use crate::bpf::{Field, Untyped};
@@ -7,73 +7,75 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
-/// Why the kernel does not do what a module at work asks for.
+/// A reason why the kernel refused the request of a running module.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum KernelError {
-    /// The hook, or one of its programs, was not loaded.
+    /// The hook or one of its programs was not loaded.
     #[error("{0} was not loaded")]
     NotLoaded(&'static str),
-    /// The kernel's answer.
+    /// Error text of the kernel.
     #[error("{0}")]
     Refused(String),
 }
 
-/// The loaded maps.
+/// Loaded maps and programs.
 pub trait Kernel {
-    /// The 64-bit words of a mapped array; empty if the map is not there.
+    /// Returns the 64-bit words of a mapped array; empty if there is no such map.
     fn words(&self, map: &MapDef) -> &[AtomicU64];
 
-    /// Whether a map has counts of an agent before this one, since it was pinned.
+    /// True if a map was pinned and holds counts of an earlier agent.
     fn continues(&self, _map: &MapDef) -> bool {
         false
     }
 
-    /// Hands out the records waiting in a ring and frees their room.
+    /// Passes the waiting records of a ring to `each` and frees their space.
     fn drain(&self, ring: &MapDef, each: &mut dyn FnMut(&[u8]));
 
-    /// Runs the program of an `ON_CALL` hook; yields what it returns.
+    /// Runs the program of an `ON_CALL` hook; returns its result.
     fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, KernelError>;
 
-    /// Whether a template is attached to the target that has this number.
+    /// True if a template is attached to the target with this number.
     fn reaches(&self, template: &'static Hook, number: u32) -> bool;
 
-    /// Attaches a perf event hook that was loaded for later, to an event on each CPU.
+    /// Attaches a perf event hook, loaded on demand, to an event on each CPU.
     fn sample(&self, hook: &'static Hook, sampling: Sampling) -> Result<(), KernelError>;
 
-    /// Detaches a hook; not attached is fine.
+    /// Detaches a hook; does nothing if it is not attached.
     fn detach(&self, hook: &'static Hook);
 
-    /// Attaches a hook that was loaded for later; done before is fine. An error if the kernel has it in no form.
+    /// Attaches a hook that was loaded on demand; does nothing if it is attached. An error if the kernel accepted none
+    /// of its tiers.
     fn attach(&self, hook: &'static Hook) -> Result<(), KernelError>;
 
-    /// Attaches a template to one more target, under a number that its program gets; the plan named the template
-    /// ([`super::Plan::template`]).
+    /// Attaches a template, which the plan has named ([`super::Plan::load_template`]), to one more target; its program
+    /// gets the number.
     fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, KernelError>;
 }
 
-/// Keeps a template attached to a target until it is dropped.
+/// An attachment of a template to a target, which ends when this is dropped.
 pub struct Attachment(#[allow(dead_code)] Mutex<Box<dyn Send>>); // for its drop only
 
 impl Attachment {
-    /// Detaches by dropping this.
+    /// Makes an attachment that ends when `what` is dropped.
     pub fn new(what: impl Send + 'static) -> Attachment {
         Attachment(Mutex::new(Box::new(what)))
     }
 }
 
 impl dyn Kernel + '_ {
-    /// The rows of a map of counters.
+    /// Returns the rows of a map of counters.
     pub fn rows<T>(&self, map: Rows<T>) -> RowsView<'_, T> {
         RowsView::new(self.words(&map.def), &map.def)
     }
 
-    /// Number of rows of a map that have an owner, where its declaration says how to tell.
+    /// Returns the number of rows in use; `None` if the map's declaration does not name the field that shows it.
     pub fn taken(&self, map: &MapDef) -> Option<u64> {
         let taken = Field::<Untyped, u64>::untyped(map.taken?);
         Some(self.untyped(map).iter().filter(|row| row.get(taken) != 0).count() as u64)
     }
 
-    /// Number of events dropped because a map was full, where its declaration says which of these maps counts them.
+    /// Returns the number of events dropped because a map was full; `None` if its declaration names no counter for
+    /// them.
     pub fn lost(&self, map: &MapDef, maps: &[MapDef]) -> Option<u64> {
         let (counts, field) = map.lost?;
         Some(self.untyped(maps.iter().find(|def| def.name == counts)?).sum(Field::untyped(field)))
@@ -104,28 +106,28 @@ impl<'a, T> RowsView<'a, T> {
         RowsView { words, per_row: (map.value_size / 8).max(1), of: PhantomData }
     }
 
-    /// Each row, in order.
+    /// Iterates over the rows in order.
     pub fn iter(self) -> impl Iterator<Item = Row<'a, T>> {
         self.words.chunks_exact(self.per_row).map(Row::new)
     }
 
-    /// One row.
+    /// Returns the row with this index.
     pub fn get(self, index: usize) -> Option<Row<'a, T>> {
         let start = index.checked_mul(self.per_row)?;
         self.words.get(start..start + self.per_row).map(Row::new)
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn len(self) -> usize {
         self.words.len() / self.per_row
     }
 
-    /// Whether there is no row.
+    /// True if there are no rows.
     pub fn is_empty(self) -> bool {
         self.words.is_empty()
     }
 
-    /// The sum of one field over all rows.
+    /// Sums one field over all rows.
     pub fn sum(self, field: Field<T, u64>) -> u64 {
         self.iter().fold(0, |sum, row| sum.wrapping_add(row.get(field)))
     }
@@ -150,19 +152,19 @@ impl<'a, T> Row<'a, T> {
         Row { words, of: PhantomData }
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     pub fn get(self, field: Field<T, u64>) -> u64 {
         self.words.get(field.offset() / 8).map_or(0, |word| word.load(Relaxed))
     }
 
-    /// Writes a field. The programs write too: only for fields they have left to the agent.
+    /// Writes a field. Only for fields that the programs do not write.
     pub fn set(self, field: Field<T, u64>, value: u64) {
         if let Some(word) = self.words.get(field.offset() / 8) {
             word.store(value, Relaxed);
         }
     }
 
-    /// Writes the first bytes of an array, as C lays them out; the last word is filled up with zeros.
+    /// Writes the first bytes of an array in the layout of C; the last word is padded with zeros.
     pub fn set_bytes<F, const N: usize>(self, field: Field<T, [F; N]>, bytes: &[u8]) {
         for (word, chunk) in self.cells(field).iter().zip(bytes.chunks(8)) {
             let byte = |i| chunk.get(i).copied().unwrap_or(0);
@@ -170,13 +172,13 @@ impl<'a, T> Row<'a, T> {
         }
     }
 
-    /// Zeroes this field and those that follow it.
+    /// Zeroes this field and all that follow it.
     pub fn clear_from<F>(self, first: Field<T, F>) {
         let words = self.words.get(first.offset() / 8..).unwrap_or_default();
         words.iter().for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Zeroes all of it. What is 0 is left alone: writing there would take memory where a page of the array is not mapped.
+    /// Zeroes the row. Words that are 0 are not written, since a write would allocate an unmapped page of the array.
     pub fn clear(self) {
         self.words.iter().filter(|word| word.load(Relaxed) != 0).for_each(|word| word.store(0, Relaxed));
     }
@@ -186,17 +188,17 @@ impl<'a, T> Row<'a, T> {
         self.words.iter().zip(values).for_each(|(word, &value)| word.store(value, Relaxed));
     }
 
-    /// Whether every word is 0.
+    /// True if every word is 0.
     pub fn is_zero(self) -> bool {
         self.words.iter().all(|word| word.load(Relaxed) == 0)
     }
 
-    /// The words of an array.
+    /// Iterates over the words of an array.
     pub fn words<F, const N: usize>(self, field: Field<T, [F; N]>) -> impl Iterator<Item = u64> + 'a {
         self.cells(field).iter().map(|word| word.load(Relaxed))
     }
 
-    /// The first bytes of an array of words, as C laid them out.
+    /// Returns the first bytes of an array of words in the layout of C.
     pub fn bytes<F, const N: usize, const B: usize>(self, field: Field<T, [F; N]>) -> [u8; B] {
         let mut bytes = [0; B];
         for (chunk, word) in bytes.chunks_mut(8).zip(self.words(field)) {
@@ -205,12 +207,12 @@ impl<'a, T> Row<'a, T> {
         bytes
     }
 
-    /// A field that is a struct.
+    /// Returns a field that is a struct.
     pub fn part<F>(self, field: Field<T, F>) -> Row<'a, F> {
         Row::new(self.span(field))
     }
 
-    /// Each element of an array of structs.
+    /// Iterates over the elements of an array of structs.
     pub fn parts<F, const N: usize>(self, field: Field<T, [F; N]>) -> impl Iterator<Item = Row<'a, F>> {
         self.cells(field).chunks_exact((size_of::<F>() / 8).max(1)).map(Row::new)
     }
@@ -225,7 +227,7 @@ impl<'a, T> Row<'a, T> {
     }
 }
 
-/// Counters of the agent's own in the form of a row.
+/// Counters kept by the agent itself, in the form of a row.
 pub struct OwnRow<T> {
     words: Vec<AtomicU64>,
     of: PhantomData<fn() -> T>,
@@ -239,12 +241,12 @@ impl<T> Default for OwnRow<T> {
 }
 
 impl<T> OwnRow<T> {
-    /// The row.
+    /// Returns the row.
     pub fn row(&self) -> Row<'_, T> {
         Row::new(&self.words)
     }
 
-    /// Adds all words of another row, each to its own.
+    /// Adds each word of another row to the same word of this one.
     pub fn add(&self, row: Row<'_, T>) {
         for (sum, more) in self.words.iter().zip(row.words) {
             sum.fetch_add(more.load(Relaxed), Relaxed);
@@ -252,7 +254,7 @@ impl<T> OwnRow<T> {
     }
 }
 
-/// Maps without a kernel.
+/// A kernel for tests: maps in memory, nothing attached.
 #[derive(Default)]
 pub struct Fake {
     maps: Vec<(&'static str, Vec<AtomicU64>)>,
@@ -265,7 +267,7 @@ pub struct Fake {
     continues: bool,
 }
 
-/// One of a fake's targets.
+/// An attached target of a [`Fake`], removed from its list when dropped.
 struct FakeTarget(Arc<Mutex<Vec<(Target, u32)>>>, (Target, u32));
 
 impl Drop for FakeTarget {
@@ -278,35 +280,35 @@ impl Drop for FakeTarget {
 }
 
 impl Fake {
-    /// No maps at all.
+    /// Makes a kernel without maps.
     pub fn new() -> Fake {
         Fake::default()
     }
 
-    /// With a map of so many rows of zeros.
+    /// Adds a map with this many rows of zeros.
     pub fn with<T>(mut self, map: Rows<T>, rows: usize) -> Fake {
         let words = rows * map.def.value_size / 8;
         self.maps.push((map.def.name, (0..words).map(|_| AtomicU64::new(0)).collect()));
         self
     }
 
-    /// Of a kernel that lacks a hook.
+    /// Makes attaching this hook fail, as on a kernel that lacks it.
     pub fn without(mut self, hook: &'static Hook) -> Fake {
         self.missing.push(hook.name);
         self
     }
 
-    /// With a record waiting in the ring.
+    /// Adds a waiting record to the ring.
     pub fn record(&self, bytes: &[u8]) {
         self.records.borrow_mut().push(bytes.to_vec());
     }
 
-    /// With counts of an agent before in all maps.
+    /// Makes all maps hold counts of an earlier agent.
     pub fn continuing(self) -> Fake {
         Fake { continues: true, ..self }
     }
 
-    /// A row, which the test gave the map.
+    /// Returns a row of a map that the test has added.
     pub fn row<T>(&self, map: Rows<T>, row: usize) -> Row<'_, T> {
         let kernel: &dyn Kernel = self;
         kernel.rows(map).get(row).expect("the test gave the map this row")
@@ -317,13 +319,13 @@ impl Fake {
         self.row(map, row).set(field, value);
     }
 
-    /// Where the target with this number could not be attached.
+    /// Makes the target with this number impossible to attach.
     pub fn out_of_reach(mut self, number: u32) -> Fake {
         self.unreached.push(number);
         self
     }
 
-    /// The calls of a hook's program since the last look: their arguments.
+    /// Returns and removes the recorded calls of a hook's program, as lists of arguments.
     pub fn calls(&self, hook: &'static Hook) -> Vec<Vec<u64>> {
         let mut calls = self.calls.borrow_mut();
         let (of, others) = calls.drain(..).partition(|(name, _)| *name == hook.name);
@@ -332,12 +334,12 @@ impl Fake {
         of.into_iter().map(|(_, arguments)| arguments).collect()
     }
 
-    /// The targets that templates are attached to, with their numbers.
+    /// Returns the targets that templates are attached to, with their numbers.
     pub fn targets(&self) -> Vec<(Target, u32)> {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The hooks attached later.
+    /// Returns the names of the hooks attached later.
     pub fn attached(&self) -> Vec<&'static str> {
         self.attached.borrow().clone()
     }
@@ -358,7 +360,7 @@ impl Kernel for Fake {
         }
     }
 
-    /// Yields 0.
+    /// Records the call; returns 0.
     fn call(&self, hook: &'static Hook, arguments: &[u64]) -> Result<u32, KernelError> {
         self.calls.borrow_mut().push((hook.name, arguments.to_vec()));
         Ok(0)

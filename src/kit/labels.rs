@@ -1,15 +1,15 @@
-//! Labels of instances: what is known of a series besides its name.
+//! Labels of instances: facts about a series besides its name.
 
-/// The value of a label.
+/// Value of a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SeriesLabel {
     /// Text without control characters.
     Text(String),
-    /// A whole number.
+    /// Integer.
     Number(i64),
-    /// Yes or no.
+    /// Boolean.
     Flag(bool),
 }
 
-/// The labels of a series, each with its name.
+/// Labels of a series by name.
 pub type SeriesLabels = Vec<(&'static str, SeriesLabel)>;

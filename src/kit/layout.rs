@@ -1,26 +1,26 @@
-//! The layout of maps that outlive the agent: a hash of all that gives their contents a meaning.
+//! Layout of maps that outlive the agent: a hash of everything that gives their contents a meaning.
 
 use std::fmt::Display;
 
-/// What changes with what the agent's own counts mean, even if no struct does. Whoever changes that raises it.
+/// Version, to be raised when the agent changes the meaning of counts without changing a struct.
 const VERSION: u64 = 1;
 
-/// A hash (FNV-1a), which is the same in every version of the agent.
+/// A hash (FNV-1a) that is the same in every version of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout(pub u64);
 
 impl Layout {
-    /// Of some bytes.
+    /// Hashes bytes.
     pub fn of(bytes: &[u8]) -> Layout {
         Layout(0xcbf2_9ce4_8422_2325).with_bytes(bytes)
     }
 
-    /// That of nothing but the version.
+    /// Returns the hash of the version, to be continued with [`Layout::with`].
     pub fn begin() -> Layout {
         Layout::of(&VERSION.to_le_bytes())
     }
 
-    /// This and a text; two texts are another layout than both as one.
+    /// Adds a text. Two texts give another hash than their concatenation.
     #[must_use]
     pub fn with(self, text: impl Display) -> Layout {
         self.with_bytes(text.to_string().as_bytes()).with_bytes(&[0])

@@ -1,4 +1,4 @@
-//! The log lines of modules: under the name of the section, which need not be that of the module.
+//! Log lines of modules, under the name of the section, which can differ from that of the module.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ thread_local! {
     static SECTION: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
-/// Does something of a module: what it logs meanwhile ([`module_log!`](crate::module_log)) has the name of its section.
-/// Each fetch does so, hence the name that is shared and not copied.
+/// Runs `work` for a module: lines that it logs ([`module_log!`](crate::module_log)) carry the name of the module's
+/// section. The name is shared, not copied, since this runs at each fetch.
 pub fn with_section<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> R {
     let before = SECTION.replace(Some(Arc::clone(section)));
     let result = work();
@@ -17,14 +17,15 @@ pub fn with_section<R>(section: &Arc<str>, work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The section whose module is at work.
+/// Returns the section of the module that is at work.
 pub fn current_section() -> String {
     SECTION.with_borrow(|section| section.as_deref().unwrap_or_default().to_owned())
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Lines of one kind that somebody can cause without end: one a minute is written, with the number of those before it that were not.
+/// A limit for log lines that others can cause without end: one line per minute, with the number of those left out
+/// before it.
 #[derive(Debug, Default)]
 pub struct EveryMinute {
     written: Option<Instant>,
@@ -32,15 +33,15 @@ pub struct EveryMinute {
 }
 
 impl EveryMinute {
-    /// None of them was written yet.
+    /// A limit under which no line was written yet.
     pub const NEW: EveryMinute = EveryMinute { written: None, left_out: 0 };
 
-    /// The end of the line, if it is to be written.
+    /// Returns the end of the line if it is to be written now.
     pub fn due(&mut self) -> Option<String> {
         self.due_at(Instant::now())
     }
 
-    /// The same at a time.
+    /// Returns the end of the line if it is to be written at this time, see [`EveryMinute::due`].
     pub fn due_at(&mut self, now: Instant) -> Option<String> {
         if self.written.is_some_and(|written| now.saturating_duration_since(written) < MINUTE) {
             self.left_out += 1;
@@ -54,7 +55,7 @@ impl EveryMinute {
     }
 }
 
-/// At most 80 characters of what somebody else wrote, without control characters, for a message about it.
+/// At most 80 characters of a foreign text, without control characters, for a message about it.
 pub fn excerpt(text: &str) -> String {
     const MOST: usize = 80;
     let mut characters = text.chars();
@@ -63,7 +64,7 @@ pub fn excerpt(text: &str) -> String {
     format!("{}{dots}", begin.escape_debug())
 }
 
-/// Logs something for the module at work: `module_log!(warn, "{fault}")`.
+/// Logs a line for the module at work: `module_log!(warn, "{fault}")`.
 #[macro_export]
 macro_rules! module_log {
     ($level:ident, $($words:tt)+) => {

@@ -5,29 +5,30 @@ use std::marker::PhantomData;
 /// A map of the BPF object that the agent reads or sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapDef {
-    /// Its name in the object, at most 15 characters (`BPF_OBJ_NAME_LEN`).
+    /// Name in the object, at most 15 characters (`BPF_OBJ_NAME_LEN`).
     pub name: &'static str,
-    /// What kind it is.
+    /// Kind.
     pub kind: MapKind,
-    /// Bytes of a value; for a ring, of a record.
+    /// Size of a value in bytes; for a ring, of a record.
     pub value_size: usize,
-    /// Rows per CPU, where the module is [`super::Declared`].
+    /// Number of rows per CPU, for a [`super::Declared`] module.
     pub per_cpu: usize,
-    /// The word of a row, by its offset, that is not 0 while somebody has the row.
+    /// Offset in a row of the word that is not 0 while the row is in use.
     pub taken: Option<usize>,
-    /// What found no place here: the map of counters that counts it, and the counter's offset.
+    /// Counter of events dropped because this map is full: the map that holds it, and its offset there.
     pub lost: Option<(&'static str, usize)>,
-    /// The map in which programs mark parts of this one with rows in use (bpf/shared/claim.bpf.h): only these are mapped.
+    /// Map in which programs mark the parts of this one with rows in use (bpf/shared/claim.bpf.h); only these parts are
+    /// mapped.
     pub marks: Option<&'static str>,
 }
 
-/// Rows per CPU of a map of counters by key (bpf/shared/keys.bpf.h).
+/// Number of rows per CPU in a map of counters by key (bpf/shared/keys.bpf.h).
 pub const KEYS: usize = 64;
 
-/// What a map is for.
+/// The kind of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapKind {
-    /// An array of counters that the agent maps into its memory: no system call reads it.
+    /// An array of counters that the agent maps into its memory and reads without a system call.
     Rows,
     /// An array that only the programs use.
     Private,
@@ -38,20 +39,21 @@ pub enum MapKind {
 }
 
 impl MapDef {
-    /// An array of `T` that only the programs use; [`crate::maps!`] calls it.
+    /// Declares an array of `T` that only the programs use, for [`crate::maps!`].
     pub const fn private<T>(name: &'static str) -> MapDef {
         MapDef::of::<T>(name, MapKind::Private)
     }
 
-    /// A map of `T`; [`crate::maps!`] calls it.
+    /// Declares a map of `T`, for [`crate::maps!`].
     pub const fn of<T>(name: &'static str, kind: MapKind) -> MapDef {
         MapDef { name, kind, value_size: size_of::<T>(), per_cpu: 1, taken: None, lost: None, marks: None }
     }
 }
 
-/// A map of counters: rows of `T`, a C struct of 64-bit words whose Rust form the BPF object's own type information yields.
+/// A map of counters with rows of `T`: a C struct of 64-bit words whose Rust form is generated from the BTF of the BPF
+/// object.
 pub struct Rows<T> {
-    /// Its declaration.
+    /// Declaration.
     pub def: MapDef,
     row: PhantomData<fn() -> T>,
 }
@@ -65,17 +67,17 @@ impl<T> Clone for Rows<T> {
 impl<T> Copy for Rows<T> {}
 
 impl<T> Rows<T> {
-    /// [`crate::maps!`] calls it.
+    /// Declares a map of counters, for [`crate::maps!`].
     pub const fn new(name: &'static str) -> Self {
         Rows { def: MapDef::of::<T>(name, MapKind::Rows), row: PhantomData }
     }
 }
 
-/// Declares a module's maps: a constant per line and `MAPS`. `rows` are counters the agent reads, `private` and a `hash` are the
-/// programs' own, a `ring` carries records. Of a table that fills up a line says which field shows that a row is taken, and of
-/// what can overflow, which field of which other map counts what was lost. `keyed` are counters by CPU and key
-/// (bpf/shared/keys.bpf.h), of which both follow. Of a large table that is mostly
-/// empty a line says which other map the programs mark rows in that are in use.
+/// Declares a module's maps: a constant per line and `MAPS`. `rows` are counters the agent reads, `private` and `hash`
+/// are used by the programs only, a `ring` carries records. `taken FIELD` names the field that is not 0 while a row is
+/// in use; `lost FIELD in MAP` the counter of events dropped because the map was full; `marked in MAP` the map in which
+/// programs mark the parts of a large, mostly empty table that have rows in use. `keyed` are counters by CPU and key
+/// (bpf/shared/keys.bpf.h), which imply `taken` and `lost`.
 ///
 /// ```text
 /// maps! { rows ROWS: runq_row = "runq_rows"; private TASKS: runq_task = "runq_tasks"; }

@@ -1,4 +1,4 @@
-//! Metrics: how a module declares one, and how it names one when it sets values.
+//! Metrics: their declaration, and the typed names by which a module sets their values.
 
 use crate::pcp::{Atom, Sem, Type, Units};
 use std::marker::PhantomData;
@@ -6,28 +6,28 @@ use std::marker::PhantomData;
 /// One metric of a module.
 #[derive(Debug)]
 pub struct MetricDef {
-    /// The PMID item: written out, so that no metric's identifier moves when a line is inserted.
+    /// PMID item: written out, so that no metric's identifier changes when a line is inserted.
     pub item: u32,
-    /// The name below the prefix.
+    /// Name below the prefix.
     pub name: &'static str,
-    /// Complete names it has as well where the section asks for them: see [`BPF_NAMES`].
+    /// Further complete names, served if the section asks for them: see [`BPF_NAMES`].
     pub also: &'static [&'static str],
-    /// From the Rust type.
+    /// Type, from the Rust type.
     pub ty: Type,
     /// Semantics.
     pub sem: Sem,
     /// Units.
     pub units: Units,
-    /// One line of help.
+    /// One-line help text.
     pub oneline: &'static str,
 }
 
-/// The option by which a section asks for the names that PCP's pmdabpf has for the same metrics.
+/// Option with which a section asks for pmdabpf's names of the same metrics.
 pub const BPF_NAMES: &str = "bpf_names";
 
-/// A metric as a module names it when it sets values; `T` is what a value is.
+/// A metric in the code of its module; `T` is the type of its values.
 pub struct Metric<T: ?Sized> {
-    /// Its column in the module's table: its place among the metrics.
+    /// Column in the module's table: the index among the metrics.
     pub column: usize,
     ty: PhantomData<fn(&T)>,
 }
@@ -41,7 +41,7 @@ impl<T: ?Sized> Clone for Metric<T> {
 impl<T: ?Sized> Copy for Metric<T> {}
 
 impl<T: ?Sized> Metric<T> {
-    /// The metric in this column; [`crate::metrics!`] calls it.
+    /// Returns the metric of this column, for [`crate::metrics!`].
     pub const fn new(column: usize) -> Self {
         Metric { column, ty: PhantomData }
     }
@@ -49,7 +49,7 @@ impl<T: ?Sized> Metric<T> {
 
 /// A Rust type that a metric's values can have.
 pub trait MetricType {
-    /// The PCP type.
+    /// PCP type.
     const TYPE: Type;
 }
 
@@ -79,9 +79,9 @@ impl MetricType for str {
     const TYPE: Type = Type::STRING;
 }
 
-/// The `Atom` of a number.
+/// A number type of metric values.
 pub trait Number: MetricType + Copy {
-    /// The value as PCP sees it.
+    /// Returns the value as an [`Atom`].
     fn atom(self) -> Atom<'static>;
 }
 

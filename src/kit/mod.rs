@@ -1,4 +1,4 @@
-//! What a module file imports: declarations, the table it fills, and the kernel as it sees it.
+//! Everything that a module file imports: declarations, the table it fills, and its view of the kernel.
 
 mod arguments;
 mod declared;

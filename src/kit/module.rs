@@ -1,4 +1,4 @@
-//! What a module does once it is declared: say what it wants loaded, then turn maps into a table at each refresh.
+//! The trait of running modules: a plan of what to load, then rows from maps at each refresh.
 
 use super::{Fake, Hook, Kernel, MapDef, MetricDef, ProcessFilter, Table, TableSpec, Target};
 use crate::bpf::{types, Feature, LateConstants};
@@ -8,36 +8,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// What a module is made from.
+/// Parameters for making a module.
 pub struct Setup<'a> {
-    /// Its section of the configuration.
+    /// Section of the configuration.
     pub section: &'a Section<'a>,
-    /// Time between two looks for the processes of its `process` option; `None`: only one look.
+    /// Interval between scans for processes that the option `process` matches; `None`: one scan at the start.
     pub process_refresh: Option<Duration>,
 }
 
-/// Why a module cannot be made from its section.
+/// A reason why a module cannot be made from its section.
 pub type SetupError = ConfigError;
 
-/// Why a refresh has no values: reported to clients as `PM_ERR_VALUE`, logged when it begins and when it ends.
+/// A reason why a refresh has no values: reported to clients as `PM_ERR_VALUE`, logged when it begins and when it ends.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct RefreshError(pub String);
 
-/// The machine a module sizes its maps by.
+/// Properties of the machine by which a module sizes its maps.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// One more than the highest id of a CPU that may come online: rows per CPU are as many, since they are found by the id.
+    /// Highest possible CPU id plus one: the number of rows per CPU, which are indexed by that id.
     pub cpus: usize,
-    /// Disks (`/sys/block`).
+    /// Number of disks (`/sys/block`).
     pub disks: usize,
-    /// Threads now (the fourth field of `/proc/loadavg`).
+    /// Number of threads now (the fourth field of `/proc/loadavg`).
     pub threads: usize,
-    /// Requests that may be in flight on all disks (`nr_requests` of each queue).
+    /// Highest number of requests in flight on all disks (`nr_requests` of each queue).
     pub requests: usize,
-    /// Megabytes of memory: how many threads and sockets there may come to be.
+    /// Memory in megabytes, which limits the future number of threads and sockets.
     pub memory: usize,
-    /// Whether the agent is in a PID namespace of its own, so that its process ids are not those that the programs see.
+    /// True if the agent is in a PID namespace, where its process ids differ from those that the programs see.
     pub pid_namespace: bool,
 }
 
@@ -46,81 +46,82 @@ impl Host {
     pub const SMALL: Host = Host { cpus: 1, disks: 0, threads: 100, requests: 0, memory: 1024, pid_namespace: false };
 }
 
-/// When a hook that a module wants loaded is attached.
+/// The time at which a hook is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// At the start; without it the module does not work.
+    /// At the start; the module needs it.
     Needed,
-    /// At the start, where the kernel has it.
+    /// At the start, if the kernel has it.
     Optional,
-    /// At the start if the kernel has the feature, else when the module asks.
+    /// At the start if the kernel has the feature, else on demand.
     If(Feature),
-    /// When the module asks ([`Kernel::attach`], [`Kernel::sample`], [`Kernel::call`]).
+    /// On demand of the module ([`Kernel::attach`], [`Kernel::sample`], [`Kernel::call`]).
     OnDemand,
 }
 
-/// What a module wants loaded.
+/// Everything that a module asks the loader for.
 #[derive(Default)]
 pub struct Plan {
-    /// Hooks to load, and when to attach each.
+    /// Hooks to load, each with the time to attach it.
     pub hooks: Vec<(&'static Hook, When)>,
-    /// Templates to attach, once per target; the number tells the targets of a module apart. A target that cannot be
-    /// attached is left out; with none left the module does not work.
+    /// Templates to attach, once per target; the number identifies the target within the module. A target that cannot
+    /// be attached is left out; if none is left, the module fails.
     pub targets: Vec<(&'static Hook, Target, u32)>,
-    /// Entries of the configuration that no target was found for, each with the reason.
+    /// Entries of the configuration without a target, each with the reason.
     pub missing: Vec<(String, String)>,
-    /// Templates to load, for targets that come and go while the module works ([`Kernel::attach_to`]).
+    /// Templates to load, for targets that come and go while the module runs ([`Kernel::attach_to`]).
     pub templates: Vec<&'static Hook>,
-    /// Entries of maps; a ring's size in bytes.
+    /// Sizes of maps by name: entries, or bytes of a ring.
     pub entries: Vec<(&'static str, u32)>,
-    /// Entries of maps that an agent before pinned for this module: only maps as large can continue its counts.
+    /// Entries of the maps that an earlier agent pinned for this module; counts continue only in maps of the same size.
     pub pinned: Vec<(String, usize)>,
-    /// Why the module cannot work on this machine, if it can tell already.
+    /// A reason why the module cannot work on this machine, if known before loading.
     pub refusal: Option<String>,
-    /// Sets the constants that take long to find, once nothing that can be told beforehand keeps the module from loading.
+    /// Sets constants that take long to determine; called after all checks that could keep the module from loading.
     pub late: Option<LateConstants>,
-    /// The processes that count, if not all do.
+    /// The processes to count; `None`: all.
     pub filter: Option<ProcessFilter>,
-    /// Modules that do a part of this one's work in the kernel where they are on: it must go on when they are stopped.
+    /// Modules that, where enabled, do a part of this module's work in the kernel. That work goes on when they are
+    /// stopped.
     pub left_to: Vec<&'static str>,
-    /// Where the module is told of them.
+    /// Queue that tells the module which processes enter and leave its filter.
     pub arrivals: Option<Arrivals>,
-    /// The number of the module among those of the configuration, which is that of its filter.
+    /// Index of the module in the configuration, and of its filter.
     pub number: usize,
 }
 
 impl Plan {
-    /// Attaches to this hook at the start; without it the module does not work.
+    /// Attaches this hook at the start; the module needs it.
     pub fn attach(&mut self, hook: &'static Hook) {
         self.hooks.push((hook, When::Needed));
     }
 
-    /// Attaches to this hook at the start where the kernel has it: [`Kernel::attach`] tells whether.
+    /// Attaches this hook at the start if the kernel has it, which [`Kernel::attach`] tells later.
     pub fn attach_optional(&mut self, hook: &'static Hook) {
         self.hooks.push((hook, When::Optional));
     }
 
-    /// Loads for this hook, and attaches at the start if the kernel has the feature.
+    /// Loads this hook; attaches it at the start if the kernel has the feature.
     pub fn attach_if(&mut self, hook: &'static Hook, feature: Feature) {
         self.hooks.push((hook, When::If(feature)));
     }
 
-    /// Loads for this hook, which the module attaches, samples or calls later.
+    /// Loads this hook, which the module attaches, samples or calls later.
     pub fn load_on_demand(&mut self, hook: &'static Hook) {
         self.hooks.push((hook, When::OnDemand));
     }
 
-    /// Attaches the template to this target, under a number that its programs get (`ON_EACH_*`).
+    /// Attaches the template to this target; its programs get the number (`ON_EACH_*`).
     pub fn attach_template(&mut self, template: &'static Hook, target: Target, number: u32) {
         self.targets.push((template, target, number));
     }
 
-    /// Goes on without this entry of the configuration: nothing was found for it, for this reason.
+    /// Leaves out this entry of the configuration, for which no target was found.
     pub fn leave_out(&mut self, entry: impl Into<String>, reason: impl Into<String>) {
         self.missing.push((entry.into(), reason.into()));
     }
 
-    /// Refuses: nothing was found for any entry.
+    /// Refuses if no target was found for any entry.
     pub fn refuse_for_missing(&mut self) {
         let mut reasons: Vec<&str> = Vec::new();
         for (_, reason) in &self.missing {
@@ -131,27 +132,28 @@ impl Plan {
         self.refuse(reasons.join("; "));
     }
 
-    /// Loads the template: the module attaches it to targets when it finds them.
+    /// Loads the template, which the module attaches to targets as it finds them.
     pub fn load_template(&mut self, template: &'static Hook) {
         self.templates.push(template);
     }
 
-    /// Entries of a map that an agent before pinned.
+    /// Returns the entries of a map that an earlier agent pinned.
     pub fn pinned(&self, map: &MapDef) -> Option<usize> {
         self.pinned.iter().find(|(name, _)| name == map.name).map(|(_, entries)| *entries)
     }
 
-    /// Leaves work in the kernel to these modules where they are on: their parts of the programs run as long as this module does.
+    /// Leaves work in the kernel to these modules where they are enabled: their parts of the programs run as long as
+    /// this module does.
     pub fn leave_to(&mut self, modules: &[&'static str]) {
         self.left_to.extend_from_slice(modules);
     }
 
-    /// The module cannot work here, for this reason.
+    /// Refuses: the module cannot work on this machine.
     pub fn refuse(&mut self, reason: String) {
         self.refusal = Some(reason);
     }
 
-    /// Refuses where the process ids of the agent are not those that the programs see.
+    /// Refuses if the agent's process ids are not those that the programs see.
     pub fn require_host_pid_namespace(&mut self, host: &Host) {
         if host.pid_namespace {
             self.refuse(
@@ -162,7 +164,8 @@ impl Plan {
         }
     }
 
-    /// Only these processes count. Yields the filter as the programs know it (bpf/shared/filter.bpf.h); 0 for all processes.
+    /// Counts only these processes. Returns the bit of the filter for the programs (bpf/shared/filter.bpf.h); 0 for all
+    /// processes.
     pub fn only(&mut self, filter: &ProcessFilter) -> u64 {
         if filter.is_all() {
             return 0;
@@ -171,82 +174,83 @@ impl Plan {
         self.filter_bit()
     }
 
-    /// As [`Plan::only`]; the module is told of each of these processes as it begins, and when it is none of them any more.
+    /// Counts only these processes, like [`Plan::only`], and reports to `arrivals` when a process enters or leaves the
+    /// filter.
     pub fn follow(&mut self, filter: &ProcessFilter, arrivals: &Arrivals) -> u64 {
         self.arrivals = Some(arrivals.clone());
         self.only(filter)
     }
 
-    /// The bit that a filter of the module has.
+    /// Returns the bit of the module's filter.
     pub fn filter_bit(&self) -> u64 {
         1 << (self.number % 64)
     }
 
-    /// The number of entries of a map.
+    /// Sets the number of entries of a map.
     pub fn entries(&mut self, map: &'static str, entries: usize) {
         self.entries.push((map, u32::try_from(entries).unwrap_or(u32::MAX)));
     }
 }
 
-/// The processes that came into a filter, or left it, until the module takes note.
+/// A queue of processes that entered or left a filter, until the module handles them.
 #[derive(Clone, Default)]
 pub struct Arrivals(Arc<Mutex<Vec<Arrival>>>);
 
-/// A process that came or left.
+/// A process that entered or left a filter.
 pub struct Arrival {
-    /// When.
+    /// Time of the change.
     pub at: Instant,
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// It came; else it left.
+    /// True if it entered, false if it left.
     pub is: bool,
 }
 
 impl Arrivals {
-    /// A process is in the filter, or is not; again if it has executed another program.
+    /// Reports that a process is in the filter or is not; again after it has executed another program.
     pub fn tell(&self, pid: u32, is: bool) {
         self.waiting().push(Arrival { at: Instant::now(), pid, is });
     }
 
-    /// Those that the module has not taken note of.
+    /// Returns the queue of unhandled changes.
     pub fn waiting(&self) -> MutexGuard<'_, Vec<Arrival>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The next power of two within bounds that are powers of two: for tables indexed with a mask.
+/// Returns the next power of two, within bounds that are powers of two: for tables indexed with a mask.
 pub fn table_size(wanted: usize, least: usize, most: usize) -> usize {
     wanted.max(1).checked_next_power_of_two().unwrap_or(most).clamp(least, most)
 }
 
-/// What became of a pair: a YAML file and a BPF object of a site's own.
+/// State of a pair (a YAML file and a BPF object of a site's own).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PairStatus {
-    /// `running`, `partly attached` or `failed`.
+    /// State: `running`, `partly attached` or `failed`.
     pub state: &'static str,
-    /// What is wrong, each with file and place; empty: nothing.
+    /// Errors, each with file and place; empty without errors.
     pub error: String,
-    /// The programs with their sections, and why one is not attached.
+    /// Programs with their sections, and the reason if one is not attached.
     pub programs: Vec<(String, String, Option<String>)>,
-    /// The number of maps.
+    /// Number of maps.
     pub maps: u32,
-    /// Bytes of kernel memory of maps and programs.
+    /// Kernel memory of maps and programs, in bytes.
     pub memory: u64,
-    /// How long loading took; nothing if it was not loaded.
+    /// Duration of loading; zero if it was not loaded.
     pub loading: Duration,
-    /// Runs of the programs and their time in nanoseconds, as far as the kernel counted these.
+    /// Number of runs of the programs, as far as the kernel counted them.
     pub runs: u64,
-    /// See [`PairStatus::runs`].
+    /// Run time of the programs in nanoseconds, see [`PairStatus::runs`].
     pub time: u64,
 }
 
 impl PairStatus {
-    /// The number of programs that are attached.
+    /// Returns the number of attached programs.
     pub fn attached(&self) -> u32 {
         self.programs.iter().filter(|(_, _, refusal)| refusal.is_none()).count() as u32
     }
 
-    /// A sentence for the log.
+    /// Returns a sentence for the log.
     pub fn sentence(&self) -> String {
         let attached = format!("attached {} of {} programs", self.attached(), self.programs.len());
         match (self.state, self.error.is_empty()) {
@@ -257,86 +261,93 @@ impl PairStatus {
     }
 }
 
-/// A module at work. It lives in the collector's thread and knows no PDUs.
+/// A running module. It lives in the collector's thread and knows no PDUs.
 pub trait Module {
-    /// Says what to load, and sets the constants of its programs.
+    /// Plans what to load, and sets the constants of the programs.
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata);
 
-    /// The declaration of a table, or another one of the same cluster and metrics where an option decides how it is filled.
+    /// Returns the declaration of a table; where an option decides how it is filled, another one with the same cluster
+    /// and metrics.
     fn declared(&self, table: &'static TableSpec) -> &'static TableSpec {
         table
     }
 
-    /// Fills a table (empty on entry) that declares no readings with the values as of now. May be called at any time after
-    /// loading, by any number of clients: nothing is consumed by reading. A module with several such tables asks which it is
-    /// ([`Table::is`]).
+    /// Fills a table (empty on entry) that declares no readings with the values as of now. May be called at any time
+    /// after loading, by any number of clients: nothing is consumed by reading. A module with several such tables tells
+    /// them apart with [`Table::is`].
     fn refresh(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Result<(), RefreshError> {
         Ok(())
     }
 
-    /// The same where it waits for nothing but memory: neither for a file, /proc among them, nor for a lock. `None`, with the table left
-    /// empty, has the collector's thread do it. It is the thread that answers pmcd which calls this.
+    /// Fills the table in the thread that answers pmcd, if that needs neither a file (such as /proc) nor a lock.
+    /// `None`, with the table left empty, leaves it to the collector's thread and [`Module::refresh`].
     fn refresh_at_once(&mut self, _kernel: &dyn Kernel, _table: &mut Table) -> Option<Result<(), RefreshError>> {
         None
     }
 
-    /// The number of events that became rows so far, for a module whose rows are its latest events: `show` tells by it which rows
-    /// are new, and how many were not kept.
+    /// Returns the number of events that became rows so far, for a module whose rows are its latest events: `show`
+    /// derives from it which rows are new, and how many were dropped.
     fn events(&self) -> Option<u64> {
         None
     }
 
-    /// What the module of a section has nothing to count for want of, if that is so: said of itself, or by the filters of the others.
+    /// Returns why a section's module has nothing to count yet; `None` if it counts. `self` is that module, or the
+    /// filters of all modules.
     fn waits_for(&self, _section: &str) -> Option<String> {
         None
     }
 
-    /// What became of a pair, for the module that serves one; complete once [`Module::plan`] has loaded it.
+    /// Returns the state of a pair, for the module that serves one; complete once [`Module::plan`] has loaded it.
     fn pair(&self) -> Option<PairStatus> {
         None
     }
 
-    /// The script that it serves, as JSON without a text that would be longer than `most` bytes, for the module that serves one.
+    /// Returns the script as JSON, for a module that serves one; texts that would be longer than `most` bytes are left
+    /// out.
     fn script(&self, _most: usize) -> Option<String> {
         None
     }
 
-    /// Its state now and a sentence about it (`agent.module.state` and `.status`), for a module whose programs somebody else runs.
+    /// Returns the state and a sentence about it (`agent.module.state` and `.status`), for a module whose programs
+    /// another process runs.
     fn life(&self) -> Option<(&'static str, String)> {
         None
     }
 
-    /// Called about once a second.
+    /// Does periodic work, about once a second.
     fn tick(&mut self, _kernel: &dyn Kernel) {}
 
-    /// The end of the agent: what counts in pinned maps of the module's own is detached, if that takes a moment only.
+    /// Detaches programs that count in pinned maps of the module's own when the agent ends, if that is quick.
     fn let_go(&mut self) {}
 
-    /// Called when a ring of the module has records: drain it. And when the module is [`Module::due`].
+    /// Drains a ring of the module that has records; also called when the module is [`Module::due`].
     fn woken(&mut self, kernel: &dyn Kernel) {
         self.tick(kernel);
     }
 
-    /// When it wants to be woken, records or not; a time that is past means at once.
+    /// Returns the time of the next call of [`Module::woken`], with or without records; a time in the past means at
+    /// once.
     fn due(&self) -> Option<Instant> {
         None
     }
 
-    /// Changes the value of a metric, a string or the digits of a number; `PmErr::PERMISSION` where nothing can be changed.
+    /// Changes the value of a metric: a string, or the digits of a number. `PmErr::PERMISSION` if the metric is
+    /// read-only.
     fn store(&mut self, _kernel: &dyn Kernel, _metric: &MetricDef, _value: &[u8]) -> Result<(), PmErr> {
         Err(PmErr::PERMISSION)
     }
 
-    /// What was seen but could not be counted: `NAME: SENTENCE`, as [`loss_words`] takes apart, and a count that only ever grows.
+    /// Reports lost events: `NAME: SENTENCE`, see [`loss_words`], and a count that only grows.
     fn losses(&self, _kernel: &dyn Kernel, _each: &mut dyn FnMut(&'static str, u64)) {}
 }
 
-/// The two parts of a loss: a name, which is short since pmval(1) shows 21 characters of `MODULE::NAME`, and the sentence for the log.
+/// Returns the two parts of a loss: the name, short since pmval(1) shows 21 characters of `MODULE::NAME`, and the
+/// sentence for the log.
 pub fn loss_words(loss: &'static str) -> (&'static str, &'static str) {
     loss.split_once(": ").unwrap_or((loss, loss))
 }
 
-/// Fills a table: as it is declared, else by its module.
+/// Fills a table by its declared readings, or by its module if it has none.
 pub fn fill(
     spec: &TableSpec,
     module: &mut dyn Module,
@@ -351,7 +362,7 @@ pub fn fill(
 }
 
 impl Fake {
-    /// A table of a module, filled from these maps.
+    /// Returns a table of a module, filled from these maps.
     pub fn filled(&self, spec: &TableSpec, module: &mut dyn Module) -> Table {
         let mut table = Table::of(spec);
         fill(spec, module, self, &mut table).expect("the test gave the module what it needs");

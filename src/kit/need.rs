@@ -1,11 +1,12 @@
-//! What takes a privilege beyond loading programs and reading their maps.
+//! Privileges beyond loading programs and reading their maps.
 
-/// Work of a module for which the kernel asks for capabilities. `src/privilege` has which.
+/// Work of a module that requires capabilities; `src/privilege` lists which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Processes of all accounts in /proc: whether they live, their names and command lines.
+    /// Processes of all users in /proc: their existence, names and command lines.
     Processes,
-    /// What processes have open or mapped: `/proc/PID/{fd,maps,map_files,root}`, and files that only their owners may read.
+    /// Open and mapped files of processes: `/proc/PID/{fd,maps,map_files,root}`, and files that only their owners may
+    /// read.
     FilesOfProcesses,
     /// The list of tracepoints and functions in tracefs.
     Tracefs,
@@ -18,7 +19,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Every one there is.
+    /// All needs.
     pub const ALL: [Need; 6] = [
         Need::Processes,
         Need::FilesOfProcesses,

@@ -1,5 +1,5 @@
-//! Declared readings: how a table is filled from maps, where that is one of the usual ways. A module says them in its table and needs
-//! no `refresh`.
+//! Declared readings: the usual ways to fill a table from maps. A module that declares them in its table needs no
+//! `refresh`.
 
 use super::{text, Fine, Kernel, Log2, Metric, Row, Rows, Table};
 use crate::bpf::types::fine_hist;
@@ -11,21 +11,21 @@ pub trait Reading: Sync {
     /// Fills its columns with the values as of now.
     fn read(&self, kernel: &dyn Kernel, table: &mut Table);
 
-    /// Whether it does nothing but add up mapped rows: no file, no lock, nothing of its module. The thread that answers pmcd then
-    /// does it itself.
+    /// True if it only adds up mapped rows, without files, locks or the module. The thread that answers pmcd then does
+    /// it itself.
     fn is_sum(&self) -> bool {
         false
     }
 }
 
-/// A metric, and the fields it is the sum of.
+/// A metric and the fields that add up to it.
 pub type Sum<T> = (Metric<u64>, &'static [Field<T, u64>]);
 
-/// Single values: each the sum of fields over all rows.
+/// Single values, each the sum of fields over all rows.
 pub struct Sums<T: 'static> {
-    /// The counters, a row per CPU.
+    /// Counters, a row per CPU.
     pub rows: Rows<T>,
-    /// Each metric with its fields.
+    /// Metrics, each with its fields.
     pub cells: &'static [Sum<T>],
 }
 
@@ -44,15 +44,16 @@ impl<T> Reading for Sums<T> {
     }
 }
 
-/// A histogram of powers of two from a fine one (bpf/shared/fine.bpf.h): the sum over all rows. Several of a table share its instances.
+/// A histogram of powers of two from a fine one (bpf/shared/fine.bpf.h), summed over all rows. Several of a table share
+/// its instances.
 pub struct FineHistogram<T: 'static> {
-    /// The metric.
+    /// Metric.
     pub metric: Metric<u64>,
-    /// The counters, a row per CPU or per CPU and key.
+    /// Counters, a row per CPU or per CPU and key.
     pub rows: Rows<T>,
-    /// The histogram of a row.
+    /// Histogram of a row.
     pub histogram: Field<T, fine_hist>,
-    /// Whether its first bucket is there before the first event.
+    /// True if the first bucket exists before the first event.
     pub from_start: bool,
 }
 
@@ -76,13 +77,13 @@ fn add(sums: &mut [u64], counts: impl Iterator<Item = u64>) {
     }
 }
 
-/// An instance per key: a process, a disk, a name. Rows of one key are added up.
+/// An instance per key (process, disk, name). Rows of the same key are added up.
 pub struct PerKey<T: 'static> {
-    /// The counters, a row per key and perhaps CPU.
+    /// Counters, a row per key, or per key and CPU.
     pub rows: Rows<T>,
-    /// The instance name of a row's key; `None` for a row without an owner.
+    /// Returns the instance name of a row's key; `None` for a row without an owner.
     pub name: fn(Row<'_, T>) -> Option<Vec<u8>>,
-    /// Each metric, and the field it is the sum of.
+    /// Metrics, each with the field that adds up to it.
     pub cells: &'static [(Metric<u64>, Field<T, u64>)],
 }
 
@@ -105,13 +106,13 @@ impl<T> Reading for PerKey<T> {
 
 /// A histogram per key: instances `LOW-HIGH::KEY`, for each key from the first bucket to the highest that counted.
 pub struct HistogramPerKey<T: 'static, const N: usize> {
-    /// The metric.
+    /// Metric.
     pub metric: Metric<u64>,
-    /// The counters, a row per key and perhaps CPU.
+    /// Counters, a row per key, or per key and CPU.
     pub rows: Rows<T>,
-    /// The name of a row's key, which goes behind `::`; `None` for a row without an owner.
+    /// Returns the name of a row's key, which follows `::`; `None` for a row without an owner.
     pub name: fn(Row<'_, T>) -> Option<Vec<u8>>,
-    /// The buckets of a row.
+    /// Buckets of a row.
     pub buckets: Field<T, [u64; N]>,
 }
 

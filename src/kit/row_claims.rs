@@ -1,31 +1,31 @@
-//! The agent's part in tables whose rows the programs claim (bpf/shared/claim.bpf.h).
+//! The agent's part in tables whose rows are claimed by programs (bpf/shared/claim.bpf.h).
 
 use super::{Row, RowsView};
 use crate::bpf::Field;
 
-/// A row with its number.
+/// A row with its index.
 type Place<'a, T> = (usize, Row<'a, T>);
 
-/// Rows that nobody filled in at the last look although somebody claimed them.
+/// Rows that were claimed but not filled in at the last look.
 pub struct RowClaims<T> {
-    /// The field of a row that counts the claims.
+    /// Field of a row that counts the claims.
     claims: Field<T, u64>,
     left: Vec<usize>,
 }
 
 impl<T> RowClaims<T> {
-    /// No look yet.
+    /// Makes it before the first look.
     pub fn new(claims: Field<T, u64>) -> Self {
         RowClaims { claims, left: Vec::new() }
     }
 
-    /// To be called at each tick. Two that claimed a row at the same time both left it: it is freed, unless one is just filling
-    /// it in, which is known at the next call.
+    /// Frees contested rows; to be called at each tick. Two programs that claim a row at the same time both give it up.
+    /// It is freed at the second call that finds it empty, since at the first one a program may still be filling it in.
     pub fn release_contested(&mut self, rows: RowsView<'_, T>, is_empty: impl Fn(Row<'_, T>) -> bool) {
         self.release_contested_of(rows.iter().enumerate(), is_empty);
     }
 
-    /// As [`RowClaims::release_contested`], where the rows that somebody claimed are known.
+    /// Frees contested rows among those known to be claimed, see [`RowClaims::release_contested`].
     pub fn release_contested_of<'a>(
         &mut self,
         claimed: impl Iterator<Item = Place<'a, T>>,

@@ -1,5 +1,5 @@
-//! A number that strangers do not know. Hashes of what they choose, such as the name of a program, are taken with it: nobody can make two
-//! names with one hash, or one with the hash of another's.
+//! A secret number that keys hashes of foreign input, such as names of programs, so that nobody can construct two names
+//! with the same hash.
 
 use siphasher::sip::SipHasher13;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,25 +11,25 @@ pub struct Secret([u64; 2]);
 
 static SECRET: OnceLock<Secret> = OnceLock::new();
 
-/// The secret of this process: that of [`keep_secret`], or one that ends with the process.
+/// Returns the secret of this process: the one given to [`keep_secret`], else a random one.
 pub fn secret() -> Secret {
     *SECRET.get_or_init(Secret::random)
 }
 
-/// Has [`secret`] be one that outlives the process. To be called before anybody asks for it.
+/// Makes [`secret`] return one that outlives the process. To be called before its first use.
 pub fn keep_secret(secret: Secret) {
     SECRET.get_or_init(|| secret);
 }
 
 impl Secret {
-    /// A new one.
+    /// Makes a random secret.
     pub fn random() -> Secret {
         // The standard library has these keys from the kernel, and shows no more than hashes with them.
         let random = RandomState::new();
         Secret([0_u64, 1].map(|number| random.hash_one(number)))
     }
 
-    /// That of a text as [`Secret::text`] makes it.
+    /// Parses a text made by [`Secret::text`].
     pub fn read(text: &[u8]) -> Option<Secret> {
         let digits = std::str::from_utf8(text).ok()?.strip_suffix('\n')?;
         let is_one = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -37,19 +37,20 @@ impl Secret {
         Some(Secret([(number >> 64) as u64, number as u64]))
     }
 
-    /// A line of 32 digits.
+    /// Returns a line of 32 hexadecimal digits.
     pub fn text(self) -> String {
         format!("{:016x}{:016x}\n", self.0[0], self.0[1])
     }
 
-    /// SipHash-1-3.
+    /// Returns the SipHash-1-3 of bytes.
     pub fn hash(self, bytes: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.0[0], self.0[1]);
         hasher.write(bytes);
         hasher.finish()
     }
 
-    /// The key of the programs (`hash_key` of bpf/shared/siphash.bpf.h): hashes that clients see tell nothing of theirs.
+    /// Derives the key of the programs (`hash_key` of bpf/shared/siphash.bpf.h), so that hashes seen by clients reveal
+    /// nothing of it.
     pub fn of_programs(self) -> [u64; 2] {
         [&b"programs, first word"[..], b"programs, second word"].map(|of| self.hash(of))
     }

@@ -1,25 +1,25 @@
-//! Sizes of the tables whose entries have a choice of two sets of ways (bpf/shared/set_table.bpf.h).
+//! Sizes of set-associative tables in which a key has two possible sets (bpf/shared/set_table.bpf.h).
 
 use super::{table_size, Host, Plan};
 use crate::bpf::types::set_numbers;
 
-/// Ways of a set.
+/// Number of ways of a set.
 const WAYS: usize = size_of::<set_numbers>() / 16;
 
-/// Sizes a table for as many entries as asked for, with room to spare; yields the mask that picks a set.
+/// Sizes a table for this many entries, with spare room; returns the mask that selects a set.
 pub fn plan_set_table(plan: &mut Plan, map: &'static str, entries: usize) -> u32 {
     let sets = entries.div_ceil(WAYS).next_power_of_two();
     plan.entries(map, sets);
     sets as u32 - 1
 }
 
-/// Entries of a table of what threads are in the middle of. Threads come after the agent, at boot nearly all of them: so the memory
-/// says how many there may be, and 4000 can be in such a call at once on the smallest machine.
+/// Returns the entries for a table of calls in progress by thread. Most threads are created after the agent, nearly all
+/// if it starts at boot; so memory limits their number. The smallest table holds 4000 concurrent calls.
 pub fn by_thread(host: &Host) -> usize {
     table_size((host.threads * 8).max(host.memory), 1 << 14, 1 << 17)
 }
 
-/// Entries of a table of TCP sockets: 16000 on the smallest machine, more where there is more memory for them.
+/// Returns the entries for a table of TCP sockets: 16000 on the smallest machine, more with more memory.
 pub fn by_socket(host: &Host) -> usize {
     table_size(host.memory * 2, 1 << 16, 1 << 17)
 }
@@ -28,14 +28,14 @@ pub fn by_socket(host: &Host) -> usize {
 mod tests {
     use super::*;
 
-    /// `number_hash` of bpf/shared/claim.bpf.h.
+    /// Hashes like `number_hash` of bpf/shared/claim.bpf.h.
     fn hash(number: u64) -> u32 {
         let number = (number ^ number >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let number = (number ^ number >> 29).wrapping_mul(0xff51_afd7_ed55_8ccd);
         (number >> 32) as u32
     }
 
-    /// How many keys find their first set full, and how many both, in a table that is planned for so many entries.
+    /// Returns how many keys find their first set full, and how many both, in a table planned for `entries`.
     fn full(entries: usize, keys: impl Iterator<Item = u64>) -> [usize; 2] {
         let mut plan = Plan::default();
         let mask = plan_set_table(&mut plan, "test", entries);
@@ -71,7 +71,8 @@ mod tests {
         }
     }
 
-    /// `set_number` may leave an earlier number in the second set of a key, as its comment says: few keys have one there.
+    /// `set_number` may leave an earlier number in the second set of a key, as its comment says; few keys use their
+    /// second set.
     #[test]
     fn with_4000_calls_at_once_one_in_1000_uses_its_second_set() {
         let calls = (0..4000).map(|i| (1000 + i) << 32 | 1);

@@ -1,4 +1,5 @@
-//! The values of a module as of one refresh: rows of cells, one column per metric. Filled anew each time; it keeps its memory.
+//! Values of a module as of one refresh: rows of cells, one column per metric. It is cleared and filled at each
+//! refresh, but keeps its memory.
 
 use super::text::{self, Name};
 use super::{Log2, Metric, Number, SeriesLabels};
@@ -6,18 +7,18 @@ use crate::pcp::Atom;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a row stands for, by the shape of the module's instance domain.
+/// Identity of a row, by the shape of the module's instance domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// The one row of a module without instance domain.
+    /// The only row of a module without instance domain.
     Single,
-    /// A power of two, or the number of a row.
+    /// A power of two, or the index of a row.
     Index(u32),
     /// A name.
     Name(Range<usize>),
     /// A process and its name.
     Pid(u32, Range<usize>),
-    /// A number that has a name.
+    /// A number with a name.
     Numbered(u32, Range<usize>),
 }
 
@@ -29,8 +30,8 @@ enum Cell {
     Text(Range<usize>),
 }
 
-/// The values of a metric, by row. As long as each row has a 64-bit number, which takes a third of a cell's memory, they are `numbers`; after
-/// that `cells` has them all. Rows behind the last have no value.
+/// Values of a metric, by row. As long as each row has a 64-bit number, they are in `numbers`, which takes a third of
+/// the memory of cells; after that, all are in `cells`. Rows after the last have no value.
 #[derive(Debug, Default)]
 struct Column {
     numbers: Vec<u64>,
@@ -81,44 +82,44 @@ impl Column {
 /// Rows of cells.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// What tells the tables of a module apart.
+    /// Cluster, which distinguishes the tables of a module.
     cluster: Option<u32>,
-    /// Histograms are to be filled in as Prometheus has them.
+    /// True if histograms are filled in the form of Prometheus.
     is_in_seconds: bool,
     columns: Vec<Column>,
     keys: Vec<Key>,
     text: Vec<u8>,
-    /// The labels of rows that have some, by row.
+    /// Labels by row; only rows with labels are listed.
     labels: Vec<(usize, Arc<SeriesLabels>)>,
 }
 
 impl Table {
-    /// An empty table for so many metrics.
+    /// Makes an empty table with this many metrics.
     pub fn new(columns: usize) -> Table {
         Table { columns: (0..columns).map(|_| Column::default()).collect(), ..Table::default() }
     }
 
-    /// An empty table that is declared with this cluster.
+    /// Makes an empty table declared with this cluster.
     pub fn numbered_by(cluster: u32, columns: usize) -> Table {
         Table { cluster: Some(cluster), ..Table::new(columns) }
     }
 
-    /// The same table for histograms as Prometheus has them.
+    /// Switches to histograms in the form of Prometheus.
     pub fn in_seconds(self) -> Table {
         Table { is_in_seconds: true, ..self }
     }
 
-    /// Whether histograms are to be filled in as Prometheus has them.
+    /// True if histograms are filled in the form of Prometheus.
     pub fn is_in_seconds(&self) -> bool {
         self.is_in_seconds
     }
 
-    /// The cluster it is declared with.
+    /// Returns the cluster it is declared with.
     pub fn cluster(&self) -> Option<u32> {
         self.cluster
     }
 
-    /// The number of its metrics.
+    /// Returns the number of its metrics.
     pub fn columns(&self) -> usize {
         self.columns.len()
     }
@@ -131,51 +132,51 @@ impl Table {
         self.labels.clear();
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there is no row.
+    /// True if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The one row of a module without instance domain.
+    /// Adds the only row of a module without instance domain.
     pub fn single(&mut self) -> RowMut<'_> {
         self.push(Key::Single)
     }
 
-    /// The next row of a row table, or the next bucket.
+    /// Adds the next row of a row table, or the next bucket.
     pub fn indexed(&mut self, index: u32) -> RowMut<'_> {
         self.push(Key::Index(index))
     }
 
-    /// A row with a name. What is no printable ASCII is written out in names of rows (`\x1b`).
+    /// Adds a row with a name. Bytes that are not printable ASCII are escaped (`\x1b`).
     pub fn named(&mut self, name: &[u8]) -> RowMut<'_> {
         let range = self.keep(&text::name(name));
         self.push(Key::Name(range))
     }
 
-    /// The row of a process; the name is the whole instance name.
+    /// Adds the row of a process; `name` is the whole instance name.
     pub fn process(&mut self, pid: u32, name: &[u8]) -> RowMut<'_> {
         let range = self.keep(&text::name(name));
         self.push(Key::Pid(pid, range))
     }
 
-    /// The row of a process whose name was looked at before.
+    /// Adds the row of a process whose name is already escaped.
     pub fn process_named(&mut self, pid: u32, name: &Name) -> RowMut<'_> {
         let range = self.keep(name.as_bytes());
         self.push(Key::Pid(pid, range))
     }
 
-    /// The row of a number (at most 2^31 - 1) that has a name.
+    /// Adds the row of a number (at most 2^31 - 1) with a name.
     pub fn numbered(&mut self, number: u32, name: &[u8]) -> RowMut<'_> {
         let range = self.keep(&text::name(name));
         self.push(Key::Numbered(number, range))
     }
 
-    /// A histogram: row i gets `counts[i]`, up to the last that is not zero. `0-1` is always there, so that a client
+    /// Adds a histogram: row i gets `counts[i]`, up to the last that is not zero. `0-1` always exists, so that a client
     /// sees the metric before the first event. Several histograms of a module share the rows.
     pub fn log2(&mut self, metric: Metric<u64>, counts: &[u64]) {
         let rows = Log2::used(counts);
@@ -190,17 +191,17 @@ impl Table {
         }
     }
 
-    /// The keys, in the order of the rows.
+    /// Returns the keys, in the order of the rows.
     pub fn keys(&self) -> &[Key] {
         &self.keys
     }
 
-    /// The bytes of a name or of text.
+    /// Returns the bytes of a name or text.
     pub fn text(&self, range: &Range<usize>) -> &[u8] {
         self.text.get(range.clone()).unwrap_or_default()
     }
 
-    /// A value.
+    /// Returns a value; `None` if the cell is empty.
     pub fn value(&self, row: usize, column: usize) -> Option<Atom<'_>> {
         match self.columns.get(column)?.get(row) {
             Cell::None => None,
@@ -209,7 +210,7 @@ impl Table {
         }
     }
 
-    /// The 64-bit numbers of a column, by row, up to the last that has a value.
+    /// Iterates over the 64-bit numbers of a column, by row, up to the last that has a value.
     pub fn u64s(&self, column: usize) -> impl Iterator<Item = Option<u64>> + '_ {
         let (numbers, cells) =
             self.columns.get(column).map(|column| (&column.numbers[..], &column.cells[..])).unwrap_or_default();
@@ -219,13 +220,13 @@ impl Table {
         }))
     }
 
-    /// The labels of a row.
+    /// Returns the labels of a row.
     pub fn labels(&self, row: usize) -> Option<&SeriesLabels> {
         let at = self.labels.binary_search_by_key(&row, |(row, _)| *row).ok()?;
         Some(&self.labels[at].1)
     }
 
-    /// The columns without a value in any row, a bit each; those beyond 64 are left out.
+    /// Returns the columns without a value in any row, a bit each; columns from 64 on are left out.
     pub fn empty_columns(&self) -> u64 {
         let empty = self.columns.iter().take(64).enumerate().filter(|(_, column)| column.is_empty());
         empty.fold(0, |bits, (place, _)| bits | 1 << place)
@@ -244,7 +245,7 @@ impl Table {
     }
 }
 
-/// A row being filled.
+/// A row that is being filled.
 pub struct RowMut<'a> {
     table: &'a mut Table,
     row: usize,
@@ -276,7 +277,8 @@ impl RowMut<'_> {
         self
     }
 
-    /// Sets a string: bytes, which need not be UTF-8. Control characters are written out (`\n`, `\x1b`).
+    /// Sets a string: bytes, which need not be UTF-8. Control characters are escaped (`
+    /// `, `\x1b`).
     pub fn text(self, metric: Metric<str>, value: &[u8]) -> Self {
         let range = self.table.keep(&text::escaped(value));
         self.table.columns[metric.column].put(self.row, Cell::Text(range));
@@ -284,10 +286,10 @@ impl RowMut<'_> {
     }
 }
 
-/// What tests read.
+/// Accessors for tests.
 #[cfg(test)]
 impl Table {
-    /// A cell's number; `None` if the cell has no value.
+    /// Returns a cell's number; `None` if the cell is empty.
     #[track_caller]
     pub fn number(&self, row: usize, column: usize) -> Option<u64> {
         match self.value(row, column)? {
@@ -297,7 +299,7 @@ impl Table {
         }
     }
 
-    /// The name of a row.
+    /// Returns the name of a row.
     #[track_caller]
     pub fn name(&self, row: usize) -> String {
         match &self.keys()[row] {
@@ -308,7 +310,7 @@ impl Table {
         }
     }
 
-    /// The names of all rows.
+    /// Returns the names of all rows.
     pub fn names(&self) -> Vec<String> {
         (0..self.len()).map(|row| self.name(row)).collect()
     }

@@ -1,32 +1,32 @@
-//! How a table of a module is declared.
+//! Declaration of a module's tables.
 
 use super::{HistogramDef, Kernel, Log2, MetricDef, Reading, Table};
 
-/// Buckets of all series that get identifiers.
+/// Highest number of buckets, over all series, that get identifiers.
 const MOST_BUCKETS: usize = 1 << 21;
 
 /// Metrics that share an instance domain: a PMID cluster.
 pub struct TableSpec {
-    /// What the rows stand for, for the documentation: `each stack`.
+    /// Meaning of a row, for the documentation: `each stack`.
     pub summary: &'static str,
-    /// The PMID cluster, and the serial of the instance domain.
+    /// PMID cluster, and serial of the instance domain.
     pub cluster: u32,
-    /// The instance domain.
+    /// Instance domain.
     pub shape: Shape,
-    /// The metrics, in the order of their items.
+    /// Metrics, in the order of their items.
     pub metrics: &'static [MetricDef],
-    /// How it is filled; none: by [`super::Module::refresh`].
+    /// Readings that fill it; if empty, [`super::Module::refresh`] does.
     pub readings: &'static [&'static dyn Reading],
-    /// The histograms whose metrics these are, for the documents and for `show`.
+    /// Histograms of these metrics, for the documents and for `show`.
     pub histograms: &'static [HistogramDef],
-    /// The options without which the table stays empty, for `show`.
+    /// Options without which the table stays empty, for `show`.
     pub options: &'static [&'static str],
-    /// The label `metrictype` of its metrics, as those of PCP's bpftrace agent have it; empty for none.
+    /// Label `metrictype` of its metrics, in the words of PCP's bpftrace agent; empty for none.
     pub metric_type: &'static str,
 }
 
 impl TableSpec {
-    /// What most tables leave as it is.
+    /// Default values.
     pub const NEW: TableSpec = TableSpec {
         summary: "",
         cluster: 0,
@@ -38,7 +38,7 @@ impl TableSpec {
         metric_type: "",
     };
 
-    /// Histograms by series: the constants that [`crate::histograms!`] declares.
+    /// Declares histograms by series, from the constants of [`crate::histograms!`].
     pub const fn by_series(
         summary: &'static str,
         cluster: u32,
@@ -49,7 +49,7 @@ impl TableSpec {
         TableSpec { summary, cluster, shape, metrics, histograms, ..TableSpec::NEW }
     }
 
-    /// Their buckets, in a cluster of their own: no two instance domains are one.
+    /// Declares the buckets of histograms, in a cluster of their own: no two tables share an instance domain.
     pub const fn by_bucket(
         summary: &'static str,
         cluster: u32,
@@ -66,7 +66,7 @@ impl TableSpec {
         }
     }
 
-    /// Their buckets as Prometheus has them, with the option `prometheus`.
+    /// Declares the buckets in the form of Prometheus, filled if the option `prometheus` is set.
     pub const fn in_seconds(
         summary: &'static str,
         cluster: u32,
@@ -80,7 +80,7 @@ impl TableSpec {
         }
     }
 
-    /// The same table where options fill it.
+    /// Makes the table depend on these options.
     pub const fn with_options(self, options: &'static [&'static str]) -> TableSpec {
         TableSpec { options, ..self }
     }
@@ -90,14 +90,14 @@ impl TableSpec {
         self.readings.iter().for_each(|reading| reading.read(kernel, table));
     }
 
-    /// Whether the table is nothing but sums over mapped rows ([`Reading::is_sum`]).
+    /// True if the table is filled by sums over mapped rows only ([`Reading::is_sum`]).
     pub fn is_sum(&self) -> bool {
         !self.readings.is_empty() && self.readings.iter().all(|reading| reading.is_sum())
     }
 }
 
 impl Table {
-    /// An empty table as it is declared.
+    /// Makes an empty table for this declaration.
     pub fn of(spec: &TableSpec) -> Table {
         let table = Table::numbered_by(spec.cluster, spec.metrics.len());
         if matches!(spec.shape, Shape::Seconds { .. }) {
@@ -107,49 +107,49 @@ impl Table {
         }
     }
 
-    /// Whether it is the one that is declared so.
+    /// True if this declaration is the table's.
     pub fn is(&self, spec: &TableSpec) -> bool {
         self.cluster() == Some(spec.cluster)
     }
 
-    /// Whether it is one of those that are declared so.
+    /// True if one of these declarations is the table's.
     pub fn is_any(&self, specs: &[&TableSpec]) -> bool {
         specs.iter().any(|spec| self.is(spec))
     }
 
-    /// Whether it has the columns of a declaration.
+    /// True if the table has the cluster and the columns of this declaration.
     pub fn fits(&self, spec: &TableSpec) -> bool {
         self.is(spec) && self.columns() == spec.metrics.len()
     }
 }
 
-/// A table as whoever serves it and whoever fills it know it: its PMID cluster, which no two tables of an agent share.
+/// Identity of a table between server and module: its PMID cluster, which no two tables of an agent share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(u16);
 
 impl TableId {
-    /// The table of this cluster.
+    /// Returns the table of this cluster.
     pub const fn new(cluster: u16) -> TableId {
         TableId(cluster)
     }
 
-    /// The PMID cluster.
+    /// Returns the PMID cluster.
     pub const fn cluster(self) -> u32 {
         self.0 as u32
     }
 }
 
-/// Which row of a table comes first.
+/// The order of the rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowOrder {
-    /// The latest event.
+    /// Latest event first.
     Latest,
-    /// The highest of an interval, in the words of the documents.
+    /// Highest value of an interval first; the text is for the documents.
     Highest(&'static str),
 }
 
 impl RowOrder {
-    /// The words of the documents.
+    /// Returns the text for the documents.
     pub const fn text(self) -> &'static str {
         match self {
             RowOrder::Latest => "latest first",
@@ -158,43 +158,44 @@ impl RowOrder {
     }
 }
 
-/// An instance domain's shape: it owns naming, identifiers, persistence, trimming and labels.
+/// The shape of an instance domain, which determines naming, identifiers, persistence, trimming and labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// No instance domain.
     Single,
     /// Powers of two: `0-1`, `2-3`, `4-7`, ... up to the highest that ever counted; the identifier is the bucket.
     Log2(Log2),
-    /// Rows `0` to n-1, most recent or highest first; the identifier is the row. The option named here says how many.
+    /// Rows `0` to n-1, most recent or highest first; the identifier is the row.
     Rows {
-        /// The option that holds the number of rows.
+        /// Option that holds the number of rows.
         count: &'static str,
-        /// Which row comes first.
+        /// Order of the rows.
         order: RowOrder,
     },
     /// Any names, at most `max`: identifiers are handed out once and kept over restarts.
     Named {
-        /// Names beyond it are refused, and counted.
+        /// Most names; more are refused and counted.
         max: usize,
     },
     /// Buckets of histograms in microseconds: `LOW-HIGH::SERIES`, as [`Shape::Named`], or `LOW-HIGH` with a fixed identifier.
     Buckets {
-        /// Names beyond it are refused, and counted.
+        /// Most names; more are refused and counted.
         max: usize,
     },
-    /// Histograms as Prometheus has them: `LE::SERIES` for the times up to LE seconds, and `SERIES` for count and sum; or `LE` and `all`, with
-    /// fixed identifiers.
+    /// Histograms in the form of Prometheus: `LE::SERIES` for the times up to LE seconds, and `SERIES` for count and
+    /// sum; or `LE` and `all`, with fixed identifiers.
     Seconds {
-        /// Names beyond it are refused, and counted.
+        /// Most names; more are refused and counted.
         max: usize,
     },
-    /// As [`Shape::Named`], but the first word of a name alone gets the identifier and is kept. What follows it may change.
+    /// Names like those of [`Shape::Named`], but only the first word is kept and determines the identifier. The rest
+    /// may change.
     Words {
-        /// Words beyond it are refused, and counted.
+        /// Most words; more are refused and counted.
         max: usize,
     },
     /// Processes: the identifier is the process id.
     Pids,
-    /// Numbers that have names: the identifier is the number.
+    /// Numbers with names: the identifier is the number.
     Numbered,
 }

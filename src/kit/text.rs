@@ -1,9 +1,11 @@
-//! Bytes that somebody else chose, such as command names: no control character of theirs reaches a client's terminal or a file.
+//! Bytes from foreign sources, such as command names: none of their control characters reaches a client's terminal or a
+//! file.
 
 use std::borrow::Cow;
 use std::io::Write;
 
-/// Whether a control character is at this place: ASCII's, or the first byte of one from U+0080 to U+009F, which terminals obey too.
+/// True if a control character is at this place: an ASCII one, or the first byte of one from U+0080 to U+009F, which
+/// terminals obey too.
 pub fn is_control(text: &[u8], place: usize) -> bool {
     match text[place] {
         0xc2 => text.get(place + 1).is_some_and(|next| (0x80..=0x9f).contains(next)),
@@ -11,29 +13,29 @@ pub fn is_control(text: &[u8], place: usize) -> bool {
     }
 }
 
-/// A name that [`name`] has looked at: for what is served again and again.
+/// A name escaped by `name`, kept for repeated use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name(Vec<u8>);
 
 impl Name {
-    /// The name as [`name`] has it.
+    /// Escapes a name, see `name`.
     pub fn new(text: &[u8]) -> Name {
         Name(name(text).into_owned())
     }
 
-    /// The bytes of it.
+    /// Returns its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether there is none.
+    /// True if the name is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// A name in which what is no printable ASCII is written out byte by byte (`\x0a`), so that it is not taken for another one. pmproxy writes other
-/// names in a way that Prometheus does not read, and with them the whole scrape.
+/// Escapes all bytes of a name that are not printable ASCII (`\x0a`), so that names stay distinct. pmproxy serves other
+/// names in a form that makes Prometheus reject the whole scrape.
 pub fn name(text: &[u8]) -> Cow<'_, [u8]> {
     match text.iter().all(is_printable) {
         true => Cow::Borrowed(text),
@@ -41,7 +43,7 @@ pub fn name(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The same of a name that is not needed afterwards.
+/// Escapes a name that the caller no longer needs, see [`name`].
 pub fn into_name(text: Vec<u8>) -> Vec<u8> {
     match name(&text) {
         Cow::Owned(changed) => changed,
@@ -53,7 +55,7 @@ fn is_printable(byte: &u8) -> bool {
     (b' '..=b'~').contains(byte)
 }
 
-/// Text in which what is no printable ASCII, and some characters more, are written out byte by byte (`\x20`), as systemd does it.
+/// Escapes all bytes that are not printable ASCII, and those in `more` (`\x20`), as systemd does.
 pub fn written_out(text: &[u8], more: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text {
@@ -65,13 +67,14 @@ pub fn written_out(text: &[u8], more: &[u8]) -> String {
     out
 }
 
-/// Text as a part of an instance name, not that of another text: no blank, which ends names for libpcp, no comma, at which its tools part
-/// them, and no semicolon, which parts the lines of a stack. These are written out, and backslashes with them.
+/// Escapes text for use as a part of an instance name: blanks, which end names for libpcp; commas, which separate names
+/// for its tools; semicolons, which separate the lines of a stack; and backslashes.
 pub fn word(text: &[u8]) -> String {
     written_out(text, b" ,;\\")
 }
 
-/// Text with its control characters written out: `\n`, `\t`, `\r`, others as `\x1b`.
+/// Escapes control characters: `
+/// `, `\t`, `\r`, others as `\x1b`.
 pub fn escaped(text: &[u8]) -> Cow<'_, [u8]> {
     // One pass without a branch tells of nearly every text that there is none.
     let may_have = text.iter().fold(false, |found, &byte| found | (byte < b' ') | (byte == 0x7f) | (byte == 0xc2));

@@ -1,59 +1,58 @@
-//! Quantiles over the last seconds: what a histogram counted in them, from counters that only grow and are read about once a
-//! second.
+//! Quantiles over the last seconds, from counters that only grow and are read about once a second.
 
 use super::{Fine, FineCounts};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The shares of a window that are served, in thousandths: p50, p90, p99, p999 and max.
+/// Quantiles that are served, in thousandths: p50, p90, p99, p999 and max.
 pub const QUANTILES: [u64; 5] = [500, 900, 990, 999, 1000];
 
-/// A window of seconds, which moves on by a twelfth of its length: what it shows is at most that long ago, and covers at
-/// least eleven twelfths of that.
+/// A window of seconds that advances by a twelfth of its length: it never shows anything older, and covers at least
+/// eleven twelfths of the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window(pub Duration);
 
-/// Parts that a window moves on by.
+/// Number of parts of a window.
 const PARTS: u64 = 12;
 
 impl Window {
-    /// The part that a time belongs to.
+    /// Returns the part that contains a time.
     pub fn part(self, since_start: Duration) -> u64 {
         let part = (self.0.as_millis() as u64 / PARTS).max(1);
         since_start.as_millis() as u64 / part
     }
 
-    /// Whether a part is in the window that ends with part `now`.
+    /// True if a part is in the window that ends with part `now`.
     pub fn holds(self, part: u64, now: u64) -> bool {
         part + PARTS > now
     }
 }
 
-/// A histogram's counters as of the last look at them, and what they counted in the parts of a window. It takes memory for the
-/// buckets that have counted.
+/// Counters of a histogram at the last look, and the counts in the parts of a window. Memory is used only for buckets
+/// that have counted.
 #[derive(Debug, Default)]
 pub struct Windowed {
-    /// The first bucket that has counted, and the counters from there to the last that has.
+    /// First bucket that has counted; [`Windowed::last`] begins with it.
     first: usize,
     last: Vec<u64>,
-    /// What each part counted, the latest last; only parts that have counted something.
+    /// Counts by part, the latest last; only parts with counts.
     parts: VecDeque<Part>,
-    /// Something was added or forgotten since the quantiles were measured.
+    /// True if counts were added or removed since the quantiles were computed.
     is_stale: bool,
     quantiles: Option<[u64; 5]>,
-    /// The sum of the times at the last look, for whoever looks.
+    /// Sum of the times at the last look, kept for the caller.
     pub(super) sum: u64,
 }
 
 #[derive(Debug)]
 struct Part {
     number: u64,
-    /// The buckets that counted, ascending.
+    /// Buckets that counted, ascending.
     counts: Vec<(u16, u32)>,
 }
 
 impl Windowed {
-    /// Takes the counters as of now, in this part of the window. Yields what they counted since the last look, by bucket.
+    /// Takes the counters as of now, in this part of the window. Returns the counts since the last look, by bucket.
     pub fn take(&mut self, part: u64, counts: &FineCounts) -> Vec<(u16, u32)> {
         let mut counted = Vec::new();
         for (bucket, &count) in counts.iter().enumerate() {
@@ -70,12 +69,12 @@ impl Windowed {
         counted
     }
 
-    /// Takes the counters as of now for those of the last look.
+    /// Replaces the counters of the last look without counting.
     pub fn skip(&mut self, counts: &FineCounts) {
         self.remember(counts);
     }
 
-    /// Adds what was counted in this part of the window.
+    /// Adds counts to this part of the window.
     pub fn add(&mut self, part: u64, counted: &[(u16, u32)]) {
         if counted.is_empty() {
             return;
@@ -87,7 +86,7 @@ impl Windowed {
         self.is_stale = true;
     }
 
-    /// Nothing more was counted up to this part: measures the quantiles if they are others now.
+    /// Ends the parts before this one, and recomputes the quantiles if counts have changed.
     pub fn pass(&mut self, part: u64) {
         while self.parts.front().is_some_and(|oldest| oldest.number + PARTS <= part) {
             self.parts.pop_front();
@@ -98,12 +97,12 @@ impl Windowed {
         }
     }
 
-    /// The quantiles of the window in microseconds; `None` while it is empty.
+    /// Returns the quantiles of the window in microseconds; `None` while it is empty.
     pub fn quantiles(&self) -> Option<&[u64; 5]> {
         self.quantiles.as_ref()
     }
 
-    /// The counter of a bucket when it was last looked at.
+    /// Returns the counter of a bucket at the last look.
     fn before(&self, bucket: usize) -> u64 {
         bucket.checked_sub(self.first).and_then(|at| self.last.get(at)).copied().unwrap_or(0)
     }
@@ -125,7 +124,7 @@ impl Windowed {
     }
 }
 
-/// Both lists, bucket by bucket.
+/// Merges two lists of counts, bucket by bucket.
 fn merged(one: &[(u16, u32)], other: &[(u16, u32)]) -> Vec<(u16, u32)> {
     let (mut one, mut other) = (one.iter().copied().peekable(), other.iter().copied().peekable());
     let mut all = Vec::with_capacity(one.len().max(other.len()));
@@ -203,7 +202,7 @@ mod tests {
         assert_eq!(Window(Duration::from_secs(10)).part(Duration::from_secs(10)), 12);
     }
 
-    /// What is kept of a histogram grows with the buckets that count, and has a bound whatever it counts.
+    /// Memory of a window grows with the buckets that count, up to a fixed bound.
     #[test]
     fn a_window_keeps_twelve_parts_and_one_look() {
         let mut window = Windowed::default();

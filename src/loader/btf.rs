@@ -1,6 +1,6 @@
-//! The kernel's types (Documentation/bpf/btf.rst), read once for what loading needs of them: the identifiers of functions and
-//! tracepoints, and a copy of the few types that the programs name. libbpf would index all hundred thousand of them, and
-//! search them from end to end for each name.
+//! Types of the kernel (Documentation/bpf/btf.rst), read once for loading: the identifiers of functions and
+//! tracepoints, and a copy of the few types that the programs name. libbpf would index all hundred thousand of them,
+//! and search them linearly for each name.
 
 use super::mapping::Mapping;
 use super::outcome::Finding;
@@ -15,9 +15,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where a kernel with CONFIG_DEBUG_INFO_BTF keeps its types.
+/// File with the types of a kernel built with CONFIG_DEBUG_INFO_BTF.
 pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
-/// Those of its modules.
+/// Directory with the types of kernel modules.
 const MODULES: &str = "/sys/kernel/btf";
 
 /// Kinds of types (linux/btf.h).
@@ -43,31 +43,31 @@ mod kind {
     pub const ENUM64: u32 = 19;
 }
 
-/// A function of the kernel, or what handlers of a tracepoint are.
+/// A function of the kernel, or the function type of a tracepoint's handlers.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Its type's identifier.
+    /// Identifier of its type.
     pub id: u32,
-    /// Bits of its return value; 0 if it has none.
+    /// Size of its return value in bits; 0 without one.
     pub bits: u32,
-    /// The types of the module of the kernel that it is in; `None` for the kernel itself.
+    /// BTF of the kernel module that contains it; `None` for the kernel itself.
     pub module: Option<Arc<OwnedFd>>,
 }
 
-/// What loading needs of the kernel's types.
+/// The types of the kernel that loading needs.
 pub struct KernelTypes {
     functions: BTreeMap<String, Function>,
     tracepoints: BTreeMap<String, Function>,
     types: OwnedFd,
-    /// Where they are from.
+    /// File they were read from.
     source: PathBuf,
-    /// How many modules of the kernel have types, if they were looked at.
+    /// Number of kernel modules with types; `None` if they were not searched.
     modules: Option<usize>,
 }
 
 impl KernelTypes {
-    /// Looks for functions, tracepoints, and the types that `object` (the types of the BPF object) names. These are in `file`
-    /// if there is one, for kernels without types of their own: identifiers are the kernel's or none.
+    /// Reads functions, tracepoints, and the types that `object` (the types of the BPF object) names. `file` is for
+    /// kernels without BTF; identifiers of functions come from the kernel only.
     pub fn read(
         functions: &BTreeSet<&str>,
         tracepoints: &BTreeSet<&str>,
@@ -105,17 +105,17 @@ impl KernelTypes {
         Ok(known)
     }
 
-    /// A function.
+    /// Returns a function of the kernel.
     pub fn function(&self, name: &str) -> Option<&Function> {
         self.functions.get(name)
     }
 
-    /// The handlers of a tracepoint.
+    /// Returns the handler type of a tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<&Function> {
         self.tracepoints.get(name)
     }
 
-    /// What this says of the kernel.
+    /// Returns findings about the kernel's types.
     pub fn findings(&self) -> Vec<Finding> {
         let modules = match self.modules {
             None => Finding::new("types_of_modules", None, "not tried: the kernel itself has every function asked for"),
@@ -125,7 +125,7 @@ impl KernelTypes {
         vec![Finding::new("types", true, self.source.display().to_string()), modules]
     }
 
-    /// A file with the types that the programs name, as long as this lives.
+    /// Returns the path of a file with the types that the programs name; valid as long as `self`.
     pub fn types(&self) -> String {
         format!("/proc/self/fd/{}", self.types.as_raw_fd())
     }
@@ -155,7 +155,7 @@ impl KernelTypes {
         }
     }
 
-    /// Functions that the kernel itself does not have may be in its modules; reading that takes privilege, and kernel 5.11.
+    /// Finds functions that the kernel itself lacks in its modules; reading those takes privilege, and kernel 5.11.
     fn find_in_modules(&mut self, kernel: &Types<'_>, functions: &BTreeSet<&str>) {
         let missing = |known: &KernelTypes| -> BTreeSet<&str> {
             functions.iter().copied().filter(|name| !known.functions.contains_key(*name)).collect()
@@ -178,14 +178,14 @@ impl KernelTypes {
     }
 }
 
-/// Whether the kernel itself has a function of this name, by its types.
+/// True if the kernel itself has a function of this name, by its types.
 pub fn kernel_has(function: &str) -> bool {
     let Ok(kernel) = Contents::of_kernel() else { return false };
     let functions = |types: Types<'_>| types.named(&BTreeSet::from([function]), |kind| kind == kind::FUNC);
     Types::read(&kernel, None).is_some_and(|types| !functions(types).is_empty())
 }
 
-/// `; did you mean ...?` with the kernel's tracepoint that is nearest to a name; nothing if none is near, or it is one.
+/// Hint `; did you mean ...?` with the kernel's tracepoint nearest to a name; empty if none is near, or the name is one.
 pub fn near_tracepoint(name: &str) -> String {
     let Ok(kernel) = Contents::of_kernel() else { return String::new() };
     let Some(types) = Types::read(&kernel, None) else { return String::new() };
@@ -200,7 +200,7 @@ pub fn near_tracepoint(name: &str) -> String {
     }
 }
 
-/// The modules of the kernel that have types, each with a descriptor of them.
+/// Iterates over kernel modules with types: name, and a descriptor of the BTF.
 fn modules() -> impl Iterator<Item = (String, OwnedFd)> {
     let mut id = 0;
     let next = move || {
@@ -223,7 +223,7 @@ fn modules() -> impl Iterator<Item = (String, OwnedFd)> {
     })
 }
 
-/// The kernel's types where they are (Linux 6.15), else a copy, which sysfs gives out by pages.
+/// Types of the kernel: mapped (Linux 6.15), else a copy, which sysfs returns page by page.
 enum Contents {
     InPlace(Mapping),
     Copy(Vec<u8>),
@@ -252,17 +252,17 @@ impl Deref for Contents {
     }
 }
 
-/// Types as they are encoded, and where each begins.
+/// Types in their encoded form, with the offset of each.
 struct Types<'a> {
     bytes: &'a [u8],
     strings: Range<usize>,
     at: Vec<u32>,
-    /// What a module's types follow on.
+    /// Types of the kernel, which those of a module refer to.
     base: Option<&'a Types<'a>>,
 }
 
 impl<'a> Types<'a> {
-    /// `None` if it is no BTF, or has kinds of types that nobody knew of yet.
+    /// Reads the types; `None` if it is not BTF, or has unknown kinds of types.
     fn read(bytes: &'a [u8], base: Option<&'a Types<'a>>) -> Option<Types<'a>> {
         const MAGIC: u16 = 0xeb9f;
         let header = |i: usize| word(bytes, 4 * i).map(|word| word as usize);
@@ -283,7 +283,7 @@ impl<'a> Types<'a> {
         Some(Types { bytes, strings, at, base })
     }
 
-    /// The first identifier: those before it are the base's, and 0 is void.
+    /// Returns the first identifier: lower ones are those of the base, and 0 is void.
     fn first(&self) -> u32 {
         self.base.map_or(1, |base| base.ids().end)
     }
@@ -292,7 +292,7 @@ impl<'a> Types<'a> {
         self.first()..self.first() + self.at.len() as u32
     }
 
-    /// Where a type begins, and in whose bytes.
+    /// Returns the bytes that contain a type, and its offset there.
     fn place(&self, id: u32) -> Option<(&[u8], usize)> {
         match self.base {
             Some(base) if id < self.first() => base.place(id),
@@ -300,7 +300,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// The place of its name; its kind, number of members and flag; its size or the type it is made of.
+    /// Returns the offset of the name; kind, number of members and flag; and size or referenced type.
     fn header(&self, id: u32) -> Option<(u32, u32, u32)> {
         let (bytes, at) = self.place(id)?;
         Some((word(bytes, at)?, word(bytes, at + 4)?, word(bytes, at + 8)?))
@@ -314,7 +314,7 @@ impl<'a> Types<'a> {
         self.text(place)?.split(|&byte| byte == 0).next()
     }
 
-    /// A name and all that follows it.
+    /// Returns the strings from an offset on; the name ends at the first NUL.
     fn text(&self, place: u32) -> Option<&[u8]> {
         match (place as usize).checked_sub(self.strings_before()) {
             Some(place) => self.bytes[self.strings.clone()].get(place..),
@@ -322,7 +322,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// The types of some kinds that have one of these names: identifier, name, and the rest of the header.
+    /// Returns the types of some kinds with one of these names: identifier, name, and the rest of the header.
     fn named<'n>(&self, names: &BTreeSet<&'n str>, is_kind: impl Fn(u32) -> bool) -> Vec<(u32, &'n str, u32, u32)> {
         let mut beginnings = Beginnings([0; 256]);
         names.iter().for_each(|name| beginnings.add(name.as_bytes()));
@@ -335,7 +335,7 @@ impl<'a> Types<'a> {
         named.collect()
     }
 
-    /// The names of types, without what libbpf takes for the mark of a flavour (`request___disk`).
+    /// Returns the names of types, without a suffix that libbpf takes for a flavour (`request___disk`).
     fn essential_names(&self) -> BTreeSet<&str> {
         let names = self.ids().filter_map(|id| {
             let (name, info, _) = self.header(id)?;
@@ -345,7 +345,7 @@ impl<'a> Types<'a> {
         names.filter(|name| !name.is_empty()).collect()
     }
 
-    /// Bits of what a function of this type returns.
+    /// Returns the size in bits of the return value of a function type.
     fn returns(&self, prototype: u32) -> Option<u32> {
         let (_, _, mut id) = self.header(prototype)?;
         // Typedefs and qualifiers, of which nobody uses as many.
@@ -363,8 +363,8 @@ impl<'a> Types<'a> {
         None
     }
 
-    /// The types of these names with all that their members contain, as BTF of its own. What a pointer points to is left out:
-    /// a relocation does not go through one (libbpf's relo_core.c).
+    /// Copies the types of these names and all that their members contain into BTF of its own. Targets of pointers are
+    /// left out, since a relocation does not follow pointers (libbpf's relo_core.c).
     fn copy(&self, names: &BTreeSet<&str>) -> Option<Vec<u8>> {
         let mut copy = Copy { order: Vec::new(), ids: BTreeMap::new(), names: BTreeMap::new(), strings: vec![0] };
         for (id, ..) in self.named(names, is_root) {
@@ -423,11 +423,11 @@ impl<'a> Types<'a> {
     }
 }
 
-/// The first three bytes of some names, one bit for many: enough to pass over nearly all of a hundred thousand others.
+/// A filter for the first three bytes of names, one bit for many: it rules out nearly all of a hundred thousand others.
 struct Beginnings([u64; 256]);
 
 impl Beginnings {
-    /// The word and the bit of a name, which a NUL may follow.
+    /// Returns the index of the word and the bit of a name; a NUL may follow the name.
     fn place(name: &[u8]) -> Option<(usize, u64)> {
         let (first, second) = (*name.first()?, name.get(1).copied().unwrap_or(0));
         let third = name.get(2).copied().filter(|_| second != 0).unwrap_or(0);
@@ -445,7 +445,7 @@ impl Beginnings {
     }
 }
 
-/// What has been taken over into a copy, under the old numbers.
+/// State of a copy: new identifiers and offsets of names by the old ones.
 struct Copy {
     order: Vec<u32>,
     ids: BTreeMap<u32, u32>,
@@ -454,7 +454,7 @@ struct Copy {
 }
 
 impl Copy {
-    /// The new identifier of a type, which is to be copied if it is not yet.
+    /// Returns the new identifier of a type, and queues it for copying if it is new.
     fn id(&mut self, old: u32) -> u32 {
         if old == 0 {
             return 0;
@@ -466,7 +466,7 @@ impl Copy {
         new
     }
 
-    /// The new place of a name.
+    /// Returns the new offset of a name.
     fn name(&mut self, types: &Types<'_>, old: u32) -> Option<u32> {
         if old == 0 {
             return Some(0);
@@ -482,12 +482,12 @@ impl Copy {
     }
 }
 
-/// Whether a relocation may begin at a type of this kind.
+/// True if a relocation can start at a type of this kind.
 fn is_root(kind: u32) -> bool {
     matches!(kind, kind::STRUCT | kind::UNION | kind::ENUM | kind::TYPEDEF | kind::ENUM64)
 }
 
-/// Bytes of a type behind the three words that all have.
+/// Returns the size in bytes of a type without the common three words; `None` for unknown kinds.
 fn body(info: u32) -> Option<usize> {
     let count = (info & 0xffff) as usize;
     Some(match info >> 24 & 31 {

@@ -1,26 +1,27 @@
-//! The part of a BPF object that some of its programs need. libbpf keeps what it opens for as long as the object lives: the code of
-//! every program, wanted or not, and all of `.BTF.ext`, most of which are line numbers. build.rs uses this file, too.
+//! The part of a BPF object that some of its programs need. libbpf keeps the whole object in memory as long as it is
+//! open: the code of every program, loaded or not, and all of `.BTF.ext`, mostly line numbers. build.rs uses this file,
+//! too.
 
 use std::ops::Range;
 
-/// Bytes of the ELF header, of a section's header, and of a symbol (`elf.h`, 64 bits).
+/// Sizes in bytes of the ELF header, of a section's header, and of a symbol (`elf.h`, 64 bits).
 const HEADER: usize = 64;
 const SECTION: usize = 64;
 const SYMBOL: usize = 24;
 
-/// Types of sections, and the flag of code.
+/// Types of sections (`SHT_*`), and the flag of executable sections.
 const PROGBITS: u64 = 1;
 const SYMTAB: u64 = 2;
 const NOBITS: u64 = 8;
-/// Relocations.
+/// Type of sections with relocations (`SHT_REL`).
 pub const REL: u64 = 9;
 const LLVM_ADDRSIG: u64 = 0x6fff_4c03;
 const EXECINSTR: u64 = 4;
-/// The type of a symbol that is a function.
+/// Type of symbols that are functions (`STT_FUNC`).
 const FUNC: u8 = 2;
 
-/// Copies an object without line numbers and without the sections of code in which no program is wanted. Sections keep their
-/// numbers: what is left out is an empty one. `None` if it is no ELF file of 64 bits in this machine's byte order.
+/// Copies an object without line numbers and without sections of code that contain no wanted program. Sections keep
+/// their numbers: those left out are empty. `None` if it is not a 64-bit ELF file in this machine's byte order.
 pub fn excerpt(object: &[u8], wanted: impl Fn(&str) -> bool) -> Option<Vec<u8>> {
     let sections = Sections::read(object)?;
     let mut needed = vec![false; sections.headers.len()];
@@ -68,13 +69,14 @@ pub fn excerpt(object: &[u8], wanted: impl Fn(&str) -> bool) -> Option<Vec<u8>> 
     Some(excerpt)
 }
 
-/// The contents of a section.
+/// Returns the contents of a section.
 #[allow(dead_code)] // in build.rs
 pub fn section<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
     Sections::read(object)?.all().find(|section| section.name == name).map(|section| section.bytes)
 }
 
-/// `.BTF.ext` without line numbers: the kernel gets none, since programs are loaded without (Documentation/bpf/btf.rst).
+/// Removes line numbers from `.BTF.ext`: the kernel gets none, since programs are loaded without
+/// (Documentation/bpf/btf.rst).
 fn without_lines(types: &[u8]) -> Option<Vec<u8>> {
     let length = number(types, 4..8)?;
     let part = |at: usize| -> Option<&[u8]> {
@@ -93,21 +95,21 @@ fn without_lines(types: &[u8]) -> Option<Vec<u8>> {
 /// A section of an object.
 pub struct Section<'a> {
     header: &'a [u8],
-    /// Its name.
+    /// Name.
     pub name: &'a str,
-    /// Its type (`SHT_*`).
+    /// Type (`SHT_*`).
     pub kind: u64,
     flags: u64,
-    /// Nothing if it takes no room in the file.
+    /// Contents; empty if it has none in the file.
     pub bytes: &'a [u8],
-    /// Another section that belongs to it.
+    /// Number of an associated section (`sh_link`).
     link: usize,
-    /// One that it belongs to.
+    /// Number of the section it applies to (`sh_info`).
     pub info: usize,
 }
 
 impl Section<'_> {
-    /// Whether programs are in it.
+    /// True if it contains programs.
     pub fn is_code(&self) -> bool {
         self.flags & EXECINSTR != 0
     }
@@ -116,15 +118,15 @@ impl Section<'_> {
 /// A symbol of an object.
 #[allow(dead_code)] // in build.rs
 pub struct Symbol<'a> {
-    /// Its name.
+    /// Name.
     pub name: &'a str,
-    /// The number of its section; 0: it is not defined here.
+    /// Number of its section; 0 for an undefined symbol.
     pub section: usize,
-    /// Where it is in the section.
+    /// Offset in the section.
     pub value: usize,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Whether it is a function.
+    /// True for a function.
     pub is_function: bool,
 }
 
@@ -136,7 +138,7 @@ pub struct Sections<'a> {
 }
 
 impl<'a> Sections<'a> {
-    /// Those of an ELF file of 64 bits in this machine's byte order.
+    /// Reads the sections of a 64-bit ELF file in this machine's byte order.
     pub fn read(object: &'a [u8]) -> Option<Sections<'a>> {
         let order = if cfg!(target_endian = "little") { 1 } else { 2 };
         if object.get(..6)? != [0x7f, b'E', b'L', b'F', 2, order] {
@@ -159,7 +161,7 @@ impl<'a> Sections<'a> {
         self.object.get(offset..offset.checked_add(size)?)
     }
 
-    /// One by its number.
+    /// Returns the section with this number.
     pub fn at(&self, place: usize) -> Option<Section<'a>> {
         let header = *self.headers.get(place)?;
         let kind = number(header, 4..8)? as u64;
@@ -174,18 +176,18 @@ impl<'a> Sections<'a> {
         })
     }
 
-    /// All of them in order, up to one that cannot be read.
+    /// Iterates over the sections in order, up to the first that cannot be read.
     pub fn all(&self) -> impl Iterator<Item = Section<'a>> + '_ {
         (0..self.headers.len()).map_while(|place| self.at(place))
     }
 
-    /// Their number.
+    /// Returns the number of sections.
     #[allow(dead_code)] // in build.rs
     pub fn count(&self) -> usize {
         self.headers.len()
     }
 
-    /// The symbols in order; `None` if there are none or one cannot be read.
+    /// Returns the symbols in order; `None` if there are none or one cannot be read.
     #[allow(dead_code)] // in build.rs
     pub fn symbols(&self) -> Option<Vec<Symbol<'a>>> {
         let table = self.all().find(|section| section.kind == SYMTAB)?;
@@ -203,7 +205,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// A number of two, four or eight bytes.
+/// Reads a number of two, four or eight bytes.
 pub fn number(bytes: &[u8], at: Range<usize>) -> Option<usize> {
     let mut word = [0; 8];
     let bytes = bytes.get(at)?;
@@ -212,7 +214,7 @@ pub fn number(bytes: &[u8], at: Range<usize>) -> Option<usize> {
     usize::try_from(u64::from_ne_bytes(word)).ok()
 }
 
-/// The text at a place among those that end in NUL.
+/// Returns the NUL-terminated string at an offset.
 fn text(texts: &[u8], place: usize) -> Option<&str> {
     let text = texts.get(place..)?.split(|&byte| byte == 0).next()?;
     std::str::from_utf8(text).ok()

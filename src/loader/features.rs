@@ -1,4 +1,5 @@
-//! What loading has found out of the kernel, for whoever wonders why something is not there. Nothing is tried for this alone.
+//! Findings about the kernel that loading has made, to explain why something is missing. Nothing is tried only to find
+//! out.
 
 use super::outcome::{Attempt, Finding, TargetOutcome};
 use super::permission::Lockdown;
@@ -7,7 +8,7 @@ use crate::host::tracefs;
 use crate::kit::Tier;
 use nix::libc::ENOENT;
 
-/// The ways to attach, as the programs' sections name them, and what the names of programs begin with.
+/// Kinds of attachment, as in the names of sections, each with the prefix of its programs' names.
 const WAYS: [(&str, &str); 9] = [
     ("tp_btf", "tp"),
     ("raw_tp", "raw"),
@@ -22,7 +23,7 @@ const WAYS: [(&str, &str); 9] = [
 
 const NOT_TRIED: &str = "not tried: nothing that is enabled asked for it";
 
-/// For each way to attach what became of the first program that goes it.
+/// Returns a finding per kind of attachment, from the first program that used it.
 pub(super) fn ways(attempts: &[Attempt], reaches: &[TargetOutcome]) -> Vec<Finding> {
     let way = |(way, prefix): (&'static str, &str)| {
         let goes = |program: &&str| program.trim_start_matches("each_").split("__").next() == Some(prefix);
@@ -54,7 +55,7 @@ pub(super) fn ways(attempts: &[Attempt], reaches: &[TargetOutcome]) -> Vec<Findi
     WAYS.map(way).into()
 }
 
-/// A ring that there is, or what was said of one that could not be made.
+/// Returns the finding about ring buffers: a ring that was created, or the error of one that was not.
 pub(super) fn ring(made: Option<&str>, refused: Option<String>) -> Finding {
     match (made, refused) {
         (Some(ring), _) => Finding::new("ringbuf", true, format!("made for {ring}")),
@@ -63,7 +64,7 @@ pub(super) fn ring(made: Option<&str>, refused: Option<String>) -> Finding {
     }
 }
 
-/// What surrounds BPF.
+/// Returns findings about tracefs and the lockdown.
 pub(super) fn surroundings() -> [Finding; 2] {
     let events = match tracefs() {
         Some(place) => Finding::new("tracefs", true, format!("mounted at {place}")),

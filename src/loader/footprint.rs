@@ -1,13 +1,13 @@
-//! Gives back what only loading needed: pages of this program's file (the BPF object, libbpf, the command line), and the
+//! Returns memory that only loading needed: pages of the executable (the BPF object, libbpf, the command line), and the
 //! allocator's free memory.
 
 use nix::libc::{self, c_int, c_void, dl_phdr_info, madvise, size_t, MADV_DONTNEED, PF_W, PT_LOAD};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// To be called once everything is loaded, once more when what follows is over, and now and then: two megabytes that would stay resident
-/// for as long as the agent runs, and what a seldom request or the end of a profile used. It takes a hundred faults of pages in memory, less
-/// than a millisecond, to come by the code in use again.
+/// Returns unused memory to the kernel: after loading, after the start, and periodically. Two megabytes would stay
+/// resident as long as the agent runs, and more after rare requests or a profile. Code still in use costs about a
+/// hundred minor faults, less than a millisecond.
 pub fn trim() {
     if let Ok(mut page) = super::page() {
         // SAFETY: the function is called during this call only, with the pointer given here.
@@ -16,14 +16,14 @@ pub fn trim() {
     give_back();
 }
 
-/// Forgets the pages of this program that nobody writes, code and constants: what is used again is read from the file again. A page
-/// that is not the file's any more stays: a breakpoint of somebody's uprobe on the agent is in it. The libraries keep theirs.
+/// Drops resident pages of code and constants of this executable; used ones are read from the file again. Pages that
+/// are no longer the file's stay, since they hold breakpoints of uprobes on the agent. Pages of libraries stay.
 ///
 /// # Safety
 ///
 /// For `dl_iterate_phdr` only; `page` points to the size of a page.
 unsafe extern "C" fn forget_pages(program: *mut dl_phdr_info, _size: size_t, page: *mut c_void) -> c_int {
-    /// Anything but 0: the libraries come after the program (dl_iterate_phdr(3)).
+    /// Return value that ends the iteration: the libraries come after the program (dl_iterate_phdr(3)).
     const ENOUGH: c_int = 1;
     // SAFETY: the C library describes a file that is loaded, and its table of segments, as long as the call lasts; `page` is the
     // number that `trim` passes.
@@ -45,10 +45,10 @@ unsafe extern "C" fn forget_pages(program: *mut dl_phdr_info, _size: size_t, pag
     ENOUGH
 }
 
-/// The parts of a range of this process's memory that are the file's: with the others a write has made a copy. None if the kernel does
-/// not tell, as an agent that has changed its account (`-U`).
+/// Returns the parts of a memory range whose pages belong to the file; other pages are copies made by a write. None if
+/// the kernel does not tell, as for an agent that has changed its user (`-U`).
 fn of_file(start: usize, end: usize, page: usize) -> Vec<(usize, usize)> {
-    /// Of an entry of /proc/PID/pagemap: the page is there, and it is a file's.
+    /// Bits of an entry of /proc/PID/pagemap: the page is present, it belongs to a file, it is swapped.
     const PRESENT: u64 = 1 << 63;
     const OF_FILE: u64 = 1 << 61;
     const SWAPPED: u64 = 1 << 62;
@@ -70,8 +70,9 @@ fn of_file(start: usize, end: usize, page: usize) -> Vec<(usize, usize)> {
     parts
 }
 
-/// Has all threads allocate from one arena, since [`give_back`] trims the end of the main arena only: after a run of the profile the
-/// end of the collector's held up to 20 MB. To be called before there are other threads; few of them allocate at the same time.
+/// Makes all threads allocate from one arena, since [`give_back`] trims only the end of the main arena: after a
+/// profile, the collector's held up to 20 MB. To be called before other threads start; few of them allocate at the same
+/// time.
 pub fn use_one_arena() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it sets a number in the allocator, which reads it as a thread first allocates.
@@ -80,7 +81,7 @@ pub fn use_one_arena() {
     }
 }
 
-/// Gives back what the allocator has free.
+/// Returns the allocator's free memory to the kernel.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes the allocator's locks itself.
@@ -94,10 +95,10 @@ mod tests {
     use super::*;
     use std::fs::OpenOptions;
 
-    /// Constants of some pages, of which at least one is in no other's page.
+    /// Constants of several pages, at least one of which holds nothing else.
     static CONSTANTS: [u8; 1 << 18] = [7; 1 << 18];
 
-    /// A tracer writes as the kernel does for a uprobe: into a copy of the page.
+    /// A breakpoint is written by a tracer like that of a uprobe by the kernel: into a copy of the page.
     #[test]
     fn a_breakpoint_in_the_program_stays() {
         let place = &raw const CONSTANTS[1 << 17];

@@ -1,4 +1,4 @@
-//! Processes that keep a privilege for the agent: forks of it from before it drops its own.
+//! Helper processes that keep a privilege for the agent: forks made before the agent drops its own.
 
 use nix::libc;
 use nix::sys::prctl::set_name;
@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Starts a helper of this name, which serves its end of a connection, and ends after that. Yields the agent's end. To be called while
-/// the process has one thread: another one could hold a lock that the fork would wait for.
+/// Starts a helper of this name, which serves its end of a connection and then exits. Returns the agent's end. To be
+/// called while the process has one thread: another one could hold a lock that the fork would wait for.
 pub fn fork_helper(name: &CStr, serve: impl FnOnce(UnixStream) -> io::Result<()>) -> io::Result<UnixStream> {
     let (agent, helper) = UnixStream::pair()?;
     // SAFETY: there is one thread, so no lock is held and no memory is half written.
@@ -30,7 +30,8 @@ pub fn fork_helper(name: &CStr, serve: impl FnOnce(UnixStream) -> io::Result<()>
     }
 }
 
-/// Closes the agent's descriptors, of which pmcd's pipes and the other end of the connection must not stay open here.
+/// Closes the descriptors of the agent except this one: pmcd's pipes and the other end of the connection must not stay
+/// open here.
 fn close_all_but(descriptor: libc::c_uint) -> io::Result<()> {
     let close = |first: libc::c_uint, last: libc::c_uint| {
         // SAFETY: the process does not return to code that owns one of them.

@@ -1,5 +1,5 @@
-//! Constants of programs (`const volatile`) as immediates. The kernel's verifier knows their values and removes the branches that depend on
-//! them, but leaves the loads. What is set once, before loading, need not be loaded each time.
+//! Constants of programs (`const volatile`) as immediates. The verifier knows their values and removes the branches
+//! that depend on them, but not the loads. Constants are set once, before loading, so the loads are not needed.
 
 use libbpf_rs::libbpf_sys::{bpf_insn, BPF_PSEUDO_CALL, BPF_PSEUDO_FUNC, BPF_PSEUDO_MAP_VALUE};
 use libbpf_rs::{MapCore, MapFlags, Object};
@@ -8,31 +8,31 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// `BPF_LD | BPF_IMM | BPF_DW`: a 64-bit constant in two instructions.
 pub const LOAD_64: u8 = 0x18;
-/// `BPF_JMP | BPF_JA`: with offset 0 it does nothing, and the verifier removes it.
+/// `BPF_JMP | BPF_JA`: with offset 0 a no-op, which the verifier removes.
 const GOTO: u8 = 0x05;
-/// `BPF_JMP32 | BPF_JA`: its distance is in `imm`.
+/// `BPF_JMP32 | BPF_JA`: a jump whose distance is in `imm`.
 const GOTO_FAR: u8 = 0x06;
-/// `BPF_JEQ` and `BPF_JNE`, with a number.
+/// `BPF_JEQ` and `BPF_JNE`, comparing with an immediate.
 const JUMP_EQUAL: u8 = 0x15;
 const JUMP_UNEQUAL: u8 = 0x55;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// `BPF_MOV` of a register or a number, of 64 bits and of 32.
+/// `BPF_MOV` of a register or an immediate, of 64 bits and of 32.
 const MOVES: [u8; 4] = [0xb7, 0xbf, 0xb4, 0xbc];
-/// Classes of instructions, their lowest three bits: `BPF_LDX`, `BPF_JMP`, `BPF_JMP32`.
+/// Classes of instructions, in the lowest three bits of the code: `BPF_LDX`, `BPF_JMP`, `BPF_JMP32`.
 const LOAD: u8 = 1;
 const JUMP: u8 = 5;
 const JUMP_32: u8 = 6;
 
-/// The constants of an object, and the map that its programs load them from.
+/// Constants of an object, and the map that its programs load them from.
 pub struct Constants {
-    /// The map's descriptor, which is what the programs say before they are loaded.
+    /// Descriptor of the map, which the instructions contain before they are loaded.
     map: i32,
     bytes: Vec<u8>,
 }
 
 impl Constants {
-    /// Those of an object whose maps exist; `None` if it has none.
+    /// Reads the constants of an object whose maps exist; `None` if it has none.
     pub fn of(object: &Object) -> Option<Constants> {
         let map = object.maps().find(|map| map.name().to_string_lossy().ends_with(".rodata"))?;
         let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten()?;
@@ -46,7 +46,7 @@ impl Constants {
     /// r1 = *(u32 *)(r1 + 0)      goto +0
     /// ```
     ///
-    /// Then leaves out what no instruction leads to any more, which the kernel would have to go through first.
+    /// Then removes unreachable instructions, which the kernel would have to walk through first.
     pub fn write_into(&self, code: &mut Vec<bpf_insn>) {
         let targets = targets(code);
         let (mut written, mut decided) = (Vec::new(), BTreeMap::new());
@@ -71,7 +71,7 @@ impl Constants {
         }
     }
 
-    /// The constant whose address the instruction loads, if the one behind it loads the constant.
+    /// Returns the constant whose address the instruction loads, if the next instruction loads from that address.
     fn loaded_at(&self, code: &[bpf_insn], at: usize) -> Option<u64> {
         let [address, high, load] = code.get(at..at + 3)? else { return None };
         let is_address =
@@ -97,7 +97,7 @@ impl Constants {
     }
 }
 
-/// Where jumps lead, and where functions of the object begin.
+/// Returns the targets of jumps and the starts of functions of the object.
 fn targets(code: &[bpf_insn]) -> BTreeSet<usize> {
     code.iter().enumerate().filter_map(|(at, insn)| target(at, insn)).collect()
 }
@@ -113,12 +113,12 @@ fn target(at: usize, insn: &bpf_insn) -> Option<usize> {
     usize::try_from(at as i64 + 1 + i64::from(distance)).ok()
 }
 
-/// Whether an instruction calls a function of the object, or has its address.
+/// True if an instruction calls a function of the object or loads its address.
 fn is_function(insn: &bpf_insn) -> bool {
     matches!((insn.code, u32::from(insn.src_reg())), (CALL, BPF_PSEUDO_CALL) | (LOAD_64, BPF_PSEUDO_FUNC))
 }
 
-/// Whether an instruction jumps if this register has this value; `None` if it does not depend on the register alone.
+/// True if an instruction jumps when this register has this value; `None` if it does not depend on the register alone.
 fn jumps(insn: Option<&bpf_insn>, register: u8, value: u64) -> Option<bool> {
     let insn = insn.filter(|insn| insn.dst_reg() == register)?;
     let is_equal = value == i64::from(insn.imm) as u64;
@@ -129,8 +129,8 @@ fn jumps(insn: Option<&bpf_insn>, register: u8, value: u64) -> Option<bool> {
     }
 }
 
-/// The instructions that can be reached, with jumps of which it is `decided` whether they jump, and without constants that are `written` and
-/// not used. `None` if there is more than one function, or a jump leads out of the program.
+/// Returns the reachable instructions. `decided` has the jumps whose outcome is known; constants in `written` that are
+/// not used are removed. `None` if there is more than one function, or a jump leaves the program.
 fn without_dead(code: &[bpf_insn], written: &[usize], decided: &BTreeMap<usize, bool>) -> Option<Vec<bpf_insn>> {
     if code.iter().any(is_function) {
         return None;
@@ -171,7 +171,7 @@ fn without_dead(code: &[bpf_insn], written: &[usize], decided: &BTreeMap<usize, 
     Some(shorter)
 }
 
-/// Which instructions can be reached, both halves of a 64-bit constant included; `None` if a way leads out of the program.
+/// Marks the reachable instructions, both halves of a 64-bit constant included; `None` if a path leaves the program.
 fn reached(code: &[bpf_insn], decided: &BTreeMap<usize, bool>) -> Option<Vec<bool>> {
     let mut reached = vec![false; code.len()];
     let mut next = vec![0];
@@ -197,7 +197,8 @@ fn reached(code: &[bpf_insn], decided: &BTreeMap<usize, bool>) -> Option<Vec<boo
     Some(reached)
 }
 
-/// Whether the register of a constant is set again before it is used, as far as that shows before the next jump that is not decided.
+/// True if the register of a constant is overwritten before it is used, as far as visible before the next undecided
+/// jump.
 fn is_unused(code: &[bpf_insn], at: usize, decided: &BTreeMap<usize, bool>) -> bool {
     let register = code[at].dst_reg();
     let mut next = at + 2;
@@ -219,12 +220,13 @@ fn is_unused(code: &[bpf_insn], at: usize, decided: &BTreeMap<usize, bool>) -> b
     false
 }
 
-/// Whether these instructions set a register before they use it, as far as that shows before the next jump or call.
+/// True if these instructions overwrite a register before they use it, as far as visible before the next jump or call.
 fn overwrites(code: &[bpf_insn], register: u8) -> bool {
     code.iter().find_map(|insn| sets(insn, register)).unwrap_or(false)
 }
 
-/// Whether an instruction sets a register without using it. `None` if it does neither, and goes on to the next.
+/// True if an instruction sets a register without using it, false if it uses it or ends the search; `None` if it does
+/// neither, and the next one decides.
 fn sets(insn: &bpf_insn, register: u8) -> Option<bool> {
     let is_dst = insn.dst_reg() == register;
     let is_src = insn.src_reg() == register && insn.code != LOAD_64;
@@ -256,7 +258,7 @@ mod tests {
         [insn.code, insn.dst_reg() | insn.src_reg() << 4, a, b, c, d, e, f]
     }
 
-    /// What becomes of a program whose constants are the bytes 0x80, 0x81, 0x82 ... of map 7.
+    /// Rewrites a program whose constants are the bytes 0x80, 0x81, 0x82 ... of map 7.
     fn written(program: &[[u8; 8]]) -> Vec<[u8; 8]> {
         let mut code: Vec<bpf_insn> = program.iter().copied().map(insn).collect();
         Constants { map: MAP, bytes: (0x80..0x90).collect() }.write_into(&mut code);

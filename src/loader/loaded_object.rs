@@ -1,4 +1,4 @@
-//! What the collector needs of a loaded object. Tests that have no BPF put a stand-in of their own in its place.
+//! Interface of a loaded object to the collector. Tests without BPF substitute a fake.
 
 use super::object::Loaded;
 use super::outcome::TargetOutcome;
@@ -6,36 +6,38 @@ use super::usage::{self, MapUsage, ProgramUsage};
 use crate::kit::Kernel;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// A loaded object: its maps and calls as modules see them, and what the agent tells of its programs. Any thread may use it.
+/// A loaded object: its maps and calls as modules see them, and statistics of its programs. Any thread may use it.
 pub trait LoadedObject: Kernel + Send + Sync {
-    /// The descriptors that become readable when a ring wants to be drained, with the ring's name.
+    /// Returns the descriptors that become readable when a ring has records, with the ring's name.
     fn rings(&self) -> Vec<(&'static str, BorrowedFd<'_>)>;
 
-    /// The hooks that are attached, and the tier of each.
+    /// Returns the attached hooks, with the tier of each.
     fn attached(&self) -> Vec<(&'static str, &'static str)>;
 
-    /// The targets of templates, and what became of each.
+    /// Returns the targets of templates, with the outcome of each.
     fn targets(&self) -> &[TargetOutcome];
 
-    /// The loaded programs.
+    /// Returns the loaded programs.
     fn programs(&self) -> Vec<ProgramUsage>;
 
-    /// The maps.
+    /// Returns the maps.
     fn maps(&self) -> Vec<MapUsage>;
 
-    /// Bytes of kernel memory of the maps and the programs.
+    /// Returns the kernel memory of maps and programs in bytes.
     fn memory(&self) -> u64;
 
-    /// Detaches the programs in which none of these modules has a part, and switches the parts of all others off in the rest.
+    /// Detaches programs that none of these modules uses; in the other programs, disables the parts of all other
+    /// modules.
     fn keep(&self, modules: &[&str]);
 
-    /// At the end of the agent: what counts in pinned maps by this process lets go of them, so that the next agent may have them.
+    /// Releases this process's pinned maps at the end of the agent, by ending all programs that count in them, so that
+    /// the next agent can use them.
     fn let_go(&self) {}
 
-    /// Has the kernel count the runs of programs while the descriptor is open.
+    /// Makes the kernel count runs of programs while the returned descriptor is open.
     fn count_runs(&self) -> std::io::Result<OwnedFd>;
 
-    /// Whether the kernel counts them anyway (`kernel.bpf_stats_enabled`).
+    /// True if the kernel counts them anyway (`kernel.bpf_stats_enabled`).
     fn counts_runs(&self) -> bool;
 }
 

@@ -9,17 +9,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
-/// Address space alone: the kernel has one page of zeros for all that is only read.
+/// Flags for reserving address space only; pages that are only read share the kernel's zero page.
 const RESERVED: MapFlags = MapFlags::MAP_PRIVATE.union(MapFlags::MAP_NORESERVE);
 
-/// Memory shared with the kernel, as long as this lives.
+/// Memory shared with the kernel, unmapped on drop.
 pub struct Mapping {
     start: NonNull<c_void>,
     bytes: usize,
 }
 
 impl Mapping {
-    /// Maps so many bytes of a BPF map, from an offset that is a multiple of the page size.
+    /// Maps this many bytes of a BPF map, from an offset that is a multiple of the page size.
     pub fn new(fd: BorrowedFd<'_>, bytes: usize, offset: usize, writable: bool) -> nix::Result<Mapping> {
         let length = NonZeroUsize::new(bytes).ok_or(nix::Error::EINVAL)?;
         let protection = if writable { READ_WRITE } else { ProtFlags::PROT_READ };
@@ -29,7 +29,7 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
-    /// Address space that reads as zeros and takes no memory, for [`Mapping::fill`].
+    /// Reserves address space for [`Mapping::fill`], which reads as zeros and takes no memory.
     pub fn reserve(bytes: usize) -> nix::Result<Mapping> {
         let length = NonZeroUsize::new(bytes).ok_or(nix::Error::EINVAL)?;
         // SAFETY: the kernel picks the address, so nothing that exists is overlaid.
@@ -37,7 +37,7 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
-    /// Puts these bytes of a BPF array, whole pages, into the same place of a reserved range.
+    /// Maps this byte range of a BPF array, whole pages, at the same offset of a reserved range.
     pub fn fill(&self, fd: BorrowedFd<'_>, pages: Range<usize>) -> nix::Result<()> {
         let (place, length) = self.place(&pages)?;
         let offset = pages.start.try_into().map_err(|_| nix::Error::EOVERFLOW)?;
@@ -47,7 +47,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Has these bytes, whole pages, read as zeros again and take no memory.
+    /// Unmaps this byte range, whole pages: it reads as zeros again and takes no memory.
     pub fn empty(&self, pages: Range<usize>) -> nix::Result<()> {
         let (place, length) = self.place(&pages)?;
         // SAFETY: as in `fill`.
@@ -55,14 +55,14 @@ impl Mapping {
         Ok(())
     }
 
-    /// Where a range of these bytes is, if it is inside.
+    /// Returns the address and the length of a range; an error if it is not inside the mapping.
     fn place(&self, bytes: &Range<usize>) -> nix::Result<(NonZeroUsize, NonZeroUsize)> {
         let length = NonZeroUsize::new(bytes.len()).filter(|_| bytes.end <= self.bytes).ok_or(nix::Error::EINVAL)?;
         let place = self.start.addr().checked_add(bytes.start).ok_or(nix::Error::EOVERFLOW)?;
         Ok((place, length))
     }
 
-    /// A file that does not change, to be read in place.
+    /// Maps a file that does not change, for reading.
     pub fn of_file(file: &std::fs::File) -> std::io::Result<Mapping> {
         let bytes = file.metadata()?.len() as usize;
         let length = NonZeroUsize::new(bytes).ok_or(nix::Error::EINVAL)?;
@@ -71,14 +71,14 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
-    /// The memory as words. The kernel writes them at any time, hence atomics.
+    /// Returns the memory as words. They are atomics since the kernel writes them at any time.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page aligned and stays until `self` is dropped; a shared mapping of a BPF array does not
         // shrink. On memory mapped read-only callers only load.
         unsafe { std::slice::from_raw_parts(self.start.cast().as_ptr(), self.bytes / 8) }
     }
 
-    /// Bytes that the kernel has finished writing.
+    /// Returns bytes that the kernel has finished writing.
     pub(super) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         let end = offset.saturating_add(length).min(self.bytes);
         let offset = offset.min(end);

@@ -1,6 +1,8 @@
-//! The function that a pair's programs can be attached to (`uprobe//proc/self/exe:post_attach_mark`) to run once when all of them are.
+//! The function at which a pair's programs run once after all of them are attached
+//! (`uprobe//proc/self/exe:post_attach_mark`).
 
-/// Called when the programs of a pair are attached. It has a name that the linker keeps, and a body that the compiler cannot leave out.
+/// Called when the programs of a pair are attached. Its symbol is kept by the linker, and the compiler cannot remove
+/// its body.
 #[no_mangle]
 #[inline(never)]
 pub extern "C" fn post_attach_mark() {

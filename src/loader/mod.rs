@@ -1,4 +1,5 @@
-//! The kernel: the BPF object, loading it by trial, and reading its maps. `unsafe` is here and in `bpf` only.
+//! The interface to the kernel: loading the BPF object by trial, and reading its maps. `unsafe` is here and in `bpf`
+//! only.
 
 mod btf;
 mod excerpt;
@@ -51,13 +52,14 @@ pub use usage::{count_runs, cpu_time, resident, MapUsage, ProgramUsage};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a page.
+/// Returns the page size in bytes.
 fn page() -> nix::Result<usize> {
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?;
     page.and_then(|page| usize::try_from(page).ok()).ok_or(nix::Error::EINVAL)
 }
 
-/// What a mutex guards. A thread that panicked has left nothing half done behind: what is guarded is changed by one call each.
+/// Locks a mutex, poisoned or not: each change of the data is a single call, so a thread that panicked left nothing
+/// half done.
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! What is loaded: maps in the agent's memory, rings, and the links by which programs run. Dropping it detaches everything.
+//! Everything that is loaded: maps in the agent's memory, rings, and the links of attached programs. Dropping it
+//! detaches all programs.
 
 use super::btf::KernelTypes;
 use super::mapping::Mapping;
@@ -20,48 +21,49 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub struct Loaded {
     // Links are dropped first: a program is detached before its maps go.
     pub(super) links: Mutex<BTreeMap<&'static str, Vec<(&'static str, template::Attached)>>>,
-    /// By module.
+    /// Attachments to targets, by module.
     holds: Mutex<Vec<(&'static str, Hold)>>,
-    /// How many targets the programs of templates are attached to: each hold has a share.
+    /// Number of targets of each template program, as the number of shares, one in each hold.
     targets: Mutex<BTreeMap<&'static str, Arc<()>>>,
-    /// Copies of templates, kept for targets to come and for what the kernel says of them.
+    /// Copies of templates, kept for future targets and for their statistics.
     pub(super) copies: Mutex<template::Copies>,
     pub(super) reaches: Vec<TargetOutcome>,
-    /// Arrays of counters. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table that nobody has read
-    /// yet is not mapped.
+    /// Arrays of counters. Mapping one makes all of its pages resident (`remap_vmalloc_range`), so a table is mapped
+    /// when it is first read.
     maps: BTreeMap<&'static str, Array>,
     pub(super) rings: BTreeMap<&'static str, Ring>,
     pub(super) hooks: Vec<(&'static Hook, &'static Tier)>,
     /// Programs of the hooks' tiers, by name.
     programs: Mutex<BTreeMap<&'static str, Arc<OwnedFd>>>,
-    /// The modules' questions (`FEATURE` lines in bpf/), answered.
+    /// Answers to the modules' questions (`FEATURE` lines in bpf/).
     pub(super) features: Vec<Finding>,
-    /// Modules, each with one that works for it: as long as the first runs, so does the other's part of the programs.
+    /// Pairs of modules of which the second does a part of the first one's work: its part of the programs runs as long
+    /// as the first.
     helpers: Vec<(&'static str, &'static str)>,
     btf: Option<Arc<KernelTypes>>,
-    /// What its build knows of the object.
+    /// Build-time description of the object.
     pub(super) build: Option<BpfObject>,
-    /// The maps, and the code that programs are loaded from.
+    /// Maps, and the code that programs are loaded from.
     pub(super) object: Option<Object>,
-    /// What is to be pinned once all is loaded.
+    /// Units to pin after loading.
     pub(super) units: Vec<Unit>,
-    /// What is pinned.
+    /// Pinned units.
     pins: Mutex<Vec<PinUser>>,
-    /// Maps with counts of an agent before.
+    /// Names of maps with counts of an earlier agent.
     continued: BTreeSet<String>,
 }
 
 /// An array of counters.
 struct Array {
-    /// As its module declares it: who asks for rows may know its name only.
+    /// Declaration; a caller that asks for rows may know the name only.
     def: MapDef,
-    /// Bytes of a row.
+    /// Size of a row in bytes.
     row: usize,
     rows: usize,
     mapped: OnceLock<Option<Mapped>>,
 }
 
-/// How an array is mapped.
+/// Mapping of an array.
 enum Mapped {
     Whole(Mapping),
     Sparse(Sparse),
@@ -80,7 +82,7 @@ impl Array {
     }
 }
 
-/// A target that a template is attached to.
+/// An attachment of a template to a target.
 struct Hold {
     _links: Vec<template::Attached>,
     _shares: Vec<Arc<()>>,
@@ -109,7 +111,7 @@ impl Loaded {
         }
     }
 
-    /// Pins what is to outlive the agent.
+    /// Pins the units that are to outlive the agent.
     pub(super) fn pin(&mut self) {
         let Some(object) = &self.object else { return };
         if !self.units.is_empty() {
@@ -129,7 +131,7 @@ impl Loaded {
         }
     }
 
-    /// The maps of an object of which no program is loaded yet.
+    /// Makes the maps of an object of which no program is loaded yet.
     pub(super) fn new(
         object: Object,
         build: BpfObject,
@@ -168,7 +170,7 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// The marks of an array that is mapped in parts.
+    /// Returns the marks of an array that is mapped in parts.
     fn marks(&self, array: &Array) -> &[AtomicU64] {
         array.def.marks.map_or(&[], |name| self.words(&MapDef::of::<u64>(name, MapKind::Rows)))
     }
@@ -178,9 +180,9 @@ impl Loaded {
         parts.ok_or_else(|| Refusal::new(0, "nothing is loaded"))
     }
 
-    /// What the kernel's BTF answers to the modules' questions. A kernel that cannot run the program that asks (before
-    /// 5.10) counts as having every feature: what hangs on one is then attached, which costs time and not counts. `opposed`
-    /// says of which the program answers the opposite.
+    /// Returns the answers of the kernel's BTF to the modules' questions. A kernel that cannot run the program that
+    /// asks (before 5.10) counts as having every feature: hooks that depend on one are then attached, which costs time
+    /// but no counts. Answers to features in `opposed` are inverted.
     pub(super) fn ask(&self, opposed: impl Fn(&str) -> bool) -> Vec<Finding> {
         let Ok((object, btf)) = self.parts() else { return Vec::new() };
         let asked =
@@ -199,7 +201,7 @@ impl Loaded {
         build.features.iter().enumerate().map(answer).collect()
     }
 
-    /// Whether the kernel has a feature.
+    /// True if the kernel has a feature.
     pub(super) fn has(&self, feature: Feature) -> bool {
         self.features.iter().any(|known| known.feature == feature.0 && known.there == Some(true))
     }
@@ -214,17 +216,17 @@ impl Loaded {
         Ok(())
     }
 
-    /// A program of the hooks' tiers, if it is loaded.
+    /// Returns a loaded program of the hooks' tiers.
     pub(super) fn program(&self, name: &str) -> Option<Arc<OwnedFd>> {
         held(&self.programs).get(name).cloned()
     }
 
-    /// Those that are loaded.
+    /// Iterates over the loaded programs of the hooks' tiers.
     pub(super) fn loaded_programs(&self) -> impl Iterator<Item = Arc<OwnedFd>> {
         held(&self.programs).values().cloned().collect::<Vec<_>>().into_iter()
     }
 
-    /// Attaches the programs of a tier that were loaded; the error names the one that was refused.
+    /// Attaches the loaded programs of a tier; the error names the refused one.
     pub(super) fn attach_tier(&self, hook: &'static Hook, tier: &Tier) -> Result<(), (&'static str, Refusal)> {
         // Until now those of an agent before have counted in the maps that are continued.
         if !self.units.is_empty() {
@@ -244,7 +246,7 @@ impl Loaded {
         Ok(())
     }
 
-    /// Attaches a module's templates to their targets, each by the first tier that takes it.
+    /// Attaches a module's templates to their targets, each by the first tier that the kernel accepts.
     pub(super) fn attach_each(&mut self, wanted: &LoadRequest, refused: &BTreeSet<&'static str>) {
         for (hook, target, number) in &wanted.plan.targets {
             let mut refusals = Refusals::default();
@@ -279,22 +281,22 @@ impl Loaded {
         Ok(Hold { _links: links, _shares: shares })
     }
 
-    /// How many targets a program of a template is attached to.
+    /// Returns the number of targets that a template's program is attached to.
     pub(super) fn targets(&self, program: &str) -> usize {
         held(&self.targets).get(program).map_or(0, |shares| Arc::strong_count(shares) - 1)
     }
 
-    /// The targets of templates, and what became of each.
+    /// Returns the targets of templates, with the outcome of each.
     pub fn reaches(&self) -> &[TargetOutcome] {
         &self.reaches
     }
 
-    /// The descriptors that become readable when a ring wants to be drained, with the ring's name.
+    /// Iterates over the descriptors that become readable when a ring has records, with the ring's name.
     pub fn rings(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         self.rings.iter().map(|(name, ring)| (*name, ring.fd()))
     }
 
-    /// The hooks that are attached and how, by hook.
+    /// Returns the attached hooks, with the kind of their tier.
     pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
         let links = held(&self.links);
         self.hooks
@@ -304,7 +306,8 @@ impl Loaded {
             .collect()
     }
 
-    /// Detaches the programs in which none of these modules has a part, and switches the parts of all others off in the rest.
+    /// Detaches programs that none of these modules uses; in the other programs, disables the parts of all other
+    /// modules.
     pub fn keep(&self, modules: &[&str]) {
         let part = |module: &str| match modules.contains(&module) {
             true => Part::Runs,
@@ -332,7 +335,8 @@ impl Loaded {
         }
     }
 
-    /// At the end of the agent: what counts in pinned maps by this process lets go of them, so that the next agent may have them.
+    /// Releases this process's pinned maps at the end of the agent, by ending all programs that count in them, so that
+    /// the next agent can use them.
     pub fn let_go(&self) {
         let mut pins = held(&self.pins);
         let is_pinned = |user: &&str| pins.iter().any(|pin| pin.unit == **user);
@@ -344,7 +348,7 @@ impl Loaded {
         pins.clear();
     }
 
-    /// Tells the programs what each module's part does from now on.
+    /// Sets the mode of each module's part in the programs.
     fn switch(&self, part: impl Fn(&str) -> Part) -> libbpf_rs::Result<()> {
         let Some((object, build)) = self.object.as_ref().zip(self.build) else { return Ok(()) };
         let Some(map) = data(object) else { return Ok(()) };
@@ -355,7 +359,7 @@ impl Loaded {
         map.update(&key, &bytes, MapFlags::ANY)
     }
 
-    /// Whether a module has a part in an attached program.
+    /// True if a module has a part in an attached program.
     pub fn runs(&self, module: &str) -> bool {
         let links = held(&self.links);
         self.hooks.iter().filter(|(hook, _)| links.contains_key(hook.name)).any(|(_, tier)| {
@@ -445,13 +449,13 @@ impl Kernel for Loaded {
     }
 }
 
-/// The data of an object that its programs write, or the agent.
+/// Returns the map with an object's writable data (`.bss`).
 fn data(object: &Object) -> Option<Map<'_>> {
     object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"))
 }
 
-/// Makes the soft limit of descriptors the hard one: a pair takes one for each map, program and link, a target up to four, and there may
-/// be hundreds of either. Whatever is started later has it too.
+/// Raises the soft limit of descriptors to the hard one: a pair takes one for each map, program and link, a target up
+/// to four, and there may be hundreds of either. Child processes inherit it.
 pub fn allow_descriptors() {
     use nix::sys::resource::{getrlimit, setrlimit, Resource};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {

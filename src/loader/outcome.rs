@@ -1,4 +1,4 @@
-//! What a load is asked for, and what became of it: plain data.
+//! Requests to the loader and their outcomes: plain data.
 
 use super::refusal::Refusal;
 use crate::kit::{Layout, MapDef, Plan, Target, Tier};
@@ -8,39 +8,39 @@ use thiserror::Error;
 
 /// A module to load.
 pub struct LoadRequest {
-    /// The stem of its files.
+    /// Stem of its files.
     pub name: &'static str,
-    /// What it asks for.
+    /// Plan of the module.
     pub plan: Plan,
-    /// The maps its programs use.
+    /// Maps that its programs use.
     pub maps: &'static [MapDef],
-    /// The request, by its place among them, without which this one is of no use.
+    /// Index of another request that this one needs.
     pub depends_on: Option<usize>,
-    /// The maps of it that are to outlive the agent.
+    /// Maps of it that are to outlive the agent.
     pub pin: Option<PinRequest>,
 }
 
 /// Maps of a module or a pair that are to outlive the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinRequest {
-    /// The module, or the section of the pair.
+    /// Module, or section of the pair.
     pub unit: String,
-    /// The layout of what gives them a meaning, beside the maps themselves.
+    /// Layout of everything that gives the contents a meaning, besides the maps themselves.
     pub layout: Layout,
-    /// Their names.
+    /// Names of the maps.
     pub maps: Vec<String>,
 }
 
-/// Why a module is not loaded.
+/// A reason why a module is not loaded.
 #[derive(Clone, Debug, Default, Error, PartialEq, Eq)]
 pub struct Failure {
-    /// The hook, or `-` if it was not one that failed.
+    /// Hook, or `-` if something else failed.
     pub hook: &'static str,
-    /// The error number, positive; 0 if unknown.
+    /// Error number, positive; 0 if unknown.
     pub errno: i32,
     /// One sentence: what failed, what the kernel lacks, what to do.
     pub reason: String,
-    /// The verifier's or libbpf's words.
+    /// Message of the verifier or of libbpf.
     pub kernel_log: String,
 }
 
@@ -54,35 +54,35 @@ impl fmt::Display for Failure {
     }
 }
 
-/// One tier of a hook that was tried.
+/// An attempt at one tier of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The hook's name.
+    /// Name of the hook.
     pub hook: &'static str,
-    /// The tier's kind.
+    /// Kind of the tier.
     pub kind: &'static str,
-    /// The programs that the result is of: those of the tier, or the one that was refused.
+    /// Programs that the result is about: those of the tier, or the refused one.
     pub programs: Vec<&'static str>,
-    /// Loaded and, unless it is for later, attached; else what was said.
+    /// Success if loaded and, unless it is on demand, attached; else the refusal.
     pub result: Result<(), Refusal>,
 }
 
-/// A target of a template.
+/// A target of a template, and the outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetOutcome {
-    /// The module.
+    /// Module.
     pub module: &'static str,
-    /// The template.
+    /// Template.
     pub template: &'static str,
-    /// The target.
+    /// Target.
     pub target: Target,
-    /// Its number.
+    /// Number of the target within the module.
     pub number: u32,
-    /// The tier that took it, or what was said of each.
+    /// Tier that was attached, or the refusals of all tiers.
     pub result: Result<&'static Tier, Refusals>,
 }
 
-/// The ways to attach to a target, each with why it is none.
+/// Refusals of a target by tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusals(pub Vec<(&'static Tier, Refusal)>);
 
@@ -93,25 +93,25 @@ impl fmt::Display for Refusals {
     }
 }
 
-/// What the kernel has, or has not.
+/// A fact about the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What, in a word.
+    /// Name of the feature, in a word.
     pub feature: &'static str,
-    /// `None`: nothing asked for it.
+    /// True if the kernel has it; `None` if not tried.
     pub there: Option<bool>,
-    /// How that is known, in a sentence.
+    /// Evidence, in a sentence.
     pub said: String,
 }
 
 impl Finding {
-    /// Found out, or not.
+    /// Makes a finding.
     pub fn new(feature: &'static str, there: impl Into<Option<bool>>, said: impl Into<String>) -> Finding {
         Finding { feature, there: there.into(), said: said.into() }
     }
 }
 
-/// Whether no program of a tier was refused.
+/// True if no program of a tier was refused.
 pub fn usable(tier: &Tier, refused: &BTreeSet<&'static str>) -> bool {
     !tier.programs.iter().any(|program| refused.contains(program))
 }

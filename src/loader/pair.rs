@@ -1,5 +1,5 @@
-//! The object of a pair: opened by libbpf as a whole of its own, loaded without the programs that the kernel refuses, attached by the
-//! names of its sections, and read.
+//! The object of a pair: opened by libbpf as an object of its own, loaded without the programs that the kernel refuses,
+//! attached by the names of its sections, and read.
 
 use super::mark::post_attach_mark;
 use super::outcome::PinRequest;
@@ -24,63 +24,63 @@ use std::ffi::c_void;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Bytes of an object.
+/// Largest size of an object in bytes.
 pub const MAX_OBJECT: u64 = 16 << 20;
 
-/// Maps of an object.
+/// Highest number of maps of an object.
 const MAX_MAPS: usize = 1024;
 
-/// Bytes that an entry of a hash takes beside its key and its value (`struct htab_elem`), its share of the buckets included.
+/// Memory of an entry of a hash besides key and value, in bytes (`struct htab_elem`), with its share of the buckets.
 const HASH_ENTRY: u64 = 64;
 
-/// Rows that a system call reads.
+/// Number of rows read by one system call.
 const BATCH: usize = 4096;
 
-/// Rows that are read of a map.
+/// Highest number of rows read from a map.
 const MAX_ROWS: usize = 1 << 20;
 
-/// A map, as it is declared.
+/// A map as it is declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairMap {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Bytes of a key.
+    /// Size of a key in bytes.
     pub key_size: usize,
-    /// Bytes of a value.
+    /// Size of a value in bytes.
     pub value_size: usize,
-    /// Whether each CPU has a value of its own.
+    /// True if each CPU has its own value.
     pub by_cpu: bool,
-    /// Whether its rows can be read by key.
+    /// True if its rows can be read by key.
     pub is_table: bool,
-    /// Whether programs send events by it: a perf event array or a ring buffer.
+    /// True if programs send events through it: a perf event array or a ring buffer.
     pub is_events: bool,
-    /// Bytes of kernel memory that it takes when it is full, without what the kernel rounds up.
+    /// Kernel memory of the full map in bytes, without the kernel's rounding up.
     pub memory: u64,
 }
 
-/// What the YAML of a pair says of loading.
+/// Settings for loading, from the YAML of a pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PairSetup {
-    /// Values of constants of 8 bytes, by their names.
+    /// Values of 8-byte constants by name.
     pub constants: Vec<(String, u64)>,
-    /// The path of the cgroup that `cgroup_skb` programs are attached to, below the mount of cgroup v2.
+    /// Path of the cgroup that `cgroup_skb` programs are attached to, below the mount of cgroup v2.
     pub cgroup: Option<String>,
-    /// The maps that are to outlive the agent.
+    /// Maps that are to outlive the agent.
     pub pin: Option<PinRequest>,
 }
 
-/// A program, and what became of it.
+/// A program, and the outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairProgram {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its section, which says where it is attached.
+    /// Section, which names the place of attachment.
     pub section: String,
-    /// Why it is not attached.
+    /// Success if attached, else the reason.
     pub result: Result<(), Refusal>,
 }
 
-/// An object that is not loaded.
+/// An object that is opened, not loaded.
 pub struct OpenPair {
     name: String,
     bytes: Vec<u8>,
@@ -100,7 +100,7 @@ pub struct LoadedPair {
     pin: Option<PinUser>,
 }
 
-/// What a section says that libbpf does not know: `perf_event/type=1,config=0,frequency=99` and `xdp/eth0`.
+/// A section in a format that libbpf does not know: `perf_event/type=1,config=0,frequency=99` and `xdp/eth0`.
 enum Special<'a> {
     PerfEvent(&'a str),
     Xdp(&'a str),
@@ -131,7 +131,7 @@ impl OpenPair {
         Ok(OpenPair { name: name.into(), bytes, object })
     }
 
-    /// The maps.
+    /// Returns the maps by name.
     pub fn maps(&self) -> BTreeMap<String, PairMap> {
         let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u64;
         let map = |map: libbpf_rs::OpenMap<'_>| {
@@ -153,12 +153,12 @@ impl OpenPair {
         self.object.maps().map(map).collect()
     }
 
-    /// The number of programs.
+    /// Returns the number of programs.
     pub fn programs(&self) -> usize {
         self.object.progs().count()
     }
 
-    /// Loads the object without the programs that the kernel refuses. An error is the whole object's.
+    /// Loads the object without the programs that the kernel refuses. An error concerns the whole object.
     pub fn load(self, setup: &PairSetup) -> Result<LoadedPair, Refusal> {
         lock_memory();
         let maps = self.maps();
@@ -217,7 +217,7 @@ fn open(name: &str, bytes: &[u8]) -> Result<OpenObject, Refusal> {
     opened.map_err(|error| advised(explained(Refusal::read(&said, errno(&error)), &error)))
 }
 
-/// Sets constants (`const volatile`), which the verifier knows the values of.
+/// Sets constants (`const volatile`), whose values the verifier then knows.
 fn set_constants(object: &mut OpenObject, bytes: &[u8], constants: &[(String, u64)]) -> Result<(), Refusal> {
     for (name, value) in constants {
         let missing = || Refusal::missing(format!("expected a variable `const volatile __u64 {name}`"));
@@ -230,25 +230,25 @@ fn set_constants(object: &mut OpenObject, bytes: &[u8], constants: &[(String, u6
     Ok(())
 }
 
-/// The verifier's log in libbpf's messages, if it spoke.
+/// Extracts the verifier's log from libbpf's messages.
 fn verifiers(said: &str) -> Option<&str> {
     let (_, log) = said.split_once("-- BEGIN PROG LOAD LOG --\n")?;
     Some(log.split("-- END PROG LOAD LOG --").next().unwrap_or(log))
 }
 
-/// The error number that libbpf's messages end in.
+/// Returns the error number at the end of libbpf's messages.
 fn said_errno(said: &str) -> i32 {
     Refusal::read(said, 0).errno
 }
 
-/// The program that libbpf names as the one that failed: `prog 'NAME': failed to load: -22`.
+/// Returns the program that libbpf names as the one that failed: `prog 'NAME': failed to load: -22`.
 fn culprit(said: &str) -> Option<String> {
     let named = |line: &str| Some(line.split_once("prog '")?.1.split_once('\'')?.0.to_owned());
     said.lines().rev().filter(|line| line.contains("fail") || line.contains("missing")).find_map(named)
 }
 
 impl LoadedPair {
-    /// Attaches the programs. Those at `post_attach_mark` run once, and are detached again.
+    /// Attaches the programs. Those at `post_attach_mark` run once and are then detached.
     pub fn attach(&mut self) {
         // Until now those of an agent before have counted.
         self.pin.iter().for_each(PinUser::end_programs_before);
@@ -288,7 +288,8 @@ impl LoadedPair {
         }
     }
 
-    /// Whether counts are pinned, and the programs are detached in a moment: the kernel takes a tenth of a second for a uprobe.
+    /// True if counts are pinned and the programs can be detached quickly: a uprobe takes the kernel a tenth of a
+    /// second.
     pub fn can_let_go(&self) -> bool {
         let is_slow = |program: &PairProgram| {
             ["uprobe", "uretprobe", "usdt"].iter().any(|kind| program.section.starts_with(kind))
@@ -296,7 +297,7 @@ impl LoadedPair {
         self.pin.is_some() && !self.programs.iter().any(is_slow)
     }
 
-    /// Has programs at perf events run on the CPUs that are on line now. What is refused for the first time is given with the program's name.
+    /// Attaches programs at perf events on all CPUs that are online now. Returns new refusals with the program's name.
     pub fn follow_cpus(&mut self) -> Vec<(String, Refusal)> {
         let LoadedPair { samplings, object, .. } = self;
         let mut refused = Vec::new();
@@ -308,24 +309,24 @@ impl LoadedPair {
         refused
     }
 
-    /// The programs, and what became of them.
+    /// Returns the programs with their outcomes.
     pub fn programs(&self) -> &[PairProgram] {
         &self.programs
     }
 
-    /// The maps, as they are declared.
+    /// Returns the maps as they are declared.
     pub fn maps(&self) -> &BTreeMap<String, PairMap> {
         &self.maps
     }
 
-    /// Runs of the programs and their time in nanoseconds, as far as the kernel counted these.
+    /// Returns the number of runs of the programs and their time in nanoseconds, as far as the kernel counted them.
     pub fn runs(&self) -> (u64, u64) {
         let programs = self.object.progs().filter(|program| program.autoload());
         let of_each = programs.filter_map(|program| usage::info(program.as_fd()));
         of_each.fold((0, 0), |(runs, time), usage| (runs + usage.runs, time + usage.time))
     }
 
-    /// Bytes of kernel memory of maps and programs.
+    /// Returns the kernel memory of maps and programs in bytes.
     pub fn memory(&self) -> u64 {
         let maps = self.object.maps().filter(Map::autocreate).filter_map(|map| usage::memory(map.as_fd()));
         let programs = self.object.progs().filter(|program| program.autoload());
@@ -337,14 +338,14 @@ impl LoadedPair {
         found.ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENOENT))
     }
 
-    /// Reads the first `size` bytes of the events of a map from now on, with a buffer of `room` bytes for each CPU.
+    /// Starts reading the first `size` bytes of each event of a map, with a buffer of `room` bytes for each CPU.
     pub fn events(&self, map: &str, size: usize, room: usize) -> Result<EventReader, Refusal> {
         let map = self.map(map)?;
         let (reader, said) = listening(|| EventReader::new(&map, size, room));
         reader.map_err(|error| explained(Refusal::read(&said, errno(&error)), &error))
     }
 
-    /// Sets the value of a key, or takes the key away.
+    /// Sets the value of a key, or deletes the key.
     pub fn set(&self, map: &str, key: &[u8], value: Option<&[u8]>) -> Result<(), Refusal> {
         let map = self.map(map)?;
         let done = match value {
@@ -354,7 +355,7 @@ impl LoadedPair {
         done.map_err(|error| Refusal::new(errno(&error), chain(&error)))
     }
 
-    /// Reads the rows of a map, each once: key and values, of which there is one for each possible CPU if it is by CPU.
+    /// Reads the rows of a map, each once: the key, and the value or, for maps by CPU, a value for each possible CPU.
     pub fn read(&self, map: &PairMap, row: &mut dyn FnMut(&[u8], &[u64])) -> std::io::Result<()> {
         let found = self.map(&map.name)?;
         let sizes = (found.key_size() as usize, found.value_size(), found.map_type().is_percpu());
@@ -390,10 +391,10 @@ impl LoadedPair {
     }
 }
 
-/// The kernel's own number, which is not for processes but comes to them.
+/// Error number that is internal to the kernel but reaches processes.
 const ENOTSUPP: i32 = 524;
 
-/// Bytes of a key and values of a row.
+/// Sizes of a row's key and values.
 #[derive(Clone, Copy)]
 struct RowShape {
     key: usize,
@@ -404,13 +405,14 @@ fn too_many() -> std::io::Error {
     std::io::Error::other(format!("not read to its end: more than {MAX_ROWS} rows, or rows that go while it is read"))
 }
 
-/// Whether a map was read by batches, or is one of a kernel without them (before 5.6) or of a type that has none.
+/// Outcome of reading a map in batches; unknown to kernels before 5.6 and to some types of maps.
 enum Batches {
     Read,
     Unknown,
 }
 
-/// Reads rows from a place in a map on: yields their number, and the kernel's error or 0. The next place is left in `next`.
+/// Reads rows from a position in a map on; returns their number, and the kernel's error or 0. `next` receives the next
+/// position.
 fn look_up_batch(
     map: BorrowedFd<'_>,
     shape: RowShape,
@@ -436,10 +438,11 @@ fn look_up_batch(
     (count as usize, -failed)
 }
 
-/// BPF_MAP_LOOKUP_BATCH of a map: where to go on from, where the next one goes on from, keys and values; the number of rows and the error.
+/// BPF_MAP_LOOKUP_BATCH of a map. Parameters: position, next position, keys, values; result: number of rows and the
+/// error.
 type Lookup<'a> = dyn FnMut(Option<&mut [u8]>, &mut [u8], &mut [u8], &mut [u64]) -> (usize, i32) + 'a;
 
-/// Reads a map by batches. An error after which rows are missing is one of the whole reading: sums without them would go back.
+/// Reads a map in batches. An error with missing rows fails the whole reading, since sums without them would decrease.
 fn batches(
     lookup: &mut Lookup<'_>,
     shape: RowShape,
@@ -477,7 +480,8 @@ fn batches(
     Err(too_many())
 }
 
-/// Reads a map key by key. A row that goes meanwhile is left out. If the key that the walk is at goes, the kernel begins again.
+/// Reads a map key by key. A row deleted meanwhile is left out. If the current key is deleted, the kernel starts from
+/// the beginning.
 fn walk(map: BorrowedFd<'_>, shape: RowShape, most: usize, row: &mut dyn FnMut(&[u8], &[u64])) -> std::io::Result<()> {
     let (mut key, mut next) = (vec![0_u8; shape.key], vec![0_u8; shape.key]);
     let mut values = vec![0_u64; shape.values];

@@ -1,4 +1,5 @@
-//! Why a pair or a program of it cannot be loaded or attached, and what to do about it, where libbpf says only what failed.
+//! Reasons why a pair or one of its programs cannot be loaded or attached, and remedies, where libbpf reports only the
+//! failure.
 
 use super::permission::Privileges;
 use super::refusal::{chain, errno, listening, Refusal};
@@ -6,31 +7,31 @@ use super::template::kprobes;
 use crate::host::tracefs;
 use libbpf_rs::Link;
 
-/// Sections of programs that are attached by kprobes.
+/// Sections of programs attached by kprobes.
 const KPROBES: [&str; 7] =
     ["kprobe", "kretprobe", "kprobe.multi", "kretprobe.multi", "kprobe.session", "ksyscall", "kretsyscall"];
 
-/// Sections of programs that the kernel calls from functions of its own.
+/// Sections of programs attached to functions by trampolines.
 const FUNCTIONS: [&str; 5] = ["fentry", "fentry.s", "fexit", "fexit.s", "fmod_ret"];
 
-/// What this kernel has that programs are attached by.
+/// Facilities of this kernel for attaching programs.
 pub struct Ways {
-    /// Kprobes.
+    /// True if it has kprobes.
     pub kprobes: bool,
-    /// A mount of tracefs.
+    /// True if tracefs is mounted.
     pub tracefs: bool,
-    /// Its release.
+    /// Release of the kernel.
     pub release: String,
 }
 
 impl Ways {
-    /// Those of the running kernel.
+    /// Reads the facilities of the running kernel.
     pub fn read() -> Ways {
         let release = nix::sys::utsname::uname().map(|names| names.release().to_string_lossy().into_owned());
         Ways { kprobes: kprobes().is_ok(), tracefs: tracefs().is_some(), release: release.unwrap_or_default() }
     }
 
-    /// The refusal of a program, said so that its reader knows what to do.
+    /// Replaces the message of a program's refusal with one that names a remedy, if known.
     pub fn advised(&self, section: &str, refusal: Refusal) -> Refusal {
         match self.advice(section.trim_start_matches('?'), &refusal.message) {
             Some(message) => Refusal { message, ..refusal },
@@ -84,7 +85,7 @@ impl Ways {
     }
 }
 
-/// The refusal of a whole object, said so that its reader knows what to do.
+/// Replaces the message of an object's refusal with one that names a remedy, if known.
 pub fn advised(refusal: Refusal) -> Refusal {
     let function =
         refusal.message.split_once("failed to find BTF for extern '").and_then(|(_, name)| name.split_once('\''));
@@ -96,7 +97,7 @@ pub fn advised(refusal: Refusal) -> Refusal {
     Refusal { message, ..refusal }
 }
 
-/// A refusal that says something, with what of this process' privileges explains it.
+/// Completes a refusal with the missing privileges of this process that explain it.
 pub fn explained(refusal: Refusal, error: &libbpf_rs::Error) -> Refusal {
     let message = match refusal.message.is_empty() {
         true => chain(error),
@@ -106,7 +107,7 @@ pub fn explained(refusal: Refusal, error: &libbpf_rs::Error) -> Refusal {
     Refusal { message: privileges.map_or(message.clone(), |why| format!("{message}; {why}")), ..refusal }
 }
 
-/// An attachment, with what libbpf says of it if it fails.
+/// Attaches a program; an error has libbpf's messages.
 pub fn listened(attach: impl FnOnce() -> libbpf_rs::Result<Link>) -> Result<Link, Refusal> {
     let (attached, said) = listening(attach);
     attached.map_err(|error| explained(Refusal::read(&said, errno(&error)), &error))

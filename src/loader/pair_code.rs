@@ -1,4 +1,5 @@
-//! What is read of a pair's object before libbpf sees it: calls of helpers that do more than watch, and where variables are.
+//! Checks of a pair's object before libbpf opens it: calls of helpers that change processes, and locations of
+//! variables.
 
 use super::excerpt::{number, Section, Sections, REL};
 use super::pair_options::pair_options;
@@ -6,7 +7,7 @@ use super::refusal::Refusal;
 use libbpf_rs::libbpf_sys;
 use nix::libc;
 
-/// Helpers that a pair calls only if the configuration allows it, by their numbers.
+/// Helpers that a pair may call only if the configuration allows it, by number.
 const HELPERS: [(u32, &str); 4] = [
     (libbpf_sys::BPF_FUNC_probe_write_user, "bpf_probe_write_user"),
     (libbpf_sys::BPF_FUNC_override_return, "bpf_override_return"),
@@ -14,10 +15,10 @@ const HELPERS: [(u32, &str); 4] = [
     (libbpf_sys::BPF_FUNC_send_signal_thread, "bpf_send_signal_thread"),
 ];
 
-/// The same for functions of the kernel, which are called by name.
+/// Kernel functions, called by name, that a pair may call only if the configuration allows it.
 const FUNCTIONS: [&str; 1] = ["bpf_send_signal_task"];
 
-/// What the option `allow_helpers` can name.
+/// Iterates over the names that the option `allow_helpers` accepts.
 pub fn guarded_helpers() -> impl Iterator<Item = &'static str> {
     HELPERS.iter().map(|(_, name)| *name).chain(FUNCTIONS)
 }
@@ -25,12 +26,12 @@ pub fn guarded_helpers() -> impl Iterator<Item = &'static str> {
 /// A call of a helper that changes processes.
 #[derive(Debug, PartialEq, Eq)]
 struct Call<'a> {
-    /// The function that it is in: a program, or one that programs call.
+    /// Function that contains the call: a program, or one that programs call.
     function: &'a str,
     helper: &'static str,
 }
 
-/// Why an object is refused: a program calls a helper that is not allowed, or its code cannot be read.
+/// Returns a refusal if a program calls a helper that is not allowed, or the code cannot be read.
 pub fn may_not(object: &[u8]) -> Option<Refusal> {
     let Some(calls) = calls(object) else {
         let reason = "expected a BPF object, an ELF file of 64 bits in the byte order of this machine";
@@ -48,7 +49,7 @@ pub fn may_not(object: &[u8]) -> Option<Refusal> {
     ))
 }
 
-/// Walks all code, that of functions which programs call included. `None`: it cannot be read.
+/// Finds the calls in all code, including functions that programs call. `None` if it cannot be read.
 fn calls(object: &[u8]) -> Option<Vec<Call<'_>>> {
     const CALL: u8 = 0x85;
     const WIDE: u8 = 0x18;
@@ -93,7 +94,7 @@ fn calls(object: &[u8]) -> Option<Vec<Call<'_>>> {
     Some(calls)
 }
 
-/// Whether the texts of a section are UTF-8, as far as it has any: names of anything else are no names.
+/// True if the strings of a section, if any, are UTF-8: other bytes cannot be names.
 fn has_text(section: &Section<'_>) -> bool {
     const STRTAB: u64 = 3;
     let texts = match section.name {
@@ -112,7 +113,7 @@ fn has_text(section: &Section<'_>) -> bool {
     texts.is_some_and(|texts| std::str::from_utf8(texts).is_ok())
 }
 
-/// The section of a variable of 8 bytes, and where it is in there.
+/// Returns the section of an 8-byte variable, and its offset there.
 pub fn variable<'a>(object: &'a [u8], name: &str) -> Option<(&'a str, usize)> {
     let sections = Sections::read(object)?;
     let symbols = sections.symbols()?;

@@ -1,22 +1,22 @@
-//! Events that a pair's programs send: a perf event array, whose buffers the agent makes, or a ring buffer.
+//! Events sent by a pair's programs: a perf event array, whose buffers the agent creates, or a ring buffer.
 
 use super::{held, page};
 use libbpf_rs::{MapCore, MapType, PerfBuffer, PerfBufferBuilder, RingBuffer, RingBufferBuilder};
 use std::sync::{Arc, Mutex};
 
-/// Events of a ring that are read at once: its programs may go on writing for ever.
+/// Highest number of events read from a ring at once, since its programs may write without pause.
 const AT_ONCE: usize = 1 << 16;
 
 /// Events that were read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// The first bytes of each, one after the other.
+    /// First bytes of each event, concatenated.
     pub bytes: Vec<u8>,
-    /// Their number.
+    /// Number of events.
     pub count: usize,
-    /// Those that were too short.
+    /// Number of events that were too short.
     pub short: u64,
-    /// Those that found no room in a perf buffer.
+    /// Number of events dropped because a perf buffer was full.
     pub lost: u64,
 }
 
@@ -32,7 +32,7 @@ impl Events {
     }
 }
 
-/// A map of events, being read.
+/// A map of events that is being read.
 pub struct EventReader {
     source: Source,
     events: Arc<Mutex<Events>>,
@@ -44,8 +44,8 @@ enum Source {
 }
 
 impl EventReader {
-    /// Reads the first `size` bytes of each event of a map. A perf event array gets a buffer of `room` bytes for each CPU, which is a
-    /// power of two.
+    /// Starts reading the first `size` bytes of each event of a map. A perf event array gets a buffer of `room` bytes
+    /// for each CPU, a power of two.
     pub fn new(map: &impl MapCore, size: usize, room: usize) -> libbpf_rs::Result<EventReader> {
         let events = Arc::new(Mutex::new(Events::default()));
         let (sink, losses) = (Arc::clone(&events), Arc::clone(&events));
@@ -66,7 +66,7 @@ impl EventReader {
         Ok(EventReader { source, events })
     }
 
-    /// The events since the last look.
+    /// Returns the events since the last call.
     pub fn read(&self) -> Events {
         match &self.source {
             // What stops it half way is there at the next look.

@@ -1,15 +1,15 @@
-//! What the command line and the configuration say of all pairs.
+//! Options of the command line and the configuration that apply to all pairs.
 
 use super::held;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-/// What holds for every pair that is loaded from now on.
+/// Options for every pair that is loaded from now on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PairOptions {
-    /// `--btf`: the types of the kernel, where it has none itself.
+    /// `--btf`: file with the types of the kernel, for kernels without BTF.
     pub btf: Option<PathBuf>,
-    /// `allow_helpers`: helpers that change processes and may be called all the same.
+    /// `allow_helpers`: helpers that change processes but may be called.
     pub allow_helpers: Vec<String>,
 }
 
@@ -20,7 +20,7 @@ pub fn set_pair_options(options: PairOptions) {
     *held(&OPTIONS) = options;
 }
 
-/// The options as they are now.
+/// Returns the current options.
 pub fn pair_options() -> PairOptions {
     held(&OPTIONS).clone()
 }

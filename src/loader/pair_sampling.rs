@@ -1,4 +1,4 @@
-//! Programs of a pair that run at perf events: an event on each CPU that is on line, as CPUs come and go.
+//! Programs of a pair that run at perf events: an event on each online CPU, as CPUs come and go.
 
 use super::pair_advice::listened;
 use super::perf_event::open_event;
@@ -12,30 +12,30 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 
 /// A program that runs at an event on each CPU.
 pub struct Sampling {
-    /// The name of the program.
+    /// Name of the program.
     pub program: String,
     event: String,
     attributes: perf_event_attr,
     events: BTreeMap<usize, Event>,
-    /// What was said of a CPU that got no event.
+    /// Last message about a CPU without an event.
     told: String,
 }
 
-/// The event of a CPU, at which the program runs.
+/// Event of a CPU, at which the program runs.
 struct Event {
-    /// Closes the event.
+    /// Link, which closes the event when dropped.
     _link: Link,
     event: RawFd,
     life: Life,
 }
 
-/// The time that an event was enabled, in nanoseconds, as of the last look. The kernel ends the events of a CPU that goes off line:
-/// their time stands still from then on, and they do not come back with the CPU.
+/// Time that an event was enabled, in nanoseconds, as of the last call. The kernel ends the events of a CPU that goes
+/// offline: their time stands still from then on, and they do not resume with the CPU.
 #[derive(Default)]
 struct Life(u64);
 
 impl Life {
-    /// Whether the event was enabled at any time since the last look.
+    /// True if the event was enabled at any time since the last call.
     fn goes_on(&mut self, event: impl AsFd) -> bool {
         let mut read = [0; 16]; // the count, the time
         let before = self.0;
@@ -55,7 +55,7 @@ impl Event {
 }
 
 impl Sampling {
-    /// Attaches a program to an event on each CPU that is on line.
+    /// Attaches a program to an event on each online CPU.
     pub fn begin(program: &ProgramMut<'_>, event: &str) -> Result<Sampling, Refusal> {
         let mut sampling = Sampling {
             program: program.name().to_string_lossy().into_owned(),
@@ -71,8 +71,8 @@ impl Sampling {
         }
     }
 
-    /// Gives CPUs that came on line an event, those too that were off line for a moment, and lets those go that are off line. What went
-    /// wrong is said once.
+    /// Attaches events to CPUs that came online, including those that were offline briefly, and drops events of offline
+    /// CPUs. Returns an error once.
     pub fn follow(&mut self, program: &ProgramMut<'_>) -> Option<Refusal> {
         let refusal = self.attach(program, &online_cpus()).err();
         let words = refusal.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -98,8 +98,8 @@ impl Sampling {
     }
 }
 
-/// Drops what CPUs have that are not on line and what is dead, and makes it for those that have none; `None` is a CPU that cannot have
-/// it now.
+/// Drops the items of CPUs that are offline and dead items, and makes missing ones; `make` returns `None` for a CPU
+/// that cannot have one now.
 fn follow<T, E>(
     events: &mut BTreeMap<usize, T>,
     online: &BTreeSet<usize>,
@@ -115,7 +115,7 @@ fn follow<T, E>(
     Ok(())
 }
 
-/// `type=0,config=2,frequency=1`, decimal or hexadecimal; `period=` instead of `frequency=`.
+/// Parses `type=0,config=2,frequency=1`, decimal or hexadecimal; `period=` instead of `frequency=`.
 fn attributes(event: &str) -> Result<perf_event_attr, Refusal> {
     let mut attributes =
         perf_event_attr { read_format: PERF_FORMAT_TOTAL_TIME_ENABLED.into(), ..perf_event_attr::default() };
@@ -193,7 +193,7 @@ mod tests {
         assert!(events.keys().eq(&[0]));
     }
 
-    /// Disabled, as the kernel leaves the events of a CPU that goes off line.
+    /// An event is disabled here as by the kernel when its CPU goes offline.
     #[test]
     fn the_time_of_an_event_that_is_over_stands_still() {
         let opened = open_event(attributes("type=1,config=0,frequency=1").unwrap(), -1, 0);

@@ -7,8 +7,8 @@ use libbpf_rs::libbpf_sys::perf_event_attr;
 use nix::libc;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// An event on each CPU, or on the one asked for, not enabled before a program is attached. A CPU that is off line has
-/// none, nor has an id that no CPU has.
+/// Opens an event on each CPU, or on the requested one, disabled until a program is attached. Offline CPUs and unused
+/// ids are skipped.
 pub fn cpu_clock(sampling: Sampling) -> Result<Vec<OwnedFd>, Refusal> {
     let cpus = match sampling.cpu {
         Some(cpu) => cpu..cpu + 1,
@@ -43,8 +43,8 @@ fn open(sampling: Sampling, cpu: u32) -> std::io::Result<OwnedFd> {
     open_event(attr, -1, cpu as i32)
 }
 
-/// Opens an event of a process with all its threads on any CPU (-1), or of every process (-1) on a CPU. A kernel that knows fewer
-/// attributes takes them if those it does not know are zero.
+/// Opens an event of a process with all its threads on any CPU (-1), or of every process (-1) on a CPU. A kernel with
+/// fewer attributes accepts them if the unknown ones are zero.
 pub fn open_event(mut attr: perf_event_attr, process: i32, cpu: i32) -> std::io::Result<OwnedFd> {
     const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 1 << 3;
     attr.size = size_of::<perf_event_attr>() as u32;

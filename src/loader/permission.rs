@@ -1,4 +1,5 @@
-//! Why a kernel refuses what it is able to: capabilities, lockdown, limits, name spaces. Looked at once something was refused.
+//! Reasons why a kernel refuses what it supports: capabilities, lockdown, limits, namespaces. Examined only after a
+//! refusal.
 
 use super::btf::kernel_has;
 use super::refusal::Refusal;
@@ -7,35 +8,35 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource, RLIM_INFINITY};
 use std::fs;
 use std::sync::OnceLock;
 
-/// What decides whether this process may load BPF.
+/// Properties of this process and the kernel that decide whether it may load BPF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Privileges {
     /// Effective capabilities (`CapEff` of /proc/self/status).
     capabilities: u64,
-    /// Whether the capabilities are those of a user name space below the first.
+    /// True if the capabilities are those of a child user namespace.
     namespace: bool,
-    /// Whether a seccomp filter is in force.
+    /// True if a seccomp filter is in force.
     seccomp: bool,
-    /// Confidentiality forbids tracing; integrity leaves it alone.
+    /// Kernel lockdown: confidentiality forbids tracing, integrity does not.
     lockdown: Lockdown,
-    /// Bytes of memory that may be locked, if there is a limit that this process cannot raise and BPF is charged to it.
+    /// Limit of locked memory in bytes, if this process cannot raise it and BPF is charged to it.
     locked: Option<u64>,
-    /// `kernel.unprivileged_bpf_disabled`.
+    /// Value of `kernel.unprivileged_bpf_disabled`.
     unprivileged: Option<String>,
 }
 
-/// Numbers of linux/capability.h.
+/// Capability bits (linux/capability.h).
 const SYS_ADMIN: u64 = 1 << 21;
 const SYS_RESOURCE: u64 = 1 << 24;
 const PERFMON: u64 = 1 << 38;
 const BPF: u64 = 1 << 39;
 
-/// How far the kernel is locked down.
+/// Lockdown of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lockdown {
-    /// So far.
+    /// Level in force.
     Level(&'static str),
-    /// Why it cannot be told.
+    /// Reason why the level cannot be read.
     Unknown(String),
 }
 
@@ -57,7 +58,7 @@ impl Lockdown {
         }
     }
 
-    /// What a lockdown forbids, if it is in force or may be.
+    /// Returns a sentence on what a lockdown forbids, if it is or may be in force.
     fn forbids(&self) -> Option<String> {
         match self {
             Lockdown::Level(CONFIDENTIALITY) => Some(LOCKED_DOWN.into()),
@@ -70,7 +71,7 @@ impl Lockdown {
 }
 
 impl Privileges {
-    /// As it is now. What cannot be read counts as no hindrance.
+    /// Reads the current privileges. Unreadable values count as no hindrance.
     pub fn read() -> Privileges {
         // Of this thread, which loads: the first one has given its capabilities up by now.
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -92,7 +93,7 @@ impl Privileges {
         }
     }
 
-    /// What stands in the way and what to do, if it explains the refusal.
+    /// Returns the missing privilege and a remedy, if it explains the refusal.
     pub fn explains(&self, refusal: &Refusal) -> Option<String> {
         // The verifier does not know the helpers that read memory (security_locked_down in kernel/trace/bpf_trace.c).
         let unread = |words: &str| {
@@ -111,7 +112,7 @@ impl Privileges {
         }
     }
 
-    /// `memory`: it may be memory that was refused.
+    /// Returns the first hindrance. `memory`: the refusal may be one of memory.
     fn hindrance(&self, memory: bool) -> Option<String> {
         let has = |capability| self.capabilities & (capability | SYS_ADMIN) != 0;
         let missing: Vec<&str> = [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")]
@@ -161,14 +162,14 @@ const LOCKED_DOWN: &str =
     "the kernel is locked down ([confidentiality] in /sys/kernel/security/lockdown), so that BPF may not \
     read its memory, nor functions be probed; boot with lockdown=integrity, or without lockdown";
 
-/// Whether the kernel charges maps and programs to the locked memory of their user. Then it has the function that charges
-/// programs, which its types name; the memory that a map's descriptor tells says nothing of it.
+/// True if the kernel charges maps and programs to the locked memory of their user. It then has the function that
+/// charges programs, found by its types; the memory in a map's fdinfo does not tell.
 fn charges() -> bool {
     static CHARGES: OnceLock<bool> = OnceLock::new();
     *CHARGES.get_or_init(|| kernel_has("__bpf_prog_charge"))
 }
 
-/// Raises the limit of locked memory as far as that takes no capability; libbpf tries to lift it altogether.
+/// Raises the limit of locked memory as far as possible without a capability; libbpf tries to remove it altogether.
 pub fn lock_memory() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) {
         if soft < hard {

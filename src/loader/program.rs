@@ -1,4 +1,4 @@
-//! Loading one program of an object that libbpf has relocated: what is refused costs itself, not the whole object.
+//! Loading a single program of an object that libbpf has relocated: a refusal costs that program only.
 
 use super::btf::{Function, KernelTypes};
 use super::immediate::Constants;
@@ -10,13 +10,13 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// What a program's section says: how it is attached, and to what (`tp_btf/sched_switch`).
+/// Returns the kind of attachment and the target from a program's section (`tp_btf/sched_switch`).
 pub fn section<'a>(program: &Program<'a>) -> (&'a str, &'a str) {
     let section = program.section().to_str().unwrap_or_default();
     section.split_once('/').unwrap_or((section, ""))
 }
 
-/// Loads a program for what its section names.
+/// Loads a program for the target in its section.
 pub fn load(object: &Object, name: &str, btf: &KernelTypes) -> Result<OwnedFd, Refusal> {
     let program = object.progs().find(|program| program.name() == name);
     let program = program.ok_or_else(|| {
@@ -30,13 +30,13 @@ pub fn load(object: &Object, name: &str, btf: &KernelTypes) -> Result<OwnedFd, R
     load_code(object, &program, program.insns().to_vec(), function)
 }
 
-/// A tracepoint or function that the kernel's types do not have.
+/// Makes the refusal of a tracepoint or function that the kernel's types lack.
 pub fn unknown(what: &str, name: &str) -> Refusal {
     Refusal::missing(format!("the kernel has no {what} {name} in its BTF"))
 }
 
-/// Why the kernel permits no program for functions (fentry, fexit), if it permits others: the refusal of one that does nothing. Other errors
-/// may be of this function only.
+/// Loads an idle program for functions (fentry, fexit); the error is why the kernel permits none although it permits
+/// others. Other errors are ignored, since they may concern this function only.
 pub fn trampolines(function: &Function) -> Result<(), Refusal> {
     let idle = |kind, attach_type| {
         let code = [0xb7, 0x95].map(|code| bpf_insn { code, ..Default::default() }); // r0 = 0; exit
@@ -61,14 +61,15 @@ pub fn trampolines(function: &Function) -> Result<(), Refusal> {
     }
 }
 
-/// Says what a typed program is for.
+/// Sets the target of a typed program.
 fn aim(options: &mut libbpf_sys::bpf_prog_load_opts, attach_type: libbpf_sys::bpf_attach_type, function: &Function) {
     options.expected_attach_type = attach_type;
     options.attach_btf_id = function.id;
     options.attach_btf_obj_fd = function.module.as_ref().map_or(0, |module| module.as_raw_fd() as u32);
 }
 
-/// Loads instructions as this program, with the object's constants written into them; `function` is what it is for if it is typed.
+/// Loads instructions as this program, with the object's constants written into them; `function` is the target of a
+/// typed program.
 pub fn load_code(
     object: &Object,
     program: &Program<'_>,
@@ -135,11 +136,11 @@ pub fn load_code(
     Err(Refusal::of_program(&error, &String::from_utf8_lossy(said)))
 }
 
-/// Bytes of the verifier's log, at first and at most.
+/// Size of the verifier's log in bytes, at first and at most.
 const LOG: usize = 1 << 16;
 const LONGEST_LOG: usize = 1 << 24;
 
-/// A descriptor as libbpf returns it: negative for an error number.
+/// Takes ownership of a descriptor returned by libbpf, or of its negative error number.
 pub fn owned(fd: i32) -> std::io::Result<OwnedFd> {
     if fd < 0 {
         return Err(std::io::Error::from_raw_os_error(-fd));
@@ -148,7 +149,7 @@ pub fn owned(fd: i32) -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Runs a program once, with this context; yields what it returns.
+/// Runs a program once with this context; returns its return value.
 pub fn run(program: BorrowedFd<'_>, context: &[u64]) -> std::io::Result<u32> {
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,

@@ -1,4 +1,4 @@
-//! What libbpf and the verifier say when the kernel refuses something: which program or map, and why.
+//! Messages of libbpf and the verifier about refusals: which program or map, and why.
 
 use crate::kit::KernelError;
 use libbpf_rs::libbpf_sys;
@@ -7,26 +7,27 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use thiserror::Error;
 
-/// Why a program, a map, an attachment or all of the object is refused.
+/// A reason why a program, a map, an attachment or the whole object is refused.
 #[derive(Clone, Debug, Default, Error, PartialEq, Eq)]
 #[error("{message}")]
 pub struct Refusal {
-    /// The map, if it was one.
+    /// Name of the map, if a map is refused.
     pub map: Option<String>,
-    /// The error number, positive; 0 if unknown.
+    /// Error number, positive; 0 if unknown.
     pub errno: i32,
-    /// What libbpf or the verifier said: a few lines at most.
+    /// Message of libbpf or the verifier: a few lines at most.
     pub message: String,
 }
 
-/// The verifier's log can be megabytes; the cause is at its end.
+/// Number of lines kept of the verifier's log, which can be megabytes; the cause is at its end.
 const WORDS: usize = 6;
 
 thread_local! {
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Takes a message of libbpf. Names in it can be any bytes of an object, at which the callback of libbpf-rs ends the process.
+/// Receives a message of libbpf. Names in it can be any bytes of an object; the callback of libbpf-rs would abort on
+/// them.
 extern "C" fn listen(level: libbpf_sys::libbpf_print_level, format: *const c_char, values: *mut c_void) -> c_int {
     let is_debug = level == libbpf_sys::LIBBPF_DEBUG || level == libbpf_sys::LIBBPF_INFO;
     if is_debug && !log::log_enabled!(target: "libbpf", log::Level::Debug) {
@@ -42,7 +43,7 @@ extern "C" fn listen(level: libbpf_sys::libbpf_print_level, format: *const c_cha
     0
 }
 
-/// Runs something with libbpf's messages kept, and gives them beside its result.
+/// Runs an action and returns its result with libbpf's messages.
 pub fn listening<T>(action: impl FnOnce() -> T) -> (T, String) {
     // SAFETY: the last argument is a pointer on every architecture (`va_list`), whatever type it has in the binding.
     unsafe {
@@ -56,7 +57,7 @@ pub fn listening<T>(action: impl FnOnce() -> T) -> (T, String) {
 }
 
 impl Refusal {
-    /// Reads libbpf's messages (`libbpf.c`: `map 'NAME': failed to create: ...`).
+    /// Parses libbpf's messages (`libbpf.c`: `map 'NAME': failed to create: ...`).
     pub fn read(said: &str, errno: i32) -> Refusal {
         let lines: Vec<&str> = said.lines().map(|line| line.trim_start_matches("libbpf: ")).collect();
         let failed = |line: &&&str| line.contains("failed");
@@ -67,7 +68,8 @@ impl Refusal {
         Refusal { map, errno, message }
     }
 
-    /// What the kernel answers to a program: the end of the verifier's log if it spoke, else what the number means.
+    /// Makes the refusal of a program: the end of the verifier's log if there is one, else the meaning of the error
+    /// number.
     pub fn of_program(error: &std::io::Error, log: &str) -> Refusal {
         let said: Vec<&str> =
             log.lines().filter(|line| !line.starts_with("processed ") && !line.trim().is_empty()).collect();
@@ -78,22 +80,22 @@ impl Refusal {
         Refusal::new(error.raw_os_error().unwrap_or(0), message)
     }
 
-    /// The end of what the verifier said is the cause.
+    /// Returns the last part of the message, which has the cause.
     pub fn last_words(&self) -> &str {
         self.message.rsplit("; ").next().unwrap_or(&self.message)
     }
 
-    /// A refusal of a program or an attachment, with an error number of errno(3).
+    /// Makes a refusal of a program or an attachment, with an error number of errno(3).
     pub fn new(errno: i32, message: impl Into<String>) -> Refusal {
         Refusal { map: None, errno, message: message.into() }
     }
 
-    /// The place to attach to does not exist, which says nothing about the way to attach.
+    /// Makes a refusal because the target does not exist, which says nothing about the kind of attachment.
     pub fn missing(message: impl Into<String>) -> Refusal {
         Refusal::new(ENOENT, message)
     }
 
-    /// The running kernel lacks what the way to attach needs.
+    /// Makes a refusal because the kernel does not support the kind of attachment.
     pub fn unsupported(message: impl Into<String>) -> Refusal {
         Refusal::new(EOPNOTSUPP, message)
     }
@@ -111,7 +113,7 @@ impl From<std::io::Error> for Refusal {
     }
 }
 
-/// The number in `...: -22` or `...: -EINVAL`, in which libbpf's messages end.
+/// Returns the error number from the end of libbpf's messages: `...: -22` or `...: -EINVAL`.
 fn said_errno(lines: &[&str]) -> i32 {
     const NAMES: &[(&str, i32)] = &[
         ("EPERM", 1),
@@ -139,8 +141,8 @@ fn quoted<'a>(line: &'a str, before: &str) -> Option<&'a str> {
     line.split_once(before)?.1.split_once('\'').map(|(name, _)| name)
 }
 
-/// What libbpf adds to every failure after its cause, and its guesses at the cause where nothing at all may be loaded: what forbids
-/// it is known better (`Privileges`).
+/// True for lines of libbpf that do not name the cause: those it adds to every failure, and its guesses where nothing
+/// at all may be loaded, which `Privileges` knows better.
 fn is_no_cause(line: &str) -> bool {
     let guesses = [
         "Failed to bump RLIMIT_MEMLOCK",
@@ -150,7 +152,7 @@ fn is_no_cause(line: &str) -> bool {
     line.starts_with("failed to load object '") || guesses.iter().any(|guess| line.starts_with(guess))
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

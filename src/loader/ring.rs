@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
-/// Length and page offset precede each record.
+/// Size of the header before each record, in bytes: length and page offset.
 const HEADER: usize = 8;
 
 /// A ring buffer map.
@@ -17,14 +17,14 @@ pub struct Ring {
     fd: OwnedFd,
     consumer: Mapping,
     producer: Mapping,
-    /// While records come. Twice the ring's size, all of it counts as resident.
+    /// Mapping of the data, only while records come: it counts as resident memory of twice the ring's size.
     data: Mutex<Option<Mapping>>,
     page: usize,
     size: usize,
 }
 
 impl Ring {
-    /// The ring behind a map's descriptor; `size` is its number of bytes, a power of two.
+    /// Maps the ring of a map's descriptor; `size` is its size in bytes, a power of two.
     pub fn new(fd: OwnedFd, size: usize) -> nix::Result<Ring> {
         let page = page()?;
         let consumer = Mapping::new(fd.as_fd(), page, 0, true)?;
@@ -32,19 +32,19 @@ impl Ring {
         Ok(Ring { fd, consumer, producer, data: Mutex::default(), page, size })
     }
 
-    /// Readable when a program asked for a wake-up.
+    /// Returns the descriptor, readable when a program requested a wake-up.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Bytes that wait to be drained, headers included.
+    /// Returns the number of waiting bytes, headers included.
     pub fn waiting(&self) -> u64 {
         let at = |mapping: &Mapping| mapping.words().first().map_or(0, |position| position.load(Acquire));
         let consumed = at(&self.consumer);
         at(&self.producer).saturating_sub(consumed)
     }
 
-    /// Hands out each finished record, then frees its room. Stops at one that is still being written.
+    /// Passes each finished record to `each`, then frees its space. Stops at one that is still being written.
     pub fn drain(&self, each: &mut dyn FnMut(&[u8])) {
         let (Some(consumed), Some(produced)) = (self.consumer.words().first(), self.producer.words().first()) else {
             return;

@@ -1,7 +1,8 @@
-//! The process that starts and ends bpftrace once the agent can do neither.
+//! The helper process that starts and ends bpftrace after the agent has dropped the privileges for it.
 //!
-//! It is a fork of the agent that keeps what bpftrace takes. It gives the agent the output of what it starts, and reads none of it. The
-//! processes end with it (PR_SET_PDEATHSIG), and it ends when the agent's end of the connection is closed, however the agent ended.
+//! It is a fork of the agent that keeps the privileges of bpftrace. It passes the output of bpftrace to the agent
+//! unread. Its children end with it (PR_SET_PDEATHSIG), and it ends when the agent's end of the connection is closed,
+//! however the agent ended.
 
 use super::helper::fork_helper;
 use nix::libc;
@@ -24,27 +25,27 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a process that has closed its output, or was told to end, may take to end.
+/// Time for a process to end after it has closed its output or was told to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
-/// How long an answer is waited for. A later one is passed over.
+/// Time to wait for an answer. A later one is ignored.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of a request before its name: what, the length of the name, the number of the request.
+/// Size of a request before the name, in bytes: kind, length of the name, number of the request.
 const REQUEST: usize = 6;
-/// Bytes of an answer before its text.
+/// Size of an answer before its text, in bytes.
 const HEAD: usize = 16;
-/// Bytes of an answer's text.
+/// Longest text of an answer, in bytes.
 const MAX_TEXT: usize = 4096;
 
 const START: u8 = b's';
 const END: u8 = b'e';
 const KILL: u8 = b'k';
 
-/// How bpftrace is run.
+/// Parameters for running bpftrace.
 #[derive(Clone, Debug)]
 pub struct Bpftrace {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Bytes of data that it may have (RLIMIT_DATA).
+    /// Limit of its data in bytes (RLIMIT_DATA).
     pub memory: u64,
 }
 
@@ -74,14 +75,14 @@ pub fn run_bpftrace(bpftrace: &Bpftrace, script: &[u8]) -> io::Result<Child> {
     })
 }
 
-/// A process of bpftrace, as the agent has it.
+/// A bpftrace process, from the agent's side.
 #[derive(Debug)]
 pub struct ScriptProcess {
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: File,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: File,
 }
 
@@ -89,13 +90,13 @@ pub struct ScriptProcess {
 #[derive(Debug)]
 pub struct ScriptHelper {
     connection: UnixStream,
-    /// The number of the last request.
+    /// Number of the last request.
     asked: AtomicU32,
 }
 
 impl ScriptHelper {
-    /// Starts the helper, which calls `confine` before it serves. `script` yields what bpftrace is to run under a name, in the helper.
-    /// To be called while the process has one thread.
+    /// Starts the helper, which calls `confine` before it serves. `script` runs in the helper and returns the script of
+    /// a name. To be called while the process has one thread.
     pub fn start(
         bpftrace: Bpftrace,
         script: impl Fn(&str) -> io::Result<Vec<u8>>,
@@ -114,7 +115,7 @@ impl ScriptHelper {
         Ok(ScriptHelper { connection, asked: AtomicU32::new(0) })
     }
 
-    /// Starts the script of a name, in the place of one that an earlier, late answer was about.
+    /// Starts the script of a name; replaces a process left by an earlier request whose answer came too late.
     pub fn run(&self, name: &str) -> io::Result<ScriptProcess> {
         let (pid, descriptors) = self.ask(START, name)?;
         let mut files = descriptors.into_iter().map(File::from);
@@ -124,12 +125,13 @@ impl ScriptHelper {
         }
     }
 
-    /// The exit code of the process of a name that has closed its outputs, or minus the number of the signal that ended it.
+    /// Waits for the process of a name that has closed its outputs; returns its exit code, or minus the number of the
+    /// signal that ended it.
     pub fn end(&self, name: &str) -> io::Result<i32> {
         Ok(self.ask(END, name)?.0)
     }
 
-    /// Ends the process of a name, and yields the same.
+    /// Kills the process of a name; returns its exit code as [`ScriptHelper::end`] does.
     pub fn kill(&self, name: &str) -> io::Result<i32> {
         Ok(self.ask(KILL, name)?.0)
     }
@@ -158,10 +160,11 @@ impl ScriptHelper {
     }
 }
 
-/// What an answer says: a number and descriptors, or an error.
+/// Content of an answer: a number and descriptors, or an error.
 type Answer = io::Result<(i32, Vec<OwnedFd>)>;
 
-/// An answer is the number of its request, whether that succeeded, a number, the length of a text, descriptors, and the text: an error's.
+/// Reads an answer: number of the request, success, a number, length of the text, descriptors, and the text of an
+/// error.
 fn answer(mut helper: &UnixStream) -> io::Result<(u32, Answer)> {
     let mut head = [0; HEAD];
     let mut space = nix::cmsg_space!([RawFd; 2]);
@@ -189,7 +192,7 @@ fn answer(mut helper: &UnixStream) -> io::Result<(u32, Answer)> {
     Ok((u32::from_ne_bytes(word(0)), result))
 }
 
-/// The helper's life: until the agent's end is closed.
+/// Serves requests until the agent's end is closed.
 fn serve(mut agent: UnixStream, bpftrace: &Bpftrace, script: impl Fn(&str) -> io::Result<Vec<u8>>) -> io::Result<()> {
     let mut children: HashMap<String, Child> = HashMap::new();
     // The kernel takes thousands of probes off in seconds, which the others must not wait for.
@@ -234,7 +237,7 @@ fn start(
     Ok((pid, outputs.into_iter().flatten().collect()))
 }
 
-/// Waits so long for the end of a process, then ends it. One that takes long to end is left to do so.
+/// Waits for the end of a process, then kills it. If it still takes long, it is left to end by itself.
 fn end(
     name: &str,
     children: &mut HashMap<String, Child>,

@@ -1,4 +1,5 @@
-//! BPF arrays that are mapped in parts: tables that are large so that no row is far from its key, and mostly empty.
+//! BPF arrays that are mapped in parts: tables that are large, so that each row is near the place of its key, and
+//! mostly empty.
 
 use super::mapping::Mapping;
 use super::{held, page};
@@ -9,35 +10,35 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Pages are given back at most this often: finding those without a row in use reads all that are mapped.
+/// Shortest interval between searches for unused pages, each of which reads all mapped pages.
 const SWEEP: Duration = Duration::from_secs(20);
 
-/// An array of which only the pages of parts with rows in use are mapped; all others read as zeros. Its programs claim a row and then mark its
-/// part, in an array that has a number for each part, which only grows (bpf/shared/claim.bpf.h).
+/// An array of which only pages of parts with rows in use are mapped; the others read as zeros. Programs claim a row
+/// and then mark its part in an array with a number for each part, which only grows (bpf/shared/claim.bpf.h).
 pub struct Sparse {
     array: OwnedFd,
     room: Mapping,
     page: usize,
-    /// Bytes of the array and of a row.
+    /// Size of the array and of a row, in bytes.
     bytes: usize,
     row: usize,
-    /// The offset in a row of the word that is not 0 while the row is in use, where rows are given back.
+    /// Offset in a row of the word that is not 0 while the row is in use; `None` if rows are never freed.
     taken: Option<usize>,
-    /// The sum of the marks that `known` has: if it is still the same, nothing has changed.
+    /// Sum of the marks in `known`; nothing has changed while it is the same.
     marked: AtomicU64,
     known: Mutex<Known>,
 }
 
 struct Known {
-    /// The mark of each part, as of when its pages were mapped.
+    /// Mark of each part when its pages were mapped.
     marks: Vec<u64>,
-    /// Which pages are mapped.
+    /// True for mapped pages.
     mapped: Vec<bool>,
     swept: Instant,
 }
 
 impl Sparse {
-    /// Of an array with so many bytes; none of it is mapped yet.
+    /// Reserves an array of this many bytes; nothing is mapped yet.
     pub fn new(array: OwnedFd, bytes: usize, row: usize, taken: Option<usize>) -> nix::Result<Sparse> {
         let page = page()?;
         let room = Mapping::reserve(bytes.next_multiple_of(page))?;
@@ -45,7 +46,7 @@ impl Sparse {
         Ok(Sparse { array, room, page, bytes, row, taken, marked: AtomicU64::new(0), known: Mutex::new(known) })
     }
 
-    /// The words of the array. All rows whose marks can be seen by now are in them.
+    /// Returns the words of the array, including all rows whose marks are visible by now.
     pub fn words(&self, marks: &[AtomicU64]) -> &[AtomicU64] {
         if sum(marks.iter().map(|mark| mark.load(Acquire))) != self.marked.load(Relaxed) {
             self.follow(marks, Instant::now());
@@ -74,14 +75,14 @@ impl Sparse {
         self.marked.store(sum(known.marks.iter().copied()), Relaxed);
     }
 
-    /// The pages with rows of a part.
+    /// Returns the pages that contain rows of a part.
     fn pages_of(&self, part: usize, parts: usize) -> Range<usize> {
         let bytes = (self.bytes / self.row).div_ceil(parts) * self.row;
         let start = (part * bytes).min(self.bytes);
         start / self.page..(start + bytes).min(self.bytes).div_ceil(self.page)
     }
 
-    /// Maps those of the pages that are not yet mapped, neighbours at once.
+    /// Maps those of the pages that are not mapped yet, adjacent ones at once.
     fn map(&self, pages: Range<usize>, mapped: &mut [bool]) -> nix::Result<()> {
         let mut at = pages.start;
         for run in mapped[pages].chunk_by_mut(|one, next| one == next) {
@@ -95,7 +96,8 @@ impl Sparse {
         Ok(())
     }
 
-    /// Unmaps the pages without a row in use. A row that is claimed meanwhile is marked afterwards, and has its page mapped again.
+    /// Unmaps the pages without a row in use. A row claimed meanwhile is marked afterwards, and its page is mapped
+    /// again.
     fn give_back(&self, mapped: &mut [bool]) {
         let Some(taken) = self.taken else { return };
         let words = self.room.words();
@@ -120,7 +122,7 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
-    /// A file in the place of the array.
+    /// Makes a file that stands in for the array.
     fn array(bytes: usize, row: usize, taken: Option<usize>) -> (File, Sparse) {
         let file = File::from(memfd_create(c"array", MFdFlags::empty()).expect("the kernel has memory"));
         file.set_len(bytes as u64).expect("the file has room");
@@ -133,7 +135,7 @@ mod tests {
         (0..parts).map(|_| AtomicU64::new(0)).collect()
     }
 
-    /// What a program does that claims a row.
+    /// Claims a row like a program.
     fn claim(file: &File, offset: usize, marks: &[AtomicU64], part: usize) {
         file.write_all_at(&7u64.to_ne_bytes(), offset as u64).expect("the array is as long");
         marks[part].fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! The process that asks the kernel for program statistics once the agent has dropped CAP_SYS_ADMIN.
+//! The helper process that asks the kernel for program statistics after the agent has dropped CAP_SYS_ADMIN.
 //!
 //! It is a fork of the agent that keeps that capability and almost no system calls. It passes the descriptor on and keeps none: the
 //! agent closes it, or the kernel does when the agent ends. At the end of the agent the helper reads end of file, and ends.
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The agent's end of the connection to the helper.
 #[derive(Debug)]
 pub struct StatisticsHelper {
-    /// `None` after a request that was not answered: a late answer would be taken for the next one's.
+    /// Connection; `None` after an unanswered request, whose late answer would be taken for the next one's.
     connection: Mutex<Option<UnixStream>>,
 }
 
@@ -31,7 +31,7 @@ impl StatisticsHelper {
         Ok(StatisticsHelper { connection: Mutex::new(Some(agent)) })
     }
 
-    /// What `count_runs` yields in the helper.
+    /// Returns the descriptor of `usage::count_runs`, called in the helper.
     pub fn count_runs(&self) -> io::Result<OwnedFd> {
         let mut connection = held(&self.connection);
         let answer = connection.as_ref().map_or_else(|| Err(gone()), ask);
@@ -50,7 +50,7 @@ fn gone() -> io::Error {
     io::Error::from_raw_os_error(libc::EPIPE)
 }
 
-/// A request is a byte, an answer an error number of four bytes and, if that is 0, a descriptor.
+/// Sends a request, a byte, and reads the answer: an error number of four bytes and, if it is 0, a descriptor.
 fn ask(mut helper: &UnixStream) -> io::Result<io::Result<OwnedFd>> {
     helper.write_all(&[1])?;
     let mut code = [0; size_of::<i32>()];
@@ -71,7 +71,7 @@ fn ask(mut helper: &UnixStream) -> io::Result<io::Result<OwnedFd>> {
     }
 }
 
-/// The helper's life: until the agent's end is closed.
+/// Serves requests until the agent's end is closed.
 fn serve(mut agent: UnixStream) -> io::Result<()> {
     while agent.read(&mut [0])? == 1 {
         let opened = count_runs();

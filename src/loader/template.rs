@@ -1,6 +1,6 @@
-//! Templates and their targets: for each target the loader makes a copy of the template's program with the target's number
-//! written into it, and attaches the copy. Attach cookies (`bpf_get_attach_cookie`) would do with one program, but came with
-//! 5.15 for perf events and with 6.10 for raw tracepoints, and never serve fexit.
+//! Templates and their targets: for each target the loader copies the template's program with the target's number
+//! written into it, and attaches the copy. With attach cookies (`bpf_get_attach_cookie`) one program would do, but they
+//! came with 5.15 for perf events and with 6.10 for raw tracepoints, and do not exist for fexit.
 
 use super::btf::{Function, KernelTypes};
 use super::immediate::LOAD_64;
@@ -18,17 +18,17 @@ use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// The two halves of the constant in the templates (`TARGET` in bpf/shared/probe.bpf.h).
+/// Two halves of the constant in the templates (`TARGET` in bpf/shared/probe.bpf.h).
 const MARK: [i32; 2] = [0x6574_2121, 0x7461_7267];
 
-/// Attached as long as this lives.
+/// An attachment, which ends when this is dropped.
 pub type Attached = OwnedFd;
 
-/// Copies of templates by the program's name, what is written into it, and the function it is for: targets of one number
-/// share a program.
+/// Copies of templates by name of the program, number written into it, and function: targets with the same number share
+/// a program.
 pub type Copies = BTreeMap<(String, u64, Option<u32>), OwnedFd>;
 
-/// Copies a template, with this number in it, and attaches the copy to a target. The kind of the program (`each_raw`, ...) is
+/// Copies a template with this number, and attaches the copy to a target. The kind of the program (`each_raw`, ...) is
 /// the first part of its name.
 pub fn attach(
     object: &Object,
@@ -80,7 +80,7 @@ pub fn attach(
     point.attach(program)
 }
 
-/// Attaches a program to what its section names.
+/// Attaches a program to the target in its section.
 pub fn attach_named(program: &Program<'_>, fd: &OwnedFd) -> Result<Attached, Refusal> {
     let point = match section(program) {
         ("tp_btf" | "fentry" | "fexit", _) => AttachPoint::Typed,
@@ -95,7 +95,7 @@ pub fn attach_named(program: &Program<'_>, fd: &OwnedFd) -> Result<Attached, Ref
 
 enum AttachPoint<'a> {
     Raw(&'a str),
-    /// What the program was loaded for.
+    /// The function or tracepoint that the program was loaded for.
     Typed,
     Perf(Event),
 }
@@ -110,7 +110,7 @@ impl AttachPoint<'_> {
     }
 }
 
-/// The program of a template with `number` in the point of the mark, loaded; `function` is for fentry and fexit.
+/// Loads a template's program with `number` in place of the mark; `function` is for fentry and fexit.
 fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&Function>) -> Result<OwnedFd, Refusal> {
     let mut code = template.insns().to_vec();
     let halves = [number as i32, (number >> 32) as i32];
@@ -128,7 +128,7 @@ fn copy(object: &Object, template: &Program<'_>, number: u64, function: Option<&
     load_code(object, template, code, function)
 }
 
-/// A raw tracepoint by its name, or the function a trampoline program was loaded for.
+/// Attaches to a raw tracepoint by name, or to the function that a trampoline program was loaded for.
 fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
     let event = event.map(terminated).transpose()?;
     let name = event.as_ref().map_or(std::ptr::null(), |event| event.as_ptr());
@@ -142,9 +142,9 @@ fn raw(event: Option<&str>, program: &OwnedFd) -> Result<OwnedFd, Refusal> {
 
 struct Event {
     attr: perf_event_attr,
-    /// What `config1` is the address of, for probes.
+    /// Name that `config1` points to, for probes.
     name: Option<CString>,
-    /// The one it is for.
+    /// Process to count in; `None` for all.
     process: Option<u32>,
 }
 
@@ -162,7 +162,7 @@ impl Event {
         Ok(Event { attr, name: None, process: None })
     }
 
-    /// A probe (`kernel/events/core.c`, perf_kprobe and perf_uprobe, 4.17).
+    /// Makes a probe (`kernel/events/core.c`, perf_kprobe and perf_uprobe, 4.17).
     fn probe(kind: &str, at_return: bool, name: &OsStr, offset: u64) -> Result<Event, Refusal> {
         let ty = probe_type(kind)?;
         let mut config = 0;
@@ -177,7 +177,7 @@ impl Event {
         Ok(Event { attr, name: Some(name), process: None })
     }
 
-    /// Has the kernel count the users of a probe at this offset in its file.
+    /// Makes the kernel count the users of a probe in the semaphore at this offset in its file.
     fn count_users(&mut self, semaphore: u64) -> Result<(), Refusal> {
         if semaphore != 0 {
             let format = fs::read_to_string("/sys/bus/event_source/devices/uprobe/format/ref_ctr_offset");
@@ -198,21 +198,21 @@ impl Event {
     }
 }
 
-/// Where the kernel has its kinds of perf events.
+/// Directory of the kernel's kinds of perf events.
 const DEVICES: &str = "/sys/bus/event_source/devices";
 
-/// The type of a perf event that is a kprobe or uprobe.
+/// Returns the type of perf events that are kprobes or uprobes.
 fn probe_type(kind: &str) -> Result<u64, Refusal> {
     let none = |_| Refusal::new(libc::ENODEV, format!("the kernel has no {kind}s"));
     number(&format!("{DEVICES}/{kind}/type")).map_err(none)
 }
 
-/// Why the kernel has no kprobes, if it has none.
+/// Returns an error with the reason if the kernel has no kprobes.
 pub fn kprobes() -> Result<(), Refusal> {
     probe_type("kprobe").map(drop)
 }
 
-/// The bits of `config` for a semaphore; `format` says which, where the kernel counts the users of probes.
+/// Returns the bits of `config` for a semaphore; `format` names the bits, if the kernel supports semaphores.
 fn semaphore_bits(semaphore: u64, format: &str) -> Result<u64, Refusal> {
     let first: Option<u32> =
         format.trim().strip_prefix("config:").and_then(|bits| bits.split('-').next()?.parse().ok());
@@ -222,7 +222,7 @@ fn semaphore_bits(semaphore: u64, format: &str) -> Result<u64, Refusal> {
     bits.ok_or_else(|| Refusal::missing("the probe's semaphore is too far into the file"))
 }
 
-/// Has a program run at a perf event.
+/// Runs a program at a perf event.
 pub fn run_at(event: &OwnedFd, program: &OwnedFd) -> std::io::Result<()> {
     /// `PERF_EVENT_IOC_SET_BPF` and `PERF_EVENT_IOC_ENABLE` of linux/perf_event.h.
     const SET_BPF: libc::c_ulong = 0x4004_2408;

@@ -1,6 +1,6 @@
-//! Loading by trial: what the kernel refuses gives way to the next tier of its hook, a hook without a tier left takes its
-//! modules out, and everything else is loaded. libbpf makes the maps and relocates the programs of one BPF object; each program
-//! is then loaded by itself, so that a refusal costs one call.
+//! Loading by trial: when the kernel refuses a tier of a hook, the next one is tried; a hook without tiers left
+//! disables its modules, and everything else is loaded. libbpf creates the maps and relocates the programs of one BPF
+//! object; each program is then loaded by itself, so that a refusal costs one call.
 
 use super::btf::{near_tracepoint, Function, KernelTypes, KERNEL};
 use super::excerpt::{excerpt, section};
@@ -19,26 +19,27 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What became of it all.
+/// Outcome of loading.
 pub struct Outcome<L = Loaded> {
-    /// For each module wanted, in order.
+    /// Results of the wanted modules, in order.
     pub modules: Vec<Result<(), Failure>>,
-    /// What was tried, by hook; the last attempt at a hook is the one in force.
+    /// Attempts by hook; the last attempt at a hook is the one in force.
     pub attempts: Vec<Attempt>,
-    /// What that says of the kernel.
+    /// Findings about the kernel.
     pub findings: Vec<Finding>,
-    /// The maps and links; everything is detached when it is dropped.
+    /// Maps and links; everything is detached when it is dropped.
     pub loaded: L,
 }
 
 impl Outcome {
-    /// That of modules that ask for nothing.
+    /// Returns the outcome for modules that ask for nothing.
     pub fn nothing(modules: usize) -> Outcome {
         Outcome { modules: vec![Ok(()); modules], attempts: Vec::new(), findings: Vec::new(), loaded: Loaded::empty() }
     }
 }
 
-/// Loads the modules of an object as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels without their own.
+/// Loads the modules of an object as far as the kernel allows. `btf` is a file with the kernel's BTF, for kernels
+/// without their own.
 pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constants, btf: Option<&Path>) -> Outcome {
     let refused = |reason: &String| Failure { hook: "-", errno: 0, reason: reason.clone(), kernel_log: String::new() };
     let mut modules: Vec<Result<(), Failure>> = wanted
@@ -91,7 +92,7 @@ pub fn load(object: &BpfObject, wanted: &[LoadRequest], constants: &dyn Constant
     Outcome { modules, attempts, findings, loaded }
 }
 
-/// The kernel's types, as far as these modules have a use for them.
+/// Reads the kernel's types that these modules use.
 fn known(object: &BpfObject, wanted: &[LoadRequest], btf: Option<&Path>) -> std::io::Result<KernelTypes> {
     let (mut functions, mut tracepoints) = (BTreeSet::new(), BTreeSet::new());
     let plans = || wanted.iter().map(|wanted| &wanted.plan);
@@ -112,10 +113,10 @@ fn known(object: &BpfObject, wanted: &[LoadRequest], btf: Option<&Path>) -> std:
     KernelTypes::read(&functions, &tracepoints, section(object.bytes, ".BTF").unwrap_or_default(), btf)
 }
 
-/// What the templates of fentry and fexit are made for (`bpf/`, build.rs).
+/// Function that the templates of fentry and fexit are compiled for (`bpf/`, build.rs).
 const TEMPLATE: &str = "bpf_fentry_test1";
 
-/// The file, what is wrong with it, what to do.
+/// Formats an error about the file with types: file, fault, remedy.
 fn without_types(btf: Option<&Path>, fault: &str) -> String {
     let advice = match btf {
         Some(_) => "give --btf a file with the BTF of the running kernel",
@@ -130,20 +131,20 @@ struct Trial<'a> {
     constants: &'a dyn Constants,
     known: Arc<KernelTypes>,
     avoid: String,
-    /// Why no program can be attached to a function by a kprobe, if so.
+    /// Reason why the kernel refuses kprobes on functions, if it does.
     no_kprobes: Option<Refusal>,
-    /// Why no program can be attached to a function by a trampoline (fentry, fexit), if so.
+    /// Reason why the kernel refuses trampolines on functions (fentry, fexit), if it does.
     no_trampolines: Option<Refusal>,
     attempts: &'a mut Vec<Attempt>,
     modules: &'a mut Vec<Result<(), Failure>>,
-    /// What was said of a ring that could not be made.
+    /// Error of a ring that could not be created.
     no_ring: &'a mut Option<String>,
-    /// Whether maps are those of an agent before, where these are pinned.
+    /// True if pinned maps of an earlier agent are reused.
     pins: bool,
 }
 
 impl Trial<'_> {
-    /// Tries until what is left of these modules loads. Each round but the last takes a module away, so it ends.
+    /// Tries until the remaining modules load. Each round but the last removes a module, so it ends.
     fn converge(&mut self, among: &[usize]) -> Loaded {
         let mut refused = BTreeSet::new();
         loop {
@@ -164,7 +165,7 @@ impl Trial<'_> {
         among.iter().copied().filter(|&module| self.modules[module].is_ok()).collect()
     }
 
-    /// A module whose dependency is out is out, too.
+    /// Fails modules whose dependency has failed.
     fn drop_dependents(&mut self) {
         for (module, wanted) in self.wanted.iter().enumerate() {
             let failure = wanted.depends_on.and_then(|other| self.modules[other].as_ref().err().cloned());
@@ -174,7 +175,8 @@ impl Trial<'_> {
         }
     }
 
-    /// Makes the maps and tries the hooks. A module that went out leaves its part in programs, so all is to be done again.
+    /// Creates the maps and tries the hooks. After a module has failed everything is done again, since its parts are in
+    /// shared programs.
     fn attempt(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) -> Result<Loaded, Refusal> {
         self.pass_over(active, refused);
         if self.active(active) != active {
@@ -217,7 +219,7 @@ impl Trial<'_> {
         Ok(loaded)
     }
 
-    /// The functions that hooks would attach to by trampolines.
+    /// Iterates over the functions that hooks would attach to by trampolines.
     fn functions(&self) -> impl Iterator<Item = &Function> {
         let tiers = self.wanted.iter().flat_map(|wanted| hooks(&wanted.plan)).flat_map(|hook| hook.tiers);
         let programs = tiers.flat_map(|tier| tier.programs).filter_map(|program| program.split_once("__"));
@@ -225,8 +227,8 @@ impl Trial<'_> {
         typed.filter_map(|(_, name)| self.known.function(name))
     }
 
-    /// Passes over tiers that are to be avoided or need what the kernel does not have, which is known before anything is loaded: a
-    /// module that is out in the end would cost the maps and programs of all.
+    /// Skips tiers that are to be avoided or need features that the kernel is known to lack, before anything is loaded:
+    /// a module that fails later would cost the maps and programs of all.
     fn pass_over(&mut self, active: &[usize], refused: &mut BTreeSet<&'static str>) {
         for hook in self.hooks(active) {
             let mut last = None;
@@ -243,7 +245,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Why a tier need not be tried, and the program of it that it is for.
+    /// Returns the reason why a tier need not be tried, and the program it concerns.
     fn hindrance(&self, tier: &Tier) -> Option<(&'static str, Refusal)> {
         if let Some(program) = avoided(tier, &self.avoid) {
             return Some((program, by_wish()));
@@ -258,7 +260,7 @@ impl Trial<'_> {
         })
     }
 
-    /// The first tier of a hook that the kernel takes.
+    /// Returns the first tier of a hook that the kernel accepts.
     fn choose(
         &mut self,
         loaded: &mut Loaded,
@@ -289,7 +291,7 @@ impl Trial<'_> {
         Err(last)
     }
 
-    /// Loads the programs of a tier and attaches them if that is wanted now; the error names the one that was refused.
+    /// Loads the programs of a tier, and attaches them if `now`; the error names the refused one.
     fn try_tier(
         &self,
         loaded: &mut Loaded,
@@ -307,13 +309,14 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Modules share hooks: what only modules that are off take part in would run for nothing.
+    /// True if an active module uses the program, or no module owns it: a shared hook has programs that only inactive
+    /// modules use.
     fn is_busy(&self, active: &[usize], program: &str) -> bool {
         let users = self.object.users(program);
         users.is_none_or(|users| active.iter().any(|&module| users.contains(&self.wanted[module].name)))
     }
 
-    /// No tier of a hook is left: modules that need it are out.
+    /// Fails the modules that need a hook without tiers left.
     fn drop_users(
         &mut self,
         hook: &'static Hook,
@@ -374,7 +377,7 @@ impl Trial<'_> {
         self.must_reach(module, loaded);
     }
 
-    /// A module that has targets is out if it reaches none of them.
+    /// Fails a module that has targets and reaches none of them.
     fn must_reach(&mut self, module: usize, loaded: &Loaded) {
         let name = self.wanted[module].name;
         let mut targets = loaded.reaches.iter().filter(|reach| reach.module == name).peekable();
@@ -403,7 +406,7 @@ impl Trial<'_> {
         });
     }
 
-    /// A program that several modules share was refused: those that fail alone are out; if none does, the last is.
+    /// Fails the module whose part makes a shared program fail: those that fail alone; if none does, the last one.
     fn isolate_culprit(&mut self, hook: &'static Hook, users: &[usize], refusal: &Refusal) {
         // Programs of the failed attempt still run: these are not to count in the same maps.
         let pins = std::mem::replace(&mut self.pins, false);
@@ -417,7 +420,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Something was refused that is no hook: a map takes its modules out, anything else all of them.
+    /// Fails modules for a refusal that is not a hook's: a refused map fails its modules, anything else all of them.
     fn fail_all(&mut self, active: &[usize], refusal: &Refusal) {
         let owns = |module: usize| {
             refusal.map.as_ref().is_some_and(|map| self.wanted[module].maps.iter().any(|def| def.name == map))
@@ -458,7 +461,7 @@ impl Trial<'_> {
         planned.any(|(_, when)| *when != When::Optional)
     }
 
-    /// The hooks of modules, each once.
+    /// Returns the hooks of modules without duplicates.
     fn hooks(&self, modules: &[usize]) -> Vec<&'static Hook> {
         let mut all: Vec<&'static Hook> = Vec::new();
         for hook in modules.iter().flat_map(|&module| hooks(&self.wanted[module].plan)) {
@@ -482,7 +485,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Opens the object, configures it, makes its maps and relocates the programs that may be loaded.
+    /// Opens the object, configures it, creates its maps and relocates the programs that may be loaded.
     fn prepare(&self, active: &[usize], refused: &BTreeSet<&'static str>) -> Result<(Object, Vec<Unit>), Refusal> {
         let templates = active.iter().flat_map(|&module| templates(&self.wanted[module].plan));
         let tiers = self.hooks(active).into_iter().chain(templates).flat_map(|hook| hook.tiers);
@@ -551,12 +554,13 @@ impl Trial<'_> {
     }
 }
 
-/// The hooks of a plan.
+/// Returns the hooks of a plan.
 fn hooks(plan: &Plan) -> Vec<&'static Hook> {
     plan.hooks.iter().map(|(hook, _)| *hook).collect()
 }
 
-/// What the tiers of a hook or template are for: functions, to which not every kernel can attach, or all else, which hardly ever fails.
+/// Targets of the tiers of a hook or template: functions, which not every kernel can attach to, or tracepoints, which
+/// hardly ever fail, or both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ways {
     Functions,
@@ -577,7 +581,7 @@ impl Ways {
     }
 }
 
-/// The templates a plan uses, each once.
+/// Returns the templates of a plan without duplicates.
 fn templates(plan: &Plan) -> Vec<&'static Hook> {
     let mut templates: Vec<&'static Hook> = Vec::new();
     for hook in plan.targets.iter().map(|(hook, _, _)| hook).chain(&plan.templates) {
@@ -588,12 +592,12 @@ fn templates(plan: &Plan) -> Vec<&'static Hook> {
     templates
 }
 
-/// The environment variable that names ways to attach which are not to be tried, separated by commas: kinds (`tp_btf`) or
-/// programs (`tp__sched_switch`). tests/vm reaches the later tiers with it, on kernels that would accept the first. A
-/// feature (a `FEATURE` line in bpf/) that it names is the opposite of what the kernel's types say, for all that hangs on it.
+/// Environment variable with kinds of attachment to avoid, separated by commas: kinds (`tp_btf`) or programs
+/// (`tp__sched_switch`). tests/vm reaches later tiers with it, on kernels that would accept the first. A feature (a
+/// `FEATURE` line in bpf/) in it is inverted for all that depends on it.
 const AVOID: &str = "COREBCC_AVOID";
 
-/// The program of a tier that is to be avoided.
+/// Returns the program of a tier that is to be avoided.
 fn avoided(tier: &Tier, avoid: &str) -> Option<&'static str> {
     tier.programs.iter().copied().find(|program| named(avoid, program) || named(avoid, tier.kind))
 }

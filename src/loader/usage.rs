@@ -1,5 +1,5 @@
-//! What the kernel says of the programs and maps that are loaded: `bpf_obj_get_info_by_fd`, `/proc/self/fdinfo`, and
-//! `BPF_ENABLE_STATS`. Each look costs system calls; nothing here is done for a fetch that did not ask for it.
+//! Statistics of the kernel about loaded programs and maps: `bpf_obj_get_info_by_fd`, `/proc/self/fdinfo`, and
+//! `BPF_ENABLE_STATS`. Reading them costs system calls, so it is done only for fetches that ask for them.
 
 use super::{held, program, Loaded};
 use libbpf_rs::libbpf_sys::{self, bpf_prog_info};
@@ -15,38 +15,38 @@ use std::time::Duration;
 /// A loaded program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramUsage {
-    /// Its name in the BPF object.
+    /// Name in the BPF object.
     pub name: String,
-    /// `tp_btf`, `raw_tp`, `fentry`, `kprobe`, ...: what its section in the object begins with.
+    /// Kind, the first part of its section: `tp_btf`, `raw_tp`, `fentry`, `kprobe`, ...
     pub kind: String,
-    /// The tracepoint or function, where the section names one; for a template, how many targets it is attached to.
+    /// Tracepoint or function, if the section names one; for a template, the number of its targets.
     pub hook: Option<String>,
-    /// Whether it is attached now.
+    /// True if it is attached now.
     pub attached: bool,
-    /// Runs, and the nanoseconds they took, while the kernel counted them.
+    /// Number of runs while the kernel counted them.
     pub runs: u64,
-    /// Nanoseconds.
+    /// Time of these runs in nanoseconds.
     pub time: u64,
-    /// Runs left out because a program was running on the CPU already (5.12; `None` before).
+    /// Number of runs skipped because a program was already running on the CPU (5.12; `None` before).
     pub misses: Option<u64>,
 }
 
 /// A map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapUsage {
-    /// Its name in the BPF object.
+    /// Name in the BPF object.
     pub name: String,
-    /// `array`, `hash`, `ringbuf`, ...
+    /// Type: `array`, `hash`, `ringbuf`, ...
     pub kind: String,
-    /// Bytes of a key; 0 for a ring.
+    /// Size of a key in bytes; 0 for a ring.
     pub key_size: u32,
-    /// Bytes of a value; 0 for a ring.
+    /// Size of a value in bytes; 0 for a ring.
     pub value_size: u32,
-    /// The most entries there can be; of a ring, its bytes.
+    /// Highest number of entries; of a ring, its size in bytes.
     pub capacity: u32,
-    /// Entries of a hash, bytes that wait in a ring; `None` for an array, which has all its entries always.
+    /// Entries in use of a hash, waiting bytes of a ring; `None` for an array, whose entries always exist.
     pub used: Option<u64>,
-    /// Bytes of memory in the kernel (`memlock` of fdinfo; exact since 6.4, an estimate before).
+    /// Kernel memory in bytes (`memlock` of fdinfo; exact since 6.4, an estimate before).
     pub memory: Option<u64>,
 }
 
@@ -62,13 +62,13 @@ pub fn count_runs() -> std::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether the kernel counts runs for somebody else (`kernel.bpf_stats_enabled`).
+/// True if the kernel counts runs for others (`kernel.bpf_stats_enabled`).
 pub fn counts_runs() -> bool {
     fs::read("/proc/sys/kernel/bpf_stats_enabled").is_ok_and(|text| text.trim_ascii() == b"1")
 }
 
 impl Loaded {
-    /// The loaded programs, with the copies of a template added up: one system call for each of them.
+    /// Returns the loaded programs, with the copies of a template added up. One system call per program.
     pub fn programs(&self) -> Vec<ProgramUsage> {
         let Some(object) = &self.object else { return Vec::new() };
         let links = held(&self.links);
@@ -100,7 +100,7 @@ impl Loaded {
         usage
     }
 
-    /// The maps: three system calls each, and for a hash one more per 4096 entries.
+    /// Returns the maps. Three system calls each, and for a hash one more per 4096 entries.
     pub fn maps(&self) -> Vec<MapUsage> {
         let maps = self.object.iter().flat_map(libbpf_rs::Object::maps).filter(libbpf_rs::Map::autocreate);
         let usage = |map: libbpf_rs::Map<'_>| {
@@ -127,7 +127,7 @@ impl Loaded {
 }
 
 impl Loaded {
-    /// Bytes of kernel memory of the maps and the programs, with the copies of templates.
+    /// Returns the kernel memory of maps and programs in bytes, with the copies of templates.
     pub fn memory(&self) -> u64 {
         let maps = self.object.iter().flat_map(libbpf_rs::Object::maps).filter(libbpf_rs::Map::autocreate);
         let maps: u64 = maps.filter_map(|map| memory(map.as_fd())).sum();
@@ -137,7 +137,7 @@ impl Loaded {
     }
 }
 
-/// What the kernel knows of a program; names are left to the caller.
+/// Returns the kernel's statistics of a program; the caller fills in the names.
 pub(super) fn info(program: BorrowedFd<'_>) -> Option<ProgramUsage> {
     let mut info = bpf_prog_info::default();
     let mut length = size_of::<bpf_prog_info>() as u32;
@@ -157,7 +157,7 @@ pub(super) fn info(program: BorrowedFd<'_>) -> Option<ProgramUsage> {
     })
 }
 
-/// The memory of a map or a program as its descriptor tells.
+/// Returns the memory of a map or program from its fdinfo, in bytes.
 pub(super) fn memory(map: BorrowedFd<'_>) -> Option<u64> {
     let mut text = [0; 1024];
     // One read: the file's size is not known before, and `read_to_string` would feel its way.
@@ -166,7 +166,7 @@ pub(super) fn memory(map: BorrowedFd<'_>) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("memlock:"))?.trim().parse().ok()
 }
 
-/// Resident memory of this process in bytes.
+/// Returns the resident memory of this process in bytes.
 pub fn resident() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
@@ -175,7 +175,7 @@ pub fn resident() -> Option<u64> {
     Some(pages * u64::try_from(page).ok()?)
 }
 
-/// CPU time of this process, of all threads, ended ones included.
+/// Returns the CPU time of this process, with all threads, ended ones included.
 pub fn cpu_time() -> Option<Duration> {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok().map(Duration::from)
 }

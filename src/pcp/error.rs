@@ -1,8 +1,8 @@
-//! Error codes a client may see (`PM_ERR_*` in `pmapi.h`).
+//! Error codes that a client may see (`PM_ERR_*` in `pmapi.h`).
 
 use std::fmt;
 
-/// A negative PCP status: a `PM_ERR_*` code or `-errno`. Unknown codes are values too.
+/// A negative PCP status: a `PM_ERR_*` code or `-errno`. Unknown codes are possible.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PmErr(pub i32);
 
@@ -12,7 +12,7 @@ macro_rules! codes {
             $(#[doc = concat!("`PM_ERR_", stringify!($name), "`: ", $text, ".")]
             pub const $name: PmErr = PmErr($code);)*
 
-            /// The name after `PM_ERR_`, if the code is a known one.
+            /// Returns the name after `PM_ERR_`, if the code is known.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($code => Some(stringify!($name)),)*
@@ -56,13 +56,14 @@ codes! {
 }
 
 impl PmErr {
-    /// `-errno`.
+    /// Returns `-errno`.
     pub const fn errno(errno: i32) -> PmErr {
         PmErr(-errno)
     }
 
-    /// This code, or [`PmErr::GENERIC`] where an agent must not send it: pmcd drops the connection on
-    /// `PM_ERR_IPC`, `PM_ERR_TIMEOUT` and `-EPIPE`, and takes a code that is not negative for success (`pmcd/src/dofetch.c`).
+    /// Returns this code, or [`PmErr::GENERIC`] for codes that an agent must not send: pmcd drops the connection on
+    /// `PM_ERR_IPC`, `PM_ERR_TIMEOUT` and `-EPIPE`, and takes a code that is not negative for success
+    /// (`pmcd/src/dofetch.c`).
     pub const fn sendable(self) -> PmErr {
         match self {
             PmErr::IPC | PmErr::TIMEOUT | PmErr(-32) | PmErr(0..) => PmErr::GENERIC,

@@ -20,7 +20,7 @@ impl Pmid {
     /// The largest item number.
     pub const MAX_ITEM: u32 = 1023;
 
-    /// `pmID_build`: numbers beyond their field are cut to it.
+    /// `pmID_build`: numbers are truncated to their field.
     pub const fn new(domain: u32, cluster: u32, item: u32) -> Pmid {
         Pmid((domain & 511) << 22 | (cluster & Self::MAX_CLUSTER) << 10 | item & Self::MAX_ITEM)
     }
@@ -41,7 +41,7 @@ impl Pmid {
     }
 }
 
-/// As `pmIDStr` prints it: `149.0.0`.
+/// `pmIDStr`: `149.0.0`.
 impl fmt::Display for Pmid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.domain(), self.cluster(), self.item())
@@ -78,7 +78,7 @@ impl Indom {
     }
 }
 
-/// As `pmInDomStr` prints it: `149.0`.
+/// `pmInDomStr`: `149.0`.
 impl fmt::Display for Indom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

@@ -1,7 +1,7 @@
 //! JSON as PCP uses it: in labels, and in strings that are documents.
 
-/// `text` as a JSON string, quotes included. It is ASCII: pmproxy writes other bytes of labels in a way that Prometheus does not read, and with
-/// them the whole scrape.
+/// Encodes `text` as a JSON string with quotes. It is ASCII: pmproxy serves other bytes of labels in a form that makes
+/// Prometheus reject the whole scrape.
 pub fn json_string(text: &str) -> String {
     let mut json = String::with_capacity(text.len() + 2);
     json.push('"');

@@ -54,17 +54,17 @@ impl Units {
     /// Microseconds.
     pub const USEC: Units = Units::NONE.time(1, Time::Usec);
 
-    /// With this power (-8 to 7) and scale of space.
+    /// Sets power (-8 to 7) and scale of space.
     pub const fn space(self, power: i8, scale: Space) -> Units {
         Units(self.0 & 0x0ff0_ffff | nibble(power) << 28 | (scale as u32) << 16)
     }
 
-    /// With this power (-8 to 7) and scale of time.
+    /// Sets power (-8 to 7) and scale of time.
     pub const fn time(self, power: i8, scale: Time) -> Units {
         Units(self.0 & 0xf0ff_0fff | nibble(power) << 24 | (scale as u32) << 12)
     }
 
-    /// With this power (-8 to 7) and scale of count.
+    /// Sets power (-8 to 7) and scale of count.
     pub const fn count(self, power: i8, scale: CountScale) -> Units {
         Units(self.0 & 0xff0f_f0ff | nibble(power) << 20 | nibble(scale) << 8)
     }

@@ -2,7 +2,7 @@
 
 use super::{Indom, Pmid, Units};
 
-/// `PM_TYPE_*`: what a value looks like. A number that is not listed is a value all the same.
+/// `PM_TYPE_*`: type of a value. Unknown numbers are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type(pub i32);
 
@@ -23,7 +23,7 @@ impl Type {
     pub const UNKNOWN: Type = Type(255);
 }
 
-/// `PM_SEM_*`: how values relate over time.
+/// `PM_SEM_*`: relation of values over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sem(pub i32);
 
@@ -37,15 +37,15 @@ impl Sem {
 /// A metric descriptor (`pmDesc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Desc {
-    /// The metric.
+    /// Metric.
     pub pmid: Pmid,
-    /// The type of its values.
+    /// Type of its values.
     pub ty: Type,
-    /// Its instance domain, or [`Indom::NULL`].
+    /// Instance domain, or [`Indom::NULL`].
     pub indom: Indom,
-    /// Its semantics.
+    /// Semantics.
     pub sem: Sem,
-    /// Its units.
+    /// Units.
     pub units: Units,
 }
 
@@ -75,7 +75,7 @@ pub enum Atom<'a> {
 }
 
 impl Atom<'_> {
-    /// The type that goes with this value.
+    /// Returns the type of this value.
     pub const fn ty(&self) -> Type {
         match self {
             Atom::I32(_) => Type::I32,
@@ -92,7 +92,7 @@ impl Atom<'_> {
     }
 }
 
-/// One record of an event array (`pmEventRecord`, `pmHighResEventRecord`).
+/// A record of an event array (`pmEventRecord`, `pmHighResEventRecord`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EventRecord<'a> {
     /// Seconds since 1970.
@@ -101,17 +101,17 @@ pub struct EventRecord<'a> {
     pub subsec: i64,
     /// `PM_EVENT_FLAG_*`: 1 point, 2 start, 4 end, 8 has id, 16 has parent, 0x80000000 missed.
     pub flags: u32,
-    /// For a "missed" record: how many were missed.
+    /// Number of missed records, in a "missed" record.
     pub missed: i32,
-    /// The parameters; none in a "missed" record.
+    /// Parameters; none in a "missed" record.
     pub params: &'a [EventParam<'a>],
 }
 
 /// One parameter of an event record (`pmEventParameter`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EventParam<'a> {
-    /// The metric that describes the parameter.
+    /// Metric that describes the parameter.
     pub pmid: Pmid,
-    /// Its value; no event arrays inside.
+    /// Value; not an event array.
     pub value: Atom<'a>,
 }

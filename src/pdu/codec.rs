@@ -1,5 +1,5 @@
-//! The only place that cuts and joins bytes: `Reader` takes words, strings and counts off a PDU body, `Writer` appends
-//! a PDU to a buffer. Everything is big-endian; strings are padded to four bytes (`libpcp/src/p_*.c`).
+//! The only place that parses and builds bytes: `Reader` takes words, strings and counts off a PDU body, `Writer`
+//! appends a PDU to a buffer. Everything is big-endian; strings are padded to four bytes (`libpcp/src/p_*.c`).
 
 use byteorder::{BigEndian, ByteOrder};
 use thiserror::Error;
@@ -10,10 +10,10 @@ use crate::pcp::{Desc, Indom, InstId, PmErr, Pmid, Sem, Type, Units};
 /// Length of the header: PDU length, type, sender.
 pub(super) const HEADER: usize = 12;
 
-/// What the C library pads with; receivers ignore it. The same byte here makes captured PDUs comparable.
+/// Padding as written by the C library; receivers ignore it. The same bytes here make captured PDUs comparable.
 const PAD: &[u8] = b"~~~";
 
-/// Why a body is not what its type promises. The names are those of the fields being read.
+/// A reason why a body does not match its type. The names are those of the fields being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The PDU ends inside a field.
@@ -25,11 +25,11 @@ pub enum DecodeError {
     /// A count that is negative or larger than what the remaining bytes can hold.
     #[error("{what}: {count} of them cannot be in the {left} bytes left")]
     Count {
-        /// What is counted.
+        /// Name of the counted items.
         what: &'static str,
-        /// The count as received.
+        /// Count as received.
         count: i32,
-        /// The bytes that were left.
+        /// Number of bytes left.
         left: usize,
     },
     /// A number the protocol does not allow in this place.
@@ -37,17 +37,17 @@ pub enum DecodeError {
     Illegal(&'static str, i32),
 }
 
-/// The first big-endian word of `bytes`, which holds at least four.
+/// Returns the first big-endian word of `bytes`, which holds at least four.
 pub(super) fn word(bytes: &[u8]) -> u32 {
     BigEndian::read_u32(bytes)
 }
 
-/// Bytes up to the next multiple of four.
+/// Returns the number of padding bytes up to the next multiple of four.
 pub(super) const fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
-/// A code where a count would stand: one that is not negative would be taken for the count.
+/// Returns an error code for a field where a count would be: a code that is not negative would be taken for the count.
 pub(super) fn negative(code: PmErr) -> PmErr {
     if code.0 < 0 {
         code
@@ -56,27 +56,27 @@ pub(super) fn negative(code: PmErr) -> PmErr {
     }
 }
 
-/// A thing with a fixed place in lists: decode and encode in the same order.
+/// An element of lists: decode and encode in the same order.
 pub(super) trait Wire<'a>: Sized {
-    /// The fewest bytes one can take; bounds a count before anything is allocated for it.
+    /// Smallest encoded size in bytes; bounds a count before anything is allocated for it.
     const MIN: usize;
     fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError>;
     fn encode(&self, w: &mut Writer<'_>);
 }
 
-/// Takes fields off the front of a body; every read names the field it is for.
+/// Takes fields off the front of a body; every read names its field.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads a PDU body: what follows the header.
+    /// Reads a PDU body, the bytes after the header.
     pub fn body(body: &'a [u8]) -> Self {
         Reader { rest: body, at: HEADER }
     }
 
-    /// The offset of the next byte from the start of the PDU, header included.
+    /// Returns the offset of the next byte from the start of the PDU, header included.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -116,13 +116,13 @@ impl<'a> Reader<'a> {
         self.bytes(8, what).map(BigEndian::read_i64)
     }
 
-    /// A count of things of at least `min` bytes each, all of them still to come.
+    /// Reads a count of elements of at least `min` bytes each, all of which follow.
     pub fn count(&mut self, min: usize, what: &'static str) -> Result<usize, DecodeError> {
         let count = self.i32(what)?;
         self.bound(count, min, what)
     }
 
-    /// `count` as a number of things of at least `min` bytes, if that many can be in what is left.
+    /// Returns `count` as a number of elements of at least `min` bytes, if the rest of the body can hold as many.
     pub fn bound(&self, count: i32, min: usize, what: &'static str) -> Result<usize, DecodeError> {
         let left = self.left();
         match usize::try_from(count) {
@@ -131,32 +131,32 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list whose count was bounded by [`Reader::count`].
+    /// Reads a list whose count was bounded by [`Reader::count`].
     pub fn list<T: Wire<'a>>(&mut self, n: usize) -> Result<Vec<T>, DecodeError> {
         (0..n).map(|_| T::decode(self)).collect()
     }
 
-    /// `n` bytes and the padding after them.
+    /// Reads `n` bytes and the padding after them.
     pub fn padded(&mut self, n: usize, what: &'static str) -> Result<&'a [u8], DecodeError> {
         let taken = self.bytes(n, what)?;
         self.bytes(padding(n), what)?;
         Ok(taken)
     }
 
-    /// A length, that many bytes, padding.
+    /// Reads a length, that many bytes, padding.
     pub fn string(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
         let n = self.count(1, what)?;
         self.padded(n, what)
     }
 
-    /// Everything that is left.
+    /// Reads everything that is left.
     pub fn rest(&mut self) -> &'a [u8] {
         let rest = std::mem::take(&mut self.rest);
         self.at += rest.len();
         rest
     }
 
-    /// Nothing may be left.
+    /// Returns an error if anything is left.
     pub fn finish(&self, what: &'static str) -> Result<(), DecodeError> {
         match self.left() {
             0 => Ok(()),
@@ -193,29 +193,29 @@ impl<'w> Writer<'w> {
         w.patch(0, w.at() as u32);
     }
 
-    /// Bytes written so far; where the next one goes, counted from the start of the PDU.
+    /// Returns the number of bytes written so far, from the start of the PDU: the offset of the next one.
     pub fn at(&self) -> usize {
         self.out.len() - self.start
     }
 
-    /// What was written so far.
+    /// Returns the bytes written so far.
     pub fn written(&self) -> &[u8] {
         &self.out[self.start..]
     }
 
-    /// Forgets what was written after `at`.
+    /// Drops the bytes after `at`.
     pub fn truncate(&mut self, at: usize) {
         self.out.truncate(self.start + at);
     }
 
-    /// So many bytes more, to be written to.
+    /// Appends this many bytes and returns them, to be written to.
     pub fn room(&mut self, len: usize) -> &mut [u8] {
         let start = self.out.len();
         self.out.resize(start + len, 0);
         &mut self.out[start..]
     }
 
-    /// The word written at `at`.
+    /// Returns the word written at `at`.
     pub fn word_at(&self, at: usize) -> u32 {
         word(&self.out[self.start + at..])
     }
@@ -255,7 +255,8 @@ impl<'w> Writer<'w> {
         self.u64(v as u64);
     }
 
-    /// A count or a length. What the agent sends stays far below 2^31: it would not fit in memory twice.
+    /// Appends a count or a length. Those of the agent stay far below 2^31, since such a reply would not fit in memory
+    /// twice.
     pub fn count(&mut self, n: usize) {
         self.u32(n as u32);
     }
@@ -264,17 +265,17 @@ impl<'w> Writer<'w> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// The padding that goes after `len` bytes.
+    /// Appends the padding for `len` bytes.
     pub fn pad(&mut self, len: usize) {
         self.bytes(&PAD[..padding(len)]);
     }
 
-    /// The same in zeros.
+    /// Appends the padding for `len` bytes as zeros.
     pub fn zeros(&mut self, len: usize) {
         self.bytes(&[0; 3][..padding(len)]);
     }
 
-    /// A length, the bytes, padding.
+    /// Appends a length, the bytes, padding.
     pub fn string(&mut self, bytes: &[u8]) {
         self.count(bytes.len());
         self.bytes(bytes);

@@ -1,11 +1,11 @@
-//! What a fetch asks for: the metrics (FETCH) and the instances (PROFILE).
+//! Parameters of a fetch: the metrics (FETCH) and the instances (PROFILE).
 
 use std::{borrow::Cow, fmt};
 
 use super::codec::{word, DecodeError, Reader, Wire, Writer};
 use crate::pcp::{Indom, InstId, Pmid};
 
-/// The metrics of a fetch, in the order asked; a view of the frame.
+/// Metrics of a fetch, in the requested order; a view of the frame.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pmids<'a>(Cow<'a, [u8]>);
 
@@ -20,17 +20,17 @@ impl<'a> Pmids<'a> {
         w.bytes(&self.0);
     }
 
-    /// How many there are, duplicates included.
+    /// Returns the number of metrics, duplicates included.
     pub fn len(&self) -> usize {
         self.0.len() / 4
     }
 
-    /// Whether there is none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each of them, in the order asked.
+    /// Iterates over the metrics in the requested order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Pmid> + '_ {
         self.0.chunks_exact(4).map(|b| Pmid(word(b)))
     }
@@ -51,32 +51,33 @@ impl fmt::Debug for Pmids<'_> {
     }
 }
 
-/// Which instances the fetches that follow are about (`pmProfile`); owned, because it outlives its frame.
+/// Selection of instances for the following fetches (`pmProfile`); owned, because it outlives its frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// The client's own number for its context.
+    /// Number of the client's context.
     pub context: i32,
-    /// What holds for domains without an entry: leave all instances out, or none.
+    /// True if domains without an entry are excluded, false if all of their instances are selected.
     pub exclude: bool,
-    /// One per instance domain.
+    /// Entries, one per instance domain.
     pub entries: Vec<ProfileEntry>,
 }
 
-/// What a profile says about one instance domain (`pmInDomProfile`).
+/// Selection for one instance domain (`pmInDomProfile`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileEntry {
-    /// The domain.
+    /// Instance domain.
     pub indom: Indom,
     /// True: only `insts` are selected. False: all but `insts` are.
     pub exclude: bool,
-    /// The exceptions from `exclude`.
+    /// Exceptions from `exclude`.
     pub insts: Vec<InstId>,
 }
 
 impl Profile {
     const ENTRY: usize = 16;
 
-    /// Context, global state, number of entries, zero; then all entries (indom, state, count, zero), then all lists.
+    /// Decodes context, global state, number of entries, zero; then all entries (indom, state, count, zero), then all
+    /// lists.
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let context = r.i32("profile context")?;
         let exclude = r.i32("profile state")? != 0;

@@ -1,4 +1,4 @@
-//! Cuts the byte stream from a peer into frames: bytes in; whole PDUs, "need more" or an error out. No descriptor in sight.
+//! Cuts the byte stream from a peer into frames: bytes in; whole PDUs, "need more" or an error out. No I/O.
 
 use thiserror::Error;
 
@@ -7,18 +7,18 @@ use super::{
     types::PduType,
 };
 
-/// One PDU, not decoded yet.
+/// A PDU that is not decoded yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Its type.
+    /// Type.
     pub ty: PduType,
-    /// From pmcd: the slot of the client on whose behalf it asks; the process id in CREDS.
+    /// Sender. From pmcd: the slot of the client on whose behalf it asks; the process id in CREDS.
     pub from: i32,
-    /// What follows the 12 bytes of header.
+    /// Bytes after the 12 bytes of header.
     pub body: &'a [u8],
 }
 
-/// Why the stream cannot be cut any further. There is no way to find the next PDU: the connection has to end, as in
+/// A reason why the stream cannot be cut any further. The next PDU cannot be found, so the connection has to end, as in
 /// `libpcp/src/pdu.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FrameError {
@@ -33,30 +33,30 @@ pub enum FrameError {
 /// Collects bytes and hands out the frames in them.
 #[derive(Debug, Default)]
 pub struct Deframer {
-    /// `buf[start..end]` holds what was received and not yet consumed.
+    /// Buffer: `buf[start..end]` holds received bytes that are not yet consumed.
     buf: Vec<u8>,
     start: usize,
     end: usize,
-    /// Length of the frame handed out last; the following call consumes it.
+    /// Length of the last returned frame, which the following call consumes.
     taken: usize,
 }
 
 impl Deframer {
-    /// The longest PDU accepted: pmcd passes on requests of at most 64 KiB unless told otherwise (`pmcd -L`), and
-    /// 16 MiB is what one value block of a store can hold.
+    /// Longest accepted PDU in bytes: pmcd passes on requests of at most 64 KiB by default (`pmcd -L`), and one value
+    /// block of a store holds at most 16 MiB.
     pub const MAX: usize = 16 << 20;
-    /// The least room for one read: most requests fit in it, with the profile before them.
+    /// Smallest room for one read, in bytes: most requests fit in it, with the profile before them.
     const SPARE: usize = 8 << 10;
-    /// A buffer larger than this is given back once it is empty.
+    /// Largest empty buffer that is kept, in bytes.
     const KEEP: usize = 256 << 10;
 
-    /// Nothing received yet.
+    /// Makes an empty one.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Room for the next read, at least 8 KiB. It grows with what has arrived, up to what the frame needs: a length
-    /// that is claimed costs nothing before its bytes are there.
+    /// Returns room for the next read, at least 8 KiB. It grows with the bytes received, up to the size of the frame,
+    /// so that a large claimed length costs nothing before its bytes arrive.
     pub fn spare(&mut self) -> &mut [u8] {
         self.consume();
         if self.start > 0 {
@@ -72,13 +72,13 @@ impl Deframer {
         &mut self.buf[self.end..]
     }
 
-    /// `n` bytes were read into [`Deframer::spare`].
+    /// Takes over `n` bytes that were read into [`Deframer::spare`].
     pub fn filled(&mut self, n: usize) {
         debug_assert!(n <= self.buf.len() - self.end, "more bytes than there was room for");
         self.end = self.buf.len().min(self.end + n);
     }
 
-    /// The next whole frame; `None` if more bytes are needed. An error stays.
+    /// Returns the next whole frame; `None` if more bytes are needed. An error is permanent.
     #[allow(clippy::should_implement_trait)] // the frames borrow from the deframer, which no iterator can do
     pub fn next(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
         self.consume();
@@ -104,7 +104,7 @@ impl Deframer {
         Ok(Some(Frame { ty: PduType(ty), from: word(&held[8..]) as i32, body: &held[HEADER..len] }))
     }
 
-    /// Whether no part of a frame is held: the end of the stream is a clean end here.
+    /// True if no part of a frame is held: the end of the stream is a clean end here.
     pub fn is_empty(&self) -> bool {
         self.start + self.taken == self.end
     }

@@ -1,4 +1,4 @@
-//! LABEL: sets of name/value pairs, sent as JSON text plus the places of each name and value in it.
+//! LABEL: sets of name/value pairs, sent as JSON text and the offsets of each name and value in it.
 
 use std::borrow::Cow;
 
@@ -8,25 +8,25 @@ use super::{
 };
 use crate::pcp::{InstId, PmErr};
 
-/// The labels of one instance, or of the one thing asked about (`pmLabelSet`).
+/// Labels of one instance, or of the one requested object (`pmLabelSet`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelSet<'a> {
-    /// The instance; [`crate::pcp::IN_NULL`] in classes other than instances.
+    /// Instance; [`crate::pcp::IN_NULL`] in classes other than instances.
     pub inst: InstId,
-    /// Where each label is in `json`, or why this instance has none.
+    /// Location of each label in `json`, or an error code.
     pub labels: Result<Vec<WireLabel>, PmErr>,
-    /// One flat object without white space; empty if there are no labels.
+    /// A flat JSON object without white space; empty if there are no labels.
     pub json: Cow<'a, [u8]>,
 }
 
-/// Where one label is in the text of its set (`pmLabel`).
+/// Location of one label in the text of its set (`pmLabel`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireLabel {
     /// Offset of the first character of the name, quote excluded.
     pub name: u16,
     /// Length of the name, quotes excluded.
     pub name_len: u8,
-    /// The class bit, [`WireLabel::COMPOUND`], [`WireLabel::OPTIONAL`].
+    /// Flags: the class bit, [`WireLabel::COMPOUND`], [`WireLabel::OPTIONAL`].
     pub flags: u8,
     /// Offset of the value, quotes included.
     pub value: u16,
@@ -45,23 +45,23 @@ impl WireLabel {
 /// A label to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label<'a> {
-    /// A letter, then letters, digits, `_`; parts of a compound name are joined by dots.
+    /// Name: a letter, then letters, digits, `_`; parts of a compound name are joined by dots.
     pub name: &'a str,
-    /// A JSON value without white space outside of strings; [`crate::pcp::json_string`] makes one from text.
+    /// Value: JSON without white space outside of strings; [`crate::pcp::json_string`] makes it from text.
     pub value: &'a str,
-    /// Whether the label is a remark rather than part of the identity of the metric.
+    /// True if the label is not part of the identity of the metric.
     pub optional: bool,
 }
 
 impl LabelSet<'_> {
     const HEAD: usize = 16;
-    /// `MAXLABELS` and the field widths of `pmLabel`: below these every offset and length fits.
+    /// Highest number of labels (`MAXLABELS`), for which every offset and length fits in the fields of `pmLabel`.
     const MAX_LABELS: usize = 254;
     const MAX_NAME: usize = 254;
     const MAX_JSON: usize = 65_534;
 
-    /// The set as the C library would send it: sorted by name, the last of equal names winning. Beyond the limits of the
-    /// format the set is `PM_ERR_TOOBIG`, with a malformed name `PM_ERR_NAME`.
+    /// Makes a set as the C library would send it: sorted by name, the last of equal names winning. Beyond the limits
+    /// of the format the set is `PM_ERR_TOOBIG`, with a malformed name `PM_ERR_NAME`.
     pub fn new(inst: InstId, class: LabelClass, labels: &[Label<'_>]) -> LabelSet<'static> {
         match layout(class, labels) {
             Ok((labels, json)) => LabelSet { inst, labels: Ok(labels), json: Cow::Owned(json.into_bytes()) },
@@ -112,9 +112,9 @@ fn is_name(part: &str) -> bool {
     part.starts_with(|c: char| c.is_ascii_alphabetic()) && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Number of sets; then all sets (instance, number of labels or error, place and length of the text, labels), then all
-/// texts, in order and without padding. A set without labels says where its text would be: decoders since 6.3.1 check
-/// that the PDU ends where the last text does.
+/// Decodes the number of sets; then all sets (instance, number of labels or error, offset and length of the text,
+/// labels), then all texts, in order and without padding. A set without labels has the offset where its text would be:
+/// decoders since 6.3.1 check that the PDU ends where the last text does.
 pub(super) fn decode<'a>(r: &mut Reader<'a>) -> Result<Vec<LabelSet<'a>>, DecodeError> {
     let n = r.count(LabelSet::HEAD, "label sets")?;
     let mut sets = Vec::with_capacity(n);

@@ -20,150 +20,151 @@ pub use value::{Event, Value, ValueSet};
 use crate::pcp::{Desc, Indom, InstId, Pmid};
 use codec::{Reader, Wire, Writer};
 
-/// A decoded PDU. Strings and lists of the frame are borrowed from it where they can be.
+/// A decoded PDU. Strings and lists borrow from the frame where possible.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pdu<'a> {
-    /// Instead of a reply, as acknowledgement (0), or as a notice.
+    /// Status: instead of a reply, as acknowledgement (0), or as a notice.
     Error {
-        /// A [`crate::pcp::PmErr`], or 0.
+        /// Code: a [`crate::pcp::PmErr`], or 0.
         code: i32,
     },
     /// An ERROR with one more word: pmcd's greeting to a client, never to an agent.
     Greeting {
-        /// As in [`Pdu::Error`].
+        /// Code, as in [`Pdu::Error`].
         code: i32,
-        /// The features of pmcd.
+        /// Features of pmcd.
         features: u32,
     },
-    /// The handshake.
+    /// Handshake.
     Creds(Creds),
-    /// Which instances the requests that follow are about.
+    /// Selection of instances for the following requests.
     Profile(Profile),
-    /// Values wanted.
+    /// Request for values.
     Fetch {
-        /// The client's own number for its context.
+        /// Number of the client's context.
         context: i32,
-        /// The metrics.
+        /// Metrics.
         pmids: Pmids<'a>,
     },
     /// Values: a reply, or a store.
     Result(ResultSet<'a>),
-    /// A descriptor wanted.
+    /// Request for a descriptor.
     DescReq(Pmid),
     /// A descriptor.
     Desc(Desc),
-    /// Instances wanted: all, the one with this number, or the one with this name.
+    /// Request for instances: all, the one with this number, or the one with this name.
     InstanceReq {
-        /// The domain.
+        /// Instance domain.
         indom: Indom,
-        /// The number, or [`crate::pcp::IN_NULL`].
+        /// Number, or [`crate::pcp::IN_NULL`].
         inst: InstId,
-        /// The name; an empty one cannot be asked for.
+        /// Name; an empty one cannot be requested.
         name: Option<&'a [u8]>,
     },
-    /// Instances; the name of the one asked for by name is empty, the number of the one asked for by number is [`crate::pcp::IN_NULL`].
+    /// Instances. The name is empty if it was requested by name; the number is [`crate::pcp::IN_NULL`] if it was
+    /// requested by number.
     Instance {
-        /// The domain.
+        /// Instance domain.
         indom: Indom,
-        /// Number and name of each.
+        /// Number and name of each instance.
         entries: Vec<(InstId, &'a [u8])>,
     },
-    /// A help text wanted.
+    /// Request for a help text.
     TextReq {
         /// A metric or an instance domain.
         ident: u32,
-        /// Which text.
+        /// Kind of text.
         kind: TextKind,
     },
     /// A help text.
     Text {
-        /// That of the request. The C library sends it in host order; clients ignore it.
+        /// Identifier of the request. The C library sends it in host order; clients ignore it.
         ident: u32,
-        /// The text, no newline at its end.
+        /// Text, without a newline at its end.
         text: &'a [u8],
     },
     /// Metrics: the request for their names, or the reply to names.
     PmnsIds {
-        /// 0.
+        /// Status, 0.
         status: i32,
-        /// One, from pmcd and for it.
+        /// Metrics: one, in requests of pmcd and replies to it.
         ids: Vec<Pmid>,
     },
     /// Metric names: the request for their numbers, or the reply to the other name requests.
     PmnsNames {
-        /// Status (0 leaf, 1 non-leaf) and name; all have a status or none has, the first decides.
+        /// Status (0 leaf, 1 non-leaf) and name; all have a status or none has, as the first decides.
         names: Vec<(Option<i32>, &'a [u8])>,
     },
-    /// The direct children of a name wanted.
+    /// Request for the direct children of a name.
     PmnsChild {
-        /// Whether the reply should tell leaves from others.
+        /// True if the reply should tell leaves from others.
         statuses: bool,
-        /// The name.
+        /// Name.
         name: &'a [u8],
     },
-    /// All leaves at or below a name wanted.
+    /// Request for all leaves at or below a name.
     PmnsTraverse {
-        /// The name.
+        /// Name.
         name: &'a [u8],
     },
-    /// An attribute of the client in slot `from` (`PCP_ATTR_*`).
+    /// Attribute of the client in slot `from` (`PCP_ATTR_*`).
     Attr {
-        /// 5 user name, 11 user id, 12 group id, 14 process id, 15 container; others occur.
+        /// Number of the attribute: 5 user name, 11 user id, 12 group id, 14 process id, 15 container; others occur.
         attribute: i32,
-        /// Without the NUL it ends with on the wire, where an empty value has none.
+        /// Value without the terminating NUL of the wire format, where an empty value has none.
         value: &'a [u8],
     },
-    /// Labels wanted.
+    /// Request for labels.
     LabelReq {
-        /// What about, depending on the class.
+        /// Identifier of the labelled object, depending on the class.
         ident: u32,
-        /// One class.
+        /// Class.
         class: LabelClass,
     },
     /// Labels.
     Label {
-        /// That of the request.
+        /// Identifier of the request.
         ident: u32,
-        /// That of the request.
+        /// Class of the request.
         class: LabelClass,
-        /// None if there are no labels; one, or one for each instance.
+        /// Sets: none without labels; one, or one for each instance.
         sets: Vec<LabelSet<'a>>,
     },
-    /// Client to pmcd only: as [`Pdu::Fetch`].
+    /// Request like [`Pdu::Fetch`], from client to pmcd only.
     HighresFetch {
-        /// As in [`Pdu::Fetch`].
+        /// Context, as in [`Pdu::Fetch`].
         context: i32,
-        /// As in [`Pdu::Fetch`].
+        /// Metrics, as in [`Pdu::Fetch`].
         pmids: Pmids<'a>,
     },
-    /// pmcd to client only: as [`Pdu::Result`].
+    /// Reply like [`Pdu::Result`], from pmcd to client only.
     HighresResult {
         /// Seconds since 1970.
         sec: i64,
         /// Nanoseconds.
         nsec: i64,
-        /// As in [`ResultSet`].
+        /// Value sets, as in [`ResultSet`].
         sets: Vec<ValueSet<'a>>,
     },
-    /// Client to pmcd only: several descriptors wanted.
+    /// Request for several descriptors, from client to pmcd only.
     DescIds {
-        /// The metrics.
+        /// Metrics.
         ids: Vec<Pmid>,
     },
-    /// pmcd to client only: descriptors, [`Pmid::NULL`] in bad ones.
+    /// Descriptors, from pmcd to client only; those of bad identifiers are [`Pmid::NULL`].
     Descs {
-        /// In the order asked.
+        /// Descriptors in the requested order.
         descs: Vec<Desc>,
     },
-    /// A type this codec does not read.
+    /// A PDU of a type that this codec does not decode.
     Other {
-        /// The type.
+        /// Type.
         ty: PduType,
     },
 }
 
 impl<'a> Pdu<'a> {
-    /// Reads the body of `frame` as its type says.
+    /// Decodes the body of `frame` by its type.
     pub fn decode(frame: &Frame<'a>) -> Result<Pdu<'a>, DecodeError> {
         let r = &mut Reader::body(frame.body);
         let pdu = match frame.ty {
@@ -222,8 +223,8 @@ impl<'a> Pdu<'a> {
         Ok(pdu)
     }
 
-    /// Appends the whole PDU, header included, to `out`. What cannot be put on the wire becomes an error code there: a
-    /// block that is too long, an error that is not negative.
+    /// Appends the whole PDU, header included, to `out`. Values that the format cannot hold become error codes: a block
+    /// that is too long, an error that is not negative.
     pub fn encode(&self, from: i32, out: &mut Vec<u8>) {
         let mut w = Writer::pdu(out, self.ty(), from);
         match self {
@@ -317,7 +318,7 @@ impl<'a> Pdu<'a> {
         w.finish();
     }
 
-    /// The type it goes by on the wire.
+    /// Returns its type on the wire.
     pub fn ty(&self) -> PduType {
         match self {
             Pdu::Error { .. } | Pdu::Greeting { .. } => PduType::ERROR,
@@ -355,14 +356,14 @@ fn error<'a>(r: &mut Reader<'a>) -> Result<Pdu<'a>, DecodeError> {
     Ok(Pdu::Greeting { code, features: r.u32("features")? })
 }
 
-/// Context, eight bytes that were a time stamp, the metrics.
+/// Decodes context, eight bytes that were a time stamp, the metrics.
 fn fetch<'a>(r: &mut Reader<'a>) -> Result<(i32, Pmids<'a>), DecodeError> {
     let context = r.i32("context")?;
     r.u64("time stamp")?;
     Ok((context, Pmids::decode(r)?))
 }
 
-/// Domain, eight bytes that were a time stamp, number, length of the name or 0, name.
+/// Decodes domain, eight bytes that were a time stamp, number, length of the name or 0, name.
 fn instance_req<'a>(r: &mut Reader<'a>) -> Result<Pdu<'a>, DecodeError> {
     let indom = Indom(r.u32("indom")?);
     r.u64("time stamp")?;
@@ -371,7 +372,7 @@ fn instance_req<'a>(r: &mut Reader<'a>) -> Result<Pdu<'a>, DecodeError> {
     Ok(Pdu::InstanceReq { indom, inst, name })
 }
 
-/// Count, then type (8 bits) and 24 bits of content each. Only the version is of interest.
+/// Decodes a count, then type (8 bits) and 24 bits of content each. Only the version is used.
 fn creds<'a>(r: &mut Reader<'a>) -> Result<Pdu<'a>, DecodeError> {
     let mut creds = Creds { version: 0, flags: 0 };
     for _ in 0..r.count(4, "credentials")? {
@@ -389,8 +390,8 @@ fn ids(r: &mut Reader<'_>) -> Result<(i32, Vec<Pmid>), DecodeError> {
     Ok((status, r.list(n)?))
 }
 
-/// Bytes of all names with a NUL each (pmcd allocates from it), number of statuses, number of names; then the names, each
-/// behind its status if there are any.
+/// Decodes the size of all names with a NUL each (pmcd allocates from it), number of statuses, number of names; then
+/// the names, each after its status if there are any.
 fn names<'a>(r: &mut Reader<'a>) -> Result<Pdu<'a>, DecodeError> {
     let total = r.i32("bytes of names")?;
     let statuses = r.i32("name statuses")?;

@@ -1,5 +1,5 @@
-//! RESULT in both directions. A reply is written straight into its buffer: value sets go there, blocks collect beside
-//! them and are appended at the end, when it is known where they start.
+//! RESULT in both directions. A reply is written directly into its buffer: value sets go there, blocks are collected
+//! separately and appended at the end, when their offset is known.
 
 use super::{
     codec::{negative, DecodeError, Reader, Writer},
@@ -8,22 +8,22 @@ use super::{
 };
 use crate::pcp::{Atom, EventRecord, InstId, PmErr, Pmid, Type};
 
-/// The length field of a value block has 24 bits.
+/// Largest length of a value block, whose field has 24 bits.
 const MAX_BLOCK: usize = 0xff_ffff;
-/// pmcd takes the length of a PDU for a signed word.
+/// Largest length of a PDU, which pmcd reads as a signed word.
 const MAX_PDU: usize = i32::MAX as usize;
 
 /// Values of several metrics: the reply to a fetch, or a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultSet<'a> {
-    /// From an agent: state-change bits and zero; in a store: undefined.
+    /// Time stamp. From an agent: state-change bits and zero; in a store: undefined.
     pub stamp: [i32; 2],
-    /// One per metric asked for, in that order.
+    /// Value sets, one per requested metric, in that order.
     pub sets: Vec<ValueSet<'a>>,
 }
 
 impl<'a> ResultSet<'a> {
-    /// Two words of time stamp, number of sets, sets, blocks.
+    /// Decodes two words of time stamp, number of sets, sets, blocks.
     pub(super) fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let stamp = [r.i32("time stamp")?, r.i32("time stamp")?];
         let n = r.count(ValueSet::MIN, "value sets")?;
@@ -38,7 +38,7 @@ impl<'a> ResultSet<'a> {
     }
 }
 
-/// `n` sets, then their blocks.
+/// Decodes `n` sets, then their blocks.
 pub(super) fn decode_sets<'a>(r: &mut Reader<'a>, n: usize) -> Result<Vec<ValueSet<'a>>, DecodeError> {
     let mut sets = Vec::with_capacity(n);
     for _ in 0..n {
@@ -48,7 +48,7 @@ pub(super) fn decode_sets<'a>(r: &mut Reader<'a>, n: usize) -> Result<Vec<ValueS
     Ok(sets)
 }
 
-/// The rest of a PDU that ends with value sets. A set has one format: an in-situ value among blocks becomes a block.
+/// Encodes the value sets at the end of a PDU. A set has one format: an in-situ value among blocks becomes a block.
 pub(super) fn encode_sets(w: Writer<'_>, list: &[ValueSet<'_>]) {
     let mut writer = ResultWriter::new();
     let mut sets = writer.sets(w);
@@ -76,27 +76,27 @@ pub(super) fn encode_sets(w: Writer<'_>, list: &[ValueSet<'_>]) {
     sets.finish();
 }
 
-/// Writes replies to fetches; keeps its scratch between them, so that it stops allocating once it has grown.
+/// A writer of replies to fetches; it keeps its buffers, so that it stops allocating once they have grown.
 #[derive(Debug, Default)]
 pub struct ResultWriter {
     blocks: Vec<u8>,
     pointers: Vec<Pointers>,
 }
 
-/// Indexes of blocks that follow each other in a set: where the first is, and how many there are.
+/// A run of values with blocks in a set: offset of the first index, and their number.
 #[derive(Debug)]
 struct Pointers {
     at: usize,
     count: usize,
 }
 
-/// Bytes from one value of a set to the next: instance and index.
+/// Size of a value in a set: instance and index, in bytes.
 const VALUE: usize = 8;
-/// Bytes of the block of a 64-bit number.
+/// Size of the block of a 64-bit number, in bytes.
 const NUMBER: usize = 12;
 
 impl ResultWriter {
-    /// With empty buffers.
+    /// Makes a writer with empty buffers.
     pub fn new() -> Self {
         Self::default()
     }
@@ -127,7 +127,7 @@ pub struct ResultBuilder<'w> {
 }
 
 impl ResultBuilder<'_> {
-    /// Opens the next value set. It has no values until some are given.
+    /// Starts the next value set, without values at first.
     pub fn metric(&mut self, pmid: Pmid) {
         self.sets.open(pmid);
     }
@@ -154,12 +154,12 @@ impl ResultBuilder<'_> {
         self.sets.numbers(numbers);
     }
 
-    /// Says why the metric has no values. Without effect once it has one.
+    /// Sets the reason why the metric has no values; ignored if it has one.
     pub fn fail(&mut self, code: PmErr) {
         self.sets.fail(code.sendable());
     }
 
-    /// Puts the blocks behind the sets and fills in lengths and indexes.
+    /// Appends the blocks to the sets and fills in lengths and indexes.
     pub fn finish(mut self) {
         let count = self.sets.count;
         debug_assert_eq!(count, self.promised, "pmcd drops an agent that answers with another number of metrics");
@@ -168,24 +168,24 @@ impl ResultBuilder<'_> {
     }
 }
 
-/// The value sets at the end of a PDU, and their blocks.
+/// Value sets at the end of a PDU, and their blocks.
 struct Sets<'w> {
     w: Writer<'w>,
     blocks: Writer<'w>,
-    /// Where in `w` the index of each block is; it counts from the first block until that one's place is known.
+    /// Places of the indexes of blocks in `w`; they count from the first block until its offset is known.
     pointers: &'w mut Vec<Pointers>,
     count: usize,
     set: Open,
 }
 
-/// The set being written and what to go back to if it fails.
+/// The set being written, and the state to return to if it fails.
 #[derive(Default)]
 struct Open {
     at: usize,
     blocks_at: usize,
     pointers_at: usize,
     format: i32,
-    /// As on the wire: negative once the set has failed, and before the first one is opened.
+    /// Number of values as on the wire: negative once the set has failed, and before the first one is started.
     numval: i32,
 }
 
@@ -226,7 +226,7 @@ impl Sets<'_> {
         self.blocks.pad(len);
     }
 
-    /// As many blocks, each of a number.
+    /// Adds a block for each number.
     fn numbers(&mut self, numbers: &[(InstId, u64)]) {
         if numbers.is_empty() || !self.more(numbers.len(), POINTER) {
             return;
@@ -247,7 +247,7 @@ impl Sets<'_> {
         }
     }
 
-    /// Notes where the indexes of blocks of values that follow each other are.
+    /// Records where the indexes of a run of values are.
     fn point(&mut self, at: usize, count: usize) {
         match self.pointers.last_mut() {
             Some(last) if last.at + last.count * VALUE == at => last.count += count,
@@ -255,7 +255,7 @@ impl Sets<'_> {
         }
     }
 
-    /// Makes place for the next value of the set, which has to be of this format.
+    /// Makes room for the next value of the set, which must have this format; false if the set has failed.
     fn next(&mut self, inst: InstId, format: i32) -> bool {
         let has_place = self.more(1, format);
         if has_place {
@@ -264,7 +264,7 @@ impl Sets<'_> {
         has_place
     }
 
-    /// Counts values that are to follow, which have to be of this format; false if the set has failed.
+    /// Counts further values, which must have this format; false if the set has failed.
     fn more(&mut self, count: usize, format: i32) -> bool {
         if self.set.numval == 0 {
             self.w.i32(format);
@@ -286,7 +286,7 @@ impl Sets<'_> {
         }
     }
 
-    /// Turns the set into an error, whatever it held.
+    /// Turns the set into an error and drops its values.
     fn abandon(&mut self, code: PmErr) {
         self.w.truncate(self.set.at + 8);
         self.blocks.truncate(self.set.blocks_at);
@@ -308,12 +308,12 @@ impl Sets<'_> {
     }
 }
 
-/// The first word of a value block or an event parameter.
+/// Returns the first word of a value block or an event parameter.
 fn tag(ty: Type, len: usize) -> u32 {
     (ty.0 as u32) << 24 | len as u32
 }
 
-/// The content of a block or an event parameter; a string without NUL.
+/// Writes the content of a block or an event parameter; a string without NUL.
 fn plain(w: &mut Writer<'_>, value: &Atom<'_>) {
     match *value {
         Atom::I32(v) => w.i32(v),
@@ -328,8 +328,8 @@ fn plain(w: &mut Writer<'_>, value: &Atom<'_>) {
     }
 }
 
-/// An event array. The C library loses the count of missed records in a high-resolution array and pads parameters with
-/// zeros (`libpcp/src/events.c`); so does this.
+/// Writes an event array. The C library drops the count of missed records in a high-resolution array and pads
+/// parameters with zeros (`libpcp/src/events.c`); so does this.
 fn events(w: &mut Writer<'_>, records: &[EventRecord<'_>], highres: bool) {
     w.count(records.len());
     for record in records {

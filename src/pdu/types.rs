@@ -1,10 +1,10 @@
-//! Numbers of the protocol as newtypes with named constants, so that an unknown one can be printed and answered.
+//! Numbers of the protocol as newtypes with named constants, so that unknown ones can be printed and answered.
 
 use std::fmt;
 
 use bitflags::bitflags;
 
-/// The type of a PDU (`PDU_*` in `libpcp.h`).
+/// Type of a PDU (`PDU_*` in `libpcp.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PduType(pub i32);
 
@@ -14,7 +14,7 @@ macro_rules! pdu_types {
         impl PduType {
             $(pub const $name: PduType = PduType($code);)*
 
-            /// The name after `PDU_`, if the type is a known one.
+            /// Returns the name after `PDU_`, if the type is known.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($code => Some(stringify!($name)),)*
@@ -66,7 +66,7 @@ impl fmt::Debug for PduType {
     }
 }
 
-/// What labels are attached to (`PM_LABEL_*`): one bit in a request, and in the flags of each label.
+/// Class of the object that labels belong to (`PM_LABEL_*`): one bit in a request, and in the flags of each label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LabelClass(pub i32);
 
@@ -81,7 +81,7 @@ impl LabelClass {
 }
 
 bitflags! {
-    /// Which help text is wanted (`PM_TEXT_*`). Bits without a name are kept.
+    /// Kind of a requested help text (`PM_TEXT_*`). Unknown bits are kept.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct TextKind: i32 {
         /// The one-line text.
@@ -95,21 +95,21 @@ bitflags! {
     }
 }
 
-/// What the two sides of a connection agree on (`__pmVersionCred`).
+/// Agreement between the two sides of a connection (`__pmVersionCred`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creds {
-    /// The protocol version: 2. Zero if no version was among the credentials.
+    /// Protocol version: 2. Zero if no version was among the credentials.
     pub version: u8,
-    /// Feature bits, [`Creds::AUTH`] and [`Creds::CONTAINER`] being the ones pmcd looks at.
+    /// Feature bits; pmcd checks [`Creds::AUTH`] and [`Creds::CONTAINER`].
     pub flags: u16,
 }
 
 impl Creds {
     /// `PDU_FLAG_AUTH`: send the attributes of clients.
     pub const AUTH: u16 = 0x0004;
-    /// `PDU_FLAG_CONTAINER`: the same; either bit asks for all attributes.
+    /// `PDU_FLAG_CONTAINER`: the same as [`Creds::AUTH`]; either bit requests all attributes.
     pub const CONTAINER: u16 = 0x0040;
-    /// The credential that carries version and flags (`CVERSION`).
+    /// Type of the credential that carries version and flags (`CVERSION`).
     pub(super) const TYPE: u8 = 1;
 }
 

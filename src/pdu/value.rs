@@ -1,4 +1,4 @@
-//! Values as they are in a RESULT: value sets and the value blocks they point to. Reads both, yields typed values.
+//! Values in a RESULT: value sets and the value blocks they point to, decoded to typed values.
 
 use super::codec::{DecodeError, Reader};
 use crate::pcp::{Atom, EventParam, InstId, PmErr, Pmid, Type};
@@ -7,46 +7,46 @@ use crate::pcp::{Atom, EventParam, InstId, PmErr, Pmid, Type};
 pub(super) const INSITU: i32 = 0;
 /// `valfmt` of values in blocks (`PM_VAL_DPTR`).
 pub(super) const POINTER: i32 = 1;
-/// `valfmt` the stock agent uses for event arrays (`PM_VAL_SPTR`); receivers treat it as the one before.
+/// `valfmt` that the stock agent uses for event arrays (`PM_VAL_SPTR`); receivers treat it like [`POINTER`].
 pub(super) const POINTER_STATIC: i32 = 2;
 
-/// All of one metric in a RESULT (`pmValueSet`).
+/// Values of one metric in a RESULT (`pmValueSet`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueSet<'a> {
-    /// The metric.
+    /// Metric.
     pub pmid: Pmid,
-    /// `valfmt` as received: 0 in the set itself, else in blocks. Kept so that a PDU is repeated as it was.
+    /// `valfmt` as received: 0 in the set itself, else in blocks. Kept so that a PDU is reproduced unchanged.
     pub format: i32,
-    /// Values by instance ([`crate::pcp::IN_NULL`] for a single one), or why there is none.
+    /// Values by instance ([`crate::pcp::IN_NULL`] for a single one), or an error code.
     pub values: Result<Vec<(InstId, Value<'a>)>, PmErr>,
 }
 
-/// One value, typed by the descriptor of its metric.
+/// A value, typed by the descriptor of its metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// The 32 bits of a signed or unsigned word.
+    /// A signed or unsigned word of 32 bits.
     Insitu(u32),
     /// A value block (`pmValueBlock`).
     Block {
-        /// The type the sender put on it.
+        /// Type set by the sender.
         ty: Type,
-        /// Its content, without padding.
+        /// Content without padding.
         bytes: &'a [u8],
     },
 }
 
-/// A decoded record of an event array; what [`crate::pcp::EventRecord`] is to the sender.
+/// A decoded record of an event array; [`crate::pcp::EventRecord`] is its form for sending.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event<'a> {
     /// Seconds since 1970.
     pub sec: i64,
     /// Microseconds, or nanoseconds in a high-resolution array.
     pub subsec: i64,
-    /// `PM_EVENT_FLAG_*`.
+    /// Flags (`PM_EVENT_FLAG_*`).
     pub flags: u32,
-    /// For a "missed" record: how many were missed.
+    /// Number of missed records, in a "missed" record.
     pub missed: i32,
-    /// The parameters; a type that is not known is an aggregate.
+    /// Parameters; one of unknown type is an aggregate.
     pub params: Vec<EventParam<'a>>,
 }
 
@@ -54,17 +54,17 @@ pub struct Event<'a> {
 pub(super) const MISSED: u32 = 0x8000_0000;
 
 impl<'a> ValueSet<'a> {
-    /// A set with the format its values need.
+    /// Makes a set with the format that its values need.
     pub fn new(pmid: Pmid, values: Result<Vec<(InstId, Value<'a>)>, PmErr>) -> Self {
         let format = values.as_ref().map_or(INSITU, |values| format_of(values));
         ValueSet { pmid, format, values }
     }
 
-    /// The fewest bytes a set takes: pmid and numval.
+    /// Smallest size of a set in bytes: pmid and numval.
     pub(super) const MIN: usize = 8;
 
-    /// pmid, numval; if there are values: valfmt, then instance and word of each. The words of the pointer formats are
-    /// left as they are until [`place_blocks`] follows them.
+    /// Decodes pmid, numval; if there are values: valfmt, then instance and word of each. The words of pointer formats
+    /// are kept as indexes until [`place_blocks`] resolves them.
     pub(super) fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let pmid = Pmid(r.u32("pmid")?);
         let numval = r.i32("number of values")?;
@@ -82,7 +82,7 @@ impl<'a> ValueSet<'a> {
     }
 }
 
-/// The format values need: one for all of a set.
+/// Returns the format that values need: one for all of a set.
 pub(super) fn format_of(values: &[(InstId, Value<'_>)]) -> i32 {
     match values.iter().any(|(_, value)| matches!(value, Value::Block { .. })) {
         true => POINTER,
@@ -90,8 +90,8 @@ pub(super) fn format_of(values: &[(InstId, Value<'_>)]) -> i32 {
     }
 }
 
-/// Follows the indexes of all sets. The blocks must lie behind the sets in the order in which they are referred to, each
-/// with its own padding and nothing between them: what `__pmDecodeResult` insists on.
+/// Resolves the indexes of all sets. The blocks must follow the sets in the order in which they are referred to, each
+/// with its own padding and nothing between them, as `__pmDecodeResult` requires.
 pub(super) fn place_blocks<'a>(r: &mut Reader<'a>, sets: &mut [ValueSet<'a>]) -> Result<(), DecodeError> {
     for set in sets.iter_mut().filter(|set| set.format != INSITU) {
         for (_, value) in set.values.iter_mut().flatten() {
@@ -105,21 +105,21 @@ pub(super) fn place_blocks<'a>(r: &mut Reader<'a>, sets: &mut [ValueSet<'a>]) ->
     Ok(())
 }
 
-/// Type (8 bits) and length (24 bits, the word itself included), content, padding.
+/// Decodes type (8 bits) and length (24 bits, the word itself included), content, padding.
 fn block<'a>(r: &mut Reader<'a>) -> Result<Value<'a>, DecodeError> {
     let (ty, len) = split(r.u32("value block")?);
     let len = len.checked_sub(4).ok_or(DecodeError::Illegal("value block length", len as i32))?;
     Ok(Value::Block { ty, bytes: r.padded(len, "value block")? })
 }
 
-/// The first word of a value block or an event parameter: type and length.
+/// Splits the first word of a value block or an event parameter into type and length.
 fn split(word: u32) -> (Type, usize) {
     (Type((word >> 24) as i32), (word & 0xff_ffff) as usize)
 }
 
 impl<'a> Value<'a> {
-    /// The value as the type of its metric; a string ends at its first NUL. `None` if it is not of that type, and for
-    /// event arrays, which [`Value::events`] reads.
+    /// Returns the value in the type of its metric; a string ends at its first NUL. `None` if it is not of that type,
+    /// and for event arrays, which [`Value::events`] reads.
     pub fn atom(&self, ty: Type) -> Option<Atom<'a>> {
         match *self {
             Value::Insitu(v) => match ty {
@@ -136,7 +136,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The records of an event array of either kind.
+    /// Decodes the records of an event array of either kind.
     pub fn events(&self) -> Result<Vec<Event<'a>>, DecodeError> {
         match *self {
             Value::Block { ty: ty @ (Type::EVENT | Type::HIGHRES_EVENT), bytes } => {
@@ -148,7 +148,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A value that fills `bytes`; a string has no NUL here, as in event parameters.
+/// Makes a value from all of `bytes`; a string has no NUL here, as in event parameters.
 fn atom(ty: Type, bytes: &[u8]) -> Option<Atom<'_>> {
     let mut r = Reader::body(bytes);
     let atom = match ty {
@@ -166,7 +166,8 @@ fn atom(ty: Type, bytes: &[u8]) -> Option<Atom<'_>> {
     Some(atom)
 }
 
-/// Count; per record: time stamp, flags, parameter count; per parameter: pmid, type and length, content, padding.
+/// Decodes a count; per record: time stamp, flags, parameter count; per parameter: pmid, type and length, content,
+/// padding.
 fn events<'a>(r: &mut Reader<'a>, highres: bool) -> Result<Vec<Event<'a>>, DecodeError> {
     let n = r.count(if highres { 24 } else { 16 }, "event records")?;
     let mut records = Vec::with_capacity(n);

@@ -6,35 +6,36 @@ use regex_automata::util::{primitives::StateID, syntax};
 use regex_automata::{Anchored, Input, MatchKind};
 use std::collections::HashMap;
 
-/// For expressions of several filters at once.
+/// A finite automaton for the expressions of several filters at once.
 #[derive(Clone, Debug)]
 pub struct Automaton {
-    /// The class of each byte.
+    /// Class of each byte.
     pub classes: [u8; 256],
-    /// The first is where nothing matches any more, the second where it begins.
+    /// States: the first is that of no more matches, the second the start.
     pub states: Vec<State>,
 }
 
-/// One state.
+/// A state.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The next one, by the class of the next byte.
+    /// Next state, by the class of the next byte.
     pub next: [u16; Automaton::CLASSES],
-    /// The filters of a text that ends here.
+    /// Filters that match a text that ends here, a bit each.
     pub filters: u64,
 }
 
 impl Automaton {
-    /// Room for classes in a state.
+    /// Number of classes that a state has room for.
     pub const CLASSES: usize = 64;
-    /// States at most: `.*-jar /opt/[a-z]+[.]jar.*` takes twenty, and some expressions double them with every letter.
+    /// Highest number of states: `.*-jar /opt/[a-z]+[.]jar.*` takes twenty, and some expressions double them with every
+    /// letter.
     pub const STATES: usize = 512;
     const START: usize = 1;
-    /// Bytes that building may take.
+    /// Memory limit for building, in bytes.
     const MEMORY: usize = 4 << 20;
 
-    /// From expressions that are searched for (`regex::bytes`), each with the bits of its filter. `None` where they cannot be
-    /// told by bytes alone (`\b`), or take too many states.
+    /// Builds it from expressions that are searched for (`regex::bytes`), each with the bits of its filters. `None` if
+    /// they depend on more than bytes (`\b`), or take too many states.
     pub fn new(expressions: &[(&str, u64)]) -> Option<Automaton> {
         // What is searched for may have anything before and behind it.
         let patterns: Vec<String> =
@@ -106,7 +107,7 @@ impl Automaton {
         Some(Automaton { classes, states })
     }
 
-    /// The filters that a text matches, as the program in the kernel finds them.
+    /// Returns the filters that a text matches, like the program in the kernel.
     #[cfg(test)]
     fn walk(&self, text: &[u8]) -> u64 {
         let next = |state: &State, byte: &u8| state.next[usize::from(self.classes[usize::from(*byte)])];

@@ -1,6 +1,6 @@
-//! The `process` options of all modules: which processes are in which module's filter. Kernel side: bpf/filter.bpf.c, which
-//! judges processes by their command names as they begin; the rest is done here: command lines, processes that were there
-//! before, and a look at all of them every so often.
+//! The `process` options of all modules: a filter of processes for each module. The kernel's part is bpf/filter.bpf.c,
+//! which matches processes by command name when they start; this part matches command lines, processes that already
+//! run, and rescans all processes periodically.
 
 use super::Automaton;
 use crate::bpf::record;
@@ -33,38 +33,39 @@ static ADMIT: Hook =
 static NAME: Hook =
     Hook { name: "name of a filter", tiers: &[Tier { kind: "call", programs: &["call__name"] }], needs: CALLS };
 
-/// The modules that find no process to `trace`, where others, in the Python agent's log, find none to `attach`.
+/// Modules that `trace` processes in the words of the Python agent's log; the others `attach` to them.
 const TRACERS: [&str; 2] = ["tracepoint_hits", "usdt_jvm_threads"];
 
-/// Processes that are in filters at once.
+/// Highest number of processes in filters.
 const MOST: usize = 16 * 1024;
-/// Bytes: 4096 execs whose command line is to be looked at.
+/// Size of the ring in bytes: 4096 execs whose command line is to be matched.
 const RING: usize = 1 << 16;
-/// Looks in a row at most: a process that is admitted by its command line may have forked just before.
+/// Highest number of consecutive scans: a process that is admitted by its command line may have forked just before.
 const LOOKS: usize = 8;
 
-/// The filters of the modules that have one. To the loader and the collector it is one more module, without metrics.
+/// Filters of all modules that have one. To the loader and the collector it is one more module, without metrics.
 pub struct Filters {
     filters: Vec<Filter>,
-    /// Of the expressions for command lines, if there are any and the kernel can walk it.
+    /// Automaton of the expressions for command lines; `None` without expressions or if it would be too large for the
+    /// kernel.
     automaton: Option<Automaton>,
-    /// Of the slots.
+    /// Claims of the slots.
     claims: RowClaims<filter_slot>,
-    /// The log has said that the kernel cannot be told.
+    /// True if the log already has the error that the kernel cannot be told.
     said: bool,
 }
 
-/// That of one module.
+/// Filter of one module.
 struct Filter {
-    /// What it is in the kernel.
+    /// Bit of the filter in the kernel.
     bit: u64,
     watch: Watch,
-    /// Where the module wants to hear of its processes.
+    /// Queue that tells the module about its processes.
     arrivals: Option<Arrivals>,
 }
 
 impl Filters {
-    /// The declaration. No section makes it: the options of other modules do.
+    /// Declaration. It has no section: options of other modules enable it.
     pub const SPEC: Spec = Spec {
         name: "filter",
         summary: "process matching for the option `process` of modules",
@@ -75,7 +76,7 @@ impl Filters {
         ..Spec::NEW
     };
 
-    /// The filters of these modules' plans, each with the names of the section and of the module; `None` if none has one.
+    /// Makes the filters of these modules' plans, each with the names of section and module; `None` if none has one.
     pub fn of<'a>(
         plans: impl Iterator<Item = (&'a str, &'a str, &'a Plan)>,
         refresh: Option<Duration>,
@@ -106,7 +107,7 @@ impl Filters {
         (!filters.is_empty()).then(|| Filters { filters, automaton, claims: ProcessSlots::claims(), said: false })
     }
 
-    /// The names that processes may have, in the kernel before the first look at them.
+    /// Tells the kernel the command names of all filters, before the first scan.
     fn tell_names(&mut self, kernel: &dyn Kernel) {
         for (name, bits) in self.names() {
             let word = |half: usize| u64::from_ne_bytes(std::array::from_fn(|i| name[half * 8 + i]));
@@ -119,7 +120,7 @@ impl Filters {
         }
     }
 
-    /// The automaton, which the programs use from then on.
+    /// Tells the kernel the automaton, which the programs use from then on.
     fn tell_lines(&self, kernel: &dyn Kernel) {
         let (Some(automaton), Some(row)) = (&self.automaton, kernel.rows(AUTOMATA).get(0)) else { return };
         let mut classes = automaton.classes;
@@ -133,7 +134,7 @@ impl Filters {
         row.set(filter_automaton::ready, 1);
     }
 
-    /// Each command name, as the kernel keeps it, with the filters it is in.
+    /// Returns each command name in the kernel's form, with the filters it is in.
     fn names(&self) -> Vec<([u8; 16], u64)> {
         let mut names: BTreeMap<[u8; 16], u64> = BTreeMap::new();
         for Filter { bit, watch, .. } in &self.filters {
@@ -146,7 +147,7 @@ impl Filters {
         names.into_iter().collect()
     }
 
-    /// The filters a process is in: by its name, by its command line, by its id.
+    /// Returns the filters that a process is in: by name, by command line, by id.
     fn judge(&self, process: &Process) -> [u64; 3] {
         let mut by = [0; 3];
         for Filter { bit, watch, .. } in &self.filters {
@@ -161,8 +162,8 @@ impl Filters {
         by
     }
 
-    /// Tells the kernel what a process is, again if it has become another meanwhile. Yields the filters it is in, and whether the
-    /// kernel did not know.
+    /// Tells the kernel a process's filters, and again if the process has changed meanwhile. Returns the filters, and
+    /// whether the kernel did not know them.
     fn admit(&mut self, kernel: &dyn Kernel, pid: u32, mut process: Option<Process>) -> (u64, bool) {
         let mut news = false;
         loop {
@@ -188,7 +189,7 @@ impl Filters {
         }
     }
 
-    /// Looks at every process.
+    /// Scans all processes.
     fn look(&mut self, kernel: &dyn Kernel) {
         let mut found = Vec::new();
         for _ in 0..LOOKS {
@@ -237,7 +238,7 @@ impl Module for Filters {
         Ok(())
     }
 
-    /// After those of the modules.
+    /// Runs after the ticks of the modules.
     fn tick(&mut self, kernel: &dyn Kernel) {
         if self.filters.iter().all(|filter| filter.watch.is_first()) {
             self.tell_names(kernel);
@@ -277,17 +278,17 @@ impl Module for Filters {
     }
 }
 
-/// The numbers of rows that processes have for themselves, for modules with details: handed out by the kernel, the same for
-/// all modules, and given back once the process is gone and every module has emptied its rows.
+/// Numbers of rows reserved for a process, for modules with details: assigned by the kernel, the same for all modules,
+/// and freed once the process is gone and every module has emptied its rows.
 pub struct ProcessSlots;
 
 impl ProcessSlots {
-    /// How many there are.
+    /// Number of slots.
     pub const COUNT: usize = 128;
     const ENDED: u64 = 1;
     const EMPTYING: u64 = 2;
 
-    /// The slots that living processes have, each with its process.
+    /// Iterates over the slots of living processes, each with its process id.
     pub fn living(kernel: &dyn Kernel) -> impl Iterator<Item = (usize, u32)> + '_ {
         let slots = kernel.rows(SLOTS).iter().enumerate();
         let process = |(slot, row): (usize, crate::kit::Row<'_, filter_slot>)| {
@@ -298,7 +299,8 @@ impl ProcessSlots {
         slots.filter_map(process)
     }
 
-    /// To be called at each tick: zeroes the rows of processes that are gone. A slot has so many rows side by side.
+    /// Zeroes the rows of processes that are gone; to be called at each tick. `per_slot` is the number of adjacent rows
+    /// of a slot.
     pub fn empty<T>(kernel: &dyn Kernel, rows: Rows<T>, per_slot: usize) {
         for (slot, row) in kernel.rows(SLOTS).iter().enumerate() {
             if row.get(filter_slot::ended) == Self::EMPTYING {
@@ -332,7 +334,7 @@ impl ProcessSlots {
         claims.release_contested(kernel.rows(SLOTS), |row| row.get(filter_slot::process) == 0);
     }
 
-    /// A kernel in which these processes have the first slots.
+    /// Makes a kernel in which these processes have the first slots.
     pub fn fake(processes: &[u32]) -> Fake {
         let fake = Fake::new().with(SLOTS, Self::COUNT);
         for (slot, &process) in processes.iter().enumerate() {
@@ -350,7 +352,7 @@ mod tests {
     use crate::bpf::types::fs_row;
     use crate::kit::ProcessFilter;
 
-    /// The filters of modules 0, 1, ...
+    /// Makes the filters of modules 0, 1, ...
     fn filters(options: &[&str]) -> Filters {
         let plan = |(number, option): (usize, &&str)| {
             let text = format!("[a]\nprocess = {option}\n");

@@ -1,4 +1,4 @@
-//! The service behind every `process` option: which processes are meant, and probes in them.
+//! The service behind every `process` option: matching processes, and attaching probes in them.
 
 mod automaton;
 mod filter;

@@ -1,13 +1,15 @@
-//! Templates attached to USDT probes of the processes that a `process` option means.
+//! Templates attached to USDT probes of the processes that a `process` option matches.
 //!
-//! Attaching waits for a grace period of the kernel (tens of milliseconds), longer than some programs take to their first call. So
-//! where the option means processes to come (by a command name or an expression), the probes are attached to in their files, once for
-//! all who execute them: the next process is counted from its first instruction, and the programs leave out those that are not in the
-//! filter. Where it has ids only, each process is attached to by itself, and the others pay nothing.
+//! Attaching waits for a grace period of the kernel (tens of milliseconds), longer than some programs take to their
+//! first call. So if the option can match future processes (by a command name or an expression), probes are attached in
+//! their files, once for all processes that execute them: the next process is counted from its first instruction, and
+//! the programs ignore processes that are not in the filter. With ids only, probes are attached in each process, and
+//! other processes pay nothing.
 //!
-//! A user can have as many processes and files with as many probes as he likes. So looking, attaching and detaching are done a
-//! slice at a time, between which the collector serves others, and sites are bounded by process and in all; where there are too
-//! many, files that nobody executes any more go first, the least recently used before others.
+//! A user can have any number of processes and files with any number of probes. So searching, attaching and detaching
+//! are done in slices, between which the collector serves others, and the number of sites is bounded per process and in
+//! all; if there are too many, files that are no longer executed are dropped first, the least recently used before
+//! others.
 
 use crate::host::{exists, HostError, ProbeFile, ProbeFiles, ProcessIdentity};
 use crate::kit::{excerpt, Arrival, Arrivals, Attachment, EveryMinute, Hook, Kernel, Plan, ProcessFilter};
@@ -20,11 +22,11 @@ use thiserror::Error;
 /// A probe to attach to, and its number.
 #[derive(Clone)]
 pub struct Site {
-    /// The file that has it.
+    /// File that contains it.
     pub file: Arc<ProbeFile>,
-    /// Its place among the file's probes.
+    /// Index among the file's probes.
     pub probe: usize,
-    /// What the program gets.
+    /// Number that the program gets.
     pub number: u32,
 }
 
@@ -34,10 +36,10 @@ impl PartialEq for Site {
     }
 }
 
-/// What to attach to in a process.
+/// Sites to attach to in a process.
 pub type Sites = Result<Vec<Site>, NoProbes>;
 
-/// What a process lacks, so that there is nothing to attach to in it; so far, since a program may load its libraries later.
+/// A reason why a process has no probes to attach to; it may change, since a program may load its libraries later.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct NoProbes(pub String);
@@ -52,66 +54,68 @@ impl From<HostError> for NoProbes {
 struct ProbedProcess {
     life: Option<ProcessIdentity>,
     sites: Vec<Site>,
-    /// How many of them were attached to, or tried.
+    /// Number of sites that were attached to or tried.
     tried: usize,
     attached: Vec<Arc<Attachment>>,
-    /// At what its program has to attach to, without finding it so far.
+    /// Number of failed searches for sites in its present program.
     attempts: u32,
-    /// When to look (again); `None`: it is found.
+    /// Time of the next search; `None` if the sites are found.
     due: Option<Instant>,
 }
 
-/// A site that is attached to for all who execute its file.
+/// A site that is attached for all processes that execute its file.
 struct Shared {
     site: Site,
     attached: Arc<Attachment>,
-    /// When a process in the filter was seen to have it; `None`: it stays, used or not.
+    /// Time when a process in the filter was last seen to have it; `None`: it stays, used or not.
     used: Option<Instant>,
 }
 
-/// The processes, and what is attached to each.
+/// Processes, and the attachments of each.
 pub struct ProcessProbes {
     name: String,
     filter: ProcessFilter,
     arrivals: Arrivals,
     files: ProbeFiles,
-    /// Sites are attached to in their files.
+    /// True if sites are attached in their files, for all processes.
     by_file: bool,
-    /// Those to attach to before any process has them.
+    /// Sites to attach to before any process has them.
     preattached: VecDeque<Site>,
     shared: Vec<Shared>,
     processes: BTreeMap<u32, ProbedProcess>,
-    /// When this was made.
+    /// Time of creation.
     made: Instant,
-    /// What is to be detached.
+    /// Attachments to detach.
     leaving: Vec<Arc<Attachment>>,
-    /// When it was looked who has ended.
+    /// Time of the last check for processes that have ended.
     counted: Option<Instant>,
-    /// Sites of a process and sites in all that are attached to, and those beyond.
+    /// Highest number of attached sites of a process and in all, and the number of sites beyond.
     most: usize,
     most_of_all: usize,
     beyond: u64,
-    /// Lines about them, about processes that lack probes, and about probes that are refused: any user can have many of each.
+    /// Limits for log lines about those sites, about processes without probes, and about refused probes: any user can
+    /// cause many of each.
     left_out: EveryMinute,
     lacking: EveryMinute,
     refused: EveryMinute,
 }
 
 impl ProcessProbes {
-    /// The look after which the log says what a process lacks: three seconds after the first.
+    /// Number of failed searches after which the log names what a process lacks: three seconds after the first.
     const PATIENCE: u32 = 13;
-    /// Between two attempts at who has ended: less than a tick.
+    /// Interval between checks for processes that have ended; less than a tick.
     const COUNTED: Duration = Duration::from_millis(500);
-    /// A file that nobody executes is attached to for so long, for the next: cron's jobs come every few minutes.
+    /// Time for which a file that is no longer executed stays attached: jobs of cron come every few minutes.
     const KEPT: Duration = Duration::from_secs(3600);
-    /// What is done at a time, and the part of it that one look may take: a process with very many mappings is looked at less often.
+    /// Longest time of one slice of work, and the part of it that one search may take: a process with very many
+    /// mappings is searched less often.
     const SLICE: Duration = Duration::from_millis(100);
     const CHEAP: Duration = Duration::from_millis(5);
-    /// Sites of a process, and in all: the JVM has a few dozen that are of interest.
+    /// Highest number of sites of a process, and in all: the JVM has a few dozen of interest.
     const SITES: usize = 256;
     const SITES_OF_ALL: usize = 4096;
 
-    /// Nobody yet; `name` is the module's, for the log.
+    /// Makes it without processes; `name` is the module's, for the log.
     pub fn new(name: &str, filter: ProcessFilter) -> ProcessProbes {
         ProcessProbes {
             name: name.into(),
@@ -134,23 +138,26 @@ impl ProcessProbes {
         }
     }
 
-    /// So many sites of a process are what the configuration asks for, even if that is more than is usual.
+    /// Raises the highest number of sites of a process, if the configuration asks for more.
     pub fn allow(&mut self, sites: usize) {
         self.most = self.most.max(sites);
     }
 
-    /// Sites that were not attached to since a process, or all together, have too many; for [`super::Module::losses`].
+    /// Returns the number of sites left out because a process, or all together, had too many; for
+    /// [`crate::kit::Module::losses`].
     pub fn beyond(&self) -> u64 {
         self.beyond
     }
 
-    /// What the module has to plan. Yields the filter, by which its programs leave out who executes the same files.
+    /// Adds the template and the filter to the module's plan. Returns the bit of the filter, by which its programs
+    /// ignore other processes that execute the same files.
     pub fn plan(&self, plan: &mut Plan, template: &'static Hook) -> u64 {
         plan.load_template(template);
         plan.follow(&self.filter, &self.arrivals)
     }
 
-    /// The sites of files that are known beforehand: where files are attached to, these are from the first tick on, for good.
+    /// Adds sites of files that are known beforehand: if sites are attached in files, these stay attached from the
+    /// first tick on.
     pub fn preattach(&mut self, find: impl FnOnce(&mut ProbeFiles) -> Vec<Site>) {
         if self.by_file {
             self.preattached = find(&mut self.files).into();
@@ -158,7 +165,7 @@ impl ProcessProbes {
         }
     }
 
-    /// When [`ProcessProbes::tick`] is to be called, if before the next second.
+    /// Returns the time of the next call of [`ProcessProbes::tick`], if it is before the next second.
     pub fn due(&self) -> Option<Instant> {
         let arrived = self.arrivals.waiting().first().map(|arrival| arrival.at);
         let is_open = |process: &ProbedProcess| process.tried < process.sites.len();
@@ -168,7 +175,7 @@ impl ProcessProbes {
         self.processes.values().filter_map(|process| process.due).chain(arrived).chain(at_work).min()
     }
 
-    /// Attaches to the processes that came, detaches from those that went. `find` says what to attach to in a process.
+    /// Attaches to new processes, detaches from those that have gone. `find` returns the sites in a process.
     pub fn tick(
         &mut self,
         kernel: &dyn Kernel,
@@ -223,7 +230,7 @@ impl ProcessProbes {
         }
     }
 
-    /// Forgets who has ended: its number may be another's by the next look.
+    /// Drops processes that have ended, since their ids may be reused by the next search.
     fn count(&mut self, now: Instant) {
         let mut ended = Vec::new();
         for (&pid, process) in &mut self.processes {
@@ -274,7 +281,7 @@ impl ProcessProbes {
         }
     }
 
-    /// Counts sites that are left out, and says so now and then.
+    /// Counts sites that are left out, and logs it at most once a minute.
     fn leave_out(&mut self, now: Instant, pid: u32, sites: usize, most: usize, of: &str) {
         self.beyond += sites as u64;
         if sites == 0 {
@@ -333,7 +340,7 @@ impl ProcessProbes {
         true
     }
 
-    /// Whether one more site may be attached to; if need be, that of a file which nobody executes gives way.
+    /// True if one more site may be attached; if necessary, sites of a file that is no longer executed are detached.
     fn has_room(&mut self) -> bool {
         let attached = match self.by_file {
             true => self.shared.len(),
@@ -356,7 +363,7 @@ impl ProcessProbes {
         self.leaving.pop().is_some()
     }
 
-    /// Lets files go that nobody executes any more.
+    /// Detaches from files that are no longer executed.
     fn trim(&mut self, now: Instant) {
         self.shared.retain_mut(|shared| {
             let Some(used) = &mut shared.used else { return true };
@@ -372,31 +379,31 @@ impl ProcessProbes {
         self.files.trim();
     }
 
-    /// For [`crate::kit::Module::waits_for`], once a process is there: probes of this.
+    /// Returns the text for [`crate::kit::Module::waits_for`] if no process has probes of `what`.
     pub fn waits_for(&self, what: &str) -> Option<String> {
         let is_bare = self.processes.values().all(|process| process.attached.is_empty());
         is_bare.then(|| format!("no running process that `process` means has USDT probes of {what}"))
     }
 
-    /// The processes in which something is attached to, and nothing is still to be.
+    /// Iterates over the processes with an attachment and no sites left to attach to.
     pub fn attached(&self) -> impl Iterator<Item = u32> + '_ {
         let is = |process: &ProbedProcess| !process.attached.is_empty() && process.tried == process.sites.len();
         self.processes.iter().filter(move |(_, process)| is(process)).map(|(&pid, _)| pid)
     }
 }
 
-/// Those that nobody else has, to be detached one by one.
+/// Removes and returns the attachments that nothing else holds, to be detached one by one.
 fn detached(attached: &mut Vec<Arc<Attachment>>) -> impl Iterator<Item = Arc<Attachment>> + '_ {
     attached.drain(..).filter(|attached| Arc::strong_count(attached) == 1)
 }
 
-/// How many descriptors there may be: an attachment takes one, and a program now and then another.
+/// Returns the highest number of descriptors: an attachment takes one, and a program sometimes another.
 fn descriptors() -> usize {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| usize::try_from(hard).unwrap_or(usize::MAX))
 }
 
-/// Until the next look after so many. A runtime maps its libraries within milliseconds; a program that embeds one may do so
-/// whenever it likes.
+/// Returns the time until the next search after this many failed ones. A runtime maps its libraries within
+/// milliseconds; a program that embeds one may do so at any time.
 fn pause(attempts: u32) -> Duration {
     match attempts {
         0..=9 => Duration::from_millis(1 << attempts),
@@ -421,7 +428,7 @@ mod tests {
         ProcessProbes::new("t", ProcessFilter::read(&value).unwrap())
     }
 
-    /// With one arrival.
+    /// Makes probes with one process that has arrived.
     fn probes_of(pid: u32) -> ProcessProbes {
         let probes = probes(&pid.to_string());
         probes.arrivals.tell(pid, true);
@@ -432,7 +439,7 @@ mod tests {
         probes.iter().map(|&probe| Site { file: Arc::clone(file), probe, number: 7 }).collect()
     }
 
-    /// The places of the probes that are attached to, and in which process.
+    /// Returns the offsets of the attached probes, each with its process.
     fn attached(fake: &Fake) -> Vec<(u64, Option<u32>)> {
         let code = |(target, _)| match target {
             Target::Code { offset, process, .. } => (offset, process),
@@ -441,7 +448,7 @@ mod tests {
         fake.targets().into_iter().map(code).collect()
     }
 
-    /// A shell that becomes another program when it is told so.
+    /// Starts a shell that executes another program on request.
     fn shell() -> Child {
         Command::new("sh").args(["-c", "read go; exec sleep 100"]).stdin(std::process::Stdio::piped()).spawn().unwrap()
     }

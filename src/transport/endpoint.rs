@@ -1,5 +1,5 @@
-//! Where pmcd is met: the descriptors it started us with, or a socket that it connects to. Reads an [`Endpoint`];
-//! yields a [`Connection`] whose descriptors nobody else in the process knows.
+//! The connection to pmcd: the descriptors that pmcd started the agent with, or a socket that it connects to. From an
+//! [`Endpoint`] to a [`Connection`] whose descriptors nothing else in the process knows.
 
 use super::{peer, Signals, TransportError};
 use crate::pcpconf::PcpConf;
@@ -18,7 +18,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// How pmcd reaches the agent, as its line in `pmcd.conf` says.
+/// Endpoint of the connection, as in the agent's line of `pmcd.conf`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// Standard input and output.
@@ -31,11 +31,11 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
-/// Bytes of a long reply that pmcd has not yet read: 2,000 processes with eight metrics are 320 KB, for which the agent would be woken up
-/// five times where a pipe takes 64 KB. A pipe takes memory for what is in it only.
+/// Size of the pipe for replies, in bytes: a fetch of 2,000 processes with eight metrics is 320 KB, which a default
+/// pipe of 64 KB would take in five pieces, each with a wake-up of the agent. An empty pipe takes no memory.
 const REPLY: i32 = 1 << 20;
 
-/// The two ways of one conversation; the same socket twice, unless it is a pipe. Neither blocks, both close on exec.
+/// Both directions of one conversation; the same socket twice, unless it is a pipe. Non-blocking, close-on-exec.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) input: OwnedFd,
@@ -57,7 +57,7 @@ impl Connection {
         Ok(Connection { input, output })
     }
 
-    /// Sends what the agent says first: a few bytes, for which a connection that has just begun has room.
+    /// Sends the greeting: a few bytes, for which a new connection has room.
     pub fn greet(&self, greeting: &[u8]) -> Result<(), TransportError> {
         let written = nix::unistd::write(&self.output, greeting);
         written.map(drop).map_err(|errno| TransportError::new("pmcd takes no reply", errno.desc()))
@@ -69,7 +69,7 @@ impl Connection {
     }
 }
 
-/// Meets pmcd. For a socket this waits, for as long as it takes, for one connection; a signal to end ends the wait with
+/// Waits for pmcd. For a socket this blocks until there is a connection; a termination signal ends it with
 /// [`TransportError::Signal`].
 pub fn connect(endpoint: &Endpoint, conf: &PcpConf, signals: &Signals) -> Result<Connection, TransportError> {
     match endpoint {
@@ -80,8 +80,8 @@ pub fn connect(endpoint: &Endpoint, conf: &PcpConf, signals: &Signals) -> Result
     }
 }
 
-/// Moves the pipes away from descriptors 0 and 1. Whatever prints (a library, a panic, a child) then prints to standard
-/// error, and never into the protocol.
+/// Moves the pipes away from descriptors 0 and 1. Output of a library, a panic or a child then goes to standard error,
+/// and never into the protocol.
 fn pipe() -> Result<Connection, TransportError> {
     if io::stdin().is_terminal() {
         let reason =
@@ -98,7 +98,7 @@ fn pipe() -> Result<Connection, TransportError> {
     Connection::new(input, output)
 }
 
-/// The accounts that pmcd may run as, and those that can do everything anyway: this one and root.
+/// Accounts that are trusted: PCP's, this process's, and root.
 struct Trusted {
     user: Option<User>,
     group: Option<Gid>,
@@ -120,7 +120,7 @@ impl Trusted {
         gid.as_raw() == 0 || gid == Gid::effective() || self.group == Some(gid)
     }
 
-    /// Whether only they can put something else in the place of what they have in a directory.
+    /// True if only trusted accounts can replace files in a directory.
     fn own(&self, dir: &fs::Metadata) -> bool {
         const STICKY: u32 = 0o1000;
         let open = |bits| dir.mode() & bits != 0 && dir.mode() & STICKY == 0;
@@ -129,7 +129,8 @@ impl Trusted {
     }
 }
 
-/// The standard library binds with `SO_REUSEADDR`, which lets an agent restart on its port at once.
+/// Listens on a TCP port of the loopback interface. The standard library binds with `SO_REUSEADDR`, so that an agent
+/// can restart on its port at once.
 fn tcp(
     bound: io::Result<TcpListener>,
     port: u16,
@@ -155,7 +156,7 @@ fn tcp(
     Connection::of_socket(stream.into())
 }
 
-/// Who is not pmcd.
+/// A peer that is not pmcd.
 #[derive(Debug, Error)]
 enum Stranger {
     #[error("refused a connection of user {0}, who is neither root nor PCP_USER")]
@@ -164,7 +165,7 @@ enum Stranger {
     Unknown,
 }
 
-/// Any local account can connect to a port, and is not pmcd for that.
+/// Refuses connections of untrusted accounts, since any local account can connect to a port.
 fn admit(trusted: &Trusted, stream: &TcpStream) -> Result<(), Stranger> {
     let owner = stream.peer_addr().ok().zip(stream.local_addr().ok()).and_then(|(peer, own)| peer::owner(peer, own));
     match owner {
@@ -202,9 +203,9 @@ fn unix(path: &Path, conf: &PcpConf, signals: &Signals) -> Result<Connection, Tr
     Connection::of_socket(stream.into())
 }
 
-/// A socket at a path, whatever was there, which `PCP_USER` can open and nobody else. It is made in a directory that is closed to all
-/// others, and moved when its owner and mode are right: the account that owns the parent directory could otherwise have a link in
-/// its place by the time they are set.
+/// Binds a socket at a path, replacing whatever was there, which only `PCP_USER` can open. It is created in a directory
+/// that is closed to all others, and moved when its owner and mode are set: otherwise the owner of the parent directory
+/// could replace it by a link before.
 fn bind(path: &Path, trusted: &Trusted) -> io::Result<UnixListener> {
     SocketAddr::from_pathname(path)?; // the length of the path, which pmcd has to connect to
     let mut closed = path.as_os_str().to_owned();
@@ -240,7 +241,7 @@ fn bind_in(closed: &Path, path: &Path, trusted: &Trusted) -> io::Result<UnixList
     moved.map(|()| listener)
 }
 
-/// Waits for one connection that `take` does not refuse (`None`). The caller's listener closes when it leaves scope, right after.
+/// Waits for one connection that `take` does not refuse (`None`). The caller drops the listener right after.
 fn accept<S>(
     listener: &impl AsFd,
     signals: &Signals,
@@ -267,18 +268,18 @@ fn accept<S>(
     }
 }
 
-/// What is no port.
+/// A reason why a text is not a port.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PortError {
-    /// A number that no port has.
+    /// A number out of range.
     #[error("expected a port number from 1 to 65535, got `{0}`")]
     Number(String),
-    /// Another word than the name of a service.
+    /// A word that is not the name of a service.
     #[error("`{0}` is no port number and no TCP service in /etc/services")]
     Service(String),
 }
 
-/// A port by number, or by its name in `services(5)`.
+/// Parses a port number, or the name of a TCP service in `services(5)`.
 pub fn port(text: &str) -> Result<u16, PortError> {
     named_port(text, || fs::read_to_string("/etc/services").unwrap_or_default())
 }
@@ -376,7 +377,7 @@ mod tests {
         assert!(file.path().exists());
     }
 
-    /// The first who comes is pmcd, and nobody listens after it.
+    /// The first peer is accepted as pmcd, and the listener is closed after it.
     fn serves_on(address: SocketAddr, endpoint: fn(u16) -> Endpoint) {
         let client = std::thread::spawn(move || retry(|| TcpStream::connect(address)));
         let connection = connect(&endpoint(address.port()), &PcpConf::default(), &Signals::none()).unwrap();

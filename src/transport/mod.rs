@@ -1,5 +1,5 @@
 //! The conversation with pmcd: one thread, one poll over pmcd's descriptors, the signals and one wake descriptor.
-//! Reads bytes into frames for a [`Handler`], writes what it answers.
+//! Passes frames to a [`Handler`] and writes its replies.
 
 mod endpoint;
 mod peer;
@@ -14,21 +14,21 @@ pub use talk::{run, End, Handler};
 use std::fmt::Display;
 use thiserror::Error;
 
-/// Why no conversation came about, or why it could not be waited on.
+/// A reason why the conversation failed or was not established.
 #[derive(Debug, Error)]
 pub enum TransportError {
-    /// A call to the system failed.
+    /// A system call failed.
     #[error("{what}: {reason}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
-        /// The system's reason.
+        /// Error of the system.
         reason: String,
     },
-    /// What was asked for cannot be used.
+    /// The endpoint cannot be used.
     #[error("{0}")]
     Endpoint(String),
-    /// A signal to end came before pmcd did.
+    /// A termination signal came before pmcd did.
     #[error("ended by signal {0} while waiting for pmcd")]
     Signal(i32),
 }

@@ -1,11 +1,11 @@
-//! Whose socket the other end of a loopback TCP connection is.
+//! The owner of the other end of a loopback TCP connection.
 
 use nix::unistd::Uid;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-/// The account of the socket that is bound to `local` and connected to `remote`; `None` if this network namespace has no such open
-/// connection.
+/// Returns the account of the socket that is bound to `local` and connected to `remote`; `None` if this network
+/// namespace has no such open connection.
 pub fn owner(local: SocketAddr, remote: SocketAddr) -> Option<Uid> {
     // Connections that come and go can hide one that stays from a reader of these files.
     (0..3).find_map(|_| {
@@ -16,8 +16,8 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Option<Uid> {
     })
 }
 
-/// Looks at the rows `N: LOCAL REMOTE STATE TX:RX TIMER:WHEN RETRANSMITS UID TIMEOUT INODE ...`. A socket that its process has
-/// closed shows as root's.
+/// Searches the rows `N: LOCAL REMOTE STATE TX:RX TIMER:WHEN RETRANSMITS UID TIMEOUT INODE ...`. A socket that its
+/// process has closed shows as root's.
 fn owner_in(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<Uid> {
     const ESTABLISHED: &str = "01";
     table.lines().skip(1).find_map(|row| {
@@ -29,7 +29,7 @@ fn owner_in(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<Uid> {
     })
 }
 
-/// `0100007F:1F90`: the words of the address in the machine's byte order, then the port.
+/// Parses `0100007F:1F90`: the words of the address in the machine's byte order, then the port.
 fn parse(text: &str) -> Option<(IpAddr, u16)> {
     let (address, port) = text.split_once(':')?;
     let word = |at: usize| u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok().map(u32::to_ne_bytes);

@@ -1,5 +1,5 @@
-//! Replies on their way to pmcd. A long one is not copied into the pipe: the pipe is lent its pages (vmsplice(2)), which saves the kernel as many of
-//! its own. Nobody touches lent memory before pmcd has read it.
+//! Replies on their way to pmcd. A long one is not copied into the pipe: its pages are lent to the pipe (vmsplice(2)),
+//! which saves the kernel as many of its own. Lent memory is not touched before pmcd has read it.
 
 use nix::errno::Errno;
 use nix::fcntl::{vmsplice, SpliceFFlags};
@@ -9,22 +9,22 @@ use std::io::IoSlice;
 use std::mem;
 use std::os::fd::OwnedFd;
 
-/// From this length on a reply is lent: for less, the copy costs no more than the look whether it was read.
+/// Length in bytes from which a reply is lent: below it, the copy costs no more than the check whether it was read.
 const LONG: usize = 64 << 10;
 
-/// A buffer that has grown beyond this is given back once its reply is read.
+/// Largest buffer that is kept after its reply is read, in bytes.
 const KEEP: usize = 1 << 20;
 
-/// What is to be written, and what was written by its pages.
+/// Pending output, and memory lent to the pipe.
 pub(super) struct Replies {
-    /// Output, of which the first `sent` bytes are with the kernel.
+    /// Output, of which the kernel has the first `sent` bytes.
     out: Vec<u8>,
     sent: usize,
-    /// Pages of `out` are in the pipe.
+    /// True if pages of `out` are in the pipe.
     is_lent: bool,
     /// Buffers whose pages may be in the pipe.
     lent: Vec<Vec<u8>>,
-    /// The output is a pipe, and nothing forbids it.
+    /// True if the output is a pipe and lending works.
     lends: bool,
 }
 
@@ -33,17 +33,17 @@ impl Replies {
         Replies { out: greeting.to_vec(), sent: 0, is_lent: false, lent: Vec::new(), lends: true }
     }
 
-    /// Bytes that the kernel does not have yet.
+    /// Returns the number of bytes that the kernel does not have yet.
     pub(super) fn pending(&self) -> usize {
         self.out.len() - self.sent
     }
 
-    /// Whether more can be appended now; always when nothing is pending.
+    /// True if more can be appended now; always when nothing is pending.
     pub(super) fn can_grow(&self) -> bool {
         !self.is_lent
     }
 
-    /// Where the next reply is appended.
+    /// Returns the buffer to append the next reply to.
     pub(super) fn buffer(&mut self, output: &OwnedFd) -> &mut Vec<u8> {
         if !self.lent.is_empty() && is_read(output) {
             let mut read = mem::take(&mut self.lent);
@@ -54,7 +54,7 @@ impl Replies {
         &mut self.out
     }
 
-    /// Hands the kernel as much as it takes.
+    /// Passes as much to the kernel as it accepts.
     pub(super) fn flush(&mut self, output: &OwnedFd) -> Result<(), Errno> {
         while self.pending() > 0 {
             let pending = &self.out[self.sent..];
@@ -85,7 +85,7 @@ impl Replies {
 }
 
 impl Drop for Replies {
-    /// Whatever else got the memory would write into what pmcd reads.
+    /// Leaks lent buffers: reused memory would change the bytes that pmcd reads.
     fn drop(&mut self) {
         mem::forget(mem::take(&mut self.lent));
         if self.is_lent {
@@ -100,7 +100,8 @@ fn cleared(mut buffer: Vec<u8>) -> Vec<u8> {
     buffer
 }
 
-/// Whether the reader has copied all that was written into a pipe. pmcd does: it does not hand pages on (splice(2)).
+/// True if the reader has copied all that was written into a pipe. pmcd does copy: it does not pass pages on
+/// (splice(2)).
 fn is_read(pipe: &OwnedFd) -> bool {
     ioctl_fionread(pipe) == Ok(0)
 }

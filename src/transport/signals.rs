@@ -1,19 +1,19 @@
-//! Signals as a descriptor, so that the one poll of the agent sees them and no handler runs anywhere.
+//! Signals as a descriptor, so that the poll of the agent reports them and no handler runs anywhere.
 
 use super::TransportError;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// SIGTERM and SIGINT, which end the agent, and SIGHUP, which has it read its configuration again: pmcd gets one from the
-/// administrator, and one can reach its children as well. SIGPIPE needs nothing here; Rust's runtime ignores it from the start.
+/// SIGTERM and SIGINT, which end the agent, and SIGHUP, which makes it read its configuration again: administrators
+/// send it to pmcd, and it can reach the children as well. SIGPIPE needs nothing here, since Rust's runtime ignores it.
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,
 }
 
 impl Signals {
-    /// Takes the signals from their default actions for this thread and all it starts later. So call it first.
+    /// Blocks the signals for this thread and all that it starts later; to be called first.
     pub fn block() -> Result<Signals, TransportError> {
         let set = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
         set.thread_block().map_err(|errno| TransportError::new("cannot block signals", errno))?;
@@ -25,7 +25,7 @@ impl Signals {
         Ok(Signals { fd: fd.map_err(|errno| TransportError::new("cannot make a signal descriptor", errno))? })
     }
 
-    /// The first signal that is pending, if there is one; one to end comes before SIGHUP.
+    /// Returns the first pending signal, if any; termination signals come before SIGHUP.
     pub fn take(&self) -> Option<Signal> {
         let mut taken = None;
         // An error of the read is one of "none pending"; there is no other that a later read would not repeat.
@@ -38,7 +38,7 @@ impl Signals {
         taken
     }
 
-    /// The first signal to end that is pending, if there is one.
+    /// Returns the first pending termination signal, if any.
     pub fn take_end(&self) -> Option<i32> {
         self.take().filter(|signal| *signal != Signal::SIGHUP).map(|signal| signal as i32)
     }
@@ -52,12 +52,12 @@ impl AsFd for Signals {
 
 #[cfg(test)]
 impl Signals {
-    /// A descriptor that no signal reaches.
+    /// Makes a descriptor that no signal reaches.
     pub(super) fn none() -> Signals {
         Signals::on(&SigSet::empty()).unwrap()
     }
 
-    /// SIGUSR1 alone, blocked in the calling thread, for a test to send to itself.
+    /// Makes a descriptor for SIGUSR1, blocked in the calling thread, which a test sends to itself.
     pub(super) fn usr1() -> Signals {
         let set = SigSet::from_iter([Signal::SIGUSR1]);
         set.thread_block().unwrap();

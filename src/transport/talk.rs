@@ -1,5 +1,5 @@
 //! The loop: frames in, replies out, until pmcd leaves or a signal comes. Reads are paused while a reply is pending, so
-//! that a peer that asks and never listens costs one reply of memory, and cannot keep a signal from being seen.
+//! that a peer that asks and never reads costs one reply of memory, and signals are still noticed.
 
 use super::replies::Replies;
 use super::{Connection, Signals, TransportError};
@@ -10,48 +10,49 @@ use nix::sys::signal::Signal;
 use nix::unistd::read;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Above this much unsent output the wake descriptor waits as well.
+/// Amount of unsent output in bytes above which the wake descriptor is not polled.
 const BACKLOG: usize = 64 << 10;
 
-/// What the conversation is held with.
+/// The agent's part of a conversation.
 pub trait Handler {
-    /// A request has come; whole reply PDUs, if any, are appended to `out`.
+    /// Handles a request; appends whole reply PDUs, if any, to `out`.
     fn frame(&mut self, frame: Frame<'_>, out: &mut Vec<u8>);
 
-    /// The wake descriptor became readable. Drain it, or this is called again at once.
+    /// Called when the wake descriptor is readable. Must drain it, or this is called again at once.
     fn woken(&mut self, out: &mut Vec<u8>) {
         let _ = out;
     }
 
-    /// SIGHUP came: read the configuration again.
+    /// Reads the configuration again, after SIGHUP.
     fn reload(&mut self) {}
 
-    /// Whether the agent itself wants the conversation to end: [`End::Handler`].
+    /// True if the agent itself wants to end the conversation: [`End::Handler`].
     fn is_over(&self) -> bool {
         false
     }
 
-    /// The conversation is over. The connection is closed after this, upon which pmcd may start another agent.
+    /// Called at the end of the conversation. The connection is closed after this, upon which pmcd may start another
+    /// agent.
     fn ended(&mut self, end: &End) {
         let _ = end;
     }
 
-    /// A descriptor to wait on besides pmcd's, such as an `eventfd(2)`. Asked for before each wait.
+    /// Returns a descriptor to poll besides pmcd's, such as an `eventfd(2)`. Called before each poll.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-/// How a conversation ended.
+/// The reason for the end of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// pmcd closed its end, or the connection was reset, between two PDUs: the orderly end.
     Eof,
     /// SIGTERM or SIGINT.
     Signal(i32),
-    /// The handler wanted it.
+    /// [`Handler::is_over`] returned true.
     Handler,
-    /// No way to go on: what pmcd sent or did, in words.
+    /// An error in the data or behaviour of pmcd, in words.
     Broken(String),
 }
 
@@ -105,7 +106,7 @@ struct Ready {
 }
 
 impl Talk {
-    /// Writes what is pending, then answers the frames at hand one by one, until there are none or the peer is slow.
+    /// Writes pending output, then answers the buffered frames one by one, until there are none or the peer is slow.
     fn answer(&mut self, handler: &mut dyn Handler) -> Result<(), End> {
         loop {
             self.flush()?;
@@ -120,7 +121,7 @@ impl Talk {
         }
     }
 
-    /// Hands the kernel as much as it takes.
+    /// Passes as much to the kernel as it accepts.
     fn flush(&mut self) -> Result<(), End> {
         let flushed = self.replies.flush(&self.connection.output);
         flushed.map_err(|errno| End::Broken(format!("pmcd takes no reply: {}", errno.desc())))
@@ -148,7 +149,7 @@ impl Talk {
         Ok(Ready { signal: ready(&fds[0]), wake: used == 3 && ready(&fds[2]), input: idle && ready(&fds[1]) })
     }
 
-    /// Reads what has come, up to the room there is.
+    /// Reads available bytes, up to the free room.
     fn fill(&mut self) -> Result<(), End> {
         match read(&self.connection.input, self.deframer.spare()) {
             Ok(0) if self.deframer.is_empty() => Err(End::Eof),
@@ -180,7 +181,7 @@ mod tests {
         times: usize,
         wake: Option<EventFd>,
         seen: usize,
-        /// How often it was waited.
+        /// Number of polls.
         waits: std::cell::Cell<usize>,
     }
 
@@ -212,7 +213,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_be_bytes()).chain(body.iter().copied()).collect()
     }
 
-    /// Runs `handler` against a peer on another thread; the conversation's end, and what the peer returned.
+    /// Runs `handler` against a peer on another thread; returns the conversation's end and the peer's result.
     fn talk<R: Send>(mut handler: Echo, peer: impl FnOnce(UnixStream) -> R + Send) -> (End, R) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let ours = Connection::new(ours.try_clone().unwrap().into(), ours.into()).unwrap();
@@ -223,7 +224,7 @@ mod tests {
         })
     }
 
-    /// Sends `bytes` in pieces, closes that way, and reads to the end.
+    /// Sends `bytes` in pieces, shuts down the sending side, and reads to the end.
     fn send(bytes: Vec<u8>, piece: usize) -> impl FnOnce(UnixStream) -> Vec<u8> + Send {
         move |mut stream| {
             for piece in bytes.chunks(piece) {
@@ -329,7 +330,7 @@ mod tests {
         theirs.write_all(&pdu(1, &[0; 1000]).repeat(10)).unwrap();
         let signals = Signals::usr1();
 
-        /// Raises the signal in the thread that runs the loop, once the first reply cannot be written.
+        /// A handler that raises a signal in its own thread once the first reply cannot be written.
         struct Raise(Echo);
         impl Handler for Raise {
             fn frame(&mut self, frame: Frame<'_>, out: &mut Vec<u8>) {
@@ -343,7 +344,7 @@ mod tests {
         assert_eq!(handler.0.seen, 1);
     }
 
-    /// A profile of a thousand instances, and the fetch that it is for.
+    /// A profile of a thousand instances and its fetch arrive at once.
     #[test]
     fn requests_that_come_together_are_read_together() {
         let (input, ask) = nix::unistd::pipe().unwrap();

@@ -76,7 +76,7 @@ fn c05_requests_split_or_joined_are_answered_in_order() {
     }
 }
 
-/// A connection without the manners of the product's: reads, answers, ends with its input.
+/// A minimal connection: it reads, answers, and ends at end of file.
 fn serve(mut stream: UnixStream) {
     let mut agent = Agent::new(Reference::default(), Options::default());
     let mut deframer = Deframer::new();

@@ -15,7 +15,7 @@ pub const CLUSTER: u32 = 8;
 pub const ITEM: u32 = 16;
 pub const INSTANCES: u32 = 32;
 
-/// One label set as it stands in a LABEL: instance, JSON text, and name, value and flags of each label.
+/// A label set as in a LABEL: instance, JSON text, and name, value and flags of each label.
 #[derive(Debug, PartialEq)]
 pub struct Set {
     pub inst: InstId,
@@ -23,7 +23,7 @@ pub struct Set {
     pub labels: Vec<(String, String, u8)>,
 }
 
-/// Reads a LABEL by the letter of the layout: sets, then their texts one after another up to the end.
+/// Parses a LABEL strictly by its layout: sets, then their texts one after another up to the end.
 #[track_caller]
 pub fn sets(reply: &[u8], ident: u32, class: u32) -> Vec<Set> {
     assert_eq!([4, 12, 16, 20].map(|at| word(reply, at)), [0x7013, ident, class, 0]);

@@ -1,6 +1,6 @@
-//! The conformance checklist of the agent protocol (docs/protocol.md), one test per statement, named by its number. Here: what an
-//! agent in memory can show, the reference agent and the product. What takes a process, pmcd or dbpmda is in `tests/process` and
-//! `tests/pmcd`.
+//! The conformance checklist of the agent protocol (docs/protocol.md), one test per statement, named by its number.
+//! Here are the tests for agents in memory: the reference agent and the product. Tests that need a process, pmcd or
+//! dbpmda are in `tests/process` and `tests/pmcd`.
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
 
@@ -22,7 +22,7 @@ use corebcc::{
 };
 use reference::Reference;
 
-/// The descriptors of all metrics of the reference agent, aliases once.
+/// Returns the descriptors of all metrics of the reference agent, without aliases.
 fn descs() -> Vec<Desc> {
     let source = Reference::default();
     let mut pmids: Vec<Pmid> = source.names().into_iter().map(|(_, pmid)| pmid).collect();

@@ -54,7 +54,7 @@ fn c19_all_identifiers_carry_the_domain() {
     }
 }
 
-/// What an INSTANCE says.
+/// Returns the instances in an INSTANCE.
 fn entries(reply: &[u8]) -> Vec<(InstId, String)> {
     let Pdu::Instance { entries, .. } = decode(reply) else { panic!("no INSTANCE: {}", reply.escape_ascii()) };
     entries.iter().map(|(id, name)| (*id, String::from_utf8(name.to_vec()).unwrap())).collect()

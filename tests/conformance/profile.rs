@@ -1,4 +1,4 @@
-//! Which instances a fetch returns (34 to 40).
+//! Instances that a fetch returns (34 to 40).
 
 use crate::reference::{
     pmcd::{self, Pmcd},
@@ -6,7 +6,7 @@ use crate::reference::{
 };
 use corebcc::pcp::{Indom, InstId, IN_NULL};
 
-/// The instances of 400.1.0 that a fetch returns under this profile.
+/// Returns the instances of 400.1.0 that a fetch returns under this profile.
 fn selected(exclude: bool, entries: &[(Indom, bool, &[InstId])]) -> Vec<InstId> {
     let mut pmcd = Pmcd::connected();
     pmcd.tell(&pmcd::profile(exclude, entries));

@@ -88,7 +88,7 @@ fn c62_new_names_are_found_at_once() {
     assert_eq!(word(&pmcd.ask(&pmcd::fetch(&[pmid(0, 0)])), 12), 0x10);
 }
 
-/// What a call of `ready` sends.
+/// Returns the bytes that a call of `ready` sends.
 fn ready(pmcd: &mut Pmcd) -> Vec<u8> {
     let mut out = Vec::new();
     pmcd.agent.ready(&mut out);
@@ -143,7 +143,7 @@ fn c64_attributes_belong_to_a_client_slot_until_notconn() {
     assert_eq!((of(&pmcd, 1), of(&pmcd, 2)), (1, 0));
 }
 
-/// Fails in every way with one code.
+/// A source that fails every request with one code.
 struct Failing(PmErr);
 
 impl Source for Failing {

@@ -13,11 +13,11 @@ use std::borrow::Cow;
 use std::cell::Cell;
 
 pub const DOMAIN: u32 = 400;
-/// `bin-100`, `sda 8:0`, `last`.
+/// Domain with the instances `bin-100`, `sda 8:0`, `last`.
 pub const THREE: Indom = Indom::new(DOMAIN, 0);
-/// No instances.
+/// Domain without instances.
 pub const EMPTY: Indom = Indom::new(DOMAIN, 1);
-/// The largest instance number there is.
+/// Largest instance number.
 pub const LAST: InstId = 0x7fff_ffff;
 
 const INSTANCES: [(InstId, &[u8]); 3] = [(0, b"bin-100"), (5, b"sda 8:0"), (LAST, b"last")];
@@ -26,7 +26,7 @@ pub const fn pmid(cluster: u32, item: u32) -> Pmid {
     Pmid::new(DOMAIN, cluster, item)
 }
 
-/// The metrics: names, cluster, item, type, domain, semantics, units.
+/// Metrics: names, cluster, item, type, domain, semantics, units.
 #[rustfmt::skip]
 const METRICS: [(&str, u32, u32, Type, Indom, Sem, Units); 26] = [
     ("capt.v.i32",          0, 0,  Type::I32,           Indom::NULL, Sem::INSTANT,  Units::NONE),
@@ -57,7 +57,7 @@ const METRICS: [(&str, u32, u32, Type, Indom, Sem, Units); 26] = [
     ("capt.ev.high",        4, 1,  Type::HIGHRES_EVENT, Indom::NULL, Sem::INSTANT,  Units::NONE),
 ];
 
-/// The reference agent's values, and a record of what it was told.
+/// Values of the reference agent, and a record of its notifications.
 pub struct Reference {
     pub wr: i32,
     pub string: Vec<u8>,
@@ -71,7 +71,7 @@ pub struct Reference {
     /// Attributes in force, by client.
     pub attributes: Vec<(Client, u32, Vec<u8>)>,
     pub refreshed: Vec<Pmid>,
-    /// How often values were read since the last refresh.
+    /// Number of values read since the last refresh.
     pub reads: Cell<usize>,
 }
 

@@ -1,5 +1,4 @@
-//! The other side: plays pmcd against an agent in memory. Requests are put together word by word, not by the codec under
-//! test.
+//! A pmcd for an agent in memory. Requests are built word by word, not by the codec under test.
 
 use super::Reference;
 use corebcc::{
@@ -9,34 +8,34 @@ use corebcc::{
     pdu::{Frame, Pdu, PduType},
 };
 
-/// One conversation, after the exchange of CREDS unless said otherwise.
+/// A conversation, after the exchange of CREDS unless stated otherwise.
 pub struct Pmcd<S = Reference> {
     pub agent: Agent<S>,
-    /// The client slot that requests are made for.
+    /// Client slot of the requests.
     pub slot: i32,
 }
 
 impl Pmcd {
-    /// Connected to the reference agent.
+    /// Starts a conversation with the reference agent.
     pub fn connected() -> Pmcd {
         Pmcd::with(Reference::default(), Options { attributes: true, notready: false })
     }
 }
 
 impl<S: Source> Pmcd<S> {
-    /// Connected to an agent serving this.
+    /// Starts a conversation with an agent serving `source`.
     pub fn with(source: S, options: Options) -> Pmcd<S> {
         let mut pmcd = Pmcd::silent(source, options);
         assert_eq!(pmcd.send(&creds(4)), b"", "CREDS are not answered");
         pmcd
     }
 
-    /// Has not sent its CREDS yet.
+    /// Starts a conversation before pmcd has sent its CREDS.
     pub fn silent(source: S, options: Options) -> Pmcd<S> {
         Pmcd { agent: Agent::new(source, options), slot: 0 }
     }
 
-    /// Sends one PDU and returns all that comes back. Its `from` word is replaced by the slot.
+    /// Sends one PDU, with `from` replaced by the slot, and returns all replies.
     pub fn send(&mut self, request: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         self.agent.handle(&frame(&for_slot(request, self.slot)), &mut out);
@@ -58,7 +57,7 @@ impl<S: Source> Pmcd<S> {
         error_code(request, &self.ask(request))
     }
 
-    /// Sends what must not be answered.
+    /// Sends a PDU that must not be answered.
     #[track_caller]
     pub fn tell(&mut self, pdu: &[u8]) {
         let out = self.send(pdu);
@@ -66,12 +65,12 @@ impl<S: Source> Pmcd<S> {
     }
 }
 
-/// A request made for a client slot, which is its `from` word.
+/// Sets the client slot of a request, its `from` word.
 pub fn for_slot(request: &[u8], slot: i32) -> Vec<u8> {
     [&request[..8], &slot.to_be_bytes(), &request[12..]].concat()
 }
 
-/// The code of the ERROR that a request is answered by.
+/// Returns the code of the ERROR that answers a request.
 #[track_caller]
 pub fn error_code(request: &[u8], reply: &[u8]) -> i32 {
     match decode(reply) {
@@ -80,7 +79,7 @@ pub fn error_code(request: &[u8], reply: &[u8]) -> i32 {
     }
 }
 
-/// The frame of one whole PDU.
+/// Returns the frame of one whole PDU.
 #[track_caller]
 pub fn frame(pdu: &[u8]) -> Frame<'_> {
     assert_eq!(word(pdu, 0) as usize, pdu.len(), "length word");
@@ -92,13 +91,13 @@ pub fn decode(pdu: &[u8]) -> Pdu<'_> {
     Pdu::decode(&frame(pdu)).unwrap_or_else(|err| panic!("{}: {err}", frame(pdu).ty))
 }
 
-/// The big-endian word at an offset.
+/// Returns the big-endian word at an offset.
 #[track_caller]
 pub fn word(pdu: &[u8], offset: usize) -> u32 {
     u32::from_be_bytes(pdu[offset..offset + 4].try_into().unwrap())
 }
 
-/// Cuts a stream of whole PDUs.
+/// Splits a stream of whole PDUs.
 #[track_caller]
 pub fn split(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut pdus = Vec::new();
@@ -110,7 +109,7 @@ pub fn split(mut bytes: &[u8]) -> Vec<&[u8]> {
     pdus
 }
 
-/// A PDU with this body.
+/// Makes a PDU with this body.
 pub fn pdu(ty: PduType, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for word in [12 + body.len() as u32, ty.0 as u32, 0] {
@@ -120,12 +119,12 @@ pub fn pdu(ty: PduType, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A PDU made of these words.
+/// Makes a PDU of these words.
 pub fn words(ty: PduType, body: &[u32]) -> Vec<u8> {
     pdu(ty, &body.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>())
 }
 
-/// A PDU made of these words, then a counted and padded string.
+/// Makes a PDU of these words, then a counted and padded string.
 pub fn words_and_string(ty: PduType, body: &[u32], string: &[u8]) -> Vec<u8> {
     let mut body: Vec<u8> = body.iter().chain([&(string.len() as u32)]).flat_map(|word| word.to_be_bytes()).collect();
     body.extend(string);
@@ -146,7 +145,7 @@ pub fn fetch(pmids: &[Pmid]) -> Vec<u8> {
     words(PduType::FETCH, &head.into_iter().chain(pmids.iter().map(|pmid| pmid.0)).collect::<Vec<_>>())
 }
 
-/// Entries: domain, state (exclude), list.
+/// Makes a PROFILE; entries are domain, state (exclude), list.
 pub fn profile(exclude: bool, entries: &[(Indom, bool, &[InstId])]) -> Vec<u8> {
     let mut body = vec![0, exclude.into(), entries.len() as u32, 0];
     for (indom, exclude, list) in entries {
@@ -160,12 +159,12 @@ pub fn desc(pmid: Pmid) -> Vec<u8> {
     words(PduType::DESC_REQ, &[pmid.0])
 }
 
-/// An empty name is no name.
+/// Makes an INSTANCE_REQ; an empty name is omitted.
 pub fn instance(indom: Indom, inst: InstId, name: &str) -> Vec<u8> {
     words_and_string(PduType::INSTANCE_REQ, &[indom.0, 0, 0, inst], name.as_bytes())
 }
 
-/// Kinds: 1 one-line, 2 full, 4 metric, 8 instance domain.
+/// Makes a TEXT_REQ; kinds: 1 one-line, 2 full, 4 metric, 8 instance domain.
 pub fn text(ident: u32, kind: u32) -> Vec<u8> {
     words(PduType::TEXT_REQ, &[ident, kind])
 }
@@ -190,22 +189,22 @@ pub fn traverse(name: &str) -> Vec<u8> {
     words_and_string(PduType::PMNS_TRAVERSE, &[0], name.as_bytes())
 }
 
-/// The value goes up to the end of the PDU.
+/// Makes an ATTR; the value extends to the end of the PDU.
 pub fn attr(attribute: u32, value: &[u8]) -> Vec<u8> {
     pdu(PduType::ATTR, &[&attribute.to_be_bytes(), value].concat())
 }
 
-/// A store of one 32-bit value.
+/// Makes a store of one 32-bit value.
 pub fn store(pmid: Pmid, inst: InstId, value: u32) -> Vec<u8> {
     words(PduType::RESULT, &[0xbb70_ff65, 0xdead, 1, pmid.0, 1, 0, inst, value])
 }
 
-/// A store of one value block: its type and bytes.
+/// Makes a store of one value block, with type and bytes.
 pub fn store_block(pmid: Pmid, inst: InstId, ty: u32, bytes: &[u8]) -> Vec<u8> {
     store_blocks(pmid, &[inst], ty, bytes)
 }
 
-/// A store of the same value to several instances, each with a block of its own.
+/// Makes a store of the same value to several instances, each with a block of its own.
 pub fn store_blocks(pmid: Pmid, insts: &[InstId], ty: u32, bytes: &[u8]) -> Vec<u8> {
     let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_be_bytes()).collect() };
     let mut block = words(&[ty << 24 | (4 + bytes.len() as u32)]);
@@ -220,14 +219,14 @@ pub fn store_blocks(pmid: Pmid, insts: &[InstId], ty: u32, bytes: &[u8]) -> Vec<
     pdu(PduType::RESULT, &body)
 }
 
-/// A value as it stands in a RESULT: the word itself, or the block's type and bytes.
+/// A value in a RESULT: the word itself, or the block's type and bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wire {
     Word(u32),
     Block { at: usize, ty: u8, bytes: Vec<u8> },
 }
 
-/// One value set of a RESULT: its number of values or error, its value format, its values.
+/// A value set of a RESULT: number of values or error, value format, values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Set {
     pub pmid: Pmid,
@@ -243,7 +242,7 @@ impl Set {
     }
 }
 
-/// Reads a RESULT by the letter of the layout: sets, then blocks, in order, without gaps, up to the end.
+/// Parses a RESULT strictly by its layout: sets, then blocks, in order, without gaps, up to the end.
 #[track_caller]
 pub fn result(reply: &[u8]) -> Vec<Set> {
     assert_eq!(frame(reply).ty, PduType::RESULT);
@@ -272,7 +271,7 @@ pub fn result(reply: &[u8]) -> Vec<Set> {
     sets
 }
 
-/// The names of a PMNS_NAMES reply and their statuses, sorted.
+/// Returns the names of a PMNS_NAMES reply and their statuses, sorted.
 #[track_caller]
 pub fn names(reply: &[u8]) -> Vec<(Option<i32>, String)> {
     let Pdu::PmnsNames { names } = decode(reply) else { panic!("{} instead of names", frame(reply).ty) };

@@ -1,4 +1,4 @@
-//! A BPF file system of a test's own.
+//! A BPF file system for a single test.
 
 use super::{lacks, lacks_bpf, lacks_mounts, skip, Proc};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A mount namespace with a BPF file system, which ends with this.
+/// A mount namespace with a BPF file system, removed on drop.
 pub struct BpfMount(Proc);
 
 impl BpfMount {
@@ -31,17 +31,17 @@ impl BpfMount {
         None
     }
 
-    /// The option by which nsenter runs a program in it.
+    /// Returns the option by which nsenter runs a program in the namespace.
     pub fn option(&self) -> String {
         format!("--mount=/proc/{}/ns/mnt", self.0.pid())
     }
 
-    /// The directory of all agents.
+    /// Returns the directory of all agents.
     pub fn pins(&self) -> PathBuf {
         format!("/proc/{}/root/sys/fs/bpf/corebcc", self.0.pid()).into()
     }
 
-    /// The programs of each unit that is pinned, of all agents, which go on without them.
+    /// Returns the pinned programs of all agents by unit; these run on without the agents.
     pub fn programs(&self) -> BTreeMap<String, Vec<String>> {
         let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -52,7 +52,7 @@ impl BpfMount {
         entries(self.pins()).flat_map(entries).map(programs).collect()
     }
 
-    /// The names of units that are pinned.
+    /// Returns the names of pinned units.
     pub fn units(&self) -> Vec<String> {
         self.programs().into_keys().collect()
     }

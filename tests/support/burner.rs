@@ -1,4 +1,4 @@
-//! A program that is known to spend its time in one function, and by which others it came there.
+//! A program that spends its time in one known function, called through known others.
 
 use std::process::{Child, Command};
 
@@ -14,7 +14,8 @@ impl Drop for Burner {
     }
 }
 
-/// `main` calls `burn_outer`, that calls `burn_cycles`, and there it stays; `None` without a compiler.
+/// Compiles and starts a program whose `main` calls `burn_outer`, which calls `burn_cycles`, which never returns;
+/// `None` without a compiler.
 pub fn burner() -> Option<Burner> {
     let dir = tempfile::tempdir().unwrap();
     let (source, program) = (dir.path().join("burn.c"), dir.path().join("burn_test"));
@@ -26,7 +27,7 @@ pub fn burner() -> Option<Burner> {
     built.is_ok_and(|status| status.success()).then(|| of(Command::new(&program).spawn().unwrap(), dir))
 }
 
-/// Another program that is busy until the test ends.
+/// Takes over another program that is busy until the test ends.
 pub fn of(child: Child, dir: tempfile::TempDir) -> Burner {
     Burner { child, _dir: dir }
 }

@@ -1,5 +1,5 @@
-//! What the tests of the finished binary share: a directory for each test whose logs are looked through for panics at its
-//! end, children that do not outlive their test, waiting by looking again, and what a host may lack.
+//! Support for tests of the finished binary: a directory for each test whose logs are searched for panics at its end,
+//! children that do not outlive their test, waiting by polling, and checks for what a host may lack.
 
 #![allow(dead_code)] // each test program uses a part of this
 
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_pmdacorebcc");
 
-/// Six modules that every kernel here can load.
+/// A configuration with six modules that every kernel here can load.
 pub const ALL: &str = "\
 [pmda]
 modules = biolatency,sysfork,tcplife,runqlat,exectop,netproc
@@ -52,16 +52,16 @@ module = netproc
 cluster = 40
 ";
 
-/// One module.
+/// A configuration with one module.
 pub const ONE: &str =
     "[pmda]\nmodules = sysfork\nmodule_failure_fatal = False\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
 
-/// Every module there is.
+/// Returns a configuration with all modules.
 pub fn all_modules() -> String {
     config(&MODULES.iter().map(|spec| spec.name).collect::<Vec<_>>())
 }
 
-/// These modules, with what those need that do not run without a setting.
+/// Returns a configuration with these modules, and settings for those that need some.
 pub fn config(modules: &[&str]) -> String {
     let settings = |module: &str| match module {
         "ucalls" | "ustat" => "process = python3\nlanguage = python",
@@ -77,7 +77,7 @@ pub fn config(modules: &[&str]) -> String {
     text
 }
 
-/// The modules of a configuration, loaded without an agent around them; `process_refresh` as in its section [pmda].
+/// Loads the modules of a configuration without an agent; `process_refresh` is the option of its section [pmda].
 pub fn loaded(text: &str, process_refresh: Option<Duration>) -> (ModuleSet, Vec<EnabledModule>) {
     let config = Config::parse("test.conf", text.as_bytes()).unwrap();
     let (_, modules) = enabled_modules(&config, MODULES).unwrap();
@@ -85,17 +85,17 @@ pub fn loaded(text: &str, process_refresh: Option<Duration>) -> (ModuleSet, Vec<
     (ModuleSet::load(prepared, None), modules)
 }
 
-/// The name of the running test.
+/// Returns the name of the running test.
 pub fn test() -> String {
     thread::current().name().unwrap_or("?").to_owned()
 }
 
-/// Says that the running test cannot run for want of something; tests/run counts the line.
+/// Reports that the running test is skipped because something is missing; tests/run counts the line.
 pub fn skip(missing: &str) {
     println!("skipped: {}: {missing}", test());
 }
 
-/// Whether BPF programs cannot be loaded here at all, and says so.
+/// True, with a report, if BPF programs cannot be loaded at all.
 pub fn lacks_bpf() -> bool {
     let lacks = !nix::unistd::geteuid().is_root() || !Path::new("/sys/kernel/btf/vmlinux").exists();
     if lacks {
@@ -104,7 +104,7 @@ pub fn lacks_bpf() -> bool {
     lacks
 }
 
-/// Whether process ids are not those that BPF programs see, as in a container, and says so.
+/// True, with a report, if process ids differ from those that BPF programs see, as in a container.
 pub fn lacks_host_pids() -> bool {
     let lacks = corebcc::host::in_namespace();
     if lacks {
@@ -113,7 +113,7 @@ pub fn lacks_host_pids() -> bool {
     lacks
 }
 
-/// Whether one of these programs is not installed, and says so.
+/// True, with a report, if one of these programs is not installed.
 pub fn lacks(programs: &[&str]) -> bool {
     let dirs = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |program: &&str| {
@@ -126,7 +126,8 @@ pub fn lacks(programs: &[&str]) -> bool {
     !missing.is_empty()
 }
 
-/// Whether `tests/mounts` cannot make a mount namespace, and says so: in a chroot whose root is no mount point, for one.
+/// True, with a report, if `tests/mounts` cannot make a mount namespace: for instance in a chroot whose root is not a
+/// mount point.
 pub fn lacks_mounts() -> bool {
     let output = Command::new("unshare").args(["--mount", "true"]).output();
     let reason = match &output {
@@ -150,13 +151,13 @@ pub fn anybody_counts_runs() -> bool {
     on || fs::read_dir("/proc").unwrap().flatten().any(|process| counts_runs(&process.path()))
 }
 
-/// Looks until there is something to see.
+/// Polls for up to 20 seconds until `look` returns a value.
 #[track_caller]
 pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_seconds(20, what, look)
 }
 
-/// The same, for as long as what takes longer.
+/// Polls for up to this many seconds until `look` returns a value.
 #[track_caller]
 pub fn wait_seconds<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -169,7 +170,7 @@ pub fn wait_seconds<T>(seconds: u64, what: &str, mut look: impl FnMut() -> Optio
     }
 }
 
-/// A directory of a test's own, with a configuration in it and the directories that PCP has under `PCP_VAR_DIR`.
+/// A directory for one test, with a configuration and the directories that PCP has under `PCP_VAR_DIR`.
 pub struct Home {
     dir: TempDir,
     mounts: Option<&'static str>,
@@ -180,7 +181,7 @@ impl Home {
         Home::below(&std::env::temp_dir(), config)
     }
 
-    /// One below a directory.
+    /// Makes one below a directory.
     pub fn below(above: &Path, config: &str) -> Home {
         let dir = TempDir::new_in(above).unwrap();
         fs::create_dir_all(dir.path().join("config/pmda")).unwrap();
@@ -189,7 +190,7 @@ impl Home {
         home
     }
 
-    /// Has the agent run `with` or `without` tracefs and the others of `tests/mounts`; it needs root.
+    /// Makes the agent run under a condition of `tests/mounts`, such as `with` or `without` tracefs; it needs root.
     pub fn with_mounts(mut self, condition: &'static str) -> Home {
         self.mounts = Some(condition);
         self
@@ -203,13 +204,13 @@ impl Home {
         self.path("corebcc.conf")
     }
 
-    /// Has the agent keep its files here.
+    /// Makes the agent keep its files here.
     pub fn keep<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         let dir = self.dir.path();
         command.env("PCP_VAR_DIR", dir).env("PCP_RUN_DIR", dir).current_dir(dir)
     }
 
-    /// The agent with its configuration and, unless the arguments name a log, its log here.
+    /// Returns the agent's command with its configuration and, unless the arguments name a log, its log here.
     pub fn agent(&self, args: &[&str]) -> Command {
         let mut command = match self.mounts {
             None => Command::new(BINARY),
@@ -223,12 +224,12 @@ impl Home {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the agent to its end.
     pub fn run(&self, args: &[&str]) -> Output {
         self.agent(args).output().unwrap()
     }
 
-    /// A file here to write to.
+    /// Creates a file here.
     pub fn create(&self, name: &str) -> File {
         File::create(self.path(name)).unwrap()
     }
@@ -237,7 +238,7 @@ impl Home {
         fs::read(self.path(name)).map_or(String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The agent's log.
+    /// Returns the agent's log.
     pub fn log(&self) -> String {
         self.read("corebcc.log")
     }
@@ -249,7 +250,7 @@ impl Home {
 }
 
 impl Drop for Home {
-    /// No test ends with a panic of the agent in a log.
+    /// Fails the test if a log contains a panic of the agent.
     fn drop(&mut self) {
         for entry in fs::read_dir(self.dir.path()).unwrap().flatten() {
             if !entry.file_name().to_string_lossy().contains(".log") {
@@ -265,7 +266,7 @@ impl Drop for Home {
     }
 }
 
-/// A child that is gone when this is.
+/// A child process that is killed on drop.
 pub struct Proc(pub Child);
 
 impl Proc {
@@ -291,12 +292,12 @@ impl Drop for Proc {
     }
 }
 
-/// Does work in a thread of this name, which programs take for the command's.
+/// Runs work in a thread of this name, which BPF programs take for the command name.
 pub fn as_thread(name: &str, work: impl FnOnce() + Send + 'static) {
     thread::Builder::new().name(name.into()).spawn(work).unwrap().join().unwrap();
 }
 
-/// Makes so many system calls of a kind.
+/// Makes this many system calls of a kind.
 pub fn load(calls: usize) {
     as_thread("pairs-load", move || {
         (0..calls).for_each(|_| {
@@ -305,7 +306,7 @@ pub fn load(calls: usize) {
     });
 }
 
-/// The identifiers of the BPF programs that a process holds, or whose links it holds.
+/// Returns the identifiers of the BPF programs that a process holds directly or by links.
 pub fn programs_of(pid: i32) -> Vec<u32> {
     let mut ids = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
@@ -317,12 +318,12 @@ pub fn programs_of(pid: i32) -> Vec<u32> {
     ids
 }
 
-/// Those of the programs that the kernel still has.
+/// Returns those of the programs that the kernel still has.
 pub fn still_loaded(ids: &[u32]) -> Vec<u32> {
     libbpf_rs::query::ProgInfoIter::default().map(|info| info.id).filter(|id| ids.contains(id)).collect()
 }
 
-/// Makes a file reach the disk that the build is on; whether a disk that counts its requests had one to complete.
+/// Writes a file to the disk with the build; true if a disk that counts requests completed one.
 pub fn use_disk() -> bool {
     let completed = || -> u64 {
         let of_requests = |name: &str| !["ram", "zram", "dm-", "md"].iter().any(|kind| name.starts_with(kind));
@@ -339,7 +340,7 @@ pub fn use_disk() -> bool {
     completed() > before
 }
 
-/// Standard output and error of a tool that ran, with its status in front.
+/// Returns the status, standard output and standard error of a tool.
 pub fn told(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))

@@ -1,4 +1,4 @@
-//! Pairs of a BPF program and a YAML file in a test's directory: compiled, or taken from where they are compiled already.
+//! Pairs of a BPF program and a YAML file in a test's directory: compiled, or copied if there is a compiled one.
 
 use super::{lacks, skip, Home};
 use std::fs;
@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the pairs of examples/ are compiled already, in a machine without a compiler (tests/vm).
+/// Returns the directory with the compiled pairs of examples/, for machines without a compiler (tests/vm).
 pub fn compiled() -> Option<PathBuf> {
     std::env::var_os("COREBCC_EXAMPLES").map(PathBuf::from)
 }
 
-/// A home with a directory; those above are root's, as those of pairs and scripts have to be, wherever the sources are.
+/// Makes a home with a directory below directories that only root may write to, as required for pairs and scripts.
 pub fn roots_home(config: &str, directory: &str) -> Option<Home> {
     let is_roots = |path: &Path| {
         use std::os::unix::fs::MetadataExt;
@@ -28,7 +28,7 @@ pub fn roots_home(config: &str, directory: &str) -> Option<Home> {
     Some(home)
 }
 
-/// libbpf's headers: those of the system, or those that libbpf-sys has unpacked for the build.
+/// Returns the directory of libbpf's headers: the system's, or the one that libbpf-sys has unpacked for the build.
 pub fn headers() -> Option<PathBuf> {
     let build = std::env::current_exe().unwrap().parent().and_then(Path::parent).map(|target| target.join("build"));
     let unpacked = fs::read_dir(build?).ok()?.flatten().map(|entry| entry.path().join("out/include"));
@@ -36,7 +36,7 @@ pub fn headers() -> Option<PathBuf> {
     places.into_iter().chain(unpacked).find(|place| place.join("bpf/bpf_helpers.h").is_file())
 }
 
-/// Compiles a source to `programs.d/NAME.bpf.o`, or takes what is compiled already; false if something for that is missing.
+/// Compiles a source to `programs.d/NAME.bpf.o`, or copies the compiled one; false if something needed is missing.
 pub fn compile(home: &Home, source: &Path, name: &str) -> bool {
     let file = format!("{name}.bpf.o");
     let object = home.path("programs.d").join(&file);

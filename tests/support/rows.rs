@@ -1,46 +1,46 @@
-//! The metrics of the Python agent, from its own tables (tests/data/bcc-metrics.tsv), and those that the agent has of itself:
-//! what clients rely on must not follow a change of the declarations.
+//! The metrics of the Python agent, from its own tables (tests/data/bcc-metrics.tsv), and the agent's own: clients rely
+//! on them, so they must not follow a change of the declarations.
 
 use corebcc::pcp::{Desc, Indom, Pmid, Sem, Space, Time, Type, Units};
 use std::sync::LazyLock;
 
 pub const DOMAIN: u32 = 149;
 
-/// One metric, as one line of the table.
+/// A metric, a line of the table.
 pub struct Row {
     pub name: &'static str,
     pub module: &'static str,
-    /// What the option `module` says.
+    /// Value of the option `module`.
     pub path: &'static str,
     pub cluster: u32,
     pub item: u32,
     pub ty: Type,
     pub sem: Sem,
-    /// As pminfo(1) prints them.
+    /// Units as printed by pminfo(1).
     pub units: &'static str,
-    /// Whether the metric has instances; the serial of their domain is the cluster.
+    /// True if the metric has instances; the serial of their domain is the cluster.
     pub instances: bool,
-    /// The form of their names; `-` without instances.
+    /// Form of the instance names; `-` without instances.
     pub form: &'static str,
-    /// How they get their identifiers; `-` without instances.
+    /// Rule for the instance identifiers; `-` without instances.
     pub rule: &'static str,
 }
 
-/// Semantics that were corrected on purpose, to *instant*; docs/compatibility.md says why.
+/// Metrics whose semantics were corrected on purpose, to *instant*; docs/compatibility.md has the reasons.
 pub const CORRECTED: [&str; 2] = ["bcc.mem.vmstat.buffers", "bcc.mem.vmstat.cached"];
 
-/// Every metric there was.
+/// Iterates over all metrics of the Python agent.
 pub fn original() -> impl Iterator<Item = Row> {
     include_str!("../data/bcc-metrics.tsv").lines().skip(1).map(|line| Row::new(&line.split('\t').collect::<Vec<_>>()))
 }
 
-/// Those of the six modules that [`super::ALL`] enables.
+/// Iterates over the metrics of the six modules that [`super::ALL`] enables.
 pub fn rows() -> impl Iterator<Item = Row> {
     const MODULES: [&str; 6] = ["biolatency", "sysfork", "tcplife", "runqlat", "exectop", "netproc"];
     original().filter(|row| MODULES.contains(&row.module))
 }
 
-/// The agent's own metrics, which no module has and which are always there.
+/// The agent's own metrics, which always exist and belong to no module.
 #[rustfmt::skip]
 const OWN: [Beside; 67] = [
     ("bcc.agent.summary.version",         "", 306, 0, Type::STRING, Sem::DISCRETE, "none"),
@@ -112,7 +112,7 @@ const OWN: [Beside; 67] = [
     ("bcc.user.status.time",            "", 308, 9, Type::U64, Sem::COUNTER,  "nanosec"),
 ];
 
-/// What modules have beyond the Python agent's.
+/// Metrics of modules beyond those of the Python agent.
 const ADDED: [Beside; 1] = [("bcc.proc.stacks", "profile", 310, 0, Type::U64, Sem::COUNTER, "count")];
 
 const LATENCIES: [Histograms; 4] = [
@@ -138,7 +138,7 @@ const LATENCIES: [Histograms; 4] = [
 ];
 const WAITS: [Histograms; 2] = [("bcc.runq", 331, 340, 434, &["all"]), ("bcc.runq", 332, 341, 435, &["cpu"])];
 
-/// What a histogram has by series, with its units.
+/// Metrics of a histogram by series, with semantics and units.
 const OF_SERIES: [(&str, Sem, &str); 7] = [
     ("count", Sem::COUNTER, "count"),
     ("sum", Sem::COUNTER, "nanosec"),
@@ -149,14 +149,14 @@ const OF_SERIES: [(&str, Sem, &str); 7] = [
     ("max", Sem::INSTANT, "microsec"),
 ];
 
-/// The same for Prometheus.
+/// Metrics of a histogram for Prometheus, with types and units.
 const FOR_PROMETHEUS: [(&str, Type, &str); 3] = [
     ("seconds_bucket", Type::U64, "count"),
     ("seconds_sum", Type::DOUBLE, "sec"),
     ("seconds_count", Type::U64, "count"),
 ];
 
-/// What else a disk has.
+/// Metrics of disks other than histograms.
 #[rustfmt::skip]
 const OF_DISKS: [Beside; 15] = [
     ("bcc.disk.dev.name",          "biolatency", 320, 0, Type::STRING, Sem::DISCRETE, "none"),
@@ -176,7 +176,7 @@ const OF_DISKS: [Beside; 15] = [
     ("bcc.disk.stacked.name",      "biolatency", 330, 0, Type::STRING, Sem::DISCRETE, "none"),
 ];
 
-/// Latency of disks and of the run queue, with quantiles.
+/// Iterates over the latency metrics of disks and of the run queue, with quantiles.
 pub fn latencies() -> impl Iterator<Item = Row> {
     static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
         let of_disks = histograms("biolatency", &OF_DISKS, &LATENCIES);
@@ -185,7 +185,7 @@ pub fn latencies() -> impl Iterator<Item = Row> {
     beside(&METRICS)
 }
 
-/// Latency by cgroup, with quantiles.
+/// Iterates over the latency metrics by cgroup, with quantiles.
 fn of_cgroups() -> impl Iterator<Item = Row> {
     static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
         let disk = histograms("cgroup_disk", &OF_CGROUPS[..3], &[CGROUPS[0]]);
@@ -194,7 +194,8 @@ fn of_cgroups() -> impl Iterator<Item = Row> {
     beside(&METRICS)
 }
 
-/// Histograms of a module: their names, the clusters of their series, of their buckets and of these for Prometheus, and their numbers from 1.
+/// Histograms of a module: name, the clusters of series, of buckets and of buckets for Prometheus, and the names
+/// numbered from 1.
 type Histograms = (&'static str, u32, u32, u32, &'static [&'static str]);
 
 const CGROUPS: [Histograms; 2] = [
@@ -210,7 +211,7 @@ const OF_CGROUPS: [Beside; 4] = [
     ("bcc.cgroup.runq.name",        "cgroup_runq", 401, 0, Type::STRING, Sem::DISCRETE, "none"),
 ];
 
-/// The metrics of histograms, behind others of their series.
+/// Returns the metrics of histograms, after other metrics of their series.
 fn histograms(module: &'static str, others: &[Beside], all: &[Histograms]) -> Vec<Beside> {
     let mut metrics = others.to_vec();
     for &(prefix, series, buckets, seconds, names) in all {
@@ -228,7 +229,7 @@ fn histograms(module: &'static str, others: &[Beside], all: &[Histograms]) -> Ve
     metrics
 }
 
-/// Latency of operations on files, with quantiles.
+/// Iterates over the latency metrics of file operations, with quantiles.
 fn of_files() -> impl Iterator<Item = Row> {
     const OPERATIONS: &[&str] = &["open", "read", "write", "fsync"];
     static METRICS: LazyLock<Vec<Beside>> = LazyLock::new(|| {
@@ -240,23 +241,23 @@ fn of_files() -> impl Iterator<Item = Row> {
     beside(&METRICS)
 }
 
-/// What modules add.
+/// Iterates over the metrics that modules have beyond the Python agent's.
 pub fn added() -> impl Iterator<Item = Row> {
     beside(&ADDED).chain(latencies()).chain(of_cgroups()).chain(of_files())
 }
 
-/// What the agent has of its own wherever it runs.
+/// Iterates over the agent's own metrics that always exist.
 pub fn own() -> impl Iterator<Item = Row> {
     beside(&OWN).filter(|row| row.cluster != PAIRS && !SCRIPTS.contains(&row.cluster))
 }
 
-/// What it has where there may be pairs.
+/// Iterates over the agent's metrics about pairs.
 pub fn of_pairs() -> impl Iterator<Item = Row> {
     beside(&OWN).filter(|row| row.cluster == PAIRS)
 }
 
 const PAIRS: u32 = 308;
-/// What it has with a section `[scripts]`.
+/// Clusters of the agent's metrics that require a section `[scripts]`.
 const SCRIPTS: [u32; 2] = [319, 329];
 
 type Beside = (&'static str, &'static str, u32, u32, Type, Sem, &'static str);
@@ -280,17 +281,17 @@ fn beside(metrics: &'static [Beside]) -> impl Iterator<Item = Row> {
     })
 }
 
-/// Everything below `bcc` with the six modules.
+/// Iterates over all metrics below `bcc` with the six modules.
 pub fn all() -> impl Iterator<Item = Row> {
     rows().chain(own()).chain(latencies())
 }
 
-/// Their instance domains, by serial.
+/// Instance domains of all these metrics, by serial.
 pub const INDOMS: [u32; 22] =
     [0, 3, 4, 13, 40, 301, 302, 303, 304, 305, 307, 320, 321, 323, 325, 326, 330, 332, 337, 340, 341, 347];
-/// Those of histograms, of all modules.
+/// Instance domains of histograms, of all modules.
 pub const HISTOGRAMS: [u32; 5] = [0, 4, 5, 6, 7];
-/// Those of histograms with a bucket of each series as an instance.
+/// Instance domains of histograms with an instance per series and bucket.
 pub const BUCKETS_OF_SERIES: [u32; 6] = [321, 323, 326, 340, 341, 347];
 
 impl Row {

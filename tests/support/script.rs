@@ -1,10 +1,11 @@
-//! Programs that work in steps.
+//! Programs that run in steps.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The distribution's own: a `python3` in front of it in the path may be a shell script, whose processes would count.
+/// Returns the distribution's Python: another `python3` earlier in the path may be a shell script, whose processes
+/// would count.
 pub fn python() -> &'static str {
     if Path::new("/usr/bin/python3").exists() {
         "/usr/bin/python3"
@@ -13,7 +14,7 @@ pub fn python() -> &'static str {
     }
 }
 
-/// A program that works in steps: it prints a line after each, and waits for one before the next.
+/// A program that runs in steps: it prints a line after each, and reads one before the next.
 pub struct Script {
     child: Child,
     input: Option<ChildStdin>,
@@ -21,7 +22,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Python, with `say(...)`, which prints, and `step(...)`, which also waits to be told to go on.
+    /// Starts Python with `say(...)`, which prints, and `step(...)`, which also waits for a line.
     pub fn python(source: &str) -> Script {
         let start = "import sys, os, socket, threading, time, struct, errno, ctypes\n\
             def say(*what): print(*what, flush=True)\n\
@@ -39,7 +40,7 @@ impl Script {
         self.child.id()
     }
 
-    /// Its next line.
+    /// Returns its next line.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -47,7 +48,7 @@ impl Script {
         line.trim_end().to_string()
     }
 
-    /// Its next line, as numbers.
+    /// Returns its next line as numbers.
     pub fn numbers(&mut self) -> Vec<u64> {
         self.line().split_whitespace().map(|word| word.parse().unwrap()).collect()
     }
@@ -56,7 +57,7 @@ impl Script {
         self.tell("");
     }
 
-    /// Lets it go on with a word, which `step` returns with the end of the line.
+    /// Sends a word, which `step` returns with the end of the line.
     pub fn tell(&mut self, word: &str) {
         self.input.as_mut().unwrap().write_all(format!("{word}\n").as_bytes()).unwrap();
     }

@@ -1,4 +1,4 @@
-//! A disk of known latency: a loop device over a file, the reads of which take as long as the test says.
+//! A disk of known latency: a loop device over a file whose reads take as long as the test chooses.
 
 use super::{lacks, skip, Proc};
 use std::fs;
@@ -17,7 +17,8 @@ pub struct SlowDisk {
 }
 
 impl SlowDisk {
-    /// With as many equal parts as there are times; a read takes the time of its part. `None`, and said, where the host has no FUSE.
+    /// Makes a disk with an equal part for each time; a read takes the time of its part. `None`, with a report, if the
+    /// host has no FUSE.
     pub fn new(milliseconds: &[u32]) -> Option<SlowDisk> {
         if lacks(&[PYTHON, "losetup", "fio", "chrt"]) {
             return None;
@@ -46,17 +47,18 @@ impl SlowDisk {
         Some(disk)
     }
 
-    /// `loop0`
+    /// Returns its name, such as `loop0`.
     pub fn name(&self) -> &str {
         self.device.trim_start_matches("/dev/")
     }
 
-    /// The setting outlives the file behind a loop device.
+    /// Sets the scheduler. The setting outlives the file behind a loop device.
     pub fn set_scheduler(&self, scheduler: &str) {
         fs::write(format!("/sys/block/{}/queue/scheduler", self.name()), scheduler).unwrap();
     }
 
-    /// fio that reads blocks of 4 KB at random places of it, with these options; its priority keeps other load out of its times.
+    /// Returns a command of fio that reads blocks of 4 KB at random places of it, with these options; its priority
+    /// keeps other load out of its times.
     pub fn fio(&self, options: &str) -> Command {
         let mut command = Command::new("chrt");
         command.args(["-f", "50", "fio", "--name=x", "--direct=1", "--rw=randread", "--bs=4k", "--time_based"]);

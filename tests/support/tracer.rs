@@ -1,18 +1,18 @@
-//! Holding a thread of the agent at a system call, by strace.
+//! Stopping a thread of the agent at a system call, by strace.
 
 use super::{wait_for, Home, Proc};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The thread of an agent that loads and collects.
+/// Returns the thread of an agent that loads and collects.
 pub fn collector(agent: i32) -> PathBuf {
     let is_collector = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap() == "collector\n";
     let mut tasks = fs::read_dir(format!("/proc/{agent}/task")).unwrap().flatten().map(|task| task.path());
     tasks.find(is_collector).unwrap()
 }
 
-/// A tracer with these arguments, attached to a thread.
+/// Starts strace with these arguments, attached to a thread.
 pub fn tracer(home: &Home, task: &Path, arguments: &[&str]) -> Proc {
     let mut strace = Command::new("strace");
     strace.args(arguments).arg("-p").arg(task.file_name().unwrap());
@@ -22,7 +22,7 @@ pub fn tracer(home: &Home, task: &Path, arguments: &[&str]) -> Proc {
     strace
 }
 
-/// A tracer that holds the thread that collects, and it alone, for a minute where it waits for something to do.
+/// Starts strace so that it stops only the collecting thread, for a minute, where it waits for work.
 pub fn held(home: &Home, agent: i32) -> Proc {
     let task = collector(agent);
     let inject = "inject=/^p?poll$:delay_enter=60000000";

@@ -1,4 +1,5 @@
-//! ftrace and bpftrace: counts of events that are independent of the modules', and what no program can see.
+//! Tracing with ftrace and bpftrace: counts of events that are independent of the modules', and events that no BPF
+//! program can see.
 
 use super::script::Script;
 use nix::unistd::Pid;
@@ -9,15 +10,15 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A record of events by ftrace, which sees what each task does with which disk: what a module counts machine-wide is held against it. It
-/// is in an instance of its own in tracefs, found through a child where that is not mounted.
+/// A recording of events by ftrace, which shows the task and the disk of each, to check machine-wide counts of a
+/// module. It uses an instance of its own in tracefs, reached through a child process if tracefs is not mounted.
 pub struct Recorder {
     directory: PathBuf,
-    /// Has tracefs mounted.
+    /// Child process with tracefs mounted.
     _child: Option<Script>,
 }
 
-/// An event by its name and its own text, and the thread that was the current one.
+/// An event: its name, its own text, and the current thread.
 #[derive(Debug)]
 pub struct Event {
     pub thread: u32,
@@ -25,10 +26,11 @@ pub struct Event {
     pub text: String,
 }
 
-/// The threads on top of which the kernel runs no BPF program, neither for themselves nor in interrupts meanwhile; ftrace records what happens
-/// there, and no module can count it. Some virtual machines have such threads, most machines have none. One is found by its soft interrupts:
-/// ftrace records several and bpftrace, which began before and ends after, counts none. The others of its process, whatever their names, are
-/// the same, and may sleep meanwhile. Without bpftrace no thread is found, and counts have to be equal as they are.
+/// Returns the threads during which the kernel runs no BPF program, neither for themselves nor in interrupts meanwhile;
+/// ftrace records these events, and no module can count them. Some virtual machines have such threads, most machines
+/// have none. One is found by its soft interrupts: ftrace records several, and bpftrace, which starts before and ends
+/// after, counts none. The other threads of its process, whatever their names, behave the same, and may sleep
+/// meanwhile. Without bpftrace no thread is found, and counts have to be exactly equal.
 fn without_bpf() -> &'static [u32] {
     static FOUND: OnceLock<Vec<u32>> = OnceLock::new();
     FOUND.get_or_init(|| {
@@ -54,26 +56,26 @@ fn without_bpf() -> &'static [u32] {
     })
 }
 
-/// The threads of a thread's process, itself among them even if it has ended.
+/// Returns the threads of a thread's process, including itself even if it has ended.
 fn threads_beside(thread: u32) -> Vec<u32> {
     let others = std::fs::read_dir(format!("/proc/{thread}/task")).into_iter().flatten().flatten();
     let others = others.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     others.chain([thread]).collect()
 }
 
-/// A filter for the events on top of these threads, by this field; `None` where there are none.
+/// Returns a filter for events during the threads of [`without_bpf`], by this field; `None` if there are none.
 fn on_top(field: &str) -> Option<String> {
     let terms: Vec<String> = without_bpf().iter().map(|thread| format!("{field} == {thread}")).collect();
     (!terms.is_empty()).then(|| terms.join(" || "))
 }
 
 impl Recorder {
-    /// Records these events (`system/name`), those that the kernel has, from now on. `None` where it has no tracefs.
+    /// Records these events (`system/name`), as far as the kernel has them, from now on. `None` if it has no tracefs.
     pub fn start(events: &[&str]) -> Option<Recorder> {
         Recorder::filtered(events, None)
     }
 
-    /// The same of those only that happen where no program runs.
+    /// Records these events only where no BPF program runs; otherwise like [`Recorder::start`].
     pub fn unseen(events: &[&str]) -> Option<Recorder> {
         Recorder::filtered(events, Some(&on_top("common_pid")?))
     }
@@ -123,7 +125,8 @@ impl Drop for Recorder {
 }
 
 impl Event {
-    /// `            bash-1977    [001] ..... 17284.993652: sched_process_fork: comm=...`; a command may have any characters.
+    /// Parses `            bash-1977    [001] ..... 17284.993652: sched_process_fork: comm=...`; a command may have any
+    /// characters.
     fn parse(line: &str) -> Option<Event> {
         let is_cpu = |at: usize| line[at..].trim_start_matches(|c: char| c.is_ascii_digit()).starts_with("] ");
         let (cpu, _) = line.match_indices(" [").find(|(at, _)| is_cpu(at + 2))?;
@@ -134,22 +137,22 @@ impl Event {
     }
 }
 
-/// Requests that complete, as ftrace tells of them.
+/// A recording of completed requests by ftrace.
 pub struct Completions(Option<Recorder>);
 
-/// What ftrace saw; nothing where there is no tracefs.
+/// Completed requests by ftrace; all zero without tracefs.
 #[derive(Debug, Default)]
 pub struct Completed {
-    /// Requests of the disk that moved something and that programs saw complete.
+    /// Number of the disk's requests with data whose completion BPF programs saw.
     pub seen: u64,
-    /// Those that no program saw.
+    /// Number of the disk's requests with data whose completion no BPF program saw.
     pub unseen: u64,
-    /// Their bytes.
+    /// Bytes of the requests in `unseen`.
     pub unseen_bytes: u64,
-    /// Requests of other disks that programs saw: at least those that moved something between two readings of a module's counts, at most
-    /// those, flushes included, from before the first to after the second.
+    /// Number of requests of other disks that BPF programs saw. Lower bound: those with data between two readings of a
+    /// module's counts; upper bound: those, with flushes, from before the first reading to after the second.
     pub elsewhere: Option<(u64, u64)>,
-    /// Requests of the disk that moved nothing and that no program saw complete: flushes and their parents.
+    /// Number of the disk's requests without data whose completion no BPF program saw: flushes and their parents.
     pub unseen_empty: u64,
 }
 
@@ -159,7 +162,7 @@ impl Completions {
         Completions(Recorder::start(&["block/block_rq_complete"]))
     }
 
-    /// Reads a module's counts, of which the record has the place.
+    /// Reads a module's counts, and marks the reading in the recording.
     pub fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
         let mark = |which| self.0.as_ref().inspect(|recorder| recorder.write("trace_marker", which));
         mark("reading");
@@ -168,7 +171,7 @@ impl Completions {
         value
     }
 
-    /// Those of a disk, by its name such as `sda`.
+    /// Ends the recording; returns the requests of a disk, by a name such as `sda`.
     pub fn of(self, disk: &str) -> Completed {
         let number = std::fs::read_to_string(format!("/sys/block/{disk}/dev")).unwrap();
         let ours = format!("{} ", number.trim().replace(':', ","));
@@ -201,12 +204,13 @@ impl Completions {
     }
 }
 
-/// Arrivals of the threads of a process on a CPU, by ftrace. It sees none that programs do not: a kernel with threads on top of which no
-/// program runs ([`without_bpf`]) tells neither of a switch from one of them, and does not tell ftrace of some switches from the idle task.
+/// Arrivals of the threads of a process on a CPU, by ftrace, which sees no more of them than BPF programs: on a kernel
+/// with threads without BPF ([`without_bpf`]), both miss switches from one of these, and ftrace misses some switches
+/// from the idle task.
 pub struct Arrivals(Recorder);
 
 impl Arrivals {
-    /// Of the threads it has now, from now on. `None` where the kernel has no tracefs.
+    /// Starts recording the present threads of a process. `None` if the kernel has no tracefs.
     pub fn of_process(pid: u32) -> Option<Arrivals> {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         let thread = |entry: std::fs::DirEntry| format!("next_pid == {}", entry.file_name().to_str().unwrap());
@@ -214,14 +218,14 @@ impl Arrivals {
         Recorder::filtered(&["sched/sched_switch"], Some(&terms.join(" || "))).map(Arrivals)
     }
 
-    /// How many there were.
+    /// Ends the recording; returns the number of arrivals.
     pub fn end(self) -> u64 {
         self.0.end().len() as u64
     }
 }
 
-/// Arrivals of tasks on a CPU, and wake-ups before them, that no program sees. When one of those threads leaves a CPU, ftrace sees that as
-/// little as programs do; but it sees the thread arrive, so that it is known how many arrivals there are at most.
+/// Arrivals of tasks on a CPU, and wake-ups before them, that no BPF program sees. Both ftrace and BPF programs miss
+/// that a thread of [`without_bpf`] leaves a CPU; but ftrace sees it arrive, which bounds the number of arrivals.
 pub struct UnseenArrivals {
     switches: Option<Recorder>,
     wake_ups: Option<Recorder>,
@@ -236,7 +240,7 @@ impl UnseenArrivals {
         }
     }
 
-    /// Arrivals at most, and wake-ups, of all tasks.
+    /// Returns the highest number of arrivals, and the number of wake-ups, of all tasks.
     pub fn end(self) -> (u64, u64) {
         let count = |recorder: Option<Recorder>| recorder.map_or(0, |recorder| recorder.end().len() as u64);
         let (arrivals, wake_ups) = (count(self.switches), count(self.wake_ups));
@@ -244,14 +248,15 @@ impl UnseenArrivals {
         (arrivals, wake_ups)
     }
 
-    /// How many arrivals do not count at most: a program misses the switch to a task, or the wake-up since when it waits.
+    /// Returns the highest number of arrivals that are not counted: a BPF program misses the switch to a task, or the
+    /// wake-up from which it waits.
     pub fn either(self) -> u64 {
         let (arrivals, wake_ups) = self.end();
         arrivals + wake_ups
     }
 }
 
-/// bpftrace counting events all over the machine; `probe` is its probe with its filter.
+/// A bpftrace process that counts events machine-wide; `probe` is its probe with its filter.
 pub struct Bpftrace {
     script: Script,
 }
@@ -276,7 +281,7 @@ impl Bpftrace {
         Bpftrace { script }
     }
 
-    /// Ends it: how many it counted.
+    /// Ends it; returns its count.
     pub fn end(mut self) -> u64 {
         self.interrupt();
         loop {
@@ -286,7 +291,7 @@ impl Bpftrace {
         }
     }
 
-    /// Ends it: the threads of which it counted something.
+    /// Ends it; returns the threads of the counted events.
     fn by_thread(mut self) -> BTreeSet<u32> {
         self.interrupt();
         let text = std::io::read_to_string(&mut self.script.output).unwrap();

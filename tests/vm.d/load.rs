@@ -1,7 +1,7 @@
-//! The load of tests/vm and benches/beside, with nothing but std: `load DISK... [repeat-segments]` does a known number of
-//! things of each kind, prints a line `NAME NUMBER` for each number that the modules must show, then `done`, and stays alive so
-//! that its row does. Started as any other name it ends at once: an exec to be counted.
-//! What it calls often nothing else on that machine calls at all, so that there is one right count with a filter and without.
+//! The load of tests/vm and benches/beside, written with std only: `load DISK... [repeat-segments]` does a known number
+//! of operations of each kind, prints a line `NAME NUMBER` for each number that the modules must show, then `done`, and
+//! stays alive so that its row does. Started under any other name it ends at once: an exec to be counted. Nothing else
+//! on that machine makes the calls that it repeats often, so that there is one right count with a filter and without.
 
 use std::ffi::{c_int, c_long};
 use std::fs::{read_to_string, File, OpenOptions};
@@ -89,7 +89,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Past the page cache, a request each: one at a time, then many at once, then a flush.
+/// Reads and writes past the page cache, a request each: one at a time, then many at once, then a flush.
 fn read_and_write(disk: &str) -> Result<()> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(O_DIRECT).open(disk)?;
     let mut buffer = vec![0u8; (AT_ONCE + 1) * BLOCK];
@@ -104,8 +104,8 @@ fn read_and_write(disk: &str) -> Result<()> {
     file.sync_data()
 }
 
-/// Every other block of the disk in one call: the requests wait in the task's plug until all are there, and the disk may complete
-/// several in one interrupt. None is next to another, so that none are merged.
+/// Submits every other block of the disk in one call: the requests wait in the task's plug until all are there, and the
+/// disk may complete several in one interrupt. None is next to another, so that none are merged.
 fn submit_at_once(file: &File, blocks: &mut [u8], operation: u16) -> Result<()> {
     let requests: Vec<aio::Request> = (blocks.chunks_exact_mut(BLOCK).enumerate())
         .map(|(i, block)| aio::Request {
@@ -134,7 +134,7 @@ fn submit_at_once(file: &File, blocks: &mut [u8], operation: u16) -> Result<()> 
     Ok(())
 }
 
-/// The kernel's asynchronous I/O, as linux/aio_abi.h has it.
+/// Asynchronous I/O of the kernel (linux/aio_abi.h).
 mod aio {
     use std::ffi::c_long;
 
@@ -173,7 +173,7 @@ mod aio {
     }
 }
 
-/// A session: the client sends all it has, the server answers, the client closes first.
+/// Runs a TCP session: the client sends all its data, the server answers, the client closes first.
 fn converse(address: &str) -> Result<()> {
     let listener = TcpListener::bind(address)?;
     let address = listener.local_addr()?;
@@ -206,7 +206,7 @@ fn send_datagrams(address: &str) -> Result<()> {
     Ok(())
 }
 
-/// Two threads that wait for each other: each round is at least one arrival of a thread on a CPU.
+/// Runs two threads that wait for each other: each round is at least one arrival of a thread on a CPU.
 fn play_ping_pong() {
     let ((ping, pinged), (pong, ponged)) = (channel(), channel());
     let other = thread::spawn(move || pinged.iter().try_for_each(|()| pong.send(())));
@@ -224,7 +224,7 @@ extern "C" {
     fn listen(socket: c_int, backlog: c_int) -> c_int;
 }
 
-/// System calls, some of which fail, and a tracepoint in each of some others.
+/// Makes system calls, some of which fail, and some with a tracepoint in each.
 fn call_the_kernel() -> Result<()> {
     const ITIMER_VIRTUAL: c_int = 1;
     let mut interval = [0; 2];
@@ -237,15 +237,15 @@ fn call_the_kernel() -> Result<()> {
     }
 }
 
-/// For uprobe_hits.
+/// Function for uprobe_hits.
 #[no_mangle]
 #[inline(never)]
 pub extern "C" fn called(number: u64) -> u64 {
     black_box(number) + 1
 }
 
-/// Connects, over IPv4 and IPv6 at once, to listeners that have as many connections as they take: they drop the SYN, which is
-/// repeated a second later, and a second after that the connection is given up. The kernel itself says how many were repeated.
+/// Connects, over IPv4 and IPv6 at once, to listeners with full queues: they drop the SYN, which is repeated a second
+/// later, and a second after that the connection is given up. The kernel itself reports how many were repeated.
 fn repeat_segments() -> Result<()> {
     let mut full = Vec::new();
     for (name, address) in [("full_port_ipv4", "127.0.0.1:0"), ("full_port_ipv6", "[::1]:0")] {
@@ -275,12 +275,12 @@ fn segments_repeated() -> Result<u64> {
     found.ok_or_else(|| Error::other("/proc/net/snmp has no RetransSegs"))
 }
 
-/// Above 0 while somebody is attached to the probe.
+/// Semaphore: above 0 while somebody is attached to the probe.
 #[no_mangle]
 #[link_section = ".probes"]
 static LOAD_PROBE_USERS: AtomicU16 = AtomicU16::new(0);
 
-/// Passes the USDT probe load:passed, as sys/sdt.h would make it, if it is used.
+/// Hits the USDT probe load:passed, like code of sys/sdt.h, if it is in use.
 fn pass_probe() {
     if LOAD_PROBE_USERS.load(Relaxed) == 0 {
         return;

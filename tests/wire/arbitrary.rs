@@ -1,4 +1,4 @@
-//! Any PDU that can be said, for the round trip through the codec. Borrowed parts are leaked: a test is short.
+//! Arbitrary PDUs for the round trip through the codec. Borrowed parts are leaked: a test is short.
 
 use corebcc::{
     pcp::{Desc, Indom, PmErr, Pmid, Sem, Type, Units},

@@ -1,4 +1,4 @@
-//! `ResultWriter`: what goes in comes out again, and the bytes keep the placement rules pmcd enforces.
+//! `ResultWriter`: the values written can be decoded, and the bytes follow the placement rules that pmcd enforces.
 
 use corebcc::{
     pcp::{Atom, EventParam, EventRecord, InstId, PmErr, Pmid},
@@ -34,7 +34,7 @@ fn records(highres: bool) -> impl Strategy<Value = &'static [EventRecord<'static
     vec(record, 0..4).prop_map(|v| &*v.leak())
 }
 
-/// Values of one type, as all values of a metric are.
+/// Generates values of one type, as a metric has.
 fn values() -> impl Strategy<Value = Vec<(InstId, Atom<'static>)>> {
     fn some(atom: impl Strategy<Value = Atom<'static>> + 'static) -> BoxedStrategy<Vec<(InstId, Atom<'static>)>> {
         vec((any::<u32>(), atom), 0..5).boxed()
@@ -70,7 +70,7 @@ fn write(writer: &mut ResultWriter, out: &mut Vec<u8>, stamp: u32, sets: &[Set])
     result.finish();
 }
 
-/// Follows a RESULT by hand and checks where everything is. Shares no code with the crate.
+/// Parses a RESULT by hand and checks all offsets. Shares no code with the crate.
 fn walk(pdu: &[u8], sets: &[Set]) {
     let word = |at: usize| u32::from_be_bytes(pdu[at..at + 4].try_into().unwrap());
     assert_eq!(word(0) as usize, pdu.len());

@@ -3,22 +3,22 @@
 use super::OptionType;
 use crate::config::{ConfigError, Value};
 
-/// An error number (errno(3)), positive; 0, which is none, asks for nothing.
+/// An error number (errno(3)), positive; 0 selects none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errno(pub u32);
 
 impl Errno {
-    /// What a system call can return (MAX_ERRNO in the kernel's include/linux/err.h).
+    /// Highest error number that a system call can return (MAX_ERRNO in the kernel's include/linux/err.h).
     const MOST: u32 = 4095;
 
-    /// Names that are not the first of their number.
+    /// Second names of error numbers.
     const OTHER: [(&'static str, nix::errno::Errno); 3] = [
         ("EWOULDBLOCK", nix::errno::Errno::EAGAIN),
         ("EDEADLOCK", nix::errno::Errno::EDEADLK),
         ("ENOTSUP", nix::errno::Errno::EOPNOTSUPP),
     ];
 
-    /// The number of an error by its name.
+    /// Returns the number of an error by its name.
     pub(super) fn named(name: &str) -> Option<u32> {
         if let Some((_, errno)) = Errno::OTHER.iter().find(|(other, _)| *other == name) {
             return u32::try_from(*errno as i32).ok();

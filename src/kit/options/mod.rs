@@ -1,4 +1,4 @@
-//! The options of a module's section: declared once, parsed, documented and defaulted from the declaration.
+//! Options of a module's section: parsed, documented and defaulted from one declaration.
 
 mod errno;
 mod pattern;
@@ -15,22 +15,22 @@ pub use pattern::{Expression, Pattern};
 pub use probe_list::ProbeList;
 pub use return_check::ReturnCheck;
 
-/// One option, for the default configuration, the man page and the check for unknown options.
+/// An option, for the default configuration, the man page and the check for unknown options.
 pub struct OptionDef {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// What a value looks like.
+    /// Description of valid values.
     pub expected: &'static str,
-    /// What it is without the option, as one would write it; empty: unset.
+    /// Default value as written in the configuration; empty: unset.
     pub default: fn() -> String,
-    /// What it may look like where there is no module without it.
+    /// An example value, for options without a default.
     pub example: Option<&'static str>,
-    /// What it does: the declaration's doc comment.
+    /// Description: the doc comment of the declaration.
     pub doc: &'static str,
 }
 
 impl OptionDef {
-    /// What a line with it may have: the default, or the example.
+    /// Returns a value for a sample line: the example, else the default.
     pub fn sample(&self) -> String {
         self.example.map_or_else(self.default, String::from)
     }
@@ -38,11 +38,11 @@ impl OptionDef {
 
 /// A type an option's value can have.
 pub trait OptionType: Sized {
-    /// What a value looks like: the end of a sentence that begins "expected".
+    /// Description of valid values: the end of a sentence that begins "expected".
     const EXPECTED: &'static str;
     /// Reads a value; the error names file, line, section and option.
     fn read(value: &Value<'_>) -> Result<Self, ConfigError>;
-    /// As one would write it.
+    /// Returns the value as written in the configuration.
     fn show(&self) -> String;
 }
 
@@ -61,11 +61,11 @@ impl OptionType for bool {
 pub struct RowCount(pub u32);
 
 impl RowCount {
-    /// More rows than any client shows; each costs memory in every archive.
+    /// Highest number of rows: more than any client shows; each costs memory in every archive.
     pub const MOST: u32 = 10_000;
     const RANGE: RangeInclusive<u32> = 0..=RowCount::MOST;
 
-    /// As [`OptionType::read`], for those who ask besides the module: the log has it only once if it is too many.
+    /// Reads a value like [`OptionType::read`], for callers besides the module: too high a value is not logged again.
     pub(crate) fn nearest(value: &Value<'_>) -> Result<u32, ConfigError> {
         value.nearest(&RowCount::RANGE)
     }
@@ -81,14 +81,14 @@ impl OptionType for RowCount {
     }
 }
 
-/// How often a table of what happened "in the last interval" begins anew.
+/// Interval after which a table of the events "in the last interval" is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
-    /// Every so many seconds.
+    /// Seconds.
     Seconds(u32),
-    /// At each fetch, which shows what happened since the fetch before.
+    /// The time between two fetches.
     AtFetch,
-    /// The table stays empty.
+    /// Disabled: the table stays empty.
     Never,
 }
 
@@ -109,7 +109,7 @@ impl OptionType for Interval {
     }
 }
 
-/// What rows of block I/O are ordered by.
+/// Column by which rows of block I/O are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoColumn {
     /// Bytes.
@@ -122,12 +122,12 @@ pub enum IoColumn {
     Rw,
 }
 
-/// The order of rows of block I/O: a column, the highest value first with `-` before it.
+/// Order of rows of block I/O: a column, descending with `-` before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoOrder {
-    /// The column.
+    /// Column.
     pub by: IoColumn,
-    /// The highest first.
+    /// True for highest first.
     pub descending: bool,
 }
 
@@ -150,12 +150,12 @@ impl OptionType for IoOrder {
     }
 }
 
-/// The length of a window, in seconds.
+/// Length of a window in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seconds(pub u32);
 
 impl Seconds {
-    /// The window.
+    /// Returns the window.
     pub fn window(self) -> Window {
         Window(Duration::from_secs(self.0.into()))
     }
@@ -171,7 +171,7 @@ impl OptionType for Seconds {
     }
 }
 
-/// Which buckets of a log-linear histogram are served.
+/// Buckets of a log-linear histogram to serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Buckets {
     /// Powers of two.
@@ -179,7 +179,7 @@ pub enum Buckets {
     Log2,
     /// Four to each power of two.
     Quarters,
-    /// All.
+    /// All buckets.
     Fine,
 }
 
@@ -202,12 +202,12 @@ impl OptionType for Buckets {
     }
 }
 
-/// The most cgroups that have counters of their own.
+/// Highest number of cgroups with counters of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CgroupCount(pub u32);
 
 impl CgroupCount {
-    /// Places for them, a power of two.
+    /// Returns the number of places for cgroups, a power of two.
     pub fn places(self) -> usize {
         self.0.next_power_of_two() as usize
     }
@@ -261,15 +261,15 @@ impl OptionType for Cpu {
     }
 }
 
-/// The size of a ring buffer in pages of 4096 bytes: a power of two.
+/// Size of a ring buffer in pages of 4096 bytes, a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages(pub u32);
 
 impl Pages {
-    /// 16 MiB: beyond it a ring holds more than a minute of any burst.
+    /// Largest size, 16 MiB: enough for more than a minute of any burst.
     const MOST: u32 = 4096;
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn bytes(self) -> usize {
         self.0 as usize * 4096
     }
@@ -295,7 +295,7 @@ impl OptionType for Pages {
 pub struct Ports(pub Vec<u16>);
 
 impl Ports {
-    /// Whether the port is asked for.
+    /// True if the list contains the port or is empty.
     pub fn wants(&self, port: u16) -> bool {
         self.0.is_empty() || self.0.contains(&port)
     }
@@ -312,64 +312,65 @@ impl OptionType for Ports {
     }
 }
 
-/// Bytes of a command name: the kernel cuts longer ones (`TASK_COMM_LEN`), so a longer entry is no name.
+/// Longest command name in bytes: the kernel cuts longer ones (`TASK_COMM_LEN`), so a longer entry is not a name.
 const COMM: usize = 15;
 
-/// Whether an entry is one plain word that can be a command name.
+/// True if an entry is a single plain word, which can be a command name.
 fn is_name(text: &str) -> bool {
     text.len() <= COMM && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
 }
 
-/// Which processes: each entry a process id, an exact command name, or a regular expression that has to match the whole
-/// command line. Empty means all.
+/// A filter for processes: each entry is a process id, an exact command name, or a regular expression that has to match
+/// the whole command line. Empty means all.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessFilter {
     entries: Vec<(String, Option<Expression>)>,
 }
 
 impl ProcessFilter {
-    /// The processes with this command name, which is alphanumeric.
+    /// Makes a filter for this command name, which is alphanumeric.
     pub fn named(comm: &str) -> ProcessFilter {
         ProcessFilter { entries: vec![(comm.into(), None)] }
     }
 
-    /// Whether all processes are meant.
+    /// True if it selects all processes.
     pub fn is_all(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether this process is meant. `cmdline` is its arguments joined with single blanks; `(comm)` for a kernel thread.
+    /// True if it selects this process. `cmdline` is its arguments joined with single blanks; `(comm)` for a kernel
+    /// thread.
     pub fn wants(&self, pid: u32, comm: &[u8], cmdline: &[u8]) -> bool {
         self.has_name(comm) || self.has_id(pid) || self.has_line(cmdline)
     }
 
-    /// Whether a command name is an entry.
+    /// True if an entry is this command name.
     pub fn has_name(&self, comm: &[u8]) -> bool {
         self.entries.iter().any(|(literal, _)| literal.as_bytes() == comm)
     }
 
-    /// Whether a process id is an entry.
+    /// True if an entry is this process id.
     pub fn has_id(&self, pid: u32) -> bool {
         self.entries.iter().any(|(literal, _)| literal.parse() == Ok(pid))
     }
 
-    /// Whether a command line matches an entry.
+    /// True if an entry matches this command line.
     pub fn has_line(&self, cmdline: &[u8]) -> bool {
         self.entries.iter().filter_map(|(_, regex)| regex.as_ref()).any(|regex| regex.matches(cmdline))
     }
 
-    /// The entries that are short enough for a command name.
+    /// Iterates over entries that are short enough for a command name.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.entries.iter().map(|(literal, _)| literal.as_bytes()).filter(|literal| literal.len() <= COMM)
     }
 
-    /// Whether it means processes that do not run yet: with a command name or an expression, and not with ids only.
+    /// True if it can match future processes: it has a command name or an expression, not only ids.
     pub fn means_new(&self) -> bool {
         self.entries.iter().any(|(text, _)| text.parse::<u32>().is_err())
     }
 
-    /// The expressions by which command lines of new processes have to be judged. One that is a plain word is none of them: a
-    /// process with no more than that for its command line has the word for its name.
+    /// Iterates over the expressions to match with command lines of new processes. Plain words are left out: a process
+    /// whose whole command line is that word also has it as its name.
     pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
         self.entries.iter().filter(|(text, _)| !is_name(text)).filter_map(|(_, regex)| regex.as_ref())
     }
@@ -405,17 +406,17 @@ impl OptionType for ProcessFilter {
     }
 }
 
-/// The options of a section that no module of this kind has: worth a word, no more, since a configuration may be older or newer than the
-/// agent.
+/// Returns options of a section that the module does not have. They are only a warning, since the configuration may be
+/// for an older or newer agent.
 pub fn unknown<'a>(section: &Section<'a>, options: &[OptionDef]) -> Vec<&'a str> {
     let is_known = |key: &str| ModuleSettings::KEYS.contains(&key) || options.iter().any(|option| option.name == key);
     section.keys().filter(|key| !is_known(key)).collect()
 }
 
-/// Declares a module's options: `Options`, how to read it from a section, and `OPTIONS`. The doc comment is the text of the
-/// default configuration and of the man page. An option without which there is no module has an example instead of a default.
-/// The option `process`, which most modules have, is declared by its name alone; it comes first. So are `window`, `buckets` and `prometheus`, by
-/// the word `histograms`.
+/// Declares a module's options: `Options`, which reads itself from a section, and `OPTIONS`. The doc comment is the
+/// text of the default configuration and of the man page. An option that must be given has an example instead of a
+/// default. The option `process`, which most modules have, is declared by its name alone, and first. The word
+/// `histograms` declares `window`, `buckets` and `prometheus`.
 ///
 /// ```text
 /// options! {

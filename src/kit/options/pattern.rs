@@ -1,5 +1,5 @@
-//! Regular expressions as option values, compiled when the configuration is read, and matched against bytes: what the kernel
-//! calls a name need not be UTF-8. They are those of Python, in which existing configurations have them.
+//! Regular expressions as option values, compiled when the configuration is read. They match bytes, since names in the
+//! kernel need not be UTF-8, and have Python's syntax, as in existing configurations.
 
 use super::OptionType;
 use crate::config::{ConfigError, Value};
@@ -9,27 +9,27 @@ use thiserror::Error;
 /// One regular expression.
 #[derive(Clone, Debug)]
 pub struct Expression {
-    /// As `regex` and `fancy_regex` take it.
+    /// Source for `regex` and `fancy_regex`.
     text: String,
     by: By,
 }
 
-/// What looks for it.
+/// Matching engine.
 #[derive(Clone, Debug)]
 enum By {
     /// A finite automaton: linear in the text.
     States(Regex),
-    /// Steps back where it has to: look-around, references to groups and the like.
+    /// Backtracking: look-around, backreferences and the like.
     Steps(fancy_regex::Regex),
 }
 
-/// What is wrong with a regular expression.
+/// An error in a regular expression.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct ExpressionError(String);
 
 impl Expression {
-    /// Compiles it; the error is what is wrong with it.
+    /// Compiles an expression.
     pub fn new(text: &str) -> Result<Expression, ExpressionError> {
         let text = end_of_text(text);
         let fault = match Regex::new(&text) {
@@ -49,7 +49,8 @@ impl Expression {
         Expression::new(text).map_err(|fault| value.error(format!("a regular expression ({fault})")))
     }
 
-    /// Whether it is found in a text. One that takes too many steps back is not; for it, bytes that are no text are U+FFFD.
+    /// True if the text contains a match. An expression that backtracks too often does not match; bytes that are not
+    /// UTF-8 are U+FFFD to it.
     pub fn matches(&self, text: &[u8]) -> bool {
         match &self.by {
             By::States(regex) => regex.is_match(text),
@@ -57,13 +58,13 @@ impl Expression {
         }
     }
 
-    /// The expression, if an automaton can tell what it matches.
+    /// Returns the expression if it can be matched by an automaton.
     pub fn regular(&self) -> Option<&str> {
         matches!(self.by, By::States(_)).then_some(&self.text)
     }
 }
 
-/// Python's `\Z` is the end of the text, which others call `\z`: for them it may also precede a newline there.
+/// Translates Python's `\Z`, the end of the text, to `\z`; in other dialects `\Z` also matches before a final newline.
 fn end_of_text(text: &str) -> String {
     let mut escaped = false;
     let end = |c: char| {
@@ -78,17 +79,17 @@ fn end_of_text(text: &str) -> String {
     text.chars().map(end).collect()
 }
 
-/// A regular expression that is looked for anywhere in a text; without one every text will do.
+/// An optional regular expression, matched anywhere in a text; without one every text matches.
 #[derive(Clone, Debug, Default)]
 pub struct Pattern(Option<Expression>);
 
 impl Pattern {
-    /// Whether every text will do.
+    /// True if every text matches.
     pub fn is_any(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether the text will do.
+    /// True if the text matches.
     pub fn matches(&self, text: &[u8]) -> bool {
         self.0.as_ref().is_none_or(|expression| expression.matches(text))
     }
@@ -96,7 +97,7 @@ impl Pattern {
 
 #[cfg(test)]
 impl Pattern {
-    /// One that the test knows to be right.
+    /// Makes a pattern from a valid expression.
     #[track_caller]
     pub fn of(text: &str) -> Pattern {
         Pattern(Some(Expression::new(text).expect("the test's expression")))

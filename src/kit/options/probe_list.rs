@@ -1,23 +1,23 @@
-//! Lists of probes in the configuration: in place, or in a file with a line each.
+//! Lists of probes in the configuration: in place, or in a file with one per line.
 
 use super::OptionType;
 use crate::config::{ConfigError, Value};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Entries such as `sched:sched_switch` or `c:malloc`, each once, in their order.
+/// Entries such as `sched:sched_switch` or `c:malloc`, in order, without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeList {
     entries: Vec<String>,
 }
 
 impl ProbeList {
-    /// The entries.
+    /// Returns the entries.
     pub fn entries(&self) -> &[String] {
         &self.entries
     }
 
-    /// A list that has to have entries, as the section's option does; `key` is its name.
+    /// Returns the list, or an error for the option `key` if it is empty.
     pub fn required(self, section: &crate::config::Section<'_>, key: &str) -> Result<ProbeList, ConfigError> {
         if self.entries.is_empty() {
             return Err(section.reject(key, format!("expected {}, got none", ProbeList::EXPECTED)));
@@ -27,7 +27,7 @@ impl ProbeList {
         Ok(self)
     }
 
-    /// These entries, trimmed; empty ones and those that were there before are left out.
+    /// Makes a list of trimmed entries; empty ones and duplicates are left out.
     pub fn new<'a>(entries: impl Iterator<Item = &'a str>) -> ProbeList {
         let mut list = ProbeList::default();
         for entry in entries.map(str::trim).filter(|entry| !entry.is_empty()) {
@@ -38,7 +38,7 @@ impl ProbeList {
         list
     }
 
-    /// The lines of a file. A `#` begins a comment at the beginning of a line or after a blank.
+    /// Parses the lines of a file. A `#` begins a comment at the beginning of a line or after a blank.
     fn lines(text: &str) -> ProbeList {
         ProbeList::new(text.lines().map(|line| {
             let comment = line
@@ -70,8 +70,8 @@ impl OptionType for ProbeList {
     }
 }
 
-/// Where a file of probes can be: beside the configuration or in the directory of the agent, where the Python agent looked,
-/// or in that agent's.
+/// Returns the possible paths of a file of probes: beside the configuration, and in the directories of this agent and
+/// of the Python agent, which searched its own.
 fn places(name: &Path, configuration: &Path) -> Vec<PathBuf> {
     if name.is_absolute() {
         return vec![name.to_path_buf()];

@@ -1,22 +1,22 @@
-//! What makes a function's return a failure, as an option value.
+//! The comparison that makes a function's return a failure, as an option value.
 
 use super::{Errno, OptionType};
 use crate::config::{ConfigError, Value};
 
-/// The operators, as C writes them; those of two characters first. Their places are the numbers that
-/// bpf/kprobe_hits.bpf.c gives them, see [`ReturnCheck::code`].
+/// Operators as in C, those of two characters first, with their numbers in bpf/kprobe_hits.bpf.c, see
+/// [`ReturnCheck::code`].
 const OPERATORS: [(&str, u8); 6] = [("==", 0), ("!=", 1), ("<=", 3), (">=", 5), ("<", 2), (">", 4)];
 
 /// A comparison that tells a failure: `!= 0`, `< 0`, `== -ENOENT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReturnCheck {
     operator: (&'static str, u8),
-    /// What is compared with, signed.
+    /// Right-hand value, signed.
     pub value: i64,
 }
 
 impl ReturnCheck {
-    /// The operator's number (`KP_EQ`, ... in bpf/kprobe_hits.bpf.c).
+    /// Returns the operator's number (`KP_EQ`, ... in bpf/kprobe_hits.bpf.c).
     pub fn code(&self) -> u8 {
         self.operator.1
     }
@@ -29,7 +29,7 @@ impl ReturnCheck {
 }
 
 impl Default for ReturnCheck {
-    /// `!= 0`.
+    /// Returns `!= 0`.
     fn default() -> ReturnCheck {
         ReturnCheck { operator: OPERATORS[1], value: 0 }
     }
@@ -45,7 +45,7 @@ impl OptionType for ReturnCheck {
     }
 }
 
-/// A signed whole number as C writes it, or the name of an error.
+/// Parses a signed integer in C notation, or the name of an error.
 fn integer(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(rest) => (true, rest.trim_start()),

@@ -1,5 +1,5 @@
-//! The recorded conversations of pmcd and dbpmda, held with the product: as they were, and with its own metrics in the place of
-//! those of the reference agent that they are like.
+//! The recorded conversations of pmcd and dbpmda, replayed with the product: unchanged, and with metrics of the product
+//! in place of similar ones of the reference agent.
 
 use super::{Product, BCC, BIO_ROWS, COMMANDS, FORKS, LATENCY};
 use crate::reference::pmcd::{self, decode, frame, split};
@@ -15,7 +15,7 @@ const BUCKETS: Pmid = Pmid::new(BCC, 0, 0);
 const EXECS: Pmid = Pmid::new(BCC, 13, 0);
 const CALLS: Pmid = Pmid::new(BCC, 15, 0);
 
-/// With three instances in biolatency and none in exectop; syscount is refused.
+/// Makes a product with three instances in biolatency and none in exectop; syscount is refused.
 fn product() -> Product {
     let mut product = Product::without(&["syscount"]);
     let disk = product.kernel.row(BIO_ROWS, 0);
@@ -25,7 +25,7 @@ fn product() -> Product {
     product
 }
 
-/// The PDUs of a recording: whether each went to the agent, and its bytes.
+/// Returns the PDUs of a recording: true for those sent to the agent, and the bytes.
 fn recorded(name: &str) -> Vec<(bool, Vec<u8>)> {
     let path = format!("{}/tests/vectors/conversations/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(path).unwrap();
@@ -39,12 +39,12 @@ fn recorded(name: &str) -> Vec<(bool, Vec<u8>)> {
     lines.collect()
 }
 
-/// Whether the request has an answer.
+/// True if the request has an answer.
 fn is_answered(request: &[u8]) -> bool {
     !matches!(frame(request).ty, PduType::CREDS | PduType::PROFILE | PduType::ATTR | PduType::ERROR)
 }
 
-/// The requests are about domains, metrics and names that the product has not. It answers all the same.
+/// The requests are about domains, metrics and names that the product lacks; it answers nevertheless.
 #[test]
 fn c71_the_product_answers_every_recorded_request_once() {
     let mut answered = 0;
@@ -84,7 +84,7 @@ fn c71_the_product_answers_like_the_recorded_agent() {
     assert!(compared > 150, "{compared}");
 }
 
-/// The metric of the product that is like one of the reference agent: it has as many instances, or the same error.
+/// Returns the metric of the product for one of the reference agent: it has as many instances, or the same error.
 fn metric(pmid: Pmid) -> Pmid {
     match (Reference::default().desc(pmid), pmid.cluster(), pmid.item()) {
         (Err(_), _, item) => Pmid::new(BCC, 299, item),
@@ -95,7 +95,8 @@ fn metric(pmid: Pmid) -> Pmid {
     }
 }
 
-/// Some values are missing of the one, and of the other there are none for the moment: no metric of the product is like these.
+/// True for metrics that the product has an equivalent of: not those with some values missing, or with no values at the
+/// moment.
 fn is_like(pmid: Pmid) -> bool {
     !matches!((pmid.cluster(), pmid.item()), (1, 2 | 3 | 5))
 }
@@ -133,8 +134,8 @@ fn name(of: &[u8]) -> String {
     }
 }
 
-/// The same request about the product; `None` for stores, texts, and labels of single metrics, which depend on more than
-/// likeness.
+/// Returns the same request about the product; `None` for stores, texts, and labels of single metrics, whose answers
+/// differ.
 fn translated(request: &[u8]) -> Option<Vec<u8>> {
     Some(match decode(request) {
         Pdu::Creds(_) | Pdu::Attr { .. } | Pdu::Error { .. } => request.to_vec(),
@@ -169,7 +170,7 @@ fn translated(request: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// The same type or error, and the same instances wherever the metrics are alike.
+/// Asserts the same type or error, and for equivalent metrics the same instances.
 #[track_caller]
 fn assert_alike(request: &[u8], reply: &[u8], expected: &[u8]) {
     let what = format!("{} {}", frame(request).ty, request.escape_ascii());

@@ -1,5 +1,5 @@
-//! A kernel in memory: it takes every program, makes the maps as the modules' plans ask, and does nothing by itself. What the
-//! programs would count, the test writes into the maps.
+//! A kernel in memory: it accepts every program, makes the maps that the modules' plans ask for, and does nothing by
+//! itself. Tests write into the maps what the programs would count.
 
 use corebcc::bpf::types;
 use corebcc::kit::{Attachment, Hook, Kernel, KernelError, MapDef, MapKind, Row, Rows, Sampling, Target, When};
@@ -15,10 +15,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How long a map that hangs does so if nobody lets go of it.
+/// Longest time that a read of a map hangs.
 const HANGS: Duration = Duration::from_secs(20);
 
-/// The kernel, for the agent and for the test that plays it.
+/// The kernel, shared by the agent and the test.
 #[derive(Clone, Default)]
 pub struct FakeKernel(Arc<State>);
 
@@ -28,9 +28,9 @@ struct State {
     attached: Mutex<BTreeMap<&'static str, &'static Hook>>,
     trouble: Mutex<BTreeMap<&'static str, Trouble>>,
     calm: Condvar,
-    /// The other end of the descriptor by which the agent asks for runs to be counted.
+    /// Other end of the descriptor by which the agent requests counting of runs.
     counting: Mutex<Option<UnixStream>>,
-    /// Runs and nanoseconds by program.
+    /// Number of runs and nanoseconds by program.
     runs: Mutex<BTreeMap<&'static str, (u64, u64)>>,
 }
 
@@ -42,16 +42,16 @@ struct Map {
     filled: EventFd,
 }
 
-/// What befalls whoever reads a map.
+/// A fault in reading a map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// It takes until the trouble is over.
+    /// The read blocks until the fault is removed.
     Hangs,
     Panics,
 }
 
 impl FakeKernel {
-    /// Loads the modules, but for these.
+    /// Loads the modules except the refused ones.
     pub fn load(&self, refused: &[&str], wanted: &[LoadRequest], _constants: &types::rodata) -> Outcome<FakeKernel> {
         let (mut modules, mut attempts, mut maps) = (Vec::new(), Vec::new(), BTreeMap::new());
         for LoadRequest { name, plan, maps: defs, .. } in wanted {
@@ -79,47 +79,47 @@ impl FakeKernel {
         Outcome { modules, attempts, findings, loaded: self.clone() }
     }
 
-    /// A row of a map that some module asked for.
+    /// Returns a row of a map that some module asked for.
     pub fn row<T>(&self, map: Rows<T>, row: usize) -> Row<'_, T> {
         let kernel: &dyn Kernel = self;
         kernel.rows(map).get(row).unwrap()
     }
 
-    /// A record in a ring.
+    /// Adds a record to a ring.
     pub fn record(&self, ring: &str, bytes: &[u8]) {
         let ring = self.map(ring);
         held(&ring.records).push(bytes.to_vec());
         ring.filled.write(1).unwrap();
     }
 
-    /// Whether a ring has records that nobody has read.
+    /// True if a ring has records that were not read.
     pub fn waits_in(&self, ring: &str) -> bool {
         !held(&self.map(ring).records).is_empty()
     }
 
-    /// From now on whoever reads the map is in trouble.
+    /// Adds a fault to a map.
     pub fn begin(&self, map: &'static str, trouble: Trouble) {
         held(&self.0.trouble).insert(map, trouble);
     }
 
-    /// No map is in trouble any more.
+    /// Removes all faults.
     pub fn calm(&self) {
         held(&self.0.trouble).clear();
         self.0.calm.notify_all();
     }
 
-    /// A program ran so often, and took so many nanoseconds.
+    /// Adds runs of a program and their nanoseconds.
     pub fn ran(&self, program: &'static str, runs: u64, time: u64) {
         held(&self.0.runs).insert(program, (runs, time));
     }
 
-    /// Whether the agent holds a descriptor to have runs counted.
+    /// True if the agent holds a descriptor to count runs.
     pub fn is_counting(&self) -> bool {
         let end = held(&self.0.counting);
         end.as_ref().is_some_and(|mut end| end.read(&mut [0]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock))
     }
 
-    /// The hooks that are attached.
+    /// Returns the attached hooks.
     pub fn hooks(&self) -> BTreeSet<&'static str> {
         self.attached().keys().copied().collect()
     }
@@ -132,7 +132,7 @@ impl FakeKernel {
         &self.0.maps.get().unwrap()[name]
     }
 
-    /// A module reads a map, if it is there.
+    /// Reads a map for a module, with its fault; `None` if there is no such map.
     fn read(&self, name: &str) -> Option<&Map> {
         let map = self.0.maps.get().unwrap().get(name);
         let trouble = held(&self.0.trouble);

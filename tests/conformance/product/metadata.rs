@@ -16,7 +16,8 @@ const FULL: u32 = 2;
 const OF_METRIC: u32 = 4;
 const OF_INDOM: u32 = 8;
 
-/// What the modules and the agent declare: `bcc.NAME`, cluster and item, as the test's configuration numbers them.
+/// Returns the declared metrics of modules and agent: `bcc.NAME`, cluster and item, numbered as in the test's
+/// configuration.
 fn declared() -> BTreeSet<(String, Pmid)> {
     let of_modules = MODULES.iter().flat_map(|name| find(name).unwrap().tables.iter().copied());
     let tables = of_modules.chain(STATUS.iter().map(|status| status.spec));

@@ -1,5 +1,5 @@
-//! The same checklist with the product in the reference agent's place: the registry, the collector with its threads, and the
-//! modules that are shipped, over a kernel in memory. It needs neither root nor BPF.
+//! The same checklist with the product instead of the reference agent: the registry, the collector with its threads,
+//! and the shipped modules, over a kernel in memory. It needs neither root nor BPF.
 
 mod conversations;
 mod fake_kernel;
@@ -31,11 +31,11 @@ const COMMANDS: Indom = Indom::new(BCC, 13);
 const PROCESSES: Indom = Indom::new(BCC, 40);
 /// `bcc.proc.sysfork`, a single counter.
 const FORKS: Pmid = Pmid::new(BCC, 2, 0);
-/// `bcc.proc.profile`, which can be stored to.
+/// `bcc.proc.profile`, a metric that can be stored to.
 const PROFILE: Pmid = Pmid::new(BCC, 14, 0);
-/// The longest that an answer may take.
+/// Longest time for an answer.
 const SECOND: Duration = Duration::from_secs(1);
-/// The longest that a test waits for what has to come.
+/// Longest time that a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// `PM_ERR_AGAIN`.
 const AGAIN: i32 = -12389;
@@ -73,21 +73,21 @@ module = bioperpid
 cluster = 1
 ";
 
-/// The agent, seen by pmcd and by the kernel.
+/// The agent, with a pmcd and a kernel controlled by the test.
 struct Product {
     pmcd: Pmcd<Registry>,
     kernel: FakeKernel,
 }
 
 impl Product {
-    /// Loaded, with counts in each module.
+    /// Makes a loaded product with counts in each module.
     fn started() -> Product {
         let product = Product::without(&[]);
         product.count();
         product
     }
 
-    /// Loaded but for these modules.
+    /// Makes a loaded product in which these modules are refused.
     fn without(refused: &'static [&'static str]) -> Product {
         let (mut product, load) = Product::loading(refused);
         drop(load);
@@ -95,7 +95,7 @@ impl Product {
         product
     }
 
-    /// Loads as long as the second is kept.
+    /// Makes a product that loads until the second value is dropped.
     fn loading(refused: &'static [&'static str]) -> (Product, mpsc::Sender<()>) {
         let config = Config::parse("test.conf", CONFIG.as_bytes());
         let Prepared { settings, enabled, modules, configuration } =
@@ -117,12 +117,12 @@ impl Product {
         (Product { pmcd: Pmcd::with(registry, Options::default()), kernel }, hold)
     }
 
-    /// Until it is loaded.
+    /// Waits until it is loaded.
     fn wait(&mut self) {
         self.eventually(|product| product.pmcd.agent.source_mut().poll().then_some(()));
     }
 
-    /// What the kernel's programs would have counted.
+    /// Sets counts like the programs in the kernel.
     fn count(&self) {
         let kernel = &self.kernel;
         let disk = kernel.row(BIO_ROWS, 0);
@@ -150,14 +150,14 @@ impl Product {
         }
     }
 
-    /// A TCP session ended.
+    /// Adds a TCP session that has ended.
     fn session(&self, rport: u16) {
         let mut session = tcp_session { rport, family: 2, lport: 50_000, pid: 4711, tx: 5, ..Default::default() };
         session.comm[..4].copy_from_slice(b"curl");
         self.kernel.record("tcp_sessions", &record_bytes(&session));
     }
 
-    /// The answer, once no module keeps it waiting: on a busy machine any may.
+    /// Returns the answer, asking again while a module delays it: on a busy machine any may.
     #[track_caller]
     fn answer(&mut self, request: &[u8]) -> Vec<u8> {
         let is_late = |reply: &[u8]| match pmcd::frame(reply).ty {
@@ -167,7 +167,7 @@ impl Product {
         self.eventually(|product| Some(product.pmcd.ask(request)).filter(|reply| !is_late(reply)))
     }
 
-    /// The value sets of these metrics, once they are there.
+    /// Returns the value sets of these metrics, as soon as they have values.
     #[track_caller]
     fn fetch(&mut self, pmids: &[Pmid]) -> Vec<Set> {
         let sets = pmcd::result(&self.answer(&pmcd::fetch(pmids)));
@@ -175,7 +175,7 @@ impl Product {
         sets
     }
 
-    /// The value sets of these metrics as they are.
+    /// Returns the value sets of these metrics from a single fetch.
     #[track_caller]
     fn fetch_now(&mut self, pmids: &[Pmid]) -> Vec<Set> {
         let sets = pmcd::result(&self.pmcd.ask(&pmcd::fetch(pmids)));
@@ -183,7 +183,7 @@ impl Product {
         sets
     }
 
-    /// What there is at last.
+    /// Repeats `look` until it returns a value.
     #[track_caller]
     fn eventually<T>(&mut self, look: impl Fn(&mut Product) -> Option<T>) -> T {
         let until = Instant::now() + PATIENCE;
@@ -196,7 +196,7 @@ impl Product {
         }
     }
 
-    /// The 64-bit values of a metric by instance, and none where there is an error instead.
+    /// Returns the 64-bit values of a metric by instance; empty for an error.
     #[track_caller]
     fn numbers(&mut self, pmid: Pmid) -> Vec<(InstId, u64)> {
         let number = |(inst, value): &(InstId, Wire)| match value {
@@ -206,7 +206,7 @@ impl Product {
         self.fetch(&[pmid])[0].values.iter().map(number).collect()
     }
 
-    /// The strings of a metric by instance.
+    /// Returns the strings of a metric by instance.
     #[track_caller]
     fn strings(&mut self, pmid: Pmid) -> Vec<(InstId, String)> {
         let string = |(inst, value): &(InstId, Wire)| match value {
@@ -216,7 +216,7 @@ impl Product {
         self.fetch(&[pmid])[0].values.iter().map(string).collect()
     }
 
-    /// The instances of a domain: all, the one with a number, or the one with a name.
+    /// Returns the instances of a domain: all, the one with a number, or the one with a name.
     #[track_caller]
     fn instances(&mut self, indom: Indom, inst: InstId, name: &str) -> Vec<(InstId, String)> {
         let reply = self.answer(&pmcd::instance(indom, inst, name));
@@ -229,7 +229,7 @@ impl Product {
         }
     }
 
-    /// What the agent says of a module: its state, and the sentence.
+    /// Returns the agent's metrics about a module: its state, and the sentence.
     #[track_caller]
     fn state(&mut self, module: &str) -> (String, String) {
         let indom = Indom::new(BCC, 301);
@@ -241,7 +241,7 @@ impl Product {
         (state, status)
     }
 
-    /// The descriptors of all metrics, aliases once.
+    /// Returns the descriptors of all metrics, without aliases.
     fn descs(&self) -> Vec<Desc> {
         let source = self.pmcd.agent.source();
         let mut pmids: Vec<Pmid> = source.names().into_iter().map(|(_, pmid)| pmid).collect();

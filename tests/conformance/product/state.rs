@@ -115,7 +115,7 @@ fn c65_a_slow_module_of_the_product_costs_only_itself() {
     product.eventually(|product| (product.store(b"start") == 0).then_some(()));
 }
 
-/// As many modules hang as there are threads for them.
+/// All threads of the collector are stuck in modules.
 #[test]
 fn what_waits_for_nobody_is_served_while_all_threads_are_stuck() {
     let mut product = Product::started();
@@ -136,7 +136,8 @@ fn what_waits_for_nobody_is_served_while_all_threads_are_stuck() {
     assert!(product.fetch(&[EXECS])[0].numval > 0);
 }
 
-/// The same counters in two kernels: one product serves them, the modules of the other are refreshed by their own thread.
+/// Two kernels have the same counters: one product serves them, the modules of the other are refreshed by their own
+/// thread.
 #[test]
 fn a_sum_has_the_values_that_the_modules_thread_reads() {
     const SUMS: [Pmid; 2] = [FORKS, DISKS];
