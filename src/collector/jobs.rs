@@ -1,6 +1,5 @@
 //! The collector as the thread that answers pmcd sees it: it puts jobs into a queue and takes results from another. All jobs are for
-//! the
-//! thread that owns the modules. While that thread is stuck in one module, helper threads refresh the others.
+//! the thread that owns the modules. While that thread is stuck in one module, helper threads refresh the others.
 
 use super::guard::{held, inject, Fault};
 use super::module_set::ModuleSet;

@@ -62,8 +62,7 @@ impl LoadedModules {
     }
 
     /// Fills an empty table if that waits for nothing: neither for the module nor for anything the module would wait for. Returns
-    /// `None`
-    /// otherwise.
+    /// `None` otherwise.
     pub fn refresh_at_once(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
         let (loaded, spec) = self.module(id)?;
         if spec.is_sum() {
@@ -112,8 +111,8 @@ impl LoadedModules {
         held(loaded.module().ok()?).module.events()
     }
 
-    /// Returns what is missing if the module of a table has nothing to count, as a process that matches. The module of the
-    /// filters, which is the last, is asked first.
+    /// Returns what is missing if the module of a table has nothing to count, as a process that matches. The module of the filters,
+    /// which is the last, is asked first.
     pub fn waits_for(&self, id: TableId) -> Option<String> {
         let (loaded, _) = self.module(id)?;
         let said = |by: &LoadedModule| held(by.module().ok()?).module.waits_for(&loaded.name);

@@ -347,8 +347,7 @@ impl ModuleSet {
     }
 
     /// Leaves pinned maps and programs to the next agent, and all other programs attached until the process ends. If the process
-    /// ended
-    /// while this thread detached a probe, the kernel would give up and keep it ("failed to unregister, leaking uprobe").
+    /// ended while this thread detached a probe, the kernel would give up and keep it ("failed to unregister, leaking uprobe").
     pub fn leave(self) {
         for set in self.modules.sets().iter() {
             set.kernel.let_go();

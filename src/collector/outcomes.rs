@@ -79,8 +79,7 @@ impl LoadedModules {
     }
 
     /// Returns, for each module, the targets that its section names and that it lacks, with the reason: first those that were not
-    /// found,
-    /// then those that cannot be attached.
+    /// found, then those that cannot be attached.
     pub fn missing_targets(&self) -> Vec<Vec<(String, String)>> {
         self.iter().map(|loaded| self.missing(loaded)).collect()
     }

@@ -112,8 +112,7 @@ impl Scripts {
     }
 
     /// Brings the served modules in line with the files, for sections that `is_meant` allows. `anew` names a section that is
-    /// restarted in
-    /// any case.
+    /// restarted in any case.
     pub fn change(
         &mut self,
         prefix: &str,
@@ -247,8 +246,7 @@ fn is_file_name(name: &str) -> bool {
 }
 
 /// Returns the program that bpftrace is to run for a file, which nobody but root may be able to change. The name comes from the
-/// agent:
-/// even one that was taken over gets no scripts from outside the directory.
+/// agent: even one that was taken over gets no scripts from outside the directory.
 fn program(directory: &Path, name: &str) -> io::Result<Vec<u8>> {
     if !is_file_name(name) {
         let shown = name.escape_debug();

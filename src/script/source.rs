@@ -1,6 +1,5 @@
 //! The text of a bpftrace script: its header, the maps it assigns to, and the program that is run: the script with a probe that
-//! prints
-//! its maps every second.
+//! prints its maps every second.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -350,8 +349,7 @@ fn brackets(tokens: &[Token<'_>]) -> Vec<(usize, usize)> {
 }
 
 /// Returns the kind of a map from the tokens before its name and after its keys, and the number of elements of a tuple there; `None`
-/// if
-/// the map is not assigned to.
+/// if the map is not assigned to.
 fn kind(before: Option<Token<'_>>, behind: &[Token<'_>], parts: usize) -> Option<Kind> {
     match behind {
         [Token::Assign, Token::Word(function), Token::Mark('('), ..] => Some(match *function {

@@ -112,8 +112,7 @@ impl ScriptState {
     }
 
     /// Returns the script as JSON for clients of PCP's bpftrace agent, in that agent's words; without the text if it would be longer
-    /// than
-    /// `most` bytes.
+    /// than `most` bytes.
     pub fn json(&self, name: &str, most: usize) -> String {
         let variables = self.source.maps.iter().map(|map| {
             let (name, kind) = (json_string(&map.name), json_string(map.metric_type()));
@@ -184,8 +183,7 @@ impl ScriptState {
     }
 
     /// Returns the time at which it is ended unless its values are fetched. As in PCP's bpftrace agent, a script with a name of its
-    /// own
-    /// (`// name:`) never expires.
+    /// own (`// name:`) never expires.
     pub fn expires_at(&self, expiry: Duration) -> Option<Instant> {
         self.pid?;
         self.read_at.filter(|_| self.source.name.is_none()).map(|at| at + expiry)

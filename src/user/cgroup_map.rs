@@ -1,6 +1,5 @@
 //! A pair's map of the cgroups whose path matches one of its expressions (`cgroup_id_map`). The agent walks the tree of cgroups once
-//! a
-//! second: a new cgroup is in the map within a second, and one that is gone is out of it.
+//! a second: a new cgroup is in the map within a second, and one that is gone is out of it.
 
 use super::config::{CgroupMap, PairError};
 use crate::host::{Cgroups, Controller};

@@ -181,8 +181,7 @@ fn domain_name(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Reads a stack, the innermost frame first; with `below` only the callers of that function, or all frames if it is not in the stack,
-/// the
-/// outermost first, as flame graphs need them.
+/// the outermost first, as flame graphs need them.
 fn stack(bytes: &[u8], below: Option<&str>, names: &mut Names) -> Result<Vec<u8>, Wrong> {
     let (addresses, rest) = bytes.as_chunks::<8>();
     if !rest.is_empty() {

@@ -196,8 +196,7 @@ mod tests {
     use std::os::unix::fs::{symlink, PermissionsExt};
 
     /// Makes a directory that only root may change, up to `/`, unlike those below /tmp or in a home directory. Without root, prints a
-    /// line and
-    /// returns `None`.
+    /// line and returns `None`.
     fn home(test: &str) -> Option<tempfile::TempDir> {
         let home = tempfile::tempdir_in("/var/lib").ok().filter(|home| trusted(home.path()).is_ok());
         if home.is_none() {

@@ -423,8 +423,7 @@ impl PairModule {
 
 impl PairModule {
     /// Collects the values that loading needs: constants, the cgroup, and maps to pin. Fails if the maps are too large, or a kernel
-    /// symbol is
-    /// unknown.
+    /// symbol is unknown.
     fn setup(&mut self, maps: &BTreeMap<String, PairMap>) -> Result<PairSetup, PairError> {
         self.fits(maps)?;
         if let Some(cgroups) = &mut self.cgroups {
@@ -442,8 +441,7 @@ impl PairModule {
     }
 
     /// Checks that its maps fit into the allowed memory. The kernel would take minutes to allocate a map of many gigabytes, and
-    /// cannot be
-    /// stopped.
+    /// cannot be stopped.
     fn fits(&self, maps: &BTreeMap<String, PairMap>) -> Result<(), PairError> {
         let sum = maps.values().fold(0_u64, |sum, map| sum.saturating_add(map.memory));
         let Some(largest) = maps.values().max_by_key(|map| map.memory).filter(|_| sum > self.max_memory) else {

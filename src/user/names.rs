@@ -1,6 +1,5 @@
 //! Names for numbers that programs report: disks, interfaces, cgroups, kernel symbols, PCI devices. A list is read at the first use,
-//! and
-//! again after a while, so that a device that takes over the number of another gets its own name.
+//! and again after a while, so that a device that takes over the number of another gets its own name.
 
 use crate::host::walk_below;
 use crate::modules::system_calls;

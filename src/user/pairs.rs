@@ -49,9 +49,8 @@ pub fn is_right(files: &PairFiles) -> bool {
 }
 
 /// Makes modules of pairs. Clusters are kept in a file if one is given; those of the other tables are avoided. `taken` has the
-/// sections of
-/// pairs that run, with the names of their files: another pair whose section would be one of them gets a section named after its
-/// file.
+/// sections of pairs that run, with the names of their files: another pair whose section would be one of them gets a section named
+/// after its file.
 pub fn pairs_of(
     files: Vec<PairFiles>,
     prefix: &str,

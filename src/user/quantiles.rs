@@ -1,6 +1,5 @@
 //! Quantiles of a histogram's counts in the last seconds. A quantile is the upper bound of its bucket: it is too high by less than
-//! the
-//! width of that bucket.
+//! the width of that bucket.
 
 use super::series::Texts;
 use crate::kit::{Window, QUANTILES};

@@ -48,8 +48,7 @@ const MAX_KADDRS: usize = 1024;
 const INSTANCES: u64 = 10_000;
 const MOST_INSTANCES: u64 = 1_000_000;
 /// Defaults for events: time after which a series without an event is forgotten (ebpf_exporter keeps all), and size of a CPU's buffer
-/// in
-/// bytes.
+/// in bytes.
 const FORGET_AFTER: Duration = Duration::from_secs(3600);
 const EVENT_BUFFER: u64 = 64 << 10;
 /// Lengths of windows for quantiles, in seconds.
@@ -137,8 +136,7 @@ impl Reader<'_> {
     }
 
     /// Adds an error for each key that looks like a misspelt one of those that corebcc adds to the format. Other unknown keys are
-    /// ignored, as in
-    /// ebpf_exporter.
+    /// ignored, as in ebpf_exporter.
     fn look_for_slips(&mut self, at: &At, known: &[&str], own: &[&str]) {
         let Value::Map(entries) = &at.node.value else { return };
         for (key, node) in entries.iter().filter(|(key, _)| !known.contains(&&**key) && !own.contains(&&**key)) {

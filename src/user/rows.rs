@@ -121,8 +121,7 @@ pub fn fill_series(
 }
 
 /// Fills the table of a histogram's buckets, cumulative up to `le`. A series shows no fewer buckets than before (`tops`). Returns the
-/// number
-/// of series without room among `max` rows; those that were shown before come first.
+/// number of series without room among `max` rows; those that were shown before come first.
 pub fn fill_buckets(
     table: &mut Table,
     labels: &[&'static str],

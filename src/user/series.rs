@@ -50,8 +50,7 @@ pub fn keeps_cpu(labels: &[Label]) -> bool {
 }
 
 /// Passes on the rows of a map, with keys as the labels cover them. For a map by CPU with a last label `cpu`, each CPU has a row,
-/// whose key
-/// is two bytes longer; otherwise the values of all CPUs are added up.
+/// whose key is two bytes longer; otherwise the values of all CPUs are added up.
 fn each_row(by_cpu: bool, with_cpu: bool, only_cpu: bool, key: &[u8], values: &[u64], out: &mut dyn FnMut(&[u8], u64)) {
     if !(by_cpu && with_cpu) {
         return out(key, values.iter().fold(0, |sum: u64, value| sum.wrapping_add(*value)));
@@ -74,8 +73,7 @@ pub fn texts(labels: &[&Label], key: &[u8], names: &mut Names) -> Result<Texts, 
 }
 
 /// Series of a metric, from the rows of a map. While rows are added there are at most twice as many series as are served, afterwards
-/// no more
-/// than are served.
+/// no more than are served.
 #[derive(Debug, Default)]
 pub struct Series<V> {
     /// Values by the texts of the labels.
@@ -93,8 +91,7 @@ pub type CounterSeries = Series<u64>;
 pub type HistogramSeries = Series<BTreeMap<u64, u64>>;
 
 /// The largest number of series, and those of the last reading: they are kept before new ones, since a counter that comes and goes is
-/// of no
-/// use.
+/// of no use.
 #[derive(Debug)]
 pub struct Served {
     max: usize,

@@ -1,6 +1,5 @@
 //! Declarations that are made when a pair is read. They live until the agent ends, as those that are compiled in, and equal
-//! declarations
-//! are the same object.
+//! declarations are the same object.
 
 use super::config::{Counter, Histogram};
 use super::series::{counter_units, Scale};
@@ -18,8 +17,7 @@ pub fn leak(text: String) -> &'static str {
 type Kept = HashMap<(TypeId, String), &'static (dyn Any + Send + Sync)>;
 
 /// Returns an object that lives until the agent ends. `of` describes all that it is made of: for an equal description, as of a pair
-/// that is
-/// loaded again, the same object is returned.
+/// that is loaded again, the same object is returned.
 pub fn kept<T: Any + Send + Sync>(of: String, make: impl FnOnce() -> T) -> &'static T {
     static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
     let key = (TypeId::of::<T>(), of);

@@ -1,6 +1,5 @@
 //! YAML as text, lists and maps. Scalars are kept as they are written, since keys of a `static_map` are compared in that form. A
-//! value knows
-//! its line, for messages.
+//! value knows its line, for messages.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use std::collections::HashMap;

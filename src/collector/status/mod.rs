@@ -1,6 +1,5 @@
 //! The agent's own metrics, `agent.*`: a summary, the states of modules and metrics, the costs of programs and maps, lost events. To
-//! a
-//! client they look like a module's; they have no section in the configuration and are always served.
+//! a client they look like a module's; they have no section in the configuration and are always served.
 
 mod agent;
 mod kernel;
