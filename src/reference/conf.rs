@@ -5,7 +5,7 @@ use super::roff::Page;
 use super::sorted;
 use crate::kit::{OptionDef, Spec};
 
-/// The options of `[pmda]`.
+/// Options of `[pmda]` and their descriptions.
 const PMDA: &[(&str, &str)] = &[
     ("modules", "The modules to enable, separated by commas. Each has a section."),
     ("prefix", "Prefix of all metric names; `bcc.` by default."),
@@ -53,7 +53,7 @@ const PMDA: &[(&str, &str)] = &[
     ),
 ];
 
-/// The page `corebcc.conf(5)`.
+/// Returns the page `corebcc.conf(5)`.
 pub fn conf_page(specs: &[&Spec]) -> String {
     let mut page = Page::new("corebcc.conf", 5, DATE);
     description(&mut page);
