@@ -103,7 +103,7 @@ pub(super) enum Sub {
 #[command(group = ArgGroup::new("form").args(["list", "top", "heatmap", "folded", "json", "csv"]))]
 #[command(group = ArgGroup::new("scale").args(["milliseconds", "microseconds"]))]
 pub(super) struct Show {
-    /// As --help: no agent, which takes the file of help texts by it
+    /// Print this text and exit; only the agent takes a file of help texts by -h
     #[arg(short = 'h', hide = true)]
     pub(super) short_help: bool,
     /// Metrics, parent nodes of metrics, or modules; then the interval in seconds and the number of readings
