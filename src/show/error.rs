@@ -40,7 +40,7 @@ pub enum ShowError {
     /// The form does not suit the tables.
     #[error("{0}")]
     Form(String),
-    /// The program of a file is one that the agent would not load.
+    /// The agent would not load the program given by `--program`.
     #[error("{0}; not loaded: only root may be able to change what runs in the kernel")]
     Pair(String),
     /// Scripts cannot be run.

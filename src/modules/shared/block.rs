@@ -220,7 +220,7 @@ impl SubmitterTable {
         }
     }
 
-    /// Reports requests that could not be counted for their process or with their time.
+    /// Reports requests that were not counted, or not for their process.
     pub fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each(
