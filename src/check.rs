@@ -1,4 +1,4 @@
-//! `--check`, `--check-syntax` and `--trycompile`: what is wrong with a configuration; then its modules are loaded, and detached again.
+//! `--check`, `--check-syntax` and `--trycompile`: reports the errors of a configuration, and loads and detaches its modules.
 
 use crate::catalog::EnabledModule;
 use crate::cli::{
@@ -18,20 +18,20 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
 
-/// What became of the modules.
+/// The result of loading the modules.
 struct Loaded {
-    /// The table module, hook, kernel feature, result.
+    /// The table with module, hook, kernel feature and result.
     table: String,
-    /// Whether every module was loaded.
+    /// True if every module was loaded.
     passed: bool,
-    /// The targets that loaded modules go without though the configuration names them, each with its module.
+    /// Configured targets that loaded modules lack, each with its module.
     missing: Vec<String>,
 }
 
-/// The exit status of a check of one file that was not tried.
+/// Exit status for a single file that was checked but not loaded or run.
 const NOT_TRIED: u8 = 2;
 
-/// Checks, prints what came of it, and yields the exit status.
+/// Checks, prints the result, and returns the exit status.
 pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     if let Some(announcement) = &options.announcement {
         print(&format!("{announcement}\n"))?;
@@ -96,7 +96,7 @@ pub fn run(options: &CheckOptions) -> Result<u8, PrintError> {
     Ok(u8::from(!is_right || is_incomplete || has_failed))
 }
 
-/// Logs what is wrong with a pair; whether something is.
+/// Logs the error of a pair. Returns true if it has one.
 fn tell(pair: &PairModule) -> bool {
     let status = pair.status();
     if !status.error.is_empty() {
@@ -105,14 +105,14 @@ fn tell(pair: &PairModule) -> bool {
     !status.error.is_empty()
 }
 
-/// The directory that a file is to be copied to before the agent loads it; `None` if it is in one of the agent's.
+/// Returns the directory to copy a file to before the agent can load it; `None` if it is in a directory of an agent.
 fn copy_to(file: &Path, directory: &str, conf: &PcpConf) -> Option<PathBuf> {
     let path = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     let home = path.parent().filter(|home| home.ends_with(directory) && home.with_file_name("corebcc.conf").is_file());
     home.is_none().then(|| conf.path("PCP_SYSCONF_DIR", "corebcc").join(directory))
 }
 
-/// Logs why a file was not tried: with the remedy in a directory of the agent's, else with the command that copies `files` there.
+/// Logs why a file was not tried: in a directory of an agent with the remedy, elsewhere with the command that copies `files` there.
 fn tell_not_tried(reason: &dyn Display, files: &[&Path], copy_to: Option<&Path>) {
     let Some(directory) = copy_to else {
         log::error!("{reason}; not tried");
@@ -126,7 +126,7 @@ fn tell_not_tried(reason: &dyn Display, files: &[&Path], copy_to: Option<&Path>)
     );
 }
 
-/// Checks the pair of a YAML file, which need not be where the agent looks for it: it is loaded only if nobody but root may change it.
+/// Checks the pair of a YAML file, which may be outside the agent's directory. It is loaded only if nobody but root may change it.
 fn check_pair(file: &Path, load: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
     let (files, trusted) = read_file(file);
     let object = files.object.clone();
@@ -159,8 +159,8 @@ fn check_pair(file: &Path, load: bool, copy_to: Option<&Path>) -> Result<u8, Pri
     })
 }
 
-/// Checks a bpftrace script, which need not be where the agent looks for it: it is run only if nobody but root may change it. Yields 1 if
-/// something is wrong with it, 2 if it was not tried or is attached to no hook.
+/// Checks a bpftrace script, which may be outside the agent's directory. It is run only if nobody but root may change it. Returns 1
+/// for an error, 2 if it was not tried or is attached to no hook.
 fn check_script(file: &Path, settings: &ScriptSettings, run: bool, copy_to: Option<&Path>) -> Result<u8, PrintError> {
     let checked = match script::check(file, settings, run) {
         Ok(checked) => checked,
@@ -194,7 +194,7 @@ fn check_script(file: &Path, settings: &ScriptSettings, run: bool, copy_to: Opti
     })
 }
 
-/// Checks the scripts beside a configuration, if it has them run; whether something is wrong with one.
+/// Checks the scripts beside a configuration, if it has a section for them. Returns true if one has an error.
 fn check_scripts(config: &Config, directory: &Path, run: bool) -> Result<bool, PrintError> {
     let Some(settings) = ScriptSettings::read(config).0 else { return Ok(false) };
     let mut wrong = false;
@@ -204,7 +204,7 @@ fn check_scripts(config: &Config, directory: &Path, run: bool) -> Result<bool, P
     Ok(wrong)
 }
 
-/// The programs of a pair.
+/// Returns a row for each program of a pair.
 fn program_rows(name: &str, status: &PairStatus) -> Vec<[String; 4]> {
     let row = |(program, section, refusal): &(String, String, Option<String>)| {
         let result = refusal.as_ref().map_or_else(|| "ok".into(), |refusal| format!("refused: {refusal}"));
@@ -213,13 +213,13 @@ fn program_rows(name: &str, status: &PairStatus) -> Vec<[String; 4]> {
     status.programs.iter().map(row).collect()
 }
 
-/// What was tried at a hook, one way after the other; `how` it is attached, if it is.
+/// Returns a row for each attempt at a hook. `how` is the kind by which it is attached, if it is.
 fn each_way(attempts: &[&Attempt], how: Option<&str>) -> Vec<[String; 2]> {
     let row = |attempt: &&Attempt| [attempt.kind.to_owned(), result(attempt, how)];
     attempts.iter().map(row).collect()
 }
 
-/// The same in one row: the way that was taken, and those that this kernel does not have.
+/// Returns a single row for a hook: the kind by which it is attached, and those that this kernel does not have.
 fn one_way(attempts: &[&Attempt], how: Option<&str>) -> Option<[String; 2]> {
     let is_taken = |attempt: &&&Attempt| attempt.result.is_ok() && how.is_none_or(|how| how == attempt.kind);
     let Some(taken) = attempts.iter().find(is_taken) else {
@@ -241,8 +241,8 @@ fn result(attempt: &Attempt, how: Option<&str>) -> String {
     }
 }
 
-/// Loads modules as far as they are right, and detaches them. `brief`: without the reasons, which the log has; `verbose`: with every way to
-/// attach that was tried.
+/// Loads modules without errors, and detaches them. `brief` leaves out the reasons, which the log has; `verbose` lists each attempt
+/// to attach.
 fn load(
     modules: PreparedModules,
     enabled: &[EnabledModule],
@@ -299,7 +299,7 @@ fn load(
     Loaded { table: columns(&rows), passed, missing }
 }
 
-/// Logs what every module has for compatibility only.
+/// Logs options that have no effect and exist for compatibility only.
 pub fn note_without_effect(config: &Config, modules: &[EnabledModule]) {
     for module in modules {
         let value =

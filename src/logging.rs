@@ -1,5 +1,5 @@
-//! The log: PCP's file format (`libpcp/src/logutil.c`, `util.c`: `pmOpenLog`, `pmNotifyErr`), standard error, or syslog.
-//! Takes records of the `log` crate; yields lines. A log that cannot be written to loses lines and nothing else.
+//! The log: a file in PCP's format (`libpcp/src/logutil.c`, `util.c`: `pmOpenLog`, `pmNotifyErr`), standard error, or syslog. Takes
+//! records of the `log` crate and writes lines. If the log cannot be written to, only lines are lost.
 
 use chrono::{DateTime, Local};
 use log::{Level, LevelFilter, Log, Metadata, Record, SetLoggerError};
@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where the log goes.
+/// The destination of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Standard error as it is: what pmcd gave us, or the terminal.
+    /// Standard error as pmcd or a shell has set it up.
     Stderr,
-    /// Standard error, for somebody who reads along: the words alone.
+    /// A terminal on standard error, with the plain messages for a reader.
     Terminal,
-    /// A file, made anew; the one there is kept as `NAME.prev`.
+    /// A new file; an existing one is kept as `NAME.prev`.
     File(PathBuf),
     /// The system log, facility `daemon`.
     Syslog,
@@ -27,15 +27,16 @@ pub enum Target {
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 
-/// Bytes of lines that are written in a minute: what others do is logged, and some of it they can do without end.
+/// Largest number of bytes logged in a minute: other processes cause lines, some of them without end.
 const BUDGET: usize = 1 << 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Opens the log and makes it the one that `log::info!` and its like write to. A target that cannot be had is reported
-/// on standard error, and standard error is the log then. `program` stands in each line.
+/// Opens the log and makes it the one of `log::info!` and the other macros. If the target cannot be opened, the reason is printed on
+/// standard error, which is the log then. `program` is the name in each line.
 ///
-/// With a file, standard error becomes the file, as in `pmOpenLog`: what a library or a panic prints is in the log too.
-/// So do this before [`crate::transport::connect`], which makes standard output the same as standard error.
+/// If the target is a file, it also becomes standard error, as in `pmOpenLog`: output of libraries and panics is in the log too.
+///
+/// Must be called before [`crate::transport::connect`], which makes standard output the same as standard error.
 pub fn start(program: &str, target: &Target, level: LevelFilter) -> Result<(), SetLoggerError> {
     let logger = LOGGER.get_or_init(|| {
         let sink = match target {
@@ -63,7 +64,7 @@ pub fn start(program: &str, target: &Target, level: LevelFilter) -> Result<(), S
     Ok(())
 }
 
-/// Writes the last line of a log file. For an orderly exit; a log without it tells of the other kind.
+/// Writes the last line of a log file, for an orderly exit; without that line the exit was another one.
 pub fn finish() {
     if let Some(logger) = LOGGER.get() {
         logger.foot(Local::now());
@@ -76,7 +77,7 @@ struct Logger {
     out: Mutex<Out>,
 }
 
-/// Where lines go, and what went there in the minute that began at a time.
+/// The destination of lines, with the bytes written and the lines left out since the beginning of a minute.
 struct Out {
     sink: Sink,
     since: Instant,
@@ -108,14 +109,14 @@ impl Logger {
         self.frame(&format!("\nLog finished {}\n", date(now)));
     }
 
-    /// Only a file of our own has a head and a foot.
+    /// Writes a head or foot, which only a file has.
     fn frame(&self, text: &str) {
         if let Sink::File(file) = &mut self.out().sink {
             let _ = file.write_all(text.as_bytes());
         }
     }
 
-    /// Writes a line, unless this minute's are too many already. A terminal gets all: somebody reads along, and no disk fills.
+    /// Writes a line, unless this minute has too many already. A terminal gets all lines: somebody reads them, and no disk fills.
     fn line(&self, level: Level, now: DateTime<Local>, text: &str) {
         let mut out = self.out();
         if !matches!(out.sink, Sink::Terminal) {
@@ -168,7 +169,7 @@ impl Logger {
         };
     }
 
-    /// A thread that panicked while it logged has left nothing half done that matters here.
+    /// Locks the state. A thread that panicked while logging has left nothing inconsistent that matters here.
     fn out(&self) -> std::sync::MutexGuard<'_, Out> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,12 +189,12 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-/// Where a path, or a link at it, may lead: it is root that says what these are.
+/// Files to which a path, or a link at it, may lead, since only root can change them.
 const STREAMS: [&str; 3] = ["/dev/null", "/dev/stdout", "/dev/stderr"];
 
-/// Opens a new file at `path`. The new one must not exist: the directory can belong to the `pcp` account, and a root
-/// process must not be led to write elsewhere by a link left there. What is no file and no link (a terminal, a named
-/// pipe) is neither renamed nor replaced.
+/// Opens a new file at `path`. It must not exist: the directory can belong to the `pcp` account, and a root process must not be made
+/// to write elsewhere by a link in it. Anything other than a file or a link (a terminal, a named pipe) is neither renamed nor
+/// replaced.
 fn open(path: &Path) -> io::Result<File> {
     let target = fs::read_link(path).unwrap_or_default();
     if let Some(stream) = STREAMS.iter().find(|stream| [path, &target].contains(&Path::new(stream))) {
@@ -211,7 +212,8 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create_new(true).open(path)
 }
 
-/// A named pipe that nobody reads holds nothing up: what it does not take is lost. No terminal becomes that of the agent.
+/// Returns the options for opening an existing special file: a named pipe without a reader blocks nothing, its lines are lost; a
+/// terminal does not become the controlling one.
 fn in_place(flags: i32) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.append(true).custom_flags(O_NONBLOCK | O_NOCTTY | flags);
@@ -232,13 +234,13 @@ fn host() -> String {
     nix::unistd::gethostname().map_or_else(|_| "localhost".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// `ctime(3)` without its newline.
+/// Formats a time as `ctime(3)`, without the newline.
 fn date(now: DateTime<Local>) -> String {
     now.format("%a %b %e %H:%M:%S %Y").to_string()
 }
 
-/// Text can hold what a stranger chose, such as the arguments of a traced process. It must not look like a line of its
-/// own, so further lines are indented, nor command the terminal it is read on.
+/// Makes a text safe for the log. It may contain arguments of traced processes, which strangers choose: further lines are indented,
+/// so that they do not look like lines of the log, and control characters cannot command a terminal.
 fn tame(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.trim_end().chars() {

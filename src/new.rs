@@ -1,4 +1,4 @@
-//! `pmdacorebcc new NAME`: the sources of a pair to begin with, in the working directory.
+//! `pmdacorebcc new NAME`: writes the sources of a new pair into the working directory.
 
 use crate::cli::{print, PrintError};
 use std::fs::OpenOptions;
@@ -8,34 +8,34 @@ use thiserror::Error;
 
 const PROGRAM: &str = include_str!("new/pair.bpf.c");
 const METRICS: &str = include_str!("new/pair.yaml");
-/// Compiles every pair of its directory.
+/// A Makefile that compiles every pair of its directory.
 const MAKEFILE: &str = include_str!("../examples/Makefile");
 
-/// Bytes of a name.
+/// Largest name in bytes.
 const MAX_NAME: usize = 64;
 
-/// Why there are no new sources.
+/// Reason why no sources were written.
 #[derive(Debug, Error)]
 pub enum NewError {
-    /// The name would not be the one that metrics have.
+    /// The name would differ from that in metrics.
     #[error("new expects a NAME of letters, digits and `_`, a letter first, at most {MAX_NAME}, got `{0}`")]
     Name(String),
-    /// `bcc.user.status` is the agent's.
+    /// The name is `status`: the agent has `bcc.user.status`.
     #[error("new expects a NAME other than `status`, which is where the states of pairs are")]
     Taken,
-    /// It stays as it is.
+    /// A file exists already; it is not changed.
     #[error("{0} is there already; take another NAME, or remove it")]
     Exists(String),
-    /// The kernel's reason.
+    /// A file cannot be written, with the kernel's reason.
     #[error("{0}: {1}")]
     Write(String, std::io::Error),
-    /// The files are written.
+    /// Standard output cannot be written; the files are written.
     #[error(transparent)]
     Print(#[from] PrintError),
 }
 
-/// Writes the sources of a pair, and says what to do with them. No file is overwritten; a Makefile that is there compiles this pair too,
-/// or is somebody's own.
+/// Writes the sources of a pair, and prints what to do with them. No file is overwritten; an existing Makefile compiles this pair
+/// too, or is the user's own.
 pub fn run(name: &str) -> Result<(), NewError> {
     let is_word = name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')

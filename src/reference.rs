@@ -1,5 +1,5 @@
-//! The files that follow from the declarations: the default configuration, the man pages, the tables of modules and metrics. `UPDATE=1 cargo
-//! test --test files` writes them.
+//! Files that are generated from the declarations: the default configuration, the man pages, the tables of modules and metrics.
+//! `UPDATE=1 cargo test --test files` writes them.
 
 mod conf;
 mod man;
@@ -17,7 +17,7 @@ use std::fmt::Write;
 /// Columns of the default configuration.
 const WIDTH: usize = 120;
 
-/// What values look like where a sample says enough.
+/// Descriptions of values that need no sentence, since the sample suffices.
 const PLAIN: &[&str] = &[
     "a boolean",
     "text",
@@ -26,8 +26,8 @@ const PLAIN: &[&str] = &[
     "a number of seconds, 0 for each fetch, or a negative number for never",
 ];
 
-/// `corebcc.conf`: every section and option with its default or an example, in the dialect of the Python agent's `bcc.conf`. What
-/// several options have in common stands once, above the sections.
+/// Returns `corebcc.conf`: every section and option with its default or an example, in the dialect of the Python agent's `bcc.conf`.
+/// Sentences that several options share stand once, above the sections.
 pub fn configuration(specs: &[&Spec]) -> String {
     let mut text = String::from(
         "# Configuration of pmdacorebcc. The Python agent's bcc.conf works unchanged.\n\
@@ -87,12 +87,12 @@ pub fn configuration(specs: &[&Spec]) -> String {
     text
 }
 
-/// What is said of options once for several sections.
+/// Sentences that several options share.
 struct Shared {
     entries: Vec<SharedEntry>,
 }
 
-/// Options, and the sentences that are said of each of them.
+/// Options and the sentences that they share.
 struct SharedEntry {
     names: Vec<&'static str>,
     sentences: Vec<String>,
@@ -126,7 +126,7 @@ impl Shared {
     }
 }
 
-/// What there is to say of an option: its text, and what its values look like unless the sample says it.
+/// Returns the sentences of an option: its text, and a description of its values unless the sample suffices.
 fn sentences(option: &OptionDef) -> Vec<String> {
     let text: Vec<&str> = option.doc.lines().map(str::trim).collect();
     let text = text.join(" ");
@@ -137,7 +137,7 @@ fn sentences(option: &OptionDef) -> Vec<String> {
     sentences
 }
 
-/// The sentences of a text, each with its final stop.
+/// Splits a text into sentences, each with its final stop.
 fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive(". ").map(str::trim).filter(|sentence| !sentence.is_empty())
 }
@@ -151,7 +151,7 @@ fn class(class: OverheadClass) -> &'static str {
     }
 }
 
-/// Lines with these beginnings, none wider than the page unless a word is.
+/// Wraps a text into lines with these beginnings, within the width unless a word is longer.
 fn wrapped(first: &str, others: &str, text: &str) -> String {
     let (mut lines, mut line) = (String::new(), String::from(first));
     let mut is_empty = true;
@@ -171,7 +171,7 @@ fn wrapped(first: &str, others: &str, text: &str) -> String {
     lines + &line + "\n"
 }
 
-/// The table of modules in Markdown.
+/// Returns the table of modules in Markdown.
 pub fn module_table(specs: &[&Spec]) -> String {
     let mut text = String::from("| module | metrics below `bcc.` | instances | hooks |\n| --- | --- | --- | --- |\n");
     for spec in sorted(specs) {
@@ -209,7 +209,7 @@ pub fn module_table(specs: &[&Spec]) -> String {
     text
 }
 
-/// The clusters of modules that the Python agent did not have, in Markdown.
+/// Returns the table of the clusters of modules that the Python agent did not have, in Markdown.
 pub fn cluster_table(specs: &[&Spec]) -> String {
     let mut taken = BTreeMap::new();
     for spec in specs {
@@ -223,7 +223,7 @@ pub fn cluster_table(specs: &[&Spec]) -> String {
     text
 }
 
-/// The agent's own metrics in Markdown.
+/// Returns the table of the agent's own metrics in Markdown.
 pub fn status_table<'a>(tables: impl Iterator<Item = &'a TableSpec>) -> String {
     let mut text = String::from("| metric below `bcc.` | by | what it is |\n| --- | --- | --- |\n");
     for table in tables {
@@ -235,7 +235,8 @@ pub fn status_table<'a>(tables: impl Iterator<Item = &'a TableSpec>) -> String {
     text
 }
 
-/// The capabilities of modules in Markdown: beyond CAP_BPF and CAP_PERFMON to be loaded, and beyond CAP_BPF afterwards.
+/// Returns the table of capabilities of modules in Markdown: beyond CAP_BPF and CAP_PERFMON for loading, and beyond CAP_BPF
+/// afterwards.
 pub fn capability_table(specs: &[&Spec]) -> String {
     let mut rows: Vec<([String; 2], Vec<&str>)> = Vec::new();
     for spec in sorted(specs) {
@@ -254,7 +255,7 @@ pub fn capability_table(specs: &[&Spec]) -> String {
     table
 }
 
-/// The capabilities that needs come to, without these.
+/// Returns the capabilities that needs amount to, without some.
 fn needed(needs: &[Need], without: &[&str]) -> String {
     let names = |needs: &mut dyn Iterator<Item = &Need>| -> BTreeSet<String> {
         needs.flat_map(|&need| capabilities(need)).map(ToString::to_string).collect()
@@ -277,14 +278,14 @@ fn sorted<'a>(specs: &[&'a Spec]) -> Vec<&'a Spec> {
     specs
 }
 
-/// The name of a metric in a list: all of a histogram are one.
+/// Returns the name under which a metric is listed: all metrics of a histogram have one.
 fn listed(table: &TableSpec, metric: &MetricDef) -> String {
     let is_of =
         |histogram: &&HistogramDef| metric.name.strip_prefix(histogram.name).is_some_and(|rest| rest.starts_with('.'));
     table.histograms.iter().find(is_of).map_or(metric.name.into(), |histogram| format!("{}.*", histogram.name))
 }
 
-/// `a.b.{c,d}`: the names below what they have in common.
+/// Joins names to `a.b.{c,d}`, with their common beginning once.
 fn common(names: &[&str]) -> String {
     let [first, rest @ ..] = names else { return String::new() };
     if rest.is_empty() {

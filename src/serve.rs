@@ -1,4 +1,4 @@
-//! `serve`: the order of a start, and what pmcd's connection is wired to.
+//! `serve`: the order of a start, and the wiring of pmcd's connection.
 
 use crate::agent::{creds, Agent, Options};
 use crate::catalog::{EnabledModule, Help, Registry, ServedTable};
@@ -29,16 +29,16 @@ use std::time::Instant;
 
 const HELP: &str = include_str!("../help");
 
-/// The connection's side of the agent.
+/// The agent as the handler of pmcd's connection.
 struct Server {
     agent: Agent<Registry>,
     ready: Arc<EventFd>,
-    /// The number of enabled modules, and when the first of them began to be loaded.
+    /// The number of enabled modules, and the time at which loading began.
     modules: usize,
     begin: Instant,
-    /// Whether loading is over, which was said.
+    /// True once loading is over and pmcd was told so.
     is_ready: bool,
-    /// `module_failure_fatal`, and whether it came to that.
+    /// The option `module_failure_fatal`, and whether a module has failed with it on.
     fatal: bool,
     failed: bool,
     restarts: Option<Restarts>,
@@ -48,7 +48,7 @@ struct Server {
 }
 
 impl Server {
-    /// The other thread holds no capabilities but these either by now; both need no other system calls.
+    /// Limits the system calls of all threads, once the modules are loaded: the collector has dropped its capabilities by now.
     fn give_up_calls(&self) {
         let Some(capabilities) = &self.capabilities else { return };
         let calls = limit_calls().map_or_else(|error| format!("not limited ({error})"), |()| "limited".into());
@@ -96,7 +96,8 @@ impl Handler for Server {
         self.failed || self.agent.source().is_lost()
     }
 
-    /// pmcd closes the connection of an agent that owes it no answer. One that it has dropped for being late did not end in order.
+    /// Notes an orderly end: pmcd closes the connection of an agent that owes it no answer. An agent that it dropped for being late
+    /// did not end in order.
     fn ended(&mut self, end: &End) {
         if !matches!(end, End::Broken(_)) && !self.agent.source().is_lost() {
             self.restarts.iter().for_each(|restarts| restarts.end(&self.writer));
@@ -260,7 +261,7 @@ pub fn run(options: &ServeOptions, signals: &Signals) -> Result<(), Box<dyn Erro
     }
 }
 
-/// Meets pmcd, and introduces the agent at once.
+/// Connects to pmcd, and introduces the agent at once.
 fn meet(
     options: &ServeOptions,
     conf: &PcpConf,
@@ -272,7 +273,7 @@ fn meet(
     Ok(connection)
 }
 
-/// Why the agent ends that is to have all of its modules or none.
+/// Returns the message for the end of an agent that runs with all of its modules or not at all.
 fn not_loaded(failed: &[&str], path: &str) -> String {
     format!(
         "the agent ends, since {} could not be loaded (see above) and `module_failure_fatal` is True, the default; to run the \
@@ -281,13 +282,13 @@ fn not_loaded(failed: &[&str], path: &str) -> String {
     )
 }
 
-/// Has this thread hold no capability but these; `None`, and a warning, if that fails.
+/// Drops all capabilities of this thread but these. Logs a warning and returns `None` if that fails.
 fn held_by(capabilities: &CapsHashSet) -> Option<CapsHashSet> {
     hold(capabilities).map_err(|error| warn!("privileges are not dropped: {error}")).ok()
 }
 
-/// `-U`, as `pmdaSetUser` of PCP's own agents, but that these capabilities stay. The log is open; what takes root comes after, and
-/// says so if it is refused.
+/// Changes the account as `-U` says, like `pmdaSetUser` of PCP's own agents, but keeps these capabilities. The log is open by now;
+/// later steps that need root report their own errors.
 fn run_as(name: &str, capabilities: &CapsHashSet) -> Result<(), Box<dyn Error>> {
     let failed = |error: &dyn std::fmt::Display| format!("-U {name}: cannot run as this account: {error}");
     let user = User::from_name(name).map_err(|error| failed(&error))?.ok_or_else(|| failed(&"no such account"))?;

@@ -1,5 +1,5 @@
-//! What there is to be at this site, as files and orders say: the modules of the configuration, the pairs of `programs.d`, and the
-//! scripts of `scripts.d`. It says what to stop and what to load so that this is what runs; all else keeps counting.
+//! The modules that are to run at this site according to files and orders: those of the configuration, the pairs of `programs.d`, and
+//! the scripts of `scripts.d`. It finds the modules to stop and to load when these change; all others keep counting.
 
 use crate::catalog::{enabled_module, Controllers, EnabledModule};
 use crate::cli::{configuration, programs, scripts, CommonOptions};
@@ -21,10 +21,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What a module was loaded by: a change of it loads the module anew.
+/// Options that a module was loaded with; it is loaded again when they change.
 type Said = Vec<(String, String)>;
 
-/// The files, the orders since the start, and what runs by them.
+/// The files, the orders since the start, and the modules that run accordingly.
 pub struct Site {
     common: CommonOptions,
     conf: PcpConf,
@@ -35,21 +35,21 @@ pub struct Site {
     config: Result<Config, ConfigError>,
     settings: Settings,
     configuration: Configuration,
-    /// The modules that run, by section, and their clusters.
+    /// Modules that run, by section, with their options and clusters.
     modules: BTreeMap<String, (Said, Vec<u16>)>,
-    /// The pairs that run, by section, with the names of their files.
+    /// Pairs that run, by section, with the names of their files.
     pairs: BTreeMap<String, String>,
-    /// What the files of pairs held that were loaded, by their names.
+    /// Hashes of the files of the loaded pairs, by their names.
     contents: BTreeMap<String, u64>,
-    /// The clusters of pairs, by section.
+    /// Clusters of pairs, by section.
     of_pairs: BTreeMap<String, Vec<u16>>,
     /// The scripts, if there was a section for them at the start.
     scripts: Option<Scripts>,
-    /// Whether there is one now.
+    /// True if there is a section for scripts now.
     runs_scripts: bool,
-    /// Whether modules and pairs can be loaded while the agent runs. Scripts can: they take no privilege of the agent.
+    /// True if modules and pairs may be loaded while the agent runs. Scripts always may: they need no privilege of the agent.
     loads_later: bool,
-    /// What was ordered of sections, against what the configuration says.
+    /// Sections that were ordered to run (true) or to stop (false), whatever the configuration says.
     orders: BTreeMap<String, bool>,
 }
 
@@ -61,7 +61,7 @@ fn alone(modules: Vec<Alone>) -> Vec<(Vec<EnabledModule>, PreparedModules)> {
 }
 
 impl Site {
-    /// The site at the start of the agent: these modules are loaded next.
+    /// Makes the site at the start of the agent, which loads these modules next.
     pub fn new(
         common: &CommonOptions,
         conf: &PcpConf,
@@ -100,33 +100,33 @@ impl Site {
         site
     }
 
-    /// Whether modules and programs may be loaded while the agent runs.
+    /// True if modules and programs may be loaded while the agent runs.
     pub fn loads_later(&self) -> bool {
         self.loads_later
     }
 
-    /// Whether there may be pairs.
+    /// True if there may be pairs.
     pub fn may_have_pairs(&self) -> bool {
         self.loads_later || self.directory.is_dir()
     }
 
-    /// The scripts, whose helper and thread are to be started.
+    /// Returns the scripts, for starting their helper and thread.
     pub fn scripts(&mut self) -> Option<&mut Scripts> {
         self.scripts.as_mut()
     }
 
-    /// Who may order so.
+    /// Returns the users and groups that may give orders.
     pub fn controllers(&self) -> Controllers {
         let Settings { control_users, control_groups, .. } = &self.settings;
         Controllers { users: control_users.clone(), groups: control_groups.clone() }
     }
 
-    /// All pairs.
+    /// Makes modules of all pairs.
     pub fn all_pairs(&mut self) -> Vec<Alone> {
         self.made(read_directory(&self.directory))
     }
 
-    /// All scripts.
+    /// Makes modules of all scripts.
     pub fn all_scripts(&mut self) -> Vec<Alone> {
         self.changed_scripts(None)
             .load
@@ -145,7 +145,7 @@ impl Site {
         (section, (said, clusters))
     }
 
-    /// Makes modules of pairs that do not run.
+    /// Makes modules of pairs that do not run yet.
     fn made(&mut self, files: Vec<PairFiles>) -> Vec<Alone> {
         let allow_helpers = self.settings.allow_helpers.clone();
         set_pair_options(PairOptions { btf: self.common.btf.clone(), allow_helpers });
@@ -168,7 +168,7 @@ impl Site {
         pairs.into_iter().map(alone).collect()
     }
 
-    /// What follows from the files of scripts and the orders. `anew` names the section of one that begins anew.
+    /// Returns the changes that follow from the files of scripts and the orders. `anew` is the section of a script to be restarted.
     fn changed_scripts(&mut self, anew: Option<&str>) -> Renewal {
         let Some(scripts) = &mut self.scripts else { return Renewal::default() };
         let clusters = |(section, clusters): (&String, &Vec<u16>)| match self.pairs.contains_key(section) {
@@ -187,7 +187,8 @@ impl Site {
         Renewal { stop: gone, load: load.collect(), ..Renewal::default() }
     }
 
-    /// What a configuration says of scripts, as far as that can change: the helper that runs them has its options from the start.
+    /// Returns true if a configuration has a section for scripts. Fails if its options have changed: the helper that runs bpftrace
+    /// has its options from the start.
     fn said_of_scripts(&self, config: &Result<Config, ConfigError>) -> Result<bool, RenewalError> {
         let Ok(config) = config else { return Ok(self.runs_scripts) };
         let settings = ScriptSettings::read(config).0;
@@ -202,7 +203,7 @@ impl Site {
         }
     }
 
-    /// Pairs by the names of their files do not run any more: yields their sections.
+    /// Forgets running pairs by the names of their files. Returns their sections.
     fn forget(&mut self, names: &[String]) -> Vec<String> {
         let is_one = |(_, name): &(&String, &String)| names.contains(name);
         let sections: Vec<String> = self.pairs.iter().filter(is_one).map(|(section, _)| section.clone()).collect();
@@ -211,7 +212,7 @@ impl Site {
         sections
     }
 
-    /// What loads pairs anew, or for the first time.
+    /// Returns the changes that load pairs again, or for the first time.
     fn renewed(&mut self, names: &[String]) -> Renewal {
         let names = self.meant(names);
         let stop = self.forget(&names);
@@ -219,7 +220,8 @@ impl Site {
         Renewal { stop, load: alone(load), ..Renewal::default() }
     }
 
-    /// What follows from changes of files: what holds the same as before runs on, and so does a pair whose files are wrong now.
+    /// Returns the changes that follow from changed files. Pairs with equal contents keep running, as do pairs whose new files have
+    /// errors.
     fn changed(&mut self, names: &[String]) -> Renewal {
         let names = self.meant(names);
         let others = self.pairs.values().filter(|name| !names.contains(name)).count();
@@ -241,13 +243,13 @@ impl Site {
         Renewal { stop, load: alone(self.made(files)), ..Renewal::default() }
     }
 
-    /// Those of these pairs that nobody stopped.
+    /// Returns the names of those pairs that were not stopped by an order.
     fn meant(&self, names: &[String]) -> Vec<String> {
         let is_meant = |name: &&String| self.orders.get(&section_of(name)) != Some(&false);
         names.iter().filter(is_meant).cloned().collect()
     }
 
-    /// What follows from a configuration and the orders.
+    /// Prepares the modules that follow from a configuration and the orders.
     fn wanted(&self, config: &Result<Config, ConfigError>, path: &str) -> Prepared {
         let mut enabled = survey(config, MODULES);
         enabled.modules.retain(|module| self.orders.get(&module.settings.section) != Some(&false));
@@ -269,7 +271,7 @@ impl Site {
         prepared
     }
 
-    /// Takes what is wanted over; yields what is to be done for it.
+    /// Takes over prepared modules. Returns the changes that lead to them.
     fn take(&mut self, prepared: Prepared) -> Renewal {
         let Prepared { settings, enabled, modules, configuration } = prepared;
         let controllers = self.controllers();
@@ -364,7 +366,7 @@ impl Site {
         Ok(renewal)
     }
 
-    /// Has it told of a pair or a script that it was stopped, or no longer.
+    /// Updates the report on the configuration after an order to start or stop a pair or script.
     fn tell(&mut self, section: &str, order: Order, renewal: &mut Renewal) {
         let stopped = &mut self.configuration.stopped;
         stopped.retain(|(name, _)| name != section);
@@ -375,12 +377,12 @@ impl Site {
     }
 }
 
-/// How a module, a pair or a script of a section that was stopped is started.
+/// Describes how to start a stopped module, pair or script.
 fn how_to_start(section: &str) -> String {
     format!("stopped; `pmstore -i {section} bcc.agent.module.control start` starts it")
 }
 
-/// Tells of a module that it was stopped, in place of how the configuration would enable it.
+/// Reports a module as stopped, in place of the advice how to enable it.
 fn tell_stopped(prepared: &mut Prepared, section: &str, config: Option<&Config>) {
     let how = how_to_start(section);
     let module = config.and_then(|config| ModuleSettings::named(config.section(section)?));

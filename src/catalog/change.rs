@@ -3,19 +3,19 @@
 use super::{Controllers, ServedTable, TableError};
 use crate::kit::TableId;
 
-/// What came and went of what is served, in this order: first what is gone.
+/// Changes of what is served. `gone` comes first: a table may come back in `come`.
 #[derive(Default)]
 pub struct Change {
-    /// Tables that are gone.
+    /// Tables that are no longer served.
     pub gone: Vec<TableId>,
-    /// Tables that have come, each with whether it is served, or why not.
+    /// Tables that are served from now on, each with the reason if it has no values.
     pub come: Vec<(ServedTable, Result<(), TableError>)>,
-    /// Who may change what runs from now on.
+    /// New users and groups that may give orders, if these have changed.
     pub controllers: Option<Controllers>,
 }
 
 impl Change {
-    /// Whether nothing came and nothing went.
+    /// True if there are no changes.
     pub fn is_empty(&self) -> bool {
         self.gone.is_empty() && self.come.is_empty() && self.controllers.is_none()
     }

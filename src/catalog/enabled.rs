@@ -1,27 +1,27 @@
-//! Which modules a configuration enables, and everything about each but the module itself.
+//! The modules that a configuration enables, with all that is known about each but the module itself.
 
 use crate::config::{did_you_mean, Config, ConfigError, Cost, Fault, ModuleSettings, Section, Settings};
 use crate::kit::{OptionDef, RowCount, Shape, Spec, TableId, TableSpec, BPF_NAMES};
 
-/// The first cluster of the tables of pairs.
+/// First cluster of the tables of pairs.
 pub const PAIR_CLUSTERS: u32 = 500;
 
 /// A module as configured.
 pub struct EnabledModule {
-    /// Its kind.
+    /// Its declaration.
     pub spec: &'static Spec,
-    /// Its section.
+    /// The shared options of its section.
     pub settings: ModuleSettings,
-    /// Rows of its tables of rows; else 0.
+    /// Number of rows of its tables of shape `Rows`; 0 if it has none.
     pub rows: u32,
-    /// Whether its metrics have their second names.
+    /// True if its metrics are also served under their second names.
     pub bpf_names: bool,
-    /// The options of its tables that are off.
+    /// Options that are off and without which a table stays empty.
     pub off: Vec<&'static str>,
 }
 
 impl EnabledModule {
-    /// Its tables as they are served: the section numbers the first.
+    /// Returns its tables as they are served. The cluster of the first one is that of the section.
     pub fn tables(&self) -> impl Iterator<Item = ServedTable> + '_ {
         self.spec.tables.iter().enumerate().map(|(place, spec)| ServedTable {
             id: TableId::new(if place == 0 { self.settings.cluster } else { spec.cluster as u16 }),
@@ -37,41 +37,41 @@ impl EnabledModule {
 
 /// A table as it is served.
 pub struct ServedTable {
-    /// What the collector knows it by.
+    /// Its identifier in the collector.
     pub id: TableId,
     /// Its declaration.
     pub spec: &'static TableSpec,
-    /// The section of its module; empty for what the agent tells of itself.
+    /// Section of its module; empty for the agent's own tables.
     pub section: String,
-    /// What the names of its metrics begin with.
+    /// Prefix of its metrics' names.
     pub prefix: String,
-    /// Rows of a table of rows; else 0.
+    /// Number of rows of a table of shape `Rows`; else 0.
     pub rows: u32,
-    /// Whether its metrics have their second names.
+    /// True if its metrics are also served under their second names.
     pub bpf_names: bool,
-    /// The options without which it stays empty, as far as they are off.
+    /// Options that are off and without which it stays empty.
     pub off: Vec<&'static str>,
 }
 
 impl ServedTable {
-    /// Why it stays empty, if options are off that it takes.
+    /// Returns the reason why it stays empty, with the lines to set, if it needs options that are off.
     pub fn why_off(&self) -> Option<String> {
         let set: Vec<String> = self.off.iter().map(|option| format!("{option} = True")).collect();
         let (set, section) = (set.join(" and "), &self.section);
         (!set.is_empty()).then(|| format!("off: set {set} in [{section}] of the configuration"))
     }
 
-    /// The pair whose metrics these are, if they are a pair's.
+    /// Returns the name of its pair, if it is a pair's table.
     pub fn pair(&self) -> Option<&str> {
         self.section.strip_prefix("user.").filter(|_| self.is_of_the_site())
     }
 
-    /// Whether it is a pair's or a script's, which have their help texts with them.
+    /// True for tables of pairs and scripts, which bring their own help texts.
     pub fn is_of_the_site(&self) -> bool {
         self.spec.cluster >= PAIR_CLUSTERS
     }
 
-    /// The complete names of its metrics, each with the column: one may have two.
+    /// Returns the complete names of its metrics, each with the column; a metric may have two names.
     pub fn names(&self) -> Vec<(String, usize)> {
         let mut names = Vec::new();
         for (column, metric) in self.spec.metrics.iter().enumerate() {
@@ -83,18 +83,18 @@ impl ServedTable {
     }
 }
 
-/// What a configuration enables, as far as it can be made out.
+/// The modules that a configuration enables, as far as it can be read.
 pub struct Enabled {
     /// The options of `[pmda]`.
     pub settings: Settings,
     /// The modules whose metrics have identifiers, in the order of the configuration.
     pub modules: Vec<EnabledModule>,
-    /// What is wrong, but for the modules' own options.
+    /// Errors, except those in the modules' own options.
     pub faults: Vec<Fault>,
 }
 
 impl Enabled {
-    /// Reads as much as can be made out, and tells everything that is wrong.
+    /// Reads all settings and modules that can be read, and returns all errors.
     pub fn survey(config: &Config, specs: &[&'static Spec]) -> Enabled {
         let (settings, mut faults) = Settings::survey(config);
         let mut modules = Vec::new();
@@ -108,7 +108,7 @@ impl Enabled {
     }
 }
 
-/// What a configuration enables; the first error is the result.
+/// Returns the settings and modules of a configuration, or the first error that costs something.
 pub fn enabled_modules(
     config: &Config,
     specs: &[&'static Spec],
@@ -118,7 +118,7 @@ pub fn enabled_modules(
     costly.map_or(Ok((settings, modules)), |fault| Err(fault.error))
 }
 
-/// A module as its section configures it, besides those that are enabled before it.
+/// Returns a module with the options of its section. Fails if it conflicts with those enabled before it.
 pub fn enabled_module(
     config: &Config,
     module: &ModuleSettings,
@@ -177,7 +177,7 @@ pub fn enabled_module(
     Ok(EnabledModule { spec, settings: module.clone(), rows, bpf_names, off: off.collect() })
 }
 
-/// The clusters of all tables: the section numbers the first.
+/// Returns the clusters of all tables. That of the first is the cluster of the section.
 fn clusters_of(spec: &'static Spec, settings: &ModuleSettings) -> Vec<(u32, &'static TableSpec)> {
     let number = |(place, table): (usize, &&'static TableSpec)| match place {
         0 => (u32::from(settings.cluster), *table),
@@ -186,7 +186,7 @@ fn clusters_of(spec: &'static Spec, settings: &ModuleSettings) -> Vec<(u32, &'st
     spec.tables.iter().enumerate().map(number).collect()
 }
 
-/// The kind of a module by its option `module`.
+/// Returns the declaration of a module by its option `module`.
 pub fn spec_of(
     section: Section<'_>,
     module: &ModuleSettings,

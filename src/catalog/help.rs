@@ -1,14 +1,14 @@
-//! The help texts, in PCP's own format (newhelp(1)), compiled in: `@ NAME one line`, then the full text to the next `@`.
+//! Help texts in PCP's format (newhelp(1)), compiled in: `@ NAME one line`, then the full text up to the next `@`.
 
 use std::collections::HashMap;
 
-/// Help by metric name (`bcc.disk.all.latency`) or instance domain (`BCC.0`).
+/// Help texts by metric name (`bcc.disk.all.latency`) or instance domain (`BCC.0`).
 pub struct Help {
     entries: HashMap<&'static str, (&'static str, &'static str)>,
 }
 
 impl Help {
-    /// Reads the texts of a help file. Lines before the first entry are comments.
+    /// Parses a help file. Lines before the first entry are comments.
     pub fn parse(source: &'static str) -> Help {
         let mut entries = HashMap::new();
         let mut rest = source;
@@ -23,19 +23,19 @@ impl Help {
         Help { entries }
     }
 
-    /// One-line or full text; `None` if there is none.
+    /// Returns the one-line or the full text; `None` if there is none.
     pub fn get(&self, name: &str, full: bool) -> Option<&'static str> {
         let (oneline, text) = self.entries.get(name)?;
         Some(if full { text } else { oneline }).filter(|text| !text.is_empty()).copied()
     }
 
-    /// The names that have an entry.
+    /// Returns the names with an entry.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.entries.keys().copied()
     }
 }
 
-/// Where an `@` stands at the beginning of a line.
+/// Returns the position of the next `@` at the beginning of a line.
 fn find_entry(text: &str) -> Option<usize> {
     if text.starts_with('@') {
         return Some(0);

@@ -1,10 +1,10 @@
-//! Help texts of histograms, made from their declarations when a client asks: there are hundreds, alike.
+//! Help texts of histograms, made from their declarations when a client asks: there are hundreds of similar ones.
 
 use crate::kit::{HistogramDef, MetricDef, Shape, TableSpec};
 
 const WIDTH: usize = 78;
 
-/// The full text of a metric of a table of histograms.
+/// Returns the full text of a metric of a table of histograms.
 pub fn of_metric(table: &TableSpec, metric: &MetricDef) -> String {
     let of = |histogram: &'static HistogramDef| {
         let last = metric.name.strip_prefix(histogram.name)?.strip_prefix('.')?;
@@ -14,7 +14,7 @@ pub fn of_metric(table: &TableSpec, metric: &MetricDef) -> String {
     wrapped(&text.unwrap_or_else(|| format!("{}.", capitalized(metric.oneline))))
 }
 
-/// One line and the full text of the instance domain of a table of histograms; `None` if it has none.
+/// Returns one line and the full text for the instance domain of a table of histograms; `None` if it has none.
 pub fn of_domain(table: &TableSpec) -> Option<(String, String)> {
     let (oneline, full) = match table.shape {
         Shape::Single => return None,
@@ -36,7 +36,7 @@ pub fn of_domain(table: &TableSpec) -> Option<(String, String)> {
     Some((oneline, wrapped(full)))
 }
 
-/// The full text of a histogram's metric by the last component of its name.
+/// Returns the full text of a histogram's metric, chosen by the last component of its name.
 fn described(histogram: &HistogramDef, last: &str) -> String {
     let HistogramDef { events, time, note, .. } = histogram;
     let text = match last {

@@ -1,4 +1,4 @@
-//! The instances of a module's domain: which identifier each row of its table has.
+//! Instances of a module's domain: the identifiers of the rows of its table.
 
 use crate::kit::{Key, Log2, Shape, Table};
 use crate::pcp::{InstId, IN_NULL};
@@ -6,22 +6,22 @@ use crate::state::{Cache, Writer};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// An instance domain at work.
+/// An instance domain in use.
 pub struct Instances {
     shape: Shape,
-    /// Of a row table: there are as many instances, with or without data.
+    /// Number of instances of a table of shape `Rows`, which are there with or without data.
     rows: u32,
     cache: Option<Cache>,
-    /// For each row of the table; `None` for a name that was refused.
+    /// Identifiers by row of the table; `None` for a name that was refused.
     ids: Vec<Option<InstId>>,
-    /// The rows, in order, whose names are not those of the table (see [`Cache::id`]).
+    /// Rows whose instance has another name than in the table (see [`Cache::id`]), in ascending order.
     renamed: Vec<(usize, Vec<u8>)>,
-    /// A name while it is looked for.
+    /// Buffer for the name that is looked up.
     name: Vec<u8>,
 }
 
 impl Instances {
-    /// A file of this name keeps the identifiers of names over restarts.
+    /// Makes an instance domain. A file of this name keeps the identifiers of names over restarts.
     pub fn new(shape: Shape, rows: u32, file: Option<(&Writer, &str)>) -> Instances {
         use Shape::{Buckets, Named, Seconds, Words};
         let cache = match (shape, file) {
@@ -41,7 +41,7 @@ impl Instances {
         Instances { shape, rows, cache, ids: Vec::new(), renamed: Vec::new(), name: Vec::new() }
     }
 
-    /// Gives each row of a new table its identifier.
+    /// Assigns an identifier to each row of a new table.
     pub fn update(&mut self, table: &Table, now: SystemTime) {
         self.ids.clear();
         self.renamed.clear();
@@ -73,18 +73,18 @@ impl Instances {
         }
     }
 
-    /// The identifiers, by row.
+    /// Returns the identifiers, by row.
     pub fn ids(&self) -> &[Option<InstId>] {
         &self.ids
     }
 
-    /// Hands out every instance with its name. Without a table only a row table has instances.
+    /// Passes each instance with its name to `out`. Without a table only one of shape `Rows` has instances.
     pub fn each(&self, table: Option<&Table>, out: &mut dyn FnMut(InstId, &[u8])) {
         self.each_row(table, &mut |_, id, name| out(id, name));
     }
 
-    /// Hands out the instances of the latest table without the table; `None`, with nothing handed out, if these are not known: of names
-    /// that change behind their first word only that word is kept.
+    /// Passes the instances of the latest table to `out` without needing the table. Returns `None`, with none passed, if their names
+    /// are not known: of `Words`, whose names change behind the first word, only that word is kept.
     pub fn each_known(&self, out: &mut dyn FnMut(InstId, &[u8])) -> Option<()> {
         let cache = self.cache.as_ref().filter(|_| !matches!(self.shape, Shape::Words { .. }))?;
         let known: BTreeMap<InstId, &[u8]> = cache.latest().collect();
@@ -92,7 +92,7 @@ impl Instances {
         (!known.is_empty()).then_some(())
     }
 
-    /// As [`Instances::each`], with the row.
+    /// Passes each instance with its row to `out`, see [`Instances::each`].
     pub fn each_row(&self, table: Option<&Table>, out: &mut dyn FnMut(usize, InstId, &[u8])) {
         if let Shape::Rows { .. } = self.shape {
             for row in 0..self.rows {
@@ -114,7 +114,7 @@ impl Instances {
         }
     }
 
-    /// Has the identifiers of names written, if there is something new; not too often unless `at_exit`.
+    /// Passes new identifiers of names to the writer; unless `at_exit`, only some time after the last ones.
     pub fn save(&mut self, now: SystemTime, at_exit: bool, writer: &Writer) {
         if let Some(cache) = &mut self.cache {
             cache.save(now, at_exit, writer);

@@ -1,4 +1,4 @@
-//! What is served: the enabled modules with their names, descriptors, instances and help.
+//! The served metrics: the enabled modules with their names, descriptors, instances and help.
 
 mod change;
 mod clients;

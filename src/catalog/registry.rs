@@ -1,4 +1,4 @@
-//! The modules as the agent sees them: names, descriptors, instances and values of those the configuration enables.
+//! The enabled modules as the agent sees them: names, descriptors, instances and values.
 
 use super::enabled::ServedTable;
 use super::instances::Instances;
@@ -13,52 +13,52 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Values that are handed out at once.
+/// Number of values that are passed on at once.
 const RUN: usize = 64;
 
-/// The instance domain of a table that went is an empty one for so long: pmlogger asks for the instances of what it has just fetched, and
-/// ends at an error.
+/// Time for which the instance domain of a removed table is still served, without instances: pmlogger asks for the instances of a
+/// metric just after fetching it, and ends at an error.
 const GONE: Duration = Duration::from_secs(600);
 
-/// The thread that loads and refreshes the modules, seen from the one that answers pmcd.
+/// The thread that loads and refreshes the modules, as the thread that answers pmcd sees it.
 pub trait Collect {
-    /// Whether loading is over; then whether each table is served, a sentence for each that is not. Said once.
+    /// Returns, once, when loading is over: all tables, each with the reason if it is not served.
     fn loaded(&mut self) -> Option<Vec<(TableId, Result<(), TableError>)>>;
 
-    /// What came and went since the last call, in order.
+    /// Returns the changes since the last call, in order.
     fn changes(&mut self) -> Vec<Change> {
         Vec::new()
     }
 
-    /// Has all be as the files say; nobody waits for it.
+    /// Orders that modules are brought in line with the files. Nobody waits for it.
     fn reload(&mut self) {}
 
-    /// Whether a value of a table is an order that changes what runs, which is not for everybody.
+    /// True if a column takes orders, which only some clients may give.
     fn is_control(&self, _table: TableId, _column: usize) -> bool {
         false
     }
 
-    /// Detaches everything.
+    /// Detaches all programs.
     fn stop(&mut self);
 
-    /// Whether the thread has ended by a fault of its own, so that no value will come any more.
+    /// True if the thread has panicked, so that no values will come any more.
     fn is_lost(&self) -> bool {
         false
     }
 
-    /// Told once a fetch, for those who count them.
+    /// Counts a fetch.
     fn fetch_begins(&mut self) {}
 
-    /// Changes a value of a table, given as text, of the instance of a name, which is empty without instances;
+    /// Stores a value, given as text, in a column of a table, for an instance by its name (empty without instances). Returns
     /// [`TableError::Late`] if the answer does not come within a second, or within three for an order.
     fn store(&mut self, table: TableId, column: usize, instance: &[u8], value: &[u8]) -> Result<(), TableError>;
 
-    /// Returns the tables that came too late for the request they were refreshed for, each with whether its module takes longer than
-    /// a request waits.
+    /// Returns the tables that were too late for the request that wanted them, each with true if its module takes longer than a
+    /// request waits.
     fn late(&mut self, _back: &mut dyn FnMut(TableId, Table, Result<(), TableError>, bool)) {}
 
-    /// Refreshes these tables. Within a second they are back, filled or with the reason why not; one whose module takes longer
-    /// comes back by [`Collect::late`].
+    /// Refreshes these tables. They are back within a second, with the result; those whose module takes longer come back by
+    /// [`Collect::late`].
     fn refresh(
         &mut self,
         tables: &mut dyn Iterator<Item = (TableId, Table)>,
@@ -68,31 +68,31 @@ pub trait Collect {
 
 struct TableEntry {
     served: ServedTable,
-    /// What came of loading and of the last refresh.
+    /// Result of loading and of the last refresh.
     state: Result<(), TableError>,
-    /// `None` while the collector has it.
+    /// The table; `None` while the collector has it.
     table: Option<Table>,
-    /// The table came too late for a fetch, as this module's always will: it is for the next one.
+    /// True if the table was too late for a fetch because its module is slow: the next fetch uses it as it is.
     overdue: bool,
     instances: Instances,
     descs: Vec<Desc>,
 }
 
-/// What the agent serves.
+/// All tables that the agent serves.
 pub struct Registry {
     domain: u32,
     entries: Vec<TableEntry>,
-    /// The clusters of instance domains that went, and when.
+    /// Clusters of the instance domains of removed tables, with the time of removal.
     gone: HashMap<u32, Instant>,
     /// Keeps the identifiers of names.
     writer: Option<Arc<Writer>>,
     clients: Clients,
-    /// What no fetch has announced yet.
+    /// Changes that were not announced in a fetch yet.
     changes: Changes,
     help: Help,
     collector: Box<dyn Collect>,
     loaded: bool,
-    /// Stores of many values, which anybody may ask for.
+    /// Limits log lines about refused stores of several values, which any client may try.
     refusals: EveryMinute,
 }
 
@@ -119,7 +119,7 @@ impl Registry {
         }
     }
 
-    /// Looks whether the collector has loaded the modules; true once everything that can be loaded is.
+    /// Takes the results of the collector. Returns true once loading is over.
     pub fn poll(&mut self) -> bool {
         if let Some(outcomes) = self.collector.loaded() {
             for (id, outcome) in outcomes {
@@ -135,7 +135,7 @@ impl Registry {
         self.loaded
     }
 
-    /// Takes tables out and in. A client sees it by its names.
+    /// Removes and adds tables. Clients find them by their names.
     fn apply(&mut self, Change { gone, come, controllers }: Change) {
         controllers.into_iter().for_each(|controllers| self.clients.allow(controllers));
         if gone.is_empty() && come.is_empty() {
@@ -164,22 +164,22 @@ impl Registry {
         *changes |= Changes::NAMES;
     }
 
-    /// Has all be as the files say.
+    /// Brings modules in line with the files.
     pub fn reload(&mut self) {
         self.collector.reload();
     }
 
-    /// Whom pmcd's clients have to be to change what runs.
+    /// Sets the users and groups of clients that may give orders.
     pub fn allow(&mut self, controllers: Controllers) {
         self.clients.allow(controllers);
     }
 
-    /// Whether there will be no values any more, by a fault of the collector's.
+    /// True if no values will come any more, because of a panic in the collector.
     pub fn is_lost(&self) -> bool {
         self.collector.is_lost()
     }
 
-    /// The modules that could not be loaded.
+    /// Returns the names of the modules that could not be loaded.
     pub fn failed_modules(&self) -> Vec<&str> {
         let failed = self.entries.iter().filter(|entry| entry.has_failed());
         let mut names: Vec<&str> = Vec::new();
@@ -191,9 +191,9 @@ impl Registry {
         names
     }
 
-    /// Writes what has to outlive the agent. To be called before [`Registry::stop`], since a pmcd that ends kills its agents a tenth
-    /// of a second after it closed their connections (`Shutdown` in pmcd.c), and before the connection is closed, since pmcd may
-    /// then start the next agent, which reads it.
+    /// Writes the state that outlives the agent. Must be called before [`Registry::stop`], since a pmcd that ends kills its agents a
+    /// tenth of a second after closing their connections (`Shutdown` in pmcd.c), and before the connection is closed, since pmcd may
+    /// then start the next agent, which reads that state.
     pub fn save(&mut self) {
         let Some(writer) = &self.writer else { return };
         for entry in &mut self.entries {
@@ -202,7 +202,7 @@ impl Registry {
         writer.finish();
     }
 
-    /// Detaches everything.
+    /// Detaches all programs.
     pub fn stop(&mut self) {
         self.collector.stop();
     }
@@ -223,7 +223,7 @@ impl Registry {
         (self.entries[entry].served.spec.shape != Shape::Single).then_some(entry)
     }
 
-    /// Has the tables of these entries refreshed, and takes what is back of others. Who asks for no table waits for nothing.
+    /// Refreshes the tables of the entries that `wanted` selects, and takes back others that were late. It waits only for the former.
     fn refresh_entries(&mut self, wanted: &dyn Fn(&TableEntry) -> bool) {
         self.poll();
         let Registry { entries, collector, writer, .. } = self;
@@ -273,7 +273,7 @@ impl TableEntry {
         matches!(self.state, Err(TableError::NotLoaded(_)))
     }
 
-    /// What a client is told of a table whose module is not loaded.
+    /// Returns the error code for clients if the table's module is not loaded.
     fn loaded(&self) -> Result<(), PmErr> {
         match &self.state {
             Err(error @ (TableError::Loading | TableError::NotLoaded(_))) => Err(error.code()),
@@ -281,7 +281,8 @@ impl TableEntry {
         }
     }
 
-    /// Whether the collector has the table, and this is it: not that of a module that was stopped since.
+    /// True if the collector has the table of this entry and `table` fits it: one that comes back may be that of a module stopped
+    /// since.
     fn lacks(&self, table: &Table) -> bool {
         self.table.is_none() && table.fits(self.served.spec)
     }
@@ -466,7 +467,8 @@ impl Source for Registry {
         });
     }
 
-    /// One order a request: pmcd waits for the answer, and serves nobody meanwhile. `pmstore` without `-i` is an order to every module.
+    /// Checks that a store has at most one order: pmcd waits for the answer, and serves nobody meanwhile. `pmstore` without `-i` is
+    /// an order to every module.
     fn may_store(&mut self, client: Client, metrics: &[Pmid], values: usize) -> Result<(), PmErr> {
         let is_order = |pmid: &Pmid| {
             self.metric(*pmid).is_ok_and(|(entry, column)| self.collector.is_control(entry.served.id, column))
@@ -531,7 +533,7 @@ fn label(name: &'static str, value: LabelValue) -> Label {
     Label { name: name.into(), value, optional: false }
 }
 
-/// The bounds that a name begins with: whole microseconds are numbers.
+/// Returns the bounds at the beginning of a name as labels: numbers, if they are whole microseconds.
 fn bounds(name: &[u8]) -> Vec<Label> {
     let name = String::from_utf8_lossy(name);
     let Some((low, high)) = name.split("::").next().and_then(|bounds| bounds.split_once('-')) else {
@@ -541,7 +543,7 @@ fn bounds(name: &[u8]) -> Vec<Label> {
     vec![label("lower_bound", bound(low)), label("upper_bound", bound(high))]
 }
 
-/// The bound of a bucket for Prometheus, which a name begins with.
+/// Returns the upper bound of a bucket for Prometheus, which is the beginning of a name.
 fn le(name: &[u8]) -> Option<Label> {
     let name = String::from_utf8_lossy(name);
     let bound = name.split("::").next()?;

@@ -1,16 +1,16 @@
-//! Why a table has no values, or takes none, and what a client is told of it.
+//! Reasons why a table has no values or takes none, and their codes for clients.
 
 use crate::kit::RefreshError;
 use crate::pcp::PmErr;
 use thiserror::Error;
 
-/// Why a table has no values, or takes none.
+/// Reason why a table has no values or takes none.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TableError {
     /// The modules are still being loaded.
     #[error("not loaded yet")]
     Loading,
-    /// The module could not be loaded; with the reason.
+    /// The module could not be loaded, for this reason.
     #[error("{0}")]
     NotLoaded(String),
     /// The last refresh failed.
@@ -19,7 +19,7 @@ pub enum TableError {
     /// The module did not answer in time.
     #[error("no answer in time")]
     Late,
-    /// No value of the metric can be changed.
+    /// The metric cannot be changed.
     #[error("it cannot be changed")]
     ReadOnly,
     /// The module did not accept the value.
@@ -28,7 +28,7 @@ pub enum TableError {
 }
 
 impl TableError {
-    /// The code that a client gets.
+    /// Returns the error code for clients.
     pub fn code(&self) -> PmErr {
         match self {
             TableError::Loading | TableError::Late => PmErr::AGAIN,

@@ -1,4 +1,4 @@
-//! The configuration that a command works with: the file that was named, that of the system, or the one that is compiled in.
+//! The configuration that a command uses: the named file, the system's file, or the one that is compiled in.
 
 use super::CommonOptions;
 use crate::config::{Config, ConfigError};
@@ -9,10 +9,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What runs where no configuration file is: the one that is installed.
+/// The installed configuration file, used if the machine has none.
 const BUILT_IN: &str = include_str!("../../corebcc.conf");
 
-/// The configuration, and the file, as sentences name it.
+/// Reads the configuration. The second result is its name in sentences.
 pub fn configuration(common: &CommonOptions, conf: &PcpConf) -> (Result<Config, ConfigError>, String) {
     if let Some(path) = &common.config {
         return read(path);
@@ -40,12 +40,12 @@ fn read(path: &Path) -> (Result<Config, ConfigError>, String) {
     (config, path.display().to_string())
 }
 
-/// The configuration of a file, with the usual module and cluster of sections that do not say theirs.
+/// Reads a configuration file. Sections without a module or a cluster get those of the built-in configuration.
 pub fn read_config(path: &Path) -> Result<Config, ConfigError> {
     Ok(Config::read(path)?.with_usual(&built_in()?))
 }
 
-/// What is wrong with the owner or the mode of a file that says what root runs.
+/// Warns about the owner or the mode of a file that decides what runs as root; `None` without root, or if both are safe.
 fn danger(file: &Path) -> Option<String> {
     let about = fs::metadata(file).ok().filter(|_| geteuid().is_root())?;
     let (owner, mode, shown) = (about.uid(), about.mode() & 0o7777, file.display());
@@ -57,23 +57,23 @@ fn danger(file: &Path) -> Option<String> {
     })
 }
 
-/// The configuration that is compiled in, which runs where there is no file.
+/// The configuration that is compiled in, which is used if there is no file.
 pub fn built_in() -> Result<Config, ConfigError> {
     Config::parse("the built-in configuration", BUILT_IN.as_bytes())
 }
 
-/// The directory of programs of this site: beside the configuration that was named, else beside that of the system.
+/// Returns the directory of programs of this site, beside the named configuration, or else beside that of the system.
 pub fn programs(common: &CommonOptions, conf: &PcpConf) -> PathBuf {
     let config = common.config.clone().unwrap_or_else(|| conf.path("PCP_SYSCONF_DIR", "corebcc/corebcc.conf"));
     config.with_file_name("programs.d")
 }
 
-/// The directory of bpftrace scripts of this site: beside that of programs.
+/// Returns the directory of bpftrace scripts of this site, beside that of programs.
 pub fn scripts(common: &CommonOptions, conf: &PcpConf) -> PathBuf {
     programs(common, conf).with_file_name("scripts.d")
 }
 
-/// The file that is read where none is named; an error where it is not there.
+/// Returns the file that is read if none is named; as an error if it does not exist.
 pub fn usual_config(conf: &PcpConf) -> Result<PathBuf, PathBuf> {
     let exe = std::env::current_exe().unwrap_or_default();
     let path = default_config(conf, &exe);
@@ -84,7 +84,7 @@ pub fn usual_config(conf: &PcpConf) -> Result<PathBuf, PathBuf> {
     }
 }
 
-/// The configuration to read when none was named: that of the system, else the one beside the program `exe`.
+/// Returns the configuration to read if none is named: that of the system, or else the one beside the program `exe`.
 pub(super) fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
     let system = conf.path("PCP_SYSCONF_DIR", "corebcc/corebcc.conf");
     if is_there(&system) {
@@ -94,8 +94,8 @@ pub(super) fn default_config(conf: &PcpConf, exe: &Path) -> PathBuf {
     }
 }
 
-/// Whether there is something to read, or to fail at reading: a file that cannot be looked at, or a link to nowhere, is not taken for
-/// none.
+/// True unless nothing has this path. A file that cannot be accessed and a dangling link are there: reading them fails with the
+/// reason.
 fn is_there(path: &Path) -> bool {
     !path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }

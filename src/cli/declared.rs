@@ -103,7 +103,7 @@ pub(super) enum Sub {
 #[command(group = ArgGroup::new("form").args(["list", "top", "heatmap", "folded", "json", "csv"]))]
 #[command(group = ArgGroup::new("scale").args(["milliseconds", "microseconds"]))]
 pub(super) struct Show {
-    /// As --help: no agent, which takes the file of help texts by it
+    /// Print this text and exit; only the agent takes a file of help texts by -h
     #[arg(short = 'h', hide = true)]
     pub(super) short_help: bool,
     /// Metrics, parent nodes of metrics, or modules; then the interval in seconds and the number of readings
@@ -162,7 +162,7 @@ pub(super) struct Show {
     pub(super) set: Vec<String>,
 }
 
-/// The declaration with the name the program was started by, for parsing, the usage text and the manual page.
+/// Declares the options, under the name by which the program was started, for parsing, the usage text and the manual page.
 pub fn command(program: &str) -> clap::Command {
     let usage = format!(
         "{program} [options]\n       {program} show [options] METRIC... [INTERVAL [COUNT]]\n       \
@@ -180,12 +180,12 @@ pub fn command(program: &str) -> clap::Command {
     Cli::command().name("pmdacorebcc").override_usage(usage).after_help(examples)
 }
 
-/// The usage text, which `-?` prints and each refusal ends with.
+/// Returns the usage text, which `-?` prints and each refusal ends with.
 pub(super) fn usage(program: &str) -> String {
     command(program).render_help().to_string()
 }
 
-/// The usage text of `show`.
+/// Returns the usage text of `show`.
 pub(super) fn usage_of_show(program: &str) -> String {
     let mut command = command(program);
     command.build();
@@ -205,7 +205,7 @@ pub(super) fn usage_of_show(program: &str) -> String {
     show.after_help(examples).render_help().to_string()
 }
 
-/// The completions of a shell. Words of `show` are completed by `names`.
+/// Returns the completions of a shell. `names` completes the words of `show`.
 pub fn completions(shell: Shell, program: &str, names: Vec<String>) -> String {
     // What is generated for fish leaves out the values of arguments that are no options.
     const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
@@ -229,7 +229,7 @@ pub fn completions(shell: Shell, program: &str, names: Vec<String>) -> String {
     }
 }
 
-/// A line of what is generated for bash: options are offered to who begins one, and commands and names to the others.
+/// Changes a line that was generated for bash, so that options are offered only after a `-`, otherwise commands and names.
 fn words_before_options(line: &str) -> String {
     let all = line.trim_start().strip_prefix("opts=\"").and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
     let (options, words): (Vec<&str>, Vec<&str>) = all.split_whitespace().partition(|word| word.starts_with('-'));
@@ -243,10 +243,10 @@ fn words_before_options(line: &str) -> String {
     }
 }
 
-/// How the sentence about a word begins that is no command.
+/// First words of the message about an argument that is no command.
 pub(super) const UNEXPECTED: &str = "unexpected argument";
 
-/// One line for an error of the argument parser, which would by itself print several and exit with 2.
+/// Describes an error of the argument parser in one line; the parser itself would print several and exit with 2.
 pub(super) fn describe(error: &clap::Error) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),

@@ -1,5 +1,5 @@
-//! The command line: what every PCP agent understands (PMDA(3), `pmdaGetOptions`) and what only this one does. Reads
-//! arguments; yields a [`Command`], or an [`Exit`] that says what to print where.
+//! The command line: options that every PCP agent has (PMDA(3), `pmdaGetOptions`), and further options and commands. Reads arguments;
+//! returns a [`Command`], or an [`Exit`] with the texts to print.
 
 mod configuration;
 mod declared;
@@ -21,18 +21,18 @@ use thiserror::Error;
 /// The domain of the BCC agent in PCP's `stdpmid`.
 const DOMAIN: u32 = 149;
 
-/// What is not the agent.
+/// Commands other than the agent itself.
 const COMMANDS: [&str; 3] = ["show", "new", "completions"];
 
-/// The domain field is 9 bits wide and its highest value marks dynamic names (`DYNAMIC_PMID` in `libpcp.h`).
+/// Highest domain: the field is 9 bits wide, and its highest value marks dynamic names (`DYNAMIC_PMID` in `libpcp.h`).
 const MAX_DOMAIN: u32 = 510;
 
-/// What to do.
+/// A command with its options.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Be an agent.
+    /// Run as an agent.
     Serve(ServeOptions),
-    /// Load everything once and tell how it went.
+    /// Load the modules once and report the result.
     Check(CheckOptions),
     /// Print the values of metrics without pmcd.
     Show(ShowOptions),
@@ -42,7 +42,7 @@ pub enum Command {
     Completions(CommonOptions, Shell),
 }
 
-/// What every command can be told.
+/// Options that every command has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommonOptions {
     /// The base name of the program, for messages and the log.
@@ -51,93 +51,93 @@ pub struct CommonOptions {
     pub domain: u32,
     /// The log.
     pub log: Target,
-    /// Names given to `-D`; any asks for debug lines.
+    /// Names given to `-D`; any name switches debug lines on.
     pub debug: Vec<String>,
     /// The configuration, if named; else see [`usual_config`].
     pub config: Option<PathBuf>,
     /// Kernel types to use in place of the running kernel's own.
     pub btf: Option<PathBuf>,
-    /// The file given to `-h`; texts are compiled in, so it is only worth a line in the log.
+    /// The file given to `-h`, which only causes a line in the log: help texts are compiled in.
     pub helpfile: Option<PathBuf>,
 }
 
-/// How to be an agent.
+/// Options of the agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServeOptions {
-    /// What is not special to serving.
+    /// Options that every command has.
     pub common: CommonOptions,
-    /// Where to meet pmcd.
+    /// The connection to pmcd.
     pub endpoint: Endpoint,
     /// The account to run as.
     pub username: Option<String>,
-    /// The line in `pmcd.conf` says `notready`: pmcd waits for READY.
+    /// True if the line in `pmcd.conf` says `notready`: pmcd waits for READY.
     pub notready: bool,
 }
 
-/// How to check.
+/// Options of `--check` and its variants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckOptions {
-    /// What is not special to checking; `config` is the file to check.
+    /// Options that every command has; `config` is the file to check.
     pub common: CommonOptions,
-    /// Whatever the configuration says and is not done makes the status 1: a module that fails whatever `module_failure_fatal` says, a
-    /// target that is missing, an option that no module has (`--check`, not `--trycompile`).
+    /// True if anything that is configured and not done makes the exit status 1: a module that fails, whatever `module_failure_fatal`
+    /// says, a missing target, an unknown option (`--check`, not `--trycompile`).
     pub strict: bool,
-    /// Whether the modules are loaded (not with `--check-syntax`).
+    /// True if the modules are loaded (not with `--check-syntax`).
     pub load: bool,
-    /// Whether each way to attach that was tried has a row.
+    /// True if each attempt to attach has a row.
     pub verbose: bool,
-    /// What to print on standard output before anything else.
+    /// Text to print on standard output before all else.
     pub announcement: Option<String>,
 }
 
-/// What to show, and how.
+/// Options of `show`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShowOptions {
-    /// What is not special to showing.
+    /// Options that every command has.
     pub common: CommonOptions,
-    /// Metrics, nodes above several and modules.
+    /// Names of metrics, of parent nodes and of modules.
     pub names: Vec<String>,
-    /// The time between two readings; `None`: read once.
+    /// Interval between readings; `None` for a single reading.
     pub interval: Option<Duration>,
-    /// The number of readings; `None` with an interval: until stopped.
+    /// Number of readings; `None` for readings until a signal, if there is an interval.
     pub count: Option<u64>,
-    /// The form of the output.
+    /// Form of the output.
     pub form: Form,
-    /// The unit of times; `None`: each metric's own.
+    /// Unit of times; `None` for the unit of each metric.
     pub scale: Option<Scale>,
-    /// Whether counters are rates per second.
+    /// True if counters are shown as rates per second.
     pub rate: bool,
-    /// Whether rows and buckets that are zero are shown.
+    /// True if rows and buckets that are zero are shown.
     pub zeros: bool,
-    /// The column that rows are sorted by.
+    /// Column that rows are sorted by.
     pub sort: Option<String>,
-    /// The most rows of a table.
+    /// Largest number of rows of a table.
     pub rows: Option<usize>,
-    /// The rows that are shown, if not all.
+    /// Restriction of the rows that are shown.
     pub only: Only,
-    /// The YAML file of a pair that is shown besides.
+    /// YAML file of a pair whose metrics are shown.
     pub pair: Option<PathBuf>,
-    /// Options of modules, `OPTION=VALUE` or `MODULE.OPTION=VALUE`.
+    /// Values of module options, `OPTION=VALUE` or `MODULE.OPTION=VALUE`.
     pub set: Vec<String>,
 }
 
-/// What rows have to be of.
+/// A restriction of rows to a process, a command or a cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Only {
-    /// A process.
+    /// Identifier of the process.
     pub pid: Option<u32>,
-    /// Processes of a name.
+    /// Name of the command.
     pub comm: Option<String>,
-    /// A cgroup.
+    /// Path of the cgroup, or a component of it.
     pub cgroup: Option<String>,
 }
 
-/// The form of what `show` prints.
+/// A form of the output of `show`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Histograms and tables, one reading below the other.
     Tables,
-    /// Histograms and tables, each reading in the place of the one before.
+    /// Histograms and tables, each reading in place of the one before.
     Top,
     /// The modules and their metrics, without values.
     List,
@@ -160,18 +160,18 @@ pub enum Scale {
     Microseconds,
 }
 
-/// The end of the program before it began.
+/// The end of the program because of its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// The exit status.
     pub status: i32,
-    /// For standard output.
+    /// Text for standard output.
     pub stdout: String,
-    /// For standard error.
+    /// Text for standard error.
     pub stderr: String,
 }
 
-/// What is wrong with the options.
+/// An error in the options.
 #[derive(Debug, Error)]
 enum UsageError {
     #[error("-d requires a domain number from 0 to {most}, got {0}", most = MAX_DOMAIN)]
@@ -208,12 +208,12 @@ enum UsageError {
     Count(String),
 }
 
-/// Why standard output does not take a text.
+/// Reason why standard output does not take a text.
 #[derive(Debug, Error)]
 #[error("cannot write to standard output: {0}")]
 pub struct PrintError(std::io::Error);
 
-/// Parses `args`, the program's path first.
+/// Parses `args`, of which the first is the program's path.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> {
     let args = args.into_iter().collect::<Vec<_>>();
     let program = args.first().and_then(|path| Path::new(path).file_name());
@@ -234,7 +234,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, Exit> 
     read(cli, &matches, &program).map_err(|error| refuse(&error.to_string()))
 }
 
-/// Prints on standard output; false if the reader has gone (`| head`), which is no error.
+/// Prints on standard output. Returns false if the reader has gone (`| head`), which is no error.
 pub fn print(text: &str) -> Result<bool, PrintError> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -244,7 +244,7 @@ pub fn print(text: &str) -> Result<bool, PrintError> {
     }
 }
 
-/// What somebody gets who starts the agent by hand, where it would read requests from the keyboard.
+/// Returns the message for a user who starts the agent by hand, where it would read requests from the keyboard.
 pub fn not_for_terminals(program: &str) -> String {
     refuse(program, "standard input and output are for pmcd, not for a terminal; try one of the examples below").stderr
 }
@@ -382,7 +382,7 @@ fn show(common: CommonOptions, mut declared: Show) -> Result<ShowOptions, UsageE
     })
 }
 
-/// At most one of `-p -i -6 -u`; the complaint names the later one first, as `pmdaGetOptions` does.
+/// Reads the connection from at most one of `-p -i -6 -u`; the error names the later one first, as `pmdaGetOptions` does.
 fn endpoint(cli: &Cli, matches: &ArgMatches) -> Result<Endpoint, UsageError> {
     let given = [("pipe", "-p"), ("inet", "-i"), ("ipv6", "-6"), ("unix", "-u")];
     // A flag that is not given has an index too, for its default value.
@@ -401,18 +401,18 @@ fn endpoint(cli: &Cli, matches: &ArgMatches) -> Result<Endpoint, UsageError> {
     }
 }
 
-/// A name as it is meant: all below a node is the node.
+/// Removes a final `.*` from a name: it means the same as the node above.
 fn plain(name: &str) -> String {
     name.trim().trim_end_matches(".*").to_owned()
 }
 
-/// From a millisecond to a day.
+/// Reads a duration in seconds, from a millisecond to a day.
 fn seconds(text: &str) -> Result<Duration, UsageError> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.001..=86400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| UsageError::Interval(text.into()))
 }
 
-/// How a command is refused: in one sentence, and an option of the agent with the usage text, as PCP's agents do.
+/// Returns the way to refuse arguments: for a command one sentence, for the agent a sentence with the usage text, as PCP's agents do.
 fn refusal<'a>(program: &'a str, words: &[OsString]) -> impl Fn(&str) -> Exit + 'a {
     let command = words.iter().filter_map(|word| word.to_str()).find(|word| COMMANDS.contains(word));
     let help = match command {
@@ -511,7 +511,7 @@ mod tests {
         assert!(message("--trycompile").contains("--trycompile"));
     }
 
-    /// What is wrong with a line that is not the agent's: one sentence.
+    /// Returns the one sentence with which a command other than the agent is refused.
     fn short_message(line: &str) -> String {
         let exit = run(line).unwrap_err();
         assert_eq!((exit.status, exit.stderr.lines().count()), (1, 1), "{line}: {}", exit.stderr);
@@ -569,7 +569,7 @@ mod tests {
         }
     }
 
-    /// What is wrong with a line of `show`: one sentence.
+    /// Returns the one sentence with which a line of `show` is refused.
     fn show_message(line: &str) -> String {
         let exit = run(line).unwrap_err();
         assert_eq!((exit.status, exit.stdout.as_str(), exit.stderr.lines().count()), (1, "", 1), "{line}");

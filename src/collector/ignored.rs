@@ -1,5 +1,5 @@
-//! What a configuration says to no effect: options that no module has, sections of no module, and what is wrong with modules that are
-//! off. It costs nothing, and whoever wrote it may have meant something else.
+//! Parts of a configuration without effect: unknown options, sections of no module, and errors in sections of modules that are off.
+//! They cost nothing, but whoever wrote them may have meant something else.
 
 use super::prepared_module::make;
 use crate::catalog::{spec_of, EnabledModule};
@@ -10,8 +10,8 @@ use std::collections::HashSet;
 /// Sections that a misspelt name is compared with.
 const COMPARED: usize = 1000;
 
-/// What is said to no effect by a configuration with these modules. `failed` names the sections that are to be enabled and cannot be;
-/// errors that are known of them are found again.
+/// Returns the parts of a configuration that have no effect if these modules are enabled. `failed` names the sections that are to be
+/// enabled and cannot be; their errors are known already and only found again.
 pub fn ignored(
     config: &Config,
     enabled: &[EnabledModule],
@@ -51,7 +51,8 @@ fn unknown_options(section: Section<'_>, spec: &Spec) -> Vec<ConfigError> {
     unknown(&section, spec.options).into_iter().map(error).collect()
 }
 
-/// What is wrong with what stands in a section that is off. What has to be added before it can be on is no error: samples lack it.
+/// Returns the errors in the section of a module that is off. An option that has to be added before the module can be enabled is no
+/// error: samples lack it.
 fn of_module_that_is_off(config: &Config, section: Section<'_>, specs: &[&'static Spec]) -> Vec<ConfigError> {
     let (settings, read) = ModuleSettings::read(section, "bcc.");
     let mut errors: Vec<ConfigError> = read.err().into_iter().collect();

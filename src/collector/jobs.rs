@@ -1,5 +1,5 @@
-//! The collector as the thread that answers pmcd sees it: jobs go in, what is done comes out. All jobs are for the thread that owns the
-//! modules. Where it does not come back from one of them, another thread takes over what waits, but for the module at work.
+//! The collector as the thread that answers pmcd sees it: it puts jobs into a queue and takes results from another. All jobs are for
+//! the thread that owns the modules. While that thread is stuck in one module, helper threads refresh the others.
 
 use super::guard::{held, inject, Fault};
 use super::module_set::ModuleSet;
@@ -21,39 +21,39 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a request waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
+/// Time for which a request waits for modules: pmcd gives an agent five seconds, and serves nobody else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// A wait in vain divides the next one's time by this if no thread is free for the next request, until one answers again: all these
-/// waits together take no longer than twice the first.
+/// Divisor of the next request's wait after a wait in vain, if no thread is free for that request, until a table comes back: all
+/// these waits together take no longer than twice the first.
 const WEARINESS: u32 = 2;
-/// Orders that may wait: whoever gives more is to try again.
+/// Largest number of stores and orders that wait; a client with one more gets an error and may try again.
 const ORDERS: usize = 64;
-/// For the thread to come to its end, at the end of the process: a probe in a file that thousands execute takes a second.
+/// Time for the thread to end when the process ends: detaching a probe from a file that thousands execute takes a second.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
-/// When nothing has come for so long, there is to be another thread that can take over.
+/// Time without a result after which a request starts a helper thread.
 const STUCK: Duration = Duration::from_millis(50);
-/// So many at a time.
+/// Largest number of helper threads at a time.
 const HELPERS: usize = 3;
-/// One that has had nothing to do for so long ends.
+/// Time without a job after which a helper thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 enum Job {
     Refresh(TableId, Table),
-    /// With a number that the answer has too.
+    /// A store: the number that its answer carries, the table, the column, and the value as text.
     Store(u64, TableId, usize, Vec<u8>),
     Change(u64, Wish),
     Stop,
 }
 
-/// What a client wants to be changed of what runs.
+/// A client's order to change the modules that run.
 enum Wish {
-    /// All as the files say.
+    /// Makes the modules that run match the files.
     Reload,
     Order(String, Order),
 }
 
 impl Wish {
-    /// What it is about; nothing is all.
+    /// The section of the order's module; empty for the whole agent.
     fn section(&self) -> &str {
         match self {
             Wish::Reload => "",
@@ -76,28 +76,28 @@ struct Refreshed {
     took: Duration,
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Shared {
     waiting: Mutex<VecDeque<Job>>,
-    /// Tells those who help out of a job.
+    /// Wakes idle helper threads when jobs arrive.
     more: Condvar,
     finished: Mutex<Vec<Done>>,
-    /// Tells the other side that all that waited is finished.
+    /// Wakes the thread that answers pmcd when the queue is empty.
     all: Condvar,
-    /// Tells the owner of the modules of a job.
+    /// Wakes the owner of the modules when jobs arrive.
     call: EventFd,
-    /// Tells the other side that loading is over, or that a thread is lost.
+    /// Wakes the thread that answers pmcd when loading is over, when modules have come or gone, or when a thread has panicked.
     ready: Arc<EventFd>,
     modules: OnceLock<Weak<Modules>>,
     orders: Arc<Orders>,
-    /// Stores and orders that are not done.
+    /// Number of stores and orders under way.
     stores: AtomicUsize,
-    /// Threads that help out, and how many of them have nothing to do.
+    /// Number of helper threads, and of those that wait for a job.
     helpers: AtomicUsize,
     idle: AtomicUsize,
-    /// A thread has ended by a panic.
+    /// True once a thread has ended by a panic.
     lost: AtomicBool,
-    /// No more helping.
+    /// True once the helper threads are to end.
     over: AtomicBool,
 }
 
@@ -108,7 +108,7 @@ impl Shared {
         self.more.notify_all();
     }
 
-    /// Wakes who waits for it once for all that there is to be done.
+    /// Adds a result, and wakes the thread that waits for results once no job is left in the queue.
     fn finish(&self, done: Done) {
         if let Done::Stored(..) = done {
             self.stores.fetch_sub(1, Relaxed);
@@ -123,7 +123,7 @@ impl Shared {
         held(&self.waiting).pop_front()
     }
 
-    /// The next table whose module nobody has at work; `None` once there was none for long, or no more helping.
+    /// Takes the next table from the queue whose module is idle. Returns `None` after [`IDLE`] without one, or when helping is over.
     fn next_table(&self, modules: &Modules) -> Option<(TableId, Table)> {
         let until = Instant::now() + IDLE;
         let mut waiting = held(&self.waiting);
@@ -141,7 +141,7 @@ impl Shared {
         None
     }
 
-    /// Does the work of a thread; a panic that nobody has caught is told to the other side.
+    /// Runs a thread's work. A panic that nobody caught is logged and reported to the thread that answers pmcd.
     fn run(&self, work: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             log::error!("{}", Fault::of(panic.as_ref()));
@@ -151,7 +151,8 @@ impl Shared {
     }
 }
 
-/// What a client writes to change what runs: the instance is the section of a module. Refusals are logged, one a minute.
+/// Reads an order from the instance (the section of a module; empty for the agent) and the value that a client stored. Refuses other
+/// values with `PM_ERR_BADSTORE`, and logs that at most once a minute.
 fn wish(instance: &[u8], value: &[u8], refusals: &mut EveryMinute) -> Result<Wish, TableError> {
     let section = String::from_utf8_lossy(instance).into_owned();
     match (instance.is_empty(), value, Order::read(value)) {
@@ -175,7 +176,7 @@ fn refreshed(modules: &Modules, id: TableId, mut table: Table) -> Done {
     Done::Refreshed(Refreshed { id, table, result, took: begin.elapsed() })
 }
 
-/// Tells what came and went, and wakes the other side for it: a client may ask for a new name first of all.
+/// Reports modules that came and went, and wakes the other thread for it: a client may ask for a new name before anything else.
 fn tell(set: &mut ModuleSet, shared: &Shared) {
     for change in set.take_changes() {
         shared.finish(Done::Changed(change));
@@ -183,7 +184,7 @@ fn tell(set: &mut ModuleSet, shared: &Shared) {
     }
 }
 
-/// Does what a client wants. What became of it is told after what came and went. A refusal is in the log.
+/// Carries out a client's order, and reports modules that came and went before the order's result. Refusals are in the log.
 fn change(set: &mut ModuleSet, wish: &Wish, shared: &Shared) -> Result<(), TableError> {
     let changed: Result<&str, RenewalError> = match wish {
         Wish::Reload => set.reload(),
@@ -195,7 +196,7 @@ fn change(set: &mut ModuleSet, wish: &Wish, shared: &Shared) -> Result<(), Table
     changed.map(drop).map_err(|_| PmErr::BADSTORE.into())
 }
 
-/// The owner of the modules: loads them, says what became of them, and does what there is.
+/// The work of the thread that owns the modules: loads them, reports the result, and does jobs until `Job::Stop`.
 fn collect(load: impl FnOnce() -> ModuleSet, status: AgentStatus, shared: &Shared) {
     let mut set = load();
     set.modules.sets().iter().for_each(|set| set.log_outcomes());
@@ -221,15 +222,15 @@ fn collect(load: impl FnOnce() -> ModuleSet, status: AgentStatus, shared: &Share
     }
 }
 
-/// The threads, seen from the one that answers pmcd.
+/// The collector's threads, as the thread that answers pmcd sees them.
 pub struct Collector {
     shared: Arc<Shared>,
     fetches: Arc<AtomicU64>,
     is_loaded: bool,
     patience: Duration,
-    /// Modules that took longer than a request waits the last time: no request waits for these.
+    /// Tables whose last refresh took longer than a request waits; no request waits for them.
     slow: BTreeSet<TableId>,
-    /// What came while a store was waited for.
+    /// Tables that came back while a store was waited for.
     early: Vec<Refreshed>,
     changes: Vec<Change>,
     stores: u64,
@@ -238,8 +239,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts the thread, which begins to load: modules, then pairs, each alone. It does `afterwards` once it has, before it does
-    /// anything else; from then on it follows the supply, if there is one.
+    /// Starts the thread. It loads the modules, then each pair alone, calls `afterwards`, and only then takes jobs; from then on it
+    /// follows the supply, if there is one.
     pub fn start(
         prepared: PreparedModules,
         pairs: Vec<PreparedModules>,
@@ -259,7 +260,7 @@ impl Collector {
         Collector::over(load, status)
     }
 
-    /// Starts the thread, which loads the modules by this.
+    /// Starts the thread, which calls `load` for the modules.
     pub fn over(load: impl FnOnce() -> ModuleSet + Send + 'static, status: AgentStatus) -> std::io::Result<Collector> {
         let mut collector = Collector::new(status.fetches(), status.orders())?;
         let thread = Builder::new().name("collector".into()).spawn({
@@ -270,7 +271,7 @@ impl Collector {
         Ok(collector)
     }
 
-    /// Without the thread.
+    /// Makes a collector whose thread is not started yet.
     fn new(fetches: Arc<AtomicU64>, orders: Arc<Orders>) -> std::io::Result<Collector> {
         let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         let shared = Shared {
@@ -302,12 +303,13 @@ impl Collector {
         })
     }
 
-    /// Readable once loading is over, and when a thread is lost, until it is read.
+    /// An event that is readable once loading is over, when modules have come or gone, or when a thread has panicked, until it is
+    /// read.
     pub fn ready(&self) -> Arc<EventFd> {
         Arc::clone(&self.shared.ready)
     }
 
-    /// The job of a wish, which is under way from now on.
+    /// Returns the job for an order, and marks the order as under way.
     fn wanted(&mut self, wish: Wish) -> Job {
         self.shared.orders.begin(wish.section());
         Job::Change(self.next_store(), wish)
@@ -319,7 +321,7 @@ impl Collector {
         self.stores
     }
 
-    /// Another thread, if none has nothing to do and there can be one more.
+    /// Starts another helper thread, unless one is idle or there are [`HELPERS`] already.
     fn help(&self) {
         let shared = Arc::clone(&self.shared);
         let Some(modules) = shared.modules.get().and_then(Weak::upgrade) else { return };
@@ -345,7 +347,8 @@ impl Collector {
         }
     }
 
-    /// What is finished, if anything is before a time; has another thread help out if nothing is for long.
+    /// Returns the results that have arrived, and waits for the first until a time. Starts a helper thread if none arrives for
+    /// [`STUCK`].
     fn receive(&mut self, until: Instant) -> Vec<Done> {
         let some = |time: Duration| {
             let until = Instant::now() + time;
@@ -367,7 +370,7 @@ impl Collector {
         done
     }
 
-    /// Whether it took longer than a request waits.
+    /// Notes the duration of a refresh; returns true if it took longer than a request waits.
     fn note(&mut self, done: &Refreshed) -> bool {
         let is_slow = done.took > PATIENCE;
         if is_slow {
@@ -384,7 +387,7 @@ impl Collect for Collector {
         self.fetches.fetch_add(1, Relaxed);
     }
 
-    /// Ends the threads too, unless they are stuck. The kernel detaches when the process ends.
+    /// Ends the threads, except those that are stuck; for these the kernel detaches programs when the process ends.
     fn stop(&mut self) {
         self.shared.over.store(true, Relaxed);
         self.shared.put([Job::Stop]);
@@ -547,7 +550,7 @@ mod tests {
         (back, begin.elapsed())
     }
 
-    /// The next table that waits, done after this time.
+    /// Finishes the next table of the queue as if its refresh had taken this time.
     fn done(shared: &Shared, took: Duration) {
         let Some(Job::Refresh(id, table)) = shared.next() else { panic!("nothing waits") };
         shared.finish(Done::Refreshed(Refreshed { id, table, result: Ok(()), took }));

@@ -1,4 +1,4 @@
-//! From modules that are made to modules that are loaded: each plans, then the kernel is asked.
+//! Loading of modules: each one plans, then the loader does what all the plans request.
 
 use super::guard::{guarded, inject};
 use super::loaded_module::{LoadedModule, Working};
@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Plans the modules and has something load them: the loader, or a stand-in of tests that do without a kernel.
+/// Plans the modules and loads them by `load`: the loader, or a stand-in in tests without a kernel.
 pub fn load<L: LoadedObject + 'static>(
     prepared: PreparedModules,
     load: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,

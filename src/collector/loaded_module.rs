@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-/// What stands in the place of the hook that failed, where the section is in error.
+/// Name in place of a hook's, for a module that failed because of an error in its section.
 pub const CONFIGURATION: &str = "configuration";
 
-/// A module, or why it is not there.
+/// A module after loading, with the reason if it failed.
 pub struct LoadedModule {
     pub name: Arc<str>,
     pub spec: &'static Spec,
@@ -23,16 +23,16 @@ pub struct LoadedModule {
     /// The option `debug` of its section.
     pub debug: bool,
     pub module: Result<Mutex<Working>, Failure>,
-    /// Entries of its section that no target was found for, each with the reason.
+    /// Targets that its section names and that were not found, each with the reason.
     pub missing: Vec<(String, String)>,
     /// The number of targets that were found.
     pub targets: usize,
     pub refreshes: Mutex<RefreshRecord>,
-    /// What became of the pair that it serves, if it serves one.
+    /// Status of the pair that it serves, if it serves one.
     pub pair: Option<PairStatus>,
-    /// Set once the module is stopped: it has no tables any more.
+    /// True once the module is stopped: it has no tables any more.
     pub stopped: AtomicBool,
-    /// When it was loaded, in seconds since 1970.
+    /// Time at which it was loaded, in seconds since 1970.
     pub loaded_at: u64,
 }
 
@@ -42,25 +42,25 @@ pub struct Working {
     pub losses: HashMap<&'static str, Loss>,
 }
 
-/// What the refreshes of a module came to, to be read while it works.
+/// Results of a module's refreshes, which can be read while it works.
 #[derive(Default)]
 pub struct RefreshRecord {
-    /// Why the last one of a table had no values, by the table's declared cluster.
+    /// Reasons why the last refresh of a table failed, by the table's declared cluster.
     pub errors: BTreeMap<u32, String>,
     pub count: u64,
     pub time: Duration,
-    /// By the declared cluster of a table, the columns that had no value: a bit each.
+    /// Columns without a value in the last refresh, a bit each, by the table's declared cluster.
     pub empty: BTreeMap<u32, u64>,
 }
 
 impl RefreshRecord {
-    /// Whether the last refresh, if there was one, had no value of the metric.
+    /// True if the last refresh had no value of the metric; false before the first refresh.
     pub fn is_empty(&self, metric: &ServedMetric) -> bool {
         self.empty.get(&metric.cluster).is_some_and(|columns| columns & metric.bit() != 0)
     }
 }
 
-/// What stands in the place of a module that was stopped.
+/// A module that takes the place of one that was stopped, so that the latter can be dropped.
 struct Stopped;
 
 impl Module for Stopped {
@@ -78,17 +78,17 @@ pub struct Loss {
 }
 
 impl LoadedModule {
-    /// Whether the module can attach to the hook.
+    /// True if the module can attach to the hook.
     pub fn has(&self, hook: &str) -> bool {
         self.spec.hooks.iter().any(|known| known.name == hook)
     }
 
-    /// Whether the module was stopped.
+    /// True if the module was stopped.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Relaxed)
     }
 
-    /// Stops the module: what it holds is dropped, what it has at work on targets of its own detached.
+    /// Stops the module: drops it, which detaches the programs of its own targets.
     pub fn stop(&self) {
         self.stopped.store(true, Relaxed);
         if let Ok(working) = &self.module {
@@ -96,18 +96,18 @@ impl LoadedModule {
         }
     }
 
-    /// Whether each of its tables is served, or why not.
+    /// Returns the module's tables, each with the reason if it is not served.
     pub fn served(&self) -> impl Iterator<Item = (TableId, Result<(), TableError>)> + '_ {
         let outcome = self.module().map(drop);
         self.tables.iter().map(move |(id, _)| (*id, outcome.clone()))
     }
 
-    /// The module, or why its tables are not served.
+    /// Returns the module, or the reason why its tables are not served.
     pub fn module(&self) -> Result<&Mutex<Working>, TableError> {
         self.module.as_ref().map_err(|failure| TableError::NotLoaded(failure.reason.clone()))
     }
 
-    /// The module, if it is loaded and no other thread has it at work.
+    /// Returns the module if it is loaded and no other thread is using it.
     pub fn idle(&self) -> Option<MutexGuard<'_, Working>> {
         match self.module.as_ref().ok()?.try_lock() {
             Ok(working) => Some(working),

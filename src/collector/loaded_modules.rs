@@ -8,32 +8,33 @@ use crate::loader::{give_back, Attempt, Finding, LoadedObject};
 use crate::pcp::PmErr;
 use std::time::{Duration, Instant};
 
-/// Loaded modules, for any thread: each works for one thread at a time.
+/// Modules that were loaded together. Any thread may use them; each module works for one thread at a time.
 pub struct LoadedModules {
-    /// Their programs and maps; the first field, so that all is detached before a module is dropped.
+    /// The modules' programs and maps; the first field, so that all programs are detached before a module is dropped.
     pub kernel: Box<dyn LoadedObject>,
-    /// In the order of the configuration; the filters of their `process` options, if there are any, are the last.
+    /// The modules in the order of the configuration. The module of the filters behind `process` options, if there is one, is the
+    /// last.
     pub modules: Vec<LoadedModule>,
-    /// What was tried at the hooks.
+    /// Attempts to attach each hook.
     pub attempts: Vec<Attempt>,
-    /// What that says of the kernel.
+    /// Features of the kernel that these attempts found present or missing.
     pub findings: Vec<Finding>,
-    /// How long loading took.
+    /// Time that loading took.
     pub loading: Duration,
 }
 
 impl LoadedModules {
-    /// Each of them, but for those that were stopped.
+    /// Returns the modules that were not stopped.
     pub fn iter(&self) -> impl Iterator<Item = &LoadedModule> + Clone {
         self.modules.iter().filter(|loaded| !loaded.is_stopped())
     }
 
-    /// Whether a table is that of a module of these.
+    /// True if one of these modules has the table.
     pub fn serves(&self, id: TableId) -> bool {
         self.module(id).is_some()
     }
 
-    /// The module of a table, and the table as it is declared.
+    /// Returns the module of a table, and the table's declaration.
     fn module(&self, id: TableId) -> Option<(&LoadedModule, &'static TableSpec)> {
         self.iter().find_map(|loaded| {
             let (_, spec) = loaded.tables.iter().find(|(own, _)| *own == id)?;
@@ -41,7 +42,8 @@ impl LoadedModules {
         })
     }
 
-    /// Fills a table, which is empty; `None` if it is no module's. A module that panics costs its own values, no more.
+    /// Fills an empty table. Returns `None` if none of these modules has it. A panic in the module costs only the values of its
+    /// table.
     pub fn refresh(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
         let (loaded, spec) = self.module(id)?;
         let begin = Instant::now();
@@ -59,7 +61,8 @@ impl LoadedModules {
         Some(filled.and_then(|filled| Self::record(loaded, spec, table, begin, filled)))
     }
 
-    /// The same if it waits for nobody: neither for the module nor for what the module would wait for. `None`: it would.
+    /// Fills an empty table if that waits for nothing: neither for the module nor for anything the module would wait for. Returns
+    /// `None` otherwise.
     pub fn refresh_at_once(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
         let (loaded, spec) = self.module(id)?;
         if spec.is_sum() {
@@ -71,7 +74,7 @@ impl LoadedModules {
         Some(Self::record(loaded, spec, table, begin, filled))
     }
 
-    /// Keeps what came of a refresh, and logs where it differs from the one before.
+    /// Records the result of a refresh, and logs it if it differs from the one before.
     fn record(
         loaded: &LoadedModule,
         spec: &TableSpec,
@@ -102,13 +105,14 @@ impl LoadedModules {
         Ok(result?)
     }
 
-    /// The number of events that became rows of a table so far, if its rows are events.
+    /// Returns the number of events that became rows of a table so far, if its rows are events.
     pub fn events(&self, id: TableId) -> Option<u64> {
         let (loaded, _) = self.module(id)?;
         held(loaded.module().ok()?).module.events()
     }
 
-    /// What the module of a table has nothing to count for want of; the filters of `process` options, the last, know of it first.
+    /// Returns what is missing if the module of a table has nothing to count, as a process that matches. The module of the filters,
+    /// which is the last, is asked first.
     pub fn waits_for(&self, id: TableId) -> Option<String> {
         let (loaded, _) = self.module(id)?;
         let said = |by: &LoadedModule| held(by.module().ok()?).module.waits_for(&loaded.name);
@@ -130,7 +134,7 @@ impl LoadedModules {
         Ok(stored?)
     }
 
-    /// Whether the module of a table is at work already, so that whoever asks it has to wait.
+    /// True if a thread is using the module of a table, so that others have to wait for it.
     pub fn is_busy(&self, id: TableId) -> bool {
         self.module(id).is_some_and(|(loaded, _)| loaded.is_busy())
     }

@@ -1,6 +1,6 @@
 //! The modules' thread: loads the BPF object, refreshes modules when asked, and drains rings and ages tables once a second. The
-//! thread that answers pmcd waits for it for less than a second, so that an answer keeps coming whatever a module does. While a
-//! module keeps the thread, another one refreshes the others (jobs.rs).
+//! thread that answers pmcd waits for it for less than a second, so that pmcd gets an answer whatever a module does. While one module
+//! keeps the thread busy, helper threads refresh the others (jobs.rs).
 
 mod guard;
 mod ignored;

@@ -1,4 +1,4 @@
-//! Loaded modules with what they need by themselves: rings are drained as they fill, tables age once a second.
+//! Loaded modules and their work between fetches: rings are drained as they fill, tables age once a second.
 
 use super::guard::guarded;
 use super::load::load;
@@ -21,24 +21,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two looks at rings, ended processes and losses.
+/// Interval between ticks, which look for records in rings, ended processes and losses.
 const TICK: Duration = Duration::from_secs(1);
-/// The tick at which what follows loading is over.
+/// The tick by which the work that follows loading is over.
 const SETTLED: u64 = 4;
-/// Ticks after which memory is given back again that is free, or that nothing has used since: the end of a run of the profile, a table
-/// that was large, code that only these needed.
+/// Ticks between two times that free memory and unused code are given back to the kernel: that of a profile that ended, of a table
+/// that was large.
 const GIVE_BACK: u64 = 30;
-/// How long an end waits for a thread that may be stuck.
+/// Longest time that `detach` waits for a thread that may be stuck.
 pub const MOMENT: Duration = Duration::from_millis(100);
 /// Ticks between two log lines about one kind of loss.
 const QUIET: u64 = 60;
 
-/// Loaded modules, and what the thread that owns them does for them by itself.
+/// All loaded modules, and the work that their thread does for them between fetches.
 pub struct ModuleSet {
-    /// What was loaded at the start.
+    /// Modules that were loaded at the start.
     first: Arc<LoadedModules>,
     pub(super) modules: Arc<Modules>,
-    /// What modules that come later need.
+    /// BTF file for modules that are loaded later; `None` for the running kernel's.
     btf: Option<PathBuf>,
     supply: Option<Box<dyn Supply>>,
     changes: Vec<Change>,
@@ -65,7 +65,7 @@ impl ModuleSet {
         ModuleSet { btf, ..set }
     }
 
-    /// Has something else than the loader load the modules: tests do without a kernel.
+    /// Loads the modules by a function in place of the loader: tests do without a kernel.
     pub fn over<L: LoadedObject + 'static>(
         prepared: PreparedModules,
         by: impl FnOnce(&[LoadRequest], &types::rodata) -> Outcome<L>,
@@ -88,12 +88,12 @@ impl ModuleSet {
         set
     }
 
-    /// Has something say which modules come and go. Pairs come at once.
+    /// Sets the supply, which says each second which modules are to come and go. Pairs come at once.
     pub fn follow(&mut self, supply: Box<dyn Supply>) {
         self.supply = Some(supply);
     }
 
-    /// Loads modules as sets of their own, without a word about their tables: nobody has asked for any yet.
+    /// Loads modules as a set of their own, without a report about their tables: nobody has asked for these yet.
     pub fn add(&mut self, prepared: PreparedModules) {
         let set = Arc::new(self.load_alone(prepared));
         set.log_attempts();
@@ -110,31 +110,31 @@ impl ModuleSet {
         })
     }
 
-    /// What came and went since the last call.
+    /// Takes the tables that came and went since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Has the supply look whether files changed, and does what follows from it.
+    /// Asks the supply whether files have changed, and loads and stops modules accordingly.
     fn look(&mut self) {
         let Some(renewal) = self.supply.as_mut().and_then(|supply| supply.look()) else { return };
         self.renew(renewal);
     }
 
-    /// Reads all files again, and changes what has changed in them. Yields what became of that.
+    /// Reads all files again, and loads and stops modules accordingly. Returns a sentence about the result.
     pub fn reload(&mut self) -> Result<&'static str, RenewalError> {
         let renewal = self.supply.as_mut().ok_or_else(RenewalError::fixed).and_then(|supply| supply.reload());
         self.obey("reload", renewal)
     }
 
-    /// Starts, stops or restarts a module. Yields what became of that.
+    /// Starts, stops or restarts a module. Returns a sentence about the result.
     pub fn order(&mut self, section: &str, order: Order) -> Result<&'static str, RenewalError> {
         let renewal =
             self.supply.as_mut().ok_or_else(RenewalError::fixed).and_then(|supply| supply.order(section, order));
         self.obey(section, renewal)
     }
 
-    /// Does what an order comes to.
+    /// Carries out an order for a section, logs the result and returns it.
     fn obey(&mut self, name: &str, renewal: Result<Renewal, RenewalError>) -> Result<&'static str, RenewalError> {
         let done = renewal.and_then(|renewal| {
             let said = if renewal.is_empty() { "nothing has changed" } else { "done" };
@@ -156,7 +156,7 @@ impl ModuleSet {
         done
     }
 
-    /// Does what follows from files or an order. Yields why modules that were to be loaded were not.
+    /// Stops and loads modules. Returns a reason for each module that could not be loaded.
     fn renew(&mut self, Renewal { stop, load, configuration, controllers }: Renewal) -> Vec<String> {
         let mut failed = Vec::new();
         let mut change = Change { controllers, ..Change::default() };
@@ -189,7 +189,7 @@ impl ModuleSet {
         failed
     }
 
-    /// Stops a module; what serves nothing any more is detached. Yields its tables.
+    /// Stops a module, and detaches programs that serve no other. Returns its tables.
     fn stop(&mut self, section: &str) -> Vec<TableId> {
         let sets = self.modules.sets();
         let Some((set, loaded)) = sets.named(section) else { return Vec::new() };
@@ -209,7 +209,7 @@ impl ModuleSet {
         gone
     }
 
-    /// Serves the agent's own tables too.
+    /// Starts to serve the agent's own tables.
     pub fn serve_status(&mut self, status: AgentStatus) {
         self.modules.serve_status(status);
     }
@@ -219,7 +219,7 @@ impl ModuleSet {
         self.modules.refresh(id, table)
     }
 
-    /// What is due once a second.
+    /// Does the work that is due once a second.
     pub fn tick(&mut self) {
         self.ticks += 1;
         loader::pin_late();
@@ -229,7 +229,7 @@ impl ModuleSet {
         self.modules.sets().iter().for_each(|set| self.tick_of(set));
     }
 
-    /// The same for the modules of a set: once it is loaded, since what they count with begins with their first look.
+    /// Ticks the modules of a set. A new set gets a tick at once, since modules count from their first look.
     fn tick_of(&self, set: &LoadedModules) {
         let (now, kernel): (_, &dyn Kernel) = (self.ticks, &*set.kernel);
         for loaded in set.iter() {
@@ -253,7 +253,7 @@ impl ModuleSet {
         }
     }
 
-    /// Wakes the modules whose rings have records, to drain them, and those that are due.
+    /// Wakes the modules with records in their rings, to drain them, and those that asked to be woken by now.
     fn wake(&mut self, sets: &Sets, rings: &[(usize, &str)]) {
         let now = Instant::now();
         for (number, loaded) in sets.iter().enumerate().flat_map(|(number, set)| set.iter().map(move |l| (number, l))) {
@@ -270,7 +270,7 @@ impl ModuleSet {
         }
     }
 
-    /// Whether a module wants to be woken at once.
+    /// True if a module asked to be woken by now.
     pub fn is_due(&self) -> bool {
         let now = Instant::now();
         let sets = self.modules.sets();
@@ -278,8 +278,8 @@ impl ModuleSet {
         due.any(|due| due <= now)
     }
 
-    /// Wakes modules as their rings fill and as they are due, and ticks once a second, until the descriptor is readable (then
-    /// true) or the time has come.
+    /// Wakes modules as their rings fill and as they are due, and ticks once a second, until the descriptor is readable (returns
+    /// true), or until the given time or a change of modules (returns false).
     pub fn attend(&mut self, fd: BorrowedFd<'_>, until: Option<Instant>) -> bool {
         loop {
             let now = Instant::now();
@@ -324,7 +324,7 @@ impl ModuleSet {
         }
     }
 
-    /// Detaches everything.
+    /// Detaches all programs.
     pub fn detach(self) {
         // The threads that helped out have been told to end. One that is stuck is left: the kernel detaches when the process ends.
         let ModuleSet { first, modules, .. } = self;
@@ -336,7 +336,7 @@ impl ModuleSet {
         drop(Arc::into_inner(modules));
     }
 
-    /// Whether each table is served, or why not.
+    /// Returns all tables, each with the reason if it is not served.
     pub fn served(&self) -> Vec<(TableId, Result<(), TableError>)> {
         self.modules.served()
     }
@@ -346,8 +346,8 @@ impl ModuleSet {
         self.modules.store(id, column, value)
     }
 
-    /// Lets the next agent have what is pinned, and leaves it to the end of the process to detach everything else. Where the end of the process comes while this thread takes a probe
-    /// off, the kernel gives up and keeps it ("failed to unregister, leaking uprobe").
+    /// Leaves pinned maps and programs to the next agent, and all other programs attached until the process ends. If the process
+    /// ended while this thread detached a probe, the kernel would give up and keep it ("failed to unregister, leaking uprobe").
     pub fn leave(self) {
         for set in self.modules.sets().iter() {
             set.kernel.let_go();

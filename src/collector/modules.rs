@@ -1,4 +1,4 @@
-//! The tables of the modules and those of the agent itself, for any thread.
+//! Tables of the modules and of the agent itself, for any thread.
 
 use super::loaded_modules::LoadedModules;
 use super::sets::Sets;
@@ -7,24 +7,24 @@ use crate::catalog::TableError;
 use crate::kit::{RefreshError, Table, TableId};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-/// Loaded modules and what the agent knows of itself.
+/// Loaded modules and the agent's own tables.
 pub struct Modules {
     sets: RwLock<Sets>,
     status: OnceLock<AgentStatus>,
 }
 
 impl Modules {
-    /// Without the agent's own tables.
+    /// Makes the modules of the first set; the agent's own tables come with [`Modules::serve_status`].
     pub fn new(loaded: Arc<LoadedModules>) -> Modules {
         Modules { sets: RwLock::new(Sets(vec![loaded])), status: OnceLock::new() }
     }
 
-    /// All that is loaded.
+    /// Returns the sets that are loaded.
     pub fn sets(&self) -> Sets {
         self.sets.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes what is loaded.
+    /// Changes the list of sets.
     pub fn change<R>(&self, change: impl FnOnce(&mut Sets) -> R) -> R {
         change(&mut self.sets.write().unwrap_or_else(PoisonError::into_inner))
     }
@@ -34,24 +34,24 @@ impl Modules {
         self.sets.read().unwrap_or_else(PoisonError::into_inner).of(id).cloned()
     }
 
-    /// Serves the agent's own tables from now on: [`STATUS`].
+    /// Starts to serve the agent's own tables, [`STATUS`].
     pub fn serve_status(&self, status: AgentStatus) {
         let _ = self.status.set(status); // once
     }
 
-    /// What the agent knows of itself, once that is served.
+    /// Returns the status behind the agent's own tables, once these are served.
     pub fn status(&self) -> Option<&AgentStatus> {
         self.status.get()
     }
 
-    /// Whether each table is served, or why not.
+    /// Returns all tables, each with the reason if it is not served.
     pub fn served(&self) -> Vec<(TableId, Result<(), TableError>)> {
         let sets = self.sets();
         let of_modules = sets.modules().flat_map(|(_, loaded)| loaded.served());
         of_modules.chain(STATUS.iter().map(|table| (table.id(), Ok(())))).collect()
     }
 
-    /// Whether the module of a table is at work already, so that whoever asks it has to wait.
+    /// True if a thread is using the module of a table, so that others have to wait for it.
     pub fn is_busy(&self, id: TableId) -> bool {
         self.of(id).is_some_and(|set| set.is_busy(id))
     }
@@ -64,7 +64,7 @@ impl Modules {
         }
     }
 
-    /// Fills a table if that waits for nobody; `None`, with the table empty, if it would.
+    /// Fills a table if that waits for nothing. Returns `None`, and leaves the table empty, otherwise.
     pub fn refresh_at_once(&self, id: TableId, table: &mut Table) -> Option<Result<(), TableError>> {
         table.clear();
         self.of(id)?.refresh_at_once(id, table)

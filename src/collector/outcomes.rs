@@ -1,4 +1,4 @@
-//! What became of each module: a result, a word and a sentence, and the lines of the log.
+//! The result of loading each module: as an error, as a word and a sentence, and as lines of the log.
 
 use super::guard::held;
 use super::loaded_module::{LoadedModule, CONFIGURATION};
@@ -7,11 +7,11 @@ use crate::kit::{Hook, PairStatus, Spec};
 use crate::loader::{Attempt, Failure, TargetOutcome};
 use std::collections::BTreeMap;
 
-/// Targets that a sentence names one by one.
+/// Number of targets that a sentence names; further ones are counted.
 const NAMED: usize = 3;
 
 impl LoadedModules {
-    /// Logs the targets that modules go without, and, for debugging, each way to attach that was tried.
+    /// Logs the targets that could not be attached, and, for debugging, each attempt to attach.
     pub fn log_attempts(&self) {
         for reach in self.kernel.targets() {
             match &reach.result {
@@ -34,7 +34,7 @@ impl LoadedModules {
         }
     }
 
-    /// Logs a line for each module: how it is attached, or why it is not loaded; those that fail for the same reason share one.
+    /// Logs a line for each module: how it is attached, or why it is not loaded. Modules that fail for the same reason share a line.
     pub fn log_outcomes(&self) {
         let mut failures: Vec<(String, Vec<&str>)> = Vec::new();
         for loaded in self.iter() {
@@ -58,28 +58,28 @@ impl LoadedModules {
         }
     }
 
-    /// For each module why it is not there.
+    /// Returns the result of loading for each module.
     pub fn outcomes(&self) -> Vec<Result<(), Failure>> {
         self.iter().map(|loaded| loaded.module.as_ref().map(|_| ()).map_err(Failure::clone)).collect()
     }
 
-    /// For each module what became of the pair that it serves.
+    /// Returns the status of each module's pair, `None` for modules without one.
     pub fn pairs(&self) -> Vec<Option<&PairStatus>> {
         self.iter().map(|loaded| loaded.pair.as_ref()).collect()
     }
 
-    /// How the attached hooks are attached.
+    /// Returns the attached hooks, each with its kind of attachment.
     pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
         self.kernel.attached()
     }
 
-    /// Runs of programs that the kernel skipped (5.12; 0 before, where it does not tell).
+    /// Returns the number of program runs that the kernel skipped; 0 before Linux 5.12, which does not count them.
     pub fn skipped_runs(&self) -> u64 {
         self.kernel.programs().iter().filter_map(|program| program.misses).sum()
     }
 
-    /// The targets that each module goes without though its section names them, with the reason: first those that were not found,
-    /// then those that cannot be attached to.
+    /// Returns, for each module, the targets that its section names and that it lacks, with the reason: first those that were not
+    /// found, then those that cannot be attached.
     pub fn missing_targets(&self) -> Vec<Vec<(String, String)>> {
         self.iter().map(|loaded| self.missing(loaded)).collect()
     }
@@ -92,18 +92,18 @@ impl LoadedModules {
         loaded.missing.iter().cloned().chain(refused).collect()
     }
 
-    /// The targets that the configuration names, and what became of each.
+    /// Returns the targets that the configuration names, each with the result.
     pub fn reaches(&self) -> &[TargetOutcome] {
         self.kernel.targets()
     }
 
-    /// The modules, those that failed left out, of which this holds.
+    /// Returns the names of the loaded modules whose declaration satisfies `is`.
     pub fn users(&self, is: impl Fn(&Spec) -> bool) -> String {
         let users = self.iter().filter(|loaded| loaded.module.is_ok() && is(loaded.spec));
         users.map(|loaded| &*loaded.name).collect::<Vec<_>>().join(",")
     }
 
-    /// The number of configured targets that a module is attached to, and of those that it works without.
+    /// Returns the number of a module's targets that are attached, and of those that are not.
     pub fn targets(&self, loaded: &LoadedModule) -> (u64, u64) {
         let is_attached = |reach: &&TargetOutcome| reach.module == loaded.spec.name && reach.result.is_ok();
         // Of a module that failed the loader keeps no targets.
@@ -114,7 +114,7 @@ impl LoadedModules {
         (self.kernel.targets().iter().filter(is_attached).count() as u64, missing as u64)
     }
 
-    /// A module's state in a word, and in a sentence that says why and what to do.
+    /// Returns a module's state as a word, and as a sentence with the reason and what to do.
     pub fn state(&self, loaded: &LoadedModule) -> (&'static str, String) {
         if let Err(failure) = &loaded.module {
             let said = if failure.kernel_log.is_empty() { "" } else { "; the kernel said: " };
@@ -171,7 +171,7 @@ impl LoadedModules {
     }
 }
 
-/// How a hook is attached: `HOOK by KIND`, and where, if another place in the kernel stands in for it.
+/// Describes how a hook is attached: `HOOK by KIND`, with the place in the kernel if it is not the usual one.
 fn way(hook: &Hook, kind: &str) -> String {
     let Some((plain, _)) = kind.split_once(" of ") else { return format!("{} by {kind}", hook.name) };
     let programs = hook.tiers.iter().filter(|tier| tier.kind == kind).flat_map(|tier| tier.programs);

@@ -1,5 +1,5 @@
-//! From a configuration to modules that can be loaded. Whatever the configuration says there is an agent; this tells what is wrong, and
-//! what it costs.
+//! From a configuration to modules that can be loaded. No configuration keeps the agent from starting; errors are reported with their
+//! costs.
 
 use super::ignored::ignored;
 use super::loaded_module::CONFIGURATION;
@@ -11,52 +11,52 @@ use crate::loader::Failure;
 use log::Level;
 use std::collections::HashSet;
 
-/// A configuration that was read, and its modules made.
+/// A configuration that was read, with its modules.
 pub struct Prepared {
     /// The options of `[pmda]`.
     pub settings: Settings,
     /// The modules whose metrics have identifiers; some of them fail.
     pub enabled: Vec<EnabledModule>,
-    /// The same modules, to be loaded.
+    /// The same modules, ready to be loaded.
     pub modules: PreparedModules,
-    /// What there is to say of it.
+    /// The agent's report on the configuration.
     pub configuration: Configuration,
 }
 
-/// What the agent says of its configuration.
+/// The agent's report on its configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
-    /// Everything that is wrong: a sentence each, in the order of the file; a warning if it has no effect, and costs nothing.
+    /// All errors, a sentence each, in the order of the file; warnings are errors that cost nothing.
     pub errors: Vec<(Level, String)>,
-    /// Whether they keep all modules from being loaded.
+    /// True if errors keep all modules from being loaded.
     pub halted: bool,
-    /// The number of errors.
+    /// The number of errors, in a sentence.
     pub summary: String,
-    /// The same, with the errors.
+    /// The number of errors and the errors, in a sentence.
     pub status: String,
-    /// Entries of `modules` that make no module with metrics, and why.
+    /// Entries of `modules` that make no module with metrics, each with the reason.
     pub lost: Vec<(String, String)>,
-    /// Modules that were stopped, and how to start them.
+    /// Modules that were stopped, each with the way to start it.
     pub stopped: Vec<(String, String)>,
-    /// Modules that are not enabled, and how to enable them.
+    /// Modules that are not enabled, each with the way to enable it.
     pub off: Vec<(String, String)>,
-    /// The metrics of both.
+    /// Metrics of the modules in `lost` and `off`.
     pub unserved: Vec<Unserved>,
 }
 
 /// A metric that is not served.
 #[derive(Clone, Debug)]
 pub struct Unserved {
-    /// The complete name that it would have.
+    /// The complete name that it would have if it were served.
     pub name: String,
     /// The state of its module: `failed` or `off`.
     pub state: &'static str,
-    /// What is wrong, or what to write to have it.
+    /// The error, or the lines to write to have the metric.
     pub why: String,
 }
 
 impl Configuration {
-    /// Whether an error costs a module or an option.
+    /// True if an error costs a module or an option.
     pub fn is_costly(&self) -> bool {
         self.errors.iter().any(|(level, _)| *level == Level::Error)
     }
@@ -67,7 +67,7 @@ impl Configuration {
     }
 }
 
-/// What a configuration enables: nothing, if it could not be read.
+/// Returns the modules that a configuration enables: none, if it could not be read.
 pub fn survey(config: &Result<Config, ConfigError>, specs: &'static [&'static Spec]) -> Enabled {
     match config {
         Ok(config) => Enabled::survey(config, specs),
@@ -75,7 +75,7 @@ pub fn survey(config: &Result<Config, ConfigError>, specs: &'static [&'static Sp
     }
 }
 
-/// Makes the modules that a configuration enables. `path` is the file, for sentences.
+/// Makes the modules that a configuration enables. `path` is the file's name in sentences.
 pub fn prepare(
     config: &Result<Config, ConfigError>,
     path: &str,
@@ -155,7 +155,7 @@ pub fn prepare(
     Prepared { settings, enabled, modules, configuration }
 }
 
-/// Why no module may be loaded at all.
+/// Returns the reason why no module may be loaded, if there is one.
 fn halt(config: &Result<Config, ConfigError>, settings: &Settings, faults: &[Fault]) -> Option<String> {
     let first = match config {
         Err(error) => return Some(format!("not loaded: {error}")),
@@ -173,14 +173,14 @@ fn halt(config: &Result<Config, ConfigError>, settings: &Settings, faults: &[Fau
     })
 }
 
-/// What is wrong with a module's section.
+/// Joins the errors of a cost (a module, or all) to a sentence.
 fn sentence(faults: &[Fault], cost: &Cost) -> Option<String> {
     let own: Vec<String> =
         faults.iter().filter(|fault| fault.cost == *cost).map(|fault| fault.error.to_string()).collect();
     (!own.is_empty()).then(|| own.join("; "))
 }
 
-/// The entries of `modules` that make no instance.
+/// Returns the entries of `modules` that make no module with metrics, each with the reason.
 fn lost(faults: &[Fault], modules: &[EnabledModule], halt: Option<&str>) -> Vec<(String, String)> {
     let mut lost: Vec<(String, String)> = Vec::new();
     for fault in faults {
@@ -194,7 +194,7 @@ fn lost(faults: &[Fault], modules: &[EnabledModule], halt: Option<&str>) -> Vec<
     lost
 }
 
-/// The kind of module that an entry of `modules` means.
+/// Returns the kind of module that an entry of `modules` names.
 fn meant(config: &Result<Config, ConfigError>, entry: &str, specs: &[&'static Spec]) -> Option<&'static Spec> {
     let section = config.as_ref().ok().and_then(|config| config.section(entry));
     let module = section.and_then(|section| section.get("module").ok().flatten());
@@ -210,7 +210,7 @@ fn summary(path: &str, errors: usize, halted: bool, enabled: usize) -> String {
     }
 }
 
-/// What to write to have a module that is not enabled, so that it works with this file.
+/// Describes what to write to enable a module, fitting this configuration file.
 fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, modules: &[EnabledModule]) -> String {
     let path = config.path();
     let means = |module: &str| spec.is_named(module);
@@ -252,7 +252,7 @@ fn how_to_enable(config: &Config, spec: &'static Spec, settings: &Settings, modu
     }
 }
 
-/// Does something without a word in the log, which is short: lines of other threads are lost meanwhile.
+/// Runs a function with the log off. It should be short: lines of other threads are lost meanwhile.
 pub fn unheard<R>(work: impl FnOnce() -> R) -> R {
     let level = log::max_level();
     log::set_max_level(log::LevelFilter::Off);

@@ -1,4 +1,4 @@
-//! Modules that are made, to be loaded.
+//! Modules that are made and ready to be loaded.
 
 use crate::catalog::{EnabledModule, ServedTable};
 use crate::config::Config;
@@ -7,7 +7,7 @@ use crate::loader::{forget_pinned, want_pinned, Failure, PinRequest};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A module with its name, to be loaded.
+/// A module with its name, ready to be loaded.
 pub struct PreparedModule {
     pub name: Arc<str>,
     pub spec: &'static Spec,
@@ -15,36 +15,36 @@ pub struct PreparedModule {
     pub metrics: Vec<ServedMetric>,
     /// The option `debug` of its section.
     pub debug: bool,
-    /// The maps of it that are to outlive the agent.
+    /// Maps of the module that outlive the agent, if its section says so.
     pub pin: Option<PinRequest>,
-    /// With an error in its section, the module fails for that.
+    /// The module, or the error in its section for which it fails.
     pub module: Result<Box<dyn Module + Send>, Failure>,
 }
 
-/// A metric as clients know it.
+/// A metric under its name for clients.
 pub struct ServedMetric {
     /// The complete name.
     pub name: String,
-    /// Of its table, as that is declared.
+    /// Cluster of its table as declared.
     pub cluster: u32,
     /// Its column in the table.
     pub column: usize,
-    /// Why it has no values, if an option is off that they take.
+    /// Reason why it has no values, if it needs an option that is off.
     pub off: Option<String>,
 }
 
 impl ServedMetric {
-    /// Its bit in a set of columns, as [`crate::kit::Table::empty_columns`] has them.
+    /// Returns its bit in a set of columns, as [`crate::kit::Table::empty_columns`].
     pub fn bit(&self) -> u64 {
         1_u64.checked_shl(self.column as u32).unwrap_or(0)
     }
 }
 
-/// The modules of a configuration, to be loaded.
+/// The modules of a configuration, ready to be loaded.
 pub struct PreparedModules {
     pub(super) modules: Vec<PreparedModule>,
     pub(super) process_refresh: Option<Duration>,
-    /// Whether some may be stopped while others run.
+    /// True if some of these modules may be stopped while others run.
     pub(super) stoppable: bool,
 }
 
@@ -54,7 +54,7 @@ impl PreparedModules {
         self.modules.push(PreparedModule::new(enabled, Ok(module)));
     }
 
-    /// A module that the configuration has no section for, and that has programs of its own: a pair, a script.
+    /// Makes a set of one module that has no section in the configuration and has programs of its own: a pair, a script.
     pub fn alone(enabled: &EnabledModule, module: Box<dyn Module + Send>) -> PreparedModules {
         PreparedModules {
             modules: vec![PreparedModule::new(enabled, Ok(module))],
@@ -63,26 +63,26 @@ impl PreparedModules {
         }
     }
 
-    /// Those of some sections, without the others.
+    /// Returns the modules of some sections, without the others.
     pub fn of(self, is_wanted: impl Fn(&str) -> bool) -> PreparedModules {
         let modules = self.modules.into_iter().filter(|module| is_wanted(&module.name)).collect();
         PreparedModules { modules, ..self }
     }
 
-    /// The same, with switches in the programs that modules share if some may be stopped while others run.
+    /// Returns these modules with `stoppable` set: if true, shared programs get a switch for each module.
     pub fn stoppable(self, stoppable: bool) -> PreparedModules {
         PreparedModules { stoppable, ..self }
     }
 
-    /// Whether none of them has a part in the agent's own programs.
+    /// True if all of these modules are pairs or scripts, with no part in the agent's own programs.
     pub fn are_of_the_site(&self) -> bool {
         let is_of_the_site = |module: &dyn Module| module.pair().is_some() || module.life().is_some();
         self.modules.iter().all(|module| module.module.as_ref().is_ok_and(|module| is_of_the_site(&**module)))
     }
 }
 
-/// Makes the modules of a configuration; the first error is the result. Quick, since pmcd gives an agent that it has started three
-/// seconds to say something: they plan when they are loaded.
+/// Makes the modules of a configuration, or returns the first error. It is quick, since pmcd gives an agent three seconds to say
+/// something: modules plan only when they are loaded.
 pub fn prepared_modules(
     config: &Config,
     modules: &[EnabledModule],

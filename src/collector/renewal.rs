@@ -5,13 +5,13 @@ use super::prepared_module::PreparedModules;
 use crate::catalog::{Controllers, EnabledModule};
 use thiserror::Error;
 
-/// Why nothing was changed.
+/// Reason why nothing was changed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct RenewalError(pub String);
 
 impl RenewalError {
-    /// Modules and pairs cannot change.
+    /// Returns the error of an agent that cannot change its modules.
     pub fn fixed() -> RenewalError {
         RenewalError(
             "modules and programs cannot be loaded while the agent runs: it gave up the privileges for that; restart the \
@@ -21,45 +21,45 @@ impl RenewalError {
     }
 }
 
-/// What is to be done so that what runs is what the files say.
+/// Modules to stop and to load, so that what runs matches the files.
 #[derive(Default)]
 pub struct Renewal {
-    /// Sections whose modules are stopped; those of modules that are loaded anew are among them.
+    /// Sections whose modules are stopped, including those that are loaded again.
     pub stop: Vec<String>,
-    /// Modules that are loaded after that, each list as a set of its own.
+    /// Modules to load afterwards, each list as a set of its own.
     pub load: Vec<(Vec<EnabledModule>, PreparedModules)>,
-    /// What there is to say of the configuration from now on.
+    /// The new report on the configuration, if that has changed.
     pub configuration: Option<Configuration>,
-    /// Who may change what runs from now on.
+    /// The new clients that may give orders, if these have changed.
     pub controllers: Option<Controllers>,
 }
 
 impl Renewal {
-    /// Whether nothing is to be done.
+    /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.stop.is_empty() && self.load.is_empty() && self.controllers.is_none()
     }
 
-    /// Does what another one asks for, too.
+    /// Adds the changes of another renewal.
     pub fn join(&mut self, other: Renewal) {
         self.stop.extend(other.stop);
         self.load.extend(other.load);
     }
 }
 
-/// What may be ordered of a module.
+/// An order for a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Load and attach it.
+    /// Loads and attaches it.
     Start,
-    /// Detach it; its metrics go.
+    /// Detaches it; its metrics go.
     Stop,
-    /// Both, so that it begins anew.
+    /// Stops and starts it, so that it counts from zero.
     Restart,
 }
 
 impl Order {
-    /// The order that a client writes: a word.
+    /// Reads an order from the word that a client stores.
     pub fn read(word: &[u8]) -> Option<Order> {
         match word {
             b"start" => Some(Order::Start),
@@ -70,14 +70,14 @@ impl Order {
     }
 }
 
-/// What knows which modules there are to be: the configuration, the pairs, and what was ordered since.
+/// A source of renewals. It knows which modules there are to be, from the configuration, the pairs and the orders so far.
 pub trait Supply: Send {
-    /// What to do since files changed. Asked once a second.
+    /// Returns the changes that follow from changed files. Called once a second.
     fn look(&mut self) -> Option<Renewal>;
 
-    /// What to do so that all is as the files say. An error changes nothing.
+    /// Returns the changes after which all matches the files. An error changes nothing.
     fn reload(&mut self) -> Result<Renewal, RenewalError>;
 
-    /// What an order comes to.
+    /// Returns the changes that follow from an order. An error changes nothing.
     fn order(&mut self, section: &str, order: Order) -> Result<Renewal, RenewalError>;
 }

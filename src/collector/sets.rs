@@ -1,4 +1,4 @@
-//! All that is loaded at a moment: modules come and go in sets, each with programs and maps of its own.
+//! The sets of loaded modules: modules come and go in sets, each with programs and maps of its own.
 
 use super::loaded_module::LoadedModule;
 use super::loaded_modules::LoadedModules;
@@ -38,18 +38,18 @@ impl Sets {
         self.iter().map(|set| &*set.kernel)
     }
 
-    /// What loading said of the kernel: what the first set knows comes first.
+    /// Returns the features of the kernel that loading found present or missing, those of the first set first.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.iter().flat_map(|set| &set.findings)
     }
 
-    /// How long loading took in all.
+    /// Returns the time that loading took in total.
     pub fn loading(&self) -> Duration {
         self.iter().map(|set| set.loading).sum()
     }
 
-    /// The name of a program or a map of a set among those of all: that of a set that was loaded later has the set's first module
-    /// behind it.
+    /// Returns the name of a set's program or map, unique among all sets: in sets that were loaded later it ends with the name of the
+    /// set's first module.
     pub fn name(&self, set: &Arc<LoadedModules>, name: &str) -> String {
         let is_first = self.0.first().is_some_and(|first| Arc::ptr_eq(first, set));
         match set.modules.first().filter(|_| !is_first) {

@@ -3,14 +3,14 @@
 
 use thiserror::Error;
 
-/// `configparser.MAX_INTERPOLATION_DEPTH`.
+/// Largest depth of references, `configparser.MAX_INTERPOLATION_DEPTH`.
 const MAX_DEPTH: usize = 10;
 
-/// Python has no bound on the result; ten levels of doubling references would be a very long one. Steps count too, so
-/// that references to empty options end as well.
+/// Largest number of bytes and of references of a value. Python has no such limit; ten levels of references that double would be very
+/// long. References count so that those to empty options end as well.
 const MAX_WORK: usize = 1 << 20;
 
-/// What is wrong with a value's references.
+/// An error in a value's references.
 #[derive(Debug, Error)]
 pub(super) enum InterpolationError {
     #[error("`%(...)s` references are nested more than {} deep; does one refer to itself?", MAX_DEPTH)]
@@ -25,8 +25,8 @@ pub(super) enum InterpolationError {
     Alone,
 }
 
-/// Resolves `raw`, looking names (in lower case) up with `find`. The error is a sentence without its place; `section`
-/// is for that sentence.
+/// Resolves the references in `raw`; `find` looks up names (in lower case). The error is a sentence without its place, in which
+/// `section` is named.
 pub(super) fn interpolate<'a>(
     raw: &'a str,
     section: &str,

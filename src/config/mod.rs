@@ -1,5 +1,5 @@
-//! The configuration file: the dialect of Python's `configparser` (which every existing `bcc.conf` is written in), with
-//! the file and line of each value kept for messages. Reads bytes; yields [`Config`], and from it [`Settings`].
+//! The configuration file, in the dialect of Python's `configparser` (that of every existing `bcc.conf`). The file and line of each
+//! value are kept for messages. Reads bytes; returns [`Config`], and from it [`Settings`].
 
 mod declared;
 mod interpolate;
@@ -31,10 +31,10 @@ use thiserror::Error;
 /// The section whose options appear in every other one.
 pub const DEFAULT: &str = "DEFAULT";
 
-/// No configuration is near this size; a device or a log given by mistake is refused before it fills the memory.
+/// Largest configuration in bytes, far beyond any real one: a device or a log given by mistake is refused before it fills the memory.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Why a configuration cannot be used. Each message says where, what was found and what to write instead.
+/// Reason why a configuration cannot be used. Each message has the place, the text found and the text to write instead.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -45,55 +45,55 @@ pub enum ConfigError {
         /// The system's reason and, where there is one, the remedy.
         reason: String,
     },
-    /// A line is not of the grammar, or the section that it begins lacks something.
+    /// A line that is not of the grammar, or that begins a section which lacks something.
     #[error("{path}:{line}: {reason}")]
     Line {
         /// The file.
         path: String,
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong with the line and how it should look.
+        /// The error and the expected form.
         reason: String,
     },
-    /// An option that a section cannot do without is not there, or has no value.
+    /// An option that its section requires is missing or has no value.
     #[error("{path}:{line}: {reason}")]
     Required {
         /// The file.
         path: String,
-        /// From 1; the line of the option, or of its section.
+        /// The line of the option, or of its section, from 1.
         line: usize,
-        /// What is missing and what to write.
+        /// The missing option and the line to write.
         reason: String,
     },
-    /// A section that must be in the file is not.
+    /// A required section is missing.
     #[error("{path}: {reason}")]
     Missing {
         /// The file.
         path: String,
-        /// What is missing and what to add.
+        /// The missing section and the lines to add.
         reason: String,
     },
-    /// An option has a value it cannot have, or should not be there.
+    /// An option has a wrong value, or must not be there.
     #[error("{path}:{line}: [{section}] {key}: {reason}")]
     Value {
         /// The file.
         path: String,
-        /// From 1; the line of the key, also when the value goes on below it.
+        /// The line of the key, from 1, also if the value continues below it.
         line: usize,
-        /// The section the line stands in, which can be `DEFAULT`.
+        /// The section that contains the line, which can be `DEFAULT`.
         section: String,
         /// The option, in lower case.
         key: String,
-        /// What was expected and what was found.
+        /// The expected value and the one found.
         reason: String,
     },
-    /// Two errors or more.
+    /// Several errors.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<ConfigError>),
 }
 
 impl ConfigError {
-    /// The errors one by one.
+    /// Returns the errors one by one.
     pub fn each(&self) -> Vec<&ConfigError> {
         match self {
             ConfigError::Several(errors) => errors.iter().flat_map(ConfigError::each).collect(),
@@ -101,7 +101,7 @@ impl ConfigError {
         }
     }
 
-    /// The same, owned.
+    /// Returns the errors one by one, by value.
     pub fn into_each(self) -> Vec<ConfigError> {
         match self {
             ConfigError::Several(errors) => errors.into_iter().flat_map(ConfigError::into_each).collect(),
@@ -109,7 +109,7 @@ impl ConfigError {
         }
     }
 
-    /// The line of the file, from 1; 0 for an error of the whole file.
+    /// Returns the line in the file, from 1; 0 for an error of the whole file.
     pub fn line(&self) -> usize {
         match self {
             ConfigError::Line { line, .. } | ConfigError::Required { line, .. } | ConfigError::Value { line, .. } => {
@@ -120,7 +120,7 @@ impl ConfigError {
         }
     }
 
-    /// The file, as the user named it.
+    /// Returns the file, as the user named it.
     fn path(&self) -> &str {
         match self {
             ConfigError::Read { path, .. }
@@ -137,12 +137,12 @@ impl ConfigError {
     }
 }
 
-/// Errors collected on the way, so that all of them are reported at once and not only the first.
+/// A collection of errors, for reporting all of them instead of the first only.
 #[derive(Debug, Default)]
 pub struct Errors(Vec<ConfigError>);
 
 impl Errors {
-    /// The value; an error is kept.
+    /// Returns the value, or keeps the error.
     pub fn take<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
         result.map_err(|error| self.0.push(error)).ok()
     }
@@ -152,7 +152,7 @@ impl Errors {
         self.0.push(error);
     }
 
-    /// All of them as one error, if there are any.
+    /// Returns all kept errors as one.
     pub fn end(mut self) -> Result<(), ConfigError> {
         match self.0.len() {
             0 => Ok(()),
@@ -162,10 +162,10 @@ impl Errors {
     }
 }
 
-/// A parsed file with those of its `conf.d`: sections and options in file order, values as written.
+/// A parsed file together with those of its `conf.d`: sections and options in file order, values as written.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file, and those of its `conf.d` in the order in which they were read.
+    /// Names of the file and of those of its `conf.d`, in the order of reading.
     files: Vec<Arc<str>>,
     defaults: Options,
     sections: Vec<(String, Options)>,
@@ -173,8 +173,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads and parses the file at `path`, and then `conf.d/*.conf` beside it in the order of their names: what a section of these says
-    /// is added to the section of that name, or replaces what was said before.
+    /// Reads and parses the file at `path`, then `conf.d/*.conf` beside it in the order of their names. A section of these files adds
+    /// to the section of the same name, and replaces options that it has.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
         let shown = path.display().to_string();
         let own = open(path).and_then(bytes).map_err(|error| ConfigError::unread(&shown, &error));
@@ -190,38 +190,39 @@ impl Config {
         }
     }
 
-    /// Parses `bytes`, in time linear in their number. `path` is for messages only. Never panics (a fuzz target).
+    /// Parses `bytes`, in time linear in their number. `path` is used in messages only. Never panics (a fuzz target).
     pub fn parse(path: &str, bytes: &[u8]) -> Result<Config, ConfigError> {
         parse::parse(path, bytes)
     }
 
-    /// The file as it was named to [`Config::read`].
+    /// Returns the file's path as it was given to [`Config::read`].
     pub fn path(&self) -> &str {
         self.files.first().map_or("", |path| path)
     }
 
-    /// The file, and those of its `conf.d` in the order in which they were read.
+    /// Returns the names of the file and of those of its `conf.d`, in the order of reading.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(|path| &**path)
     }
 
-    /// Where an error stands among all lines that were read: to order errors by.
+    /// Returns an error's place among all lines that were read, for ordering errors.
     pub fn position(&self, error: &ConfigError) -> (usize, usize) {
         (self.files().position(|path| path == error.path()).unwrap_or(0), error.line())
     }
 
-    /// The section of exactly this name; `DEFAULT` is none.
+    /// Returns the section of exactly this name, other than `DEFAULT`.
     pub fn section(&self, name: &str) -> Option<Section<'_>> {
         let (name, own) = &self.sections[*self.by_name.get(name)?];
         Some(Section { config: self, name, own })
     }
 
-    /// Every section but `DEFAULT`, in file order.
+    /// Returns every section but `DEFAULT`, in file order.
     pub fn sections(&self) -> impl Iterator<Item = Section<'_>> {
         self.sections.iter().map(|(name, own)| Section { config: self, name, own })
     }
 
-    /// The same with these sections enabled instead of its own. What is not in it, sections and options, is taken from `others`.
+    /// Returns this configuration with these sections enabled instead of its own. Missing sections and options are taken from
+    /// `others`.
     pub fn enabling(mut self, names: &[&str], others: &Config) -> Config {
         for (name, options) in
             others.sections.iter().filter(|(name, _)| name == "pmda" || names.contains(&name.as_str()))
@@ -246,8 +247,8 @@ impl Config {
         self
     }
 
-    /// The same with what `usual` says in the place of what this lacks: the module of a section by the section's name, the cluster by the
-    /// module. A name in the option `modules` needs no section.
+    /// Returns this configuration with what it lacks taken from `usual`: the module of a section by the section's name, the cluster
+    /// by the module. Names in the option `modules` need no section.
     pub fn with_usual(mut self, usual: &Config) -> Config {
         for (name, options) in usual.sections.iter().filter(|(name, _)| name != "pmda") {
             let Some(module) = options.find("module") else { continue };
@@ -268,7 +269,8 @@ impl Config {
         self
     }
 
-    /// Where the list `modules` stands, if it has this name and no section has, nor a module of this name.
+    /// Returns the place of the list `modules` for an empty section, if the list has this name and neither a section nor a module has
+    /// it.
     fn list_instead_of_section(&self, name: &str) -> Option<Options> {
         let is_of_it = |(section, options): &(String, Options)| {
             section == name || options.find("module").is_some_and(|module| module.raw.rsplit('.').next() == Some(name))
@@ -279,7 +281,7 @@ impl Config {
         (is_listed && !self.sections.iter().any(is_of_it)).then(place)
     }
 
-    /// Adds an option to a section that lacks it, as if it stood in the section's header.
+    /// Adds an option to a section that lacks it, as if it were in the line of the section's header.
     fn complete(&mut self, at: usize, entry: &Entry) {
         let (name, options) = &mut self.sections[at];
         if name != "pmda" && options.find(&entry.key).or(self.defaults.find(&entry.key)).is_none() {
@@ -287,7 +289,7 @@ impl Config {
         }
     }
 
-    /// The same with this value for an option of a section that it has.
+    /// Returns this configuration with an option of an existing section set to a value.
     pub fn with_option(mut self, section: &str, key: &str, value: &str) -> Config {
         if let Some(&at) = self.by_name.get(section) {
             let key = key.to_lowercase();
@@ -298,7 +300,7 @@ impl Config {
         self
     }
 
-    /// The same with what another file says added, or in the place of what was said before.
+    /// Returns this configuration with the sections and options of another file added; options of the latter replace earlier ones.
     fn with_file(mut self, part: Config) -> Config {
         self.files.extend(part.files);
         part.defaults.entries.into_iter().for_each(|entry| self.defaults.insert(entry));
@@ -309,7 +311,7 @@ impl Config {
         self
     }
 
-    /// The place of a section, which is made where `model` has its header if it is not there.
+    /// Returns the index of a section; if it is missing, adds it with the place of `model`.
     fn place(&mut self, name: &str, model: &Options) -> usize {
         *self.by_name.entry(name.to_owned()).or_insert_with(|| {
             let empty = Options { path: model.path.clone(), line: model.line, ..Options::default() };
@@ -323,7 +325,7 @@ impl Config {
     }
 }
 
-/// Opens the file that was named. A pipe that nobody writes to is not waited for: a reload, and all orders behind it, would be.
+/// Opens the configuration file. A pipe without a writer is not waited for: a reload, and all orders behind it, would wait too.
 fn open(path: &Path) -> std::io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
     match file.metadata()?.file_type().is_fifo() {
@@ -332,7 +334,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     }
 }
 
-/// What is in a file, if it can be a configuration by its size.
+/// Reads a file, unless it is too large to be a configuration.
 fn bytes(file: File) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
@@ -342,7 +344,7 @@ fn bytes(file: File) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// One section, looking through to `[DEFAULT]`.
+/// One section, with the options of `[DEFAULT]` behind its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Section<'a> {
     config: &'a Config,
@@ -351,14 +353,14 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The name as written.
+    /// Returns the name as written.
     pub fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The value of an option, percent references resolved; `None` if neither this section nor `[DEFAULT]` has it, or if
-    /// nothing stands behind the `=`: sample lines look like that. `key` is folded to lower case, as in the file. A bad
-    /// percent sign shows here, as in Python: a value nobody asks for does no harm.
+    /// Returns the value of an option, with percent references resolved; `None` if neither this section nor `[DEFAULT]` has it, or if
+    /// nothing follows the `=`, as in samples. `key` is folded to lower case, as in the file. A wrong percent sign is an error here
+    /// only, as in Python: it does no harm in a value that is never read.
     pub fn get(&self, key: &str) -> Result<Option<Value<'a>>, ConfigError> {
         match self.raw(&key.to_lowercase()) {
             None => Ok(None),
@@ -370,7 +372,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// As [`Section::get`], but not having the option is an error that says what to write.
+    /// Returns a value as [`Section::get`]; if it is missing, the error tells what to write.
     pub fn require(&self, key: &str, example: &str) -> Result<Value<'a>, ConfigError> {
         self.get(key)?.ok_or_else(|| match self.raw(key) {
             Some((section, entry)) => ConfigError::Required {
@@ -385,12 +387,13 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// The names of the section's own options, in file order; those of `[DEFAULT]` are not among them.
+    /// Returns the names of the section's own options, in file order, without those of `[DEFAULT]`.
     pub fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.own.entries.iter().map(|entry| entry.key.as_str())
     }
 
-    /// All that the section says, `[DEFAULT]` included: a change of anything that its module reads changes it.
+    /// Returns all options of the section, including those of `[DEFAULT]`, sorted. It differs if anything that the module reads
+    /// differs.
     pub fn said(&self) -> Vec<(String, String)> {
         let keys = self.keys().chain(self.config.defaults.entries.iter().map(|entry| entry.key.as_str()));
         let value = |key: &str| match self.get(key) {
@@ -403,12 +406,12 @@ impl<'a> Section<'a> {
         said
     }
 
-    /// An error in the line where the section begins.
+    /// Makes an error at the line of the section's header.
     pub fn error(&self, reason: impl Into<String>) -> ConfigError {
         ConfigError::Line { path: self.own.path.to_string(), line: self.own.line, reason: reason.into() }
     }
 
-    /// An error at an option of this section, for an option that should not be there.
+    /// Makes an error at an option of this section that must not be there.
     pub fn reject(&self, key: &str, reason: impl Into<String>) -> ConfigError {
         let key = key.to_lowercase();
         match self.raw(&key) {
@@ -438,7 +441,7 @@ impl Options {
         self.by_key.get(key).map(|&at| &self.entries[at])
     }
 
-    /// Puts it behind the others, or in the place of the one that has the key.
+    /// Adds an entry at the end, or replaces the one with the same key.
     fn insert(&mut self, entry: Entry) {
         match self.by_key.get(&entry.key) {
             Some(&at) => self.entries[at] = entry,
@@ -456,7 +459,7 @@ struct Entry {
     /// The file.
     path: Arc<str>,
     line: usize,
-    /// The first line that begins with a blank and so goes on with the value.
+    /// The first line that begins with a blank and so continues the value.
     continued: Option<usize>,
     raw: String,
 }

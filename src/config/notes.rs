@@ -1,5 +1,5 @@
-//! What is remarkable about values that count otherwise than they are written: it is collected where somebody wants to tell it with the
-//! errors, and logged elsewhere.
+//! Notes about values that are used differently from how they are written. They are collected for a caller that reports them with the
+//! errors, or else logged.
 
 use super::ConfigError;
 use std::cell::RefCell;
@@ -8,7 +8,7 @@ thread_local! {
     static NOTES: RefCell<Option<Vec<ConfigError>>> = const { RefCell::new(None) };
 }
 
-/// Does something, and yields what was noted meanwhile in this thread; each note once.
+/// Calls a function, and returns the notes that it made in this thread, each once.
 pub fn noting<R>(work: impl FnOnce() -> R) -> (R, Vec<ConfigError>) {
     let outer = NOTES.replace(Some(Vec::new()));
     let result = work();

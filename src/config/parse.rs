@@ -1,5 +1,5 @@
-//! Bytes to sections and options, line by line, as `configparser.RawConfigParser._read` of Python 3 goes about it with
-//! its default settings: `=` and `:` as delimiters, `#` and `;` for whole-line comments, strict about duplicates.
+//! Parser from bytes to sections and options, line by line, as `configparser.RawConfigParser._read` of Python 3 with its default
+//! settings: `=` and `:` as delimiters, `#` and `;` for whole-line comments, no duplicates.
 
 use super::text::{blank, shown, trim};
 use super::{Config, ConfigError, Entry, Errors, Options, DEFAULT};
@@ -124,12 +124,12 @@ enum Scope {
     Start,
     Defaults,
     Section,
-    /// Below a header that is in error: what stands there is left out, since it would make for errors of its own.
+    /// No section, below a wrong header: its lines are left out, since they would cause further errors.
     Nowhere,
 }
 
 impl Scope {
-    /// The option read last. Only called while one is open, so that there is one.
+    /// Returns the option read last. May only be called while one is open.
     fn last(self, config: &mut Config) -> &mut Entry {
         let options = match self {
             Scope::Section => config.sections.last_mut().map(|(_, options)| options),
@@ -139,7 +139,7 @@ impl Scope {
     }
 }
 
-/// `[name]`, greedy as in Python: the name goes to the last bracket of the line, what follows that is ignored.
+/// Returns the name in `[name]`. As in Python it ends at the last bracket of the line, and the rest is ignored.
 fn header(content: &str) -> Option<&str> {
     let inside = content.strip_prefix('[')?;
     inside.rfind(']').filter(|&end| end > 0).map(|end| &inside[..end])
@@ -150,7 +150,7 @@ fn lines(bytes: &[u8]) -> usize {
     bytes.iter().filter(|&&b| b == b'\n').count() + returns + 1
 }
 
-/// Python's universal newlines: `\n`, `\r\n` and a lone `\r` end a line.
+/// Lines that end as Python's universal newlines: with `\n`, `\r\n` or a lone `\r`.
 struct Lines<'a>(&'a str);
 
 impl<'a> Iterator for Lines<'a> {

@@ -1,5 +1,5 @@
-//! `conf.d` beside the configuration: files in which packages and automation leave their sections. The agent runs as root, and what these
-//! files enable costs every process, so that only root's own are read.
+//! The directory `conf.d` beside the configuration, for sections of packages and automation. The agent runs as root, and the modules
+//! that these files enable cost every process, so only files of root are read.
 
 use super::{bytes, ConfigError};
 use nix::libc::{O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK};
@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The files `conf.d/*.conf` beside `config` in the order of their names, each with its path and its bytes or why they are not read.
-/// None if there is no such directory.
+/// Returns the files `conf.d/*.conf` beside `config` in the order of their names, each with its path and its bytes or the reason why
+/// it is not read; none if there is no such directory.
 pub(super) fn parts(config: &Path) -> Vec<(String, std::result::Result<Vec<u8>, ConfigError>)> {
     let path = config.with_file_name("conf.d");
     let shown = path.display().to_string();
@@ -32,7 +32,7 @@ pub(super) fn parts(config: &Path) -> Vec<(String, std::result::Result<Vec<u8>, 
     names.iter().map(read).collect()
 }
 
-/// The path of an open directory: its own may lead to another by now.
+/// Returns the path of an open directory by its descriptor: its own path may lead to another one by now.
 fn of(dir: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
@@ -45,7 +45,7 @@ fn names(dir: &File) -> Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Opens root's own file or directory, which `flags` tell apart; no link is followed, and no pipe is waited for.
+/// Opens a file or directory (according to `flags`) that belongs to root. Links are not followed, and pipes not waited for.
 fn open(path: &Path, flags: i32) -> Result<File> {
     let found = fs::symlink_metadata(path)?;
     is_trusted(&found, flags == O_DIRECTORY)?;
@@ -54,7 +54,7 @@ fn open(path: &Path, flags: i32) -> Result<File> {
     Ok(file)
 }
 
-/// Whether nobody but root, or the account that the agent runs as, can have written it.
+/// Checks that nobody but root, or the account that the agent runs as, can have written a file or directory.
 fn is_trusted(found: &Metadata, directory: bool) -> Result<()> {
     let refuse = |reason: String| Err(Error::other(reason));
     if found.is_dir() != directory || !directory && !found.is_file() {

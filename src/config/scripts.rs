@@ -1,4 +1,4 @@
-//! The section `[scripts]`: without it no script of bpftrace runs.
+//! The section `[scripts]`, without which no bpftrace script runs.
 
 use super::{did_you_mean, Config, ConfigError, Section, SettingDef, SCRIPT_OPTIONS};
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ pub const SCRIPTS: &str = "scripts";
 /// What the section says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptSettings {
-    /// The program that runs scripts.
+    /// The bpftrace program.
     pub bpftrace: PathBuf,
-    /// Bytes of data that each process of it may have.
+    /// Largest data size of a bpftrace process, in bytes.
     pub memory: u64,
-    /// How long a script runs whose values nobody fetches; without it for ever.
+    /// Time after which a script ends if nobody fetches its values; `None` for never.
     pub expiry: Option<Duration>,
 }
 
@@ -25,7 +25,7 @@ impl Default for ScriptSettings {
 }
 
 impl ScriptSettings {
-    /// Reads the section; `None` if there is none. An option that cannot be used has its default, and is told.
+    /// Reads the section; `None` if there is none. An option in error has its default, and the error is returned.
     pub fn read(config: &Config) -> (Option<ScriptSettings>, Vec<ConfigError>) {
         let Some(section) = config.section(SCRIPTS) else { return (None, Vec::new()) };
         let mut settings = ScriptSettings::default();

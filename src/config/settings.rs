@@ -1,5 +1,5 @@
-//! The typed view of what every configuration has: `[pmda]`, and in each enabled module's section the options that all
-//! modules share. A module's own options are the module's business; [`Settings`] only says where they stand.
+//! The options that every configuration has: those of `[pmda]`, and in each enabled module's section those that all modules share. A
+//! module reads its own options itself.
 
 use super::text::shown;
 use super::value::{comment, COMMENTS};
@@ -17,71 +17,71 @@ pub const GUARDED_HELPERS: [&str; 5] = [
     "bpf_send_signal_task",
 ];
 
-/// Clusters of the agent's own metrics, and from 310 on of those that modules have beyond the Python agent's.
+/// Clusters of the agent's own metrics, and from 310 on of modules that the Python agent does not have.
 const OWN_CLUSTERS: std::ops::RangeInclusive<u16> = 300..=349;
 
-/// Whether a section's module runs, whatever the option `modules` says.
+/// Name of the option that enables or disables a section's module, whatever the option `modules` lists.
 const ENABLED: &str = "enabled";
 
-/// The width of the cluster field of a metric identifier is 12 bits (`__pmID_int` in `libpcp.h`).
+/// Highest cluster: the field of a metric identifier is 12 bits wide (`__pmID_int` in `libpcp.h`).
 const MAX_CLUSTER: u16 = 4095;
 
-/// What the agent as a whole is told to do.
+/// Settings of the agent as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The enabled modules in loading order, each section once.
     pub modules: Vec<ModuleSettings>,
-    /// How often to look again for the processes that `process` options name; `None`: never.
+    /// Interval between searches for processes that `process` options name; `None` for never.
     pub process_refresh: Option<Duration>,
-    /// Whether a module that cannot be loaded ends the agent.
+    /// True if a module that cannot be loaded ends the agent.
     pub module_failure_fatal: bool,
-    /// What the names of metrics begin with where a module says nothing else.
+    /// Prefix of metric names, for modules that set none.
     pub prefix: String,
-    /// Whether the kernel is to count the runs of BPF programs and their time.
+    /// True if the kernel counts the runs of BPF programs and their time.
     pub bpf_stats: bool,
-    /// Whether values and the log may have the arguments of processes.
+    /// True if values and the log may contain the arguments of processes.
     pub show_arguments: bool,
-    /// Whether to give up, once the modules are loaded, the privileges that they do not need any more.
+    /// True if privileges that no module needs after loading are dropped.
     pub drop_privileges: bool,
-    /// Whether modules and programs may be loaded while the agent runs; `None`: if there is a directory of programs.
+    /// True if modules and programs may be loaded while the agent runs; `None` to allow it if there is a directory of programs.
     pub load_later: Option<bool>,
-    /// Users who may change what runs, besides root.
+    /// Users other than root who may start, stop and reload modules.
     pub control_users: Vec<String>,
-    /// Groups whose members may.
+    /// Groups whose members may start, stop and reload modules.
     pub control_groups: Vec<String>,
     /// Helpers of [`GUARDED_HELPERS`] that programs of a site's own may call.
     pub allow_helpers: Vec<String>,
 }
 
-/// What every module can be told.
+/// Options that every module has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModuleSettings {
-    /// The section's name, which log lines carry.
+    /// The section's name, which is also in log lines.
     pub section: String,
-    /// The module as configured; dots stand for directories.
+    /// The module as configured, with dots for directories.
     pub module: String,
-    /// The cluster of the metrics and serial of the instance domain, up to 4095; no two modules share one.
+    /// Cluster of the metrics and serial of the instance domain, up to 4095; unique to the module.
     pub cluster: u16,
-    /// What the names of the metrics begin with, such as `bcc.`; ends in a dot.
+    /// Prefix of the metrics' names, such as `bcc.`, with a final dot.
     pub prefix: String,
-    /// Whether instance identifiers are to outlive the agent.
+    /// True if instance identifiers outlive the agent.
     pub indom_cache: bool,
-    /// Whether to log more.
+    /// True for debug lines in the log.
     pub debug: bool,
-    /// If its counts are to outlive the agent, what the section says with the options that can change what they mean.
+    /// Options of the section, if its counts outlive the agent: after a change of them the kept counts may mean something else.
     pub pin: Option<Vec<(String, String)>>,
 }
 
 impl ModuleSettings {
-    /// The options read here, which a module need not know.
+    /// Names of these options, which a module need not know.
     pub const KEYS: [&str; 7] = ["module", "cluster", "prefix", "pmda_indom_cache", "debug", "pin", ENABLED];
 
-    /// The module's name without directories: `ext4dist` for `fs.ext4dist`.
+    /// Returns the module's name without directories: `ext4dist` for `fs.ext4dist`.
     pub fn kind(&self) -> &str {
         self.module.rsplit('.').next().unwrap_or(&self.module)
     }
 
-    /// Whether its cluster is free: neither the agent's own nor that of another module.
+    /// Checks that its cluster is free: neither one of the agent's own nor that of another module.
     pub fn stands_alone(&self, section: Section<'_>, others: &[ModuleSettings]) -> Result<(), ConfigError> {
         if OWN_CLUSTERS.contains(&self.cluster) {
             let (first, last) = (OWN_CLUSTERS.start(), OWN_CLUSTERS.end());
@@ -97,7 +97,7 @@ impl ModuleSettings {
         }
     }
 
-    /// What is known of a section by its option `module` alone; it cannot be served.
+    /// Returns settings with the option `module` only, which are not enough to serve it.
     pub fn named(section: Section<'_>) -> Option<ModuleSettings> {
         Some(ModuleSettings {
             section: section.name().to_owned(),
@@ -110,8 +110,8 @@ impl ModuleSettings {
         })
     }
 
-    /// Reads what a section says of these options. An error besides leaves what can be known without it: where the metrics are, if
-    /// that can be told.
+    /// Reads the shared options of a section. After an error in one of them the settings are returned too, if the others tell where
+    /// the metrics are.
     pub fn read(section: Section<'_>, default_prefix: &str) -> (Option<ModuleSettings>, Result<(), ConfigError>) {
         let mut errors = Errors::default();
         let module = errors.take(section.require("module", section.name()).and_then(module));
@@ -134,14 +134,14 @@ impl ModuleSettings {
     }
 }
 
-/// What an error in the configuration costs.
+/// The cost of an error in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Nothing: what the line says is not done, and all else is.
+    /// No cost: the line has no effect, all others have.
     Nothing,
-    /// No module: an option of `[pmda]` has its default.
+    /// An option of `[pmda]`, which has its default.
     Option,
-    /// The module that is enabled under this name, which is that of its section if it has one.
+    /// A module, by the name under which it is enabled: that of its section if it has one.
     Module(String),
     /// All modules.
     All,
@@ -150,21 +150,21 @@ pub enum Cost {
 /// An error in the configuration.
 #[derive(Debug)]
 pub struct Fault {
-    /// What it costs.
+    /// The cost of the error.
     pub cost: Cost,
-    /// Where it is and what to do.
+    /// The error, with its place and advice.
     pub error: ConfigError,
 }
 
 impl Fault {
-    /// A fault for each of the errors.
+    /// Makes a fault of each of the errors.
     pub fn each(cost: &Cost, error: ConfigError) -> Vec<Fault> {
         error.into_each().into_iter().map(|error| Fault { cost: cost.clone(), error }).collect()
     }
 }
 
 impl Default for Settings {
-    /// No modules.
+    /// Settings without modules.
     fn default() -> Settings {
         Settings {
             modules: Vec::new(),
@@ -183,19 +183,19 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether modules and programs may be loaded and stopped while the agent runs; `programs` is the directory of pairs.
+    /// True if modules and programs may be loaded and stopped while the agent runs; `programs` is the directory of pairs.
     pub fn loads_later(&self, programs: &Path) -> bool {
         !self.drop_privileges || self.load_later.unwrap_or_else(|| programs.is_dir())
     }
 
-    /// Reads `[pmda]` and the shared options of the modules it enables; the first error is the result.
+    /// Reads `[pmda]` and the shared options of the enabled modules, or returns the first error.
     pub fn read(config: &Config) -> Result<Settings, ConfigError> {
         let (settings, faults) = Settings::survey(config);
         let costly = faults.into_iter().find(|fault| fault.cost != Cost::Nothing);
         costly.map_or(Ok(settings), |fault| Err(fault.error))
     }
 
-    /// Reads as much as can be made out, and tells everything that is wrong.
+    /// Reads all settings that can be read, and returns all errors.
     pub fn survey(config: &Config) -> (Settings, Vec<Fault>) {
         let ((settings, mut faults), notes) = noting(|| Settings::make_out(config));
         faults.extend(notes.into_iter().map(|error| Fault { cost: Cost::Nothing, error }));
@@ -272,7 +272,7 @@ impl Settings {
     }
 }
 
-/// What sections say with the option `enabled`.
+/// Sections by their option `enabled`.
 struct Switches<'a> {
     on: Vec<Section<'a>>,
     off: HashSet<&'a str>,
@@ -298,18 +298,18 @@ impl<'a> Switches<'a> {
 }
 
 impl Section<'_> {
-    /// What the section says of itself with the option `enabled`, whatever the option `modules` lists.
+    /// Returns the section's option `enabled`, whatever the option `modules` lists.
     pub fn is_enabled(&self) -> Result<Option<bool>, ConfigError> {
         self.get(ENABLED)?.map(|value| value.bool()).transpose()
     }
 }
 
-/// Names with commas between them.
+/// Splits a list of names at commas.
 fn words(value: &Value<'_>) -> Vec<String> {
     value.list().into_iter().filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// The sections that an option `modules` lists.
+/// Returns the sections that an option `modules` lists.
 fn listed<'a>(config: &'a Config, names: &Value<'_>, faults: &mut Vec<Fault>) -> Vec<Section<'a>> {
     let mut sections = Vec::new();
     for name in names.list() {
@@ -326,7 +326,7 @@ fn listed<'a>(config: &'a Config, names: &Value<'_>, faults: &mut Vec<Fault>) ->
     sections
 }
 
-/// What these sections enable, each once.
+/// Reads the modules of sections, each section once.
 fn modules(sections: Vec<Section<'_>>, prefix: &str, faults: &mut Vec<Fault>) -> Vec<ModuleSettings> {
     let mut modules = Vec::<ModuleSettings>::new();
     let mut seen = HashSet::new();
@@ -346,7 +346,7 @@ fn modules(sections: Vec<Section<'_>>, prefix: &str, faults: &mut Vec<Fault>) ->
     modules
 }
 
-/// The section that an entry of `modules` means: by its name, else by the module that it configures.
+/// Returns the section of an entry of `modules`: the one of this name, or else the one with this module.
 fn meant<'a>(config: &'a Config, names: &Value<'_>, name: &str) -> Result<Section<'a>, ConfigError> {
     if let Some(section) = config.section(name) {
         return Ok(section);
@@ -377,7 +377,7 @@ fn meant<'a>(config: &'a Config, names: &Value<'_>, name: &str) -> Result<Sectio
     }
 }
 
-/// The helpers that `allow_helpers` names.
+/// Returns the helpers that `allow_helpers` names.
 fn allowed(pmda: Section<'_>) -> Result<Vec<String>, ConfigError> {
     let Some(value) = pmda.get("allow_helpers")? else { return Ok(Vec::new()) };
     let names = value.list();
@@ -402,7 +402,7 @@ fn module(value: Value<'_>) -> Result<String, ConfigError> {
     Ok(value.text().to_owned())
 }
 
-/// Names are made by putting the prefix in front, so it has to be whole components of a name, PMNS(5), each with a dot.
+/// Reads a prefix. It has to consist of whole components of a name, PMNS(5), each with a dot, since it is put in front of names.
 fn prefix(value: &Value<'_>) -> Result<String, ConfigError> {
     let component = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(read(&format!("[pmda]\nmodules = a,\n  b{TWO}")).unwrap().modules.len(), 2);
     }
 
-    /// The trap: what stands behind `module =` is what one writes into the list.
+    /// Regression test: users write the value of `module =` into the list `modules`.
     #[test]
     fn a_module_is_enabled_by_its_section_or_its_own_name() {
         let names = |list: &str| -> Vec<String> {

@@ -1,9 +1,10 @@
-//! What somebody may have meant who wrote a name that nothing has.
+//! Suggestions for misspelt names.
 
-/// Names that are longer are no slips of the hand, and comparing them takes the product of their lengths.
+/// Longest name that is compared: comparing takes the product of the lengths, and longer names are hardly misspelt.
 const LONGEST: usize = 40;
 
-/// The end of a sentence: the candidate that differs from `name` by a slip or two, or nothing.
+/// Returns the end of a sentence that suggests the most similar candidate, or an empty text if none differs by at most three
+/// characters.
 pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let name = name.to_lowercase();
     let most = (name.chars().count() / 3).min(3);

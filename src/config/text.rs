@@ -1,16 +1,16 @@
-//! Text of a configuration: what is blank, and how messages show it.
+//! Text of a configuration: definition of blanks, and its form in messages.
 
-/// Python's `str.isspace`: Unicode white space and the four ASCII separators.
+/// True for Python's `str.isspace`: Unicode white space and the four ASCII separators.
 pub(super) fn blank(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// Python's `str.strip`.
+/// Removes blanks at both ends, as Python's `str.strip`.
 pub(super) fn trim(text: &str) -> &str {
     text.trim_matches(blank)
 }
 
-/// Text of the file as messages show it: in backquotes, one line, not the whole of a long one.
+/// Formats a text of the file for messages: in backquotes, in one line, cut if it is long.
 pub(super) fn shown(text: &str) -> String {
     const LIMIT: usize = 60;
     let mut chars = text.chars();

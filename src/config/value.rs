@@ -1,4 +1,4 @@
-//! One option's value with its place, and its readings: text, boolean, integer, list.
+//! The value of an option with its place, read as text, boolean, integer or list.
 
 use super::interpolate::interpolate;
 use super::notes::note;
@@ -7,16 +7,16 @@ use super::{ConfigError, Entry};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-/// The end of a sentence about a value that has a comment behind it.
+/// End of a message about a value that is followed by a comment.
 pub(super) const COMMENTS: &str = "; a comment needs a line of its own";
 
-/// What looks like a comment behind something.
+/// Returns the part of a text that looks like a comment.
 pub(super) fn comment(text: &str) -> Option<&str> {
     let mut signs = text.match_indices(['#', ';']);
     signs.find(|&(at, _)| text[..at].ends_with([' ', '\t'])).map(|(at, _)| &text[at..])
 }
 
-/// The value of one option. Every reading that fails names the file, the line, the section and the option.
+/// The value of an option. Errors of its methods name the file, the line, the section and the option.
 #[derive(Clone, Debug)]
 pub struct Value<'a> {
     path: &'a str,
@@ -39,27 +39,27 @@ impl<'a> Value<'a> {
         Ok(())
     }
 
-    /// The whole value; lines of a value that goes on below its key are joined by a newline.
+    /// Returns the whole value; lines of a value that continues below its key are joined by a newline.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The file, as it was named to the reader of the configuration.
+    /// Returns the file, as it was named to the reader of the configuration.
     pub fn path(&self) -> &'a str {
         self.path
     }
 
-    /// The option's name in lower case.
+    /// Returns the option's name in lower case.
     pub fn key(&self) -> &'a str {
         self.key
     }
 
-    /// The line of the option in the file, from 1.
+    /// Returns the line of the option in the file, from 1.
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// `ConfigParser.getboolean`: `1 yes true on` and `0 no false off` in any case.
+    /// Reads a boolean as `ConfigParser.getboolean`: `1 yes true on` and `0 no false off` in any case.
     pub fn bool(&self) -> Result<bool, ConfigError> {
         match self.text.to_lowercase().as_str() {
             "1" | "yes" | "true" | "on" => Ok(true),
@@ -68,7 +68,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// `ConfigParser.getint`, that is `int()` in base ten, as far as `T` reaches.
+    /// Reads an integer as `ConfigParser.getint`, which is `int()` in base ten, if `T` can hold it.
     pub fn int<T: TryFrom<i128>>(&self) -> Result<T, ConfigError> {
         let bits = (size_of::<T>() as u32 * 8).min(64);
         let signed = T::try_from(-1).is_ok();
@@ -79,7 +79,7 @@ impl<'a> Value<'a> {
         number.ok_or_else(|| self.error(format_args!("a whole number from {low} to {high}")))
     }
 
-    /// As [`Value::int`], from a narrower range.
+    /// Reads an integer as [`Value::int`], in a range.
     pub fn int_in<T>(&self, range: RangeInclusive<T>) -> Result<T, ConfigError>
     where
         T: TryFrom<i128> + PartialOrd + Display,
@@ -88,7 +88,7 @@ impl<'a> Value<'a> {
         number.ok_or_else(|| self.error(format_args!("a whole number from {} to {}", range.start(), range.end())))
     }
 
-    /// As [`Value::int_in`], but a number out of the range is the nearest in it.
+    /// Reads an integer as [`Value::int_in`], but replaces one out of the range by the nearest in it.
     pub fn nearest<T>(&self, range: &RangeInclusive<T>) -> Result<T, ConfigError>
     where
         T: TryFrom<i128> + Into<i128> + Copy + Display,
@@ -99,7 +99,8 @@ impl<'a> Value<'a> {
         number.ok_or_else(|| self.error(format_args!("a whole number from {low} to {high}")))
     }
 
-    /// As [`Value::nearest`], with a warning: a limit of ours does not end an agent whose configuration worked so far.
+    /// Reads an integer as [`Value::nearest`], with a warning if it was out of the range: an agent whose configuration worked so far
+    /// must not end for a limit of ours.
     pub fn clamped<T>(&self, range: RangeInclusive<T>) -> Result<T, ConfigError>
     where
         T: TryFrom<i128> + Into<i128> + Copy + Display,
@@ -112,13 +113,13 @@ impl<'a> Value<'a> {
         Ok(nearest)
     }
 
-    /// The entries between commas, blanks around them taken off. Never empty: an empty value is one empty entry, and a
-    /// comma at the end makes one more.
+    /// Returns the entries between commas, without blanks around them. Never empty: an empty value is one empty entry, and a final
+    /// comma makes one more.
     pub fn list(&self) -> Vec<&str> {
         self.text.split(',').map(trim).collect()
     }
 
-    /// The error for a value that is not what the option takes: ``expected <expected>, got `<text>` ``.
+    /// Makes the error for a value that the option does not take: ``expected <expected>, got `<text>` ``.
     pub fn error(&self, expected: impl Display) -> ConfigError {
         let hint = match self.continued {
             Some(next) => format!("; line {next} begins with a blank, so it continues line {}", self.line),
@@ -128,19 +129,19 @@ impl<'a> Value<'a> {
         self.reject(format!("expected {expected}, got {}{hint}", shown(&self.text)))
     }
 
-    /// What looks like a comment behind the value, which it is not: it counts as part of the value.
+    /// Returns the part of the value that looks like a comment, though it belongs to the value.
     pub fn comment(&self) -> Option<&str> {
         comment(&self.text)
     }
 
-    /// Notes what looks like a comment where the option takes any text.
+    /// Adds a note about a part that looks like a comment, for options that take any text.
     pub fn note_comment(&self) {
         if let Some(comment) = self.comment().filter(|comment| comment.starts_with('#')) {
             self.warn(format_args!("{} counts as part of the value{COMMENTS}", shown(comment)));
         }
     }
 
-    /// An error at this option in the caller's own words.
+    /// Makes an error at this option in the caller's words.
     pub fn reject(&self, reason: impl Into<String>) -> ConfigError {
         ConfigError::Value {
             path: self.path.to_owned(),
@@ -151,13 +152,13 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Says that the option counts otherwise than it is written.
+    /// Notes that the option is used differently from how it is written.
     pub fn warn(&self, words: impl Display) {
         note(self.reject(words.to_string()));
     }
 
-    /// Optional sign, digits, single underscores between digits. `None` also where `i128` overflows: no option is that
-    /// wide, so the caller's range says it all.
+    /// Parses a number: an optional sign, digits, single underscores between digits. `None` also for numbers beyond `i128`: no option
+    /// is so wide, so the message about the range fits them.
     fn number(&self) -> Option<i128> {
         let text = trim(&self.text);
         let digits = text.strip_prefix(['+', '-']).unwrap_or(text);

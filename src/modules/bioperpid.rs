@@ -14,7 +14,7 @@ metrics! {
 static TABLE: TableSpec =
     TableSpec { cluster: 1, shape: Shape::Words { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "bioperpid",
     summary: "block I/O by process and disk",
@@ -28,13 +28,13 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// Pairs of process and disk that have an instance identifier at once.
+/// Largest number of pairs of process and disk with an instance identifier.
 const NAMES: usize = 32 * 1024;
 
 struct Bioperpid {
     owners: SubmitterTable,
     disk_name: block::DiskName,
-    /// Disks without a name, to say so once.
+    /// Disks without a name that were logged; each is logged once.
     nameless: BTreeSet<(u32, u32)>,
 }
 

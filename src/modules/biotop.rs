@@ -44,7 +44,7 @@ static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "biotop",
     summary: "top block I/O by process",
@@ -65,10 +65,10 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// The tick comes a little early or late: a summary is due by its nearest tick.
+/// Half of the interval between ticks, which come a little early or late: a summary is due at its nearest tick.
 const HALF_A_TICK: Duration = Duration::from_millis(500);
 
-/// What one process did to one disk in one direction, in the interval.
+/// I/O of a process on a disk in one direction, in the interval.
 struct Summary {
     submitter: Submitter,
     comm: Vec<u8>,
@@ -78,7 +78,7 @@ struct Summary {
 }
 
 impl Summary {
-    /// Microseconds per request; `None`: no request with a start time.
+    /// Returns the average time of requests in microseconds; `None` without a request whose start time is known.
     fn average(&self) -> Option<u64> {
         (self.cells.ns / 1000).checked_div(self.cells.requests.saturating_sub(self.cells.untimed))
     }
@@ -100,12 +100,12 @@ struct Biotop {
     options: Options,
     owners: SubmitterTable,
     disk_name: block::DiskName,
-    /// The reading that the interval began with.
+    /// The reading at the beginning of the interval.
     before: BTreeMap<Submitter, Owner>,
     began: Instant,
-    /// Of the last whole interval, in their order.
+    /// Rows of the last complete interval, in the order of the table.
     rows: Vec<Summary>,
-    /// Requests without a start time so far.
+    /// Number of requests without a start time so far.
     untimed: u64,
 }
 
@@ -122,7 +122,7 @@ impl Biotop {
         }
     }
 
-    /// Ends the interval: its rows take the place of those before.
+    /// Ends the interval, whose rows replace those of the one before.
     fn summarise(&mut self, kernel: &dyn Kernel) {
         let now = SubmitterTable::read(kernel);
         let mut disks = Disks::new(self.disk_name);
@@ -213,7 +213,7 @@ mod tests {
         Options { interval: Interval::AtFetch, ..Options::default() }
     }
 
-    /// Each row: process, direction, requests, bytes, average.
+    /// Reads the rows: process, true for writes, requests, bytes, average.
     fn rows(module: &mut Biotop, fake: &Fake) -> Vec<(u64, String, u64, u64, Option<u64>)> {
         let table = fake.filled(&TABLE, module);
         let number = |row, column| table.number(row, column).unwrap();

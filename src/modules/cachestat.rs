@@ -1,4 +1,5 @@
-//! The page cache: accesses, misses, pages dirtied, and its size. Kernel side: bpf/cachestat.bpf.c; the size is in /proc/meminfo.
+//! The page cache: accesses, misses, pages dirtied, and its size. Kernel side: bpf/cachestat.bpf.c; the size comes from
+//! /proc/meminfo.
 
 use crate::bpf::types::{self, cache_row};
 use crate::kit::*;
@@ -45,7 +46,7 @@ static ACCESSED: Hook = Hook {
 
 static TABLE: TableSpec = TableSpec { cluster: 30, shape: Shape::Single, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "cachestat",
     summary: "page cache hits and misses",
@@ -58,7 +59,7 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// What the programs counted.
+/// Counts of the BPF programs.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     added: u64,
@@ -79,12 +80,12 @@ impl Counts {
     }
 }
 
-/// Buffers and page cache in megabytes; `None` if the file cannot be read.
+/// Reads the sizes of buffers and page cache in megabytes; `None` if the file cannot be read.
 type Sizes = fn() -> Option<(u64, u64)>;
 
 struct Cachestat {
     sizes: Sizes,
-    /// Whether accesses are counted; `None`: not asked yet.
+    /// True if accesses are counted; `None` before the first attempt to attach.
     sees_accesses: Option<bool>,
     before: Counts,
     total: u64,
@@ -98,7 +99,7 @@ impl Cachestat {
         Cachestat { sizes, sees_accesses: None, before: Counts::default(), total: 0, misses: 0, hits: 0, dirtied: 0 }
     }
 
-    /// Without accesses there are neither hits nor a total.
+    /// Attaches the counting of accesses, once. Returns false if that failed: there are no hits and no total without it.
     fn ask(&mut self, kernel: &dyn Kernel) -> bool {
         *self.sees_accesses.get_or_insert_with(|| match kernel.attach(&ACCESSED) {
             Ok(()) => true,
@@ -136,8 +137,9 @@ impl Module for Cachestat {
         Ok(())
     }
 
-    /// An access is a hit if no page came in for it. Pages that come in to be written, and buffers dirtied on the way, are no
-    /// accesses; what is taken off for them belongs to the same second, so the differences are made here and not at a fetch.
+    /// Computes hits and misses. An access is a hit if no page came in for it. Pages that come in to be written, and buffers dirtied
+    /// on the way, are no accesses. Accesses and their corrections belong to the same second, so differences are made here and not at
+    /// a fetch.
     fn tick(&mut self, kernel: &dyn Kernel) {
         let sees_accesses = self.ask(kernel);
         let now = Counts::read(kernel);
@@ -161,7 +163,7 @@ fn meminfo() -> Option<(u64, u64)> {
     sizes(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 
-/// The lines `Buffers:   1234 kB` and `Cached:   1234 kB` of /proc/meminfo, in megabytes.
+/// Parses the lines `Buffers:   1234 kB` and `Cached:   1234 kB` of /proc/meminfo, and returns megabytes.
 fn sizes(meminfo: &str) -> Option<(u64, u64)> {
     let line =
         |name: &str| meminfo.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
@@ -177,7 +179,7 @@ mod tests {
         Fake::new().with(ROWS, 2)
     }
 
-    /// Pages added, accessed, dirtied, buffers dirtied since the start, on both CPUs.
+    /// Sets the counts since the start on both CPUs: pages added, accessed, dirtied, buffers dirtied.
     fn counts(fake: &Fake, [added, accessed, dirtied_pages, dirtied_buffers]: [u64; 4]) {
         fake.set(ROWS, 0, cache_row::added, added);
         fake.set(ROWS, 1, cache_row::accessed, accessed / 2);

@@ -59,7 +59,7 @@ static BY_CGROUP: ByCgroup<cgd_row> = ByCgroup {
     series: &TABLE,
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "cgroup_disk",
     summary: "block I/O latency by cgroup: services, containers, pods, virtual machines",
@@ -152,7 +152,7 @@ mod tests {
         assert!(reason.starts_with("no mounted hierarchy of cgroups has block I/O: "), "{reason}");
     }
 
-    /// Counters by CPU where there is memory for them.
+    /// A test that counters are kept by CPU if there is memory for them.
     #[test]
     fn memory_is_bounded() {
         for (cpus, memory, shift) in [(1, 1024, 0), (2, 1024, 1), (2, 24_000, 0), (64, 256_000, 4), (256, 1_000_000, 6)]

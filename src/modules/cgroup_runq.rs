@@ -44,7 +44,7 @@ static BY_CGROUP: ByCgroup<cgq_row> = ByCgroup {
     series: &TABLE,
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "cgroup_runq",
     summary: "run queue latency by cgroup: services, containers, pods, virtual machines",

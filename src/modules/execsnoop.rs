@@ -44,7 +44,7 @@ static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "execsnoop",
     summary: "new programs with their arguments",
@@ -57,7 +57,7 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// A ring below this could not hold a few long command lines.
+/// Smallest ring in pages: a smaller one could not hold a few long command lines.
 const LEAST_PAGES: Pages = Pages(16);
 
 struct Exec {
@@ -67,11 +67,11 @@ struct Exec {
 
 struct Execsnoop {
     options: Options,
-    /// Whether arguments are shown; patterns look at them anyway.
+    /// True if arguments are shown; patterns are matched against them in any case.
     shows_arguments: bool,
-    /// The latest first.
+    /// The latest execs, the latest first.
     execs: VecDeque<Exec>,
-    /// Number of those that were among them so far.
+    /// Number of execs that were added to them so far.
     events: u64,
 }
 
@@ -97,8 +97,8 @@ impl Execsnoop {
     }
 }
 
-/// The path, then the arguments from the second on, as the caller gave them: an interpreter and its arguments, which the
-/// kernel put in front of the path (fs/binfmt_script.c), are left out.
+/// Returns the path, then the arguments from the second on, as the caller gave them: without an interpreter and its arguments, which
+/// the kernel puts in front of the path (fs/binfmt_script.c).
 fn arguments(event: &exec_event, block: &[u8], most: usize) -> Vec<u8> {
     let path = until_nul(&event.path);
     let block = block.strip_suffix(b"\0").unwrap_or(block);

@@ -1,5 +1,5 @@
-//! Kernel mutexes by caller: how long they are waited for and held. Kernel side: bpf/klockstat.bpf.c, a row for each chain of
-//! callers; here they are named, and those with the same name added up.
+//! Kernel mutexes by caller: the times for which they are waited for and held. Kernel side: bpf/klockstat.bpf.c, with a row for each
+//! chain of callers; here chains get names, and those with the same name are added up.
 
 use crate::bpf::types::{self, kl_code, kl_row, kl_stat, kl_thread, kl_times};
 use crate::host::{forget_unused_symbols, kernel_functions, symbols, CodeOf, Symbol};
@@ -38,7 +38,7 @@ options! {
     use_caller_offset: bool = false;
 }
 
-/// Callers in a name.
+/// Number of callers in a name.
 #[derive(Clone, Copy, Debug)]
 struct Depth(u32);
 
@@ -52,7 +52,7 @@ impl OptionType for Depth {
     }
 }
 
-/// Chains of callers; each is a row of the kernel's memory.
+/// Number of chains of callers; each has a row in the kernel's memory.
 #[derive(Clone, Copy, Debug)]
 struct Chains(u32);
 
@@ -68,9 +68,9 @@ impl OptionType for Chains {
 
 const NEEDS: &str = "a kernel with fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)";
 
-/// Both ends of a lock function. The return comes first, as the unlock does in the plan: who is seen to enter must be seen to
-/// leave. Besides, a probe of the return puts an address of its own in the place of the caller's, and before 5.15 the stack
-/// shows that one to every probe of the entry that was there before it.
+/// Both ends of a lock function. The return comes first, as the unlock does in the plan: a call whose entry is seen must be seen to
+/// return. Besides, a probe of the return replaces the caller's address by one of its own, and before 5.15 the stack shows that
+/// address to every probe of the entry that was there before it.
 macro_rules! ends {
     (fexit, $name:literal) => {
         &[concat!("fexit__", $name), concat!("fentry__", $name)]
@@ -80,7 +80,7 @@ macro_rules! ends {
     };
 }
 
-/// A lock function, and its names with lock debugging if those are others.
+/// A lock function, and its names with lock debugging if these differ.
 macro_rules! lock_function {
     ($name:literal $(, $debug:literal)*) => {
         Hook {
@@ -113,7 +113,7 @@ static UNLOCK: Hook = Hook {
 static TABLE: TableSpec =
     TableSpec { cluster: 31, shape: Shape::Named { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "klockstat",
     summary: "kernel mutexes by caller",
@@ -129,14 +129,14 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// As many as one set of chains has, and those of an earlier run.
+/// Largest number of names: for one set of chains, and those of an earlier run.
 const NAMES: usize = 32 * 1024;
-/// `KL_FRAMES`.
+/// Largest number of callers in a chain (`KL_FRAMES`).
 const MOST_FRAMES: u32 = ((kl_row::spin.offset() - kl_row::callers.offset()) / 8) as u32;
 
 struct Klockstat {
     options: Options,
-    /// By the number of the row; `None`: not asked for.
+    /// Names of chains by the number of their row; `None` for a chain that the options exclude.
     names: HashMap<usize, Option<String>>,
     claims: RowClaims<kl_row>,
 }
@@ -147,7 +147,7 @@ impl Klockstat {
     }
 }
 
-/// What was added up of one name: waiting or holding.
+/// Counts and times of one name, for waiting or holding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Times {
     count: u64,
@@ -156,7 +156,7 @@ struct Times {
 }
 
 impl Times {
-    /// Adds those of a row.
+    /// Adds the times of a row.
     fn add(&mut self, times: Row<'_, kl_times>) {
         self.count += times.get(kl_times::count);
         self.ns += times.get(kl_times::ns);
@@ -169,7 +169,7 @@ impl Times {
 }
 
 impl Options {
-    /// The name of a chain of callers; `None`: not asked for.
+    /// Returns the name of a chain of callers; `None` if the options exclude it.
     fn name(&self, callers: &[u64]) -> Option<String> {
         if callers.is_empty() {
             return self.caller_filter.is_empty().then(|| "<Missed Kernel Stack>".into());
@@ -184,8 +184,8 @@ impl Options {
     }
 }
 
-/// Tells the programs where the code of the lock functions is. Reading /proc/kallsyms takes 40 ms or more; where these functions are
-/// stays the same, so it is read once.
+/// Tells the programs the addresses of the lock functions. /proc/kallsyms is read once, since that takes 40 ms or more and these
+/// addresses do not change.
 fn tell_code(constants: &mut types::rodata) {
     static CODE: OnceLock<[Range<u64>; 5]> = OnceLock::new();
     let ranges = CODE.get_or_init(|| code_of([&LOCK, &INTERRUPTIBLE, &KILLABLE, &IO, &TRYLOCK]));
@@ -195,7 +195,7 @@ fn tell_code(constants: &mut types::rodata) {
     }
 }
 
-/// The code of the functions of these hooks; nothing for one that the kernel does not show.
+/// Returns the address ranges of the functions of these hooks; an empty one for a function that the kernel does not list.
 fn code_of(hooks: [&'static Hook; 5]) -> [Range<u64>; 5] {
     // With lock debugging the functions have other names, and none has both.
     let name = |program: &&'static str| Some(program.split_once("__")?.1);
@@ -287,7 +287,7 @@ mod tests {
         Fake::new().with(ROWS, 8).with(STATS, 1)
     }
 
-    /// A row with these spin and hold times, each of one CPU, for a module that knows its name.
+    /// Makes a row with these spin and hold times, each of one CPU, for a module that knows its name.
     fn row(fake: &Fake, module: &mut Klockstat, place: usize, name: &str, [spin, hold]: [Times; 2]) {
         fake.set(ROWS, place, kl_row::key, 1);
         for (at, times) in [(kl_row::spin, spin), (kl_row::hold, hold)] {

@@ -33,12 +33,12 @@ options! {
     latency: bool = false;
 }
 
-/// As many as one configuration names; each costs a program or two.
+/// Largest number of functions in a configuration; each costs a program or two.
 const FUNCTIONS: usize = 1024;
 
 const NEEDS: &str = "a kernel with fexit (CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS) or kprobes (CONFIG_KPROBE_EVENTS)";
 
-/// kretprobes come last: they drop calls that block (`maxactive`), fexit does not.
+/// The hook for each function. kretprobes come last: they drop calls that block (`maxactive`), fexit does not.
 static CALLS: Hook = Hook {
     name: "kernel function",
     tiers: &[
@@ -64,7 +64,7 @@ static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "kprobe_hits",
     summary: "calls of kernel functions",
@@ -119,7 +119,7 @@ impl KprobeHits {
         self.targets.find(plan, self.functions.iter().map(found));
     }
 
-    /// The sums of one field over rows.
+    /// Sets the metrics to the sums over rows.
     fn set(&self, cells: RowMut<'_>, rows: &[Row<'_, kp_row>], with_failures: bool) {
         let sum = |field| rows.iter().map(|row| row.get(field)).sum::<u64>();
         let mut cells = cells.set(COUNT, sum(kp_row::calls));
@@ -273,6 +273,6 @@ mod tests {
         assert_eq!((table.value(1, 0), table.value(1, 1)), (Some(Atom::U64(9)), None), "no failures in details");
     }
 
-    /// Above what the kernel hands out.
+    /// A process identifier above all that the kernel assigns.
     const PID_OF_NOBODY: u32 = 1 << 22;
 }

@@ -1,4 +1,4 @@
-//! The modules: one file each, and its line here. `MODULES` is what the agent knows of them.
+//! The modules: one file each, and its line here. The agent knows those in `MODULES`.
 
 use crate::kit::Spec;
 
@@ -35,7 +35,7 @@ mod zfsdist;
 pub use shared::cgroups;
 pub use syscount::system_calls;
 
-/// Every module.
+/// All modules.
 pub const MODULES: &[&Spec] = &[
     &biolatency::SPEC,
     &bioperpid::SPEC,
@@ -67,7 +67,7 @@ pub const MODULES: &[&Spec] = &[
     &cgroup_runq::SPEC,
 ];
 
-/// The module that `module = PATH` or `[NAME]` means.
+/// Returns the module that `module = PATH` or `[NAME]` names.
 pub fn find(path: &str) -> Option<&'static Spec> {
     MODULES.iter().copied().find(|spec| spec.is_named(path))
 }

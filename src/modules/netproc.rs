@@ -1,5 +1,5 @@
-//! TCP and UDP traffic by process. Kernel side: bpf/netproc.bpf.c, which counts by thread; here the threads of a process
-//! are added up, and those that ended are taken over and their places freed.
+//! TCP and UDP traffic by process. Kernel side: bpf/netproc.bpf.c, which counts by thread; here the threads of a process are added
+//! up, and the counts of ended threads are kept and their rows freed.
 
 use super::shared::process_counts::ProcessCounts;
 use super::shared::tcp::{SOCKETS, TRAFFIC};
@@ -50,7 +50,7 @@ static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
 
 static TABLE: TableSpec = TableSpec { cluster: 40, shape: Shape::Pids, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "netproc",
     summary: "TCP and UDP traffic by process",
@@ -66,44 +66,44 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// Places that share a mark: 4 KB of the table. Threads that start together are neighbours in it.
+/// Number of rows that share a mark: 4 KB of the table. Threads that start together are neighbours in it.
 const PART: usize = 128;
-/// `struct thread.state`: the thread has ended (written by the program).
+/// A flag of `thread.state`, set by the program: the thread has ended.
 const ENDED: u64 = 1;
-/// `struct thread.state`: seen ended at the last sweep (written here); its counts are final by now.
+/// A flag of `thread.state`, set by the agent: the thread had ended at the last sweep, so its counts are final.
 const SEEN: u64 = 1 << 63;
 
-/// The name of a process; `None` once it is gone.
+/// Returns the name of a process; `None` once it is gone.
 type NameOf = fn(u32) -> Option<Vec<u8>>;
 
 #[derive(Default)]
 struct Process {
-    /// The instance's.
+    /// Name of the instance.
     name: Name,
-    /// The command name by which the process was found at the start, before it had a thread in the table.
+    /// The command name with which the process was found at the start, before it had a thread in the table.
     found_as: Option<Vec<u8>>,
-    /// The number of execs, as the kernel counts them, when the name was read.
+    /// Number of the process's execs when the name was read, as the kernel counts them.
     execs: u64,
-    /// Of threads that ended.
+    /// Counts of ended threads.
     past: [u64; 8],
-    /// Of threads that live, as of the sweep.
+    /// Counts of living threads at the last sweep.
     live: [u64; 8],
-    /// Threads in the table, as of the sweep.
+    /// Number of threads in the table at the last sweep.
     threads: u32,
     execs_now: u64,
-    /// Where the table has the command name since the last of these.
+    /// Row of the table with the command name since the last exec.
     named_at: Option<usize>,
-    /// It did not let its command line be read: the name is the kernel's.
+    /// True if the process did not let its command line be read, so that the name is the kernel's.
     is_late: bool,
 }
 
 impl Process {
-    /// Whether it has no name, or that of an earlier program.
+    /// True if it has no name, or that of an earlier program.
     fn needs_name(&self) -> bool {
         self.name.is_empty() || self.execs_now > self.execs
     }
 
-    /// Gives it the name of the program it runs now: as it was started if it still lives, else as the kernel called it.
+    /// Names it after its current program: by its command line if it lives, or else by the kernel's command name.
     fn rename(&mut self, pid: u32, host: &Names, kernel: &dyn Kernel) {
         let row = self.named_at.and_then(|place| kernel.rows(NAMES).get(place));
         let comm = row.map_or([0; 16], |row| row.bytes(thread_name::comm));
@@ -115,7 +115,7 @@ impl Process {
         }
     }
 
-    /// Gives it the name that it has on the machine, or else this command name: in parentheses if it lives.
+    /// Names it by its command line, or else by this command name, which is in parentheses if the process lives.
     fn name(&mut self, pid: u32, host: &Names, comm: &[u8]) {
         let line = (host.name_of)(pid);
         self.is_late = line.is_none() && (host.exists)(pid);
@@ -127,7 +127,7 @@ impl Process {
     }
 }
 
-/// The machine, as this module sees it.
+/// The machine as this module sees it.
 struct Names {
     name_of: NameOf,
     comm_of: NameOf,
@@ -138,14 +138,14 @@ struct Netproc {
     options: Options,
     names: Names,
     with_sockets: fn() -> Vec<u32>,
-    /// Processes with sockets, listed before the modules are loaded: who has which takes privileges that are dropped afterwards.
+    /// Processes with sockets, listed before the modules are loaded: the list takes privileges that are dropped afterwards.
     listed: Vec<u32>,
     processes: ProcessCounts<Process>,
-    /// Where `processes` has the process of each place of the table.
+    /// Index in `processes` for each row of the table.
     hints: Vec<u32>,
     ticks: u64,
     begun: bool,
-    /// The threads were added up, and processes are to be named by what that found.
+    /// True if the threads were added up but the processes not yet named accordingly.
     is_added_up: bool,
     lost: u64,
     claims: RowClaims<thread>,
@@ -168,8 +168,8 @@ impl Netproc {
         }
     }
 
-    /// Once, at the first fetch or a second after the start, which does not wait for the names. Processes that may have traffic
-    /// soon are there from the start, with zeros: pmlogconf(1) logs these metrics only on machines where they have values.
+    /// Adds the processes that may have traffic soon, with zeros, at the first fetch or a second after the start, without waiting for
+    /// their names: pmlogconf(1) logs these metrics only on machines where they have values.
     fn begin(&mut self) {
         if std::mem::replace(&mut self.begun, true) {
             return;
@@ -183,7 +183,7 @@ impl Netproc {
         }
     }
 
-    /// Adds up the threads, takes over those that ended, and names the processes that need it.
+    /// Adds up the threads, keeps the counts of those that ended, and names processes without a current name.
     fn sweep(&mut self, kernel: &dyn Kernel) {
         if !std::mem::take(&mut self.is_added_up) {
             self.add_up(kernel);
@@ -266,7 +266,7 @@ impl Module for Netproc {
         Ok(())
     }
 
-    /// Names are read from /proc, where another process can make the reader wait.
+    /// Fills the table unless names have to be read from /proc, where another process can make the reader wait.
     fn refresh_at_once(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Option<Result<(), RefreshError>> {
         if !self.begun || self.is_added_up {
             return None;
@@ -316,7 +316,7 @@ fn add(sums: &mut [u64; 8], cells: impl Iterator<Item = u64>) {
     }
 }
 
-/// Gives a place back: last of all the claim, which lets a program take it.
+/// Frees a row. The claim is cleared last, since then a program can take it.
 fn free(thread: Row<'_, thread>, counts: Row<'_, net_row>) {
     counts.clear();
     thread.set(thread::state, 0);
@@ -324,7 +324,7 @@ fn free(thread: Row<'_, thread>, counts: Row<'_, net_row>) {
     thread.set(thread::claims, 0);
 }
 
-/// The table is crowded: marks threads whose end no program saw.
+/// Marks threads whose end no program saw, once the table is crowded.
 fn reclaim(kernel: &dyn Kernel) {
     for thread in kernel.rows(THREADS).iter() {
         let id = thread.get(thread::id);
@@ -335,7 +335,8 @@ fn reclaim(kernel: &dyn Kernel) {
     }
 }
 
-/// The process id, six digits at least, and the first of the names there is, up to its first blank.
+/// Makes the name of an instance: the process identifier with at least six digits, and the first of the names that is not empty, up
+/// to its first blank.
 fn instance_name(pid: u32, names: &[&[u8]]) -> Name {
     Name::new(&[format!("{pid:06} ").as_bytes(), command_word(names)].concat())
 }
@@ -344,7 +345,7 @@ fn instance_name(pid: u32, names: &[&[u8]]) -> Name {
 mod tests {
     use super::*;
 
-    /// The column of proc.net.tcp.send.bytes.
+    /// Column of proc.net.tcp.send.bytes.
     const TCP_SEND_BYTES: usize = 1;
 
     const PLACES: usize = 16;
@@ -369,7 +370,7 @@ mod tests {
         fake.set(THREADS, place, thread::state, ENDED);
     }
 
-    /// On a machine where processes below 1000 live.
+    /// Makes a module on a machine on which the processes below 1000 live.
     fn module() -> Netproc {
         named_by(Options::default(), |pid| (pid < 1000).then(|| b"/usr/bin/curl -s x".to_vec()))
     }
@@ -544,7 +545,7 @@ mod tests {
         assert_eq!(names(&mut module)[0], "001001 wget");
     }
 
-    /// Found at the start, it has its first traffic later: whether it has executed another program since is told by the command name.
+    /// A process found at the start whose traffic begins later: the command name tells whether it has executed another program since.
     #[test]
     fn a_name_handed_out_stays_until_the_process_executes_a_program() {
         for (comm, living, then) in [

@@ -1,5 +1,5 @@
 //! Stack sampling on demand: `pmstore bcc.proc.profile start`, later `stop`, then the value is a tree of stacks. Kernel side:
-//! bpf/profile.bpf.c. What becomes of the samples is in stacks.rs.
+//! bpf/profile.bpf.c; samples are collected by stacks.rs.
 
 use super::shared::stacks::{self, Stacks};
 use crate::bpf::{record, types, types::prof_sample, types::prof_stat};
@@ -43,7 +43,7 @@ static SAMPLE: Hook = Hook {
 
 static TABLE: TableSpec = TableSpec { cluster: 14, shape: Shape::Single, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "profile",
     summary: "stack sampling on demand",
@@ -69,10 +69,10 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// Four seconds of samples of a CPU; there are at most as many as 16 make.
+/// Bytes of the ring for each CPU, of at most 16: four seconds of its samples.
 const RING: usize = 512 << 10;
 
-/// What the Python agent reported; the steps in between last no longer than a request here.
+/// States that the Python agent reported; those in between last no longer than a request here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Status {
     Stopped,
@@ -86,13 +86,13 @@ struct Profile {
     stacks: Stacks,
     /// The tree of the last run as JSON.
     data: Option<String>,
-    /// Samples of stacks that were too many, of all runs.
+    /// Number of samples, in all runs, that were not kept since there were too many stacks.
     unkept: u64,
-    /// Anybody may store.
+    /// Limits log lines about refused stores, which any client may try.
     refusals: EveryMinute,
 }
 
-/// Why a run does not start.
+/// Reason why a run does not start.
 #[derive(Debug, Error)]
 enum StartError {
     #[error("no process to profile")]
@@ -119,7 +119,7 @@ impl Profile {
         Ok(())
     }
 
-    /// The first process the option means.
+    /// Returns the first process that the option matches.
     fn find(&self) -> Option<u32> {
         let mut found = Vec::new();
         let filter = self.options.process.clone();
@@ -187,7 +187,7 @@ impl Module for Profile {
         self.drain(kernel);
     }
 
-    /// As the Python agent did, a start while it runs and a stop while it does not are only logged.
+    /// Starts and stops a run. As in the Python agent, a start during a run and a stop without one are logged and otherwise ignored.
     fn store(&mut self, kernel: &dyn Kernel, _metric: &MetricDef, value: &[u8]) -> Result<(), PmErr> {
         let refusal = match (value, self.status) {
             (b"start", Status::Stopped) => match self.start(kernel) {

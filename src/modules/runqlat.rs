@@ -1,4 +1,4 @@
-//! Run queue latency: how long a task that could run waited for a CPU. Kernel side: bpf/runqlat.bpf.c.
+//! Run queue latency: the time for which a task that could run waited for a CPU. Kernel side: bpf/runqlat.bpf.c.
 
 use crate::bpf::features::NO_SCHED_INFO;
 use crate::bpf::types::{self, runq_row, runq_task};
@@ -16,7 +16,7 @@ maps! {
     private TASKS: runq_task = "runq_tasks";
 }
 
-/// The maps that the times are found with.
+/// Maps that the times need.
 pub const RUNQ_MAPS: &[MapDef] = MAPS;
 
 options! {
@@ -69,7 +69,7 @@ static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "runqlat",
     summary: "run queue latency",
@@ -86,24 +86,24 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// Whether this kernel records since when a task waits.
+/// True if this kernel records since when a task waits.
 pub fn kernel_keeps_times() -> bool {
     keeps_times(std::fs::read_to_string("/proc/self/schedstat").ok().as_deref())
 }
 
-/// Whether the kernel records since when a task waits, by the line of a task that has run in its `schedstat` file (proc(5)): it
-/// does not where all numbers are zero, as before 5.14 with delay accounting off and without CONFIG_SCHEDSTATS. Without
-/// CONFIG_SCHED_INFO there is no such file, and the feature `no_sched_info` says so.
+/// True if the kernel records since when a task waits, according to the `schedstat` file (proc(5)) of a task that has run: all
+/// numbers are zero if it does not, as before 5.14 with delay accounting off and without CONFIG_SCHEDSTATS. Without CONFIG_SCHED_INFO
+/// there is no such file, and the feature `no_sched_info` is present.
 fn keeps_times(schedstat: Option<&str>) -> bool {
     schedstat.map(str::trim) != Some("0 0 0")
 }
 
 struct Runqlat {
     process: ProcessFilter,
-    /// The kernel records since when a task waits; else the programs at the wake-ups do, at eight times the cost.
+    /// True if the kernel records since when a task waits; else the programs do at wake-ups, at eight times the cost.
     keeps_times: bool,
     per_cpu: bool,
-    /// Of all CPUs, and of each if `per_cpu`.
+    /// Histograms of all CPUs together, and with `per_cpu` of each.
     histograms: Histograms,
 }
 
@@ -113,7 +113,7 @@ impl Runqlat {
         Runqlat { process: options.process, keeps_times, per_cpu: options.per_cpu, histograms }
     }
 
-    /// All CPUs, then each if asked for.
+    /// Returns the rows of all CPUs together, then with `per_cpu` those of each.
     fn rows<'a>(&self, kernel: &'a dyn Kernel) -> Vec<HistogramRows<'a>> {
         let all: HistogramRows<'a> = kernel.rows(ROWS).iter().map(|row| row.part(runq_row::waits)).collect();
         let each = all.clone().into_iter().filter(|_| self.per_cpu).map(|row| vec![row]);
@@ -121,7 +121,7 @@ impl Runqlat {
     }
 }
 
-/// Plans what the times are found with; `keeps_times`: the kernel records since when a task waits.
+/// Plans the hooks and maps for the times. `keeps_times` is true if the kernel records since when a task waits.
 pub fn plan_times(keeps_times: bool, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
     let tasks = table_size(host.threads * 4, 4096, 1 << 16);
     constants.runq_task_mask = tasks as u32 - 1;
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Arrivals on a CPU after a wait in microseconds.
+    /// Counts arrivals on a CPU after a wait in microseconds.
     fn arrive(fake: &Fake, cpu: usize, us: u64, arrivals: u64) {
         let waits = fake.row(ROWS, cpu).part(runq_row::waits);
         let bucket = fine_hist::buckets.nth(Fine::bucket(us * 1000));
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(lost, 7);
     }
 
-    /// The number in the column of this last component.
+    /// Returns the number in the column whose name ends with this component.
     fn cell(table: &Table, row: usize, last: &str) -> Option<u64> {
         table.number(row, SERIES_METRICS.iter().position(|metric| *metric == last).unwrap())
     }

@@ -1,5 +1,5 @@
-//! System calls by name: how many, and how long they took. Kernel side: bpf/syscount.bpf.c, rows by CPU and, for
-//! `details`, by process.
+//! System calls by name: their number, and their duration. Kernel side: bpf/syscount.bpf.c, with rows by CPU and, for `details`, by
+//! process.
 
 mod names;
 
@@ -40,7 +40,7 @@ static EXIT: Hook = tracepoint!("sys_exit", "a kernel with BTF and CONFIG_FTRACE
 
 static TABLE: TableSpec = TableSpec { cluster: 15, shape: Shape::Numbered, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "syscount",
     summary: "system calls",
@@ -62,10 +62,10 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// Numbers there is room for; the kernel has come to 471 in 2026.
+/// Number of system calls with a counter; the kernel had 471 in 2026.
 const CALLS: usize = 512;
 
-/// In the order of the cells of `struct syscall_row`.
+/// Counts of a system call, in the order of the cells of `struct syscall_row`.
 #[derive(Clone, Copy, Default)]
 struct Cell {
     calls: u64,
@@ -75,9 +75,9 @@ struct Cell {
 
 struct Syscount {
     options: Options,
-    /// Names by number, made up where there is none.
+    /// Names by number, made up for numbers without one.
     names: Vec<String>,
-    /// Up to here a number is shown also if nobody ever called it.
+    /// Number of system calls that are shown even if nobody called them: those that had a name when this was compiled.
     known: usize,
 }
 
@@ -92,12 +92,12 @@ impl Syscount {
         Syscount { options, names, known: known.len() }
     }
 
-    /// Whether only calls that fail count.
+    /// True if only calls that fail count.
     fn is_selecting(&self) -> bool {
         self.options.failed || self.options.errno != Errno::default()
     }
 
-    /// Values only where there were calls, so that a client sees which there were.
+    /// Sets the values of a row, only if there were calls, so that a client sees which there were.
     fn fill(row: RowMut<'_>, cell: Cell) {
         if cell.calls == 0 {
             return;
@@ -109,7 +109,7 @@ impl Syscount {
     }
 }
 
-/// The sum of rows, by number.
+/// Returns the sums over rows, by number.
 fn sum<'a>(rows: impl Iterator<Item = Row<'a, syscall_row>>) -> [Cell; CALLS] {
     let mut sums = [Cell::default(); CALLS];
     for row in rows {
@@ -124,8 +124,8 @@ fn sum<'a>(rows: impl Iterator<Item = Row<'a, syscall_row>>) -> [Cell; CALLS] {
     sums
 }
 
-/// Details have identifiers above those of all calls: process and number side by side, which is below 2^31 since the kernel
-/// has no process id above 2^22 (PID_MAX_LIMIT).
+/// Returns the identifier of a detail, above those of all calls: process and number side by side. It is below 2^31, since the kernel
+/// has no process identifier above 2^22 (PID_MAX_LIMIT).
 fn detail_id(pid: u32, number: usize) -> u32 {
     pid << CALLS.ilog2() | number as u32
 }
@@ -203,7 +203,7 @@ mod tests {
         fake.row(map, row).part(syscall_row::cells.nth(number)).write(&cell);
     }
 
-    /// The values of a row by its identifier, with its name.
+    /// Returns the name and the values of the row with this identifier.
     fn row(table: &Table, id: u32) -> (String, [Option<u64>; 3]) {
         let slot = table.keys().iter().position(|key| matches!(key, Key::Numbered(number, _) if *number == id));
         let slot = slot.unwrap_or_else(|| panic!("no row {id}"));
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(table.len(), module.known + 1);
     }
 
-    /// Above what the kernel hands out.
+    /// A process identifier above all that the kernel assigns.
     const PID_OF_NOBODY: u32 = 1 << 22;
 
     #[test]

@@ -21,7 +21,7 @@ static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "sysfork",
     summary: "process and thread creation",

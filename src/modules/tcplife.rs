@@ -44,7 +44,7 @@ static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "tcplife",
     summary: "finished TCP sessions",
@@ -64,9 +64,9 @@ pub const SPEC: Spec = Spec {
 
 struct Tcplife {
     options: Options,
-    /// The latest first.
+    /// The latest sessions, the latest first.
     sessions: VecDeque<tcp_session>,
-    /// Number of those that were among them so far.
+    /// Number of sessions that were added to them so far.
     events: u64,
 }
 

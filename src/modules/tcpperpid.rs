@@ -1,5 +1,5 @@
-//! TCP bytes of processes. Kernel side: bpf/tcpperpid.bpf.c, which counts by connection so that ports can be asked for; here
-//! the connections of a process are added up.
+//! TCP bytes of processes. Kernel side: bpf/tcpperpid.bpf.c, which counts by connection so that ports can be selected; here the
+//! connections of a process are added up.
 
 use super::shared::flows::{Flows, Moved};
 use super::shared::process_counts::ProcessCounts;
@@ -36,7 +36,7 @@ options! {
 
 static TABLE: TableSpec = TableSpec { cluster: 11, shape: Shape::Pids, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "tcpperpid",
     summary: "TCP traffic by process",
@@ -64,7 +64,7 @@ pub const SPEC: Spec = Spec {
 
 #[derive(Default)]
 struct Process {
-    /// The command name, as of the latest of its programs to have used a connection first.
+    /// Command name of its latest program that has used a connection.
     comm: Vec<u8>,
     execs: u64,
     tx: u64,
@@ -73,7 +73,7 @@ struct Process {
 
 struct Tcpperpid {
     options: Options,
-    /// Whether a process exists.
+    /// Returns true if a process exists.
     exists: fn(u32) -> bool,
     flows: Flows,
     processes: ProcessCounts<Process>,
@@ -140,7 +140,7 @@ mod tests {
         Tcpperpid::new(options, |pid| pid < 1000)
     }
 
-    /// Name, sent, received of each instance.
+    /// Reads the instances: name, bytes sent, bytes received.
     fn rows(module: &mut Tcpperpid, fake: &Fake) -> Vec<(String, u64, u64)> {
         let table = fake.filled(&TABLE, module);
         let number = |row, column| table.number(row, column).unwrap();
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(rows(&mut module, &fake)[0], ("000077 thread".into(), 121, 7));
     }
 
-    /// Rows are looked at in any order.
+    /// Rows are visited in any order.
     #[test]
     fn an_exec_renews_the_name_and_nothing_else_does() {
         let fake = fake();

@@ -1,5 +1,5 @@
-//! TCP retransmissions by connection. Kernel side: bpf/tcpretrans.bpf.c, a row per socket; here the counts of closed sockets
-//! are taken over and their rows given back.
+//! TCP retransmissions by connection. Kernel side: bpf/tcpretrans.bpf.c, with a row per socket; here the counts of closed sockets are
+//! kept and their rows freed.
 
 use super::shared::tcp::{address, STATE, TRAFFIC};
 use crate::bpf::types::{self, retrans_owners, retrans_row, retrans_stat};
@@ -34,7 +34,7 @@ static RETRANSMIT: Hook = tracepoint!("tcp_retransmit_skb", "a kernel with BTF a
 static TABLE: TableSpec =
     TableSpec { cluster: 9, shape: Shape::Named { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "tcpretrans",
     summary: "TCP retransmissions by connection",
@@ -54,9 +54,9 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// Living connections with retransmissions at once.
+/// Largest number of open connections with retransmissions.
 const PLACES: usize = 4096;
-/// Names: of all places and as many closed connections as `flow_count` can ask for, in both directions of a change.
+/// Largest number of names: for all places, and twice as many closed connections as `flow_count` allows.
 const NAMES: usize = 32 * 1024;
 
 struct Tcpretrans {
@@ -64,7 +64,7 @@ struct Tcpretrans {
     /// Closed connections with their counts, the latest first.
     closed: VecDeque<(String, u64)>,
     claims: RowClaims<retrans_row>,
-    /// Retransmissions on sockets that closed before their owner was seen.
+    /// Number of retransmissions on sockets that closed before their owner was seen.
     ownerless: u64,
 }
 
@@ -74,13 +74,13 @@ impl Tcpretrans {
         Tcpretrans { options, closed: VecDeque::new(), claims, ownerless: 0 }
     }
 
-    /// Whether the socket's process is asked for.
+    /// True if the options ask for the socket's process.
     fn wants(&self, row: Row<'_, retrans_row>) -> bool {
         self.options.process.is_all() || row.get(retrans_row::wanted) != 0
     }
 
-    /// Takes over the counts of sockets that closed, and gives their rows back: last of all the claim, which lets a
-    /// program take one.
+    /// Keeps the counts of closed sockets, and frees their rows. The claim of a row is cleared last, since then a program can take
+    /// it.
     fn harvest(&mut self, kernel: &dyn Kernel) {
         for row in kernel.rows(ROWS).iter() {
             let word = |field| row.get(field);
@@ -97,7 +97,7 @@ impl Tcpretrans {
         }
     }
 
-    /// A connection may have been there before, with the same ends: its count goes on.
+    /// Adds the count of a closed connection to an earlier one with the same ends, if there is one.
     fn close(&mut self, name: String, count: u64) {
         let before = self.closed.iter().position(|(known, _)| *known == name);
         let before = before.and_then(|at| self.closed.remove(at)).map_or(0, |(_, count)| count);
@@ -152,7 +152,7 @@ impl Module for Tcpretrans {
     }
 }
 
-/// `10.0.0.1:43210::10.0.0.2:443`, IPv6 without brackets, as the Python agent wrote it.
+/// Formats the ends as `10.0.0.1:43210::10.0.0.2:443`, IPv6 without brackets, as the Python agent did.
 fn flow_name(row: Row<'_, retrans_row>) -> String {
     let family = row.get(retrans_row::family) as u16;
     let ports = row.get(retrans_row::ports);
@@ -183,7 +183,7 @@ mod tests {
         Fake::new().with(ROWS, 16).with(STATS, 1)
     }
 
-    /// A socket at 10.0.0.1 connected to port 443 at 10.0.0.2.
+    /// Makes a socket at 10.0.0.1 that is connected to port 443 at 10.0.0.2.
     fn socket(fake: &Fake, place: usize, lport: u64, count: u64) {
         let set = |field, value| fake.set(ROWS, place, field, value);
         set(retrans_row::claims, 1);

@@ -45,7 +45,7 @@ static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "tcptop",
     summary: "TCP connections with the most traffic",
@@ -66,13 +66,13 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// Ticks come about once a second: so much before its time an interval is over.
+/// Time before its end at which an interval counts as over, since ticks come about once a second.
 const EARLY: Duration = Duration::from_millis(100);
 
-/// The command name of a process; `None` once it is gone.
+/// Returns the command name of a process; `None` once it is gone.
 type NameOf = fn(u32) -> Option<Vec<u8>>;
 
-/// The traffic of a connection in an interval, and the command name of the process when it used the connection first.
+/// Traffic of a connection in an interval, and the command name of the process when it first used the connection.
 #[derive(Default)]
 struct Traffic {
     tx: u64,
@@ -80,7 +80,7 @@ struct Traffic {
     comm: [u8; 16],
 }
 
-/// A line of the table.
+/// A row of the table.
 struct Line {
     ends: Ends,
     tx: u64,
@@ -92,9 +92,9 @@ struct Tcptop {
     options: Options,
     name_of: NameOf,
     flows: Flows,
-    /// Of the interval that runs.
+    /// Traffic of the current interval.
     traffic: BTreeMap<Ends, Traffic>,
-    /// Of the last one, most bytes first.
+    /// Rows of the last interval, most bytes first.
     lines: Vec<Line>,
     since: Option<Instant>,
 }
@@ -112,7 +112,7 @@ impl Tcptop {
         of.comm = moved.comm;
     }
 
-    /// The interval is over: its traffic becomes the table.
+    /// Ends the interval, and makes its traffic the table.
     fn swap(&mut self) {
         let mut traffic: Vec<_> = take(&mut self.traffic).into_iter().collect();
         traffic.sort_by_key(|(ends, of)| (std::cmp::Reverse(of.tx.saturating_add(of.rx)), *ends));
@@ -191,7 +191,7 @@ mod tests {
         Tcptop::new(options, |pid| (pid < 1000).then(|| b"curl".to_vec()))
     }
 
-    /// Process, received, sent of each row.
+    /// Reads the rows: process, bytes received, bytes sent.
     fn rows(module: &mut Tcptop, fake: &Fake) -> Vec<(u32, u64, u64)> {
         let table = fake.filled(&TABLE, module);
         let number = |row, column| table.number(row, column).unwrap();

@@ -23,7 +23,7 @@ options! {
     compile_test: bool = true;
 }
 
-/// More than any kernel's tracepoints.
+/// Largest number of targets, above the number of any kernel's tracepoints.
 const MOST: usize = 4096;
 
 static TRACEPOINT: Hook = Hook {
@@ -38,7 +38,7 @@ static TRACEPOINT: Hook = Hook {
 static TABLE: TableSpec =
     TableSpec { cluster: 100, shape: Shape::Named { max: MOST }, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "tracepoint_hits",
     summary: "hits of tracepoints",
@@ -68,7 +68,7 @@ pub const SPEC: Spec = Spec {
 };
 
 struct TracepointFinder {
-    /// As written, and as an expression.
+    /// Entries as they are written, each with its expression.
     entries: Vec<(String, Expression)>,
     process: ProcessFilter,
 }
@@ -88,7 +88,7 @@ impl TracepointFinder {
     }
 }
 
-/// The tracepoints that an entry means.
+/// Returns the tracepoints that an entry matches.
 fn look(events: &Events, entry: &str, names: &Expression) -> Found {
     let found: Vec<&str> = match events.list() {
         Ok(list) => list.iter().map(String::as_str).filter(|event| names.matches(event.as_bytes())).collect(),
@@ -106,7 +106,7 @@ fn look(events: &Events, entry: &str, names: &Expression) -> Found {
     Ok(found.into_iter().filter_map(target).collect())
 }
 
-/// `; did you mean ...?` with the tracepoint that is nearest to a name; empty if none is near.
+/// Returns `; did you mean ...?` with the tracepoint whose name is most similar; empty if none is.
 fn near(events: &Events, entry: &str) -> String {
     let known = events.list().unwrap_or_default().iter().map(String::as_str);
     if is_name(entry) {
@@ -116,7 +116,7 @@ fn near(events: &Events, entry: &str) -> String {
     }
 }
 
-/// Whether an entry is a plain `category:event`.
+/// True if an entry is a plain `category:event`.
 fn is_name(entry: &str) -> bool {
     let word =
         |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');

@@ -34,9 +34,9 @@ options! {
     latency: bool = false;
 }
 
-/// Names: the Python agent's table held 10240.
+/// Largest number of names; the Python agent's table held 10240.
 const NAMES: usize = 16384;
-/// Sites whose arguments differ: a build of a runtime has a dozen.
+/// Largest number of sites with different arguments; a build of a runtime has a dozen.
 const SITES_MOST: usize = 512;
 
 static SITE: Hook = user_code!("USDT probe of calls", "ucalls");
@@ -44,7 +44,7 @@ static SITE: Hook = user_code!("USDT probe of calls", "ucalls");
 static TABLE: TableSpec =
     TableSpec { cluster: 16, shape: Shape::Named { max: NAMES }, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "ucalls",
     summary: "calls of methods in language runtimes",
@@ -75,15 +75,15 @@ struct Ucalls {
     language: Language,
     timed: bool,
     probes: ProcessProbes,
-    /// The rows of the sites so far; sites that read the same arguments share one, and a program.
+    /// Rows of the sites so far. Sites that read the same arguments share a row, and a program.
     sites: Vec<SiteWords>,
     claims: RowClaims<uc_row>,
 }
 
-/// A `uc_site` without its padding.
+/// Words of a `uc_site` without its padding.
 type SiteWords = [u64; uc_site::pad.offset() / 8];
 
-/// An argument as the programs read it (`uc_argument`).
+/// Encodes an argument as the programs read it (`uc_argument`).
 fn encoded(argument: Argument) -> uc_argument {
     let (kind, value, [base, index, factor]) = match argument.place {
         ArgLocation::Constant(value) => (1, value, [0; 3]),
@@ -98,7 +98,7 @@ fn encoded(argument: Argument) -> uc_argument {
     uc_argument { value: value as u64, place: u64::from_le_bytes(bytes) }
 }
 
-/// Why the calls at a site are not counted.
+/// Reason why the calls at a site are not counted.
 #[derive(Debug, Error, PartialEq, Eq)]
 enum SiteError {
     #[error(transparent)]
@@ -109,7 +109,7 @@ enum SiteError {
     TooMany,
 }
 
-/// The row of a site of calls; an error if an argument that is needed cannot be read.
+/// Returns the row of a site of calls. Fails if an argument that is needed cannot be read.
 fn site(calls: &Calls, probe: &Probe) -> Result<SiteWords, SiteError> {
     let arguments = probe.arguments();
     let mut words = SiteWords::default();
@@ -129,7 +129,7 @@ fn site(calls: &Calls, probe: &Probe) -> Result<SiteWords, SiteError> {
     Ok(words)
 }
 
-/// The number of a site's row, written into the map when it is seen first.
+/// Returns the number of a site's row, which is written into the map at its first use.
 fn numbered_site(sites: &mut Vec<SiteWords>, kernel: &dyn Kernel, words: SiteWords) -> Result<u32, SiteError> {
     if let Some(known) = sites.iter().position(|known| *known == words) {
         return Ok(known as u32);
@@ -144,8 +144,8 @@ fn numbered_site(sites: &mut Vec<SiteWords>, kernel: &dyn Kernel, words: SiteWor
     Ok(sites.len() as u32 - 1)
 }
 
-/// `CLASS.METHOD` as an instance is called: as the Python agent did it, which however cut names at the first character that is
-/// not one of these; here what follows stays, so that different names differ. Blanks end the names of PCP's instances.
+/// Makes the name of an instance, `CLASS.METHOD`, as the Python agent did. That agent cut names at the first character outside a set;
+/// here the rest stays, so that different names differ. Blanks are replaced, since they end the names of PCP's instances.
 fn instance(class: &[u8], method: &[u8]) -> Vec<u8> {
     let name = [class, b".", method].concat();
     let start = name.iter().position(u8::is_ascii_alphanumeric).unwrap_or(name.len());

@@ -24,7 +24,7 @@ options! {
     uprobes: ProbeList = ProbeList::default(), for example "c:getaddrinfo,c:fork";
 }
 
-/// As many as one configuration names; each costs a program.
+/// Largest number of functions in a configuration; each costs a program.
 const MOST: usize = 4096;
 
 static FUNCTION: Hook = user_code!("user function", "uprobe_hits");
@@ -32,7 +32,7 @@ static FUNCTION: Hook = user_code!("user function", "uprobe_hits");
 static TABLE: TableSpec =
     TableSpec { cluster: 102, shape: Shape::Named { max: MOST }, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "uprobe_hits",
     summary: "calls of user functions",
@@ -62,15 +62,15 @@ pub const SPEC: Spec = Spec {
 };
 
 struct FunctionFinder {
-    /// Library and symbol.
+    /// Library and symbol of each entry.
     entries: Vec<(String, String)>,
     process: ProcessFilter,
 }
 
-/// The files that were read, or why they cannot be.
+/// Files that were read, or the errors of reading.
 type Files = HashMap<PathBuf, Result<Elf, HostError>>;
 
-/// The function that an entry means.
+/// Returns the function that an entry names.
 fn look(files: &mut Files, name: &str, symbol: &str) -> Found {
     let path = library(name).ok_or_else(|| NoTargets::new(format_args!("no library or file `{name}`")))?;
     let elf = files.entry(path.clone()).or_insert_with(|| Elf::read(&path)).as_ref().map_err(NoTargets::new)?;

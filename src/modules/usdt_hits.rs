@@ -32,7 +32,7 @@ options! {
         for example "/etc/alternatives/jre/lib/server/libjvm.so:gc__begin,/etc/alternatives/jre/lib/server/libjvm.so:thread__start";
 }
 
-/// As many as one configuration finds; each costs a program.
+/// Largest number of probes; each costs a program.
 const MOST: usize = 4096;
 
 static SITE: Hook = user_code!("USDT probe", "usdt_hits");
@@ -40,7 +40,7 @@ static SITE: Hook = user_code!("USDT probe", "usdt_hits");
 static TABLE: TableSpec =
     TableSpec { cluster: 101, shape: Shape::Named { max: MOST }, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "usdt_hits",
     summary: "hits of USDT probes",
@@ -71,19 +71,19 @@ pub const SPEC: Spec = Spec {
     ..Spec::NEW
 };
 
-/// A path may have a colon, and so may an expression: the path is what exists.
+/// Splits an entry into path and expression. Both may contain a colon: the path is the longest part that exists.
 fn split(entry: &str) -> Option<(&str, &str)> {
     let at = |(at, _): (usize, &str)| (&entry[..at], &entry[at + 1..]);
     let there = entry.match_indices(':').map(at).find(|(path, _)| program_or_library(path).is_some());
     there.or_else(|| entry.split_once(':'))
 }
 
-/// What the configuration asks for.
+/// An entry of the configuration.
 struct Entry {
     path: String,
-    /// As written.
+    /// The probe as it is written.
     probe: String,
-    /// As an expression.
+    /// The probe as an expression.
     names: Expression,
 }
 
@@ -93,13 +93,13 @@ impl Entry {
     }
 }
 
-/// The probes that were found by the instance names they have: the file, and the name in it.
+/// The probes by their instance names: the file, and the name in it.
 type Known = HashMap<String, (PathBuf, String)>;
 
 struct UsdtFinder {
     entries: Vec<Entry>,
     known: Known,
-    /// With a filter: what is attached to each process. Without one the loader attaches to all.
+    /// The probes of each process, if there is a filter; without one the loader attaches to all processes.
     probes: Option<ProcessProbes>,
 }
 
@@ -109,7 +109,7 @@ fn hits(name: &str, entries: Vec<Entry>, process: ProcessFilter) -> Hits<UsdtFin
     Hits { finder: UsdtFinder { entries, known: Known::new(), probes }, targets, rows: ROWS, count: HITS }
 }
 
-/// The probes that an entry means. Its instances are called by the path as it was written, and the probe.
+/// Returns the probes that an entry matches. Their instances are named by the path as it is written, and the probe.
 fn look(files: &mut ProbeFiles, known: &mut Known, entry: &Entry) -> Found {
     let path = program_or_library(&entry.path).unwrap_or_else(|| PathBuf::from(&entry.path));
     let file = files.read(open_regular(&path), &path).map_err(NoTargets::new)?;
@@ -130,8 +130,8 @@ fn look(files: &mut ProbeFiles, known: &mut Known, entry: &Entry) -> Found {
     Ok(targets)
 }
 
-/// The sites in the files that `open` finds: those of a process may be others than those of the same names here, in a container or
-/// after an update.
+/// Returns the sites in the files that `open` finds: those of a process may differ from those with the same names here, in a
+/// container or after an update.
 fn sites(
     targets: &TargetList,
     known: &Known,

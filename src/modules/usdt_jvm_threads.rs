@@ -43,12 +43,12 @@ impl OptionType for FilePath {
 
 static SITE: Hook = user_code!("USDT probe of threads", "usdt_jvm_threads");
 
-/// The probes; the place of each is its number.
+/// Names of the probes; the index of each is its number.
 const PROBES: [&str; 2] = ["thread__start", "thread__stop"];
 
 static TABLE: TableSpec = TableSpec { cluster: 110, shape: Shape::Single, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "usdt_jvm_threads",
     summary: "threads of Java virtual machines",
@@ -74,9 +74,9 @@ pub const SPEC: Spec = Spec {
 
 struct JvmThreads {
     path: PathBuf,
-    /// With a filter: what is attached to each process. Without one the loader attaches to all.
+    /// The probes of each process, if there is a filter; without one the loader attaches to all processes.
     probes: Option<ProcessProbes>,
-    /// There was a process to count.
+    /// True once there was a process to count.
     seen: bool,
 }
 
@@ -93,7 +93,7 @@ fn find(files: &mut ProbeFiles, pid: u32) -> Sites {
 }
 
 impl JvmThreads {
-    /// To all processes that use the library.
+    /// Plans to attach to all processes that use the library.
     fn everywhere(&mut self, plan: &mut Plan) {
         let file = match ProbeFiles::default().read(open_regular(&self.path), &self.path) {
             Ok(file) => file,

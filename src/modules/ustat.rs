@@ -32,14 +32,14 @@ options! {
     language: Language = Language::default();
 }
 
-/// Rows: twice as many as processes can be expected at once, so that each finds one.
+/// Number of rows: twice the expected number of processes, so that each finds one.
 const SLOTS: usize = 2048;
 
 static SITE: Hook = user_code!("USDT probe of a runtime", "ustat");
 
 static TABLE: TableSpec = TableSpec { cluster: 17, shape: Shape::Pids, metrics: METRICS, ..TableSpec::NEW };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "ustat",
     summary: "events of language runtimes by process",
@@ -66,7 +66,7 @@ struct Ustat {
     language: Language,
     probes: ProcessProbes,
     claims: RowClaims<us_row>,
-    /// There was a process to count.
+    /// True once there was a process to count.
     seen: bool,
 }
 

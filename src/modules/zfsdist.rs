@@ -21,7 +21,8 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// What the programs get: tests/live/filter.rs and tests/live/files.rs show what they and ext4dist's do with it.
+    /// The filter is set in the constants of its own programs; tests/live/filter.rs and tests/live/files.rs show that they and
+    /// ext4dist's use it.
     #[test]
     fn the_option_process_is_the_filter_of_its_own_programs() {
         for (line, filters) in [("process = somebody", true), ("", false)] {

@@ -1,14 +1,14 @@
-//! `pmdacorebcc(1)`: the options from the command line's declaration, the metrics from the modules'.
+//! `pmdacorebcc(1)`: options from the declaration of the command line, metrics from those of the modules.
 
 use super::roff::Page;
 use super::sorted;
 use crate::kit::{Spec, TableSpec};
 use clap::{Arg, Command};
 
-/// Date of both pages; changes when a sentence of them does.
+/// Date of both pages; it is changed together with their sentences.
 pub(super) const DATE: &str = "2026-11-25";
 
-/// The page `pmdacorebcc(1)`. `status` are the tables of the agent's own metrics.
+/// Returns the page `pmdacorebcc(1)`. `status` has the tables of the agent's own metrics.
 pub fn man_page<'a>(command: &Command, specs: &[&Spec], status: impl Iterator<Item = &'a TableSpec>) -> String {
     let mut page = Page::new("pmdacorebcc", 1, DATE);
     introduction(&mut page);
@@ -60,7 +60,7 @@ fn arguments<'a>(page: &mut Page, arguments: impl Iterator<Item = &'a Arg>) {
     }
 }
 
-/// `-l, --log FILE`, with the value as the option takes it.
+/// Formats an option and its value as `-l, --log FILE`.
 fn synopsis(argument: &Arg) -> String {
     let mut names: Vec<String> = argument.get_short().map(|short| format!("`-{short}`")).into_iter().collect();
     names.extend(argument.get_long().map(|long| format!("`--{long}`")));
@@ -91,7 +91,7 @@ fn metrics<'a>(page: &mut Page, specs: &[&Spec], status: impl Iterator<Item = &'
     page.tagged("the agent itself", &format!("{}. They need no module.", nodes(status)));
 }
 
-/// The nodes of the namespace that hold the metrics of tables, none below another.
+/// Returns the nodes of the namespace that hold the metrics of tables, none below another.
 fn nodes<'a>(tables: impl Iterator<Item = &'a TableSpec>) -> String {
     let nodes: Vec<&str> = tables.map(node).collect();
     let is_below = |name: &str, node: &str| name.strip_prefix(node).is_some_and(|rest| rest.starts_with('.'));
@@ -105,7 +105,7 @@ fn nodes<'a>(tables: impl Iterator<Item = &'a TableSpec>) -> String {
     named.join(", ")
 }
 
-/// The deepest node above all metrics of a table; of a single metric, the metric.
+/// Returns the deepest node above all metrics of a table; for a single metric its name.
 fn node(table: &TableSpec) -> &'static str {
     let names = table.metrics.iter().map(|metric| metric.name);
     let shared = |one: &'static str, other: &'static str| {
@@ -164,7 +164,7 @@ fn privileges(page: &mut Page) {
     );
 }
 
-/// The text with a capital letter at its beginning.
+/// Returns a text with a capital letter at its beginning.
 pub(super) fn capitalized(text: &str) -> String {
     let mut characters = text.chars();
     characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())

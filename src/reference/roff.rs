@@ -1,44 +1,44 @@
-//! Text in man(7): escapes, fonts and lines of at most 80 bytes, as `mandoc -T lint` wants them.
+//! Text in man(7): escapes, fonts and lines of at most 80 bytes, as `mandoc -T lint` requires.
 
-/// The longest line that is written.
+/// Length of the longest line that is written, in bytes.
 const WIDTH: usize = 78;
 
-/// A manual page. In all of its texts `words between backquotes` are bold.
+/// A manual page. In its texts `words between backquotes` are bold.
 pub struct Page(String);
 
 impl Page {
-    /// The page of a command or file in a section of the manual, with its date.
+    /// Begins the page of a command or file in a section of the manual, with its date.
     pub fn new(name: &str, section: u8, date: &str) -> Page {
         Page(format!(".TH {} {section} \"{date}\" \"corebcc\" \"Performance Co-Pilot\"\n", name.to_uppercase()))
     }
 
-    /// A section.
+    /// Begins a section.
     pub fn section(&mut self, title: &str) -> &mut Page {
         self.request(&format!(".SH {title}"))
     }
 
-    /// A section below a section.
+    /// Begins a subsection.
     pub fn subsection(&mut self, title: &str) -> &mut Page {
         self.request(&format!(".SS {title}"))
     }
 
-    /// The first paragraph of a section, or text that goes on after a request.
+    /// Adds the first paragraph of a section, or text that continues after a request.
     pub fn text(&mut self, text: &str) -> &mut Page {
         self.0.push_str(&filled(text));
         self
     }
 
-    /// A further paragraph.
+    /// Adds a further paragraph.
     pub fn paragraph(&mut self, text: &str) -> &mut Page {
         self.request(".PP").text(text)
     }
 
-    /// A term and its explanation.
+    /// Adds a term and its explanation.
     pub fn tagged(&mut self, tag: &str, text: &str) -> &mut Page {
         self.request(".TP").text(tag).text(text)
     }
 
-    /// Lines as they stand.
+    /// Adds lines that are not filled.
     pub fn example(&mut self, lines: &[&str]) -> &mut Page {
         self.request(".PP\n.RS 4\n.nf");
         for line in lines {
@@ -47,20 +47,20 @@ impl Page {
         self.request(".fi\n.RE")
     }
 
-    /// A line of roff.
+    /// Adds a line of roff.
     pub fn request(&mut self, line: &str) -> &mut Page {
         self.0.push_str(line);
         self.0.push('\n');
         self
     }
 
-    /// The page.
+    /// Returns the text of the page.
     pub fn finish(self) -> String {
         self.0
     }
 }
 
-/// Text as lines, with fonts.
+/// Converts a text to lines of roff with fonts.
 fn filled(text: &str) -> String {
     let parts = text.split('`').enumerate();
     let marked: String =
@@ -79,7 +79,7 @@ fn filled(text: &str) -> String {
     lines + &guarded(&line) + "\n"
 }
 
-/// No line of a text may be a request.
+/// Escapes the beginning of a line that would be a request.
 fn guarded(line: &str) -> String {
     if line.starts_with(['.', '\'']) {
         format!("\\&{line}")
@@ -88,12 +88,12 @@ fn guarded(line: &str) -> String {
     }
 }
 
-/// A text in which only the backslash is special.
+/// Escapes a text in which only the backslash is special.
 fn prose(text: &str) -> String {
     text.replace('\\', "\\e")
 }
 
-/// What somebody types: its characters stay what they are, also where a formatter prefers typographic ones.
+/// Escapes a text that users type: its characters stay as they are, even if a formatter prefers typographic ones.
 fn code(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! `--check NAME.bt`: what a script's metrics would be, and whether bpftrace takes it.
+//! `--check NAME.bt`: the metrics that a script would have, and bpftrace's verdict on it.
 
 use super::runner::SETTLES;
 use super::scripts::{bpftrace, text};
@@ -14,22 +14,22 @@ use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 
-/// Bytes of output that are read before the probes are attached.
+/// Largest output, in bytes, that is read before the probes are attached.
 const MAX_OUTPUT: u64 = 16 << 20;
 
-/// What is to be said of a script.
+/// The result of checking a script.
 pub struct Checked {
     /// The names of its metrics below the prefix.
     pub metrics: Vec<&'static str>,
-    /// Why the agent would not run it.
+    /// Reason why the agent would not run it.
     pub refusal: Option<String>,
-    /// The number of probes that were attached, or what bpftrace says; `None` if it was not run.
+    /// The number of attached probes, or bpftrace's error; `None` if the script was not run.
     pub probes: Option<io::Result<u64>>,
-    /// Why it would count nothing though it runs.
+    /// Reason why it would count nothing though it runs.
     pub failure: Option<String>,
 }
 
-/// Checks a script, which need not be where the agent looks for it. It is run until its probes are attached if `run` is true and nobody
+/// Checks a script, which may be outside the agent's directory. It is run until its probes are attached if `run` is true and nobody
 /// but root may change it.
 pub fn check(file: &Path, settings: &ScriptSettings, run: bool) -> io::Result<Checked> {
     let (code, refusal) = match text(file) {
@@ -54,7 +54,7 @@ fn untrusted(file: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Runs a script until its probes are attached, and yields what is known of it then.
+/// Runs a script until its probes are attached, and adds bpftrace's output to its state.
 fn attached(file: &str, state: &mut ScriptState, settings: &ScriptSettings) -> io::Result<()> {
     let program = state.program();
     let mut child = run_bpftrace(&bpftrace(settings), program.as_bytes())?;

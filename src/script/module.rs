@@ -1,4 +1,4 @@
-//! A script as a module: what its process printed last.
+//! A script as a module: it serves the rows that its process printed last.
 
 use super::runner::{Runnable, Runner};
 use super::state::SharedState;
@@ -11,14 +11,14 @@ use std::time::Instant;
 const UNREAD: &str = "unread: lines of bpftrace's output that were not understood";
 const LOST: &str = "lost: events that bpftrace lost before it could print them";
 
-/// The module of a script, whose process runs from its load to its end. It reads what another thread has read of the process, and never
-/// waits for either.
+/// The module of a script, whose process runs from its load to its end. It serves what the runner thread has read from the process,
+/// and waits for neither.
 pub struct ScriptModule {
     /// Its name in metrics.
     pub(super) name: String,
     pub(super) state: SharedState,
     pub(super) tables: Vec<ScriptTable>,
-    /// Names of its file and its module, if it is to run.
+    /// Names of its file and its module, if it may run.
     pub(super) names: Option<(String, String)>,
     pub(super) runner: Arc<Runner>,
 }

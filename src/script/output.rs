@@ -1,20 +1,20 @@
-//! What bpftrace writes with `-f json`: a line each of probes, maps and text, taken apart to rows. It has the words of processes in it,
-//! so nothing of it is trusted.
+//! Output of bpftrace with `-f json`: each line has the number of probes, rows of maps, or text. It contains strings that processes
+//! choose, so nothing in it is trusted.
 
 use super::source::{Kind, ScriptMap};
 use crate::kit::{self, secret};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Rows of a map that are kept.
+/// Largest number of rows of a map that are kept.
 pub const MAX_ROWS: usize = 10_000;
-/// Bytes of a name.
+/// Largest name of a row in bytes.
 const MAX_NAME: usize = 512;
-/// Bytes of a value that is text.
+/// Largest text value in bytes.
 pub const MAX_TEXT: usize = 4096;
-/// What the text of a stack begins with.
+/// First characters of a stack's text.
 const STACK: &str = "\n    ";
-/// Bytes of the text of a row's keys.
+/// Largest text of a row's keys in bytes.
 const MAX_KEY: usize = 1024;
 
 /// A line of output.
@@ -28,12 +28,12 @@ pub enum Line {
     Text(String),
     /// Events that bpftrace lost before it could print them.
     Lost(u64),
-    /// What no metric needs.
+    /// Lines that no metric needs.
     Other,
 }
 
 impl Line {
-    /// Takes a line apart; `None` if it is no JSON, or not what bpftrace writes.
+    /// Parses a line; `None` if it is not JSON, or not of a form that bpftrace writes.
     pub fn parse(line: &[u8]) -> Option<Line> {
         let line = String::from_utf8_lossy(line);
         let Value::Object(mut line) = serde_json::from_str(&line).ok()? else { return None };
@@ -62,20 +62,20 @@ fn maps(data: Value) -> Option<BTreeMap<String, Value>> {
 /// The value of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cell {
-    /// Of a counter that only grows.
+    /// A counter that only grows.
     Count(u64),
-    /// Of any other number.
+    /// Any other number.
     Number(i64),
-    /// Text.
+    /// A text.
     Text(String),
     /// `stats()`: number of values, their average and their sum.
     Stats(u64, i64, i64),
 }
 
-/// A row of a map: its name as an instance, empty for a single value, and the text of its keys.
+/// A row of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Unique among the rows.
+    /// The name of its instance, unique among the rows; empty for a single value.
     pub name: String,
     /// The text of the keys, as bpftrace writes it.
     pub key: String,
@@ -83,7 +83,7 @@ pub struct Row {
     pub cell: Cell,
 }
 
-/// The rows of a map. Values that are not what the map's kind has are left out; so are rows beyond the most that are kept.
+/// Parses the rows of a map. Values that do not fit the map's kind are left out, as are rows beyond [`MAX_ROWS`].
 pub fn rows(map: &ScriptMap, value: &Value) -> Vec<Row> {
     let mut rows = Rows::default();
     match (map.keys, value) {
@@ -103,7 +103,7 @@ pub fn rows(map: &ScriptMap, value: &Value) -> Vec<Row> {
 #[derive(Default)]
 struct Rows {
     rows: Vec<Row>,
-    /// The names of rows, each with the highest number that was appended to it; 1: none.
+    /// Names of rows, each with the highest number that was appended to it; 1 if none was.
     names: BTreeMap<String, usize>,
 }
 
@@ -152,7 +152,7 @@ impl Rows {
 }
 
 impl Rows {
-    /// The name, or the first `NAME~N` that no row has.
+    /// Returns the name, or the first `NAME~N` that no row has.
     fn free(&mut self, name: String) -> String {
         let mut times = self.names.get(&name).copied().unwrap_or(0);
         let mut free = name.clone();
@@ -168,19 +168,19 @@ impl Rows {
     }
 }
 
-/// A whole number; one beyond the signed ones keeps its 64 bits.
+/// Parses a whole number. A number beyond `i64` but within `u64` keeps its 64 bits.
 fn whole(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_u64().map(|number| number as i64)).or_else(|| value.as_bool().map(i64::from))
 }
 
-/// The bounds of a bucket, as PCP's bpftrace agent names it.
+/// Formats the bounds of a bucket, as PCP's bpftrace agent does.
 fn range(bucket: &Map<String, Value>) -> String {
     let bound =
         |name: &str, none: &str| bucket.get(name).and_then(whole).map_or(none.into(), |bound| bound.to_string());
     format!("{}-{}", bound("min", "-inf"), bound("max", "inf"))
 }
 
-/// The name of a row by the text of its keys: `bash,17` is `bash::17` if there are two keys.
+/// Makes the name of a row from the text of its keys: `bash,17` becomes `bash::17` if there are two keys.
 fn series(text: &str, keys: usize) -> String {
     let parts: Vec<&str> = text.split(',').collect();
     match (keys, parts.len() == keys) {
@@ -190,8 +190,8 @@ fn series(text: &str, keys: usize) -> String {
     }
 }
 
-/// A key as part of a name, not that of another key: the lines of a stack with `;` between them, and `_` for nothing. What is too long ends with
-/// a hash of it, which is the same after a restart and which nobody can have two keys for.
+/// Makes a part of a name from a key, different for different keys: the lines of a stack with `;` between them, and `_` for an empty
+/// key. A long key is cut and ends with a hash, which is the same after a restart and for which nobody can find a second key.
 fn word(key: &str) -> String {
     let word = match key {
         "" => "_".into(),
@@ -209,7 +209,7 @@ fn word(key: &str) -> String {
     cut(word, MAX_NAME - end.len()) + &end
 }
 
-/// A value as text: a string as it is, anything else as JSON.
+/// Returns a value as text: a string as it is, anything else as JSON.
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.trim().to_owned(),
@@ -217,7 +217,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// At most so many bytes of a text.
+/// Cuts a text to at most `most` bytes.
 pub fn cut(mut text: String, most: usize) -> String {
     let end = (0..=most.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     text.truncate(end.unwrap_or(0));
@@ -232,7 +232,7 @@ mod tests {
         ScriptMap { name: "@a".into(), keys, kind, has_stacks: false, is_cleared: false, is_printed: false }
     }
 
-    /// The rows of `@a` in a line of bpftrace 0.17.
+    /// Parses the rows of `@a` from a line of bpftrace 0.17.
     fn read(keys: usize, kind: Kind, line: &str) -> Vec<(String, Cell)> {
         let Some(Line::Maps(maps)) = Line::parse(line.as_bytes()) else { panic!("{line}") };
         rows(&map(keys, kind), &maps["@a"]).into_iter().map(|row| (row.name, row.cell)).collect()

@@ -1,4 +1,4 @@
-//! The thread that has scripts started and ended, reads their output, and has those started again that die.
+//! The thread that starts and ends scripts, reads their output, and restarts those that die.
 
 use super::state::SharedState;
 use crate::loader::{ScriptHelper, ScriptProcess};
@@ -11,30 +11,30 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a line of output; a longer one is left out.
+/// Largest line of output in bytes; longer ones are left out.
 const MAX_LINE: usize = 4 << 20;
-/// Bytes a second that a script may write, as PCP's bpftrace agent has it.
+/// Largest output of a script in bytes per second, as in PCP's bpftrace agent.
 const MAX_RATE: u64 = 2 << 20;
-/// How long it may write more than that.
+/// Time for which a script may exceed that rate.
 const RATE_OVER: Duration = Duration::from_secs(5);
-/// What passes between the end of a process and the next start, at first and at most.
+/// Delay between the end of a process and the next start: the first, and the largest after repeated failures.
 const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
-/// A process that has said that it attaches its probes, and neither prints nor ends for so long, has attached them.
+/// Time without output after which the probes of a process that has begun to attach them count as attached.
 pub const SETTLES: Duration = Duration::from_secs(10);
-/// A process that ran as long as this is started again after the first delay.
+/// Run time after which a process that ends is restarted with the first delay again.
 const RAN_LONG: Duration = Duration::from_secs(60);
 
 /// A script to run.
 pub struct Runnable {
-    /// The name of its file without `.bt`, which the helper knows it by.
+    /// The name of its file without `.bt`, by which the helper finds it.
     pub file: String,
     /// Its name among the modules.
     pub name: String,
-    /// What is known of it.
+    /// Its state, which the module reads.
     pub state: SharedState,
 }
 
-/// What the thread is to do, and is woken by.
+/// Orders for the thread, which are given by others.
 pub struct Runner {
     orders: Mutex<Orders>,
     wake: EventFd,
@@ -42,9 +42,9 @@ pub struct Runner {
 
 #[derive(Default)]
 struct Orders {
-    /// What is to be done next.
+    /// Orders that the thread has not taken yet.
     next: Vec<Order>,
-    /// Why nothing is done.
+    /// Reason why scripts are refused, once there is one.
     failure: Option<String>,
 }
 
@@ -54,13 +54,13 @@ enum Order {
 }
 
 impl Runner {
-    /// What a thread, which is still to be started, is to do.
+    /// Makes an empty list of orders, for a thread that is started later.
     pub fn new() -> io::Result<Runner> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Runner { orders: Mutex::default(), wake })
     }
 
-    /// Runs a script from now on.
+    /// Orders a script to be run.
     pub fn run(&self, script: Runnable) {
         if let Some(why) = &self.orders().failure {
             return script.state.get().refuse(why.clone());
@@ -68,12 +68,12 @@ impl Runner {
         self.order(Order::Run(script));
     }
 
-    /// Ends the process of a script.
+    /// Orders the process of a script to be ended.
     pub fn end(&self, state: SharedState) {
         self.order(Order::End(state));
     }
 
-    /// Refuses all scripts that are to run from now on.
+    /// Refuses all scripts from now on, for this reason.
     pub fn fail(&self, why: &str) {
         self.orders().failure = Some(why.to_owned());
     }
@@ -83,7 +83,7 @@ impl Runner {
         self.wake();
     }
 
-    /// Has the thread look at all scripts.
+    /// Wakes the thread, so that it looks at all scripts.
     pub fn wake(&self) {
         // It fails only once the counter runs over, and the thread is awake then.
         let _ = self.wake.write(1);
@@ -93,7 +93,7 @@ impl Runner {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was ordered since the last call.
+    /// Takes the orders since the last call.
     fn take(&self) -> Vec<Order> {
         // There may be nothing to read.
         let _ = self.wake.read();
@@ -104,7 +104,7 @@ impl Runner {
 struct Running {
     script: Runnable,
     process: Option<Process>,
-    /// When it is to be started; `None`: it runs, or has ended in order.
+    /// Time of the next start; `None` while it runs, and once it has ended without an error.
     start_at: Option<Instant>,
     delay: Duration,
 }
@@ -114,13 +114,13 @@ struct Process {
     stderr: Option<File>,
     lines: Lines,
     begin: Instant,
-    /// Since when bytes are counted, and how many there were.
+    /// Begin of the current measurement of the output rate, and the bytes since.
     rate: (Instant, u64),
-    /// When its probes are taken for attached.
+    /// Time at which its probes count as attached.
     settles_at: Option<Instant>,
 }
 
-/// Runs scripts for as long as the agent lives, each no longer than somebody fetches its values if there is an expiry.
+/// Runs scripts until the agent ends. With an expiry, the process of a script ends once its values were not fetched for that time.
 pub fn run(helper: &ScriptHelper, runner: &Runner, expiry: Option<Duration>) {
     let mut scripts: Vec<Running> = Vec::new();
     let mut buffer = vec![0; 1 << 16];
@@ -156,8 +156,8 @@ pub fn run(helper: &ScriptHelper, runner: &Runner, expiry: Option<Duration>) {
     }
 }
 
-/// The outputs that can be read, each with the number of its script and whether it is the standard output; none once a script is due
-/// or something is ordered.
+/// Waits for output, an order or a script that is due. Returns the outputs that can be read, each with the number of its script and
+/// true for the standard output.
 fn wait(scripts: &[Running], runner: &Runner, expiry: Option<Duration>) -> Vec<(usize, bool)> {
     let mut outputs = Vec::new();
     let mut polled = vec![PollFd::new(runner.wake.as_fd(), PollFlags::POLLIN)];
@@ -220,7 +220,7 @@ impl Running {
         self.script.state.get().expires_at(expiry?)
     }
 
-    /// Ends its process if nobody fetches its values, and has it started once somebody does.
+    /// Ends its process if nobody fetches its values, and starts it again once somebody does.
     fn expire(&mut self, helper: &ScriptHelper, expiry: Option<Duration>) {
         let is_over = self.expires_at(expiry).is_some_and(|at| at <= Instant::now());
         if let (true, Some(expiry)) = (is_over, expiry) {
@@ -237,7 +237,7 @@ impl Running {
         }
     }
 
-    /// Takes probes for attached whose time is over.
+    /// Marks the probes as attached once their time is over.
     fn settle(&mut self) {
         let Some(process) = &mut self.process else { return };
         if process.settles_at.is_some_and(|at| at <= Instant::now()) {
@@ -246,7 +246,7 @@ impl Running {
         }
     }
 
-    /// Has something done for the script. A panic is the script's alone: it is caught, and is the script's error.
+    /// Runs a piece of work for the script. A panic in it is caught and becomes the script's error; returns true then.
     fn panics(&mut self, work: impl FnOnce(&mut Running)) -> bool {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(self))) else { return false };
         let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -255,7 +255,7 @@ impl Running {
         true
     }
 
-    /// Reads what there is of an output. The end of both is that of the process.
+    /// Reads the available bytes of an output. The process is over once both of its outputs are.
     fn read(&mut self, is_output: bool, buffer: &mut [u8], helper: &ScriptHelper) {
         let Some(process) = &mut self.process else { return };
         let file = if is_output { &mut process.stdout } else { &mut process.stderr };
@@ -302,7 +302,7 @@ impl Running {
         }
     }
 
-    /// Says why it does not run, and when it will be started again.
+    /// Logs why the script does not run, and when it will be restarted.
     fn again(&mut self) {
         let why = self.script.state.get().why.clone();
         log::warn!("script.{}: {why}; started again in {} s", self.script.name, self.delay.as_secs());
@@ -312,7 +312,7 @@ impl Running {
 }
 
 impl Process {
-    /// The bytes a second of the last while, if they are too many.
+    /// Adds bytes to the output rate. Returns it, in bytes per second, if it was too high for [`RATE_OVER`].
     fn exceeds(&mut self, bytes: u64) -> Option<u64> {
         let (since, read) = &mut self.rate;
         *read += bytes;
@@ -326,16 +326,16 @@ impl Process {
     }
 }
 
-/// Bytes cut into lines.
+/// A splitter of bytes into lines.
 #[derive(Default)]
 struct Lines {
     begun: Vec<u8>,
-    /// Whether the rest of a line that is too long is passed over.
+    /// True while the rest of a line that is too long is skipped.
     skips: bool,
 }
 
 impl Lines {
-    /// Hands whole lines on. Yields how many were too long.
+    /// Passes whole lines to `line`. Returns the number of lines that were too long.
     fn take(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) -> u64 {
         let mut skipped = 0;
         let mut parts = bytes.split(|&byte| byte == b'\n');

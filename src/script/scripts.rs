@@ -1,4 +1,4 @@
-//! The scripts of a directory as modules: their names, the clusters of their tables, which of them are to run, and what runs them.
+//! The scripts of a directory as modules: their names, the clusters of their tables, and the process and thread that run them.
 
 use super::module::ScriptModule;
 use super::runner::{self, Runner};
@@ -19,31 +19,31 @@ use std::sync::Arc;
 use std::thread;
 use std::time::SystemTime;
 
-/// Scripts that are run.
+/// Largest number of scripts that are run.
 const MAX_SCRIPTS: usize = 64;
 
-/// The scripts of a directory: what their files say, and which of them are served.
+/// The scripts of a directory: those found, and those served.
 pub struct Scripts {
     directory: PathBuf,
     settings: ScriptSettings,
     /// Where clusters are kept; those of pairs are in the same file.
     state: Option<ClusterFile>,
     watch: Watch,
-    /// By the names of the files.
+    /// Scripts that were found, by the names of their files.
     found: BTreeMap<String, Arc<Found>>,
     served: BTreeMap<String, Served>,
     runner: Arc<Runner>,
     helper: Option<ScriptHelper>,
 }
 
-/// What the module of a section was made of.
+/// The values from which a served module was made.
 struct Served {
     script: Arc<Found>,
     prefix: String,
     clusters: Vec<u16>,
 }
 
-/// What modules of scripts have to leave to others.
+/// Clusters that modules of scripts cannot have.
 pub struct Others<'a> {
     /// Clusters of the agent's own modules.
     pub modules: &'a [u16],
@@ -51,7 +51,7 @@ pub struct Others<'a> {
     pub pairs: &'a [u16],
 }
 
-/// What follows from the files.
+/// Changes of modules that follow from changed files.
 #[derive(Default)]
 pub struct ScriptChanges {
     /// Sections whose modules end.
@@ -71,12 +71,12 @@ impl Scripts {
         Ok(scripts)
     }
 
-    /// What it was made with.
+    /// Returns the settings.
     pub fn settings(&self) -> &ScriptSettings {
         &self.settings
     }
 
-    /// Where the files are.
+    /// Returns the directory of the files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -88,7 +88,7 @@ impl Scripts {
         self.found = files(&self.directory).iter().map(|file| Found::read(file)).collect();
     }
 
-    /// Reads the files that have changed since they were read; whether there are any.
+    /// Reads the files that have changed since they were read; returns true if there are any.
     pub fn look(&mut self) -> bool {
         let Changed { gone, come } = self.watch.look(SystemTime::now());
         self.found.retain(|file, _| !gone.contains(file));
@@ -101,17 +101,18 @@ impl Scripts {
         !gone.is_empty() || !come.is_empty()
     }
 
-    /// Whether there is a script of a section.
+    /// True if there is a script of a section, served or not.
     pub fn has(&self, section: &str) -> bool {
         self.served.contains_key(section) || self.found.values().any(|script| script.section() == section)
     }
 
-    /// Whether the script of a section is served.
+    /// True if the script of a section is served.
     pub fn serves(&self, section: &str) -> bool {
         self.served.contains_key(section)
     }
 
-    /// Changes what is served to what the files say, as far as it is meant to be. `anew` names a section that begins anew in any case.
+    /// Brings the served modules in line with the files, for sections that `is_meant` allows. `anew` names a section that is
+    /// restarted in any case.
     pub fn change(
         &mut self,
         prefix: &str,
@@ -137,7 +138,7 @@ impl Scripts {
         ScriptChanges { gone, come }
     }
 
-    /// The scripts by section. Of two with one name, that is served which is served already, or is the first.
+    /// Returns the scripts by section. Of two with the same name the served one is chosen, or else the first.
     fn named(&self) -> BTreeMap<String, Arc<Found>> {
         let is_served =
             |script: &Found| self.served.get(&script.section()).is_some_and(|own| own.script.file == script.file);
@@ -185,7 +186,7 @@ impl Scripts {
         modules
     }
 
-    /// The clusters of each script.
+    /// Returns the clusters of each script.
     fn assign(&self, scripts: &[Arc<Found>], others: &Others<'_>) -> Vec<Vec<Option<u16>>> {
         let state = self.state.as_ref();
         let mut clusters = state.map_or_else(|| Clusters::none(CLUSTERS), |file| file.load(CLUSTERS));
@@ -202,14 +203,14 @@ impl Scripts {
         assigned
     }
 
-    /// Starts the process that runs bpftrace, which calls `confine` first. To be called while there is one thread.
+    /// Starts the helper process that runs bpftrace and that calls `confine` first. Must be called while the agent has one thread.
     pub fn start_helper(&mut self, confine: impl FnOnce() -> io::Result<()>) {
         let directory = self.directory.clone();
         let started = ScriptHelper::start(bpftrace(&self.settings), move |name| program(&directory, name), confine);
         self.helper = started.map_err(|error| self.fail(&format!("no helper to run bpftrace: {error}"))).ok();
     }
 
-    /// Starts the thread that runs scripts, which calls `confine` first.
+    /// Starts the thread that runs scripts and that calls `confine` first.
     pub fn start_thread(&mut self, confine: impl FnOnce() + Send + 'static) {
         let Some(helper) = self.helper.take() else { return };
         let (runner, expiry) = (Arc::clone(&self.runner), self.settings.expiry);
@@ -228,7 +229,7 @@ impl Scripts {
     }
 }
 
-/// How bpftrace is run.
+/// Returns the way to run bpftrace according to the settings.
 pub fn bpftrace(settings: &ScriptSettings) -> Bpftrace {
     Bpftrace { program: settings.bpftrace.clone(), memory: settings.memory }
 }
@@ -239,8 +240,8 @@ fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && name.bytes().all(may_have)
 }
 
-/// What bpftrace is to run for a file, which nobody but root may be able to change. The name comes from the agent, which runs no other
-/// scripts than those of the directory, whoever has taken it over.
+/// Returns the program that bpftrace is to run for a file, which nobody but root may be able to change. The name comes from the
+/// agent: even one that was taken over gets no scripts from outside the directory.
 fn program(directory: &Path, name: &str) -> io::Result<Vec<u8>> {
     if !is_file_name(name) {
         let shown = name.escape_debug();
@@ -252,12 +253,12 @@ fn program(directory: &Path, name: &str) -> io::Result<Vec<u8>> {
     Ok(Source::parse(&text).program(&text).into_bytes())
 }
 
-/// A script that nobody but root may be able to change.
+/// Reads a script. Fails if others than root may change it.
 pub fn text(file: &Path) -> Result<String, PairError> {
     read_trusted(file, MAX_SOURCE).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The scripts of a directory, in the order of their names; none if it is not there.
+/// Returns the scripts of a directory, in the order of their names; none if the directory does not exist.
 pub fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -286,12 +287,12 @@ struct Found {
     name: String,
     code: String,
     source: Source,
-    /// Why it is not to run.
+    /// Reason why it must not run.
     refusal: Option<String>,
 }
 
 impl Found {
-    /// A script by the name of its file.
+    /// Reads a script. Returns the name of its file without `.bt`, and the script.
     fn read(path: &Path) -> (String, Arc<Found>) {
         let file = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let (code, mut refusal) = match text(path) {
@@ -315,12 +316,12 @@ impl Found {
     }
 }
 
-/// The section of a script, by its name in metrics.
+/// Returns the section of a script with a name in metrics.
 fn section_of(name: &str) -> String {
     format!("script.{name}")
 }
 
-/// A script as the agent knows a module.
+/// Describes a script as a module. Returns `None` if a name or cluster is not valid.
 fn enabled(script: &str, prefix: &str, tables: &[ScriptTable]) -> Option<EnabledModule> {
     let name = leak(section_of(script));
     let tables: Vec<&'static TableSpec> = tables.iter().map(|table| table.spec).collect();
@@ -369,7 +370,7 @@ mod tests {
         (names(gone), names(come))
     }
 
-    /// Directories below /tmp are anybody's, so that a script in them is named and refused.
+    /// Directories below /tmp can be changed by anybody, so a script in them is found and refused.
     #[test]
     fn a_name_leads_to_no_other_directory() {
         let directory = tempfile::tempdir_in("/var/lib").or_else(|_| tempfile::tempdir()).unwrap();

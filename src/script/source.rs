@@ -1,17 +1,18 @@
-//! The text of a bpftrace script: its header, the maps it assigns to, and the program that is run, which prints them every second.
+//! The text of a bpftrace script: its header, the maps it assigns to, and the program that is run: the script with a probe that
+//! prints its maps every second.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a script.
+/// Largest script in bytes.
 pub const MAX_SOURCE: u64 = 1 << 20;
-/// Maps of a script that are served.
+/// Largest number of maps of a script that are served.
 pub const MAX_MAPS: usize = 256;
-/// Characters of a help text.
+/// Largest help text in characters.
 const MAX_HELP: usize = 200;
-/// Where lines of `printf` and the like go, as PCP's bpftrace agent has it.
+/// The metric for lines of `printf` and the like, as in PCP's bpftrace agent.
 pub const OUTPUT: &str = "@output";
 
-/// Functions whose values are text, and builtins.
+/// Functions and builtins whose values are text.
 const TEXTS: &[&str] = &[
     "str",
     "comm",
@@ -36,12 +37,12 @@ const TEXTS: &[&str] = &[
 /// Functions that write to the standard output.
 const WRITERS: &[&str] = &["printf", "time", "cat", "join"];
 
-/// What the values of a map are.
+/// The kind of a map's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `count()`
     Count,
-    /// `sum()`, and what is only ever added to.
+    /// `sum()`, and maps that the script only adds to
     Sum,
     /// Any other number: `min()`, `max()`, `avg()`, an assignment.
     Level,
@@ -56,22 +57,22 @@ pub enum Kind {
 /// A map that a script assigns to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptMap {
-    /// With its `@`.
+    /// Its name with the `@`.
     pub name: String,
-    /// The number of its keys; 0: a single value.
+    /// The number of its keys; 0 for a single value.
     pub keys: usize,
-    /// What its values are.
+    /// The kind of its values.
     pub kind: Kind,
-    /// Whether its keys have a stack.
+    /// True if its keys contain a stack.
     pub has_stacks: bool,
-    /// Whether the script clears it while it runs, so that no value of it only grows.
+    /// True if the script clears it while it runs, so that none of its values is a counter.
     pub is_cleared: bool,
-    /// Whether the script prints it itself before it clears it. What the appended probe would print are the values right after that.
+    /// True if the script prints it itself before it clears it. The appended probe would print the values right after that.
     pub is_printed: bool,
 }
 
 impl ScriptMap {
-    /// Whether it is one value.
+    /// True if it has a single value.
     pub fn is_single(&self) -> bool {
         self.keys == 0 && self.kind != Kind::Histogram
     }
@@ -86,27 +87,27 @@ impl ScriptMap {
     }
 }
 
-/// What is known of a script from its text.
+/// Facts about a script from its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
-    /// What `// name:` says.
+    /// The value of `// name:`.
     pub name: Option<String>,
     /// The maps that are served, in the order in which they are first assigned to.
     pub maps: Vec<ScriptMap>,
-    /// Whether it prints, and that is served.
+    /// True if the script prints text, which is served.
     pub prints: bool,
-    /// Whether the program is to print its maps itself (`// custom-output-block`).
+    /// True if the script prints its maps itself (`// custom-output-block`).
     custom: bool,
     /// Help texts of maps, by their names with the `@` (`// help: @map TEXT`).
     pub helps: BTreeMap<String, String>,
-    /// Lines of its text that are kept below the first (`// table-retain-lines:`).
+    /// Number of lines of its text that are kept besides the first (`// table-retain-lines:`).
     pub retained_lines: Option<usize>,
-    /// Its probes that need no hook in the kernel: BEGIN, END and interval.
+    /// Number of its probes that need no hook in the kernel: BEGIN, END and interval.
     pub clocks: u64,
 }
 
 impl Source {
-    /// Takes a script apart. Never fails: bpftrace tells what is wrong with it.
+    /// Parses a script. Never fails: bpftrace reports errors in it.
     pub fn parse(text: &str) -> Source {
         let mut source = Source::default();
         let mut include: Option<Vec<String>> = None;
@@ -139,7 +140,7 @@ impl Source {
         source
     }
 
-    /// The program to run: the script, and a probe that prints its maps every second.
+    /// Returns the program to run: the script, and a probe that prints its maps every second.
     pub fn program(&self, text: &str) -> String {
         if !self.adds_probe() {
             return text.into();
@@ -149,12 +150,12 @@ impl Source {
         format!("{text}\ninterval:s:1 {{ {} }}\n", prints.join(" "))
     }
 
-    /// Whether the program has a probe that the script has not.
+    /// True if the program needs a probe besides those of the script.
     pub fn adds_probe(&self) -> bool {
         self.maps.iter().any(|map| self.adds_print(map))
     }
 
-    /// Whether that probe prints a map.
+    /// True if that probe prints the map.
     pub fn adds_print(&self, map: &ScriptMap) -> bool {
         !self.custom && !map.is_printed
     }
@@ -194,7 +195,7 @@ enum Token<'a> {
     Mark(char),
 }
 
-/// Cuts a script into tokens, without comments.
+/// Splits a script into tokens, without comments.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -237,7 +238,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// The length of a quoted text that begins here.
+/// Returns the length of the quoted text at the beginning.
 fn quoted(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -251,7 +252,7 @@ fn quoted(text: &str) -> usize {
     text.len()
 }
 
-/// The maps that are assigned to, in the order of their first assignment.
+/// Returns the maps that are assigned to, in the order of their first assignment.
 fn assigned(tokens: &[Token<'_>]) -> Vec<ScriptMap> {
     let mut maps: Vec<ScriptMap> = Vec::new();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
@@ -290,7 +291,7 @@ fn assigned(tokens: &[Token<'_>]) -> Vec<ScriptMap> {
     maps
 }
 
-/// What a script does while it runs, and what of it the kernel has no part in.
+/// The number of a script's probes without a hook in the kernel, and the maps that it clears and prints outside END.
 #[derive(Default)]
 struct Used<'s> {
     clocks: u64,
@@ -326,8 +327,8 @@ fn used<'s>(tokens: &[Token<'s>]) -> Used<'s> {
     used
 }
 
-/// Of each token that opens brackets: the number of keys in them, of parts of a tuple, and the place of what is behind them; of others
-/// zero and anything. Brackets that nothing closes end with the text.
+/// Returns for each token that opens a bracket the number of keys or elements in it, and the index of the token behind the closing
+/// bracket; for other tokens the numbers mean nothing. An unclosed bracket ends with the text.
 fn brackets(tokens: &[Token<'_>]) -> Vec<(usize, usize)> {
     let mut brackets = vec![(0, tokens.len()); tokens.len()];
     let mut open = Vec::new();
@@ -347,7 +348,8 @@ fn brackets(tokens: &[Token<'_>]) -> Vec<(usize, usize)> {
     brackets
 }
 
-/// What a map is by the tokens before its name and behind its keys, and the parts of a tuple there; `None` where it is not assigned to.
+/// Returns the kind of a map from the tokens before its name and after its keys, and the number of elements of a tuple there; `None`
+/// if the map is not assigned to.
 fn kind(before: Option<Token<'_>>, behind: &[Token<'_>], parts: usize) -> Option<Kind> {
     match behind {
         [Token::Assign, Token::Word(function), Token::Mark('('), ..] => Some(match *function {

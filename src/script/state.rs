@@ -1,4 +1,4 @@
-//! What is known of a script at work. The thread that reads its output writes it; whoever serves a fetch reads it.
+//! The state of a script. The thread that reads its output writes it; the threads that serve fetches read it.
 
 use super::output::{cut, rows, Line, Row, MAX_TEXT};
 use super::source::{ScriptMap, Source, OUTPUT};
@@ -8,30 +8,30 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Rows that are printed every second are not served once they are this old.
+/// Age at which rows of a map that is printed every second are no longer served.
 const OLD: Duration = Duration::from_secs(10);
 
-/// Hooks that are named.
+/// Number of skipped hooks whose names are kept.
 const NAMED: usize = 3;
-/// Bytes of a hook's name.
+/// Largest name of a hook in bytes.
 const MAX_HOOK: usize = 200;
 
-/// A script's life, in the words of PCP's bpftrace agent.
+/// The status of a script, in the words of PCP's bpftrace agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Status {
-    /// It has not been started, or has ended by itself in order.
+    /// Not started, or ended without an error.
     #[default]
     Stopped,
-    /// bpftrace compiles it and attaches its probes.
+    /// Being compiled; bpftrace attaches its probes next.
     Starting,
-    /// Its probes are attached.
+    /// Running with its probes attached.
     Started,
-    /// It ended with an error.
+    /// Ended with an error.
     Error,
 }
 
 impl Status {
-    /// The word that clients see.
+    /// The word that clients see, as in PCP's bpftrace agent.
     pub fn word(self) -> &'static str {
         match self {
             Status::Stopped => "stopped",
@@ -42,56 +42,56 @@ impl Status {
     }
 }
 
-/// A script at work.
+/// The state of a script.
 #[derive(Debug, Default)]
 pub struct ScriptState {
     /// Its text.
     pub code: String,
     source: Source,
-    /// What it does.
+    /// Its status.
     pub status: Status,
     /// The process, while there is one.
     pub pid: Option<u32>,
-    /// How the last process ended: its exit code, or minus the number of the signal that ended it.
+    /// Exit code of the last process, or minus the number of the signal that ended it.
     pub exit_code: i32,
-    /// Why it does not work: what bpftrace wrote to its standard error before it ended, or why it was not started.
+    /// Reason why it does not work: the standard error of bpftrace before its end, or the error of the start.
     pub error: String,
-    /// What bpftrace wrote to its standard error since it was started.
+    /// Standard error of bpftrace since the start.
     pub messages: String,
-    /// Why it does not run, in a sentence.
+    /// Reason why it does not run, in a sentence.
     pub why: String,
-    /// The number of probes that bpftrace attaches, its own included.
+    /// The number of probes that bpftrace attaches, including those of its own; `None` before it says so.
     attaches: Option<u64>,
-    /// The number of hooks that it could not attach to, and the first of them.
+    /// The number of hooks that bpftrace could not attach to, and the names of the first ones.
     skipped: (u64, Vec<String>),
-    /// A line of the standard error that has begun.
+    /// The unfinished last line of the standard error.
     begun: String,
-    /// Bytes that were read of its output since the agent started.
+    /// Bytes of output that were read since the agent started.
     pub data_bytes: u64,
-    /// How often it was started.
+    /// Number of starts.
     pub starts: u64,
-    /// Lines of output that were not understood.
+    /// Number of output lines that were not understood.
     pub unread_lines: u64,
-    /// Events that bpftrace lost.
+    /// Number of events that bpftrace lost.
     pub lost_events: u64,
     /// The last text of `printf` and the like.
     pub output: String,
     rows: HashMap<String, (Instant, Vec<Row>)>,
-    /// When its values were last fetched, or it was started.
+    /// Time of the last fetch of its values, or of the start.
     read_at: Option<Instant>,
-    /// It was ended since nobody had fetched its values for so long.
+    /// The expiry after which it was ended because nobody fetched its values.
     expired: Option<Duration>,
-    /// Its values were fetched since.
+    /// True if its values were fetched after that.
     is_wanted: bool,
 }
 
 impl ScriptState {
-    /// A script that has not been started.
+    /// Makes the state of a script that has not been started.
     pub fn new(code: String, source: Source) -> ScriptState {
         ScriptState { code, source, ..ScriptState::default() }
     }
 
-    /// The state as a module's, and a sentence about it.
+    /// Returns the state of its module, and a sentence about it.
     pub fn life(&self) -> (&'static str, String) {
         match self.status {
             Status::Started => match (self.failure(), self.skipped.0) {
@@ -111,8 +111,8 @@ impl ScriptState {
         }
     }
 
-    /// The script for clients that know those of PCP's bpftrace agent, with its words; without the text if that would be longer than
-    /// `most` bytes.
+    /// Returns the script as JSON for clients of PCP's bpftrace agent, in that agent's words; without the text if it would be longer
+    /// than `most` bytes.
     pub fn json(&self, name: &str, most: usize) -> String {
         let variables = self.source.maps.iter().map(|map| {
             let (name, kind) = (json_string(&map.name), json_string(map.metric_type()));
@@ -130,18 +130,18 @@ impl ScriptState {
         )
     }
 
-    /// The program that bpftrace runs.
+    /// Returns the program that bpftrace runs.
     pub fn program(&self) -> String {
         self.source.program(&self.code)
     }
 
-    /// The number of probes that are attached.
+    /// Returns the number of attached probes of the script.
     pub fn probes(&self) -> u64 {
         let own = u64::from(self.source.adds_probe());
         self.attaches.map_or(0, |probes| probes.saturating_sub(own).saturating_sub(self.skipped.0))
     }
 
-    /// Why a script that runs counts nothing: it is attached to none of its hooks.
+    /// Returns the reason why a script that runs counts nothing: it is attached to none of its hooks.
     pub fn failure(&self) -> Option<String> {
         let is_attached = self.skipped.0 == 0 || self.probes() > self.source.clocks;
         let is_started = self.status == Status::Started;
@@ -158,38 +158,38 @@ impl ScriptState {
         format!("{}{others}", names.join(", "))
     }
 
-    /// Whether bpftrace attaches the probes, and has not shown yet that it is done.
+    /// True if bpftrace attaches probes and has not shown yet that it is done.
     pub fn attaches(&self) -> bool {
         self.status == Status::Starting && self.attaches.is_some()
     }
 
-    /// Takes the probes for attached.
+    /// Marks the probes as attached, if bpftrace attaches them.
     pub fn settle(&mut self) {
         if self.attaches() {
             self.status = Status::Started;
         }
     }
 
-    /// Notes that its values are fetched. Whether it is to be started for that.
+    /// Notes that its values are fetched. Returns true if it has to be started for that.
     pub fn read(&mut self, now: Instant) -> bool {
         self.read_at = Some(now);
         self.is_wanted = self.expired.is_some();
         self.is_wanted
     }
 
-    /// Whether it is to be started, since its values were fetched after it had expired. Once.
+    /// True, once, if it has to be started because its values were fetched after it had expired.
     pub fn take_wanted(&mut self) -> bool {
         std::mem::take(&mut self.is_wanted)
     }
 
-    /// When it is to be ended if nobody fetches its values until then. As with PCP's bpftrace agent one that has a name of its own
-    /// (`// name:`) is not.
+    /// Returns the time at which it is ended unless its values are fetched. As in PCP's bpftrace agent, a script with a name of its
+    /// own (`// name:`) never expires.
     pub fn expires_at(&self, expiry: Duration) -> Option<Instant> {
         self.pid?;
         self.read_at.filter(|_| self.source.name.is_none()).map(|at| at + expiry)
     }
 
-    /// Notes that its process was ended, since nobody fetches its values.
+    /// Notes that its process was ended because nobody fetched its values.
     pub fn expire(&mut self, expiry: Duration) {
         self.status = Status::Stopped;
         self.pid = None;
@@ -202,7 +202,7 @@ impl ScriptState {
         format!("ended, since nobody fetched its values for {seconds} s; whoever does has it started again")
     }
 
-    /// The rows of a map as they were last printed, or why there are none.
+    /// Returns the rows of a map as they were last printed, or the reason why there are none.
     pub fn rows(&self, map: &ScriptMap, now: Instant) -> Result<&[Row], RefreshError> {
         let Some((printed, rows)) = self.rows.get(&map.name) else {
             if self.expired.is_some() {
@@ -228,7 +228,7 @@ impl ScriptState {
         self.forget();
     }
 
-    /// Forgets what an earlier process said.
+    /// Forgets the output of an earlier process.
     fn forget(&mut self) {
         self.forget_probes();
         self.exit_code = 0;
@@ -243,7 +243,7 @@ impl ScriptState {
         self.begun.clear();
     }
 
-    /// Notes that it could not be started.
+    /// Notes that its process could not be started, or that its work panicked.
     pub fn refuse(&mut self, error: String) {
         self.status = Status::Error;
         (self.expired, self.is_wanted) = (None, false);
@@ -253,7 +253,8 @@ impl ScriptState {
         self.why = self.error.trim().to_owned();
     }
 
-    /// Notes that its process ended, and why if that was not its own doing. The values of one that ended in order stay.
+    /// Notes that its process ended, with the reason if the agent or an error ended it. After an end without an error the values
+    /// stay.
     pub fn end(&mut self, exit_code: i32, why: Option<String>) {
         let in_order = exit_code == 0 && why.is_none();
         self.status = if in_order { Status::Stopped } else { Status::Error };
@@ -277,7 +278,7 @@ impl ScriptState {
         self.error = if self.messages.is_empty() { how } else { self.messages.clone() };
     }
 
-    /// Takes a line of the standard output.
+    /// Reads a line of the standard output.
     pub fn line(&mut self, line: &[u8]) {
         // It prints once all is attached: the line before says that it begins to attach.
         self.settle();
@@ -304,7 +305,7 @@ impl ScriptState {
         }
     }
 
-    /// Takes bytes of the standard error. bpftrace calls the script `stdin`.
+    /// Reads bytes of the standard error, and replaces bpftrace's name for the script, `stdin`, by that of its file.
     pub fn complain(&mut self, bytes: &[u8], file: &str) {
         let text = String::from_utf8_lossy(bytes).replace("stdin:", &format!("{file}:"));
         let lines = std::mem::take(&mut self.begun) + &text;
@@ -321,25 +322,25 @@ impl ScriptState {
     }
 }
 
-/// The hook that bpftrace goes on without.
+/// Returns the hook in a warning of bpftrace that it could not attach a probe.
 fn skipped(line: &str) -> Option<&str> {
     line.trim().strip_prefix("WARNING: could not attach probe ")?.strip_suffix(", skipping.")
 }
 
-/// The last line of an error, without the lines of the script that bpftrace shows below.
+/// Returns the last line of an error, without the lines of the script that bpftrace shows below it.
 fn last_error(error: &str) -> Option<&str> {
     let line = |is: &dyn Fn(&str) -> bool| error.lines().map(str::trim).rfind(|line| !line.is_empty() && is(line));
     line(&|line| line.contains("ERROR") || line.contains("error: ")).or_else(|| line(&|_| true))
 }
 
-/// The first line of a text, and so many of the last ones.
+/// Returns the first line of a text and the last `lines` ones.
 fn with_header(text: &str, lines: usize) -> String {
     let count = text.split_inclusive('\n').count();
     let is_kept = |number: usize| number == 0 || number + lines >= count;
     text.split_inclusive('\n').enumerate().filter(|(number, _)| is_kept(*number)).map(|(_, line)| line).collect()
 }
 
-/// The end of a text, from the beginning of a line if there is one.
+/// Returns the end of a text, from the beginning of a line if there is one.
 fn last(text: String) -> String {
     if text.len() <= MAX_TEXT {
         return text;
@@ -349,22 +350,22 @@ fn last(text: String) -> String {
     end.split_once('\n').map_or(end, |(_, lines)| lines).to_owned()
 }
 
-/// A script that two threads share.
+/// A script's state that threads share.
 #[derive(Clone, Debug)]
 pub struct SharedState(Arc<Mutex<ScriptState>>);
 
 impl SharedState {
-    /// A state to share.
+    /// Makes a state that can be shared.
     pub fn new(state: ScriptState) -> SharedState {
         SharedState(Arc::new(Mutex::new(state)))
     }
 
-    /// Whether both are one.
+    /// True if both are the same state.
     pub fn is(&self, other: &SharedState) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The state. A thread that panicked has left no more than a row half done.
+    /// Locks the state, also after a panic of another thread, which leaves at most a half-written row.
     pub fn get(&self) -> MutexGuard<'_, ScriptState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

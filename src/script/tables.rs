@@ -1,4 +1,5 @@
-//! The tables of a script: its life, and one for each of its maps. They live until the agent ends, and are made once for equal scripts.
+//! The tables of a script: one for its life, one for each of its maps, one for its output. They live until the agent ends, and equal
+//! scripts share them.
 
 use super::output::{Cell, Row};
 use super::source::{Kind, ScriptMap, Source, OUTPUT};
@@ -9,7 +10,7 @@ use crate::user::{kept, leak, word};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Instances of a table.
+/// Largest number of instances of a table.
 const MAX_INSTANCES: usize = 10_000;
 
 const STATUS: Metric<str> = Metric::new(0);
@@ -22,7 +23,7 @@ const DATA_BYTES: Metric<u64> = Metric::new(6);
 const STARTS: Metric<u64> = Metric::new(7);
 const MESSAGES: Metric<str> = Metric::new(8);
 
-/// Items, names and types as PCP's bpftrace agent has them, then the number of starts and the standard error.
+/// Items, names and types as in PCP's bpftrace agent, then the number of starts and the standard error.
 const LIFE: &[(u32, &str, Type, Sem, Units, &str)] = &[
     (0, "status", Type::STRING, Sem::INSTANT, Units::NONE, "stopped, starting, started or error"),
     (1, "pid", Type::U32, Sem::INSTANT, Units::NONE, "process id of bpftrace"),
@@ -55,14 +56,14 @@ enum What {
     Output,
 }
 
-/// The names that a script's tables have clusters by: its life, its maps, its output.
+/// Returns the keys by which a script's tables keep their clusters: of its life, its maps, its output.
 pub fn keys(script: &str, source: &Source) -> Vec<String> {
     let maps = source.maps.iter().map(|map| map.name.as_str());
     let data = maps.chain(source.prints.then_some(OUTPUT)).map(|map| format!("script.{script}.{map}"));
     [format!("script.{script}")].into_iter().chain(data).collect()
 }
 
-/// Declares the tables of a script with these clusters, one for each of its keys. One without a cluster is not served.
+/// Declares the tables of a script with these clusters, one for each key. A table without a cluster is left out.
 pub fn declare(script: &str, source: &Source, clusters: &[Option<u16>]) -> Vec<ScriptTable> {
     let maps = source.maps.iter().cloned().map(What::Map);
     let whats = [What::Life].into_iter().chain(maps).chain(source.prints.then_some(What::Output));
@@ -75,7 +76,7 @@ pub fn declare(script: &str, source: &Source, clusters: &[Option<u16>]) -> Vec<S
 }
 
 impl What {
-    /// See [`ScriptMap::metric_type`].
+    /// Returns the label `metrictype`, see [`ScriptMap::metric_type`].
     fn metric_type(&self) -> &'static str {
         match self {
             What::Life => "control",
@@ -84,7 +85,7 @@ impl What {
         }
     }
 
-    /// What the script itself says of it.
+    /// Returns the help text that the script has for the table.
     fn help<'s>(&self, source: &'s Source) -> Option<&'s str> {
         let name = match self {
             What::Life => return None,
@@ -165,7 +166,7 @@ fn spec(script: &str, what: &What, cluster: u32, help: Option<&str>) -> TableSpe
     }
 }
 
-/// A map as part of a metric's name: `root` for `@`, as PCP's bpftrace agent has it.
+/// Makes a part of a metric's name from a map's: `root` for `@`, as in PCP's bpftrace agent.
 fn data_name(map: &str) -> String {
     match map.trim_start_matches('@') {
         "" => "root".into(),
@@ -174,7 +175,7 @@ fn data_name(map: &str) -> String {
 }
 
 impl ScriptTable {
-    /// Whether it has what the script counts, and not what is known of its life.
+    /// True if the table has values that the script counts, false for the table of its life.
     pub fn is_data(&self) -> bool {
         !matches!(self.what, What::Life)
     }

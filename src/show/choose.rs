@@ -1,4 +1,4 @@
-//! What `show` loads: the modules that the names mean, as the configuration or `--set` has them.
+//! Choice of the modules that `show` loads: those that the names mean, with the options of the configuration and of `--set`.
 
 use super::error::ShowError;
 use super::select::{did_you_mean, means, select, Selected};
@@ -11,34 +11,34 @@ use crate::kit::{excerpt, Interval, OptionType, RowCount, RowOrder, Shape, Spec}
 use crate::modules::MODULES;
 use std::collections::BTreeSet;
 
-/// What was chosen.
+/// The modules and tables to show.
 pub struct Chosen {
     /// The configuration, in which those modules are enabled.
     pub config: Config,
-    /// What it says of the agent as a whole.
+    /// The options of `[pmda]`.
     pub settings: Settings,
     /// The modules to load.
     pub modules: Vec<EnabledModule>,
-    /// Programs and scripts of this site, to load besides.
+    /// Programs and scripts of this site, which are loaded too.
     pub of_site: OfSite,
-    /// What to show of all.
+    /// The tables to show, with their columns.
     pub selected: Vec<Selected>,
-    /// Modules that are not enabled, and so not among these, though a node stands above metrics of them too.
+    /// Modules with metrics below a named node that are not shown, since they are not enabled.
     pub left_out: Vec<&'static str>,
-    /// Values of `--set` with the option that each sets.
+    /// Options that `--set` changes.
     pub set: Vec<SetOption>,
 }
 
 /// An option that `--set` gave a value.
 pub struct SetOption {
-    /// What followed `--set`.
+    /// The text that followed `--set`.
     pub text: String,
     section: String,
     key: String,
 }
 
 impl SetOption {
-    /// The error of `--set`, if a configuration's error is about this option.
+    /// Returns an error about `--set`, if an error of the configuration is about this option.
     pub fn blame(&self, error: &ConfigError) -> Option<ShowError> {
         let is_own = |error: &&ConfigError| match error {
             ConfigError::Value { section, key, .. } => *section == self.section && *key == self.key,
@@ -50,8 +50,8 @@ impl SetOption {
     }
 }
 
-/// Chooses modules and metrics. The configuration is the named one; where no module that it enables has a metric, another module is
-/// enabled for it, as its section says if it has one. Without a configuration every module there is can be shown.
+/// Chooses modules and metrics for the names. The modules are those that the configuration enables; if none of these has a metric,
+/// another module is enabled for it, as its section says if there is one. Without a configuration all modules can be shown.
 pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
     let every = every()?;
     let config = match &options.common.config {
@@ -106,11 +106,12 @@ pub fn choose(options: &ShowOptions) -> Result<Chosen, ShowError> {
     Ok(Chosen { config, settings, modules, of_site, selected, left_out, set })
 }
 
-/// The option of modules whose tables are of the last interval.
+/// Name of the option that sets a table's interval.
 const INTERVAL: &str = "interval";
 
-/// What `show` has a module do that `--set` says nothing of. Nobody else reads it: an interval is from one reading to the next, and as many
-/// events are kept until then as a module can keep; `all` rows are kept where some of them are chosen later.
+/// Returns the options that `show` sets unless `--set` does. Nobody else reads these tables: an interval lasts from one reading to
+/// the next, and as many events are kept until then as a module can keep. With `all` the same holds for other rows, from which some
+/// are chosen later.
 fn usual_options(spec: &Spec, all: bool) -> Vec<(&'static str, String)> {
     let kept = spec.tables.iter().filter_map(|table| match table.shape {
         Shape::Rows { count, order } if all || order == RowOrder::Latest => Some((count, RowCount::MOST.to_string())),
@@ -128,7 +129,7 @@ fn interval_of(config: &Config, table: &ServedTable) -> Option<Interval> {
     Interval::read(&value).ok()
 }
 
-/// The agent's own tables, if a name means some of them.
+/// Returns the agent's own tables, if a name means one of them; else none.
 fn own(settings: &Settings, names: &[String]) -> Vec<ServedTable> {
     let (selected, _) = select(&[], status_tables(&settings.prefix).collect(), names);
     match selected.is_empty() {
@@ -137,7 +138,7 @@ fn own(settings: &Settings, names: &[String]) -> Vec<ServedTable> {
     }
 }
 
-/// The modules that a name means besides those that are there for it.
+/// Returns modules that have metrics that a name means, and that are not enabled.
 fn left_out(
     every: &Config,
     settings: &Settings,
@@ -152,14 +153,14 @@ fn left_out(
     Ok(names)
 }
 
-/// Every module there is, with the prefix of the configuration.
+/// Returns all existing modules, with the prefix of the configuration.
 fn all_of(every: &Config, settings: &Settings) -> Result<Vec<EnabledModule>, ShowError> {
     let (_, mut all) = enabled_by(every)?;
     all.iter_mut().for_each(|module| module.settings.prefix.clone_from(&settings.prefix));
     Ok(all)
 }
 
-/// The configuration in which a module is enabled for each name, besides those that are anyway if they are needed.
+/// Returns the configuration with a module enabled for each name that none of the enabled modules has.
 fn with_all(
     config: Config,
     every: &Config,
@@ -183,7 +184,7 @@ fn with_all(
     Ok(config.enabling(&wanted, every))
 }
 
-/// The modules of a configuration; what is wrong with one costs no other.
+/// Returns the modules of a configuration. An error in one of them is logged, and costs no other.
 pub fn enabled_by(config: &Config) -> Result<(Settings, Vec<EnabledModule>), ConfigError> {
     let Enabled { settings, modules, faults } = Enabled::survey(config, MODULES);
     for fault in faults {
@@ -195,7 +196,7 @@ pub fn enabled_by(config: &Config) -> Result<(Settings, Vec<EnabledModule>), Con
     Ok((settings, modules))
 }
 
-/// The names that `show` takes: modules, and metrics and the nodes above them with and without the prefix.
+/// Returns the names that `show` takes: modules, metrics and the nodes above metrics, with and without the prefix.
 pub fn names() -> BTreeSet<String> {
     let mut names: BTreeSet<String> = MODULES.iter().map(|spec| spec.name.to_owned()).collect();
     for metric in MODULES.iter().flat_map(|spec| spec.metrics()) {
@@ -222,7 +223,7 @@ fn no_metric(name: &str, prefix: &str) -> ShowError {
     ShowError::NoMetric { name: excerpt(name), near: did_you_mean(name, known.iter().map(String::as_str)) }
 }
 
-/// Which option of which module each `OPTION=VALUE` or `MODULE.OPTION=VALUE` means.
+/// Finds the option and the module that each `OPTION=VALUE` or `MODULE.OPTION=VALUE` means.
 fn set_options(given: &[String], modules: &[EnabledModule]) -> Result<Vec<SetOption>, ShowError> {
     given.iter().map(|text| set_option(text, modules)).collect()
 }
@@ -261,7 +262,7 @@ fn set_option(text: &str, modules: &[EnabledModule]) -> Result<SetOption, ShowEr
     }
 }
 
-/// Every module there is, with its defaults and with examples where there are none.
+/// Returns a configuration with all existing modules, with examples for options without a default.
 pub fn every() -> Result<Config, ConfigError> {
     let names: Vec<&str> = MODULES.iter().map(|spec| spec.name).collect();
     let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));

@@ -1,13 +1,14 @@
-//! Tables of text: a title for each column, text to the left and numbers to the right, within the width of the terminal.
+//! Tables of text: a title for each column, text aligned left and numbers right, within the width of the terminal.
 
 use super::reading::{Reading, Value};
 use crate::cli::ShowOptions;
 use std::fmt::Write;
 
-/// Between two columns.
+/// Blanks between two columns.
 const GAP: usize = 2;
 
-/// Draws the rows of a reading. `width`: of the terminal, if there is one. `in_place`: on a screen that shows all rows each time.
+/// Draws the rows of a reading. `width` is that of the terminal, if there is one; `in_place` is true for a screen that shows all rows
+/// each time.
 pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>, in_place: bool) -> String {
     let rows = reading.rows(options, in_place);
     let mut out = heading(reading, &reading.title());
@@ -34,7 +35,7 @@ pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>, 
     out + &notes
 }
 
-/// Columns beside each other, within the width if there is one.
+/// Draws columns side by side, within the width if there is one.
 pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> String {
     fit(&mut columns, width);
     let mut out = String::new();
@@ -52,7 +53,7 @@ pub fn table(mut columns: Vec<Column>, width: Option<usize>) -> String {
     out
 }
 
-/// The first line of each table and histogram: what it shows, when it was read, and the time that it covers.
+/// Returns the first line of a table or histogram: its title, the time of reading, and the time that it covers.
 pub fn heading(reading: &Reading<'_>, title: &str) -> String {
     let covers = match reading.span().as_secs_f64() {
         _ if !reading.counts() => String::new(),
@@ -62,7 +63,7 @@ pub fn heading(reading: &Reading<'_>, title: &str) -> String {
     format!("{title}  {}{covers}\n", reading.clock())
 }
 
-/// What is not shown, and how to see it.
+/// Returns a note on rows that are not shown, and on the option that shows them.
 fn notes(
     shown: usize,
     beyond: usize,
@@ -88,7 +89,7 @@ fn notes(
     out
 }
 
-/// A value as text.
+/// Formats a value.
 pub fn text(value: &Value) -> String {
     match value {
         Value::None => "-".into(),
@@ -101,7 +102,7 @@ pub fn text(value: &Value) -> String {
 
 /// A column: a title, and a cell for each row.
 pub struct Column {
-    /// The title, one line or several.
+    /// The title, in one or several lines.
     head: Vec<String>,
     cells: Vec<String>,
     is_right: bool,
@@ -109,7 +110,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// A column of text, or of numbers at the right.
+    /// Makes a column of text, or of numbers, which are aligned right.
     pub fn new(head: &str, cells: Vec<String>, is_right: bool) -> Column {
         let mut column = Column { head: vec![head.to_owned()], cells, is_right, width: 0 };
         column.measure();
@@ -132,7 +133,7 @@ impl Column {
     }
 }
 
-/// Makes columns fit into a width: titles over several lines, then the widest text cut.
+/// Fits columns into a width: titles are broken into several lines, then the widest text is cut.
 fn fit(columns: &mut [Column], width: Option<usize>) {
     let Some(width) = width else { return };
     let total = |columns: &[Column]| {
@@ -164,7 +165,7 @@ fn line(out: &mut String, columns: &[Column], cell: impl Fn(&Column) -> String, 
     let _ = writeln!(out, "{}", line.trim_end());
 }
 
-/// Text of at most this width; dots stand for what is left out.
+/// Cuts a text to a width; dots replace the rest.
 fn cut(text: String, width: usize) -> String {
     if text.chars().count() <= width {
         return text;
@@ -183,7 +184,7 @@ mod tests {
     use chrono::Local;
     use std::time::Duration;
 
-    /// What `show` with these words draws of a table.
+    /// Draws a table by `show` with these words.
     fn drawn(line: &str, table: &Table, earlier: Option<&Table>, new: Option<u64>) -> Vec<String> {
         let words = ["pmdacorebcc", "show"].into_iter().chain(line.split(' '));
         let Ok(Command::Show(options)) = parse(words.map(Into::into)) else { panic!("{line}") };

@@ -1,11 +1,11 @@
-//! Why nothing can be shown: one sentence each, with what to do next.
+//! Reasons why `show` can show nothing, each in one sentence with advice.
 
 use crate::catalog::TableError;
 use crate::cli::PrintError;
 use crate::config::ConfigError;
 use thiserror::Error;
 
-/// Why nothing can be shown.
+/// Reason why `show` can show nothing.
 #[derive(Debug, Error)]
 pub enum ShowError {
     /// The configuration is in error.
@@ -19,40 +19,40 @@ pub enum ShowError {
         /// `; did you mean ...?`, or nothing.
         near: String,
     },
-    /// `--set` names an option that there is not, or a value that it cannot have.
+    /// `--set` has an unknown option, or a value that the option does not take.
     #[error("--set {set}: {reason}")]
     Set {
-        /// What followed `--set`.
+        /// The text that followed `--set`.
         set: String,
-        /// What was expected.
+        /// The expected text.
         reason: String,
     },
-    /// No table has the column.
+    /// `--sort` names a column that no table has.
     #[error("--sort {column}: no such column{near} (columns: {known})")]
     NoColumn {
         /// The column that was asked for.
         column: String,
         /// `; did you mean ...?`, or nothing.
         near: String,
-        /// The columns that there are.
+        /// The existing columns.
         known: String,
     },
-    /// The form does not suit what is to be shown.
+    /// The form does not suit the tables.
     #[error("{0}")]
     Form(String),
-    /// The program of a file is not one that the agent would load.
+    /// The agent would not load the program given by `--program`.
     #[error("{0}; not loaded: only root may be able to change what runs in the kernel")]
     Pair(String),
     /// Scripts cannot be run.
     #[error("no script is run: {0}")]
     Scripts(#[from] std::io::Error),
-    /// None of the modules that have the metric was loaded; with the reasons.
+    /// None of the modules with the metric could be loaded, for these reasons.
     #[error("{0}")]
     NotLoaded(String),
     /// The metric has no values.
     #[error(transparent)]
     NoValues(#[from] TableError),
-    /// Nothing can be printed.
+    /// Standard output cannot be written.
     #[error(transparent)]
     Print(#[from] PrintError),
 }

@@ -1,11 +1,11 @@
-//! Lines that flame graph programs read.
+//! Input lines for flame graph programs.
 
 use super::reading::Reading;
 use crate::cli::ShowOptions;
 use crate::pcp::Sem;
 use std::fmt::Write;
 
-/// A line for each instance that counted something: its name with semicolons for commas, and the count.
+/// Draws a line for each instance that counted something: its name with semicolons for commas, and the count.
 pub fn draw(reading: &Reading<'_>, options: &ShowOptions) -> String {
     let metrics = reading.of.table.spec.metrics;
     let mut out = String::new();

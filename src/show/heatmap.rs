@@ -3,37 +3,37 @@
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-/// Characters for a count from none to the highest shown, where there is no colour.
+/// Characters for counts, from none to the highest shown, on terminals without colours.
 const SHADES: [char; 8] = [' ', '.', ':', '-', '=', '+', '*', '#'];
-/// The same as backgrounds of the 256 colours (`CSI 48;5;N m`): from blue over green to amber and red. None is so bright or so dark
-/// that it cannot be seen on a white or a black screen.
+/// Background colours for counts (`CSI 48;5;N m`, of 256): from blue over green to amber and red. All of them can be seen on a white
+/// and on a black screen.
 const COLOURS: [u8; 7] = [25, 31, 36, 70, 172, 202, 160];
-/// What precedes the columns: the bounds of a bucket.
+/// Width of the bounds to the left of the columns.
 const LABEL: usize = 23;
 
 /// The columns of a histogram so far.
 pub struct Heatmap {
     title: String,
     unit: String,
-    /// The latest last.
+    /// Time and counts of each column, the latest last.
     columns: VecDeque<(String, Vec<u64>)>,
 }
 
 impl Heatmap {
-    /// Columns that are kept: more than a screen is wide.
+    /// Largest number of columns that are kept, more than the width of any screen.
     const MOST: usize = 1000;
 
-    /// A map without columns.
+    /// Makes a heat map without columns.
     pub fn new(title: String, unit: String) -> Heatmap {
         Heatmap { title, unit, columns: VecDeque::new() }
     }
 
-    /// Whether it has this title.
+    /// True if it has this title.
     pub fn is(&self, title: &str) -> bool {
         self.title == title
     }
 
-    /// Adds a column: when it was read, and the counts of its buckets.
+    /// Adds a column: the time of reading, and the counts of the buckets.
     pub fn add(&mut self, clock: String, counts: Vec<u64>) {
         self.columns.push_back((clock, counts));
         if self.columns.len() > Heatmap::MOST {
@@ -41,8 +41,8 @@ impl Heatmap {
         }
     }
 
-    /// Draws the latest columns that fit into the width. `bounds` yields those of a bucket.
-    /// `nothing` stands in the place of all of them where nothing was counted.
+    /// Draws the latest columns that fit into the width. `bounds` returns the bounds of a bucket. If there are no counts at all,
+    /// `nothing` is drawn instead.
     pub fn draw(
         &self,
         width: usize,
@@ -91,12 +91,12 @@ fn cell(out: &mut String, shade: usize, in_colour: bool) {
     }
 }
 
-/// The shade of a count, 0 for none: logarithmic, so that a few slow requests show beside many fast ones.
+/// Returns the shade of a count, 0 for none. The scale is logarithmic, so that a few slow requests are visible beside many fast ones.
 fn shade(count: u64, highest: u64) -> usize {
     (1..SHADES.len()).rev().find(|&level| count > 0 && count >= least(level, highest)).unwrap_or(0)
 }
 
-/// The least count of a shade.
+/// Returns the lowest count of a shade.
 fn least(level: usize, highest: u64) -> u64 {
     // The root by halves: powf would bring in the pages of libm.
     let (levels, power) = (SHADES.len() as i32 - 1, (highest as f64).powi(level as i32 - 1));
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(drawn.matches("\x1b[48").count(), drawn.matches("\x1b[0m").count());
     }
 
-    /// The contrast that WCAG 2.1 defines, between these colours of xterm's cube and white, and black.
+    /// The contrast of these colours of xterm's cube to white and black, as WCAG 2.1 defines it.
     #[test]
     fn colours_are_seen_on_white_and_on_black() {
         for colour in COLOURS {

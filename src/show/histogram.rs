@@ -1,4 +1,4 @@
-//! Histograms as people know them from bcc's tools, range, count and bar, with percentiles below.
+//! Histograms in the form of bcc's tools, with range, count and bar, and with percentiles below.
 
 use super::columns::{heading, text};
 use super::reading::{scaling, unit, Reading};
@@ -7,14 +7,14 @@ use crate::kit::{Log2, Shape};
 use crate::pcp::Units;
 use std::fmt::Write;
 
-/// What precedes a bar, and the `|` behind it.
+/// Width of a line without the bar.
 const BESIDE_BAR: usize = 40;
-/// The widths that a bar has: as in bcc, and on a wide terminal.
+/// Widths of the bar: that of bcc, and the largest on a wide terminal.
 const BAR: usize = 40;
 const WIDEST: usize = 100;
 const NARROWEST: usize = 8;
 
-/// What was counted in each bucket of a histogram since the reading before.
+/// Returns the counts of each bucket since the previous reading.
 pub fn counts(reading: &Reading<'_>, column: usize) -> Vec<u64> {
     (0..reading.table.len()).map(|row| reading.since(row, column)).collect()
 }
@@ -59,7 +59,7 @@ fn histogram(reading: &Reading<'_>, column: usize, options: &ShowOptions, width:
     out
 }
 
-/// A unit as bcc's tools head their histograms.
+/// Returns a unit in the form of bcc's tools.
 fn long_unit(unit: &str) -> &str {
     match unit {
         "us" => "usecs",
@@ -69,7 +69,7 @@ fn long_unit(unit: &str) -> &str {
     }
 }
 
-/// The bounds of a bucket, in the unit that is asked for.
+/// Returns the bounds of a bucket, in the unit of the options.
 pub fn bounds(reading: &Reading<'_>, column: usize, bucket: usize, options: &ShowOptions) -> (String, String) {
     let (low, high) = Log2::bounds(bucket as u32);
     match scaling(reading.of.table.spec.metrics[column].units, options.scale) {
@@ -78,8 +78,8 @@ pub fn bounds(reading: &Reading<'_>, column: usize, bucket: usize, options: &Sho
     }
 }
 
-/// The histograms of a reading: the rows of each, in the order of its buckets, with `::` and the name of its series if there are
-/// several.
+/// Splits a reading into histograms: for each the indices of its rows, in the order of the buckets, and `::` and the name of its
+/// series if there are several.
 pub fn series(reading: &Reading<'_>, options: &ShowOptions) -> Vec<(String, Vec<usize>)> {
     let mut all: Vec<(String, Vec<usize>)> = Vec::new();
     for row in (0..reading.table.len()).filter(|&row| reading.wants(row, options)) {
@@ -96,7 +96,7 @@ pub fn series(reading: &Reading<'_>, options: &ShowOptions) -> Vec<(String, Vec<
     all
 }
 
-/// The bounds of the bucket in a row, in the unit that is asked for.
+/// Returns the bounds of the bucket in a row, in the unit of the options.
 pub fn row_bounds(reading: &Reading<'_>, column: usize, row: usize, options: &ShowOptions) -> (String, String) {
     if !matches!(reading.of.table.spec.shape, Shape::Buckets { .. }) {
         return bounds(reading, column, row, options);
@@ -110,10 +110,10 @@ pub fn row_bounds(reading: &Reading<'_>, column: usize, row: usize, options: &Sh
     (scaled(low), scaled(high))
 }
 
-/// The quantiles that are shown.
+/// Quantiles that are shown, in percent.
 pub const QUANTILES: [(&str, u64); 4] = [("p50", 50), ("p90", 90), ("p99", 99), ("max", 100)];
 
-/// `p50 <= 127` and so on: upper bounds of buckets. The highest bucket of all has none, so that its lower one stands.
+/// Formats percentiles as `p50 <= 127`, with upper bounds of buckets. The highest possible bucket has none; its lower bound is shown.
 fn percentiles(reading: &Reading<'_>, column: usize, options: &ShowOptions) -> Vec<String> {
     let counts = counts(reading, column);
     let quantile = |(name, percent): (&str, u64)| {
@@ -127,12 +127,12 @@ fn percentiles(reading: &Reading<'_>, column: usize, options: &ShowOptions) -> V
     QUANTILES.into_iter().filter_map(quantile).collect()
 }
 
-/// Whether a bucket is the last that the programs have, where all that is higher counts.
+/// True for the last bucket of the BPF programs, which counts all higher values.
 pub fn is_open(reading: &Reading<'_>, bucket: usize) -> bool {
     matches!(reading.of.table.spec.shape, Shape::Log2(log2) if bucket + 1 >= log2.buckets as usize)
 }
 
-/// The lowest bucket that, with those below it, has this share of the counts; `None` where nothing was counted.
+/// Returns the lowest bucket that, with those below it, has this share of the counts; `None` if there are none.
 pub fn quantile(counts: &[u64], percent: u64) -> Option<usize> {
     let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
     let wanted = (total * u128::from(percent)).div_ceil(100).max(1);

@@ -1,4 +1,4 @@
-//! `--list`: the modules and their metrics, and which of them this kernel can load.
+//! `--list`: all modules and their metrics, and the reasons why this kernel cannot load some.
 
 use super::choose::{enabled_by, every};
 use super::error::ShowError;
@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// For each module that was tried why it cannot be loaded; `None` if it can.
+/// The modules that were tried; those that cannot be loaded with the reason.
 pub type Trial = BTreeMap<&'static str, Option<String>>;
 
-/// Loads modules as their examples have them, and detaches them.
+/// Loads modules with the options of their examples, and detaches them.
 pub fn try_to_load(modules: &[EnabledModule], btf: Option<PathBuf>) -> Result<Trial, ShowError> {
     // The list has the reasons; the log at a level for debugging has the attempts.
     let level = log::max_level();
@@ -30,8 +30,8 @@ pub fn try_to_load(modules: &[EnabledModule], btf: Option<PathBuf>) -> Result<Tr
     Ok(trial)
 }
 
-/// The reason why no module at all can be loaded: a privilege that is missing, or what every module needs. Of one module alone it is the
-/// module's own, unless nothing `may_load`.
+/// Returns the reason why no module can be loaded: a missing privilege, or something that every module needs. For a single module the
+/// reason is its own, unless the process lacks the privilege (`may_load` is false).
 fn common_reason(trial: &Trial, may_load: bool) -> Option<&str> {
     let reasons: Vec<&String> = trial.values().map(Option::as_ref).collect::<Option<_>>()?;
     // A module without its files does not get as far as the others.
@@ -40,14 +40,14 @@ fn common_reason(trial: &Trial, may_load: bool) -> Option<&str> {
     reasons.iter().find(is_common).map(|reason| reason.as_str())
 }
 
-/// Whether this process has a capability to load programs.
+/// True if this process has a capability to load programs.
 fn may_load() -> bool {
     [Capability::CAP_BPF, Capability::CAP_SYS_ADMIN]
         .into_iter()
         .any(|capability| has_cap(None, CapSet::Effective, capability).unwrap_or(true))
 }
 
-/// The list of all modules, or of those that names mean, which `load` tries to load.
+/// Returns the list of all modules, or of those that the names mean; `load` tries to load them.
 pub fn list(
     options: &ShowOptions,
     width: Option<usize>,
@@ -89,7 +89,7 @@ pub fn list(
     Ok(out)
 }
 
-/// A line for a module, one for each metric, and the whole reason if it cannot be loaded.
+/// Formats a module: a line for it, one for each metric, and the complete reason if it cannot be loaded.
 fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Option<String>>, width: usize) -> String {
     let state = if is_enabled { "enabled" } else { "-" };
     let mark = outcome.map_or("", |outcome| if outcome.is_none() { "loads    " } else { "fails    " });
@@ -118,7 +118,7 @@ fn entry(module: &EnabledModule, is_enabled: bool, outcome: Option<&Option<Strin
     out
 }
 
-/// A text and its unit, which stands whole where the text is too long for the width.
+/// Fits a text and its unit into a width. The text is cut, the unit never.
 fn fitted(text: &str, unit: &str, width: usize) -> String {
     const CUT: &str = "...";
     if text.chars().count() + unit.len() <= width {

@@ -1,4 +1,4 @@
-//! `show`: modules without pmcd, drawn as people know them from bcc's tools, or as records for programs.
+//! `show`: metrics without pmcd, drawn in the form of bcc's tools, or as records for programs.
 
 mod choose;
 mod columns;
@@ -33,7 +33,7 @@ use select::{did_you_mean, Selected};
 use shown::Shown;
 use std::time::Instant;
 
-/// Shows metrics every `interval`, `count` times; without an interval once, when a signal ends it.
+/// Shows metrics every `interval`, `count` times; without an interval once, when a signal ends the wait.
 pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     if options.form == Form::List {
         let load = |modules: &[EnabledModule]| list::try_to_load(modules, options.common.btf.clone());
@@ -69,7 +69,8 @@ pub fn run(options: &ShowOptions, signals: &Signals) -> Result<(), ShowError> {
     Ok(output.end()?)
 }
 
-/// Of a histogram's two tables a map needs the buckets; other forms show them only to those who ask for nothing else.
+/// Keeps one of a histogram's two tables: a heat map needs the buckets, other forms the quantiles, unless only the buckets were asked
+/// for.
 fn narrow(options: &ShowOptions, selected: &mut Vec<Selected>) {
     let is_bucket = |selected: &Selected| matches!(selected.table.spec.shape, Shape::Buckets { .. });
     let histogram = |selected: &Selected| selected.table.spec.histograms.first().map(|histogram| histogram.name);
@@ -81,7 +82,7 @@ fn narrow(options: &ShowOptions, selected: &mut Vec<Selected>) {
     });
 }
 
-/// Whether the form can show these tables, and the column to sort by is there.
+/// Checks that the form can show these tables, and that one of them has the column to sort by.
 fn suits(options: &ShowOptions, selected: &[Selected]) -> Result<(), ShowError> {
     let title = |selected: &Selected| {
         let metric = selected.table.spec.metrics[selected.columns[0]].name;

@@ -1,20 +1,20 @@
-//! `-p`, `--comm` and `--cgroup`: the rows of one process, of processes of a name, or of a cgroup.
+//! `-p`, `--comm` and `--cgroup`: the rows of a process, of processes with a name, or of a cgroup.
 
 use super::select::Selected;
 use crate::cli::Only;
 use crate::kit::{Shape, Table};
 use crate::pcp::Atom;
 
-/// Where the rows of a table have what is asked for.
+/// The place of the process, command or cgroup in the rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In a column, shown or not.
+    /// A column, shown or not.
     Column(usize),
-    /// In the name of the instance.
+    /// The name of the instance.
     Name,
 }
 
-/// The option that the rows of a table cannot be asked for, with what they lack.
+/// Returns the option that does not fit a table, and what its rows lack.
 pub fn lacking(of: &Selected, only: &Only) -> Option<(&'static str, &'static str)> {
     let asked = [
         (only.pid.is_some(), "-p", "process ids", process(of)),
@@ -25,7 +25,7 @@ pub fn lacking(of: &Selected, only: &Only) -> Option<(&'static str, &'static str
     lacks.map(|(_, option, what, _)| (option, what))
 }
 
-/// Whether a row, whose instance has a name, is one that is asked for.
+/// True if a row belongs to the process, command and cgroup that the options ask for. `by_name` returns the name of its instance.
 pub fn wants(of: &Selected, table: &Table, row: usize, by_name: impl Fn() -> String, only: &Only) -> bool {
     let has_pid = |pid: u32| match process(of) {
         Some(Place::Column(column)) => matches!(table.value(row, column), Some(Atom::U32(known)) if known == pid),
@@ -57,7 +57,7 @@ fn column(of: &Selected, names: &[&str]) -> Option<Place> {
     metrics.iter().position(|metric| is(metric.name)).map(Place::Column)
 }
 
-/// Names of processes: `000812 /usr/sbin/sshd`, or `vda::000812 /usr/sbin/sshd`.
+/// True if instances are named after processes: `000812 /usr/sbin/sshd`, or `vda::000812 /usr/sbin/sshd`.
 fn has_processes(of: &Selected) -> bool {
     matches!(of.table.spec.shape, Shape::Pids | Shape::Words { .. })
 }
@@ -83,7 +83,7 @@ fn text(table: &Table, row: usize, column: usize) -> &[u8] {
     }
 }
 
-/// The process id and the command line in the name of an instance.
+/// Returns the process identifier and the command line in the name of an instance.
 fn of_process(name: &str) -> Option<(u32, &str)> {
     let name = match name.split_once("::") {
         Some((before, after)) if before.parse::<u32>().is_err() => after,
@@ -93,7 +93,7 @@ fn of_process(name: &str) -> Option<(u32, &str)> {
     Some((pid.parse().ok()?, line))
 }
 
-/// Whether the instance is of a command of this name: its program, whatever the directory, or the beginning of a stack.
+/// True if the name of an instance has this command: its program in any directory, or the first frame of a stack.
 fn is_command(name: &str, shape: Shape, comm: &str) -> bool {
     match shape {
         Shape::Pids | Shape::Words { .. } => of_process(name).is_some_and(|(_, line)| {
@@ -104,7 +104,7 @@ fn is_command(name: &str, shape: Shape, comm: &str) -> bool {
     }
 }
 
-/// Whether a cgroup is the one of this path, or is it or below it by the last component of its name.
+/// True if a cgroup has this path, or if `cgroup` is a component of the path.
 fn is_in(path: &str, cgroup: &str) -> bool {
     path == cgroup || path.split('/').any(|part| !part.is_empty() && part == cgroup)
 }

@@ -1,4 +1,4 @@
-//! Where readings go: below each other, onto a screen of their own, or into maps.
+//! The output of readings: one below the other, on a screen of their own, or in heat maps.
 
 use super::heatmap::Heatmap;
 use super::reading::{unit, Reading};
@@ -8,18 +8,18 @@ use crate::cli::{print, Form, PrintError, ShowOptions};
 use crate::kit::Shape;
 use crate::pcp::Units;
 
-/// Where readings go.
+/// The output of readings.
 pub enum Output {
-    /// Below each other; whether the first line of comma-separated values is out.
+    /// Text with one reading below the other; `head` is true once the first line of comma-separated values is written.
     Lines { head: bool },
-    /// On a screen of their own.
+    /// A screen of its own.
     Screen(OwnScreen),
-    /// Into maps, which are drawn anew where the terminal moves its cursor, else at the end; how many lines stand there.
+    /// Heat maps, drawn in place if the terminal moves its cursor, else at the end. `lines` is the number of lines on the terminal.
     Maps { maps: Vec<Heatmap>, drawn: String, lines: usize },
 }
 
 impl Output {
-    /// Begins it.
+    /// Prepares the output for a form.
     pub fn begin(options: &ShowOptions) -> Result<Output, PrintError> {
         Ok(match options.form {
             Form::Top => Output::Screen(OwnScreen::begin()?),
@@ -28,7 +28,7 @@ impl Output {
         })
     }
 
-    /// Takes one reading of all tables; false if nobody reads any more.
+    /// Writes a reading of all tables. Returns false if the reader of standard output has gone.
     pub fn take(&mut self, readings: &[Reading<'_>], options: &ShowOptions) -> Result<bool, PrintError> {
         let screen = Screen::now();
         match self {
@@ -66,7 +66,7 @@ impl Output {
         }
     }
 
-    /// Prints what is printed at the end.
+    /// Writes the heat maps if they are only drawn at the end.
     pub fn end(self) -> Result<(), PrintError> {
         if let Output::Maps { drawn, .. } = self {
             if !Screen::now().moves {
@@ -77,14 +77,14 @@ impl Output {
     }
 }
 
-/// Says beside the records which events are not among them.
+/// Prints on standard error that events are missing in the records.
 fn warn(reading: &Reading<'_>, options: &ShowOptions) {
     if let Some(unkept) = reading.unkept() {
         eprintln!("{}: {}: {unkept}", options.common.program, reading.title());
     }
 }
 
-/// The rows of a table that let all tables be seen on a screen: what is left of each one's share below its titles and notes.
+/// Returns the number of rows of each table with which all tables fit on a screen, without titles and notes.
 fn share(screen: Screen, tables: usize) -> usize {
     const BESIDE_ROWS: usize = 5;
     const LEAST: usize = 3;
@@ -92,7 +92,7 @@ fn share(screen: Screen, tables: usize) -> usize {
     (height / tables.max(1)).saturating_sub(BESIDE_ROWS).max(LEAST)
 }
 
-/// A reading in the form that is asked for.
+/// Draws a reading in the form of the options.
 pub fn as_lines(reading: &Reading<'_>, options: &ShowOptions, screen: Screen) -> String {
     match options.form {
         Form::Folded => folded::draw(reading, options),
@@ -112,7 +112,7 @@ fn draw(reading: &Reading<'_>, options: &ShowOptions, screen: Screen, in_place: 
     }
 }
 
-/// Adds a column to the map of each histogram, and draws them.
+/// Adds a column to the heat map of each histogram, and draws them all.
 pub fn add_columns(maps: &mut Vec<Heatmap>, readings: &[Reading<'_>], options: &ShowOptions, screen: Screen) -> String {
     let mut drawn = Vec::new();
     for reading in readings {

@@ -7,7 +7,7 @@ use crate::kit::{Shape, SERIES_METRICS};
 use crate::pcp::{Atom, Units};
 use std::fmt::Write;
 
-/// Draws the histograms of a reading whose metrics are shown, those that counted something or have quantiles.
+/// Draws a reading's histograms that counted something or have quantiles.
 pub fn draw(reading: &Reading<'_>, options: &ShowOptions, width: Option<usize>) -> String {
     let spec = reading.of.table.spec;
     let mut lines: Vec<Vec<String>> = Vec::new();
@@ -63,7 +63,7 @@ fn laid_out(reading: &Reading<'_>, options: &ShowOptions, lines: &[Vec<String>],
     table(heads.enumerate().skip(from).map(column).collect(), width)
 }
 
-/// A quantile, in the unit that is asked for.
+/// Formats a quantile, in the unit of the options.
 fn time(reading: &Reading<'_>, row: usize, column: usize, options: &ShowOptions) -> String {
     match reading.table.value(row, column) {
         Some(Atom::U64(us)) => match scaling(Units::USEC, options.scale) {
@@ -78,7 +78,7 @@ fn scaled(us: f64, options: &ShowOptions) -> String {
     text(&Value::Real(us * scaling(Units::USEC, options.scale).unwrap_or(1.0)))
 }
 
-/// Bytes of what the names of a table's histograms have in common, up to a dot: the rest tells one from the others.
+/// Returns the length in bytes of the common part of histogram names, up to a dot.
 fn shared(names: &[&str]) -> usize {
     let Some((first, others)) = names.split_first() else { return 0 };
     let mut ends = first.match_indices('.').map(|(dot, _)| dot + 1);
@@ -95,7 +95,7 @@ mod tests {
     use chrono::Local;
     use std::time::Duration;
 
-    /// What `show` with these words draws of reads of vda, of which there were 10 before.
+    /// Draws reads of vda by `show` with these words; 10 were counted in the previous reading.
     fn drawn(line: &str) -> Vec<String> {
         drawn_on(line, None)
     }

@@ -1,4 +1,4 @@
-//! One reading of a table: what each row has to show, whichever form it takes.
+//! One reading of a table, in a form that suits all outputs.
 
 use super::only::wants;
 use super::select::Selected;
@@ -10,32 +10,32 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A table as it was read.
+/// A table with the values of a reading.
 pub struct Reading<'a> {
-    /// The table and the columns of it that are shown.
+    /// The table and its columns that are shown.
     pub of: &'a Selected,
     /// The values.
     pub table: &'a Table,
-    /// The values of the reading before.
+    /// The values of the previous reading.
     pub earlier: Option<Earlier<'a>>,
-    /// Number of events since the reading before, if the rows are events.
+    /// Number of events since the previous reading, if the rows are events.
     pub new: Option<u64>,
-    /// When it was read.
+    /// Time of the reading.
     pub time: DateTime<Local>,
-    /// The time that counters cover.
+    /// Time since the previous reading.
     pub covers: Duration,
-    /// What the module has nothing to count for want of, if that is so.
+    /// A condition that is not met yet, without which the module has nothing to count.
     pub waits_for: Option<String>,
 }
 
-/// The values of an earlier reading, found by their instances.
+/// The values of an earlier reading, with an index by instance.
 pub struct Earlier<'a> {
     table: &'a Table,
     rows: HashMap<(u32, &'a [u8]), usize>,
 }
 
 impl<'a> Earlier<'a> {
-    /// The rows of a table.
+    /// Makes the index of a table.
     pub fn new(table: &'a Table) -> Earlier<'a> {
         let rows = table.keys().iter().enumerate().map(|(row, key)| (identity(table, key), row)).collect();
         Earlier { table, rows }
@@ -46,16 +46,16 @@ impl<'a> Earlier<'a> {
     }
 }
 
-/// What a cell shows.
+/// The content of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// No value.
     None,
-    /// A number: what was added to a counter, or a value as it is.
+    /// A whole number: the growth of a counter, or another value as it is.
     Whole(i128),
     /// A rate, or a time in another unit.
     Real(f64),
-    /// Text that is safe to print.
+    /// A text that is safe to print.
     Text(String),
 }
 
@@ -63,41 +63,41 @@ pub enum Value {
 pub struct Line {
     /// The instance; empty if the table has none.
     pub name: String,
-    /// The values, by column shown.
+    /// The values of the shown columns.
     pub values: Vec<Value>,
 }
 
-/// The rows that are shown, and how many are not.
+/// The rows that are shown, and the numbers of those that are not.
 pub struct Rows {
     /// The rows, in order.
     pub lines: Vec<Line>,
-    /// Rows of zeros that are left out.
+    /// Number of rows left out because they are zero.
     pub zeros: usize,
-    /// Rows beyond the most that are wanted.
+    /// Number of rows beyond the limit.
     pub beyond: usize,
-    /// Events that came since the reading before and were not kept.
+    /// Number of events since the previous reading that the module did not keep.
     pub unkept: u64,
 }
 
 impl Reading<'_> {
-    /// The metrics of the columns.
+    /// Returns the metrics of the columns.
     pub fn metrics(&self) -> Vec<&'static MetricDef> {
         self.of.columns.iter().map(|&column| &self.of.table.spec.metrics[column]).collect()
     }
 
-    /// The full name of one metric, or of the node above several.
+    /// Returns the full name of the metric, or of the node above several.
     pub fn title(&self) -> String {
         format!("{}{}", self.of.table.prefix, above(&self.metrics()))
     }
 
-    /// Whether what is shown was counted in the time since the reading before, and is no state.
+    /// True if the values were counted since the previous reading, false for states.
     pub fn counts(&self) -> bool {
         self.new.is_some()
             || self.of.interval.is_some_and(|interval| interval != Interval::Never)
             || self.metrics().iter().any(|metric| metric.sem == Sem::COUNTER)
     }
 
-    /// The time that what is shown happened in: since the reading before, unless the module has an interval of its own.
+    /// Returns the time that the values cover: since the previous reading, or the module's own interval.
     pub fn span(&self) -> Duration {
         match self.of.interval {
             Some(Interval::Seconds(seconds)) => Duration::from_secs(seconds.into()),
@@ -105,7 +105,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Events that came since the reading before and were not kept, in words.
+    /// Returns a sentence about events since the previous reading that were not kept, and the option that keeps them.
     pub fn unkept(&self) -> Option<String> {
         let (_, unkept) = self.new_rows(false);
         let Shape::Rows { count, .. } = self.of.table.spec.shape else { return None };
@@ -117,13 +117,13 @@ impl Reading<'_> {
         (unkept > 0).then(|| format!("{unkept} more that were not kept; {how}"))
     }
 
-    /// The time of day, with milliseconds where readings are less than a second apart.
+    /// Returns the time of day, with milliseconds if readings are less than a second apart.
     pub fn clock(&self) -> String {
         let format = if self.covers < Duration::from_millis(990) { "%H:%M:%S%.3f" } else { "%H:%M:%S" };
         self.time.format(format).to_string()
     }
 
-    /// What stands in the place of rows where there are none: why, as far as that is known.
+    /// Returns the text in place of rows if there are none, with the reason as far as it is known.
     pub fn nothing(&self) -> String {
         let table = &self.of.table;
         if let Some(why) = table.why_off() {
@@ -138,7 +138,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The rows, as the options want them.
+    /// Returns the rows, filtered, sorted and limited as the options say.
     pub fn rows(&self, options: &ShowOptions, in_place: bool) -> Rows {
         let (mut rows, unkept) = self.new_rows(in_place);
         rows.retain(|&row| self.wants(row, options));
@@ -160,19 +160,19 @@ impl Reading<'_> {
         Rows { lines, zeros, beyond, unkept }
     }
 
-    /// Whether a row is of the process, the command or the cgroup that is asked for, if one is.
+    /// True if a row belongs to the process, command or cgroup of the options, or if they name none.
     pub fn wants(&self, row: usize, options: &ShowOptions) -> bool {
         wants(self.of, self.table, row, || self.name(row), &options.only)
     }
 
-    /// A counter's growth; the whole count without an earlier reading.
+    /// Returns the growth of a counter; the whole count without an earlier reading.
     pub fn since(&self, row: usize, column: usize) -> u64 {
         let key = self.table.keys().get(row).map(|key| identity(self.table, key));
         let before = self.earlier.as_ref().zip(key).map_or(0, |(earlier, key)| earlier.count(key, column));
         count(self.table, row, column).saturating_sub(before)
     }
 
-    /// A count as it is shown: itself, or a rate.
+    /// Returns a count in the form of the options: as it is, or as a rate.
     pub fn amount(&self, count: u64, options: &ShowOptions) -> Value {
         match options.rate {
             true => Value::Real(count as f64 / self.covers.as_secs_f64().max(1e-9)),
@@ -180,7 +180,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The instance of a row.
+    /// Returns the name of a row's instance.
     pub fn name(&self, row: usize) -> String {
         match self.table.keys().get(row) {
             None | Some(Key::Single) => String::new(),
@@ -189,7 +189,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The titles of the columns, each one word with its unit.
+    /// Returns the titles of the columns, each a word with its unit.
     pub fn heads(&self, options: &ShowOptions) -> Vec<String> {
         let all = self.of.table.spec.metrics;
         let head = |metric: &&MetricDef| {
@@ -203,7 +203,7 @@ impl Reading<'_> {
         self.metrics().iter().map(head).collect()
     }
 
-    /// The rows that are shown in the first place: of events those that are new, and how many of these were not kept.
+    /// Returns the rows with a value; for events only those since the previous reading, and the number of those that were not kept.
     fn new_rows(&self, in_place: bool) -> (Vec<usize>, u64) {
         let all = self.table.len();
         let (count, unkept) = match self.new {
@@ -217,7 +217,7 @@ impl Reading<'_> {
         ((0..count).filter(has_value).collect(), unkept)
     }
 
-    /// Whether no counter of a row counted anything. What the agent tells of itself is shown in any case.
+    /// True if no counter of a row grew. The agent's own metrics are shown in any case.
     fn is_zero(&self, row: usize) -> bool {
         if self.of.table.section.is_empty() || self.of.table.spec.shape == Shape::Single {
             return false;
@@ -259,8 +259,8 @@ impl Reading<'_> {
         }
     }
 
-    /// The column that rows are sorted by: the one that is asked for, else the first counter of a table that has no order of its
-    /// own. The first is 0 for the name of the instance.
+    /// Returns the column to sort by: that of the options, or else the first counter of a table without an order of its own. 0 is the
+    /// name of the instance, 1 the first column.
     fn order(&self, options: &ShowOptions) -> Option<usize> {
         if let Some(column) = options.sort.as_deref().and_then(|column| find_column(self.of, column)) {
             return Some(column);
@@ -277,7 +277,7 @@ impl Reading<'_> {
     }
 }
 
-/// The number of a column that is shown, from 1, by its title without the unit or by its metric; 0 for `instance`.
+/// Returns the number of a shown column, from 1, by its title without the unit or by its metric; 0 for `instance`.
 pub fn find_column(of: &Selected, name: &str) -> Option<usize> {
     let metrics = of.table.spec.metrics;
     let is = |metric: &MetricDef| {
@@ -299,7 +299,7 @@ pub fn find_column(of: &Selected, name: &str) -> Option<usize> {
         .map(|at| at + 1)
 }
 
-/// The names that columns can be sorted by.
+/// Returns the names of columns for `--sort`.
 pub fn column_names(of: &Selected) -> Vec<&'static str> {
     let metrics = of.table.spec.metrics;
     let named = !matches!(of.table.spec.shape, Shape::Rows { .. } | Shape::Single | Shape::Log2(_));
@@ -307,7 +307,7 @@ pub fn column_names(of: &Selected) -> Vec<&'static str> {
     named.then_some("instance").into_iter().chain(columns).collect()
 }
 
-/// Numbers descending, text ascending, what has no value last.
+/// Compares lines: numbers descending, text ascending, lines without a value last.
 fn compare(a: &Line, b: &Line, order: usize) -> Ordering {
     let number = |value: &Value| match value {
         Value::Whole(number) => Some(*number as f64),
@@ -328,7 +328,7 @@ fn count(table: &Table, row: usize, column: usize) -> u64 {
     }
 }
 
-/// What makes a row the same as one of an earlier reading: its number, else its name.
+/// Returns the part of an instance that is equal in all readings: its number, or else its name.
 fn identity<'a>(table: &'a Table, key: &Key) -> (u32, &'a [u8]) {
     match key {
         Key::Single => (0, b""),
@@ -338,7 +338,7 @@ fn identity<'a>(table: &'a Table, key: &Key) -> (u32, &'a [u8]) {
     }
 }
 
-/// The unit of a metric as a column's title has it; empty for counts and what has none.
+/// Returns the unit of a metric for a column's title; empty for counts and values without a unit.
 pub fn unit(units: Units, scale: Option<Scale>) -> &'static str {
     match (units, scale) {
         (Units::NSEC | Units::USEC | Units::MSEC | Units::SEC, Some(Scale::Milliseconds)) => "ms",
@@ -353,7 +353,7 @@ pub fn unit(units: Units, scale: Option<Scale>) -> &'static str {
     }
 }
 
-/// What times of a metric are multiplied by; `None` where they stay as they are.
+/// Returns the factor from times of a metric to the unit of the options; `None` if they stay as they are.
 pub fn scaling(units: Units, scale: Option<Scale>) -> Option<f64> {
     let nanoseconds = match units {
         Units::NSEC => 1.0,
@@ -369,7 +369,7 @@ pub fn scaling(units: Units, scale: Option<Scale>) -> Option<f64> {
     (factor != 1.0).then_some(factor)
 }
 
-/// The name of one metric, or the node above several.
+/// Returns the name of the metric, or the node above several.
 fn above<'a>(metrics: &[&'a MetricDef]) -> &'a str {
     let Some((first, others)) = metrics.split_first() else { return "" };
     if others.is_empty() {
@@ -381,7 +381,7 @@ fn above<'a>(metrics: &[&'a MetricDef]) -> &'a str {
     nodes.find(|node| is_above(node)).unwrap_or_default()
 }
 
-/// As many of a metric's last components as tell it from the others of its module: `tcp.send.bytes`, `pid`.
+/// Returns the shortest end of a metric's name that is unique in its table, of whole components: `tcp.send.bytes`, `pid`.
 pub fn short<'a>(name: &'a str, all: &[MetricDef]) -> &'a str {
     let is_of =
         |end: &str, name: &str| name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
@@ -389,7 +389,7 @@ pub fn short<'a>(name: &'a str, all: &[MetricDef]) -> &'a str {
     ends.find(|end| all.iter().filter(|metric| is_of(end, metric.name)).count() == 1).unwrap_or(name)
 }
 
-/// A name from the kernel can hold any bytes; a terminal must not get them.
+/// Replaces control characters in a name from the kernel, which can hold any bytes: a terminal must not get them.
 fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! Readings for programs: JSON, an object per line and table, and comma-separated values.
+//! Readings for programs: JSON, with an object per line and table, and comma-separated values.
 
 use super::histogram::{bounds, counts, is_open, quantile, QUANTILES};
 use super::reading::{short, Line, Reading, Value};
@@ -6,7 +6,7 @@ use crate::cli::ShowOptions;
 use crate::kit::Shape;
 use crate::pcp::json_string;
 
-/// A reading as a JSON object in one line.
+/// Formats a reading as a JSON object in one line.
 pub fn json(reading: &Reading<'_>, options: &ShowOptions) -> String {
     let mut members = vec![
         member("time", &json_string(&reading.time.to_rfc3339_opts(chrono::SecondsFormat::Millis, false))),
@@ -30,7 +30,7 @@ pub fn json(reading: &Reading<'_>, options: &ShowOptions) -> String {
     format!("{{{}}}\n", members.join(","))
 }
 
-/// The first line of comma-separated values.
+/// Returns the first line of comma-separated values.
 pub fn csv_head(reading: &Reading<'_>) -> String {
     let mut cells = vec!["time".to_owned()];
     if has_instances(reading) {
@@ -40,7 +40,7 @@ pub fn csv_head(reading: &Reading<'_>) -> String {
     cells.join(",") + "\n"
 }
 
-/// The rows of a reading as lines of comma-separated values (RFC 4180 but for the ends of lines).
+/// Formats the rows of a reading as comma-separated values (RFC 4180 except for line ends).
 pub fn csv(reading: &Reading<'_>, options: &ShowOptions) -> String {
     let time = reading.time.to_rfc3339_opts(chrono::SecondsFormat::Millis, false);
     let line = |line: &Line| {
@@ -56,7 +56,7 @@ fn has_instances(reading: &Reading<'_>) -> bool {
     !matches!(reading.of.table.spec.shape, Shape::Single | Shape::Rows { .. } | Shape::Log2(_))
 }
 
-/// The names of the columns: those of a table, without units; a histogram has the bounds of its buckets in front.
+/// Returns the names of columns, without units; a histogram has the bounds of its buckets first.
 fn heads(reading: &Reading<'_>) -> Vec<String> {
     let all = reading.of.table.spec.metrics;
     let own = reading.metrics().into_iter().map(|metric| short(metric.name, all).to_owned());
@@ -66,7 +66,7 @@ fn heads(reading: &Reading<'_>) -> Vec<String> {
     }
 }
 
-/// The rows; of a histogram one for each bucket up to the highest that counted.
+/// Returns the rows; for a histogram one per bucket, up to the highest with a count.
 fn records(reading: &Reading<'_>, options: &ShowOptions) -> super::reading::Rows {
     if !matches!(reading.of.table.spec.shape, Shape::Log2(_)) {
         return reading.rows(options, false);
@@ -83,7 +83,8 @@ fn records(reading: &Reading<'_>, options: &ShowOptions) -> super::reading::Rows
     super::reading::Rows { lines, zeros: 0, beyond: 0, unkept: 0 }
 }
 
-/// What is known of a histogram as a whole. `p50` and so on are upper bounds of buckets; null where there is none.
+/// Formats the members that describe a histogram as a whole. `p50` and the others are upper bounds of buckets, null if there are
+/// none.
 fn summary(reading: &Reading<'_>, column: usize, options: &ShowOptions) -> String {
     let metrics = reading.of.table.spec.metrics;
     let counts = counts(reading, column);
@@ -121,7 +122,7 @@ fn csv_value(value: &Value) -> String {
     }
 }
 
-/// A cell with a comma or a quotation mark in it stands between quotation marks.
+/// Puts a cell with a comma or a quotation mark into quotation marks.
 fn quoted(text: &str) -> String {
     match text.contains([',', '"']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

@@ -1,21 +1,21 @@
-//! The terminal that standard output is: its size and its colours, and a screen of its own for what is refreshed.
+//! Standard output as a terminal: its size and colours, and a separate screen for output that is refreshed.
 
 use crate::cli::{print, PrintError};
 use std::io::{stdout, IsTerminal};
 
-/// What is known of standard output.
+/// Properties of standard output.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen {
-    /// Columns and lines; `None` where it is no terminal.
+    /// Columns and lines; `None` if it is not a terminal.
     pub size: Option<(usize, usize)>,
-    /// Whether it moves the cursor.
+    /// True if it can move the cursor.
     pub moves: bool,
-    /// Whether it has colours, and they are wanted: <https://no-color.org>.
+    /// True if it has colours and the user wants them: <https://no-color.org>.
     pub colours: bool,
 }
 
 impl Screen {
-    /// As it is now: a terminal can change its size.
+    /// Reads the properties anew: a terminal can change its size.
     pub fn now() -> Screen {
         let is_terminal = stdout().is_terminal();
         let size = is_terminal.then(|| terminal_size::terminal_size_of(stdout())).flatten();
@@ -27,23 +27,23 @@ impl Screen {
         Screen { size, moves, colours: moves && !is_set("NO_COLOR") }
     }
 
-    /// Columns.
+    /// Returns the number of columns.
     pub fn width(&self) -> Option<usize> {
         self.size.map(|(width, _)| width)
     }
 }
 
-/// A screen besides the usual one, which comes back at the end of the value, however that comes.
+/// The alternate screen of the terminal. The usual one comes back when this value is dropped, for whatever reason.
 pub struct OwnScreen;
 
 impl OwnScreen {
-    /// Begins it, without a cursor.
+    /// Switches to the alternate screen, and hides the cursor.
     pub fn begin() -> Result<OwnScreen, PrintError> {
         print("\x1b[?1049h\x1b[?25l")?;
         Ok(OwnScreen)
     }
 
-    /// Shows as many lines as there is room for, in the place of those before. False if the reader has gone.
+    /// Shows as many lines as fit, in place of those before. Returns false if the reader of standard output has gone.
     pub fn show(&self, text: &str, screen: Screen) -> Result<bool, PrintError> {
         let (_, height) = screen.size.unwrap_or((80, 24));
         let lines: Vec<String> = text.lines().take(height).map(|line| format!("{line}\x1b[K")).collect();

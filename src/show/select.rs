@@ -1,20 +1,20 @@
-//! From names to tables and columns: a metric, all metrics below a node, or all metrics of a module.
+//! Selection of tables and columns by names: of a metric, of a node above several, or of a module.
 
 use crate::catalog::{EnabledModule, ServedTable};
 use crate::kit::{Interval, MetricDef, Shape};
 
-/// Columns of a table that are to be shown.
+/// A table with the columns to be shown.
 pub struct Selected {
     /// The table.
     pub table: ServedTable,
-    /// The numbers of the columns, ascending.
+    /// Indices of the columns, ascending.
     pub columns: Vec<usize>,
-    /// The interval that its rows are of, if their module has one.
+    /// The interval that its rows cover, if its module has the option.
     pub interval: Option<Interval>,
 }
 
-/// The tables and columns that names mean, each table once, in the order of the names. The second result has the names that mean
-/// nothing.
+/// Returns the tables and columns that names mean, each table once, in the order of the names. The second result has the names that
+/// mean nothing.
 pub fn select<'a>(
     modules: impl IntoIterator<Item = &'a EnabledModule>,
     status: Vec<ServedTable>,
@@ -60,8 +60,8 @@ pub fn select<'a>(
     (selected.collect(), unknown)
 }
 
-/// Whether the module's name means this table. Histograms by series have names of their own, beside which the module's would be hard to
-/// find, and so has what takes an option; a module that has nothing but histograms is known by their quantiles.
+/// True if the module's name means this table. Left out are tables that need an option, and histograms by series: these have names of
+/// their own, and would hide the module's other tables. A module with histograms only is shown by their quantiles.
 fn is_shown(module: &EnabledModule, table: &ServedTable) -> bool {
     let has_others = module.spec.tables.iter().any(|table| table.histograms.is_empty());
     let is_meant =
@@ -69,7 +69,7 @@ fn is_shown(module: &EnabledModule, table: &ServedTable) -> bool {
     is_meant && table.spec.options.is_empty()
 }
 
-/// The columns that a name means: a metric, or all below a node. With or without the prefix.
+/// Returns the columns that a name means, with or without the prefix: that of a metric, or all below a node.
 fn columns(table: &ServedTable, name: &str) -> Vec<usize> {
     // What is for Prometheus repeats the other metrics of a node.
     let is_node = |rest: &str| rest.starts_with('.') && !matches!(table.spec.shape, Shape::Seconds { .. });
@@ -82,20 +82,20 @@ fn columns(table: &ServedTable, name: &str) -> Vec<usize> {
     table.spec.metrics.iter().enumerate().filter(|(_, metric)| is_meant(metric)).map(|(at, _)| at).collect()
 }
 
-/// Whether a name is one of the agent's own metrics, or a node above several of them and no others.
+/// True if a name is that of one of the agent's own metrics, or of a node above such metrics only.
 fn name_of_agent(table: &ServedTable, name: &str) -> bool {
     let own = name.strip_prefix(table.prefix.as_str()).unwrap_or(name);
     own == "agent" || own.starts_with("agent.")
 }
 
-/// Whether some metric is what a name means, or the module is.
+/// True if a name means the module or one of its metrics.
 pub fn means(module: &EnabledModule, name: &str) -> bool {
     module.tables().any(|table| !columns(&table, name).is_empty())
         || module.spec.is_named(name)
         || module.settings.section == name
 }
 
-/// `; did you mean A or B?` with the known names that are nearest to one that nothing has; empty if none is near.
+/// Returns `; did you mean A or B?` with the known names that are most similar to an unknown one; empty if none is similar.
 pub fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     const MOST: usize = 4;
     const NEAR: f64 = 0.6;
@@ -126,7 +126,7 @@ mod tests {
     use crate::config::Config;
     use crate::modules::MODULES;
 
-    /// The histograms of biolatency.
+    /// The tables of biolatency's histograms: clusters and numbers of columns.
     const DISKS: &[(u32, usize)] =
         &[(320, 60), (321, 8), (324, 28), (323, 4), (325, 14), (326, 2), (337, 10), (330, 29), (347, 4)];
 

@@ -1,4 +1,4 @@
-//! Modules at work, and what is read of them.
+//! Loaded modules and their readings.
 
 use super::choose::{Chosen, SetOption};
 use super::error::ShowError;
@@ -17,20 +17,20 @@ use chrono::Local;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Loaded modules and what is shown of them.
+/// Loaded modules and the tables that are shown.
 pub struct Shown {
     set: ModuleSet,
-    /// Runs the scripts.
+    /// Programs and scripts of the site; kept because it runs the scripts.
     _of_site: OfSite,
     selected: Vec<Selected>,
-    /// For each of them the latest values and those before, with the number of events.
+    /// Values of each table, the latest and those before, with the number of events.
     values: Vec<[(Table, Option<u64>); 2]>,
     since: Instant,
     rounds: u64,
 }
 
 impl Shown {
-    /// Loads the modules; what cannot be loaded is said and left out.
+    /// Loads the modules. Those that cannot be loaded are reported and left out.
     pub fn load(options: &ShowOptions, chosen: Chosen) -> Result<Shown, ShowError> {
         let program = &options.common.program;
         let Chosen { config, settings, mut modules, mut of_site, mut selected, set, .. } = chosen;
@@ -94,12 +94,12 @@ impl Shown {
         Ok(Shown { set, _of_site: of_site, selected, values, since: Instant::now(), rounds: 0 })
     }
 
-    /// Whether all of it is the agent's own, which need not be waited for.
+    /// True if all tables are the agent's own, whose values need no wait.
     pub fn is_status(&self) -> bool {
         self.selected.iter().all(|selected| selected.table.section.is_empty())
     }
 
-    /// Lets the modules work until then. Whether a signal came.
+    /// Lets the modules work until a time. Returns true if a signal ended the wait.
     pub fn wait(&mut self, signals: &Signals, until: Option<Instant>) -> bool {
         loop {
             match self.set.attend(signals.as_fd(), until) {
@@ -110,7 +110,7 @@ impl Shown {
         }
     }
 
-    /// Reads all tables. One that has no values is left out, which the log says, unless it is the only one.
+    /// Reads all tables. A table without values is left out, with a line in the log; if it is the only one, its error is returned.
     pub fn read(&mut self) -> Result<Vec<Reading<'_>>, ShowError> {
         let covers: Duration = self.since.elapsed();
         (self.since, self.rounds) = (Instant::now(), self.rounds + 1);
@@ -143,7 +143,7 @@ impl Shown {
     }
 }
 
-/// Gives up what nothing but loading needed.
+/// Drops privileges that only loading needed.
 fn drop_privileges(modules: &[EnabledModule]) {
     let dropped = privilege::hold(&privilege::to_run(modules.iter().map(|module| module.spec)))
         .map_err(|error| error.to_string());
@@ -153,7 +153,7 @@ fn drop_privileges(modules: &[EnabledModule]) {
     }
 }
 
-/// Makes the modules. One that cannot be made costs its own metrics only, unless `--set` is what is wrong with it.
+/// Makes the modules. An error in one costs only its own metrics, unless `--set` caused it.
 fn made(
     config: &Config,
     settings: &Settings,

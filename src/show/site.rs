@@ -1,4 +1,4 @@
-//! Programs and bpftrace scripts of this site that names mean, and the program of a file.
+//! Programs and bpftrace scripts of this site that names mean, and the program of `--program`.
 
 use super::error::ShowError;
 use super::select::{means, select, Selected};
@@ -13,20 +13,20 @@ use crate::user::{pairs_of, read_directory, read_file, section_of, set_pair_opti
 use caps::CapsHashSet;
 use std::collections::BTreeMap;
 
-/// What belongs to no section of the configuration.
+/// Modules that have no section in the configuration.
 #[derive(Default)]
 pub struct OfSite {
-    /// As modules.
+    /// Pairs and scripts as modules.
     pub modules: Vec<(EnabledModule, Box<dyn Module + Send>)>,
-    /// Names without the prefix, and the nodes of metrics that they mean.
+    /// Names without the prefix, each with the node of metrics that it means.
     nodes: Vec<(String, String)>,
     prefix: String,
-    /// What runs the scripts, as long as it lives.
+    /// The scripts, which run until this is dropped.
     scripts: Option<Scripts>,
 }
 
 impl OfSite {
-    /// What these names mean, which are those of nothing else, and `--program`.
+    /// Finds the pairs and scripts of names that mean nothing else, and the pair of `--program`.
     pub fn find(
         options: &ShowOptions,
         config: &Config,
@@ -69,18 +69,18 @@ impl OfSite {
         Ok(of)
     }
 
-    /// A name without the prefix.
+    /// Removes the prefix from a name.
     fn local<'a>(&self, name: &'a str) -> &'a str {
         name.strip_prefix(&self.prefix).unwrap_or(name)
     }
 
-    /// Whether a name means some of it.
+    /// True if a name means one of these modules.
     pub fn has(&self, name: &str) -> bool {
         let node = self.nodes.iter().find(|(known, _)| known == self.local(name)).map(|(_, node)| node);
         node.is_some_and(|node| self.modules.iter().any(|(module, _)| means(module, node)))
     }
 
-    /// What is to be shown of it.
+    /// Returns the tables that the names mean.
     pub fn select(&self) -> Vec<Selected> {
         let nodes: Vec<String> = self.nodes.iter().map(|(_, node)| node.clone()).collect();
         select(self.modules.iter().map(|(module, _)| module), Vec::new(), &nodes).0
@@ -124,7 +124,7 @@ impl OfSite {
     }
 }
 
-/// Whether one of the names means a section of this kind: by its own name, that of a node above or below it, or its last word.
+/// True if one of the names means a section of this kind: as its full name, a node below it, its name without the kind, or the kind.
 fn is_one(section: &str, kind: &str, names: &[String]) -> bool {
     names.iter().any(|name| {
         let is_below = name.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));

@@ -1,4 +1,4 @@
-//! The transcripts of docs/show.md, made by the same code as what people see, over tables of known content. `UPDATE=1` rewrites them.
+//! The transcripts in docs/show.md, made by the code of `show` from tables with known content. `UPDATE=1` rewrites them.
 
 use super::choose::choose;
 use super::output::{add_columns, as_lines};
@@ -14,10 +14,10 @@ use std::time::Duration;
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/show.md");
 
-/// A width that fits into the document.
+/// A screen whose width fits into the document.
 const SCREEN: Screen = Screen { size: Some((100, 40)), moves: false, colours: false };
 
-/// The values of a module at the end of each interval, the number of events so far with them.
+/// Returns the values of a module at the end of each interval, and the number of events so far.
 fn values(module: &str, round: u64) -> (Vec<Table>, Option<u64>) {
     match module {
         "biolatency" => {
@@ -84,13 +84,13 @@ fn values(module: &str, round: u64) -> (Vec<Table>, Option<u64>) {
     }
 }
 
-/// A kernel without ZFS.
+/// The result of loading on a kernel without ZFS.
 fn trial(modules: &[EnabledModule]) -> list::Trial {
     let reason = "no way to attach to zpl_open (errno 19): needs OpenZFS (modprobe zfs) and fentry or kprobes";
     modules.iter().map(|module| (module.spec.name, (module.spec.name == "zfsdist").then(|| reason.into()))).collect()
 }
 
-/// Two disks, one of them slow.
+/// A table of two disks, one of them slow.
 fn disks(round: u64) -> Table {
     let mut table = Table::new(60);
     for (name, reads, us) in [("sda", 40, 4200), ("vda", 700, 90)] {
@@ -106,7 +106,7 @@ fn disks(round: u64) -> Table {
     table
 }
 
-/// Reads of both.
+/// The buckets of reads of both disks.
 fn buckets(round: u64) -> Table {
     let mut table = Table::new(4);
     for bucket in Fine::served(Buckets::Log2) {
@@ -124,7 +124,7 @@ fn buckets(round: u64) -> Table {
     table
 }
 
-/// What a command prints: its reading `COUNT`, or all of them in a heat map.
+/// Returns the output of a command: its reading `COUNT`, or all readings in a heat map.
 fn transcript(command: &str) -> String {
     let words = command.split(' ').skip_while(|word| *word != "pmdacorebcc");
     let words = words.take_while(|word| *word != "|").map(|word| word.trim_matches('\'').into());
@@ -181,14 +181,14 @@ fn transcript(command: &str) -> String {
     out
 }
 
-/// Ten o'clock wherever the test runs, and so many intervals.
+/// Returns ten o'clock in the local time zone of the test, plus a number of intervals.
 fn clock(round: u64, options: &ShowOptions) -> DateTime<Local> {
     let start = Local.from_local_datetime(&Utc.with_ymd_and_hms(2026, 3, 2, 10, 0, 0).unwrap().naive_utc()).unwrap();
     start + Duration::from_secs_f64(options.interval.unwrap().as_secs_f64() * round as f64)
 }
 
-/// Each block marked `text` whose first line is a prompt and a command has below it what the command prints. The prompt of those that
-/// fail is `#`: tests/commands.sh runs the others.
+/// Replaces the output in each block marked `text` that begins with a prompt and a command. The prompt of commands that fail is `#`:
+/// tests/commands.sh runs the others.
 fn with_transcripts(page: &str) -> String {
     let zone = clock(0, &ShowOptions { interval: Some(Duration::ZERO), ..some_options() }).format("%:z").to_string();
     let mut parts = page.split("```text\n");

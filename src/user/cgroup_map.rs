@@ -1,5 +1,5 @@
-//! The map of a pair that says which cgroups have a path that one of its expressions matches (`cgroup_id_map`). The tree of cgroups is
-//! walked once a second: a new cgroup is in the map within a second, and one that is gone is out of it.
+//! A pair's map of the cgroups whose path matches one of its expressions (`cgroup_id_map`). The agent walks the tree of cgroups once
+//! a second: a new cgroup is in the map within a second, and one that is gone is out of it.
 
 use super::config::{CgroupMap, PairError};
 use crate::host::{Cgroups, Controller};
@@ -9,16 +9,16 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
-/// The map at work.
+/// A map of matching cgroups at work.
 pub struct KeptCgroups {
     declared: CgroupMap,
-    /// The cgroups that are in it.
+    /// Identifiers of the cgroups in the map.
     known: HashSet<u64>,
     told: bool,
 }
 
 impl KeptCgroups {
-    /// A map that nothing is in yet.
+    /// Prepares an empty map.
     pub fn new(declared: CgroupMap) -> KeptCgroups {
         KeptCgroups { declared, known: HashSet::new(), told: false }
     }
@@ -28,7 +28,7 @@ impl KeptCgroups {
         &self.declared.name
     }
 
-    /// Checks the map of the object.
+    /// Checks that the object has the map, with keys and values of the right size.
     pub fn check(&self, file: &str, map: Option<&PairMap>) -> Result<(), PairError> {
         let CgroupMap { name, is_storage, place, .. } = &self.declared;
         let expected = if *is_storage { (4, 8) } else { (8, 8) };
@@ -43,7 +43,7 @@ impl KeptCgroups {
         Err(PairError { file: file.into(), place: place.clone(), reason })
     }
 
-    /// Puts in what matches, and takes out what is gone.
+    /// Adds new cgroups that match, and removes those that are gone.
     pub fn update(&mut self, pair: &LoadedPair) -> Result<(), Refusal> {
         let CgroupMap { name, is_storage, regexps, .. } = &self.declared;
         let cgroups = Cgroups::of(Controller::Unified).map_err(|error| Refusal::missing(error.to_string()))?;
@@ -80,7 +80,7 @@ impl KeptCgroups {
         failed.map_or(Ok(()), |refusal| Err(Refusal::new(refusal.errno, format!("map {name}: {refusal}"))))
     }
 
-    /// The same, once a second; an error is logged once.
+    /// Updates the map; called once a second. An error is logged once.
     pub fn tick(&mut self, pair: &LoadedPair, name: &str) {
         let result = self.update(pair);
         if let (Err(why), false) = (&result, self.told) {

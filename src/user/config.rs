@@ -1,4 +1,4 @@
-//! What a pair's YAML declares.
+//! The declarations in a pair's YAML.
 
 use super::decimal::Decimal;
 use crate::pcp::{Sem, Units};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What is wrong in a file.
+/// An error in a file.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{file}: {place}: {reason}")]
 pub struct PairError {
@@ -15,7 +15,7 @@ pub struct PairError {
     pub file: String,
     /// The line and the path of the value: `line 7: metrics.counters[0].name`; or the map or program.
     pub place: String,
-    /// What was expected, and what there is.
+    /// The expected value and the one found.
     pub reason: String,
 }
 
@@ -26,111 +26,111 @@ pub struct PairConfig {
     pub counters: Vec<Counter>,
     /// The histograms.
     pub histograms: Vec<Histogram>,
-    /// Kernel symbols whose addresses the programs want.
+    /// Kernel symbols whose addresses the programs use.
     pub kaddrs: Vec<String>,
-    /// The map of the cgroups that have a matching path.
+    /// The map of the cgroups with a matching path.
     pub cgroup_map: Option<CgroupMap>,
     /// The cgroup that `cgroup_skb` programs are attached to.
     pub cgroup: Option<String>,
-    /// Whether the maps of its metrics are to outlive the agent.
+    /// True if the maps of its metrics outlive the agent.
     pub pin: bool,
-    /// Bytes of kernel memory that its maps may take.
+    /// Largest kernel memory of its maps, in bytes.
     pub max_memory: u64,
-    /// What the file asks for and is not done, a sentence each.
+    /// Settings in the file that the agent does not follow, a sentence each.
     pub notes: Vec<PairError>,
 }
 
-/// A counter, which is a map.
+/// A counter; its values are in a map.
 #[derive(Debug)]
 pub struct Counter {
-    /// Its name and the map's.
+    /// Name of the counter and of its map.
     pub name: String,
     /// One line of help.
     pub help: String,
-    /// The parts of the key.
+    /// The labels, which are the parts of a key.
     pub labels: Vec<Label>,
-    /// Of events that programs send by the map, how they are counted; none: values are in the map.
+    /// Settings for counting the events that programs send by the map; `None` if the map has the values.
     pub events: Option<CountedEvents>,
-    /// What its values are.
+    /// Semantics of its values.
     pub semantics: Sem,
-    /// Its units, if its name does not tell them.
+    /// Units, if its name does not imply them.
     pub units: Option<Units>,
-    /// Instances that are served.
+    /// Largest number of its instances.
     pub max_instances: usize,
-    /// Where it is in the file.
+    /// Its line and path in the file.
     pub place: String,
 }
 
-/// How events are counted (`perf_event_array: true`).
+/// Settings for counting events (`perf_event_array: true`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedEvents {
-    /// Series without an event for so long are forgotten (`flush_interval`).
+    /// Time without an event after which a series is forgotten (`flush_interval`).
     pub forget_after: Duration,
-    /// Bytes of the buffer of each CPU (`buffer_size`).
+    /// Size of each CPU's buffer in bytes (`buffer_size`).
     pub buffer: usize,
 }
 
-/// A map that the agent fills: which cgroups have a path that one of the expressions matches.
+/// A map that the agent fills with the cgroups whose path matches one of the expressions.
 #[derive(Debug)]
 pub struct CgroupMap {
     /// Its name.
     pub name: String,
-    /// It is a storage of cgroups, whose keys are descriptors; else a hash, whose keys are identifiers.
+    /// True for a storage of cgroups, whose keys are descriptors; false for a hash, whose keys are identifiers.
     pub is_storage: bool,
     /// The expressions.
     pub regexps: Vec<Regex>,
-    /// Where it is in the file.
+    /// Its line and path in the file.
     pub place: String,
 }
 
-/// A histogram, which is a map.
+/// A histogram; its values are in a map.
 #[derive(Debug)]
 pub struct Histogram {
-    /// Its name and the map's.
+    /// Name of the histogram and of its map.
     pub name: String,
     /// One line of help.
     pub help: String,
-    /// The parts of the key, without the bucket.
+    /// The labels, which are the parts of a key without the bucket.
     pub labels: Vec<Label>,
     /// The part of the key that is the bucket.
     pub bucket: Label,
     /// The buckets.
     pub buckets: Buckets,
-    /// What bounds and the sum are multiplied with.
+    /// Factor for bounds and the sum.
     pub multiplier: Decimal,
-    /// The units of bounds and the sum, if its name does not tell them.
+    /// Units of bounds and the sum, if its name does not imply them.
     pub units: Option<Units>,
-    /// Instances that are served, of series and of buckets each.
+    /// Largest number of instances, for series and for buckets.
     pub max_instances: usize,
-    /// The window whose quantiles are served.
+    /// Length of the window whose quantiles are served.
     pub quantiles: Option<Duration>,
-    /// Where it is in the file.
+    /// Its line and path in the file.
     pub place: String,
 }
 
-/// Which keys are buckets, and their bounds.
+/// The keys that are buckets, and their bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Buckets {
-    /// Key k ends at 2^k.
+    /// Keys from the first to the last; the upper bound of key k is 2^k.
     Exp2(u64, u64),
-    /// Key 0 is 0; others end at 2^(k-1).
+    /// Keys from the first to the last; the upper bound of key 0 is 0, that of others 2^(k-1).
     Exp2Zero(u64, u64),
-    /// Key k ends at k.
+    /// Keys from the first to the last; the upper bound of key k is k.
     Linear(u64, u64),
-    /// These keys end at themselves.
+    /// A list of keys; each is its own upper bound.
     Fixed(Vec<Decimal>),
 }
 
-/// A part of a key.
+/// A label: a part of a key.
 #[derive(Debug)]
 pub struct Label {
     /// Its name.
     pub name: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: usize,
-    /// Bytes to skip after them.
+    /// Number of bytes to skip after it.
     pub padding: usize,
-    /// What makes text of it.
+    /// The decoders that turn it into text, in this order.
     pub decoders: Vec<Decoder>,
 }
 
@@ -145,7 +145,7 @@ pub enum Decoder {
     Ifname,
     InetIp,
     Ksym,
-    /// Frames, the innermost first; or those below this function, the outermost first.
+    /// Frames of a stack, the innermost first; with `below` only the callers of that function, the outermost first.
     Kstack {
         below: Option<String>,
     },
@@ -165,7 +165,7 @@ pub enum Decoder {
 }
 
 impl Histogram {
-    /// The keys of the buckets, in the order in which they are served, each with its upper bound before it is multiplied.
+    /// Returns the buckets in the order in which they are served: the key and the upper bound before multiplication of each.
     pub fn bounds(&self) -> Vec<(Option<u64>, Decimal)> {
         let power = |exponent: u64| Decimal::whole(1_u64.checked_shl(exponent as u32).unwrap_or(u64::MAX));
         match &self.buckets {
@@ -178,7 +178,7 @@ impl Histogram {
         }
     }
 
-    /// The key of the sum.
+    /// Returns the key under which the map has the sum.
     pub fn sum_key(&self) -> Option<u64> {
         match &self.buckets {
             Buckets::Exp2(_, max) | Buckets::Exp2Zero(_, max) | Buckets::Linear(_, max) => max.checked_add(1),

@@ -1,6 +1,6 @@
 //! Decimal numbers without rounding: bounds of neighbouring buckets have to meet.
 
-/// `digits * 10^exponent`.
+/// The number `digits * 10^exponent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decimal {
     digits: u128,
@@ -16,7 +16,7 @@ impl Decimal {
         Decimal { digits: number as u128, exponent: 0 }
     }
 
-    /// Reads a number that is not negative: `0.000001`, `1e-6`, `5`. At most 19 digits.
+    /// Reads a number that is not negative and has at most 19 digits: `0.000001`, `1e-6`, `5`.
     pub fn parse(text: &str) -> Option<Decimal> {
         let text = text.trim().trim_start_matches('+');
         let (number, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
@@ -33,18 +33,18 @@ impl Decimal {
         Some(Decimal { digits, exponent: exponent - fraction.len() as i32 })
     }
 
-    /// Whether it is 0.
+    /// True if it is 0.
     pub fn is_zero(self) -> bool {
         self.digits == 0
     }
 
-    /// The product; `None` if it has too many digits.
+    /// Returns the product; `None` if it has too many digits.
     pub fn times(self, other: Decimal) -> Option<Decimal> {
         let digits = self.digits.checked_mul(other.digits)?;
         Some(Decimal { digits, exponent: self.exponent + other.exponent })
     }
 
-    /// The number of 10^-`places`, if it is whole and less than 2^64.
+    /// Returns the number in units of 10^-`places`, if it is whole and less than 2^64.
     pub fn in_places(self, places: i32) -> Option<u64> {
         let exponent = self.exponent + places;
         let power = 10_u128.checked_pow(exponent.unsigned_abs());
@@ -56,7 +56,7 @@ impl Decimal {
         u64::try_from(number).ok()
     }
 
-    /// The nearest 64-bit float.
+    /// Returns the nearest 64-bit float.
     pub fn float(self) -> f64 {
         format!("{}e{}", self.digits, self.exponent).parse().unwrap_or(f64::INFINITY)
     }

@@ -1,4 +1,4 @@
-//! From the bytes of a key to texts: each label takes its part of the key through its decoders.
+//! Decoding of keys: each label's part of the key goes through the label's decoders and becomes text.
 
 use super::config::{Decoder, Label};
 use super::names::Names;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use thiserror::Error;
 
-/// Why a label has no text.
+/// Reason why a label has no text.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum Undecoded {
     /// No expression of a `regexp` matched: the row is left out, which is no error.
@@ -19,17 +19,17 @@ pub enum Undecoded {
         label: String,
         /// The decoder.
         decoder: &'static str,
-        /// What it expects.
+        /// The input that it expects.
         expected: &'static str,
     },
 }
 
-/// Bytes of a key that the labels cover.
+/// Returns the number of bytes of a key that the labels cover.
 pub fn covered<'a>(labels: impl IntoIterator<Item = &'a Label>) -> usize {
     labels.into_iter().map(|label| label.size + label.padding).sum()
 }
 
-/// Cuts a key into the parts of its labels; `None` if it is not as long as they are together.
+/// Cuts a key into the parts of its labels; `None` if their sizes do not add up to its length.
 pub fn cut<'a>(labels: &[&Label], key: &'a [u8]) -> Option<Vec<&'a [u8]>> {
     let mut parts = Vec::with_capacity(labels.len());
     let mut rest = key;
@@ -41,7 +41,7 @@ pub fn cut<'a>(labels: &[&Label], key: &'a [u8]) -> Option<Vec<&'a [u8]>> {
     rest.is_empty().then_some(parts)
 }
 
-/// The text of a label.
+/// Returns the text of a label.
 pub fn decode(label: &Label, part: &[u8], names: &mut Names) -> Result<Vec<u8>, Undecoded> {
     let mut text = part.to_vec();
     for decoder in &label.decoders {
@@ -117,7 +117,7 @@ fn step(decoder: &Decoder, input: Vec<u8>, names: &mut Names) -> Result<Vec<u8>,
     }
 }
 
-/// 1, 2, 4 or 8 bytes in the order of the machine.
+/// Reads an unsigned number of 1, 2, 4 or 8 bytes in native order.
 fn uint(bytes: &[u8]) -> Option<u64> {
     Some(match *bytes {
         [byte] => byte.into(),
@@ -135,7 +135,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A number as a decoder before wrote it.
+/// Reads a decimal number that an earlier decoder wrote.
 fn decimal(decoder: &'static str, text: &[u8]) -> Result<u64, Wrong> {
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     number.ok_or(Wrong::Expected(decoder, "the digits of a number, which `uint` before it writes"))
@@ -161,7 +161,7 @@ fn address(bytes: &[u8]) -> String {
     }
 }
 
-/// A name of DNS: the length before each label becomes a dot, the first is left out.
+/// Reads a domain name in the format of DNS: the length before each label becomes a dot, except the first.
 fn domain_name(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.is_empty() {
         return b".".to_vec();
@@ -180,7 +180,8 @@ fn domain_name(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A stack, the innermost frame first; or, without the frames down to `below` if it is among them, the outermost first, as flame graphs want it.
+/// Reads a stack, the innermost frame first; with `below` only the callers of that function, or all frames if it is not in the stack,
+/// the outermost first, as flame graphs need them.
 fn stack(bytes: &[u8], below: Option<&str>, names: &mut Names) -> Result<Vec<u8>, Wrong> {
     let (addresses, rest) = bytes.as_chunks::<8>();
     if !rest.is_empty() {
@@ -220,7 +221,7 @@ mod tests {
         "0000000000000000 A zero\nffffffff81000010 T lock\nffffffff81000010 t alias\nffffffff81000030 D data\n\
         ffffffffc0000040 t latest\t[module]\n";
 
-    /// A machine with few things that have names.
+    /// A machine on which a few disks, interfaces and other things have names.
     fn machine() -> (tempfile::TempDir, Names) {
         let home = tempfile::tempdir().unwrap();
         let root = home.path();
@@ -241,7 +242,7 @@ mod tests {
         (home, names)
     }
 
-    /// A label with the decoders of a YAML list.
+    /// Makes a label with the decoders of a YAML list.
     fn label(decoders: &str) -> Label {
         let text = format!(
             "metrics: {{counters: [{{name: a, help: b, labels: [{{name: x, size: 4, decoders: {decoders}}}]}}]}}"

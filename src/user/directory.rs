@@ -1,5 +1,5 @@
-//! The directory of pairs: `NAME.yaml` with `NAME.bpf.o` beside it. Its programs run in the kernel, so that nobody but root may be able to
-//! change them.
+//! The directory of pairs: `NAME.yaml` with `NAME.bpf.o` beside it. The programs run in the kernel, so nobody but root may be able to
+//! change these files.
 
 use super::config::PairError;
 use super::yaml::MAX_SIZE;
@@ -12,9 +12,9 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Pairs that are read.
+/// Largest number of pairs that are read.
 const MAX_PAIRS: usize = 256;
-/// How the files of a pair end, and how others end that somebody may take for them.
+/// Suffixes of the files of a pair, each followed by a suffix that is often used by mistake.
 const YAML: [&str; 2] = [".yaml", ".yml"];
 const OBJECT: [&str; 2] = [".bpf.o", ".o"];
 
@@ -25,16 +25,16 @@ pub struct PairFiles {
     pub name: String,
     /// The YAML file.
     pub yaml: PathBuf,
-    /// What it says.
+    /// Contents of the YAML file.
     pub text: Result<Vec<u8>, PairError>,
     /// The object file.
     pub object: PathBuf,
-    /// What it holds.
+    /// Contents of the object file.
     pub bytes: Result<Vec<u8>, PairError>,
 }
 
 impl PairFiles {
-    /// A hash of what the files hold; `None` if one could not be read.
+    /// Returns a hash of both contents; `None` if a file could not be read.
     pub fn contents(&self) -> Option<u64> {
         let mut hash = DefaultHasher::new();
         (self.text.as_ref().ok()?, self.bytes.as_ref().ok()?).hash(&mut hash);
@@ -42,7 +42,7 @@ impl PairFiles {
     }
 }
 
-/// Reads the pairs of a directory, in the order of their names; none if it is not there.
+/// Reads the pairs of a directory, in the order of their names; none if the directory does not exist.
 pub fn read_directory(directory: &Path) -> Vec<PairFiles> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -56,20 +56,20 @@ pub fn read_directory(directory: &Path) -> Vec<PairFiles> {
     read_pairs(directory, &Vec::from_iter(names), 0)
 }
 
-/// The pair that a file belongs to, or is meant to belong to.
+/// Returns the name of the pair that a file belongs to, or seems to be meant for.
 pub fn pair_of(file: &Path) -> Option<String> {
     let name = file.file_name()?.to_string_lossy();
     let stem = YAML.iter().chain(&OBJECT).find_map(|end| name.strip_suffix(end))?;
     (!is_hidden(file)).then(|| stem.to_owned())
 }
 
-/// The files of a pair as far as they are there, the YAML first: if one has none of its own name, what may be meant for it.
+/// Returns the existing files of a pair, the YAML first. If a file is missing, the one with the other suffix takes its place.
 pub fn files_of(directory: &Path, name: &str) -> [Option<PathBuf>; 2] {
     let is_there = |file: &PathBuf| fs::symlink_metadata(file).is_ok();
     [YAML, OBJECT].map(|ends| ends.iter().map(|end| directory.join(format!("{name}{end}"))).find(is_there))
 }
 
-/// Reads pairs of a directory by their names, beside so many that run.
+/// Reads some pairs of a directory by their names. `running` is the number of pairs that count for the limit already.
 pub fn read_pairs(directory: &Path, names: &[String], running: usize) -> Vec<PairFiles> {
     let trusted = trusted(directory);
     let read = |(i, name): (usize, &String)| {
@@ -81,7 +81,7 @@ pub fn read_pairs(directory: &Path, names: &[String], running: usize) -> Vec<Pai
     names.iter().enumerate().map(read).collect()
 }
 
-/// Reads the pair of a YAML file, whoever may change it; whether the agent would is told beside it.
+/// Reads the pair of a YAML file, even if others than root may change it. The second result says whether the agent would read it.
 pub fn read_file(file: &Path) -> (PairFiles, Result<(), PairError>) {
     let directory = file.parent().filter(|directory| *directory != Path::new("")).unwrap_or(Path::new("."));
     let refused = |path: &Path| match fs::symlink_metadata(path) {
@@ -94,7 +94,7 @@ pub fn read_file(file: &Path) -> (PairFiles, Result<(), PairError>) {
     (pair, trusted)
 }
 
-/// Whether a file is hidden: what editors and copies keep beside the file that they write.
+/// True for a hidden file: editors and copies use such names for temporary files.
 pub fn is_hidden(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
@@ -116,7 +116,7 @@ fn read_pair(file: &Path, trusted: &Result<(), PairError>, of_root: bool) -> Pai
     }
 }
 
-/// Reads a file that nobody but root may change, in directories of which the same holds.
+/// Reads a file of at most `most` bytes. Fails if others than root may change it or a directory above it.
 pub fn read_trusted(file: &Path, most: u64) -> Result<Vec<u8>, PairError> {
     let directory = file.parent().filter(|directory| *directory != Path::new("")).unwrap_or(Path::new("."));
     trusted(directory).and_then(|()| read(file, most, true))
@@ -126,7 +126,7 @@ fn error(path: &Path, reason: impl Into<String>) -> PairError {
     PairError { file: path.display().to_string(), place: "file".into(), reason: reason.into() }
 }
 
-/// Whether the directory and all above it are root's, and nobody else may write to them.
+/// Checks that the directory and all above it belong to root, and that nobody else may write to them.
 fn trusted(directory: &Path) -> Result<(), PairError> {
     let directory = directory.canonicalize().map_err(|why| error(directory, why.to_string()))?;
     for above in directory.ancestors() {
@@ -137,14 +137,14 @@ fn trusted(directory: &Path) -> Result<(), PairError> {
     Ok(())
 }
 
-/// What somebody else may be able to change.
+/// Things that others than root may be able to change.
 #[derive(Clone, Copy, PartialEq)]
 enum Changeable {
     /// A file of the directory.
     File,
     /// The directory, which is for these files only.
     Directory,
-    /// A directory above, which has other users: no advice to take it away from them.
+    /// A directory above. Others may use it too, so the message does not advise changing its owner.
     Above,
 }
 
@@ -166,7 +166,7 @@ fn only_of_root(path: &Path, about: &Metadata, what: Changeable) -> Result<(), P
     Err(PairError { place: place.into(), ..error(path, reason) })
 }
 
-/// Reads a regular file of root's. A link is refused, wherever it leads.
+/// Reads a regular file that belongs to root. Links are refused, wherever they lead.
 fn read(path: &Path, most: u64, of_root: bool) -> Result<Vec<u8>, PairError> {
     let failed = |why: io::Error| match why.raw_os_error() {
         Some(nix::libc::ELOOP) => error(path, "expected a file, got a link"),
@@ -195,7 +195,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{symlink, PermissionsExt};
 
-    /// A directory that is root's up to `/`, unlike those below /tmp and of a person's checkout; `None`, and a line, without root.
+    /// Makes a directory that only root may change, up to `/`, unlike those below /tmp or in a home directory. Without root, prints a
+    /// line and returns `None`.
     fn home(test: &str) -> Option<tempfile::TempDir> {
         let home = tempfile::tempdir_in("/var/lib").ok().filter(|home| trusted(home.path()).is_ok());
         if home.is_none() {
@@ -302,7 +303,7 @@ mod tests {
         assert!(refused[2].contains("expected at most 1048576 bytes, got 1048577"), "{refused:?}");
     }
 
-    /// Directories below /tmp are writable by all.
+    /// Directories below /tmp are writable by everybody.
     #[test]
     fn a_directory_below_one_of_all_is_refused() {
         let home = tempfile::tempdir().unwrap();

@@ -11,27 +11,27 @@ use std::time::Instant;
 /// The series of a counter of events.
 pub struct EventSeries {
     declared: CountedEvents,
-    /// Where events come from, once the pair is loaded.
+    /// The reader of the events, once the pair is loaded.
     pub reader: Option<EventReader>,
     values: BTreeMap<Texts, (u64, Instant)>,
-    /// Events that found no room in a buffer of a CPU.
+    /// Number of events that found no room in a CPU's buffer.
     pub lost: u64,
-    /// Events that would have begun a series beyond the counter's `max_instances`.
+    /// Number of events that would have begun a series beyond the counter's `max_instances`.
     pub cut: u64,
 }
 
 impl EventSeries {
-    /// No events.
+    /// Makes a counter without events.
     pub fn new(declared: CountedEvents) -> EventSeries {
         EventSeries { declared, reader: None, values: BTreeMap::new(), lost: 0, cut: 0 }
     }
 
-    /// Bytes of a CPU's buffer.
+    /// Returns the size of a CPU's buffer in bytes.
     pub fn buffer(&self) -> usize {
         self.declared.buffer
     }
 
-    /// Counts what has come since the last look.
+    /// Counts the events since the last call. Returns those that are in no series.
     pub fn read(&mut self, counter: &Counter, names: &mut Names) -> Skipped {
         let events = self.reader.as_ref().map(EventReader::read).unwrap_or_default();
         self.count(counter, &events, names, Instant::now())
@@ -65,7 +65,7 @@ impl EventSeries {
         skipped
     }
 
-    /// The series.
+    /// Returns the series and their values.
     pub fn values(&self) -> impl Iterator<Item = (&Texts, u64)> {
         self.values.iter().map(|(texts, (value, _))| (texts, *value))
     }

@@ -4,7 +4,7 @@ use crate::loader::Refusal;
 use std::collections::HashMap;
 use std::io::BufRead;
 
-/// The constants for these symbols, from the lines of /proc/kallsyms; or why there are none.
+/// Returns the constants for these symbols from the lines of /proc/kallsyms, or the symbols that are missing or not unique.
 pub fn constants(symbols: &[String], mut kallsyms: impl BufRead) -> Result<Vec<(String, u64)>, Refusal> {
     let mut found: HashMap<&str, u64> = HashMap::new();
     let mut line = Vec::new();
@@ -32,7 +32,7 @@ pub fn constants(symbols: &[String], mut kallsyms: impl BufRead) -> Result<Vec<(
     symbols.iter().map(constant).collect()
 }
 
-/// `ffffffff81000000 T NAME`; behind the name of a symbol in a module there is a tab with the module's.
+/// Parses a line, as `ffffffff81000000 T NAME`. The name of a symbol in a module is followed by a tab and the module's name.
 fn symbol(line: &[u8]) -> Option<(&str, u64)> {
     let line = std::str::from_utf8(line).ok()?.trim_end_matches('\n');
     let mut words = line.split(' ');

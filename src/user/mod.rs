@@ -1,4 +1,5 @@
-//! Programs of a site's own: a YAML file that declares metrics, with a BPF object beside it, as cloudflare/ebpf_exporter has them.
+//! Programs of a site's own: a YAML file that declares metrics, with a BPF object beside it, in the format of
+//! cloudflare/ebpf_exporter.
 
 mod cgroup_map;
 mod config;

@@ -20,14 +20,14 @@ use std::io::BufReader;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a fetch reads for one of its tables serves the others: none comes much later.
+/// Time for which a histogram's map, read for one of its tables, serves the other too: a fetch asks for both within it.
 const SAME_FETCH: Duration = Duration::from_millis(200);
-/// The losses that are told of rows.
+/// Names and descriptions of lost rows.
 const UNDECODED: &str = "undecoded: rows of maps whose keys could not be decoded";
 const CUT: &str = "series: rows and events beyond the max_instances series of their metric; rows at each reading";
-/// The same of events.
+/// Name and description of lost events.
 const LOST: &str = "events: events of programs that found no room in a buffer of their CPU";
-/// How often events are read: a buffer has to hold those of this time.
+/// Interval between readings of events; a buffer has to hold those of an interval.
 const EVENTS_EVERY: Duration = Duration::from_millis(100);
 
 /// The module of a pair.
@@ -40,12 +40,12 @@ pub struct PairModule {
     cgroup: Option<String>,
     cgroups: Option<KeptCgroups>,
     pin: bool,
-    /// Bytes of kernel memory that its maps may take.
+    /// Largest kernel memory of its maps, in bytes.
     max_memory: u64,
     loaded: Option<LoadedPair>,
     status: PairStatus,
     undecoded: u64,
-    /// Rows that had no room in the tables.
+    /// Number of rows that had no room in the tables.
     cut: u64,
     events_read: Instant,
 }
@@ -60,9 +60,9 @@ struct Files {
 struct PairMetric {
     what: What,
     tables: Tables,
-    /// Names of the labels, as PCP has them.
+    /// Names of the labels in PCP.
     labels: Vec<&'static str>,
-    /// The map, or why there are no values.
+    /// The map of its values, or the reason why there are none.
     map: Result<PairMap, PairError>,
     told: bool,
 }
@@ -76,7 +76,7 @@ enum What {
 struct KeptCounter {
     declared: Counter,
     served: Served,
-    /// If events are counted, what they came to.
+    /// The series of events, for a counter of events.
     events: Option<EventSeries>,
 }
 
@@ -85,13 +85,13 @@ struct KeptHistogram {
     declared: Histogram,
     served: Served,
     scale: Scale,
-    /// By series, the number of buckets up to the highest that ever counted.
+    /// Number of buckets of each series, up to the highest that ever counted.
     tops: HashMap<Texts, usize>,
     read: Option<Read>,
     windows: Option<Windows>,
 }
 
-/// A histogram's map as one of its tables had it read; the other takes it.
+/// A histogram's map as it was read for one of its tables, kept for the other.
 struct Read {
     at: Instant,
     by: u32,
@@ -120,7 +120,7 @@ impl What {
         }
     }
 
-    /// How its events come, if it counts events.
+    /// Returns the series of events, for a counter of events.
     fn events(&mut self) -> Option<&mut EventSeries> {
         match self {
             What::Counter(counter) => counter.events.as_mut(),
@@ -132,7 +132,7 @@ impl What {
         matches!(self, What::Counter(counter) if counter.events.is_some())
     }
 
-    /// Bytes of a key that the labels cover in a map.
+    /// Returns the number of bytes of a map's key that the labels cover.
     fn covers(&self, by_cpu: bool) -> usize {
         match self {
             What::Counter(counter) => {
@@ -151,7 +151,7 @@ impl What {
     }
 }
 
-/// What is wrong with a pair's metrics beside its object, or the map of each.
+/// Returns the map of each metric, or the reason why it does not fit the metric.
 fn maps(metrics: &[PairMetric], files: &Files, known: &BTreeMap<String, PairMap>) -> Vec<Result<PairMap, PairError>> {
     let map = |metric: &PairMetric| {
         let what = &metric.what;
@@ -196,7 +196,7 @@ fn maps(metrics: &[PairMetric], files: &Files, known: &BTreeMap<String, PairMap>
 }
 
 impl PairModule {
-    /// The module of a pair's files, and the metrics that it is to serve. What is wrong is in its status.
+    /// Makes the module of a pair's files, and the metrics that it serves. Errors are in its status.
     pub fn new(files: PairFiles) -> (PairModule, Vec<ServedMetric>) {
         let PairFiles { name, yaml, text, object, bytes } = files;
         let files = Files { name, yaml: yaml.display().to_string(), object: object.display().to_string() };
@@ -264,17 +264,17 @@ impl PairModule {
         (module, served)
     }
 
-    /// The name of the pair.
+    /// Returns the name of the pair.
     pub fn name(&self) -> &str {
         &self.files.name
     }
 
-    /// The number of metrics that the YAML declares.
+    /// Returns the number of metrics that the YAML declares.
     pub fn metrics(&self) -> usize {
         self.metrics.len()
     }
 
-    /// Notes the tables of a metric; an error if it has none.
+    /// Sets the tables of a metric. An error makes the state of the pair `failed`.
     pub fn serve(&mut self, metric: usize, tables: Result<Tables, PairError>) {
         match (tables, self.metrics.get_mut(metric)) {
             (Ok(tables), Some(metric)) => metric.tables = tables,
@@ -305,19 +305,19 @@ impl PairModule {
         }
     }
 
-    /// Whether labels are names of kernel symbols.
+    /// True if a label is decoded to the name of a kernel symbol.
     pub fn resolves_symbols(&self) -> bool {
         let decoders = self.metrics.iter().flat_map(|metric| metric.what.labels()).flat_map(|label| &label.decoders);
         decoders.into_iter().any(|decoder| matches!(decoder, Decoder::Ksym | Decoder::Kstack { .. }))
     }
 
-    /// Whether programs run at perf events, which CPUs that come on line later need an event for.
+    /// True if programs run at perf events: CPUs that come on line later need an event, too.
     pub fn samples(&self) -> bool {
         const SECTION: &[u8] = b"perf_event/";
         self.object.iter().any(|object| object.windows(SECTION.len()).any(|bytes| bytes == SECTION))
     }
 
-    /// What became of the pair.
+    /// Returns the status of the pair.
     pub fn status(&self) -> &PairStatus {
         &self.status
     }
@@ -343,7 +343,7 @@ impl PairModule {
         PairError { file: self.files.object.clone(), place: place.into(), reason }
     }
 
-    /// A map that is wrong costs its metric.
+    /// Finds the map of each metric. A wrong map costs only its metric.
     fn match_maps(&mut self, known: &BTreeMap<String, PairMap>) {
         let found = maps(&self.metrics, &self.files, known);
         let errors: Vec<PairError> = found.iter().filter_map(|map| map.as_ref().err().cloned()).collect();
@@ -357,7 +357,7 @@ impl PairModule {
         }
     }
 
-    /// Loads the pair, and attaches its programs.
+    /// Loads the pair and attaches its programs.
     pub fn load(&mut self) {
         // What is wrong with a file may be put right: its counts are kept till then.
         match self.pin || self.status.state == "failed" && Path::new(&self.files.yaml).exists() {
@@ -422,7 +422,8 @@ impl PairModule {
 }
 
 impl PairModule {
-    /// What is to be known before the object is loaded.
+    /// Collects the values that loading needs: constants, the cgroup, and maps to pin. Fails if the maps are too large, or a kernel
+    /// symbol is unknown.
     fn setup(&mut self, maps: &BTreeMap<String, PairMap>) -> Result<PairSetup, PairError> {
         self.fits(maps)?;
         if let Some(cgroups) = &mut self.cgroups {
@@ -439,7 +440,8 @@ impl PairModule {
         Ok(PairSetup { constants, cgroup: self.cgroup.clone(), pin: self.to_pin() })
     }
 
-    /// Whether its maps take no more memory than they may. The kernel would take minutes for a map of many gigabytes, and cannot be stopped.
+    /// Checks that its maps fit into the allowed memory. The kernel would take minutes to allocate a map of many gigabytes, and
+    /// cannot be stopped.
     fn fits(&self, maps: &BTreeMap<String, PairMap>) -> Result<(), PairError> {
         let sum = maps.values().fold(0_u64, |sum, map| sum.saturating_add(map.memory));
         let Some(largest) = maps.values().max_by_key(|map| map.memory).filter(|_| sum > self.max_memory) else {
@@ -463,7 +465,7 @@ impl PairModule {
         format!("user.{}", super::tables::word(&self.files.name))
     }
 
-    /// The maps that metrics are read from, and the layout of what gives them a meaning beside their types: labels and buckets.
+    /// Returns the maps of the metrics, if they are to be pinned, with a layout of labels and buckets: these give keys their meaning.
     fn to_pin(&self) -> Option<PinRequest> {
         let (mut layout, mut maps) = (Layout::begin(), Vec::new());
         for metric in self.metrics.iter().filter(|_| self.pin) {
@@ -481,7 +483,7 @@ impl PairModule {
         (!maps.is_empty()).then(|| PinRequest { unit: self.section(), layout, maps })
     }
 
-    /// Makes ready what programs find when they begin.
+    /// Prepares maps and buffers that programs use from their first run on.
     fn begin(&mut self, loaded: &LoadedPair) -> Result<(), PairError> {
         let wrong = |place: &str, reason| PairError { file: self.files.object.clone(), place: place.into(), reason };
         if let Some(cgroups) = &mut self.cgroups {
@@ -497,7 +499,7 @@ impl PairModule {
         Ok(())
     }
 
-    /// Counts the events that have come.
+    /// Counts the events since the last reading.
     fn read_events(&mut self) {
         let PairModule { metrics, names, undecoded, cut, files, .. } = self;
         for metric in metrics {
@@ -509,7 +511,7 @@ impl PairModule {
         self.events_read = Instant::now();
     }
 
-    /// Reads the histograms that have quantiles.
+    /// Reads the histograms with quantiles.
     fn read_windows(&mut self) {
         let PairModule { metrics, names, loaded: Some(loaded), .. } = self else { return };
         for metric in metrics {
@@ -530,7 +532,7 @@ impl PairModule {
     }
 }
 
-/// Counts rows or events that are in no series; the first of a metric is logged.
+/// Counts rows or events that are in no series, and logs the first of a metric.
 fn note(skipped: &Skipped, pair: &str, map: &str, (undecoded, cut): (&mut u64, &mut u64), told: &mut bool) {
     *undecoded += skipped.undecoded;
     *cut += skipped.cut;
@@ -540,7 +542,7 @@ fn note(skipped: &Skipped, pair: &str, map: &str, (undecoded, cut): (&mut u64, &
     }
 }
 
-/// Errors as a text: what several places have in common is said once.
+/// Joins errors to a text, in which equal errors in several places are one.
 fn sentences(errors: &[PairError]) -> String {
     let is_same = |one: &PairError, other: &PairError| (&one.file, &one.reason) == (&other.file, &other.reason);
     let sentence = |same: &[PairError]| {
@@ -554,7 +556,7 @@ fn sentences(errors: &[PairError]) -> String {
 }
 
 impl Module for PairModule {
-    /// Loads the pair, since it has an object of its own: the agent's is loaded next, by the same thread.
+    /// Loads the pair here, since it has an object of its own: the agent's object is loaded next, by the same thread.
     fn plan(&mut self, _host: &Host, _plan: &mut Plan, _constants: &mut types::rodata) {
         self.load();
     }
@@ -622,7 +624,7 @@ impl Module for PairModule {
         Ok(())
     }
 
-    /// Reads events, and the histograms that have quantiles; puts cgroups into their map; has programs sample the CPUs that are on line.
+    /// Reads events and the histograms with quantiles, updates the map of cgroups, and attaches to CPUs that have come on line.
     fn tick(&mut self, _kernel: &dyn Kernel) {
         self.read_events();
         self.read_windows();
@@ -663,7 +665,7 @@ impl Module for PairModule {
 }
 
 impl Tables {
-    /// The declarations of a metric's tables.
+    /// Returns the declarations of a metric's tables.
     fn all(&self) -> impl Iterator<Item = &'static TableSpec> {
         self.series.into_iter().chain(self.buckets)
     }

@@ -1,5 +1,5 @@
-//! Names of what programs give numbers: disks, interfaces, cgroups, kernel symbols, PCI devices. They are read when they are first
-//! asked for, and again after a moment, so that a device that takes another's number is seen.
+//! Names for numbers that programs report: disks, interfaces, cgroups, kernel symbols, PCI devices. A list is read at the first use,
+//! and again after a while, so that a device that takes over the number of another gets its own name.
 
 use crate::host::walk_below;
 use crate::modules::system_calls;
@@ -11,11 +11,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How old a list of names may be.
+/// Time for which a list of names is used.
 const FRESH: Duration = Duration::from_secs(1);
-/// The same for the kernel's symbols, which take long to read, and do not change but with modules.
+/// Time for which the list of kernel symbols is used: it takes long to read, and only changes with kernel modules.
 const SYMBOLS_FRESH: Duration = Duration::from_secs(60);
-/// Cgroups that are remembered when they are gone.
+/// Largest number of cgroups whose names are kept after they are gone.
 const REMEMBERED: usize = 10_000;
 
 /// The names of a machine.
@@ -37,7 +37,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Those of a machine whose files are below a directory.
+    /// Makes the names of a machine whose files are below a directory.
     pub fn below(root: &Path) -> Names {
         Names {
             root: root.into(),
@@ -55,7 +55,7 @@ impl Names {
         self.root.join(path)
     }
 
-    /// The disk or partition of a number.
+    /// Returns the name of the disk or partition with this number.
     pub fn disk(&mut self, major: u32, minor: u32) -> Option<&str> {
         let file = self.path("proc/partitions");
         self.disks
@@ -64,7 +64,7 @@ impl Names {
             .map(|name| &**name)
     }
 
-    /// The network interface of an index.
+    /// Returns the name of the network interface with this index.
     pub fn interface(&mut self, index: u32) -> Option<&str> {
         let directory = self.path("sys/class/net");
         let read = || {
@@ -78,7 +78,7 @@ impl Names {
         self.interfaces.read(FRESH, read).get(&index).map(|name| &**name)
     }
 
-    /// The path of a cgroup, below and including where they are mounted. One that is gone keeps its name for a while.
+    /// Returns the path of a cgroup, with the mount point. A cgroup that is gone keeps its name for a while.
     pub fn cgroup(&mut self, id: u64) -> Option<&str> {
         let is_old = self.cgroups_read.is_none_or(|read| read.elapsed() >= FRESH);
         if is_old && !self.cgroups.contains_key(&id) {
@@ -92,13 +92,13 @@ impl Names {
         self.cgroups.get(&id).map(|path| &**path)
     }
 
-    /// The kernel symbol that begins at an address.
+    /// Returns the kernel symbol that begins at an address.
     pub fn symbol(&mut self, address: u64) -> Option<&str> {
         let (start, name) = self.symbols().at(address)?;
         (start == address).then_some(name)
     }
 
-    /// The kernel symbol that an address is in.
+    /// Returns the kernel symbol that contains an address.
     pub fn symbol_around(&mut self, address: u64) -> Option<&str> {
         self.symbols().at(address).map(|(_, name)| name)
     }
@@ -110,7 +110,7 @@ impl Names {
         })
     }
 
-    /// The system call of a number, as the kernel calls it.
+    /// Returns the kernel's name of the system call with this number.
     pub fn system_call(&mut self, number: u64) -> Option<&'static str> {
         if self.system_calls.is_empty() {
             self.system_calls = system_calls();
@@ -123,7 +123,7 @@ impl Names {
         })
     }
 
-    /// The database of PCI identifiers; `None` if the machine has none.
+    /// Returns the database of PCI identifiers; `None` if the machine has none.
     pub fn pci(&mut self) -> Option<&Pci> {
         let files = ["usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids"].map(|file| self.path(file));
         let read = || {
@@ -133,7 +133,7 @@ impl Names {
     }
 }
 
-/// What was read, and when.
+/// A value that was read, and the time of reading.
 struct Kept<T>(Option<(Instant, T)>);
 
 impl<T> Default for Kept<T> {
@@ -149,7 +149,7 @@ impl<T> Kept<T> {
     }
 }
 
-/// `   8        1  1048576 sda1`
+/// Parses /proc/partitions, which has lines as `   8        1  1048576 sda1`.
 fn partitions(text: &str) -> HashMap<(u32, u32), String> {
     let disk = |line: &str| {
         let mut words = line.split_ascii_whitespace();
@@ -159,7 +159,7 @@ fn partitions(text: &str) -> HashMap<(u32, u32), String> {
     text.lines().filter_map(disk).collect()
 }
 
-/// Notes the directories below one by their inode number, which is the identifier of a cgroup.
+/// Adds the directories below a mount point by their inode numbers, which are the identifiers of cgroups.
 fn cgroups(mount: &Path, root: &Path, out: &mut HashMap<u64, String>) {
     let shown = |path: &Path| Path::new("/").join(path.strip_prefix(root).unwrap_or(path));
     walk_below(mount, &mut |cgroup| {
@@ -174,14 +174,14 @@ fn cgroups(mount: &Path, root: &Path, out: &mut HashMap<u64, String>) {
 /// The kernel's symbols by address.
 #[derive(Default)]
 struct Symbols {
-    /// Where each begins, and where in `names` its name does.
+    /// Address of each symbol, in ascending order, and the offset of its name in `names`.
     starts: Vec<(u64, u32)>,
-    /// Each with a newline behind it.
+    /// Names, each followed by a newline.
     names: String,
 }
 
 impl Symbols {
-    /// Reads `ADDRESS TYPE NAME`, where the name of a symbol in a module has a tab and `[MODULE]` behind it.
+    /// Parses lines `ADDRESS TYPE NAME`. The name of a symbol in a module is followed by a tab and `[MODULE]`.
     fn read(mut kallsyms: impl BufRead) -> Symbols {
         let mut symbols = Symbols::default();
         let mut line = String::new();
@@ -199,7 +199,7 @@ impl Symbols {
         symbols
     }
 
-    /// The nearest symbol at or below an address. Of several in one place the first.
+    /// Returns the nearest symbol at or below an address; of several at that place the first.
     fn at(&self, address: u64) -> Option<(u64, &str)> {
         let beyond = self.starts.partition_point(|&(start, _)| start <= address);
         let (start, _) = *self.starts.get(beyond.checked_sub(1)?)?;
@@ -218,7 +218,8 @@ pub struct Pci {
 }
 
 impl Pci {
-    /// `8086  Intel Corporation`, below it `\t1237  440FX`; `C 01  Mass storage controller`, below it `\t06  SATA controller`.
+    /// Parses pci.ids: `8086  Intel Corporation`, below it `\t1237  440FX`; `C 01  Mass storage controller`, below it `\t06  SATA
+    /// controller`.
     fn read(text: &str) -> Pci {
         let mut pci = Pci::default();
         let (mut above, mut is_class) = (None, false);
@@ -243,22 +244,22 @@ impl Pci {
         pci
     }
 
-    /// The vendor of a number.
+    /// Returns the vendor with this number.
     pub fn vendor(&self, number: u32) -> Option<&str> {
         self.vendors.get(&number).map(|name| &**name)
     }
 
-    /// The device of a vendor.
+    /// Returns the device of a vendor.
     pub fn device(&self, vendor: u32, number: u32) -> Option<&str> {
         self.devices.get(&(vendor, number)).map(|name| &**name)
     }
 
-    /// The class of a number.
+    /// Returns the class with this number.
     pub fn class(&self, number: u32) -> Option<&str> {
         self.classes.get(&number).map(|name| &**name)
     }
 
-    /// The subclass of a class.
+    /// Returns the subclass of a class.
     pub fn subclass(&self, class: u32, number: u32) -> Option<&str> {
         self.subclasses.get(&(class, number)).map(|name| &**name)
     }

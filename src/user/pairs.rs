@@ -10,10 +10,10 @@ use crate::kit::{Need, Spec, TableSpec};
 use crate::state::{ClusterFile, Clusters};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Clusters of tables of pairs.
+/// Clusters for tables of pairs.
 pub const CLUSTERS: std::ops::RangeInclusive<u16> = crate::catalog::PAIR_CLUSTERS as u16..=1999;
 
-/// What any pair may need.
+/// Privileges that any pair may need.
 pub const PAIR: Spec = Spec {
     name: "user",
     summary: "programs of this site",
@@ -22,33 +22,34 @@ pub const PAIR: Spec = Spec {
     ..Spec::NEW
 };
 
-/// Names below `bcc.user` that are no pair's.
+/// Names below `bcc.user` that no pair can have.
 const RESERVED: [&str; 1] = ["status"];
 
-/// The section of a pair, by the name of its files.
+/// Returns the section of a pair, by the name of its files.
 pub fn section_of(name: &str) -> String {
     format!("user.{}", word(name))
 }
 
-/// The name of a pair by its file, for a row beside the one that has its name.
+/// Returns a pair's second name, that of its file, for a row beside that of the pair that already has its name.
 fn own_name(name: &str) -> String {
     format!("{name}.yaml")
 }
 
-/// The section of what is told of a file while the pair runs as it was before.
+/// Returns the section that reports on a changed file while the pair still runs as it was before.
 pub fn section_beside(name: &str) -> String {
     format!("user.{}", own_name(name))
 }
 
-/// Whether a pair is right as far as that can be told without loading it.
+/// True if a pair has no error that can be found without loading it.
 pub fn is_right(files: &PairFiles) -> bool {
     let (mut pair, _) = PairModule::new(files.clone());
     pair.check();
     pair.status().state != "failed"
 }
 
-/// Pairs as modules. Clusters are kept in a file if one is given; those of the other tables are not taken. Sections that are
-/// `taken` are those of pairs that run, with the names of their files: a pair whose name becomes the same has a section by its file.
+/// Makes modules of pairs. Clusters are kept in a file if one is given; those of the other tables are avoided. `taken` has the
+/// sections of pairs that run, with the names of their files: another pair whose section would be one of them gets a section named
+/// after its file.
 pub fn pairs_of(
     files: Vec<PairFiles>,
     prefix: &str,
@@ -67,15 +68,14 @@ pub fn pairs_of(
     pairs
 }
 
-/// A pair that is not served: names of metrics are checked, and clusters mean nothing.
+/// Makes a pair that is not served: names of metrics are checked, and clusters mean nothing.
 pub fn pair_alone(files: PairFiles) -> PairModule {
     let mut pairs = pairs(vec![files], "", &mut Clusters::none(CLUSTERS), &[], &BTreeMap::new());
     // There is one module for each pair.
     pairs.pop().map(|(_, pair)| pair).expect("a pair of the files")
 }
 
-/// The modules of pairs, with what is served of each. `prefix` is what names of metrics begin with; clusters that others have are
-/// `reserved`.
+/// Makes modules of pairs, each with its served tables. `prefix` is that of the metrics' names; clusters of others are `reserved`.
 pub fn pairs(
     files: Vec<PairFiles>,
     prefix: &str,
@@ -139,7 +139,7 @@ fn wrong(file: &str, metric: &ServedMetric, reason: &str) -> PairError {
     PairError { file: file.into(), place: format!("metric {}", metric.name), reason: reason.into() }
 }
 
-/// What a pair needs as long as it runs.
+/// Returns the privileges that a pair needs while it runs.
 fn needs(pair: &PairModule) -> &'static [Need] {
     match (pair.resolves_symbols(), pair.samples()) {
         (true, true) => &[Need::KernelSymbols, Need::PerfEvents],
@@ -149,7 +149,7 @@ fn needs(pair: &PairModule) -> &'static [Need] {
     }
 }
 
-/// A pair as the agent knows a module.
+/// Describes a pair as a module.
 fn enabled(pair: &str, prefix: &str, tables: Vec<&'static TableSpec>, needs_to_run: &'static [Need]) -> EnabledModule {
     let name = leak(format!("user.{pair}"));
     // Equal tables are the same ones.

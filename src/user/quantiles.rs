@@ -1,12 +1,12 @@
-//! Quantiles of what a histogram counted in the last seconds. A value is the upper bound of the bucket that it is in: it is too high
-//! by less than the width of that bucket.
+//! Quantiles of a histogram's counts in the last seconds. A quantile is the upper bound of its bucket: it is too high by less than
+//! the width of that bucket.
 
 use super::series::Texts;
 use crate::kit::{Window, QUANTILES};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Series whose windows are kept; others have no quantiles.
+/// Largest number of series with a window; further ones have no quantiles.
 const MOST: usize = 10_000;
 
 /// The windows of a histogram's series.
@@ -17,21 +17,21 @@ pub struct Windows {
     series: HashMap<Texts, Counted>,
 }
 
-/// What a series counted.
+/// Counts of a series.
 #[derive(Default)]
 struct Counted {
     last: Vec<u64>,
-    /// By part of the window, the latest last; only parts that have counted something.
+    /// Counts by part of the window, the latest last; parts without a count are left out.
     parts: VecDeque<(u64, Vec<u64>)>,
 }
 
 impl Windows {
-    /// Windows of this length.
+    /// Makes windows of this length.
     pub fn new(length: Duration) -> Windows {
         Windows { window: Window(length), since: Instant::now(), has_begun: false, series: HashMap::new() }
     }
 
-    /// Takes the counts of all series as of now, by bucket. What is there at the first look is no part of the window.
+    /// Adds the current counts of all series, by bucket. Counts before the first call are no part of the window.
     pub fn take(&mut self, counts: &BTreeMap<Texts, Vec<u64>>, now: Instant) {
         let part = self.window.part(now.duration_since(self.since));
         self.series.retain(|texts, _| counts.contains_key(texts));
@@ -46,7 +46,7 @@ impl Windows {
         }
     }
 
-    /// The places of the buckets that p50, p90, p99, p999 and max of a series are in; `None` if it counted nothing.
+    /// Returns the indices of the buckets of a series' p50, p90, p99, p999 and max; `None` if it counted nothing.
     pub fn buckets(&self, texts: &Texts) -> Option<[usize; 5]> {
         let counted = self.series.get(texts)?;
         let mut sums = vec![0_u64; counted.last.len()];

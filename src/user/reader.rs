@@ -1,4 +1,4 @@
-//! The reader of a pair's YAML: everything wrong is told with file, line and path. Keys that are not known are ignored, as ebpf_exporter does.
+//! Reader of a pair's YAML. All errors are reported, with file, line and path. Unknown keys are ignored, as in ebpf_exporter.
 
 use super::config::{Buckets, CgroupMap, CountedEvents, Counter, Decoder, Histogram, Label, PairConfig, PairError};
 use super::decimal::Decimal;
@@ -35,28 +35,29 @@ const DECODERS: [&str; 18] = [
 
 const BUCKET_TYPES: [&str; 4] = ["exp2", "exp2zero", "linear", "fixed"];
 
-/// The largest key that the kernel can have (`KMALLOC_MAX_SIZE` is more; no map of anybody's comes near it).
+/// Largest key in bytes; the kernel would allow more (`KMALLOC_MAX_SIZE`), which no known map needs.
 const MAX_KEY: u64 = 4096;
-/// Metrics of a pair, labels of a metric, decoders of a label, and expressions of a pair.
+/// Largest numbers of metrics of a pair, labels of a metric, decoders of a label, and expressions of a pair.
 const MAX_METRICS: usize = 256;
 const MAX_LABELS: usize = 64;
 const MAX_DECODERS: usize = 16;
 const MAX_EXPRESSIONS: usize = 256;
-/// Kernel symbols of a pair.
+/// Largest number of kernel symbols of a pair.
 const MAX_KADDRS: usize = 1024;
-/// Instances of a metric, unless the file says another number, and the highest that it can say.
+/// Largest number of instances of a metric: by default, and the highest setting.
 const INSTANCES: u64 = 10_000;
 const MOST_INSTANCES: u64 = 1_000_000;
-/// Series of events that are kept without an event, as ebpf_exporter keeps all, and bytes of a CPU's buffer.
+/// Defaults for events: time after which a series without an event is forgotten (ebpf_exporter keeps all), and size of a CPU's buffer
+/// in bytes.
 const FORGET_AFTER: Duration = Duration::from_secs(3600);
 const EVENT_BUFFER: u64 = 64 << 10;
-/// Windows of quantiles, in seconds.
+/// Lengths of windows for quantiles, in seconds.
 const WINDOWS: std::ops::RangeInclusive<u64> = 12..=3600;
-/// Bytes of a compiled expression.
+/// Largest compiled expression in bytes.
 const EXPRESSION: usize = 1 << 20;
-/// Megabytes of kernel memory that the maps of a pair may take, unless the file says another number.
+/// Default for the kernel memory of a pair's maps, in megabytes.
 const MAX_MEMORY: u64 = 512;
-/// Keys of the format and those that corebcc adds to it, of the file, a counter and a histogram.
+/// Keys of the format, and those that corebcc adds to it: of the file, a counter and a histogram.
 const OF_FILE: ([&str; 4], [&str; 3]) =
     (["metrics", "kaddrs", "cgroup_id_map", "tracing"], ["cgroup", "pin", "max_memory"]);
 const OF_COUNTER: ([&str; 5], [&str; 4]) = (
@@ -67,11 +68,11 @@ const OF_HISTOGRAM: ([&str; 8], [&str; 3]) = (
     ["name", "help", "labels", "bucket_type", "bucket_multiplier", "bucket_min", "bucket_max", "bucket_keys"],
     ["units", "max_instances", "quantiles"],
 );
-/// Buckets of a histogram.
+/// Largest number of buckets of a histogram.
 const MAX_BUCKETS: u64 = 1024;
 
 impl PairConfig {
-    /// Reads a pair's YAML; the errors are all that is wrong with it.
+    /// Reads a pair's YAML, or returns all of its errors.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<PairConfig, Vec<PairError>> {
         let error = |place: String, reason: &str| vec![PairError { file: file.into(), place, reason: reason.into() }];
         let text = std::str::from_utf8(bytes).map_err(|utf8| {
@@ -121,20 +122,21 @@ impl Reader<'_> {
         PairError { file: self.file.into(), place, reason }
     }
 
-    /// Notes that something else was expected.
+    /// Adds an error: a value is not the expected one.
     fn expected(&mut self, at: &At, what: &str) {
         let reason = format!("expected {what}, got {}", at.node.shown());
         self.errors.push(self.error(at.place(), reason));
     }
 
-    /// Notes that a key is not there.
+    /// Adds an error: a key is missing.
     fn missing(&mut self, at: &At, key: &str, what: &str) {
         let path = if at.path.is_empty() { key.to_owned() } else { format!("{}.{key}", at.path) };
         let place = format!("line {}: {path}", at.node.line);
         self.errors.push(self.error(place, format!("expected {what}, got nothing")));
     }
 
-    /// Notes keys that are nearly those that corebcc adds to the format. Others are ignored, as ebpf_exporter does.
+    /// Adds an error for each key that looks like a misspelt one of those that corebcc adds to the format. Other unknown keys are
+    /// ignored, as in ebpf_exporter.
     fn look_for_slips(&mut self, at: &At, known: &[&str], own: &[&str]) {
         let Value::Map(entries) = &at.node.value else { return };
         for (key, node) in entries.iter().filter(|(key, _)| !known.contains(&&**key) && !own.contains(&&**key)) {
@@ -146,7 +148,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The elements of a list; none if there is no such key.
+    /// Returns the elements of a list; none if the key is missing.
     fn list(&mut self, at: &At, key: &str, most: usize, what: &str) -> Vec<At> {
         let Some(list) = at.get(key) else { return Vec::new() };
         match &list.node.value {
@@ -192,7 +194,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A whole number in a range; `None` if there is none.
+    /// Returns a whole number in a range; `None` if the key is missing or the value wrong.
     fn number(&mut self, at: &At, key: &str, range: std::ops::RangeInclusive<u64>, what: &str) -> Option<u64> {
         let value = at.get(key)?;
         let number = match &value.node.value {
@@ -254,7 +256,7 @@ impl Reader<'_> {
         Some(CgroupMap { name: name?, is_storage, regexps: regexps?, place: at.place() })
     }
 
-    /// One of a few words, or what holds without one.
+    /// Returns the value of a word, or the default if the key is missing.
     fn choice<T: Copy>(&mut self, at: &At, key: &str, words: &[(&str, T)], default: T) -> T {
         let Some(value) = at.get(key) else { return default };
         let chosen = match &value.node.value {
@@ -516,7 +518,7 @@ impl Reader<'_> {
     }
 }
 
-/// A whole number as YAML has it: decimal, `0x1f`, `0o17`, `0b11`.
+/// Parses a whole number of YAML: decimal, `0x1f`, `0o17`, `0b11`.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim().trim_start_matches('+');
     match text.get(..2) {

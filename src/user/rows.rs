@@ -11,15 +11,15 @@ const COUNT: Metric<u64> = Metric::new(0);
 const SUM: Metric<u64> = Metric::new(1);
 const FLOAT_SUM: Metric<f64> = Metric::new(1);
 const BUCKET: Metric<u64> = Metric::new(0);
-/// The place of p50 among the metrics of a series; the other quantiles follow.
+/// Index of p50 among the metrics of a series; the other quantiles follow.
 const QUANTILE: usize = 2;
 
-/// The names of series: of different labels they differ, unless a label has the `::` between two in it; such get a number.
+/// Names of series. They differ for different labels, unless a label contains `::`; such names get a number.
 #[derive(Default)]
 struct Instances(HashMap<String, usize>);
 
 impl Instances {
-    /// That of a series; `cpu`: the last label is a CPU.
+    /// Makes the name of a series. With `cpu` the last label is a CPU.
     fn name(&mut self, texts: &[Vec<u8>], cpu: bool) -> String {
         let last = texts.len().wrapping_sub(1);
         let part = |(i, text): (usize, &Vec<u8>)| match cpu && i == last {
@@ -39,7 +39,7 @@ impl Instances {
     }
 }
 
-/// A label's text as a part of a name ([`word`]), not that of another text: `;` for the ends of lines, and `_` for nothing.
+/// Makes a part of a name from a label's text ([`word`]), different for different texts: `;` for line ends, `_` for an empty text.
 fn clean(text: &[u8]) -> String {
     match text {
         b"" => "_".into(),
@@ -65,7 +65,7 @@ fn labels_of(names: &[&'static str], texts: &[Vec<u8>]) -> SeriesLabels {
     names.iter().zip(texts).map(|(name, value)| (*name, text(value))).collect()
 }
 
-/// Fills the table of a counter, a row for each series; `cpu`: the last label is a CPU.
+/// Fills the table of a counter, a row for each series. With `cpu` the last label is a CPU.
 pub fn fill_counter<'a>(
     table: &mut Table,
     labels: &[&'static str],
@@ -85,7 +85,7 @@ pub fn fill_counter<'a>(
     }
 }
 
-/// Fills the table of a histogram's series: count, sum and quantiles of each.
+/// Fills the table of a histogram's series with the count, the sum and the quantiles of each.
 pub fn fill_series(
     table: &mut Table,
     labels: &[&'static str],
@@ -120,8 +120,8 @@ pub fn fill_series(
     }
 }
 
-/// Fills the table of a histogram's buckets, cumulative up to `le`. A series shows no fewer buckets than it did before (`tops`). Yields the
-/// number of series that had no room among `max` rows: those that were there before come first.
+/// Fills the table of a histogram's buckets, cumulative up to `le`. A series shows no fewer buckets than before (`tops`). Returns the
+/// number of series without room among `max` rows; those that were shown before come first.
 pub fn fill_buckets(
     table: &mut Table,
     labels: &[&'static str],

@@ -1,4 +1,5 @@
-//! From the rows of a map to series: rows whose labels have the same texts are added, and buckets and sums put in their places.
+//! Series from the rows of a map: rows whose labels have the same texts are added up; values of a histogram go to buckets and the
+//! sum.
 
 use super::config::{Counter, Histogram, Label};
 use super::decimal::Decimal;
@@ -8,30 +9,30 @@ use crate::pcp::{Time, Units};
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
-/// The texts of a series' labels.
+/// Texts of the labels of a series.
 pub type Texts = Vec<Vec<u8>>;
 
-/// Rows that are not in a series, by reason.
+/// Numbers of rows that are in no series, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// A label could not be decoded.
+    /// Rows with a label that could not be decoded.
     pub undecoded: u64,
-    /// An expression of a `regexp` kept them out: no error.
+    /// Rows that the expressions of a `regexp` exclude, which is no error.
     pub dropped: u64,
-    /// There was no room for another series.
+    /// Rows without room for another series.
     pub cut: u64,
-    /// The last reason.
+    /// The last error of decoding.
     pub reason: Option<String>,
 }
 
 impl Skipped {
-    /// So many events that were shorter than their labels.
+    /// Counts events that were shorter than their labels.
     pub fn short(undecoded: u64) -> Skipped {
         let reason = (undecoded > 0).then(|| "expected events of at least the size of all labels".into());
         Skipped { undecoded, reason, ..Skipped::default() }
     }
 
-    /// Notes another one.
+    /// Adds a row that could not be decoded, or was excluded.
     pub fn note(&mut self, why: Undecoded) {
         match why {
             Undecoded::Dropped => self.dropped += 1,
@@ -43,12 +44,13 @@ impl Skipped {
     }
 }
 
-/// Whether the rows of a map by CPU keep the CPU: its last label is named `cpu`.
+/// True if the rows of a map by CPU keep the CPU: the last label is named `cpu`.
 pub fn keeps_cpu(labels: &[Label]) -> bool {
     labels.last().is_some_and(|label| label.name == "cpu")
 }
 
-/// Hands out the rows of a map with keys as labels cover them. By CPU, a last label `cpu` covers two more bytes; other rows are added up.
+/// Passes on the rows of a map, with keys as the labels cover them. For a map by CPU with a last label `cpu`, each CPU has a row,
+/// whose key is two bytes longer; otherwise the values of all CPUs are added up.
 fn each_row(by_cpu: bool, with_cpu: bool, only_cpu: bool, key: &[u8], values: &[u64], out: &mut dyn FnMut(&[u8], u64)) {
     if !(by_cpu && with_cpu) {
         return out(key, values.iter().fold(0, |sum: u64, value| sum.wrapping_add(*value)));
@@ -60,7 +62,7 @@ fn each_row(by_cpu: bool, with_cpu: bool, only_cpu: bool, key: &[u8], values: &[
     }
 }
 
-/// The texts of the labels of a key.
+/// Returns the texts of a key's labels.
 pub fn texts(labels: &[&Label], key: &[u8], names: &mut Names) -> Result<Texts, Undecoded> {
     let parts = cut(labels, key).ok_or_else(|| Undecoded::Failed {
         label: labels.iter().map(|label| &*label.name).collect::<Vec<_>>().join(", "),
@@ -70,35 +72,36 @@ pub fn texts(labels: &[&Label], key: &[u8], names: &mut Names) -> Result<Texts, 
     labels.iter().zip(parts).map(|(label, part)| decode(label, part, names)).collect()
 }
 
-/// The series of a metric as the rows of a map make them. However many rows there are, there are at most twice as many series as are served
-/// while rows come, and no more than these once they are finished.
+/// Series of a metric, from the rows of a map. While rows are added there are at most twice as many series as are served, afterwards
+/// no more than are served.
 #[derive(Debug, Default)]
 pub struct Series<V> {
-    /// By the texts of their labels.
+    /// Values by the texts of the labels.
     pub values: BTreeMap<Texts, V>,
-    /// Those that the reading before did not have.
+    /// Values of series that were not in the previous reading.
     new: BTreeMap<Texts, V>,
-    /// Rows that are in none.
+    /// Rows that are in no series.
     pub skipped: Skipped,
 }
 
-/// The series of a counter.
+/// Series of a counter.
 pub type CounterSeries = Series<u64>;
 
-/// The series of a histogram: values by bucket key.
+/// Series of a histogram: values by bucket key.
 pub type HistogramSeries = Series<BTreeMap<u64, u64>>;
 
-/// How many series are served, and which were: a series that is there stays, since a counter that comes and goes is of no use.
+/// The largest number of series, and those of the last reading: they are kept before new ones, since a counter that comes and goes is
+/// of no use.
 #[derive(Debug)]
 pub struct Served {
     max: usize,
-    /// Hashes of the texts of the last reading's series.
+    /// Hashes of the label texts of the last reading's series.
     known: HashSet<u64>,
     state: RandomState,
 }
 
 impl Served {
-    /// At most so many.
+    /// Allows at most `max` series.
     pub fn new(max: usize) -> Served {
         Served { max, known: HashSet::new(), state: RandomState::new() }
     }
@@ -109,7 +112,7 @@ impl Served {
 }
 
 impl<V: Default> Series<V> {
-    /// The value of a series; `None` if there is no room for another one.
+    /// Returns the value of a series; `None` if there is no room for it.
     fn value(&mut self, texts: Texts, served: &Served) -> Option<&mut V> {
         let series = if served.knows(&texts) { &mut self.values } else { &mut self.new };
         if series.len() >= served.max && !series.contains_key(&texts) {
@@ -119,7 +122,7 @@ impl<V: Default> Series<V> {
         Some(series.entry(texts).or_default())
     }
 
-    /// Leaves the series that are served, once all rows have come.
+    /// Drops the series beyond the largest number, new ones first, once all rows were added.
     pub fn finish(&mut self, served: &mut Served) {
         let found = self.values.len() + self.new.len();
         let room = served.max.saturating_sub(self.values.len());
@@ -192,7 +195,7 @@ impl HistogramSeries {
     }
 }
 
-/// A whole number with any prefix (`strconv.ParseUint` with base 0).
+/// Parses a whole number with any prefix (`strconv.ParseUint` of Go with base 0).
 fn whole(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     match text.as_bytes() {
@@ -204,40 +207,40 @@ fn whole(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// A bucket as it is served.
+/// A bucket of a histogram as it is served.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bound {
-    /// Its key; `None` for a number that no key is.
+    /// Its key in the map; `None` if the bound is no valid key.
     pub key: Option<u64>,
     /// `LOW-HIGH` in the unit.
     pub name: String,
-    /// The bound in the unit of the file, as Prometheus has it.
+    /// The upper bound in the unit of the file, as ebpf_exporter has it in Prometheus.
     pub le: String,
-    /// The upper bound in the unit; a whole one is exact.
+    /// The upper bound in the served unit; exact if it is whole.
     pub high: High,
 }
 
 /// An upper bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct High {
-    /// If it is whole.
+    /// The bound, if it is whole.
     pub whole: Option<u64>,
-    /// Whole or not.
+    /// The bound, whole or not.
     pub float: f64,
 }
 
-/// How a histogram is served: bounds in a unit in which they are whole, as far as there is one.
+/// The unit of a histogram, chosen such that bounds are whole if possible, and its buckets in it.
 #[derive(Debug, PartialEq)]
 pub struct Scale {
     /// The buckets in their order.
     pub bounds: Vec<Bound>,
     /// The unit of the sum.
     pub units: Units,
-    /// What the sum of raw values is multiplied with, if that is whole.
+    /// Factor from the raw sum to the served one, if it is whole.
     pub factor: Option<u64>,
-    /// The same, whole or not.
+    /// Factor from the raw sum to the served one, whole or not.
     pub ratio: f64,
-    /// Whether all bounds are whole.
+    /// True if all bounds are whole.
     pub is_whole: bool,
     sum_key: Option<u64>,
 }
@@ -284,7 +287,7 @@ impl Scale {
         }
     }
 
-    /// The buckets of a series in their order, up to the last that is not zero.
+    /// Returns the counts of a series' buckets in their order, up to the last that is not zero.
     pub fn counts(&self, keys: &BTreeMap<u64, u64>) -> Vec<u64> {
         let count = |bound: &Bound| bound.key.and_then(|key| keys.get(&key)).copied().unwrap_or(0);
         let mut counts: Vec<u64> = self.bounds.iter().map(count).collect();
@@ -292,13 +295,13 @@ impl Scale {
         counts
     }
 
-    /// The sum of the raw values.
+    /// Returns the raw sum of a series.
     pub fn sum(&self, keys: &BTreeMap<u64, u64>) -> u64 {
         self.sum_key.and_then(|key| keys.get(&key)).copied().unwrap_or(0)
     }
 }
 
-/// The units of a counter, by the end of its name.
+/// Returns the units of a counter, according to the end of its name.
 pub fn counter_units(name: &str) -> Units {
     match name {
         name if name.ends_with("_seconds_total") => Units::NONE.time(1, Time::Sec),
@@ -322,7 +325,7 @@ mod tests {
             .remove(0)
     }
 
-    /// Names of the buckets with counts, count and sum in the unit.
+    /// Returns the names of buckets with their counts, the total count, and the sum in the served unit.
     fn served(histogram: &Histogram, rows: &[(u32, u64)]) -> (Vec<(String, u64)>, u64, u64) {
         let (scale, mut series, mut names) = (Scale::of(histogram), HistogramSeries::default(), Names::default());
         let mut served = Served::new(10);

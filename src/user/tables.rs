@@ -1,5 +1,5 @@
-//! Declarations that are made when a pair is read. They are as good as those that are compiled in, since they live until the agent ends:
-//! one that is made again is the same.
+//! Declarations that are made when a pair is read. They live until the agent ends, as those that are compiled in, and equal
+//! declarations are the same object.
 
 use super::config::{Counter, Histogram};
 use super::series::{counter_units, Scale};
@@ -9,14 +9,15 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// A text that lives until the agent ends: names, helps and labels of pairs. One that is asked for again is the same.
+/// Returns a text that lives until the agent ends: names, helps and labels of pairs. Equal texts are the same object.
 pub fn leak(text: String) -> &'static str {
     kept(text.clone(), || text).as_str()
 }
 
 type Kept = HashMap<(TypeId, String), &'static (dyn Any + Send + Sync)>;
 
-/// A thing that lives until the agent ends, by all that it is made of: a pair that is loaded again takes no more memory.
+/// Returns an object that lives until the agent ends. `of` describes all that it is made of: for an equal description, as of a pair
+/// that is loaded again, the same object is returned.
 pub fn kept<T: Any + Send + Sync>(of: String, make: impl FnOnce() -> T) -> &'static T {
     static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
     let key = (TypeId::of::<T>(), of);
@@ -31,7 +32,7 @@ pub fn kept<T: Any + Send + Sync>(of: String, make: impl FnOnce() -> T) -> &'sta
     known.downcast_ref().expect("a thing of its type")
 }
 
-/// A text as a component of a name: letters, digits and `_`, a letter first.
+/// Turns a text into a component of a name: letters, digits and `_`, a letter first.
 pub fn word(text: &str) -> String {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let word: String = text.chars().map(|c| if is_word(c) { c } else { '_' }).collect();
@@ -45,7 +46,7 @@ pub fn word(text: &str) -> String {
 /// The tables of a metric.
 #[derive(Clone, Copy, Default)]
 pub struct Tables {
-    /// Of a counter its values, of a histogram count and sum.
+    /// The values of a counter, or the counts and sums of a histogram.
     pub series: Option<&'static TableSpec>,
     /// The buckets of a histogram.
     pub buckets: Option<&'static TableSpec>,
@@ -58,12 +59,12 @@ pub struct ServedMetric {
     help: String,
     units: Units,
     semantics: Sem,
-    /// Whether it has instances.
+    /// True if it has instances.
     labelled: bool,
     max_instances: usize,
-    /// Of a histogram, the type of its sum.
+    /// Type of the sum of a histogram.
     sum: Option<Type>,
-    /// Of a histogram with quantiles, their type and their window in seconds.
+    /// Type of a histogram's quantiles, and their window in seconds.
     quantiles: Option<(Type, u64)>,
 }
 
@@ -96,7 +97,7 @@ impl ServedMetric {
         }
     }
 
-    /// The names that its tables have clusters by.
+    /// Returns the keys by which its tables keep their clusters.
     pub fn keys(&self, pair: &str) -> Vec<String> {
         let name = format!("{pair}.{}", self.name);
         match self.sum {
@@ -105,7 +106,7 @@ impl ServedMetric {
         }
     }
 
-    /// Declares its tables with these clusters, one for each of its keys.
+    /// Declares its tables with these clusters, one for each key.
     pub fn declare(&self, pair: &str, clusters: &[u32]) -> Tables {
         let path = format!("user.{pair}.{}", self.name);
         let shape = if self.labelled { Shape::Named { max: self.max_instances } } else { Shape::Single };
@@ -163,7 +164,7 @@ fn number(is_whole: bool) -> Type {
     }
 }
 
-/// A text as a line of help.
+/// Turns a text into a line of help: at most 200 characters, without control characters.
 fn line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect::<String>().trim().into()
 }

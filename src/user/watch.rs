@@ -1,5 +1,5 @@
-//! Which pairs or scripts of a directory came, changed or went since they were read. Asked once a second: a look at each file costs a microsecond,
-//! and nothing is missed as it can be by a watch that the kernel drops.
+//! Pairs or scripts of a directory that came, changed or went. The directory is read once a second: a look at each file costs a
+//! microsecond, and no change is missed, as can happen with inotify, which drops events.
 
 use super::directory::{files_of, is_hidden, pair_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,19 +8,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A file that has not changed for so long is whole: an editor or a copy is done with it.
+/// Time without a change after which a file counts as complete: an editor or a copy is done with it.
 const QUIET: Duration = Duration::from_millis(400);
-/// How long a file waits for the other one of its pair.
+/// Time for which a file of a pair waits for the other one.
 const ALONE: Duration = Duration::from_secs(3);
 
-/// What tells that a file is another one, or has other contents.
+/// Attributes that differ if a file was replaced or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     inode: (u64, u64),
     size: u64,
     owner: (u32, u32),
-    /// Seconds and nanoseconds of the last change of the file or of what is known of it: a copy that keeps the time of its original
-    /// has its own.
+    /// Seconds and nanoseconds of the last change of contents or attributes (`st_ctim`), which a copy cannot take over from its
+    /// original.
     changed: (i64, i64),
 }
 
@@ -35,7 +35,7 @@ impl FileStamp {
         })
     }
 
-    /// How long it has not changed.
+    /// Returns the time since the last change.
     fn age(&self, now: SystemTime) -> Duration {
         let (seconds, nanoseconds) = self.changed;
         let at = UNIX_EPOCH + Duration::new(seconds.max(0) as u64, nanoseconds.max(0) as u32);
@@ -47,34 +47,34 @@ impl FileStamp {
 /// Both files of a pair, or the file of a script.
 type Stamps = [Option<FileStamp>; 2];
 
-/// What came of a look: names of pairs.
+/// Changes since the last look, by names of pairs or scripts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Pairs whose YAML file, and scripts whose file is not there any more.
+    /// Pairs whose YAML file, and scripts whose file, no longer exists.
     pub gone: Vec<String>,
-    /// Those that are new, or of which a file has changed.
+    /// New pairs or scripts, and those with a changed file.
     pub come: Vec<String>,
 }
 
-/// A directory of pairs or scripts, as it was when they were read.
+/// A directory of pairs or scripts, as it was when it was last looked at.
 pub struct Watch {
     directory: PathBuf,
-    /// Which pair or script a file belongs to.
+    /// Returns the name of the pair or script that a file belongs to.
     name: fn(&Path) -> Option<String>,
-    /// The files of one in a directory.
+    /// Returns the files of a pair or script in a directory.
     files: fn(&Path, &str) -> [Option<PathBuf>; 2],
-    /// How many files make one.
+    /// Number of files of a pair or script.
     whole: usize,
     read: BTreeMap<String, Stamps>,
 }
 
 impl Watch {
-    /// A directory of pairs as it is now: they are read next.
+    /// Watches a directory of pairs for changes from now on; the caller reads the pairs next.
     pub fn pairs(directory: PathBuf) -> Watch {
         Watch::new(directory, pair_of, files_of, 2)
     }
 
-    /// A directory of scripts as it is now: they are read next.
+    /// Watches a directory of scripts for changes from now on; the caller reads the scripts next.
     pub fn scripts(directory: PathBuf) -> Watch {
         let name = |file: &Path| {
             let is_script = !is_hidden(file) && file.extension().is_some_and(|extension| extension == "bt");
@@ -94,7 +94,7 @@ impl Watch {
         watch
     }
 
-    /// Looks for changes. Files that are being written are waited for.
+    /// Returns the changes since the last look. A file that is still being written is left for a later look.
     pub fn look(&mut self, now: SystemTime) -> Changed {
         let stamps = self.stamps();
         // What is left of a pair may be on its way out, too.

@@ -3,7 +3,7 @@
 use crate::pcp::Units;
 use std::time::Duration;
 
-/// The words for units.
+/// Words for units.
 pub const UNITS: [(&str, Units); 8] = [
     ("none", Units::NONE),
     ("count", Units::COUNT),
@@ -15,7 +15,7 @@ pub const UNITS: [(&str, Units); 8] = [
     ("sec", Units::SEC),
 ];
 
-/// A duration above zero as Go reads it (`time.ParseDuration`): `90s`, `1h30m`, `1.5h`.
+/// Parses a duration above zero in Go's notation (`time.ParseDuration`): `90s`, `1h30m`, `1.5h`.
 pub fn duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     let mut seconds = 0.0;

@@ -1,21 +1,21 @@
-//! YAML as text, lists and maps: scalars are kept as they are written, since keys of a `static_map` are compared so. A value knows where
-//! it stands, for messages.
+//! YAML as text, lists and maps. Scalars are kept as they are written, since keys of a `static_map` are compared in that form. A
+//! value knows its line, for messages.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use std::collections::HashMap;
 use std::rc::Rc;
 use thiserror::Error;
 
-/// The largest file that is parsed.
+/// Largest file that is parsed, in bytes.
 pub const MAX_SIZE: usize = 1 << 20;
 
-/// Values of a file, those that aliases repeat counted each time: few of them can stand for billions.
+/// Largest number of values in a file. Those that aliases repeat are counted each time: few of them can stand for billions.
 const MAX_VALUES: usize = 1 << 20;
 
-/// Lists and maps in each other.
+/// Largest depth of lists and maps in each other.
 const MAX_DEPTH: usize = 32;
 
-/// Why a text is no YAML.
+/// Reason why a text is not valid YAML.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("line {line}: {reason}")]
 pub struct YamlError {
@@ -26,29 +26,29 @@ pub struct YamlError {
 /// A value and its line.
 #[derive(Debug)]
 pub struct Node {
-    /// From 1.
+    /// Its line, from 1.
     pub line: usize,
     /// The value.
     pub value: Value,
-    /// Number of values that it stands for.
+    /// Number of values in it, itself included.
     weight: usize,
 }
 
 /// A value.
 #[derive(Debug)]
 pub enum Value {
-    /// Nothing, or `null`.
+    /// No value, or `null`.
     Null,
     /// Text, numbers and the like, as written.
     Text(String),
     /// A list.
     List(Vec<Rc<Node>>),
-    /// A map in the order of the file. Of equal keys the last counts.
+    /// A map in the order of the file. Of entries with equal keys the last counts.
     Map(Vec<(String, Rc<Node>)>),
 }
 
 impl Node {
-    /// What a message says of the value.
+    /// Returns the value as messages show it.
     pub fn shown(&self) -> String {
         match &self.value {
             Value::Null => "nothing".into(),
@@ -58,7 +58,7 @@ impl Node {
         }
     }
 
-    /// The value of a key; `None` if there is none or it is null.
+    /// Returns the value of a key; `None` if the key is missing or its value null.
     pub fn get(&self, key: &str) -> Option<&Rc<Node>> {
         let Value::Map(entries) = &self.value else { return None };
         let (_, node) = entries.iter().rev().find(|(name, _)| name == key)?;

@@ -1,4 +1,4 @@
-//! What holds for all modules: reading consumes nothing, two agents count the same, a refresh costs no bpf() call, and nothing
+//! Properties that all modules have: reading consumes nothing, two agents count the same, a refresh makes no bpf() call, and nothing
 //! is left in the kernel afterwards.
 
 use crate::common::lacks;
@@ -83,7 +83,7 @@ fn between_two_refreshes_of_histograms_there_is_no_bpf_call() {
     }
 }
 
-/// The programs of this agent in the kernel, by file descriptors of this process: none of them must stay.
+/// Returns the number of this agent's programs in the kernel, by file descriptors of this process: none of them must stay.
 fn descriptors() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("bpf"))).count()

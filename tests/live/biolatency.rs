@@ -1,5 +1,5 @@
-//! biolatency against /proc/diskstats, fio, and requests held up for a known time. The disks are loop devices of the test's
-//! own over files in memory; what other disks do meanwhile is taken from /proc/diskstats too.
+//! biolatency against /proc/diskstats, fio, and requests held up for a known time. The disks are loop devices of the test over files
+//! in memory; requests of other disks in that time are taken from /proc/diskstats too.
 
 use crate::bioperpid::direct;
 use crate::common::tracers::{Bpftrace, Completed, Completions};
@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// Requests a disk has completed by /proc/diskstats: with data, and flushes.
+/// Completed requests of a disk in /proc/diskstats: with data, and flushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Done {
     reads: u64,
@@ -38,7 +38,8 @@ impl Done {
     }
 }
 
-/// All disks that have requests: zram has none (it works on bios), and device-mapper's are those of the disks below.
+/// Reads /proc/diskstats for all disks with requests: zram has none (it handles bios), and those of device-mapper are requests of the
+/// disks below.
 fn diskstats() -> BTreeMap<String, Done> {
     let text = std::fs::read_to_string("/proc/diskstats").unwrap();
     let disk = |line: &str| {
@@ -52,32 +53,33 @@ fn diskstats() -> BTreeMap<String, Done> {
     text.lines().filter_map(disk).collect()
 }
 
-/// What one disk did, the others together, and the module counted.
+/// Requests during some work: of the test's disk, of all others, and as the module counted them.
 #[derive(Debug)]
 struct Work {
     own: Done,
     others: Done,
-    /// What ftrace saw meanwhile.
+    /// Requests that ftrace saw.
     completed: Completed,
     counted: u64,
     histogram: Vec<u64>,
 }
 
 impl Work {
-    /// How many requests of other disks the module counted, at least and at most: /proc/diskstats knows the most where there is no tracefs.
+    /// Returns the smallest and largest number of requests of other disks in the module's count. The largest comes from
+    /// /proc/diskstats if there is no tracefs.
     fn of_others(&self) -> RangeInclusive<u64> {
         let (least, most) = self.completed.elsewhere.unwrap_or((0, self.others.all()));
         least..=most
     }
 
-    /// How many requests of its own disk it counted, if those of others are as many as ftrace saw.
+    /// Returns the smallest and largest number of requests of the test's disk in the module's count, less those of other disks.
     fn of_own(&self) -> RangeInclusive<u64> {
         let others = self.of_others();
         self.counted.saturating_sub(*others.end())..=self.counted - others.start()
     }
 }
 
-/// Does some work.
+/// Does some work, and returns the requests during it.
 fn over(agent: &mut Agent, disk: &Disk, work: impl FnOnce()) -> Work {
     let completions = Completions::record();
     let outer_0 = diskstats();
@@ -107,7 +109,7 @@ fn over(agent: &mut Agent, disk: &Disk, work: impl FnOnce()) -> Work {
     done
 }
 
-/// This disk's requests that programs can have seen are what the module counted.
+/// Checks that the module counted as many requests of this disk as programs can have seen.
 fn same(work: &Work, expected: u64) {
     let expected = expected - work.completed.unseen;
     assert!(work.of_own().contains(&expected), "expected {expected}: {work:?}");
@@ -121,33 +123,34 @@ fn fio(disk: &Disk, options: &str) -> Vec<String> {
     run("fio", &arguments).trim().split(';').map(str::to_string).collect()
 }
 
-/// Submission and completion latency of fio's reads, in microseconds (terse format, version 3).
+/// Returns the mean submission latency plus the mean completion latency of fio's reads, in microseconds (terse format, version 3).
 fn clat(terse: &[String]) -> f64 {
     terse[11].parse::<f64>().unwrap() + terse[15].parse::<f64>().unwrap()
 }
 
-/// The least that the mean of a histogram can be.
+/// Returns the smallest possible mean of a histogram.
 fn least_mean(histogram: &[u64]) -> f64 {
     let sum: u64 =
         histogram.iter().enumerate().map(|(slot, count)| count * if slot == 0 { 0 } else { 1 << slot }).sum();
     sum as f64 / histogram.iter().sum::<u64>() as f64
 }
 
-/// Takes the kernel's clock for one that is read for each request, as before 6.9: then the programs do not see requests issued.
+/// Feature to avoid, so that the kernel's clock counts as one that is read for each request, as before 6.9: then the programs do not
+/// see requests being issued.
 const NO_ISSUE: &str = "plug_clock";
 
-/// What an operation of a disk has in the rows of the programs.
+/// Counts of an operation on a disk in the rows of the programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counted {
     requests: u64,
     bytes: u64,
-    /// Requests by phase: all, in the device, before it.
+    /// Number of requests by phase: all, in the device, before it.
     phases: [u64; 3],
     /// Nanoseconds by phase.
     ns: [u64; 3],
 }
 
-/// The words of this process's latest array with values of this size.
+/// Returns the words of this process's latest array with values of this size.
 pub fn map_words<T>() -> Vec<u64> {
     let number = |text: &str, field: &str| -> Option<usize> {
         text.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
@@ -171,7 +174,7 @@ pub fn map_words<T>() -> Vec<u64> {
     }
 }
 
-/// Reads, writes, flushes and discards of a disk, as the programs counted them so far.
+/// Returns the programs' counts of reads, writes, flushes and discards of a disk.
 fn counted(disk: &Disk) -> [Counted; 4] {
     let (major, minor) = disk.number();
     let key = 1 << 63 | u64::from(major) << 32 | u64::from(minor);
@@ -196,7 +199,7 @@ fn counted(disk: &Disk) -> [Counted; 4] {
     all.map(|counted| Counted { requests: counted.requests + counted.phases[0], ..counted })
 }
 
-/// Reads, writes, flushes and discards of a disk by /proc/diskstats, each with its sectors.
+/// Returns the numbers of reads, writes, flushes and discards of a disk in /proc/diskstats, each with its sectors.
 fn by_operation(disk: &Disk) -> [(u64, u64); 4] {
     let text = std::fs::read_to_string("/proc/diskstats").unwrap();
     let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -220,7 +223,7 @@ fn operations_count_the_same_without_the_program_at_issue() {
     operations("", "issue = False");
 }
 
-/// With all that a request may be counted by.
+/// All options that add counters for a request.
 const ALL: &str = "devices = ^loop\nby_size = True\nexemplars = True";
 
 #[test]
@@ -289,7 +292,7 @@ fn operations(avoid: &str, options: &str) {
     assert_eq!(missing, (completed.unseen, completed.unseen_bytes), "only what no program can see is missing");
 }
 
-/// The rows are held against /proc/diskstats above.
+/// The rows are compared with /proc/diskstats above.
 #[test]
 fn the_metrics_of_a_disk_are_what_its_rows_have() {
     let _alone = alone();
@@ -334,7 +337,7 @@ fn the_metrics_of_a_disk_are_what_its_rows_have() {
     assert_eq!(label.1, corebcc::kit::SeriesLabel::Text(disk.name().to_owned()));
 }
 
-/// A table of the module by its cluster: what its instances have of these metrics.
+/// Reads the values of these metrics by instance, in the module's table with this cluster.
 fn values(agent: &mut Agent, cluster: u32, metrics: &[&str]) -> BTreeMap<String, Vec<Option<String>>> {
     let spec =
         corebcc::modules::find("biolatency").unwrap().tables.iter().find(|spec| spec.cluster == cluster).unwrap();
@@ -358,13 +361,14 @@ fn values(agent: &mut Agent, cluster: u32, metrics: &[&str]) -> BTreeMap<String,
     table.keys().iter().enumerate().map(row).collect()
 }
 
-/// Keeps the descriptor open until the test goes on, so that nobody looks at the disk after it.
+/// Python that keeps the descriptor open until the test continues, so that no other process probes the disk after closing.
 const UNTIL_TOLD: &str = "say('done')\nsys.stdin.readline()";
 
-/// Forty reads of 64 KB from 12 KB before the end of the file behind the disk.
+/// Python for forty reads of 64 KB from 12 KB before the end of the file behind the disk.
 const READS_IN_PARTS: &str = "for i in range(40):\n try: os.preadv(fd, [page], 10 << 20)\n except OSError: pass\n";
 
-/// Reads of so many bytes of a disk, with O_DIRECT, each so many times; the descriptor stays open so that nobody looks at the disk after it.
+/// Reads from a disk with O_DIRECT: for each size in bytes a number of times. The descriptor stays open so that no other process
+/// probes the disk after closing.
 fn read_sizes(disk: &Disk, sizes: &[(u32, u32)]) -> Script {
     let source = format!(
         "{}for size, times in {sizes:?}:\n\
@@ -380,7 +384,7 @@ fn read_sizes(disk: &Disk, sizes: &[(u32, u32)]) -> Script {
     script
 }
 
-/// Each size's reads, and those of the disk.
+/// Returns the number of reads for each size, and of all reads of the disk.
 fn read_counts(agent: &mut Agent, disk: &Disk) -> (BTreeMap<String, u64>, u64) {
     let number = |value: &Option<String>| value.as_ref().unwrap().parse::<u64>().unwrap();
     let sizes = values(agent, 325, &["disk.size.read.total.count"]);
@@ -431,7 +435,7 @@ fn reads_are_counted_by_their_size() {
     }
 }
 
-/// As above, a read beyond the end of the file completes in two parts: its size is that of both.
+/// A read beyond the end of the file completes in two parts: its size is the sum of both.
 #[test]
 fn a_request_in_parts_has_the_size_of_the_whole() {
     let _alone = alone();
@@ -621,7 +625,7 @@ fn batches(avoid: &str) {
     assert_eq!(agent.warnings(), [""; 0]);
 }
 
-/// A flush without data has a parent request that completes too, with no bytes: /proc/diskstats counts it among the writes.
+/// A flush without data has a parent request that completes too, with no bytes: /proc/diskstats counts it as a write.
 #[test]
 fn a_flush_is_counted_once_and_its_parent_not() {
     let _alone = alone();
@@ -660,7 +664,7 @@ fn discards_and_zeroing_are_counted() {
     same(&work, work.own.all() - work.own.flushes);
 }
 
-/// A read beyond the end of the file behind a loop device completes in two parts: what there was, then zeros or an error.
+/// A read beyond the end of the file behind a loop device completes in two parts: the existing data, then zeros or an error.
 #[test]
 fn a_request_that_completes_in_parts_is_counted_once() {
     let _alone = alone();
@@ -674,7 +678,7 @@ fn a_request_that_completes_in_parts_is_counted_once() {
     assert_eq!(agent.warnings(), [""; 0]);
 }
 
-/// The root disk cannot be left alone by others, so an upper and a lower end: parents of flushes count as writes there.
+/// The root disk is always in use by others, so counts have an upper and a lower bound: parents of flushes count as writes there.
 #[test]
 fn a_file_system_under_fsync_is_counted_as_bpftrace_counts_it() {
     let _alone = alone();
@@ -733,8 +737,8 @@ fn the_queued_distribution_is_not_below_the_other() {
     assert!(least_mean(&queued) >= least_mean(&issued), "issued {issued:?}\nqueued {queued:?}");
 }
 
-/// /proc/diskstats does not count these: ftrace's number is what there is, and without it fio's, with a few blocks more that are read when the
-/// device is opened.
+/// Checks requests that /proc/diskstats does not count, by ftrace's number, or without it by fio's, with a few blocks more that are
+/// read when the device is opened.
 fn unaccounted(work: &Work) {
     let expected = match work.completed.elsewhere {
         Some(_) => work.completed.seen..=work.completed.seen,
@@ -769,7 +773,7 @@ fn unaccounted_disks_are_measured_or_counted_as_unmeasured() {
     assert!(has_no_total(queued.warnings()));
 }
 
-/// A disk over a file of a file system: while that is frozen it holds up writes to its files, and so the requests of the disk.
+/// A disk over a file of a file system: while that is frozen, writes to its files wait, and so do the requests of the disk.
 pub struct Held {
     pub upper: Disk,
     mounted: Mounted,
@@ -871,7 +875,7 @@ fn a_disk_that_works_on_bios_does_not_disturb() {
     same(&work, work.own.all());
 }
 
-/// A zram device of 16 MB, if there is one that nobody has given a size.
+/// Gives an unused zram device 16 MB, and returns its name; `None` if there is none.
 fn zram() -> Option<String> {
     let disks = std::fs::read_dir("/sys/block").ok()?.flatten().map(|entry| entry.file_name().into_string().unwrap());
     let size = |name: &str| format!("/sys/block/{name}/disksize");

@@ -1,5 +1,4 @@
-//! bioperpid against /proc/PID/io, /proc/diskstats, and I/O of a known amount, on loop devices of the test's own over files in
-//! memory.
+//! bioperpid against /proc/PID/io, /proc/diskstats, and known amounts of I/O on loop devices of the test over files in memory.
 
 use crate::common::lacks;
 use crate::common::tracers::Completions;
@@ -7,14 +6,14 @@ use crate::support::{alone, command, python, run, settle, Agent, Disk, Script};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// What work on a disk is measured in.
+/// The unit of an amount of I/O.
 #[derive(Clone, Copy)]
 pub enum Unit {
     Requests,
     Bytes,
 }
 
-/// Compares what was counted of some work with what was done, but for requests that completed where no program runs.
+/// Compares the counts of some work with the I/O done, except for requests that completed where no program runs.
 pub fn exact(disk: &Disk, unit: Unit, work: impl FnOnce() -> (u64, u64)) {
     let completions = Completions::record();
     let (counted, done) = work();
@@ -26,14 +25,14 @@ pub fn exact(disk: &Disk, unit: Unit, work: impl FnOnce() -> (u64, u64)) {
     assert_eq!(counted + unseen, done, "{counted} counted, {unseen} not seen, {done} done");
 }
 
-/// Bytes of each process on a disk.
+/// Returns the bytes of each process on a disk.
 fn on(agent: &mut Agent, disk: &Disk) -> BTreeMap<u32, u64> {
     let prefix = format!("{}::", disk.name());
     let pid = |name: &str| name.strip_prefix(&prefix)?.split(' ').next()?.parse().ok();
     agent.named().iter().filter_map(|(name, values)| Some((pid(name)?, values[0]))).collect()
 }
 
-/// Bytes read, written and discarded by /proc/diskstats.
+/// Returns the bytes read, written and discarded according to /proc/diskstats.
 fn sectors(disk: &Disk) -> u64 {
     let text = std::fs::read_to_string("/proc/diskstats").unwrap();
     let line = text.lines().find(|line| line.split_whitespace().nth(2) == Some(disk.name())).unwrap();
@@ -41,7 +40,7 @@ fn sectors(disk: &Disk) -> u64 {
     (number(5) + number(9) + number(16)) * 512
 }
 
-/// Python that opens the disk for direct I/O, with a page to move.
+/// Returns Python that opens the disk for direct I/O, with a page to move.
 pub fn direct(disk: &Disk) -> String {
     format!("import mmap\nfd = os.open('{}', os.O_RDWR | os.O_DIRECT)\npage = mmap.mmap(-1, 65536)\n", disk.device)
 }
@@ -109,7 +108,7 @@ fn threads_of_fio_are_one_process() {
     assert_eq!(agent.warnings(), [""; 0]);
 }
 
-/// Every byte of the disk is somebody's, whether it is queued by a scheduler, merged, written back or discarded.
+/// Every byte of the disk is counted for a process, whether it is queued by a scheduler, merged, written back or discarded.
 #[test]
 fn the_bytes_of_all_processes_are_those_of_the_disk() {
     let _alone = alone();
@@ -190,7 +189,7 @@ fn requests_under_way_at_the_start_are_counted_for_process_0() {
     assert!(counted.get(&0).is_none_or(|&bytes| bytes <= 4 * 65536), "{counted:?}");
 }
 
-/// A process reads a program from the disk under the name it had before; its name is the program's all the same.
+/// A process reads a program from the disk under the name that it had before; its I/O is counted under the name of the program.
 #[test]
 fn a_process_that_ended_has_the_name_of_its_last_program() {
     let _alone = alone();

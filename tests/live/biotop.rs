@@ -1,4 +1,4 @@
-//! biotop against I/O of a known amount and what fio and /proc/diskstats say of it, on loop devices of the test's own.
+//! biotop against known amounts of I/O and against fio and /proc/diskstats, on loop devices of the test.
 
 use crate::bioperpid::{direct, exact, Unit};
 use crate::common::{lacks, loaded};
@@ -6,7 +6,7 @@ use crate::support::{self, alone, command, number, settle, Agent, Disk, Script};
 use corebcc::kit::{Key, Table, TableId};
 use std::process::{Command, Stdio};
 
-/// `0`: the rows are of the time since the last fetch, so that a test knows what they cover.
+/// Options with the interval `0`: rows cover the time since the last fetch, which a test knows.
 const AT_FETCH: &str = "interval = 0\nprocess_count = 1000\n";
 
 #[derive(Debug, PartialEq)]
@@ -19,7 +19,7 @@ struct Row {
     duration: u64,
 }
 
-/// The rows of a disk.
+/// Returns the rows of a disk.
 fn rows(agent: &mut Agent, disk: &Disk) -> Vec<Row> {
     let row = |row: &support::Row| Row {
         pid: row.number(0),
@@ -126,7 +126,7 @@ fn a_program_has_its_own_name_after_exec() {
     });
 }
 
-/// With both modules on, one of them counts for both: neither twice nor not at all.
+/// If both modules are on, one of them counts for both: neither twice nor not at all.
 #[test]
 fn bioperpid_and_biotop_together_count_once() {
     let _alone = alone();

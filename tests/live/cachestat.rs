@@ -1,5 +1,5 @@
-//! cachestat against files of a known number of pages, on a file system of the test's own on a loop device, and against
-//! /proc/vmstat and /proc/meminfo.
+//! cachestat against files of a known number of pages, on a file system on a loop device of the test, and against /proc/vmstat and
+//! /proc/meminfo.
 
 use crate::common::tracers::Recorder;
 use crate::common::{lacks, skip};
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 
 const PAGES: u64 = 4096;
 
-/// What the module says now: total, misses, hits, dirtied, buffers, cached.
+/// Reads the module's values: total, misses, hits, dirtied, buffers, cached.
 fn values(agent: &mut Agent) -> [Option<u64>; 6] {
     settle();
     agent.tick();
@@ -26,7 +26,7 @@ fn values(agent: &mut Agent) -> [Option<u64>; 6] {
     })
 }
 
-/// What came meanwhile.
+/// Returns the growth of the first four values during some work.
 fn during(agent: &mut Agent, work: impl FnOnce()) -> [Option<u64>; 4] {
     let before = values(agent);
     work();
@@ -34,14 +34,14 @@ fn during(agent: &mut Agent, work: impl FnOnce()) -> [Option<u64>; 4] {
     [0, 1, 2, 3].map(|column| Some(after[column]? - before[column]?))
 }
 
-/// A field of /proc/vmstat.
+/// Reads a field of /proc/vmstat.
 fn vmstat(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/vmstat").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();
     line.parse().unwrap()
 }
 
-/// A file system on a disk of the test's own.
+/// A file system on a disk of the test.
 struct FileSystem {
     at: tempfile::TempDir,
     disk: Disk,
@@ -60,7 +60,7 @@ impl FileSystem {
         self.at.path().join("data")
     }
 
-    /// A new file of so many pages, on disk and in the cache.
+    /// Makes a new file, which is on disk and in the cache.
     fn file(&self) {
         let mut file = File::create(self.path()).unwrap();
         for _ in 0..PAGES {
@@ -69,7 +69,7 @@ impl FileSystem {
         file.sync_all().unwrap();
     }
 
-    /// Takes what is in the cache out of it: all of this file system, nothing of others.
+    /// Drops all pages of this file system from the cache, and none of others.
     fn drop_cache(&self) {
         let at = self.at.path().to_str().unwrap();
         run("mount", &["-o", "remount", at]);
@@ -90,27 +90,28 @@ fn read(path: &Path) {
     while file.read(&mut buffer).unwrap() > 0 {}
 }
 
-/// What work of a known amount added, and what ftrace saw meanwhile.
+/// Counts of the module and events of ftrace during some work of known amount.
 #[derive(Debug)]
 struct Seen {
-    /// By the module: total, misses, hits, dirtied.
+    /// Growth of the module's total, misses, hits and dirtied.
     counted: [Option<u64>; 4],
-    /// Of the test's own disk, from before the one reading of the module to behind the other.
+    /// Pages of the test's disk, from before the first reading of the module to after the second.
     own: Pages,
     /// Pages of its file that came into the cache.
     file: u64,
-    /// Of all others.
+    /// Pages of all other disks.
     others: Pages,
 }
 
-/// Pages that came into the cache, and buffers dirtied.
+/// Numbers of pages that came into the cache, and of buffers dirtied.
 #[derive(Debug, Default)]
 struct Pages {
     added: u64,
     buffers: u64,
 }
 
-/// Does work on a file system while others do theirs. What they do adds to what the module counts, up to what ftrace saw of it.
+/// Does work on a file system while other processes do theirs. Their work adds to the module's counts, by no more than ftrace saw of
+/// it.
 fn during_with_others(agent: &mut Agent, files: &FileSystem, work: impl FnOnce()) -> Option<Seen> {
     let recorder = Recorder::start(&["filemap/mm_filemap_add_to_page_cache", "block/block_dirty_buffer"]);
     let Some(recorder) = recorder else {
@@ -138,7 +139,7 @@ fn during_with_others(agent: &mut Agent, files: &FileSystem, work: impl FnOnce()
     Some(seen)
 }
 
-/// Whether accesses are seen here; if not, says so and checks that there is no value in their place.
+/// Returns true if accesses are counted here; if not, prints that and checks that there is no value in their place.
 fn sees_accesses(agent: &mut Agent) -> bool {
     let [total, misses, hits, dirtied, ..] = values(agent);
     assert!(misses.is_some() && dirtied.is_some());

@@ -1,4 +1,4 @@
-//! cgroup_disk and cgroup_runq: work of a known amount in cgroups of the test's own.
+//! cgroup_disk and cgroup_runq against known amounts of work in cgroups of the test.
 
 use crate::biolatency::map_words;
 use crate::common::tracers::{Completions, UnseenArrivals};
@@ -13,14 +13,14 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A cgroup of the test's own, until it is dropped.
+/// A cgroup of the test, removed when it is dropped.
 pub struct Cgroup {
     directory: PathBuf,
-    /// As a series is called.
+    /// The name of its series.
     pub name: String,
 }
 
-/// Where cgroups have this controller; says that the test was skipped where none have.
+/// Returns the hierarchy with this controller; if there is none, prints that the test was skipped.
 pub fn hierarchy(of: Controller) -> Option<Cgroups> {
     let cgroups = Cgroups::of(of).inspect_err(|none| skip(&none.to_string())).ok()?;
     if of == Controller::BlockIo && !cgroups.is_v1 {
@@ -29,7 +29,7 @@ pub fn hierarchy(of: Controller) -> Option<Cgroups> {
     Some(cgroups)
 }
 
-/// Lets the cgroups of v2 have a controller.
+/// Enables a controller for cgroups of v2.
 fn enable(cgroups: &Cgroups, controller: &str) -> std::io::Result<()> {
     fs::write(cgroups.mount().join("cgroup.subtree_control"), format!("+{controller}"))
 }
@@ -46,7 +46,7 @@ impl Cgroup {
         fs::metadata(&self.directory).unwrap().ino()
     }
 
-    /// A command in this cgroup.
+    /// Runs a command in this cgroup.
     pub fn run(&self, program: &str, arguments: &[&str]) -> String {
         let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.directory.display());
         run("sh", &[&["-c", &enter, "sh", program], arguments].concat())
@@ -59,12 +59,12 @@ impl Drop for Cgroup {
     }
 }
 
-/// A disk past the page cache.
+/// Opens a disk for reads that bypass the page cache.
 fn direct(disk: &Disk) -> fs::File {
     fs::OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_DIRECT).open(&disk.device).unwrap()
 }
 
-/// So many reads of 4 KB each, past the page cache.
+/// Makes a number of reads of 4 KB each from a cgroup, past the page cache.
 fn reads(cgroups: &Cgroups, cgroup: &Cgroup, disk: &Disk, reads: u64) {
     let device = direct(disk);
     let home = home(cgroups);
@@ -74,7 +74,7 @@ fn reads(cgroups: &Cgroups, cgroup: &Cgroup, disk: &Disk, reads: u64) {
     settle();
 }
 
-/// The cgroup that this process is in.
+/// Returns the cgroup of this process.
 fn home(cgroups: &Cgroups) -> PathBuf {
     let text = fs::read_to_string("/proc/self/cgroup").unwrap();
     let mine = text.lines().find_map(|line| {
@@ -86,7 +86,7 @@ fn home(cgroups: &Cgroups) -> PathBuf {
     cgroups.mount().join(mine.unwrap())
 }
 
-/// Columns of a series: of reads count and p99, and the bytes.
+/// Columns of a series: count and p99 of reads, and the bytes.
 const COUNT: usize = 0;
 const P99: usize = 4;
 const WRITES: usize = 2 * 7;
@@ -125,7 +125,7 @@ fn reads_count(avoid: &str) {
     assert_eq!(column(&mut agent, COUNT)[&busy.name], 100 - completed.unseen);
 }
 
-/// Writes of 8 KB and reads of 4 KB by two cgroups.
+/// Two cgroups write 8 KB and read 4 KB at a time.
 #[test]
 fn direct_io_counts_by_cgroup_operation_and_bytes() {
     let _alone = alone();
@@ -165,7 +165,7 @@ fn direct_io_counts(cgroups: &Cgroups) {
     assert_eq!((counted.0 + completed.unseen, counted.1 + completed.unseen_bytes), expected, "{of:?}");
 }
 
-/// With hierarchies of v1 beside that of v2: disks count by the one with blkio, tasks by v2 alone.
+/// With hierarchies of v1 beside that of v2, disks are counted by the one with blkio, tasks by v2 only.
 #[test]
 fn a_hierarchy_of_v1_counts_disks_and_v2_beside_it_tasks() {
     const HERE: &str = "COREBCC_CGROUPS_V1";
@@ -213,14 +213,14 @@ fn a_hierarchy_of_v1_counts_disks_and_v2_beside_it_tasks() {
     until(|| numbers_of_cgroups() == before_all);
 }
 
-/// How many cgroups the kernel knows in the hierarchies with blkio and cpu.
+/// Returns the kernel's numbers of cgroups in the hierarchies with blkio and cpu.
 fn numbers_of_cgroups() -> Vec<String> {
     let text = fs::read_to_string("/proc/cgroups").unwrap();
     let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     lines.filter(|line| ["blkio", "cpu"].contains(&line[0])).map(|line| line[2].to_owned()).collect()
 }
 
-/// Waits for something that takes the kernel moments.
+/// Waits for a change that takes the kernel moments.
 fn until(done: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !done() && Instant::now() < end {
@@ -228,7 +228,7 @@ fn until(done: impl Fn() -> bool) {
     }
 }
 
-/// 4 MB in the page cache, which another cgroup has written to the disk.
+/// A cgroup writes 4 MB to the page cache, and another one has them written to the disk.
 #[test]
 fn what_is_written_back_belongs_to_the_cgroup_that_wrote() {
     const BYTES: u64 = 4 << 20;
@@ -328,7 +328,7 @@ fn a_removed_cgroup_ends_and_returns_without_a_lost_count() {
     assert!((1..=5).contains(&column(&mut agent, COUNT)[&third.name]));
 }
 
-/// The ids of the cgroups that have a place in the latest table of owners.
+/// Returns the ids of the cgroups with a place in the latest table of owners.
 fn owners() -> Vec<u64> {
     let words = map_words::<cgroup_owner>();
     words.chunks(size_of::<cgroup_owner>() / 8).map(|owner| owner[0]).filter(|&id| id != 0).collect()
@@ -340,7 +340,7 @@ fn enter(directory: &Path, is_v1: bool) {
     fs::write(directory.join(file), "0").unwrap();
 }
 
-/// Each comes, reads once and goes.
+/// Each cgroup comes, reads once and goes.
 #[test]
 fn a_thousand_short_lived_cgroups_leave_nothing_behind() {
     const TIMES: u64 = 1000;
@@ -396,7 +396,7 @@ fn write_once(device: &fs::File, page: u64) {
     device.write_all_at(&Box::new(Pages([1; 8192])).0, page * 4096).unwrap();
 }
 
-/// Its disk lies on a file system that is held up again and again.
+/// The slow cgroup's disk is on a file system that is frozen again and again.
 #[test]
 fn a_slow_cgroup_stands_out_among_quiet_ones() {
     let _alone = alone();
@@ -430,7 +430,8 @@ fn a_slow_cgroup_stands_out_among_quiet_ones() {
     assert!(p99[&slow.name] >= 300_000 && quiet.iter().all(|cgroup| p99[&cgroup.name] < 300_000), "{p99:?}");
 }
 
-/// A process in a cgroup that sleeps, and waits until it is dropped; how often it arrived on a CPU there by its own count.
+/// Starts a process in a cgroup that sleeps a number of times and waits until it is dropped. Returns the process's own count of
+/// arrivals on a CPU, and the process.
 fn sleeps(cgroup: &Cgroup, times: u32) -> (u64, Sleeper) {
     let mut sleeper = Sleeper::new();
     let before = sleeper.arrivals();
@@ -489,7 +490,7 @@ fn runqlat_and_cgroup_runq_together_count_each_task_once() {
     assert!((arrivals.saturating_sub(unseen)..=arrivals).contains(&counts[&cgroup.name]), "{counts:?}");
 }
 
-/// It has more threads that want to run than there are CPUs.
+/// The busy cgroup has more threads that want to run than there are CPUs.
 #[test]
 fn a_cgroup_that_wants_more_than_all_cpus_waits() {
     let _alone = alone();
@@ -510,7 +511,7 @@ fn a_cgroup_that_wants_more_than_all_cpus_waits() {
     assert!(sums[&hog.name] > 5 * sums[&calm.name], "{sums:?}");
 }
 
-/// A child that ends at once, born in a cgroup.
+/// Spawns a child that begins in a cgroup and ends at once.
 fn spawn_into(directory: &fs::File) {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     // struct clone_args of linux/sched.h: the flags first, then the signal at the end, and the cgroup last
@@ -527,7 +528,7 @@ fn spawn_into(directory: &fs::File) {
     nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child as i32), None).unwrap();
 }
 
-/// Each comes with one task that runs once, and goes.
+/// Each cgroup comes with a task that runs once, and goes.
 #[test]
 fn short_lived_cgroups_leave_no_tasks_behind() {
     const TIMES: u64 = 500;

@@ -1,5 +1,5 @@
-//! Disks of each kind against /proc/diskstats, and disks without requests with the option `stacked`: zram wherever it is, device-mapper over
-//! a loop device. A virtual machine of tests/vm has others as well, which may be written to.
+//! Disks of each kind against /proc/diskstats, and disks without requests with the option `stacked`: zram where it exists,
+//! device-mapper over a loop device. A virtual machine of tests/vm also has other disks, which may be written to.
 
 use crate::common::skip;
 use crate::common::tracers::Completions;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
 const BLOCK: usize = 4096;
 
-/// A disk by what it is, past the page cache.
+/// A disk opened by its path, for I/O past the page cache.
 struct Direct(File);
 
 impl Direct {
@@ -47,14 +47,14 @@ fn table(agent: &mut Agent, cluster: u32) -> (&'static TableSpec, Table) {
     (spec, agent.other(spec))
 }
 
-/// The rows of disks, and of those without requests.
+/// Clusters of the tables of disks, and of disks without requests.
 const DEV: u32 = 320;
 const STACKED: u32 = 330;
-/// The rows of disks and sizes, and those of the slowest requests.
+/// Clusters of the table of disks and sizes, and of the slowest requests.
 const SIZE: u32 = 325;
 const SLOWEST: u32 = 337;
 
-/// The values of a disk by the ends of their names: `read.total.count`; 0 for one without a row.
+/// Returns the values of a disk by the ends of their names, as `read.total.count`; 0 for a disk without a row.
 fn values<const N: usize>(agent: &mut Agent, cluster: u32, disk: &str, ends: [&str; N]) -> [u64; N] {
     let (spec, table) = table(agent, cluster);
     let Some(row) = row(&table, disk) else { return [0; N] };
@@ -83,7 +83,7 @@ fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
 const READS: usize = 0;
 const WRITES: usize = 4;
 
-/// A zram device of its own.
+/// A zram device of the test.
 struct Zram(String);
 
 impl Zram {
@@ -111,7 +111,7 @@ impl Drop for Zram {
 /// A disk of device-mapper.
 struct Mapped {
     name: &'static str,
-    /// `dm-0`
+    /// Name of the disk, as `dm-0`.
     disk: String,
 }
 
@@ -211,7 +211,7 @@ fn a_bio_that_device_mapper_splits_counts_once() {
     assert_eq!(agent.warnings(), [""; 0]);
 }
 
-/// 240 ms are in the middle of a bucket. Where the timer is late, as in an emulated machine, the reader sees that too.
+/// The delay of 240 ms is in the middle of a bucket. If the timer is late, as in an emulated machine, the reader sees that too.
 #[test]
 fn a_delay_shows_in_the_disk_above_and_not_below() {
     const DELAY: u64 = 240_000;
@@ -243,7 +243,7 @@ fn a_delay_shows_in_the_disk_above_and_not_below() {
     assert!(below < DELAY / 10, "{below} us below");
 }
 
-/// The kernel does not keep when its requests were allocated.
+/// The kernel does not keep the allocation times of this disk's requests.
 #[test]
 fn a_disk_without_iostats_has_no_total_until_it_has_them_again() {
     let _alone = alone();
@@ -316,7 +316,7 @@ fn requests_count_by_size_and_the_slowest_has_its_process() {
     assert_eq!(agent.warnings(), [""; 0]);
 }
 
-/// 40 reads and 30 writes of a disk over others, each of which is the same below it, or so many copies.
+/// Makes 40 reads and 30 writes of a disk over others, and checks the counts of both: below it each is the same, or as many copies.
 fn count_above_and_below(agent: &mut Agent, above: &str, cluster: u32, below: &[&Disk], copies: u64) {
     const ENDS: [&str; 2] = ["read.total.count", "write.total.count"];
     let stats = |disk: &str| diskstats(disk, [READS, WRITES]);
@@ -353,7 +353,7 @@ fn count_above_and_below(agent: &mut Agent, above: &str, cluster: u32, below: &[
     assert_eq!(agent.warnings(), [""; 0]);
 }
 
-/// Its requests are its own, of which each becomes one of a path.
+/// The requests of a multipath disk are its own; each becomes one of a path.
 #[test]
 fn a_multipath_disk_counts_its_requests_and_paths_theirs() {
     multipath("0", DEV);
@@ -374,7 +374,7 @@ fn multipath(features: &str, cluster: u32) {
     count_above_and_below(&mut agent, &mapped.disk, cluster, &paths.each_ref(), 1);
 }
 
-/// An array of md without a superblock, made of all of its disks.
+/// An array of md without a superblock, with all of its disks.
 struct Array(String);
 
 impl Array {
@@ -413,7 +413,7 @@ impl Drop for Array {
     }
 }
 
-/// Each of its writes becomes one of every disk.
+/// Each write of the array becomes one of every disk.
 #[test]
 fn an_array_of_raid_1_counts_once_and_each_of_its_disks() {
     let _alone = alone();
@@ -423,7 +423,7 @@ fn an_array_of_raid_1_counts_once_and_each_of_its_disks() {
     count_above_and_below(&mut agent, &array.0, STACKED, &disks.each_ref(), 2);
 }
 
-/// The disks that a virtual machine of tests/vm has for this.
+/// Returns the disks that a virtual machine of tests/vm has for these tests.
 fn spare_disks() -> Vec<String> {
     let disks = std::env::var("COREBCC_DISKS").unwrap_or_default();
     if disks.is_empty() {
@@ -464,7 +464,7 @@ fn each_kind_of_disk_counts_as_the_kernel_counts_it() {
     assert!(table(&mut agent, STACKED).1.is_empty(), "bios of disks with requests");
 }
 
-/// A disk that is taken away and comes back under its name, with what it had counted.
+/// Checks that a disk that is removed and comes back under its name continues its counts.
 fn comes_back(agent: &mut Agent, cluster: u32, disk: &str, go: impl FnOnce(), come: impl FnOnce()) {
     // As many ticks as it takes to see that it is gone, or there again.
     let look = |agent: &mut Agent| (0..10).for_each(|_| agent.tick());
@@ -499,7 +499,7 @@ fn a_zram_that_comes_back_keeps_its_identifier() {
     assert_eq!(bios(&mut agent, &name)[1], writes + 1);
 }
 
-/// By what a disk is taken away, and where the kernel is told to look for it again.
+/// Disks with the file that removes them, and the file and text that make the kernel look for them again.
 const PLUGS: [(&str, &str, &str, &str); 2] = [
     ("sda", "/sys/block/sda/device/delete", "/sys/class/scsi_host/host0/scan", "- - -"),
     ("nvme0n1", "/sys/block/nvme0n1/device/device/remove", "/sys/bus/pci/rescan", "1"),

@@ -1,5 +1,5 @@
-//! execsnoop on the agent kernel: execs of a known script, of long command lines, of failures. The patterns keep what
-//! other processes do meanwhile out of the table.
+//! execsnoop on the agent kernel: execs of a known script, of long command lines, of failures. The patterns keep execs of other
+//! processes out of the table.
 
 use crate::support::{alone, i386_program, python, write_program, Agent, Row, I386_CODE};
 use std::fs;
@@ -159,7 +159,7 @@ fn execs_by_a_32_bit_program_are_shown_with_their_arguments() {
     assert_eq!(column(&rows, COMM), ["true", "small"]);
 }
 
-/// Each exec has its last argument at another distance from the end of a page.
+/// The last argument of each exec has another distance from the end of a page.
 #[test]
 fn an_argument_of_any_length_is_whole_wherever_it_ends() {
     let _alone = alone();

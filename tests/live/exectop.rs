@@ -1,4 +1,4 @@
-//! exectop: execs of names nobody else uses, so that the numbers are exact.
+//! exectop: execs under names that no other process uses, so that the numbers are exact.
 
 use crate::support::{alone, run, Agent, Script};
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ fn count(agent: &mut Agent, name: &str) -> u64 {
     agent.named().get(name).map_or(0, |numbers| numbers[0])
 }
 
-/// A directory with `true` under other names.
+/// Makes a directory with `true` under other names.
 fn copies(names: &[&str]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for name in names {

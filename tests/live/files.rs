@@ -1,4 +1,4 @@
-//! ext4dist, xfsdist and zfsdist: operations of known number on a file system made for them.
+//! ext4dist, xfsdist and zfsdist: known numbers of operations on a file system of the test.
 
 use crate::common::skip;
 use crate::support::{alone, number, Agent, StandIns};
@@ -14,13 +14,14 @@ use std::time::Duration;
 const O_SYNC: i32 = 0o4010000;
 const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
 
-/// How many opens, reads, writes and fsyncs there were.
+/// Returns the numbers of opens, reads, writes and fsyncs.
 fn counts(agent: &mut Agent) -> [u64; 4] {
     let table = agent.table();
     [0, 1, 2, 3].map(|column| (0..table.len()).map(|row| number(&table, row, column)).sum())
 }
 
-/// The same by the tables of quantiles, of buckets and for Prometheus, whose times have to fit together.
+/// Returns the same numbers from the tables of quantiles, of buckets and for Prometheus, after checking that their times are
+/// consistent.
 fn recent(module: &str, agent: &mut Agent) -> [u64; 4] {
     let [_, by_operation, by_bucket, in_seconds] = find(module).unwrap().tables else { panic!("four tables") };
     agent.tick();
@@ -39,7 +40,7 @@ fn recent(module: &str, agent: &mut Agent) -> [u64; 4] {
     })
 }
 
-/// 40 opens, 100 writes (10 of them synchronous), 300 reads (20 of them direct), 15 synchronisations.
+/// Makes 40 opens, 100 writes (10 of them synchronous), 300 reads (20 of them direct), and 15 synchronisations.
 fn work(directory: &Path) {
     let path = directory.join("file");
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&path).unwrap();
@@ -69,18 +70,18 @@ fn work(directory: &Path) {
     }
 }
 
-/// A file system that is made in a file and mounted, both by a shell that knows them as $image and $mount.
+/// A file system that shell commands make in the file $image and mount at $mount.
 struct FileSystem {
     module: &'static str,
     size: u64,
     make: &'static str,
     end: &'static str,
-    /// How many synchronisations its 10 synchronous writes are.
+    /// Number of synchronisations that its 10 synchronous writes cause.
     synchronous: u64,
 }
 
 impl FileSystem {
-    /// Lets the work on it be counted.
+    /// Works on the file system, and checks the counts.
     fn operations_are_counted(&self) {
         let _alone = alone();
         let directory = tempfile::tempdir().unwrap();
@@ -136,7 +137,7 @@ fn operations_on_xfs_are_counted_once_each() {
     xfs.operations_are_counted();
 }
 
-/// The kernel's module is gone afterwards if nobody else needs it: a test below is for a kernel without it.
+/// The kernel's module is removed afterwards unless others need it: a test below is for a kernel without it.
 #[test]
 fn operations_on_zfs_are_counted_once_each() {
     let zfs = FileSystem {
@@ -150,7 +151,7 @@ fn operations_on_zfs_are_counted_once_each() {
     zfs.operations_are_counted();
 }
 
-/// OpenZFS has no operation inside another of the same thread: functions that stand in for its own have.
+/// OpenZFS has no operation inside another of the same thread; the functions that stand in for its own do.
 #[test]
 fn an_operation_inside_another_on_zfs_has_its_own_start() {
     let Some(zfs) = StandIns::of(&["zpl_open", "zpl_iter_read", "zpl_iter_write", "zpl_fsync"]) else { return };

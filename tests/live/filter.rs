@@ -1,5 +1,5 @@
-//! The `process` option: which processes count, from which instruction to which, against work of known size. Between two
-//! steps the modules get to know of new command lines as in the agent.
+//! The `process` option: the processes that count, and the instructions between which they do, against work of known size. Between
+//! two steps the modules learn of new command lines as in the agent.
 
 use crate::common::tracers::UnseenArrivals;
 use crate::common::{lacks, loaded, skip};
@@ -25,13 +25,13 @@ const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 /// Loaded modules.
 struct Modules {
     group: ModuleSet,
-    /// Nobody writes to it.
+    /// An event that nobody triggers.
     never: EventFd,
     modules: Vec<EnabledModule>,
 }
 
 impl Modules {
-    /// Each module with its options.
+    /// Loads modules, each with its options.
     fn new(modules: &[(&str, &str)], refresh: Option<Duration>) -> Modules {
         let names: Vec<&str> = modules.iter().map(|(name, _)| *name).collect();
         let mut text = format!("[pmda]\nmodules = {}\n", names.join(","));
@@ -55,7 +55,7 @@ impl Modules {
         table
     }
 
-    /// The first metric's values by the instances' names.
+    /// Returns the values of the first metric by the names of instances.
     fn counts(&mut self, module: usize) -> BTreeMap<String, u64> {
         let table = self.table(module);
         let name = |key: &Key| match key {
@@ -70,13 +70,13 @@ impl Modules {
         table.keys().iter().enumerate().filter_map(|(row, key)| Some((name(key), value(row)?))).collect()
     }
 
-    /// How often the system call getppid counted in the first module.
+    /// Returns the number of getppid calls that the first module counted.
     fn getppid(&mut self) -> u64 {
         self.counts(0).get("getppid").copied().unwrap_or(0)
     }
 }
 
-/// Programs under names of the test's own.
+/// Programs under names of the test.
 struct Programs(TempDir);
 
 impl Programs {
@@ -92,14 +92,14 @@ impl Programs {
         path
     }
 
-    /// perl under a name.
+    /// Returns a command that runs perl under a name.
     fn perl(&self, name: &str, source: &str) -> Command {
         let mut command = Command::new(self.path("/usr/bin/perl", name));
         command.args(["-e", source]);
         command
     }
 
-    /// Runs perl under a name to its end; yields its process id.
+    /// Runs perl under a name to its end. Returns its process identifier.
     fn run(&self, name: &str, source: &str) -> u32 {
         let mut child = self.perl(name, source).spawn().unwrap();
         assert!(child.wait().unwrap().success());
@@ -111,7 +111,7 @@ fn getppid(times: u32) -> String {
     format!("syscall({GETPPID}) for 1..{times};")
 }
 
-/// What strace counted, by the names that the module has; without the exec that began the program.
+/// Returns the counts of strace by the module's names, without the exec that began the program.
 fn traced(file: &Path) -> BTreeMap<String, u64> {
     let text = std::fs::read_to_string(file).unwrap();
     let line = |line: &str| {
@@ -203,7 +203,8 @@ fn a_process_counts_until_its_last_thread_ends() {
     assert_eq!(modules.getppid(), 300);
 }
 
-/// Runs perl under a name with this process id, if the kernel lets it be chosen and nobody is faster.
+/// Runs perl under a name with this process identifier. Returns false if the kernel does not let it be chosen, or another process was
+/// faster.
 fn run_as(programs: &Programs, pid: u32, name: &str, source: &str) -> bool {
     if let Err(error) = std::fs::write("/proc/sys/kernel/ns_last_pid", format!("{}", pid - 1)) {
         skip(&format!("/proc/sys/kernel/ns_last_pid ({error})"));

@@ -1,4 +1,4 @@
-//! The numbers of fine buckets (bpf/shared/fine.bpf.h) on the running kernel against the bounds that the agent has for them.
+//! Fine buckets (bpf/shared/fine.bpf.h) on the running kernel: their numbers against the agent's bounds.
 
 use crate::common::{lacks, lacks_bpf};
 use corebcc::kit::{Fine, Log2};
@@ -14,7 +14,7 @@ SEC("raw_tp/test") int bucket_of(const __u64 *arguments) { return fine_bucket(ar
 SEC("raw_tp/test") int octave_of(const __u64 *arguments) { return usec_bucket(arguments[0]); }
 "#;
 
-/// The header compiled by itself, as build.rs compiles it with the modules.
+/// Compiles the header by itself, as build.rs compiles it with the modules.
 fn object(dir: &Path) -> Vec<u8> {
     let (source, object, headers) = (dir.join("fine.bpf.c"), dir.join("fine.bpf.o"), dir.join("bpf"));
     std::fs::write(&source, PROGRAM).unwrap();

@@ -1,4 +1,4 @@
-//! tracepoint_hits, uprobe_hits and kprobe_hits, each against work of known size in a process of its own.
+//! tracepoint_hits, uprobe_hits and kprobe_hits, each against work of known size in a process of the test.
 
 use crate::common::skip;
 use crate::support::{alone, run_again, settle, wait_together, Agent, Script};
@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
-/// A shell that does its work when told so, and lives until it is dropped.
+/// Starts a shell that works when told so, and lives until it is dropped.
 fn shell(work: &str) -> Script {
     Script::new(Command::new("sh").args(["-c", &format!("exec 2>/dev/null; read go; {work}\necho done; read go")]))
 }
@@ -16,7 +16,7 @@ fn work(shell: &mut Script) {
     assert_eq!(shell.line(), "done");
 }
 
-/// 1000 changes of the own command name, each a hit of task:task_rename, in a process that does nothing else.
+/// Shell commands for 1000 changes of the own command name, each a hit of task:task_rename, in a process that does nothing else.
 const RENAMES: &str = "i=0; while [ $i -lt 1000 ]; do echo x > /proc/self/comm; i=$((i + 1)); done";
 
 const NEEDS_TRACEPOINTS: &str = "root, or CAP_BPF and CAP_PERFMON, on a kernel with BTF";
@@ -59,7 +59,7 @@ fn several_tracepoints_count_as_often_as_the_kernel_says() {
     assert_eq!(after.len(), 2, "the one that is not there has no instance: {after:?}");
 }
 
-/// Runs a test again where tracefs is mounted, in a mount namespace of its own. True: this is there, or it ran there.
+/// Returns true if tracefs is mounted. Otherwise runs the test again with tracefs in a mount namespace of its own, and returns false.
 fn with_tracefs() -> bool {
     if std::fs::read("/sys/kernel/tracing/available_events").is_ok() {
         return true;
@@ -90,7 +90,7 @@ fn expressions_find_tracepoints_and_events_of_tracefs_only() {
 
 const NEEDS_UPROBES: &str = "root on a kernel with CONFIG_UPROBE_EVENTS";
 
-/// 500 forks of the shell, each a call of the C library's fork.
+/// Shell commands for 500 forks, each a call of the C library's fork.
 const FORKS: &str = "i=0; while [ $i -lt 500 ]; do (:); i=$((i + 1)); done";
 
 #[test]
@@ -120,7 +120,7 @@ fn without_a_filter_all_processes_count() {
 
 const NEEDS_FUNCTIONS: &str = "a kernel with fexit or kprobes";
 
-/// 300 opens that succeed and 200 that fail, with nothing in between that opens.
+/// Shell commands for 300 opens that succeed and 200 that fail, with no opens in between.
 const OPENS: &str = "i=0; while [ $i -lt 300 ]; do true < /proc/self/stat; i=$((i + 1)); done
     i=0; while [ $i -lt 200 ]; do true < /proc/self/nothing; i=$((i + 1)); done";
 
@@ -145,7 +145,7 @@ fn a_kernel_function_counts_calls_failures_and_time() {
     assert!(Agent::was_said("no_such_function cannot be attached to"), "what the kernel does not have is named");
 }
 
-/// Writing the name of a command is a write: the one's start is not the other's.
+/// Writing a command's name is a write too: the start of one must not be that of the other.
 #[test]
 fn a_kernel_function_inside_another_has_its_own_start() {
     let _alone = alone();
@@ -192,7 +192,7 @@ fn a_kernel_function_where_2000_threads_wait_is_timed_in_each() {
     assert!(warnings.iter().all(|line| !line.contains("too many threads")), "{warnings:?}");
 }
 
-/// Functions of the kernel that the compiler made of others (`.isra.0` and the like).
+/// Returns functions of the kernel that the compiler made of others (`.isra.0` and similar).
 fn dotted_functions() -> Vec<String> {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let fields = symbols.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const NEEDS: &str = "fexit or kprobes";
 const TIMES: u64 = 500;
 
-/// The module counting this process alone.
+/// Loads the module for this process only.
 fn agent(lines: &str) -> Option<Agent> {
     let own = format!("process = {}\n{lines}", std::process::id());
     let mut agent = Agent::where_possible(NEEDS, "klockstat", &own)?;
@@ -20,8 +20,8 @@ fn agent(lines: &str) -> Option<Agent> {
     Some(agent)
 }
 
-/// What the callers with one of these names sum up to, whichever of them the compiler made of several: spin and hold
-/// counts, their totals, and the longest times.
+/// Sums over callers with one of these names, of which the compiler may have made several: spin and hold counts, their totals, and
+/// the longest times.
 #[derive(Debug, Default, PartialEq)]
 struct Sums {
     counts: [u64; 2],
@@ -51,7 +51,7 @@ fn sums(agent: &mut Agent, names: &[&str]) -> Sums {
 const WRITERS: &[&str] = &["pipe_write", "anon_pipe_write"];
 const READERS: &[&str] = &["pipe_read", "anon_pipe_read"];
 
-/// As many writes as reads of a pipe.
+/// Makes a number of writes to a pipe and as many reads.
 fn use_pipe(times: u64) {
     let (mut from, mut to) = std::io::pipe().unwrap();
     for _ in 0..times {
@@ -102,7 +102,7 @@ fn longer_names_have_more_callers_and_filters_select_them() {
     }
 }
 
-/// The two sides of a new terminal.
+/// Opens both sides of a new terminal.
 fn terminal() -> Option<(File, File)> {
     let (mut master, mut slave) = (0, 0);
     let none: *mut libc::c_void = std::ptr::null_mut();
@@ -112,7 +112,7 @@ fn terminal() -> Option<(File, File)> {
     (result == 0).then(|| unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) })
 }
 
-/// A thread that reads from a terminal; it is in the call.
+/// Starts a thread that reads from a terminal, and waits until it is in the call.
 fn reader(mut terminal: File) -> std::thread::JoinHandle<usize> {
     let (thread, is) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
@@ -128,8 +128,8 @@ fn reader(mut terminal: File) -> std::thread::JoinHandle<usize> {
     reader
 }
 
-/// A writer tries (`mutex_trylock`), a reader waits interruptibly and keeps the lock until there is something to read; who
-/// only tries meanwhile fails, which is no acquisition.
+/// A writer tries the lock (`mutex_trylock`), a reader waits interruptibly and keeps the lock until there is something to read. A try
+/// that fails meanwhile is no acquisition.
 #[test]
 fn a_terminals_lock_counts_tries_and_waits_but_no_failures() {
     let _alone = alone();
@@ -163,7 +163,7 @@ fn a_terminals_lock_counts_tries_and_waits_but_no_failures() {
     assert!(sums.longest[1] >= held.as_nanos() as u64, "{sums:?}");
 }
 
-/// 2.2 s are more than 31 bits of nanoseconds hold. One reader keeps the lock, the other waits for it.
+/// A time of 2.2 s has more than 31 bits of nanoseconds. One reader keeps the lock, the other waits for it.
 #[test]
 fn a_long_wait_is_as_long_as_it_was() {
     let _alone = alone();
@@ -187,8 +187,8 @@ fn a_long_wait_is_as_long_as_it_was() {
     assert!(sums.longest.iter().all(|&longest| longest >= waited && longest < elapsed), "{sums:?} in {elapsed} ns");
 }
 
-/// tee(2) takes the locks of both pipes by their addresses and gives back that of the first pipe first, so that in one of the
-/// two directions what was taken first is given back first.
+/// tee(2) takes the locks of both pipes in the order of their addresses and gives back that of the first pipe first, so that in one
+/// of the two directions the lock taken first is given back first.
 #[test]
 fn locks_given_back_in_either_order_are_each_ended_once() {
     let _alone = alone();
@@ -214,7 +214,7 @@ fn locks_given_back_in_either_order_are_each_ended_once() {
     assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
 }
 
-/// `loop_get_status` takes the lock killably, whether or not there is anything behind the device.
+/// `loop_get_status` takes the lock killably, whether or not the device has a file.
 #[test]
 fn a_function_of_a_module_is_named_and_its_killable_locks_count() {
     let _alone = alone();
@@ -242,7 +242,7 @@ fn where_functions_cannot_be_hooked_it_says_what_is_needed() {
     }
 }
 
-/// Each lock is taken and given back, and once tried in vain; no other function of the kernel can be attached to.
+/// Checks locks that are taken and given back, and once tried in vain; no other function of the kernel can be attached to.
 fn locks_of_a_kernel_with_lock_debugging(killable: &str, trylock: &str) {
     let others = ["mutex_lock_nested", "mutex_lock_interruptible_nested", "mutex_lock_io_nested"];
     let functions = [&others[..], &[killable, trylock, "mutex_unlock"]].concat();

@@ -1,6 +1,6 @@
-//! The modules on the running kernel, each against an independent count: /proc, fio, bpftrace, or work of a known amount.
-//! Needs root. Other load on the machine does not disturb: what a module counts machine-wide is bracketed by two reads of
-//! the independent source, and what it counts by process or name belongs to this test alone.
+//! The modules on the running kernel, each against an independent count: /proc, fio, bpftrace, or work of known size. Needs root.
+//! Other load on the machine does not disturb: counts of the whole machine are bracketed by two reads of the independent source, and
+//! counts by process or name belong to this test only.
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
 

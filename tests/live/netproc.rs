@@ -1,8 +1,8 @@
-//! netproc: known calls and bytes over loopback by processes of this test alone, so that each number is exact.
+//! netproc: known calls and bytes over loopback by processes of this test only, so that each number is exact.
 
 use crate::support::{alone, command, python, Agent, Meeting, Script, IPV4, IPV6};
 
-/// Values by metric, in the order of the items: TCP send, receive, UDP send, receive; calls and bytes each.
+/// Values by metric, in the order of the items: calls and bytes each of TCP send and receive, UDP send and receive.
 type Values = Vec<u64>;
 
 fn of(agent: &mut Agent, pid: u32) -> Option<(String, Values)> {
@@ -19,7 +19,7 @@ fn values(agent: &mut Agent, script: &Script) -> Values {
     values
 }
 
-/// What the script added between two of its lines.
+/// Lets the script do its next step. Returns its line, and the growth of the values.
 fn step(agent: &mut Agent, script: &mut Script) -> (String, Values) {
     let before = values(agent, script);
     script.go();
@@ -28,7 +28,8 @@ fn step(agent: &mut Agent, script: &mut Script) -> (String, Values) {
     (line, after.iter().zip(&before).map(|(after, before)| after - before).collect())
 }
 
-/// A connected pair of TCP sockets `c` and `d`, and of UDP sockets `u` and `v`, of the family and at the address in `family` and `host`.
+/// Python that connects a pair of TCP sockets `c` and `d`, and of UDP sockets `u` and `v`, of the family and at the address in
+/// `family` and `host`.
 const SOCKETS: &str = "
 s = socket.socket(family)
 s.bind((host, 0)); s.listen()
@@ -39,7 +40,7 @@ v = socket.socket(family, socket.SOCK_DGRAM); v.bind((host, 0))
 def get(n): assert len(d.recv(n, socket.MSG_WAITALL)) == n
 ";
 
-/// What a script with [`SOCKETS`] begins with.
+/// Returns the beginning of a script with [`SOCKETS`].
 fn sockets(meeting: &Meeting) -> String {
     format!("family, host = socket.{}, '{}'\n{SOCKETS}", meeting.family, meeting.connect)
 }

@@ -1,4 +1,4 @@
-//! The quantiles of biolatency on disks of known latency, against fio's.
+//! Quantiles of biolatency on disks of known latency, against those of fio.
 
 use crate::common::slow_disk::SlowDisk;
 use crate::common::tracers::Recorder;
@@ -22,7 +22,7 @@ fn name(table: &Table, row: usize) -> String {
     }
 }
 
-/// What a table has of `disk.dev.read.METRIC` by instance.
+/// Returns the values of `disk.dev.read.METRIC` in a table, by instance.
 fn reads(agent: &mut Agent, cluster: u32, metric: &str) -> Vec<(String, u64)> {
     let spec = spec(cluster);
     let table = agent.other(spec);
@@ -40,7 +40,7 @@ fn of_disk(agent: &mut Agent, disk: &SlowDisk, metric: &str) -> u64 {
     found.unwrap_or_else(|| panic!("{metric} of {}: {values:?}", disk.name())).1
 }
 
-/// fio's reads: their number, and their quantiles (`50.000000`) in microseconds.
+/// The reads of a fio run: their number, and their quantiles (`50.000000`) in microseconds.
 struct Fio(Value);
 
 impl Fio {
@@ -60,8 +60,8 @@ impl Fio {
     }
 }
 
-/// A quarter of the disk takes 10 ms, the rest 2 ms. fio's times begin before the request is allocated and end when fio runs again, some
-/// 50 us in all; a bucket of ours is 6.25 % wide, one of fio's 1.6 %.
+/// A quarter of the disk takes 10 ms, the rest 2 ms. fio's times begin before the request is allocated and end when fio runs again,
+/// some 50 us in all; a bucket of the module is 6.25 % wide, one of fio 1.6 %.
 #[test]
 fn quantiles_of_a_disk_of_two_latencies_are_fios() {
     let _alone = alone();
@@ -87,7 +87,7 @@ fn quantiles_of_a_disk_of_two_latencies_are_fios() {
     are_two_modes(&by_bucket(&mut agent, &disk));
 }
 
-/// Requests of a disk by the bound of their bucket in microseconds.
+/// Returns the requests of a disk by the bound of their bucket in microseconds.
 fn by_bucket(agent: &mut Agent, disk: &SlowDisk) -> Vec<(f64, u64)> {
     let of_disk = |(name, count): (String, u64)| {
         let (bounds, series) = name.split_once("::").unwrap();
@@ -96,7 +96,7 @@ fn by_bucket(agent: &mut Agent, disk: &SlowDisk) -> Vec<(f64, u64)> {
     reads(agent, BUCKETS, "total.bucket").into_iter().filter_map(of_disk).collect()
 }
 
-/// Three quarters near 2 ms, a quarter near 10 ms, and fewer between them, by as much as other load holds requests up.
+/// Checks that three quarters are near 2 ms, a quarter near 10 ms, and fewer between them, as other load holds requests up.
 fn are_two_modes(buckets: &[(f64, u64)]) {
     let all: u64 = buckets.iter().map(|(_, count)| count).sum();
     let share = |from: f64, to: f64| {
@@ -108,7 +108,8 @@ fn are_two_modes(buckets: &[(f64, u64)]) {
     assert!((0.6..0.85).contains(&fast) && (0.15..0.4).contains(&slow) && between < slow / 3.0);
 }
 
-/// The device takes 128 requests at once. More of them wait in the scheduler: the queue grows, the device's own time does not.
+/// The device takes 128 requests at once. Further ones wait in the scheduler: the time in the queue grows, that in the device does
+/// not.
 #[test]
 fn a_full_queue_grows_and_its_device_does_not() {
     let _alone = alone();

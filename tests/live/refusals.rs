@@ -1,4 +1,4 @@
-//! What keeps a kernel from doing what it can: each hindrance has its sentence, and what it does not concern goes on.
+//! Reasons why a kernel refuses: each obstacle has its sentence, and all that it does not concern works.
 
 use crate::common::{lacks, lacks_mounts, skip};
 use crate::support::{alone, Agent};
@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A configuration of these modules, with lines for the section of the last, and examples of what has to be given.
+/// Makes a configuration of these modules, with examples for required options, and lines for the section of the last module.
 fn configuration(modules: &[&str], lines: &str) -> tempfile::NamedTempFile {
     let mut text = format!("[pmda]\nmodules = {}\nmodule_failure_fatal = False\n", modules.join(","));
     let (last, others) = modules.split_last().unwrap();
@@ -31,8 +31,8 @@ fn binary() -> &'static str {
     }
 }
 
-/// What `--check` says of each module: nothing if it was loaded, else why it was not. The shell runs `before` first; `as`, a
-/// command that ends in the one to be run, runs the shell.
+/// Runs `--check` in a shell after the commands `before`. Returns the reason for each module that was not loaded. `a` is a command
+/// that runs the shell, if it is not empty.
 fn check(
     a: &[&str],
     before: &str,
@@ -43,7 +43,7 @@ fn check(
     checked(a, before, modules, lines, btf).0
 }
 
-/// The same, and its log.
+/// Runs `--check` as [`check`]. Returns its log too.
 fn checked(
     a: &[&str],
     before: &str,
@@ -62,12 +62,12 @@ fn checked(
     said_by(command.args(["-c", &script]), modules)
 }
 
-/// What `--check` says, run by this command.
+/// Runs `--check` by this command. Returns the reason for each module that was not loaded.
 fn outcomes(command: &mut Command, modules: &[&str]) -> BTreeMap<String, Option<String>> {
     said_by(command, modules).0
 }
 
-/// The same, and its log.
+/// Runs `--check` by this command, as [`outcomes`]. Returns its log too.
 fn said_by(command: &mut Command, modules: &[&str]) -> (BTreeMap<String, Option<String>>, String) {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -81,7 +81,7 @@ fn said_by(command: &mut Command, modules: &[&str]) -> (BTreeMap<String, Option<
     (modules.iter().map(|name| (name.to_string(), failed(name))).collect(), log)
 }
 
-/// Whether one of these programs, or the right to load BPF, is missing; says so.
+/// Returns true, and prints that, if one of these programs or the right to load BPF is missing.
 fn is_impossible(programs: &[&str]) -> bool {
     if lacks(programs) || programs.contains(&"unshare") && lacks_mounts() {
         return true;
@@ -194,7 +194,7 @@ fn a_limit_of_locked_memory_is_named_where_it_counts() {
     }
 }
 
-/// Has a command run under a seccomp filter that answers a system call by EPERM, as those of containers do.
+/// Puts a command under a seccomp filter that fails a system call with EPERM, like those of containers.
 fn forbid(command: &mut Command, call: libc::c_long) -> &mut Command {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -311,7 +311,7 @@ fn an_unmounted_tracefs_costs_its_users_and_names_the_command() {
     assert!(with.values().all(Option::is_none), "what the sentence says helps: {with:?}");
 }
 
-/// Locks this kernel down until it is booted again: only where that is asked for, in the virtual machines of tests/vm.
+/// Locks this kernel down until it is booted again: only if that is asked for, in the virtual machines of tests/vm.
 #[test]
 fn lockdown_costs_what_it_forbids_and_is_named() {
     const FILE: &str = "/sys/kernel/security/lockdown";

@@ -1,4 +1,4 @@
-//! runqlat against the switches the kernel keeps by thread, the machine's count of switches, and bpftrace.
+//! runqlat against the kernel's number of switches by thread, the machine's number of switches, and bpftrace.
 
 use crate::common::tracers::{Arrivals, Bpftrace, UnseenArrivals};
 use crate::common::{lacks, skip};
@@ -11,7 +11,7 @@ fn machine() -> u64 {
     stat.lines().find_map(|line| line.strip_prefix("ctxt ")).unwrap().parse().unwrap()
 }
 
-/// How often the threads of a process left a CPU, and how many threads it has.
+/// Returns how often the threads of a process left a CPU, and the number of threads.
 fn switches(pid: u32) -> (u64, u64) {
     let (mut sum, mut threads) = (0, 0);
     for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -24,7 +24,7 @@ fn switches(pid: u32) -> (u64, u64) {
     (sum, threads)
 }
 
-/// Waits until all threads of a process sleep and have done so for a while: then each arrival has had its departure.
+/// Waits until all threads of a process have slept for a while: each arrival has had its departure then.
 fn asleep(pid: u32) {
     let awake = || {
         let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -42,7 +42,7 @@ fn asleep(pid: u32) {
     }
 }
 
-/// Pairs of threads that pass a byte to and fro, without the interpreter's lock: system calls release it.
+/// Python with pairs of threads that pass a byte to and fro, without the interpreter's lock: system calls release it.
 const PING_PONG: &str = "
 def pair(rounds):
  a, b = os.pipe(), os.pipe()
@@ -63,15 +63,15 @@ ts = [threading.Thread(target=pair, args=(5000,)) for i in range(2)]
 step('done')
 ";
 
-/// What the log says of arrivals that did not count.
+/// End of the log line about arrivals that did not count.
 const UNMEASURED: &str = " wake-ups that were not seen, so the wait is unknown";
 
-/// How many of those it has told of.
+/// Returns the number of arrivals in that line.
 fn unmeasured(agent: &mut Agent) -> u64 {
     agent.warnings().iter().find_map(|line| line.strip_suffix(UNMEASURED)?.parse().ok()).unwrap_or(0)
 }
 
-/// Has the wake-ups tell since when a task waits, as on a kernel that does not keep it.
+/// Feature to set, so that wake-ups record since when a task waits, as on a kernel that does not.
 const BY_WAKEUPS: &str = "no_sched_info";
 
 #[test]
@@ -242,7 +242,7 @@ fn add_up_to_the_run_delay(avoid: &str) {
     assert!(most >= delays, "the kernel kept {delays} us of waiting, the histogram at most {most}: {added:?}");
 }
 
-/// At such a switch the scheduler does not read its clock again: the waits would all be zero by that. On a busy CPU a wake-up can
+/// At such a switch the scheduler does not read its clock again: by that clock all waits would be zero. On a busy CPU a wake-up can
 /// be as quick, hence the attempts.
 #[test]
 fn a_wake_up_on_an_idle_cpu_waits_for_the_cpu_to_come_back() {
@@ -289,7 +289,7 @@ os._exit(0)
     panic!("{seen:?}");
 }
 
-/// A thread that nothing but its partner preempts, which takes the CPU for as long as it is told: the wait is known.
+/// Python with a thread that only its partner preempts, which takes the CPU for as long as it is told: the wait is known.
 const HELD_UP: &str = "
 import struct
 cpu = max(os.sched_getaffinity(0))
@@ -314,7 +314,7 @@ step('done')
 os._exit(0)
 ";
 
-/// What a table has in the column of a histogram's metric, over all rows.
+/// Returns the sum over all rows of a table, in the column of a histogram's metric.
 fn total(table: &Table, metric: &str) -> u64 {
     let column = SERIES_METRICS.iter().position(|known| *known == metric).unwrap();
     (0..table.len()).map(|row| number(table, row, column)).sum()

@@ -1,4 +1,4 @@
-//! What the tests share: modules loaded without pmcd, what they logged, scripts that work in steps, disks of their own.
+//! Helpers for the tests: modules loaded without pmcd, their log, scripts that work in steps, disks of the test.
 
 pub use crate::common::script::{python, Script};
 use crate::common::{lacks, loaded, skip, test};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
 
-/// One test at a time: each compares differences that another one's work would raise.
+/// Lets one test run at a time: each compares differences that another test's work would raise.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -52,48 +52,49 @@ pub struct Row {
 }
 
 impl Row {
-    /// The text of a column, which has to be there.
+    /// Returns the text of a column. Panics if there is none.
     pub fn text(&self, column: usize) -> String {
         self.values[column].clone().unwrap_or_else(|| panic!("column {column} of {self:?}"))
     }
 
-    /// The number of a column, which has to be there.
+    /// Returns the number of a column. Panics if there is none.
     pub fn number(&self, column: usize) -> u64 {
         self.text(column).parse().unwrap_or_else(|_| panic!("column {column} of {self:?}"))
     }
 }
 
-/// How the two ends of a connection meet.
+/// The addresses by which the two ends of a connection meet.
 pub struct Meeting {
-    /// Of the listening socket, and where it listens.
+    /// Family of the listening socket, and its address.
     pub family: &'static str,
     pub listen: &'static str,
-    /// Where the other end connects to; its own address is the same.
+    /// Address to which the other end connects, which is its own address too.
     pub connect: &'static str,
-    /// The address of the accepting end's socket, both its own and the other's.
+    /// Address of the accepted socket, both its own and the other end's.
     pub accepted: &'static str,
 }
 
 pub const IPV4: Meeting =
     Meeting { family: "AF_INET", listen: "127.0.0.1", connect: "127.0.0.1", accepted: "127.0.0.1" };
 pub const IPV6: Meeting = Meeting { family: "AF_INET6", listen: "::1", connect: "::1", accepted: "::1" };
-/// IPv4 to a socket of IPv6.
+/// An IPv4 connection to an IPv6 socket.
 pub const MAPPED: Meeting =
     Meeting { family: "AF_INET6", listen: "::", connect: "127.0.0.1", accepted: "::ffff:127.0.0.1" };
 
-/// Long enough to attach to the processes that are there.
+/// Time that suffices for attaching to existing processes.
 const MOMENT: Duration = Duration::from_millis(10);
 
 /// A loaded module.
 pub struct Agent {
     group: ModuleSet,
-    /// Nobody writes to it.
+    /// An event that nobody triggers.
     never: EventFd,
     name: String,
     table: &'static TableSpec,
 }
 
-/// Says that the test was skipped if there is no agent. A program that the verifier refuses is no lack of the kernel's.
+/// Returns the agent, or prints that the test was skipped for lack of these needs. Panics if the verifier refused a program, which is
+/// no lack of the kernel.
 #[track_caller]
 fn possible(needs: &str, agent: Result<Agent, Failure>) -> Option<Agent> {
     agent
@@ -106,14 +107,13 @@ fn possible(needs: &str, agent: Result<Agent, Failure>) -> Option<Agent> {
 }
 
 impl Agent {
-    /// Loads a module with the options of its section; each gets a section name of its own, to know its log lines by.
+    /// Loads a module with the options of its section. Each gets a section name of its own, by which its log lines are found.
     pub fn new(module: &str, options: &str) -> Agent {
         Agent::try_new(module, options)
             .unwrap_or_else(|failure| panic!("{module}: {} {} (root is needed)", failure.reason, failure.kernel_log))
     }
 
-    /// As `new`, with these names in COREBCC_AVOID as well: a feature of the kernel there is the opposite. Only for a test that
-    /// is alone.
+    /// Loads a module with these names in COREBCC_AVOID: features of the kernel in it are inverted. Only for tests that run alone.
     pub fn avoiding(names: &str, module: &str, options: &str) -> Agent {
         const AVOID: &str = "COREBCC_AVOID";
         let others = std::env::var(AVOID).unwrap_or_default();
@@ -123,12 +123,12 @@ impl Agent {
         agent
     }
 
-    /// As `new`; where the kernel has no hooks for it, says that the test was skipped.
+    /// Loads a module; if the kernel has no hooks for it, prints that the test was skipped.
     pub fn where_possible(needs: &str, module: &str, options: &str) -> Option<Agent> {
         possible(needs, Agent::try_new(module, options))
     }
 
-    /// As `where_possible`, and at each tick it looks for processes of the option `process` that came or went.
+    /// Loads a module as `where_possible`, with a search at each tick for processes of the option `process` that came or went.
     pub fn watching(needs: &str, module: &str, options: &str) -> Option<Agent> {
         possible(needs, Agent::load(module, options, Some(Duration::from_secs(1))))
     }
@@ -137,7 +137,7 @@ impl Agent {
         Agent::load(module, options, None)
     }
 
-    /// As `new`, with another module loaded beside it.
+    /// Loads a module with another one beside it.
     pub fn beside(other: &str, module: &str, options: &str) -> Agent {
         Agent::load_with(Some(other), module, options, None)
             .unwrap_or_else(|failure| panic!("{module}: {}", failure.reason))
@@ -173,12 +173,12 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Whether a program is attached there.
+    /// True if a program is attached to the hook.
     pub fn is_attached(&self, hook: &str) -> bool {
         self.group.attached().iter().any(|(attached, _)| *attached == hook)
     }
 
-    /// The kind of the programs that are attached there, which some are.
+    /// Returns the kind of the programs that are attached to a hook. Panics if there are none.
     pub fn way_of(&self, hook: &str) -> &'static str {
         let attached = self.group.attached();
         attached.iter().find(|(attached, _)| *attached == hook).unwrap_or_else(|| panic!("{hook}: {attached:?}")).1
@@ -190,15 +190,15 @@ impl Agent {
         table
     }
 
-    /// Another table of the module, by its cluster.
+    /// Returns another table of the module.
     pub fn other(&mut self, spec: &'static TableSpec) -> Table {
         let mut table = Table::of(spec);
         self.group.refresh(TableId::new(spec.cluster as u16), &mut table).unwrap();
         table
     }
 
-    /// How often a histogram counted, by series, as Prometheus reads it from the table for it with this cluster: the buckets of each series are
-    /// in order, and the last one has as many as its count.
+    /// Returns the count of a histogram by series, as Prometheus reads it in the table with this cluster, after checking that the
+    /// buckets of each series are in order and that the last one equals the count.
     pub fn scraped(&mut self, module: &str, cluster: u32, histogram: usize) -> BTreeMap<String, u64> {
         let spec = find(module).unwrap().tables.iter().find(|spec| spec.cluster == cluster).unwrap();
         let table = self.other(spec);
@@ -237,7 +237,7 @@ impl Agent {
         self.settle();
     }
 
-    /// Until all is attached that is to be, which is done a slice at a time.
+    /// Waits until all probes are attached, which is done a slice at a time.
     fn settle(&mut self) {
         self.attend(MOMENT);
         while self.group.is_due() {
@@ -245,7 +245,7 @@ impl Agent {
         }
     }
 
-    /// Does for a time what the collector's thread does between fetches.
+    /// Does the work of the collector's thread between fetches for a time.
     pub fn attend(&mut self, time: Duration) {
         self.group.attend(self.never.as_fd(), Some(Instant::now() + time));
     }
@@ -254,7 +254,7 @@ impl Agent {
         self.group.detach();
     }
 
-    /// The value of a module without instances.
+    /// Returns the value of a module without instances.
     pub fn single(&mut self) -> u64 {
         number(&self.table(), 0, 0)
     }
@@ -268,7 +268,7 @@ impl Agent {
         self.histogram().iter().sum()
     }
 
-    /// The numbers of each named instance.
+    /// Returns the numbers of each named instance.
     pub fn named(&mut self) -> BTreeMap<String, Vec<u64>> {
         let table = self.table();
         let name = |key: &Key| match key {
@@ -279,22 +279,22 @@ impl Agent {
         table.keys().iter().enumerate().map(|(row, key)| (name(key), numbers(row))).collect()
     }
 
-    /// The hooks that are attached.
+    /// Returns the attached hooks.
     pub fn hooks(&self) -> Vec<&'static str> {
         self.group.attached().iter().map(|(hook, _)| *hook).collect()
     }
 
-    /// The kinds of programs by which targets of the configuration are attached to.
+    /// Returns the kinds of programs that are attached to targets of the configuration.
     pub fn kinds(&self) -> Vec<&'static str> {
         self.group.reaches().iter().filter_map(|reach| Some(reach.result.as_ref().ok()?.kind)).collect()
     }
 
-    /// Runs of its programs that the kernel skipped (bcc.agent.program.misses).
+    /// Returns the runs of its programs that the kernel skipped (bcc.agent.program.misses).
     pub fn skipped_runs(&self) -> u64 {
         self.group.skipped_runs()
     }
 
-    /// All rows as text.
+    /// Returns all rows, with their values as text.
     pub fn rows(&mut self) -> Vec<Row> {
         let table = self.table();
         let value = |row, column| {
@@ -319,20 +319,20 @@ impl Agent {
         table.keys().iter().enumerate().map(row).collect()
     }
 
-    /// One column by name, where it has values.
+    /// Returns the numbers of a column by name, without rows that have none.
     pub fn numbers(&mut self, column: usize) -> BTreeMap<String, u64> {
         let rows = self.rows().into_iter();
         rows.filter_map(|row| Some((row.name, row.values[column].as_ref()?.parse().unwrap()))).collect()
     }
 
-    /// What it warned of so far, its losses among it.
+    /// Returns its warnings so far, with its losses.
     pub fn warnings(&mut self) -> Vec<String> {
         self.tick();
         let prefix = format!("{}: ", self.name);
         LINES.lock().unwrap().iter().filter_map(|line| line.strip_prefix(&prefix).map(str::to_string)).collect()
     }
 
-    /// Whether a warning or error since the start of the program has this in it, whichever module it was of.
+    /// True if a warning or error of any module since the start of the program contains this text.
     pub fn was_said(text: &str) -> bool {
         LINES.lock().unwrap().iter().any(|line| line.contains(text))
     }
@@ -346,17 +346,17 @@ pub fn number(table: &Table, row: usize, column: usize) -> u64 {
     }
 }
 
-/// What was added to a histogram.
+/// Returns the growth of each bucket of a histogram.
 pub fn since(later: &[u64], earlier: &[u64]) -> Vec<u64> {
     later.iter().enumerate().map(|(slot, count)| count - earlier.get(slot).unwrap_or(&0)).collect()
 }
 
-/// Time for events whose two counts lie microseconds apart to reach both.
+/// Waits until events whose two counts are microseconds apart have reached both.
 pub fn settle() {
     std::thread::sleep(Duration::from_millis(30));
 }
 
-/// Runs a command, which has to succeed, and returns what it printed.
+/// Runs a command. Returns its output; panics if it fails.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -364,12 +364,12 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The command name of what [`python`] starts.
+/// Returns the command name of programs that [`python`] starts.
 pub fn command() -> &'static str {
     "python3"
 }
 
-/// Runs a test again behind what a shell prepares, in a mount namespace of its own; says that it was skipped if that cannot be done.
+/// Runs a test again after shell commands, in a mount namespace of its own; prints that it was skipped if that is not possible.
 pub fn run_again(needs: &str, preparations: &str, mut unshare: Command) {
     let _alone = alone();
     let script = format!("{preparations} && exec \"$@\"");
@@ -386,22 +386,24 @@ pub fn run_again(needs: &str, preparations: &str, mut unshare: Command) {
     said.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| println!("{line}"));
 }
 
-/// Functions of this process in the place of functions that the kernel does not have: a kprobe's program does in user code what
-/// it does in the kernel's, but for the callers, which it does not see.
+/// Functions of this process that stand in for functions the kernel does not have: a kprobe's program does the same in user code as
+/// in the kernel's, except for the callers, which it does not see.
 pub struct StandIns(BTreeMap<String, StandIn>);
 
 type StandIn = extern "C" fn(usize, extern "C" fn(*mut c_void), *mut c_void, i64) -> i64;
 
-/// As machine code: the file of a function has nothing else in it.
+/// Source of a function, whose machine code becomes the only content of its file.
 const STAND_IN: &str =
     "long function(void *first, void (*work)(void *), void *context, long result) { work(context); return result; }";
 
-/// In the mount namespace kprobes are of the kind that uprobes are of. The name of a function is then the path of a file.
+/// Shell commands after which kprobes in the mount namespace are of the type of uprobes. The name of a function is the path of a file
+/// then.
 const KPROBES_ARE_UPROBES: &str = "kinds=/sys/bus/event_source/devices && uprobe=$(readlink -e $kinds/uprobe) && \
     mount -t tmpfs tmpfs $kinds && ln -s \"$uprobe\" $kinds/uprobe && ln -s \"$uprobe\" $kinds/kprobe";
 
 impl StandIns {
-    /// For a test that has these functions and no others of their kind. `None`: it ran in a process of its own, or was skipped.
+    /// Makes functions with these names for a test that needs no others of their kind. Returns `None` if the test ran in a process of
+    /// its own, or was skipped.
     pub fn of(names: &[&str]) -> Option<StandIns> {
         const HERE: &str = "COREBCC_STAND_INS";
         if std::env::var_os(HERE).is_some() {
@@ -428,7 +430,7 @@ impl StandIns {
         None
     }
 
-    /// The function in a file.
+    /// Maps the function in a file.
     fn map(name: &str) -> StandIn {
         let file = std::fs::File::open(name).unwrap();
         let length = usize::try_from(file.metadata().unwrap().len()).unwrap().try_into().unwrap();
@@ -440,7 +442,7 @@ impl StandIns {
         }
     }
 
-    /// Calls one: what its first argument is, what it does, and what it returns.
+    /// Calls a function with a first argument, some work to do, and a value to return.
     pub fn call(&self, name: &str, first: usize, mut work: &mut dyn FnMut(), result: i64) {
         extern "C" fn run(context: *mut c_void) {
             // SAFETY: the call below passes a pointer to its `work`, which outlives it.
@@ -450,7 +452,7 @@ impl StandIns {
     }
 }
 
-/// So many threads of this process are at the same time in a call that waits for a pipe, all of them for this long at least.
+/// Makes calls that wait for a pipe from a number of threads at the same time, all of them for at least this time.
 pub fn wait_together(threads: usize, time: Duration, call: impl Fn(&PipeReader) + Sync) {
     let (from, to) = std::io::pipe().unwrap();
     let begun = AtomicUsize::new(0);
@@ -470,7 +472,7 @@ pub fn wait_together(threads: usize, time: Duration, call: impl Fn(&PipeReader) 
     });
 }
 
-/// A process with a single thread that sleeps as often as it is told, and waits to be told.
+/// A process with a single thread that sleeps as often as it is told, and waits for orders.
 pub struct Sleeper {
     pid: Pid,
     tell: PipeWriter,
@@ -509,7 +511,7 @@ impl Sleeper {
         self.answer.read_exact(&mut [0]).unwrap();
     }
 
-    /// How often it arrived on a CPU (proc(5), `schedstat`), once it waits to be told.
+    /// Returns the number of its arrivals on a CPU (proc(5), `schedstat`), once it waits for orders.
     pub fn arrivals(&self) -> u64 {
         let file = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.pid)).unwrap();
         let arrivals = || file("schedstat").split_whitespace().nth(2).unwrap().parse().unwrap();
@@ -530,7 +532,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// A disk nobody else uses: a loop device over a file in memory, so that its I/O is no other disk's too.
+/// A disk that no other process uses: a loop device over a file in memory, so that its I/O is on no other disk.
 pub struct Disk {
     pub device: String,
     file: Option<tempfile::NamedTempFile>,
@@ -546,8 +548,8 @@ impl Disk {
         disk
     }
 
-    /// A disk that a virtual machine of tests/vm has to be written to. A loop device keeps the cgroups that used it known to the kernel for a
-    /// minute, and a controller in use stays with its hierarchy.
+    /// Returns a disk of a virtual machine of tests/vm that may be written to. A loop device keeps the cgroups that used it known to
+    /// the kernel for a minute, and a controller in use stays with its hierarchy.
     pub fn spare(name: &str) -> Option<Disk> {
         let disks = std::env::var("COREBCC_DISKS").ok()?;
         disks.split_whitespace().find(|disk| *disk == name).map(|_| Disk { device: format!("/dev/{name}"), file: None })
@@ -564,19 +566,19 @@ impl Disk {
         self.file.as_ref().unwrap().as_file().set_len(bytes).unwrap();
     }
 
-    /// `loop0`
+    /// Returns its name, as `loop0`.
     pub fn name(&self) -> &str {
         self.device.trim_start_matches("/dev/")
     }
 
-    /// The settings outlive the file behind a loop device.
+    /// Resets the settings, which outlive the file behind a loop device.
     fn defaults(&self) {
         for (attribute, value) in [("iostats", "1"), ("scheduler", "none")] {
             let _ = std::fs::write(format!("/sys/block/{}/queue/{attribute}", self.name()), value);
         }
     }
 
-    /// Its numbers, major and minor.
+    /// Returns its major and minor numbers.
     pub fn number(&self) -> (u32, u32) {
         let text = std::fs::read_to_string(format!("/sys/block/{}/dev", self.name())).unwrap();
         let (major, minor) = text.trim().split_once(':').unwrap();
@@ -599,10 +601,10 @@ impl Drop for Disk {
     }
 }
 
-/// The bytes written to a disk, in /proc/diskstats, in sectors.
+/// Index of the sectors written to a disk in /proc/diskstats.
 pub const WRITTEN: usize = 6;
 
-/// What /proc/diskstats has of a disk in these fields, the first of which is the number of reads.
+/// Returns fields of a disk in /proc/diskstats, of which 0 is the number of reads.
 pub fn diskstats<const N: usize>(disk: &str, fields: [usize; N]) -> [u64; N] {
     let text = std::fs::read_to_string("/proc/diskstats").unwrap();
     let line = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line[2] == disk);
@@ -610,8 +612,8 @@ pub fn diskstats<const N: usize>(disk: &str, fields: [usize; N]) -> [u64; N] {
     fields.map(|field| line.get(3 + field).map_or(0, |number| number.parse().unwrap()))
 }
 
-/// Writes a program. Another process moves it to its place: a file that this one has open for writing cannot be run, and a child that another
-/// test begins meanwhile has it open, too, for a moment.
+/// Writes a program. Another process moves it to its place: a file that this process has open for writing cannot be run, and a child
+/// that another test starts meanwhile has it open, too, for a moment.
 pub fn write_program(path: &Path, code: impl AsRef<[u8]>) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), code).unwrap();
@@ -619,15 +621,15 @@ pub fn write_program(path: &Path, code: impl AsRef<[u8]>) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Copies a program, by another process for the same reason.
+/// Copies a program, by another process for the reason given at [`write_program`].
 pub fn copy_program(from: &Path, to: &Path) {
     run("cp", &[from.to_str().unwrap(), to.to_str().unwrap()]);
 }
 
-/// Where [`i386_program`] has the first byte of its code.
+/// Address of the first byte of code in [`i386_program`].
 pub const I386_CODE: u32 = 0x0804_8054;
 
-/// Writes an executable of 32 bits with this code; false (and a line that says so) if the kernel does not run it.
+/// Writes an executable of 32 bits with this code. Returns false, and prints that, if the kernel does not run it.
 pub fn i386_program(path: &Path, code: &[u8]) -> bool {
     let size = 84 + code.len() as u32;
     let base = I386_CODE - 84;

@@ -1,5 +1,5 @@
-//! syscount on the agent kernel: a process makes a known number of system calls, and only it counts. It waits for its
-//! start in a read, so the counts are exact.
+//! syscount on the agent kernel: a process makes a known number of system calls, and only it counts. It waits for its start in a
+//! read, so the counts are exact.
 
 use crate::support::{alone, i386_program, wait_together, Agent, Script};
 use nix::libc;
@@ -16,7 +16,7 @@ const GETPPID: u32 = if ARM { 173 } else { 110 };
 const CLOSE: u32 = if ARM { 57 } else { 3 };
 const NANOSLEEP: u32 = if ARM { 101 } else { 35 };
 
-/// A process that will run this once told to, and then waits in a read again.
+/// Starts a process that does this work once told to, and then waits in a read again.
 fn caller(work: &str) -> Script {
     let source = format!(
         "$| = 1; $path = '/no/such'; $how = pack('Q3', 0, 0, 0); print \"ready\\n\"; sysread STDIN, $x, 1; {work}; print \
@@ -40,7 +40,7 @@ fn works(caller: &mut Script) {
     reads(caller, "done");
 }
 
-/// syscount with these options for this process only.
+/// Loads syscount with these options for this process only.
 fn agent(caller: &Script, options: &str) -> Agent {
     Agent::new("syscount", &format!("process = {}\n{options}", caller.pid()))
 }
@@ -222,7 +222,7 @@ fn calls_of_a_32_bit_program_are_not_counted_under_64_bit_names() {
     }
 }
 
-/// A hundred times getpid and close(999), then exit(0).
+/// Code with a hundred calls each of getpid and close(999), then exit(0).
 #[rustfmt::skip]
 const CODE: [u8; 36] = [
     0xbe, 100, 0, 0, 0,             // mov $100, %esi

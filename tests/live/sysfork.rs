@@ -7,7 +7,7 @@ fn processes() -> u64 {
     stat.lines().find_map(|line| line.strip_prefix("processes ")).unwrap().parse().unwrap()
 }
 
-/// What the module counted over some work, held against /proc/stat; the kernel counts there just before the tracepoint.
+/// Returns the module's count of some work, after comparing it with /proc/stat: the kernel counts there just before the tracepoint.
 fn over(agent: &mut Agent, work: impl FnOnce()) -> u64 {
     let stat_0 = processes();
     settle();

@@ -1,5 +1,5 @@
-//! tcplife: sessions of known length and traffic over loopback. `tx` is what the other side acknowledged and `rx` what came,
-//! by the kernel's own counts, in which SYN and FIN are a byte each: see `counts_of` for which of them an end has.
+//! tcplife: sessions of known length and traffic over loopback. `tx` is the number of bytes that the other side acknowledged and `rx`
+//! of those received, by the kernel's own counts, in which SYN and FIN are a byte each: `counts_of` tells which of them an end has.
 
 use crate::support::{self, alone, Agent, Meeting, Script, IPV4, IPV6, MAPPED};
 
@@ -16,7 +16,7 @@ struct Row {
     duration: u64,
 }
 
-/// The rows of sessions with this port at either end, the latest first.
+/// Returns the rows of sessions with this port at either end, the latest first.
 fn rows(agent: &mut Agent, port: u64) -> Vec<Row> {
     let row = |row: &support::Row| Row {
         pid: row.number(0),
@@ -32,7 +32,7 @@ fn rows(agent: &mut Agent, port: u64) -> Vec<Row> {
     agent.rows().iter().map(row).filter(|row| row.lport == port || row.dport == port).collect()
 }
 
-/// The rows of the connecting and of the accepting end of a session.
+/// Returns the rows of the connecting and of the accepting end of a session.
 fn ends(agent: &mut Agent, port: u64) -> (Row, Row) {
     let mut rows = rows(agent, port);
     assert_eq!(rows.len(), 2, "{rows:?}");
@@ -63,7 +63,7 @@ say(c.getsockname()[1])
     ))
 }
 
-/// The server sends 2000 bytes and waits for the end; the client sends 1000, reads all, and closes first.
+/// Python of a server that sends 2000 bytes and waits for the end; its client sends 1000, reads all, and closes first.
 const SERVE: &str = "d, _ = s.accept()
 d.sendall(b'x' * 2000)
 while d.recv(4096): pass
@@ -158,7 +158,7 @@ fn a_reset_ends_both_ends_and_the_one_that_reset_is_known() {
     assert_eq!((connecting.tx, connecting.rx, accepting.tx, accepting.rx), (5 + 1, 0, 0, 5));
 }
 
-/// It closes in an interrupt, whoever runs then.
+/// The session closes in an interrupt, during any process.
 #[test]
 fn a_reset_session_belongs_to_who_accepted_it() {
     let _alone = alone();
@@ -232,7 +232,7 @@ fn a_refused_connection_leaves_no_wrong_row() {
     assert_eq!(ends, [(script.pid().into(), port, 0, 0)], "the end that connected, and no other: {rows:?}");
 }
 
-/// Runs so many sessions one after the other between two threads of one process.
+/// Python that runs a number of sessions one after the other between two threads of a process.
 const MANY: &str = "
 s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(200)
 def sessions(n):

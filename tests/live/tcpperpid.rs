@@ -1,4 +1,4 @@
-//! tcpperpid: known bytes over loopback by processes of this test alone.
+//! tcpperpid: known bytes over loopback by processes of this test only.
 
 use crate::common::skip;
 use crate::support::{alone, command, Agent, Script};
@@ -7,7 +7,7 @@ fn instance(script: &Script) -> String {
     format!("{:06} {}", script.pid(), command())
 }
 
-/// Bytes sent and received by the script.
+/// Returns the bytes sent and received by the script.
 fn of(agent: &mut Agent, script: &Script) -> Option<(u64, u64)> {
     agent.named().get(&instance(script)).map(|values| (values[0], values[1]))
 }
@@ -148,7 +148,7 @@ fn only_the_processes_asked_for_count() {
     assert_eq!(agent.named().into_iter().collect::<Vec<_>>(), [(instance(&scripts[1]), vec![1030, 1030])]);
 }
 
-/// Threads can have names of their own; the process is named by its first one's, also when it was gone before anybody looked.
+/// Threads can have names of their own; a process is named after its first thread, also if it was gone before anybody looked.
 #[test]
 fn a_process_that_was_never_looked_at_has_its_command_name() {
     let _alone = alone();
@@ -170,7 +170,7 @@ say('moved')
     assert_eq!(agent.named()[&name], [1030, 1030]);
 }
 
-/// More than a table had room for that did not grow with the memory: 8192 ends of connections in all, and 4000 without a loss.
+/// More connections than fitted into a table that did not grow with the memory: 8192 ends in all, and 4000 without a loss.
 #[test]
 fn thousands_of_open_connections_lose_nothing() {
     const CONNECTIONS: u64 = 6_500;

@@ -1,5 +1,5 @@
-//! tcpretrans between two network namespaces that the test makes: a false link-layer address for the neighbour loses every
-//! packet, and what each socket says of itself (TCP_INFO) and the namespace's own counters are the independent counts.
+//! tcpretrans between two network namespaces of the test: a false link-layer address of the neighbour loses every packet. Independent
+//! counts are those of each socket (TCP_INFO) and of the namespace.
 
 use crate::common::tracers::{Event, Recorder};
 use crate::common::{lacks, skip, wait_for};
@@ -16,7 +16,7 @@ struct Net {
 }
 
 impl Net {
-    /// `None` where namespaces or virtual links cannot be made, which is said.
+    /// Makes the namespaces. Returns `None`, and prints that, if namespaces or virtual links cannot be made.
     fn new() -> Option<Net> {
         let name = |end: &str| format!("corebcc-{end}-{}", std::process::id());
         let mut net = Net { here: name("here"), there: name("there"), neighbour: String::new() };
@@ -42,7 +42,7 @@ impl Net {
         Some(net)
     }
 
-    /// Loses every packet to the other end from now on, or none.
+    /// Makes every packet to the other end get lost from now on, or none.
     fn lose(&self, all: bool) {
         let address = if all { "02:00:00:00:00:99" } else { &self.neighbour };
         for neighbour in ["10.77.0.2", "fd77::2"] {
@@ -59,7 +59,7 @@ impl Net {
         Script::new(Command::new("ip").args(["netns", "exec", end, python(), "-c", &format!("{start}{source}")]))
     }
 
-    /// Accepts connections at 10.77.0.2 and fd77::2, port 5000, and keeps them.
+    /// Starts a server that accepts connections at 10.77.0.2 and fd77::2, port 5000, and keeps them.
     fn server(&self) -> Script {
         let mut script = self.script(
             &self.there,
@@ -73,7 +73,7 @@ while True: kept.append(s.accept())
         script
     }
 
-    /// A counter of the namespace `here`, by its name in /proc/net/netstat.
+    /// Reads a counter of the namespace `here`, by its name in /proc/net/netstat.
     fn counter(&self, name: &str) -> u64 {
         let text = run("ip", &["netns", "exec", &self.here, "cat", "/proc/net/netstat"]);
         let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("TcpExt:")).collect();
@@ -90,7 +90,7 @@ impl Drop for Net {
     }
 }
 
-/// A client that connects and, told `send`, sends two segments, told `total` says how often it retransmitted.
+/// Starts a client that connects; told `send` it sends two segments, told `total` it prints its number of retransmissions.
 fn client(net: &Net, host: &str) -> Script {
     net.script(
         &net.here,
@@ -118,8 +118,8 @@ fn of(agent: &mut Agent, name: &str) -> u64 {
     agent.named().get(name).map_or(0, |values| values[0])
 }
 
-/// Waits until the socket has retransmitted so often; then what the socket and the agent say at one moment: the socket's
-/// number did not change around the agent's.
+/// Waits until the socket has retransmitted at least so often. Returns the counts of the socket and of the agent at one moment,
+/// between two equal readings of the socket's.
 fn when(script: &mut Script, least: u64, count: &mut dyn FnMut() -> u64) -> (u64, u64) {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
@@ -135,7 +135,7 @@ fn when(script: &mut Script, least: u64, count: &mut dyn FnMut() -> u64) -> (u64
     }
 }
 
-/// Retransmissions whose timer fires where no program runs.
+/// Recorder of retransmissions whose timer fires where no program runs.
 struct Unseen(Option<Recorder>);
 
 impl Unseen {
@@ -143,7 +143,7 @@ impl Unseen {
         Unseen(Recorder::unseen(&["tcp/tcp_retransmit_skb"]))
     }
 
-    /// Those from each local port.
+    /// Ends the recording. Returns a function with the number of these retransmissions from a local port.
     fn end(self) -> impl Fn(u64) -> u64 {
         let events = self.0.map_or_else(Vec::new, Recorder::end);
         move |port| {
@@ -153,7 +153,7 @@ impl Unseen {
     }
 }
 
-/// The module counted all retransmissions, but some that no program saw.
+/// Checks that the module counted all retransmissions, except some that no program saw.
 fn same(counted: u64, expected: u64, unseen: u64, name: &str) {
     let range = expected - unseen.min(expected)..=expected;
     assert!(range.contains(&counted), "{name}: {counted} of {expected}, {unseen} not seen");

@@ -1,4 +1,4 @@
-//! tcptop: connections of known ends that move known amounts, by processes of this test alone.
+//! tcptop: connections between known ends that move known amounts, by processes of this test only.
 
 use crate::support::{alone, Agent, Meeting, Row, Script, IPV4, IPV6, MAPPED};
 
@@ -33,7 +33,7 @@ fn of(agent: &mut Agent, script: &Script) -> Vec<Line> {
     lines(agent).into_iter().filter(|line| line.pid == u64::from(script.pid())).collect()
 }
 
-/// A connected pair of sockets `c` and `d`; `ports` are the client's and the server's.
+/// Python that connects a pair of sockets `c` and `d`; `ports` are the client's and the server's.
 const SOCKETS: &str = "
 s = socket.socket(FAMILY)
 s.bind((LISTEN, 0)); s.listen()
@@ -44,7 +44,7 @@ ports = c.getsockname()[1], ports
 def get(n): assert len(d.recv(n, socket.MSG_WAITALL)) == n
 ";
 
-/// What a script with [`SOCKETS`] begins with.
+/// Returns the beginning of a script with [`SOCKETS`].
 fn sockets(meeting: &Meeting) -> String {
     let Meeting { family, listen, connect, .. } = meeting;
     format!("FAMILY, LISTEN, HOST = socket.{family}, '{listen}', '{connect}'\n{SOCKETS}")

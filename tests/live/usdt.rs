@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 const NEEDS: &str = "root on a kernel with CONFIG_UPROBE_EVENTS";
 
-/// After which the log says what a process lacks.
+/// Time after which the log tells what a process lacks.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Python of the distribution, which has probes where another in the path may have none.
+/// The distribution's Python, which has probes; others in the path may have none.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// A runtime that has this probe; if there is none, says that the test was skipped.
+/// Returns a runtime that has this probe; if there is none, prints that the test was skipped.
 fn with_probe(path: &str, probe: &str) -> Option<PathBuf> {
     let file = std::fs::canonicalize(path).ok();
     let probes = file.as_ref().and_then(|file| corebcc::host::Elf::read(file).ok()).map(|elf| elf.probes());
@@ -36,7 +36,7 @@ fn libruby() -> Option<PathBuf> {
     with_probe(&library.unwrap_or("libruby".into()).display().to_string(), "cmethod__entry")
 }
 
-/// Python that collects garbage `n` times when it is told so, with automatic collections off.
+/// Starts Python that collects garbage `n` times when told so, with automatic collections off.
 fn collector(program: &Path, n: u32) -> Script {
     let source = format!(
         "import gc, sys\ngc.disable()\nprint('ready', flush=True)\nsys.stdin.readline()\n\
@@ -92,7 +92,7 @@ fn a_filtered_probe_counts_exactly_also_in_later_processes() {
     assert_eq!(agent.numbers(0)[&start], before + 200);
 }
 
-/// Probes with a semaphore; the operand is what `%0` in the arguments stands for.
+/// C macro for probes with a semaphore; `%0` in the arguments stands for the operand.
 const PROBE: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -112,7 +112,8 @@ unsigned short users __attribute__((section(".probes")));
 		     ".popsection\n" : : "r"(operand))
 "#;
 
-/// A program with a probe of two sites, which prints the semaphore when it is asked: how often it passes which.
+/// C source of a program with a probe at two sites, which it passes 70 and 7 times for each line that it reads; it answers with the
+/// semaphore.
 const PROBED: &str = r#"
 int main(void)
 {
@@ -129,7 +130,7 @@ int main(void)
 }
 "#;
 
-/// Compiles a program with probes; `None` (and a line that says so) without a compiler.
+/// Compiles a program with probes. Returns `None`, and prints that, without a compiler.
 fn probed(dir: &Path, main: &str) -> Option<PathBuf> {
     if lacks(&["gcc"]) {
         return None;
@@ -141,7 +142,7 @@ fn probed(dir: &Path, main: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Several processes on the probes of one program at once: nothing is lost between CPUs, nor by whoever fetches meanwhile.
+/// Several processes hit the probes of one program at once: nothing is lost between CPUs, nor because of fetches meanwhile.
 #[test]
 fn hits_of_many_processes_add_up_while_they_are_fetched() {
     const ROUNDS: u64 = 200;
@@ -209,7 +210,7 @@ fn a_semaphore_is_raised_where_it_counts_and_lowered_after() {
     assert_eq!(users(&mut chosen), "0");
 }
 
-/// Java whose `main` runs this when it is told so. `Method`s of its class have its name.
+/// Starts Java whose `main` runs this work when told so, with these methods in a class of this name.
 fn java(dir: &Path, options: &[&str], name: &str, methods: &str, work: &str) -> Script {
     let source = format!(
         "public class {name} {{ {methods}
@@ -232,7 +233,7 @@ fn has_java() -> Option<PathBuf> {
     with_probe(&libjvm().unwrap_or_default().display().to_string(), "thread__start")
 }
 
-/// 100 threads, one after the other; with one garbage collector and no background compilation there are few of the JVM's own.
+/// Java for 100 threads, one after the other; with one garbage collector and no background compilation the JVM has few of its own.
 const THREADS: &str =
     "for (int i = 0; i < 100; i++) { Thread t = new Thread(() -> {}); t.start(); t.join(); } System.in.read();";
 
@@ -292,7 +293,7 @@ fn without_a_filter_threads_of_all_jvms_of_the_library_count() {
     assert!(now - started >= 100, "{started} {now}");
 }
 
-/// A program in another language, told apart by the name of its process, that waits for a line before its work and after it.
+/// Starts a program in another language under a command name of its own; it waits for a line before its work and after it.
 fn interpreted(dir: &Path, program: &Path, comm: &str, script: &str) -> Script {
     let named = dir.join(comm);
     if !named.exists() {
@@ -305,7 +306,7 @@ fn interpreted(dir: &Path, program: &Path, comm: &str, script: &str) -> Script {
     script
 }
 
-/// 177 calls of fib, 50 of a method, 7 exceptions; calls inside calls that sleep 10 ms each.
+/// PHP with 177 calls of fib, 50 of a method, 7 exceptions; calls inside calls that sleep 10 ms each.
 const PHP: &str = r#"<?php
 function fib($n) { return $n < 2 ? $n : fib($n - 1) + fib($n - 2); }
 function deep($n) { usleep(10000); if ($n) deep($n - 1); }
@@ -318,7 +319,7 @@ for ($i = 0; $i < 7; $i++) { try { B::thrower(); } catch (Exception $e) {} }
 echo "done\n"; fgets(STDIN);
 "#;
 
-/// The columns of the one row of ustat.
+/// Returns the columns of the only row of ustat.
 fn events(agent: &mut Agent, pid: u32) -> Vec<u64> {
     let named = agent.named();
     assert_eq!(named.len(), 1, "{named:?}");
@@ -343,8 +344,8 @@ fn events_of_php_count_for_the_chosen_process_and_end_with_it() {
     assert!(agent.named().is_empty());
 }
 
-/// Once one process in a filter by name has executed a file, the next is counted from its first call, however soon that comes; one
-/// that executes the same file under another name is not.
+/// Once a process in a filter by name has executed a file, the next one is counted from its first call, however soon it starts; a
+/// process that executes the same file under another name is not.
 #[test]
 fn the_first_call_of_a_new_process_counts_and_no_others() {
     let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
@@ -370,8 +371,8 @@ fn the_first_call_of_a_new_process_counts_and_no_others() {
     }
 }
 
-/// One that its command line chooses counts from its first instruction, the very first of them as well since the option `usdts` names
-/// the file; one that executes the same file does not count.
+/// A process that is chosen by its command line counts from its first instruction, even the first such process, since the option
+/// `usdts` names the file; another process that executes the same file does not count.
 #[test]
 fn a_process_chosen_by_command_line_counts_from_its_start() {
     let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
@@ -393,7 +394,7 @@ fn a_process_chosen_by_command_line_counts_from_its_start() {
     }
 }
 
-/// What embeds a runtime may have any name: then only the option `language` says which it is.
+/// A program that embeds a runtime may have any name: only the option `language` tells the runtime then.
 #[test]
 fn a_program_of_any_name_counts_where_its_language_is_told() {
     let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
@@ -416,7 +417,7 @@ fn a_program_of_any_name_counts_where_its_language_is_told() {
     assert!(said.contains("no runtime of a language that is known"), "{said}");
 }
 
-/// Two processes in the same function at once, looked at while they work: nothing is lost and nothing steps back.
+/// Two processes are in the same function at once, and values are read meanwhile: nothing is lost and nothing steps back.
 #[test]
 fn calls_of_many_processes_add_up_while_they_are_fetched() {
     let Some(php) = with_probe("/usr/bin/php", "function__entry") else { return };
@@ -523,14 +524,15 @@ fn calls_of_php_are_timed_those_inside_themselves_too() {
     assert!(agent.warnings().is_empty(), "{:?}", agent.warnings());
 }
 
-/// What both programs below call.
+/// C functions with probes, which both programs below call.
 const CALLS: &str = r#"
 static void enter(const char *name) { PROBE("proc__entry", "8@%0", name); }
 static void leave(const char *name) { PROBE("proc__return", "8@%0", name); }
 "#;
 
-/// Threads that end inside a call, then a thousand calls; and a thread that ends inside one whose id the next one gets, 0.3
-/// seconds later: that returns from a call which nobody saw it enter, and then calls for itself. Prints whether there was one.
+/// C source: threads that end inside a call, then a thousand calls; and a thread that ends inside a call, whose identifier the next
+/// thread gets 0.3 seconds later: that one returns from a call that nobody saw it enter, and then makes its own. Prints `nobody` if
+/// there was no such thread.
 const ENDING: &str = r#"
 static pid_t ended;
 static void *ends(void *name)
@@ -612,7 +614,8 @@ fn threads_that_end_inside_calls_leave_nothing_to_later_ones() {
     assert!(agent.warnings().join("\n").contains("whose start was not seen"), "{:?}", agent.warnings());
 }
 
-/// In one thread: calls that are left without a return, as exceptions may do it; then calls inside calls, more than there is room for.
+/// C source, with one thread: calls that are left without a return, as by exceptions; then calls inside calls, more than there is
+/// room for.
 const LEAVING: &str = r#"
 int main(void)
 {

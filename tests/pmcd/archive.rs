@@ -1,4 +1,4 @@
-//! A pmlogger archive of all metrics, and what is in it.
+//! A pmlogger archive of all metrics, and its contents.
 
 use crate::instance::{session, values, Pmcd};
 use crate::metadata::blocks;
@@ -56,7 +56,7 @@ fn an_archive_replays_descriptors_values_and_instances() {
     assert!(slots.contains("0-1"), "{slots}");
 }
 
-/// Execs of commands, whose counts are pinned, and system calls, whose counts are not.
+/// A configuration with execs of commands, whose counts are pinned, and system calls, whose counts are not.
 const ONE_PINNED: &str =
     "[pmda]\nmodules = exectop, syscount, sysfork\n[exectop]\nmodule = exectop\ncluster = 13\npin = True\n\
                           [syscount]\nmodule = syscount\ncluster = 15\n[sysfork]\nmodule = sysfork\ncluster = 2\n";
@@ -125,8 +125,8 @@ fn an_archive_shows_no_reset_of_pinned_counts() {
     assert_eq!(resets, 2, "those of counts that are not pinned: {others:?}");
 }
 
-/// Writes an archive as the Python agent's would be: the names, identifiers, types, semantics, units and domains of its own
-/// table, a value each, and instances named as it named them. Arguments: table, archive, host, time zone.
+/// Python that writes an archive as the Python agent's would be: the names, identifiers, types, semantics, units and domains of that
+/// agent's table, a value each, and instances named as that agent named them. Arguments: table, archive, host, time zone.
 const ORIGINAL: &str = "
 import csv, sys
 from pcp import pmi, pmapi
@@ -155,7 +155,7 @@ log.pmiWrite(1500000000, 0)
 log.pmiEnd()
 ";
 
-/// The sizes of cachestat are brought to the same semantics by the rule that is shipped.
+/// The shipped rule brings the sizes of cachestat to the same semantics.
 #[test]
 fn archives_of_the_python_agent_and_of_this_one_are_merged() {
     const EXTRACT: &str = "/usr/lib/pcp/bin/pmlogextract";

@@ -1,11 +1,11 @@
-//! Several clients at once: they see one count, which never steps back.
+//! Several clients at once: they see the same count, which never steps back.
 
 use crate::instance::Pmcd;
 use crate::support::{lacks, tracer::held, wait_for};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Programs with a name of their own are run while three clients watch: each sees only rises, and all see the sum.
+/// Programs with a name of their own run while three clients watch: each client sees only rises, and all see the sum.
 #[test]
 fn clients_at_once_see_growing_counts_and_one_total() {
     const RUNS: u64 = 40;
@@ -41,7 +41,7 @@ fn clients_at_once_see_growing_counts_and_one_total() {
     assert_eq!([total(&pmcd), total(&pmcd)], [RUNS; 2]);
 }
 
-/// A client that asks for one instance does not change what another one sees.
+/// A client that asks for one instance does not change the values of another one.
 #[test]
 fn profiles_of_clients_do_not_mix() {
     let Some(pmcd) = Pmcd::start() else { return };
@@ -57,8 +57,7 @@ fn profiles_of_clients_do_not_mix() {
     assert!(text.contains("0-1") && !text.contains("2-3"), "{text}");
 }
 
-/// While the thread that collects is stuck and three clients ask each second, whoever asks pmcd for something else has an answer as
-/// soon as before.
+/// While the thread that collects is stuck and three clients ask each second, other requests to pmcd are answered as fast as before.
 #[test]
 fn a_stuck_collector_does_not_keep_pmcd_from_others() {
     if lacks(&["strace", "pmval"]) {

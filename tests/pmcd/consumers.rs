@@ -1,6 +1,6 @@
-//! What PCP ships for these metrics: pcp-atop, pcp-htop, pmrep's sets, a group of pmlogconf and a derived metric, each as it came
-//! with PCP, each showing the traffic of one process, which is known. Where they look for pmdabpf's names, the agent is asked to serve
-//! these; where they do not yet, they are tried a second time with a copy of PCP's file that does.
+//! Programs and files that PCP ships for these metrics: pcp-atop, pcp-htop, pmrep's sets, a group of pmlogconf and a derived metric.
+//! Each is used as it came with PCP and shows the known traffic of a process. For those that look for pmdabpf's names, the agent
+//! serves these; others are tried a second time with a copy of PCP's file that has pmdabpf's names.
 
 use crate::instance::{values, Pmcd, BPF_NAMES, LINUX, PROC};
 use crate::support::{config, lacks, lacks_host_pids, skip, told, wait_for, Proc};
@@ -11,15 +11,15 @@ use std::process::{Command, Stdio};
 
 const PYTHON: &str = "/usr/bin/python3";
 const SETS: &str = "/etc/pcp/pmrep/proc.conf";
-/// Where `proc.hog.net` is defined.
+/// File with the definition of `proc.hog.net`.
 pub const HOGS: &str = "/etc/pcp/derived/proc.conf";
-/// Where the groups are.
+/// Directory of pmlogconf's groups.
 pub const GROUPS: &str = "/etc/pcp/pmlogconf";
 /// The group of these metrics.
 pub const GROUP: &str = "networking/perprocess-linux";
 
-/// Four threads, each with 25 TCP writes of 1000 bytes and 10 datagrams of 500, all read; then `ready`. Told `on`, the first
-/// pair goes on until its input ends.
+/// Python with four threads, each with 25 TCP writes of 1000 bytes and 10 datagrams of 500, all read; then it prints `ready`. Told
+/// `on`, the first pair continues until its input ends.
 const TRAFFIC: &str = "
 import socket, sys, threading
 def pair(turns, alive=lambda: True):
@@ -49,7 +49,7 @@ sys.stdin.read()
 ended.set()
 ";
 
-/// The eight metrics in the order of their items, and what they are of one such process.
+/// The eight metrics in the order of their items, with their values for such a process.
 pub const EXPECTED: [(&str, u64); 8] = [
     ("bcc.proc.net.tcp.send.calls", 100),
     ("bcc.proc.net.tcp.send.bytes", 100_000),
@@ -64,7 +64,7 @@ pub const EXPECTED: [(&str, u64); 8] = [
 pub struct Traffic(Proc);
 
 impl Traffic {
-    /// Has done its share, and waits.
+    /// Starts a process that has made its traffic and waits.
     pub fn done() -> Traffic {
         let mut command = Command::new(PYTHON);
         command.args(["-I", "-c", TRAFFIC]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -75,7 +75,7 @@ impl Traffic {
         Traffic(process)
     }
 
-    /// Goes on until it is dropped.
+    /// Starts a process that makes traffic until it is dropped.
     pub fn steady() -> Traffic {
         let mut traffic = Traffic::done();
         writeln!(traffic.0 .0.stdin.as_mut().unwrap(), "on").unwrap();
@@ -86,13 +86,13 @@ impl Traffic {
         self.0.pid()
     }
 
-    /// What its instance is called.
+    /// Returns the name of its instance.
     pub fn instance(&self) -> String {
         format!("{:06} {PYTHON}", self.pid())
     }
 }
 
-/// Whose metrics a consumer looks for.
+/// The names under which a consumer looks for metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Names {
     Ours,
@@ -100,7 +100,8 @@ pub enum Names {
 }
 
 impl Names {
-    /// As a file of PCP's has it: some programs look for both. When it is not here, or looks for neither, that is said.
+    /// Returns the names that a file of PCP contains: some programs look for both. Prints that, if the file is missing or contains
+    /// neither.
     pub fn of(file: &str) -> Vec<Names> {
         if lacks(&[file]) {
             return Vec::new();
@@ -117,7 +118,8 @@ impl Names {
         found
     }
 
-    /// Those that a file has, and always pmdabpf's: see [`Names::copy`]. None when it has neither, which is said.
+    /// Returns the names that a file contains, and always pmdabpf's: see [`Names::copy`]. Returns none, and prints that, if it
+    /// contains neither.
     pub fn tried(file: &str) -> Vec<Names> {
         let mut names = Names::of(file);
         if names == [Names::Ours] {
@@ -126,7 +128,7 @@ impl Names {
         names
     }
 
-    /// What our names in a text are among them.
+    /// Replaces our names in a text by these.
     pub fn name(self, ours: &str) -> String {
         if self == Names::Ours {
             return ours.into();
@@ -138,14 +140,14 @@ impl Names {
         text
     }
 
-    /// A copy of a file of PCP's that has these names, below the test's directory.
+    /// Makes a copy of a file of PCP with these names, below the test's directory.
     pub fn copy(self, file: &str, pmcd: &Pmcd, name: &str) {
         let copy = pmcd.home.path(name);
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         fs::write(copy, self.name(&fs::read_to_string(file).unwrap())).unwrap();
     }
 
-    /// A pmcd with netproc under these names, and what the consumers need beside it.
+    /// Starts a pmcd with netproc under these names, and with the other agents that the consumers need.
     pub fn served(self) -> Option<Pmcd> {
         if lacks(&[PYTHON]) || lacks_host_pids() {
             return None;
@@ -232,13 +234,13 @@ fn pcp_htop_shows_the_eight_columns() {
     }
 }
 
-/// What PCP calls the column of a metric.
+/// Returns PCP's name for the column of a metric.
 pub fn column(name: &str) -> String {
     name.trim_start_matches("bcc.proc.net.").replace('.', "_")
 }
 
-/// Runs pcp-htop on a terminal of its own until the row of the process is there with these columns' values, which it finds below a
-/// directory like `/etc/pcp`.
+/// Runs pcp-htop on a terminal of its own until it shows the row of the process with the values of these columns, which it finds
+/// below a directory like `/etc/pcp`.
 pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf: &Path) {
     let fields: Vec<String> = columns.iter().map(|column| format!("Dynamic({column})")).collect();
     fs::write(pmcd.home.path("htoprc"), format!("fields=0 {} 1\n", fields.join(" "))).unwrap();
@@ -263,7 +265,7 @@ pub fn shows_columns(pmcd: &Pmcd, traffic: &Traffic, columns: &[String], sysconf
     assert!(terminal.end().success());
 }
 
-/// One of pmrep's sets over a second or so: its header and rows, without a word on standard error.
+/// Runs one of pmrep's sets for about a second. Returns its header and rows, after checking that standard error is empty.
 #[track_caller]
 pub fn pmrep(pmcd: &Pmcd, configuration: &Path, set: &[&str]) -> Vec<Vec<String>> {
     let output = pmcd.pmrep(configuration, &[&["-o", "csv", "-l", "\t", "-s", "3", "-t", "0.3"], set].concat());
@@ -272,7 +274,7 @@ pub fn pmrep(pmcd: &Pmcd, configuration: &Path, set: &[&str]) -> Vec<Vec<String>
     text.lines().map(|line| line.split('\t').map(|field| field.trim_matches('"').to_owned()).collect()).collect()
 }
 
-/// The last value of a column of a process; pmrep of PCP 7 leaves instances out of the titles where a set says so.
+/// Returns the last value of a column of a process; pmrep of PCP 7 leaves instances out of the titles if a set says so.
 #[track_caller]
 fn last(rows: &[Vec<String>], metric: &str, traffic: &Traffic) -> f64 {
     let title = format!("{metric}-{}", traffic.instance());
@@ -281,7 +283,7 @@ fn last(rows: &[Vec<String>], metric: &str, traffic: &Traffic) -> f64 {
     rows.last().unwrap()[column].parse().unwrap_or_else(|_| panic!("{title}: {rows:?}"))
 }
 
-/// Runs pmrep on PCP's own sets under each of the names that can be tried, with traffic: `check` gets what asks for a set.
+/// Runs pmrep on PCP's own sets under each of the possible names, with traffic. `check` gets a function that runs a set.
 fn with_pmreps_sets(check: impl Fn(&Names, &Traffic, &dyn Fn(&str, &str) -> Vec<Vec<String>>)) {
     if lacks(&["pmrep"]) {
         return;
@@ -347,7 +349,7 @@ fn hogs_have_values(pmcd: &Pmcd, names: Names) {
     });
 }
 
-/// Also on a machine where nobody moves a byte, since those who hold sockets have instances from the beginning.
+/// The group is also found on a machine without traffic, since processes with sockets have instances from the beginning.
 #[test]
 fn pmlogconf_finds_the_group_and_pmlogger_logs_it() {
     if lacks(&["pmlogconf", "pmlogger"]) {
@@ -360,8 +362,8 @@ fn pmlogconf_finds_the_group_and_pmlogger_logs_it() {
     }
 }
 
-/// pmlogconf with this directory turns these groups of it on, and an archive made by what it writes has the eight metrics under
-/// the names that each has.
+/// Checks that pmlogconf with this directory enables these groups, and that an archive made by its configuration has the eight
+/// metrics under the names of each group.
 pub fn logs_the_groups(pmcd: &Pmcd, directory: &Path, groups: &[(&str, Names)]) {
     let traffic = Traffic::done();
     for old in ["logger.conf", "net.0", "net.index", "net.meta"] {

@@ -1,4 +1,5 @@
-//! Who may change what runs, asked by pmstore through a real pmcd: over its socket, over TCP, and over TCP with a login.
+//! Orders by pmstore through a real pmcd: clients that may give them and others, over its socket, over TCP, and over TCP with a
+//! login.
 
 use crate::instance::{pipe, Pmcd};
 use crate::support::{lacks, skip, told, wait_for, Home, ALL};
@@ -8,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
-/// pmstore, run with this user id.
+/// Runs pmstore with this user id.
 fn store(mut client: Command, user: Uid, order: &str) -> Output {
     client.args(["-i", "exectop", "bcc.agent.module.control", order]).uid(user.as_raw()).gid(user.as_raw());
     client.output().unwrap()
@@ -47,8 +48,8 @@ fn root_and_named_users_change_what_runs_over_the_socket() {
     wait_for("its values", || (!pmcd.values("bcc.proc.exec.count").is_empty()).then_some(()));
 }
 
-/// Lets these users log in to the pmcd that is going to be started, all with the password "secret". The file is Berkeley DB's, as
-/// saslpasswd2 writes it; that program's package would bring other versions of the libraries that pmcd uses.
+/// Lets these users log in to a pmcd that is started next, with the password "secret". The file is one of Berkeley DB, as saslpasswd2
+/// writes it; that program's package would bring other versions of the libraries that pmcd uses.
 fn let_in(home: &Home, users: &[&str]) {
     fs::create_dir(home.path("sasl2")).unwrap();
     let passwords = home.path("passwords.db");
@@ -65,10 +66,10 @@ fn let_in(home: &Home, users: &[&str]) {
     assert!(written.status.success() && passwords.exists(), "{}", told(&written));
 }
 
-/// Debian's: another one may come without Berkeley DB.
+/// Debian's Python; others may lack Berkeley DB.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Whether nobody could log in to a pmcd here, and says so.
+/// Returns true, and prints that, if nobody could log in to a pmcd here.
 fn lacks_logins() -> bool {
     let dirs = |path: &str| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let plain = |dir: std::path::PathBuf| dir.join("sasl2/libplain.so").exists();

@@ -1,5 +1,5 @@
-//! The dashboards of grafana-pcp, asked of pmproxy as its Vector data source does: all metrics of a dashboard in one fetch,
-//! names of instances only when a number is unknown; and as its Valkey data source does, by pmseries.
+//! The dashboards of grafana-pcp. Requests to pmproxy are those of its Vector data source (all metrics of a dashboard in one fetch,
+//! names of instances only for an unknown number) and, by pmseries, those of its Valkey data source.
 
 use crate::consumers::{Names, Traffic, HOGS as DERIVED};
 use crate::instance::{port, session, Pmcd};
@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::Stdio;
 
 const HEATMAPS: [&str; 2] = ["bcc.runq.latency", "bcc.disk.all.latency"];
-/// Of the dashboard "Top Consumers": the sum of four rates, which pmproxy derives.
+/// Metrics of the dashboard "Top Consumers", the first a sum of four rates that pmproxy derives; and columns of two tables.
 const HOGS: &str = "proc.hog.net";
 const ACTIVE: &str = "bcc.proc.io.net.tcptop";
 const ACTIVE_COLUMNS: [&str; 8] = ["pid", "comm", "laddr", "lport", "daddr", "dport", "rx", "tx"];
@@ -27,7 +27,7 @@ type Poll = BTreeMap<String, BTreeMap<u64, Value>>;
 struct Vector<'a> {
     proxy: &'a Proxy,
     context: u64,
-    /// Names of instances by metric, asked for when a number turns up that is not among them.
+    /// Names of instances by metric, requested when an unknown number appears.
     names: BTreeMap<String, BTreeMap<u64, String>>,
 }
 
@@ -73,8 +73,8 @@ fn below(node: &str, columns: &[&str]) -> Vec<String> {
     columns.iter().map(|column| format!("{node}.{column}")).collect()
 }
 
-/// The rows of a table: one per number of instance that has a value in some column, columns titled by the last component of
-/// their metric.
+/// Returns the rows of a table: one for each instance with a value in some column, with the last component of each metric as the
+/// column's title.
 fn table<'a>(poll: &'a Poll, metrics: &'a [String]) -> Vec<BTreeMap<&'a str, &'a Value>> {
     let mut rows: BTreeMap<u64, BTreeMap<&str, &Value>> = BTreeMap::new();
     for metric in metrics {
@@ -156,7 +156,7 @@ fn the_four_panels_of_the_overview_fill() {
     });
 }
 
-/// The instance domain is asked for after the fetch, and pmproxy drops what it does not find there.
+/// The instance domain is requested after the fetch, and pmproxy drops instances that are not in it.
 #[test]
 fn a_fetched_instance_keeps_its_name_after_its_process() {
     if lacks(&[PMPROXY]) {
@@ -200,7 +200,7 @@ fn an_instance_request_before_any_fetch_has_instances() {
     }
 }
 
-/// pmseries of PCP 6.0.3 keeps host name, domain's and instance domain's labels of what it loads, whichever agent it is from.
+/// pmseries of PCP 6.0.3 keeps the labels of host, domain and instance domain of all that it loads, whichever agent they come from.
 #[test]
 fn series_are_found_by_name_and_label_with_their_buckets() {
     if lacks(&[PMPROXY, "redis-server", "pmseries", "pmlogger"]) {

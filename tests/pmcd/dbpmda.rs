@@ -1,4 +1,4 @@
-//! Statement 72: dbpmda completes everything it can ask, on every metric.
+//! Statement 72: dbpmda completes all of its requests, on every metric.
 
 use crate::instance::session;
 use crate::support::{
@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-/// What dbpmda says to these commands, by command.
+/// Returns dbpmda's output by command.
 fn dbpmda(home: &Home, open: &str, ready: impl Fn(), commands: &[String]) -> BTreeMap<String, String> {
     fs::write(home.path("root"), "root {\n    bcc 149:*:*\n}\n").unwrap();
     let mut command = Command::new("dbpmda");

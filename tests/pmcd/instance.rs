@@ -1,4 +1,4 @@
-//! A pmcd of a test's own: its port, socket, log, agents and name space, apart from one that may be running here.
+//! A pmcd of the test: its port, socket, log, agents and name space are apart from those of a pmcd that may be running here.
 
 use crate::support::{lacks, lacks_bpf, programs_of, told, wait_for, wait_seconds, Home, Proc, ALL, BINARY};
 use nix::sys::signal::Signal;
@@ -11,7 +11,7 @@ const PMCD: &str = "/usr/lib/pcp/bin/pmcd";
 const OWN_AGENT: &str = "/var/lib/pcp/pmdas/pmcd/pmda_pmcd.so";
 const OWN_NAMES: &str = "/var/lib/pcp/pmns/root_pmcd";
 const MERGE: &str = "/usr/lib/pcp/bin/pmnsmerge";
-/// What asks netproc for pmdabpf's names, as `bpf-names on` writes it.
+/// The line that makes netproc serve pmdabpf's names, as `bpf-names on` writes it.
 pub const BPF_NAMES: &str = "bpf_names = True\n";
 
 pub struct Pmcd {
@@ -21,7 +21,7 @@ pub struct Pmcd {
     pub port: u16,
 }
 
-/// An agent of PCP's own beside ours: its lines in pmcd's configuration, and its names.
+/// Another agent of PCP beside ours: its lines in pmcd's configuration, and its names.
 pub struct Beside {
     name: &'static str,
     domain: u32,
@@ -29,7 +29,7 @@ pub struct Beside {
     names: &'static str,
 }
 
-/// Processes; it answers clients that come over pmcd's socket only, since it has to know who asks.
+/// PCP's agent for processes, which only answers clients that come over pmcd's socket, since it has to know their users.
 pub const PROC: Beside = Beside {
     name: "proc",
     domain: 3,
@@ -37,7 +37,7 @@ pub const PROC: Beside = Beside {
     names: "/var/lib/pcp/pmns/root_proc",
 };
 
-/// The machine.
+/// PCP's agent for the machine.
 pub const LINUX: Beside = Beside {
     name: "linux",
     domain: 60,
@@ -45,17 +45,17 @@ pub const LINUX: Beside = Beside {
     names: "/var/lib/pcp/pmns/root_linux",
 };
 
-/// How pmcd reaches the agent: what stands in its configuration after the domain, and the arguments that go with it.
+/// Returns the text after the domain in pmcd's configuration, and the agent's arguments, for a connection over a pipe.
 pub fn pipe() -> (String, String) {
     ("pipe binary".into(), String::new())
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub fn port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// The environment that keeps PCP's programs to the directory.
+/// Sets the environment that restricts PCP's programs to the directory.
 fn apart<'a>(command: &'a mut Command, home: &Home) -> &'a mut Command {
     for variable in ["PCP_TMP_DIR", "PCP_RUN_DIR", "PCP_LOG_DIR"] {
         command.env(variable, home.path(""));
@@ -72,22 +72,23 @@ fn apart<'a>(command: &'a mut Command, home: &Home) -> &'a mut Command {
 }
 
 impl Pmcd {
-    /// With six modules over a pipe; `None`, and said, where this host lacks what it takes.
+    /// Starts a pmcd and the agent with six modules over a pipe. Returns `None`, and prints that, if this host lacks something for
+    /// it.
     pub fn start() -> Option<Pmcd> {
         Pmcd::with(|_| pipe())
     }
 
-    /// The same, reached in some other way.
+    /// Starts a pmcd with another connection to the agent.
     pub fn with(how: impl Fn(&Home) -> (String, String)) -> Option<Pmcd> {
         Pmcd::serving(ALL, &[], how)
     }
 
-    /// With this configuration, and other agents.
+    /// Starts a pmcd with this configuration of the agent, and other agents.
     pub fn beside(config: &str, others: &[Beside]) -> Option<Pmcd> {
         Pmcd::serving(config, others, |_| pipe())
     }
 
-    /// With this configuration, other agents, and reached in some way; the directory is there before pmcd is.
+    /// Starts a pmcd with this configuration, other agents, and a connection, for which `how` finds the directory prepared.
     pub fn serving(config: &str, others: &[Beside], how: impl Fn(&Home) -> (String, String)) -> Option<Pmcd> {
         let needed = others.iter().flat_map(|other| [other.program, other.names]);
         let needed: Vec<&str> =
@@ -123,14 +124,14 @@ impl Pmcd {
         Some(pmcd)
     }
 
-    /// Ends pmcd with a signal and starts another one in its place.
+    /// Ends pmcd by a signal and starts another one in its place.
     pub fn again(&mut self, signal: Signal) {
         self.process.signal(signal);
         self.process.end();
         self.process = run(&self.home, self.port);
     }
 
-    /// Until no module is still being loaded.
+    /// Waits until no module is being loaded any more.
     #[track_caller]
     pub fn wait_for_values(&self) {
         // Loading all modules takes a few seconds of a processor, which this may have to share.
@@ -141,14 +142,14 @@ impl Pmcd {
         });
     }
 
-    /// A client of this pmcd, to be given more arguments.
+    /// Returns a command for a client of this pmcd.
     pub fn client(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         apart(&mut command, &self.home).args(["-h", &format!("localhost:{}", self.port)]);
         command
     }
 
-    /// A client that logs in over TCP, with a password.
+    /// Returns a command for a client that logs in over TCP, with a password.
     pub fn logged_in(&self, program: &str, user: &str, password: &str) -> Command {
         let mut command = Command::new(program);
         let host = format!("pcp://127.0.0.1:{}?method=plain&user={user}&pass={password}", self.port);
@@ -156,14 +157,14 @@ impl Pmcd {
         command
     }
 
-    /// A client over pmcd's socket, by which pmcd knows who asks.
+    /// Returns a command for a client over pmcd's socket, by which pmcd knows its user.
     pub fn local_client(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         apart(&mut command, &self.home).args(["-h", &self.local()]);
         command
     }
 
-    /// Runs pmrep, again where it gave up since the agent of a busy machine told it once to try again.
+    /// Runs pmrep, and repeats that if it gave up since the agent of a busy machine told it once to try again.
     pub fn pmrep(&self, configuration: &Path, args: &[&str]) -> Output {
         wait_for("pmrep to get values", || {
             let output = self.local_client("pmrep").arg("-c").arg(configuration).args(args).output().unwrap();
@@ -171,7 +172,7 @@ impl Pmcd {
         })
     }
 
-    /// What a client calls this pmcd's socket.
+    /// Returns the address of this pmcd's socket for clients.
     pub fn local(&self) -> String {
         format!("unix://{}", self.home.path("pmcd.socket").display())
     }
@@ -181,7 +182,7 @@ impl Pmcd {
         self.client(program).args(args).output().unwrap()
     }
 
-    /// What a client that succeeds prints.
+    /// Runs a client, and returns its output. Panics if it fails.
     #[track_caller]
     pub fn ask(&self, program: &str, args: &[&str]) -> String {
         let output = self.run(program, args);
@@ -189,14 +190,14 @@ impl Pmcd {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs a program of PCP's that is no client.
+    /// Returns a command for a program of PCP that is no client.
     pub fn program(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         apart(&mut command, &self.home).env("PCP_VAR_DIR", self.home.path(""));
         command
     }
 
-    /// The agent's process, as its latest log says; one that has just begun says it in a moment.
+    /// Returns the agent's process identifier from its latest log; an agent that has just started writes it in a moment.
     pub fn agent(&self) -> i32 {
         wait_for("the agent's log", || self.home.log().split("pmdacorebcc(").nth(1)?.split(')').next()?.parse().ok())
     }
@@ -205,14 +206,14 @@ impl Pmcd {
         programs_of(self.agent())
     }
 
-    /// The values of a metric by instance name; a single value has the name "".
+    /// Returns the values of a metric by instance name; a single value has the name "".
     #[track_caller]
     pub fn values(&self, metric: &str) -> Vec<(String, String)> {
         values(&self.ask("pminfo", &["-f", metric]))
     }
 }
 
-/// The values in the output of `pminfo -f`.
+/// Parses the values in the output of `pminfo -f`.
 pub fn values(text: &str) -> Vec<(String, String)> {
     let line = |line: &str| {
         let (name, value) = line.trim().split_once("value ")?;
@@ -241,7 +242,7 @@ fn run(home: &Home, port: u16) -> Proc {
 }
 
 impl Drop for Pmcd {
-    /// pmcd ends its agents when it is asked to, and not when it is killed.
+    /// Ends pmcd by a signal after which it ends its agents; killed, it would not.
     fn drop(&mut self) {
         if self.process.0.try_wait().is_ok_and(|ended| ended.is_none()) {
             self.process.signal(Signal::SIGTERM);
@@ -250,8 +251,8 @@ impl Drop for Pmcd {
     }
 }
 
-/// Makes one TCP session of this process and its end, with 1000 bytes to the port it was connected to and 500 back. Its
-/// ports: that of the side that connected, then the other one.
+/// Makes a TCP session of this process and its end, with 1000 bytes to the listening port and 500 back. Returns the ports: that of
+/// the side that connected, then the other one.
 pub fn session() -> (u16, u16) {
     use std::io::{Read, Write};
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

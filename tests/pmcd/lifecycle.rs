@@ -1,4 +1,4 @@
-//! pmcd or the agent dies, pmcd is told to read its configuration again, and the agent listens instead of being piped to.
+//! Ends of pmcd and of the agent, a pmcd that reads its configuration again, and an agent that listens instead of using a pipe.
 
 use crate::instance::{port, Pmcd};
 use crate::support::{lacks, rows::all, still_loaded, wait_for, Proc};
@@ -11,7 +11,7 @@ fn lives(pid: i32) -> bool {
     kill(Pid::from_raw(pid), None).is_ok()
 }
 
-/// Numbers of instances by name, of command names: those that have to outlive an agent.
+/// Returns the numbers of command names' instances by name, which have to outlive an agent.
 fn numbers(pmcd: &Pmcd) -> Vec<(String, String)> {
     let text = pmcd.ask("pminfo", &["-f", "bcc.proc.exec.count"]);
     let instance = |line: &str| {
@@ -48,7 +48,7 @@ fn an_agent_ends_with_pmcd_and_the_next_keeps_its_instances() {
     assert!(after.iter().any(|(name, _)| before.iter().any(|(other, _)| other == name)), "{before:?} {after:?}");
 }
 
-/// pmcd closes its end; within a tenth of a second or so it kills what is left.
+/// pmcd closes its end; about a tenth of a second later it kills the agents that are left.
 #[test]
 fn an_orderly_end_of_pmcd_is_one_of_the_agent() {
     let Some(mut pmcd) = Pmcd::start() else { return };
@@ -61,7 +61,7 @@ fn an_orderly_end_of_pmcd_is_one_of_the_agent() {
     assert!(pmcd.home.log().contains("pmcd closed the connection"), "{}", pmcd.home.log());
 }
 
-/// Restarts, and those after a crash.
+/// Returns the numbers of restarts, and of those after a crash.
 fn restarts(pmcd: &Pmcd) -> [String; 2] {
     ["bcc.agent.restarts", "bcc.agent.crashes"].map(|name| pmcd.values(name).swap_remove(0).1)
 }

@@ -1,5 +1,5 @@
-//! The finished binary under a real pmcd of its own, seen with PCP's tools: what pminfo, pmval, pmprobe, pmstore,
-//! pmlogger, pmproxy and dbpmda make of it, and what becomes of it when pmcd or the agent dies.
+//! The finished binary under a real pmcd of the test, used by PCP's tools: pminfo, pmval, pmprobe, pmstore, pmlogger, pmproxy and
+//! dbpmda; and its behaviour when pmcd or the agent ends.
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The lines of each metric in the output of pminfo, blank ones left out.
+/// Returns the lines of each metric in the output of pminfo, without blank ones.
 pub fn blocks(text: &str) -> BTreeMap<String, Vec<String>> {
     let mut blocks = BTreeMap::new();
     let mut name = String::new();
@@ -35,7 +35,7 @@ pub fn blocks(text: &str) -> BTreeMap<String, Vec<String>> {
     blocks
 }
 
-/// What pminfo says of a metric by name, PMID, type, instance domain, semantics and units.
+/// Returns pminfo's lines about a metric with its PMID, type, instance domain, semantics and units.
 fn description(row: &Row) -> [String; 3] {
     let ty = match row.ty {
         Type::U64 => "64-bit unsigned int",
@@ -61,7 +61,7 @@ fn description(row: &Row) -> [String; 3] {
     ]
 }
 
-/// All modules at once; what this kernel refuses included, since a module that cannot be loaded keeps its metadata.
+/// All modules run at once, even those that this kernel refuses: a module that cannot be loaded keeps its metadata.
 #[test]
 fn every_metric_is_served_with_its_metadata_and_labels() {
     let Some(pmcd) = Pmcd::beside(&all_modules(), &[]) else { return };
@@ -112,18 +112,18 @@ fn every_metric_and_instance_domain_has_help() {
     }
 }
 
-/// Identifiers that follow another rule on purpose; docs/compatibility.md says so.
+/// Modules whose identifiers deliberately follow another rule; docs/compatibility.md names them.
 const RENUMBERED: [(&str, &str); 2] = [("tcpperpid", "the pid itself"), ("ustat", "the pid itself")];
 
-/// What was configured, in its order, for rules that go by it.
+/// Configured targets in their order, for rules that depend on it.
 const TRACEPOINTS: [&str; 2] = ["sched:sched_process_exit", "sched:sched_process_exec"];
 const FUNCTIONS: [&str; 2] = ["c::getaddrinfo", "c::fork"];
 const PROBES: [&str; 2] = ["function__return", "function__entry"];
 
-/// The instances of a module, as the metrics' values have them.
+/// Instances of a module, from the values of its metrics.
 type Instances = BTreeMap<u64, String>;
 
-/// Whether a name has the form of the table's line, and the identifier that goes with it where it depends on the name alone.
+/// True if a name has the form of the table's line, and if the identifier fits where it depends on the name only.
 fn fits(row: &Row, number: u64, name: &str) -> bool {
     let low = if number == 0 { 0 } else { 1u64 << number.min(62) };
     let form = match row.form.split([' ', ';']).next().unwrap() {
@@ -147,7 +147,7 @@ fn fits(row: &Row, number: u64, name: &str) -> bool {
     regex::Regex::new(&format!("^(?:{form})$")).unwrap().is_match(name)
 }
 
-/// Holds the identifiers of a module's instances against the rule of its line.
+/// Compares the identifiers of a module's instances with the rule of its line.
 fn follow(row: &Row, instances: &Instances) {
     let rule = RENUMBERED.iter().find(|(module, _)| *module == row.module).map_or(row.rule, |(_, rule)| rule);
     let numbers = instances.keys().copied();
@@ -193,13 +193,13 @@ fn follow(row: &Row, instances: &Instances) {
     }
 }
 
-/// What a value's line in the output of `pminfo -f` says of its instance.
+/// Parses the instance in a value's line of `pminfo -f`.
 fn instance(line: &str) -> Option<(u64, String)> {
     let (number, name) = line.trim().strip_prefix("inst [")?.split_once(" or \"")?;
     Some((number.parse().unwrap(), name.rsplit_once("\"]").unwrap().0.to_owned()))
 }
 
-/// Does again and again what modules count, until it is dropped.
+/// A thread that repeats the operations that modules count, until it is dropped.
 struct Load(Arc<AtomicBool>, Option<JoinHandle<()>>);
 
 impl Load {
@@ -227,7 +227,7 @@ impl Drop for Load {
     }
 }
 
-/// Connections to a socket whose queue is full: their first packets are lost, and sent again after a second.
+/// Python for connections to a socket whose queue is full: their first packets are lost, and sent again after a second.
 const UNHEARD: &str = "import socket, time
 s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(0)
 kept = [socket.socket() for _ in range(8)]
@@ -236,8 +236,8 @@ time.sleep(120)";
 
 const CALLS: &str = "class Thing { function work() {} } $t = new Thing; for (;;) { $t->work(); usleep(1000); }";
 
-/// Each module that this kernel has the hooks for, on work of every kind: what pminfo shows as instances against the columns
-/// of the table that say how they are named and numbered.
+/// Each module that this kernel has the hooks for counts work of every kind: its instances in pminfo are compared with the columns of
+/// the table about names and numbers.
 #[test]
 fn instances_have_the_names_and_numbers_that_go_together() {
     let php = fs::canonicalize("/usr/bin/php").unwrap_or_default();
@@ -325,7 +325,7 @@ fn instances_have_the_names_and_numbers_that_go_together() {
     assert!(!sessions.is_empty() && sessions.iter().all(|(_, address)| address.contains('.') || address.contains(':')));
 }
 
-/// The labels of agent, module and histogram, and of each bucket its bounds.
+/// Checks the labels of agent, module and histogram, and the bounds of each bucket.
 fn has_labels(row: &Row, lines: &[String]) {
     let (of_metric, of_instances): (Vec<&String>, Vec<&String>) =
         lines[1..].iter().filter(|line| line.contains(" labels {")).partition(|line| !line.contains("inst ["));
@@ -344,7 +344,7 @@ fn has_labels(row: &Row, lines: &[String]) {
     }
 }
 
-/// What clients need to offer scripts; the directory is anybody's, so that the script is refused, and listed all the same.
+/// Clients need these metrics to offer scripts. Anybody may write to the directory, so the script is refused, and yet listed.
 #[test]
 fn scripts_and_tracepoints_are_metrics_with_help() {
     let prepare = |home: &Home| {

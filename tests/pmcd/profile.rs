@@ -1,4 +1,4 @@
-//! Stack sampling as its users go about it: pmstore begins and ends a run, and flame graphs are made of what pminfo prints.
+//! Stack sampling as users do it: pmstore begins and ends a run, and flame graphs are made from the output of pminfo.
 
 use crate::instance::Pmcd;
 use crate::support::{
@@ -7,7 +7,7 @@ use crate::support::{
 };
 use std::process::{Command, Stdio};
 
-/// A configuration with the module, and with the one that tests wait for.
+/// Returns a configuration with the module, and with another for which tests wait.
 fn configuration(process: u32) -> String {
     format!(
         "[pmda]\nmodules = sysfork,profile\nmodule_failure_fatal = False\n[sysfork]\nmodule = sysfork\ncluster = 2\n\
@@ -26,7 +26,7 @@ fn busy() -> Option<Burner> {
     burner
 }
 
-/// Lines `frame;frame;frame samples`; the samples of the burner's stack and of all.
+/// Parses lines `frame;frame;frame samples`. Returns the samples of the burner's stack and of all stacks.
 #[track_caller]
 fn samples(text: &str) -> (u64, u64) {
     let (mut hot, mut all) = (0, 0);
@@ -42,7 +42,7 @@ fn samples(text: &str) -> (u64, u64) {
     (hot, all)
 }
 
-/// The command line that help text and README give makes the text for flame graphs of the instances.
+/// The command line in the help text and in the README turns instances into text for flame graphs.
 #[test]
 fn a_run_begun_by_pmstore_has_stacks_while_it_lasts_and_after() {
     if lacks(&["pmstore", "sed", "tr"]) {

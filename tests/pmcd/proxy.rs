@@ -1,4 +1,4 @@
-//! pmproxy's REST interface, which dashboards use.
+//! The REST interface of pmproxy, which dashboards use.
 
 use crate::consumers::HOGS;
 use crate::instance::{port, Pmcd};
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 pub const PMPROXY: &str = "/usr/lib/pcp/bin/pmproxy";
 
-/// A pmproxy of a test's own.
+/// A pmproxy of the test.
 pub struct Proxy {
     _process: Proc,
     port: u16,
 }
 
 impl Proxy {
-    /// With a key server on this port, or without time series.
+    /// Starts pmproxy with a key server on this port, or without time series.
     pub fn start(pmcd: &Pmcd, keys: Option<u16>) -> Proxy {
         let series = keys.is_some();
         let servers = keys.map_or(String::new(), |port| format!("servers = localhost:{port}\n"));
@@ -42,12 +42,12 @@ impl Proxy {
         Proxy { _process: process, port }
     }
 
-    /// The body of a page, without white space.
+    /// Returns the body of a page without white space.
     pub fn get(&self, page: &str) -> String {
         self.page(page).split_whitespace().collect()
     }
 
-    /// The body of a page as JSON.
+    /// Returns the body of a page as JSON.
     #[track_caller]
     pub fn json(&self, page: &str) -> serde_json::Value {
         let body = self.page(page);
@@ -134,7 +134,7 @@ fn pmproxy_serves_values_instances_metadata_and_labels() {
     assert!(store.contains(r#""success":false"#) && store.contains("Nopermission"), "{store}");
 }
 
-/// One bad line costs Prometheus the whole scrape.
+/// A single bad line costs Prometheus the whole scrape.
 #[test]
 fn names_beyond_ascii_leave_a_scrape_valid() {
     if lacks(&[PMPROXY]) || Cgroups::of(Controller::Unified).is_err() {
@@ -166,7 +166,7 @@ fn names_beyond_ascii_leave_a_scrape_valid() {
     );
 }
 
-/// A line of what Prometheus reads: labels and value.
+/// A line in Prometheus' format: labels and value.
 struct Sample {
     labels: String,
     value: f64,
@@ -179,14 +179,14 @@ impl Sample {
     }
 }
 
-/// The samples of a metric in a page.
+/// Returns the samples of a metric in a page.
 fn samples(page: &str, name: &str) -> Vec<Sample> {
     let lines = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} "));
     let sample = |(labels, value): (&str, &str)| Sample { labels: labels.into(), value: value.parse().unwrap() };
     lines.map(sample).collect()
 }
 
-/// As Prometheus' function of this name: it looks for the bucket, and goes through it in a straight line.
+/// Computes a quantile as Prometheus' function of this name: it looks for the bucket, and interpolates linearly in it.
 fn histogram_quantile(quantile: f64, buckets: &[Sample]) -> f64 {
     let bound = |sample: &Sample| sample.label("le").unwrap().parse::<f64>().unwrap();
     let mut buckets: Vec<(f64, f64)> = buckets.iter().map(|sample| (bound(sample), sample.value)).collect();

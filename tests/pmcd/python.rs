@@ -1,4 +1,4 @@
-//! PCP's Python programs on the instances of processes: they take each name for a number, a blank and a program.
+//! PCP's Python programs on the instances of processes: they read each name as a number, a blank and a program.
 
 use crate::instance::Pmcd;
 use crate::support::{config, lacks, told, wait_for};
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// 1000 bytes over TCP, and its end, most often before the agent looks.
+/// Python that sends 1000 bytes over TCP and ends, most often before the agent looks at it.
 const SHORT: &str = "
 import socket
 listener = socket.create_server(('127.0.0.1', 0))
@@ -15,7 +15,7 @@ client = socket.create_connection(listener.getsockname())
 client.send(b'x' * 1000)
 ";
 
-/// The processes, which are gone.
+/// Runs these processes. Returns their identifiers after their end.
 fn short_lived() -> Vec<u32> {
     let run = |_| {
         let mut child = Command::new(PYTHON).args(["-I", "-c", SHORT]).spawn().unwrap();
@@ -25,13 +25,13 @@ fn short_lived() -> Vec<u32> {
     (0..5).map(run).collect()
 }
 
-/// Whether `-i` takes a number or a program for all the instances of it, as from PCP 6 on; before that it takes whole names.
+/// True if `-i` takes a number or a program for all of its instances, as from PCP 6 on; before that it takes whole names.
 fn takes_parts_of_names() -> bool {
     let look = "import sys, pcp.pmconfig; sys.exit(not hasattr(pcp.pmconfig.pmConfig, 'get_proc_basename'))";
     Command::new(PYTHON).args(["-c", look]).status().unwrap().success()
 }
 
-/// What a program prints that succeeds and has no complaint.
+/// Returns the output of a program. Panics if it failed or wrote to standard error.
 #[track_caller]
 fn said(what: &str, output: Output) -> String {
     assert!(output.status.success() && output.stderr.is_empty(), "{what}: {}", told(&output));

@@ -1,4 +1,4 @@
-//! What is shipped for PCP's programs (`consumers`): put in place and taken out as Install and Remove do it, and used from there.
+//! Files for PCP's programs (`consumers`): put in place and removed as Install and Remove do it, and used there.
 
 use crate::consumers::{column, logs_the_groups, pmrep, shows_columns, Names, Traffic, EXPECTED, GROUP, GROUPS};
 use crate::instance::{values, Pmcd};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Directories like those of an installed PCP, with what Install places in them.
+/// Directories like those of an installed PCP, with the files that Install places in them.
 struct Placed(TempDir);
 
 impl Placed {
@@ -36,7 +36,7 @@ impl Placed {
         self.0.path().join(name)
     }
 
-    /// The files and links there are.
+    /// Returns all files and links.
     fn files(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let mut left = vec![self.0.path().to_path_buf()];
@@ -94,7 +94,7 @@ fn files_are_put_in_place_and_taken_out_again() {
     assert_eq!(placed.files(), BTreeSet::new());
 }
 
-/// pmlogrewrite ends with an error when two rules rename one metric.
+/// pmlogrewrite ends with an error if two rules rename one metric.
 #[test]
 fn the_rule_for_old_archives_is_left_out_where_pcp_has_it() {
     let placed = Placed(TempDir::new().unwrap());
@@ -117,7 +117,7 @@ fn pmdabpfs_names_are_refused_where_its_agent_is() {
     }
 }
 
-/// The functions of registration.sh that put things on the path, in a directory of an agent.
+/// The functions of registration.sh that put programs on the path work in the directory of an agent.
 #[test]
 fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
     let placed = Placed(TempDir::new().unwrap());
@@ -169,7 +169,7 @@ fn commands_are_linked_from_the_path_and_nothing_of_others_goes() {
     assert_eq!(placed.files().iter().filter(|name| !name.starts_with("agent")).collect::<Vec<_>>(), ["bin/bpf-names"]);
 }
 
-/// Only the line of bpf-names itself comes and goes.
+/// A change by bpf-names only concerns its own line.
 #[test]
 fn bpf_names_edits_its_own_line_of_the_configuration() {
     let placed = Placed(TempDir::new().unwrap());
@@ -194,7 +194,7 @@ fn bpf_names_edits_its_own_line_of_the_configuration() {
     }
 }
 
-/// The file, since pmrep of PCP 5.2 reads no directory.
+/// Path of the sets: a file, since pmrep of PCP 5.2 reads no directory.
 const SETS: &str = "etc/pmrep/corebcc.conf";
 
 #[test]
@@ -224,7 +224,7 @@ fn pmrep_shows_the_shipped_sets() {
     assert_eq!(rows.len(), 4, "{rows:?}");
 }
 
-/// Where PCP's own group is on as well, pmlogger takes both, also under different names.
+/// If PCP's own group is enabled as well, pmlogger logs both, even under different names.
 #[test]
 fn the_shipped_group_is_logged_also_beside_pcps_own() {
     const OURS: (&str, Names) = ("corebcc/netproc", Names::Ours);
@@ -245,7 +245,7 @@ fn the_shipped_group_is_logged_also_beside_pcps_own() {
     }
 }
 
-/// With the modules of the shipped configuration everything that has values goes into the archive, what is not there does not.
+/// With the modules of the shipped configuration all metrics with values go into the archive, and no others.
 #[test]
 fn what_runs_by_default_is_logged_and_so_is_the_agent() {
     if lacks(&["pmlogconf", "pmlogger"]) {
@@ -349,8 +349,8 @@ fn without_the_option_there_is_nothing_below_bpf() {
     assert!(!pmcd.run("pminfo", &["-d", "bpf.proc.net.tcp.send.bytes"]).status.success());
 }
 
-/// Archives as they were before PCP 5.3, and as the Python agent logged cachestat: made from one of this agent by the opposite
-/// rules, brought back by the shipped ones.
+/// Archives in the form before PCP 5.3, and with cachestat as the Python agent logged it, are made from one of this agent by the
+/// opposite rules, and brought back by the shipped ones.
 #[test]
 fn pmlogrewrite_brings_old_archives_to_the_metadata_of_now() {
     const REWRITE: &str = "/usr/lib/pcp/bin/pmlogrewrite";

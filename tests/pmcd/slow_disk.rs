@@ -1,4 +1,4 @@
-//! What docs/slow-disk.md says of rules and dashboards, on a disk of known latency beside a fast one.
+//! Rules and dashboards of docs/slow-disk.md, on a disk of known latency beside a fast one.
 
 use crate::instance::Pmcd;
 use crate::proxy::{Proxy, PMPROXY};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 const DOCUMENT: &str = include_str!("../../docs/slow-disk.md");
 
-/// The disk is slow as fio and the agent's quantiles see it, a rule names it, and a heat map has its buckets.
+/// The disk is slow according to fio and the agent's quantiles, a rule names it, and a heat map has its buckets.
 #[test]
 fn a_rule_names_the_slow_disk_and_a_heat_map_shows_it() {
     if lacks(&[PMPROXY, "pmie"]) {
@@ -33,7 +33,7 @@ fn a_rule_names_the_slow_disk_and_a_heat_map_shows_it() {
     dashboards_show(&pmcd, &slow);
 }
 
-/// The rule as the document has it.
+/// Checks that the rule in the document fires.
 fn rules_fire(pmcd: &Pmcd, slow: &SlowDisk, fast: &SlowDisk) {
     let rules =
         DOCUMENT.lines().filter(|line| line.ends_with("| pmie -t 2")).filter_map(|line| line.split('\'').nth(1));
@@ -52,7 +52,7 @@ fn rules_fire(pmcd: &Pmcd, slow: &SlowDisk, fast: &SlowDisk) {
     assert!(said.contains(&format!(" {}: reads of one disk ", slow.name())), "{said}");
 }
 
-/// The set that the document names.
+/// Checks the set that the document names.
 fn a_row_has_its_latency(pmcd: &Pmcd, slow: &SlowDisk) {
     let set = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/consumers/pmrep/corebcc.conf"));
     let output = pmcd.pmrep(set, &["-s", "2", "-t", "1", ":bcc-disk"]);
@@ -63,7 +63,8 @@ fn a_row_has_its_latency(pmcd: &Pmcd, slow: &SlowDisk) {
     assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
 }
 
-/// As grafana-pcp's Vector data source asks for an expression: a derived metric, its values, and the names of instances.
+/// Makes the requests of grafana-pcp's Vector data source for an expression: a derived metric, its values, and the names of
+/// instances.
 fn dashboards_show(pmcd: &Pmcd, slow: &SlowDisk) {
     let proxy = Proxy::start(pmcd, None);
     let context = proxy.json(&format!("/pmapi/context?hostspec=localhost:{}&polltimeout=30", pmcd.port));
@@ -93,7 +94,7 @@ fn dashboards_show(pmcd: &Pmcd, slow: &SlowDisk) {
     assert!(matches!(&quantiles[..], [(name, us)] if name == slow.name() && *us > 24_000), "{quantiles:?}");
 }
 
-/// An expression in an address.
+/// Encodes an expression for an address.
 fn encoded(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' => char::from(byte).to_string(),

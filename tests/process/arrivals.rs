@@ -12,10 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const PYTHON: &str = "/usr/bin/python3";
-/// Of the system calls and of the collections of garbage.
+/// Metrics with the numbers of system calls and of garbage collections.
 const COUNTS: [Pmid; 2] = [Pmid::new(149, 15, 0), Pmid::new(149, 101, 0)];
 
-/// The values of both by metric and instance; each has to have been answered without an error.
+/// Returns the values of both metrics by metric and instance. Panics if a fetch had an error.
 fn values(peer: &mut Peer) -> BTreeMap<(Pmid, u32), u64> {
     let value = |value: &Wire| match value {
         Wire::Block { bytes, .. } => u64::from_be_bytes(bytes[..].try_into().unwrap()),
@@ -29,7 +29,7 @@ fn values(peer: &mut Peer) -> BTreeMap<(Pmid, u32), u64> {
         .collect()
 }
 
-/// One module counts in the kernel who comes, the other at probes of the file that they execute.
+/// One module counts processes in the kernel, the other at probes in the file that they execute.
 #[test]
 fn values_never_step_back_while_processes_come_and_go() {
     if lacks_bpf() || lacks_host_pids() || lacks(&[PYTHON]) {
@@ -81,7 +81,7 @@ fn values_never_step_back_while_processes_come_and_go() {
     assert!(fetches > 100 && started > 50 && calls > 1000 && collections > 100);
 }
 
-/// Has the threads end, also if the test fails.
+/// Makes the threads end, also if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

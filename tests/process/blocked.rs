@@ -13,10 +13,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// PM_ERR_AGAIN.
+/// The error PM_ERR_AGAIN.
 const AGAIN: i32 = -12389;
 
-/// Every kind of request for ten seconds, each answered within one. What the fetches said of each metric.
+/// Makes every kind of request for ten seconds, and checks that each is answered within one. Returns the results of the fetches by
+/// metric.
 #[track_caller]
 fn ten_seconds(peer: &mut Peer, loading: bool) -> Vec<i32> {
     let pmids: Vec<_> = rows().map(|row| row.pmid()).collect();
@@ -40,7 +41,7 @@ fn ten_seconds(peer: &mut Peer, loading: bool) -> Vec<i32> {
     said
 }
 
-/// The thread that loads waits for somebody to write to a FIFO.
+/// The thread that loads waits for a writer of a FIFO.
 #[test]
 fn c65_replies_keep_arriving_while_initialisation_is_blocked() {
     let home = Home::new(ALL);
@@ -59,7 +60,7 @@ fn c65_replies_keep_arriving_while_initialisation_is_blocked() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// Another thread does what the one that is held cannot do.
+/// Another thread does the work of the one that is stuck.
 #[test]
 fn c65_replies_keep_arriving_while_collection_is_blocked() {
     if lacks_bpf() || lacks(&["strace"]) {
@@ -80,7 +81,7 @@ fn c65_replies_keep_arriving_while_collection_is_blocked() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// The table of `bcc.agent.uptime` and its like takes 1.5 seconds: it is what reads the file that the tracer delays.
+/// The table of `bcc.agent.uptime` and others takes 1.5 seconds: it reads the file that the tracer delays.
 #[test]
 fn a_slow_table_costs_no_other_table_its_values() {
     const SLOW: Duration = Duration::from_millis(1500);
@@ -179,7 +180,7 @@ fn who_answers_pmcd_touches_no_file() {
     peer.close();
 }
 
-/// The disk takes a second and a half to rename a file, as one does whose journal is full. The last names are saved all the same.
+/// The disk takes a second and a half to rename a file, like one whose journal is full. The last names are saved all the same.
 #[test]
 fn a_disk_that_is_slow_to_take_names_holds_up_no_answer() {
     if lacks_bpf() || lacks(&["strace"]) {

@@ -1,4 +1,4 @@
-//! What changes while the agent runs: pairs that come and go, modules that are started and stopped, a configuration that is read again.
+//! Changes while the agent runs: pairs that come and go, modules that are started and stopped, a configuration that is read again.
 
 use crate::own::{values, values_in_time};
 use crate::pairs::{compile, example, home, pmid, source, sum, write, CONFIG};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const USER_ID: u32 = 11;
 const STRING: u32 = 6;
 
-/// Forks since the pair was loaded.
+/// A pair that counts forks since it was loaded.
 pub const FORKS: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -39,7 +39,7 @@ char LICENSE[] SEC("license") = "GPL";
 "#;
 pub const FORKS_YAML: &str = "metrics: {counters: [{name: forks_total, help: Forks}]}\n";
 
-/// A home where modules and pairs may come later.
+/// Makes a home in which modules and pairs may be loaded later.
 fn later(config: &str) -> Option<Home> {
     if lacks_bpf() {
         return None;
@@ -59,7 +59,7 @@ fn number(peer: &mut Peer, name: &str) -> u64 {
     values(peer, name)[""].parse().unwrap()
 }
 
-/// Whether a name is there.
+/// True if a name is served.
 pub fn is_named(peer: &mut Peer, name: &str) -> bool {
     let reply = peer.ask(&wire::lookup(name));
     matches!(wire::decode(&reply), Pdu::PmnsIds { .. })
@@ -69,7 +69,7 @@ pub fn by_root(peer: &mut Peer) {
     peer.send(&wire::attr(USER_ID, b"0\0"));
 }
 
-/// The answer to an order, `0` if it is done.
+/// Gives an order, and returns the answer, `0` if it was carried out.
 pub fn order(peer: &mut Peer, module: &str, order: &str) -> i32 {
     let instance = instance_of(peer, module);
     outcome(peer, "bcc.agent.module.control", module, instance, order)
@@ -79,7 +79,7 @@ pub fn reload(peer: &mut Peer) -> i32 {
     outcome(peer, "bcc.agent.control", "", IN_NULL, "reload")
 }
 
-/// What became of an order: of one that is answered before it is done, the metric tells.
+/// Gives an order, and returns its result, which is in the metric if the order is answered before it is carried out.
 fn outcome(peer: &mut Peer, metric: &str, module: &str, instance: InstId, order: &str) -> i32 {
     let control = pmid(peer, metric);
     let answer = peer.error(&wire::store_block(control, instance, STRING, format!("{order}\0").as_bytes()));
@@ -96,7 +96,7 @@ fn outcome(peer: &mut Peer, metric: &str, module: &str, instance: InstId, order:
     }
 }
 
-/// The identifier of a module among those that the agent tells of.
+/// Returns the identifier of a module among the instances of the agent's own metrics.
 fn instance_of(peer: &mut Peer, module: &str) -> InstId {
     let indom = Indom::new(149, 301);
     let reply = peer.ask(&wire::instance(indom, IN_NULL, module));
@@ -258,7 +258,7 @@ fn a_reload_changes_what_has_changed_and_no_more() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// Descriptors, mapped memory in KB, and programs of the agent.
+/// Returns the numbers of descriptors, of KB of mapped memory, and of programs of the agent.
 fn held(peer: &Peer) -> (usize, u64, usize) {
     let pid = peer.agent.pid();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -323,18 +323,18 @@ fn without_the_privileges_orders_say_what_to_set() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// What the kernel says of the agent's descriptors.
+/// Returns the kernel's information on the agent's descriptors.
 fn descriptors(peer: &Peer) -> Vec<String> {
     let all = fs::read_dir(format!("/proc/{}/fdinfo", peer.agent.pid())).unwrap().flatten();
     all.map(|entry| fs::read_to_string(entry.path()).unwrap_or_default()).collect()
 }
 
-/// How many programs of the agent are attached.
+/// Returns the number of the agent's attached programs.
 fn attached(peer: &Peer) -> usize {
     descriptors(peer).iter().filter(|text| text.contains("link_id:")).count()
 }
 
-/// The maps of the agent, by name as far as the kernel keeps it, with their identifiers.
+/// Returns the identifiers of the agent's maps by name, as far as the kernel keeps it.
 fn maps(peer: &Peer) -> BTreeMap<String, u32> {
     let descriptors = descriptors(peer);
     let lines = descriptors.iter().flat_map(|text| text.lines());
@@ -343,14 +343,14 @@ fn maps(peer: &Peer) -> BTreeMap<String, u32> {
     own.map(|map| (map.name.to_string_lossy().into_owned(), map.id)).collect()
 }
 
-/// The rows of an array, as the kernel has them.
+/// Reads the rows of an array from the kernel.
 fn rows(id: u32) -> Vec<Vec<u8>> {
     let map = MapHandle::from_map_id(id).unwrap();
     let row = |index: u32| map.lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
     (0..map.max_entries()).map(row).collect()
 }
 
-/// A script that does something at each line it is sent, and answers with a line when it has.
+/// A script that does an operation for each line that it is sent, and answers with a line.
 struct Worker(Child, BufReader<std::process::ChildStdout>);
 
 impl Worker {
@@ -381,7 +381,7 @@ impl Worker {
         self.wait();
     }
 
-    /// The value of the process in a metric by process.
+    /// Returns the value of the process in a metric by process.
     fn of(&self, peer: &mut Peer, metric: &str) -> u64 {
         let pid = format!("{:06} ", self.0.id());
         let own = values(peer, metric).into_iter().find(|(name, _)| name.starts_with(&pid));
@@ -396,7 +396,7 @@ impl Drop for Worker {
     }
 }
 
-/// 100,000 bytes over TCP at each line.
+/// Python that moves 100,000 bytes over TCP for each line.
 const MOVES: &str = "
 import socket, sys
 s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()
@@ -443,7 +443,7 @@ fn a_stopped_module_does_nothing_in_programs_that_go_on() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// A thousand switches of the task at each line.
+/// Python that makes a thousand task switches for each line.
 const SLEEPS: &str = "
 import sys, time
 for line in sys.stdin:
@@ -487,7 +487,7 @@ fn what_a_stopped_module_does_for_another_goes_on() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// A call that waits for the next line, each.
+/// Python that makes a call for each line, which waits for the next one.
 const READS: &str = "
 import os
 while os.read(0, 3): os.write(1, b'done\\n')
@@ -539,7 +539,7 @@ fn a_filter_is_detached_with_the_last_module_that_uses_it() {
     assert_eq!(alone.close().0.code(), Some(0));
 }
 
-/// How many programs of an agent with these modules look at what the agent may change while they run.
+/// Returns the number of programs with access to the switches that the agent may change while they run.
 fn with_switch(home: &Home) -> usize {
     let mut peer = Peer::ready(home, &[]);
     let ids = programs_of(peer.agent.pid());

@@ -1,4 +1,4 @@
-//! The command line and the log file of a PMDA (statements 67 and 68).
+//! Command line and log file of a PMDA (statements 67 and 68).
 
 use crate::peer::Peer;
 use crate::support::{config, lacks, lacks_bpf, told, Home, BINARY, ONE};
@@ -44,7 +44,7 @@ fn help_that_was_asked_for_is_output() {
     }
 }
 
-/// The system calls of these kinds that the agent's program makes until it ends.
+/// Returns the system calls of these kinds that the agent makes until it ends.
 fn traced(home: &Home, calls: &str, args: &[&str]) -> String {
     let agent = home.agent(args);
     let (trace, mut strace) = (home.path("trace"), Command::new("strace"));
@@ -82,7 +82,7 @@ fn creds_are_sent_before_pairs_and_identifiers_are_read() {
     assert!(creds < pairs && creds < identifiers, "{trace}");
 }
 
-/// Where pmcd should be there is a keyboard and a screen.
+/// The agent's standard input and output are a terminal instead of pmcd.
 #[test]
 fn on_a_terminal_the_agent_tells_how_it_is_used_and_ends() {
     if lacks(&["script"]) {
@@ -123,7 +123,7 @@ fn what_cannot_be_written_is_an_error() {
     }
 }
 
-/// The system's configuration as far as it goes, also for modules that it has and does not enable.
+/// The system's configuration is used as far as possible, also for modules that it contains and does not enable.
 #[test]
 fn show_reads_the_configuration_that_the_agent_reads() {
     if lacks_bpf() {

@@ -1,5 +1,6 @@
-//! Bad days of the configuration: each error is told with its file, its line, what stands there and what was expected, by the agent
-//! itself, in its log and by `--check`. It costs the module that it concerns, and never the agent; what is only superfluous is warned of.
+//! Errors in the configuration: each is reported with its file, its line, the text found and the text expected, by the agent's
+//! metrics, in its log and by `--check`. It costs the module that it concerns, never the agent; superfluous text only causes a
+//! warning.
 
 use crate::own::values;
 use crate::peer::Peer;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::{Output, Stdio};
 
-/// The lines about the configuration, without the stamps that stand before their words in a log.
+/// Returns the lines about the configuration, without the stamps of the log.
 fn errors(said: &str) -> Vec<String> {
     let words = |line: &str| {
         let words = [" Error: ", " Warning: "].iter().find_map(|level| Some(line.split_once(level)?.1));
@@ -20,12 +21,13 @@ fn errors(said: &str) -> Vec<String> {
     said.lines().map(words).filter(|line| line.contains("corebcc.conf") && !line.contains(" Info: ")).collect()
 }
 
-/// What a command says on standard error.
+/// Returns the standard error of a command.
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// An agent whose configuration has errors, each with these parts: it serves, and its metric, its log and `--check` say the same.
+/// Starts an agent whose configuration has errors with these parts, and checks that it serves, and that its metric, its log and
+/// `--check` report the same.
 #[track_caller]
 fn wrong(config: &str, wanted: &[&[&str]]) -> (Home, Peer) {
     let home = Home::new(config);
@@ -49,13 +51,13 @@ fn wrong(config: &str, wanted: &[&[&str]]) -> (Home, Peer) {
     (home, peer)
 }
 
-/// The same, with one error.
+/// Starts an agent whose configuration has one error, as [`wrong`].
 #[track_caller]
 fn refused(config: &str, parts: &[&str]) {
     assert_eq!(wrong(config, &[parts]).1.close().0.code(), Some(0));
 }
 
-/// What the agent says of its modules: state, sentence, and whether each is up.
+/// Returns state, sentence and the value of `up` of each module.
 fn modules(peer: &mut Peer) -> BTreeMap<String, (String, String, Option<String>)> {
     let states = values(peer, "bcc.agent.module.state");
     let mut sentences = values(peer, "bcc.agent.module.status");
@@ -67,18 +69,18 @@ fn modules(peer: &mut Peer) -> BTreeMap<String, (String, String, Option<String>)
     states.into_iter().map(row).collect()
 }
 
-/// The answer to a fetch of a module's first metric: how many values, or the error.
+/// Returns the answer to a fetch of a module's first metric: the number of values, or the error.
 fn answer(peer: &mut Peer, module: &str) -> i32 {
     wire::result(&peer.ask(&wire::fetch(&[Pmid::new(149, find(module).unwrap().cluster(), 0)]))).remove(0).numval
 }
 
-/// The shipped configuration with this list of modules.
+/// Returns the shipped configuration with this list of modules.
 fn shipped(list: &str) -> String {
     let shipped = include_str!("../../corebcc.conf");
     shipped.replacen("modules = biolatency,runqlat,netproc", &format!("modules = {list}"), 1)
 }
 
-/// What `bcc.agent.module.status` advises for these modules once ended the agent.
+/// Advice of `bcc.agent.module.status` for these modules once ended the agent.
 #[test]
 fn a_module_without_its_list_of_probes_fails_alone() {
     if lacks_bpf() {
@@ -110,7 +112,7 @@ fn a_module_without_its_list_of_probes_fails_alone() {
     assert_eq!((check.status.code(), errors(&said(&check)).len()), (Some(1), 4), "{}", told(&check));
 }
 
-/// Whoever follows the sentence of a module that is off, to the letter, has no error in the configuration.
+/// A user who follows the sentence of a module that is off, to the letter, has no error in the configuration.
 #[test]
 fn the_advice_of_modules_that_are_off_is_true() {
     let home = Home::new(&shipped("sysfork"));
@@ -238,7 +240,7 @@ fn all_errors_are_told_at_once_and_each_costs_its_module() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// `module_failure_fatal = True` asks for all modules or none. What is wrong can be asked for nevertheless.
+/// `module_failure_fatal = True` asks for all modules or none. The errors can be fetched nevertheless.
 #[test]
 fn where_failures_are_fatal_an_error_costs_every_module() {
     for fatal in ["module_failure_fatal = True\n", ""] {
@@ -313,7 +315,7 @@ fn absurd_values_are_told_with_what_was_expected() {
     refused(&twins, &["corebcc.conf:15", "cluster", "tcplife"]);
 }
 
-/// What the Python agent ran with, in the words of a `bcc.conf` that nobody means to look at again.
+/// The Python agent ran with these values, from a `bcc.conf` that nobody intends to look at again.
 #[test]
 fn values_that_once_worked_are_warned_of_where_they_change() {
     for (module, line, said) in [
@@ -405,7 +407,7 @@ fn a_check_that_loads_everything_ends_with_0_and_a_table() {
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("Trying to compile config "), "{}", told(&output));
 }
 
-/// `--trycompile` has the old agent's manners: what fails without being fatal is no failure.
+/// `--trycompile` behaves as in the old agent: an error that is not fatal is no failure.
 #[test]
 fn a_check_with_a_module_that_fails_ends_with_1_and_says_which() {
     for (fatal, trycompile) in [("False", 0), ("True", 1)] {
@@ -422,7 +424,7 @@ fn a_check_with_a_module_that_fails_ends_with_1_and_says_which() {
     }
 }
 
-/// A slip has a hint, and ends with 1 whether or not it costs anything.
+/// A misspelt name has a hint, and the status is 1 whether or not it costs anything.
 #[test]
 fn a_check_says_what_may_have_been_meant() {
     let biolatency =
@@ -450,7 +452,7 @@ fn a_check_says_what_may_have_been_meant() {
     }
 }
 
-/// What is wrong there shows before somebody enables it; what is yet to be written is no error.
+/// Errors in such a section are reported before somebody enables it; options still to be added are no errors.
 #[test]
 fn modules_that_are_off_are_checked_and_cost_nothing() {
     if lacks_bpf() {
@@ -501,7 +503,7 @@ fn a_file_is_checked_without_root_and_without_loading() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "2 errors, no module runs\n");
 }
 
-/// No stamps, no word of the Python agent's, and nothing twice.
+/// The output has no stamps, no words of the Python agent, and nothing twice.
 #[test]
 fn a_check_tells_each_failure_once_and_without_stamps() {
     if lacks_bpf() {
@@ -555,7 +557,7 @@ fn sections_say_for_themselves_whether_they_are_enabled() {
     assert!(told(&output).contains("no errors, 1 module enabled"), "{}", told(&output));
 }
 
-/// What a package leaves in `conf.d` is enabled, and what it says of the site's sections holds.
+/// Modules in files of packages in `conf.d` are enabled, and their options replace those of the site's sections.
 #[test]
 fn files_in_conf_d_enable_modules_and_override_options() {
     let home = Home::new(ONE);

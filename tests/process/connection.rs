@@ -1,4 +1,4 @@
-//! Handshake, readiness, and what goes over the connection and what not (statements 1 to 10, 15, 63).
+//! Handshake, readiness, and the contents of the connection (statements 1 to 10, 15, 63).
 
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire, decode, frame, word};
@@ -18,7 +18,7 @@ fn c01_the_first_bytes_are_creds_of_20_bytes_from_the_own_pid() {
     assert_eq!([0, 4, 8, 12, 16].map(|at| word(&creds, at)), [20, 0x700c, peer.agent.pid() as u32, 1, 0x0102_0000]);
 }
 
-/// Initialisation cannot finish: nobody writes to the FIFO that the kernel's types are to come from.
+/// Initialisation cannot finish: nobody writes to the FIFO that the kernel's types are read from.
 #[test]
 fn c02_creds_come_in_a_second_and_before_initialisation_ends() {
     let home = Home::new(ALL);
@@ -110,7 +110,7 @@ fn c07_eof_inside_a_pdu_ends_the_agent_with_a_log_line() {
     }
 }
 
-/// The best of three: others use this machine too.
+/// The best of three attempts counts: others use this machine too.
 #[test]
 fn c08_eof_between_pdus_ends_with_status_0_in_100_ms() {
     let times = (0..3).map(|_| {
@@ -130,7 +130,7 @@ fn c08_eof_between_pdus_ends_with_status_0_in_100_ms() {
     assert!(best < Duration::from_millis(100), "{best:?}");
 }
 
-/// What prints, of whatever make, prints to descriptor 1; and that leads to the log, not to pmcd.
+/// Output of any library goes to descriptor 1, and that is the log, not pmcd.
 #[test]
 fn c10_nothing_that_prints_can_reach_the_protocol() {
     let home = Home::new(ALL);

@@ -31,7 +31,7 @@ fn agent(home: &Home, args: &[&str]) -> Proc {
     Proc(command.stdout(home.create("stdout")).stderr(home.create("stderr.log")).spawn().unwrap())
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 fn port(listener: std::io::Result<TcpListener>) -> Option<u16> {
     listener.ok().map(|listener| listener.local_addr().unwrap().port())
 }
@@ -84,7 +84,7 @@ fn c69_the_unix_socket_has_mode_0660_and_replaces_an_old_one() {
     assert_eq!(home.read("stdout"), "");
 }
 
-/// What dbpmda leaves behind on a TCP socket, and a pmcd that is killed.
+/// dbpmda leaves a TCP socket in this state, as does a pmcd that is killed.
 #[test]
 fn a_connection_that_is_reset_between_pdus_has_ended_orderly() {
     let home = Home::new(ONE);
@@ -182,7 +182,7 @@ fn a_socket_in_a_directory_of_everybodys_is_refused() {
     }
 }
 
-/// pmcd's account, which owns its run directory, puts a link to a file of root's in the socket's place as soon as it is there.
+/// pmcd's account, which owns its run directory, replaces the socket by a link to a file of root as soon as it exists.
 #[test]
 fn the_owner_of_the_directory_gets_no_other_file_by_a_link() {
     if !geteuid().is_root() || crate::support::lacks(&["python3"]) {

@@ -1,5 +1,5 @@
-//! The pairs of examples/, all at once in one agent, against work of a known amount. tests/vm runs this on other kernels too, with what was
-//! compiled here (COREBCC_EXAMPLES).
+//! The pairs of examples/, all at once in one agent, against work of known size. tests/vm runs this on other kernels too, with
+//! objects that were compiled here (COREBCC_EXAMPLES).
 
 use crate::own::{values, values_in_time};
 use crate::pairs::{compiled, headers, home};
@@ -32,7 +32,7 @@ const PAIRS: [&str; 15] = [
     "xdpcount",
 ];
 
-/// All pairs in the `programs.d` of a home, and the program that does the work.
+/// Makes a home with all pairs in `programs.d`, and the program that does the work.
 fn with_examples() -> Option<Home> {
     if lacks_bpf() {
         return None;
@@ -71,7 +71,8 @@ fn with_examples() -> Option<Home> {
     Some(home)
 }
 
-/// A network of the test's own, in which the agent and the work run; false, and said, where that cannot be had.
+/// Moves the test into a network of its own, in which the agent and the work run. Returns false, and prints that, if it cannot be
+/// had.
 pub fn own_network() -> bool {
     // SAFETY: it changes the network of this thread and of what it starts, which the test is alone in.
     let is_own = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
@@ -83,7 +84,7 @@ pub fn own_network() -> bool {
     up
 }
 
-/// A disk that nobody else uses: of the virtual machine, or a loop device.
+/// A disk that no other process uses: of the virtual machine, or a loop device.
 pub struct Disk {
     pub device: String,
     is_loop: bool,
@@ -97,7 +98,7 @@ impl Disk {
         Disk::over(home, "disk")
     }
 
-    /// A loop device over a file of a home.
+    /// Makes a loop device over a file of a home.
     pub fn over(home: &Home, file: &str) -> Disk {
         let file = home.path(file);
         fs::File::create(&file).unwrap().set_len(16 << 20).unwrap();
@@ -119,7 +120,8 @@ impl Drop for Disk {
     }
 }
 
-/// A number in a file of the thread's network: that of a column in the line of values behind the line of names, or in an only one.
+/// Returns a number from a file about the thread's network: from the line of values, by the line of names before it, or from the only
+/// line.
 fn network(file: &str, line: &str, field: impl Fn(&str, &str) -> Option<u64>) -> u64 {
     let text = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
     let lines: Vec<&str> = text.lines().filter(|text| text.trim_start().starts_with(line)).collect();

@@ -1,10 +1,10 @@
-//! Faults of the agent's own: a panic costs the module that it is in, or ends the agent, so that pmcd starts another one.
+//! Panics of the agent: each costs the module that it is in, or ends the agent, so that pmcd starts another one.
 
 use crate::own::values;
 use crate::peer::{Peer, SECOND};
 use crate::support::{lacks_bpf, Home, ALL};
 
-/// An agent that panics at this place, before anybody has spoken.
+/// Starts an agent that panics at this place, before the handshake.
 fn panicking(home: &Home, at: &str) -> Peer {
     let mut command = home.agent(&["--notready"]);
     command.env("COREBCC_PANIC", at);
@@ -12,7 +12,7 @@ fn panicking(home: &Home, at: &str) -> Peer {
     Peer::adopt(command.spawn().unwrap())
 }
 
-/// The log, which is then gone: it may have a panic in it.
+/// Removes the log and returns it: it may contain a panic.
 fn last_words(home: &Home) -> String {
     let log = home.log() + &home.read("stderr.log");
     for name in ["corebcc.log", "stderr.log"] {
@@ -42,7 +42,7 @@ fn a_module_whose_plan_panics_costs_itself_only() {
     assert!(last_words(&home).contains("tcplife: not loaded: a fault of the agent"));
 }
 
-/// While loading, and later.
+/// A panic ends the agent while it loads, and later.
 #[test]
 fn a_panic_of_the_whole_thread_ends_the_agent() {
     for place in ["load:all", "attend:all"] {

@@ -1,4 +1,4 @@
-//! Bad days of the host: no types of the kernel, no privilege, and an end that nobody could prepare for.
+//! Hosts without kernel types or privileges, and ends that the agent cannot prepare for.
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire};
@@ -13,10 +13,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// PM_ERR_APPVERSION.
+/// The error PM_ERR_APPVERSION.
 const APPVERSION: i32 = -12350;
 
-/// The agent serves on, each metric answers that it is not there, and the log says for each module why.
+/// Checks that the agent serves, that each metric answers that it is not available, and that the log has the reason for each module.
 #[track_caller]
 fn without_modules(mut peer: Peer, log: impl Fn() -> String, reason: &str) {
     let pmids: Vec<Pmid> = rows().map(|row| row.pmid()).collect();
@@ -73,7 +73,7 @@ fn a_module_that_fails_ends_the_agent_where_that_is_asked_for() {
     assert!(!log.contains("ready: "), "{log}");
 }
 
-/// A copy of the binary that everybody may run, and the command that runs it as nobody.
+/// Copies the binary to a place where everybody may run it, and returns the command that runs it as nobody.
 pub fn as_nobody(home: &Home) -> Command {
     let binary = home.path("pmdacorebcc");
     // By another process: a file that a thread of this one has open for writing cannot be run, and a child that another thread begins
@@ -129,7 +129,7 @@ fn unprivileged_checks_and_agents_that_need_all_modules_fail() {
     assert_eq!((status.code(), rest), (Some(1), Vec::new()), "{}", home.read("stderr.log"));
 }
 
-/// From too few to say anything, over enough for the connection alone, to enough for everything.
+/// The limits range from too few descriptors for a message, over enough for the connection, to enough for everything.
 #[test]
 fn with_few_descriptors_it_says_why_it_ends_or_serves() {
     if lacks_bpf() || lacks(&["prlimit"]) {
@@ -166,7 +166,7 @@ fn with_few_descriptors_it_says_why_it_ends_or_serves() {
     assert!(ended > 0 && served > 0, "{ended} ended, {served} served");
 }
 
-/// What stands in the files of instance numbers does not have to have been written by an agent.
+/// The files of instance numbers may contain text that no agent has written.
 #[test]
 fn garbage_in_the_files_of_instance_numbers_is_passed_over() {
     if lacks_bpf() {
@@ -193,7 +193,7 @@ fn garbage_in_the_files_of_instance_numbers_is_passed_over() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// Everything an agent attached is gone with it, whichever way it went.
+/// All programs of an agent are detached when it ends, in whatever way.
 #[test]
 fn its_programs_are_detached_however_it_ends() {
     if lacks_bpf() {
@@ -221,7 +221,7 @@ fn its_programs_are_detached_however_it_ends() {
     }
 }
 
-/// A run that nobody stops goes on in the kernel as long as somebody holds its events.
+/// A run that nobody stops continues in the kernel as long as somebody holds its events.
 #[test]
 fn sampling_that_nobody_stopped_ends_with_the_agent() {
     if lacks_bpf() {

@@ -1,4 +1,5 @@
-//! Accounts and processes that mean harm: what the account `pcp` may put into PCP's directories, and what any user may run.
+//! Attacks by accounts and processes: files that the account `pcp` may put into PCP's directories, and programs that any user may
+//! run.
 
 use crate::own::values;
 use crate::peer::Peer;
@@ -15,13 +16,13 @@ use std::os::unix::fs::{symlink, PermissionsExt};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A fetch that needs no BPF.
+/// Options for fetches that need no BPF.
 const NO_BPF: &[&str] = &["--btf", "/nonexistent"];
-/// Where the identifiers of bcc.agent.module are kept.
+/// Files with the identifiers of bcc.agent.module, and with the number of starts.
 const CACHE: &str = "config/pmda/149.301";
 const STARTS: &str = "corebcc.starts";
 
-/// The identifiers of a metric's instances by their names.
+/// Returns the identifiers of a metric's instances by their names.
 fn identifiers(peer: &mut Peer, metric: &str) -> BTreeMap<String, u32> {
     let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup(metric))) else { panic!("no {metric}") };
     let reply = peer.ask(&wire::desc(ids[0]));
@@ -31,7 +32,7 @@ fn identifiers(peer: &mut Peer, metric: &str) -> BTreeMap<String, u32> {
     entries.iter().map(|(id, name)| (String::from_utf8_lossy(name).into_owned(), *id)).collect()
 }
 
-/// Serves one fetch and ends in order.
+/// Serves one fetch and ends without an error.
 #[track_caller]
 fn serves(home: &Home) {
     let mut peer = Peer::ready(home, NO_BPF);
@@ -98,7 +99,7 @@ fn state_files_of_any_size_and_content_are_survived() {
     }
 }
 
-/// The end of the agent waits for what is written.
+/// The agent's end waits for the files that are being written.
 #[test]
 fn writing_identifiers_waits_for_no_disk() {
     if lacks(&["strace"]) {
@@ -121,7 +122,7 @@ fn writing_identifiers_waits_for_no_disk() {
     assert!(trace.contains("149.301") && !trace.contains("sync"), "{trace}");
 }
 
-/// pmcd gives up an agent that is late for an answer, and starts another, while the first one goes on.
+/// pmcd gives up an agent that is late with an answer, and starts another, while the first one continues.
 #[test]
 fn a_dropped_agent_leaves_the_files_of_its_successor() {
     let home = Home::new(ONE);

@@ -1,5 +1,5 @@
-//! Processes of an unprivileged user that have files, mappings and command lines made to harm who looks at them. The agent, whose
-//! memory has a limit, answers meanwhile.
+//! Processes of an unprivileged user whose files, mappings and command lines are made to harm programs that look at them. The agent,
+//! whose memory is limited, answers meanwhile.
 
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire};
@@ -28,7 +28,7 @@ const CALLS: Pmid = Pmid::new(149, 15, 0);
 const METHODS: Pmid = Pmid::new(149, 17, 1);
 const MEGABYTE: u64 = 1024; // in KiB
 
-/// What the processes have in common: they say when they have done their worst, and then sleep.
+/// First lines of the processes' Python: functions that report readiness, and then sleep.
 const BEGIN: &str = "
 import ctypes, mmap, os, struct, sys, time
 def ready(): print('ready', flush=True)
@@ -44,12 +44,13 @@ def execute(file, length=4096, offset=0, times=1):
     wait()
 ";
 
-/// The command name of this test's processes, which is that of a link to Python. Other tests have theirs at the same time.
+/// Returns the command name of this test's processes, which is that of a link to Python. Other tests have other names at the same
+/// time.
 fn name() -> String {
     format!("hostile{:07}", nix::unistd::gettid())
 }
 
-/// A home that everybody may look into, with a link to Python.
+/// Makes a home that everybody may read, with a link to Python.
 fn home(config: &str) -> Home {
     let home = Home::new(config);
     fs::set_permissions(home.path(""), Permissions::from_mode(0o755)).unwrap();
@@ -64,7 +65,7 @@ fn is_impossible() -> bool {
     lacks_bpf() || lacks_host_pids() || lacks(&[PYTHON, "setpriv", "prlimit"])
 }
 
-/// A modules' configuration in which the processes are those of the name.
+/// Returns a configuration of modules with a filter for the processes of that name.
 fn of_hostile(modules: &[&str]) -> String {
     let text = config(modules).replace("process = python3", &format!("process = {}", name()));
     text.replace("language = python\n", "")
@@ -72,7 +73,7 @@ fn of_hostile(modules: &[&str]) -> String {
         .replace("process_refresh = 60", "process_refresh = 1")
 }
 
-/// An agent with four gigabytes of addresses.
+/// Starts an agent with four gigabytes of address space.
 fn agent(home: &Home) -> Peer {
     let mut command = Command::new("prlimit");
     command.args(["--as=4294967296", BINARY, "-c"]).arg(home.config()).arg("--notready");
@@ -83,7 +84,7 @@ fn agent(home: &Home) -> Peer {
     peer
 }
 
-/// Runs a script as nobody until it says that it is ready; `before` are words in front of the command.
+/// Runs a script as nobody until it reports that it is ready; `before` are words in front of the command.
 fn hostile(home: &Home, before: &[&str], script: &str, args: &[&str]) -> Proc {
     let mut command = Command::new("setpriv");
     let ids = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")];
@@ -96,7 +97,7 @@ fn hostile(home: &Home, before: &[&str], script: &str, args: &[&str]) -> Proc {
     Proc(child)
 }
 
-/// Fetches a metric for a time. Each answer comes at once, and hardly one says `Try again`.
+/// Fetches a metric for a time. Checks that each answer comes at once, and that hardly any is `Try again`.
 #[track_caller]
 fn served(peer: &mut Peer, metric: Pmid, time: Duration) {
     let end = Instant::now() + time;
@@ -112,7 +113,7 @@ fn served(peer: &mut Peer, metric: Pmid, time: Duration) {
     assert!(fetches > 5 && again * 10 <= fetches, "{again} of {fetches} without values");
 }
 
-/// Stores a word in the profile; done twice, where the machine is busy, it is as if done once.
+/// Stores a word in the profile. It may be stored twice on a busy machine, which has the same result.
 fn store(peer: &mut Peer, word: &[u8]) {
     wait_for("the store", || (peer.error(&wire::store_block(STACKS, IN_NULL, 6, word)) == 0).then_some(()));
 }
@@ -124,7 +125,7 @@ fn is_small(peer: &Peer) {
     assert!(most < 64 * MEGABYTE, "{most} KiB");
 }
 
-/// A terminal, and the path of its other side. Its master hangs up once that was opened and closed.
+/// Opens a terminal, and returns the path of its other side. Its master hangs up once that was opened and closed.
 fn terminal() -> (PtyMaster, String) {
     let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY).unwrap();
     grantpt(&master).unwrap();
@@ -147,7 +148,7 @@ fn a_terminal_shows_that_it_was_opened() {
     assert!(was_opened(&master));
 }
 
-/// A perf map, gone with this.
+/// A perf map, removed when this is dropped.
 struct PerfMap(PathBuf);
 
 impl Drop for PerfMap {
@@ -156,7 +157,7 @@ impl Drop for PerfMap {
     }
 }
 
-/// Runs for ever in memory of its own, for which it has a perf map of the kind that is asked for.
+/// Python that runs for ever in memory of its own, for which it makes the perf map that is asked for.
 const OWN_CODE: &str = "
 kind = sys.argv[1]
 flags = mmap.MAP_SHARED if kind == 'shared' else mmap.MAP_PRIVATE
@@ -218,7 +219,7 @@ fn a_perf_map_is_read_if_it_is_a_file_of_the_process() {
     assert!(!was_opened(&master));
 }
 
-/// In a name space of its own a user can have anything anywhere.
+/// A user can put any file anywhere in a name space of his own.
 #[test]
 fn a_device_where_a_configured_file_is_expected_is_not_opened() {
     if is_impossible() || lacks(&["unshare"]) {
@@ -249,7 +250,7 @@ fn a_device_where_a_configured_file_is_expected_is_not_opened() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// An ELF file: its first section, and how many of them it has; what is behind; its length.
+/// Python that makes an ELF file from its first section, the number of its sections, the data behind, and its length.
 const ELF: &str = "
 def elf(sections, size, notes, length):
     ident = b'\\x7fELF' + bytes([2, 1 if sys.byteorder == 'little' else 2, 1]) + bytes(9)
@@ -266,8 +267,8 @@ def elf(sections, size, notes, length):
     return file
 ";
 
-/// A file of a terabyte whose notes are as long, one with 65,000 sections of 100 MB, one that is mapped 30,000 times after it was
-/// deleted: what is read of it is little, and nothing is attached.
+/// The files are one of a terabyte whose notes are as long, one with 65,000 sections of 100 MB, and one that is mapped 30,000 times
+/// after it was deleted: little of them is read, and nothing is attached.
 #[test]
 fn absurd_files_are_looked_at_in_no_time_and_little_memory() {
     if is_impossible() {
@@ -291,7 +292,7 @@ fn absurd_files_are_looked_at_in_no_time_and_little_memory() {
     }
 }
 
-/// Probe locations that a page of code has, each with a note of the call of a method.
+/// Python for a page of code with probe locations, each with a note for calls of a method.
 const FIFTY_THOUSAND: &str = "
 def note(place):
     content = struct.pack('=QQQ', place, 0, 0) + b'hotspot\\0method__entry\\0\\0'
@@ -304,7 +305,7 @@ os.pwrite(file.fileno(), code * 50000, 4096 * 2000)
 execute(file, 4096 * 50, 4096 * 2000)
 ";
 
-/// At the end each is taken off by itself, which the kernel takes a tenth of a second for, and none is left in the kernel.
+/// At the end each probe is detached separately, which takes the kernel a tenth of a second, and none is left in the kernel.
 #[test]
 fn of_fifty_thousand_probes_some_are_attached_to_meanwhile() {
     if is_impossible() || lacks(&["dmesg"]) {
@@ -335,7 +336,7 @@ fn of_fifty_thousand_probes_some_are_attached_to_meanwhile() {
     assert_eq!(leaks, 0, "leaking uprobe");
 }
 
-/// Two megabytes of arguments cost a user nothing in each of his children, and prctl(2) takes any place for them.
+/// Two megabytes of arguments cost a user nothing in each of his children, and prctl(2) accepts any place for them.
 #[test]
 fn command_lines_of_gigabytes_in_all_are_not_kept() {
     if is_impossible() {
@@ -370,8 +371,8 @@ wait()
     drop(process);
 }
 
-/// A file system of nobody's that answers the first read with an error, after which the kernel holds the lock of the reader's memory
-/// during the second one, which gets no answer.
+/// C of a file system of nobody that answers the first read with an error, after which the kernel holds the lock of the reader's
+/// memory during the second one, which gets no answer.
 const NO_ANSWER: &str = "
 import socket, threading
 fuse = os.open('/dev/fuse', os.O_RDWR)
@@ -419,7 +420,7 @@ while True:
     time.sleep(.01)
 ";
 
-/// Whoever reads its command line waits for as long as it lives; the agent gives up, and names it as the kernel does.
+/// A reader of the command line waits for as long as the process lives; the agent gives up, and uses the kernel's name.
 #[test]
 fn a_command_line_that_cannot_be_read_costs_the_agent_nothing() {
     if is_impossible() || lacks(&["unshare"]) || lacks_mounts() {

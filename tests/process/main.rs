@@ -1,5 +1,6 @@
-//! The finished binary, with tests in pmcd's place: the statements of the conformance checklist (docs/protocol.md) that take
-//! a process, by their numbers, and bad days. They load BPF programs, and say so where that is not to be had.
+//! The finished binary, with tests in pmcd's place: the statements of the conformance checklist (docs/protocol.md) that need a
+//! process, by their numbers, and faults of its surroundings. They load BPF programs, and print that they are skipped where that is
+//! not possible.
 
 #![allow(clippy::unwrap_used)] // in helpers too, which clippy.toml does not cover
 

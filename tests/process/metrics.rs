@@ -1,4 +1,4 @@
-//! The product's own metrics over the wire (statements 16 to 20, 33, 46 to 48, 55, 66).
+//! The agent's own metrics over the wire (statements 16 to 20, 33, 46 to 48, 55, 66).
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode, frame, names, word, Set};
@@ -70,7 +70,7 @@ fn fetch(peer: &mut Peer, pmids: &[Pmid]) -> Vec<Set> {
     sets
 }
 
-/// A mixture of all metrics and of some that there are not, in an order of its own.
+/// Returns a mixture of all metrics and of unknown ones, in an order of its own.
 fn mixture(count: usize) -> Vec<Pmid> {
     let known: Vec<Pmid> = all().map(|row| row.pmid()).chain([Pmid::new(DOMAIN, 99, 9)]).collect();
     (0..count).map(|i| known[i * 7 % known.len()]).collect()
@@ -189,7 +189,7 @@ fn c55_labels_name_the_agent_the_module_and_the_histograms() {
     }
 }
 
-/// Every kind of request about everything, and about what there is not; [`Peer`] looks at every reply.
+/// Every kind of request is made about all that exists and about unknown things; [`Peer`] checks every reply.
 #[test]
 fn c66_no_reply_is_one_that_an_agent_must_not_send() {
     let (_home, mut peer) = served();

@@ -1,5 +1,5 @@
-//! What the configuration's options do that no module's own test shows, and what the log says meanwhile: a line for the start,
-//! each module and the end, and a sentence for each option that has no effect.
+//! Effects of options that no module's own test shows, and the log meanwhile: a line for the start, each module and the end, and a
+//! sentence for each option without effect.
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, names};
@@ -8,12 +8,12 @@ use corebcc::pcp::Pmid;
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
-/// The texts of a log, without time and process.
+/// Returns the texts of a log, without time and process.
 fn texts(log: &str) -> Vec<String> {
     log.lines().filter_map(|line| line.split_once(") ")).map(|(_, text)| text.to_owned()).collect()
 }
 
-/// Start, modules, readiness and end, in the agent's own words and no others.
+/// The lines for start, modules, readiness and end have the agent's own words, and there are no others.
 #[test]
 fn the_log_has_a_line_for_the_start_each_module_and_the_end() {
     if crate::support::lacks_bpf() {
@@ -37,7 +37,7 @@ fn the_log_has_a_line_for_the_start_each_module_and_the_end() {
     assert_eq!(end, "Info: pmcd closed the connection");
 }
 
-/// A module that fails has one line, with the hook, the cause and what the kernel said once.
+/// A module that fails has one line, with the hook, the cause, and the kernel's message once.
 #[test]
 fn the_log_says_once_why_a_module_is_not_loaded() {
     if crate::support::lacks_bpf() {
@@ -99,7 +99,7 @@ fn prefixes_are_of_all_modules_or_of_one() {
     assert_eq!((one, two), (vec!["one.proc.sysfork".to_owned()], vec!["two.three.runq.latency".to_owned()]));
 }
 
-/// The second names are those of the same metrics, and nothing below `bpf` is served unasked.
+/// The second names belong to the same metrics, and nothing below `bpf` is served unasked.
 #[test]
 fn pmdabpfs_names_are_served_where_they_are_asked_for() {
     const NAME: i32 = -12357;
@@ -132,8 +132,8 @@ fn pmdabpfs_names_are_served_where_they_are_asked_for() {
     assert_eq!(home.run(&["--check"]).status.code(), Some(1));
 }
 
-/// Without a process to begin with the Python agent's modules failed, unless it was to look again: now new ones count, looked for
-/// or not.
+/// The Python agent's modules failed without a process at the start, unless they were to look again. This agent counts new processes,
+/// with or without the option for that.
 #[test]
 fn the_log_tells_of_filters_in_the_original_agents_words() {
     if crate::support::lacks_bpf() || crate::support::lacks_host_pids() {
@@ -178,7 +178,7 @@ fn the_log_tells_of_filters_in_the_original_agents_words() {
     }
 }
 
-/// The section may be called otherwise than its module.
+/// The section may have another name than its module.
 #[test]
 fn modules_log_under_their_sections_and_say_their_hooks() {
     for (module, line, said) in [
@@ -234,7 +234,7 @@ fn an_option_without_effect_says_so() {
     }
 }
 
-/// Those of the original are in no kernel since 5.18.
+/// The original's tracepoints are in no kernel since 5.18.
 #[test]
 fn the_shipped_example_of_tracepoints_is_there() {
     if crate::support::lacks_bpf() {

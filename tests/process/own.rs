@@ -1,4 +1,4 @@
-//! What the agent tells of itself, held against what the kernel and the load say.
+//! The agent's own metrics, compared with the kernel's numbers and with known load.
 
 use crate::examples::Disk;
 use crate::peer::Peer;
@@ -18,13 +18,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::{fs, thread};
 
-/// The values of a metric by instance name; "" where it has no instances. On a busy machine the agent may take longer than a fetch.
+/// Returns the values of a metric by instance name; "" for one without instances. A busy machine may need several fetches.
 #[track_caller]
 pub fn values(peer: &mut Peer, name: &str) -> BTreeMap<String, String> {
     wait_for(name, || values_in_time(peer, name))
 }
 
-/// As `values`; `None` where the agent needs more time for the values or their instances.
+/// Returns the values as [`values`]; `None` if the agent needs more time for them or for their instances.
 pub fn values_in_time(peer: &mut Peer, name: &str) -> Option<BTreeMap<String, String>> {
     let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup(name))) else { panic!("no {name}") };
     let reply = peer.ask(&wire::desc(ids[0]));
@@ -49,18 +49,18 @@ pub fn values_in_time(peer: &mut Peer, name: &str) -> Option<BTreeMap<String, St
     Some(set.values.iter().map(value).collect())
 }
 
-/// The number without instance, or that of one.
+/// Returns the number of a metric without instances, or of an instance.
 #[track_caller]
 fn number(peer: &mut Peer, name: &str, instance: &str) -> u64 {
     values(peer, name)[instance].parse().unwrap()
 }
 
-/// A configuration of these modules with their defaults.
+/// Makes a home with a configuration of these modules with their defaults.
 fn modules(list: &str, pmda: &str) -> Home {
     with_lines(list, pmda, &[])
 }
 
-/// The same, with lines of some of their sections.
+/// Makes a home with a configuration of these modules, with lines for some of their sections.
 fn with_lines(list: &str, pmda: &str, lines: &[(&str, &str)]) -> Home {
     let mut text = format!("[pmda]\nmodules = {list}\nmodule_failure_fatal = False\n{pmda}\n");
     for name in list.split(',') {
@@ -70,7 +70,7 @@ fn with_lines(list: &str, pmda: &str, lines: &[(&str, &str)]) -> Home {
     Home::new(&text)
 }
 
-/// The two conditions of `tests/mounts`.
+/// Names of the two conditions of `tests/mounts`.
 const CONDITIONS: [&str; 2] = ["with", "without"];
 
 #[test]
@@ -390,10 +390,10 @@ fn runs_are_counted_if_asked_for_while_the_agent_lives() {
     assert!(!Path::new(&agent).exists());
 }
 
-/// The switch of program statistics.
+/// The metric that switches program statistics.
 pub const STATISTICS: corebcc::pcp::Pmid = corebcc::pcp::Pmid::new(149, 300, 10);
 
-/// The runs of all programs of a process, as the kernel tells them.
+/// Returns the runs of all programs of a process, according to the kernel.
 fn runs_of(pid: i32) -> u64 {
     bpf_of(pid, "prog_id:", "run_cnt:").values().sum()
 }
@@ -531,7 +531,7 @@ fn each_metric_tells_why_it_has_no_values() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// What a process holds of BPF: identifier, and a number that the kernel tells of it.
+/// Returns the BPF objects of a process: the identifier of each, and one of the kernel's numbers about it.
 pub fn bpf_of(pid: i32, id: &str, number: &str) -> BTreeMap<u64, u64> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {

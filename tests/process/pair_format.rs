@@ -1,5 +1,5 @@
 //! The format of pairs beyond maps that are read: addresses of kernel symbols, programs that run once, events, cgroups, sections that
-//! libbpf does not know, and what corebcc adds to the format. Each program counts a known load.
+//! libbpf does not know, and corebcc's additions to the format. Each program counts a known load.
 
 use crate::own::values;
 use crate::pairs::{home, source, sum, write};
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What every source begins with. `is_load` tells the process of [`load`].
+/// First lines of every source. `is_load` recognises the process of [`load`].
 const BEGIN: &str = r#"
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -45,7 +45,7 @@ static __always_inline __attribute__((unused)) int is_call(struct bpf_raw_tracep
 }
 "#;
 
-/// A pair of these metrics and this source; `None`, and a line, where it cannot be tried.
+/// Makes a home with a pair of these metrics and this source. Returns `None`, and prints that, if it cannot be tried.
 fn with(name: &str, text: &str, yaml: &str) -> Option<Home> {
     if lacks_bpf() || lacks(&["python3"]) {
         return None;
@@ -54,24 +54,24 @@ fn with(name: &str, text: &str, yaml: &str) -> Option<Home> {
     source(&home, name, &whole(name, text), yaml).then_some(home)
 }
 
-/// A source with its beginning. Tests run side by side: each counts a process of its own name.
+/// Returns a source with its first lines. Tests run at the same time: each counts a process of its own name.
 fn whole(name: &str, text: &str) -> String {
     format!("#define LOAD \"f-{name}\"\n{BEGIN}{text}")
 }
 
-/// A process that a pair's programs know, which makes so many calls.
+/// Runs a process that a pair's programs know, with a number of calls.
 fn load(name: &str, calls: usize) {
     load_in(name, calls, "");
 }
 
-/// The same, after a line of Python.
+/// Runs a process as [`load`], after a line of Python.
 fn load_in(name: &str, calls: usize, first: &str) {
     let name = format!("ctypes.CDLL(None).prctl(15, b'f-{name}', 0, 0, 0)");
     let script = format!("import ctypes, os\n{first}\n{name}\nfor _ in range({calls}): os.getppid()\n");
     assert!(Command::new("python3").args(["-c", &script]).status().unwrap().success());
 }
 
-/// The agent with the pair, whose state is this.
+/// Starts the agent with the pair, and checks that the pair is in this state.
 fn served(home: &Home, name: &str, state: &str) -> Peer {
     let mut peer = Peer::ready(home, &[]);
     let error = values(&mut peer, "bcc.user.status.error");
@@ -201,7 +201,7 @@ SEC("cgroup_skb/egress") int datagram(struct __sk_buff *skb)
 }
 "#;
 
-/// A pair of interfaces that lead to each other, which go with the value.
+/// A pair of interfaces that lead to each other, removed when this is dropped.
 struct Interfaces(String);
 
 impl Interfaces {
@@ -273,7 +273,7 @@ SEC("perf_event/type=1,config=0,frequency=99") int sample(void *ctx)
 }
 "#;
 
-/// Takes CPU 1 off line: only where that is asked for, since processes that were bound to it are not any more.
+/// Takes CPU 1 off line: only if that is asked for, since processes that were bound to it lose that.
 #[test]
 fn a_cpu_that_was_off_line_for_a_moment_is_sampled_again() {
     const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
@@ -307,7 +307,7 @@ SEC("raw_tp/sys_enter") int call(struct bpf_raw_tracepoint_args *ctx)
 }
 "#;
 
-/// A cgroup of v2, which goes with the value.
+/// A cgroup of v2, removed when this is dropped.
 struct TestCgroup(PathBuf);
 
 impl TestCgroup {

@@ -18,7 +18,7 @@ pub fn home() -> Option<Home> {
     roots_home(CONFIG, "programs.d")
 }
 
-/// The pair of examples/ in a home; `None`, and a line, where it cannot be tried.
+/// Makes a home with the pair of examples/. Returns `None`, and prints that, if it cannot be tried.
 fn with_calls() -> Option<Home> {
     if lacks_bpf() {
         return None;
@@ -28,7 +28,7 @@ fn with_calls() -> Option<Home> {
     compile(&home, &example("calls.bpf.c"), "calls").then_some(home)
 }
 
-/// The PMID of a metric.
+/// Returns the PMID of a metric.
 pub fn pmid(peer: &mut Peer, name: &str) -> Pmid {
     let reply = peer.ask(&wire::lookup(name));
     let Pdu::PmnsIds { ids, .. } = decode(&reply) else { panic!("{name}") };
@@ -39,12 +39,12 @@ pub fn sum<'a>(values: impl IntoIterator<Item = &'a String>) -> u64 {
     values.into_iter().map(|value| value.parse::<u64>().unwrap()).sum()
 }
 
-/// A process of its own name that makes so many system calls of a kind.
+/// Runs a process of its own name with a number of system calls of a kind.
 pub fn load(calls: usize) {
     load_as("pairs-load", calls);
 }
 
-/// The same under another name: tests run beside each other.
+/// Runs such a process under another name: tests run at the same time.
 fn load_as(name: &str, calls: usize) {
     let script = format!(
         "import ctypes, os\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\nfor _ in range({calls}): os.getppid()\n"
@@ -52,7 +52,7 @@ fn load_as(name: &str, calls: usize) {
     assert!(Command::new("python3").args(["-c", &script]).stdin(Stdio::null()).status().unwrap().success());
 }
 
-/// Installed or not, as long as only root can change it.
+/// A pair may be in any directory, as long as only root can change it.
 #[test]
 fn show_takes_a_pair_by_its_name_and_by_its_file() {
     let Some(home) = with_calls() else { return };
@@ -110,8 +110,8 @@ fn a_pair_counts_a_known_load_exactly() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// A counter of forks for all, by CPU, and in a map whose values are too short; a program for a tracepoint that is not there, and one
-/// that the verifier refuses.
+/// C for counters of forks: in all, by CPU, and in a map whose values are too short; with a program for a tracepoint that does not
+/// exist, and one that the verifier refuses.
 const MIXED: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -255,7 +255,8 @@ fn what_is_wrong_with_a_pair_costs_that_part_only() {
     assert!(whole.status.code() == Some(1) && table.contains("user.typo") && table.contains("user.mixed"), "{table}");
 }
 
-/// A row for each getppid of the test's load, of which there are more than are served; the program of another pair runs nowhere, and the map of a third is too large.
+/// C with a row for each getppid of the test's load, more than are served. The program of another pair runs nowhere, and the map of a
+/// third is too large.
 const MANY: &str = r#"
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

@@ -1,5 +1,5 @@
-//! pmcd, played to the finished binary over pipes or a socket. Whatever comes from the agent has to be whole PDUs that an
-//! agent may send: statements 9, 10 and 66 of the conformance checklist hold in every test that has a `Peer`.
+//! A pmcd for the finished binary, over pipes or a socket. All that the agent sends has to be whole PDUs that an agent may send:
+//! statements 9, 10 and 66 of the conformance checklist hold in every test that has a `Peer`.
 
 use crate::reference::pmcd::{self as wire, decode, frame};
 use crate::support::{wait_for, Home, Proc};
@@ -14,36 +14,36 @@ use std::{
 };
 
 pub const SECOND: Duration = Duration::from_secs(1);
-/// pmcd drops an agent that takes longer for a reply.
+/// Time after which pmcd drops an agent that has not replied.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Peer {
     pub agent: Proc,
-    /// `None` once it is closed.
+    /// The way to the agent; `None` once it is closed.
     pub to: Option<File>,
     pub from: Option<File>,
     /// The client slot that requests are made for.
     pub slot: i32,
-    /// How long a reply may take.
+    /// Longest time for a reply.
     pub patience: Duration,
 }
 
 impl Peer {
-    /// Starts the agent on pipes; neither side has spoken yet.
+    /// Starts the agent on pipes, before the handshake.
     pub fn start(home: &Home, args: &[&str]) -> Peer {
         let mut command = home.agent(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(home.create("stderr.log"));
         Peer::adopt(command.spawn().unwrap())
     }
 
-    /// A child with pipes.
+    /// Talks to a child over its pipes.
     pub fn adopt(mut child: Child) -> Peer {
         let to = OwnedFd::from(child.stdin.take().unwrap()).into();
         let from = OwnedFd::from(child.stdout.take().unwrap()).into();
         Peer { agent: Proc(child), to: Some(to), from: Some(from), slot: 0, patience: PATIENCE }
     }
 
-    /// An agent that listens, met over a socket.
+    /// Talks to an agent over a socket, on which it listens.
     pub fn over(agent: Proc, socket: OwnedFd) -> Peer {
         Peer {
             agent,
@@ -63,7 +63,7 @@ impl Peer {
         let _ = self.to.as_mut().unwrap().write_all(&wire::creds(0));
     }
 
-    /// An agent whose modules are loaded, after the handshake and its announcement.
+    /// Starts an agent, and waits until its modules are loaded, after the handshake and its announcement.
     #[track_caller]
     pub fn ready(home: &Home, args: &[&str]) -> Peer {
         let mut peer = Peer::start(home, &[args, &["--notready"]].concat());
@@ -93,13 +93,13 @@ impl Peer {
         reply
     }
 
-    /// The code of the ERROR that answers a request.
+    /// Returns the code of the ERROR that answers a request.
     #[track_caller]
     pub fn error(&mut self, request: &[u8]) -> i32 {
         wire::error_code(request, &self.ask(request))
     }
 
-    /// The next PDU.
+    /// Returns the next PDU.
     #[track_caller]
     pub fn read(&mut self) -> Vec<u8> {
         self.read_within(self.patience)
@@ -119,13 +119,13 @@ impl Peer {
         pdu
     }
 
-    /// Whether something can be read, or the end of file, within this time.
+    /// True if something, even the end of file, can be read within this time.
     pub fn readable(&self, time: Duration) -> bool {
         let fd = PollFd::new(self.from.as_ref().unwrap().as_fd(), PollFlags::POLLIN);
         poll(&mut [fd], PollTimeout::try_from(time).unwrap()).unwrap() > 0
     }
 
-    /// The replies to all that was sent and not yet read: up to that to a request which echoes a number of its own.
+    /// Returns the replies to all unanswered requests, up to that to a request which echoes a number of its own.
     #[track_caller]
     pub fn pending(&mut self) -> Vec<Vec<u8>> {
         const ECHO: u32 = 0x00ab_cdef;
@@ -146,14 +146,14 @@ impl Peer {
         assert!(replies.is_empty(), "{:?}", replies.iter().map(|reply| frame(reply).ty).collect::<Vec<_>>());
     }
 
-    /// Closes the way to the agent, reads what is left, and waits for its end.
+    /// Closes the way to the agent, reads the rest, and waits for its end.
     #[track_caller]
     pub fn close(&mut self) -> (ExitStatus, Vec<u8>) {
         self.to = None;
         self.rest()
     }
 
-    /// What the agent still writes until it ends.
+    /// Waits for the agent's end, and returns the bytes that it wrote until then.
     #[track_caller]
     pub fn rest(&mut self) -> (ExitStatus, Vec<u8>) {
         let status = self.agent.end();
@@ -162,14 +162,14 @@ impl Peer {
         (status, rest)
     }
 
-    /// A line of `/proc/PID/status` in KiB.
+    /// Returns a line of `/proc/PID/status` in KiB.
     pub fn memory(&self, line: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.agent.pid())).unwrap();
         let value = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
         value.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// Waits until the agent sleeps in its poll, having done what there was.
+    /// Waits until the agent sleeps in its poll, with no work left.
     pub fn settle(&self) {
         let path = format!("/proc/{}/stat", self.agent.pid());
         let sleeps = || std::fs::read_to_string(&path).is_ok_and(|stat| stat.contains(") S "));
@@ -177,7 +177,7 @@ impl Peer {
     }
 }
 
-/// Statements 9 and 66: what an agent may send at all.
+/// Checks statements 9 and 66: the PDUs that an agent may send.
 #[track_caller]
 fn lawful(pdu: &[u8]) {
     let frame = frame(pdu);

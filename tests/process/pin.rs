@@ -1,5 +1,5 @@
-//! Counters that outlive the agent (`pin`): in order, killed, with another layout; in a mount namespace with a BPF file system. tests/vm
-//! runs what needs no compiler on other kernels too.
+//! Counters that outlive the agent (`pin`) after an orderly end, a kill, or a change of layout; in a mount namespace with a BPF file
+//! system. tests/vm runs those that need no compiler on other kernels too.
 
 use crate::changes::{by_root, order, FORKS, FORKS_YAML};
 use crate::examples::{own_network, Disk};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const CONFIG: &str = "[pmda]\nmodules = sysfork, runqlat\n[sysfork]\nmodule = sysfork\ncluster = 2\npin = True\n\
                       [runqlat]\nmodule = runqlat\ncluster = 4\npin = True\n";
 
-/// An agent in a mount namespace, whose modules are loaded.
+/// Starts an agent in a mount namespace, and waits until its modules are loaded.
 #[track_caller]
 fn agent(namespace: &BpfMount, home: &Home) -> Peer {
     let mut command = Command::new("nsenter");
@@ -42,13 +42,13 @@ fn ready(home: &Home, command: &mut Command) -> Peer {
     peer
 }
 
-/// Adds a pair of examples/, pinned; false if something for that is missing.
+/// Adds a pair of examples/, pinned. Returns false if something for that is missing.
 fn add_pair(home: &Home, name: &str, yaml: &str) -> bool {
     write(home, &format!("{name}.yaml"), &format!("pin: true\n{yaml}"));
     compile(home, &example(&format!("{name}.bpf.c")), name)
 }
 
-/// A home with the pair that counts system calls.
+/// Makes a home with the pair that counts system calls.
 fn with_calls() -> Option<Home> {
     let home = home()?;
     fs::write(home.config(), CONFIG).unwrap();
@@ -67,7 +67,7 @@ fn calls_of(peer: &mut Peer, thread: &str) -> Option<String> {
     values(peer, "bcc.user.calls.calls_total").get(&format!("{thread}::getppid")).cloned()
 }
 
-/// As [`load`], by a thread of this name: other tests count by name, too.
+/// Makes calls as [`load`], by a thread of this name: other tests count by name, too.
 fn load_as(thread: &str, calls: usize) {
     as_thread(thread, move || {
         (0..calls).for_each(|_| {
@@ -92,7 +92,7 @@ fn end_agent(peer: &mut Peer, how: &str) {
 
 const MODULES: [&str; 2] = ["bcc.proc.sysfork", "bcc.runq.latency"];
 
-/// What the kernel itself has of MODULES: new tasks, and arrivals of tasks on a CPU, if it counts those.
+/// Returns the kernel's own counts for MODULES: new tasks, and arrivals of tasks on a CPU, if it counts those.
 fn forks_and_arrivals() -> [Option<u64>; 2] {
     [("/proc/stat", "processes"), ("/proc/schedstat", "cpu")].map(|(file, start)| {
         let text = fs::read_to_string(file).ok()?;
@@ -159,8 +159,8 @@ fn counts_continue_exactly_after_an_end_and_a_kill() {
     assert!(!namespace.pins().exists());
 }
 
-/// Pairs of examples/ and what is counted of so many operations by each: the metric, its instance, and whether programs of that kind go
-/// on without the agent.
+/// Pairs of examples/, each with its metric for a number of operations, the instance, and true if programs of that kind continue
+/// without the agent.
 const KINDS: [(&str, &str, &str, &str, bool); 4] = [
     ("opens", include_str!("../../examples/opens.yaml"), "opens_total", "pairs-opens::opened", false),
     ("traffic", include_str!("../../examples/traffic.yaml"), "traffic_packets_total", "received::127.79.0.1", true),
@@ -168,11 +168,11 @@ const KINDS: [(&str, &str, &str, &str, bool); 4] = [
     ("xdpcount", include_str!("../../examples/xdpcount.yaml"), "xdp_packets_total", "ipv4::udp", true),
 ];
 
-/// Whoever locks a pipe to write into it.
+/// Functions that lock a pipe to write into it.
 const PIPE_WRITERS: [&str; 2] = ["anon_pipe_write", "pipe_write"];
 
-/// Programs at tracepoints and kprobes end with the agent, those at cgroups and interfaces do not; fexit instead of a kprobe decides it
-/// for the modules of file systems and of locks.
+/// Programs at tracepoints and kprobes end with the agent, those at cgroups and interfaces do not; for the modules of file systems
+/// and of locks it depends on whether the kernel has fexit.
 #[test]
 fn programs_go_on_without_the_agent_by_their_kind() {
     let Some(namespace) = BpfMount::new() else { return };
@@ -253,11 +253,11 @@ fn programs_go_on_without_the_agent_by_their_kind() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// Modules whose rows say themselves what they count.
+/// Modules whose rows describe what they count.
 const BY_ROW: [&str; 3] = ["biolatency", "exectop", "syscount"];
 
-/// Reads of a disk, execs of a command and system calls, of which there were none before the agent; also where there is a disk more than
-/// when the maps were made.
+/// Reads of a disk, execs of a command and system calls, of which there were none before the agent; also with another disk than when
+/// the maps were made.
 #[test]
 fn counts_by_disk_command_and_system_call_continue() {
     let Some(namespace) = BpfMount::new() else { return };
@@ -318,7 +318,7 @@ fn counts_by_disk_command_and_system_call_continue() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// Forks, in a map of so many rows.
+/// Returns a pair that counts forks, in a map with this number of rows.
 fn forks(rows: u32) -> String {
     FORKS.replace("max_entries, 1)", &format!("max_entries, {rows})"))
 }
@@ -488,7 +488,7 @@ fn a_restart_costs_a_pinned_count_a_moment() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// The process of an agent that has hundreds of probes is there for tens of seconds after its end.
+/// The process of an agent with hundreds of probes exists for tens of seconds after its end.
 #[test]
 fn an_agent_that_ends_slowly_leaves_its_counts_at_once() {
     let Some(namespace) = BpfMount::new() else { return };
@@ -510,7 +510,7 @@ fn an_agent_that_ends_slowly_leaves_its_counts_at_once() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// Where the agent before is stuck, this one counts from 0, and its counts are those that continue at the next start.
+/// If the agent before is stuck, this one counts from 0, and its counts are those that continue at the next start.
 #[test]
 fn what_another_agent_held_is_pinned_once_it_ends() {
     let Some(namespace) = BpfMount::new() else { return };

@@ -1,4 +1,4 @@
-//! What the agent holds while it loads and what is left of it afterwards; and that the modules lose nothing by it.
+//! Privileges of the agent while it loads and afterwards; modules lose nothing when they are dropped.
 
 use crate::host::as_nobody;
 use crate::own::values;
@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 
 const PYTHON: &str = "/usr/bin/python3";
 const NOBODY: u32 = 65534;
-/// PM_ERR_AGAIN.
+/// The error PM_ERR_AGAIN.
 const AGAIN: i32 = -12389;
 
 /// Threads that hold no capability at all.
@@ -45,7 +45,7 @@ fn bits(capabilities: &CapsHashSet) -> u64 {
     capabilities.iter().map(Capability::bitmask).sum()
 }
 
-/// Those of the capabilities that this process has.
+/// Returns those of the capabilities that this process has.
 fn had(capabilities: CapsHashSet) -> CapsHashSet {
     let permitted = caps::read(None, caps::CapSet::Permitted).unwrap();
     capabilities.intersection(&permitted).copied().collect()
@@ -107,7 +107,7 @@ fn privileges_stay_where_that_is_asked_for() {
     assert!(home.log().contains("Info: privileges kept: `drop_privileges = False`"), "{}", home.log());
 }
 
-/// The state of each module, and for each metric whether it has an error and which.
+/// Returns the state of each module, and the error of each metric, 0 without one.
 fn answers(peer: &mut Peer) -> (BTreeMap<String, String>, BTreeMap<Pmid, i32>) {
     let pmids: Vec<Pmid> = crate::support::rows::rows().map(|row| row.pmid()).collect();
     let states = values(peer, "bcc.agent.module.state");
@@ -135,7 +135,7 @@ fn nothing_is_lost_with_all_modules_on() {
     assert_eq!(before, after);
 }
 
-/// What this kernel can load with all privileges, by the capabilities that it takes.
+/// Returns the modules that this kernel can load with all privileges, by the capabilities that they need.
 fn by_capabilities() -> BTreeMap<u64, (CapsHashSet, Vec<&'static str>)> {
     let home = Home::new(&all_modules());
     let mut peer = Peer::ready(&home, &[]);
@@ -148,7 +148,7 @@ fn by_capabilities() -> BTreeMap<u64, (CapsHashSet, Vec<&'static str>)> {
     groups
 }
 
-/// As setpriv(1) names them.
+/// Formats capabilities for setpriv(1).
 fn for_setpriv(capabilities: &CapsHashSet) -> String {
     let each =
         |capability: &Capability| format!(",+{}", capability.to_string().trim_start_matches("CAP_").to_lowercase());
@@ -213,8 +213,8 @@ fn modules_work_with_exactly_the_capabilities_of_the_table() {
     }
 }
 
-/// Makes system calls and collections, and is most of the time in a function of the C library, which has a name in every distribution's
-/// build, and in functions of the kernel.
+/// Python that makes system calls and collections, and is most of the time in a function of the C library, which has a name in every
+/// distribution's build, and in functions of the kernel.
 const WORK: &str = "
 import ctypes, gc, os
 libc, size = ctypes.CDLL(None), 1 << 20
@@ -224,7 +224,7 @@ while True:
  for i in range(5): libc.swab(here, there, size)
 ";
 
-/// The names of the stacks that profile has; none while it has no values yet.
+/// Returns the names of profile's stacks; none while it has no values yet.
 fn stacks(peer: &mut Peer) -> String {
     let Pdu::PmnsIds { ids, .. } = decode(&peer.ask(&wire::lookup("bcc.proc.stacks"))) else { panic!() };
     let Pdu::Desc(desc) = decode(&peer.ask(&wire::desc(ids[0]))) else { panic!() };
@@ -234,7 +234,7 @@ fn stacks(peer: &mut Peer) -> String {
     entries.iter().map(|(_, name)| String::from_utf8_lossy(name) + "\n").collect()
 }
 
-/// Whatever a module begins after the others have been loaded, it can begin with what is left.
+/// All that a module begins after loading, it can begin with the privileges that are left.
 #[test]
 fn what_modules_begin_later_works_with_what_is_left() {
     if lacks_bpf() || lacks_host_pids() || lacks(&[PYTHON, "setpriv"]) {
@@ -296,7 +296,7 @@ fn another_account_loads_the_default_modules_by_u() {
     assert_eq!(fs::metadata(home.path("corebcc.starts")).unwrap().uid(), NOBODY);
 }
 
-/// Who has a socket cannot be read any more once the modules are loaded.
+/// The owners of sockets cannot be read any more once the modules are loaded.
 #[test]
 fn processes_with_sockets_are_listed_before_the_drop() {
     if lacks_bpf() || lacks(&["setpriv", PYTHON]) {

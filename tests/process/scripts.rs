@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 const CONFIG: &str =
     "[pmda]\nmodules = sysfork\nmodule_failure_fatal = True\n[sysfork]\nmodule = sysfork\ncluster = 2\n[scripts]\nmemory = 300\n";
 
-/// A home with a directory of scripts; `None`, and a line, where bpftrace cannot be tried.
+/// Makes a home with a directory of scripts. Returns `None`, and prints that, if bpftrace cannot be tried.
 fn home() -> Option<Home> {
     if lacks_bpf() || lacks(&["bpftrace", "python3"]) {
         return None;
@@ -32,7 +32,7 @@ fn write(home: &Home, name: &str, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
 }
 
-/// The C library of this process: a uprobe takes no mounted file system.
+/// Returns the path of the C library of this process; prints that the test was skipped if there is none.
 fn libc() -> Option<String> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let libc = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|file| file.contains("/libc.so"));
@@ -55,7 +55,7 @@ fn show_takes_a_script_by_its_name() {
     }
 }
 
-/// A process of its own name that makes so many calls of getppid.
+/// Runs a process of its own name with a number of getppid calls.
 fn load(calls: usize) {
     let script = format!(
         "import ctypes, os\nctypes.CDLL(None).prctl(15, b'scripts-load', 0, 0, 0)\nfor _ in range({calls}): os.getppid()\n"
@@ -63,7 +63,7 @@ fn load(calls: usize) {
     assert!(Command::new("python3").args(["-c", &script]).stdin(Stdio::null()).status().unwrap().success());
 }
 
-/// The PMID of a metric, if it is served.
+/// Returns the PMID of a metric, if it is served.
 fn pmid(peer: &mut Peer, name: &str) -> Option<Pmid> {
     match decode(&peer.ask(&wire::lookup(name))) {
         Pdu::PmnsIds { ids, .. } => ids.first().copied().filter(|pmid| pmid.0 != u32::MAX),
@@ -75,7 +75,7 @@ fn text(peer: &mut Peer, name: &str) -> String {
     values(peer, name).remove("").unwrap_or_default()
 }
 
-/// bpftrace takes seconds on a busy machine.
+/// Waits for a status of a script; bpftrace takes seconds on a busy machine.
 fn wait_for_status(peer: &mut Peer, script: &str, status: &str) {
     let name = format!("bcc.script.{script}.status");
     wait_seconds(60, &format!("{script} to be {status}"), || (text(peer, &name) == status).then_some(()));
@@ -148,7 +148,7 @@ fn a_script_counts_a_known_load_and_lives_with_the_agent() {
     wait_for("the end of bpftrace", || (!is_alive(third)).then_some(()));
 }
 
-/// A line of a file in /proc.
+/// Returns a line of a file in /proc.
 fn status(process: &str, line: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     text.lines().find_map(|known| known.strip_prefix(line)).unwrap_or_default().trim().to_owned()
@@ -470,7 +470,7 @@ fn descriptors(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// Processes of a parent, those that have ended and were not waited for included.
+/// Returns the number of a process's children, including those that have ended and were not waited for.
 fn children(parent: i32) -> usize {
     let processes =
         fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -532,7 +532,7 @@ fn a_map_that_is_not_printed_is_logged_once() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// What bpftrace writes on a kernel without kprobes, and how it ends there if only one hook is asked for.
+/// A stand-in for bpftrace with its output on a kernel without kprobes, and its end there if only one hook is asked for.
 const SKIPS: &str = r#"#!/bin/sh
 echo '{"type": "attached_probes", "data": {"probes": 5}}'
 if grep -q only; then

@@ -1,4 +1,4 @@
-//! `show` as people and programs use it: one sentence where it cannot do what it is asked for, tables, screens and records.
+//! `show` as users and programs call it: a sentence if it cannot do what it is asked for, tables, screens and records.
 
 use crate::host::as_nobody;
 use crate::own::values;
@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What `show` prints, where it succeeds and has nothing to say besides.
+/// Returns the output of `show`. Panics if it fails or writes to standard error.
 #[track_caller]
 fn shown(home: &Home, args: &[&str]) -> String {
     let output = show(home, args);
@@ -27,7 +27,7 @@ fn show(home: &Home, args: &[&str]) -> Output {
     home.run(&[&["show"], args].concat())
 }
 
-/// The sentence that `show` ends with.
+/// Returns the sentence with which `show` fails.
 #[track_caller]
 fn refusal(home: &Home, args: &[&str]) -> String {
     let output = show(home, args);
@@ -97,7 +97,7 @@ fn the_list_has_modules_metrics_and_which_are_on() {
     assert!(one.starts_with("biolatency ") && !one.contains("sysfork"), "{one}");
 }
 
-/// What it says of a module is what the agent would say.
+/// The list has the same sentences about modules as the agent.
 #[test]
 fn the_list_says_what_this_kernel_can_load_and_why_not() {
     if lacks_bpf() {
@@ -169,7 +169,7 @@ fn several_names_are_shown_whether_metric_node_or_module() {
     assert_eq!(titles, ["bcc.proc.exec.count", "bcc.runq.latency", "bcc.proc.sysfork"], "{drawn}");
 }
 
-/// A node may stand above more modules than those that are enabled.
+/// A node may be above metrics of modules that are not enabled.
 #[test]
 fn modules_that_a_node_leaves_out_are_named() {
     if lacks_bpf() {
@@ -194,7 +194,7 @@ fn where_nothing_is_counted_the_reason_is_shown() {
     assert!(drawn.contains("(no running process is what `process = doesnotexist` means)\n"), "{drawn}");
 }
 
-/// Execs of a known number, of which a burst is more than the module keeps.
+/// A known number of execs contains a burst of more than the module keeps.
 #[test]
 fn each_event_is_shown_once_and_the_others_are_counted() {
     if lacks_bpf() {
@@ -263,7 +263,7 @@ fn each_event_is_shown_once_and_the_others_are_counted() {
     assert_eq!(seen.len(), shown, "none is shown twice");
 }
 
-/// More than the agent keeps for its clients.
+/// The number of rows is larger than the agent keeps for its clients.
 #[test]
 fn a_burst_of_events_is_shown_whole() {
     if lacks_bpf() {
@@ -368,7 +368,7 @@ fn the_agent_tells_of_itself_without_pmcd() {
     assert!(status.contains("has no option `kprobes`"), "{status}");
 }
 
-/// What a command writes to a terminal of this width.
+/// Returns the output of a command on a terminal of this width.
 fn on_terminal(home: &Home, columns: u32, environment: &str, line: &str) -> Output {
     let mut command = Command::new("script");
     let config = home.config();
@@ -460,7 +460,7 @@ fn a_shell_completes_commands_options_and_names() {
     }
 }
 
-/// A function in place of the agent tells what its arguments were completed to.
+/// A function in place of the agent prints the arguments after completion.
 #[test]
 fn zsh_completes_commands_options_and_names() {
     if lacks(&["zsh", "script"]) {

@@ -1,4 +1,4 @@
-//! Program statistics after CAP_SYS_ADMIN is gone: the helper process that asks the kernel for them.
+//! Program statistics after CAP_SYS_ADMIN is dropped: the helper process that asks the kernel for them.
 
 use crate::own::{values, STATISTICS};
 use crate::peer::Peer;
@@ -14,10 +14,10 @@ use nix::unistd::Pid;
 use std::fs;
 use std::path::PathBuf;
 
-/// EPERM.
+/// The error EPERM.
 const REFUSED: i32 = -1;
 
-/// The child of an agent, if it has one.
+/// Returns the child of an agent, if it has one.
 fn helper(agent: i32) -> Option<i32> {
     let children = fs::read_to_string(format!("/proc/{agent}/task/{agent}/children")).unwrap();
     let children: Vec<i32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
@@ -113,7 +113,7 @@ fn a_store_without_the_helper_says_what_to_do() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// What an agent that never had CAP_SYS_ADMIN answers, and says in its log.
+/// An agent that never had CAP_SYS_ADMIN answers with an error, and logs the reason.
 #[test]
 fn a_store_without_the_privilege_says_what_it_takes() {
     if lacks_statistics() || lacks(&["setpriv"]) {

@@ -1,4 +1,4 @@
-//! Bad days of the connection: a pmcd that goes in the middle of a PDU, lies about lengths, or stops reading.
+//! Faulty connections: a pmcd that ends in the middle of a PDU, sends wrong lengths, or stops reading.
 
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, frame};
@@ -10,7 +10,7 @@ use std::io::Write;
 
 const SYSFORK: Pmid = Pmid::new(149, 2, 0);
 
-/// A fetch whose reply no pipe holds: 1.6 MB.
+/// Returns a fetch whose reply no pipe holds: 1.6 MB.
 fn large_fetch() -> Vec<u8> {
     wire::fetch(&[SYSFORK; 50_000])
 }
@@ -58,7 +58,7 @@ fn half_a_request_is_waited_for_without_using_the_processor() {
     assert_eq!(frame(&peer.read()).ty, PduType::DESC);
 }
 
-/// The largest length that is accepted claims 16 MiB; they are not allocated before they come.
+/// The largest length that is accepted claims 16 MiB, which are not allocated before they arrive.
 #[test]
 fn a_length_that_is_only_claimed_costs_no_memory() {
     let home = Home::new(ONE);
@@ -71,7 +71,7 @@ fn a_length_that_is_only_claimed_costs_no_memory() {
     assert_eq!((status.code(), rest), (Some(1), Vec::new()));
 }
 
-/// Counts inside a PDU that its length does not bear out.
+/// Counts inside a PDU that its length contradicts.
 #[test]
 fn giant_counts_are_answered_with_an_error_and_cost_no_memory() {
     let home = Home::new(ONE);

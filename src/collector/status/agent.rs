@@ -50,12 +50,12 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     set_opt(row, CRASHES, status.restarts.as_ref().map(|restarts| restarts.crashes));
 }
 
-/// Whether a column is for orders.
+/// True for the column that takes orders.
 pub fn is_control(column: usize) -> bool {
     column == CONTROL.column
 }
 
-/// Switches program statistics on (`1`) and off (`0`); nothing else can be changed.
+/// Switches program statistics on (`1`) and off (`0`); other columns cannot be changed.
 pub fn store(sets: &Sets, status: &AgentStatus, column: usize, value: &[u8]) -> Result<(), TableError> {
     if column != STATISTICS.column {
         return Err(TableError::ReadOnly);

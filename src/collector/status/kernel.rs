@@ -1,4 +1,4 @@
-//! What the kernel has, or has not.
+//! Features of the kernel, present or missing.
 
 use super::{set_opt, AgentStatus, Sets, NAMES};
 use crate::kit::{Shape, Table, TableSpec};
@@ -19,7 +19,8 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// What modules ask the kernel's types, in an administrator's words: the name in the sources, the instance, and what a 1 means.
+/// Features that modules look for in the kernel's types: the name in the sources, the instance, and the meaning of a 1 in an
+/// administrator's words.
 const QUESTIONS: [(&str, &str, &str); 2] = [
     (
         "plug_clock",

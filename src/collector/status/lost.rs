@@ -1,4 +1,4 @@
-//! What was lost, by module and kind.
+//! Lost events, by module and kind.
 
 use super::super::guard::held;
 use super::{AgentStatus, Sets, NAMES};
@@ -20,7 +20,7 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// What each module has lost, by its name: the sentence of [`loss_words`], and how many.
+/// Losses of each module, by its name: the sentence of [`loss_words`], and the number.
 pub type Losses = BTreeMap<String, Vec<(&'static str, u64)>>;
 
 pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
@@ -33,12 +33,12 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     }
 }
 
-/// Whatever was lost so far, by modules that were stopped, too: a counter does not step back.
+/// Returns the number of all losses so far, including those of modules that were stopped: a counter does not step back.
 pub fn total(sets: &Sets, status: &AgentStatus) -> u64 {
     known(sets, status).values().flatten().map(|(_, count)| count).sum()
 }
 
-/// The losses as of now; of a module that is at work, which is not waited for, those it had before.
+/// Returns the losses so far. For a module that another thread is using, they are those of the last look.
 fn known<'a>(sets: &Sets, status: &'a AgentStatus) -> MutexGuard<'a, Losses> {
     let mut known = held(&status.lost);
     for (set, loaded) in sets.modules() {
@@ -51,7 +51,7 @@ fn known<'a>(sets: &Sets, status: &'a AgentStatus) -> MutexGuard<'a, Losses> {
     known
 }
 
-/// `MODULE::NAME`.
+/// Returns the instance name, `MODULE::NAME`.
 pub fn instance(module: &str, name: &str) -> String {
     format!("{module}::{name}")
 }

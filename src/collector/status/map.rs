@@ -1,4 +1,4 @@
-//! What each BPF map holds.
+//! Entries and memory of each BPF map.
 
 use super::{set_opt, AgentStatus, Sets, NAMES};
 use crate::kit::{Kernel, Shape, Table, TableSpec};

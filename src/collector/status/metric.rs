@@ -1,4 +1,4 @@
-//! Why a metric of a module has no values.
+//! Metrics without values, with the reasons.
 
 use super::super::guard::held;
 use super::module_states::{module_states, rank};

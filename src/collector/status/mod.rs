@@ -1,5 +1,5 @@
-//! The agent's own metrics, `agent.*`: a summary, what became of each module and metric, what programs and maps cost, what was lost.
-//! To a client they are like a module's; the configuration has no section for them, and they are always there.
+//! The agent's own metrics, `agent.*`: a summary, the states of modules and metrics, the costs of programs and maps, lost events. To
+//! a client they look like a module's; they have no section in the configuration and are always served.
 
 mod agent;
 mod kernel;
@@ -31,7 +31,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// A table of the agent's own.
+/// A table of the agent itself.
 pub struct StatusTable {
     /// Its declaration.
     pub spec: &'static TableSpec,
@@ -39,12 +39,12 @@ pub struct StatusTable {
 }
 
 impl StatusTable {
-    /// What the collector knows it by.
+    /// Returns the table's identifier in the collector.
     pub fn id(&self) -> TableId {
         TableId::new(self.spec.cluster as u16)
     }
 
-    /// Fills the table; a panic costs its values.
+    /// Fills the table. A panic becomes an error, and costs its values.
     pub fn refresh(&self, sets: &Sets, status: &AgentStatus, table: &mut Table) -> Result<(), RefreshError> {
         catch_unwind(AssertUnwindSafe(|| (self.fill)(sets, status, table))).map_err(|panic| {
             table.clear();
@@ -63,7 +63,7 @@ impl StatusTable {
     }
 }
 
-/// All of them: clusters 300 to 309, and 319 and 329 for scripts.
+/// The agent's own tables: clusters 300 to 309, and 319 and 329 for scripts.
 pub static STATUS: [StatusTable; 12] = [
     StatusTable { spec: &summary::TABLE, fill: summary::fill },
     StatusTable { spec: &agent::TABLE, fill: agent::fill },
@@ -79,16 +79,16 @@ pub static STATUS: [StatusTable; 12] = [
     StatusTable { spec: &tracepoints::TABLE, fill: tracepoints::fill },
 ];
 
-/// Whether a value is an order that changes what runs.
+/// True if a column takes orders that start, stop or reload modules.
 pub fn is_control(id: TableId, column: usize) -> bool {
     let is = |spec: &TableSpec| id.cluster() == spec.cluster;
     is(&agent::TABLE) && agent::is_control(column) || is(&module::TABLE) && module::is_control(column)
 }
 
-/// Names in one of these domains: many times what there is.
+/// Largest number of instances of these tables, many times what is usual.
 const NAMES: usize = 10_000;
 
-/// A number if there is one.
+/// Sets a metric if there is a value.
 fn set_opt<T: Number>(row: RowMut<'_>, metric: Metric<T>, value: Option<T>) -> RowMut<'_> {
     match value {
         Some(value) => row.set(metric, value),
@@ -96,25 +96,25 @@ fn set_opt<T: Number>(row: RowMut<'_>, metric: Metric<T>, value: Option<T>) -> R
     }
 }
 
-/// What the metrics about the agent need to know besides the modules' thread.
+/// The agent's status besides its modules, for its own tables.
 pub struct AgentStatus {
     started: Instant,
     fetches: Arc<AtomicU64>,
     configuration: Mutex<Arc<Configuration>>,
     statistics: Statistics,
-    /// Anybody may switch them.
+    /// Limits the log lines about switching statistics, which any client may do.
     switched: Mutex<EveryMinute>,
-    /// What switches program statistics on, if this process cannot any more.
+    /// The helper process that switches program statistics on, if this process cannot.
     pub statistics_helper: Option<StatisticsHelper>,
-    /// What each module had lost at the last look.
+    /// Losses of each module at the last look.
     lost: Mutex<lost::Losses>,
     orders: Arc<Orders>,
-    /// The starts before this one, where they can be counted.
+    /// Number of starts before this one, if it can be known.
     pub restarts: Option<Restarts>,
 }
 
 impl AgentStatus {
-    /// Begins the time since the start. `bpf_stats`: program statistics are on from the beginning.
+    /// Begins to count the time since the start. `bpf_stats` switches program statistics on from the beginning.
     pub fn new(configuration: Configuration, bpf_stats: bool) -> AgentStatus {
         let statistics = Statistics::off();
         if bpf_stats && statistics.switch(true, loader::count_runs).is_err() {
@@ -133,38 +133,38 @@ impl AgentStatus {
         }
     }
 
-    /// What there is to say of the configuration.
+    /// Returns the latest report on the configuration.
     pub fn configuration(&self) -> Arc<Configuration> {
         Arc::clone(&held(&self.configuration))
     }
 
-    /// There is something else to say of the configuration: it was read again.
+    /// Replaces the report on the configuration, after it was read again.
     pub fn configure(&self, configuration: Configuration) {
         *held(&self.configuration) = Arc::new(configuration);
     }
 
-    /// The count of fetches, for whoever sees them.
+    /// Returns the count of fetches, which the thread that answers pmcd increments.
     pub fn fetches(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.fetches)
     }
 
-    /// What became of orders, for whoever takes them.
+    /// Returns the results of orders, which the collector records.
     pub fn orders(&self) -> Arc<Orders> {
         Arc::clone(&self.orders)
     }
 }
 
-/// Whether a table tells of pairs.
+/// True for the table about pairs.
 pub fn is_of_pairs(table: &ServedTable) -> bool {
     std::ptr::eq(table.spec, &pair::TABLE)
 }
 
-/// Whether a table is for whoever writes and reads scripts.
+/// True for the tables that help to write and read scripts.
 pub fn is_of_scripts(table: &ServedTable) -> bool {
     [&scripts::TABLE, &tracepoints::TABLE].iter().any(|own| std::ptr::eq(table.spec, *own))
 }
 
-/// The agent's own tables as they are served.
+/// Returns the agent's own tables as they are served.
 pub fn status_tables(prefix: &str) -> impl Iterator<Item = ServedTable> + '_ {
     STATUS.iter().map(move |table| ServedTable {
         id: table.id(),
@@ -186,7 +186,7 @@ mod tests {
     use crate::modules::MODULES;
     use std::collections::BTreeSet;
 
-    /// The columns of pmval(1) are as wide for counters of 64 bits.
+    /// Width of a column of pmval(1) for counters of 64 bits, in characters.
     const SHOWN: usize = 21;
 
     #[test]

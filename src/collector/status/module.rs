@@ -1,4 +1,4 @@
-//! What became of each module.
+//! The state of each module.
 
 use super::super::guard::held;
 use super::module_states::{module_states, ModuleState};
@@ -25,7 +25,7 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// Whether a column is for orders.
+/// True for the column that takes orders.
 pub fn is_control(column: usize) -> bool {
     column == CONTROL.column
 }

@@ -1,35 +1,35 @@
-//! The state of each module, in the order of what an administrator has to see first.
+//! The states of all modules, those first that an administrator has to see first.
 
 use super::super::loaded_module::LoadedModule;
 use super::super::loaded_modules::LoadedModules;
 use super::super::prepared::Configuration;
 use super::Sets;
 
-/// A module and its state, enabled or not.
+/// A module and its state, whether it is enabled or not.
 pub struct ModuleState<'a> {
-    /// Its section, or the name that this would have.
+    /// Its section; for a module without one, the name that the section would have.
     pub name: &'a str,
     /// `failed`, `no values`, `running`, `postponed`, `stopped` or `off`.
     pub state: &'static str,
-    /// How it is attached, or why it is not.
+    /// A sentence about how it is attached, or why it is not.
     pub sentence: String,
-    /// The module, unless the configuration makes none of it.
+    /// The module and its set, unless it has none: an entry that makes no module, or a module that is off.
     pub loaded: Option<(&'a LoadedModules, &'a LoadedModule)>,
 }
 
 impl ModuleState<'_> {
-    /// Whether it is enabled and has no values.
+    /// True if the module is enabled and has no values.
     pub fn has_failed(&self) -> bool {
         matches!(self.state, "failed" | "no values")
     }
 
-    /// Whether it is not to run: nobody enabled it, or somebody stopped it.
+    /// True if the module is not to run: it is not enabled, or was stopped.
     pub fn is_off(&self) -> bool {
         matches!(self.state, "off" | "stopped")
     }
 }
 
-/// Failed modules come first, those that are off last; else they keep the order of the configuration.
+/// Returns the states of all modules: those that failed first, those that are off last, otherwise in the order of the configuration.
 pub fn module_states<'a>(sets: &'a Sets, configuration: &'a Configuration) -> Vec<ModuleState<'a>> {
     let mut states: Vec<ModuleState<'a>> = sets
         .modules()
@@ -51,7 +51,7 @@ pub fn module_states<'a>(sets: &'a Sets, configuration: &'a Configuration) -> Ve
     states
 }
 
-/// The place of a state among the others.
+/// Returns the place of a state in the order of [`module_states`].
 pub fn rank(state: &str) -> usize {
     const ORDER: [&str; 5] = ["failed", "no values", "running", "postponed", "stopped"];
     ORDER.iter().position(|known| *known == state).unwrap_or(ORDER.len())

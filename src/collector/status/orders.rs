@@ -1,16 +1,16 @@
-//! What became of the orders that clients gave to change what runs.
+//! Results of the orders that clients gave.
 
 use super::super::guard::held;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// What became of the last order to each section, and, under no name, of the last one for all.
+/// The result of the last order for each section, and for the agent under the empty name.
 #[derive(Default)]
 pub struct Orders(Mutex<BTreeMap<String, Section>>);
 
 #[derive(Default)]
 struct Section {
-    /// Orders that are not carried out yet.
+    /// Number of orders under way.
     waiting: usize,
     said: String,
 }
@@ -21,14 +21,14 @@ impl Orders {
         held(&self.0).entry(section.to_owned()).or_default().waiting += 1;
     }
 
-    /// Notes what became of the first order that waits. Whoever reads it finds the names and metrics that follow from the order.
+    /// Notes the result of an order. Its names and metrics are served before a client can read the result.
     pub fn end(&self, section: &str, said: String) {
         let mut sections = held(&self.0);
         let section = sections.entry(section.to_owned()).or_default();
         *section = Section { waiting: section.waiting.saturating_sub(1), said };
     }
 
-    /// What became of the last order, `under way` while one waits; nothing where there was none.
+    /// Returns the result of the last order, `under way` while there is one, empty if there was none.
     pub fn said(&self, section: &str) -> String {
         match held(&self.0).get(section) {
             Some(Section { waiting: 0, said }) => said.clone(),

@@ -1,4 +1,4 @@
-//! What became of each pair: programs of a site's own.
+//! The state of each pair: programs of a site's own.
 
 use super::{program, set_opt, AgentStatus, Sets, NAMES};
 use crate::kit::{Shape, Table, TableSpec};

@@ -1,4 +1,4 @@
-//! What each BPF program costs.
+//! Runs and run time of each BPF program.
 
 use super::{set_opt, AgentStatus, Sets, NAMES};
 use crate::bpf::OBJECT;
@@ -45,7 +45,7 @@ pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     }
 }
 
-/// The nanoseconds that all programs ran while that was counted; `None` while it is not.
+/// Returns the run time of all programs in nanoseconds, as far as statistics were on; `None` while they are off.
 pub fn time(sets: &Sets, status: &AgentStatus) -> Option<u64> {
     is_counted(sets, status).then(|| sets.kernels().flat_map(LoadedObject::programs).map(|program| program.time).sum())
 }

@@ -1,11 +1,11 @@
-//! The scripts with their texts, in one document.
+//! All scripts with their texts, in one document.
 
 use super::super::guard::held;
 use super::{AgentStatus, Sets};
 use crate::kit::{Shape, Table, TableSpec};
 use crate::metrics;
 
-/// Bytes of the texts. A value of a fetch has at most 16 MB, and each script its own text besides.
+/// Bytes of all texts together. A value in a fetch has at most 16 MB; each script has its own text as a metric besides.
 const MOST: usize = 1 << 20;
 
 metrics! {

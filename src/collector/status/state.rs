@@ -1,4 +1,4 @@
-//! Since when each module counts, and whether its counts outlive the agent.
+//! The time since which each module counts, and whether its counts outlive the agent.
 
 use super::{set_opt, AgentStatus, Sets, NAMES};
 use crate::kit::{Shape, Table, TableSpec};

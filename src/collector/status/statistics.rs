@@ -1,4 +1,4 @@
-//! Statistics of BPF programs, which the kernel keeps for all programs while somebody holds a descriptor for them.
+//! Statistics of BPF programs, which the kernel keeps for all programs while any process holds a descriptor for them.
 
 use super::super::guard::held;
 use crate::loader::Finding;
@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
-/// The agent's own descriptor. Others may hold one, too.
+/// The agent's own descriptor for statistics. Other processes may hold one, too.
 pub struct Statistics {
     switch: Mutex<Switch>,
 }
@@ -18,12 +18,12 @@ struct Switch {
 }
 
 impl Statistics {
-    /// Nobody asked for them.
+    /// Makes the state in which the agent holds no descriptor.
     pub fn off() -> Statistics {
         Statistics { switch: Mutex::new(Switch { descriptor: None, finding: off() }) }
     }
 
-    /// Opens or closes the descriptor. Where it is refused nothing changes, but the reason is kept.
+    /// Opens or closes the descriptor. If that is refused, nothing changes, but the reason is kept.
     pub fn switch(&self, on: bool, open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<()> {
         let mut switch = held(&self.switch);
         match (on, &switch.descriptor) {
@@ -43,18 +43,18 @@ impl Statistics {
         Ok(())
     }
 
-    /// Whether the agent holds the descriptor.
+    /// True if the agent holds the descriptor.
     pub fn are_on(&self) -> bool {
         held(&self.switch).descriptor.is_some()
     }
 
-    /// The state and its reason, as a feature of the kernel.
+    /// Returns the state and its reason, as a feature of the kernel.
     pub fn finding(&self) -> Finding {
         held(&self.switch).finding.clone()
     }
 }
 
-/// What to do about an error of the kernel or of the helper.
+/// Returns advice for an error of the kernel or of the helper.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPIPE | libc::EAGAIN) => "the helper process `corebcc-stats` does not answer: restart the agent",

@@ -1,4 +1,4 @@
-//! The agent at a glance.
+//! The agent's summary: states of modules, errors, losses.
 
 use super::module_states::{module_states, ModuleState};
 use super::{lost, program, set_opt, AgentStatus, Sets};

@@ -1,4 +1,4 @@
-//! The tracepoints of the kernel, for whoever writes a script.
+//! The kernel's tracepoints, for authors of scripts.
 
 use super::{AgentStatus, Sets};
 use crate::host::Events;
@@ -18,7 +18,7 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// Read anew each time, since tracepoints come and go with kernel modules.
+/// Fills the table, and reads tracefs each time, since tracepoints come and go with kernel modules.
 pub fn fill(_sets: &Sets, _status: &AgentStatus, table: &mut Table) {
     let events = Events::read();
     let Ok(events) = events.list() else { return };

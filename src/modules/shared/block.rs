@@ -1,4 +1,4 @@
-//! What the modules of block I/O share: hooks, the table of submitters (bpf/shared/owners.bpf.h) and the names of disks.
+//! Hooks, the table of submitters (bpf/shared/owners.bpf.h) and names of disks, for the modules of block I/O.
 
 use crate::bpf::types::{self, io_cells, io_owner, io_slot, io_stat, mark};
 use crate::host::until_nul;
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 const NEEDS: &str = "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)";
 
-/// Requests that completed, in whole or in part.
+/// The hook for requests that completed, in whole or in part.
 pub static COMPLETE: Hook = tracepoint!("block_rq_complete", NEEDS);
-/// Requests issued to their device.
+/// The hook for requests issued to their device.
 pub static ISSUE: Hook = tracepoint!("block_rq_issue", NEEDS);
-/// Requests where they begin, in the process that submits them.
+/// The hook for new requests, in the process that submits them.
 pub static SUBMIT: Hook = Hook {
     name: "block_io_start",
     tiers: &[
@@ -28,9 +28,10 @@ pub static SUBMIT: Hook = Hook {
     needs: NEEDS,
 };
 
-/// Places for requests in flight whose time of issue is kept (bpf/shared/block_times.bpf.h). They are spread by a hash: a quarter full
-/// keeps collisions rare, and a request without a place has the kernel's time. No more than that: up to 32 KB the kernel takes such a table
-/// from its own mapping of all memory, beyond page by page, which takes a request 10 to 20 ns more (docs/performance.md).
+/// Returns the number of places for requests in flight whose time of issue is kept (bpf/shared/block_times.bpf.h). They are spread by
+/// a hash: a quarter full keeps collisions rare, and a request without a place has the kernel's time. It is no higher than that: the
+/// kernel takes a table of up to 32 KB from its own mapping of all memory, and a larger one page by page, which costs a request 10 to
+/// 20 ns more (docs/performance.md).
 pub fn starts(host: &Host) -> usize {
     table_size(host.requests * 4, 2048, 1 << 18)
 }
@@ -42,28 +43,29 @@ maps! {
     rows STATS: io_stat = "io_stats";
 }
 
-/// The maps of the table of submitters.
+/// Maps of the table of submitters.
 pub const OWNER_MAPS: &[MapDef] = MAPS;
 
-/// Ended processes keep their counts for so many ticks (seconds): longer than the usual interval between two fetches.
+/// Ticks (seconds) for which an ended process keeps its counts, more than the usual interval between two fetches.
 const GRACE: u64 = 60;
-/// As long as the table is crowded: time enough for the modules that share it to see the last counts.
+/// Ticks for which an ended process keeps its counts while the table is crowded, so that the modules that share it see the last
+/// counts.
 const SHORT_GRACE: u64 = 2;
-/// Places that share a mark: 4 KB.
+/// Number of places that share a mark: 4 KB.
 const PART: usize = 32;
-/// A process is looked at every so many ticks.
+/// Number of ticks after which each process is checked again.
 const TURNS: usize = 8;
 
 /// Counts of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounts {
-    /// Requests completed.
+    /// Number of completed requests.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub bytes: u64,
-    /// Nanoseconds from issue to completion, of those that have a start time.
+    /// Nanoseconds from issue to completion, of requests with a start time.
     pub ns: u64,
-    /// How many have none.
+    /// Number of requests without a start time.
     pub untimed: u64,
 }
 
@@ -86,12 +88,12 @@ impl IoCounts {
         }
     }
 
-    /// Both added up.
+    /// Returns the sum of both.
     pub fn plus(self, other: IoCounts) -> IoCounts {
         self.fold(other, u64::wrapping_add)
     }
 
-    /// What came since; all of it if the counters began anew.
+    /// Returns the counts since `before`; all counts if the counters have begun anew.
     pub fn since(self, before: IoCounts) -> IoCounts {
         if self.requests < before.requests || self.bytes < before.bytes {
             return self;
@@ -100,14 +102,14 @@ impl IoCounts {
     }
 }
 
-/// A process (0: not known) and a disk.
+/// A process (0 if it is not known) and a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Submitter {
     /// Process id.
     pub pid: u32,
-    /// Of the disk.
+    /// Major number of the disk.
     pub major: u32,
-    /// Of the disk.
+    /// Minor number of the disk.
     pub minor: u32,
 }
 
@@ -118,47 +120,47 @@ impl Submitter {
     }
 }
 
-/// What a process did to a disk.
+/// I/O of a process on a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// The command name of the process when it began to submit, or since it executed another program; empty for process 0.
+    /// Command name of the process when it began to submit, or since its last exec; empty for process 0.
     pub comm: Vec<u8>,
-    /// The number of execs of the process, as the kernel counts them, at that time.
+    /// Number of the process's execs at that time, as the kernel counts them.
     execs: u64,
-    /// Reads and writes.
+    /// Counts of reads and of writes.
     pub directions: [IoCounts; 2],
 }
 
-/// The table of submitters. Several modules may keep one each: what they write is the same.
+/// The table of submitters. Several modules may keep one each: they write the same into the kernel's table.
 pub struct SubmitterTable {
     exists: fn(u32) -> bool,
-    /// By place: whose process was found ended, and the tick of it.
+    /// Processes that have ended, by place in the table, with the tick at which that was found.
     ended: BTreeMap<usize, (u64, u64)>,
     ticks: u64,
     crowded: u64,
-    /// Requests of unknown submitters when the start was over: they had begun before the programs ran.
+    /// Requests of unknown submitters at the end of the start: they had begun before the programs ran.
     under_way: u64,
     claims: RowClaims<io_owner>,
 }
 
-/// The start is over after so many ticks.
+/// Number of ticks after which the start is over.
 const START: u64 = 2;
 
 impl SubmitterTable {
-    /// `exists` says whether there is a process.
+    /// Makes a table. `exists` returns true if there is a process with this identifier.
     pub fn new(exists: fn(u32) -> bool) -> SubmitterTable {
         let claims = RowClaims::new(io_owner::claims);
         SubmitterTable { exists, ended: BTreeMap::new(), ticks: 0, crowded: 0, under_way: 0, claims }
     }
 
-    /// The table's part of a module's plan.
+    /// Adds the hooks and maps of the table to a module's plan.
     pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         plan.attach(&SUBMIT);
         plan.attach(&COMPLETE);
         self.size(host, plan, constants);
     }
 
-    /// As [`SubmitterTable::plan`], for a module that attaches to what it needs.
+    /// Sizes the maps of the table, for a module that attaches to the hooks itself.
     pub fn size(&self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         let places = table_size(host.threads * 2, 2048, 1 << 15);
         // Requests are spread by a hash: a quarter full keeps full sets rare.
@@ -172,7 +174,7 @@ impl SubmitterTable {
         plan.entries(STATS.def.name, host.cpus);
     }
 
-    /// Everybody in the table. Two places may be one submitter's, claimed at once on two CPUs: they are added up.
+    /// Reads all submitters. Two places may belong to the same one, if they were claimed at once on two CPUs: they are added up.
     pub fn read(kernel: &dyn Kernel) -> BTreeMap<Submitter, Owner> {
         let mut owners: BTreeMap<Submitter, Owner> = BTreeMap::new();
         for row in kernel.rows(OWNERS).iter() {
@@ -190,7 +192,7 @@ impl SubmitterTable {
         owners
     }
 
-    /// Once a second: frees the places of processes that ended some time ago.
+    /// Frees the places of processes that ended some time ago. Called once a second.
     pub fn tick(&mut self, kernel: &dyn Kernel) {
         self.ticks += 1;
         let now = self.ticks;
@@ -218,7 +220,7 @@ impl SubmitterTable {
         }
     }
 
-    /// What could not be counted where it belongs.
+    /// Reports requests that were not counted, or not for their process.
     pub fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let stats = kernel.rows(STATS);
         each(
@@ -233,35 +235,35 @@ impl SubmitterTable {
     }
 }
 
-/// Gives a place back: first the key, after which no completion counts there, last the claim, which lets a program take it.
+/// Frees a place: first the key, so that no completion counts there any more, last the claim, so that a program can take it.
 fn free(row: Row<'_, io_owner>) {
     row.set(io_owner::key, 0);
     row.clear_from(io_owner::exec);
     row.set(io_owner::claims, 0);
 }
 
-/// The name of a disk by its numbers; `None` for a disk that is gone.
+/// Returns the name of a disk by its major and minor number; `None` for a disk that is gone.
 pub type DiskName = fn(u32, u32) -> Option<Vec<u8>>;
 
-/// As the kernel names it: the last part of the link in /sys/dev/block, where `!` stands for a slash.
+/// Returns the kernel's name of a disk: the last part of the link in /sys/dev/block, in which `!` stands for a slash.
 pub fn disk_name(major: u32, minor: u32) -> Option<Vec<u8>> {
     let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
     Some(link.file_name()?.to_string_lossy().replace('!', "/").into_bytes())
 }
 
-/// Disk names, each looked up once: disks come and go, so a refresh begins with none.
+/// Names of disks, each looked up once. Each refresh begins without names, since disks come and go.
 pub struct Disks {
     name: DiskName,
     known: BTreeMap<(u32, u32), Option<Vec<u8>>>,
 }
 
 impl Disks {
-    /// No names yet.
+    /// Makes an empty list of names.
     pub fn new(name: DiskName) -> Disks {
         Disks { name, known: BTreeMap::new() }
     }
 
-    /// The name of a disk.
+    /// Returns the name of a disk.
     pub fn name(&mut self, major: u32, minor: u32) -> Option<&[u8]> {
         let name = self.name;
         self.known.entry((major, minor)).or_insert_with(|| name(major, minor)).as_deref()
@@ -272,12 +274,12 @@ impl Disks {
 pub mod tests {
     use super::*;
 
-    /// `254:0` is `vda`.
+    /// Names of disks in tests: `254:0` is `vda`.
     pub fn names(major: u32, minor: u32) -> Option<Vec<u8>> {
         ((major, minor) == (254, 0)).then(|| b"vda".to_vec())
     }
 
-    /// Processes below 1000 exist.
+    /// True for processes below 1000, which exist in tests.
     pub fn below_1000(pid: u32) -> bool {
         pid < 1000
     }

@@ -1,6 +1,7 @@
-//! Histograms by cgroup (bpf/shared/cgroups.bpf.h): names of those that have counted, and rows that are given back.
+//! Histograms by cgroup (bpf/shared/cgroups.bpf.h): names of the cgroups that have counted, and reuse of rows.
 //!
-//! What found no place, and what has lost its series, counts for the series `other`, so that all series together never lose a count.
+//! Cgroups without a place, and those whose series has ended, count for the series `other`, so that the sum over all series never
+//! falls.
 
 use super::groups::{cpu_shift, groups};
 use crate::bpf::types::{cgroup_owner, fine_hist, mark};
@@ -15,50 +16,50 @@ use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ticks (seconds) that the series of a removed cgroup stays.
+/// Ticks (seconds) for which the series of a removed cgroup stays.
 const STAY: u64 = 60;
-/// Ticks from a row's last use by a program to its next owner: a program runs for microseconds.
+/// Ticks between a row's last use by a program and its next owner: a program runs for microseconds.
 const REST: u64 = 2;
-/// A cgroup is looked for once in so many ticks.
+/// Number of ticks after which each cgroup is looked for again.
 const TURNS: u64 = 8;
-/// Stands in the place of an owner until its row is free (`CGROUP_RETIRED`).
+/// Owner of a place until its row is free (`CGROUP_RETIRED`).
 const RETIRED: u64 = u64::MAX;
-/// The series of what has no series of its own.
+/// Name of the series for cgroups without one of their own.
 const OTHER: &[u8] = b"other";
-/// Ids without a directory that are remembered, so that they are not looked for again.
+/// Number of ids without a directory that are remembered, so that they are not looked for again.
 const STRANGERS: usize = 1 << 16;
 
-/// What a module has by cgroup.
+/// Maps, histograms and counters of a module by cgroup.
 pub struct ByCgroup<R: 'static> {
-    /// Which cgroup a place belongs to.
+    /// Cgroups by place.
     pub owners: Rows<cgroup_owner>,
-    /// For each group of CPUs a row for `other`, then a row for each place: counters only.
+    /// Counters: for each group of CPUs a row for `other`, then a row for each place.
     pub rows: Rows<R>,
-    /// A mark for each row that a program has counted in.
+    /// Marks of the rows that a program has counted in.
     pub marks: Rows<mark>,
-    /// The histograms, in the order of the metrics.
+    /// Histograms, in the order of the metrics.
     pub histograms: &'static [Field<R, fine_hist>],
-    /// Other counters with their metrics.
+    /// Other counters, with their metrics.
     pub counters: &'static [(Metric<u64>, Field<R, u64>)],
-    /// The metric with the name of the series.
+    /// Metric with the name of the series.
     pub name: Metric<str>,
     /// The table by cgroup.
     pub series: &'static TableSpec,
 }
 
-/// Series are named by path; removed cgroups keep their identifiers for a day.
+/// Shape of tables whose series are named by path; removed cgroups keep their identifiers for a day.
 pub const BY_PATH: Shape = Shape::Named { max: 1 << 17 };
 
-/// How many places there are, and which CPUs share their rows.
+/// Number of places, and number of CPUs that share their rows.
 pub struct Size {
-    /// Places, less 1.
+    /// Number of places, less 1.
     pub mask: u32,
-    /// `1 << shift` CPUs share rows.
+    /// Binary logarithm of the number of CPUs that share rows.
     pub shift: u32,
 }
 
 impl<R> ByCgroup<R> {
-    /// Sizes the maps for so many cgroups.
+    /// Sizes the maps for a number of cgroups.
     pub fn plan(&self, places: usize, host: &Host, plan: &mut Plan) -> Size {
         let most = (host.memory << 20 >> 7).min(96 << 20);
         let shift = cpu_shift(host.cpus, (places + 1) * size_of::<R>(), most);
@@ -70,13 +71,13 @@ impl<R> ByCgroup<R> {
     }
 }
 
-/// Where the names of cgroups come from.
+/// A source of the names of cgroups.
 pub trait Tree {
-    /// Hands out every cgroup there is.
+    /// Passes every existing cgroup to `each`.
     fn walk(&self, each: &mut dyn FnMut(Cgroup));
-    /// Whether it is still there.
+    /// True if the cgroup still exists.
     fn is_there(&self, cgroup: &Cgroup) -> bool;
-    /// What its path tells.
+    /// Returns the labels of a cgroup by its path.
     fn labels(&self, path: &[u8]) -> SeriesLabels;
 }
 
@@ -94,7 +95,8 @@ impl Tree for Cgroups {
     }
 }
 
-/// Hands out the cgroups with these ids, and takes the ids out; those that stay are of no cgroup. Without ids there is no walk.
+/// Passes the cgroups with these ids to `found`, and removes their ids; ids that remain belong to no cgroup. Without ids there is no
+/// walk.
 pub fn find_all(tree: &dyn Tree, ids: &mut HashSet<u64>, found: &mut dyn FnMut(Cgroup)) {
     if ids.is_empty() {
         return;
@@ -117,7 +119,7 @@ pub struct CgroupHistograms<R: 'static> {
     places: Vec<Place>,
     series: BTreeMap<Vec<u8>, Series<R>>,
     other: Series<R>,
-    /// Cgroups that have a series, by their ids.
+    /// Cgroups with a series, by their ids.
     known: HashMap<u64, Cgroup>,
     strangers: HashSet<u64>,
     claims: RowClaims<cgroup_owner>,
@@ -126,27 +128,27 @@ pub struct CgroupHistograms<R: 'static> {
 /// A place in the table of owners.
 #[derive(Clone, Default)]
 struct Place {
-    /// The cgroup that has it; 0: none.
+    /// Id of its cgroup; 0 for none.
     id: u64,
-    /// The series that its rows count for; `None`: `other`.
+    /// Name of the series that its rows count for; `None` for `other`.
     series: Option<Vec<u8>>,
-    /// When its cgroup was found to be gone.
+    /// Tick at which its cgroup was found to be gone.
     gone: Option<u64>,
-    /// When it was taken from its owner.
+    /// Tick at which it was taken from its owner.
     retired: Option<u64>,
 }
 
 struct Series<R> {
     labels: Arc<SeriesLabels>,
-    /// Its rows in each group of CPUs.
+    /// Indices of its rows in each group of CPUs.
     rows: Vec<usize>,
-    /// What rows counted for it that were given back.
+    /// Counts of rows that it had and that were freed.
     past: Option<OwnRow<R>>,
     kept: Vec<Kept>,
 }
 
 impl<R> CgroupHistograms<R> {
-    /// No cgroup yet.
+    /// Makes histograms without cgroups.
     pub fn new<T: Tree + Send + 'static>(
         of: &'static ByCgroup<R>,
         tree: Result<T, NoCgroups>,
@@ -170,8 +172,8 @@ impl<R> CgroupHistograms<R> {
         }
     }
 
-    /// Sizes the maps for so many cgroups. Rows take a 128th of the memory and 96 MB at most, or else all CPUs share them. `None`, and
-    /// refused, where there are no cgroups to be had.
+    /// Sizes the maps for a number of cgroups. Rows take a 128th of the memory and 96 MB at most, or else all CPUs share them.
+    /// Refuses the plan, and returns `None`, if cgroups cannot be read.
     pub fn plan(&self, places: usize, host: &Host, plan: &mut Plan) -> Option<Size> {
         match &self.tree {
             Ok(_) => Some(self.of.plan(places, host, plan)),
@@ -182,7 +184,7 @@ impl<R> CgroupHistograms<R> {
         }
     }
 
-    /// Once a second: takes what was counted into the windows, and gives back the rows of cgroups that are gone.
+    /// Adds new counts to the windows, and frees the rows of cgroups that are gone. Called once a second.
     pub fn tick(&mut self, kernel: &dyn Kernel) {
         self.look(kernel, self.start.elapsed());
     }
@@ -225,7 +227,7 @@ impl<R> CgroupHistograms<R> {
         }
     }
 
-    /// The sum of a counter over all series.
+    /// Returns the sum of a counter over all series.
     pub fn sum(&self, kernel: &dyn Kernel, counter: Field<R, u64>) -> u64 {
         let view = View::of(self.of, kernel);
         let all = self.series.values().chain([&self.other]);
@@ -233,14 +235,14 @@ impl<R> CgroupHistograms<R> {
             .fold(0, |sum, row| sum.wrapping_add(row.get(counter)))
     }
 
-    /// What these histograms counted of cgroups that found no place, and of none.
+    /// Returns the counts of histograms for cgroups without a place, and for no cgroup.
     pub fn without_place(&self, kernel: &dyn Kernel, histograms: &[Field<R, fine_hist>]) -> u64 {
         let view = View::of(self.of, kernel);
         let all = view.rows_of(0).flat_map(|row| histograms.iter().map(move |&of| Fine::count(row.part(of))));
         all.fold(0, u64::wrapping_add)
     }
 
-    /// Takes places that have got an owner since the last time.
+    /// Notes places that have got an owner since the last call.
     fn find(&mut self, kernel: &dyn Kernel) {
         let Ok(tree) = &self.tree else { return };
         let owners = kernel.rows(self.of.owners);
@@ -275,7 +277,7 @@ impl<R> CgroupHistograms<R> {
         }
     }
 
-    /// Looks which cgroups are gone, some at each tick.
+    /// Checks some of the cgroups at each tick, and notes those that are gone.
     fn find_gone(&mut self) {
         let Ok(tree) = &self.tree else { return };
         let ticks = self.ticks;
@@ -289,7 +291,7 @@ impl<R> CgroupHistograms<R> {
         }
     }
 
-    /// Ends the series of cgroups that have been gone for long: what they counted is that of `other` from now on, but for the quantiles.
+    /// Ends the series of cgroups that have been gone for long: their counts belong to `other` from now on, except for the quantiles.
     fn end_series(&mut self, view: View<'_, R>) {
         let is_over = |row: &usize| self.places.get(row - 1).is_some_and(|place| place.is_over(self.ticks));
         let ended = self.series.iter().filter(|(_, series)| series.rows.iter().all(is_over));
@@ -311,7 +313,7 @@ impl<R> CgroupHistograms<R> {
         }
     }
 
-    /// Takes places from cgroups that are gone, and from those that nobody knows: no program counts for them there from now on.
+    /// Takes places from cgroups that are gone, and from unknown ones: no program counts for them there from now on.
     fn retire(&mut self, kernel: &dyn Kernel) {
         let owners = kernel.rows(self.of.owners);
         let ticks = self.ticks;
@@ -325,7 +327,7 @@ impl<R> CgroupHistograms<R> {
         }
     }
 
-    /// Frees the rows of places that were retired, when no program can still be adding to them. Their series keep what they counted.
+    /// Frees the rows of retired places, once no program can still be adding to them. Their series keep the counts.
     fn give_back(&mut self, kernel: &dyn Kernel) {
         let (owners, view) = (kernel.rows(self.of.owners), View::of(self.of, kernel));
         for (at, owner) in owners.iter().enumerate() {
@@ -376,7 +378,7 @@ impl<R> Series<R> {
     }
 }
 
-/// The rows of a map, so many for each group of CPUs.
+/// The rows of a map, a number of them for each group of CPUs.
 struct View<'a, R> {
     rows: RowsView<'a, R>,
     per_group: usize,
@@ -395,13 +397,13 @@ impl<'a, R> View<'a, R> {
         View { rows: kernel.rows(of.rows), per_group: kernel.rows(of.owners).len() + 1 }
     }
 
-    /// The same row of all groups.
+    /// Returns the row with this index of each group.
     fn rows_of(self, index: usize) -> impl Iterator<Item = Row<'a, R>> + Clone {
         (0..self.rows.len() / self.per_group).filter_map(move |group| self.rows.get(group * self.per_group + index))
     }
 }
 
-/// What counts for a series.
+/// Returns all rows that count for a series.
 fn rows<'a, R>(
     view: View<'a, R>,
     indexes: &'a [usize],
@@ -458,7 +460,7 @@ pub(crate) mod tests {
         series: &TABLE,
     };
 
-    /// Cgroups with their ids, and how often they were walked through.
+    /// A tree of cgroups with their ids, which counts the walks through it.
     #[derive(Clone, Default)]
     pub struct Directories(Arc<Mutex<(Vec<Cgroup>, usize)>>);
 
@@ -496,7 +498,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Two groups of CPUs.
+    /// Makes histograms on a machine with two groups of CPUs.
     fn start() -> (Fake, Directories, CgroupHistograms<cgd_row>) {
         let fake = Fake::new().with(OWNERS, PLACES).with(ROWS, 2 * (PLACES + 1));
         let tree = Directories::default();
@@ -509,10 +511,10 @@ pub(crate) mod tests {
         (fake, tree, cgroups)
     }
 
-    /// The middle of the bucket of 100 us.
+    /// Middle of the bucket of 100 us, in microseconds.
     const MEDIAN: Option<u64> = Some(102);
 
-    /// What a program does at a read of 4 KB in 100 us; with every place taken it counts for index 0.
+    /// Counts reads of 4 KB in 100 us as a program does; if all places are taken they count for index 0.
     fn count(fake: &Fake, id: u64, reads: u64) {
         let owner = |place: usize| fake.row(OWNERS, place);
         let has = |place: &usize| owner(*place).get(cgroup_owner::id) == id;
@@ -530,7 +532,7 @@ pub(crate) mod tests {
         row.set(BYTES, row.get(BYTES) + reads * 4096);
     }
 
-    /// Each series with its count.
+    /// Returns each series with its count.
     fn counts(fake: &Fake, cgroups: &mut CgroupHistograms<cgd_row>) -> Vec<(String, u64)> {
         let mut table = Table::of(&TABLE);
         cgroups.refresh(fake, &mut table);
@@ -606,7 +608,7 @@ pub(crate) mod tests {
         assert_eq!(cgroups.sum(&fake, BYTES), 60 * 4096);
     }
 
-    /// Its row is free again, and empty; what it counted has gone to `other`, without another quantile there.
+    /// The row of a removed cgroup is free again, and empty; its counts have gone to `other`, whose quantiles do not change.
     #[test]
     fn the_series_of_a_removed_cgroup_ends_a_minute_later() {
         let (fake, tree, mut cgroups) = start();
@@ -667,7 +669,7 @@ pub(crate) mod tests {
         assert!(is_free(&fake));
     }
 
-    /// It came, counted and went between two looks: nobody knows its name.
+    /// A cgroup that came, counted and went between two ticks: nobody knows its name.
     #[test]
     fn a_cgroup_without_a_directory_counts_for_other() {
         let (fake, tree, mut cgroups) = start();
@@ -687,7 +689,7 @@ pub(crate) mod tests {
         assert_eq!(tree.lock().1, walks, "it is known not to be there");
     }
 
-    /// Some live for a minute, most for a moment: what is kept is bounded by those that are there, and no count is lost.
+    /// Some cgroups live for a minute, most for a moment: memory is bounded by the number of existing ones, and no count is lost.
     #[test]
     fn ten_thousand_cgroups_that_come_and_go_leave_nothing() {
         let (fake, tree, mut cgroups) = start();

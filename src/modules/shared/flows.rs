@@ -1,16 +1,16 @@
-//! The tables of bytes by process and connection that bpf/shared/flows.bpf.h fills: reads what was added since the last look, and gives
-//! the rows of connections that rest back.
+//! Tables of bytes by process and connection, which bpf/shared/flows.bpf.h fills: reads the bytes since the last look, and frees the
+//! rows of idle connections.
 
 use super::tcp::SOCKETS;
 use crate::bpf::types::{flow, flow_stat, rodata};
 use crate::kit::{by_thread, plan_set_table, table_size, Host, Kernel, MapDef, Plan, Row, RowClaims, Rows, RowsView};
 use std::collections::BTreeMap;
 
-/// Rows of a module's table by CPU, where the memory does not ask for more.
+/// Rows of a module's table per CPU; machines with little memory have fewer.
 const FLOWS: usize = 2048;
-/// Rows that share a mark: 4 KB.
+/// Number of rows that share a mark: 4 KB.
 const PART: usize = 32;
-/// A connection without traffic for so many ticks (seconds) gives its row back, or after one if the table is crowded.
+/// Ticks (seconds) without traffic after which a connection's row is freed; one tick if the table is crowded.
 const REST: u32 = 10;
 
 /// A process and both ends of a connection.
@@ -24,50 +24,50 @@ pub struct Ends {
     pub raddr: [u8; 16],
 }
 
-/// What was moved over a connection since the last look.
+/// Bytes of a connection since the last look.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     pub ends: Ends,
     pub tx: u64,
     pub rx: u64,
-    /// The command name of the process when it used the connection first.
+    /// Command name of the process when it first used the connection.
     pub comm: [u8; 16],
-    /// The number of execs of the process, as the kernel counts them, at that time.
+    /// Number of the process's execs at that time, as the kernel counts them.
     pub execs: u64,
-    /// The start time of the process.
+    /// Start time of the process.
     pub born: u64,
 }
 
-/// A row as it was at the last look.
+/// A row at the last look.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     tx: u64,
     rx: u64,
-    /// Ticks without traffic.
+    /// Number of ticks without traffic.
     rest: u32,
 }
 
-/// A module's table.
+/// The table of a module.
 pub struct Flows {
     map: Rows<flow>,
     stats: Rows<flow_stat>,
-    /// By the number of the row: of those that are in use.
+    /// Rows in use, by their number.
     seen: BTreeMap<usize, Seen>,
-    /// The rows that somebody has claimed, as of when `taken` was read.
+    /// Numbers of the claimed rows when `taken` was read.
     claimed: Vec<usize>,
     taken: Option<u64>,
     claims: RowClaims<flow>,
 }
 
 impl Flows {
-    /// Nothing seen yet.
+    /// Makes a table in which nothing was seen yet.
     pub fn new(map: Rows<flow>, stats: Rows<flow_stat>) -> Flows {
         let claims = RowClaims::new(flow::claims);
         Flows { map, stats, seen: BTreeMap::new(), claimed: Vec::new(), taken: None, claims }
     }
 
-    /// Sizes the module's maps: the table, the losses, the marks, and for kprobes the sockets that threads are sending on and what was
-    /// read from which.
+    /// Sizes the module's maps: the table, the losses, the marks, and for kprobes the sockets that threads send on, and the reads
+    /// from sockets.
     pub fn plan(&self, host: &Host, plan: &mut Plan, constants: &mut rodata, [marks, sends, reads]: [&MapDef; 3]) {
         let flows = rows(host);
         constants.flow_mask = flows as u32 - 1;
@@ -80,7 +80,7 @@ impl Flows {
         plan.entries(reads.name, SOCKETS);
     }
 
-    /// Hands out what was moved since the last look.
+    /// Passes the bytes since the last look to `each`.
     pub fn look(&mut self, kernel: &dyn Kernel, each: &mut dyn FnMut(Moved)) {
         self.find(kernel);
         for (place, row) in claimed(&self.claimed, kernel.rows(self.map)) {
@@ -88,8 +88,8 @@ impl Flows {
         }
     }
 
-    /// As [`Flows::look`], once a second: rows that rest are marked, so that no program takes them any more, and freed a tick
-    /// later, when none can still be adding.
+    /// Passes the bytes since the last look to `each`, and ages rows; called once a second. Idle rows are marked, so that no program
+    /// takes them any more, and freed a tick later, when no program can still be adding.
     pub fn age(&mut self, kernel: &dyn Kernel, each: &mut dyn FnMut(Moved)) {
         self.find(kernel);
         let rows = kernel.rows(self.map);
@@ -113,7 +113,7 @@ impl Flows {
         self.claimed.retain(|&place| rows.get(place).is_some_and(is_claimed));
     }
 
-    /// Looks for the rows in use if one was taken since the last time: the table is large, and mostly empty.
+    /// Looks for the rows in use if a row was taken since the last call: the table is large, and mostly empty.
     fn find(&mut self, kernel: &dyn Kernel) {
         let taken = Some(kernel.rows(self.stats).sum(flow_stat::taken));
         if self.taken != taken {
@@ -125,9 +125,9 @@ impl Flows {
     }
 }
 
-/// Rows of a table: a process has one for each of its connections, in one of eight places. As long as a sixth of all rows is in use
-/// no connection in a million finds its places taken: that is 11,000 on a machine of 24 GB, the load of a proxy. With 128 bytes a row
-/// the memory's part is a 2,000th of it at most.
+/// Returns the number of rows of a table: a process has a row for each of its connections, in one of eight places. As long as a sixth
+/// of all rows is in use, no connection in a million finds its places taken: that is 11,000 connections on a machine of 24 GB, the
+/// load of a proxy. With 128 bytes a row it takes a 2,000th of the memory at most.
 fn rows(host: &Host) -> usize {
     table_size((host.cpus * FLOWS).min(1 << 16).max(host.memory * 2), 8192, 1 << 18)
 }
@@ -136,12 +136,12 @@ fn is_claimed(row: Row<'_, flow>) -> bool {
     row.get(flow::claims) != 0
 }
 
-/// Rows by their numbers.
+/// Returns rows by their numbers.
 fn claimed<'a>(places: &'a [usize], rows: RowsView<'a, flow>) -> impl Iterator<Item = (usize, Row<'a, flow>)> {
     places.iter().filter_map(move |&place| Some((place, rows.get(place)?)))
 }
 
-/// Whether anything was moved.
+/// Passes the bytes of a row since the last look to `each`. Returns true if there were any.
 fn look(row: Row<'_, flow>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) -> bool {
     let (tx, rx) = (row.get(flow::tx), row.get(flow::rx));
     let ident = row.get(flow::ident);
@@ -167,7 +167,7 @@ fn look(row: Row<'_, flow>, seen: &mut Seen, each: &mut dyn FnMut(Moved)) -> boo
     true
 }
 
-/// Last of all the claim, which lets a program take the row.
+/// Frees a row. The claim is cleared last, since then a program can take it.
 fn free(row: Row<'_, flow>) {
     for field in [flow::tx, flow::rx, flow::ident, flow::retired] {
         row.set(field, 0);
@@ -175,7 +175,7 @@ fn free(row: Row<'_, flow>) {
     row.set(flow::claims, 0);
 }
 
-/// What tests of modules with such a table need: a connection in its row.
+/// Puts a connection into its row, for tests of modules with such a table.
 #[cfg(test)]
 pub fn put(
     fake: &crate::kit::Fake,
@@ -201,7 +201,7 @@ pub fn put(
     fake.set(map, row, flow::rx, rx);
 }
 
-/// An IPv4 connection of a process from 10.0.0.1 to 10.0.0.2.
+/// Makes an IPv4 connection of a process from 10.0.0.1 to 10.0.0.2.
 #[cfg(test)]
 pub fn ends(pid: u32, lport: u16, rport: u16) -> Ends {
     let (mut laddr, mut raddr) = ([0; 16], [0; 16]);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(moved(&mut flows, &fake, true), [(7, 1, 0)]);
     }
 
-    /// The programs count each row they take: without that nobody looks at the whole table.
+    /// The programs count each row that they take: the whole table is only searched after that.
     #[test]
     fn a_row_is_found_once_programs_have_counted_it() {
         let fake = Fake::new().with(MAP, 8).with(STATS, 1);

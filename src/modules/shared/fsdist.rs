@@ -1,5 +1,4 @@
-//! The latency of a file system's operations: what ext4dist, xfsdist and zfsdist have in common. Kernel side:
-//! bpf/shared/fsdist.bpf.h.
+//! The latency of a file system's operations, for ext4dist, xfsdist and zfsdist. Kernel side: bpf/shared/fsdist.bpf.h.
 
 use crate::bpf::types::{fs_row, rodata};
 use crate::kit::{
@@ -8,21 +7,21 @@ use crate::kit::{
 };
 use crate::pcp::{Sem, Type, Units};
 
-/// The operations of a file system; it is the whole module.
+/// A complete module for the operations of a file system.
 pub struct Operations {
-    /// The functions behind open, read, write and fsync, in the order of `enum fs_op` and of the metrics.
+    /// Hooks of the functions behind open, read, write and fsync, in the order of `enum fs_op` and of the metrics.
     pub hooks: [&'static Hook; 4],
     /// Counters by CPU.
     pub rows: Rows<fs_row>,
-    /// Start times.
+    /// Map of start times.
     pub starts: MapDef,
     /// Sets the constants of the programs: the mask of the start times, and the filter.
     pub constants: fn(&mut rodata, u32, u64),
-    /// The processes that count.
+    /// Processes that count.
     pub process: ProcessFilter,
-    /// The table of counts and quantiles, the one of buckets, and the one of buckets for Prometheus.
+    /// Tables of counts and quantiles, of buckets, and of buckets for Prometheus.
     pub tables: [&'static TableSpec; 3],
-    /// A histogram for each operation.
+    /// Histograms, one for each operation.
     pub histograms: Histograms,
 }
 
@@ -68,7 +67,7 @@ impl Module for Operations {
     }
 }
 
-/// Declares the module of a file system by what it has of its own; the rest has the same names in each.
+/// Declares the module of a file system from the parts that are its own; other names are the same in each.
 #[macro_export]
 macro_rules! file_system {
     (
@@ -142,7 +141,7 @@ macro_rules! file_system {
             ..TableSpec::NEW
         };
 
-        /// The declaration.
+        /// The declaration of the module.
         pub const SPEC: Spec = Spec {
             name: $module,
             directory: "fs.",
@@ -174,12 +173,12 @@ macro_rules! file_system {
     };
 }
 
-/// The metric of an operation; [`file_system!`] calls it. The unit is that of the Python agent's metrics.
+/// Returns the metric of an operation; [`file_system!`] calls it. The unit is that of the Python agent's metrics.
 pub const fn operation_metric(item: u32, name: &'static str, oneline: &'static str) -> MetricDef {
     MetricDef { item, name, also: &[], ty: Type::U64, sem: Sem::COUNTER, units: Units::USEC, oneline }
 }
 
-/// The histogram of an operation; [`file_system!`] calls it. There is none before the first operation of any kind.
+/// Returns the histogram of an operation; [`file_system!`] calls it. It has no values before the first operation of any kind.
 pub const fn operation_latency(rows: Rows<fs_row>, operation: usize) -> FineHistogram<fs_row> {
     FineHistogram { metric: Metric::new(operation), rows, histogram: fs_row::hists.nth(operation), from_start: false }
 }

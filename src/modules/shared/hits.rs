@@ -1,5 +1,4 @@
-//! Counting how often the targets of a template are hit: what the modules that count hits have in common. Kernel side:
-//! bpf/shared/hits.bpf.h.
+//! Counting of the hits of a template's targets, for all modules that count hits. Kernel side: bpf/shared/hits.bpf.h.
 
 use crate::bpf::types::{hit, rodata};
 use crate::kit::{Hook, Host, Kernel, Metric, Module, Plan, RefreshError, Rows, Table, Target};
@@ -7,7 +6,7 @@ use std::fmt::Display;
 use std::time::Instant;
 use thiserror::Error;
 
-/// Counters of one CPU lie in whole cache lines, so that CPUs do not share one.
+/// Counters in a cache line: those of one CPU fill whole lines, so that CPUs do not share one.
 const LINE: usize = 8;
 
 /// Counters by number, a row per CPU and number.
@@ -18,60 +17,60 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// So many counters.
+    /// Makes `count` counters.
     pub fn new(rows: Rows<hit>, count: usize) -> Counters {
         Counters { rows, stride: count.next_multiple_of(LINE).max(LINE) }
     }
 
-    /// Sizes the map; yields the number of counters per CPU, which the program has to know.
+    /// Sizes the map. Returns the number of counters per CPU, which the program has to know.
     pub fn size(self, host: &Host, plan: &mut Plan) -> u32 {
         plan.entries(self.rows.def.name, host.cpus * self.stride);
         self.stride as u32
     }
 
-    /// What was counted under a number, on all CPUs.
+    /// Returns the count under a number on all CPUs.
     pub fn sum(self, kernel: &dyn Kernel, number: usize) -> u64 {
         let per_cpu = kernel.rows(self.rows).iter().skip(number).step_by(self.stride);
         per_cpu.map(|row| row.get(hit::count)).sum()
     }
 }
 
-/// The targets of an entry of the configuration, each with its instance name; or why there are none.
+/// Targets of an entry of the configuration, each with its instance name; or the reason why there are none.
 pub type Found = Result<Vec<(String, Target)>, NoTargets>;
 
-/// Why an entry of the configuration has no targets.
+/// Reason why an entry of the configuration has no targets.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct NoTargets(String);
 
 impl NoTargets {
-    /// For this reason.
+    /// Makes an error with this reason.
     pub fn new(reason: impl Display) -> NoTargets {
         NoTargets(reason.to_string())
     }
 }
 
-/// The targets of a template that the configuration names. Targets with the same instance name have the same number.
+/// Targets of a template that the configuration names. Targets with the same instance name have the same number.
 pub struct TargetList {
     template: &'static Hook,
-    /// The instance names; the place is the number.
+    /// Instance names by number.
     names: Vec<String>,
-    /// The module attaches to processes that come and go, not the loader at the start.
+    /// True if the module attaches to processes that come and go, false if the loader attaches at the start.
     by_process: bool,
 }
 
 impl TargetList {
-    /// Targets that the loader attaches to at the start.
+    /// Makes a list for targets to which the loader attaches at the start.
     pub fn new(template: &'static Hook) -> TargetList {
         TargetList { template, names: Vec::new(), by_process: false }
     }
 
-    /// Targets that the module attaches to in each process.
+    /// Makes a list for targets to which the module attaches in each process.
     pub fn by_process(template: &'static Hook) -> TargetList {
         TargetList { by_process: true, ..TargetList::new(template) }
     }
 
-    /// Adds what was found for each entry of the configuration; refuses if that is nothing at all.
+    /// Adds the targets of each entry of the configuration. Refuses the plan if there are none at all.
     pub fn find(&mut self, plan: &mut Plan, entries: impl Iterator<Item = (String, Found)>) {
         for (entry, found) in entries {
             match found {
@@ -84,7 +83,7 @@ impl TargetList {
         }
     }
 
-    /// Adds the targets of an entry; those of a name that an earlier entry had are attached to already.
+    /// Adds the targets of an entry; targets whose name an earlier entry had are attached already.
     fn add(&mut self, plan: &mut Plan, targets: Vec<(String, Target)>) {
         let earlier = self.names.len();
         for (name, target) in targets {
@@ -98,28 +97,28 @@ impl TargetList {
         }
     }
 
-    /// How many names there are.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether nothing was found.
+    /// True if there are no names.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The names and their numbers.
+    /// Returns the names with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &str)> {
         self.names.iter().map(String::as_str).enumerate()
     }
 
-    /// The names that are attached to, with their numbers. One without a process to attach to is there too.
+    /// Returns the names with an attached target, with their numbers. Names whose targets are attached by process are all included.
     pub fn attached<'a>(&'a self, kernel: &'a dyn Kernel) -> impl Iterator<Item = (usize, &'a str)> {
         self.iter().filter(|(number, _)| self.by_process || kernel.reaches(self.template, *number as u32))
     }
 }
 
-/// What a module that counts hits has of its own.
+/// The part of a module that counts hits which differs between such modules.
 pub trait Finder: Send {
     /// Finds the targets, and sets the filter of the programs.
     fn find(&mut self, targets: &mut TargetList, plan: &mut Plan, constants: &mut rodata);
@@ -127,19 +126,19 @@ pub trait Finder: Send {
     /// The constant that has the number of counters per CPU.
     fn stride(constants: &mut rodata) -> &mut u32;
 
-    /// As [`Module::tick`].
+    /// Same as [`Module::tick`].
     fn tick(&mut self, _targets: &TargetList, _kernel: &dyn Kernel) {}
 
-    /// As [`Module::due`].
+    /// Same as [`Module::due`].
     fn due(&self) -> Option<Instant> {
         None
     }
 
-    /// As [`Module::losses`].
+    /// Same as [`Module::losses`].
     fn losses(&self, _each: &mut dyn FnMut(&'static str, u64)) {}
 }
 
-/// A module that counts the hits of targets: an instance each, never hit or not.
+/// A module that counts the hits of targets, with an instance for each target, even before its first hit.
 pub struct Hits<F> {
     pub finder: F,
     pub targets: TargetList,

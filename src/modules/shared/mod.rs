@@ -1,4 +1,4 @@
-//! What families of modules share.
+//! Parts that several modules share.
 
 pub mod block;
 pub mod cgroups;

@@ -1,26 +1,27 @@
-//! What is counted by process, for as long as it is of interest.
+//! Counts by process, with those of ended processes for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// By process id: one that is used again begins anew, and what ended is kept for a while, so that its last counts are read.
+/// Counts by process identifier. They begin anew if an identifier is used again, and those of an ended process are kept for a while,
+/// so that its last counts are read.
 pub struct ProcessCounts<T> {
-    /// In no order.
+    /// Processes, in no order.
     all: Vec<Counted<T>>,
-    /// Where each is, by its id.
+    /// Indices in `all`, by process identifier.
     places: BTreeMap<u32, usize>,
     ticks: u64,
 }
 
 struct Counted<T> {
     pid: u32,
-    /// The start time of the process; 0: not known.
+    /// Start time of the process; 0 if it is not known.
     born: u64,
     its: T,
-    /// What it had counted at the last tick.
+    /// Its total count at the last tick.
     count: u64,
-    /// The tick at which it was last seen to have counted something.
+    /// Tick at which its count was last seen to grow.
     counted: Option<u64>,
-    /// The tick its end was noticed at.
+    /// Tick at which its end was noticed.
     ended: Option<u64>,
 }
 
@@ -37,16 +38,16 @@ impl<T> Default for ProcessCounts<T> {
 }
 
 impl<T: Default> ProcessCounts<T> {
-    /// Ended processes stay for so many ticks (seconds) after they last counted something: no less than the usual interval
-    /// between two fetches of a logger, which has their last counts by then.
+    /// Ticks (seconds) for which an ended process stays after its last count: at least the usual interval between two fetches of a
+    /// logger, which has its last counts by then.
     pub const GRACE: u64 = 60;
-    /// They stay for so many ticks after their end at least: a client asks for names after it has fetched.
+    /// Smallest number of ticks for which a process stays after its end: a client asks for names after fetching.
     pub const LINGER: u64 = 5;
-    /// Processes kept at most: those that ended longest ago go first.
+    /// Largest number of processes; those that ended longest ago are dropped first.
     const MOST: usize = 16 * 1024;
 
-    /// What is counted for a process that began then; `None` if a later one has its id by now. Where it was not known when the
-    /// process began (0), it is from now on.
+    /// Returns the counts of a process with this start time; `None` if a later process has its identifier by now. If the start time
+    /// was not known (0), it is set.
     pub fn of(&mut self, pid: u32, born: u64) -> Option<&mut T> {
         let place = *self.places.entry(pid).or_insert_with(|| {
             self.all.push(Counted::new(pid, born));
@@ -61,8 +62,8 @@ impl<T: Default> ProcessCounts<T> {
         (born == life.born).then_some(&mut life.its)
     }
 
-    /// As [`ProcessCounts::of`], for whoever asks for the same processes again and again: `hint` says where the process is likely
-    /// to be, and then where it is.
+    /// Returns the counts of a process, for callers that ask for the same ones repeatedly: `hint` is its likely index before, and its
+    /// index afterwards.
     pub fn of_at(&mut self, hint: &mut u32, pid: u32, born: u64) -> Option<&mut T> {
         let is = |life: &Counted<T>| life.pid == pid && life.born == born;
         if !self.all.get(*hint as usize).is_some_and(is) {
@@ -72,17 +73,17 @@ impl<T: Default> ProcessCounts<T> {
         self.all.get_mut(*hint as usize).map(|life| &mut life.its)
     }
 
-    /// In the order of their ids.
+    /// Returns the processes in the order of their identifiers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.places.iter().filter_map(|(&pid, &place)| Some((pid, &self.all.get(place)?.its)))
     }
 
-    /// In no order.
+    /// Returns the processes in no order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.all.iter_mut().map(|life| (life.pid, &mut life.its))
     }
 
-    /// Keeps those of which this is true.
+    /// Keeps the processes for which `keep` returns true.
     fn retain(&mut self, keep: impl FnMut(&Counted<T>) -> bool) {
         let before = self.all.len();
         self.all.retain(keep);
@@ -92,8 +93,8 @@ impl<T: Default> ProcessCounts<T> {
         }
     }
 
-    /// Once a second: notices which ended and, unless they are to stay, drops those whose last counts everybody has seen. `count`
-    /// is the sum of what is counted for a process.
+    /// Notices which processes have ended and, unless they are to stay, drops those whose last counts were read. Called once a
+    /// second. `count` returns the total count of a process.
     pub fn tick(&mut self, stay: bool, has_ended: impl Fn(u32, &T) -> bool, count: impl Fn(&T) -> u64) {
         self.ticks += 1;
         let now = self.ticks;

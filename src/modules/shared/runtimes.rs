@@ -1,4 +1,4 @@
-//! Runtimes of languages whose USDT probes modules count: how a process is known to be of one, and which probes say what.
+//! Runtimes of languages whose USDT probes modules count: the files by which a process is recognised, and the meanings of the probes.
 
 use crate::host::{mapped, open_regular, Probe, ProbeFile, ProbeFiles};
 use crate::kit::*;
@@ -6,7 +6,7 @@ use crate::process::{NoProbes, Site};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What ustat counts; the order is that of its metrics.
+/// Events that ustat counts, in the order of its metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Thread,
@@ -17,34 +17,34 @@ pub enum Event {
     Gc,
 }
 
-/// How many there are.
+/// Number of events.
 pub const EVENTS: usize = Gc as usize + 1;
 
 use Event::{Class, Except, Gc, Method, Object, Thread};
 
-/// The probes of calls, and which of their arguments (from 1) names what. A name without a length ends at a NUL.
+/// Probes of calls, with the numbers of the arguments (from 1) that hold names. A name without a length ends at a NUL.
 pub struct Calls {
     pub entries: &'static [&'static str],
     pub returns: &'static [&'static str],
-    /// What is counted where nothing is timed: the entries, unless the runtime passes them too seldom.
+    /// Probes that are counted if calls are not timed: the entries, unless the runtime passes them too seldom.
     pub counted: &'static [&'static str],
-    /// The class or what stands for it, and its length.
+    /// Argument with the class or its equivalent, and that with its length.
     pub class: Option<(usize, Option<usize>)>,
-    /// The method, and its length.
+    /// Argument with the method, and that with its length.
     pub method: (usize, Option<usize>),
 }
 
 /// A language's runtime.
 pub struct Runtime {
     pub language: &'static str,
-    /// Its programs and libraries: names without versions and `.so`.
+    /// Names of its programs and libraries, without versions and `.so`.
     files: &'static [&'static str],
-    /// None of them has any: node.
+    /// Its probes of calls; `None` for a runtime without any, as node.
     pub calls: Option<Calls>,
     pub events: &'static [(&'static str, Event)],
 }
 
-/// Every runtime. A process with files of several is of the first: what embeds another comes before it.
+/// All runtimes. A process with files of several belongs to the first: a runtime that embeds another comes before it.
 pub static RUNTIMES: [Runtime; 7] = [
     Runtime {
         language: "java",
@@ -142,7 +142,7 @@ pub static RUNTIMES: [Runtime; 7] = [
     },
 ];
 
-/// The first.
+/// The runtime of Java.
 pub const JAVA: &Runtime = &RUNTIMES[0];
 
 /// The option `language`.
@@ -168,20 +168,20 @@ impl OptionType for Language {
 }
 
 impl Runtime {
-    /// Whether a file is one of the runtime's, in whatever version: `libpython3.11.so.1.0`, `php8.2`, `php-fpm8.2`.
+    /// True if a file belongs to the runtime, in any version: `libpython3.11.so.1.0`, `php8.2`, `php-fpm8.2`.
     fn has(&self, file: &str) -> bool {
         let version = |rest: &str| rest.replace(".so", "").bytes().all(|b| b.is_ascii_digit() || b".-_".contains(&b));
         self.files.iter().any(|stem| file.strip_prefix(stem).is_some_and(version))
     }
 }
 
-/// What modules lose where there are more sites than [`ProcessProbes`] attach to.
+/// Description of a loss: there are more sites than [`ProcessProbes`] attach to.
 pub const BEYOND: &str = "unattached: probes that are not attached to, since a process or all together have too many";
 
-/// Files of a runtime that a process can have; more of them are somebody's trial of patience.
+/// Largest number of files of a runtime in a process; more of them are an attempt to keep the agent busy.
 const FILES: usize = 16;
 
-/// The runtime of a process and its files that declare probes; or why there is none.
+/// Returns the runtime of a process and its files with probes, or the reason why there is none.
 pub fn runtime(
     files: &mut ProbeFiles,
     pid: u32,
@@ -209,7 +209,7 @@ pub fn runtime(
     Ok((runtime, with_probes))
 }
 
-/// The sites of the probes that have a number.
+/// Returns the sites of the probes for which `number` returns a number.
 pub fn numbered(files: &[Arc<ProbeFile>], mut number: impl FnMut(&Probe) -> Option<u32>) -> Vec<Site> {
     let probes = files.iter().flat_map(|file| file.probes.iter().enumerate().map(move |probe| (file, probe)));
     let site = |(file, (probe, what)): (&Arc<ProbeFile>, (usize, &Probe))| {

@@ -1,10 +1,10 @@
-//! What the modules about TCP share: the hooks, so that the loader sees one of each, and how addresses are written.
+//! Hooks of the TCP modules, so that the loader sees one of each, and the format of addresses.
 
 use crate::kit::{Hook, Ports, Tier};
 use crate::{module_log, tracepoint};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Every send and receive on a socket with its length. UDP's functions in the last tier are netproc's alone.
+/// The hook for every send and receive on a socket, with its length. UDP's functions in the last tier belong to netproc only.
 pub static TRAFFIC: Hook = Hook {
     name: "sock_send_length+sock_recv_length",
     tiers: &[
@@ -30,13 +30,14 @@ pub static TRAFFIC: Hook = Hook {
         "the tracepoints sock_send_length and sock_recv_length (kernel 6.3), or fexit, or kprobes, on a kernel with BTF",
 };
 
-/// Sockets whose reads a module tells apart at a time where it has kprobes only, a power of two.
+/// Number of sockets, a power of two, for whose reads a module has places at a time on kernels with kprobes only.
 pub const SOCKETS: usize = 1024;
 
-/// Every change of a TCP socket's state.
+/// The hook for changes of a TCP socket's state.
 pub static STATE: Hook = tracepoint!("inet_sock_set_state", "a kernel with BTF and CONFIG_INET");
 
-/// Where a process gets a connection that it did not open: it accepts, or else first sends or receives.
+/// The hook for the moment at which a process gets a connection that it did not open: at its accept, or else at its first send or
+/// receive.
 pub static ACCEPT: Hook = Hook {
     name: "inet_csk_accept",
     tiers: &[
@@ -52,7 +53,7 @@ pub static ACCEPT: Hook = Hook {
 /// The address family of IPv4 sockets.
 const AF_INET: u16 = 2;
 
-/// An address as the Python agent wrote it: IPv6 in standard text form, mapped addresses as `::ffff:a.b.c.d`.
+/// Formats an address as the Python agent did: IPv6 in standard text form, mapped addresses as `::ffff:a.b.c.d`.
 pub fn address(family: u16, bytes: [u8; 16]) -> String {
     let [a, b, c, d, ..] = bytes;
     if family == AF_INET {
@@ -62,7 +63,7 @@ pub fn address(family: u16, bytes: [u8; 16]) -> String {
     }
 }
 
-/// Says in the log which ports a module keeps to.
+/// Logs the ports to which a module is restricted.
 pub fn tell_ports(remote: &Ports, local: &Ports) {
     for (which, ports) in [("remote", remote), ("local", local)] {
         if !ports.0.is_empty() {

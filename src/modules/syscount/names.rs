@@ -1,12 +1,12 @@
-//! Names of system calls by number, as ausyscall(8) prints them (`pread`, not the kernel's `pread64`), for the architectures
-//! the programs are built for. Sources: the kernel's include/uapi/asm-generic/unistd.h and syscall_64.tbl.
+//! Names of system calls by number, in the form of ausyscall(8) (`pread`, not the kernel's `pread64`), for the architectures that the
+//! programs are built for. Sources: the kernel's include/uapi/asm-generic/unistd.h and syscall_64.tbl.
 
-/// The names of this architecture, by number; `None` where a number has none.
+/// Returns the names of this architecture, by number; `None` for a number without a name.
 pub fn names() -> Vec<Option<&'static str>> {
     read(if cfg!(target_arch = "aarch64") { AARCH64 } else { X86_64 })
 }
 
-/// `424: a b` names 424 and 425.
+/// Parses lines as `424: a b`, which names 424 and 425.
 fn read(text: &'static str) -> Vec<Option<&'static str>> {
     let mut names = Vec::new();
     for word in text.split_whitespace() {
