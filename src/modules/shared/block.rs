@@ -30,7 +30,7 @@ pub static SUBMIT: Hook = Hook {
 
 /// Places for requests in flight whose time of issue is kept (bpf/shared/block_times.bpf.h). They are spread by a hash: a quarter full
 /// keeps collisions rare, and a request without a place has the kernel's time. No more than that: up to 32 KB the kernel takes such a table
-/// from its own mapping of all memory, beyond page by page, which takes a request 10 to 20 ns more (docs/performance.md).
+/// from its own mapping of all memory, beyond page by page, which takes a request 10 to 20 ns more (benches/README.md).
 pub fn starts(host: &Host) -> usize {
     table_size(host.requests * 4, 2048, 1 << 18)
 }
