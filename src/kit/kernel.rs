@@ -47,7 +47,7 @@ pub trait Kernel {
     fn attach(&self, hook: &'static Hook) -> Result<(), KernelError>;
 
     /// Attaches a template to one more target, under a number that its program gets; the plan named the template
-    /// ([`super::Plan::template`]).
+    /// ([`super::Plan::load_template`]).
     fn attach_to(&self, template: &'static Hook, target: &Target, number: u32) -> Result<Attachment, KernelError>;
 }
 

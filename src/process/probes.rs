@@ -139,7 +139,7 @@ impl ProcessProbes {
         self.most = self.most.max(sites);
     }
 
-    /// Sites that were not attached to since a process, or all together, have too many; for [`super::Module::losses`].
+    /// Sites that were not attached to since a process, or all together, have too many; for [`crate::kit::Module::losses`].
     pub fn beyond(&self) -> u64 {
         self.beyond
     }

@@ -175,7 +175,7 @@ impl Runtime {
     }
 }
 
-/// What modules lose where there are more sites than [`ProcessProbes`] attach to.
+/// What modules lose where there are more sites than [`crate::process::ProcessProbes`] attach to.
 pub const BEYOND: &str = "unattached: probes that are not attached to, since a process or all together have too many";
 
 /// Files of a runtime that a process can have; more of them are somebody's trial of patience.
