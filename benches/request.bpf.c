@@ -12,7 +12,7 @@
  *
  * STARTS_LOG2 is the size of the table of times of issue. What else was tried, with PART=9: EARLY reads the clock first, LOOP counts all
  * histograms by the same code, DIRECT has arrays at fixed addresses instead of looked-up elements, NEAR keeps the sums of the histograms beside the
- * disk. docs/performance.md has the numbers.
+ * disk. benches/README.md has the numbers.
  */
 #define MODULE request
 #include "shared/block_times.bpf.h"

@@ -19,7 +19,13 @@ UPDATE=1 cargo test --locked --test files     # rewrites corebcc.conf, the man p
 cargo test --locked --test objects            # the object agrees with the declaration	tests/run runs it
 pmstore bcc.agent.control reload	the configuration here has errors; tests/process/changes.rs runs it
 readelf -n PROGRAM | awk '\''/Name:/ { print $2 }'\'' | sort -u	PROGRAM stands for a file
-sudo benches/waits --write before=FOLDER after=FOLDER	FOLDER stands for a source tree'
+sudo benches/compare	it takes eight minutes and pmdabpf
+sudo benches/events --only costs	it takes minutes and a JVM
+sudo benches/events --only callers	it takes minutes and a release build
+sudo benches/events --only switches	it takes minutes and a release build
+sudo benches/programs	it takes minutes and a release build
+sudo benches/beside	it takes a virtual machine
+sudo benches/waits	it takes minutes'
 # These come last, since there is nothing to ask afterwards.
 last='sudo ./Remove'
 # What must be in the output; `nothing` for commands that need not print anything.

@@ -11,6 +11,7 @@ use corebcc::reference;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
@@ -161,6 +162,37 @@ fn the_table_of_clusters_is_what_the_declarations_say() {
 #[test]
 fn the_table_of_agent_metrics_is_what_the_declarations_say() {
     current_part("docs/agent.md", "metrics", &reference::status_table(STATUS.iter().map(|table| table.spec)));
+}
+
+/// The anchor of a heading, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let letters = heading.trim_start_matches('#').trim().to_lowercase();
+    letters.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c)).collect::<String>().replace(' ', "-")
+}
+
+#[test]
+fn links_of_the_pages_lead_somewhere() {
+    let docs = fs::read_dir(path("docs")).unwrap().map(|page| page.unwrap().file_name().into_string().unwrap());
+    let others = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benches/README.md", "consumers/README.md"];
+    let mut links = 0;
+    for page in docs.map(|page| format!("docs/{page}")).chain(others.map(String::from)) {
+        let directory = Path::new(&page).parent().unwrap().to_owned();
+        let text = read(&page);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { directory.join(file).to_str().unwrap().to_owned() };
+            assert!(Path::new(&path(&target)).exists(), "{page}: there is no {link}");
+            if !heading.is_empty() {
+                let there = read(&target).lines().any(|line| line.starts_with('#') && anchor(line) == heading);
+                assert!(there, "{page}: {target} has no heading #{heading}");
+            }
+            links += 1;
+        }
+    }
+    assert!(links > 100, "{links}");
 }
 
 /// `tests/commands.sh` runs the command.

@@ -182,6 +182,25 @@ fn no_room_uses_one_that_the_arrows_do_not_lead_to() {
     }
 }
 
+/// The names in backquotes.
+fn quoted(cell: &str) -> BTreeSet<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_map_of_the_rooms_has_these_arrows() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/design.md")).unwrap();
+    let mut rooms = 0;
+    for line in page.lines().filter(|line| line.starts_with("| `src/")) {
+        let cells: Vec<&str> = line.split('|').collect();
+        let room = cells[1].trim().strip_prefix("`src/").unwrap().split('`').next().unwrap();
+        let (_, allowed) = ARROWS.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("no room {room}"));
+        assert_eq!(quoted(cells[3]), allowed.iter().copied().collect(), "docs/design.md: what {room} may use");
+        rooms += 1;
+    }
+    assert!(rooms > 12, "{rooms} rooms in docs/design.md");
+}
+
 #[test]
 fn unsafe_is_in_two_rooms() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -2,8 +2,12 @@
 
 import os
 import re
+import sys
 import time
 from pathlib import Path
+
+# The page of costs for users. Its first lines name the machine of its tables.
+COSTS = Path(__file__).resolve().parents[2] / "docs/costs.md"
 
 # Above these a machine is not quiet: tasks of others that could run, and the share of the time that a hypervisor took.
 OTHERS, STOLEN = 0.3, 0.02
@@ -19,6 +23,13 @@ def write(file, part, text):
     before, mark, rest = re.split(rf"(<!-- {part}:.*-->\n)", file.read_text(encoding="utf-8"))
     end = f"<!-- end of {part} -->"
     file.write_text(before + mark + text + end + rest.partition(end)[2], encoding="utf-8")
+
+
+def write_costs(part, text):
+    """Puts a table into the page of costs, unless the others there are of another machine."""
+    if machine() not in COSTS.read_text(encoding="utf-8"):
+        sys.exit(f"{COSTS} has numbers of another machine: name this one ({machine()}) at its beginning, and write all tables anew")
+    write(COSTS, part, text)
 
 
 def machine():

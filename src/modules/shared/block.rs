@@ -31,7 +31,7 @@ pub static SUBMIT: Hook = Hook {
 /// Returns the number of places for requests in flight whose time of issue is kept (bpf/shared/block_times.bpf.h). They are spread by
 /// a hash: a quarter full keeps collisions rare, and a request without a place has the kernel's time. It is no higher than that: the
 /// kernel takes a table of up to 32 KB from its own mapping of all memory, and a larger one page by page, which costs a request 10 to
-/// 20 ns more (docs/performance.md).
+/// 20 ns more (benches/README.md).
 pub fn starts(host: &Host) -> usize {
     table_size(host.requests * 4, 2048, 1 << 18)
 }

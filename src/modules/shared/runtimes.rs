@@ -175,7 +175,7 @@ impl Runtime {
     }
 }
 
-/// Description of a loss: there are more sites than [`ProcessProbes`] attach to.
+/// Description of a loss: there are more sites than [`crate::process::ProcessProbes`] attach to.
 pub const BEYOND: &str = "unattached: probes that are not attached to, since a process or all together have too many";
 
 /// Largest number of files of a runtime in a process; more of them are an attempt to keep the agent busy.
