@@ -151,9 +151,9 @@ impl Shared {
     }
 }
 
-/// What a client writes to change what runs: the instance is the section of a module. Refusals are logged, one a minute.
+/// What a client writes to change what runs: the instance is the section of a module, its blanks written out. Refusals are logged, one a minute.
 fn wish(instance: &[u8], value: &[u8], refusals: &mut EveryMinute) -> Result<Wish, TableError> {
-    let section = String::from_utf8_lossy(instance).into_owned();
+    let section = String::from_utf8_lossy(instance).replace(r"\x20", " ");
     match (instance.is_empty(), value, Order::read(value)) {
         (true, b"reload", _) => Ok(Wish::Reload),
         (false, _, Some(order)) => Ok(Wish::Order(section, order)),
@@ -539,6 +539,12 @@ mod tests {
 
     const ZERO: TableId = TableId::new(0);
     const SLOW: TableId = TableId::new(7);
+
+    #[test]
+    fn an_order_is_for_the_section_that_the_instance_stands_for() {
+        let wish = wish(br"my\x20disks", b"stop", &mut EveryMinute::default()).expect("an order");
+        assert_eq!(wish.section(), "my disks");
+    }
 
     fn ask(collector: &mut Collector, tables: &[TableId]) -> (Vec<TableId>, Duration) {
         let (mut back, begin) = (Vec::new(), Instant::now());

@@ -75,6 +75,8 @@ pub struct Plan {
     pub entries: Vec<(&'static str, u32)>,
     /// Entries of maps that an agent before pinned for this module: only maps as large can continue its counts.
     pub pinned: Vec<(String, usize)>,
+    /// A number without which what an agent before pinned means nothing.
+    pub counts_by: Option<u64>,
     /// Why the module cannot work on this machine, if it can tell already.
     pub refusal: Option<String>,
     /// Sets the constants that take long to find, once nothing that can be told beforehand keeps the module from loading.
@@ -139,6 +141,11 @@ impl Plan {
     /// Entries of a map that an agent before pinned.
     pub fn pinned(&self, map: &MapDef) -> Option<usize> {
         self.pinned.iter().find(|(name, _)| name == map.name).map(|(_, entries)| *entries)
+    }
+
+    /// Where a row is in the module's maps depends on this number: only an agent with the same one can continue the counts.
+    pub fn counts_by(&mut self, number: u64) {
+        self.counts_by = Some(number);
     }
 
     /// Leaves work in the kernel to these modules where they are on: their parts of the programs run as long as this module does.

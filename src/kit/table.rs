@@ -85,6 +85,8 @@ pub struct Table {
     cluster: Option<u32>,
     /// Histograms are to be filled in as Prometheus has them.
     is_in_seconds: bool,
+    /// Names are one word.
+    is_of_words: bool,
     columns: Vec<Column>,
     keys: Vec<Key>,
     text: Vec<u8>,
@@ -106,6 +108,11 @@ impl Table {
     /// The same table for histograms as Prometheus has them.
     pub fn in_seconds(self) -> Table {
         Table { is_in_seconds: true, ..self }
+    }
+
+    /// The same table, in whose names blanks are written out (`\x20`).
+    pub fn of_words(self) -> Table {
+        Table { is_of_words: true, ..self }
     }
 
     /// Whether histograms are to be filled in as Prometheus has them.
@@ -153,7 +160,8 @@ impl Table {
 
     /// A row with a name. What is no printable ASCII is written out in names of rows (`\x1b`).
     pub fn named(&mut self, name: &[u8]) -> RowMut<'_> {
-        let range = self.keep(&text::name(name));
+        let name = if self.is_of_words { text::one_word(name) } else { text::name(name) };
+        let range = self.keep(&name);
         self.push(Key::Name(range))
     }
 
@@ -316,6 +324,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Shape, TableSpec};
     use super::*;
 
     const A: Metric<u64> = Metric::new(0);
@@ -404,5 +413,20 @@ mod tests {
             .collect();
         assert_eq!(names, [&br"\x0a2147483647 9 x"[..], br"000007 a\x0db", br"sh;\x07"]);
         assert_eq!(table.value(0, 0), Some(Atom::Str(b"a\\x1b[2J\\n")));
+    }
+
+    #[test]
+    fn names_are_one_word_whoever_came_first() {
+        let named = |shape, names: &[&str]| {
+            let mut table = Table::of(&TableSpec { shape, ..TableSpec::NEW });
+            for name in names {
+                table.named(name.as_bytes());
+            }
+            table.names()
+        };
+        let max = 9;
+        assert_eq!(named(Shape::Named { max }, &["Web Foo", "Web Content"]), [r"Web\x20Foo", r"Web\x20Content"]);
+        assert_eq!(named(Shape::Named { max }, &["Web Content"]), [r"Web\x20Content"]);
+        assert_eq!(named(Shape::Words { max }, &["sda::000001 dd x"]), ["sda::000001 dd x"]);
     }
 }

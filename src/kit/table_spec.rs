@@ -100,10 +100,10 @@ impl Table {
     /// An empty table as it is declared.
     pub fn of(spec: &TableSpec) -> Table {
         let table = Table::numbered_by(spec.cluster, spec.metrics.len());
-        if matches!(spec.shape, Shape::Seconds { .. }) {
-            table.in_seconds()
-        } else {
-            table
+        match spec.shape {
+            Shape::Named { .. } | Shape::Buckets { .. } => table.of_words(),
+            Shape::Seconds { .. } => table.of_words().in_seconds(),
+            _ => table,
         }
     }
 
@@ -172,7 +172,7 @@ pub enum Shape {
         /// Which row comes first.
         order: RowOrder,
     },
-    /// Any names, at most `max`: identifiers are handed out once and kept over restarts.
+    /// Any names without blanks, at most `max`: identifiers are handed out once and kept over restarts.
     Named {
         /// Names beyond it are refused, and counted.
         max: usize,

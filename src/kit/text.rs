@@ -41,9 +41,18 @@ pub fn name(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
+/// The same with blanks written out: libpcp takes what precedes the first blank for the whole name, and of two names with one first word none
+/// must depend on whether the other is there.
+pub fn one_word(text: &[u8]) -> Cow<'_, [u8]> {
+    match text.iter().all(|byte| is_printable(byte) && *byte != b' ') {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(written_out(text, b" ").into_bytes()),
+    }
+}
+
 /// The same of a name that is not needed afterwards.
-pub fn into_name(text: Vec<u8>) -> Vec<u8> {
-    match name(&text) {
+pub fn into_one_word(text: Vec<u8>) -> Vec<u8> {
+    match one_word(&text) {
         Cow::Owned(changed) => changed,
         Cow::Borrowed(_) => text,
     }
@@ -112,6 +121,7 @@ mod tests {
             let is_same = matches!(name(harmless.as_bytes()), Cow::Borrowed(text) if text == harmless.as_bytes());
             assert!(is_same, "{harmless}");
         }
+        assert_eq!(*one_word(b"Web Content\x1b"), *br"Web\x20Content\x1b");
     }
 
     #[test]
