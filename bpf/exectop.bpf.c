@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Successful execs by the new program's command name. */
 #include "shared/claim.bpf.h"
+#include "shared/siphash.bpf.h"
 
 #define EXEC_PLACES 16
 
@@ -18,6 +19,7 @@ struct exec_stat {
 ROWS(exec_rows, struct exec_row);
 ROWS(exec_stats, struct exec_stat);
 
+/* Of the rows that programs take; those behind them are the agent's. */
 const volatile __u32 exec_mask;
 
 static __always_inline bool is_named(struct exec_row *r, __u64 comm[2])
@@ -56,9 +58,13 @@ ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_bin
 	__u64 comm[2] = {};
 	struct exec_stat *stat;
 	struct exec_row *r;
+	struct sip sip;
 
 	bpf_get_current_comm(comm, sizeof(comm));
-	r = exec_named(comm, (__u32)((comm[0] * 0x9e3779b97f4a7c15 ^ comm[1]) * 0xff51afd7ed558ccd >> 40));
+	sip_begin(&sip);
+	sip_add(&sip, comm[0]);
+	sip_add(&sip, comm[1]);
+	r = exec_named(comm, sip_end(&sip));
 	if (r) {
 		ADD(r->count, 1);
 		return;

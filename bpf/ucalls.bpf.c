@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Calls of methods by class and method, from the USDT probes of language runtimes. Both names are read where the probe's
- * arguments say (one program has the site of one target), and stand for the row by a hash of 64 bits. For latencies each
+ * arguments say (one program has the site of one target), and stand for the row by a keyed hash of 64 bits. For latencies each
  * thread has a stack of the calls it is in, which a return looks through from its top: calls that an exception ended
  * without a return are dropped with it. The stack is a ring, so that it holds the innermost calls, however many are open or
  * have been left without a return for ever.
  */
 #include "shared/claim.bpf.h"
 #include "shared/filter.bpf.h"
+#include "shared/siphash.bpf.h"
 
 #define CHUNK 63        /* bytes of a name that are read at once */
 #define CLASS_CHUNKS 4  /* longer classes are cut */
@@ -137,7 +138,7 @@ static __always_inline bool uc_name(struct pt_regs *ctx, const struct uc_argumen
 	return uc_value(ctx, length, (__u64 *)&name->length) && name->length >= 0;
 }
 
-static __always_inline bool uc_hash(const struct uc_name *name, const int chunks, __u64 *hash)
+static __always_inline bool uc_hash(const struct uc_name *name, const int chunks, struct sip *sip)
 {
 	__u64 chunk[8];
 
@@ -158,15 +159,13 @@ static __always_inline bool uc_hash(const struct uc_name *name, const int chunks
 				return false;
 		}
 #pragma clang loop unroll(disable)
-		for (int j = 0; j < 8; j++) {
-			*hash = (*hash ^ chunk[j]) * 0x9e3779b97f4a7c15;
-			*hash ^= *hash >> 29;
-		}
+		for (int j = 0; j < 8; j++)
+			sip_add(sip, chunk[j]);
 		if (size < CHUNK)
 			break;
 	}
 	/* The end of the class is not the beginning of the method. */
-	*hash = (*hash ^ 0xff) * 0xff51afd7ed558ccd;
+	sip_add(sip, 0xff);
 	return true;
 }
 
@@ -297,20 +296,22 @@ static __always_inline __s64 uc_leave(__u64 thread, __u64 key)
 ON_EACH_CODE(target, ctx)
 {
 	struct uc_site *site = row(&uc_sites, target);
-	__u64 key = 0;
 	struct uc_name class = {}, method = {};
 	struct uc_row *r;
+	struct sip sip;
+	__u64 key;
 	__s64 ns = -1;
 
 	if (!site || !filter_wants_current(uc_filter))
 		return;
+	sip_begin(&sip);
 	if (!uc_name(ctx, &site->class, &site->class_length, &class) ||
 	    !uc_name(ctx, &site->method, &site->method_length, &method) ||
-	    !uc_hash(&class, CLASS_CHUNKS, &key) || !uc_hash(&method, METHOD_CHUNKS, &key)) {
+	    !uc_hash(&class, CLASS_CHUNKS, &sip) || !uc_hash(&method, METHOD_CHUNKS, &sip)) {
 		MISS(unread);
 		return;
 	}
-	key |= 1;
+	key = sip_end(&sip) | 1;
 	if (uc_timed && !site->returns) {
 		uc_enter(bpf_get_current_pid_tgid(), key);
 		return;

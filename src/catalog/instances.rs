@@ -14,10 +14,6 @@ pub struct Instances {
     cache: Option<Cache>,
     /// Identifiers by row of the table; `None` for a name that was refused.
     ids: Vec<Option<InstId>>,
-    /// Rows whose instance has another name than in the table (see [`Cache::id`]), in ascending order.
-    renamed: Vec<(usize, Vec<u8>)>,
-    /// Buffer for the name that is looked up.
-    name: Vec<u8>,
 }
 
 impl Instances {
@@ -38,32 +34,21 @@ impl Instances {
             (Named { max } | Words { max } | Buckets { max } | Seconds { max }, None) => Some(Cache::new(None, max)),
             _ => None,
         };
-        Instances { shape, rows, cache, ids: Vec::new(), renamed: Vec::new(), name: Vec::new() }
+        Instances { shape, rows, cache, ids: Vec::new() }
     }
 
     /// Assigns an identifier to each row of a new table.
     pub fn update(&mut self, table: &Table, now: SystemTime) {
         self.ids.clear();
-        self.renamed.clear();
-        for (row, key) in table.keys().iter().enumerate() {
+        for key in table.keys() {
             let id = match (key, &mut self.cache) {
                 (Key::Single, _) => Some(IN_NULL),
                 (Key::Index(index), _) => Some(*index),
                 (Key::Pid(number, _) | Key::Numbered(number, _), _) => Some(*number),
                 (Key::Name(name), Some(cache)) if matches!(self.shape, Shape::Words { .. }) => {
-                    let word = table.text(name).split(|&byte| byte == b' ').next().unwrap_or_default();
-                    word.clone_into(&mut self.name);
-                    cache.id(&mut self.name, now)
+                    cache.id(table.text(name).split(|&byte| byte == b' ').next().unwrap_or_default(), now)
                 }
-                (Key::Name(name), Some(cache)) => {
-                    let name = table.text(name);
-                    name.clone_into(&mut self.name);
-                    let id = cache.id(&mut self.name, now);
-                    if self.name != name {
-                        self.renamed.push((row, self.name.clone()));
-                    }
-                    id
-                }
+                (Key::Name(name), Some(cache)) => cache.id(table.text(name), now),
                 (Key::Name(_), None) => None,
             };
             self.ids.push(id);
@@ -101,15 +86,12 @@ impl Instances {
             return;
         }
         let Some(table) = table else { return };
-        let mut renamed = self.renamed.iter().peekable();
         for (row, (key, id)) in table.keys().iter().zip(&self.ids).enumerate() {
-            let another = renamed.next_if(|(of, _)| *of == row);
             let Some(id) = *id else { continue };
-            match (key, another) {
-                (Key::Index(slot), _) => out(row, id, Log2::name(*slot).as_bytes()),
-                (Key::Name(_), Some((_, name))) => out(row, id, name),
-                (Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name), _) => out(row, id, table.text(name)),
-                (Key::Single, _) => {}
+            match key {
+                Key::Index(slot) => out(row, id, Log2::name(*slot).as_bytes()),
+                Key::Name(name) | Key::Pid(_, name) | Key::Numbered(_, name) => out(row, id, table.text(name)),
+                Key::Single => {}
             }
         }
     }

@@ -476,9 +476,7 @@ impl Source for Registry {
         if values <= 1 || !metrics.iter().any(is_order) {
             return Ok(());
         }
-        if !self.clients.may_control(client) {
-            return Err(PmErr::PERMISSION);
-        }
+        self.clients.may_control(client)?;
         if let Some(more) = self.refusals.due() {
             log::warn!(
                 "expected one value to store, got {values}; name one instance, as `pmstore -i MODULE` does{more}"
@@ -493,8 +491,8 @@ impl Source for Registry {
         let entry = &self.entries[index];
         entry.loaded()?;
         let id = entry.served.id;
-        if self.collector.is_control(id, column) && !self.clients.may_control(client) {
-            return Err(PmErr::PERMISSION);
+        if self.collector.is_control(id, column) {
+            self.clients.may_control(client)?;
         }
         let mut instance = Vec::new();
         entry.instances.each(entry.table.as_ref(), &mut |other, name| {

@@ -151,10 +151,10 @@ impl Shared {
     }
 }
 
-/// Reads an order from the instance (the section of a module; empty for the agent) and the value that a client stored. Refuses other
+/// Reads an order from the instance (the section of a module, its blanks written out; empty for the agent) and the value that a client stored. Refuses other
 /// values with `PM_ERR_BADSTORE`, and logs that at most once a minute.
 fn wish(instance: &[u8], value: &[u8], refusals: &mut EveryMinute) -> Result<Wish, TableError> {
-    let section = String::from_utf8_lossy(instance).into_owned();
+    let section = String::from_utf8_lossy(instance).replace(r"\x20", " ");
     match (instance.is_empty(), value, Order::read(value)) {
         (true, b"reload", _) => Ok(Wish::Reload),
         (false, _, Some(order)) => Ok(Wish::Order(section, order)),
@@ -542,6 +542,12 @@ mod tests {
 
     const ZERO: TableId = TableId::new(0);
     const SLOW: TableId = TableId::new(7);
+
+    #[test]
+    fn an_order_is_for_the_section_that_the_instance_stands_for() {
+        let wish = wish(br"my\x20disks", b"stop", &mut EveryMinute::default()).expect("an order");
+        assert_eq!(wish.section(), "my disks");
+    }
 
     fn ask(collector: &mut Collector, tables: &[TableId]) -> (Vec<TableId>, Duration) {
         let (mut back, begin) = (Vec::new(), Instant::now());

@@ -6,7 +6,7 @@ use super::loaded_modules::LoadedModules;
 use super::prepared_module::{PreparedModule, PreparedModules};
 use crate::bpf::{self, types};
 use crate::kit::{Module, Plan};
-use crate::loader::{pinned_sizes, LoadRequest, LoadedObject, Outcome};
+use crate::loader::{pinned_sizes, LoadRequest, LoadedObject, Outcome, PinRequest};
 use crate::process::Filters;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -64,9 +64,12 @@ pub fn load<L: LoadedObject + 'static>(
         .map(|(prepared, plan)| LoadRequest {
             name: prepared.spec.name,
             depends_on: plan.filter.as_ref().and(filters_at),
-            plan,
             maps: prepared.spec.maps,
-            pin: prepared.pin.clone(),
+            pin: prepared.pin.clone().map(|pin| PinRequest {
+                layout: plan.counts_by.iter().fold(pin.layout, |layout, number| layout.with(number)),
+                ..pin
+            }),
+            plan,
         })
         .collect();
     constants.stoppable = stoppable && wanted.len() > 1;

@@ -75,6 +75,8 @@ pub struct Plan {
     pub entries: Vec<(&'static str, u32)>,
     /// Entries of the maps that an earlier agent pinned for this module; counts continue only in maps of the same size.
     pub pinned: Vec<(String, usize)>,
+    /// Number on which the meaning of pinned counts depends, such as the seed of a hash; none if they have no such number.
+    pub counts_by: Option<u64>,
     /// A reason why the module cannot work on this machine, if known before loading.
     pub refusal: Option<String>,
     /// Sets constants that take long to determine; called after all checks that could keep the module from loading.
@@ -140,6 +142,11 @@ impl Plan {
     /// Returns the entries of a map that an earlier agent pinned.
     pub fn pinned(&self, map: &MapDef) -> Option<usize> {
         self.pinned.iter().find(|(name, _)| name == map.name).map(|(_, entries)| *entries)
+    }
+
+    /// Has an agent continue pinned counts only if it has the same number: the place of a row in the module's maps depends on it.
+    pub fn counts_by(&mut self, number: u64) {
+        self.counts_by = Some(number);
     }
 
     /// Leaves work in the kernel to these modules where they are enabled: their parts of the programs run as long as

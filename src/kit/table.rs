@@ -86,6 +86,8 @@ pub struct Table {
     cluster: Option<u32>,
     /// True if histograms are filled in the form of Prometheus.
     is_in_seconds: bool,
+    /// True if names are one word each: blanks are written out.
+    is_of_words: bool,
     columns: Vec<Column>,
     keys: Vec<Key>,
     text: Vec<u8>,
@@ -107,6 +109,11 @@ impl Table {
     /// Switches to histograms in the form of Prometheus.
     pub fn in_seconds(self) -> Table {
         Table { is_in_seconds: true, ..self }
+    }
+
+    /// Returns the same table with blanks in names written out (`\x20`).
+    pub fn of_words(self) -> Table {
+        Table { is_of_words: true, ..self }
     }
 
     /// True if histograms are filled in the form of Prometheus.
@@ -154,7 +161,8 @@ impl Table {
 
     /// Adds a row with a name. Bytes that are not printable ASCII are escaped (`\x1b`).
     pub fn named(&mut self, name: &[u8]) -> RowMut<'_> {
-        let range = self.keep(&text::name(name));
+        let name = if self.is_of_words { text::one_word(name) } else { text::name(name) };
+        let range = self.keep(&name);
         self.push(Key::Name(range))
     }
 
@@ -318,6 +326,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Shape, TableSpec};
     use super::*;
 
     const A: Metric<u64> = Metric::new(0);
@@ -406,5 +415,20 @@ mod tests {
             .collect();
         assert_eq!(names, [&br"\x0a2147483647 9 x"[..], br"000007 a\x0db", br"sh;\x07"]);
         assert_eq!(table.value(0, 0), Some(Atom::Str(b"a\\x1b[2J\\n")));
+    }
+
+    #[test]
+    fn names_are_one_word_whoever_came_first() {
+        let named = |shape, names: &[&str]| {
+            let mut table = Table::of(&TableSpec { shape, ..TableSpec::NEW });
+            for name in names {
+                table.named(name.as_bytes());
+            }
+            table.names()
+        };
+        let max = 9;
+        assert_eq!(named(Shape::Named { max }, &["Web Foo", "Web Content"]), [r"Web\x20Foo", r"Web\x20Content"]);
+        assert_eq!(named(Shape::Named { max }, &["Web Content"]), [r"Web\x20Content"]);
+        assert_eq!(named(Shape::Words { max }, &["sda::000001 dd x"]), ["sda::000001 dd x"]);
     }
 }

@@ -100,10 +100,10 @@ impl Table {
     /// Makes an empty table for this declaration.
     pub fn of(spec: &TableSpec) -> Table {
         let table = Table::numbered_by(spec.cluster, spec.metrics.len());
-        if matches!(spec.shape, Shape::Seconds { .. }) {
-            table.in_seconds()
-        } else {
-            table
+        match spec.shape {
+            Shape::Named { .. } | Shape::Buckets { .. } => table.of_words(),
+            Shape::Seconds { .. } => table.of_words().in_seconds(),
+            _ => table,
         }
     }
 
@@ -172,7 +172,7 @@ pub enum Shape {
         /// Order of the rows.
         order: RowOrder,
     },
-    /// Any names, at most `max`: identifiers are handed out once and kept over restarts.
+    /// Any names without blanks, at most `max`: identifiers are handed out once and kept over restarts.
     Named {
         /// Most names; more are refused and counted.
         max: usize,

@@ -43,9 +43,18 @@ pub fn name(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Escapes a name that the caller no longer needs, see [`name`].
-pub fn into_name(text: Vec<u8>) -> Vec<u8> {
-    match name(&text) {
+/// Escapes a name as [`name`] does, and writes its blanks out: libpcp compares names up to the first blank only, so that two names with
+/// one first word would be one.
+pub fn one_word(text: &[u8]) -> Cow<'_, [u8]> {
+    match text.iter().all(|byte| is_printable(byte) && *byte != b' ') {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(written_out(text, b" ").into_bytes()),
+    }
+}
+
+/// Escapes a name that the caller no longer needs, see [`one_word`].
+pub fn into_one_word(text: Vec<u8>) -> Vec<u8> {
+    match one_word(&text) {
         Cow::Owned(changed) => changed,
         Cow::Borrowed(_) => text,
     }
@@ -115,6 +124,7 @@ mod tests {
             let is_same = matches!(name(harmless.as_bytes()), Cow::Borrowed(text) if text == harmless.as_bytes());
             assert!(is_same, "{harmless}");
         }
+        assert_eq!(*one_word(b"Web Content\x1b"), *br"Web\x20Content\x1b");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::bpf::types::{self, exec_row, exec_stat};
 use crate::host::until_nul;
 use crate::kit::*;
 use crate::{maps, metrics, tracepoint};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 metrics! {
     COUNT: u64 = 0 "proc.exec.count" COUNTER COUNT "successful execs by the new program's command name";
@@ -15,8 +15,10 @@ maps! {
     rows STATS: exec_stat = "exec_stats";
 }
 
-/// Names: as many as the Python agent's table held.
+/// Rows that programs take: as many as the Python agent's table held.
 const NAMES: usize = 16 * 1024;
+/// Rows behind them, of names that gave way. They are pinned with the others, so that counts go on over restarts, too.
+const KEPT: usize = NAMES / 2;
 
 /// Ticks (seconds) between two looks for names that are not used.
 const LOOK: u64 = 60;
@@ -29,10 +31,10 @@ const GIVE_WAY: usize = NAMES / 4;
 
 static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
 
-/// A name has two rows if it was new on two CPUs at once.
+/// A name has two rows if it was new on two CPUs at once, and another one if it gave way before.
 static TABLE: TableSpec = TableSpec {
     cluster: 13,
-    shape: Shape::Named { max: NAMES },
+    shape: Shape::Named { max: NAMES + KEPT },
     metrics: METRICS,
     readings: &[&PerKey {
         rows: ROWS,
@@ -69,7 +71,14 @@ struct Exectop {
     uses: BTreeMap<Comm, Use>,
     lost: u64,
     /// Rows whose names gave way at the last look.
-    emptied: Vec<usize>,
+    emptied: Vec<Emptied>,
+}
+
+/// A row whose name gave way, with the count that is kept for it.
+struct Emptied {
+    place: usize,
+    comm: Comm,
+    count: u64,
 }
 
 impl Exectop {
@@ -78,9 +87,11 @@ impl Exectop {
         Exectop { claims, ticks: 0, uses: BTreeMap::new(), lost: 0, emptied: Vec::new() }
     }
 
-    /// Notes which names were used. Where it gets crowded, those give way that were not for the longest time.
+    /// Notes which names were used. Where it gets crowded, those give way that were not for the longest time: their counts are moved to rows
+    /// that no program takes.
     fn look(&mut self, kernel: &dyn Kernel) {
-        let (now, counts, lost) = (self.ticks, counts(kernel), lost(kernel));
+        let rows = kernel.rows(ROWS);
+        let (now, counts, lost) = (self.ticks, counts(rows), lost(kernel));
         self.uses.retain(|comm, _| counts.contains_key(comm));
         for (comm, count) in &counts {
             let last = self.uses.entry(*comm).or_insert(Use { count: 0, tick: now });
@@ -98,22 +109,73 @@ impl Exectop {
         idle.truncate(GIVE_WAY);
         let mut idle: Vec<Comm> = idle.into_iter().map(|(_, comm)| comm).collect();
         idle.sort_unstable();
-        for (place, row) in kernel.rows(ROWS).iter().enumerate() {
-            if idle.binary_search(&comm_of(row)).is_ok() {
+        let mut kept = KeptRows::of(rows, &counts);
+        for (place, row) in rows.iter().enumerate().take(NAMES) {
+            let (comm, count) = (comm_of(row), row.get(exec_row::count));
+            if idle.binary_search(&comm).is_ok() {
+                kept.add(rows, comm, count);
                 // No program finds the row from now on; one that has found it may still count in it.
                 row.set_bytes(exec_row::comm, &[0; 16]);
-                self.emptied.push(place);
+                self.emptied.push(Emptied { place, comm, count });
             }
         }
     }
 
     /// Lets programs take the rows whose names gave way a tick ago.
     fn free_emptied(&mut self, kernel: &dyn Kernel) {
-        let emptied = self.emptied.drain(..).filter_map(|place| kernel.rows(ROWS).get(place));
-        for row in emptied.filter(|row| comm_of(*row) == Comm::default()) {
+        let rows = kernel.rows(ROWS);
+        for Emptied { place, comm, count } in self.emptied.drain(..) {
+            let Some(row) = rows.get(place).filter(|row| comm_of(*row) == Comm::default()) else { continue };
+            let late = row.get(exec_row::count).wrapping_sub(count);
+            let kept = || rows.iter().skip(NAMES).find(|row| comm_of(*row) == comm);
+            if let Some(kept) = (late > 0).then(kept).flatten() {
+                kept.set(exec_row::count, kept.get(exec_row::count).wrapping_add(late));
+            }
             row.set(exec_row::count, 0);
             row.set(exec_row::claims, 0); // last of all: it lets a program take the row
         }
+    }
+}
+
+/// The rows of names that gave way.
+struct KeptRows {
+    places: BTreeMap<Comm, usize>,
+    /// Those that others may have, by their counts. A name that is in use again keeps its own, since its count goes on from there.
+    others: BTreeSet<(u64, usize)>,
+}
+
+impl KeptRows {
+    fn of(rows: RowsView<'_, exec_row>, in_use: &BTreeMap<Comm, u64>) -> KeptRows {
+        let (mut places, mut others) = (BTreeMap::new(), BTreeSet::new());
+        for (place, row) in rows.iter().enumerate().skip(NAMES) {
+            let comm = comm_of(row);
+            if !in_use.contains_key(&comm) {
+                others.insert((row.get(exec_row::count), place));
+            }
+            places.insert(comm, place);
+        }
+        places.remove(&Comm::default());
+        KeptRows { places, others }
+    }
+
+    /// Adds to the count that is kept for a name. Where there is no room, the names with the fewest executions are forgotten: anybody can execute
+    /// programs of many names once.
+    fn add(&mut self, rows: RowsView<'_, exec_row>, comm: Comm, count: u64) {
+        let own = self.places.get(&comm).and_then(|&place| rows.get(place));
+        if let Some(row) = own {
+            return row.set(exec_row::count, row.get(exec_row::count).wrapping_add(count));
+        }
+        let fewest = self.others.first().copied().filter(|(least, _)| *least < count);
+        let Some((least, place, row)) = fewest.and_then(|(least, place)| Some((least, place, rows.get(place)?))) else {
+            return;
+        };
+        self.others.remove(&(least, place));
+        self.places.remove(&comm_of(row));
+        row.set(exec_row::claims, 1);
+        row.set_bytes(exec_row::comm, &comm);
+        row.set(exec_row::count, count);
+        self.places.insert(comm, place);
+        self.others.insert((count, place));
     }
 }
 
@@ -131,10 +193,10 @@ fn used(row: Row<'_, exec_row>) -> Option<Comm> {
     (row.get(exec_row::count) > 0 && comm != Comm::default()).then_some(comm)
 }
 
-/// Execs by name.
-fn counts(kernel: &dyn Kernel) -> BTreeMap<Comm, u64> {
+/// Execs by name, since it last gave way.
+fn counts(rows: RowsView<'_, exec_row>) -> BTreeMap<Comm, u64> {
     let mut counts = BTreeMap::new();
-    for row in kernel.rows(ROWS).iter() {
+    for row in rows.iter().take(NAMES) {
         if let Some(comm) = used(row) {
             *counts.entry(comm).or_default() += row.get(exec_row::count);
         }
@@ -145,8 +207,10 @@ fn counts(kernel: &dyn Kernel) -> BTreeMap<Comm, u64> {
 impl Module for Exectop {
     fn plan(&mut self, host: &Host, plan: &mut Plan, constants: &mut types::rodata) {
         constants.exec_mask = NAMES as u32 - 1;
+        constants.hash_key = secret().of_programs();
         plan.attach(&EXEC);
-        plan.entries(ROWS.def.name, NAMES);
+        plan.counts_by(secret().hash(b"places of names"));
+        plan.entries(ROWS.def.name, NAMES + KEPT);
         plan.entries(STATS.def.name, host.cpus);
     }
 
@@ -158,7 +222,13 @@ impl Module for Exectop {
             let rows = kernel.rows(ROWS);
             let is_left = |row: Row<'_, exec_row>| row.get(exec_row::claims) == 1 && comm_of(row) == Comm::default();
             // The agent before emptied them; one that a program is just filling in is not empty at the next tick.
-            self.emptied = rows.iter().enumerate().filter(|(_, row)| is_left(*row)).map(|(place, _)| place).collect();
+            let left = rows.iter().enumerate().take(NAMES).filter(|(_, row)| is_left(*row));
+            let emptied = |(place, row): (usize, Row<'_, exec_row>)| Emptied {
+                place,
+                comm: Comm::default(),
+                count: row.get(exec_row::count),
+            };
+            self.emptied = left.map(emptied).collect();
         }
         if self.ticks.is_multiple_of(LOOK) {
             self.look(kernel);
@@ -239,6 +309,70 @@ mod tests {
         assert_eq!(claimed(), 1);
         fill(&fake, 8, 100, 1);
         assert_eq!(shown(&mut module, &fake), 2);
+    }
+
+    /// What is served.
+    fn served(module: &mut Exectop, fake: &Fake) -> BTreeMap<String, u64> {
+        let table = fake.filled(&TABLE, module);
+        let count = |row| table.number(row, 0).expect("each has a count");
+        (0..table.len()).map(|row| (table.name(row), count(row))).collect()
+    }
+
+    /// The names that are idle give way.
+    fn crowd(module: &mut Exectop, fake: &Fake) {
+        (0..IDLE).for_each(|_| module.tick(fake));
+        fake.set(STATS, 0, exec_stat::lost, module.lost + 1);
+        (0..LOOK + 1).for_each(|_| module.tick(fake));
+    }
+
+    #[test]
+    fn a_name_that_gave_way_never_takes_a_step_back() {
+        let fake = Fake::new().with(ROWS, NAMES + KEPT).with(STATS, 1);
+        (0..9).for_each(|name| fill(&fake, name as usize, name, 5));
+        let mut module = Exectop::new();
+        let claimed = |fake: &Fake| (0..NAMES).filter(|&row| fake.row(ROWS, row).get(exec_row::claims) != 0).count();
+        for round in 1..4 {
+            let before = served(&mut module, &fake);
+            assert_eq!((before.len(), before["name3"]), (9, 5 + 3 * (round - 1)));
+            crowd(&mut module, &fake);
+            assert_eq!((served(&mut module, &fake), claimed(&fake)), (before, 0), "round {round}: there is room again");
+            fill(&fake, 11, 3, 2);
+            assert_eq!(served(&mut module, &fake)["name3"], 5 + 3 * (round - 1) + 2);
+            fill(&fake, 11, 3, 3);
+        }
+        // The next agent continues them with the maps.
+        let mut next = Exectop::new();
+        next.tick(&fake);
+        assert_eq!(served(&mut next, &fake), served(&mut module, &fake));
+    }
+
+    #[test]
+    fn an_exec_that_is_being_counted_as_its_name_gives_way_counts() {
+        let fake = Fake::new().with(ROWS, NAMES + KEPT).with(STATS, 1);
+        fill(&fake, 4, 4, 5);
+        let mut module = Exectop::new();
+        (0..IDLE).for_each(|_| module.tick(&fake));
+        fake.set(STATS, 0, exec_stat::lost, 1);
+        (0..LOOK).for_each(|_| module.tick(&fake));
+        assert_eq!(comm_of(fake.row(ROWS, 4)), Comm::default());
+        fake.set(ROWS, 4, exec_row::count, 6);
+        module.tick(&fake);
+        assert_eq!(served(&mut module, &fake), BTreeMap::from([("name4".into(), 6)]));
+    }
+
+    #[test]
+    fn programs_executed_once_take_no_name_its_count() {
+        let fake = Fake::new().with(ROWS, NAMES + KEPT).with(STATS, 1);
+        (0..2).for_each(|name| fill(&fake, name as usize, name, 7));
+        let mut module = Exectop::new();
+        crowd(&mut module, &fake);
+        for round in 0..6 {
+            let names = 1000 + round * GIVE_WAY as u64..;
+            (0..GIVE_WAY).zip(names).for_each(|(row, name)| fill(&fake, row, name, 1));
+            crowd(&mut module, &fake);
+        }
+        let served = served(&mut module, &fake);
+        assert_eq!((served.len(), served["name0"], served["name1"]), (KEPT, 7, 7));
     }
 
     #[test]

@@ -170,6 +170,7 @@ impl Module for Ucalls {
         constants.uc_mask = NAMES as u32 - 1;
         constants.uc_stack_mask = stacks as u32 - 1;
         constants.uc_timed = self.timed;
+        constants.hash_key = secret().of_programs();
         plan.entries(ROWS.def.name, NAMES);
         plan.entries(SITES.def.name, SITES_MOST);
         plan.entries(STATS.def.name, host.cpus);
@@ -183,7 +184,7 @@ impl Module for Ucalls {
         let mut sums: BTreeMap<Vec<u8>, [u64; 3]> = BTreeMap::new();
         for row in kernel.rows(ROWS).iter().filter(|row| row.get(uc_row::key) != 0) {
             let (class, method): ([u8; 256], [u8; 128]) = (row.bytes(uc_row::class), row.bytes(uc_row::method));
-            let sum = sums.entry(instance(until_nul(&class), until_nul(&method))).or_default();
+            let sum = sums.entry(into_one_word(instance(until_nul(&class), until_nul(&method)))).or_default();
             let fields = [uc_row::calls, uc_row::ns, uc_row::timed];
             for (sum, field) in sum.iter_mut().zip(fields) {
                 *sum = sum.wrapping_add(row.get(field));

@@ -4,11 +4,11 @@
 
 use super::file::MAX_SIZE;
 use super::Writer;
-use crate::kit::is_control;
+use crate::kit::{is_control, one_word};
 use crate::pcp::InstId;
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -56,10 +56,6 @@ pub struct Cache {
     path: Option<PathBuf>,
     max: usize,
     entries: HashMap<Vec<u8>, Entry>,
-    /// What precedes the first blank of each name, which libpcp takes for the whole name in comparisons, as a hash with a secret: a second
-    /// copy of all names would be half of the memory.
-    words: HashSet<u64>,
-    hasher: RandomState,
     ids: HashSet<InstId>,
     /// The name with the highest identifier. It stays in the file, forgotten or not: the next identifier is one above it.
     last: Option<(Vec<u8>, Entry)>,
@@ -88,8 +84,6 @@ impl Cache {
             path,
             max,
             entries: HashMap::new(),
-            words: HashSet::new(),
-            hasher: RandomState::new(),
             ids: HashSet::new(),
             last: None,
             free: 0,
@@ -126,11 +120,11 @@ impl Cache {
         // Of too many the latest; names without a key first, so that none with one takes theirs.
         lines.sort_by_key(|line| (line.whole.is_some(), Reverse(line.used)));
         for line in lines {
-            let is_known = cache.entries.contains_key(line.name);
+            let is_known = cache.entries.contains_key(&*line.name);
             let name = if is_known { line.whole } else { Some(line.name) };
-            let Some(name) = name.filter(|name| !cache.entries.contains_key(*name)) else { continue };
+            let Some(name) = name.filter(|name| !cache.entries.contains_key(&**name)) else { continue };
             if cache.entries.len() < max && !cache.ids.contains(&line.id) {
-                cache.insert(name.to_vec(), line.id, line.used.min(cache.now));
+                cache.insert(name.into_owned(), line.id, line.used.min(cache.now));
             }
         }
         if highest.as_ref().map(|(_, entry)| entry.id) > cache.last.as_ref().map(|(_, entry)| entry.id) {
@@ -140,22 +134,17 @@ impl Cache {
         Ok(cache)
     }
 
-    /// The identifier of a name, handed out now if it is new; `None` if there are too many names. `name` is changed where
-    /// another name has the same first word: blanks are written out (`\x20`), since libpcp tells names apart by their first word only.
-    pub fn id(&mut self, name: &mut Vec<u8>, now: SystemTime) -> Option<InstId> {
+    /// The identifier of a name, handed out now if it is new; `None` if there are too many names. It has no blanks: libpcp tells names apart
+    /// by their first word only.
+    pub fn id(&mut self, name: &[u8], now: SystemTime) -> Option<InstId> {
         let now = self.clock(now);
         if !self.entries.contains_key(name) {
-            if self.words.contains(&self.hasher.hash_one(word(name))) {
-                *name = name.split(|&byte| byte == b' ').collect::<Vec<_>>().join(&b"\\x20"[..]);
+            if self.entries.len() >= self.max && !self.make_room(now) {
+                self.refused += 1;
+                return None;
             }
-            if !self.entries.contains_key(name) {
-                if self.entries.len() >= self.max && !self.make_room(now) {
-                    self.refused += 1;
-                    return None;
-                }
-                let id = self.next_id()?;
-                self.insert(name.clone(), id, now);
-            }
+            let id = self.next_id()?;
+            self.insert(name.to_vec(), id, now);
         }
         let entry = self.entries.get_mut(name)?;
         entry.used = now;
@@ -297,13 +286,11 @@ impl Cache {
 
     fn retain(&mut self, is_kept: impl Fn(&Entry) -> bool) {
         self.entries.retain(|_, entry| is_kept(entry));
-        self.words = self.entries.keys().map(|name| self.hasher.hash_one(word(name))).collect();
         self.ids = self.entries.values().map(|entry| entry.id).collect();
         self.free = 0;
     }
 
     fn insert(&mut self, name: Vec<u8>, id: InstId, used: u64) {
-        self.words.insert(self.hasher.hash_one(word(&name)));
         self.ids.insert(id);
         let entry = Entry { id, used };
         if self.last.as_ref().is_none_or(|(_, last)| last.id < id) {
@@ -318,9 +305,10 @@ impl Cache {
 struct Line<'a> {
     id: InstId,
     used: u64,
-    name: &'a [u8],
+    /// Earlier versions wrote names with blanks.
+    name: Cow<'a, [u8]>,
     /// The name with its key. Earlier versions wrote no key before a name that looks like one.
-    whole: Option<&'a [u8]>,
+    whole: Option<Cow<'a, [u8]>>,
 }
 
 impl Line<'_> {
@@ -331,7 +319,12 @@ impl Line<'_> {
         let whole = parts.next()?;
         let name = without_key(whole);
         let is_name = !whole.is_empty() && !(0..whole.len()).any(|place| is_control(whole, place));
-        is_name.then_some(Line { id, used, name: name.unwrap_or(whole), whole: name.map(|_| whole) })
+        is_name.then_some(Line {
+            id,
+            used,
+            name: one_word(name.unwrap_or(whole)),
+            whole: name.map(|_| one_word(whole)),
+        })
     }
 }
 
@@ -341,10 +334,6 @@ fn without_key(text: &[u8]) -> Option<&[u8]> {
     let end = digits.iter().position(|byte| !byte.is_ascii_hexdigit())?;
     let name = digits[end..].strip_prefix(b"] ")?;
     (end > 0 && end % 2 == 0 && !name.is_empty()).then_some(name)
-}
-
-fn word(name: &[u8]) -> &[u8] {
-    name.split(|&byte| byte == b' ').next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -381,9 +370,9 @@ mod tests {
     }
 
     fn id(cache: &mut Cache, name: &str) -> (Option<InstId>, String) {
-        let mut bytes = name.as_bytes().to_vec();
-        let id = cache.id(&mut bytes, at(1000));
-        (id, String::from_utf8(bytes).expect("it was a string"))
+        let name = one_word(name.as_bytes());
+        let id = cache.id(&name, at(1000));
+        (id, String::from_utf8(name.into_owned()).expect("it was a string"))
     }
 
     #[test]
@@ -397,13 +386,12 @@ mod tests {
     #[test]
     fn names_with_one_first_word_are_told_apart() {
         let mut cache = Cache::new(None, 10);
-        assert_eq!(id(&mut cache, "Web Content"), (Some(0), "Web Content".into()));
-        assert_eq!(id(&mut cache, "Web Foo"), (Some(1), "Web\\x20Foo".into()));
-        assert_eq!(id(&mut cache, "Web Content"), (Some(0), "Web Content".into()));
-        assert_eq!(id(&mut cache, "Web Foo"), (Some(1), "Web\\x20Foo".into()));
-        // Nobody takes the identifier of another name.
-        let names = ["node", "node_exporter", "node exporter"].map(|name| id(&mut cache, name).0);
-        assert_eq!(names, [Some(2), Some(3), Some(4)]);
+        let names = ["node", "node_exporter", "node exporter"];
+        assert_eq!(names.map(|name| id(&mut cache, name).0), [Some(0), Some(1), Some(2)]);
+        // As an earlier version wrote them: the first had its blank.
+        let (_dir, path) = file("3 1000 Web Content\n4 1000 Web\\x20Foo\n");
+        let mut cache = load(&path).expect("loaded");
+        assert_eq!(["Web Foo", "Web Content"].map(|name| id(&mut cache, name).0), [Some(4), Some(3)]);
     }
 
     #[test]
@@ -417,22 +405,22 @@ mod tests {
     #[test]
     fn names_are_searched_once_a_second_for_one_that_gives_way() {
         let mut cache = Cache::new(None, 1);
-        cache.id(&mut b"a".to_vec(), at(1000));
-        assert_eq!(cache.id(&mut b"b".to_vec(), at(1000)), None);
+        cache.id(b"a", at(1000));
+        assert_eq!(cache.id(b"b", at(1000)), None);
         assert_eq!(cache.full_at, Some(1000));
-        assert_eq!(cache.id(&mut b"c".to_vec(), at(1000)), None);
-        assert_eq!((cache.id(&mut b"d".to_vec(), at(1001)), cache.refused()), (Some(1), 2));
+        assert_eq!(cache.id(b"c", at(1000)), None);
+        assert_eq!((cache.id(b"d", at(1001)), cache.refused()), (Some(1), 2));
     }
 
     #[test]
     fn unused_names_give_way_and_their_identifiers_stay_retired() {
         let mut cache = Cache::new(None, 2);
-        cache.id(&mut b"oldest".to_vec(), at(1000));
-        cache.id(&mut b"old".to_vec(), at(1001));
-        assert_eq!(cache.id(&mut b"new".to_vec(), at(1002)), Some(2));
-        assert_eq!(cache.id(&mut b"old".to_vec(), at(1002)), Some(1));
-        assert_eq!((cache.id(&mut b"newer".to_vec(), at(1002)), cache.refused()), (None, 1));
-        assert_eq!(cache.id(&mut b"oldest".to_vec(), at(1003)), Some(3));
+        cache.id(b"oldest", at(1000));
+        cache.id(b"old", at(1001));
+        assert_eq!(cache.id(b"new", at(1002)), Some(2));
+        assert_eq!(cache.id(b"old", at(1002)), Some(1));
+        assert_eq!((cache.id(b"newer", at(1002)), cache.refused()), (None, 1));
+        assert_eq!(cache.id(b"oldest", at(1003)), Some(3));
     }
 
     #[test]
@@ -454,8 +442,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("149.13");
         let mut cache = load(&path).expect("no file is an empty one");
-        cache.id(&mut b"old".to_vec(), at(1000));
-        cache.id(&mut b"young".to_vec(), at(80_000));
+        cache.id(b"old", at(1000));
+        cache.id(b"young", at(80_000));
         save(&mut cache, at(100_000), true).expect("saved");
         assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n1 80000 young\n");
     }
@@ -468,7 +456,7 @@ mod tests {
         fs::write(&path, "2 0 2147483647\n3 1000 used\n4 1000 idle\n7 1000 last\n").expect("written");
         let read = || fs::read_to_string(&path).expect("read");
         let mut cache = load(&path).expect("loaded");
-        assert_eq!(cache.id(&mut b"used".to_vec(), at(3 * DAY)), Some(3));
+        assert_eq!(cache.id(b"used", at(3 * DAY)), Some(3));
         save(&mut cache, at(3 * DAY), false).expect("saved");
         assert_eq!(
             read(),
@@ -476,16 +464,16 @@ mod tests {
             "the times are renewed, the next one stays 8"
         );
         let mut cache = load(&path).expect("loaded");
-        assert_eq!(cache.id(&mut b"new".to_vec(), at(3 * DAY + 60)), Some(8));
+        assert_eq!(cache.id(b"new", at(3 * DAY + 60)), Some(8));
         // In use for two days without a new name, and then killed.
         for minute in 0..2 * 24 * 60 {
             let now = at(3 * DAY + 60 * minute);
-            cache.id(&mut b"used".to_vec(), now);
+            cache.id(b"used", now);
             save(&mut cache, now, false).expect("saved");
         }
         let mut cache = load(&path).expect("loaded");
-        assert_eq!(cache.id(&mut b"other".to_vec(), at(5 * DAY + 60)), Some(9));
-        assert_eq!(cache.id(&mut b"used".to_vec(), at(5 * DAY + 60)), Some(3));
+        assert_eq!(cache.id(b"other", at(5 * DAY + 60)), Some(9));
+        assert_eq!(cache.id(b"used", at(5 * DAY + 60)), Some(3));
         save(&mut cache, at(5 * DAY + 61), true).expect("saved");
         assert_eq!(read(), "2 0 2147483647\n3 432060 used\n9 432060 other\n");
     }
@@ -497,9 +485,9 @@ mod tests {
         save(&mut load(&path).expect("loaded"), at(1000), true).expect("nothing to save");
         assert!(!path.exists());
         let mut cache = load(&path).expect("loaded");
-        cache.id(&mut b"a".to_vec(), at(5000));
+        cache.id(b"a", at(5000));
         save(&mut cache, at(5000), false).expect("saved");
-        cache.id(&mut b"a".to_vec(), at(5500));
+        cache.id(b"a", at(5500));
         save(&mut cache, at(5500), true).expect("saved");
         assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 5500 a\n");
     }
@@ -571,7 +559,7 @@ mod tests {
     fn times_to_come_and_a_clock_set_back_hold_nothing_up() {
         let (_dir, path) = file("0 9999999999 forged\n1 18446744073709551615 also\n2 1000 last\n");
         let mut cache = load_at(&path, 10, 5000).expect("loaded");
-        cache.id(&mut b"a".to_vec(), at(5000));
+        cache.id(b"a", at(5000));
         save(&mut cache, at(5010), false).expect("saved");
         assert_eq!(
             fs::read_to_string(&path).expect("read"),
@@ -579,12 +567,12 @@ mod tests {
         );
         // A clock that was a year ahead is set right.
         let mut cache = Cache::new(Some(path.clone()), 2);
-        cache.id(&mut b"a".to_vec(), at(40_000_000));
+        cache.id(b"a", at(40_000_000));
         save(&mut cache, at(40_000_000), false).expect("saved");
-        cache.id(&mut b"b".to_vec(), at(8000));
+        cache.id(b"b", at(8000));
         save(&mut cache, at(8011), false).expect("saved");
         assert_eq!(fs::read_to_string(&path).expect("read"), "2 0 2147483647\n0 8000 a\n1 8000 b\n");
-        assert_eq!(cache.id(&mut b"c".to_vec(), at(8012)), Some(2), "names give way");
+        assert_eq!(cache.id(b"c", at(8012)), Some(2), "names give way");
     }
 
     #[test]
@@ -607,7 +595,7 @@ mod tests {
         let path = dir.path().join("149.13");
         let mut cache = load_at(&path, 10_000, 1000).expect("no file is an empty one");
         let mut written = |names: &[&str], second| {
-            names.iter().for_each(|name| assert!(cache.id(&mut name.as_bytes().to_vec(), at(second)).is_some()));
+            names.iter().for_each(|name| assert!(cache.id(name.as_bytes(), at(second)).is_some()));
             save(&mut cache, at(second), false).expect("saved");
             fs::read_to_string(&path).expect("read").contains(names[0])
         };
@@ -621,13 +609,13 @@ mod tests {
     fn names_of_yesterday_leave_the_memory() {
         let (day, mut cache) = (FORGET.as_secs(), Cache::new(None, 10));
         for (name, second) in [("old", 1000), ("kept", 1001), ("kept", day), ("new", day + 4000)] {
-            cache.id(&mut name.as_bytes().to_vec(), at(second));
+            cache.id(name.as_bytes(), at(second));
             cache.age(at(second));
         }
-        assert_eq!((cache.entries.len(), cache.words.len(), cache.ids.len()), (2, 2, 2));
+        assert_eq!((cache.entries.len(), cache.ids.len()), (2, 2));
         cache.age(at(9 * day));
         assert_eq!(cache.latest().collect::<Vec<_>>(), [(2, &b"new"[..])], "those of the latest table stay");
-        assert_eq!(cache.id(&mut b"old".to_vec(), at(9 * day)), Some(3), "no identifier is handed out twice");
+        assert_eq!(cache.id(b"old", at(9 * day)), Some(3), "no identifier is handed out twice");
     }
 
     #[test]
@@ -637,15 +625,15 @@ mod tests {
         let mut cache = load_at(&path, 10_000, 1000).expect("no file is an empty one");
         let name = |number: usize| format!("{number}{}", "x".repeat(8000)).into_bytes();
         for number in 0..3000_usize {
-            assert!(cache.id(&mut name(number), at(1000 + number as u64)).is_some());
+            assert!(cache.id(&name(number), at(1000 + number as u64)).is_some());
         }
         save(&mut cache, at(5000), true).expect("saved");
         let length = fs::metadata(&path).expect("it is there").len();
         assert!((MAX_SIZE - 200_000..=MAX_SIZE).contains(&length), "{length}");
         let mut cache = load_at(&path, 10_000, 5000).expect("loaded");
-        assert_eq!(cache.id(&mut name(2999), at(5000)), Some(2999));
-        assert_eq!(cache.id(&mut name(1000), at(5000)), Some(1000), "the latest are kept");
-        assert_eq!(cache.id(&mut name(0), at(5000)), Some(3000));
+        assert_eq!(cache.id(&name(2999), at(5000)), Some(2999));
+        assert_eq!(cache.id(&name(1000), at(5000)), Some(1000), "the latest are kept");
+        assert_eq!(cache.id(&name(0), at(5000)), Some(3000));
     }
 
     /// The names are made in a process of its own, which is this test again.
@@ -666,8 +654,8 @@ mod tests {
         const NAMES: u64 = 100_000;
         let (before, mut cache) = (resident(), Cache::new(None, NAMES as usize));
         for number in 0..NAMES {
-            let mut name = format!("{number:0>width$}", width = LENGTH as usize).into_bytes();
-            assert_eq!(cache.id(&mut name, at(1000)), Some(number as InstId));
+            let name = format!("{number:0>width$}", width = LENGTH as usize).into_bytes();
+            assert_eq!(cache.id(&name, at(1000)), Some(number as InstId));
         }
         let each = (resident() - before) / NAMES;
         assert!((LENGTH..LENGTH * 2).contains(&each), "{each} bytes");

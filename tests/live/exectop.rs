@@ -66,7 +66,7 @@ fn names_may_share_a_first_word_and_need_not_be_text() {
     let long = "corebccexecsée";
     symlink("/bin/true", directory.path().join(long)).unwrap();
     run(directory.path().join(long).to_str().unwrap(), &[]);
-    assert_eq!((count(&mut agent, "corebcc one"), count(&mut agent, "corebcc two")), (3, 4));
+    assert_eq!((count(&mut agent, r"corebcc\x20one"), count(&mut agent, r"corebcc\x20two")), (3, 4));
     assert_eq!(long.len(), 15);
     assert_eq!(count(&mut agent, r"corebccexecs\xc3\xa9e"), 1);
 }

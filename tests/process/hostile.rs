@@ -186,7 +186,7 @@ fn names_with_newlines_and_brackets_take_nobodys_identifier() {
         run_as(&home, name);
     }
     let before = identifiers(&mut peer, COUNT);
-    let names = [r"\x0a2147483647 9 x", "zork", "[ab] zork", r"esc\x1b[2J"];
+    let names = [r"\x0a2147483647\x209\x20x", "zork", r"[ab]\x20zork", r"esc\x1b[2J"];
     let ids = names.map(|name| before[name]);
     assert_eq!(peer.close().0.code(), Some(0));
 

@@ -316,6 +316,14 @@ fn counts_by_disk_command_and_system_call_continue() {
     }
     assert_eq!(counts(&mut peer), [500 - unseen, 500, 500], "restarted by pmstore");
     assert_eq!(peer.close().0.code(), Some(0));
+
+    // With another secret a name has other places in the table.
+    fs::remove_file(home.path("config/pmda/149.secret")).unwrap();
+    let mut peer = agent(&namespace, &home);
+    assert_eq!(counts(&mut peer)[1], 0, "{}", home.log());
+    let expected = BY_ROW.map(|module| (module.into(), if module == "exectop" { "1" } else { "0" }.into()));
+    assert_eq!(state(&mut peer, "discarded"), BTreeMap::from(expected), "{}", home.log());
+    assert_eq!(peer.close().0.code(), Some(0));
 }
 
 /// Returns a pair that counts forks, in a map with this number of rows.
