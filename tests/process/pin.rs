@@ -7,6 +7,7 @@ use crate::own::values;
 use crate::pairs::{compile, compiled, example, home, source, write};
 use crate::peer::Peer;
 use crate::support::bpf_mount::BpfMount;
+use crate::support::loops::Loop;
 use crate::support::tracer::tracer;
 use crate::support::{as_thread, lacks, load, wait_for, wait_seconds, Home, BINARY};
 use nix::fcntl::{Flock, FlockArg};
@@ -309,6 +310,41 @@ fn counts_by_disk_command_and_system_call_continue() {
         assert_eq!(order(&mut peer, module, "restart"), 0, "{}", home.log());
     }
     assert_eq!(counts(&mut peer), [500; 3], "restarted by pmstore");
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// More disks than there is room for by CPU, each read before, without and with the next agent.
+#[test]
+fn counts_of_disks_that_came_later_continue() {
+    let Some(namespace) = BpfMount::new() else { return };
+    let home = Home::new(CONFIG);
+    let section = corebcc::modules::find("biolatency").unwrap().section("pin = True");
+    fs::write(home.config(), format!("[pmda]\nmodules = biolatency\n{section}")).unwrap();
+    let mut peer = agent(&namespace, &home);
+    let Some(disks) = Loop::several(40) else { return };
+    // They stay open, so that nobody looks at a disk after each read.
+    let direct = |disk: &Loop| fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECT).open(disk.path());
+    let files: Vec<_> = disks.iter().map(|disk| direct(disk).unwrap()).collect();
+    let work = || {
+        let mut pages = [0; 8192];
+        let start = pages.as_ptr().align_offset(4096);
+        for file in &files {
+            (0..10).for_each(|_| file.read_exact_at(&mut pages[start..start + 4096], 0).unwrap());
+        }
+    };
+    let counts = |peer: &mut Peer| -> Vec<String> {
+        let counts = values(peer, "bcc.disk.dev.read.total.count");
+        disks.iter().map(|disk| counts.get(&disk.name()).cloned().unwrap_or_default()).collect()
+    };
+    work();
+    assert_eq!(counts(&mut peer), ["10"; 40]);
+    end_agent(&mut peer, "by SIGKILL");
+    work();
+    let mut peer = agent(&namespace, &home);
+    assert_eq!(counts(&mut peer), ["20"; 40], "{}", home.log());
+    assert!(state(&mut peer, "discarded").values().all(|count| count == "0"), "{}", home.log());
+    work();
+    assert_eq!(counts(&mut peer), ["30"; 40]);
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
