@@ -29,7 +29,7 @@ pub struct Site {
     common: CommonOptions,
     conf: PcpConf,
     directory: PathBuf,
-    /// Where the clusters of pairs are kept.
+    /// File with the clusters of pairs.
     clusters: ClusterFile,
     watch: Watch,
     config: Result<Config, ConfigError>,

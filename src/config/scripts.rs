@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The name of the section.
 pub const SCRIPTS: &str = "scripts";
 
-/// What the section says.
+/// The options of `[scripts]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptSettings {
     /// The bpftrace program.

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// What `allow_helpers` can name: functions by which programs of a site's own change processes.
+/// Values of `allow_helpers`: functions by which programs of a site's own change processes.
 pub const GUARDED_HELPERS: [&str; 5] = [
     "bpf_probe_write_user",
     "bpf_override_return",

@@ -26,7 +26,7 @@ const MAX_SCRIPTS: usize = 64;
 pub struct Scripts {
     directory: PathBuf,
     settings: ScriptSettings,
-    /// Where clusters are kept; those of pairs are in the same file.
+    /// File with the clusters of scripts; those of pairs are in the same file.
     state: Option<ClusterFile>,
     watch: Watch,
     /// Scripts that were found, by the names of their files.
@@ -61,7 +61,7 @@ pub struct ScriptChanges {
 }
 
 impl Scripts {
-    /// The scripts of a directory, which need not be there. Clusters are kept in a file if one is given.
+    /// Prepares the scripts of a directory, which need not exist. Clusters are kept in `state` if it is given.
     pub fn new(settings: ScriptSettings, directory: PathBuf, state: Option<ClusterFile>) -> io::Result<Scripts> {
         let watch = Watch::scripts(directory.clone());
         let runner = Arc::new(Runner::new()?);
