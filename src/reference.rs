@@ -14,7 +14,7 @@ use crate::privilege::capabilities;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Columns of the default configuration.
+/// Width of the default configuration in characters.
 const WIDTH: usize = 120;
 
 /// Descriptions of values that need no sentence, since the sample suffices.

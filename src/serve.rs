@@ -43,7 +43,7 @@ struct Server {
     failed: bool,
     restarts: Option<Restarts>,
     writer: Arc<Writer>,
-    /// The capabilities that are left, if privileges are dropped.
+    /// Capabilities that are left, if privileges are dropped.
     capabilities: Option<CapsHashSet>,
 }
 

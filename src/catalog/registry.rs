@@ -84,7 +84,7 @@ pub struct Registry {
     entries: Vec<TableEntry>,
     /// Clusters of the instance domains of removed tables, with the time of removal.
     gone: HashMap<u32, Instant>,
-    /// Keeps the identifiers of names.
+    /// The writer of the identifiers of names.
     writer: Option<Arc<Writer>>,
     clients: Clients,
     /// Changes that were not announced in a fetch yet.

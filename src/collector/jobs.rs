@@ -151,8 +151,8 @@ impl Shared {
     }
 }
 
-/// Reads an order from the instance (the section of a module, its blanks written out; empty for the agent) and the value that a client stored. Refuses other
-/// values with `PM_ERR_BADSTORE`, and logs that at most once a minute.
+/// Reads an order from the instance (the section of a module, with blanks as `\x20`; empty for the agent) and the value that a client
+/// stored. Refuses other values with `PM_ERR_BADSTORE`, and logs that at most once a minute.
 fn wish(instance: &[u8], value: &[u8], refusals: &mut EveryMinute) -> Result<Wish, TableError> {
     let section = String::from_utf8_lossy(instance).replace(r"\x20", " ");
     match (instance.is_empty(), value, Order::read(value)) {

@@ -14,19 +14,19 @@ pub struct SettingDef {
 /// A line of the default configuration.
 #[derive(Clone, Copy)]
 pub enum Line {
-    /// With this value.
+    /// An option with this value.
     Set(&'static str),
     /// A comment with this example.
     Example(&'static str),
 }
 
 impl SettingDef {
-    /// Names of options.
+    /// Returns the names of options.
     pub fn names(options: &'static [SettingDef]) -> impl Iterator<Item = &'static str> {
         options.iter().map(|option| option.name)
     }
 
-    /// Names of options with commas between them, for a message.
+    /// Joins the names of options with commas, for a message.
     pub fn list(options: &'static [SettingDef]) -> String {
         SettingDef::names(options).collect::<Vec<_>>().join(", ")
     }
@@ -118,7 +118,7 @@ pub const SCRIPT_OPTIONS: &[SettingDef] = &[
     ),
 ];
 
-/// Options of every module's section that a user may set; that of `pin` goes on with the modules that have it.
+/// Options of every module's section that a user may set. The text of `pin` is followed by the modules that have it.
 pub const MODULE_OPTIONS: &[SettingDef] = &[
     described("module", "The module; it cannot run twice. Default: that of the section's name."),
     described("enabled", "True or False: whether it runs, whatever `modules` lists."),

@@ -47,7 +47,7 @@ maps! {
     private WAITING: bio_waits = "bio_waiting";
 }
 
-/// With the submitters of slow requests.
+/// Maps with those of the submitters of slow requests.
 const ALL_MAPS: [MapDef; MAPS.len() + OWNER_MAPS.len()] = {
     let mut all = [MAPS[0]; MAPS.len() + OWNER_MAPS.len()];
     let mut at = 0;
@@ -79,13 +79,13 @@ options! {
     stacked: bool = false;
 }
 
-/// The major number of device-mapper disks.
+/// Major number of device-mapper disks.
 static MAPPER: LazyLock<Option<u32>> = LazyLock::new(|| device_mapper(&std::fs::read_to_string("/proc/devices").ok()?));
 
 static TABLE: TableSpec = table(&[&AllDisks { queued: false }]);
-/// The same with the option `queued`.
+/// The table with the option `queued`.
 static QUEUED: TableSpec = table(&[&AllDisks { queued: true }]);
-/// The same with the option `devices`: the module knows which disks count.
+/// The table with the option `devices`: the module knows the disks that count.
 static FILTERED: TableSpec = table(&[]);
 
 const fn table(readings: &'static [&'static dyn Reading]) -> TableSpec {
@@ -107,8 +107,8 @@ impl Reading for AllDisks {
     }
 }
 
-/// Requests by powers of two of microseconds, from their allocation (`queued`) or issue to completion, of all disks that count but those of
-/// this major number.
+/// Counts requests by powers of two of microseconds, from their allocation (`queued`) or issue to completion, of all disks that count
+/// but those of this major number.
 fn latency(
     kernel: &dyn Kernel,
     queued: bool,
@@ -137,7 +137,7 @@ fn add(sums: &mut [u64], counts: impl Iterator<Item = u64>) {
     sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.wrapping_add(count));
 }
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "biolatency",
     summary: "block I/O latency",
@@ -180,7 +180,7 @@ pub const SPEC: Spec = Spec {
 
 struct Biolatency {
     options: Options,
-    /// Requests whose issue was not known at the last tick.
+    /// Number of requests at the last tick whose issue was not known.
     without: u64,
     disks: DiskHistograms,
     sizes: Option<SizeHistograms>,
@@ -277,7 +277,7 @@ impl Module for Biolatency {
         Ok(())
     }
 
-    /// Devices without request time stamps: from now on the time of issue is taken by a program.
+    /// Ticks the tables, and attaches the program that takes the time of issue once a device has no time stamps of requests.
     fn tick(&mut self, kernel: &dyn Kernel) {
         let (part, clock) = self.disks.tick(kernel);
         if let Some(sizes) = &mut self.sizes {
@@ -310,7 +310,7 @@ impl Module for Biolatency {
     }
 }
 
-/// The major number in the line `253 device-mapper` of /proc/devices.
+/// Parses the major number in the line `253 device-mapper` of /proc/devices.
 fn device_mapper(devices: &str) -> Option<u32> {
     devices.lines().find_map(|line| line.trim().strip_suffix(" device-mapper")?.parse().ok())
 }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(fake.filled(&TABLE, &mut module()).len(), 2);
     }
 
-    /// Each by its own option, whatever another module of this process has.
+    /// Each module uses its own option, whatever another module of this process has.
     #[test]
     fn a_module_has_its_table_with_time_in_the_queue_if_asked_for() {
         let fake = fake();

@@ -15,23 +15,24 @@ maps! {
     rows STATS: exec_stat = "exec_stats";
 }
 
-/// Rows that programs take: as many as the Python agent's table held.
+/// Number of rows that programs take, that of the Python agent's table.
 const NAMES: usize = 16 * 1024;
-/// Rows behind them, of names that gave way. They are pinned with the others, so that counts go on over restarts, too.
+/// Number of rows behind these, for names that gave way. They are pinned with the others, so that their counts continue over
+/// restarts, too.
 const KEPT: usize = NAMES / 2;
 
 /// Ticks (seconds) between two looks for names that are not used.
 const LOOK: u64 = 60;
 /// Ticks without an exec after which a name may give way to new ones.
 const IDLE: u64 = 600;
-/// With so many names there may be no place left for a new one.
+/// Number of names from which on there may be no place for a new one.
 const CROWDED: usize = NAMES / 8 * 7;
-/// So many names give way at once.
+/// Number of names that give way at once.
 const GIVE_WAY: usize = NAMES / 4;
 
 static EXEC: Hook = tracepoint!("sched_process_exec", NEEDS_BTF);
 
-/// A name has two rows if it was new on two CPUs at once, and another one if it gave way before.
+/// The table of execs by name. A name has two rows if it was new on two CPUs at once, and another one if it gave way before.
 static TABLE: TableSpec = TableSpec {
     cluster: 13,
     shape: Shape::Named { max: NAMES + KEPT },
@@ -44,7 +45,7 @@ static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// The declaration.
+/// The declaration of the module.
 pub const SPEC: Spec = Spec {
     name: "exectop",
     summary: "executions by command name",
@@ -59,7 +60,7 @@ pub const SPEC: Spec = Spec {
 
 type Comm = [u8; 16];
 
-/// When a name was used last, as far as the looks can tell.
+/// The last use of a name, as far as the looks can tell.
 struct Use {
     count: u64,
     tick: u64,
@@ -87,8 +88,8 @@ impl Exectop {
         Exectop { claims, ticks: 0, uses: BTreeMap::new(), lost: 0, emptied: Vec::new() }
     }
 
-    /// Notes which names were used. Where it gets crowded, those give way that were not for the longest time: their counts are moved to rows
-    /// that no program takes.
+    /// Notes the names that were used. If the table is crowded, those not used for the longest time give way: their counts are moved
+    /// to rows that no program takes.
     fn look(&mut self, kernel: &dyn Kernel) {
         let rows = kernel.rows(ROWS);
         let (now, counts, lost) = (self.ticks, counts(rows), lost(kernel));
@@ -140,7 +141,8 @@ impl Exectop {
 /// The rows of names that gave way.
 struct KeptRows {
     places: BTreeMap<Comm, usize>,
-    /// Those that others may have, by their counts. A name that is in use again keeps its own, since its count goes on from there.
+    /// Rows that other names may take, by their counts. A name that is in use again keeps its row, since its count continues from
+    /// there.
     others: BTreeSet<(u64, usize)>,
 }
 
@@ -158,8 +160,8 @@ impl KeptRows {
         KeptRows { places, others }
     }
 
-    /// Adds to the count that is kept for a name. Where there is no room, the names with the fewest executions are forgotten: anybody can execute
-    /// programs of many names once.
+    /// Adds to the count that is kept for a name. Without room for it, the name with the fewest execs is forgotten: anybody can
+    /// execute programs of many names once.
     fn add(&mut self, rows: RowsView<'_, exec_row>, comm: Comm, count: u64) {
         let own = self.places.get(&comm).and_then(|&place| rows.get(place));
         if let Some(row) = own {
@@ -187,13 +189,13 @@ fn lost(kernel: &dyn Kernel) -> u64 {
     kernel.rows(STATS).sum(exec_stat::lost)
 }
 
-/// The name of a row that counted something.
+/// Returns the name of a row that has counted something.
 fn used(row: Row<'_, exec_row>) -> Option<Comm> {
     let comm = comm_of(row);
     (row.get(exec_row::count) > 0 && comm != Comm::default()).then_some(comm)
 }
 
-/// Execs by name, since it last gave way.
+/// Returns the execs of each name since it last gave way.
 fn counts(rows: RowsView<'_, exec_row>) -> BTreeMap<Comm, u64> {
     let mut counts = BTreeMap::new();
     for row in rows.iter().take(NAMES) {
@@ -269,7 +271,7 @@ mod tests {
         assert_eq!(claims(), Some(0));
     }
 
-    /// A row with a name and a count.
+    /// Makes a row with a name and a count.
     fn fill(fake: &Fake, row: usize, name: u64, count: u64) {
         fake.set(ROWS, row, exec_row::claims, 1);
         fake.row(ROWS, row).set_bytes(exec_row::comm, format!("name{name}").as_bytes());
@@ -311,14 +313,14 @@ mod tests {
         assert_eq!(shown(&mut module, &fake), 2);
     }
 
-    /// What is served.
+    /// Returns the counts that are served, by name.
     fn served(module: &mut Exectop, fake: &Fake) -> BTreeMap<String, u64> {
         let table = fake.filled(&TABLE, module);
         let count = |row| table.number(row, 0).expect("each has a count");
         (0..table.len()).map(|row| (table.name(row), count(row))).collect()
     }
 
-    /// The names that are idle give way.
+    /// Makes the idle names give way.
     fn crowd(module: &mut Exectop, fake: &Fake) {
         (0..IDLE).for_each(|_| module.tick(fake));
         fake.set(STATS, 0, exec_stat::lost, module.lost + 1);

@@ -54,11 +54,11 @@ mod cpu {
         .with_options(&["per_cpu", "prometheus"]);
 }
 
-/// Switches of tasks.
+/// The hook for switches between tasks.
 pub static SWITCH: Hook = tracepoint!("sched_switch", NEEDS_BTF);
-/// Wake-ups, where the kernel does not keep since when a task waits.
+/// The hook for wake-ups, for kernels that do not record since when a task waits.
 pub static WAKEUP: Hook = tracepoint!("sched_wakeup", NEEDS_BTF);
-/// The same of new tasks.
+/// The hook for the first wake-up of new tasks.
 pub static WAKEUP_NEW: Hook = tracepoint!("sched_wakeup_new", NEEDS_BTF);
 
 static TABLE: TableSpec = TableSpec {

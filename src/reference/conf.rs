@@ -6,7 +6,7 @@ use super::sorted;
 use crate::config::{SettingDef, MODULE_OPTIONS, PMDA, SCRIPT_OPTIONS};
 use crate::kit::{OptionDef, Spec};
 
-/// The page `corebcc.conf(5)`.
+/// Returns the page `corebcc.conf(5)`.
 pub fn conf_page(specs: &[&Spec]) -> String {
     let mut page = Page::new("corebcc.conf", 5, DATE);
     description(&mut page);

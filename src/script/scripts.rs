@@ -61,7 +61,7 @@ pub struct ScriptChanges {
 }
 
 impl Scripts {
-    /// The scripts of a directory, which need not be there. Clusters are kept in a file if one is given.
+    /// Prepares the scripts of a directory, which need not exist. Clusters are kept in `state` if it is given.
     pub fn new(settings: ScriptSettings, directory: PathBuf, state: Option<ClusterFile>) -> io::Result<Scripts> {
         let watch = Watch::scripts(directory.clone());
         let runner = Arc::new(Runner::new()?);

@@ -299,7 +299,7 @@ mod tests {
         assert!(!said.contains("mean disk.all?"), "{said}");
     }
 
-    /// A section of the file that is not enabled counts, with an example where something has to be given and is not.
+    /// The section of a module that is not enabled counts, and an example is added for an option that it lacks.
     #[test]
     fn a_module_that_is_not_enabled_is_as_its_section_says() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -252,7 +252,7 @@ fn of_tables_by_cgroup_only_rows_in_use_are_resident() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// Tasks that visit cgroups, each with direct reads and waits for a CPU, until their input ends.
+/// Python for tasks that visit cgroups, each with direct reads and waits for a CPU, until their input ends.
 const VISITORS: &str = "
 import mmap, os, sys, threading
 disk, count, roots = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT), int(sys.argv[2]), set(sys.argv[3:])

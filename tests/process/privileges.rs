@@ -22,10 +22,10 @@ const NOBODY: u32 = 65534;
 /// The error PM_ERR_AGAIN.
 const AGAIN: i32 = -12389;
 
-/// Threads that hold no capability at all.
+/// Names of the threads that hold no capability at all.
 const WITHOUT: [&str; 2] = ["state", "scripts"];
 
-/// A field of the status of each thread of a process, by the thread's name.
+/// Returns the name of each thread of a process, with a field of its status.
 fn by_thread(pid: i32, field: &str) -> Vec<(String, String)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let of = |status: &str, field: &str| -> Option<String> {
@@ -35,7 +35,7 @@ fn by_thread(pid: i32, field: &str) -> Vec<(String, String)> {
     tasks.filter_map(|task| named(fs::read_to_string(task.path().join("status")).ok()?)).collect()
 }
 
-/// The same without the names, and without those that hold no capability.
+/// Returns a field of the status of each thread of a process, without the threads that hold no capability.
 pub fn of_threads(pid: i32, field: &str) -> Vec<String> {
     let holders = by_thread(pid, field).into_iter().filter(|(name, _)| !WITHOUT.contains(&&**name));
     holders.map(|(_, value)| value).collect()
@@ -343,7 +343,8 @@ fn another_account_loads_the_modules_by_file_capabilities() {
     assert_eq!(peer.close().0.code(), Some(0));
 }
 
-/// PCP's directories are of the account `pcp`: root writes there as a member of its group, else one thread does as that account.
+/// PCP's directories belong to the account `pcp`: root writes there as a member of its group, or else one thread does as that
+/// account.
 #[test]
 fn state_files_are_written_without_the_right_to_write_all() {
     if lacks_bpf() {

@@ -14,10 +14,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Operations, in the order of [`Operation`].
+/// Number of operations, in the order of [`Operation`].
 const OPERATIONS: usize = 4;
 
-/// Phases of a request: in all, in the device, and before it.
+/// A phase of a request: in total, in the device, or before it.
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     Total,
@@ -37,7 +37,7 @@ const OF_DISK: [(usize, Phase); 8] = [
     (3, Phase::Total),
 ];
 
-/// Disks that get identifiers.
+/// Largest number of disks with identifiers.
 pub const MOST_DISKS: usize = 4096;
 
 mod dev {
@@ -63,7 +63,7 @@ mod dev {
     pub static BY_BUCKET: TableSpec = TableSpec::by_bucket("each bucket of each disk", 321, BUCKETS, HISTOGRAMS);
     pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket of each disk", 430, SECONDS, HISTOGRAMS);
 
-    /// Sets what a disk's row has besides its histograms.
+    /// Sets the values of a disk's row other than those of histograms.
     pub fn set_others<'a>(row: RowMut<'a>, name: &[u8], bytes: [u64; OPERATIONS]) -> RowMut<'a> {
         row.text(NAME, name).set(READ_BYTES, bytes[0]).set(WRITE_BYTES, bytes[1]).set(DISCARD_BYTES, bytes[3])
     }
@@ -86,7 +86,7 @@ mod whole {
     pub static IN_SECONDS: TableSpec = TableSpec::in_seconds("each bucket", 431, SECONDS, HISTOGRAMS);
 }
 
-/// The tables: disks and their buckets, all disks and their buckets; the buckets of both for Prometheus.
+/// Tables of disks and their buckets, of all disks and their buckets, and of both buckets for Prometheus.
 pub const TABLES: [&TableSpec; 6] =
     [&dev::TABLE, &dev::BY_BUCKET, &whole::TABLE, &whole::BY_BUCKET, &dev::IN_SECONDS, &whole::IN_SECONDS];
 
@@ -97,7 +97,7 @@ enum Place {
     Small(usize),
 }
 
-/// The rows of both kinds.
+/// Rows of both kinds.
 #[derive(Clone, Copy)]
 struct BothRows<'a>(RowsView<'a, bio_row>, RowsView<'a, bio_small>);
 
@@ -106,7 +106,7 @@ impl<'a> BothRows<'a> {
         BothRows(kernel.rows(ROWS), kernel.rows(SMALLS))
     }
 
-    /// A histogram of a row; flushes and discards have one only.
+    /// Returns a histogram of a row; flushes and discards have one only.
     fn histogram(self, place: Place, phase: Phase) -> Option<Row<'a, fine_hist>> {
         let of_full = match phase {
             Phase::Total => bio_row::total,
@@ -128,10 +128,10 @@ impl<'a> BothRows<'a> {
     }
 }
 
-/// What is known of a disk: its name and its labels; `None` if it is gone.
+/// Returns the name and labels of a disk; `None` if it is gone.
 pub type LookUp = fn(DiskNumber) -> Option<(Vec<u8>, SeriesLabels)>;
 
-/// The same, as it is kept.
+/// Name and labels of a disk, to be shared.
 pub type Named = (Vec<u8>, Arc<SeriesLabels>);
 
 /// Looks a disk up.
@@ -139,20 +139,20 @@ pub fn named(look_up: LookUp, number: DiskNumber) -> Option<Named> {
     look_up(number).map(|(name, labels)| (name, Arc::new(labels)))
 }
 
-/// Looks after which a disk's name is looked up again.
+/// Number of looks after which a disk's name is looked up again.
 pub const NAMES_EVERY: u64 = 10;
 
 /// Histograms of disks with their windows.
 pub struct DiskHistograms {
     look_up: LookUp,
     filter: DiskFilter,
-    /// Whether a disk's requests are those of disks below.
+    /// Returns true if a disk's requests are those of disks below.
     is_above: fn(u32) -> bool,
     buckets: ServedBuckets,
     clock: WindowClock,
     start: Instant,
     looks: u64,
-    /// Which rows of each kind belong to one of the disks.
+    /// Rows of each kind that belong to one of the disks.
     owned: [OwnedRows; 2],
     disks: BTreeMap<u64, Disk>,
     whole: [Kept; OPERATIONS],
@@ -160,7 +160,7 @@ pub struct DiskHistograms {
 
 struct Disk {
     name: Option<Named>,
-    /// By the option `devices`.
+    /// True if the option `devices` selects the disk.
     counts: bool,
     is_above: bool,
     rows: [Vec<Place>; OPERATIONS],
@@ -168,7 +168,7 @@ struct Disk {
 }
 
 impl DiskHistograms {
-    /// No disk yet.
+    /// Makes histograms without disks.
     pub fn new(
         window: Window,
         buckets: ServedBuckets,
@@ -190,19 +190,20 @@ impl DiskHistograms {
         }
     }
 
-    /// Once a second: takes what was counted into the windows. Yields the part of them that it belongs to, and their clock.
+    /// Adds new counts to the windows; called once a second. Returns the part of the windows that they belong to, and the clock of
+    /// the windows.
     pub fn tick(&mut self, kernel: &dyn Kernel) -> (u64, WindowClock) {
         (self.look(kernel, self.start.elapsed()), self.clock)
     }
 
-    /// The disks that are served: the word of their rows, their names and labels.
+    /// Returns the disks that are served: the word of their rows, their names and labels.
     pub fn served(&self) -> impl Iterator<Item = (u64, &[u8], &Arc<SeriesLabels>)> {
         self.disks
             .iter()
             .filter_map(|(&word, disk)| disk.served().map(|(name, labels)| (word, name.as_slice(), labels)))
     }
 
-    /// Whether a disk counts, by the option `devices`; `None`: disks that found no row of their own.
+    /// True if the option `devices` selects a disk; `None` stands for disks without a row of their own.
     pub fn shows(&mut self, kernel: &dyn Kernel, disk: Option<DiskNumber>) -> bool {
         self.filter.counts(kernel, disk.map_or(0, DiskNumber::word))
     }
@@ -283,7 +284,7 @@ impl DiskHistograms {
         }
     }
 
-    /// The buckets of these histograms over rows, and the sums of their times.
+    /// Returns the buckets of histograms over rows, and the sums of their times.
     fn totals<'a, R: Iterator<Item = &'a Place>>(
         &self,
         rows: BothRows<'_>,
@@ -296,7 +297,7 @@ impl DiskHistograms {
         of.iter().map(total).collect()
     }
 
-    /// Takes rows that have got an owner since the last time.
+    /// Notes rows that have got an owner since the last call.
     fn find(&mut self, kernel: &dyn Kernel) {
         let BothRows(full, small) = BothRows::of(kernel);
         let full = self.owned[0].find(full, bio_row::disk).into_iter();
@@ -311,7 +312,7 @@ impl DiskHistograms {
         }
     }
 
-    /// Disks come and go: one that is gone is not served.
+    /// Looks up the names again: disks come and go, and one that is gone is not served.
     fn name_again(&mut self) {
         for (&word, disk) in &mut self.disks {
             let Some(number) = DiskNumber::read(word) else { continue };
@@ -324,7 +325,7 @@ impl DiskHistograms {
 }
 
 impl Disk {
-    /// `None` for the number: disks that found no row of their own, which count for all disks only.
+    /// Makes a disk; without a number it stands for disks without a row of their own, which count for all disks only.
     fn new(number: Option<DiskNumber>, counts: bool, look_up: LookUp, is_above: fn(u32) -> bool) -> Disk {
         Disk {
             counts,
@@ -339,18 +340,18 @@ impl Disk {
         self.name.as_ref().filter(|_| self.counts)
     }
 
-    /// Whether its requests count for all disks.
+    /// True if its requests count for all disks.
     fn is_of_all(&self) -> bool {
         self.counts && !self.is_above
     }
 }
 
-/// A histogram in each of these rows.
+/// Returns a histogram of each of these rows.
 fn parts<'a>(rows: BothRows<'a>, of: &'a [Place], phase: Phase) -> impl Iterator<Item = Row<'a, fine_hist>> + Clone {
     of.iter().filter_map(move |&row| rows.histogram(row, phase))
 }
 
-/// What sysfs has on a disk.
+/// Reads the name and labels of a disk from sysfs.
 pub fn look_up(DiskNumber { major, minor }: DiskNumber) -> Option<(Vec<u8>, SeriesLabels)> {
     let name = disk_name(major, minor)?;
     let disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
@@ -404,7 +405,7 @@ pub(super) mod tests {
         })
     }
 
-    /// Requests of a time in microseconds in the row of a disk: reads in even rows, writes in odd ones.
+    /// Counts requests with a time in microseconds in the row of a disk: reads in even rows, writes in odd ones.
     fn count(fake: &Fake, row: usize, disk: u64, us: u64, requests: u64) {
         fake.set(ROWS, row, bio_row::disk, disk);
         for phase in [bio_row::total, bio_row::device, bio_row::queue] {
@@ -459,7 +460,7 @@ pub(super) mod tests {
         assert_eq!(table.labels(0), named(DiskNumber { major: 254, minor: 0 }).map(|(_, labels)| labels).as_ref());
     }
 
-    /// Times that are known, in the rows of two CPUs over several looks, and what the table makes of them.
+    /// Known times in the rows of two CPUs over several looks are compared with the values of the table.
     #[test]
     fn quantiles_of_known_times_are_within_their_bound() {
         let (fake, mut disks) = (fake(), disks(60));
@@ -561,7 +562,7 @@ pub(super) mod tests {
         assert_eq!(filled(&mut disks, &fake, &dev::BY_BUCKET).len(), 417);
     }
 
-    /// Read back as Prometheus reads them, quantiles are those that the agent serves.
+    /// Quantiles computed from the buckets as Prometheus does equal those that the agent serves.
     #[test]
     fn buckets_for_prometheus_count_those_below_them() {
         let (fake, mut disks) = (fake(), disks(60));
@@ -596,7 +597,7 @@ pub(super) mod tests {
         assert_eq!((table.len(), table.name(416)), (418, "+Inf::vda".into()));
     }
 
-    /// A clock may be so coarse that the sum of the times stands still: each histogram is counted anyway now and then.
+    /// A clock may be so coarse that the sum of the times stands still: each histogram is still read now and then.
     #[test]
     fn times_of_nothing_come_into_the_window_too() {
         let (fake, mut disks) = (fake(), disks(60));
@@ -629,7 +630,7 @@ pub(super) mod tests {
         assert_eq!((0..table.len()).filter_map(|row| table.number(row, 0)).sum::<u64>(), 10);
     }
 
-    /// As a disk of PCI looks below /sys/devices, and one of device-mapper.
+    /// The directories have the form of those of a PCI disk below /sys/devices, and of one of device-mapper.
     #[test]
     fn labels_of_a_disk_are_what_sysfs_has() {
         let sysfs = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The option `devices`: which disks count. The programs count a disk until the agent has found that it does not; the agent shows one
-//! once it has found that it does.
+//! The option `devices`, which selects disks. The programs count a disk until the agent has found that it does not match; the agent
+//! shows a disk once it has found that it does.
 
 use super::{DiskNumber, IGNOREDS};
 use crate::bpf::types::bio_ignored;
@@ -7,17 +7,17 @@ use crate::kit::{Kernel, Pattern};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// The name of a disk, and the number that no other disk has had (sysfs: diskseq; 0 before Linux 5.15); `None` if it is gone.
+/// Returns the name of a disk, and the number that no other disk has had (sysfs: diskseq; 0 before Linux 5.15); `None` if it is gone.
 pub type Identify = fn(DiskNumber) -> Option<(Vec<u8>, u64)>;
 
-/// Finds which disks count.
+/// The filter of disks.
 pub struct DiskFilter {
     devices: Pattern,
     identify: Identify,
     found: BTreeMap<u64, Found>,
 }
 
-/// What was found of a disk.
+/// The result for a disk.
 #[derive(Clone, Copy)]
 struct Found {
     counts: bool,
@@ -25,12 +25,13 @@ struct Found {
 }
 
 impl DiskFilter {
-    /// No disk is known yet.
+    /// Makes a filter that knows no disk yet.
     pub fn new(devices: Pattern, identify: Identify) -> DiskFilter {
         DiskFilter { devices, identify, found: BTreeMap::new() }
     }
 
-    /// Whether a disk counts, by the word of its rows. One that is gone counts if it did; those that found no row of their own do not.
+    /// True if a disk counts, by the word of its rows. A disk that is gone keeps its result; disks without a row of their own do not
+    /// count.
     pub fn counts(&mut self, kernel: &dyn Kernel, disk: u64) -> bool {
         if self.devices.is_any() {
             return true;
@@ -41,8 +42,8 @@ impl DiskFilter {
         self.found.get(&disk).is_some_and(|found| found.counts)
     }
 
-    /// Once a second: another disk may have the numbers by now. Programs that tell disks apart count it at once, so that there is time to
-    /// find what it is: until `all` of them are looked at.
+    /// Looks up disks again, once a second, since another disk may have the numbers by now: with `all` every disk, else those without
+    /// a sequence number. Programs tell disks with one apart and count a new disk at once, so it need not be found quickly.
     pub fn tick(&mut self, kernel: &dyn Kernel, all: bool) {
         let due: Vec<u64> =
             self.found.iter().filter(|(_, found)| all || found.sequence == 0).map(|(&disk, _)| disk).collect();
@@ -66,7 +67,7 @@ impl DiskFilter {
     }
 }
 
-/// Has the programs ignore this disk, or no longer. Two disks may share a place: of one of them what it does is counted and not shown.
+/// Makes the programs ignore this disk, or count it again. If two disks share a place, one of them is counted and not shown.
 fn ignore(kernel: &dyn Kernel, disk: u64, sequence: Option<u64>) {
     let places = kernel.rows(IGNOREDS);
     let hash = ((disk >> 32) as u32) << 20 ^ disk as u32;
@@ -83,12 +84,12 @@ fn ignore(kernel: &dyn Kernel, disk: u64, sequence: Option<u64>) {
     }
 }
 
-/// How far the hash of a disk is shifted to be the number of one of so many places, a power of two.
+/// Returns the number of bits by which the hash of a disk is shifted for a number of places, a power of two.
 pub fn shift(places: usize) -> u32 {
     32 - places.max(1).ilog2()
 }
 
-/// What sysfs has.
+/// Reads the name and the sequence number of a disk from sysfs.
 pub fn identify(number: DiskNumber) -> Option<(Vec<u8>, u64)> {
     let DiskNumber { major, minor } = number;
     let sequence = || {
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!([SDA, LOOP, 1 << 62].map(|disk| all.counts(&fake, disk)), [true; 3]);
     }
 
-    /// By the sequence the programs tell disks apart, and only by it.
+    /// The programs tell disks apart by the sequence number only.
     #[test]
     fn another_disk_with_the_numbers_is_found_anew() {
         let fake = Fake::new().with(IGNOREDS, 64);

@@ -1,11 +1,11 @@
-//! Rows of disks as the programs count them: whose they are, and what they hold.
+//! Rows of disks as the programs count them: their owners and counters.
 
 use super::{ROWS, SMALLS};
 use crate::bpf::types::{bio_row, bio_small, fine_hist};
 use crate::bpf::Field;
 use crate::kit::{Kernel, Row, RowsView};
 
-/// What a request did.
+/// An operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// Reads, as /proc/diskstats has them.
@@ -36,7 +36,7 @@ pub enum BioRow<'a> {
     Small(Row<'a, bio_small>),
 }
 
-/// Calls for each row that has counted: its disk (`None`: disks that found no row of their own), its operation, its counters.
+/// Passes each row that has counted to `each`: its disk (`None` for disks without a row of their own), its operation, its counters.
 pub fn each_row(kernel: &dyn Kernel, mut each: impl FnMut(Option<DiskNumber>, Operation, BioRow<'_>)) {
     for (at, row) in kernel.rows(ROWS).iter().enumerate() {
         let operation = Operation::of_full(at);
@@ -53,17 +53,17 @@ pub fn each_row(kernel: &dyn Kernel, mut each: impl FnMut(Option<DiskNumber>, Op
 }
 
 impl Operation {
-    /// Of a row of reads and writes.
+    /// Returns the operation of a row of reads and writes.
     pub fn of_full(row: usize) -> Operation {
         [Operation::Read, Operation::Write][row % 2]
     }
 
-    /// Of a row of flushes and discards.
+    /// Returns the operation of a row of flushes and discards.
     pub fn of_small(row: usize) -> Operation {
         [Operation::Flush, Operation::Discard][row % 2]
     }
 
-    /// As the programs take it: odd ones write (include/linux/blk_types.h).
+    /// Returns the operation of a request as the programs classify it: odd operations write (include/linux/blk_types.h).
     pub fn of_request(operation: u32) -> Operation {
         match operation {
             2 => Operation::Flush,
@@ -72,27 +72,27 @@ impl Operation {
         }
     }
 
-    /// As names of metrics have it.
+    /// Returns the name in metrics.
     pub fn name(self) -> &'static str {
         ["read", "write", "flush", "discard"][self as usize]
     }
 }
 
 impl DiskNumber {
-    /// From the first word of a row; `None`: disks that found no row of their own.
+    /// Reads the first word of a row; `None` for disks without a row of their own.
     pub fn read(word: u64) -> Option<DiskNumber> {
         let numbers = DiskNumber { major: (word << 1 >> 33) as u32, minor: word as u32 };
         (word >> 63 == 1).then_some(numbers)
     }
 
-    /// As the rows of the disk begin.
+    /// Returns the first word of the disk's rows.
     pub fn word(self) -> u64 {
         1 << 63 | u64::from(self.major) << 32 | u64::from(self.minor)
     }
 }
 
 impl BioRow<'_> {
-    /// Completed requests.
+    /// Returns the number of completed requests.
     pub fn count(self) -> u64 {
         let total = match self {
             BioRow::Full(row) => row.part(bio_row::total),
@@ -101,22 +101,22 @@ impl BioRow<'_> {
         total.words(fine_hist::buckets).fold(self.unmeasured().wrapping_add(self.no_start()), u64::wrapping_add)
     }
 
-    /// Their bytes.
+    /// Returns the bytes of these requests.
     pub fn bytes(self) -> u64 {
         self.word(bio_row::bytes, bio_small::bytes)
     }
 
-    /// Those of which neither start time is known.
+    /// Returns the number of requests for which neither start time is known.
     pub fn unmeasured(self) -> u64 {
         self.word(bio_row::unmeasured, bio_small::unmeasured)
     }
 
-    /// Those whose allocation is not known: they are not in the histogram of it.
+    /// Returns the number of requests whose allocation time is not known: they are missing in the histograms from the allocation.
     pub fn no_start(self) -> u64 {
         self.word(bio_row::no_start, bio_small::no_start)
     }
 
-    /// Those whose issue is not known: they are in the histogram of it from their allocation.
+    /// Returns the number of requests whose issue time is not known: their time in the device is measured from the allocation.
     pub fn no_issue(self) -> u64 {
         self.word(bio_row::no_issue, bio_small::no_issue)
     }
@@ -129,7 +129,7 @@ impl BioRow<'_> {
     }
 }
 
-/// Requests that lack something.
+/// Numbers of requests without some of the times.
 #[derive(Default)]
 pub struct Lost {
     pub unmeasured: u64,
@@ -139,7 +139,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Of all disks.
+    /// Returns the sums over all disks.
     pub fn read(kernel: &dyn Kernel) -> Lost {
         let mut lost = Lost::default();
         each_row(kernel, |disk, _, row| {
@@ -154,12 +154,12 @@ impl Lost {
     }
 }
 
-/// Which rows of a map belong to a disk.
+/// Marks of the rows of a map that belong to a disk.
 #[derive(Default)]
 pub struct OwnedRows(Vec<bool>);
 
 impl OwnedRows {
-    /// The rows that have got an owner since the last time: their indexes, and the word of their disk.
+    /// Returns the rows that have got an owner since the last call: their indices, and the word of their disk.
     pub fn find<T>(&mut self, rows: RowsView<'_, T>, disk: Field<T, u64>) -> Vec<(usize, u64)> {
         self.0.resize(rows.len(), false);
         let unowned = rows.iter().zip(&mut self.0).enumerate().filter(|(_, (_, owned))| !**owned);

@@ -5,20 +5,20 @@ use super::super::shared::groups::{cpu_shift, groups};
 use crate::bpf::types::{bio_row, bio_size_row, bio_small};
 use crate::kit::{table_size, Host};
 
-/// How many rows there are, and which CPUs share them.
+/// Number of rows, and number of CPUs that share them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Indexes of rows per group of CPUs; each disk has one, and the first is for those that found none.
+    /// Number of indices of rows in a group of CPUs: one for each disk, and the first for disks that found none.
     pub disks: usize,
-    /// `1 << shift` CPUs are a group.
+    /// Binary logarithm of the number of CPUs in a group.
     pub shift: u32,
     pub groups: usize,
-    /// The same of rows by size.
+    /// Binary logarithm of the number of CPUs that share rows by size.
     pub size_shift: u32,
     pub size_groups: usize,
-    /// Places for requests in flight.
+    /// Number of places for requests in flight.
     pub starts: usize,
-    /// Places for disks that do not count.
+    /// Number of places for disks that do not count.
     pub ignored: usize,
 }
 
@@ -73,7 +73,7 @@ fn indexes(disks: usize) -> usize {
     disks + disks / 4 + 8
 }
 
-/// How many disks there were for these owners.
+/// Returns the number of disks for which a table of owners of this size was made.
 fn disks_of(owners: usize) -> Option<usize> {
     let pinned = (owners / 2).checked_sub(Size::LATE)?;
     let disks = (pinned.checked_sub(8)? * 4).div_ceil(5);
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    /// The table of docs/design.md is printed here.
+    /// The test prints the table of docs/design.md.
     #[test]
     fn maps_stay_within_their_limits_on_three_machines() {
         let bytes = |cpus, disks, requests| {
@@ -124,7 +124,7 @@ mod tests {
         assert!(small.2 <= 21 << 20 && middle.2 <= 34 << 20 && large.2 <= 112 << 20, "{small:?} {middle:?} {large:?}");
     }
 
-    /// The kernel's kmalloc goes as far; an array of BPF begins with up to 512 bytes of its own.
+    /// The kernel's kmalloc goes up to this size; an array of BPF begins with up to 512 bytes of its own.
     #[test]
     fn starts_of_a_disk_with_256_requests_take_at_most_32_kb() {
         let starts = |requests| Size::of(&Host { requests, ..Host::SMALL }, None).starts;

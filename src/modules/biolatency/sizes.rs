@@ -10,7 +10,7 @@ use crate::kit::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The classes, each from above the one before it.
+/// Classes of sizes, each from above the one before it.
 const CLASSES: [&str; 10] = ["4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "over"];
 
 const NOTE: &str = "By the size of the whole request: 4K up to 4 KB, 8K up to 8 KB and so on, over above 1 MB. With the option by_size.";
@@ -21,40 +21,40 @@ crate::histograms! {
     2 "write.total" "writes by disk and size" "from allocation to completion" NOTE;
 }
 
-/// Disks and sizes.
+/// Table of disks and sizes.
 pub static TABLE: TableSpec =
     TableSpec::by_series("each disk and request size", 325, Shape::Named { max: MOST_DISKS }, SERIES, HISTOGRAMS)
         .with_options(&["by_size"]);
-/// Their buckets.
+/// Table of the buckets of disks and sizes.
 pub static BY_BUCKET: TableSpec =
     TableSpec::by_bucket("each bucket of each disk and request size", 326, BUCKETS, HISTOGRAMS)
         .with_options(&["by_size"]);
 
-/// The same for Prometheus.
+/// Table of the buckets of disks and sizes for Prometheus.
 pub static IN_SECONDS: TableSpec =
     TableSpec::in_seconds("each bucket of each disk and request size", 432, SECONDS, HISTOGRAMS)
         .with_options(&["by_size", "prometheus"]);
 
-/// The tables.
+/// The tables with the option `by_size`.
 pub const TABLES: [&TableSpec; 3] = [&TABLE, &BY_BUCKET, &IN_SECONDS];
 
 /// Histograms of disks and sizes with their windows.
 #[derive(Default)]
 pub struct SizeHistograms {
-    /// Which rows belong to one of the disks.
+    /// Rows that belong to one of the disks.
     owned: OwnedRows,
     disks: BTreeMap<u64, Disk>,
 }
 
 #[derive(Default)]
 struct Disk {
-    /// Reads and writes.
+    /// Rows of reads, and of writes.
     rows: [Vec<usize>; 2],
     kept: [[Kept; CLASSES.len()]; 2],
 }
 
 impl SizeHistograms {
-    /// Once a second: takes what was counted into this part of the windows.
+    /// Adds new counts to this part of the windows. Called once a second.
     pub fn tick(&mut self, kernel: &dyn Kernel, part: u64, clock: WindowClock) {
         let rows = self.find(kernel);
         let mut number = 0;
@@ -93,7 +93,7 @@ impl SizeHistograms {
         }
     }
 
-    /// Takes rows that have got an owner since the last time.
+    /// Notes rows that have got an owner since the last call.
     fn find<'a>(&mut self, kernel: &'a dyn Kernel) -> RowsView<'a, bio_size_row> {
         let rows = kernel.rows(SIZES);
         for (at, disk) in self.owned.find(rows, bio_size_row::disk) {
@@ -103,7 +103,7 @@ impl SizeHistograms {
     }
 }
 
-/// The histogram of a class in each of these rows.
+/// Returns the histogram of a class of each of these rows.
 fn parts<'a>(
     rows: RowsView<'a, bio_size_row>,
     of: &'a [usize],
@@ -120,7 +120,7 @@ mod tests {
     use crate::bpf::types::bio_row;
     use crate::kit::{Fake, Key};
 
-    /// Requests of 100 us in a class of a row: reads in even rows, writes in odd ones.
+    /// Counts requests of 100 us in a class of a row: reads in even rows, writes in odd ones.
     fn count(fake: &Fake, row: usize, class: usize, requests: u64) {
         fake.set(ROWS, row, bio_row::disk, VDA);
         fake.set(SIZES, row, bio_size_row::disk, VDA);

@@ -25,7 +25,7 @@ metrics! {
     CGROUP_PATH: str = 9 "disk.slowest.cgroup_path" INSTANT NONE "path of that cgroup, as bcc.cgroup.disk has it";
 }
 
-/// Disks whose slowest request is known.
+/// Table of disks whose slowest request is known.
 pub static TABLE: TableSpec = TableSpec {
     summary: "the slowest recent request of each disk",
     cluster: 337,
@@ -35,7 +35,7 @@ pub static TABLE: TableSpec = TableSpec {
     ..TableSpec::NEW
 };
 
-/// What a request has that is of no place on the disk: a flush.
+/// Sector of a request without a place on the disk: a flush.
 const NO_SECTOR: u64 = u64::MAX;
 
 /// A request that was slow.
@@ -43,35 +43,35 @@ const NO_SECTOR: u64 = u64::MAX;
 struct Exemplar {
     total: u64,
     device: u64,
-    /// By the monotonic clock.
+    /// Time of its end by the monotonic clock, in nanoseconds.
     ended: u64,
-    /// 0: not known.
+    /// Process identifier of the submitter; 0 if it is not known.
     pid: u32,
     operation: Operation,
     comm: Vec<u8>,
     bytes: u64,
     sector: u64,
-    /// 0: not known.
+    /// Id of the cgroup; 0 if it is not known.
     cgroup: u64,
 }
 
 /// The slowest requests of each disk.
 pub struct Slowest {
-    /// Who submitted requests in flight.
+    /// The submitters of requests in flight.
     pub owners: SubmitterTable,
     window: Window,
     epoch: u64,
-    /// By row: when the request that was taken from it ended.
+    /// Time of the end of the last request that was taken from each row.
     taken: Vec<u64>,
-    /// By disk: the slowest of each part of the window that has one.
+    /// The slowest request of each part of the window that has one, by disk.
     disks: BTreeMap<u64, VecDeque<(u64, Exemplar)>>,
     tree: Option<Box<dyn Tree + Send>>,
-    /// Of the cgroups of these requests; `None`: it was gone before it was looked for.
+    /// Paths of the cgroups of these requests; `None` for a cgroup that was gone before it was looked for.
     paths: HashMap<u64, Option<Vec<u8>>>,
 }
 
 impl Slowest {
-    /// None yet. `tree`: the cgroups that block I/O is accounted to.
+    /// Makes an empty list. `tree` has the cgroups that block I/O is accounted to.
     pub fn new<T: Tree + Send + 'static>(window: Window, tree: Option<T>) -> Slowest {
         Slowest {
             owners: SubmitterTable::new(exists),
@@ -84,8 +84,8 @@ impl Slowest {
         }
     }
 
-    /// Once a second: takes the slowest requests into this part of the window. Programs write to the rows of one of two epochs: those of the
-    /// other are left alone for a second, by when even a program that was interrupted has written.
+    /// Takes the slowest requests into this part of the window, once a second. Programs write to the rows of one of two epochs: those
+    /// of the other are left alone for a second, after which even a program that was interrupted has written.
     pub fn tick(&mut self, kernel: &dyn Kernel, part: u64) {
         self.owners.tick(kernel);
         self.take(kernel, part);
@@ -102,7 +102,7 @@ impl Slowest {
         self.name_cgroups();
     }
 
-    /// Finds the paths of cgroups as long as they are there: one walk for those that are new.
+    /// Finds the paths of new cgroups while they exist, in one walk.
     fn name_cgroups(&mut self) {
         let Some(tree) = &self.tree else { return };
         let all = self.disks.values().flatten().map(|(_, exemplar)| exemplar.cgroup);
@@ -165,7 +165,7 @@ impl Slowest {
     }
 }
 
-/// What the programs wrote; `None` while they write, and if two of them wrote at once.
+/// Reads a row; `None` while a program writes it, or if two of them wrote at once.
 fn read(row: Row<'_, bio_slowest>) -> Option<Exemplar> {
     use bio_slowest as of;
     let [epoch, total, device, ended, submitter] =
@@ -190,12 +190,12 @@ fn read(row: Row<'_, bio_slowest>) -> Option<Exemplar> {
     })
 }
 
-/// Each word counts by its place (bpf/biolatency.bpf.c).
+/// Returns the check sum of words, which depends on their order (bpf/biolatency.bpf.c).
 fn check(epoch: u64, words: &[u64]) -> u64 {
     words.iter().fold(epoch, |check, word| check.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(*word))
 }
 
-/// Milliseconds since 1970 of a time of the monotonic clock.
+/// Converts a time of the monotonic clock, in nanoseconds, to milliseconds since 1970.
 fn since_1970(monotonic: u64) -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
     let ago = now.saturating_sub(Duration::from_nanos(monotonic));
@@ -224,7 +224,7 @@ mod tests {
         fake
     }
 
-    /// A write of pid 77 that took so many microseconds.
+    /// Writes a row as a write of process 77 that took this number of microseconds.
     fn write(fake: &Fake, row: usize, us: u64, ended: u64) {
         let words = [us * 1000, us * 500, ended, 77 << 32 | 1, u64::from_ne_bytes(*b"postgres"), 0, 8192, 2048, 5];
         let all = [&[VDA, 0], &words[..], &[check(0, &words)]].concat();
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(kernel.rows(EPOCHS).get(0).unwrap().get(bio_epoch::number), 5, "each tick begins an epoch");
     }
 
-    /// As long as the window has a request, though its cgroup may be gone.
+    /// The path stays as long as the window has a request, though its cgroup may be gone.
     #[test]
     fn the_cgroup_of_a_slow_request_has_its_path() {
         let (fake, tree) = (fake(), Directories::default());
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!((path(&slowest), tree.walks()), (None, 2), "what is gone is looked for once");
     }
 
-    /// Whichever word another program has written over.
+    /// A row is left out whichever of its words another program has overwritten.
     #[test]
     fn a_row_that_two_wrote_at_once_is_left_out() {
         for word in 1..=11 {

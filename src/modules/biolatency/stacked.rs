@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const NEEDS: &str = "a kernel with BTF and block layer tracepoints (CONFIG_BLK_DEV_IO_TRACE)";
 
-/// Bios as they are submitted: a program of its own, since bioperpid and biotop may fall back to theirs.
+/// The hook for submitted bios, with a program of its own, since bioperpid and biotop may fall back to theirs.
 pub static QUEUE: Hook = Hook {
     name: "block_bio_queue",
     tiers: &[
@@ -25,12 +25,12 @@ pub static QUEUE: Hook = Hook {
     ],
     needs: NEEDS,
 };
-/// Bios that completed, of disks without requests.
+/// The hook for completed bios of disks without requests.
 pub static COMPLETE: Hook = tracepoint!("block_bio_complete", NEEDS);
 
-/// Operations, in the order of the metrics: reads, writes, flushes, discards.
+/// Number of operations, in the order of the metrics: reads, writes, flushes, discards.
 const OPERATIONS: usize = 4;
-/// Bios of a set of `bio_waiting`, as in bpf/shared/set_table.bpf.h.
+/// Number of bios in a set of `bio_waiting`, as in bpf/shared/set_table.bpf.h.
 const WAYS: usize = 8;
 
 const NOTE: &str = "A bio of a disk without requests, such as one of device-mapper, LVM, md or zram, counts once, even if it is split. The label \
@@ -61,10 +61,10 @@ static IN_SECONDS: TableSpec =
     TableSpec::in_seconds("each bucket of each disk without requests", 433, SECONDS, HISTOGRAMS)
         .with_options(&["stacked", "prometheus"]);
 
-/// The tables: disks and their buckets, and these for Prometheus.
+/// Tables of disks, of their buckets, and of these for Prometheus.
 pub const TABLES: [&TableSpec; 3] = [&TABLE, &BY_BUCKET, &IN_SECONDS];
 
-/// What the option adds to the plan of the module.
+/// Adds the hooks and maps of the option to the module's plan.
 pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
     let sets = size.starts / WAYS;
     constants.bio_waiting_mask = sets as u32 - 1;
@@ -77,33 +77,33 @@ pub fn plan(size: &Size, plan: &mut Plan, constants: &mut types::rodata) {
 /// Histograms of disks without requests, with their windows.
 pub struct StackedDisks {
     look_up: LookUp,
-    /// The names of those that are shown.
+    /// The names of the disks that are shown.
     devices: Pattern,
     buckets: ServedBuckets,
     clock: WindowClock,
     start: Instant,
     looks: u64,
-    /// Which rows belong to one of the disks.
+    /// Rows that belong to one of the disks.
     owned: OwnedRows,
     disks: BTreeMap<DiskNumber, StackedDisk>,
 }
 
 #[derive(Default)]
 struct StackedDisk {
-    /// `None`: it is gone, or is not to be shown.
+    /// Its name and labels; `None` if it is gone, or not to be shown.
     name: Option<Named>,
-    /// Even rows have reads and writes, odd ones flushes and discards.
+    /// Indices of its rows; even rows have reads and writes, odd ones flushes and discards.
     rows: Vec<usize>,
     kept: [Kept; OPERATIONS],
 }
 
-/// Whose rows they are that take what found none (BIO_OTHERS).
+/// Owner of the rows for disks that found none (BIO_OTHERS).
 const OTHERS: u64 = 1 << 62;
 
 type StackRows<'a> = RowsView<'a, bio_stack_row>;
 
 impl StackedDisks {
-    /// No disk yet.
+    /// Makes histograms without disks.
     pub fn new(window: Window, buckets: ServedBuckets, devices: Pattern, look_up: LookUp) -> StackedDisks {
         StackedDisks {
             look_up,
@@ -117,7 +117,7 @@ impl StackedDisks {
         }
     }
 
-    /// Once a second: takes what was counted into the windows.
+    /// Adds new counts to the windows. Called once a second.
     pub fn tick(&mut self, kernel: &dyn Kernel) {
         if self.looks == 0 {
             for hook in [&QUEUE, &COMPLETE] {
@@ -168,7 +168,7 @@ impl StackedDisks {
         }
     }
 
-    /// What could not be counted, or not where it belongs.
+    /// Reports bios that could not be counted, or not under their disk.
     pub fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
         let rows = kernel.rows(STACK_ROWS);
         let rest: Vec<usize> = (0..rows.len())
@@ -180,7 +180,7 @@ impl StackedDisks {
         each("bio-displaced: bios of stacked disks in flight beyond what can be remembered, not counted", displaced);
     }
 
-    /// Takes rows that have got an owner since the last time.
+    /// Notes rows that have got an owner since the last call.
     fn find(&mut self, kernel: &dyn Kernel) {
         let rows = kernel.rows(STACK_ROWS);
         for (at, word) in self.owned.find(rows, bio_stack_row::disk) {
@@ -190,7 +190,7 @@ impl StackedDisks {
         }
     }
 
-    /// Disks come and go, and so do those below them.
+    /// Looks up the names again: disks come and go, and so do those below them.
     fn name_again(&mut self) {
         for (&number, disk) in &mut self.disks {
             let found = shown(self.look_up, &self.devices, number);
@@ -201,12 +201,12 @@ impl StackedDisks {
     }
 }
 
-/// What is known of a disk that is to be shown.
+/// Returns the name and labels of a disk that is to be shown; `None` for others.
 fn shown(look_up: LookUp, devices: &Pattern, number: DiskNumber) -> Option<Named> {
     named(look_up, number).filter(|(name, _)| devices.matches(name))
 }
 
-/// The histograms of an operation in the rows of a disk.
+/// Returns the histograms of an operation in the rows of a disk.
 fn parts<'a>(
     rows: StackRows<'a>,
     of: &'a [usize],
@@ -216,7 +216,7 @@ fn parts<'a>(
     own.filter_map(move |&at| Some(rows.get(at)?.part(bio_stack_row::total.nth(operation % 2))))
 }
 
-/// What sysfs has on a disk, and which disks are below it.
+/// Reads the name and labels of a disk from sysfs, with the disks below it.
 pub fn look_up(number: DiskNumber) -> Option<(Vec<u8>, SeriesLabels)> {
     let (name, mut labels) = disks::look_up(number)?;
     let disk = format!("/sys/dev/block/{}:{}", number.major, number.minor);
@@ -224,7 +224,7 @@ pub fn look_up(number: DiskNumber) -> Option<(Vec<u8>, SeriesLabels)> {
     Some((name, labels))
 }
 
-/// The disks directly below a disk, by the names that bcc.disk.dev and bcc.disk.stacked have for them; `None` without any.
+/// Returns the names of the disks directly below a disk, as bcc.disk.dev and bcc.disk.stacked have them; `None` without any.
 fn below(disk: &Path) -> Option<String> {
     let name = |entry: fs::DirEntry| {
         let slave = fs::canonicalize(entry.path()).ok()?;
@@ -259,7 +259,7 @@ mod tests {
         Fake::new().with(STACK_ROWS, 8)
     }
 
-    /// Bios of a time in microseconds in the row of a disk: reads or writes in even rows, flushes or discards in odd ones.
+    /// Counts bios with a time in microseconds in the row of a disk: reads or writes in even rows, flushes or discards in odd ones.
     fn count(fake: &Fake, row: usize, disk: u64, operation: usize, us: u64, bios: u64) {
         fake.set(STACK_ROWS, row, bio_stack_row::disk, disk);
         let part = fake.row(STACK_ROWS, row).part(bio_stack_row::total.nth(operation % 2));

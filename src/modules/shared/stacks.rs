@@ -1,5 +1,5 @@
-//! Samples by stack, named while their processes live: as the tree of `proc.profile`, and as `proc.stacks`, which has an instance
-//! for each stack, named as flame graphs want it.
+//! Samples by stack, with names that are looked up while their processes live: as the tree of `proc.profile`, and as `proc.stacks`,
+//! with an instance for each stack, named as flame graphs need it.
 
 use crate::bpf::types::prof_sample;
 use crate::host::{symbols, until_nul, CodeOf, Symbol};
@@ -15,14 +15,14 @@ metrics! {
     SAMPLES: u64 = 0 "proc.stacks" COUNTER COUNT "stack sampling: samples by stack, as flame graphs take them";
 }
 
-/// The declaration of what it adds to the module.
+/// The table of stacks, which is added to those of the module.
 pub static STACKS: TableSpec =
     TableSpec { summary: "each stack", cluster: 310, shape: Shape::Numbered, metrics: METRICS, ..TableSpec::NEW };
 
-/// A frame's name and where it runs.
+/// A frame's name and the kind of its code.
 type Frame = (Arc<str>, &'static str);
 
-/// What tells two stacks apart.
+/// A stack: two are equal if all of this is.
 #[derive(PartialEq, Eq, Hash)]
 struct Stack {
     pid: u32,
@@ -33,12 +33,12 @@ struct Stack {
     kernel_missed: bool,
 }
 
-/// A stack of a run that goes on.
+/// A stack of the current run.
 struct Known {
     samples: u64,
     /// The command and the frames, outermost first.
     frames: Vec<Frame>,
-    /// That of its name.
+    /// The number of its name.
     number: u32,
 }
 
@@ -46,28 +46,28 @@ struct Known {
 #[derive(Default)]
 pub struct Stacks {
     known: HashMap<Stack, Known>,
-    /// Bytes of its frames' names.
+    /// Bytes of the names of its frames.
     bytes: usize,
-    /// Samples whose stack was one too many, by command.
+    /// Number of samples by command whose stack was beyond the largest number of stacks.
     beyond: HashMap<[u8; 16], u64>,
     folded: Folded,
 }
 
 impl Stacks {
-    /// Bytes of names of frames that there is room for: several times as many as the stacks of a run have.
+    /// Largest total of frame names in bytes, several times that of the stacks of a run.
     const ROOM: usize = 16 << 20;
-    /// Commands that samples without room for their stack count for. Any user can give a process any name.
+    /// Largest number of commands for samples without room for their stack. Any user can give a process any name.
     const COMMANDS: usize = 1000;
-    /// Bytes of the tree in JSON, which is one value of one answer.
+    /// Largest tree in JSON in bytes; it is one value of one answer.
     const TREE: usize = 16 << 20;
 
-    /// Begins a run. The counts by name go on: a client that watches would take a step back for a gap, or for a counter that wrapped.
+    /// Begins a run. The counts by name continue: a client would take a step back for a gap, or for a counter that wrapped.
     pub fn begin(&mut self) {
         (self.known, self.beyond) = Default::default();
         self.folded.begin();
     }
 
-    /// Counts a sample; false if its stack would be one more than `most`, so that it counts for its command only.
+    /// Counts a sample. Returns false if its stack would be beyond `most`, so that it counts for its command only.
     pub fn add(&mut self, sample: &prof_sample, most: usize) -> bool {
         let part = |bytes: i32, stack: &[u64]| {
             let frames = usize::try_from(bytes).unwrap_or(0) / 8;
@@ -100,8 +100,8 @@ impl Stacks {
         room
     }
 
-    /// The run is over: its stacks as a tree in JSON. The counts by name stay. Where the tree would be too long, the stacks with the most
-    /// samples are whole, and others end at a frame that all of their samples have.
+    /// Ends the run, and returns its stacks as a tree in JSON. The counts by name stay. If the tree would be too long, the stacks
+    /// with the most samples are complete, and others end at a frame that all of their samples have.
     pub fn take_tree(&mut self) -> String {
         self.tree(Self::TREE)
     }
@@ -121,7 +121,7 @@ impl Stacks {
         root.json()
     }
 
-    /// The samples by name.
+    /// Fills the table with the samples by name.
     pub fn fill(&self, table: &mut Table) {
         for (&number, Count { name, samples, .. }) in &self.folded.counts {
             table.numbered(number, name.as_bytes()).set(SAMPLES, *samples);
@@ -130,7 +130,7 @@ impl Stacks {
 }
 
 impl Stack {
-    /// Named, the command first, then from the outermost on.
+    /// Returns the named frames, the command first, then from the outermost on.
     fn frames(&self) -> Vec<Frame> {
         let mut frames = vec![command(&self.comm)];
         frames.extend(names(&self.user, CodeOf::Process(self.pid), "user"));
@@ -145,10 +145,10 @@ impl Stack {
     }
 }
 
-/// The command of those that are too many.
+/// The command for samples beyond the largest number of commands.
 const OTHERS: [u8; 16] = *b"[others]\0\0\0\0\0\0\0\0";
 
-/// `bpf_get_stack` failed, but not because there is no such stack (`-EFAULT`: a kernel thread has no user stack).
+/// True if `bpf_get_stack` failed, but not because there is no such stack (`-EFAULT`: a kernel thread has no user stack).
 fn missed(bytes: i32) -> bool {
     const EFAULT: i32 = 14;
     bytes < 0 && bytes != -EFAULT
@@ -158,15 +158,15 @@ fn command(comm: &[u8; 16]) -> Frame {
     (String::from_utf8_lossy(until_nul(comm)).into(), "user")
 }
 
-/// The names of a stack's frames, outermost first; the programs give the innermost first.
+/// Returns the names of a stack's frames, outermost first; the programs give the innermost first.
 fn names(stack: &[u64], of: CodeOf, libtype: &'static str) -> Vec<Frame> {
     let name = |symbol: Option<Symbol>| symbol.map_or_else(|| "[unknown]".into(), |symbol| symbol.name.into());
     symbols(stack, of).into_iter().rev().map(|symbol| (name(symbol), libtype)).collect()
 }
 
-/// The name of a stack's instance: the frames with commas between them, which is where Grafana's flame graphs part them. libpcp
-/// takes what precedes a blank for the whole name, and scripts turn the commas into semicolons, so a frame has none of these.
-/// The kernel's frames have the suffix that flame graphs give them a colour by.
+/// Makes the name of a stack's instance: the frames with commas between them, at which Grafana's flame graphs split them. libpcp
+/// takes the text before a blank for the whole name, and scripts turn the commas into semicolons, so a frame contains none of these.
+/// The kernel's frames have the suffix by which flame graphs colour them.
 fn folded(frames: &[Frame]) -> String {
     let mut name = String::new();
     for (place, (frame, libtype)) in frames.iter().enumerate() {
@@ -188,7 +188,7 @@ fn folded(frames: &[Frame]) -> String {
     written_out(name.as_bytes(), b"")
 }
 
-/// The identifier of a name: a hash, so that it is the same in every run and after a restart.
+/// Returns the identifier of a name: a hash, so that it is the same in every run and after a restart.
 fn identifier(secret: Secret, name: &str) -> u32 {
     secret.hash(name.as_bytes()) as u32 & Folded::MOST
 }
@@ -197,7 +197,7 @@ fn identifier(secret: Secret, name: &str) -> u32 {
 struct Count {
     name: String,
     samples: u64,
-    /// Whether there are any of the run that goes on, or of the last one.
+    /// True if there are samples of the current run, or of the last one.
     recent: bool,
 }
 
@@ -205,20 +205,20 @@ struct Count {
 #[derive(Default)]
 struct Folded {
     counts: BTreeMap<u32, Count>,
-    /// Of all names.
+    /// Bytes of all names.
     bytes: usize,
 }
 
 impl Folded {
-    /// Bytes of names that there is room for: 16384 stacks of 20 frames. They all go into one answer to a client.
+    /// Largest total of names in bytes: that of 16384 stacks of 20 frames. They all go into one answer to a client.
     const ROOM: usize = 8 << 20;
     /// The highest number.
     const MOST: u32 = u32::MAX >> 1;
-    /// Where samples count whose name there is no room for.
+    /// Name for samples whose own name has no room.
     const OTHERS: &str = "[others]";
 
-    /// The number of a name, which keeps it: its identifier, or where another name happens to have that already the next one that is
-    /// free. Nobody can bring that about, and among thousands of names it is rare.
+    /// Returns the number of a name, which keeps it: its identifier, or the next free number if another name has that already. Nobody
+    /// can bring that about, and among thousands of names it is rare.
     fn number(&mut self, name: String) -> u32 {
         let mut number = identifier(secret(), &name);
         while let Some(other) = self.counts.get(&number) {
@@ -242,7 +242,7 @@ impl Folded {
         }
     }
 
-    /// A run begins: where half of the room is taken, names that the last run did not see give way.
+    /// Begins a run. If half of the room is used, names without samples in the last run give way.
     fn begin(&mut self) {
         if self.bytes > Self::ROOM / 2 {
             // One that the next number follows stays: the name there may be one that found this number taken.
@@ -260,14 +260,14 @@ impl Folded {
 
 struct Node {
     name: Arc<str>,
-    /// Empty at the root.
+    /// Kind of the code; empty at the root.
     libtype: &'static str,
     value: u64,
     children: Vec<Node>,
 }
 
 impl Node {
-    /// Bytes of a node in JSON but for its name, and the memory of one.
+    /// Bytes of a node in JSON without its name, and of its memory.
     const BYTES: usize = 128;
 
     /// Adds a stack, as far as there is room for it.
@@ -295,7 +295,7 @@ impl Node {
         self.children.iter_mut().for_each(Node::sort);
     }
 
-    /// Stacks are at most 254 frames deep, so recursion is bounded.
+    /// Formats the node. Stacks are at most 254 frames deep, so recursion is bounded.
     fn json(&self) -> String {
         let mut out = String::new();
         self.write(&mut out);
@@ -325,14 +325,14 @@ pub mod tests {
     use super::*;
     use crate::pcp::Atom;
 
-    /// A sample without frames, whose kernel stack is so long.
+    /// Makes a sample without frames, whose kernel stack has this length.
     pub fn sample(comm: &[u8], kernel_bytes: i32) -> prof_sample {
         let mut name = [0; 16];
         name[..comm.len()].copy_from_slice(comm);
         prof_sample { pid: 0, kernel_bytes, user_bytes: -14, pad: 0, comm: name, kernel: [0; 127], user: [0; 127] }
     }
 
-    /// The instances of a table, by name.
+    /// Returns the instances of a table, by name.
     pub fn named(table: &Table) -> Vec<(String, u64)> {
         let row = |(row, key): (usize, &Key)| match (key, table.value(row, 0)) {
             (Key::Numbered(_, name), Some(Atom::U64(value))) => {
@@ -345,7 +345,8 @@ pub mod tests {
         rows
     }
 
-    /// Two names of one identifier, for who knows the secret: with 31 bits there are some among a hundred thousand.
+    /// Returns two names with the same identifier, which only somebody with the secret can find: with 31 bits there are some among a
+    /// hundred thousand.
     fn twins() -> [String; 2] {
         let mut known = HashMap::new();
         let mut names = (0..).map(|number| format!("twin{number}"));
