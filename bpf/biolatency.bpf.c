@@ -84,21 +84,25 @@ struct bio_part {
 
 /*
  * Two of each for every disk and group of CPUs: reads and writes, flushes and discards. The rows of a disk are found by its numbers, at the
- * same index for all groups; those at index 0 take what found no place.
+ * same index for all groups; those at index 0 take what found no place. Behind those of the last group are BIO_LATE indexes that all CPUs
+ * share, for disks that come later.
  */
 ROWS(bio_rows, struct bio_row);
 ROWS(bio_smalls, struct bio_small);
-ROWS(bio_marks, struct mark); /* one for the rows of both kinds that have the same number */
+ROWS(bio_marks, struct mark); /* one for the rows of all kinds that have the same number */
 ROWS(bio_sizes, struct bio_size_row); /* reads and writes */
 ROWS(bio_slowests, struct bio_slowest); /* even and odd epochs */
 ROWS(bio_epochs, struct bio_epoch);
 ROWS(bio_ignoreds, struct bio_ignored);
 
-/* Which disk an index belongs to: whoever inserts first has it, for all CPUs. */
+/*
+ * Which disk an index belongs to: whoever inserts first has it, for all CPUs. The index of a disk by its numbers. At 0, how many of the
+ * indexes that all CPUs share may be taken.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
-	__type(key, __u32);
+	__type(key, __u64);
 	__type(value, __u64);
 } bio_owners SEC(".maps");
 
@@ -109,6 +113,7 @@ PRIVATE(bio_starts, __u64);
 PRIVATE(bio_parts, struct bio_part);
 
 const volatile __u32 bio_disks; /* rows per group of CPUs and operation */
+const volatile __u32 bio_last_cpu; /* the highest number of a CPU */
 const volatile __u32 bio_cpu_shift; /* 1 << this many CPUs share their rows */
 const volatile bool bio_shared; /* it is more than one */
 const volatile __u32 bio_start_shift; /* 32 - log2 of the places in bio_starts */
@@ -124,7 +129,9 @@ const volatile __u32 bio_part_shift; /* 32 - log2 of the places in bio_parts */
 FEATURE(plug_clock, bpf_core_field_exists(((struct blk_plug *)0)->cur_ktime))
 
 #define BIO_OTHERS (1ULL << 62) /* disks that found no place */
-#define BIO_CHOICES 16 /* of a disk for its index */
+#define BIO_CHOICES 8 /* of a disk for its index */
+#define BIO_LATE 256 /* indexes that all CPUs share (size.rs) */
+#define BIO_RIVALS 4 /* disks that may take one of these at the same time */
 
 #define BIO_SUM GROUP_SUM
 #define BIO_TIME GROUP_TIME
@@ -156,27 +163,50 @@ static __always_inline __u32 bio_index(__u32 hash, __u32 span)
 	return 1 + ((__u64)hash * span >> 32);
 }
 
+/* Whether an index is the disk's, or was nobody's and is now. */
+static __always_inline bool bio_claim(__u64 index, __u64 disk)
+{
+	__u64 *owner = bpf_map_lookup_elem(&bio_owners, &index);
+
+	if (!owner) {
+		bpf_map_update_elem(&bio_owners, &index, &disk, BPF_NOEXIST);
+		owner = bpf_map_lookup_elem(&bio_owners, &index);
+	}
+	return owner && *owner == disk;
+}
+
 /*
- * The index of a disk that is not at its first choice, or does not count there yet: the first that is the disk's or was nobody's; 0 if all
- * are others'. It is the same for all kinds of rows.
+ * The index of a disk that is not at its first choice, or does not count there yet; 0 if all are others'. It is the same for all kinds of
+ * rows. Two CPUs that look for one at once may take two of those that all share: one is the disk's from then on, and what the other
+ * counted once adds up with it.
  */
 static __always_inline __u32 bio_place(__u64 disk)
 {
+	__u64 *known = bpf_map_lookup_elem(&bio_owners, &disk);
 	__u32 hash = bio_hash(disk), span = bio_disks - 1;
-	__u64 key = disk;
+	__u64 none = 0, place = 0, late;
 
-	for (int nth = 0; nth < BIO_CHOICES; nth++, hash += 0x9e3779b1) {
-		__u32 index = bio_index(hash, span);
-		__u64 *owner = bpf_map_lookup_elem(&bio_owners, &index);
+	if (likely(known))
+		return *known;
+	known = bpf_map_lookup_elem(&bio_owners, &none);
+	late = bio_disks + (known ? *known : 0);
+#pragma nounroll
+	for (int nth = 0; nth < BIO_CHOICES + BIO_RIVALS; nth++, hash += 0x9e3779b1) {
+		__u64 index = nth < BIO_CHOICES ? bio_index(hash, span) : late++;
 
-		if (!owner) {
-			bpf_map_update_elem(&bio_owners, &index, &key, BPF_NOEXIST);
-			owner = bpf_map_lookup_elem(&bio_owners, &index);
+		if (index < bio_disks + BIO_LATE && bio_claim(index, disk)) {
+			place = index;
+			break;
 		}
-		if (owner && *owner == disk)
-			return index;
 	}
-	return 0;
+	if (!place)
+		return 0;
+	bpf_map_update_elem(&bio_owners, &disk, &place, BPF_NOEXIST);
+	if (place >= bio_disks) {
+		late -= bio_disks;
+		bpf_map_update_elem(&bio_owners, &none, &late, BPF_ANY);
+	}
+	return place;
 }
 
 /*
@@ -190,14 +220,20 @@ static __always_inline __u32 bio_first(__u64 disk, __u32 which, const volatile _
 	return ((cpu >> *cpu_shift) * disks + bio_index(bio_hash(disk), disks - 1)) << 1 | which;
 }
 
-/* The row of a disk whose first choice is not its own: a row of `smalls` if `is_small`. All kinds of rows begin with their disk. */
+/*
+ * The row of a disk whose first choice is not its own: a row of `smalls` if `is_small`; whether all CPUs share it. All kinds of rows begin
+ * with their disk.
+ */
 static __always_inline void *bio_other_row(void *rows, void *smalls, bool is_small, __u64 disk, __u32 which,
-					   const volatile __u32 *cpu_shift)
+					   const volatile __u32 *cpu_shift, bool *late)
 {
-	__u32 place = bio_place(disk), cpu = bpf_get_smp_processor_id();
-	__u32 number = ((cpu >> *cpu_shift) * bio_disks + place) << 1 | which;
+	__u32 place = bio_place(disk), cpu = bpf_get_smp_processor_id(), number;
 	__u64 *r;
 
+	*late = place >= bio_disks;
+	if (*late)
+		cpu = bio_last_cpu;
+	number = ((cpu >> *cpu_shift) * bio_disks + place) << 1 | which;
 	if (is_small) {
 		r = row(smalls, number);
 		HIDE(r); /* or clang makes one call of both, of a map that the verifier does not know */
@@ -212,14 +248,15 @@ static __always_inline void *bio_other_row(void *rows, void *smalls, bool is_sma
 	return r;
 }
 
-/* The row of a disk for this CPU. */
-static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which, const volatile __u32 *cpu_shift)
+/* The row of a disk for this CPU, or for all of them. */
+static __always_inline void *bio_row_of(void *rows, __u64 disk, __u32 which, const volatile __u32 *cpu_shift, bool *late)
 {
 	__u64 *r = row(rows, bio_first(disk, which, cpu_shift));
 
+	*late = false;
 	if (likely(r && *r == disk))
 		return r;
-	return bio_other_row(rows, rows, false, disk, which, cpu_shift);
+	return bio_other_row(rows, rows, false, disk, which, cpu_shift, late);
 }
 
 /* Both times of a request, -1 for one that is not known; false if neither is. */
@@ -263,10 +300,10 @@ static __always_inline __u64 bio_earlier(const bool raw, struct request *rq)
 }
 
 /* Counts a read or a write by its size. */
-static __always_inline void bio_size(__u64 disk, __u32 op, __u64 bytes, __s64 total)
+static __always_inline void bio_size(__u64 disk, __u32 op, __u64 bytes, __s64 total, const bool plain)
 {
-	struct bio_size_row *r = bio_row_of(&bio_sizes, disk, op & 1, &bio_size_cpu_shift);
-	const bool plain = group_plain(bio_size_shared);
+	bool late;
+	struct bio_size_row *r = bio_row_of(&bio_sizes, disk, op & 1, &bio_size_cpu_shift, &late);
 	__u64 size = 0;
 
 	if (!r)
@@ -314,11 +351,12 @@ static __always_inline void bio_slower(const bool raw, struct request *rq, __u64
 	struct bio_epoch *epoch = row(&bio_epochs, 0);
 	struct bio_slowest *r;
 	__u64 check;
+	bool late;
 
 	if (!epoch)
 		return;
 	check = epoch->number;
-	r = bio_row_of(&bio_slowests, disk, check & 1, &bio_cpu_shift);
+	r = bio_row_of(&bio_slowests, disk, check & 1, &bio_cpu_shift, &late);
 	if (!r || likely(r->epoch >= check && r->total >= (__u64)total))
 		return;
 	r->epoch = check;
@@ -337,45 +375,14 @@ static __always_inline void bio_slower(const bool raw, struct request *rq, __u64
 	r->check = check;
 }
 
-/* Counts the completion of a request, or of a part of it. */
-static __always_inline void bio_complete(const bool raw, struct request *rq, __u32 nr_bytes)
+/* Counts in the row of its disk, which all CPUs share if `late`. */
+static __always_inline void bio_count(const bool raw, struct request *rq, __u32 nr_bytes, __u64 disk, __u32 op, __u64 now,
+				      struct bio_head *r, __u64 is_small, const bool late)
 {
-	__u32 op = block_op(raw, rq);
-	const bool plain = group_plain(bio_shared);
-	__u64 disk, now, is_small, earlier = 0;
+	const bool plain = !late && group_plain(bio_shared);
 	__s64 total, device;
-	struct bio_head *r;
-	__u32 number;
+	__u64 earlier = 0;
 
-	if (unlikely(block_is_command(op)))
-		return;
-	disk = 1ULL << 63 | block_disk(raw, rq); /* before the paths part: each load of a pointer takes the verifier a millisecond */
-	if (unlikely(!nr_bytes)) {
-		asm volatile(""); /* or clang makes one number of both questions, with jumps of its own */
-		if (block_is_ghost(op, nr_bytes))
-			return;
-	}
-	if (bio_ignores(raw, rq, disk))
-		return;
-	now = bpf_ktime_get_ns();
-
-	number = bio_first(disk, op & 1, &bio_cpu_shift);
-	/* clang may not tell later from the operation which of the two it was: the verifier cannot. */
-	if (unlikely(op == OP_FLUSH || op == OP_DISCARD)) {
-		r = row(&bio_smalls, number);
-		is_small = 1;
-		HIDE(is_small);
-	} else {
-		r = row(&bio_rows, number);
-		is_small = 0;
-		HIDE(is_small);
-	}
-	if (unlikely(!r) || unlikely(r->disk != disk)) {
-		asm volatile("%0 += %1; %0 -= %1" : "+r"(op) : "r"(disk)); /* for the verifier; see usec_bucket */
-		r = bio_other_row(&bio_rows, &bio_smalls, is_small, disk, op & 1, &bio_cpu_shift);
-		if (!r)
-			return;
-	}
 	BIO_SUM(r->bytes, nr_bytes);
 	if (unlikely(block_is_part(raw, rq, nr_bytes))) {
 		if (bio_by_size || bio_exemplars)
@@ -408,9 +415,55 @@ static __always_inline void bio_complete(const bool raw, struct request *rq, __u
 	if (unlikely(total < 0))
 		return;
 	if (bio_by_size && !is_small)
-		bio_size(disk, op, earlier + nr_bytes, total);
+		bio_size(disk, op, earlier + nr_bytes, total, !late && group_plain(bio_size_shared));
 	if (bio_exemplars)
 		bio_slower(raw, rq, disk, now, total, device, nr_bytes, earlier);
+}
+
+/* Counts the completion of a request, or of a part of it. */
+static __always_inline void bio_complete(const bool raw, struct request *rq, __u32 nr_bytes)
+{
+	__u32 op = block_op(raw, rq);
+	__u64 disk, now, is_small;
+	struct bio_head *r;
+	__u32 number;
+	bool late;
+
+	if (unlikely(block_is_command(op)))
+		return;
+	disk = 1ULL << 63 | block_disk(raw, rq); /* before the paths part: each load of a pointer takes the verifier a millisecond */
+	if (unlikely(!nr_bytes)) {
+		asm volatile(""); /* or clang makes one number of both questions, with jumps of its own */
+		if (block_is_ghost(op, nr_bytes))
+			return;
+	}
+	if (bio_ignores(raw, rq, disk))
+		return;
+	now = bpf_ktime_get_ns();
+
+	number = bio_first(disk, op & 1, &bio_cpu_shift);
+	/* clang may not tell later from the operation which of the two it was: the verifier cannot. */
+	if (unlikely(op == OP_FLUSH || op == OP_DISCARD)) {
+		r = row(&bio_smalls, number);
+		is_small = 1;
+		HIDE(is_small);
+	} else {
+		r = row(&bio_rows, number);
+		is_small = 0;
+		HIDE(is_small);
+	}
+	if (unlikely(!r) || unlikely(r->disk != disk)) {
+		asm volatile("%0 += %1; %0 -= %1" : "+r"(op) : "r"(disk)); /* for the verifier; see usec_bucket */
+		r = bio_other_row(&bio_rows, &bio_smalls, is_small, disk, op & 1, &bio_cpu_shift, &late);
+		if (!r)
+			return;
+		/* By code of its own: the other asks for each add nothing. */
+		if (group_plain(bio_shared) && unlikely(late)) {
+			bio_count(raw, rq, nr_bytes, disk, op, now, r, is_small, true);
+			return;
+		}
+	}
+	bio_count(raw, rq, nr_bytes, disk, op, now, r, is_small, false);
 }
 
 /* Whether submitters are remembered here: biotop and bioperpid do it too. */

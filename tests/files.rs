@@ -425,8 +425,6 @@ const RIDDLING: &[&str] = &[
     "src/cli",
     "src/collector",
     "src/config",
-    "src/loader/map_shape.rs",
-    "src/loader/pins.rs",
     "src/logging.rs",
     "src/modules",
     "src/new",

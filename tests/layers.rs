@@ -27,7 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("script", &["bpf", "catalog", "config", "kit", "loader", "pcp", "state", "user"]),
     ("collector", &["catalog", "state", "kit", "host", "process", "loader", "bpf", "pcp", "config"]),
     ("privilege", &["kit"]),
-    ("reference", &["kit", "privilege"]),
+    ("reference", &["config", "kit", "privilege"]),
     ("cli", &["transport", "logging", "pcpconf", "config"]),
     (
         "show",

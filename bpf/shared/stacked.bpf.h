@@ -73,17 +73,19 @@ ON(block_bio_queue___stacked, struct bio *bio)
 			    (__u32)GET(disk, first_minor);
 	waits->since[way] = bpf_ktime_get_ns();
 	first = displaced ? row(&bio_stack_rows, 0) : NULL;
-	if (first)
+	if (first) {
 		ADD(first->displaced, 1);
+		mark(&bio_marks, 0);
+	}
 }
 
 ON(block_bio_complete, struct request_queue *q, struct bio *bio)
 {
-	const bool plain = group_plain(bio_shared);
 	struct bio_stack_row *r;
 	struct bio_waits *waits;
 	__u64 key, disk, ns;
 	__u32 way = 0, op;
+	bool plain, late;
 
 	if (GET(q, mq_ops))
 		return;
@@ -95,7 +97,8 @@ ON(block_bio_complete, struct request_queue *q, struct bio *bio)
 	ns = bpf_ktime_get_ns() - waits->since[way];
 	way_free(waits, way, key);
 	op = disk >> BIO_OP & 3;
-	r = bio_row_of(&bio_stack_rows, disk & ~(3ULL << BIO_OP), op >> 1, &bio_cpu_shift);
+	r = bio_row_of(&bio_stack_rows, disk & ~(3ULL << BIO_OP), op >> 1, &bio_cpu_shift, &late);
+	plain = !late && group_plain(bio_shared);
 	BOUND(op, 1);
 	if (r)
 		BIO_TIME(r->total[op], ns);

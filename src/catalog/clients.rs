@@ -27,7 +27,7 @@ pub struct Controllers {
     pub groups: Vec<String>,
 }
 
-/// What pmcd has told of a client.
+/// Attributes of a client, as pmcd sent them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Attributes {
     user: Option<u32>,
@@ -35,7 +35,7 @@ struct Attributes {
     name: Option<String>,
 }
 
-/// What a client turned out to be.
+/// Result of a look-up: whether a client may change what runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answer {
     may: bool,
@@ -59,7 +59,7 @@ pub struct Clients {
     controllers: Option<Controllers>,
     known: HashMap<Client, Known>,
     look_up: Arc<LookUp>,
-    /// What threads are asking for.
+    /// Look-ups in progress, each in a thread.
     asked: HashMap<Attributes, Receiver<Answer>>,
     /// As many more as there are threads that ask.
     threads: Arc<()>,
@@ -83,7 +83,7 @@ impl Default for Clients {
     }
 }
 
-/// How long pmcd waits for an answer about a client that was not asked for before. It comes from files at once, or from a cache.
+/// Time for which a store waits for the first look-up of its user. Files and caches answer at once.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Threads that ask at the same time: one for each user, however often it connects.
 const MOST_ASKED: usize = 16;
@@ -123,7 +123,7 @@ impl Clients {
         self.known.clear();
     }
 
-    /// Whether a client may change what runs: `PmErr::PERMISSION` if not, and `PmErr::AGAIN` as long as that is not known. Either is logged,
+    /// Checks that a client may change what runs: `PmErr::PERMISSION` if not, `PmErr::AGAIN` as long as that is not known. Either is logged,
     /// a refusal once a minute for each user.
     pub fn may_control(&mut self, client: Client) -> Result<(), PmErr> {
         let Some(controllers) = self.controllers.clone() else { return Ok(()) };
@@ -158,7 +158,7 @@ impl Clients {
         Err(PmErr::PERMISSION)
     }
 
-    /// Has a thread ask, and waits for it a moment, but not again if it takes longer.
+    /// Starts a look-up in a thread and waits a moment for its answer; later calls for the same user do not wait.
     fn ask(&mut self, controllers: Controllers, attributes: &Attributes) -> Option<Answer> {
         if self.asked.contains_key(attributes) || Arc::strong_count(&self.threads) > MOST_ASKED {
             return None;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// What a hook needs that every kernel with types of its own has.
+/// Requirement of hooks that every kernel with BTF meets.
 pub const NEEDS_BTF: &str = "a kernel with BTF";
 
 /// A place in the kernel and the ways to attach there.

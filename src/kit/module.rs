@@ -144,7 +144,7 @@ impl Plan {
         self.pinned.iter().find(|(name, _)| name == map.name).map(|(_, entries)| *entries)
     }
 
-    /// Has an agent continue pinned counts only if it has the same number: the place of a row in the module's maps depends on it.
+    /// Makes pinned counts continue only under an agent with the same number, on which the place of a row in the module's maps depends.
     pub fn counts_by(&mut self, number: u64) {
         self.counts_by = Some(number);
     }

@@ -1,4 +1,5 @@
-//! What a map has to be so that an agent to come can read its contents: kind, sizes, and the types of key and value.
+//! Properties of a map that a later agent compares before it reads the contents: kind, sizes, and the types of key and
+//! value.
 
 use crate::kit::Layout;
 use libbpf_rs::btf::types::{Array, Composite, Int};
@@ -6,25 +7,25 @@ use libbpf_rs::btf::{BtfKind, BtfType, TypeId};
 use libbpf_rs::{libbpf_sys, AsRawLibbpf, Btf, MapHandle, MapInfo, MapType, OpenMap, OpenObject};
 use std::os::fd::AsFd;
 
-/// Types that a description has, so that no object makes it endless, or its nesting too deep for a stack.
+/// Highest number of types in a description, so that no object makes it endless, or its nesting too deep for the stack.
 const MOST_TYPES: usize = 1000;
 
 /// A map as it is declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapShape {
-    /// Its name.
+    /// Name.
     pub name: String,
     kind: MapType,
     key_size: u32,
     value_size: u32,
     entries: u32,
     flags: u32,
-    /// The types of key and value, with names and places of members.
+    /// Types of key and value, with names and offsets of members.
     types: String,
 }
 
 impl MapShape {
-    /// Those of an object's maps with these names, as they are to be created.
+    /// Returns the shapes of an object's maps with these names, as they are to be created.
     pub fn of(object: &OpenObject, names: &[String]) -> Vec<MapShape> {
         // SAFETY: the object is open, and lives longer than its types.
         let btf = Btf::from_bpf_object(unsafe { object.as_libbpf_object().as_ref() }).ok().flatten();
@@ -53,13 +54,13 @@ impl MapShape {
         }
     }
 
-    /// A layout with this map.
+    /// Adds this map to a layout.
     pub fn add_to(&self, layout: Layout) -> Layout {
         let MapShape { name, kind, key_size, value_size, entries, flags, types } = self;
         layout.with(format_args!("{name} {} {key_size} {value_size} {entries} {flags} {types}", *kind as u32))
     }
 
-    /// Whether a map in the kernel is one of this shape, as far as the kernel tells.
+    /// True if a map in the kernel has this shape, as far as the kernel tells.
     pub fn is_of(&self, map: &MapHandle) -> bool {
         MapInfo::new(map.as_fd()).is_ok_and(|info| {
             let sizes = (info.info.key_size, info.info.value_size, info.info.max_entries);
@@ -68,7 +69,7 @@ impl MapShape {
     }
 }
 
-/// Describes a type by what gives bytes a meaning.
+/// Describes a type by everything that gives bytes a meaning.
 fn describe(btf: &Btf<'_>, id: TypeId, left: &mut usize, text: &mut String) {
     let Some(ty) = btf.type_by_id::<BtfType<'_>>(id) else { return };
     if *left == 0 {

@@ -1,6 +1,7 @@
-//! Maps that outlive the agent, and programs that count in them meanwhile: pinned in a BPF file system, a directory for each unit (a
-//! module or a pair) whose name has the layout of the maps and since when they count. Maps of another layout are discarded. Programs end
-//! when the next agent loads its own. Only root and one agent at a time use the directory.
+//! Maps that outlive the agent, and programs that continue to count in them: pinned in a BPF file system, with a
+//! directory for each unit (a module or a pair) whose name contains the layout of the maps and the time from which they
+//! count. Maps of another layout are discarded. Programs end when the next agent loads its own. The directory is used
+//! by root and by one agent at a time.
 
 use super::held;
 use super::map_shape::MapShape;
@@ -25,32 +26,32 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Where systemd mounts a BPF file system.
+/// Mount point of systemd's BPF file system.
 const MOUNT: &str = "/sys/fs/bpf";
-/// What the names of pinned programs begin with; no map has a name like it.
+/// Prefix of the names of pinned programs; no map has a name like it.
 const PROGRAM: &str = "program=";
-/// How long the agent before may take to end.
+/// Time for the previous agent to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What there is to say of a unit whose maps are to outlive the agent.
+/// State of a unit whose maps are to outlive the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PinState {
-    /// Since when its maps count, in seconds since 1970; 0: they are not loaded.
+    /// Time from which its maps count, in seconds since 1970; 0 if they are not loaded.
     pub since: u64,
-    /// Whether its maps are pinned.
+    /// True if its maps are pinned.
     pub is_pinned: bool,
-    /// Sets of maps that this agent discarded, since their layout was another one.
+    /// Number of sets of maps that this agent discarded because their layout differed.
     pub discarded: u64,
-    /// A sentence on it.
+    /// Status in a sentence.
     pub status: String,
 }
 
-/// Why nothing can be pinned, and what to do.
+/// A reason why nothing can be pinned, with a remedy.
 #[derive(Clone, Debug, Error)]
 #[error("{why}")]
 struct NotPinned {
     why: String,
-    /// Another agent uses the directory: it may be one that ends.
+    /// True if another agent uses the directory, which may be about to end.
     is_busy: bool,
 }
 
@@ -64,22 +65,22 @@ impl NotPinned {
     }
 }
 
-/// All that is pinned by this agent.
+/// Everything that this agent has pinned.
 #[derive(Default)]
 struct Pins {
-    /// The directory's name below that of all agents; an agent without one pins nothing.
+    /// Name of the directory below that of all agents; an agent without one pins nothing.
     name: Option<String>,
-    /// Whether what is pinned of other units is removed.
+    /// True if pins of unknown units are removed.
     removes: bool,
     store: Option<Result<Store, NotPinned>>,
     states: BTreeMap<String, PinState>,
-    /// Units whose maps programs count in.
+    /// Units whose maps are in use by programs.
     users: BTreeMap<String, Weak<()>>,
     /// Programs that were told to end.
     ending: Vec<Ending>,
-    /// Programs of an agent before that count until others are attached in their place.
+    /// Programs of an earlier agent that count until their successors are attached.
     before: Vec<Before>,
-    /// What is to be pinned once the agent before has ended.
+    /// Units to be pinned once the previous agent has ended.
     late: Vec<Late>,
 }
 
@@ -89,11 +90,11 @@ struct Late {
     layout: Layout,
     since: u64,
     maps: Vec<(String, OwnedFd)>,
-    /// Programs that are to go on without the agent.
+    /// Programs that are to run on without the agent.
     links: Vec<(String, OwnedFd)>,
 }
 
-/// A program of an agent before, which this one keeps attached.
+/// A program of an earlier agent, which this one keeps attached.
 struct Before {
     unit: String,
     program: String,
@@ -104,7 +105,7 @@ struct Before {
 struct Ending {
     program: u32,
     link: u32,
-    /// Whoever closes a link that nothing else holds has detached its program then.
+    /// Descriptor of the link; closing the last one detaches the program before close(2) returns.
     fd: Option<OwnedFd>,
 }
 
@@ -113,13 +114,14 @@ impl Ending {
         link.info().map(|info| Ending { program: info.prog_id, link: info.id, fd: None })
     }
 
-    /// The same, and the link is held, so that the program stays attached.
+    /// Makes it with the link held, so that the program stays attached.
     fn held(link: &Link) -> libbpf_rs::Result<Ending> {
         let fd = link.as_fd().try_clone_to_owned()?;
         Ok(Ending { fd: Some(fd), ..Ending::of(link)? })
     }
 
-    /// Whether the program may still run. The kernel gives up a file's hold on the link a moment after the file is gone.
+    /// True if the program may still run. The kernel releases a deleted file's reference to the link with a short
+    /// delay.
     fn may_run(&mut self) -> bool {
         self.fd = None;
         // SAFETY: it takes a number and returns a descriptor.
@@ -135,10 +137,10 @@ impl Ending {
     }
 }
 
-/// The agent's directory, which is locked.
+/// The agent's directory, locked.
 struct Store {
     path: PathBuf,
-    /// This agent holds the programs of the one before.
+    /// True if this agent holds the programs of the previous one.
     has_programs: bool,
     _lock: Flock<File>,
 }
@@ -154,32 +156,33 @@ static PINS: Mutex<Pins> = Mutex::new(Pins {
     late: Vec::new(),
 });
 
-/// The maps of a unit that are to be pinned: those of an agent before, or none yet.
+/// Maps of a unit that are to be pinned: those of an earlier agent, or none yet.
 pub struct Unit {
     name: String,
     layout: Layout,
-    /// None as long as another agent uses that of all units.
+    /// Directory; `None` while another agent uses that of all units.
     directory: Option<PathBuf>,
     since: u64,
     maps: Vec<String>,
     found: BTreeMap<String, MapHandle>,
 }
 
-/// Keeps a unit's maps from being used by a second set of programs.
+/// A lock on a unit's maps against a second set of programs.
 pub struct PinUser {
-    /// The unit.
+    /// Unit.
     pub unit: String,
     directory: Option<PathBuf>,
     _token: Arc<()>,
 }
 
 impl PinUser {
-    /// Ends the programs of an agent before that count in the same maps.
+    /// Ends programs of an earlier agent that count in the same maps.
     pub fn end_programs_before(&self) {
         held(&PINS).end_before(|unit, _| unit == self.unit);
     }
 
-    /// Has an attached program go on when the agent ends. One that hangs on a perf event (tracepoints, kprobes, uprobes) ends with it.
+    /// Makes an attached program run on when the agent ends. Programs at perf events (tracepoints, kprobes, uprobes)
+    /// end with it.
     pub fn let_run(&self, program: &str, link: BorrowedFd<'_>) {
         if !outlives(link) {
             log::info!("{}: {program} ends with the agent, as each tracepoint, kprobe and uprobe", self.unit);
@@ -199,7 +202,8 @@ impl PinUser {
     }
 }
 
-/// Ends the programs of a unit that would go on without the agent. Those that this agent still runs, for other units, stay attached.
+/// Ends the programs of a unit that would run on without the agent. Those that this agent still runs, for other units,
+/// stay attached.
 pub fn end_pinned_programs(unit: &str, still_run: impl Fn(&str) -> bool) {
     let Pins { store, ending, late, .. } = &mut *held(&PINS);
     late.retain(|late| late.unit != unit);
@@ -209,13 +213,14 @@ pub fn end_pinned_programs(unit: &str, still_run: impl Fn(&str) -> bool) {
     }
 }
 
-/// Ends those programs of modules that an agent before let run and whose names are these: others are attached in their place now.
+/// Ends programs of modules that an earlier agent left running and whose names are replaced: their successors are
+/// attached now.
 pub fn end_programs_before(is_replaced: impl Fn(&str) -> bool) {
     held(&PINS).end_before(|unit, program| !is_pair(unit) && is_replaced(program));
 }
 
-/// Pins the maps that could not be pinned as they were loaded, if the agent before has ended meanwhile. Its counts are lost: this
-/// agent's began at 0. To be called now and then.
+/// Pins maps that could not be pinned when they were loaded, if the previous agent has ended meanwhile. Its counts are
+/// lost, since those of this agent began at 0. To be called periodically.
 pub fn pin_late() {
     let pins = &mut *held(&PINS);
     let Pins { name: Some(name), store, states, ending, late, .. } = pins else { return };
@@ -240,7 +245,8 @@ pub fn pin_late() {
     }
 }
 
-/// Lets the next agent have the directory, unless programs of this one still count in what is pinned. To be called at the end.
+/// Releases the directory for the next agent, unless programs of this one still count in pinned maps. To be called at
+/// the end.
 pub fn release_pins() {
     let pins = &mut *held(&PINS);
     pins.late.clear();
@@ -250,8 +256,8 @@ pub fn release_pins() {
     }
 }
 
-/// A sentence for each directory of pins that is nobody's at the moment: that of an agent with another domain or directory of state, or
-/// of an account that cannot pin. None where they cannot be looked at.
+/// Returns a sentence for each directory of pins that no agent uses: left by an agent with another domain or state
+/// directory, or by an account that cannot pin. None if they cannot be read.
 pub fn foreign_pins(domain: u32, state: &Path) -> Vec<String> {
     let own = directory_of(domain, state);
     let within = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
@@ -273,8 +279,8 @@ pub fn foreign_pins(domain: u32, state: &Path) -> Vec<String> {
     paths.map(said).collect()
 }
 
-/// Waits until the programs that were ended do not run any more: the kernel detaches them a moment later, and others that count in the
-/// same maps are to be attached.
+/// Waits until ended programs no longer run: the kernel detaches them with a short delay, and others that count in the
+/// same maps are about to be attached.
 pub fn wait_for_ended_programs() {
     let until = Instant::now() + PATIENCE;
     let mut ending = std::mem::take(&mut held(&PINS).ending);
@@ -289,8 +295,8 @@ pub fn wait_for_ended_programs() {
     }
 }
 
-/// Waits until the kernel has given up what files that are gone held on links; programs go on as long as this agent holds these. Whoever
-/// closes a link later is the last, and need not wait for the kernel to detach it.
+/// Waits until the kernel has released the references of deleted files to links; programs run on while this agent holds
+/// these links. Closing one later then detaches the program at once.
 fn wait_for_kernel() {
     for _ in 0..2 {
         // SAFETY: it takes numbers. It waits until what all CPUs read at its begin is not read any more.
@@ -300,8 +306,8 @@ fn wait_for_kernel() {
     }
 }
 
-/// Has this agent pin maps, in a directory of its own: agents with other directories of state do not share maps. `removes`: it knows
-/// all units, so that what is pinned of others can be removed.
+/// Makes this agent pin maps, in a directory of its own: agents with other state directories do not share maps.
+/// `removes`: this agent knows all units, so pins of others can be removed.
 pub fn pin_for(domain: u32, state: &Path, removes: bool) {
     let mut pins = held(&PINS);
     (pins.name, pins.removes) = (Some(directory_of(domain, state)), removes);
@@ -311,12 +317,12 @@ fn directory_of(domain: u32, state: &Path) -> String {
     format!("{domain}-{:016x}", Layout::of(state.as_os_str().as_encoded_bytes()).0)
 }
 
-/// Whether a unit is a pair: another object, whose programs may have names of the modules' programs.
+/// True if a unit is a pair: a separate object, whose programs may have the names of modules' programs.
 fn is_pair(unit: &str) -> bool {
     unit.starts_with("user.")
 }
 
-/// Whether programs of this agent count for a unit.
+/// True if programs of this agent count for a unit.
 fn is_used(users: &BTreeMap<String, Weak<()>>, unit: &str) -> bool {
     users.get(unit).is_some_and(|user| user.strong_count() > 0)
 }
@@ -326,13 +332,13 @@ impl Pins {
         self.late.iter_mut().find(|late| late.unit == unit)
     }
 
-    /// Ends programs of an agent before, by unit and name.
+    /// Ends programs of an earlier agent, by unit and name.
     fn end_before(&mut self, is_meant: impl Fn(&str, &str) -> bool) {
         let ended = self.before.extract_if(.., |before| is_meant(&before.unit, &before.program));
         self.ending.extend(ended.map(|before| before.link));
     }
 
-    /// The directory, which is opened again if another agent used it the last time.
+    /// Opens the directory; tries again if another agent used it the last time.
     fn open(name: &str, store: &mut Option<Result<Store, NotPinned>>) {
         match store {
             None => *store = Some(Store::open(name, PATIENCE)),
@@ -364,23 +370,23 @@ impl Late {
     }
 }
 
-/// Notes that a unit's maps are to outlive the agent, whether they can be loaded now or not.
+/// Records that a unit's maps are to outlive the agent, whether they can be loaded now or not.
 pub fn want_pinned(unit: &str) {
     let state = PinState { status: "not loaded".into(), ..PinState::default() };
     held(&PINS).states.entry(unit.to_owned()).or_insert(state);
 }
 
-/// Notes that a unit's maps are not to outlive the agent.
+/// Records that a unit's maps are not to outlive the agent.
 pub fn forget_pinned(unit: &str) {
     held(&PINS).states.remove(unit);
 }
 
-/// What there is to say of a unit, if it is to be pinned.
+/// Returns the state of a unit, if it is to be pinned.
 pub fn pin_state(unit: &str) -> Option<PinState> {
     held(&PINS).states.get(unit).cloned()
 }
 
-/// The entries of each map that an agent before pinned of a unit, by the map's name.
+/// Returns the entries of each map that an earlier agent pinned for a unit, by the map's name.
 pub fn pinned_sizes(unit: &str) -> Vec<(String, usize)> {
     let mut pins = held(&PINS);
     let Pins { name: Some(name), store, .. } = &mut *pins else { return Vec::new() };
@@ -396,8 +402,8 @@ pub fn pinned_sizes(unit: &str) -> Vec<(String, usize)> {
     files.filter_map(size).collect()
 }
 
-/// Ends the programs of an agent before in whose place no others came, and removes what is pinned of units that are not to be pinned any
-/// more. To be called once all is loaded.
+/// Ends programs of an earlier agent that have no successors, and removes pins of units that are no longer to be
+/// pinned. To be called once everything is loaded.
 pub fn remove_other_pins() {
     let mut pins = held(&PINS);
     let Some(name) = pins.name.clone() else { return };
@@ -423,8 +429,8 @@ pub fn remove_other_pins() {
 }
 
 impl Unit {
-    /// Finds the maps of a unit that an object has; those of another layout, or that are not complete, are discarded. `None`: nothing is
-    /// pinned, and the unit's state says why.
+    /// Finds the pinned maps of a unit that an object has; those with another layout, or incomplete ones, are
+    /// discarded. `None`: nothing is pinned, and the unit's state has the reason.
     pub fn find(request: &PinRequest, object: &OpenObject) -> Option<Unit> {
         let PinRequest { unit, layout, maps } = request;
         let mut pins = held(&PINS);
@@ -458,7 +464,7 @@ impl Unit {
         }
     }
 
-    /// Puts the maps of an agent before in the place of those that an object would create.
+    /// Replaces the maps that an object would create by those of an earlier agent.
     pub fn reuse(&self, object: &mut OpenObject) -> libbpf_rs::Result<()> {
         for mut map in object.maps_mut() {
             let pinned = self.found.get(&*map.name().to_string_lossy());
@@ -467,12 +473,13 @@ impl Unit {
         Ok(())
     }
 
-    /// The names of its maps that have counts of an agent before.
+    /// Iterates over the names of its maps with counts of an earlier agent.
     pub fn continued(&self) -> impl Iterator<Item = &String> {
         self.found.keys()
     }
 
-    /// Pins its maps of a loaded object, unless they are pinned already. Nothing else uses them as long as the user lives.
+    /// Pins the unit's maps of a loaded object, unless they are pinned already. Nothing else uses them as long as the
+    /// returned value lives.
     pub fn keep(self, object: &Object) -> Option<PinUser> {
         let continues = !self.found.is_empty();
         let pinned = match &self.directory {
@@ -535,7 +542,7 @@ impl PinState {
     }
 }
 
-/// What the name of a unit's directory says.
+/// Contents of the name of a unit's directory.
 struct Named {
     name: String,
     layout: Layout,
@@ -543,7 +550,7 @@ struct Named {
 }
 
 impl Named {
-    /// `UNIT-LAYOUT-SINCE`; dots are not allowed in names of a BPF file system.
+    /// Parses `UNIT-LAYOUT-SINCE`; a BPF file system allows no dots in names.
     fn read(name: &str) -> Option<Named> {
         let mut parts = name.rsplitn(3, '-');
         let since = parts.next()?.parse().ok()?;
@@ -557,7 +564,7 @@ impl Named {
 }
 
 impl Store {
-    /// Opens the directory, and makes it if it is not there. The sentence of an error says what to do.
+    /// Opens the directory, creating it if necessary. The text of an error includes a remedy.
     fn open(name: &str, patience: Duration) -> Result<Store, NotPinned> {
         let mount = Path::new(MOUNT);
         let kind = statfs(mount).map_err(|error| NotPinned::at(mount, error))?.filesystem_type();
@@ -587,7 +594,8 @@ impl Store {
         Ok(Store { path, has_programs: false, _lock: lock })
     }
 
-    /// The programs of the agent before, each of which can be that of several units. Their files go, and they stay attached.
+    /// Takes over the programs of the previous agent, each of which can serve several units. Their files are removed,
+    /// and they stay attached.
     fn take_programs(&self) -> Vec<Before> {
         let mut taken = Vec::new();
         for (directory, Named { name: unit, .. }) in self.units() {
@@ -635,7 +643,7 @@ impl Store {
     }
 }
 
-/// All maps of a directory, if they are what is expected.
+/// Returns all maps of a directory, if they are as expected.
 fn found(directory: &Path, maps: &[MapShape]) -> Option<BTreeMap<String, MapHandle>> {
     let open = |shape: &MapShape| {
         let map = MapHandle::from_pinned_path(directory.join(file_of(&shape.name))).ok()?;
@@ -644,7 +652,7 @@ fn found(directory: &Path, maps: &[MapShape]) -> Option<BTreeMap<String, MapHand
     maps.iter().map(open).collect()
 }
 
-/// The file that a map is pinned at.
+/// Returns the name of the file of a pinned map.
 fn file_of(map: &str) -> String {
     map.replace('.', ":")
 }
@@ -653,7 +661,7 @@ fn file_of_program(directory: &Path, program: &str) -> PathBuf {
     directory.join(format!("{PROGRAM}{}", file_of(program)))
 }
 
-/// Makes a directory that only root may use, or takes it if it is one.
+/// Creates a directory that only root may use, or accepts an existing one.
 fn own_directory(path: &Path) -> Result<(), NotPinned> {
     let failed = |error: io::Error| NotPinned::at(path, format!("{error}; only root can pin"));
     match DirBuilder::new().mode(0o700).create(path) {
@@ -672,7 +680,7 @@ fn own_directory(path: &Path) -> Result<(), NotPinned> {
     })
 }
 
-/// Locks a directory. An agent that ends holds it a little longer.
+/// Locks a directory. An agent that is ending holds the lock a little longer.
 fn locked(mut file: File, patience: Duration) -> Result<Flock<File>, nix::Error> {
     let until = Instant::now() + patience;
     loop {
@@ -685,7 +693,8 @@ fn locked(mut file: File, patience: Duration) -> Result<Flock<File>, nix::Error>
     }
 }
 
-/// Whether what a link attaches stays when the process ends in order: closing a perf event's link switches the event off.
+/// True if a program stays attached by its pinned link when the process exits: closing the link of a perf event
+/// disables the event.
 fn outlives(link: BorrowedFd<'_>) -> bool {
     use LinkTypeInfo::{Cgroup, RawTracepoint, Tracing, Xdp};
     // Before 5.15 a perf event's is no link.
@@ -702,13 +711,14 @@ fn pin(path: &Path, what: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// The programs that are pinned in a unit's directory.
+/// Returns the programs pinned in a unit's directory: path and name.
 fn programs_in(directory: &Path) -> Vec<(PathBuf, String)> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     files.filter_map(|file| Some((file.path(), file.file_name().to_str()?.strip_prefix(PROGRAM)?.to_owned()))).collect()
 }
 
-/// Ends the programs of a unit's directory, which an agent before or this one let run. Those that do not run for others are ending.
+/// Ends the programs of a unit's directory, left running by an earlier agent or this one. Those that do not run for
+/// other units are added to `ending`.
 fn end_programs(directory: &Path, ending: &mut Vec<Ending>, still_run: impl Fn(&str) -> bool) {
     for (path, program) in programs_in(directory) {
         let link = Link::open(&path).and_then(|link| Ending::of(&link)).map_err(io::Error::other);
@@ -720,7 +730,7 @@ fn end_programs(directory: &Path, ending: &mut Vec<Ending>, still_run: impl Fn(&
     }
 }
 
-/// Whether the kernel has a program of this number.
+/// True if the kernel has a program with this id.
 fn is_there(program: u32) -> bool {
     !Program::fd_from_id(program).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }

@@ -152,7 +152,7 @@ fn argument(index: u8, mask: u64, bits: u64) -> Result<SeccompRule, Error> {
     Ok(SeccompRule::new(vec![SeccompCondition::new(index, SeccompCmpArgLen::Dword, is, bits)?])?)
 }
 
-/// What is allowed: calls, each with the rules of which one has to hold if there are any.
+/// Allowed system calls, each with its rules, of which one has to hold if there are any.
 fn allowed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     const ALL: u64 = u32::MAX as u64;
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
@@ -165,7 +165,7 @@ fn allowed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     Ok(rules)
 }
 
-/// What happens at any other call.
+/// Action at any other call.
 fn beyond() -> SeccompAction {
     match cfg!(debug_assertions) {
         true => SeccompAction::KillProcess,
@@ -195,7 +195,7 @@ pub fn limit_calls() -> Result<(), Error> {
 /// `BPF_ENABLE_STATS` (linux/bpf.h).
 const BPF_ENABLE_STATS: u64 = 32;
 
-/// What the helper for program statistics does: requests from the agent, descriptors from the kernel, memory for both.
+/// System calls of the helper for program statistics: requests from the agent, descriptors from the kernel, memory for both.
 fn statistics_calls() -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     const CALLS: &[libc::c_long] = &[
         libc::SYS_read,

@@ -25,7 +25,7 @@ pub fn capabilities(need: Need) -> &'static [Capability] {
     }
 }
 
-/// What loading these modules takes, and running them.
+/// Returns the capabilities that loading and running these modules take.
 pub fn to_load<'a>(specs: impl IntoIterator<Item = &'a Spec> + Clone) -> CapsHashSet {
     // CAP_SYS_RESOURCE lifts the limit of locked memory, which counts before Linux 5.11.
     let mut capabilities = to_run(specs.clone());
@@ -37,7 +37,7 @@ pub fn to_load<'a>(specs: impl IntoIterator<Item = &'a Spec> + Clone) -> CapsHas
     capabilities
 }
 
-/// What running these modules takes once they are loaded. Reading maps takes CAP_BPF before Linux 5.19, where
+/// Returns the capabilities that running these modules takes once they are loaded. Reading maps takes CAP_BPF before Linux 5.19, where
 /// `kernel.unprivileged_bpf_disabled` is set.
 pub fn to_run<'a>(specs: impl IntoIterator<Item = &'a Spec>) -> CapsHashSet {
     let mut capabilities = CapsHashSet::from([bpf(CAP_BPF)]);
@@ -53,13 +53,13 @@ pub fn to_run<'a>(specs: impl IntoIterator<Item = &'a Spec>) -> CapsHashSet {
     capabilities
 }
 
-/// What perf_event_open(2) takes besides CAP_PERFMON on this machine.
+/// Returns the capability that perf_event_open(2) takes besides CAP_PERFMON on this machine.
 fn perf_events_take() -> Option<Capability> {
     let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     restricts_perf_events(&level).then_some(CAP_SYS_ADMIN)
 }
 
-/// Whether perf_event_open(2) is for CAP_SYS_ADMIN only: kernels of Debian and Ubuntu have levels of `kernel.perf_event_paranoid`
+/// True if perf_event_open(2) is for CAP_SYS_ADMIN only: kernels of Debian and Ubuntu have levels of `kernel.perf_event_paranoid`
 /// above 2, of which Debian's is 3.
 fn restricts_perf_events(level: &str) -> bool {
     level.trim().parse::<i32>().is_ok_and(|level| level > 2)
@@ -74,7 +74,7 @@ fn bpf(capability: Capability) -> Capability {
     }
 }
 
-/// Whether /proc shows each account its own processes only (the mount option `hidepid`, proc(5)), by the lines of /proc/mounts.
+/// True if /proc shows each account its own processes only (the mount option `hidepid`, proc(5)), by the lines of /proc/mounts.
 fn hides_processes(mounts: &str) -> bool {
     mounts.lines().any(|line| {
         let mut fields = line.split(' ');
@@ -104,7 +104,7 @@ pub fn to_write(directories: &[&Path]) -> Option<(Uid, Gid)> {
     others
 }
 
-/// Has this thread, and no other one, have the rights of an account to files. It stays root to signals and all else, so that the account gains
+/// Gives this thread, and no other one, the rights of an account to files. It stays root to signals and all else, so that the account gains
 /// no hold on the agent.
 pub fn write_as((owner, group): (Uid, Gid)) -> io::Result<()> {
     setfsgid(group);
@@ -118,7 +118,7 @@ pub fn write_as((owner, group): (Uid, Gid)) -> io::Result<()> {
     }
 }
 
-/// Has the process be a member of a group. To be called before there is another thread.
+/// Makes the process a member of a group. To be called before there is another thread.
 fn join(group: Gid) -> nix::Result<()> {
     let mut groups = nix::unistd::getgroups()?;
     if group == Gid::effective() || groups.contains(&group) {
@@ -128,7 +128,7 @@ fn join(group: Gid) -> nix::Result<()> {
     nix::unistd::setgroups(&groups)
 }
 
-/// Has this thread, and those that it starts, hold no capability but these, as far as it has them, and gain none by executing a
+/// Limits this thread, and those that it starts, to these capabilities, as far as it has them, and gain none by executing a
 /// program. Yields those that it holds.
 pub fn hold(capabilities: &CapsHashSet) -> io::Result<CapsHashSet> {
     let limit = || -> Result<CapsHashSet, caps::errors::CapsError> {

@@ -13,19 +13,19 @@ pub use capabilities::{capabilities, hold, to_load, to_run, to_write, write_as};
 use caps::{CapSet, Capability, CapsHashSet};
 use std::io;
 
-/// Whether switching program statistics on later takes a process that keeps CAP_SYS_ADMIN: the agent has it now, and drops it.
+/// True if switching program statistics on later takes a process that keeps CAP_SYS_ADMIN: the agent has it now, and drops it.
 pub fn loses_statistics(to_run: &CapsHashSet) -> bool {
     let has = caps::has_cap(None, CapSet::Permitted, Capability::CAP_SYS_ADMIN);
     has.unwrap_or(false) && !to_run.contains(&Capability::CAP_SYS_ADMIN)
 }
 
-/// Has this process, which has one thread, keep CAP_SYS_ADMIN alone, and the system calls that program statistics take.
+/// Confines this process, which must have one thread, to CAP_SYS_ADMIN and the system calls that program statistics take.
 pub fn confine_to_statistics() -> io::Result<()> {
     hold(&CapsHashSet::from([Capability::CAP_SYS_ADMIN]))?;
     limit_calls_to_statistics().map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// Has this process, which has one thread, and the bpftrace that it starts, keep the capabilities that bpftrace takes.
+/// Confines this process, which must have one thread, and the bpftrace that it starts to the capabilities that bpftrace takes.
 pub fn confine_to_scripts() -> io::Result<()> {
     use Capability::*;
     let loading = [CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_RESOURCE, CAP_IPC_LOCK];

@@ -26,7 +26,7 @@ const MAX_SCRIPTS: usize = 64;
 pub struct Scripts {
     directory: PathBuf,
     settings: ScriptSettings,
-    /// File with the clusters of scripts; those of pairs are in the same file.
+    /// File of the clusters of scripts and pairs.
     state: Option<ClusterFile>,
     watch: Watch,
     /// Scripts that were found, by the names of their files.

@@ -33,7 +33,7 @@ impl ClusterFile {
         Clusters::read(&text, range)
     }
 
-    /// Has the file written.
+    /// Passes the file to the writer.
     pub fn save(&self, clusters: &Clusters) {
         self.writer.write(&self.path, clusters.text().into_bytes());
     }

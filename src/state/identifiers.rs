@@ -159,12 +159,12 @@ impl Cache {
         entries.map(|(name, entry)| (entry.id, &name[..]))
     }
 
-    /// How often a name was refused because there were too many.
+    /// Number of names that were refused because there were too many.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Has the file written if there is something new and the last writing is some time ago; `at_exit` has it written anyway. Each fetch calls
+    /// Passes the file to the writer if there is something new and the last writing is some time ago; with `at_exit`, in any case. Each fetch calls
     /// it: the writer is asked only about what it was given.
     pub fn save(&mut self, now: SystemTime, at_exit: bool, writer: &Writer) {
         let Some(path) = &self.path else { return };
@@ -195,7 +195,7 @@ impl Cache {
         }
     }
 
-    /// What is to be written now, if anything.
+    /// Returns the content to write now, if any.
     fn due(&mut self, now: SystemTime, at_exit: bool) -> Option<Vec<u8>> {
         let now = self.clock(now);
         let due = self.dirty && now.saturating_sub(self.saved) >= self.pause;
@@ -328,7 +328,7 @@ impl Line<'_> {
     }
 }
 
-/// What follows a key, of which each byte has two digits.
+/// Text behind a key, two digits for each byte.
 fn without_key(text: &[u8]) -> Option<&[u8]> {
     let digits = text.strip_prefix(b"[")?;
     let end = digits.iter().position(|byte| !byte.is_ascii_hexdigit())?;

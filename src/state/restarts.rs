@@ -10,7 +10,7 @@ pub struct Restarts {
     file: PathBuf,
     /// But for the first.
     pub count: u64,
-    /// Of these, those after an agent that did not say when it ended.
+    /// Number of starts after an agent that did not end in order.
     pub crashes: u64,
 }
 
@@ -46,7 +46,7 @@ impl Restarts {
         }
     }
 
-    /// Whether no agent was started after this one.
+    /// Returns true if no agent was started after this one.
     pub fn is_latest(&self) -> bool {
         read_state(&self.file)
             .map_or(true, |text| [RUNNING, ENDED].iter().any(|state| text == self.line(state).as_bytes()))

@@ -5,7 +5,7 @@ use crate::kit::{self, Secret};
 use std::io;
 use std::path::Path;
 
-/// Has this process use the secret of a file.
+/// Makes the secret of a file that of this process.
 pub fn keep_secret(path: &Path) {
     kit::keep_secret(load_secret(path));
 }

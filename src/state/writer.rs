@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long the end of the agent waits for its files. pmcd, which may wait for the agent, gives it five seconds.
+/// Time for which the end of the agent waits for its files. pmcd, which may wait for the agent, gives it five seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The files of a directory, and the thread that writes them. Until it is started each is written by whoever has it written.
@@ -28,7 +28,7 @@ struct Shared {
 #[derive(Default)]
 struct Work {
     waiting: BTreeMap<PathBuf, Arc<Vec<u8>>>,
-    /// What is being written.
+    /// The file that is being written.
     current: Option<(PathBuf, Arc<Vec<u8>>)>,
     /// The files that could not be written when that was last tried.
     failed: BTreeSet<PathBuf>,
@@ -37,7 +37,7 @@ struct Work {
 }
 
 impl Writer {
-    /// That of a directory.
+    /// Makes the writer of a directory.
     pub fn new(directory: PathBuf) -> Writer {
         Writer { directory, shared: Arc::default() }
     }
@@ -64,7 +64,7 @@ impl Writer {
         self.directory.join(name)
     }
 
-    /// What a file has, or will have in a moment.
+    /// Returns the content of a file, or the content that waits to be written.
     pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let work = self.shared.lock();
         let current = work.current.as_ref().filter(|(of, _)| of == path).map(|(_, bytes)| bytes);
@@ -75,7 +75,7 @@ impl Writer {
         Ok(bytes.to_vec())
     }
 
-    /// Has a file replaced soon. What still waits for that is passed over.
+    /// Replaces a file soon. Content of it that still waits is passed over.
     pub fn write(&self, path: &Path, bytes: Vec<u8>) {
         let mut work = self.shared.lock();
         if !work.is_started {
@@ -86,13 +86,13 @@ impl Writer {
         self.shared.changed.notify_all();
     }
 
-    /// Whether a file is still to be written.
+    /// Returns true if a file is still to be written.
     pub fn is_busy(&self, path: &Path) -> bool {
         let work = self.shared.lock();
         work.waiting.contains_key(path) || work.current.as_ref().is_some_and(|(of, _)| of == path)
     }
 
-    /// Whether a file could not be written. The log has said so.
+    /// Returns true if a file could not be written, which was logged.
     pub fn has_failed(&self, path: &Path) -> bool {
         self.shared.lock().failed.contains(path)
     }
@@ -141,7 +141,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// What is to be written now; `None` at the end.
+    /// Waits for the next file to write; `None` at the end.
     fn next(&self) -> Option<(PathBuf, Arc<Vec<u8>>)> {
         let has_none = |work: &mut Work| work.waiting.is_empty() && !work.is_over;
         let waited = self.changed.wait_while(self.lock(), has_none);

@@ -12,13 +12,13 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
-const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 
 /// A disk opened by its path, for I/O past the page cache.
-struct Direct(File);
+pub struct Direct(File);
 
 impl Direct {
-    fn open(device: &str) -> Direct {
+    pub fn open(device: &str) -> Direct {
         Direct(OpenOptions::new().read(true).write(true).custom_flags(O_DIRECT).open(device).unwrap())
     }
 
@@ -28,11 +28,11 @@ impl Direct {
         work(&mut buffer[at..at + bytes])
     }
 
-    fn read(&self, bytes: usize, offset: u64) {
+    pub fn read(&self, bytes: usize, offset: u64) {
         Direct::with(bytes, |buffer| self.0.read_exact_at(buffer, offset)).unwrap();
     }
 
-    fn write(&self, bytes: usize, offset: u64) {
+    pub fn write(&self, bytes: usize, offset: u64) {
         Direct::with(bytes, |buffer| self.0.write_all_at(buffer, offset)).unwrap();
     }
 
@@ -41,21 +41,21 @@ impl Direct {
     }
 }
 
-fn table(agent: &mut Agent, cluster: u32) -> (&'static TableSpec, Table) {
+pub fn table(agent: &mut Agent, cluster: u32) -> (&'static TableSpec, Table) {
     let tables = corebcc::modules::find("biolatency").unwrap().tables;
     let spec = tables.iter().find(|spec| spec.cluster == cluster).unwrap();
     (spec, agent.other(spec))
 }
 
 /// Clusters of the tables of disks, and of disks without requests.
-const DEV: u32 = 320;
+pub const DEV: u32 = 320;
 const STACKED: u32 = 330;
 /// Clusters of the table of disks and sizes, and of the slowest requests.
-const SIZE: u32 = 325;
+pub const SIZE: u32 = 325;
 const SLOWEST: u32 = 337;
 
 /// Returns the values of a disk by the ends of their names, as `read.total.count`; 0 for a disk without a row.
-fn values<const N: usize>(agent: &mut Agent, cluster: u32, disk: &str, ends: [&str; N]) -> [u64; N] {
+pub fn values<const N: usize>(agent: &mut Agent, cluster: u32, disk: &str, ends: [&str; N]) -> [u64; N] {
     let (spec, table) = table(agent, cluster);
     let Some(row) = row(&table, disk) else { return [0; N] };
     ends.map(|end| {
@@ -67,27 +67,27 @@ fn values<const N: usize>(agent: &mut Agent, cluster: u32, disk: &str, ends: [&s
     })
 }
 
-fn row(table: &Table, disk: &str) -> Option<usize> {
+pub fn row(table: &Table, disk: &str) -> Option<usize> {
     table.keys().iter().position(|key| matches!(key, Key::Name(name) if table.text(name) == disk.as_bytes()))
 }
 
-fn bios(agent: &mut Agent, disk: &str) -> [u64; 4] {
+pub fn bios(agent: &mut Agent, disk: &str) -> [u64; 4] {
     let ends = ["read.total.count", "write.total.count", "flush.total.count", "discard.total.count"];
     values(agent, STACKED, disk, ends)
 }
 
-fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
+pub fn since<const N: usize>(after: [u64; N], before: [u64; N]) -> [u64; N] {
     std::array::from_fn(|at| after[at] - before[at])
 }
 
-const READS: usize = 0;
-const WRITES: usize = 4;
+pub const READS: usize = 0;
+pub const WRITES: usize = 4;
 
 /// A zram device of the test.
-struct Zram(String);
+pub struct Zram(pub String);
 
 impl Zram {
-    fn new() -> Option<Zram> {
+    pub fn new() -> Option<Zram> {
         let Ok(number) = fs::read_to_string("/sys/class/zram-control/hot_add") else {
             skip("zram");
             return None;
@@ -97,7 +97,7 @@ impl Zram {
         Some(zram)
     }
 
-    fn device(&self) -> Direct {
+    pub fn device(&self) -> Direct {
         Direct::open(&format!("/dev/{}", self.0))
     }
 }

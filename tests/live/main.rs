@@ -21,6 +21,7 @@ mod filter;
 mod fine;
 mod hits;
 mod klockstat;
+mod late_disks;
 mod netproc;
 mod quantiles;
 mod refusals;

@@ -7,8 +7,9 @@ use crate::own::values;
 use crate::pairs::{compile, compiled, example, home, source, write};
 use crate::peer::Peer;
 use crate::support::bpf_mount::BpfMount;
+use crate::support::loops::Loop;
 use crate::support::tracer::tracer;
-use crate::support::tracers::Completions;
+use crate::support::tracers::{Completions, Recorder};
 use crate::support::{as_thread, lacks, load, wait_for, wait_seconds, Home, BINARY};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
@@ -323,6 +324,46 @@ fn counts_by_disk_command_and_system_call_continue() {
     assert_eq!(counts(&mut peer)[1], 0, "{}", home.log());
     let expected = BY_ROW.map(|module| (module.into(), if module == "exectop" { "1" } else { "0" }.into()));
     assert_eq!(state(&mut peer, "discarded"), BTreeMap::from(expected), "{}", home.log());
+    assert_eq!(peer.close().0.code(), Some(0));
+}
+
+/// More disks than there is room for by CPU, each read before, without and with the next agent.
+#[test]
+fn counts_of_disks_that_came_later_continue() {
+    let Some(namespace) = BpfMount::new() else { return };
+    let home = Home::new(CONFIG);
+    let section = corebcc::modules::find("biolatency").unwrap().section("pin = True");
+    fs::write(home.config(), format!("[pmda]\nmodules = biolatency\n{section}")).unwrap();
+    let mut peer = agent(&namespace, &home);
+    let Some(disks) = Loop::several(40) else { return };
+    // They stay open, so that nobody looks at a disk after each read.
+    let direct = |disk: &Loop| fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECT).open(disk.path());
+    let files: Vec<_> = disks.iter().map(|disk| direct(disk).unwrap()).collect();
+    // Ten reads of each disk; how many requests of all disks completed where no program runs.
+    let work = || {
+        let unseen = Recorder::unseen(&["block/block_rq_complete"]);
+        let mut pages = [0; 8192];
+        let start = pages.as_ptr().align_offset(4096);
+        for file in &files {
+            (0..10).for_each(|_| file.read_exact_at(&mut pages[start..start + 4096], 0).unwrap());
+        }
+        unseen.map_or(0, |unseen| unseen.end().len() as u64)
+    };
+    let check = |peer: &mut Peer, each: u64, unseen: u64| {
+        let counts = values(peer, "bcc.disk.dev.read.total.count");
+        let count = |disk: &Loop| counts.get(&disk.name()).map_or(0, |count| count.parse::<u64>().unwrap());
+        let missing: u64 = disks.iter().map(|disk| each - count(disk)).sum();
+        assert!(missing <= unseen, "{missing} of {each} of each disk, {unseen} not seen: {}", home.log());
+    };
+    let mut unseen = work();
+    check(&mut peer, 10, unseen);
+    end_agent(&mut peer, "by SIGKILL");
+    unseen += work();
+    let mut peer = agent(&namespace, &home);
+    check(&mut peer, 20, unseen);
+    assert!(state(&mut peer, "discarded").values().all(|count| count == "0"), "{}", home.log());
+    unseen += work();
+    check(&mut peer, 30, unseen);
     assert_eq!(peer.close().0.code(), Some(0));
 }
 

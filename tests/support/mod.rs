@@ -5,6 +5,7 @@
 
 pub mod bpf_mount;
 pub mod burner;
+pub mod loops;
 pub mod pairs;
 pub mod rows;
 pub mod script;

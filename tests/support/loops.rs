@@ -1,0 +1,58 @@
+//! Loop devices with high numbers, which exist during a test only.
+
+use nix::libc::{ioctl, Ioctl};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+
+/// Requests of ioctl(2) to loop devices and to /dev/loop-control (include/uapi/linux/loop.h).
+const LOOP_SET_FD: Ioctl = 0x4C00;
+const LOOP_CLR_FD: Ioctl = 0x4C01;
+const LOOP_CTL_ADD: Ioctl = 0x4C80;
+const LOOP_CTL_REMOVE: Ioctl = 0x4C81;
+
+/// A loop device, removed when it is dropped.
+pub struct Loop(u64);
+
+impl Loop {
+    /// Returns this number of devices, all over the same megabyte; `None` without loop devices, which is said.
+    pub fn several(how_many: usize) -> Option<Vec<Loop>> {
+        if !fs::exists("/dev/loop-control").unwrap() {
+            super::skip("loop devices");
+            return None;
+        }
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        Some((1000..1000 + how_many as u64).map(|number| Loop::new(number, &file)).collect())
+    }
+
+    fn new(number: u64, file: &File) -> Loop {
+        control("/dev/loop-control", LOOP_CTL_ADD, number);
+        let new = Loop(number);
+        control(&new.path(), LOOP_SET_FD, file.as_raw_fd() as u64);
+        new
+    }
+
+    /// Name of the device, such as `loop1000`.
+    pub fn name(&self) -> String {
+        format!("loop{}", self.0)
+    }
+
+    /// Path of the device.
+    pub fn path(&self) -> String {
+        format!("/dev/loop{}", self.0)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        control(&self.path(), LOOP_CLR_FD, 0);
+        control("/dev/loop-control", LOOP_CTL_REMOVE, self.0);
+    }
+}
+
+fn control(device: &str, request: Ioctl, argument: u64) {
+    let device = File::options().read(true).write(true).open(device).unwrap();
+    // SAFETY: these requests take a number.
+    let result = unsafe { ioctl(device.as_raw_fd(), request, argument) };
+    assert!(result >= 0, "ioctl {request:#x} of {argument}: {}", std::io::Error::last_os_error());
+}
