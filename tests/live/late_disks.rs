@@ -6,7 +6,7 @@ use crate::disks::{bios, row, since, table, values, Direct, Zram, BLOCK, DEV, RE
 use crate::support::{alone, diskstats, settle, Agent};
 use std::fs;
 
-/// As many as all CPUs share rows for, and some that find a place among the rows of each CPU.
+/// Number of new disks: as many as all CPUs share rows for, and some that find a place among the rows of each CPU.
 const DISKS: usize = 258;
 
 const ENDS: [&str; 2] = ["read.total.count", "write.total.count"];

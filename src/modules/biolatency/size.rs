@@ -23,16 +23,17 @@ pub struct Size {
 }
 
 impl Size {
-    /// Bytes that an index takes in a group: rows of reads and writes, of flushes and discards.
+    /// Bytes of an index in a group: rows of reads and writes, of flushes and discards.
     const INDEX: usize = 2 * (size_of::<bio_row>() + size_of::<bio_small>());
-    /// Rows by size.
+    /// Bytes of an index in a group for rows by size.
     const SIZES: usize = 2 * size_of::<bio_size_row>();
-    /// Places for requests of which a part is complete.
+    /// Number of places for requests of which a part is complete.
     pub const PARTS: usize = 1024;
-    /// Indexes that all CPUs share, for disks that come later (BIO_LATE in bpf/biolatency.bpf.c).
+    /// Number of indices that all CPUs share, for disks that come later (BIO_LATE in bpf/biolatency.bpf.c).
     const LATE: usize = 256;
 
-    /// For this machine, or as large as those of an agent before, which had so many owners, where that is not far from it.
+    /// Returns the sizes for this machine, or those of an earlier agent, whose map of owners had `pinned` elements, if these are
+    /// similar.
     pub fn of(host: &Host, pinned: Option<usize>) -> Size {
         let room = |then: usize| then + then / 8 + 4 + Size::LATE / 2;
         let suits = |then: &usize| host.disks <= room(*then) && *then <= 4 * (host.disks + 8);
@@ -52,28 +53,28 @@ impl Size {
         }
     }
 
-    /// Rows of each kind.
+    /// Returns the number of rows of each kind.
     pub fn rows(&self) -> usize {
         (self.groups * self.disks + Size::LATE) * 2
     }
 
-    /// Rows by size.
+    /// Returns the number of rows by size.
     pub fn size_rows(&self) -> usize {
         (self.size_groups * self.disks + Size::LATE) * 2
     }
 
-    /// Elements of the map of owners: one by index and one by disk.
+    /// Returns the number of elements of the map of owners: one by index and one by disk.
     pub fn owners(&self) -> usize {
         2 * (self.disks + Size::LATE)
     }
 }
 
-/// Indexes for so many disks: a quarter more, for disks to come, and so that most find their first choice.
+/// Returns the number of indices for a number of disks: a quarter more, for disks to come, and so that most find their first choice.
 fn indexes(disks: usize) -> usize {
     disks + disks / 4 + 8
 }
 
-/// Returns the number of disks for which a table of owners of this size was made.
+/// Returns the number of disks that leads to this number of owners; `None` if none does.
 fn disks_of(owners: usize) -> Option<usize> {
     let pinned = (owners / 2).checked_sub(Size::LATE)?;
     let disks = (pinned.checked_sub(8)? * 4).div_ceil(5);
