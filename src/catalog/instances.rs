@@ -40,6 +40,9 @@ impl Instances {
     /// Assigns an identifier to each row of a new table.
     pub fn update(&mut self, table: &Table, now: SystemTime) {
         self.ids.clear();
+        if let Some(cache) = &mut self.cache {
+            cache.begin();
+        }
         for key in table.keys() {
             let id = match (key, &mut self.cache) {
                 (Key::Single, _) => Some(IN_NULL),

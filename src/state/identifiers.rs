@@ -20,6 +20,12 @@ const FORGET: Duration = Duration::from_secs(24 * 3600);
 /// When there is no room for a new name, this share of the names gives way at once, so that the search for them is rare.
 const GIVE_WAY: usize = 8;
 
+/// Bytes of names, with what each takes besides, beyond which those that are in no table give way: anybody who makes cgroups makes names.
+const ROOM: usize = 8 << 20;
+
+/// Memory of an entry beside the bytes of its name.
+const ENTRY: usize = size_of::<(Vec<u8>, Entry)>() + size_of::<InstId>();
+
 /// Seconds between two writings: a short file, with each fetch that shows a new name, so that the identifier outlives a killed agent; a
 /// long one less often, by its length.
 const PAUSE: RangeInclusive<u64> = 1..=10;
@@ -48,6 +54,8 @@ struct Entry {
     id: InstId,
     /// Seconds since 1970 when it was last in a table.
     used: u64,
+    /// Number of that table; 0 for names of an earlier agent.
+    table: u64,
 }
 
 /// The identifiers of one instance domain.
@@ -57,6 +65,8 @@ pub struct Cache {
     max: usize,
     entries: HashMap<Vec<u8>, Entry>,
     ids: HashSet<InstId>,
+    /// Bytes of `entries`.
+    bytes: usize,
     /// The name with the highest identifier. It stays in the file, forgotten or not: the next identifier is one above it.
     last: Option<(Vec<u8>, Entry)>,
     /// Below it there is no free identifier; of interest once the highest one was handed out.
@@ -73,8 +83,10 @@ pub struct Cache {
     /// The latest time this was told.
     now: u64,
     refused: u64,
-    /// The second in which there was no name to give way: all are of the table that is being given its identifiers.
+    /// The second in which there was no name to give way: all are in use.
     full_at: Option<u64>,
+    /// Number of the table that is being given its identifiers.
+    table: u64,
 }
 
 impl Cache {
@@ -85,6 +97,7 @@ impl Cache {
             max,
             entries: HashMap::new(),
             ids: HashSet::new(),
+            bytes: 0,
             last: None,
             free: 0,
             dirty: false,
@@ -95,6 +108,7 @@ impl Cache {
             now: 0,
             refused: 0,
             full_at: None,
+            table: 1,
         }
     }
 
@@ -115,8 +129,9 @@ impl Cache {
             log::warn!("{}: {} identifiers out of range are assigned anew", path.display(), lines.len() - far);
             lines.truncate(far);
         }
-        let highest =
-            lines.last().map(|line| (line.name.to_vec(), Entry { id: line.id, used: line.used.min(cache.now) }));
+        let highest = lines
+            .last()
+            .map(|line| (line.name.to_vec(), Entry { id: line.id, used: line.used.min(cache.now), table: 0 }));
         // Of too many the latest; names without a key first, so that none with one takes theirs.
         lines.sort_by_key(|line| (line.whole.is_some(), Reverse(line.used)));
         for line in lines {
@@ -134,12 +149,19 @@ impl Cache {
         Ok(cache)
     }
 
+    /// Begins another table: names of this one and of the one before are in use.
+    pub fn begin(&mut self) {
+        self.table += 1;
+    }
+
     /// The identifier of a name, handed out now if it is new; `None` if there are too many names. It has no blanks: libpcp tells names apart
     /// by their first word only.
     pub fn id(&mut self, name: &[u8], now: SystemTime) -> Option<InstId> {
         let now = self.clock(now);
         if !self.entries.contains_key(name) {
-            if self.entries.len() >= self.max && !self.make_room(now) {
+            let is_full = self.entries.len() >= self.max;
+            let has_room = if is_full || self.bytes > ROOM { self.make_room(now, is_full) } else { true };
+            if is_full && !has_room {
                 self.refused += 1;
                 return None;
             }
@@ -147,7 +169,7 @@ impl Cache {
             self.insert(name.to_vec(), id, now);
         }
         let entry = self.entries.get_mut(name)?;
-        entry.used = now;
+        (entry.used, entry.table) = (now, self.table);
         self.dirty |= now.saturating_sub(self.saved) >= RENEW.as_secs();
         Some(entry.id)
     }
@@ -258,19 +280,22 @@ impl Cache {
         now
     }
 
-    /// Forgets the names that were used longest ago, but none of the table that is being given its identifiers.
-    fn make_room(&mut self, now: u64) -> bool {
+    /// Forgets the names that were used longest ago: none of the table that is being given its identifiers, and where there may be more
+    /// names, none of the table before either.
+    fn make_room(&mut self, now: u64, is_full: bool) -> bool {
         // The search goes over all names: once a second, not once for each name beyond the limit.
         if self.full_at == Some(now) {
             return false;
         }
-        let mut idle: Vec<u64> = self.entries.values().map(|entry| entry.used).filter(|&used| used < now).collect();
+        let table = self.table;
+        let is_idle = |entry: &Entry| if is_full { entry.used < now } else { entry.table + 1 < table };
+        let mut idle: Vec<u64> = self.entries.values().filter(|entry| is_idle(entry)).map(|entry| entry.used).collect();
         idle.sort_unstable();
-        let Some(&until) = idle.get((self.max / GIVE_WAY).min(idle.len().saturating_sub(1))) else {
+        let Some(&until) = idle.get((self.entries.len() / GIVE_WAY).min(idle.len().saturating_sub(1))) else {
             self.full_at = Some(now);
             return false;
         };
-        self.retain(|entry| entry.used > until);
+        self.retain(|entry| !is_idle(entry) || entry.used > until);
         true
     }
 
@@ -286,16 +311,19 @@ impl Cache {
 
     fn retain(&mut self, is_kept: impl Fn(&Entry) -> bool) {
         self.entries.retain(|_, entry| is_kept(entry));
+        self.entries.shrink_to_fit();
         self.ids = self.entries.values().map(|entry| entry.id).collect();
+        self.bytes = self.entries.keys().map(|name| name.len() + ENTRY).sum();
         self.free = 0;
     }
 
     fn insert(&mut self, name: Vec<u8>, id: InstId, used: u64) {
         self.ids.insert(id);
-        let entry = Entry { id, used };
+        let entry = Entry { id, used, table: 0 };
         if self.last.as_ref().is_none_or(|(_, last)| last.id < id) {
             self.last = Some((name.clone(), entry.clone()));
         }
+        self.bytes += name.len() + ENTRY;
         self.entries.insert(name, entry);
         self.dirty = true;
     }
@@ -625,18 +653,45 @@ mod tests {
         let mut cache = load_at(&path, 10_000, 1000).expect("no file is an empty one");
         let name = |number: usize| format!("{number}{}", "x".repeat(8000)).into_bytes();
         for number in 0..3000_usize {
-            assert!(cache.id(&name(number), at(1000 + number as u64)).is_some());
+            assert!(cache.id(&name(number), at(1000)).is_some());
         }
         save(&mut cache, at(5000), true).expect("saved");
         let length = fs::metadata(&path).expect("it is there").len();
         assert!((MAX_SIZE - 200_000..=MAX_SIZE).contains(&length), "{length}");
         let mut cache = load_at(&path, 10_000, 5000).expect("loaded");
-        assert_eq!(cache.id(&name(2999), at(5000)), Some(2999));
-        assert_eq!(cache.id(&name(1000), at(5000)), Some(1000), "the latest are kept");
-        assert_eq!(cache.id(&name(0), at(5000)), Some(3000));
+        assert_eq!(cache.id(&name(2999), at(5000)), Some(2999), "the last one is known");
+        assert_eq!(cache.id(&name(1000), at(5000)), Some(1000));
+        assert_eq!(cache.id(&name(2998), at(5000)), Some(3000), "there is no room for all");
     }
 
     /// The names are made in a process of its own, which is this test again.
+    #[test]
+    fn names_of_strangers_take_a_bounded_room_and_those_in_use_stay() {
+        let mut cache = Cache::new(None, 1 << 21);
+        let name = |which: &str, number: u64| format!("64-127::{which}/{number}{}", "x".repeat(200)).into_bytes();
+        let used: Vec<_> = (0..1000).map(|number| cache.id(&name("used", number), at(0)).unwrap()).collect();
+        let mut largest = 0;
+        for second in 1..200 {
+            cache.begin();
+            let again = (0..1000).map(|number| cache.id(&name("used", number), at(second)).unwrap());
+            assert_eq!(again.collect::<Vec<_>>(), used);
+            (0..1000)
+                .for_each(|number| assert!(cache.id(&name("stranger", second * 1000 + number), at(second)).is_some()));
+            largest = largest.max(cache.bytes);
+        }
+        assert!((ROOM / 2..ROOM + (1 << 20)).contains(&largest), "{largest}");
+        // A table may take more, and keeps its names while new ones come first.
+        let table = |cache: &mut Cache, from: u64, second: u64| -> Vec<_> {
+            cache.begin();
+            (from..60_000).map(|number| cache.id(&name("table", number), at(second)).unwrap()).collect()
+        };
+        let first = table(&mut cache, 10, 300);
+        assert!(cache.bytes > ROOM);
+        assert_eq!(table(&mut cache, 0, 310)[10..], first);
+        assert_eq!(cache.entries.len(), 60_000);
+        assert_eq!(cache.refused(), 0);
+    }
+
     #[test]
     fn a_name_is_in_memory_once() {
         const CHILD: &str = "COREBCC_TEST_NAMES";
