@@ -140,7 +140,9 @@ fn names_beyond_ascii_leave_a_scrape_valid() {
     if lacks(&[PMPROXY]) || Cgroups::of(Controller::Unified).is_err() {
         return;
     }
-    let Some(pmcd) = Pmcd::beside(&config(&["sysfork", "exectop", "cgroup_runq"]), &[]) else { return };
+    let config =
+        config(&["sysfork", "exectop", "cgroup_runq"]).replace("[cgroup_runq]\n", "[cgroup_runq]\nprometheus = True\n");
+    let Some(pmcd) = Pmcd::beside(&config, &[]) else { return };
     let proxy = Proxy::start(&pmcd, None);
     for name in ["caf\u{e9}", "a\\x2db", "a b"] {
         let path = pmcd.home.path(name);
@@ -152,12 +154,19 @@ fn names_beyond_ascii_leave_a_scrape_valid() {
     fs::create_dir(&own).unwrap();
     let script = format!("echo $$ > '{}/cgroup.procs' && sleep 0.1; sleep 0.1", own.display());
     assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
-    let names = "bcc.proc.exec.count,bcc.cgroup.runq.count,bcc.cgroup.runq.sum";
+    let names = "bcc.proc.exec.count,bcc.cgroup.runq.count,bcc.cgroup.runq.sum,bcc.cgroup.runq.seconds_count";
     let page = proxy.page(&format!("/metrics?hostspec=localhost:{}&names={names}", pmcd.port));
     fs::remove_dir(&own).unwrap();
     page.lines().filter(|line| line.contains("caf")).for_each(|line| println!("{line}"));
     let names = |name: &str| samples(&page, "bcc_proc_exec_count").iter().any(|sample| sample.labels.contains(name));
     assert!(names(r#"instname="caf\\xc3\\xa9""#), "{page}");
+    // Series of two instance domains join by the label.
+    let groups = ["count", "sum", "seconds_count"].map(|metric| {
+        let samples = samples(&page, &format!("bcc_cgroup_runq_{metric}"));
+        let mut groups = samples.iter().filter_map(|sample| sample.label("cgroup"));
+        groups.find(|group| group.contains("corebcc-caf")).unwrap_or_else(|| panic!("no {metric} in {page}")).to_owned()
+    });
+    assert!(groups[0] == groups[1] && groups[0] == groups[2], "{groups:?}");
     // What may follow a backslash.
     let escapes = page.split('\\').skip(1).step_by(2);
     assert!(
