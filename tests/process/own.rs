@@ -300,9 +300,13 @@ fn a_thousand_active_cgroups_cost_few_megabytes() {
     };
     let before = maps(&mut peer);
     rounds.nth(1).unwrap().unwrap();
-    for count in ["bcc.cgroup.disk.read.total.count", "bcc.cgroup.runq.count"] {
+    // A cgroup of v2 has disk I/O of its own only with the controller.
+    let disks = roots[0].as_ref().is_ok_and(|root| {
+        root.is_v1 || fs::read_to_string(root.mount().join("cgroup.subtree_control")).unwrap().contains("io")
+    });
+    for (count, is_by_cgroup) in [("bcc.cgroup.disk.read.total.count", disks), ("bcc.cgroup.runq.count", true)] {
         let series = values(&mut peer, count).len();
-        assert!(series >= 900, "{series} of {count}");
+        assert!(series >= 900 || !is_by_cgroup, "{series} of {count}");
     }
     let private = peer.memory("RssAnon");
     println!("{private} KiB of its own, {} KiB resident with {} KiB of maps", peer.memory("VmRSS"), before >> 10);
