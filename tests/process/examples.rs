@@ -4,6 +4,7 @@
 use crate::own::{values, values_in_time};
 use crate::pairs::{compiled, headers, home};
 use crate::peer::{Peer, SECOND};
+use crate::support::script::copy_program;
 use crate::support::{lacks, lacks_bpf, skip, told, wait_seconds, Home, BINARY};
 use nix::libc;
 use std::collections::BTreeMap;
@@ -317,7 +318,7 @@ fn new_writes_a_pair_that_compiles_loads_and_counts() {
         (states.len() == 2 && states.values().all(|state| state == "running")).then_some(())
     });
     let command = home.path("pairs-new-load");
-    fs::copy("/bin/true", &command).unwrap();
+    copy_program("/bin/true", &command);
     for _ in 0..25 {
         assert!(Command::new(&command).status().unwrap().success());
     }

@@ -4,6 +4,7 @@
 use crate::own::values;
 use crate::peer::Peer;
 use crate::reference::pmcd::{self as wire, decode};
+use crate::support::script::copy_program;
 use crate::support::{config, lacks, lacks_bpf, lacks_host_pids, wait_for, Home, Proc, BINARY, ONE};
 use corebcc::pcp::{PmErr, IN_NULL};
 use corebcc::pdu::Pdu;
@@ -168,9 +169,8 @@ fn an_agent_that_was_dropped_did_not_end_in_order() {
 /// Runs a program that does nothing under a name.
 fn run_as(home: &Home, name: &str) {
     let path = home.path(name);
-    fs::copy("/bin/true", &path).unwrap();
-    // Another thread may have had it open for writing while it forked.
-    wait_for("the program to run", || Command::new(&path).status().ok());
+    copy_program("/bin/true", &path);
+    Command::new(&path).status().unwrap();
     fs::remove_file(path).unwrap();
 }
 

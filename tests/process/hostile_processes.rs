@@ -3,6 +3,7 @@
 
 use crate::peer::{Peer, SECOND};
 use crate::reference::pmcd::{self as wire};
+use crate::support::script::copy_program;
 use crate::support::{
     config, lacks, lacks_bpf, lacks_host_pids, lacks_mounts, skip, wait_for, wait_seconds, Home, Proc, BINARY,
 };
@@ -229,7 +230,7 @@ fn a_device_where_a_configured_file_is_expected_is_not_opened() {
     let home = home("");
     let (dir, probed) = (home.path("probes"), home.path("probes/probed"));
     fs::create_dir(&dir).unwrap();
-    fs::copy(PYTHON, &probed).unwrap();
+    copy_program(PYTHON, &probed);
     if corebcc::host::Elf::read(&probed).unwrap().probes().is_empty() {
         return skip("python3 with USDT probes");
     }
@@ -514,7 +515,7 @@ fn many_programs_in_a_profile_leave_no_files_and_no_memory() {
     let at_work = descriptors(&peer);
     for i in 0..150 {
         let copy = home.path(&format!("busy{i}"));
-        fs::copy(&busy, &copy).unwrap();
+        copy_program(&busy, &copy);
         assert!(Command::new(&copy).status().is_ok());
         fs::remove_file(&copy).unwrap();
     }

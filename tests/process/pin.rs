@@ -8,6 +8,7 @@ use crate::pairs::{compile, compiled, example, home, source, write};
 use crate::peer::Peer;
 use crate::support::bpf_mount::BpfMount;
 use crate::support::loops::Loop;
+use crate::support::script::copy_program;
 use crate::support::tracer::tracer;
 use crate::support::tracers::{Completions, Recorder};
 use crate::support::{as_thread, lacks, load, wait_for, wait_seconds, Home, BINARY};
@@ -273,7 +274,7 @@ fn counts_by_disk_command_and_system_call_continue() {
     // It stays open, so that nobody looks at the disk after each read.
     let file = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECT).open(&disk.device).unwrap();
     let command = home.path("pin-command");
-    fs::copy("/bin/true", &command).unwrap();
+    copy_program("/bin/true", &command);
     // Work of each kind 100 times; how many of the reads completed where no program runs.
     let work = || {
         let completions = Completions::record();

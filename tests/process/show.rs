@@ -3,6 +3,7 @@
 use crate::host::as_nobody;
 use crate::own::values;
 use crate::peer::Peer;
+use crate::support::script::copy_program;
 use crate::support::{config, lacks, lacks_bpf, lacks_host_pids, told, wait_for, Home, BINARY, ONE};
 use corebcc::modules::MODULES;
 use regex::Regex;
@@ -297,7 +298,7 @@ fn rows_of_zeros_are_hidden_and_told() {
     let home = Home::new(&config(&["exectop"]));
     let name = format!("zero{}", std::process::id());
     let program = home.path(&name);
-    fs::copy("/bin/true", &program).unwrap();
+    copy_program("/bin/true", &program);
     let mut child = home.agent(&["show", "exectop", "0.3", "--rate"]).stdout(home.create("shown")).spawn().unwrap();
     wait_for("a reading", || home.read("shown").contains("last").then_some(()));
     assert!(Command::new(&program).status().unwrap().success());

@@ -1,6 +1,7 @@
 //! Programs that run in steps.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -75,4 +76,20 @@ impl Drop for Script {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Writes a program. Another process moves it to its place: a file that this process has open for writing cannot be run, and a child
+/// that another test starts meanwhile has it open, too, for a moment.
+pub fn write_program(path: &Path, code: impl AsRef<[u8]>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), code).unwrap();
+    copy_program(file.path(), path);
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// Copies a program, by another process for the reason given at [`write_program`].
+pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    let from = from.as_ref();
+    let status = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(status.success(), "cp {} {}: {status}", from.display(), to.display());
 }
