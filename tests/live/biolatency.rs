@@ -456,7 +456,8 @@ fn a_request_in_parts_has_the_size_of_the_whole() {
     let counted = sizes.get("64K").copied().unwrap_or(0);
     assert!(counted <= 40 && counted + completed.unseen >= 40, "{sizes:?}");
     let whole = [Some("65536".to_owned()), Some((10u64 << 11).to_string())];
-    assert!(slowest.get(disk.name()).is_some_and(|slowest| all > 40 || *slowest == whole), "{slowest:?}");
+    let may_differ = all > 40 || completed.unseen > 0;
+    assert!(slowest.get(disk.name()).is_some_and(|slowest| may_differ || *slowest == whole), "{slowest:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Loop devices with high numbers, which exist during a test only.
 
+use nix::errno::Errno;
 use nix::libc::{ioctl, Ioctl};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -26,9 +27,9 @@ impl Loop {
     }
 
     fn new(number: u64, file: &File) -> Loop {
-        control("/dev/loop-control", LOOP_CTL_ADD, number);
+        control("/dev/loop-control", LOOP_CTL_ADD, number).unwrap();
         let new = Loop(number);
-        control(&new.path(), LOOP_SET_FD, file.as_raw_fd() as u64);
+        control(&new.path(), LOOP_SET_FD, file.as_raw_fd() as u64).unwrap();
         new
     }
 
@@ -45,14 +46,15 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        control(&self.path(), LOOP_CLR_FD, 0);
-        control("/dev/loop-control", LOOP_CTL_REMOVE, self.0);
+        // A child that another test has just forked may have it open until it executes its program.
+        control(&self.path(), LOOP_CLR_FD, 0).unwrap();
+        super::wait_for("the device to be free", || control("/dev/loop-control", LOOP_CTL_REMOVE, self.0).ok());
     }
 }
 
-fn control(device: &str, request: Ioctl, argument: u64) {
-    let device = File::options().read(true).write(true).open(device).unwrap();
+fn control(device: &str, request: Ioctl, argument: u64) -> std::io::Result<()> {
+    let device = File::options().read(true).write(true).open(device)?;
     // SAFETY: these requests take a number.
     let result = unsafe { ioctl(device.as_raw_fd(), request, argument) };
-    assert!(result >= 0, "ioctl {request:#x} of {argument}: {}", std::io::Error::last_os_error());
+    Errno::result(result).map_err(Into::into).map(drop)
 }
