@@ -9,7 +9,7 @@ pub use conf::conf_page;
 pub use man::man_page;
 
 use crate::config::{Line, SettingDef, DEFAULT_MODULES, MODULE_OPTIONS, PMDA, SCRIPT_OPTIONS};
-use crate::kit::{HistogramDef, MetricDef, Need, OptionDef, OverheadClass, Shape, Spec, TableSpec};
+use crate::kit::{self, HistogramDef, MetricDef, Need, OptionDef, OverheadClass, Shape, Spec, TableSpec};
 use crate::privilege::capabilities;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -151,24 +151,9 @@ fn class(class: OverheadClass) -> &'static str {
     }
 }
 
-/// Wraps a text into lines with these beginnings, within the width unless a word is longer.
+/// Returns the lines of a comment, see [`kit::wrapped`].
 fn wrapped(first: &str, others: &str, text: &str) -> String {
-    let (mut lines, mut line) = (String::new(), String::from(first));
-    let mut is_empty = true;
-    for word in text.split_whitespace() {
-        if !is_empty && line.len() + 1 + word.len() > WIDTH {
-            lines += &line;
-            lines.push('\n');
-            line = others.to_owned();
-            is_empty = true;
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        line += word;
-        is_empty = false;
-    }
-    lines + &line + "\n"
+    kit::wrapped(WIDTH, first, others, text)
 }
 
 /// Returns the table of modules in Markdown.

@@ -1,6 +1,6 @@
 //! Help texts of histograms, made from their declarations when a client asks: there are hundreds of similar ones.
 
-use crate::kit::{HistogramDef, MetricDef, Shape, TableSpec};
+use crate::kit::{self, capitalized, HistogramDef, MetricDef, Shape, TableSpec};
 
 const WIDTH: usize = 78;
 
@@ -74,20 +74,8 @@ fn described(histogram: &HistogramDef, last: &str) -> String {
     format!("{text} {note}")
 }
 
-fn capitalized(text: &str) -> String {
-    let mut characters = text.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
-}
-
 fn wrapped(text: &str) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.len() + 1 + word.len() <= WIDTH => *line = format!("{line} {word}"),
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
+    kit::wrapped(WIDTH, "", "", text).trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Options of `[pmda]`, of `[scripts]` and of every module's section, declared once: for the check for unknown options, the default
 //! configuration and the man page.
 
+use super::{did_you_mean, ConfigError, Section};
+
 /// An option that belongs to no module.
 pub struct SettingDef {
     /// Name of the option.
@@ -26,9 +28,19 @@ impl SettingDef {
         options.iter().map(|option| option.name)
     }
 
-    /// Joins the names of options with commas, for a message.
-    pub fn list(options: &'static [SettingDef]) -> String {
-        SettingDef::names(options).collect::<Vec<_>>().join(", ")
+    /// Returns an error for each key of a section that is none of its options.
+    pub fn unknown<'a>(
+        options: &'static [SettingDef],
+        section: Section<'a>,
+        keys: impl Iterator<Item = &'a str> + 'a,
+    ) -> impl Iterator<Item = ConfigError> + 'a {
+        let unknown = keys.filter(move |key| !SettingDef::names(options).any(|name| name == *key));
+        unknown.map(move |key| {
+            let place = if section.own.find(key).is_some() { "" } else { " (where [DEFAULT] shows as well)" };
+            let known = SettingDef::names(options).collect::<Vec<_>>().join(", ");
+            let meant = did_you_mean(key, SettingDef::names(options));
+            section.reject(key, format!("no option of [{}]{place}; it has {known}{meant}", section.name()))
+        })
     }
 }
 

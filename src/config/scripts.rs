@@ -1,6 +1,6 @@
 //! The section `[scripts]`, without which no bpftrace script runs.
 
-use super::{did_you_mean, Config, ConfigError, Section, SettingDef, SCRIPT_OPTIONS};
+use super::{Config, ConfigError, Section, SettingDef, SCRIPT_OPTIONS};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,15 +29,7 @@ impl ScriptSettings {
     pub fn read(config: &Config) -> (Option<ScriptSettings>, Vec<ConfigError>) {
         let Some(section) = config.section(SCRIPTS) else { return (None, Vec::new()) };
         let mut settings = ScriptSettings::default();
-        let unknown =
-            section.keys().filter(|key| !SettingDef::names(SCRIPT_OPTIONS).any(|name| name == *key)).map(|key| {
-                let meant = did_you_mean(key, SettingDef::names(SCRIPT_OPTIONS));
-                section.reject(
-                    key,
-                    format!("no option of [{SCRIPTS}]; it has {}{meant}", SettingDef::list(SCRIPT_OPTIONS)),
-                )
-            });
-        let mut errors: Vec<ConfigError> = unknown.collect();
+        let mut errors: Vec<ConfigError> = SettingDef::unknown(SCRIPT_OPTIONS, section, section.keys()).collect();
         match bpftrace(section) {
             Ok(Some(program)) => settings.bpftrace = program,
             Ok(None) => {}

@@ -214,13 +214,8 @@ impl Settings {
             return (settings, vec![Fault { cost: Cost::All, error }]);
         };
         let defaults = config.defaults.entries.iter().map(|entry| entry.key.as_str());
-        for unknown in pmda.keys().chain(defaults).filter(|key| !SettingDef::names(PMDA).any(|name| name == *key)) {
-            let place = if pmda.own.find(unknown).is_some() { "" } else { " (where [DEFAULT] shows as well)" };
-            let meant = did_you_mean(unknown, SettingDef::names(PMDA));
-            let known = SettingDef::list(PMDA);
-            let error = pmda.reject(unknown, format!("no option of [pmda]{place}; it has {known}{meant}"));
-            faults.push(Fault { cost: Cost::Option, error });
-        }
+        let unknown = SettingDef::unknown(PMDA, pmda, pmda.keys().chain(defaults));
+        faults.extend(unknown.map(|error| Fault { cost: Cost::Option, error }));
         let mut read = |cost, result: Result<(), ConfigError>| {
             faults.extend(result.err().map(|error| Fault { cost, error }));
         };

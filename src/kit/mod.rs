@@ -56,5 +56,5 @@ pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::{Overhead, OverheadClass, Spec};
 pub use table::{Key, RowMut, Table};
 pub use table_spec::{RowOrder, Shape, TableId, TableSpec};
-pub use text::{escaped, into_one_word, is_control, one_word, word, written_out, Name};
+pub use text::{capitalized, escaped, into_one_word, is_control, one_word, word, wrapped, written_out, Name};
 pub use window::{Window, Windowed, QUANTILES};

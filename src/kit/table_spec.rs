@@ -38,6 +38,11 @@ impl TableSpec {
         metric_type: "",
     };
 
+    /// Metrics without instances.
+    pub const fn single(summary: &'static str, cluster: u32, metrics: &'static [MetricDef]) -> TableSpec {
+        TableSpec { summary, cluster, metrics, ..TableSpec::NEW }
+    }
+
     /// Declares histograms by series, from the constants of [`crate::histograms!`].
     pub const fn by_series(
         summary: &'static str,

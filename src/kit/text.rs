@@ -110,6 +110,32 @@ pub fn escaped(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
+/// Returns a text as lines, the first with one beginning and the others with another, none wider than `width` bytes unless a word is.
+pub fn wrapped(width: usize, first: &str, others: &str, text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::from(first));
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        if !is_empty && line.len() + 1 + word.len() > width {
+            lines += &line;
+            lines.push('\n');
+            line = others.to_owned();
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line += word;
+        is_empty = false;
+    }
+    lines + &line + "\n"
+}
+
+/// Returns a text with a capital letter at its beginning.
+pub fn capitalized(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,10 @@
 //! `corebcc.conf(5)`: sections and options, from the modules' declarations.
 
-use super::man::{capitalized, DATE};
+use super::man::DATE;
 use super::roff::Page;
 use super::sorted;
 use crate::config::{SettingDef, MODULE_OPTIONS, PMDA, SCRIPT_OPTIONS};
-use crate::kit::{OptionDef, Spec};
+use crate::kit::{capitalized, OptionDef, Spec};
 
 /// Returns the page `corebcc.conf(5)`.
 pub fn conf_page(specs: &[&Spec]) -> String {

@@ -2,7 +2,7 @@
 
 use super::roff::Page;
 use super::sorted;
-use crate::kit::{Spec, TableSpec};
+use crate::kit::{capitalized, Spec, TableSpec};
 use clap::{Arg, Command};
 
 /// Date of both pages; it is changed together with their sentences.
@@ -162,12 +162,6 @@ fn privileges(page: &mut Page) {
          first loopback connection from one of these accounts and refuses others; any account can take the port before the agent does. Prefer \
          a pipe or a Unix-domain socket.",
     );
-}
-
-/// Returns a text with a capital letter at its beginning.
-pub(super) fn capitalized(text: &str) -> String {
-    let mut characters = text.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
 fn diagnostics(page: &mut Page) {

@@ -1,5 +1,7 @@
 //! Text in man(7): escapes, fonts and lines of at most 80 bytes, as `mandoc -T lint` requires.
 
+use crate::kit::wrapped;
+
 /// Length of the longest line that is written, in bytes.
 const WIDTH: usize = 78;
 
@@ -65,18 +67,7 @@ fn filled(text: &str) -> String {
     let parts = text.split('`').enumerate();
     let marked: String =
         parts.map(|(i, part)| if i % 2 == 1 { format!("\\fB{}\\fP", code(part)) } else { prose(part) }).collect();
-    let (mut lines, mut line) = (String::new(), String::new());
-    for word in marked.split_whitespace() {
-        if !line.is_empty() && line.len() + 1 + word.len() > WIDTH {
-            lines += &format!("{}\n", guarded(&line));
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines + &guarded(&line) + "\n"
+    wrapped(WIDTH, "", "", &marked).lines().map(|line| guarded(line) + "\n").collect()
 }
 
 /// Escapes the beginning of a line that would be a request.

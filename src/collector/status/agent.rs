@@ -2,7 +2,7 @@
 
 use super::{held, set_opt, AgentStatus, Sets};
 use crate::catalog::TableError;
-use crate::kit::{Shape, Table, TableSpec};
+use crate::kit::{Table, TableSpec};
 use crate::loader::{self, LoadedObject};
 use crate::metrics;
 use crate::pcp::PmErr;
@@ -23,13 +23,7 @@ metrics! {
     CONTROL: str = 11 "agent.control" INSTANT NONE "what became of the last order; pmstore takes reload";
 }
 
-pub static TABLE: TableSpec = TableSpec {
-    summary: "the agent as a whole",
-    cluster: 300,
-    shape: Shape::Single,
-    metrics: METRICS,
-    ..TableSpec::NEW
-};
+pub static TABLE: TableSpec = TableSpec::single("the agent as a whole", 300, METRICS);
 
 pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     let kernel = nix::sys::utsname::uname().map(|names| names.release().to_os_string()).unwrap_or_default();

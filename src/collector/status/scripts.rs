@@ -2,7 +2,7 @@
 
 use super::super::guard::held;
 use super::{AgentStatus, Sets};
-use crate::kit::{Shape, Table, TableSpec};
+use crate::kit::{Table, TableSpec};
 use crate::metrics;
 
 /// Bytes of all texts together. A value in a fetch has at most 16 MB; each script has its own text as a metric besides.
@@ -12,14 +12,7 @@ metrics! {
     SCRIPTS: str = 0 "agent.scripts" INSTANT NONE "all scripts of scripts.d with their texts, in JSON";
 }
 
-pub static TABLE: TableSpec = TableSpec {
-    summary: "the scripts",
-    cluster: 319,
-    shape: Shape::Single,
-    metrics: METRICS,
-    metric_type: "control",
-    ..TableSpec::NEW
-};
+pub static TABLE: TableSpec = TableSpec { metric_type: "control", ..TableSpec::single("the scripts", 319, METRICS) };
 
 pub fn fill(sets: &Sets, _status: &AgentStatus, table: &mut Table) {
     let mut scripts = String::from("[");

@@ -2,7 +2,7 @@
 
 use super::module_states::{module_states, ModuleState};
 use super::{lost, program, set_opt, AgentStatus, Sets};
-use crate::kit::{Shape, Table, TableSpec};
+use crate::kit::{Table, TableSpec};
 use crate::loader::{self, LoadedObject};
 use crate::metrics;
 
@@ -18,13 +18,7 @@ metrics! {
     CONFIGURATION: str = 8 "agent.summary.configuration" DISCRETE NONE "what is wrong with the configuration";
 }
 
-pub static TABLE: TableSpec = TableSpec {
-    summary: "the agent at a glance",
-    cluster: 306,
-    shape: Shape::Single,
-    metrics: METRICS,
-    ..TableSpec::NEW
-};
+pub static TABLE: TableSpec = TableSpec::single("the agent at a glance", 306, METRICS);
 
 pub fn fill(sets: &Sets, status: &AgentStatus, table: &mut Table) {
     let configuration = status.configuration();

@@ -2,21 +2,15 @@
 
 use super::{AgentStatus, Sets};
 use crate::host::Events;
-use crate::kit::{Shape, Table, TableSpec};
+use crate::kit::{Table, TableSpec};
 use crate::metrics;
 
 metrics! {
     TRACEPOINTS: str = 0 "agent.tracepoints" INSTANT NONE "tracepoints that scripts can attach to, with commas between them";
 }
 
-pub static TABLE: TableSpec = TableSpec {
-    summary: "the tracepoints of the kernel",
-    cluster: 329,
-    shape: Shape::Single,
-    metrics: METRICS,
-    metric_type: "control",
-    ..TableSpec::NEW
-};
+pub static TABLE: TableSpec =
+    TableSpec { metric_type: "control", ..TableSpec::single("the tracepoints of the kernel", 329, METRICS) };
 
 /// Fills the table, and reads tracefs each time, since tracepoints come and go with kernel modules.
 pub fn fill(_sets: &Sets, _status: &AgentStatus, table: &mut Table) {
