@@ -265,7 +265,7 @@ fn load(
     for (((instance, outcome), targets), pair) in modules {
         let name = &instance.settings.section;
         if let Some(pair) = pair {
-            rows.extend(program_rows(name, pair));
+            rows.extend(program_rows(name, &pair));
             passed &= pair.error.is_empty();
             if pair.state == "failed" {
                 rows.push([name.clone(), "-".into(), "-".into(), because("FAILED", &pair.error)]);

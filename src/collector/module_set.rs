@@ -1,8 +1,8 @@
 //! Loaded modules and their work between fetches: rings are drained as they fill, tables age once a second.
 
-use super::guard::guarded;
+use super::guard::{guarded, held};
 use super::load::load;
-use super::loaded_module::{LoadedModule, Working};
+use super::loaded_module::LoadedModule;
 use super::loaded_modules::LoadedModules;
 use super::modules::Modules;
 use super::prepared_module::PreparedModules;
@@ -102,7 +102,7 @@ impl ModuleSet {
     }
 
     fn load_alone(&self, prepared: PreparedModules) -> LoadedModules {
-        if prepared.are_of_the_site() {
+        if prepared.of_the_site {
             return load(prepared, |wanted, _| Outcome::nothing(wanted.len()));
         }
         load(prepared.stoppable(true), |wanted, constants| {
@@ -234,11 +234,11 @@ impl ModuleSet {
         let (now, kernel): (_, &dyn Kernel) = (self.ticks, &*set.kernel);
         for loaded in set.iter() {
             let name = &loaded.name;
-            let Some(mut working) = loaded.idle() else { continue };
-            let Working { module, losses } = &mut *working;
+            let Some(running) = loaded.running_now() else { continue };
+            let mut losses = held(&loaded.losses);
             let result = guarded(name, || {
-                module.tick(kernel);
-                module.losses(kernel, &mut |reason, count| {
+                running.tick(kernel);
+                running.losses(kernel, &mut |reason, count| {
                     let loss = losses.entry(reason).or_default();
                     let quiet = loss.logged_at.is_some_and(|said| now - said < QUIET);
                     if count > loss.count && !quiet {
@@ -259,11 +259,10 @@ impl ModuleSet {
         for (number, loaded) in sets.iter().enumerate().flat_map(|(number, set)| set.iter().map(move |l| (number, l))) {
             let kernel: &dyn Kernel = &*sets.0[number].kernel;
             let LoadedModule { name, spec, .. } = loaded;
-            let Some(mut working) = loaded.idle() else { continue };
-            let module = &mut working.module;
-            let is_due = module.due().is_some_and(|due| due <= now);
+            let Some(running) = loaded.running_now() else { continue };
+            let is_due = running.due().is_some_and(|due| due <= now);
             if is_due || spec.maps.iter().any(|map| rings.contains(&(number, map.name))) {
-                if let Err(fault) = guarded(name, || module.woken(kernel)) {
+                if let Err(fault) = guarded(name, || running.woken(kernel)) {
                     log::error!("{name}: {fault}");
                 }
             }
@@ -274,7 +273,7 @@ impl ModuleSet {
     pub fn is_due(&self) -> bool {
         let now = Instant::now();
         let sets = self.modules.sets();
-        let mut due = sets.modules().filter_map(|(_, loaded)| loaded.idle()?.module.due());
+        let mut due = sets.modules().filter_map(|(_, loaded)| loaded.running_now()?.due());
         due.any(|due| due <= now)
     }
 
@@ -307,7 +306,7 @@ impl ModuleSet {
             }
             let mut fds = vec![PollFd::new(fd, PollFlags::POLLIN)];
             fds.extend(rings.iter().map(|&(_, fd)| PollFd::new(fd, PollFlags::POLLIN)));
-            let due = sets.modules().filter_map(|(_, loaded)| loaded.idle()?.module.due());
+            let due = sets.modules().filter_map(|(_, loaded)| loaded.running_now()?.due());
             let next = due.chain(until).fold(self.next_tick, Instant::min);
             // Rounded up: a poll that ends a fraction early would spin.
             let left = next.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000) as u16;
@@ -351,7 +350,7 @@ impl ModuleSet {
     pub fn leave(self) {
         for set in self.modules.sets().iter() {
             set.kernel.let_go();
-            set.iter().filter_map(LoadedModule::idle).for_each(|mut working| working.module.let_go());
+            set.iter().filter_map(LoadedModule::running_now).for_each(|running| running.let_go());
         }
         loader::release_pins();
         std::mem::forget(self);

@@ -151,7 +151,8 @@ pub fn prepare(
         };
         PreparedModule::new(enabled, module)
     });
-    let modules = PreparedModules { modules: modules.collect(), process_refresh: refresh, stoppable: false };
+    let modules =
+        PreparedModules { modules: modules.collect(), process_refresh: refresh, stoppable: false, of_the_site: false };
     Prepared { settings, enabled, modules, configuration }
 }
 

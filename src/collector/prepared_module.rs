@@ -46,6 +46,8 @@ pub struct PreparedModules {
     pub(super) process_refresh: Option<Duration>,
     /// True if some of these modules may be stopped while others run.
     pub(super) stoppable: bool,
+    /// True if these modules are a pair or a script, with no part in the agent's own programs.
+    pub(super) of_the_site: bool,
 }
 
 impl PreparedModules {
@@ -60,6 +62,7 @@ impl PreparedModules {
             modules: vec![PreparedModule::new(enabled, Ok(module))],
             process_refresh: None,
             stoppable: false,
+            of_the_site: true,
         }
     }
 
@@ -72,12 +75,6 @@ impl PreparedModules {
     /// Returns these modules with `stoppable` set: if true, shared programs get a switch for each module.
     pub fn stoppable(self, stoppable: bool) -> PreparedModules {
         PreparedModules { stoppable, ..self }
-    }
-
-    /// True if all of these modules are pairs or scripts, with no part in the agent's own programs.
-    pub fn are_of_the_site(&self) -> bool {
-        let is_of_the_site = |module: &dyn Module| module.pair().is_some() || module.life().is_some();
-        self.modules.iter().all(|module| module.module.as_ref().is_ok_and(|module| is_of_the_site(&**module)))
     }
 }
 
@@ -92,7 +89,8 @@ pub fn prepared_modules(
         let made = make(config, module, process_refresh)?;
         Ok(PreparedModule::new(module, Ok(made)))
     });
-    Ok(PreparedModules { modules: modules.collect::<Result<_, _>>()?, process_refresh, stoppable: false })
+    let modules = modules.collect::<Result<_, _>>()?;
+    Ok(PreparedModules { modules, process_refresh, stoppable: false, of_the_site: false })
 }
 
 /// Makes the module of a section.
@@ -114,8 +112,7 @@ impl PreparedModule {
         if debug {
             log::info!("{name}: Debug logging enabled.");
         }
-        let declared = |table: ServedTable| module.as_ref().map_or(table.spec, |module| module.declared(table.spec));
-        let tables = enabled.tables().map(|table| (table.id, declared(table))).collect();
+        let tables = enabled.tables().map(|table| (table.id, table.spec)).collect();
         let served = |table: ServedTable| {
             let off = table.why_off();
             let metric = |(name, column)| ServedMetric { name, cluster: table.spec.cluster, column, off: off.clone() };

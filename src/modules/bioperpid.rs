@@ -49,7 +49,13 @@ impl Module for Bioperpid {
         self.owners.plan(host, plan, constants);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self).table(&TABLE, Self::refresh).tick(Self::tick).losses(Self::losses).started()
+    }
+}
+
+impl Bioperpid {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         let mut disks = Disks::new(self.disk_name);
         for (key, owner) in SubmitterTable::read(kernel) {
             let [reads, writes] = owner.directions;
@@ -67,14 +73,13 @@ impl Module for Bioperpid {
             let name = [disk, number.as_bytes(), command_word(&[&owner.comm])].concat();
             table.named(&name).set(TOTAL, bytes);
         }
-        Ok(())
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
         self.owners.tick(kernel);
     }
 
-    fn losses(&self, kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         self.owners.losses(kernel, each);
     }
 }
@@ -85,7 +90,7 @@ mod tests {
     use super::*;
 
     fn totals(module: &mut Bioperpid, fake: &Fake) -> Vec<(String, u64)> {
-        let table = fake.filled(&TABLE, module);
+        let table = fake.filled_by(&TABLE, |kernel, table| module.refresh(kernel, table));
         (0..table.len()).map(|row| (table.name(row), table.number(row, 0).unwrap())).collect()
     }
 

@@ -129,11 +129,22 @@ impl Module for JvmThreads {
         constants.jt_stride = counters().size(host, plan);
     }
 
-    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) -> Result<(), RefreshError> {
+    fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(Self::tick)
+            .due(Self::due)
+            .waits_for(Self::waits_for)
+            .losses(Self::losses)
+            .started()
+    }
+}
+
+impl JvmThreads {
+    fn refresh(&mut self, kernel: &dyn Kernel, table: &mut Table) {
         if self.probes.is_none() || self.seen {
             table.single().set(START, counters().sum(kernel, 0)).set(STOP, counters().sum(kernel, 1));
         }
-        Ok(())
     }
 
     fn waits_for(&self, _section: &str) -> Option<String> {
@@ -151,7 +162,7 @@ impl Module for JvmThreads {
         self.probes.as_ref()?.due()
     }
 
-    fn losses(&self, _kernel: &dyn Kernel, each: &mut dyn FnMut(&'static str, u64)) {
+    fn losses(&self, _kernel: &dyn Kernel, each: EachLoss<'_>) {
         self.probes.iter().for_each(|probes| each(BEYOND, probes.beyond()));
     }
 }

@@ -198,7 +198,7 @@ mod tests {
             let setup = Setup { section: &config.section(spec.name).unwrap(), process_refresh: None };
             let mut module = (spec.make)(&setup).unwrap();
             module.plan(&host, &mut Plan::default(), &mut bpf::constants());
-            module.losses(&Fake::new(), &mut |loss, _| {
+            module.start(&Fake::new()).losses(&Fake::new(), &mut |loss, _| {
                 let (short, sentence) = loss_words(loss);
                 let name = lost::instance(spec.name, short);
                 assert!(sentence.len() > short.len() && !name.contains(char::is_whitespace), "{loss}");
