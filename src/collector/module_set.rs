@@ -12,10 +12,9 @@ use super::status::AgentStatus;
 use crate::bpf::{self, types};
 use crate::catalog::{Change, EnabledModule, TableError};
 use crate::kit::{loss_words, EveryMinute, Kernel, Table, TableId};
-use crate::loader::{self, trim, LoadRequest, LoadedObject, Outcome};
+use crate::loader::{self, trim, Failure, LoadRequest, LoadedObject, Outcome};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,14 +46,6 @@ pub struct ModuleSet {
     next_tick: Instant,
 }
 
-impl Deref for ModuleSet {
-    type Target = LoadedModules;
-
-    fn deref(&self) -> &LoadedModules {
-        &self.first
-    }
-}
-
 impl ModuleSet {
     /// Loads the modules as far as the kernel allows.
     pub fn load(prepared: PreparedModules, btf: Option<PathBuf>) -> ModuleSet {
@@ -83,7 +74,7 @@ impl ModuleSet {
             ticks: 0,
             next_tick,
         };
-        set.log_attempts();
+        set.first.log_attempts();
         set.tick();
         set
     }
@@ -333,6 +324,43 @@ impl ModuleSet {
             std::thread::sleep(Duration::from_millis(1));
         }
         drop(Arc::into_inner(modules));
+    }
+
+    /// Returns the sets that are loaded.
+    pub fn sets(&self) -> Sets {
+        self.modules.sets()
+    }
+
+    /// Returns the result of loading for each module.
+    pub fn outcomes(&self) -> Vec<Result<(), Failure>> {
+        self.sets().modules().map(|(_, loaded)| loaded.running.as_ref().map(drop).map_err(Failure::clone)).collect()
+    }
+
+    /// Returns the attached hooks, each with its kind of attachment.
+    pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
+        self.sets().kernels().flat_map(LoadedObject::attached).collect()
+    }
+
+    /// Returns the kinds of attachment of the targets that the configuration names and that are attached.
+    pub fn reached(&self) -> Vec<&'static str> {
+        let sets = self.sets();
+        let targets = sets.kernels().flat_map(LoadedObject::targets);
+        targets.filter_map(|reach| Some(reach.result.as_ref().ok()?.kind)).collect()
+    }
+
+    /// Returns the number of program runs that the kernel skipped; 0 before Linux 5.12, which does not count them.
+    pub fn skipped_runs(&self) -> u64 {
+        self.sets().kernels().flat_map(LoadedObject::programs).filter_map(|program| program.misses).sum()
+    }
+
+    /// Returns the number of events that became rows of a table so far, if its rows are events.
+    pub fn events(&self, id: TableId) -> Option<u64> {
+        self.modules.events(id)
+    }
+
+    /// Returns what is missing if the module of a table has nothing to count, as a process that matches.
+    pub fn waits_for(&self, id: TableId) -> Option<String> {
+        self.modules.waits_for(id)
     }
 
     /// Returns all tables, each with the reason if it is not served.

@@ -3,8 +3,8 @@
 use super::guard::held;
 use super::loaded_module::{LoadedModule, CONFIGURATION};
 use super::loaded_modules::LoadedModules;
-use crate::kit::{Hook, PairStatus, Spec, State};
-use crate::loader::{Attempt, Failure, TargetOutcome};
+use crate::kit::{Hook, Spec, State};
+use crate::loader::{Attempt, TargetOutcome};
 use std::collections::BTreeMap;
 
 /// Number of targets that a sentence names; further ones are counted.
@@ -58,43 +58,14 @@ impl LoadedModules {
         }
     }
 
-    /// Returns the result of loading for each module.
-    pub fn outcomes(&self) -> Vec<Result<(), Failure>> {
-        self.iter().map(|loaded| loaded.running.as_ref().map(drop).map_err(Failure::clone)).collect()
-    }
-
-    /// Returns the status of each module's pair, `None` for modules without one.
-    pub fn pairs(&self) -> Vec<Option<PairStatus>> {
-        self.iter().map(LoadedModule::pair).collect()
-    }
-
-    /// Returns the attached hooks, each with its kind of attachment.
-    pub fn attached(&self) -> Vec<(&'static str, &'static str)> {
-        self.kernel.attached()
-    }
-
-    /// Returns the number of program runs that the kernel skipped; 0 before Linux 5.12, which does not count them.
-    pub fn skipped_runs(&self) -> u64 {
-        self.kernel.programs().iter().filter_map(|program| program.misses).sum()
-    }
-
-    /// Returns, for each module, the targets that its section names and that it lacks, with the reason: first those that were not
-    /// found, then those that cannot be attached.
-    pub fn missing_targets(&self) -> Vec<Vec<(String, String)>> {
-        self.iter().map(|loaded| self.missing(loaded)).collect()
-    }
-
-    fn missing(&self, loaded: &LoadedModule) -> Vec<(String, String)> {
+    /// Returns the targets that a module's section names and that it lacks, with the reason: first those that were not found, then
+    /// those that cannot be attached.
+    pub fn missing(&self, loaded: &LoadedModule) -> Vec<(String, String)> {
         let refused =
             self.kernel.targets().iter().filter(|reach| reach.module == loaded.spec.name).filter_map(|reach| {
                 reach.result.as_ref().err().map(|said| (reach.target.to_string(), said.to_string()))
             });
         loaded.missing.iter().cloned().chain(refused).collect()
-    }
-
-    /// Returns the targets that the configuration names, each with the result.
-    pub fn reaches(&self) -> &[TargetOutcome] {
-        self.kernel.targets()
     }
 
     /// Returns the names of the loaded modules whose declaration satisfies `is`.

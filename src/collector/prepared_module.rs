@@ -51,11 +51,6 @@ pub struct PreparedModules {
 }
 
 impl PreparedModules {
-    /// Adds a module that the configuration has no section for.
-    pub fn add(&mut self, enabled: &EnabledModule, module: Box<dyn Module + Send>) {
-        self.modules.push(PreparedModule::new(enabled, Ok(module)));
-    }
-
     /// Makes a set of one module that has no section in the configuration and has programs of its own: a pair, a script.
     pub fn alone(enabled: &EnabledModule, module: Box<dyn Module + Send>) -> PreparedModules {
         PreparedModules {

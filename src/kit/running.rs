@@ -304,6 +304,19 @@ impl<T: Send + 'static> Starting<T> {
         self.table_at_once_if(spec, |_, _, _| false, read)
     }
 
+    /// Adds a table that needs nothing of the state and may wait; it has a lock of its own.
+    pub fn alone<R: Refreshed + 'static>(
+        self,
+        spec: &'static TableSpec,
+        read: impl Fn(&dyn Kernel, &mut Table) -> R + Send + Sync + 'static,
+    ) -> Self {
+        let read = move |_: &mut (), kernel: &dyn Kernel, table: &mut Table| read(kernel, table);
+        self.locked(
+            spec,
+            OfState { state: Shared::new(()), read, at_once: |_: &mut (), _: &dyn Kernel, _: &mut Table| false },
+        )
+    }
+
     /// Adds a table that is filled from the state and waits for nothing but the state.
     pub fn quick(
         self,
@@ -321,13 +334,17 @@ impl<T: Send + 'static> Starting<T> {
     /// Adds a table that is filled from the state. `at_once` fills it if that needs no file (such as /proc), and else returns false
     /// and leaves it empty.
     pub fn table_at_once_if<R: Refreshed + 'static>(
-        mut self,
+        self,
         spec: &'static TableSpec,
         at_once: impl Fn(&mut T, &dyn Kernel, &mut Table) -> bool + Send + Sync + 'static,
         read: impl Fn(&mut T, &dyn Kernel, &mut Table) -> R + Send + Sync + 'static,
     ) -> Self {
-        let of_state = OfState { state: self.state.clone(), read, at_once };
-        self.running.tables.push((spec, Read::MayWait(Box::new(of_state))));
+        let state = self.state.clone();
+        self.locked(spec, OfState { state, read, at_once })
+    }
+
+    fn locked(mut self, spec: &'static TableSpec, table: impl Locked + 'static) -> Self {
+        self.running.tables.push((spec, Read::MayWait(Box::new(table))));
         self
     }
 
