@@ -74,7 +74,6 @@ pub fn load<L: LoadedObject + 'static>(
     constants.stoppable = stoppable && wanted.len() > 1;
     inject("load", "all");
     let outcome = load(&wanted, &constants);
-    let loaded_at = crate::host::seconds_since_1970();
     let kernel: &dyn Kernel = &outcome.loaded;
     let start = |name: &Arc<str>, module: Box<dyn Module + Send>| {
         guarded(name, || module.start(kernel))
@@ -94,7 +93,7 @@ pub fn load<L: LoadedObject + 'static>(
         targets,
         refreshes: Mutex::default(),
         stopped: AtomicBool::new(false),
-        loaded_at,
+        loaded_at: crate::host::seconds_since_1970(),
     });
     let modules = modules.collect();
     LoadedModules {

@@ -44,7 +44,7 @@ impl<T> Shared<T> {
 /// The way to read a table. It may be read at any time, by any number of clients: nothing is consumed.
 pub enum Read {
     /// Adds up mapped rows, without a lock, a file or a system call: any thread may do it.
-    AtOnce(Box<dyn Fn(&dyn Kernel, &mut Table) + Send + Sync>),
+    AtOnce(ReadFn),
     /// Takes the lock of a state, and may wait with it.
     MayWait(Box<dyn Locked>),
 }
@@ -149,7 +149,7 @@ pub enum State {
     #[default]
     Module,
     /// A pair, as it was loaded, with a function for the runs of its programs, which has `None` while another thread uses it.
-    Pair(PairStatus, Box<dyn Fn() -> Option<Runs> + Send + Sync>),
+    Pair(PairStatus, AskFn<Option<Runs>>),
     /// A script, whose programs another process runs.
     Script(Box<dyn ScriptState>),
 }
@@ -166,7 +166,12 @@ pub trait ScriptState: Send + Sync {
 /// Receives lost events: `NAME: SENTENCE`, see [`loss_words`], and a count that only grows.
 pub type EachLoss<'a> = &'a mut dyn FnMut(&'static str, u64);
 
-type Boxed<F> = Option<Box<F>>;
+type ReadFn = Box<dyn Fn(&dyn Kernel, &mut Table) + Send + Sync>;
+type WorkFn = Box<dyn Fn(&dyn Kernel) + Send + Sync>;
+type LossesFn = Box<dyn Fn(&dyn Kernel, EachLoss<'_>) -> bool + Send + Sync>;
+type StoreFn = Box<dyn Fn(&dyn Kernel, &MetricDef, &[u8]) -> Result<(), PmErr> + Send + Sync>;
+type WaitsFn = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+type AskFn<R> = Box<dyn Fn() -> R + Send + Sync>;
 
 /// A started module: its tables, and its work between requests. Any thread may use it; one without tables stands for a module that
 /// was stopped.
@@ -175,15 +180,15 @@ pub struct Running {
     tables: Vec<(&'static TableSpec, Read)>,
     /// State for the agent's own metrics.
     pub state: State,
-    is_busy: Boxed<dyn Fn() -> bool + Send + Sync>,
-    tick: Boxed<dyn Fn(&dyn Kernel) + Send + Sync>,
-    woken: Boxed<dyn Fn(&dyn Kernel) + Send + Sync>,
-    due: Boxed<dyn Fn() -> Option<Instant> + Send + Sync>,
-    losses: Boxed<dyn Fn(&dyn Kernel, EachLoss<'_>) -> bool + Send + Sync>,
-    store: Boxed<dyn Fn(&dyn Kernel, &MetricDef, &[u8]) -> Result<(), PmErr> + Send + Sync>,
-    events: Boxed<dyn Fn() -> u64 + Send + Sync>,
-    waits_for: Boxed<dyn Fn(&str) -> Option<String> + Send + Sync>,
-    let_go: Boxed<dyn Fn() + Send + Sync>,
+    is_busy: Option<AskFn<bool>>,
+    tick: Option<WorkFn>,
+    woken: Option<WorkFn>,
+    due: Option<AskFn<Option<Instant>>>,
+    losses: Option<LossesFn>,
+    store: Option<StoreFn>,
+    events: Option<AskFn<u64>>,
+    waits_for: Option<WaitsFn>,
+    let_go: Option<AskFn<()>>,
 }
 
 impl Running {
@@ -191,8 +196,8 @@ impl Running {
     pub fn of<T: Send + 'static>(state: T) -> Starting<T> {
         let state = Shared::new(state);
         let own = state.clone();
-        let is_busy: Boxed<dyn Fn() -> bool + Send + Sync> = Some(Box::new(move || own.idle().is_none()));
-        Starting { state, running: Running { is_busy, ..Running::default() } }
+        let is_busy: AskFn<bool> = Box::new(move || own.idle().is_none());
+        Starting { state, running: Running { is_busy: Some(is_busy), ..Running::default() } }
     }
 
     /// Returns the way to read a table; `None` if the options of the module ask for none.
@@ -304,6 +309,17 @@ impl<T: Send + 'static> Starting<T> {
         self.table_at_once_if(spec, |_, _, _| false, read)
     }
 
+    /// Adds a table of buckets, and with the option `prometheus` the one that has them in seconds.
+    pub fn buckets(
+        self,
+        prometheus: bool,
+        by_bucket: &'static TableSpec,
+        in_seconds: &'static TableSpec,
+        read: impl Fn(&mut T, &dyn Kernel, &mut Table) + Copy + Send + Sync + 'static,
+    ) -> Self {
+        self.table(by_bucket, read).when(prometheus, |running| running.table(in_seconds, read))
+    }
+
     /// Adds a table that needs nothing of the state and may wait; it has a lock of its own.
     pub fn alone<R: Refreshed + 'static>(
         self,
@@ -360,10 +376,7 @@ impl<T: Send + 'static> Starting<T> {
         self
     }
 
-    fn if_idle(
-        &self,
-        work: impl Fn(&mut T, &dyn Kernel) + Send + Sync + 'static,
-    ) -> Box<dyn Fn(&dyn Kernel) + Send + Sync> {
+    fn if_idle(&self, work: impl Fn(&mut T, &dyn Kernel) + Send + Sync + 'static) -> WorkFn {
         let state = self.state.clone();
         Box::new(move |kernel| {
             if let Some(mut state) = state.idle() {

@@ -246,17 +246,27 @@ impl Module for Biolatency {
         };
         disks::add_tables(running, prometheus, |module| &mut module.disks)
             .when(by_size, |running| {
-                running
-                    .table(&sizes::TABLE, Self::fill_sizes)
-                    .table(&sizes::BY_BUCKET, Self::fill_buckets_of_sizes)
-                    .when(prometheus, |running| running.table(&sizes::IN_SECONDS, Self::fill_buckets_of_sizes))
+                running.table(&sizes::TABLE, Self::fill_sizes).buckets(
+                    prometheus,
+                    &sizes::BY_BUCKET,
+                    &sizes::IN_SECONDS,
+                    Self::fill_buckets_of_sizes,
+                )
             })
-            .when(exemplars, |running| running.table(&slowest::TABLE, Self::fill_slowest))
+            .when(exemplars, |running| {
+                running.table(&slowest::TABLE, |module, kernel, table| {
+                    module.disks.look_for_new(kernel);
+                    module.slowest.iter().for_each(|slowest| slowest.fill(&module.disks, table));
+                })
+            })
             .when(stacked, |running| {
                 running
-                    .table(&stacked::TABLE, Self::fill_stacked)
-                    .table(&stacked::BY_BUCKET, Self::fill_buckets_of_stacked)
-                    .when(prometheus, |running| running.table(&stacked::IN_SECONDS, Self::fill_buckets_of_stacked))
+                    .table(&stacked::TABLE, |module, kernel, table| {
+                        module.stacked.iter_mut().for_each(|stacked| stacked.fill(kernel, table));
+                    })
+                    .buckets(prometheus, &stacked::BY_BUCKET, &stacked::IN_SECONDS, |module, kernel, table| {
+                        module.stacked.iter_mut().for_each(|stacked| stacked.fill_buckets(kernel, table));
+                    })
             })
             .tick(Self::tick)
             .losses(Self::losses)
@@ -274,19 +284,6 @@ impl Biolatency {
         self.disks.look_for_new(kernel);
         let buckets = self.options.buckets;
         self.sizes.iter_mut().for_each(|sizes| sizes.fill_buckets(kernel, &self.disks, buckets, table));
-    }
-
-    fn fill_slowest(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.disks.look_for_new(kernel);
-        self.slowest.iter().for_each(|slowest| slowest.fill(&self.disks, table));
-    }
-
-    fn fill_stacked(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.stacked.iter_mut().for_each(|stacked| stacked.fill(kernel, table));
-    }
-
-    fn fill_buckets_of_stacked(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.stacked.iter_mut().for_each(|stacked| stacked.fill_buckets(kernel, table));
     }
 
     /// Ticks the tables, and attaches the program that takes the time of issue once a device has no time stamps of requests.

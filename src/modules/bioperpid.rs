@@ -50,7 +50,11 @@ impl Module for Bioperpid {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self).table(&TABLE, Self::refresh).tick(Self::tick).losses(Self::losses).started()
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(|module, kernel| module.owners.tick(kernel))
+            .losses(|module, kernel, each| module.owners.losses(kernel, each))
+            .started()
     }
 }
 
@@ -73,14 +77,6 @@ impl Bioperpid {
             let name = [disk, number.as_bytes(), command_word(&[&owner.comm])].concat();
             table.named(&name).set(TOTAL, bytes);
         }
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.owners.tick(kernel);
-    }
-
-    fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.owners.losses(kernel, each);
     }
 }
 
@@ -121,13 +117,13 @@ mod tests {
         owner(&fake, 8, (5000, 254, 0), b"dd\0\0\0\0\0\0", [[1, 4096, 9, 0], [0; 4]]);
         let mut module = Bioperpid::new(below_1000, names);
         for _ in 0..60 {
-            module.tick(&fake);
+            module.owners.tick(&fake);
             for _client in 0..3 {
                 assert_eq!(totals(&mut module, &fake), [("vda::005000 dd".into(), 4096)]);
             }
         }
         for _ in 0..8 {
-            module.tick(&fake);
+            module.owners.tick(&fake);
         }
         assert!(totals(&mut module, &fake).is_empty());
     }

@@ -82,23 +82,16 @@ impl Module for CgroupRunq {
         let prometheus = self.options.prometheus;
         Running::of(*self)
             .table(&TABLE, |module, kernel, table| module.cgroups.fill(kernel, table))
-            .table(&BY_BUCKET, Self::fill_buckets)
-            .when(prometheus, |running| running.table(&IN_SECONDS, Self::fill_buckets))
-            .tick(Self::tick)
+            .buckets(prometheus, &BY_BUCKET, &IN_SECONDS, |module, kernel, table| {
+                module.cgroups.fill_buckets(kernel, table);
+            })
+            .tick(|module, kernel| module.cgroups.tick(kernel))
             .losses(Self::losses)
             .started()
     }
 }
 
 impl CgroupRunq {
-    fn fill_buckets(&mut self, kernel: &dyn Kernel, table: &mut Table) {
-        self.cgroups.fill_buckets(kernel, table);
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.cgroups.tick(kernel);
-    }
-
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(
             "untimed: wake-ups that were not seen, so the wait is unknown",

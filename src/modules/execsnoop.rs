@@ -136,7 +136,7 @@ impl Module for Execsnoop {
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         Running::of(*self)
             .table(&TABLE, Self::refresh)
-            .woken(Self::woken)
+            .woken(Self::drain)
             .events(|module| module.events)
             .losses(Self::losses)
             .started()
@@ -155,10 +155,6 @@ impl Execsnoop {
                 .set(RET, exec.event.ret)
                 .text(ARGS, &exec.args);
         }
-    }
-
-    fn woken(&mut self, kernel: &dyn Kernel) {
-        self.drain(kernel);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {

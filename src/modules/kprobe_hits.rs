@@ -153,7 +153,11 @@ impl Module for KprobeHits {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self).table(&TABLE, Self::refresh).tick(Self::tick).losses(Self::losses).started()
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(|module, kernel| ProcessSlots::empty(kernel, DETAILS, module.functions.len()))
+            .losses(Self::losses)
+            .started()
     }
 }
 
@@ -171,10 +175,6 @@ impl KprobeHits {
                 self.set(table.named(format!("{pid}::{name}").as_bytes()), row.as_slice(), false);
             }
         }
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        ProcessSlots::empty(kernel, DETAILS, self.functions.len());
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {

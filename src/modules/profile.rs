@@ -170,7 +170,7 @@ impl Module for Profile {
         Running::of(*self)
             .table(&TABLE, Self::fill)
             .table(&stacks::STACKS, Self::fill_stacks)
-            .woken(Self::woken)
+            .woken(Self::drain)
             .store(Self::store)
             .losses(Self::losses)
             .started()
@@ -192,10 +192,6 @@ impl Profile {
         };
         let data = self.data.as_deref().unwrap_or("null");
         table.single().text(PROFILE, format!("{{\"status\": \"{status}\", \"data\": {data}}}").as_bytes());
-    }
-
-    fn woken(&mut self, kernel: &dyn Kernel) {
-        self.drain(kernel);
     }
 
     /// Starts and stops a run. As in the Python agent, a start during a run and a stop without one are logged and otherwise ignored.

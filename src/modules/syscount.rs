@@ -154,7 +154,11 @@ impl Module for Syscount {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self).quick(&TABLE, Self::refresh).tick(Self::tick).losses(Self::losses).started()
+        Running::of(*self)
+            .quick(&TABLE, Self::refresh)
+            .tick(|_, kernel| ProcessSlots::empty(kernel, DETAILS, 1))
+            .losses(Self::losses)
+            .started()
     }
 }
 
@@ -174,10 +178,6 @@ impl Syscount {
                 Self::fill(table.numbered(detail_id(pid, number), format!("{pid}::{name}").as_bytes()), cell);
             }
         }
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        ProcessSlots::empty(kernel, DETAILS, 1);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {

@@ -100,7 +100,7 @@ impl Module for Tcplife {
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         Running::of(*self)
             .table(&TABLE, Self::refresh)
-            .woken(Self::woken)
+            .woken(Self::drain)
             .events(|module| module.events)
             .losses(Self::losses)
             .started()
@@ -124,10 +124,6 @@ impl Tcplife {
                 .set(RX, session.rx)
                 .set(DURATION, micros);
         }
-    }
-
-    fn woken(&mut self, kernel: &dyn Kernel) {
-        self.drain(kernel);
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {

@@ -147,7 +147,11 @@ impl Module for Tcptop {
     }
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
-        Running::of(*self).table(&TABLE, Self::refresh).tick(Self::tick).losses(Self::losses).started()
+        Running::of(*self)
+            .table(&TABLE, Self::refresh)
+            .tick(|module, kernel| module.tick_at(kernel, Instant::now()))
+            .losses(Self::losses)
+            .started()
     }
 }
 
@@ -170,10 +174,6 @@ impl Tcptop {
                 .set(RX, line.rx)
                 .set(TX, line.tx);
         }
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.tick_at(kernel, Instant::now());
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {

@@ -8,7 +8,6 @@ use crate::kit::*;
 use crate::process::{NoProbes, ProcessProbes};
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
-use std::time::Instant;
 use thiserror::Error;
 
 metrics! {
@@ -181,8 +180,8 @@ impl Module for Ucalls {
         Running::of(*self)
             .table(&TABLE, Self::refresh)
             .tick(Self::tick)
-            .due(Self::due)
-            .waits_for(Self::waits_for)
+            .due(|module| module.probes.due())
+            .waits_for(|module, _| module.probes.waits_for("calls"))
             .losses(Self::losses)
             .started()
     }
@@ -208,10 +207,6 @@ impl Ucalls {
                 cells.set(AVERAGE, average / 1000).set(TOTAL, ns / 1000);
             }
         }
-    }
-
-    fn waits_for(&self, _section: &str) -> Option<String> {
-        self.probes.waits_for("calls")
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -244,10 +239,6 @@ impl Ucalls {
         if !sites.is_empty() {
             claims.release_contested(kernel.rows(ROWS), |row| row.get(uc_row::key) == 0);
         }
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.probes.due()
     }
 
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {

@@ -8,7 +8,6 @@ use crate::kit::*;
 use crate::process::{NoProbes, ProcessProbes, Sites};
 use crate::{maps, metrics, options, user_code};
 use std::path::PathBuf;
-use std::time::Instant;
 
 metrics! {
     START: u64 = 0 "usdt.jvm.threads.start" COUNTER COUNT "threads that JVMs started";
@@ -133,9 +132,9 @@ impl Module for JvmThreads {
         Running::of(*self)
             .table(&TABLE, Self::refresh)
             .tick(Self::tick)
-            .due(Self::due)
-            .waits_for(Self::waits_for)
-            .losses(Self::losses)
+            .due(|module| module.probes.as_ref()?.due())
+            .waits_for(|module, _| module.probes.as_ref()?.waits_for("threads"))
+            .losses(|module, _, each| module.probes.iter().for_each(|probes| each(BEYOND, probes.beyond())))
             .started()
     }
 }
@@ -147,22 +146,10 @@ impl JvmThreads {
         }
     }
 
-    fn waits_for(&self, _section: &str) -> Option<String> {
-        self.probes.as_ref()?.waits_for("threads")
-    }
-
     fn tick(&mut self, kernel: &dyn Kernel) {
         if let Some(probes) = &mut self.probes {
             probes.tick(kernel, &SITE, &mut find);
             self.seen |= probes.attached().next().is_some();
         }
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.probes.as_ref()?.due()
-    }
-
-    fn losses(&self, _kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.probes.iter().for_each(|probes| each(BEYOND, probes.beyond()));
     }
 }

@@ -8,7 +8,6 @@ use crate::kit::*;
 use crate::process::{NoProbes, ProcessProbes};
 use crate::{maps, metrics, options, user_code};
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 metrics! {
     THREAD: u64 = 0 "proc.ustat.thread" COUNTER COUNT "threads that a runtime started";
@@ -82,8 +81,8 @@ impl Module for Ustat {
         Running::of(*self)
             .table(&TABLE, Self::refresh)
             .tick(Self::tick)
-            .due(Self::due)
-            .waits_for(Self::waits_for)
+            .due(|module| module.probes.due())
+            .waits_for(|module, _| module.probes.waits_for("events"))
             .losses(Self::losses)
             .started()
     }
@@ -107,10 +106,6 @@ impl Ustat {
             let cells = cells.set(OBJECT, counts[Event::Object as usize]).set(CLASS, counts[Event::Class as usize]);
             cells.set(EXCEPT, counts[Event::Except as usize]).set(GC, counts[Event::Gc as usize]);
         }
-    }
-
-    fn waits_for(&self, _section: &str) -> Option<String> {
-        self.probes.waits_for("events")
     }
 
     fn tick(&mut self, kernel: &dyn Kernel) {
@@ -144,10 +139,6 @@ impl Ustat {
     fn losses(&self, kernel: &dyn Kernel, each: EachLoss<'_>) {
         each(BEYOND, self.probes.beyond());
         each("table-full: events of processes without a row in the table", kernel.rows(STATS).sum(us_stat::crowded));
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.probes.due()
     }
 }
 

@@ -100,17 +100,14 @@ pub fn add_tables<T: Send + 'static>(
     prometheus: bool,
     of: fn(&mut T) -> &mut DiskHistograms,
 ) -> Starting<T> {
-    let fill_buckets =
-        move |module: &mut T, kernel: &dyn Kernel, table: &mut Table| of(module).fill_buckets(kernel, table);
-    let fill_buckets_of_all =
-        move |module: &mut T, kernel: &dyn Kernel, table: &mut Table| of(module).fill_buckets_of_all(kernel, table);
     running
         .table(&dev::TABLE, move |module, kernel, table| of(module).fill(kernel, table))
-        .table(&dev::BY_BUCKET, fill_buckets)
+        .buckets(prometheus, &dev::BY_BUCKET, &dev::IN_SECONDS, move |module, kernel, table| {
+            of(module).fill_buckets(kernel, table);
+        })
         .table(&whole::TABLE, move |module, kernel, table| of(module).fill_all(kernel, table))
-        .table(&whole::BY_BUCKET, fill_buckets_of_all)
-        .when(prometheus, |running| {
-            running.table(&dev::IN_SECONDS, fill_buckets).table(&whole::IN_SECONDS, fill_buckets_of_all)
+        .buckets(prometheus, &whole::BY_BUCKET, &whole::IN_SECONDS, move |module, kernel, table| {
+            of(module).fill_buckets_of_all(kernel, table);
         })
 }
 

@@ -164,7 +164,12 @@ impl<F: Finder + 'static> Module for Hits<F> {
 
     fn start(self: Box<Self>, _kernel: &dyn Kernel) -> Running {
         let table = self.table;
-        Running::of(*self).table(table, Self::refresh).tick(Self::tick).due(Self::due).losses(Self::losses).started()
+        Running::of(*self)
+            .table(table, Self::refresh)
+            .tick(|module, kernel| module.finder.tick(&module.targets, kernel))
+            .due(|module| module.finder.due())
+            .losses(|module, _, each| module.finder.losses(each))
+            .started()
     }
 }
 
@@ -173,18 +178,6 @@ impl<F: Finder> Hits<F> {
         for (number, name) in self.targets.attached(kernel) {
             table.named(name.as_bytes()).set(self.count, self.counters().sum(kernel, number));
         }
-    }
-
-    fn tick(&mut self, kernel: &dyn Kernel) {
-        self.finder.tick(&self.targets, kernel);
-    }
-
-    fn due(&self) -> Option<Instant> {
-        self.finder.due()
-    }
-
-    fn losses(&self, _kernel: &dyn Kernel, each: EachLoss<'_>) {
-        self.finder.losses(each);
     }
 }
 
