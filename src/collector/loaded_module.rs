@@ -20,7 +20,7 @@ pub struct LoadedModule {
     pub metrics: Vec<ServedMetric>,
     /// The option `debug` of its section.
     pub debug: bool,
-    /// What runs; nothing once the module is stopped. Only a stop takes it for writing, and waits for threads that use it.
+    /// The started module; an empty one once it is stopped. Only a stop takes it for writing, and waits for threads that use it.
     pub running: Result<RwLock<Running>, Failure>,
     /// Losses at the last tick.
     pub losses: Mutex<HashMap<&'static str, Loss>>,
