@@ -49,9 +49,7 @@ pub use options::{
 };
 pub use readings::{FineHistogram, HistogramPerKey, PerKey, Sums};
 pub use row_claims::RowClaims;
-pub use running::{
-    loss_words, EachLoss, PairStatus, RefreshError, Running, Runs, ScriptState, Shared, Starting, State,
-};
+pub use running::{loss_words, EachLoss, PairStatus, RefreshError, Running, ScriptState, Starting, State};
 pub use secret::{keep_secret, secret, Secret};
 pub use set_table::{by_socket, by_thread, plan_set_table};
 pub use spec::{Overhead, OverheadClass, Spec};
