@@ -32,7 +32,8 @@ fn wanted(names: &[&str]) -> (Vec<LoadRequest>, corebcc::bpf::types::rodata) {
             let spec = spec(name);
             let text = format!("[{name}]\nmodule = {name}\n");
             let config = corebcc::config::Config::parse("test.conf", text.as_bytes()).unwrap();
-            let setup = Setup { section: &config.section(name).unwrap(), process_refresh: None };
+            let section = config.section(name).unwrap();
+            let setup = Setup::new(&section);
             let mut plan = Plan::default();
             (spec.make)(&setup).unwrap().plan(&HOST, &mut plan, &mut constants);
             LoadRequest { name: spec.name, plan, maps: spec.maps, depends_on: None, pin: None }

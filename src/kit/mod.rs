@@ -25,7 +25,7 @@ mod table_spec;
 mod text;
 mod window;
 
-pub use arguments::{in_log, show_arguments, shows_arguments};
+pub use arguments::{in_log, show_arguments};
 pub use declared::Declared;
 pub use fine::{Fine, FineCounts, ServedBucket};
 pub use histogram::Log2;

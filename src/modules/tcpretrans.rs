@@ -4,7 +4,7 @@
 use super::shared::tcp::{address, STATE, TRAFFIC};
 use crate::bpf::types::{self, retrans_owners, retrans_row, retrans_stat};
 use crate::kit::*;
-use crate::{maps, metrics, module_log, options, tracepoint};
+use crate::{maps, metrics, options, tracepoint};
 use std::collections::{BTreeMap, VecDeque};
 
 metrics! {
@@ -47,7 +47,7 @@ pub const SPEC: Spec = Spec {
     make: |setup| {
         let options = Options::read(setup.section)?;
         if setup.section.get("buffer_page_count")?.is_some() {
-            module_log!(info, "buffer_page_count has no effect: no buffer is needed.");
+            setup.section.info("buffer_page_count has no effect: no buffer is needed.");
         }
         Ok(Box::new(Tcpretrans::new(options)))
     },

@@ -153,7 +153,7 @@ mod tests {
     fn ustat(lines: &str) -> Result<Ustat, String> {
         let config = Config::parse("test.conf", format!("[u]\n{lines}\n").as_bytes()).unwrap();
         let section = config.section("u").unwrap();
-        (SPEC.make)(&Setup { section: &section, process_refresh: None }).map_err(|error| error.to_string())?;
+        (SPEC.make)(&Setup::new(&section)).map_err(|error| error.to_string())?;
         let options = Options::read(&section).unwrap();
         Ok(Ustat {
             language: options.language,

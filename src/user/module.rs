@@ -13,7 +13,7 @@ use super::series::{keeps_cpu, CounterSeries, HistogramSeries, Scale, Served, Sk
 use super::tables::{leak, ServedMetric, Tables};
 use crate::bpf::types;
 use crate::kit::{excerpt, Host, Kernel, Layout, Module, PairStatus, Plan, RefreshError, Table, TableSpec};
-use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairSetup, PinRequest};
+use crate::loader::{forget_pinned, want_pinned, LoadedPair, OpenPair, PairMap, PairOptions, PairSetup, PinRequest};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
@@ -33,6 +33,7 @@ const EVENTS_EVERY: Duration = Duration::from_millis(100);
 /// The module of a pair.
 pub struct PairModule {
     files: Files,
+    options: PairOptions,
     object: Option<Vec<u8>>,
     metrics: Vec<PairMetric>,
     names: Names,
@@ -197,7 +198,7 @@ fn maps(metrics: &[PairMetric], files: &Files, known: &BTreeMap<String, PairMap>
 
 impl PairModule {
     /// Makes the module of a pair's files, and the metrics that it serves. Errors are in its status.
-    pub fn new(files: PairFiles) -> (PairModule, Vec<ServedMetric>) {
+    pub fn new(files: PairFiles, options: PairOptions) -> (PairModule, Vec<ServedMetric>) {
         let PairFiles { name, yaml, text, object, bytes } = files;
         let files = Files { name, yaml: yaml.display().to_string(), object: object.display().to_string() };
         let config = text.map_err(|error| vec![error]).and_then(|text| PairConfig::parse(&files.yaml, &text));
@@ -247,6 +248,7 @@ impl PairModule {
         let metrics = metrics.collect();
         let module = PairModule {
             files,
+            options,
             object,
             metrics,
             names: Names::default(),
@@ -325,7 +327,7 @@ impl PairModule {
     fn open(&mut self) -> Option<OpenPair> {
         let bytes = self.object.take()?;
         // Map names of the kernel's own sections begin with it.
-        match OpenPair::open(&super::tables::word(&self.files.name), bytes) {
+        match OpenPair::open(&super::tables::word(&self.files.name), bytes, &self.options) {
             Ok(opened) => Some(opened),
             Err(refusal) => {
                 let error = self.refused("object", &refusal);
