@@ -12,11 +12,9 @@ include!(concat!(env!("OUT_DIR"), "/programs.rs"));
     missing_docs,
     unused_qualifications
 )]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/corebcc.skel.rs"));
+pub mod types {
+    include!(concat!(env!("OUT_DIR"), "/types.rs"));
 }
-
-pub use skeleton::types;
 
 #[allow(non_upper_case_globals, missing_docs, dead_code)]
 mod fields {
