@@ -6,7 +6,7 @@
  * processes that come and go in filters whose modules attach to probes. An entry lasts until the process is reaped: what happens
  * while it exits counts too, and the id cannot be used again before.
  */
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/filter.bpf.h"
 
 #define FILTER_PLACES 128
@@ -128,15 +128,14 @@ static __always_inline bool filter_by_line(const bool raw, struct task_struct *t
 
 static __always_inline __u32 filter_slot_of(__u32 process)
 {
-	for (__u32 i = 0; i < FILTER_PLACES; i++) {
-		struct filter_slot *slot = row(&filter_slots, i);
+	struct filter_slot *slot;
+	__u32 place;
 
-		if (slot && claim(&slot->claims)) {
-			slot->process = process;
-			return i + 1;
-		}
-	}
-	return 0;
+	OWNED_LOOK(slot, place, &filter_slots, FILTER_PLACES, nth, claim(&slot->claims));
+	if (!slot)
+		return 0;
+	slot->process = process;
+	return place + 1;
 }
 
 static __always_inline void filter_give_back(__u32 slot)

@@ -4,7 +4,7 @@
  * thread waits for and holds is kept by thread and lock, so that neither the order of unlocks nor the way a lock was taken
  * matters. The times are added up by the innermost callers of the lock function, as addresses; the agent names them.
  */
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/filter.bpf.h"
 
 #define KL_FRAMES 16 /* the most callers that tell acquisitions apart */
@@ -94,9 +94,8 @@ static __always_inline struct kl_thread *kl_current(__u64 id)
 static __always_inline __u32 kl_callers(const bool raw, void *ctx, struct kl_thread *t, const volatile struct kl_code *code)
 {
 	__u64 start = code->start, size = code->size, key = 0x9e3779b97f4a7c15, at = raw ? KL_LEAD : KL_JUMPED;
-	struct kl_row *r = NULL;
-	__u32 place, found = KL_NO_ROW;
-	bool fresh = false;
+	struct kl_row *r;
+	__u32 place;
 
 	bpf_get_stack(ctx, t->stack, (KL_LEAD + kl_depth) * sizeof(__u64), 0);
 #pragma unroll
@@ -116,32 +115,22 @@ static __always_inline __u32 kl_callers(const bool raw, void *ctx, struct kl_thr
 		key ^= key >> 32;
 	}
 	key |= 1;
-	place = key >> 40;
-#pragma unroll
-	for (int i = 0; i < KL_WAYS; i++) {
-		if (found != KL_NO_ROW)
-			break;
-		r = row(&kl_rows, (place + i) & kl_row_mask);
-		if (!r)
-			break;
-		fresh = !r->key && claim(&r->claims);
-		if (fresh || r->key == key)
-			found = (place + i) & kl_row_mask;
-	}
-	if (!r || found == KL_NO_ROW) {
+	OWNED_LOOK(r, place, &kl_rows, KL_WAYS, ((key >> 40) + nth) & kl_row_mask, r->key == key);
+	if (r)
+		return place;
+	OWNED_LOOK(r, place, &kl_rows, KL_WAYS, ((key >> 40) + nth) & kl_row_mask, claim(&r->claims));
+	if (!r) {
 		KL_LOSE(homeless);
 		return KL_NO_ROW;
 	}
-	if (fresh) {
 #pragma unroll
-		for (int i = 0; i < KL_FRAMES; i++) {
-			if (i >= kl_depth || !t->stack[at + i])
-				break;
-			r->callers[i] = t->stack[at + i];
-		}
-		*(volatile __u64 *)&r->key = key;
+	for (int i = 0; i < KL_FRAMES; i++) {
+		if (i >= kl_depth || !t->stack[at + i])
+			break;
+		r->callers[i] = t->stack[at + i];
 	}
-	return found;
+	*(volatile __u64 *)&r->key = key;
+	return place;
 }
 
 static __always_inline void kl_add(struct kl_times *times, __u64 ns)

@@ -4,7 +4,6 @@
  * each protocol.
  */
 #include "shared/sock.bpf.h"
-#include "shared/threads.bpf.h"
 
 enum net_cell { TCP_SEND, TCP_RECV, UDP_SEND, UDP_RECV };
 
@@ -18,6 +17,17 @@ struct net_row {
 ROWS(net_rows, struct net_row);
 
 PRIVATE(net_reads, struct sock_read);
+
+/* The counts of a row that was just claimed begin: they are plain adds (owned.bpf.h). */
+static __always_inline void OWN(begins)(__u32 slot)
+{
+	struct net_row *r = row(&net_rows, slot);
+
+	if (r)
+		__builtin_memset(r, 0, sizeof(*r));
+}
+
+#include "shared/threads.bpf.h"
 
 static __always_inline void net_add(__u64 cell, __s64 bytes)
 {
@@ -104,8 +114,8 @@ ON(sched_process_exit, struct task_struct *task)
 ON(sched_process_exec, struct task_struct *task, pid_t old_pid, struct linux_binprm *bprm)
 {
 	__u64 id = bpf_get_current_pid_tgid();
-	__s64 slot = thread_known(id);
-	struct thread *t = slot < 0 ? NULL : row(&threads, slot);
+	__u32 slot;
+	struct thread *t = thread_known(id, &slot);
 
 	if (t)
 		thread_begin(slot, t);

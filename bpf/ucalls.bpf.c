@@ -6,7 +6,7 @@
  * without a return are dropped with it. The stack is a ring, so that it holds the innermost calls, however many are open or
  * have been left without a return for ever.
  */
-#include "shared/claim.bpf.h"
+#include "shared/owned.bpf.h"
 #include "shared/filter.bpf.h"
 #include "shared/siphash.bpf.h"
 
@@ -185,27 +185,20 @@ static __always_inline void uc_copy(void *to, const struct uc_name *name, const 
 	bpf_probe_read_user(to, size, (void *)name->at);
 }
 
-/* The row of two names; one who finds another at work on it may take a second, and the agent adds them up. */
+/* The row of two names. */
 static __always_inline struct uc_row *uc_find(__u64 key, const struct uc_name *class, const struct uc_name *method)
 {
-	__u32 hash = number_hash(key);
+	__u32 hash = number_hash(key), place;
+	struct uc_row *r;
 
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < PLACES; i++) {
-		struct uc_row *r = row(&uc_rows, number_slot(hash, i) & uc_mask);
-
-		if (!r)
-			break;
-		if (claim(&r->claims)) {
-			uc_copy(r->class, class, CLASS_CHUNKS * CHUNK);
-			uc_copy(r->method, method, METHOD_CHUNKS * CHUNK);
-			*(volatile __u64 *)&r->key = key;
-		}
-		if (r->key == key)
-			return r;
-	}
-	MISS(crowded);
-	return NULL;
+	OWNED_ROW(r, place, &uc_rows, PLACES, number_slot(hash, nth) & uc_mask, r->key == key, claim(&r->claims), {
+		uc_copy(r->class, class, CLASS_CHUNKS * CHUNK);
+		uc_copy(r->method, method, METHOD_CHUNKS * CHUNK);
+		*(volatile __u64 *)&r->key = key;
+	});
+	if (!r)
+		MISS(crowded);
+	return r;
 }
 
 /* The stack of this thread; with take a free one, or another's if there is none. */

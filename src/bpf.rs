@@ -10,6 +10,8 @@ include!(concat!(env!("OUT_DIR"), "/programs.rs"));
     clippy::undocumented_unsafe_blocks,
     clippy::unwrap_used,
     missing_docs,
+    non_camel_case_types,
+    non_snake_case,
     unused_qualifications
 )]
 pub mod types {

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "block.bpf.h"
-#include "claim.bpf.h"
+#include "owned.bpf.h"
 
 #define OWNER_WAYS 4
 
@@ -73,33 +73,20 @@ static __always_inline void owner_follow(struct io_owner *r)
 /* The place of a process and disk, claimed if they have none; negative: all ways are taken. */
 static __always_inline __s64 owner_place(__u64 key, const bool current)
 {
-	__u32 set = (((__u32)(key >> 32) ^ (__u32)key * 0x9e3779b1) & io_owner_mask) * OWNER_WAYS;
+	__u32 set = (((__u32)(key >> 32) ^ (__u32)key * 0x9e3779b1) & io_owner_mask) * OWNER_WAYS, place;
+	struct io_owner *r;
 
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < OWNER_WAYS; i++) {
-		struct io_owner *r = row(&io_owners, set + i);
-
-		if (r && r->key == key) {
-			if (current)
-				owner_follow(r);
-			return set + i;
-		}
-	}
-#pragma clang loop unroll(disable)
-	for (int i = 0; i < OWNER_WAYS; i++) {
-		struct io_owner *r = row(&io_owners, set + i);
-
-		if (r && claim(&r->claims)) {
-			if (current) {
-				process_name(r->comm);
-				r->exec = process_execs();
-			}
-			r->key = key;
-			mark(&io_marks, (set + i) >> io_part_shift);
-			return set + i;
-		}
-	}
-	return -1;
+	OWNED_ROW(r, place, &io_owners, OWNER_WAYS, set + nth, r->key == key,
+		  claim_marked(&r->claims, &io_marks, place >> io_part_shift), {
+			  if (current) {
+				  process_name(r->comm);
+				  r->exec = process_execs();
+			  }
+			  *(volatile __u64 *)&r->key = key;
+		  });
+	if (r && current)
+		owner_follow(r);
+	return r ? (__s64)place : -1;
 }
 
 /* The place of the current process, or of process 0 if there is none left. */
